@@ -1,0 +1,49 @@
+#include "base/errors.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace gnomon {
+namespace {
+
+std::string config_message(const std::string& file, int line, const std::string& key,
+                           const std::string& value, const std::string& accepted) {
+  std::string where = file;
+  if (line > 0) where += fmt::format(":{}", line);
+  std::string what = where.empty() ? std::string() : where + ": ";
+  what += key;
+  if (!value.empty()) what += fmt::format(" = {}", value);
+  return what + fmt::format(": not accepted; expected {}", accepted);
+}
+
+}  // namespace
+
+ConfigError::ConfigError(std::string file, int line, std::string key, std::string value,
+                         std::string accepted)
+    : Error(config_message(file, line, key, value, accepted)),
+      file_(std::move(file)),
+      line_(line),
+      key_(std::move(key)),
+      value_(std::move(value)),
+      accepted_(std::move(accepted)) {}
+
+FormatError::FormatError(std::string file, long long offset_bytes, std::string found,
+                         std::string expected)
+    : Error(fmt::format("{}: at byte {}: found {}, expected {}", file, offset_bytes, found,
+                        expected)),
+      file_(std::move(file)),
+      offset_bytes_(offset_bytes) {}
+
+SystemError::SystemError(std::string_view action, std::string_view path, int error_number)
+    : Error(fmt::format("cannot {} {}: {}", action, path, std::strerror(error_number))),
+      error_number_(error_number) {}
+
+void assertion_failed(const char* condition, const char* file, int line) {
+  std::fprintf(stderr, "%s:%d: assertion failed: %s\n", file, line, condition);
+  std::abort();
+}
+
+}  // namespace gnomon

@@ -1,0 +1,41 @@
+#include "base/hash.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <charconv>
+
+#include "base/errors.h"
+
+namespace gnomon {
+
+uint64_t hash64(const void* data, size_t size, uint64_t seed) {
+  return XXH3_64bits_withSeed(data, size, seed);
+}
+
+std::string hex64(uint64_t value) { return fmt::format("{:016x}", value); }
+
+uint64_t parse_hex64(const std::string& text) {
+  uint64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (text.size() != 16 || error != std::errc() || end != text.data() + text.size())
+    throw Error(fmt::format("\"{}\" is not a 64-bit hash; expected 16 hexadecimal digits", text));
+  return value;
+}
+
+struct Hash128::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  ~State() { XXH3_freeState(xxh); }
+};
+
+Hash128::Hash128() : state_(std::make_unique<State>()) { XXH3_128bits_reset(state_->xxh); }
+Hash128::~Hash128() = default;
+void Hash128::update(const void* data, size_t size) {
+  XXH3_128bits_update(state_->xxh, data, size);
+}
+std::string Hash128::hex() const {
+  XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+}  // namespace gnomon

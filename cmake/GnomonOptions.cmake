@@ -1,0 +1,53 @@
+# Build switches, warnings and sanitizers, kept in one place. Our own targets link
+# gnomon_options; third-party headers are SYSTEM and not held to our warnings.
+option(GNOMON_BUILD_TESTS "Build the tests" ON)
+set(GNOMON_SANITIZE "" CACHE STRING "Comma separated list for -fsanitize=, e.g. address,undefined")
+set(GNOMON_ARCH "native" CACHE STRING "Value of -march=; x86-64-v4 for binaries that move between hosts")
+
+add_library(gnomon_options INTERFACE)
+target_include_directories(gnomon_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
+target_compile_options(gnomon_options INTERFACE
+  -march=${GNOMON_ARCH} -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  -Wnon-virtual-dtor -Woverloaded-virtual -Werror)
+
+if(GNOMON_SANITIZE)
+  target_compile_options(gnomon_options INTERFACE
+    -fsanitize=${GNOMON_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(gnomon_options INTERFACE -fsanitize=${GNOMON_SANITIZE})
+endif()
+
+find_program(GNOMON_CCACHE ccache)
+if(GNOMON_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${GNOMON_CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${GNOMON_CCACHE})
+endif()
+find_program(GNOMON_MOLD mold)
+if(GNOMON_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+# gnomon_library(name sources...): one of our static libraries.
+function(gnomon_library name)
+  add_library(${name} STATIC ${ARGN})
+  target_link_libraries(${name} PUBLIC gnomon_options)
+endfunction()
+
+# gnomon_executable(name sources...): one of our programs, in bin/.
+function(gnomon_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE gnomon_options)
+endfunction()
+
+# gnomon_test(name SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program whose cases are
+# found when ctest runs, so that every case is counted.
+function(gnomon_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE gnomon_options ${ARG_LIBS} GTest::gmock GTest::gtest_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

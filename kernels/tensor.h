@@ -1,0 +1,44 @@
+// Memory: an arena is taken once at start and handed out in 64-byte aligned pieces; nothing is allocated later.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "kernels/formats.h"
+
+namespace gnomon {
+
+// Two passes over the same code: first an arena without memory counts (reserve), then commit() takes the memory
+// and the same calls hand it out. Pages are touched at commit, so that running out of memory is said at start.
+class Arena {
+ public:
+  explicit Arena(std::string name) : name_(std::move(name)) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // While counting returns an empty-memory span (data() == nullptr) of the right size.
+  template <typename T>
+  std::span<T> take(int64_t count) {
+    return {static_cast<T*>(take_bytes(count * static_cast<int64_t>(sizeof(T)))),
+            static_cast<size_t>(count)};
+  }
+  // Ends counting and takes the memory, zeroed. Throws Error with the size when there is not enough.
+  void commit();
+
+  const std::string& name() const { return name_; }
+  int64_t bytes() const { return counting_ ? used_ : capacity_; }
+
+ private:
+  void* take_bytes(int64_t bytes);
+
+  std::string name_;
+  bool counting_ = true;
+  int64_t used_ = 0;
+  int64_t capacity_ = 0;
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace gnomon

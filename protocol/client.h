@@ -1,0 +1,59 @@
+// The HTTP client that trainers, verifiers and the command line use to speak to gnomond. Blocking, one
+// connection kept alive per object, not thread-safe: one object per thread.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "base/errors.h"
+
+namespace gnomon {
+
+struct HttpResponse {
+  int status = 0;
+  std::string body;
+};
+
+// The controller could not be reached or did not answer in time; the request may or may not have been carried out.
+class ConnectionError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The controller answered with an error status. what() is the problem document's title and detail.
+class ApiError : public Error {
+ public:
+  ApiError(int status, std::string message) : Error(std::move(message)), status_(status) {}
+  int status() const { return status_; }
+
+ private:
+  int status_;
+};
+
+class HttpClient {
+ public:
+  // `url` like "http://127.0.0.1:7717". Throws ConfigError when it is not an http URL. Does not connect yet.
+  explicit HttpClient(const std::string& url);
+  ~HttpClient();
+
+  // One request, reconnecting once if a kept-alive connection was found closed. Throws ConnectionError. A
+  // status >= 400 is returned, not thrown.
+  HttpResponse request(const std::string& method, const std::string& target,
+                       const std::string& body = {},
+                       std::chrono::milliseconds timeout = std::chrono::seconds(10));
+
+  // Same, but a status >= 400 throws ApiError.
+  HttpResponse checked(const std::string& method, const std::string& target,
+                       const std::string& body = {},
+                       std::chrono::milliseconds timeout = std::chrono::seconds(10));
+
+  // Makes a request in flight on another thread fail at once with ConnectionError (for shutting down long polls).
+  void cancel();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gnomon

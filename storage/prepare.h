@@ -1,0 +1,30 @@
+// `gnomon data prepare`: text or JSONL files → token shards with a held-out split.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "storage/token_shards.h"
+
+namespace gnomon {
+
+struct PrepareOptions {
+  std::vector<std::filesystem::path> inputs;  // files or directories (searched recursively, in sorted order)
+  std::filesystem::path output;
+  std::string tokenizer = "bytes";     // "bytes", "sentencepiece:VOCAB", or a .model file
+  std::string jsonl_field = "text";    // of .jsonl files
+  double heldout_share = 0.05;         // of the documents, chosen by a hash of path and document number
+  int64_t shard_tokens = 100'000'000;  // a shard's size at most
+  std::vector<std::string> extensions = {".txt", ".rst", ".md", ".jsonl", ".py"};  // inside directories
+};
+
+// Writes the dataset directory; dataset.json last. Documents are separated by the end-of-text token (bytes: 256,
+// vocabulary 257; SentencePiece: </s>). `progress` gets (bytes done, bytes in all). Throws ConfigError for options,
+// FormatError for bad JSONL (file, offset), SystemError.
+DatasetInfo prepare_dataset(const PrepareOptions& options,
+                            const std::function<void(int64_t, int64_t)>& progress = {});
+
+}  // namespace gnomon

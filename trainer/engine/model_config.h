@@ -1,0 +1,37 @@
+// The shape of a Llama-style decoder, in Hugging Face's terms (config.json of LlamaForCausalLM or
+// Qwen2ForCausalLM; the latter has biases on q, k and v).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gnomon {
+
+struct ModelConfig {
+  int layers = 4;                  // num_hidden_layers
+  int width = 128;                 // hidden_size
+  int heads = 4;                   // num_attention_heads
+  int kv_heads = 2;                // num_key_value_heads
+  int ffn = 352;                   // intermediate_size
+  int vocabulary = 257;            // vocab_size
+  int context = 1024;              // max_position_embeddings
+  bool qkv_bias = false;           // Qwen2
+  bool tie_embeddings = true;      // tie_word_embeddings
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-5;          // rms_norm_eps
+  double init_std = 0.02;          // initializer_range
+
+  int head_dim() const { return width / heads; }
+  int64_t parameters() const;
+  // GEMM sites in model order: "model.layers.0.self_attn.q_proj", ..., "lm_head".
+  std::vector<std::string> sites() const;
+  // Throws ConfigError(file "model", key, value, accepted).
+  void check() const;
+
+  std::string to_hf_json() const;                       // config.json
+  static ModelConfig from_hf_json(const std::string& json, const std::string& file);
+  bool operator==(const ModelConfig&) const = default;
+};
+
+}  // namespace gnomon
