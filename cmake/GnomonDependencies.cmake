@@ -8,7 +8,12 @@ find_package(Boost 1.81 REQUIRED COMPONENTS context json)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(CLI11 REQUIRED)
-find_package(dnnl REQUIRED)
+# Debian's dnnl-config.cmake insists on OpenCL's headers, which our CPU-only use never touches.
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp REQUIRED)
+add_library(DNNL::dnnl SHARED IMPORTED)
+set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+  INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 find_package(SQLiteCpp REQUIRED)
 find_package(prometheus-cpp REQUIRED COMPONENTS core)
 pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
