@@ -1,5 +1,5 @@
-// The HTTP client that trainers, verifiers and the command line use to speak to gnomond. Blocking, one
-// connection kept alive per object, not thread-safe: one object per thread.
+// The HTTP client that trainers, verifiers and the command line use to speak to gnomond. Blocking,
+// one connection kept alive per object, not thread-safe: one object per thread.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,8 @@ struct HttpResponse {
   std::string body;
 };
 
-// The controller could not be reached or did not answer in time; the request may or may not have been carried out.
+// The controller could not be reached or did not answer in time; the request may or may not have
+// been carried out.
 class ConnectionError : public Error {
  public:
   using Error::Error;
@@ -33,12 +34,13 @@ class ApiError : public Error {
 
 class HttpClient {
  public:
-  // `url` like "http://127.0.0.1:7717". Throws ConfigError when it is not an http URL. Does not connect yet.
+  // `url` like "http://127.0.0.1:7717". Throws ConfigError when it is not an http URL. Does not
+  // connect yet.
   explicit HttpClient(const std::string& url);
   ~HttpClient();
 
-  // One request, reconnecting once if a kept-alive connection was found closed. Throws ConnectionError. A
-  // status >= 400 is returned, not thrown.
+  // One request, reconnecting once if a kept-alive connection was found closed. Throws
+  // ConnectionError. A status >= 400 is returned, not thrown.
   HttpResponse request(const std::string& method, const std::string& target,
                        const std::string& body = {},
                        std::chrono::milliseconds timeout = std::chrono::seconds(10));
@@ -48,7 +50,8 @@ class HttpClient {
                        const std::string& body = {},
                        std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
-  // Makes a request in flight on another thread fail at once with ConnectionError (for shutting down long polls).
+  // Makes a request in flight on another thread fail at once with ConnectionError (for shutting
+  // down long polls).
   void cancel();
 
  private:

@@ -1,6 +1,6 @@
-// JSON of the messages. to_json writes every member under its own name in snake_case; from_json refuses unknown
-// members, missing required members and wrong types with a JsonError that names the path. Doubles that JSON
-// cannot write are the strings "NaN", "Infinity", "-Infinity".
+// JSON of the messages. to_json writes every member under its own name in snake_case; from_json
+// refuses unknown members, missing required members and wrong types with a JsonError that names the
+// path. Doubles that JSON cannot write are the strings "NaN", "Infinity", "-Infinity".
 #pragma once
 
 #include <string>

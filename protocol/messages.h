@@ -1,6 +1,7 @@
-// The messages that cross a process boundary, as plain structs. protocol/json.h turns them into JSON and back;
-// numbers that JSON cannot write travel as the strings "NaN", "Infinity" and "-Infinity". 64-bit hashes are
-// 16 hexadecimal digits. Times are seconds since the epoch (double), durations are seconds.
+// The messages that cross a process boundary, as plain structs. protocol/json.h turns them into
+// JSON and back; numbers that JSON cannot write travel as the strings "NaN", "Infinity" and
+// "-Infinity". 64-bit hashes are 16 hexadecimal digits. Times are seconds since the epoch (double),
+// durations are seconds.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +13,10 @@ namespace gnomon {
 
 // What a result's bits depend on. Bits are compared only between equal fingerprints.
 struct Fingerprint {
-  std::string device;    // "AMD EPYC (avx512_bf16)", "NVIDIA H200"
-  std::string backend;   // "cpu", "cuda"
-  std::string libraries; // "oneDNN 2.6.3"
-  std::string build;     // our own version and revision
+  std::string device;     // "AMD EPYC (avx512_bf16)", "NVIDIA H200"
+  std::string backend;    // "cpu", "cuda"
+  std::string libraries;  // "oneDNN 2.6.3"
+  std::string build;      // our own version and revision
   int world_size = 1;
   int threads = 1;
   bool operator==(const Fingerprint&) const = default;
@@ -30,41 +31,43 @@ struct InjectedFault {
   std::string description;
 };
 
-// ---- trainer → controller -------------------------------------------------------------------------------
+// ---- trainer → controller
+// -------------------------------------------------------------------------------
 
 // POST /v1/runs. Idempotent by (name, job_id).
 struct RunRegistration {
   std::string name;
   std::string job_id;
   Fingerprint fingerprint;
-  std::string base_plan;            // TOML: the plan the run wants to be in (what "return to FP8" returns to)
-  std::vector<std::string> sites;   // GEMM sites in model order
+  std::string base_plan;  // TOML: the plan the run wants to be in (what "return to FP8" returns to)
+  std::vector<std::string> sites;  // GEMM sites in model order
   int layers = 0;
   int64_t parameters = 0;
   int64_t total_steps = 0;
   int64_t tokens_per_step = 0;
-  int64_t checkpoint_every = 0;     // steps
+  int64_t checkpoint_every = 0;  // steps
   int64_t seed = 0;
   std::string checkpoint_root;
   std::vector<InjectedFault> faults;
 };
 
 struct RunRegistered {
-  std::string run;  // "run-1"; the id used in URLs
-  std::string mode; // observe, advise, enforce
+  std::string run;   // "run-1"; the id used in URLs
+  std::string mode;  // observe, advise, enforce
 };
 
-// POST /v1/runs/{run}/attempts. A rollback or a restart begins the next attempt. Idempotent by number.
+// POST /v1/runs/{run}/attempts. A rollback or a restart begins the next attempt. Idempotent by
+// number.
 struct AttemptStart {
-  int64_t attempt = 1;      // 1, 2, ...
-  int64_t base_step = 0;    // the first step of this attempt is base_step + 1
-  std::string cause;        // "start", "restart", "rollback"
+  int64_t attempt = 1;    // 1, 2, ...
+  int64_t base_step = 0;  // the first step of this attempt is base_step + 1
+  std::string cause;      // "start", "restart", "rollback"
   int64_t plan_version = 0;
   double time = 0;
 };
 
-// One training step. Identity is (run, attempt, step); a repeat with another loss, grad_norm, weights_hash or
-// plan_version is refused with 409.
+// One training step. Identity is (run, attempt, step); a repeat with another loss, grad_norm,
+// weights_hash or plan_version is refused with 409.
 struct StepReport {
   int64_t attempt = 1;
   int64_t step = 0;  // 1 is the first update
@@ -83,11 +86,13 @@ struct StepBatch {
   std::vector<StepReport> steps;
 };
 
-// Answer to steps and checkpoints: what the trainer may not delete, and the newest directive there is.
+// Answer to steps and checkpoints: what the trainer may not delete, and the newest directive there
+// is.
 struct ReportAck {
-  int64_t accepted = 0;             // new facts
-  int64_t repeated = 0;             // known already, with the same values
-  std::vector<std::string> protected_checkpoints;  // URIs that open windows or the last verified state need
+  int64_t accepted = 0;  // new facts
+  int64_t repeated = 0;  // known already, with the same values
+  std::vector<std::string>
+      protected_checkpoints;  // URIs that open windows or the last verified state need
   int64_t last_directive = 0;
 };
 
@@ -95,7 +100,7 @@ struct ReportAck {
 struct CheckpointReport {
   int64_t attempt = 1;
   int64_t step = 0;
-  std::string uri;            // directory
+  std::string uri;  // directory
   int64_t plan_version = 0;
   int64_t bytes = 0;
   std::string manifest_hash;  // of manifest.json
@@ -107,23 +112,24 @@ struct CheckpointReport {
 struct RunFinished {
   std::string outcome;  // "completed", "stopped", "failed"
   int64_t step = 0;
-  double final_loss = 0;       // held-out loss in BF16 at the end
-  double train_seconds = 0;    // wall time in steps
+  double final_loss = 0;     // held-out loss in BF16 at the end
+  double train_seconds = 0;  // wall time in steps
   double time = 0;
 };
 
-// ---- directives: controller → trainer --------------------------------------------------------------------
+// ---- directives: controller → trainer
+// --------------------------------------------------------------------
 
 // Kinds: set_plan, rollback, checkpoint_now, pause, resume, stop.
 struct Directive {
   int64_t number = 0;  // per run, 1, 2, ...
   std::string kind;
-  std::string plan;              // set_plan, rollback: TOML; empty = keep the checkpoint's plan
+  std::string plan;  // set_plan, rollback: TOML; empty = keep the checkpoint's plan
   int64_t plan_version = 0;
-  int64_t to_step = 0;           // rollback: checkpoint's step
-  std::string checkpoint_uri;    // rollback
-  std::string reason;            // a sentence for people
-  std::string state;             // pending, delivered, acknowledged, applied, rejected
+  int64_t to_step = 0;         // rollback: checkpoint's step
+  std::string checkpoint_uri;  // rollback
+  std::string reason;          // a sentence for people
+  std::string state;           // pending, delivered, acknowledged, applied, rejected
 };
 
 struct DirectiveList {
@@ -134,12 +140,13 @@ struct DirectiveList {
 struct DirectiveAck {
   std::string state;  // acknowledged, applied, rejected
   int64_t attempt = 0;
-  int64_t step = 0;   // applied: the last step before it took effect
-  std::string reason; // rejected
+  int64_t step = 0;    // applied: the last step before it took effect
+  std::string reason;  // rejected
   double time = 0;
 };
 
-// ---- leases: controller ↔ verifier -----------------------------------------------------------------------
+// ---- leases: controller ↔ verifier
+// -----------------------------------------------------------------------
 
 // POST /v1/leases?wait=SECONDS. 200 with a Lease, or 204 when there is nothing to do.
 struct LeaseRequest {
@@ -150,22 +157,23 @@ struct LeaseRequest {
 // What to replay: a window in one arm.
 struct ReplayTask {
   std::string run;
-  int64_t replay = 0;        // id
-  int64_t window = 0;        // id
+  int64_t replay = 0;  // id
+  int64_t window = 0;  // id
   int64_t attempt = 1;
-  std::string arm;           // "bf16", "same", "plan"
-  std::string plan;          // TOML for arm "plan"
-  std::string purpose;       // shadow, triage, attribution, probe
+  std::string arm;      // "bf16", "same", "plan"
+  std::string plan;     // TOML for arm "plan"
+  std::string purpose;  // shadow, triage, attribution, probe
   std::string checkpoint_uri;
-  int64_t start_step = 0;    // the checkpoint's
-  int64_t steps = 0;         // K
+  int64_t start_step = 0;          // the checkpoint's
+  int64_t steps = 0;               // K
   std::string end_checkpoint_uri;  // the run's own checkpoint at start_step + steps; may be empty
-  bool evaluate_endpoints = false; // also evaluate start (BF16 and the run's plan) and end checkpoint (BF16)
+  bool evaluate_endpoints =
+      false;  // also evaluate start (BF16 and the run's plan) and end checkpoint (BF16)
 };
 
 struct Lease {
   int64_t lease = 0;
-  int64_t token = 0;       // fencing token, grows with every lease of a replay
+  int64_t token = 0;  // fencing token, grows with every lease of a replay
   double ttl_seconds = 0;
   ReplayTask task;
 };
@@ -184,15 +192,17 @@ struct ReplayStep {
   std::string weights_hash;
 };
 
-// POST /v1/leases/{lease}/complete. Held-out losses are means in nats per token; absent = not measured.
+// POST /v1/leases/{lease}/complete. Held-out losses are means in nats per token; absent = not
+// measured.
 struct ReplayResult {
   int64_t token = 0;
   Fingerprint fingerprint;
-  std::vector<ReplayStep> steps;         // shorter than asked for when the replay turned non-finite
-  std::optional<double> start_loss_bf16; // L16 at the checkpoint
-  std::optional<double> start_loss_plan; // L8 at the checkpoint: the same weights under the run's plan
-  std::optional<double> run_end_loss_bf16;    // L16(w8): the run's own end checkpoint, in BF16
-  std::optional<double> replay_end_loss_bf16; // L16 at the replay's end, in BF16
+  std::vector<ReplayStep> steps;  // shorter than asked for when the replay turned non-finite
+  std::optional<double> start_loss_bf16;  // L16 at the checkpoint
+  std::optional<double>
+      start_loss_plan;  // L8 at the checkpoint: the same weights under the run's plan
+  std::optional<double> run_end_loss_bf16;     // L16(w8): the run's own end checkpoint, in BF16
+  std::optional<double> replay_end_loss_bf16;  // L16 at the replay's end, in BF16
   int64_t heldout_tokens = 0;
   double replay_seconds = 0;  // compute spent in steps
   double eval_seconds = 0;    // compute spent in evaluations and loading

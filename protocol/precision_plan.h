@@ -1,6 +1,7 @@
-// A PrecisionPlan maps every GEMM of the model (HF module name × fprop/dgrad/wgrad) to a number format and a
-// scaling recipe. It is data: written as TOML, versioned, sent in directives, kept in checkpoints. The whole
-// run in BF16 is just one more plan. Rules are tried in order and the last match wins, key by key.
+// A PrecisionPlan maps every GEMM of the model (HF module name × fprop/dgrad/wgrad) to a number
+// format and a scaling recipe. It is data: written as TOML, versioned, sent in directives, kept in
+// checkpoints. The whole run in BF16 is just one more plan. Rules are tried in order and the last
+// match wins, key by key.
 #pragma once
 
 #include <array>
@@ -35,7 +36,8 @@ struct SitePrecision {
 
 // One [[rule]]: unset keys (empty string, -1) leave what earlier rules said.
 struct PlanRule {
-  std::string match;  // glob over module names; {a,b} alternatives; "last" inside braces is the last layer
+  std::string
+      match;  // glob over module names; {a,b} alternatives; "last" inside braces is the last layer
   std::array<std::string, 3> gemms;  // by Gemm: "", "fp8" or "bf16"
   std::string forward_format;
   std::string gradient_format;
@@ -50,8 +52,8 @@ class PrecisionPlan {
   // The whole run in BF16: no rule at all.
   PrecisionPlan() = default;
 
-  // Parses TOML; `file` is used in messages only. Throws ConfigError (file, line, key, value, accepted) on
-  // unknown keys, formats, recipes and GEMM values.
+  // Parses TOML; `file` is used in messages only. Throws ConfigError (file, line, key, value,
+  // accepted) on unknown keys, formats, recipes and GEMM values.
   static PrecisionPlan parse(std::string_view toml, const std::string& file = "plan");
   static PrecisionPlan load(const std::string& path);
   static PrecisionPlan bf16() { return {}; }
@@ -63,7 +65,8 @@ class PrecisionPlan {
 
   // Precision of a site. `layers` is the model's number of layers (for "last").
   SitePrecision resolve(const std::string& site, int layers) const;
-  // Throws ConfigError when a rule matches no one of `sites`: a typing error nobody would notice otherwise.
+  // Throws ConfigError when a rule matches no one of `sites`: a typing error nobody would notice
+  // otherwise.
   void check_sites(const std::vector<std::string>& sites, int layers,
                    const std::string& file = "plan") const;
 
@@ -73,7 +76,8 @@ class PrecisionPlan {
   std::vector<PlanRule> rules;
 };
 
-// "model.layers.*.mlp.{up_proj,down_proj}" against a module name. '*' crosses dots, '?' is one character.
+// "model.layers.*.mlp.{up_proj,down_proj}" against a module name. '*' crosses dots, '?' is one
+// character.
 bool site_matches(std::string_view glob, std::string_view site, int layers);
 
 }  // namespace gnomon

@@ -1,0 +1,281 @@
+#include "protocol/json.h"
+
+#include <fmt/format.h>
+
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "protocol/json_members.h"
+#include "protocol/json_text.h"
+
+namespace gnomon {
+namespace {
+
+namespace json = boost::json;
+
+template <typename T>
+struct IsVector : std::false_type {};
+template <typename T>
+struct IsVector<std::vector<T>> : std::true_type {};
+
+std::string kind_of(const json::value& value) {
+  switch (value.kind()) {
+    case json::kind::null:
+      return "null";
+    case json::kind::object:
+      return "an object";
+    case json::kind::array:
+      return "an array";
+    default:
+      break;
+  }
+  constexpr size_t kShownMax = 80;
+  std::string text = json::serialize(value);
+  return text.size() <= kShownMax ? text : text.substr(0, kShownMax) + "...";
+}
+
+// Bytes that are no UTF-8 (a file name in an error message, say) become '?': peers refuse such
+// text.
+std::string valid_utf8(const std::string& text) {
+  std::string result = text;
+  for (size_t i = 0; i < result.size();) {
+    const auto lead = static_cast<unsigned char>(result[i]);
+    const size_t length = lead < 0x80                   ? 1
+                          : lead >= 0xc2 && lead < 0xe0 ? 2
+                          : lead >= 0xe0 && lead < 0xf0 ? 3
+                          : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                        : 0;
+    bool good = length > 0 && i + length <= result.size();
+    for (size_t k = 1; good && k < length; ++k) {
+      const auto next = static_cast<unsigned char>(result[i + k]);
+      unsigned char low = 0x80;
+      unsigned char high = 0xbf;
+      if (k == 1 && lead == 0xe0) low = 0xa0;   // overlong
+      if (k == 1 && lead == 0xed) high = 0x9f;  // surrogates
+      if (k == 1 && lead == 0xf0) low = 0x90;   // overlong
+      if (k == 1 && lead == 0xf4) high = 0x8f;  // beyond U+10FFFF
+      good = next >= low && next <= high;
+    }
+    if (!good) result[i] = '?';
+    i += good ? length : 1;
+  }
+  return result;
+}
+
+template <typename T>
+json::value write_value(const T& value);
+
+class Writer {
+ public:
+  template <typename T>
+  void required(const char* name, const T& value) {
+    object_.emplace(name, write_value(value));
+  }
+  template <typename T>
+  void optional(const char* name, const T& value) {
+    required(name, value);
+  }
+  template <typename T>
+  void optional(const char* name, const std::optional<T>& value) {
+    if (value) required(name, *value);
+  }
+  json::object take() { return std::move(object_); }
+
+ private:
+  json::object object_;
+};
+
+template <typename T>
+json::value write_value(const T& value) {
+  if constexpr (std::is_same_v<T, double>) {
+    if (std::isnan(value)) return json::value("NaN");
+    if (std::isinf(value)) return json::value(value > 0 ? "Infinity" : "-Infinity");
+    return json::value(value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return json::value(valid_utf8(value));
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return json::value(value);
+  } else if constexpr (IsVector<T>::value) {
+    json::array array;
+    array.reserve(value.size());
+    for (const auto& item : value) array.push_back(write_value(item));
+    return array;
+  } else {
+    Writer writer;
+    visit_members(writer, const_cast<T&>(value));  // the writer only reads
+    return writer.take();
+  }
+}
+
+void read_value(const json::value& from, const std::string& path, std::string& to) {
+  const json::string* text = from.if_string();
+  if (text == nullptr) throw JsonError(path, kind_of(from), "a string");
+  to.assign(text->data(), text->size());
+}
+
+void read_value(const json::value& from, const std::string& path, bool& to) {
+  if (!from.is_bool()) throw JsonError(path, kind_of(from), "true or false");
+  to = from.get_bool();
+}
+
+void read_value(const json::value& from, const std::string& path, int64_t& to) {
+  if (!from.is_int64()) throw JsonError(path, kind_of(from), "a whole number of 64 bits");
+  to = from.get_int64();
+}
+
+void read_value(const json::value& from, const std::string& path, int& to) {
+  int64_t wide = 0;
+  read_value(from, path, wide);
+  if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
+    throw JsonError(path, kind_of(from), "a whole number of 32 bits");
+  }
+  to = static_cast<int>(wide);
+}
+
+void read_value(const json::value& from, const std::string& path, double& to) {
+  if (from.is_double()) {
+    to = from.get_double();
+  } else if (from.is_int64()) {
+    to = static_cast<double>(from.get_int64());
+  } else if (from.is_uint64()) {
+    to = static_cast<double>(from.get_uint64());
+  } else if (from.is_string() && from.get_string() == "NaN") {
+    to = std::numeric_limits<double>::quiet_NaN();
+  } else if (from.is_string() && from.get_string() == "Infinity") {
+    to = std::numeric_limits<double>::infinity();
+  } else if (from.is_string() && from.get_string() == "-Infinity") {
+    to = -std::numeric_limits<double>::infinity();
+  } else {
+    throw JsonError(path, kind_of(from), "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+  }
+}
+
+template <typename T>
+void read_value(const json::value& from, const std::string& path, std::vector<T>& to);
+template <typename T>
+requires std::is_class_v<T>
+void read_value(const json::value& from, const std::string& path, T& to);
+
+class Reader {
+ public:
+  Reader(const json::object& object, const std::string& path) : object_(object), path_(path) {}
+
+  template <typename T>
+  void required(const char* name, T& value) {
+    if (!read(name, value))
+      throw JsonError(member_path(name), "nothing", "this member to be there");
+  }
+  template <typename T>
+  void optional(const char* name, T& value) {
+    read(name, value);
+  }
+  template <typename T>
+  void optional(const char* name, std::optional<T>& value) {
+    T present{};
+    if (read(name, present)) value = std::move(present);
+  }
+  void refuse_unknown() const {
+    if (found_ == object_.size()) return;
+    for (const auto& member : object_) {
+      const std::string name(member.key().data(), member.key().size());
+      if (std::find(names_.begin(), names_.end(), name) == names_.end()) {
+        throw JsonError(member_path(name.c_str()), "an unknown member",
+                        fmt::format("one of {}", fmt::join(names_, ", ")));
+      }
+    }
+  }
+
+ private:
+  template <typename T>
+  bool read(const char* name, T& value) {
+    names_.emplace_back(name);
+    const json::value* found = object_.if_contains(name);
+    if (found == nullptr) return false;
+    ++found_;
+    read_value(*found, member_path(name), value);
+    return true;
+  }
+  std::string member_path(const char* name) const {
+    return path_.empty() ? name : path_ + "." + name;
+  }
+
+  const json::object& object_;
+  const std::string& path_;
+  std::vector<std::string> names_;
+  size_t found_ = 0;
+};
+
+template <typename T>
+void read_value(const json::value& from, const std::string& path, std::vector<T>& to) {
+  const json::array* array = from.if_array();
+  if (array == nullptr) throw JsonError(path, kind_of(from), "an array");
+  to.clear();
+  to.reserve(array->size());
+  for (size_t i = 0; i < array->size(); ++i) {
+    T item{};
+    read_value((*array)[i], fmt::format("{}[{}]", path, i), item);
+    to.push_back(std::move(item));
+  }
+}
+
+template <typename T>
+requires std::is_class_v<T>
+void read_value(const json::value& from, const std::string& path, T& to) {
+  const json::object* object = from.if_object();
+  if (object == nullptr) throw JsonError(path, kind_of(from), "an object");
+  Reader reader(*object, path);
+  visit_members(reader, to);
+  // A problem document may carry extension members (RFC 9457, section 3.2).
+  if constexpr (!std::is_same_v<T, Problem>) reader.refuse_unknown();
+}
+
+}  // namespace
+
+JsonError::JsonError(std::string path, std::string found, std::string accepted)
+    : Error(fmt::format("JSON: {}: found {}, expected {}", path.empty() ? "document" : path, found,
+                        accepted)),
+      path_(std::move(path)),
+      accepted_(std::move(accepted)) {}
+
+template <typename Message>
+std::string to_json(const Message& message) {
+  return json::serialize(write_value(message));
+}
+
+template <typename Message>
+Message from_json(std::string_view text) {
+  Message message;
+  read_value(parse_json_exactly(text), "", message);
+  return message;
+}
+
+#define GNOMON_MESSAGE(Message)                          \
+  template std::string to_json<Message>(const Message&); \
+  template Message from_json<Message>(std::string_view);
+GNOMON_MESSAGE(Fingerprint)
+GNOMON_MESSAGE(InjectedFault)
+GNOMON_MESSAGE(RunRegistration)
+GNOMON_MESSAGE(RunRegistered)
+GNOMON_MESSAGE(AttemptStart)
+GNOMON_MESSAGE(StepReport)
+GNOMON_MESSAGE(StepBatch)
+GNOMON_MESSAGE(ReportAck)
+GNOMON_MESSAGE(CheckpointReport)
+GNOMON_MESSAGE(RunFinished)
+GNOMON_MESSAGE(Directive)
+GNOMON_MESSAGE(DirectiveList)
+GNOMON_MESSAGE(DirectiveAck)
+GNOMON_MESSAGE(LeaseRequest)
+GNOMON_MESSAGE(ReplayTask)
+GNOMON_MESSAGE(Lease)
+GNOMON_MESSAGE(LeaseHeartbeat)
+GNOMON_MESSAGE(ReplayStep)
+GNOMON_MESSAGE(ReplayResult)
+GNOMON_MESSAGE(LeaseFailure)
+GNOMON_MESSAGE(Problem)
+#undef GNOMON_MESSAGE
+
+}  // namespace gnomon

@@ -1,0 +1,209 @@
+// The members of every message, listed once for reading and writing. `required` members must be in
+// a message that is read; `optional` ones keep their default when absent.
+#pragma once
+
+#include "protocol/messages.h"
+
+namespace gnomon {
+
+template <class V>
+void visit_members(V& v, Fingerprint& m) {
+  v.required("device", m.device);
+  v.required("backend", m.backend);
+  v.required("libraries", m.libraries);
+  v.required("build", m.build);
+  v.required("world_size", m.world_size);
+  v.required("threads", m.threads);
+}
+
+template <class V>
+void visit_members(V& v, InjectedFault& m) {
+  v.required("kind", m.kind);
+  v.optional("site", m.site);
+  v.required("start_step", m.start_step);
+  v.optional("end_step", m.end_step);
+  v.optional("description", m.description);
+}
+
+template <class V>
+void visit_members(V& v, RunRegistration& m) {
+  v.required("name", m.name);
+  v.required("job_id", m.job_id);
+  v.required("fingerprint", m.fingerprint);
+  v.required("base_plan", m.base_plan);
+  v.required("sites", m.sites);
+  v.required("layers", m.layers);
+  v.optional("parameters", m.parameters);
+  v.optional("total_steps", m.total_steps);
+  v.optional("tokens_per_step", m.tokens_per_step);
+  v.required("checkpoint_every", m.checkpoint_every);
+  v.optional("seed", m.seed);
+  v.optional("checkpoint_root", m.checkpoint_root);
+  v.optional("faults", m.faults);
+}
+
+template <class V>
+void visit_members(V& v, RunRegistered& m) {
+  v.required("run", m.run);
+  v.required("mode", m.mode);
+}
+
+template <class V>
+void visit_members(V& v, AttemptStart& m) {
+  v.required("attempt", m.attempt);
+  v.required("base_step", m.base_step);
+  v.required("cause", m.cause);
+  v.required("plan_version", m.plan_version);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, StepReport& m) {
+  v.required("attempt", m.attempt);
+  v.required("step", m.step);
+  v.required("plan_version", m.plan_version);
+  v.required("loss", m.loss);
+  v.required("grad_norm", m.grad_norm);
+  v.optional("learning_rate", m.learning_rate);
+  v.optional("tokens", m.tokens);
+  v.optional("step_seconds", m.step_seconds);
+  v.optional("weights_hash", m.weights_hash);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, StepBatch& m) {
+  v.required("steps", m.steps);
+}
+
+template <class V>
+void visit_members(V& v, ReportAck& m) {
+  v.required("accepted", m.accepted);
+  v.required("repeated", m.repeated);
+  v.required("protected_checkpoints", m.protected_checkpoints);
+  v.optional("last_directive", m.last_directive);
+}
+
+template <class V>
+void visit_members(V& v, CheckpointReport& m) {
+  v.required("attempt", m.attempt);
+  v.required("step", m.step);
+  v.required("uri", m.uri);
+  v.required("plan_version", m.plan_version);
+  v.optional("bytes", m.bytes);
+  v.optional("manifest_hash", m.manifest_hash);
+  v.optional("weights_hash", m.weights_hash);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, RunFinished& m) {
+  v.required("outcome", m.outcome);
+  v.required("step", m.step);
+  v.optional("final_loss", m.final_loss);
+  v.optional("train_seconds", m.train_seconds);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, Directive& m) {
+  v.required("number", m.number);
+  v.required("kind", m.kind);
+  v.optional("plan", m.plan);
+  v.optional("plan_version", m.plan_version);
+  v.optional("to_step", m.to_step);
+  v.optional("checkpoint_uri", m.checkpoint_uri);
+  v.optional("reason", m.reason);
+  v.optional("state", m.state);
+}
+
+template <class V>
+void visit_members(V& v, DirectiveList& m) {
+  v.required("directives", m.directives);
+}
+
+template <class V>
+void visit_members(V& v, DirectiveAck& m) {
+  v.required("state", m.state);
+  v.optional("attempt", m.attempt);
+  v.optional("step", m.step);
+  v.optional("reason", m.reason);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, LeaseRequest& m) {
+  v.required("verifier", m.verifier);
+  v.required("fingerprint", m.fingerprint);
+}
+
+template <class V>
+void visit_members(V& v, ReplayTask& m) {
+  v.required("run", m.run);
+  v.required("replay", m.replay);
+  v.required("window", m.window);
+  v.required("attempt", m.attempt);
+  v.required("arm", m.arm);
+  v.optional("plan", m.plan);
+  v.optional("purpose", m.purpose);
+  v.required("checkpoint_uri", m.checkpoint_uri);
+  v.required("start_step", m.start_step);
+  v.required("steps", m.steps);
+  v.optional("end_checkpoint_uri", m.end_checkpoint_uri);
+  v.optional("evaluate_endpoints", m.evaluate_endpoints);
+}
+
+template <class V>
+void visit_members(V& v, Lease& m) {
+  v.required("lease", m.lease);
+  v.required("token", m.token);
+  v.required("ttl_seconds", m.ttl_seconds);
+  v.required("task", m.task);
+}
+
+template <class V>
+void visit_members(V& v, LeaseHeartbeat& m) {
+  v.required("token", m.token);
+  v.optional("steps_done", m.steps_done);
+}
+
+template <class V>
+void visit_members(V& v, ReplayStep& m) {
+  v.required("step", m.step);
+  v.required("loss", m.loss);
+  v.required("grad_norm", m.grad_norm);
+  v.optional("weights_hash", m.weights_hash);
+}
+
+template <class V>
+void visit_members(V& v, ReplayResult& m) {
+  v.required("token", m.token);
+  v.required("fingerprint", m.fingerprint);
+  v.required("steps", m.steps);
+  v.optional("start_loss_bf16", m.start_loss_bf16);
+  v.optional("start_loss_plan", m.start_loss_plan);
+  v.optional("run_end_loss_bf16", m.run_end_loss_bf16);
+  v.optional("replay_end_loss_bf16", m.replay_end_loss_bf16);
+  v.optional("heldout_tokens", m.heldout_tokens);
+  v.optional("replay_seconds", m.replay_seconds);
+  v.optional("eval_seconds", m.eval_seconds);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, LeaseFailure& m) {
+  v.required("token", m.token);
+  v.required("reason", m.reason);
+  v.optional("retryable", m.retryable);
+}
+
+template <class V>
+void visit_members(V& v, Problem& m) {
+  v.optional("type", m.type);
+  v.optional("title", m.title);
+  v.optional("status", m.status);
+  v.optional("detail", m.detail);
+  v.optional("accepted", m.accepted);
+}
+
+}  // namespace gnomon

@@ -1,0 +1,175 @@
+#include "protocol/toml_reader.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/errors.h"
+
+namespace gnomon {
+namespace {
+
+const toml::table* as_table(const void* pointer) {
+  return static_cast<const toml::table*>(pointer);
+}
+
+int line_number(const toml::node& node) { return static_cast<int>(node.source().begin.line); }
+
+std::string show(const toml::node& node) {
+  std::ostringstream out;
+  if (const auto* table = node.as_table()) {
+    return fmt::format("a table of {} keys", table->size());
+  } else if (const auto* array = node.as_array()) {
+    out << *array;
+  } else {
+    node.visit([&out](const auto& value) {
+      if constexpr (toml::is_value<decltype(value)>) out << value;
+    });
+  }
+  return out.str();
+}
+
+}  // namespace
+
+struct TomlTable::Document {
+  toml::table root;
+};
+
+TomlTable TomlTable::parse(std::string_view text, const std::string& file) {
+  auto document = std::make_shared<Document>();
+  try {
+    document->root = toml::parse(text, file);
+  } catch (const toml::parse_error& error) {
+    throw ConfigError(file, static_cast<int>(error.source().begin.line), "syntax",
+                      std::string(error.description()), "TOML 1.0");
+  }
+  TomlTable table;
+  table.table_ = &document->root;
+  table.document_ = std::move(document);
+  table.file_ = file;
+  return table;
+}
+
+int TomlTable::line() const {
+  return table_ == nullptr ? parent_line_ : line_number(*as_table(table_));
+}
+
+int TomlTable::line_of(const std::string& key) const {
+  if (table_ != nullptr) {
+    if (const toml::node* found = as_table(table_)->get(key)) return line_number(*found);
+  }
+  return line();
+}
+
+bool TomlTable::has(const std::string& key) const {
+  return table_ != nullptr && as_table(table_)->contains(key);
+}
+
+std::string TomlTable::full_key(const std::string& key) const {
+  return path_.empty() ? key : path_ + "." + key;
+}
+
+std::string TomlTable::shown_value(const std::string& key) const {
+  return has(key) ? show(*as_table(table_)->get(key)) : std::string();
+}
+
+const void* TomlTable::node(const std::string& key) {
+  known_.push_back(key);
+  return table_ == nullptr ? nullptr : as_table(table_)->get(key);
+}
+
+void TomlTable::refuse(const std::string& key, const std::string& accepted) const {
+  throw ConfigError(file_, line_of(key), full_key(key), shown_value(key), accepted);
+}
+
+int64_t TomlTable::integer(const std::string& key, int64_t fallback, int64_t min, int64_t max) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  const auto* value = found->as_integer();
+  if (value == nullptr || value->get() < min || value->get() > max) {
+    refuse(key, max == std::numeric_limits<int64_t>::max()
+                    ? fmt::format("an integer, at least {}", min)
+                    : fmt::format("an integer from {} to {}", min, max));
+  }
+  return value->get();
+}
+
+double TomlTable::number(const std::string& key, double fallback, double min, double max) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  const auto value = found->is_number() ? found->value<double>() : std::nullopt;
+  if (!value || !(*value >= min) || !(*value <= max)) {
+    refuse(key, fmt::format("a number from {} to {}", min, max));
+  }
+  return *value;
+}
+
+bool TomlTable::boolean(const std::string& key, bool fallback) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  if (!found->is_boolean()) refuse(key, "true or false");
+  return found->as_boolean()->get();
+}
+
+std::string TomlTable::text(const std::string& key, const std::string& fallback) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  if (!found->is_string()) refuse(key, "a string in quotes");
+  return found->as_string()->get();
+}
+
+std::string TomlTable::choice(const std::string& key, const std::string& fallback,
+                              const std::vector<std::string>& accepted) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  const auto value = found->is_string() ? found->value<std::string>() : std::nullopt;
+  if (!value || std::find(accepted.begin(), accepted.end(), *value) == accepted.end()) {
+    refuse(key, fmt::format("one of \"{}\"", fmt::join(accepted, "\", \"")));
+  }
+  return *value;
+}
+
+TomlTable TomlTable::table(const std::string& key) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found != nullptr && !found->is_table()) refuse(key, fmt::format("a section [{}]", key));
+  TomlTable result;
+  result.document_ = document_;
+  result.table_ = found == nullptr ? nullptr : found->as_table();
+  result.path_ = full_key(key);
+  result.file_ = file_;
+  result.parent_line_ = line();
+  return result;
+}
+
+std::vector<TomlTable> TomlTable::tables(const std::string& key) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return {};
+  const auto* array = found->as_array();
+  if (array == nullptr) refuse(key, fmt::format("sections [[{}]]", key));
+  std::vector<TomlTable> result;
+  for (size_t i = 0; i < array->size(); ++i) {
+    if (!array->get(i)->is_table()) refuse(key, fmt::format("sections [[{}]]", key));
+    TomlTable item;
+    item.document_ = document_;
+    item.table_ = array->get(i)->as_table();
+    item.path_ = fmt::format("{}[{}]", full_key(key), i);
+    item.file_ = file_;
+    result.push_back(std::move(item));
+  }
+  return result;
+}
+
+void TomlTable::refuse_unknown_keys() const {
+  if (table_ == nullptr) return;
+  for (const auto& [name, value] : *as_table(table_)) {
+    const std::string key(name.str());
+    if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
+      throw ConfigError(file_, line_number(value), full_key(key), show(value),
+                        fmt::format("one of the keys {}", fmt::join(known_, ", ")));
+    }
+  }
+}
+
+}  // namespace gnomon
