@@ -210,6 +210,15 @@ CREATE TABLE decision_state (               -- the core's state after event `seq
   body TEXT NOT NULL
 ) STRICT;
 
+-- What /v1/events streams, numbered over all runs, so that a client can go on where it was cut off.
+CREATE TABLE stream (
+  id   INTEGER PRIMARY KEY,
+  time REAL NOT NULL,
+  run  INTEGER NOT NULL,
+  type TEXT NOT NULL,                       -- run, window, decision, directive
+  body TEXT NOT NULL                        -- JSON object
+) STRICT;
+
 -- What should not have happened and was refused, for people: conflicting repeats, stale tokens.
 CREATE TABLE audit (
   id     INTEGER PRIMARY KEY,

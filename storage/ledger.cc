@@ -1,0 +1,237 @@
+#include "storage/ledger.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sqlite3.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <future>
+
+namespace gnomon {
+namespace {
+
+// A separate file, because closing any descriptor of the ledger itself would drop SQLite's own
+// POSIX locks.
+FileDescriptor take_lock(const std::filesystem::path& ledger) {
+  std::filesystem::path path = ledger;
+  path += ".lock";
+  FileDescriptor lock = FileDescriptor::open(path, O_RDWR | O_CREAT);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      throw SystemError("lock", path.string(), errno);
+    }
+    char holder[32] = {};
+    ssize_t size = ::pread(lock.get(), holder, sizeof holder - 1, 0);
+    throw LedgerError(
+        fmt::format(
+            "the ledger {} is in use by another gnomond (process {}); one ledger has one daemon",
+            ledger.string(), size > 0 ? holder : "unknown"),
+        SQLITE_BUSY);
+  }
+  std::string self = fmt::format("{}", ::getpid());
+  if (::ftruncate(lock.get(), 0) == 0) {
+    // Only for the message above, so a full disk does not matter here.
+    [[maybe_unused]] ssize_t written = ::pwrite(lock.get(), self.data(), self.size(), 0);
+  }
+  return lock;
+}
+
+std::exception_ptr as_ledger_error(const std::string& action, std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const SQLite::Exception& sqlite) {
+    return std::make_exception_ptr(ledger_error(action, sqlite));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// Runs `post` with a completion and waits for it; throws what it reports.
+template <typename Post>
+void wait_for(Post post) {
+  std::promise<void> promise;
+  std::future<void> future = promise.get_future();
+  bool accepted = post([&promise](std::exception_ptr error) {
+    if (error) {
+      promise.set_exception(error);
+    } else {
+      promise.set_value();
+    }
+  });
+  if (!accepted) {
+    throw LedgerBusy("the ledger's queue is full");
+  }
+  future.get();
+}
+
+}  // namespace
+
+Ledger::Ledger(LedgerOptions options)
+    : options_(std::move(options)),
+      lock_(take_lock(options_.file)),
+      writer_(options_.file, Connection::Kind::kWriter) {
+  migrate_and_check(writer_, options_.file);
+  for (int i = 0; i < options_.readers; ++i) {
+    reader_connections_.push_back(
+        std::make_unique<Connection>(options_.file, Connection::Kind::kReader));
+  }
+  for (auto& connection : reader_connections_) {
+    reader_threads_.emplace_back([this, &connection] { run_reader(*connection); });
+  }
+  writer_thread_ = std::thread([this] { run_writer(); });
+}
+
+Ledger::~Ledger() {
+  {
+    std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  writes_ready_.notify_all();
+  reads_ready_.notify_all();
+  for (std::thread& thread : reader_threads_) {
+    thread.join();
+  }
+  writer_thread_.join();
+  reader_connections_.clear();
+  writer_.database().tryExec("PRAGMA wal_checkpoint(TRUNCATE)");
+}
+
+bool Ledger::post(Write write, Done done) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closing_ || writes_.size() >= options_.queue_max) {
+      return false;
+    }
+    writes_.push_back({std::move(write), std::move(done), LedgerTransaction(writer_), nullptr});
+  }
+  writes_ready_.notify_one();
+  return true;
+}
+
+bool Ledger::post_read(Read read, Done done) {
+  {
+    std::lock_guard lock(mutex_);
+    if (closing_ || reads_.size() >= options_.queue_max) {
+      return false;
+    }
+    reads_.push_back({std::move(read), std::move(done)});
+  }
+  reads_ready_.notify_one();
+  return true;
+}
+
+void Ledger::write(Write write) {
+  wait_for([&](Done done) { return post(std::move(write), std::move(done)); });
+}
+
+void Ledger::read(Read read) {
+  wait_for([&](Done done) { return post_read(std::move(read), std::move(done)); });
+}
+
+size_t Ledger::queue_length() const {
+  std::lock_guard lock(mutex_);
+  return writes_.size();
+}
+
+void Ledger::run_writer() {
+  std::vector<WriteJob> batch;
+  while (true) {
+    batch.clear();
+    {
+      std::unique_lock lock(mutex_);
+      writes_ready_.wait(lock, [this] { return closing_ || !writes_.empty(); });
+      while (!writes_.empty() && batch.size() < options_.batch_max) {
+        batch.push_back(std::move(writes_.front()));
+        writes_.pop_front();
+      }
+    }
+    if (batch.empty()) {
+      return;  // closing, and everything accepted is done
+    }
+    run_batch(batch);
+  }
+}
+
+// One job inside its savepoint. Its failure undoes the job alone.
+void Ledger::run_job(WriteJob& job) {
+  writer_.database().exec("SAVEPOINT job");
+  try {
+    job.write(job.transaction);
+    writer_.database().exec("RELEASE job");
+  } catch (...) {
+    job.error = as_ledger_error("cannot write to the ledger", std::current_exception());
+    // SQLite may have ended the whole transaction already (disk full); run_batch looks for that.
+    writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
+    for (auto& action : job.transaction.rollback_actions_) {
+      action();
+    }
+    job.transaction.rollback_actions_.clear();
+  }
+}
+
+void Ledger::run_batch(std::vector<WriteJob>& batch) {
+  using Clock = std::chrono::steady_clock;
+  std::exception_ptr failure;
+  Clock::duration commit_time{};
+  try {
+    writer_.database().exec("BEGIN IMMEDIATE");
+    for (WriteJob& job : batch) {
+      run_job(job);
+      if (sqlite3_get_autocommit(writer_.database().getHandle()) != 0) {
+        throw LedgerError("the ledger undid a whole group of writes", SQLITE_FULL);
+      }
+    }
+    Clock::time_point start = Clock::now();
+    writer_.database().exec("COMMIT");
+    commit_time = Clock::now() - start;
+  } catch (...) {
+    failure = as_ledger_error("cannot commit to the ledger", std::current_exception());
+    writer_.database().tryExec("ROLLBACK");
+  }
+  for (WriteJob& job : batch) {
+    auto& actions = failure ? job.transaction.rollback_actions_ : job.transaction.commit_actions_;
+    if (failure && !job.error) {
+      job.error = failure;
+    } else if (job.error) {
+      actions.clear();  // undone before
+    }
+    for (auto& action : actions) {
+      action();
+    }
+  }
+  if (!failure && options_.on_commit) {
+    options_.on_commit(std::chrono::duration<double>(commit_time).count());
+  }
+  for (WriteJob& job : batch) {
+    job.done(job.error);
+  }
+}
+
+void Ledger::run_reader(Connection& connection) {
+  while (true) {
+    ReadJob job;
+    {
+      std::unique_lock lock(mutex_);
+      reads_ready_.wait(lock, [this] { return closing_ || !reads_.empty(); });
+      if (reads_.empty()) {
+        return;
+      }
+      job = std::move(reads_.front());
+      reads_.pop_front();
+    }
+    std::exception_ptr error;
+    try {
+      connection.database().exec("BEGIN");
+      job.read(connection);
+    } catch (...) {
+      error = as_ledger_error("cannot read the ledger", std::current_exception());
+    }
+    connection.database().tryExec("COMMIT");
+    job.done(error);
+  }
+}
+
+}  // namespace gnomon

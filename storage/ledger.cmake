@@ -1,0 +1,9 @@
+# The ledger: one SQLite file. The schema is compiled in, so that the binary needs no file beside it.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/schema.sql)
+file(READ ${CMAKE_CURRENT_SOURCE_DIR}/schema.sql GNOMON_SCHEMA_SQL)
+configure_file(ledger_schema.h.in ${CMAKE_BINARY_DIR}/generated/storage/ledger_schema.h @ONLY)
+
+gnomon_library(gnomon_ledger
+  ledger.cc ledger_connection.cc ledger_decisions.cc ledger_leases.cc ledger_runs.cc ledger_windows.cc)
+target_link_libraries(gnomon_ledger
+  PUBLIC gnomon_base SQLiteCpp PkgConfig::SQLITE3 Threads::Threads)

@@ -1,0 +1,114 @@
+// The ledger: the SQLite file in which every fact stands before the controller acts on it. One
+// writer thread commits in groups: what waits in its queue goes into one transaction, each write in
+// a savepoint of its own, and nothing is reported as done before COMMIT has returned. Readers have
+// their own connections and threads.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/files.h"
+#include "storage/ledger_connection.h"
+
+namespace gnomon {
+
+// The writer's or the readers' queue is full: try again soon.
+class LedgerBusy : public Error {
+ public:
+  using Error::Error;
+};
+
+// What a write sees: the connection, inside its savepoint, and two places to leave work for later.
+class LedgerTransaction {
+ public:
+  explicit LedgerTransaction(Connection& connection) : connection_(connection) {}
+  Connection& connection() { return connection_; }
+  // Called on the writer's thread after COMMIT, before the write is reported as done. Must not
+  // throw.
+  void on_commit(std::function<void()> action) { commit_actions_.push_back(std::move(action)); }
+  // Called on the writer's thread when this write was undone, for whatever reason. Must not throw.
+  void on_rollback(std::function<void()> action) { rollback_actions_.push_back(std::move(action)); }
+
+ private:
+  friend class Ledger;
+  Connection& connection_;
+  std::vector<std::function<void()>> commit_actions_;
+  std::vector<std::function<void()>> rollback_actions_;
+};
+
+struct LedgerOptions {
+  std::filesystem::path file;
+  size_t queue_max = 1024;  // writes waiting; also reads waiting
+  size_t batch_max = 256;   // writes in one commit
+  int readers = 2;
+  // Called on the writer's thread after each COMMIT with its duration. May be empty.
+  std::function<void(double seconds)> on_commit;
+};
+
+class Ledger {
+ public:
+  using Write = std::function<void(LedgerTransaction&)>;
+  using Read = std::function<void(Connection&)>;
+  // Null when all went well; else what the closure threw, or a LedgerError when the commit failed.
+  using Done = std::function<void(std::exception_ptr)>;
+
+  // Takes the lock beside the file (FILE.lock), opens, migrates, checks. Throws LedgerError: the
+  // file is newer, damaged or foreign, or another daemon has it.
+  explicit Ledger(LedgerOptions options);
+  // Finishes what was accepted, then checkpoints the WAL.
+  ~Ledger();
+
+  // Queues a write. `done` is called on the writer's thread, in the order of posting, after COMMIT
+  // or after the failure. False when the queue is full or the ledger is closing: then neither is
+  // ever called.
+  [[nodiscard]] bool post(Write write, Done done);
+  // The same, waiting for the end. Throws what the write threw, LedgerError, or LedgerBusy.
+  void write(Write write);
+
+  // Queues a read on a reader's connection, in a transaction of its own (one consistent snapshot).
+  [[nodiscard]] bool post_read(Read read, Done done);
+  void read(Read read);
+
+  size_t queue_length() const;
+  const std::filesystem::path& file() const { return options_.file; }
+
+ private:
+  struct WriteJob {
+    Write write;
+    Done done;
+    LedgerTransaction transaction;
+    std::exception_ptr error;
+  };
+  struct ReadJob {
+    Read read;
+    Done done;
+  };
+
+  void run_writer();
+  void run_batch(std::vector<WriteJob>& batch);
+  void run_job(WriteJob& job);
+  void run_reader(Connection& connection);
+
+  LedgerOptions options_;
+  FileDescriptor lock_;
+  Connection writer_;
+  std::vector<std::unique_ptr<Connection>> reader_connections_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable writes_ready_;
+  std::condition_variable reads_ready_;
+  std::deque<WriteJob> writes_;
+  std::deque<ReadJob> reads_;
+  bool closing_ = false;
+  std::vector<std::thread> reader_threads_;
+  std::thread writer_thread_;
+};
+
+}  // namespace gnomon

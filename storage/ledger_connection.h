@@ -1,0 +1,113 @@
+// One connection to the ledger's SQLite file, with its statements prepared once. NaN is written as
+// NULL and read back as NaN, because SQLite has none; infinities are kept.
+#pragma once
+
+#include <SQLiteCpp/Database.h>
+#include <SQLiteCpp/Statement.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/errors.h"
+
+namespace gnomon {
+
+// SQLite refused. `disk_full` tells a full disk (or quota) from other faults; both may pass by
+// themselves.
+class LedgerError : public Error {
+ public:
+  LedgerError(const std::string& message, int sqlite_code);
+  bool disk_full() const { return disk_full_; }
+
+ private:
+  bool disk_full_;
+};
+
+// A prepared statement with its values bound, borrowed from a Connection until it goes out of
+// scope. The same SQL text may be in use only once at a time on one connection.
+class Query {
+ public:
+  explicit Query(SQLite::Statement& statement) : statement_(&statement) {}
+  Query(Query&& other) noexcept : statement_(other.statement_) { other.statement_ = nullptr; }
+  Query& operator=(Query&&) = delete;
+  ~Query();
+
+  // Moves to the next row; false when there is none.
+  bool next() { return statement_->executeStep(); }
+  int64_t integer(int column) const { return statement_->getColumn(column).getInt64(); }
+  double real(int column) const;  // NaN for NULL
+  std::optional<double> optional_real(int column) const;
+  std::optional<int64_t> optional_integer(int column) const;
+  std::string text(int column) const { return statement_->getColumn(column).getString(); }
+  SQLite::Statement& statement() { return *statement_; }
+
+ private:
+  SQLite::Statement* statement_;
+};
+
+class Connection {
+ public:
+  enum class Kind { kWriter, kReader };
+
+  // Opens with WAL, synchronous=FULL, foreign keys and a busy timeout. A reader cannot write.
+  // Throws LedgerError.
+  Connection(const std::filesystem::path& file, Kind kind);
+
+  // `sql` with its parameters bound in order. int64_t, int, bool, double, std::string, const char*,
+  // std::optional of these.
+  template <typename... Values>
+  Query query(const char* sql, const Values&... values) {
+    SQLite::Statement& statement = prepared(sql);
+    Query result(statement);
+    int index = 0;
+    (bind(statement, ++index, values), ...);
+    return result;
+  }
+
+  // Runs a statement that gives no rows; returns the number of rows it changed.
+  template <typename... Values>
+  int execute(const char* sql, const Values&... values) {
+    Query bound = query(sql, values...);
+    return bound.statement().exec();
+  }
+
+  SQLite::Database& database() { return database_; }
+
+ private:
+  SQLite::Statement& prepared(const char* sql);
+  static void bind(SQLite::Statement& statement, int index, int64_t value);
+  static void bind(SQLite::Statement& statement, int index, int value);
+  static void bind(SQLite::Statement& statement, int index, bool value);
+  static void bind(SQLite::Statement& statement, int index, double value);
+  static void bind(SQLite::Statement& statement, int index, const std::string& value);
+  static void bind(SQLite::Statement& statement, int index, const char* value);
+  template <typename Value>
+  static void bind(SQLite::Statement& statement, int index, const std::optional<Value>& value) {
+    if (value) {
+      bind(statement, index, *value);
+    } else {
+      statement.bind(index);
+    }
+  }
+
+  SQLite::Database database_;
+  std::unordered_map<std::string_view, std::unique_ptr<SQLite::Statement>> statements_;
+};
+
+// The schema version this build writes.
+inline constexpr int kLedgerVersion = 1;
+
+// Brings the file to kLedgerVersion in one transaction and checks its integrity. Throws LedgerError
+// when the file is newer than this build, belongs to another program or is damaged; then nothing
+// has been changed.
+void migrate_and_check(Connection& writer, const std::filesystem::path& file);
+
+// `error` as a LedgerError that says what was being done.
+LedgerError ledger_error(const std::string& action, const SQLite::Exception& error);
+
+}  // namespace gnomon

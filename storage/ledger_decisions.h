@@ -1,0 +1,74 @@
+// Rows of what the decision core heard (events), keeps (its state) and wanted (decisions,
+// directives), and of the stream that clients follow. As in ledger_runs.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "storage/ledger_connection.h"
+
+namespace gnomon::ledger {
+
+struct EventRow {
+  int64_t seq = 0;
+  double time = 0;
+  std::string type;
+  std::optional<int64_t> attempt;
+  std::optional<int64_t> step;
+  std::optional<std::string> body;  // absent for step_reported
+};
+
+void insert_event(Connection& connection, int64_t run, const EventRow& event);
+
+struct StateRow {
+  int64_t seq = 0;  // of the last event it contains
+  std::string body;
+};
+
+void save_state(Connection& connection, int64_t run, const StateRow& state);
+std::optional<StateRow> load_state(Connection& connection, int64_t run);
+
+struct DecisionRow {
+  int64_t decision = 0;
+  double time = 0;
+  std::string kind;
+  std::string verdict;
+  std::string action;
+  bool enforced = false;
+  int64_t attempt = 0;
+  int64_t step = 0;
+  int64_t window = 0;
+  std::string sites;  // JSON array
+  std::string sentence;
+  std::string evidence;  // JSON object
+  int64_t event_seq = 0;
+};
+
+void insert_decision(Connection& connection, int64_t run, const DecisionRow& decision);
+
+// `directive.state` is written as it is.
+void insert_directive(Connection& connection, int64_t run, const Directive& directive, double now);
+std::optional<Directive> find_directive(Connection& connection, int64_t run, int64_t number);
+// Those not applied or rejected yet, with a number above `after`, in order.
+std::vector<Directive> open_directives(Connection& connection, int64_t run, int64_t after);
+int64_t last_directive(Connection& connection, int64_t run);  // 0 = none
+void mark_delivered(Connection& connection, int64_t run, int64_t number, double now);
+void acknowledge_directive(Connection& connection, int64_t run, int64_t number, double now);
+// `ack.state` is applied or rejected.
+void end_directive(Connection& connection, int64_t run, int64_t number, const DirectiveAck& ack,
+                   double now);
+
+struct StreamRow {
+  int64_t id = 0;
+  std::string type;
+  std::string body;
+};
+
+void insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
+                   const std::string& body);
+std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit);
+int64_t newest_stream_id(Connection& connection);
+
+}  // namespace gnomon::ledger

@@ -1,0 +1,57 @@
+#include "storage/ledger_leases.h"
+
+namespace gnomon::ledger {
+namespace {
+
+LeaseRow lease_row(Query& query) {
+  return {query.integer(0), query.integer(1), query.integer(2),
+          query.integer(3), query.text(4),    query.text(5)};
+}
+
+}  // namespace
+
+int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_t token,
+                     const std::string& verifier, double now) {
+  connection.execute(
+      "INSERT INTO leases (run, replay, token, verifier, state, granted_at, heartbeat_at, "
+      "steps_done) "
+      "VALUES (?1, ?2, ?3, ?4, 'leased', ?5, ?5, 0)",
+      run, replay, token, verifier, now);
+  return connection.database().getLastInsertRowid();
+}
+
+std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease) {
+  Query query = connection.query(
+      "SELECT id, run, replay, token, verifier, state FROM leases WHERE id = ?", lease);
+  return query.next() ? std::optional<LeaseRow>(lease_row(query)) : std::nullopt;
+}
+
+std::vector<LeaseRow> live_leases(Connection& connection) {
+  std::vector<LeaseRow> leases;
+  Query query = connection.query(
+      "SELECT id, run, replay, token, verifier, state FROM leases WHERE state = 'leased' ORDER BY "
+      "id");
+  while (query.next()) {
+    leases.push_back(lease_row(query));
+  }
+  return leases;
+}
+
+bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t steps_done,
+                 double now) {
+  return connection.execute(
+             "UPDATE leases SET heartbeat_at = ?, steps_done = ? WHERE id = ? AND token = ? AND "
+             "state = 'leased'",
+             now, steps_done, lease, token) == 1;
+}
+
+bool end_lease(Connection& connection, int64_t lease, int64_t token, const std::string& state,
+               const std::string& reason) {
+  return connection.execute(
+             "UPDATE leases SET state = ?, reason = ? WHERE id = ? AND token = ? AND state = "
+             "'leased'",
+             state, reason.empty() ? std::nullopt : std::optional<std::string>(reason), lease,
+             token) == 1;
+}
+
+}  // namespace gnomon::ledger

@@ -1,0 +1,32 @@
+// Rows of leases. A lease ends only from state 'leased' and only with its own token: the row's
+// UPDATE decides, so two that race cannot both win. As in ledger_runs.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "storage/ledger_connection.h"
+
+namespace gnomon::ledger {
+
+struct LeaseRow {
+  int64_t id = 0;
+  int64_t run = 0;
+  int64_t replay = 0;
+  int64_t token = 0;
+  std::string verifier;
+  std::string state;  // leased, completed, failed, expired
+};
+
+int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_t token,
+                     const std::string& verifier, double now);
+std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease);
+std::vector<LeaseRow> live_leases(Connection& connection);
+// False when the lease is not held with this token.
+bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t steps_done,
+                 double now);
+bool end_lease(Connection& connection, int64_t lease, int64_t token, const std::string& state,
+               const std::string& reason);
+
+}  // namespace gnomon::ledger

@@ -1,0 +1,193 @@
+#include "storage/ledger_runs.h"
+
+namespace gnomon::ledger {
+
+std::optional<int64_t> find_run(Connection& connection, const std::string& name,
+                                const std::string& job_id) {
+  Query query = connection.query("SELECT id FROM runs WHERE name = ? AND job_id = ?", name, job_id);
+  return query.next() ? std::optional<int64_t>(query.integer(0)) : std::nullopt;
+}
+
+std::optional<RunRow> load_run(Connection& connection, int64_t run) {
+  Query query = connection.query(
+      "SELECT id, name, job_id, registration, policy, state, registered_at, finished_at FROM runs "
+      "WHERE id = ?",
+      run);
+  if (!query.next()) {
+    return std::nullopt;
+  }
+  return RunRow{query.integer(0), query.text(1), query.text(2), query.text(3),
+                query.text(4),    query.text(5), query.real(6), query.optional_real(7)};
+}
+
+std::vector<int64_t> run_ids(Connection& connection) {
+  std::vector<int64_t> ids;
+  Query query = connection.query("SELECT id FROM runs ORDER BY id");
+  while (query.next()) {
+    ids.push_back(query.integer(0));
+  }
+  return ids;
+}
+
+int64_t insert_run(Connection& connection, const RunRow& row) {
+  connection.execute(
+      "INSERT INTO runs (name, job_id, registration, policy, state, registered_at) VALUES (?, ?, "
+      "?, ?, ?, ?)",
+      row.name, row.job_id, row.registration, row.policy, row.state, row.registered_at);
+  return connection.database().getLastInsertRowid();
+}
+
+void set_registration(Connection& connection, int64_t run, const std::string& registration) {
+  connection.execute("UPDATE runs SET registration = ? WHERE id = ?", registration, run);
+}
+
+void set_policy(Connection& connection, int64_t run, const std::string& policy) {
+  connection.execute("UPDATE runs SET policy = ? WHERE id = ?", policy, run);
+}
+
+void finish_run(Connection& connection, int64_t run, const RunFinished& finished, double now) {
+  connection.execute(
+      "UPDATE runs SET state = ?, finished_at = ?, finished_step = ?, final_loss = ?, "
+      "train_seconds = ? WHERE id = ?",
+      finished.outcome, now, finished.step, finished.final_loss, finished.train_seconds, run);
+}
+
+void revive_run(Connection& connection, int64_t run) {
+  connection.execute(
+      "UPDATE runs SET state = 'live', finished_at = NULL, finished_step = NULL, final_loss = "
+      "NULL, "
+      "train_seconds = NULL WHERE id = ?",
+      run);
+}
+
+void insert_fault(Connection& connection, int64_t run, const InjectedFault& fault) {
+  connection.execute(
+      "INSERT INTO faults (run, kind, site, start_step, end_step, description) "
+      "SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE NOT EXISTS (SELECT 1 FROM faults WHERE run = ?1 AND "
+      "kind = ?2 "
+      "AND site = ?3 AND start_step = ?4 AND end_step = ?5)",
+      run, fault.kind, fault.site, fault.start_step, fault.end_step, fault.description);
+}
+
+std::optional<AttemptStart> find_attempt(Connection& connection, int64_t run, int64_t attempt) {
+  Query query = connection.query(
+      "SELECT base_step, cause, plan_version, started_at FROM attempts WHERE run = ? AND attempt = "
+      "?",
+      run, attempt);
+  if (!query.next()) {
+    return std::nullopt;
+  }
+  return AttemptStart{attempt, query.integer(0), query.text(1), query.integer(2), query.real(3)};
+}
+
+int64_t newest_attempt(Connection& connection, int64_t run) {
+  Query query =
+      connection.query("SELECT coalesce(max(attempt), 0) FROM attempts WHERE run = ?", run);
+  return query.next() ? query.integer(0) : 0;
+}
+
+void insert_attempt(Connection& connection, int64_t run, const AttemptStart& attempt) {
+  connection.execute(
+      "INSERT INTO attempts (run, attempt, base_step, cause, plan_version, started_at) VALUES (?, "
+      "?, ?, ?, ?, ?)",
+      run, attempt.attempt, attempt.base_step, attempt.cause, attempt.plan_version, attempt.time);
+}
+
+std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
+                                    int64_t step) {
+  std::vector<StepReport> found = steps_between(connection, run, attempt, step, step);
+  return found.empty() ? std::nullopt : std::optional<StepReport>(found.front());
+}
+
+void insert_step(Connection& connection, int64_t run, const StepReport& step, double now) {
+  connection.execute(
+      "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm, learning_rate, "
+      "tokens, step_seconds, "
+      "weights_hash, reported_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      run, step.attempt, step.step, step.plan_version, step.loss, step.grad_norm,
+      step.learning_rate, step.tokens, step.step_seconds, step.weights_hash, now);
+}
+
+std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
+                                      int64_t from, int64_t to) {
+  std::vector<StepReport> steps;
+  Query query = connection.query(
+      "SELECT step, plan_version, loss, grad_norm, learning_rate, tokens, step_seconds, "
+      "weights_hash, reported_at "
+      "FROM steps WHERE run = ? AND attempt = ? AND step BETWEEN ? AND ? ORDER BY step",
+      run, attempt, from, to);
+  while (query.next()) {
+    steps.push_back({attempt, query.integer(0), query.integer(1), query.real(2), query.real(3),
+                     query.real(4), query.integer(5), query.real(6), query.text(7), query.real(8)});
+  }
+  return steps;
+}
+
+std::optional<CheckpointReport> find_checkpoint(Connection& connection, int64_t run,
+                                                int64_t attempt, int64_t step) {
+  Query query = connection.query(
+      "SELECT uri, plan_version, bytes, manifest_hash, weights_hash, reported_at FROM checkpoints "
+      "WHERE run = ? AND attempt = ? AND step = ?",
+      run, attempt, step);
+  if (!query.next()) {
+    return std::nullopt;
+  }
+  return CheckpointReport{attempt,          step,          query.text(0), query.integer(1),
+                          query.integer(2), query.text(3), query.text(4), query.real(5)};
+}
+
+void insert_checkpoint(Connection& connection, int64_t run, const CheckpointReport& checkpoint,
+                       double now) {
+  connection.execute(
+      "INSERT INTO checkpoints (run, attempt, step, uri, plan_version, bytes, manifest_hash, "
+      "weights_hash, "
+      "reported_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      run, checkpoint.attempt, checkpoint.step, checkpoint.uri, checkpoint.plan_version,
+      checkpoint.bytes, checkpoint.manifest_hash, checkpoint.weights_hash, now);
+}
+
+void mark_verified(Connection& connection, int64_t run, int64_t attempt, int64_t step, double now) {
+  connection.execute(
+      "UPDATE checkpoints SET verified_at = coalesce(verified_at, ?) WHERE run = ? AND attempt = ? "
+      "AND step = ?",
+      now, run, attempt, step);
+}
+
+void protect_checkpoints(Connection& connection, int64_t run,
+                         const std::vector<std::string>& uris) {
+  connection.execute("UPDATE checkpoints SET protected = 0 WHERE run = ? AND protected = 1", run);
+  for (const std::string& uri : uris) {
+    connection.execute("UPDATE checkpoints SET protected = 1 WHERE run = ? AND uri = ?", run, uri);
+  }
+}
+
+std::vector<std::string> protected_checkpoints(Connection& connection, int64_t run) {
+  std::vector<std::string> uris;
+  Query query = connection.query(
+      "SELECT uri FROM checkpoints WHERE run = ? AND protected = 1 ORDER BY attempt, step", run);
+  while (query.next()) {
+    uris.push_back(query.text(0));
+  }
+  return uris;
+}
+
+void insert_plan(Connection& connection, int64_t run, int64_t version, const std::string& toml,
+                 double now) {
+  connection.execute(
+      "INSERT OR IGNORE INTO plans (run, version, toml, created_at) VALUES (?, ?, ?, ?)", run,
+      version, toml, now);
+}
+
+std::optional<std::string> find_plan(Connection& connection, int64_t run, int64_t version) {
+  Query query =
+      connection.query("SELECT toml FROM plans WHERE run = ? AND version = ?", run, version);
+  return query.next() ? std::optional<std::string>(query.text(0)) : std::nullopt;
+}
+
+void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
+                  const std::string& what, const std::string& detail) {
+  connection.execute("INSERT INTO audit (time, run, what, detail) VALUES (?, ?, ?, ?)", now, run,
+                     what, detail);
+}
+
+}  // namespace gnomon::ledger

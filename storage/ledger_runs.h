@@ -1,0 +1,70 @@
+// Rows of runs and what trainers report about them: attempts, steps, checkpoints, plans, injected
+// faults. Plain functions on a connection; those that write must be called inside a ledger write.
+// All throw SQLite::Exception when SQLite refuses, which the ledger turns into a LedgerError.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "storage/ledger_connection.h"
+
+namespace gnomon::ledger {
+
+struct RunRow {
+  int64_t id = 0;
+  std::string name;
+  std::string job_id;
+  std::string registration;  // RunRegistration as JSON
+  std::string policy;        // TOML
+  std::string state;         // live, completed, stopped, failed
+  double registered_at = 0;
+  std::optional<double> finished_at;
+};
+
+std::optional<int64_t> find_run(Connection& connection, const std::string& name,
+                                const std::string& job_id);
+std::optional<RunRow> load_run(Connection& connection, int64_t run);
+std::vector<int64_t> run_ids(Connection& connection);
+// Ignores `id` and gives the next one.
+int64_t insert_run(Connection& connection, const RunRow& row);
+void set_registration(Connection& connection, int64_t run, const std::string& registration);
+void set_policy(Connection& connection, int64_t run, const std::string& policy);
+// `state` is the message's outcome.
+void finish_run(Connection& connection, int64_t run, const RunFinished& finished, double now);
+// An ended run goes on: live again, its end forgotten.
+void revive_run(Connection& connection, int64_t run);
+// Once for each different fault.
+void insert_fault(Connection& connection, int64_t run, const InjectedFault& fault);
+
+std::optional<AttemptStart> find_attempt(Connection& connection, int64_t run, int64_t attempt);
+int64_t newest_attempt(Connection& connection, int64_t run);  // 0 = none
+void insert_attempt(Connection& connection, int64_t run, const AttemptStart& attempt);
+
+std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
+                                    int64_t step);
+void insert_step(Connection& connection, int64_t run, const StepReport& step, double now);
+// Steps from..to, both included, of one attempt in order.
+std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
+                                      int64_t from, int64_t to);
+
+std::optional<CheckpointReport> find_checkpoint(Connection& connection, int64_t run,
+                                                int64_t attempt, int64_t step);
+void insert_checkpoint(Connection& connection, int64_t run, const CheckpointReport& checkpoint,
+                       double now);
+void mark_verified(Connection& connection, int64_t run, int64_t attempt, int64_t step, double now);
+// Exactly the checkpoints with these URIs are protected afterwards.
+void protect_checkpoints(Connection& connection, int64_t run, const std::vector<std::string>& uris);
+std::vector<std::string> protected_checkpoints(Connection& connection, int64_t run);
+
+// Keeps the first text of a version.
+void insert_plan(Connection& connection, int64_t run, int64_t version, const std::string& toml,
+                 double now);
+std::optional<std::string> find_plan(Connection& connection, int64_t run, int64_t version);
+
+// What was refused and a person may want to know.
+void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
+                  const std::string& what, const std::string& detail);
+
+}  // namespace gnomon::ledger
