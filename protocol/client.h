@@ -50,8 +50,8 @@ class HttpClient {
                        const std::string& body = {},
                        std::chrono::milliseconds timeout = std::chrono::seconds(10));
 
-  // Makes a request in flight on another thread fail at once with ConnectionError (for shutting
-  // down long polls).
+  // From any thread: makes the request in flight, or else the next one, fail at once with
+  // ConnectionError (for ending long polls).
   void cancel();
 
  private:

@@ -18,6 +18,7 @@ const toml::table* as_table(const void* pointer) {
 int line_number(const toml::node& node) { return static_cast<int>(node.source().begin.line); }
 
 std::string show(const toml::node& node) {
+  if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
   std::ostringstream out;
   if (const auto* table = node.as_table()) {
     return fmt::format("a table of {} keys", table->size());

@@ -1,0 +1,97 @@
+#include "protocol/toml_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kText = R"(title = "x"
+[server]
+port = 7717
+ratio = 0.5
+on = true
+whole = 3
+
+[[item]]
+name = "a"
+[[item]]
+name = "b"
+)";
+
+TEST(TomlTable, ReadsTypedValuesAndFallbacks) {
+  TomlTable root = TomlTable::parse(kText, "f.toml");
+  TomlTable server = root.table("server");
+  EXPECT_EQ(root.text("title", ""), "x");
+  EXPECT_EQ(server.integer("port", 1, 1, 65535), 7717);
+  EXPECT_EQ(server.integer("other", 5, 1, 10), 5);
+  EXPECT_DOUBLE_EQ(server.number("ratio", 0, 0, 1), 0.5);
+  EXPECT_DOUBLE_EQ(server.number("whole", 0, 0, 10), 3.0);
+  EXPECT_TRUE(server.boolean("on", false));
+  EXPECT_EQ(root.tables("item").size(), 2u);
+  EXPECT_EQ(root.tables("item")[1].text("name", ""), "b");
+  EXPECT_FALSE(root.table("absent").has("x"));
+  EXPECT_EQ(root.table("absent").integer("x", 9, 0, 10), 9);
+  EXPECT_NO_THROW(root.refuse_unknown_keys());
+  EXPECT_NO_THROW(server.refuse_unknown_keys());
+}
+
+template <typename Function>
+ConfigError error_of(Function function) {
+  try {
+    function();
+  } catch (const ConfigError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no ConfigError";
+  return ConfigError("", 0, "", "", "");
+}
+
+TEST(TomlTable, AMistakeNamesFileLineKeyValueAndWhatIsAccepted) {
+  TomlTable root = TomlTable::parse(kText, "f.toml");
+  TomlTable server = root.table("server");
+  const ConfigError range = error_of([&] { server.integer("port", 1, 1, 100); });
+  EXPECT_STREQ(range.what(),
+               "f.toml:3: server.port = 7717: not accepted; expected an integer from 1 to 100");
+  EXPECT_EQ(error_of([&] { server.integer("ratio", 1, 0, 1); }).line(), 4);
+  EXPECT_EQ(error_of([&] { server.number("on", 1, 0, 1); }).value(), "true");
+  EXPECT_EQ(error_of([&] { server.text("port", ""); }).accepted(), "a string in quotes");
+  EXPECT_EQ(error_of([&] { server.boolean("port", true); }).accepted(), "true or false");
+  EXPECT_THAT(error_of([&] {
+                root.choice("title", "y", {"y", "z"});
+              }).accepted(),
+              HasSubstr("\"y\", \"z\""));
+  EXPECT_EQ(error_of([&] { root.table("title"); }).line(), 1);
+  EXPECT_EQ(error_of([&] { root.tables("server"); }).line(), 2);
+  EXPECT_THAT(error_of([&] { root.tables("item")[1].integer("name", 0, 0, 1); }).what(),
+              HasSubstr("f.toml:11: item[1].name = \"b\""));
+}
+
+TEST(TomlTable, RefusesNotANumberWhereARangeIsAsked) {
+  TomlTable root = TomlTable::parse("x = nan\ny = inf\n", "f");
+  EXPECT_EQ(error_of([&] { root.number("x", 0, -1e300, 1e300); }).line(), 1);
+  EXPECT_EQ(error_of([&] { root.number("y", 0, -1e300, 1e300); }).line(), 2);
+}
+
+TEST(TomlTable, AnUnknownKeyIsRefusedWithTheKnownOnes) {
+  TomlTable root = TomlTable::parse("a = 1\nstpes = 2\n", "f.toml");
+  root.integer("a", 0, 0, 10);
+  root.integer("steps", 0, 0, 10);
+  const ConfigError error = error_of([&] { root.refuse_unknown_keys(); });
+  EXPECT_EQ(error.line(), 2);
+  EXPECT_EQ(error.key(), "stpes");
+  EXPECT_THAT(error.accepted(), HasSubstr("a, steps"));
+}
+
+TEST(TomlTable, ASyntaxErrorNamesItsLine) {
+  const ConfigError error = error_of([] { TomlTable::parse("a = 1\nb = = 2\n", "f.toml"); });
+  EXPECT_EQ(error.line(), 2);
+  EXPECT_EQ(error_of([] { TomlTable::parse("a = 1\na = 2\n", "f.toml"); }).line(), 2);
+}
+
+}  // namespace
+}  // namespace gnomon
