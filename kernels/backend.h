@@ -1,6 +1,7 @@
-// The operations that the engine is built from: one interface, several backends. All tensors are dense and
-// row-major; n is the number of tokens, d a width. Activations and working weights are BF16, reductions, losses
-// and gradients of parameters are FP32. Every operation is deterministic for a given thread count.
+// The operations that the engine is built from: one interface, several backends. All tensors are
+// dense and row-major; n is the number of tokens, d a width. Activations and working weights are
+// BF16, reductions, losses and gradients of parameters are FP32. Every operation is deterministic
+// for a given thread count.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace gnomon {
 
-// C[m,n] = alpha · op(A)[m,k] · op(B)[k,n] + (accumulate ? C : 0), FP32 accumulation, one rounding at the end.
-// A is m×k (or k×m when transpose_a), B is k×n (or n×k when transpose_b).
+// C[m,n] = alpha · op(A)[m,k] · op(B)[k,n] + (accumulate ? C : 0), FP32 accumulation, one rounding
+// at the end. A is m×k (or k×m when transpose_a), B is k×n (or n×k when transpose_b).
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -29,10 +30,10 @@ struct AttentionShape {
   int head_dim = 0;
 };
 
-// What quantising a tensor did to it.
+// What quantising a tensor did to it. NaN counts as neither.
 struct QuantizeCounts {
-  int64_t saturated = 0;   // |x·scale| beyond the largest finite value
-  int64_t underflowed = 0; // nonzero became zero
+  int64_t saturated = 0;    // |x·scale| beyond the largest finite value, ±Inf included
+  int64_t underflowed = 0;  // nonzero became zero
 };
 
 struct AdamwStep {
@@ -45,8 +46,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual std::string name() const = 0;       // "cpu"
-  virtual std::string device() const = 0;     // for the fingerprint
+  virtual std::string name() const = 0;    // "cpu"
+  virtual std::string device() const = 0;  // for the fingerprint
   virtual std::string libraries() const = 0;
   virtual int threads() const = 0;
 
@@ -57,25 +58,34 @@ class Backend {
 
   // ---- number formats ----
   virtual float amax(std::span<const bf16> x) = 0;  // max |x|; NaN and Inf propagate (as +Inf)
-  // y = round_to(format, x·scale), saturating; every value is exact in BF16. The caller multiplies by 1/scale later.
+  // y = round_to(format, x·scale), saturating; the product is rounded to FP32 first. Every value is
+  // exact in BF16. The caller multiplies by 1/scale later. Any format but kFp32.
   virtual QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
                                   std::span<bf16> y) = 0;
 
+  // y = x rounded to BF16: the end of a sum that several accumulating GEMMs made in FP32.
+  virtual void round_to_bf16(std::span<const float> x, std::span<bf16> y) {
+    for (size_t i = 0; i < y.size(); ++i) y[i] = to_bf16(x[i]);
+  }
+
   // ---- layers; backward adds nothing unless said, parameter gradients are accumulated ----
-  // residual += x (skipped when x is empty), y = residual·rstd·w; rstd[n] is kept for the backward pass.
-  virtual void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x, std::span<const bf16> w,
-                            float eps, std::span<bf16> y, std::span<float> rstd) = 0;
-  // d_residual += gradient through the norm; dw += .... `residual` is the value the forward pass normalised.
+  // residual += x (skipped when x is empty), y = residual·rstd·w; rstd[n] is kept for the backward
+  // pass.
+  virtual void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x,
+                            std::span<const bf16> w, float eps, std::span<bf16> y,
+                            std::span<float> rstd) = 0;
+  // d_residual += gradient through the norm; dw += .... `residual` is the value the forward pass
+  // normalised.
   virtual void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
                                  std::span<const float> rstd, std::span<const bf16> dy,
                                  std::span<bf16> d_residual, std::span<float> dw) = 0;
   // y[n,d] += bias[d]; and db[d] += Σ_n dy.
   virtual void add_bias(std::span<bf16> y, std::span<const bf16> bias) = 0;
   virtual void bias_backward(std::span<const bf16> dy, std::span<float> db) = 0;
-  // Rotates halves of each head in place (the Hugging Face convention); position = token index in its sequence.
-  // x is [B·T, heads·head_dim]; `inverse` is the backward pass.
-  virtual void rope(std::span<bf16> x, int64_t tokens_per_sequence, int heads, int head_dim, double theta,
-                    bool inverse) = 0;
+  // Rotates halves of each head in place (the Hugging Face convention); position = token index in
+  // its sequence. x is [B·T, heads·head_dim]; `inverse` is the backward pass.
+  virtual void rope(std::span<bf16> x, int64_t tokens_per_sequence, int heads, int head_dim,
+                    double theta, bool inverse) = 0;
   // y = silu(gate)·up
   virtual void swiglu(std::span<const bf16> gate, std::span<const bf16> up, std::span<bf16> y) = 0;
   virtual void swiglu_backward(std::span<const bf16> gate, std::span<const bf16> up,
@@ -83,33 +93,38 @@ class Backend {
                                std::span<bf16> dup) = 0;
 
   // ---- attention: causal, softmax(q·kᵀ/√head_dim)·v; q,o: [B·T, H·hd], k,v: [B·T, KV·hd] ----
-  virtual int64_t attention_saved_bytes(const AttentionShape& shape) const = 0;    // forward → backward
+  virtual int64_t attention_saved_bytes(
+      const AttentionShape& shape) const = 0;  // forward → backward
   virtual int64_t attention_scratch_bytes(const AttentionShape& shape) const = 0;
-  virtual void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
-                         std::byte* saved, std::byte* scratch) = 0;
-  virtual void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
-                                  const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
-                                  const std::byte* saved, std::byte* scratch) = 0;
+  virtual void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
+                         bf16* o, std::byte* saved, std::byte* scratch) = 0;
+  virtual void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k,
+                                  const bf16* v, const bf16* o, const bf16* d_o, bf16* dq, bf16* dk,
+                                  bf16* dv, const std::byte* saved, std::byte* scratch) = 0;
 
   // ---- ends ----
   virtual void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
                      std::span<bf16> y) = 0;
   // dtable[token] += dy, in an order that does not depend on timing.
-  virtual void embed_backward(std::span<const int32_t> tokens, std::span<const bf16> dy, int64_t width,
-                              std::span<float> dtable) = 0;
-  // losses[n] in nats; when with_gradient, logits become (softmax − onehot)·scale in place.
-  virtual void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets, int64_t vocabulary,
-                             float scale, bool with_gradient, std::span<float> losses) = 0;
+  virtual void embed_backward(std::span<const int32_t> tokens, std::span<const bf16> dy,
+                              int64_t width, std::span<float> dtable) = 0;
+  // losses[n] in nats; when with_gradient, logits become (softmax − onehot)·scale in place. A
+  // target of −1 is ignored: loss 0, gradient 0. Any other target is a token of the vocabulary.
+  virtual void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets,
+                             int64_t vocabulary, float scale, bool with_gradient,
+                             std::span<float> losses) = 0;
 
   // ---- optimizer ----
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
-  // Decoupled weight decay (Loshchilov & Hutter 2019); updates m, v, master and the BF16 working copy.
+  // Decoupled weight decay (Loshchilov & Hutter 2019); updates m, v, master and the BF16 working
+  // copy.
   virtual void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
                      std::span<float> v, std::span<float> master, std::span<bf16> weight) = 0;
   virtual void zero(std::span<float> x) = 0;
 };
 
-// Bit-accurate FP8 emulation on oneDNN's BF16 GEMMs.
+// Bit-accurate FP8 emulation on oneDNN's BF16 GEMMs. Throws Error when threads < 1. Buffers that it
+// needs for a shape are taken at the first call with that shape and kept.
 std::unique_ptr<Backend> make_cpu_backend(int threads);
 
 }  // namespace gnomon

@@ -1,5 +1,6 @@
-// Number formats of eight bits or fewer, BF16, and reduced-mantissa BF16: one codec for all of them. Facts and
-// conventions (NaN, overflow, ties) are those of NUMERICS: E4M3 is the FN variant without infinity, E5M2 is IEEE-like.
+// Number formats of eight bits or fewer, BF16, and reduced-mantissa BF16: one codec for all of
+// them. Facts and conventions (NaN, overflow, ties) are those of NUMERICS: E4M3 is the FN variant
+// without infinity, E5M2 is IEEE-like.
 #pragma once
 
 #include <bit>
@@ -11,28 +12,41 @@
 namespace gnomon {
 
 enum class Format {
-  kFp32, kBf16, kE4m3, kE5m2, kE3m2, kE2m3, kE2m1, kE8m3, kE8m4, kE8m5, kE8m6,
+  kFp32,
+  kBf16,
+  kE4m3,
+  kE5m2,
+  kE3m2,
+  kE2m3,
+  kE2m1,
+  kE8m3,
+  kE8m4,
+  kE8m5,
+  kE8m6,
 };
 
-std::string_view format_name(Format format);         // "e4m3"
-Format format_from_name(std::string_view name);      // throws Error naming the accepted ones
+std::string_view format_name(Format format);     // "e4m3"
+Format format_from_name(std::string_view name);  // throws Error naming the accepted ones
 std::span<const Format> all_formats();
 
 struct FormatInfo {
   int exponent_bits;
   int mantissa_bits;
   int bias;
-  int bits;             // of a code, sign included
+  int bits;  // of a code, sign included
   bool has_infinity;
   bool has_nan;
-  double largest;       // finite
+  double largest;  // finite
   double smallest_normal;
   double smallest_subnormal;
 };
 const FormatInfo& format_info(Format format);
 
-// Round to nearest even. Saturating: beyond the largest (and ±Inf) goes to ± the largest, NaN stays NaN. Not
-// saturating: overflow goes to Inf where the format has it, else to NaN. Codes are right-aligned.
+// Round to nearest even. Saturating: beyond the largest (and ±Inf) goes to ± the largest. Not
+// saturating: overflow goes to ±Inf where the format has it, else to ±NaN, else (no NaN either) to
+// ± the largest. NaN gives the positive NaN with all bits set; FP32 and BF16 keep its sign and
+// payload and make it quiet; a format without NaN gives its positive largest, as PTX's cvt does.
+// Codes are right-aligned.
 uint32_t encode(Format format, float value, bool saturate = true);
 float decode(Format format, uint32_t code);
 float round_to(Format format, float value, bool saturate = true);  // decode(encode(value))

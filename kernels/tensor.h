@@ -1,4 +1,5 @@
-// Memory: an arena is taken once at start and handed out in 64-byte aligned pieces; nothing is allocated later.
+// Memory: an arena is taken once at start and handed out in 64-byte aligned pieces; nothing is
+// allocated later.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,9 @@
 
 namespace gnomon {
 
-// Two passes over the same code: first an arena without memory counts (reserve), then commit() takes the memory
-// and the same calls hand it out. Pages are touched at commit, so that running out of memory is said at start.
+// Two passes over the same code: first an arena without memory counts (reserve), then commit()
+// takes the memory and the same calls hand it out. Pages are touched at commit, so that running out
+// of memory is said at start.
 class Arena {
  public:
   explicit Arena(std::string name) : name_(std::move(name)) {}
@@ -25,7 +27,8 @@ class Arena {
     return {static_cast<T*>(take_bytes(count * static_cast<int64_t>(sizeof(T)))),
             static_cast<size_t>(count)};
   }
-  // Ends counting and takes the memory, zeroed. Throws Error with the size when there is not enough.
+  // Ends counting and takes the memory, zeroed. Throws Error with the size when there is not
+  // enough.
   void commit();
 
   const std::string& name() const { return name_; }

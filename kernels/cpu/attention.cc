@@ -1,0 +1,224 @@
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/vector_math.h"
+
+namespace gnomon::cpu {
+namespace {
+
+constexpr int64_t kBlockRows = 128;
+
+int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+float row_max(const float* __restrict x, int64_t count) {
+  float largest = x[0];
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < count; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+// scores[0, count) become softmax(scale·scores) as BF16 in p; p is 0 from there to `keys`. Returns
+// the log of the sum of exponentials.
+float softmax_row(float* __restrict scores, bf16* __restrict p, float scale, int64_t count,
+                  int64_t keys) {
+  float largest = row_max(scores, count) * scale;
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) {
+    float e = fast_exp(scores[i] * scale - largest);
+    scores[i] = e;
+    sum += e;
+  }
+  float inverse = 1.0f / sum;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) p[i] = to_bf16(scores[i] * inverse);
+  std::fill(p + count, p + keys, bf16{});
+  return largest + std::log(sum);
+}
+
+// p = exp(scale·scores − log_sum), ds = p·(dp − delta)·scale, both 0 from `count` to `keys`.
+void softmax_backward_row(const float* __restrict scores, const float* __restrict dp,
+                          bf16* __restrict p, bf16* __restrict ds, float scale, float log_sum,
+                          float delta, int64_t count, int64_t keys) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    float probability = fast_exp(scores[i] * scale - log_sum);
+    p[i] = to_bf16(probability);
+    ds[i] = to_bf16(probability * (dp[i] - delta) * scale);
+  }
+  std::fill(p + count, p + keys, bf16{});
+  std::fill(ds + count, ds + keys, bf16{});
+}
+
+float dot(const bf16* __restrict x, const bf16* __restrict y, int64_t count) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += to_float(x[i]) * to_float(y[i]);
+  return sum;
+}
+
+void store_rows(const float* x, int64_t rows, int64_t width, bf16* y, int64_t stride) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* __restrict from = x + row * width;
+    bf16* __restrict to = y + row * stride;
+#pragma omp simd
+    for (int64_t i = 0; i < width; ++i) to[i] = to_bf16(from[i]);
+  }
+}
+
+}  // namespace
+
+// One thread's part of the scratch memory.
+struct Attention::Scratch {
+  Scratch(const AttentionShape& shape, std::byte* memory) {
+    int64_t rows = std::min(kBlockRows, shape.tokens);
+    int64_t square = rows * shape.tokens;
+    std::byte* at = memory;
+    auto take = [&at]<typename T>(T*& pointer, int64_t count) {
+      pointer = reinterpret_cast<T*>(at);
+      at += padded(count * static_cast<int64_t>(sizeof(T)));
+    };
+    take(scores, square);
+    take(d_probabilities, square);
+    take(probabilities, square);
+    take(d_scores, square);
+    take(rows_output, rows * shape.head_dim);
+    take(dk, shape.tokens * shape.head_dim);
+    take(dv, shape.tokens * shape.head_dim);
+    bytes = at - memory;
+  }
+  float* scores;
+  float* d_probabilities;
+  bf16* probabilities;
+  bf16* d_scores;
+  float* rows_output;
+  float* dk;
+  float* dv;
+  int64_t bytes;
+};
+
+int64_t Attention::saved_bytes(const AttentionShape& shape) {
+  return shape.sequences * shape.heads * shape.tokens * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t Attention::scratch_bytes(const AttentionShape& shape, int threads) {
+  return Scratch(shape, nullptr).bytes * threads;
+}
+
+Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, int threads)
+    : shape_(shape),
+      threads_(threads),
+      q_width_(int64_t{shape.heads} * shape.head_dim),
+      kv_width_(int64_t{shape.kv_heads} * shape.head_dim),
+      scale_(1.0f / std::sqrt(static_cast<float>(shape.head_dim))) {
+  GNOMON_ASSERT(shape.sequences > 0 && shape.tokens > 0 && shape.head_dim > 0 &&
+                shape.kv_heads > 0);
+  GNOMON_ASSERT(shape.heads % shape.kv_heads == 0);
+  ThreadCountGuard guard(1);
+  int64_t dim = shape.head_dim;
+  auto make = [&](MatmulShape product) { return std::make_unique<Matmul>(engine, product); };
+  for (int thread = 0; thread < threads; ++thread) {
+    Worker worker{dnnl::stream(engine), {}};
+    for (int64_t first = 0; first < shape.tokens; first += kBlockRows) {
+      int64_t rows = std::min(kBlockRows, shape.tokens - first);
+      int64_t keys = first + rows;
+      MatmulShape by_key{rows,      keys, dim,  false, true, q_width_,
+                         kv_width_, keys, true, false, false};
+      MatmulShape by_dim{rows, dim, keys, false, false, keys, kv_width_, dim, true, false, false};
+      MatmulShape to_keys{keys, dim, rows, true, false, keys, q_width_, dim, true, true, false};
+      worker.blocks.push_back({first, rows, keys, make(by_key), make(by_dim), make(by_key),
+                               make(by_dim), make(to_keys), make(to_keys)});
+    }
+    workers_.push_back(std::move(worker));
+  }
+}
+
+void Attention::forward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
+                             const bf16* v, bf16* o, float* log_sums) {
+  for (Block& block : worker.blocks) {
+    block.scores->run(worker.stream, 1.0f, q + block.first * q_width_, k, scratch.scores, nullptr);
+    for (int64_t row = 0; row < block.rows; ++row) {
+      int64_t at = row * block.keys;
+      log_sums[block.first + row] = softmax_row(scratch.scores + at, scratch.probabilities + at,
+                                                scale_, block.first + row + 1, block.keys);
+    }
+    block.output->run(worker.stream, 1.0f, scratch.probabilities, v, scratch.rows_output, nullptr);
+    store_rows(scratch.rows_output, block.rows, shape_.head_dim, o + block.first * q_width_,
+               q_width_);
+  }
+}
+
+void Attention::backward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
+                              const bf16* v, const bf16* o, const bf16* d_o, bf16* dq,
+                              const float* log_sums) {
+  for (Block& block : worker.blocks) {
+    int64_t offset = block.first * q_width_;
+    block.scores->run(worker.stream, 1.0f, q + offset, k, scratch.scores, nullptr);
+    block.d_probabilities->run(worker.stream, 1.0f, d_o + offset, v, scratch.d_probabilities,
+                               nullptr);
+    for (int64_t row = 0; row < block.rows; ++row) {
+      int64_t at = row * block.keys;
+      int64_t token = block.first + row;
+      float delta = dot(o + token * q_width_, d_o + token * q_width_, shape_.head_dim);
+      softmax_backward_row(scratch.scores + at, scratch.d_probabilities + at,
+                           scratch.probabilities + at, scratch.d_scores + at, scale_,
+                           log_sums[token], delta, token + 1, block.keys);
+    }
+    block.dv->run(worker.stream, 1.0f, scratch.probabilities, d_o + offset, scratch.dv, nullptr);
+    block.dk->run(worker.stream, 1.0f, scratch.d_scores, q + offset, scratch.dk, nullptr);
+    block.dq->run(worker.stream, 1.0f, scratch.d_scores, k, scratch.rows_output, nullptr);
+    store_rows(scratch.rows_output, block.rows, shape_.head_dim, dq + offset, q_width_);
+  }
+}
+
+void Attention::forward(const bf16* q, const bf16* k, const bf16* v, bf16* o, std::byte* saved,
+                        std::byte* scratch) {
+  auto* log_sums = reinterpret_cast<float*>(saved);
+  int64_t group = shape_.heads / shape_.kv_heads;
+#pragma omp parallel for num_threads(threads_) schedule(static)
+  for (int thread = 0; thread < threads_; ++thread) {
+    Scratch own(shape_, scratch + Scratch(shape_, nullptr).bytes * thread);
+    Range range = share_of(shape_.sequences * shape_.heads, thread, threads_);
+    for (int64_t task = range.begin; task < range.end; ++task) {
+      int64_t sequence = task / shape_.heads;
+      int64_t head = task % shape_.heads;
+      int64_t at = sequence * shape_.tokens * q_width_ + head * shape_.head_dim;
+      int64_t kv_at = sequence * shape_.tokens * kv_width_ + head / group * shape_.head_dim;
+      forward_head(workers_[thread], own, q + at, k + kv_at, v + kv_at, o + at,
+                   log_sums + task * shape_.tokens);
+    }
+  }
+}
+
+void Attention::backward(const bf16* q, const bf16* k, const bf16* v, const bf16* o,
+                         const bf16* d_o, bf16* dq, bf16* dk, bf16* dv, const std::byte* saved,
+                         std::byte* scratch) {
+  const auto* log_sums = reinterpret_cast<const float*>(saved);
+  int64_t group = shape_.heads / shape_.kv_heads;
+  int64_t size = shape_.tokens * shape_.head_dim;
+#pragma omp parallel for num_threads(threads_) schedule(static)
+  for (int thread = 0; thread < threads_; ++thread) {
+    Scratch own(shape_, scratch + Scratch(shape_, nullptr).bytes * thread);
+    Range range = share_of(shape_.sequences * shape_.kv_heads, thread, threads_);
+    for (int64_t task = range.begin; task < range.end; ++task) {
+      int64_t sequence = task / shape_.kv_heads;
+      int64_t kv_head = task % shape_.kv_heads;
+      int64_t kv_at = sequence * shape_.tokens * kv_width_ + kv_head * shape_.head_dim;
+      std::fill_n(own.dk, size, 0.0f);
+      std::fill_n(own.dv, size, 0.0f);
+      for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        int64_t at = sequence * shape_.tokens * q_width_ + head * shape_.head_dim;
+        backward_head(workers_[thread], own, q + at, k + kv_at, v + kv_at, o + at, d_o + at,
+                      dq + at, log_sums + (sequence * shape_.heads + head) * shape_.tokens);
+      }
+      store_rows(own.dk, shape_.tokens, shape_.head_dim, dk + kv_at, kv_width_);
+      store_rows(own.dv, shape_.tokens, shape_.head_dim, dv + kv_at, kv_width_);
+    }
+  }
+}
+
+}  // namespace gnomon::cpu

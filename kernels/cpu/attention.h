@@ -1,0 +1,55 @@
+// Causal attention on blocks of query rows: the products are oneDNN's, run by one thread each on
+// its own heads; fully masked key blocks are skipped, softmax is in FP32. Only the log-sum-exp of
+// each row is kept for the backward pass, which computes the probabilities again.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/gemm.h"
+
+namespace gnomon::cpu {
+
+// The prepared products for one shape, a set for each thread.
+class Attention {
+ public:
+  Attention(const dnnl::engine& engine, const AttentionShape& shape, int threads);
+
+  static int64_t saved_bytes(const AttentionShape& shape);
+  static int64_t scratch_bytes(const AttentionShape& shape, int threads);
+
+  void forward(const bf16* q, const bf16* k, const bf16* v, bf16* o, std::byte* saved,
+               std::byte* scratch);
+  void backward(const bf16* q, const bf16* k, const bf16* v, const bf16* o, const bf16* d_o,
+                bf16* dq, bf16* dk, bf16* dv, const std::byte* saved, std::byte* scratch);
+
+ private:
+  // Products for the query rows [first, first + rows), which see the keys [0, keys).
+  struct Block {
+    int64_t first, rows, keys;
+    std::unique_ptr<Matmul> scores, output;               // Q·Kᵀ, P·V
+    std::unique_ptr<Matmul> d_probabilities, dq, dk, dv;  // dO·Vᵀ, dS·K, dSᵀ·Q, Pᵀ·dO
+  };
+  struct Worker {
+    dnnl::stream stream;
+    std::vector<Block> blocks;
+  };
+  struct Scratch;
+
+  void forward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
+                    const bf16* v, bf16* o, float* log_sums);
+  void backward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
+                     const bf16* v, const bf16* o, const bf16* d_o, bf16* dq,
+                     const float* log_sums);
+
+  AttentionShape shape_;
+  int threads_;
+  int64_t q_width_;   // row stride of q and o
+  int64_t kv_width_;  // row stride of k and v
+  float scale_;       // 1/√head_dim
+  std::vector<Worker> workers_;
+};
+
+}  // namespace gnomon::cpu

@@ -1,0 +1,133 @@
+#include "kernels/cpu/gemm.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+
+#include "base/errors.h"
+
+namespace gnomon::cpu {
+namespace {
+
+using dnnl::memory;
+using DataType = memory::data_type;
+
+constexpr int64_t kAlignment = 64;
+// With BF16 output oneDNN keeps the FP32 sums in scratch. Rows are taken in pieces, so that these
+// stay in cache.
+constexpr int64_t kSumsBytesMax = int64_t{4} << 20;
+
+memory::desc matrix(int64_t rows, int64_t columns, DataType type, bool transposed, int64_t stride) {
+  return {{rows, columns}, type, transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
+}
+
+memory wrap(const memory::desc& description, const dnnl::engine& engine) {
+  return {description, engine, DNNL_MEMORY_NONE};
+}
+
+}  // namespace
+
+ThreadCountGuard::ThreadCountGuard(int threads) : before_(omp_get_max_threads()) {
+  omp_set_num_threads(threads);
+}
+
+ThreadCountGuard::~ThreadCountGuard() { omp_set_num_threads(before_); }
+
+Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape)
+    : alpha_(std::make_unique<float>(1.0f)) {
+  memory::desc a = matrix(shape.m, shape.k, DataType::bf16, shape.transpose_a, shape.lda);
+  memory::desc b = matrix(shape.k, shape.n, DataType::bf16, shape.transpose_b, shape.ldb);
+  memory::desc c = matrix(shape.m, shape.n, shape.fp32_output ? DataType::f32 : DataType::bf16,
+                          false, shape.ldc);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (shape.scaled) attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
+  if (shape.accumulate) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine);
+  primitive_ = dnnl::matmul(description);
+  scratch_bytes_ = static_cast<int64_t>(description.scratchpad_desc().get_size());
+  a_ = wrap(a, engine);
+  b_ = wrap(b, engine);
+  c_ = wrap(c, engine);
+  scratch_ = wrap(description.scratchpad_desc(), engine);
+  arguments_ = {{DNNL_ARG_SRC, a_},
+                {DNNL_ARG_WEIGHTS, b_},
+                {DNNL_ARG_DST, c_},
+                {DNNL_ARG_SCRATCHPAD, scratch_}};
+  if (shape.scaled) {
+    memory alpha({{1}, DataType::f32, memory::dims{1}}, engine, alpha_.get());
+    arguments_.emplace(DNNL_ARG_ATTR_OUTPUT_SCALES, alpha);
+  }
+}
+
+void Matmul::run(dnnl::stream& stream, float alpha, const bf16* a, const bf16* b, void* c,
+                 std::byte* scratch) {
+  *alpha_ = alpha;
+  a_.set_data_handle(const_cast<bf16*>(a));
+  b_.set_data_handle(const_cast<bf16*>(b));
+  c_.set_data_handle(c);
+  scratch_.set_data_handle(scratch);
+  primitive_.execute(stream, arguments_);
+}
+
+void GrowingScratch::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+std::byte* GrowingScratch::at_least(int64_t bytes) {
+  if (bytes > bytes_) {
+    int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    memory_.reset();
+    memory_.reset(
+        static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<size_t>(rounded))));
+    if (memory_ == nullptr) throw std::bad_alloc();
+    bytes_ = rounded;
+  }
+  return memory_.get();
+}
+
+GemmCache::GemmCache(int threads)
+    : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+
+Matmul& GemmCache::prepared(const MatmulShape& shape) {
+  std::unique_ptr<Matmul>& matmul = matmuls_[shape];
+  if (matmul == nullptr) matmul = std::make_unique<Matmul>(engine_, shape);
+  return *matmul;
+}
+
+void GemmCache::run(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, void* c,
+                    bool fp32_output, bool accumulate) {
+  GNOMON_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
+  ThreadCountGuard guard(threads_);
+  MatmulShape piece{.m = shape.m,
+                    .n = shape.n,
+                    .k = shape.k,
+                    .transpose_a = shape.transpose_a,
+                    .transpose_b = shape.transpose_b,
+                    .lda = shape.transpose_a ? shape.m : shape.k,
+                    .ldb = shape.transpose_b ? shape.k : shape.n,
+                    .ldc = shape.n,
+                    .fp32_output = fp32_output,
+                    .accumulate = accumulate,
+                    .scaled = true};
+  if (!fp32_output) {
+    int64_t rows = kSumsBytesMax / (shape.n * static_cast<int64_t>(sizeof(float))) / 64 * 64;
+    piece.m = std::min(shape.m, std::max<int64_t>(rows, 64));
+  }
+  int64_t row_bytes_c = shape.n * static_cast<int64_t>(fp32_output ? sizeof(float) : sizeof(bf16));
+  int64_t row_step_a = shape.transpose_a ? 1 : shape.k;
+  for (int64_t row = 0; row < shape.m; row += piece.m) {
+    piece.m = std::min(piece.m, shape.m - row);
+    Matmul& matmul = prepared(piece);
+    matmul.run(stream_, alpha, a + row * row_step_a, b,
+               static_cast<std::byte*>(c) + row * row_bytes_c,
+               scratch_.at_least(matmul.scratch_bytes()));
+  }
+  stream_.wait();
+}
+
+}  // namespace gnomon::cpu

@@ -1,0 +1,96 @@
+// BF16 matrix products by oneDNN with FP32 accumulation: prepared once for each shape, then run
+// without any allocation of ours.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <span>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace gnomon::cpu {
+
+// Sets the number of OpenMP threads that oneDNN sees on the calling thread, and puts the old one
+// back.
+class ThreadCountGuard {
+ public:
+  explicit ThreadCountGuard(int threads);
+  ~ThreadCountGuard();
+  ThreadCountGuard(const ThreadCountGuard&) = delete;
+  ThreadCountGuard& operator=(const ThreadCountGuard&) = delete;
+
+ private:
+  int before_;
+};
+
+// A product with its leading dimensions (row strides in elements of what is stored).
+struct MatmulShape {
+  int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  int64_t lda = 0, ldb = 0, ldc = 0;
+  bool fp32_output = false;
+  bool accumulate = false;
+  bool scaled = false;  // with a run-time alpha
+  auto operator<=>(const MatmulShape&) const = default;
+};
+
+// One prepared product. Not to be run by two threads at once.
+class Matmul {
+ public:
+  Matmul(const dnnl::engine& engine, const MatmulShape& shape);
+
+  int64_t scratch_bytes() const { return scratch_bytes_; }
+  // `alpha` is used when the shape says `scaled`; `scratch` has scratch_bytes(), 64-byte aligned.
+  void run(dnnl::stream& stream, float alpha, const bf16* a, const bf16* b, void* c,
+           std::byte* scratch);
+
+ private:
+  int64_t scratch_bytes_ = 0;
+  // On the heap, since the scale's memory object points into it.
+  std::unique_ptr<float> alpha_;
+  dnnl::memory a_, b_, c_, scratch_;
+  dnnl::matmul primitive_;
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+// Memory that grows to the largest size asked for, 64-byte aligned; its content is not kept when it
+// grows.
+class GrowingScratch {
+ public:
+  std::byte* at_least(int64_t bytes);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  int64_t bytes_ = 0;
+};
+
+// All products of a backend, by shape.
+class GemmCache {
+ public:
+  explicit GemmCache(int threads);
+
+  void run(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, void* c,
+           bool fp32_output, bool accumulate);
+  int64_t scratch_bytes() const { return scratch_.bytes(); }
+  const dnnl::engine& engine() const { return engine_; }
+
+ private:
+  Matmul& prepared(const MatmulShape& shape);
+
+  int threads_;
+  dnnl::engine engine_;
+  dnnl::stream stream_;
+  std::map<MatmulShape, std::unique_ptr<Matmul>> matmuls_;
+  GrowingScratch scratch_;
+};
+
+}  // namespace gnomon::cpu

@@ -1,0 +1,88 @@
+// RMSNorm (Zhang & Sennrich 2019) with the residual addition before it: y = x/√(mean x² + ε) · w.
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "kernels/cpu/ops.h"
+
+namespace gnomon::cpu {
+namespace {
+
+void add_row(bf16* __restrict residual, const bf16* __restrict x, int64_t width) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) residual[i] = to_bf16(to_float(residual[i]) + to_float(x[i]));
+}
+
+float normalise_row(const bf16* __restrict residual, const bf16* __restrict w, float eps,
+                    bf16* __restrict y, int64_t width) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < width; ++i) sum += to_float(residual[i]) * to_float(residual[i]);
+  float rstd = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) y[i] = to_bf16(to_float(residual[i]) * rstd * to_float(w[i]));
+  return rstd;
+}
+
+// With x̂ = x·rstd and g = dy·w: dx = rstd·(g − x̂·mean(g·x̂)), dw += dy·x̂.
+void backward_row(const bf16* __restrict residual, const bf16* __restrict w, float rstd,
+                  const bf16* __restrict dy, bf16* __restrict d_residual, float* __restrict dw,
+                  int64_t width) {
+  float dot = 0.0f;
+#pragma omp simd reduction(+ : dot)
+  for (int64_t i = 0; i < width; ++i) {
+    float product = to_float(dy[i]) * (to_float(residual[i]) * rstd);
+    dw[i] += product;
+    dot += product * to_float(w[i]);
+  }
+  float mean = dot / static_cast<float>(width);
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) {
+    float gradient =
+        rstd * (to_float(dy[i]) * to_float(w[i]) - to_float(residual[i]) * rstd * mean);
+    d_residual[i] = to_bf16(to_float(d_residual[i]) + gradient);
+  }
+}
+
+}  // namespace
+
+void add_rms_norm(int threads, std::span<bf16> residual, std::span<const bf16> x,
+                  std::span<const bf16> w, float eps, std::span<bf16> y, std::span<float> rstd) {
+  int64_t width = std::ssize(w);
+  int64_t rows = std::ssize(rstd);
+  GNOMON_ASSERT(std::ssize(residual) == rows * width && std::ssize(y) == rows * width);
+  GNOMON_ASSERT(x.empty() || x.size() == residual.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    bf16* values = residual.data() + row * width;
+    if (!x.empty()) add_row(values, x.data() + row * width, width);
+    rstd[row] = normalise_row(values, w.data(), eps, y.data() + row * width, width);
+  }
+}
+
+void rms_norm_backward(int threads, std::span<const bf16> residual, std::span<const bf16> w,
+                       std::span<const float> rstd, std::span<const bf16> dy,
+                       std::span<bf16> d_residual, std::span<float> dw, std::span<float> partials) {
+  int64_t width = std::ssize(w);
+  int64_t rows = std::ssize(rstd);
+  GNOMON_ASSERT(std::ssize(residual) == rows * width && dy.size() == residual.size());
+  GNOMON_ASSERT(d_residual.size() == residual.size() && std::ssize(dw) == width);
+  GNOMON_ASSERT(std::ssize(partials) >= threads * width);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int thread = 0; thread < threads; ++thread) {
+    float* partial = partials.data() + thread * width;
+    std::fill_n(partial, width, 0.0f);
+    Range range = share_of(rows, thread, threads);
+    for (int64_t row = range.begin; row < range.end; ++row) {
+      int64_t at = row * width;
+      backward_row(residual.data() + at, w.data(), rstd[row], dy.data() + at,
+                   d_residual.data() + at, partial, width);
+    }
+  }
+  for (int thread = 0; thread < threads; ++thread) {
+    const float* partial = partials.data() + thread * width;
+    for (int64_t i = 0; i < width; ++i) dw[i] += partial[i];
+  }
+}
+
+}  // namespace gnomon::cpu
