@@ -1,6 +1,6 @@
-// The training engine: model, precision plan, optimizer and data order behind one object that is a pure function
-// of its state. The trainer runs it forward; the verifier loads a checkpoint into it and replays. The same plan,
-// data, seed and thread count give the same bits.
+// The training engine: model, precision plan, optimizer and data order behind one object that is a
+// pure function of its state. The trainer runs it forward; the verifier loads a checkpoint into it
+// and replays. The same plan, data, seed and thread count give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +18,24 @@
 namespace gnomon {
 
 struct BatchConfig {
-  int sequences = 8;      // per micro-batch
-  int tokens = 256;       // per sequence
-  int accumulation = 1;   // micro-batches per step
+  int sequences = 8;     // per micro-batch
+  int tokens = 256;      // per sequence
+  int accumulation = 1;  // micro-batches per step
   int64_t tokens_per_step() const { return int64_t{1} * sequences * tokens * accumulation; }
   bool operator==(const BatchConfig&) const = default;
 };
 
 struct OptimizerConfig {
-  double learning_rate = 1e-3;   // peak
-  double min_ratio = 0.1;        // of the peak, at the end of the cosine
+  double learning_rate = 1e-3;  // peak
+  double min_ratio = 0.1;       // of the peak, at the end of the cosine
   int64_t warmup_steps = 50;
-  int64_t total_steps = 1000;    // the cosine's end
+  int64_t total_steps = 1000;  // the cosine's end
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;     // not on norms, biases
-  double clip = 1.0;             // global gradient norm; 0 = off
-  double at(int64_t step) const; // learning rate of step 1, 2, ...
+  double weight_decay = 0.1;      // not on norms, biases
+  double clip = 1.0;              // global gradient norm; 0 = off
+  double at(int64_t step) const;  // learning rate of step 1, 2, ...
   bool operator==(const OptimizerConfig&) const = default;
 };
 
@@ -43,13 +43,14 @@ struct EngineConfig {
   ModelConfig model;
   BatchConfig batch;
   OptimizerConfig optimizer;
-  std::string data;              // dataset directory
+  std::string data;  // dataset directory
   int64_t seed = 1;
   int threads = 1;
-  int heldout_sequences = 32;    // fixed held-out batch: the first ones of the held-out split
+  int heldout_sequences = 32;  // fixed held-out batch: the first ones of the held-out split
   std::vector<Fault> faults;
 
-  // The trainer_state.json part; written into checkpoints, so that a checkpoint alone can be replayed.
+  // The trainer_state.json part; written into checkpoints, so that a checkpoint alone can be
+  // replayed.
   std::string to_json() const;
   static EngineConfig from_json(const std::string& json, const std::string& file);
 };
@@ -66,7 +67,7 @@ struct StepResult {
 };
 
 struct ArenaSize {
-  std::string name;   // "weights", "optimizer", "activations", ...
+  std::string name;  // "weights", "optimizer", "activations", ...
   int64_t bytes = 0;
 };
 
@@ -74,7 +75,8 @@ enum class EngineRole { kLive, kReplay };  // hardware faults strike kLive only
 
 class Engine {
  public:
-  // Takes all memory. `config.data` is opened and checked against the vocabulary. Throws ConfigError, FormatError.
+  // Takes all memory. `config.data` is opened and checked against the vocabulary. Throws
+  // ConfigError, FormatError.
   explicit Engine(EngineConfig config, EngineRole role = EngineRole::kLive);
   ~Engine();
 
@@ -84,21 +86,27 @@ class Engine {
 
   // Step 0: random weights from the seed, empty optimizer, empty scaling state.
   void initialize();
-  // From a verified checkpoint directory. Throws CheckpointError, FormatError, ConfigError (another model shape).
-  // With `take_plan` the checkpoint's plan becomes the engine's; otherwise the engine's stays.
+  // From a verified checkpoint directory. Throws CheckpointError, FormatError, ConfigError (another
+  // model shape). With `take_plan` the checkpoint's plan becomes the engine's; otherwise the
+  // engine's stays.
   void load(const std::filesystem::path& checkpoint, bool take_plan = true);
-  // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid until the next step.
+  // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid
+  // until the next step.
   CheckpointContent checkpoint() const;
 
   int64_t step() const;  // of the last update done; 0 at the start
   const PrecisionPlan& plan() const;
-  // Takes effect with the next step. Scaling state of sites that stay in FP8 with the same recipe is kept. Throws ConfigError.
+  // Takes effect with the next step. Scaling state of sites that stay in FP8 with the same recipe
+  // is kept. Throws ConfigError.
   void set_plan(const PrecisionPlan& plan);
 
-  // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes no weight.
+  // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes
+  // no weight.
   StepResult train_step();
   // Mean loss (nats per token) on the fixed held-out batch under `plan`; changes no state at all.
   double evaluate(const PrecisionPlan& plan);
+  // Tokens in that batch: heldout_sequences × tokens, less when the held-out split is shorter.
+  int64_t heldout_tokens() const;
   // XXH3-64 of all BF16 working weights, in a fixed order.
   uint64_t weights_hash() const;
 

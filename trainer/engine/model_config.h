@@ -9,18 +9,18 @@
 namespace gnomon {
 
 struct ModelConfig {
-  int layers = 4;                  // num_hidden_layers
-  int width = 128;                 // hidden_size
-  int heads = 4;                   // num_attention_heads
-  int kv_heads = 2;                // num_key_value_heads
-  int ffn = 352;                   // intermediate_size
-  int vocabulary = 257;            // vocab_size
-  int context = 1024;              // max_position_embeddings
-  bool qkv_bias = false;           // Qwen2
-  bool tie_embeddings = true;      // tie_word_embeddings
+  int layers = 4;              // num_hidden_layers
+  int width = 128;             // hidden_size
+  int heads = 4;               // num_attention_heads
+  int kv_heads = 2;            // num_key_value_heads
+  int ffn = 352;               // intermediate_size
+  int vocabulary = 257;        // vocab_size
+  int context = 1024;          // max_position_embeddings
+  bool qkv_bias = false;       // Qwen2
+  bool tie_embeddings = true;  // tie_word_embeddings
   double rope_theta = 10000.0;
-  double norm_eps = 1e-5;          // rms_norm_eps
-  double init_std = 0.02;          // initializer_range
+  double norm_eps = 1e-5;  // rms_norm_eps
+  double init_std = 0.02;  // initializer_range
 
   int head_dim() const { return width / heads; }
   int64_t parameters() const;
@@ -29,7 +29,7 @@ struct ModelConfig {
   // Throws ConfigError(file "model", key, value, accepted).
   void check() const;
 
-  std::string to_hf_json() const;                       // config.json
+  std::string to_hf_json() const;  // config.json
   static ModelConfig from_hf_json(const std::string& json, const std::string& file);
   bool operator==(const ModelConfig&) const = default;
 };

@@ -1,0 +1,253 @@
+#include "trainer/engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cmath>
+#include <numbers>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/philox.h"
+#include "base/version.h"
+#include "trainer/engine/engine_impl.h"
+
+namespace gnomon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kWeightStream = 0x77656967;  // "weig"
+
+// Normal with standard deviation `deviation`: Box-Muller over Philox, element by element.
+void fill_normal(uint64_t seed, uint64_t stream, double deviation, std::span<float> values) {
+  for (size_t i = 0; i < values.size(); i += 2) {
+    std::array<uint32_t, 4> words = philox(seed ^ (kWeightStream << 32), stream, i / 2);
+    double u = (static_cast<double>(words[0]) + 0.5) / 4294967296.0;
+    double angle = 2.0 * std::numbers::pi * static_cast<double>(words[1]) / 4294967296.0;
+    double radius = deviation * std::sqrt(-2.0 * std::log(u));
+    values[i] = static_cast<float>(radius * std::cos(angle));
+    if (i + 1 < values.size()) values[i + 1] = static_cast<float>(radius * std::sin(angle));
+  }
+}
+
+Dataset open_data(const EngineConfig& config) {
+  Dataset data = Dataset::open(config.data);
+  if (data.info.vocabulary > config.model.vocabulary) {
+    throw ConfigError(
+        "model", 0, "vocabulary", std::to_string(config.model.vocabulary),
+        fmt::format("at least {}, the vocabulary of {}", data.info.vocabulary, config.data));
+  }
+  int64_t needed = int64_t{config.batch.tokens} + 1;
+  for (const TokenShards* shards : {&data.train, &data.heldout}) {
+    if (shards->tokens() < needed) {
+      throw ConfigError("batch", 0, "tokens", std::to_string(config.batch.tokens),
+                        fmt::format("at most {}: {} has no longer {} sequence",
+                                    std::max<int64_t>(shards->tokens() - 1, 0), config.data,
+                                    shards == &data.train ? "training" : "held-out"));
+    }
+  }
+  data.train.set_vocabulary(config.model.vocabulary);
+  data.heldout.set_vocabulary(config.model.vocabulary);
+  return data;
+}
+
+void split_sequence(std::span<const int32_t> sequence, std::vector<int32_t>& tokens,
+                    std::vector<int32_t>& targets) {
+  tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
+  targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
+}
+
+}  // namespace
+
+Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role)
+    : config((check_engine_config(engine_config), std::move(engine_config))),
+      role(engine_role),
+      data(open_data(config)),
+      order(data.train.tokens(), config.batch.tokens,
+            int64_t{1} * config.batch.sequences * config.batch.accumulation,
+            static_cast<uint64_t>(config.seed)),
+      backend(make_cpu_backend(config.threads)),
+      scaling(static_cast<int>(config.model.sites().size())),
+      model(config.model, config.batch.sequences, config.batch.tokens, *backend, scaling,
+            config.faults),
+      optimizer(config.optimizer, model.layout(), *backend),
+      sites(resolve(plan)),
+      fired(config.faults.size(), false) {
+  for (const Arena* arena : model.arenas()) arenas.push_back({arena->name(), arena->bytes()});
+  arenas.push_back({optimizer.arena().name(), optimizer.arena().bytes()});
+  sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
+  size_t micro_batch = static_cast<size_t>(config.batch.sequences) * (sequence.size() - 1);
+  tokens.reserve(micro_batch);
+  targets.reserve(micro_batch);
+  int64_t heldout = std::min<int64_t>(config.heldout_sequences,
+                                      (data.heldout.tokens() - 1) / config.batch.tokens);
+  for (int64_t i = 0; i < heldout; ++i) {
+    data.heldout.read(i * config.batch.tokens, sequence);
+    split_sequence(sequence, heldout_tokens, heldout_targets);
+  }
+}
+
+std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) const {
+  std::vector<SitePrecision> resolved;
+  for (const std::string& site : model.sites()) {
+    resolved.push_back(wanted.resolve(site, config.model.layers));
+  }
+  return resolved;
+}
+
+bool Engine::Impl::batch_is_corrupt(int64_t at) const {
+  return std::any_of(config.faults.begin(), config.faults.end(), [&](const Fault& fault) {
+    return fault.kind == FaultKind::kCorruptBatch && fault.active(at);
+  });
+}
+
+void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
+  tokens.clear();
+  targets.clear();
+  for (int64_t i = 0; i < config.batch.sequences; ++i) {
+    int64_t position = micro_batch * config.batch.sequences + i;
+    if (batch_is_corrupt(at)) {
+      random_tokens(static_cast<uint64_t>(config.seed), at, position, config.model.vocabulary,
+                    sequence);
+    } else {
+      data.train.read(order.first_token(at, position), sequence);
+    }
+    split_sequence(sequence, tokens, targets);
+  }
+}
+
+void Engine::Impl::flip_bits() {
+  if (role != EngineRole::kLive) return;
+  for (size_t i = 0; i < config.faults.size(); ++i) {
+    const Fault& fault = config.faults[i];
+    if (fault.kind != FaultKind::kBitFlip || fired[i] || step != fault.start_step) continue;
+    const Parameter* parameter = model.layout().find(fault.site);
+    GNOMON_ASSERT(parameter != nullptr);
+    size_t element = static_cast<size_t>(parameter->offset + fault.element);
+    float& master = optimizer.masters()[element];
+    master = std::bit_cast<float>(std::bit_cast<uint32_t>(master) ^ (uint32_t{1} << fault.bit));
+    model.weights()[element] = to_bf16(master);
+    model.weights_changed();
+    fired[i] = true;
+  }
+}
+
+uint64_t Engine::Impl::weights_hash() const {
+  return hash64(model.weights().data(), model.weights().size_bytes());
+}
+
+Engine::Engine(EngineConfig config, EngineRole role)
+    : impl_(std::make_unique<Impl>(std::move(config), role)) {}
+Engine::~Engine() = default;
+
+const EngineConfig& Engine::config() const { return impl_->config; }
+const std::vector<ArenaSize>& Engine::arenas() const { return impl_->arenas; }
+int64_t Engine::step() const { return impl_->step; }
+const PrecisionPlan& Engine::plan() const { return impl_->plan; }
+int64_t Engine::heldout_tokens() const {
+  return static_cast<int64_t>(impl_->heldout_tokens.size());
+}
+uint64_t Engine::weights_hash() const { return impl_->weights_hash(); }
+
+Fingerprint Engine::fingerprint() const {
+  const Backend& backend = *impl_->backend;
+  return {.device = backend.device(),
+          .backend = backend.name(),
+          .libraries = backend.libraries(),
+          .build = fmt::format("gnomon {} ({}, {})", kVersion, kRevision, kCompiler),
+          .world_size = 1,
+          .threads = backend.threads()};
+}
+
+void Engine::initialize() {
+  const ParameterLayout& layout = impl_->model.layout();
+  std::span<float> masters = impl_->optimizer.masters();
+  std::fill(masters.begin(), masters.end(), 0.0f);
+  std::ranges::fill(impl_->optimizer.first_moments(), 0.0f);
+  std::ranges::fill(impl_->optimizer.second_moments(), 0.0f);
+  double to_residual = 1.0 / std::sqrt(2.0 * impl_->config.model.layers);
+  for (size_t i = 0; i < layout.all().size(); ++i) {
+    const Parameter& parameter = layout.all()[i];
+    std::span<float> values =
+        masters.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
+    if (parameter.shape.size() == 2) {
+      bool adds_to_residual =
+          parameter.name.ends_with("o_proj.weight") || parameter.name.ends_with("down_proj.weight");
+      double deviation = impl_->config.model.init_std * (adds_to_residual ? to_residual : 1.0);
+      fill_normal(static_cast<uint64_t>(impl_->config.seed), i, deviation, values);
+    } else if (parameter.name.ends_with("norm.weight")) {
+      std::ranges::fill(values, 1.0f);
+    }
+  }
+  std::span<bf16> weights = impl_->model.weights();
+  std::ranges::transform(masters, weights.begin(), to_bf16);
+  impl_->model.weights_changed();
+  impl_->scaling.clear();
+  impl_->step = 0;
+  impl_->ready = true;
+}
+
+void Engine::set_plan(const PrecisionPlan& plan) {
+  plan.check_sites(impl_->model.sites(), impl_->config.model.layers);
+  std::vector<SitePrecision> sites = impl_->resolve(plan);
+  impl_->scaling.change(impl_->sites, sites);
+  impl_->sites = std::move(sites);
+  impl_->plan = plan;
+}
+
+StepResult Engine::train_step() {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  Clock::time_point start = Clock::now();
+  const BatchConfig& batch = self.config.batch;
+  int64_t step = self.step + 1;
+  PassPlan pass{.sites = &self.sites, .step = step, .record = true};
+  float gradient_scale = static_cast<float>(1.0 / static_cast<double>(batch.tokens_per_step()));
+  double loss_sum = 0;
+  for (int micro = 0; micro < batch.accumulation; ++micro) {
+    self.read_batch(step, micro);
+    loss_sum +=
+        self.model.forward_backward(pass, self.tokens, self.targets, gradient_scale, micro > 0);
+  }
+  StepResult result;
+  result.step = step;
+  result.loss = loss_sum / static_cast<double>(batch.tokens_per_step());
+  result.grad_norm = self.optimizer.norm(self.model.gradients());
+  result.learning_rate = self.config.optimizer.at(step);
+  result.tokens = batch.tokens_per_step();
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  if (result.finite) {
+    self.optimizer.update(step, result.grad_norm, self.model.gradients(), self.model.weights());
+    self.model.weights_changed();
+  }
+  self.scaling.finish_step(self.sites, [&](int site, TensorRole role) {
+    return self.model.linears().frozen(site, role, step);
+  });
+  self.step = step;
+  self.flip_bits();
+  result.weights_hash = self.weights_hash();
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
+double Engine::evaluate(const PrecisionPlan& plan) {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  std::vector<SitePrecision> sites = self.resolve(plan);
+  PassPlan pass{.sites = &sites, .step = self.step, .record = false};
+  std::span<const int32_t> tokens = self.heldout_tokens;
+  std::span<const int32_t> targets = self.heldout_targets;
+  size_t most = static_cast<size_t>(self.config.batch.sequences) *
+                static_cast<size_t>(self.config.batch.tokens);
+  double loss_sum = 0;
+  for (size_t at = 0; at < tokens.size(); at += most) {
+    size_t count = std::min(most, tokens.size() - at);
+    loss_sum += self.model.forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
+  }
+  return loss_sum / static_cast<double>(tokens.size());
+}
+
+}  // namespace gnomon

@@ -1,0 +1,185 @@
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+#include "base/errors.h"
+#include "trainer/engine/engine_impl.h"
+#include "trainer/engine/json_fields.h"
+#include "trainer/engine/parameters.h"
+
+namespace gnomon {
+namespace {
+
+namespace json = boost::json;
+
+void check_range(const std::string& file, const std::string& key, int64_t value, int64_t low,
+                 int64_t high) {
+  if (value < low || value > high) {
+    throw ConfigError(file, 0, key, std::to_string(value), fmt::format("{} to {}", low, high));
+  }
+}
+
+void check_real(const std::string& key, double value, double low, double high) {
+  if (!(value >= low && value <= high)) {
+    throw ConfigError("optimizer", 0, key, fmt::format("{}", value),
+                      fmt::format("{} to {}", low, high));
+  }
+}
+
+void check_bit_flip(const Fault& fault, const ParameterLayout& layout) {
+  const Parameter* parameter = layout.find(fault.site);
+  if (parameter == nullptr) {
+    throw ConfigError("fault", 0, "site", fault.site,
+                      "a parameter's name, such as " + layout.all()[1].name);
+  }
+  check_range("fault", "element", fault.element, 0, parameter->size - 1);
+  check_range("fault", "bit", fault.bit, 0, 31);
+}
+
+json::object to_json(const ModelConfig& model) {
+  return {{"layers", model.layers},
+          {"width", model.width},
+          {"heads", model.heads},
+          {"kv_heads", model.kv_heads},
+          {"ffn", model.ffn},
+          {"vocabulary", model.vocabulary},
+          {"context", model.context},
+          {"qkv_bias", model.qkv_bias},
+          {"tie_embeddings", model.tie_embeddings},
+          {"rope_theta", exact_text(model.rope_theta)},
+          {"norm_eps", exact_text(model.norm_eps)},
+          {"init_std", exact_text(model.init_std)}};
+}
+
+ModelConfig model_from(const JsonFields& fields) {
+  ModelConfig model;
+  model.layers = fields.integer32("layers");
+  model.width = fields.integer32("width");
+  model.heads = fields.integer32("heads");
+  model.kv_heads = fields.integer32("kv_heads");
+  model.ffn = fields.integer32("ffn");
+  model.vocabulary = fields.integer32("vocabulary");
+  model.context = fields.integer32("context");
+  model.qkv_bias = fields.boolean("qkv_bias");
+  model.tie_embeddings = fields.boolean("tie_embeddings");
+  model.rope_theta = fields.exact("rope_theta");
+  model.norm_eps = fields.exact("norm_eps");
+  model.init_std = fields.exact("init_std");
+  return model;
+}
+
+json::object to_json(const OptimizerConfig& optimizer) {
+  return {{"learning_rate", exact_text(optimizer.learning_rate)},
+          {"min_ratio", exact_text(optimizer.min_ratio)},
+          {"warmup_steps", optimizer.warmup_steps},
+          {"total_steps", optimizer.total_steps},
+          {"beta1", exact_text(optimizer.beta1)},
+          {"beta2", exact_text(optimizer.beta2)},
+          {"eps", exact_text(optimizer.eps)},
+          {"weight_decay", exact_text(optimizer.weight_decay)},
+          {"clip", exact_text(optimizer.clip)}};
+}
+
+OptimizerConfig optimizer_from(const JsonFields& fields) {
+  OptimizerConfig optimizer;
+  optimizer.learning_rate = fields.exact("learning_rate");
+  optimizer.min_ratio = fields.exact("min_ratio");
+  optimizer.warmup_steps = fields.integer("warmup_steps");
+  optimizer.total_steps = fields.integer("total_steps");
+  optimizer.beta1 = fields.exact("beta1");
+  optimizer.beta2 = fields.exact("beta2");
+  optimizer.eps = fields.exact("eps");
+  optimizer.weight_decay = fields.exact("weight_decay");
+  optimizer.clip = fields.exact("clip");
+  return optimizer;
+}
+
+json::object to_json(const Fault& fault) {
+  return {{"kind", fault_kind_name(fault.kind)},
+          {"site", fault.site},
+          {"tensor", fault.tensor},
+          {"start_step", fault.start_step},
+          {"end_step", fault.end_step},
+          {"log2_factor", fault.log2_factor},
+          {"element", fault.element},
+          {"bit", fault.bit}};
+}
+
+Fault fault_from(const JsonFields& fields) {
+  Fault fault;
+  fault.kind = fault_kind_from_name(fields.text("kind"));
+  fault.site = fields.text("site");
+  fault.tensor = fields.text("tensor");
+  fault.start_step = fields.integer("start_step");
+  fault.end_step = fields.integer("end_step");
+  fault.log2_factor = fields.integer32("log2_factor");
+  fault.element = fields.integer("element");
+  fault.bit = fields.integer32("bit");
+  return fault;
+}
+
+}  // namespace
+
+void check_engine_config(const EngineConfig& config) {
+  config.model.check();
+  check_range("batch", "sequences", config.batch.sequences, 1, 1 << 16);
+  check_range("batch", "tokens", config.batch.tokens, 1, config.model.context);
+  check_range("batch", "accumulation", config.batch.accumulation, 1, 1 << 16);
+  check_range("engine", "threads", config.threads, 1, 1024);
+  check_range("engine", "heldout_sequences", config.heldout_sequences, 1, 1 << 20);
+  const OptimizerConfig& optimizer = config.optimizer;
+  check_real("learning_rate", optimizer.learning_rate, 0, 1e3);
+  check_real("min_ratio", optimizer.min_ratio, 0, 1);
+  check_range("optimizer", "warmup_steps", optimizer.warmup_steps, 0, int64_t{1} << 40);
+  check_range("optimizer", "total_steps", optimizer.total_steps, 1, int64_t{1} << 40);
+  check_real("beta1", optimizer.beta1, 0, 0.999999);
+  check_real("beta2", optimizer.beta2, 0, 0.999999999);
+  check_real("eps", optimizer.eps, 1e-30, 1);
+  check_real("weight_decay", optimizer.weight_decay, 0, 100);
+  check_real("clip", optimizer.clip, 0, 1e30);
+  ParameterLayout layout(config.model);
+  for (const Fault& fault : config.faults) {
+    check_range("fault", "start_step", fault.start_step, 0, int64_t{1} << 40);
+    if (fault.kind == FaultKind::kBitFlip) check_bit_flip(fault, layout);
+  }
+}
+
+std::string EngineConfig::to_json() const {
+  json::array fault_list;
+  for (const Fault& fault : faults) fault_list.push_back(gnomon::to_json(fault));
+  json::object object{{"model", gnomon::to_json(model)},
+                      {"batch", json::object{{"sequences", batch.sequences},
+                                             {"tokens", batch.tokens},
+                                             {"accumulation", batch.accumulation}}},
+                      {"optimizer", gnomon::to_json(optimizer)},
+                      {"data", data},
+                      {"seed", seed},
+                      {"threads", threads},
+                      {"heldout_sequences", heldout_sequences},
+                      {"faults", std::move(fault_list)}};
+  return json::serialize(object);
+}
+
+EngineConfig EngineConfig::from_json(const std::string& text, const std::string& file) {
+  json::value root = parse_json(text, file);
+  JsonFields fields(root, file);
+  EngineConfig config;
+  config.model = model_from(JsonFields(fields.at("model"), file));
+  JsonFields batch(fields.at("batch"), file);
+  config.batch.sequences = batch.integer32("sequences");
+  config.batch.tokens = batch.integer32("tokens");
+  config.batch.accumulation = batch.integer32("accumulation");
+  config.optimizer = optimizer_from(JsonFields(fields.at("optimizer"), file));
+  config.data = fields.text("data");
+  config.seed = fields.integer("seed");
+  config.threads = fields.integer32("threads");
+  config.heldout_sequences = fields.integer32("heldout_sequences");
+  if (!fields.at("faults").is_array()) fields.refuse("faults", "an array");
+  for (const json::value& fault : fields.at("faults").get_array()) {
+    config.faults.push_back(fault_from(JsonFields(fault, file)));
+  }
+  check_engine_config(config);
+  return config;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,233 @@
+// Checkpoints of an Engine: what is in them and how they are taken back.
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <charconv>
+#include <cstring>
+#include <set>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/hash.h"
+#include "storage/safetensors.h"
+#include "trainer/engine/engine_impl.h"
+#include "trainer/engine/json_fields.h"
+
+namespace gnomon {
+namespace {
+
+namespace json = boost::json;
+
+constexpr const char* kStateFormat = "gnomon trainer state";
+constexpr int kStateVersion = 1;
+constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
+
+// [[number of the push, bits of the FP32 amax in hexadecimal], ...]
+json::array to_json(const AmaxHistory& history) {
+  json::array entries;
+  for (const AmaxHistory::Entry& entry : history.entries()) {
+    entries.push_back(
+        json::array{entry.index, fmt::format("{:08x}", std::bit_cast<uint32_t>(entry.amax))});
+  }
+  return entries;
+}
+
+AmaxHistory::Entry entry_from(const json::value& value, const JsonFields& fields) {
+  const json::array* pair = value.if_array();
+  if (pair == nullptr || pair->size() != 2 || !(*pair)[0].is_int64() || !(*pair)[1].is_string()) {
+    fields.refuse("entries", "pairs of a whole number and eight hexadecimal digits");
+  }
+  const json::string& digits = (*pair)[1].get_string();
+  uint32_t bits = 0;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits, 16);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    fields.refuse("entries", "eight hexadecimal digits");
+  }
+  return {(*pair)[0].get_int64(), std::bit_cast<float>(bits)};
+}
+
+json::array to_json(const ScalingState& scaling, const std::vector<std::string>& sites) {
+  json::array list;
+  for (size_t site = 0; site < sites.size(); ++site) {
+    for (TensorRole role : kAllRoles) {
+      const AmaxHistory& history = scaling.history(static_cast<int>(site), role);
+      if (history.empty()) continue;
+      list.push_back(json::object{{"site", sites[site]},
+                                  {"tensor", tensor_role_name(role)},
+                                  {"pushes", history.pushes()},
+                                  {"entries", to_json(history)}});
+    }
+  }
+  return list;
+}
+
+ScalingState scaling_from(const JsonFields& state, const std::vector<std::string>& sites) {
+  ScalingState scaling(static_cast<int>(sites.size()));
+  if (!state.at("scaling").is_array()) state.refuse("scaling", "an array");
+  for (const json::value& value : state.at("scaling").get_array()) {
+    JsonFields fields(value, state.file());
+    auto site = std::find(sites.begin(), sites.end(), fields.text("site"));
+    if (site == sites.end()) fields.refuse("site", "a GEMM site of the model");
+    std::vector<AmaxHistory::Entry> entries;
+    if (!fields.at("entries").is_array()) fields.refuse("entries", "an array");
+    for (const json::value& entry : fields.at("entries").get_array()) {
+      entries.push_back(entry_from(entry, fields));
+    }
+    try {
+      scaling
+          .history(static_cast<int>(site - sites.begin()),
+                   tensor_role_from_name(fields.text("tensor")))
+          .restore(fields.integer("pushes"), std::move(entries));
+    } catch (const FormatError&) {
+      throw;
+    } catch (const Error& error) {
+      throw FormatError(state.file(), 0, error.what(), "scaling state as a trainer writes it");
+    }
+  }
+  return scaling;
+}
+
+template <typename T>
+void add_views(const ParameterLayout& layout, const std::string& prefix, const std::string& dtype,
+               std::span<T> all, std::vector<TensorView>& views) {
+  for (const Parameter& parameter : layout.all()) {
+    views.push_back(
+        {prefix + parameter.name, dtype, parameter.shape, all.data() + parameter.offset});
+  }
+}
+
+// Every tensor of `wanted` and no other, with its dtype and shape.
+void check_tensors(const SafetensorsFile& file, const std::string& path,
+                   const std::vector<TensorView>& wanted) {
+  std::set<std::string> names;
+  for (const TensorView& tensor : wanted) {
+    file.require(tensor.name, tensor.dtype, tensor.shape);
+    names.insert(tensor.name);
+  }
+  for (const TensorView& tensor : file.tensors()) {
+    if (!names.contains(tensor.name)) {
+      throw FormatError(path, 0, "tensor " + tensor.name, "only tensors that the model has");
+    }
+  }
+}
+
+void take_tensors(const SafetensorsFile& file, const std::vector<TensorView>& homes) {
+  for (const TensorView& home : homes) {
+    std::memcpy(const_cast<void*>(home.data), file.find(home.name)->data,
+                static_cast<size_t>(home.bytes()));
+  }
+}
+
+json::value read_state(const std::filesystem::path& checkpoint, const std::string& file) {
+  json::value root = parse_json(read_file(checkpoint / "trainer_state.json"), file);
+  JsonFields fields(root, file);
+  if (fields.text("format") != kStateFormat)
+    fields.refuse("format", fmt::format("\"{}\"", kStateFormat));
+  if (fields.integer("format_version") != kStateVersion) {
+    fields.refuse("format_version", std::to_string(kStateVersion));
+  }
+  return root;
+}
+
+}  // namespace
+
+std::string Engine::Impl::state_json() const {
+  json::object state{{"format", kStateFormat},
+                     {"format_version", kStateVersion},
+                     {"step", step},
+                     {"plan_version", plan.version},
+                     {"plan", plan.to_toml()},
+                     {"weights_hash", hex64(weights_hash())},
+                     {"data_hash", data.info.content_hash},
+                     {"scaling", gnomon::to_json(scaling, model.sites())}};
+  std::string text = json::serialize(state);
+  text.pop_back();
+  return text + ",\"engine\":" + config.to_json() + "}\n";
+}
+
+CheckpointContent Engine::checkpoint() const {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  const ParameterLayout& layout = self.model.layout();
+  CheckpointContent content;
+  content.config_json = self.config.model.to_hf_json();
+  add_views(layout, "", "BF16", self.model.weights(), content.model);
+  add_views(layout, "master.", "F32", self.optimizer.masters(), content.optimizer);
+  add_views(layout, "exp_avg.", "F32", self.optimizer.first_moments(), content.optimizer);
+  add_views(layout, "exp_avg_sq.", "F32", self.optimizer.second_moments(), content.optimizer);
+  content.trainer_state_json = self.state_json();
+  return content;
+}
+
+void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
+  Impl& self = *impl_;
+  verify_checkpoint(checkpoint);
+  std::string state_file = checkpoint / "trainer_state.json";
+  std::string model_file = checkpoint / "model.safetensors";
+  std::string optimizer_file = checkpoint / "optimizer.safetensors";
+  json::value root = read_state(checkpoint, state_file);
+  JsonFields state(root, state_file);
+  EngineConfig config = EngineConfig::from_json(json::serialize(state.at("engine")), state_file);
+  if (config.model != self.config.model) {
+    throw ConfigError(state_file, 0, "model", config.model.to_hf_json(),
+                      "the engine's own model: " + self.config.model.to_hf_json());
+  }
+  if (state.text("data_hash") != self.data.info.content_hash) {
+    throw ConfigError(
+        state_file, 0, "data_hash", state.text("data_hash"),
+        fmt::format("{}, the hash of {}", self.data.info.content_hash, self.config.data));
+  }
+  PrecisionPlan plan = PrecisionPlan::parse(state.text("plan"), state_file);
+  plan.check_sites(self.model.sites(), self.config.model.layers, state_file);
+  std::vector<SitePrecision> sites = self.resolve(plan);
+  ScalingState scaling = scaling_from(state, self.model.sites());
+
+  const ParameterLayout& layout = self.model.layout();
+  SafetensorsFile model(model_file);
+  SafetensorsFile optimizer(optimizer_file);
+  std::vector<TensorView> moments;
+  add_views(layout, "master.", "F32", self.optimizer.masters(), moments);
+  add_views(layout, "exp_avg.", "F32", self.optimizer.first_moments(), moments);
+  add_views(layout, "exp_avg_sq.", "F32", self.optimizer.second_moments(), moments);
+  // Gradients are no state: their memory serves to hash the weights before any state changes.
+  std::ranges::fill(self.model.gradients(), 0.0f);
+  bf16* staged = reinterpret_cast<bf16*>(self.model.gradients().data());
+  std::span<bf16> staging(staged, self.model.weights().size());
+  std::vector<TensorView> weights;
+  add_views(layout, "", "BF16", staging, weights);
+  check_tensors(model, model_file, weights);
+  check_tensors(optimizer, optimizer_file, moments);
+  take_tensors(model, weights);
+  std::string hash = hex64(hash64(staging.data(), staging.size_bytes()));
+  if (hash != state.text("weights_hash")) {
+    throw FormatError(model_file, 0, "weights with hash " + hash,
+                      state.text("weights_hash") + " as trainer_state.json says");
+  }
+  int64_t step = state.integer("step");
+
+  std::memcpy(self.model.weights().data(), staging.data(), staging.size_bytes());
+  take_tensors(optimizer, moments);
+  self.model.weights_changed();
+  self.scaling = std::move(scaling);
+  if (take_plan) {
+    self.plan = std::move(plan);
+    self.sites = std::move(sites);
+  } else {
+    self.scaling.change(sites, self.sites);
+  }
+  self.step = step;
+  self.ready = true;
+}
+
+EngineConfig read_engine_config(const std::filesystem::path& checkpoint) {
+  std::string file = checkpoint / "trainer_state.json";
+  try {
+    json::value root = read_state(checkpoint, file);
+    return EngineConfig::from_json(json::serialize(JsonFields(root, file).at("engine")), file);
+  } catch (const Error&) {
+    verify_checkpoint(checkpoint);  // says what is wrong with the directory, if anything is
+    throw;
+  }
+}
+
+}  // namespace gnomon

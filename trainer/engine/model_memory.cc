@@ -1,0 +1,123 @@
+#include <algorithm>
+
+#include "trainer/engine/model.h"
+
+namespace gnomon {
+
+Model::Model(const ModelConfig& config, int64_t sequences, int64_t tokens, Backend& backend,
+             ScalingState& scaling, const std::vector<Fault>& faults)
+    : config_((config.check(), config)),
+      layout_(config),
+      sites_(config.sites()),
+      backend_(backend),
+      linears_(backend, sites_, faults, scaling),
+      sequences_(sequences),
+      tokens_(tokens),
+      width_(config.width),
+      kv_width_(int64_t{1} * config.kv_heads * config.head_dim()),
+      ffn_(config.ffn) {
+  take_memory();
+  for (Arena* arena :
+       {&weights_arena_, &gradients_arena_, &activations_arena_, &workspace_arena_}) {
+    arena->commit();
+  }
+  take_memory();
+  weights_changed();
+}
+
+void Model::take_memory() {
+  n_ = sequences_ * tokens_;
+  take_weights();
+  gradients_ = gradients_arena_.take<float>(layout_.elements());
+  take_activations();
+  take_workspace();
+}
+
+void Model::take_weights() {
+  weights_ = weights_arena_.take<bf16>(layout_.elements());
+  site_weights_.assign(sites_.size(), {});
+  auto give_room = [&](int site, int parameter) {
+    site_weights_[static_cast<size_t>(site)].room =
+        weights_arena_.take<bf16>(layout_[parameter].size).data();
+  };
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
+    const int parameters[] = {at.q, at.k, at.v, at.o, at.gate, at.up, at.down};
+    for (int kind = 0; kind < kSitesPerLayer; ++kind) {
+      give_room(site(layer, static_cast<SiteKind>(kind)), parameters[kind]);
+    }
+  }
+  give_room(head_site(), layout_.head());
+}
+
+void Model::weights_changed() {
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
+    const int parameters[] = {at.q, at.k, at.v, at.o, at.gate, at.up, at.down};
+    for (int kind = 0; kind < kSitesPerLayer; ++kind) {
+      int index = site(layer, static_cast<SiteKind>(kind));
+      site_weights_[static_cast<size_t>(index)].renew(weight(parameters[kind]));
+    }
+  }
+  site_weights_.back().renew(weight(layout_.head()));
+}
+
+AttentionShape Model::attention_shape() const {
+  return {.sequences = n_ / tokens_,
+          .tokens = tokens_,
+          .heads = config_.heads,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim()};
+}
+
+void Model::take_activations() {
+  Arena& arena = activations_arena_;
+  int64_t saved = backend_.attention_saved_bytes(attention_shape());
+  layers_.assign(static_cast<size_t>(config_.layers), {});
+  for (LayerActivations& layer : layers_) {
+    layer.attention_residual = arena.take<bf16>(n_ * width_);
+    layer.attention_rstd = arena.take<float>(n_);
+    layer.attention_normed = arena.take<bf16>(n_ * width_);
+    layer.attention_input.room = arena.take<bf16>(n_ * width_).data();
+    layer.q = arena.take<bf16>(n_ * width_);
+    layer.k = arena.take<bf16>(n_ * kv_width_);
+    layer.v = arena.take<bf16>(n_ * kv_width_);
+    layer.attention_saved = arena.take<std::byte>(saved);
+    layer.attention_output = arena.take<bf16>(n_ * width_);
+    layer.o_input.room = arena.take<bf16>(n_ * width_).data();
+    layer.mlp_residual = arena.take<bf16>(n_ * width_);
+    layer.mlp_rstd = arena.take<float>(n_);
+    layer.mlp_normed = arena.take<bf16>(n_ * width_);
+    layer.mlp_input.room = arena.take<bf16>(n_ * width_).data();
+    layer.gate = arena.take<bf16>(n_ * ffn_);
+    layer.up = arena.take<bf16>(n_ * ffn_);
+    layer.hidden = arena.take<bf16>(n_ * ffn_);
+    layer.down_input.room = arena.take<bf16>(n_ * ffn_).data();
+  }
+  final_residual_ = arena.take<bf16>(n_ * width_);
+  final_rstd_ = arena.take<float>(n_);
+  final_normed_ = arena.take<bf16>(n_ * width_);
+  final_input_.room = arena.take<bf16>(n_ * width_).data();
+  logits_ = arena.take<bf16>(n_ * config_.vocabulary);
+  losses_ = arena.take<float>(n_);
+}
+
+void Model::take_workspace() {
+  Arena& arena = workspace_arena_;
+  int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_});
+  dy_.room = arena.take<bf16>(n_ * widest).data();
+  update_ = arena.take<bf16>(n_ * width_);
+  d_residual_ = arena.take<bf16>(n_ * width_);
+  d_input_ = arena.take<bf16>(n_ * width_);
+  d_shared_ = arena.take<float>(n_ * width_);
+  d_attention_ = arena.take<bf16>(n_ * width_);
+  dq_ = arena.take<bf16>(n_ * width_);
+  dk_ = arena.take<bf16>(n_ * kv_width_);
+  dv_ = arena.take<bf16>(n_ * kv_width_);
+  d_hidden_ = arena.take<bf16>(n_ * ffn_);
+  d_gate_ = arena.take<bf16>(n_ * ffn_);
+  d_up_ = arena.take<bf16>(n_ * ffn_);
+  attention_scratch_ = arena.take<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
+}
+
+}  // namespace gnomon

@@ -1,0 +1,59 @@
+#include "trainer/engine/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace gnomon {
+
+double OptimizerConfig::at(int64_t step) const {
+  if (step < warmup_steps) {
+    return learning_rate * static_cast<double>(step) / static_cast<double>(warmup_steps);
+  }
+  double length = static_cast<double>(std::max<int64_t>(total_steps - warmup_steps, 1));
+  double done = std::clamp(static_cast<double>(step - warmup_steps) / length, 0.0, 1.0);
+  double cosine = 0.5 * (1.0 + std::cos(std::numbers::pi * done));
+  return learning_rate * (min_ratio + (1.0 - min_ratio) * cosine);
+}
+
+Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, Backend& backend)
+    : config_(config), layout_(layout), backend_(backend) {
+  for (bool committed : {false, true}) {
+    masters_ = arena_.take<float>(layout.elements());
+    first_moments_ = arena_.take<float>(layout.elements());
+    second_moments_ = arena_.take<float>(layout.elements());
+    if (!committed) arena_.commit();
+  }
+}
+
+double Optimizer::norm(std::span<const float> gradients) const {
+  return std::sqrt(backend_.sum_of_squares(gradients));
+}
+
+void Optimizer::update(int64_t step, double norm, std::span<const float> gradients,
+                       std::span<bf16> weights) {
+  double clip = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1.0;
+  double t = static_cast<double>(step);
+  AdamwStep adamw{
+      .learning_rate = static_cast<float>(config_.at(step)),
+      .beta1 = static_cast<float>(config_.beta1),
+      .beta2 = static_cast<float>(config_.beta2),
+      .eps = static_cast<float>(config_.eps),
+      .weight_decay = static_cast<float>(config_.weight_decay),
+      .bias_correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, t)),
+      .bias_correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, t)),
+      .gradient_scale = static_cast<float>(clip),
+  };
+  size_t decayed = static_cast<size_t>(layout_.decayed());
+  size_t rest = static_cast<size_t>(layout_.elements()) - decayed;
+  auto part = [&](size_t offset, size_t count) {
+    backend_.adamw(adamw, gradients.subspan(offset, count), first_moments_.subspan(offset, count),
+                   second_moments_.subspan(offset, count), masters_.subspan(offset, count),
+                   weights.subspan(offset, count));
+  };
+  part(0, decayed);
+  adamw.weight_decay = 0;
+  part(decayed, rest);
+}
+
+}  // namespace gnomon

@@ -1,0 +1,112 @@
+#include "trainer/engine/scaling.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace gnomon {
+namespace {
+
+constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
+
+bool keeps_history(const SitePrecision& precision, TensorRole role) {
+  return precision.recipe == Recipe::kDelayed && quantises(precision, role);
+}
+
+}  // namespace
+
+std::string tensor_role_name(TensorRole role) {
+  switch (role) {
+    case TensorRole::kInput:
+      return "input";
+    case TensorRole::kWeight:
+      return "weight";
+    case TensorRole::kGradient:
+      return "gradient";
+  }
+  throw Error("a tensor role without a name");
+}
+
+TensorRole tensor_role_from_name(const std::string& name) {
+  for (TensorRole role : kAllRoles) {
+    if (tensor_role_name(role) == name) return role;
+  }
+  throw Error("tensor \"" + name + "\" is unknown; accepted: input, weight, gradient");
+}
+
+bool quantises(const SitePrecision& precision, TensorRole role) {
+  switch (role) {
+    case TensorRole::kInput:
+      return precision.uses_fp8(Gemm::kFprop) || precision.uses_fp8(Gemm::kWgrad);
+    case TensorRole::kWeight:
+      return precision.uses_fp8(Gemm::kFprop) || precision.uses_fp8(Gemm::kDgrad);
+    case TensorRole::kGradient:
+      return precision.uses_fp8(Gemm::kDgrad) || precision.uses_fp8(Gemm::kWgrad);
+  }
+  return false;
+}
+
+void AmaxHistory::push(float amax, int length) {
+  while (!entries_.empty() && entries_.back().amax <= amax) entries_.pop_back();
+  entries_.push_back({pushes_++, amax});
+  int64_t oldest = pushes_ - std::max(length, 1);
+  auto kept = std::find_if(entries_.begin(), entries_.end(),
+                           [&](const Entry& entry) { return entry.index >= oldest; });
+  entries_.erase(entries_.begin(), kept);
+}
+
+void AmaxHistory::restore(int64_t pushes, std::vector<Entry> entries) {
+  bool possible = pushes >= 0 && (pushes == 0) == entries.empty();
+  for (size_t i = 0; possible && i < entries.size(); ++i) {
+    possible = std::isfinite(entries[i].amax) && entries[i].amax > 0 && entries[i].index >= 0 &&
+               entries[i].index < pushes &&
+               (i == 0 ||
+                (entries[i].index > entries[i - 1].index && entries[i].amax < entries[i - 1].amax));
+  }
+  if (!possible || (!entries.empty() && entries.back().index != pushes - 1)) {
+    throw Error("an amax history with entries that no sequence of steps leaves");
+  }
+  pushes_ = pushes;
+  entries_ = std::move(entries);
+}
+
+ScalingState::ScalingState(int sites) : tensors_(static_cast<size_t>(sites * kTensorRoles)) {}
+
+void ScalingState::clear() {
+  for (Tensor& tensor : tensors_) tensor = {};
+}
+
+void ScalingState::change(const std::vector<SitePrecision>& from,
+                          const std::vector<SitePrecision>& to) {
+  GNOMON_ASSERT(from.size() == to.size() && to.size() * kTensorRoles == tensors_.size());
+  for (size_t site = 0; site < to.size(); ++site) {
+    for (TensorRole role : kAllRoles) {
+      if (!keeps_history(from[site], role) || !keeps_history(to[site], role)) {
+        at(static_cast<int>(site), role) = {};
+      }
+    }
+  }
+}
+
+void ScalingState::observe(int site, TensorRole role, float amax) {
+  Tensor& tensor = at(site, role);
+  if (std::isfinite(amax) && amax > 0) tensor.observed = std::max(tensor.observed, amax);
+}
+
+void ScalingState::finish_step(const std::vector<SitePrecision>& precisions,
+                               const std::function<bool(int, TensorRole)>& frozen) {
+  GNOMON_ASSERT(precisions.size() * kTensorRoles == tensors_.size());
+  for (size_t index = 0; index < precisions.size(); ++index) {
+    int site = static_cast<int>(index);
+    for (TensorRole role : kAllRoles) {
+      Tensor& tensor = at(site, role);
+      if (tensor.observed > 0 && (tensor.history.empty() || !frozen(site, role))) {
+        tensor.history.push(tensor.observed, precisions[index].amax_history);
+      }
+      tensor.observed = -1;
+    }
+  }
+}
+
+}  // namespace gnomon

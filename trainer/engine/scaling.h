@@ -1,0 +1,81 @@
+// State of `delayed` scaling: for every site and tensor the largest magnitudes of past steps. Only
+// what can still become the maximum of a window is kept, so that a history of 1024 steps costs a
+// few numbers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "protocol/precision_plan.h"
+
+namespace gnomon {
+
+enum class TensorRole { kInput = 0, kWeight = 1, kGradient = 2 };
+inline constexpr int kTensorRoles = 3;
+std::string tensor_role_name(TensorRole role);              // "input", "weight", "gradient"
+TensorRole tensor_role_from_name(const std::string& name);  // throws Error naming the accepted ones
+// Whether a site of this precision quantises the tensor at all.
+bool quantises(const SitePrecision& precision, TensorRole role);
+
+// The last `length` amaxes of one tensor, one for each step. Equivalent to a ring buffer as far as
+// max() goes, for every length: an entry is dropped once a newer one is at least as large.
+class AmaxHistory {
+ public:
+  struct Entry {
+    int64_t index = 0;  // number of the push, from 0
+    float amax = 0;
+    bool operator==(const Entry&) const = default;
+  };
+
+  bool empty() const { return entries_.empty(); }
+  float max() const { return entries_.front().amax; }  // not when empty
+  // `amax` is finite and above 0.
+  void push(float amax, int length);
+  void clear() { *this = {}; }
+
+  int64_t pushes() const { return pushes_; }
+  const std::vector<Entry>& entries() const { return entries_; }
+  // Throws Error unless the entries could have come from pushes.
+  void restore(int64_t pushes, std::vector<Entry> entries);
+  bool operator==(const AmaxHistory&) const = default;
+
+ private:
+  int64_t pushes_ = 0;
+  std::vector<Entry> entries_;  // indices grow, amaxes fall
+};
+
+class ScalingState {
+ public:
+  explicit ScalingState(int sites);
+
+  const AmaxHistory& history(int site, TensorRole role) const { return at(site, role).history; }
+  AmaxHistory& history(int site, TensorRole role) { return at(site, role).history; }
+  void clear();
+  // Forgets what does not outlive a change of precision: a history stays only where the tensor was
+  // and is quantised with the `delayed` recipe.
+  void change(const std::vector<SitePrecision>& from, const std::vector<SitePrecision>& to);
+  // This step met `amax`; several micro-batches leave their maximum. Takes effect with finish_step.
+  void observe(int site, TensorRole role, float amax);
+  // Moves what was observed into the histories, except where `frozen` says so (an empty history
+  // takes its first entry all the same). An amax of 0, Inf or NaN is not recorded.
+  void finish_step(const std::vector<SitePrecision>& precisions,
+                   const std::function<bool(int, TensorRole)>& frozen);
+
+ private:
+  struct Tensor {
+    AmaxHistory history;
+    float observed = -1;
+  };
+  Tensor& at(int site, TensorRole role) {
+    return tensors_[static_cast<size_t>(site * kTensorRoles + static_cast<int>(role))];
+  }
+  const Tensor& at(int site, TensorRole role) const {
+    return tensors_[static_cast<size_t>(site * kTensorRoles + static_cast<int>(role))];
+  }
+
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace gnomon
