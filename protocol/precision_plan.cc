@@ -60,22 +60,6 @@ void apply(const PlanRule& rule, SitePrecision& precision) {
   if (rule.margin != kUnsetMargin) precision.margin = rule.margin;
 }
 
-// A TOML basic string.
-std::string toml_quoted(std::string_view text) {
-  std::string result = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      result += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
-}
-
 void write_rule(const PlanRule& rule, std::string& out) {
   out += fmt::format("\n[[rule]]\nmatch = {}\n", toml_quoted(rule.match));
   if (!rule.gemms[0].empty() && rule.gemms[0] == rule.gemms[1] && rule.gemms[0] == rule.gemms[2]) {

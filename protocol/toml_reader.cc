@@ -144,6 +144,25 @@ TomlTable TomlTable::table(const std::string& key) {
   return result;
 }
 
+std::vector<std::string> TomlTable::choices(const std::string& key,
+                                            const std::vector<std::string>& fallback,
+                                            const std::vector<std::string>& accepted) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  const std::string wanted = fmt::format("an array of \"{}\"", fmt::join(accepted, "\", \""));
+  const auto* array = found->as_array();
+  if (array == nullptr) refuse(key, wanted);
+  std::vector<std::string> result;
+  for (const toml::node& item : *array) {
+    const auto value = item.value_exact<std::string>();
+    if (!value || std::find(accepted.begin(), accepted.end(), *value) == accepted.end()) {
+      refuse(key, wanted);
+    }
+    result.push_back(*value);
+  }
+  return result;
+}
+
 std::vector<TomlTable> TomlTable::tables(const std::string& key) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return {};
@@ -171,6 +190,21 @@ void TomlTable::refuse_unknown_keys() const {
                         fmt::format("one of the keys {}", fmt::join(known_, ", ")));
     }
   }
+}
+
+std::string toml_quoted(std::string_view text) {
+  std::string result = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      result += fmt::format("\\u{:04X}", static_cast<unsigned>(c));
+    } else {
+      result += c;
+    }
+  }
+  return result + '"';
 }
 
 }  // namespace gnomon

@@ -12,6 +12,9 @@
 
 namespace gnomon {
 
+// A TOML basic string, quotes included.
+std::string toml_quoted(std::string_view text);
+
 // One table of a document. Copies are cheap and share the document. Each getter remembers its key
 // as known; refuse_unknown_keys() at the end refuses the others.
 class TomlTable {
@@ -37,6 +40,9 @@ class TomlTable {
   // As text(), but the value must be one of `accepted`.
   std::string choice(const std::string& key, const std::string& fallback,
                      const std::vector<std::string>& accepted);
+  // An array of such values, in the order of the file.
+  std::vector<std::string> choices(const std::string& key, const std::vector<std::string>& fallback,
+                                   const std::vector<std::string>& accepted);
 
   // Sub-tables: an empty one when absent. `tables` reads [[key]].
   TomlTable table(const std::string& key);

@@ -1,5 +1,5 @@
-// The decision core: a pure function from (state, event, policy, now) to (state, effects, reason), without clock,
-// thread or I/O. The daemon, the backtest and the tests run this very code.
+// The decision core: a pure function from (state, event, policy, now) to (state, effects, reason),
+// without clock, thread or I/O. The daemon, the backtest and the tests run this very code.
 #pragma once
 
 #include <string>
@@ -17,11 +17,12 @@ struct Outcome {
   std::string reason;  // one sentence; empty when nothing happened
 };
 
-// `now` in seconds since the epoch; only differences matter. Unknown or late events (a result of a closed window,
-// an old attempt's step) leave the state as it is and say so in `reason`.
+// `now` in seconds since the epoch; only differences matter. Unknown or late events (a result of a
+// closed window, an old attempt's step) leave the state as it is and say so in `reason`.
 Outcome decide(State state, const Event& event, const Policy& policy, double now);
 
-// Events and states as JSON, for the ledger. state_from_json(state_to_json(s)) == s, byte for byte when written again.
+// Events and states as JSON, for the ledger. state_from_json(state_to_json(s)) == s, byte for byte
+// when written again.
 std::string event_type(const Event& event);  // "step_reported"
 std::string event_to_json(const Event& event);
 Event event_from_json(const std::string& type, const std::string& json);

@@ -1,5 +1,6 @@
-// What the decision core hears (events) and what it wants done (effects). Both are plain data: the supervisor
-// records every event in the ledger before it acts on the effects, so any decision can be replayed from the ledger.
+// What the decision core hears (events) and what it wants done (effects). Both are plain data: the
+// supervisor records every event in the ledger before it acts on the effects, so any decision can
+// be replayed from the ledger.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,15 @@
 
 namespace gnomon::decide {
 
-// ---- events ----------------------------------------------------------------------------------------------
+// ---- events
+// ----------------------------------------------------------------------------------------------
 
 struct RunRegisteredEvent {
   std::string name;
-  std::string base_plan;            // TOML
-  std::vector<std::string> sites;   // in model order
+  std::string base_plan;           // TOML
+  std::vector<std::string> sites;  // in model order
   int layers = 0;
-  int64_t checkpoint_every = 0;     // steps
+  int64_t checkpoint_every = 0;  // steps
   int64_t total_steps = 0;
 };
 
@@ -43,18 +45,20 @@ struct CheckpointCompleted {
   int64_t plan_version = 0;
 };
 
-// A replay's result, joined by the supervisor with what the trainer had reported for the same steps.
+// A replay's result, joined by the supervisor with what the trainer had reported for the same
+// steps.
 struct ReplayFinished {
   int64_t replay = 0;
   int64_t window = 0;
-  std::string arm;      // bf16, same, plan
-  std::string purpose;  // shadow, triage, attribution, probe
-  bool fingerprint_equal = false;                  // replay's against the run's
-  int64_t compared_steps = 0;                      // steps whose hashes both sides have
-  std::optional<int64_t> first_mismatch_step;      // first step whose weights hash, loss or grad norm differs
-  std::vector<int64_t> steps;                      // replayed steps, with
-  std::vector<double> losses;                      // their losses
-  std::vector<double> run_losses;                  // and the trainer's; NaN where it reported none or not finite
+  std::string arm;                 // bf16, same, plan
+  std::string purpose;             // shadow, triage, attribution, probe
+  bool fingerprint_equal = false;  // replay's against the run's
+  int64_t compared_steps = 0;      // steps whose hashes both sides have
+  std::optional<int64_t>
+      first_mismatch_step;         // first step whose weights hash, loss or grad norm differs
+  std::vector<int64_t> steps;      // replayed steps, with
+  std::vector<double> losses;      // their losses
+  std::vector<double> run_losses;  // and the trainer's; NaN where it reported none or not finite
   std::optional<double> start_loss_bf16;
   std::optional<double> start_loss_plan;
   std::optional<double> run_end_loss_bf16;
@@ -85,12 +89,14 @@ struct RunEnded {
 // Sent about once a second while a run is live, for time-outs.
 struct Tick {};
 
-using Event = std::variant<RunRegisteredEvent, AttemptStarted, StepReported, CheckpointCompleted, ReplayFinished,
-                           ReplayFailed, DirectiveChanged, RunEnded, Tick>;
+using Event = std::variant<RunRegisteredEvent, AttemptStarted, StepReported, CheckpointCompleted,
+                           ReplayFinished, ReplayFailed, DirectiveChanged, RunEnded, Tick>;
 
-// ---- effects ---------------------------------------------------------------------------------------------
+// ---- effects
+// ---------------------------------------------------------------------------------------------
 
-// A window now exists. Ids of windows, replays and directives are given by the core: counters in its state.
+// A window now exists. Ids of windows, replays and directives are given by the core: counters in
+// its state.
 struct OpenWindow {
   int64_t window = 0;
   std::string kind;  // shadow (regular), incident (non-finite or spike), probe
@@ -109,14 +115,14 @@ struct OrderReplay {
   std::string plan;     // TOML for arm "plan"
   std::string purpose;  // shadow, triage, attribution, probe
   bool evaluate_endpoints = false;
-  int priority = 0;     // higher first
+  int priority = 0;  // higher first
 };
 
 struct CloseWindow {
   int64_t window = 0;
-  std::string outcome;  // quiet, alarm, skipped, failed
-  std::optional<double> gap;     // nats: L16(w8) − L16(w16)
-  std::optional<double> offset;  // nats: L8 − L16 at the checkpoint
+  std::string outcome;              // quiet, alarm, skipped, failed
+  std::optional<double> gap;        // nats: L16(w8) − L16(w16)
+  std::optional<double> offset;     // nats: L8 − L16 at the checkpoint
   std::optional<double> d_percent;  // 100·gap / L16(w16)
   double tolerance_percent = 0;
 };
@@ -141,16 +147,18 @@ struct IssueDirective {
 // A decision for the log: what was concluded, from what, and what follows.
 struct RecordDecision {
   int64_t decision = 0;
-  std::string kind;      // alarm, verdict, attribution, action, recovered, probe, return, accept, instrument
-  std::string verdict;   // none, transient_fault, generic_spike, fp8_numerics, unexplained
-  std::string action;    // none, pin, bf16, rollback, hold, return; in observe mode what would have been done
+  std::string
+      kind;  // alarm, verdict, attribution, action, recovered, probe, return, accept, instrument
+  std::string verdict;  // none, transient_fault, generic_spike, fp8_numerics, unexplained
+  std::string
+      action;  // none, pin, bf16, rollback, hold, return; in observe mode what would have been done
   bool enforced = false;
   int64_t attempt = 1;
-  int64_t step = 0;      // newest step known then
-  int64_t window = 0;    // 0 = none
+  int64_t step = 0;                // newest step known then
+  int64_t window = 0;              // 0 = none
   std::vector<std::string> sites;  // blamed
-  std::string sentence;  // for people
-  std::string evidence;  // JSON object: the numbers it rests on
+  std::string sentence;            // for people
+  std::string evidence;            // JSON object: the numbers it rests on
 };
 
 // Checkpoints that must not be deleted: replaces the list before.

@@ -1,0 +1,59 @@
+#include "controller/decide/core.h"
+
+#include <fmt/format.h>
+
+#include <boost/json/serialize.hpp>
+#include <cmath>
+
+namespace gnomon::decide {
+
+RecordDecision& Core::record(const std::string& kind, std::string sentence,
+                             boost::json::object evidence) {
+  RecordDecision decision;
+  decision.decision = s.next_decision++;
+  decision.kind = kind;
+  decision.verdict = "none";
+  decision.action = "none";
+  decision.attempt = s.attempt.number;
+  decision.step = s.newest_step;
+  decision.evidence = boost::json::serialize(evidence);
+  say(sentence);
+  decision.sentence = std::move(sentence);
+  effects.emplace_back(std::move(decision));
+  return std::get<RecordDecision>(effects.back());
+}
+
+void Core::say(std::string sentence) {
+  if (!reason.empty()) reason += ' ';
+  reason += sentence;
+}
+
+std::string percent(double value) {
+  return std::isfinite(value) ? fmt::format("{:.2f}%", value) : std::string("not finite");
+}
+
+boost::json::value number(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  return value;
+}
+
+boost::json::array names(const std::vector<std::string>& list) {
+  boost::json::array result;
+  for (const std::string& name : list) result.emplace_back(name);
+  return result;
+}
+
+std::string phase_name(const State& state) {
+  if (state.ended) return "ended";
+  if (state.investigation) return state.investigation->stage;
+  if (state.containment && state.containment->rung == "hold") return "holding";
+  if (state.directive && state.directive->purpose == "return") return "returning";
+  if (state.directive || state.recovery) return "containing";
+  if (!state.containment) return "watching";
+  for (const WindowState& window : state.windows) {
+    if (window.probe_pending) return "returning";
+  }
+  return state.containment->probe_passes > 0 ? "returning" : "holding";
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,103 @@
+// The parts of decide(), as functions over one State and a list of effects that grows. Private to
+// this folder.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <string>
+#include <vector>
+
+#include "controller/decide/events.h"
+#include "controller/decide/policy.h"
+#include "controller/decide/state.h"
+
+namespace gnomon::decide {
+
+inline constexpr int64_t kIncidentLeadSteps =
+    4;  // an incident's replay starts at least so long before, if it can
+inline constexpr int64_t kRelapseWindows =
+    16;  // an alarm this soon after a return finds the longer wait
+inline constexpr size_t kCheckpointsNewest = 3;  // kept for incidents
+inline constexpr size_t kCheckpointsMax = 64;
+inline constexpr size_t kQuietEndsMax = 64;
+inline constexpr size_t kGenericSpikesMax = 8;
+inline constexpr size_t kRollbackCountsMax = 64;
+
+inline constexpr int kPriorityTriage = 100;
+inline constexpr int kPriorityAttribution = 80;
+inline constexpr int kPriorityShadow = 50;
+inline constexpr int kPriorityProbe = 30;
+
+struct Core {
+  State& s;
+  const Policy& policy;
+  std::vector<Effect> effects;
+  std::string reason;
+
+  // A decision for the log with what is the same in all of them filled in.
+  RecordDecision& record(const std::string& kind, std::string sentence,
+                         boost::json::object evidence);
+  void say(std::string sentence);
+  bool enforcing() const { return policy.mode == Mode::kEnforce; }
+  bool held() const { return s.containment && s.containment->rung == "hold"; }
+};
+
+// -- windows.cc: from checkpoints to windows to measurements
+void start_attempt(Core& core, const AttemptStarted& event);
+void take_checkpoint(Core& core, const CheckpointCompleted& event);
+void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
+void shadow_failed(Core& core, int64_t window, const std::string& why);
+WindowState* find_window(State& state, int64_t id);
+std::string window_name(const WindowState& window);  // "Window 12 (steps 240–260)"
+// The plan that the steps after a checkpoint ran with: a rollback's base was saved under an older
+// plan.
+int64_t plan_after(const State& state, const KnownCheckpoint& start);
+WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoint& start,
+                        int64_t end_step, const std::string& end_uri, int64_t plan_version);
+// Closes and forgets a window and its unanswered replays. A window that is not there is nothing to
+// do.
+void close_window(Core& core, int64_t id, const std::string& outcome);
+int64_t order(Core& core, const WindowState& window, const std::string& arm,
+              const std::string& role, const std::string& plan, bool endpoints, int priority,
+              int64_t prefix = 0);
+// Quiet ends become verified when nothing before them is in doubt any more.
+void settle_verified(Core& core);
+// Windows that were put off while a case was open are judged now.
+void judge_deferred(Core& core);
+// Says which checkpoints must stay, if that changed, and forgets the others.
+void protect(Core& core);
+
+// -- case.cc: one investigation from the alarm to the verdict
+void open_gap_case(Core& core, const WindowState& window);
+void suspect_step(Core& core, const SpikeFinding& finding);
+// Opens the case of a suspicion that had to wait.
+void open_suspicion(Core& core);
+void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
+void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why);
+// The case is over without an action: what had waited for it goes on.
+void end_case(Core& core, const std::string& outcome);
+
+// -- ladder.cc: from a verdict to an action
+// True when the next rung blames single sites, so that attribution is worth its replays.
+bool next_rung_pins(const Core& core);
+void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites);
+void directive_changed(Core& core, const DirectiveChanged& event);
+// Issues a directive and remembers it as pending; returns its number.
+int64_t issue(Core& core, PendingDirective pending, const std::string& plan,
+              const std::string& why);
+
+// -- returning.cc: what quiet windows lead to
+void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_version,
+                int64_t start_step, int64_t end_step, const Measurement& measured);
+bool probe_due(const Core& core);
+// The trainer has taken the base plan again, or has refused to.
+void finish_return(Core& core);
+void refuse_return(Core& core);
+void take_probe(Core& core, int64_t window, const ReplayFinished& replay);
+void probe_failed(Core& core, int64_t window, const std::string& why);
+
+// "tolerance 0.50%" and the like: a share in per cent with two digits, or "not finite".
+std::string percent(double value);
+boost::json::value number(double value);  // null when not finite
+boost::json::array names(const std::vector<std::string>& list);
+
+}  // namespace gnomon::decide

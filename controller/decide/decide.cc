@@ -1,0 +1,126 @@
+#include "controller/decide/decide.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+void take(Core& core, const RunRegisteredEvent& event) {
+  State& s = core.s;
+  if (s.registered) return core.say("The run is registered already.");
+  s.registered = true;
+  s.run = {event.name,   event.base_plan,        event.sites,
+           event.layers, event.checkpoint_every, event.total_steps};
+  s.plan_version = 1;
+  s.wait_windows = core.policy.returning.quiet_windows;
+  remember_plan(s, 1, event.base_plan);
+}
+
+void take(Core& core, const AttemptStarted& event) { start_attempt(core, event); }
+
+void take(Core& core, const StepReported& event) {
+  State& s = core.s;
+  if (event.attempt != s.attempt.number || event.step <= s.newest_step) {
+    return core.say(fmt::format("Step {} of attempt {} is not new.", event.step, event.attempt));
+  }
+  s.newest_step = event.step;
+  s.plan_version = event.plan_version;
+  const auto finding = observe_step(s.spikes, event, core.policy.detector);
+  if (finding) suspect_step(core, *finding);
+}
+
+void take(Core& core, const CheckpointCompleted& event) { take_checkpoint(core, event); }
+
+std::optional<PendingReplay> answered(State& s, int64_t id) {
+  const auto found = std::find_if(s.replays.begin(), s.replays.end(),
+                                  [&](const PendingReplay& replay) { return replay.id == id; });
+  if (found == s.replays.end()) return std::nullopt;
+  PendingReplay replay = std::move(*found);
+  s.replays.erase(found);
+  return replay;
+}
+
+void take(Core& core, const ReplayFinished& event) {
+  const auto replay = answered(core.s, event.replay);
+  if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
+  if (replay->role == "shadow") return take_shadow(core, replay->window, event);
+  if (replay->role == "probe") return take_probe(core, replay->window, event);
+  take_case_replay(core, *replay, event);
+}
+
+void take(Core& core, const ReplayFailed& event) {
+  const auto replay = answered(core.s, event.replay);
+  if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
+  if (replay->role == "shadow") return shadow_failed(core, replay->window, event.reason);
+  if (replay->role == "probe") return probe_failed(core, replay->window, event.reason);
+  case_replay_failed(core, *replay, event.reason);
+}
+
+void take(Core& core, const DirectiveChanged& event) { directive_changed(core, event); }
+
+void take(Core& core, const RunEnded& event) {
+  State& s = core.s;
+  if (s.ended) return core.say("The run has ended already.");
+  s.ended = true;
+  s.directive.reset();
+  s.recovery.reset();
+  s.suspicion.reset();
+  if (s.investigation) {
+    RecordDecision& decision =
+        core.record("verdict",
+                    fmt::format("The run ended ({}) at step {} before window {} was explained.",
+                                event.outcome, event.step, s.investigation->window),
+                    {{"outcome", event.outcome}, {"step", event.step}});
+    decision.verdict = "unexplained";
+    decision.window = s.investigation->window;
+    end_case(core, "alarm");
+  }
+  std::vector<int64_t> probes;
+  for (const WindowState& window : s.windows) {
+    if (window.kind == "probe") probes.push_back(window.id);
+  }
+  for (int64_t id : probes) close_window(core, id, "skipped");
+  judge_deferred(core);
+}
+
+void take(Core&, const Tick&) {}
+
+bool needs_attempt(const Event& event) {
+  return std::holds_alternative<StepReported>(event) ||
+         std::holds_alternative<CheckpointCompleted>(event) ||
+         std::holds_alternative<ReplayFinished>(event) ||
+         std::holds_alternative<ReplayFailed>(event) ||
+         std::holds_alternative<DirectiveChanged>(event);
+}
+
+// What may still be heard once the run has ended: results of windows that were open.
+bool heard_after_end(const Event& event) {
+  return std::holds_alternative<ReplayFinished>(event) ||
+         std::holds_alternative<ReplayFailed>(event) || std::holds_alternative<RunEnded>(event);
+}
+
+}  // namespace
+
+Outcome decide(State state, const Event& event, const Policy& policy, double) {
+  Core core{state, policy, {}, {}};
+  if (!state.registered && !std::holds_alternative<RunRegisteredEvent>(event)) {
+    core.say("The run is not registered.");
+  } else if (state.attempt.number == 0 && needs_attempt(event)) {
+    core.say("No attempt has started.");
+  } else if (state.ended && !heard_after_end(event)) {
+    core.say("The run has ended.");
+  } else {
+    std::visit([&](const auto& known) { take(core, known); }, event);
+    protect(core);
+  }
+  std::vector<Effect> effects = std::move(core.effects);
+  std::string reason = std::move(core.reason);
+  return {std::move(state), std::move(effects), std::move(reason)};
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,144 @@
+#include "controller/decide/detector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace gnomon::decide {
+namespace {
+
+// `damaged` against `reference`, both in nats per token.
+Measurement compare(const std::optional<double>& damaged, const std::optional<double>& reference,
+                    const char* damaged_name, const char* reference_name) {
+  Measurement result;
+  if (!damaged || !reference) {
+    result.unusable = fmt::format("the held-out loss of {} was not measured",
+                                  damaged ? reference_name : damaged_name);
+    return result;
+  }
+  if (!std::isfinite(*reference) || *reference <= 0) {
+    result.unusable = fmt::format("the held-out loss of {} is {}", reference_name, *reference);
+    return result;
+  }
+  result.reference = *reference;
+  if (std::isfinite(*damaged)) {
+    result.gap = *damaged - *reference;
+    result.d_percent = 100.0 * *result.gap / *reference;
+  } else {
+    result.d_percent = std::numeric_limits<double>::infinity();
+  }
+  return result;
+}
+
+}  // namespace
+
+Measurement measure_shadow(const ReplayFinished& replay) {
+  Measurement result = compare(replay.run_end_loss_bf16, replay.replay_end_loss_bf16,
+                               "the run's end", "the BF16 replay's end");
+  if (replay.start_loss_bf16 && replay.start_loss_plan && std::isfinite(*replay.start_loss_bf16) &&
+      std::isfinite(*replay.start_loss_plan)) {
+    result.offset = *replay.start_loss_plan - *replay.start_loss_bf16;
+  }
+  return result;
+}
+
+Measurement measure_probe(const ReplayFinished& replay) {
+  return compare(replay.replay_end_loss_bf16, replay.run_end_loss_bf16, "the FP8 replay's end",
+                 "the run's end");
+}
+
+double DetectorState::deviation() const {
+  if (quiet_windows < 2) return 0;
+  return std::sqrt(sum_squares / static_cast<double>(quiet_windows - 1));
+}
+
+bool gap_alarm(const DetectorState&, const Measurement& measured, const Policy::Detector& policy) {
+  return *measured.d_percent > policy.tolerance_percent;
+}
+
+void learn_quiet(DetectorState& state, const Measurement& measured) {
+  state.quiet_windows += 1;
+  const double delta = *measured.d_percent - state.mean_d;
+  state.mean_d += delta / static_cast<double>(state.quiet_windows);
+  state.sum_squares += delta * (*measured.d_percent - state.mean_d);
+}
+
+namespace {
+
+struct Threshold {
+  double mean = 0;
+  double deviation = 0;
+  std::optional<double> loss;
+  std::string rule;
+};
+
+Threshold spike_threshold(const SpikeState& state, const Policy::Detector& policy) {
+  Threshold result;
+  const double count = static_cast<double>(state.recent.size());
+  if (static_cast<int64_t>(state.recent.size()) >= kSpikeHistoryMin) {
+    double sum = 0;
+    for (double loss : state.recent) sum += loss;
+    result.mean = sum / count;
+    double squares = 0;
+    for (double loss : state.recent) squares += (loss - result.mean) * (loss - result.mean);
+    result.deviation = std::sqrt(squares / (count - 1));
+    result.loss = result.mean + std::max(policy.spike_sigma * result.deviation,
+                                         kSpikeRiseMin * std::abs(result.mean));
+    result.rule = fmt::format("{} standard deviations and 5% above the mean of the {} steps before",
+                              policy.spike_sigma, state.recent.size());
+  }
+  if (state.first_count >= kFirstLosses) {
+    const double by_ratio = policy.spike_ratio * state.first_max;
+    if (!result.loss || by_ratio < *result.loss) {
+      result.loss = by_ratio;
+      result.rule = fmt::format("{} times the largest of the first {} losses", policy.spike_ratio,
+                                kFirstLosses);
+    }
+  }
+  return result;
+}
+
+void remember(SpikeState& state, double loss, const Threshold& threshold, int64_t history) {
+  if (state.first_count < kFirstLosses) {
+    state.first_max = state.first_count == 0 ? loss : std::max(state.first_max, loss);
+    state.first_count += 1;
+  }
+  state.recent.push_back(threshold.loss ? std::min(loss, *threshold.loss) : loss);
+  const int64_t excess = static_cast<int64_t>(state.recent.size()) - history;
+  if (excess > 0) state.recent.erase(state.recent.begin(), state.recent.begin() + excess);
+}
+
+}  // namespace
+
+std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,
+                                         const Policy::Detector& policy) {
+  const Threshold threshold = spike_threshold(state, policy);
+  SpikeFinding finding;
+  finding.step = step.step;
+  finding.loss = step.loss;
+  finding.grad_norm = step.grad_norm;
+  finding.mean = threshold.mean;
+  finding.deviation = threshold.deviation;
+  finding.threshold = threshold.loss;
+  finding.rule = threshold.rule;
+  if (!std::isfinite(step.loss) || !std::isfinite(step.grad_norm)) {
+    const bool known = state.non_finite_reported;
+    state.non_finite_reported = true;
+    if (std::isfinite(step.loss)) remember(state, step.loss, threshold, policy.spike_history);
+    if (known) return std::nullopt;
+    finding.kind = "non_finite";
+    return finding;
+  }
+  state.non_finite_reported = false;
+  remember(state, step.loss, threshold, policy.spike_history);
+  if (!threshold.loss || step.loss <= *threshold.loss) return std::nullopt;
+  const bool silent = step.step <= state.silent_until;
+  state.silent_until = step.step + kSpikeCoolDownSteps;
+  if (silent) return std::nullopt;
+  finding.kind = "spike";
+  return finding;
+}
+
+}  // namespace gnomon::decide

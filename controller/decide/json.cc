@@ -1,0 +1,203 @@
+#include "protocol/json.h"
+
+#include <boost/describe.hpp>
+#include <boost/json.hpp>
+#include <boost/mp11.hpp>
+#include <boost/pfr.hpp>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "base/errors.h"
+#include "controller/decide/decide.h"
+#include "protocol/json_text.h"
+
+namespace gnomon::decide {
+
+BOOST_DESCRIBE_STRUCT(RunRegisteredEvent, (),
+                      (name, base_plan, sites, layers, checkpoint_every, total_steps))
+BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version))
+BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm))
+BOOST_DESCRIBE_STRUCT(CheckpointCompleted, (), (attempt, step, uri, plan_version))
+BOOST_DESCRIBE_STRUCT(ReplayFinished, (),
+                      (replay, window, arm, purpose, fingerprint_equal, compared_steps,
+                       first_mismatch_step, steps, losses, run_losses, start_loss_bf16,
+                       start_loss_plan, run_end_loss_bf16, replay_end_loss_bf16))
+BOOST_DESCRIBE_STRUCT(ReplayFailed, (), (replay, window, arm, reason))
+BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reason))
+BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
+BOOST_DESCRIBE_STRUCT(Tick, (), ())
+
+BOOST_DESCRIBE_STRUCT(KnownCheckpoint, (), (attempt, step, uri, plan_version))
+BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
+BOOST_DESCRIBE_STRUCT(RunFacts, (), (name, base_plan, sites, layers, checkpoint_every, total_steps))
+BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause))
+BOOST_DESCRIBE_STRUCT(Measurement, (), (gap, offset, d_percent, reference, unusable))
+BOOST_DESCRIBE_STRUCT(WindowState, (),
+                      (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
+                       probe_pending, deferred, measured))
+BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, prefix))
+BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
+BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
+                      (kind, step, loss, grad_norm, mean, deviation, threshold, rule))
+BOOST_DESCRIBE_STRUCT(Suspicion, (), (finding, start, attempt, plan_version))
+BOOST_DESCRIBE_STRUCT(Reproduction, (), (reproduces, bitwise, first_mismatch_step, sentence))
+BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))
+BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
+                      (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
+                       failures))
+BOOST_DESCRIBE_STRUCT(Case, (),
+                      (window, trigger, stage, measured, finding, same, same_failed, bf16,
+                       bf16_failed, search))
+BOOST_DESCRIBE_STRUCT(PendingDirective, (),
+                      (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite))
+BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version))
+BOOST_DESCRIBE_STRUCT(Containment, (), (rung, sites, plan_version, recovered, quiet, probe_passes))
+BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
+BOOST_DESCRIBE_STRUCT(DetectorState, (), (quiet_windows, mean_d, sum_squares))
+BOOST_DESCRIBE_STRUCT(SpikeState, (),
+                      (recent, first_count, first_max, silent_until, non_finite_reported))
+BOOST_DESCRIBE_STRUCT(State, (),
+                      (registered, ended, rounding_said, run, attempt, newest_step, plan_version,
+                       next_window, next_replay, next_directive, next_decision, next_plan_version,
+                       plans, checkpoints, next_start, windows, replays, quiet_ends, last_verified,
+                       protected_uris, detector, spikes, generic_spike_steps, suspicion,
+                       investigation, directive, recovery, containment, fault_reported, actions,
+                       rollbacks, wait_windows, quiet_since_return))
+
+namespace {
+
+namespace json = boost::json;
+namespace mp11 = boost::mp11;
+
+template <class T>
+using Members = boost::describe::describe_members<T, boost::describe::mod_public>;
+
+template <class T>
+inline constexpr bool kIsVector = false;
+template <class T>
+inline constexpr bool kIsVector<std::vector<T>> = true;
+template <class T>
+inline constexpr bool kIsOptional = false;
+template <class T>
+inline constexpr bool kIsOptional<std::optional<T>> = true;
+
+json::value to_value(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+
+template <class T>
+json::value to_value(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value;
+  } else if constexpr (std::is_integral_v<T>) {
+    return static_cast<int64_t>(value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return json::string(value);
+  } else if constexpr (kIsVector<T>) {
+    json::array array;
+    for (const auto& item : value) array.push_back(to_value(item));
+    return array;
+  } else if constexpr (kIsOptional<T>) {
+    return value ? to_value(*value) : json::value(nullptr);
+  } else {
+    static_assert(mp11::mp_size<Members<T>>::value == boost::pfr::tuple_size_v<T>,
+                  "a member is missing in BOOST_DESCRIBE_STRUCT");
+    json::object object;
+    mp11::mp_for_each<Members<T>>(
+        [&](auto member) { object[member.name] = to_value(value.*member.pointer); });
+    return object;
+  }
+}
+
+[[noreturn]] void refuse(const std::string& path, const json::value& found, const char* accepted) {
+  throw JsonError(path, json::serialize(found), accepted);
+}
+
+void from_value(const json::value& value, const std::string& path, double& out) {
+  if (value.is_number()) {
+    out = value.to_number<double>();
+  } else if (value.is_string() && value.get_string() == "NaN") {
+    out = std::numeric_limits<double>::quiet_NaN();
+  } else if (value.is_string() && value.get_string() == "Infinity") {
+    out = std::numeric_limits<double>::infinity();
+  } else if (value.is_string() && value.get_string() == "-Infinity") {
+    out = -std::numeric_limits<double>::infinity();
+  } else {
+    refuse(path, value, "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+  }
+}
+
+template <class T>
+void from_value(const json::value& value, const std::string& path, T& out) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_bool()) refuse(path, value, "true or false");
+    out = value.get_bool();
+  } else if constexpr (std::is_integral_v<T>) {
+    if (!value.is_int64()) refuse(path, value, "a whole number");
+    out = static_cast<T>(value.get_int64());
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (!value.is_string()) refuse(path, value, "a string");
+    out.assign(value.get_string().data(), value.get_string().size());
+  } else if constexpr (kIsVector<T>) {
+    if (!value.is_array()) refuse(path, value, "an array");
+    out.clear();
+    for (size_t i = 0; i < value.get_array().size(); ++i) {
+      // In place: GCC 12 takes a moved-from local with optionals for uninitialized.
+      out.emplace_back();
+      from_value(value.get_array()[i], path + "[" + std::to_string(i) + "]", out.back());
+    }
+  } else if constexpr (kIsOptional<T>) {
+    out.reset();
+    if (!value.is_null()) from_value(value, path, out.emplace());
+  } else {
+    if (!value.is_object()) refuse(path, value, "an object");
+    const json::object& object = value.get_object();
+    if (object.size() != mp11::mp_size<Members<T>>::value)
+      refuse(path, value, "exactly the known members");
+    mp11::mp_for_each<Members<T>>([&](auto member) {
+      const std::string name = path.empty() ? member.name : path + "." + member.name;
+      const json::value* found = object.if_contains(member.name);
+      if (found == nullptr) refuse(name, nullptr, "a value for this member");
+      from_value(*found, name, out.*member.pointer);
+    });
+  }
+}
+
+constexpr const char* kEventNames[] = {"run_registered",       "attempt_started", "step_reported",
+                                       "checkpoint_completed", "replay_finished", "replay_failed",
+                                       "directive_changed",    "run_ended",       "tick"};
+static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
+
+}  // namespace
+
+std::string event_type(const Event& event) { return kEventNames[event.index()]; }
+
+std::string event_to_json(const Event& event) {
+  return std::visit([](const auto& known) { return json::serialize(to_value(known)); }, event);
+}
+
+Event event_from_json(const std::string& type, const std::string& text) {
+  const json::value value = parse_json_exactly(text);
+  std::optional<Event> event;
+  mp11::mp_for_each<mp11::mp_iota_c<std::variant_size_v<Event>>>([&](auto index) {
+    if (type != kEventNames[index]) return;
+    std::variant_alternative_t<index, Event> known;
+    from_value(value, "", known);
+    event = std::move(known);
+  });
+  if (!event) throw JsonError("type", type, "the name of an event, like \"step_reported\"");
+  return *std::move(event);
+}
+
+std::string state_to_json(const State& state) { return json::serialize(to_value(state)); }
+
+State state_from_json(const std::string& text) {
+  State state;
+  from_value(parse_json_exactly(text), "", state);
+  return state;
+}
+
+}  // namespace gnomon::decide

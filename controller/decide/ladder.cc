@@ -1,0 +1,281 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+// What is to be done about a verdict.
+struct Action {
+  std::string rung;                       // rollback (same plan), pin, bf16, hold
+  std::optional<KnownCheckpoint> target;  // absent: from here
+  std::vector<std::string> sites;
+  bool non_finite = false;
+  std::string why;  // when a limit had its say
+};
+
+bool has_rung(const Core& core, const std::string& rung) {
+  const auto& rungs = core.policy.ladder.rungs;
+  return std::find(rungs.begin(), rungs.end(), rung) != rungs.end();
+}
+
+// The first rung above the one the run stands on; "hold" above the last.
+std::string next_rung(const Core& core, bool pin_possible) {
+  const auto& rungs = core.policy.ladder.rungs;
+  size_t next = 0;
+  if (core.s.containment) {
+    const auto stands = std::find(rungs.begin(), rungs.end(), core.s.containment->rung);
+    if (stands != rungs.end()) next = static_cast<size_t>(stands - rungs.begin()) + 1;
+  }
+  if (next < rungs.size() && rungs[next] == "pin" && !pin_possible) next += 1;
+  return next < rungs.size() ? rungs[next] : "hold";
+}
+
+int64_t rollbacks_to(const State& s, int64_t step) {
+  for (const RollbackCount& known : s.rollbacks) {
+    if (known.step == step) return known.count;
+  }
+  return 0;
+}
+
+void count_rollback(State& s, int64_t step) {
+  for (RollbackCount& known : s.rollbacks) {
+    if (known.step != step) continue;
+    known.count += 1;
+    return;
+  }
+  if (s.rollbacks.size() >= kRollbackCountsMax) s.rollbacks.erase(s.rollbacks.begin());
+  s.rollbacks.push_back({step, 1});
+}
+
+// The newest checkpoint that the fault cannot have reached.
+KnownCheckpoint rollback_target(const State& s, const std::string& verdict,
+                                const WindowState& window) {
+  const Case& investigation = *s.investigation;
+  int64_t newest = investigation.finding ? investigation.finding->step - 1 : window.start.step;
+  if (verdict == "transient_fault" && investigation.same &&
+      investigation.same->first_mismatch_step) {
+    newest = *investigation.same->first_mismatch_step - 1;
+  }
+  if (s.last_verified && s.last_verified->step <= newest) return *s.last_verified;
+  return window.start;
+}
+
+// A rollback that has been tried too often is not tried again.
+void limit_rollbacks(const Core& core, const WindowState& window, Action& action) {
+  if (!action.target || action.rung == "hold") return;
+  const int64_t done = rollbacks_to(core.s, action.target->step);
+  if (done < core.policy.limits.rollbacks_to_same_step_max) return;
+  action.why =
+      fmt::format("step {} has been gone back to {} time(s) already", action.target->step, done);
+  const bool bf16_left = has_rung(core, "bf16") && !plan_of(core.s, window.plan_version).bf16;
+  action.rung = bf16_left && !action.non_finite ? "bf16" : "hold";
+  action.target.reset();
+}
+
+Action choose(const Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
+  const State& s = core.s;
+  const Case& investigation = *s.investigation;
+  const WindowState& window = *find_window(core.s, investigation.window);
+  Action action;
+  action.non_finite =
+      investigation.trigger == "non_finite" ||
+      (investigation.measured.d_percent && !std::isfinite(*investigation.measured.d_percent));
+  if (s.actions >= core.policy.limits.actions_max) {
+    action.rung = "hold";
+    action.why =
+        fmt::format("the limit of {} automatic actions is reached", core.policy.limits.actions_max);
+    return action;
+  }
+  action.rung = verdict == "transient_fault" ? "rollback" : next_rung(core, !sites.empty());
+  if (action.rung == "bf16" && plan_of(s, window.plan_version).bf16) action.rung = "hold";
+  if (action.rung == "rollback" || core.policy.ladder.from == "last_verified" ||
+      action.non_finite) {
+    action.target = rollback_target(s, verdict, window);
+  }
+  limit_rollbacks(core, window, action);
+  if (action.rung == "hold") action.target.reset();
+  if (action.rung == "pin") action.sites = sites;
+  return action;
+}
+
+std::string action_words(const Core& core, const Action& action) {
+  const std::string from =
+      action.target ? fmt::format("from step {} again ({} steps lost)", action.target->step,
+                                  std::max<int64_t>(0, core.s.newest_step - action.target->step))
+                    : std::string("from here on");
+  std::string words;
+  if (action.rung == "rollback") words = fmt::format("the same plan {}", from);
+  if (action.rung == "pin")
+    words = fmt::format("{} in BF16, {}", fmt::join(action.sites, ", "), from);
+  if (action.rung == "bf16") words = fmt::format("the whole run in BF16, {}", from);
+  if (action.rung == "hold") words = "training is paused: a person must look";
+  if (!action.why.empty()) words += fmt::format(" ({})", action.why);
+  return words;
+}
+
+// The containment that the action leads to.
+void contain(Core& core, const Action& action, int64_t plan_version) {
+  State& s = core.s;
+  if (!s.containment) {
+    const bool relapse = s.quiet_since_return >= 0 && s.quiet_since_return < kRelapseWindows;
+    if (!relapse) s.wait_windows = core.policy.returning.quiet_windows;
+  }
+  s.quiet_since_return = -1;
+  Containment containment;
+  containment.rung = action.rung;
+  containment.sites = action.sites;
+  containment.plan_version = plan_version;
+  s.containment = std::move(containment);
+}
+
+void carry_out(Core& core, const Action& action, const KnownPlan& plan, const std::string& why) {
+  State& s = core.s;
+  PendingDirective pending;
+  pending.non_finite = action.non_finite;
+  pending.plan_version = plan.version;
+  s.actions += 1;
+  if (action.rung == "hold") {
+    contain(core, action, s.plan_version);
+    s.recovery.reset();
+    pending.kind = "pause";
+    pending.purpose = "hold";
+    pending.plan_version = 0;
+    issue(core, pending, "", why);
+    return;
+  }
+  if (action.rung != "rollback") {
+    contain(core, action, plan.version);
+    remember_plan(s, plan.version, plan.toml);
+  }
+  s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version};
+  pending.purpose = action.rung == "rollback" ? "transient" : "contain";
+  pending.kind = action.target ? "rollback" : "set_plan";
+  if (action.target) {
+    pending.to_step = action.target->step;
+    pending.checkpoint_uri = action.target->uri;
+    count_rollback(s, action.target->step);
+  }
+  issue(core, pending, plan.toml, why);
+}
+
+KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
+  const KnownPlan& before = plan_of(core.s, window_plan);
+  if (action.rung != "pin" && action.rung != "bf16") return before;
+  KnownPlan plan;
+  plan.version = core.s.next_plan_version;
+  if (core.enforcing()) core.s.next_plan_version += 1;
+  plan.toml = action.rung == "pin" ? rescue_plan(before.toml, action.sites, plan.version)
+                                   : bf16_plan(plan.version);
+  return plan;
+}
+
+// A directive that the trainer refused: the next best thing that can still be done.
+void fall_back(Core& core, const PendingDirective& refused) {
+  State& s = core.s;
+  if (refused.purpose == "return") return refuse_return(core);
+  if (refused.purpose == "hold") return;
+  Action action;
+  action.non_finite = refused.non_finite;
+  s.recovery.reset();
+  if (refused.purpose == "transient" && !refused.non_finite) return;
+  PendingDirective pending;
+  if (refused.kind == "rollback" && !refused.non_finite) {
+    pending.kind = "set_plan";
+    pending.purpose = "contain";
+    pending.plan_version = refused.plan_version;
+    s.recovery =
+        Recovery{s.containment ? s.containment->rung : "bf16", false, 0, refused.plan_version};
+    issue(core, pending, plan_of(s, refused.plan_version).toml,
+          "The rollback was refused; the plan is taken from here on.");
+    return;
+  }
+  action.rung = "hold";
+  contain(core, action, s.plan_version);
+  pending.kind = "pause";
+  pending.purpose = "hold";
+  issue(core, pending, "",
+        "The directive was refused and nothing else is left: a person must look.");
+}
+
+}  // namespace
+
+bool next_rung_pins(const Core& core) { return next_rung(core, true) == "pin"; }
+
+int64_t issue(Core& core, PendingDirective pending, const std::string& plan,
+              const std::string& why) {
+  State& s = core.s;
+  pending.number = s.next_directive++;
+  core.effects.emplace_back(IssueDirective{pending.number, pending.kind, plan, pending.plan_version,
+                                           pending.to_step, pending.checkpoint_uri, why});
+  s.directive = std::move(pending);
+  return s.directive->number;
+}
+
+void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
+  State& s = core.s;
+  const Action action = choose(core, verdict, sites);
+  const int64_t window_id = s.investigation->window;
+  const KnownPlan plan = make_plan(core, action, find_window(s, window_id)->plan_version);
+  const std::string words = action_words(core, action);
+  const std::string sentence =
+      core.enforcing() ? fmt::format("Action: {}.", words)
+                       : fmt::format("Nothing is done in mode {}; enforced it would be: {}.",
+                                     mode_name(core.policy.mode), words);
+  json::object evidence{
+      {"rung", action.rung},
+      {"to_step", action.target ? json::value(action.target->step) : json::value(nullptr)},
+      {"plan_version", plan.version},
+      {"actions_before", s.actions},
+      {"rollbacks_to_step_before",
+       action.target ? json::value(rollbacks_to(s, action.target->step)) : json::value(nullptr)}};
+  RecordDecision& decision = core.record("action", sentence, std::move(evidence));
+  decision.verdict = verdict;
+  decision.action = action.rung;
+  decision.enforced = core.enforcing();
+  decision.window = window_id;
+  decision.sites = sites;
+  if (!core.enforcing()) {
+    s.fault_reported = true;
+    return end_case(core, "alarm");
+  }
+  s.suspicion.reset();
+  carry_out(core, action, plan, sentence);
+  end_case(core, "alarm");
+}
+
+void directive_changed(Core& core, const DirectiveChanged& event) {
+  State& s = core.s;
+  if (!s.directive || s.directive->number != event.number) {
+    return core.say(fmt::format("Directive {} is not waited for.", event.number));
+  }
+  if (event.state != "applied" && event.state != "rejected") return;
+  const PendingDirective answered = *s.directive;
+  s.directive.reset();
+  if (event.state == "rejected") {
+    core.record("instrument",
+                fmt::format("The trainer refused directive {} ({}): {}.", event.number,
+                            answered.kind, event.reason),
+                {{"directive", event.number}, {"kind", answered.kind}, {"reason", event.reason}});
+    fall_back(core, answered);
+  } else if (answered.kind == "set_plan") {
+    s.plan_version = answered.plan_version;
+    s.suspicion.reset();
+    if (answered.purpose == "return") finish_return(core);
+    std::vector<int64_t> moot;
+    for (const WindowState& window : s.windows) {
+      if (window.deferred && window.plan_version != answered.plan_version)
+        moot.push_back(window.id);
+    }
+    for (int64_t id : moot) close_window(core, id, "alarm");
+  }
+  judge_deferred(core);
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,59 @@
+#include "controller/decide/plans.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "protocol/precision_plan.h"
+
+namespace gnomon::decide {
+
+const KnownPlan& base_plan(const State& state) {
+  GNOMON_ASSERT(!state.plans.empty());
+  return state.plans.front();
+}
+
+const KnownPlan& plan_of(const State& state, int64_t version) {
+  for (const KnownPlan& plan : state.plans) {
+    if (plan.version == version) return plan;
+  }
+  return base_plan(state);
+}
+
+std::vector<std::string> fp8_sites(const RunFacts& run, const std::string& toml) {
+  std::vector<std::string> sites;
+  try {
+    const PrecisionPlan plan = PrecisionPlan::parse(toml);
+    for (const std::string& site : run.sites) {
+      if (plan.resolve(site, static_cast<int>(run.layers)).any_fp8()) sites.push_back(site);
+    }
+  } catch (const ConfigError&) {
+    sites.clear();
+  }
+  return sites;
+}
+
+std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,
+                        int64_t version) {
+  PrecisionPlan plan = PrecisionPlan::parse(toml).with_bf16_sites(sites);
+  plan.version = version;
+  return plan.to_toml();
+}
+
+std::string bf16_plan(int64_t version) {
+  PrecisionPlan plan = PrecisionPlan::bf16();
+  plan.version = version;
+  return plan.to_toml();
+}
+
+void remember_plan(State& state, int64_t version, const std::string& toml) {
+  KnownPlan plan{version, toml, fp8_sites(state.run, toml).empty()};
+  for (KnownPlan& known : state.plans) {
+    if (known.version != version) continue;
+    known = std::move(plan);
+    return;
+  }
+  if (state.plans.size() >= kPlansMax) state.plans.erase(state.plans.begin() + 1);
+  state.plans.push_back(std::move(plan));
+}
+
+}  // namespace gnomon::decide

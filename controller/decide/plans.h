@@ -1,0 +1,29 @@
+// The plans a run has had, and new ones made from them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "controller/decide/state.h"
+
+namespace gnomon::decide {
+
+inline constexpr size_t kPlansMax = 64;
+
+// The plan of a version; the base plan when the version is not known (somebody else set it).
+const KnownPlan& plan_of(const State& state, int64_t version);
+const KnownPlan& base_plan(const State& state);
+
+// Sites, in model order, of which at least one GEMM runs in FP8. Empty when the TOML is not a plan.
+std::vector<std::string> fp8_sites(const RunFacts& run, const std::string& toml);
+
+// `toml` with `sites` in BF16 as well, and the given version. `toml` must be a plan.
+std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,
+                        int64_t version);
+// Every site in BF16.
+std::string bf16_plan(int64_t version);
+
+// Remembers a plan, forgetting the oldest but the base beyond kPlansMax.
+void remember_plan(State& state, int64_t version, const std::string& toml);
+
+}  // namespace gnomon::decide

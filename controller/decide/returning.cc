@@ -1,0 +1,179 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+void wait_longer(Core& core) {
+  const Policy::Return& policy = core.policy.returning;
+  const double longer =
+      std::ceil(static_cast<double>(std::max<int64_t>(1, core.s.wait_windows)) * policy.backoff);
+  core.s.wait_windows =
+      static_cast<int64_t>(std::min(longer, static_cast<double>(policy.quiet_windows_max)));
+}
+
+std::string rung_name(const Containment& containment) {
+  return containment.rung == "pin" ? fmt::format("{} site(s) in BF16", containment.sites.size())
+                                   : std::string("the whole run in BF16");
+}
+
+// The rung is held by `containment` unless the action was a rollback under the same plan.
+void say_recovered(Core& core, int64_t window_id, int64_t start_step, int64_t end_step,
+                   const Measurement& measured) {
+  State& s = core.s;
+  json::object evidence{
+      {"rung", s.recovery->rung}, {"start_step", start_step}, {"end_step", end_step}};
+  std::string proof = "every step in BF16";
+  if (measured.d_percent) {
+    evidence["d_percent"] = number(*measured.d_percent);
+    evidence["tolerance_percent"] = core.policy.detector.tolerance_percent;
+    proof = fmt::format("D = {}, tolerance {}", percent(*measured.d_percent),
+                        percent(core.policy.detector.tolerance_percent));
+  }
+  RecordDecision& decision =
+      core.record("recovered",
+                  fmt::format("Recovered: steps {}–{} after the action are quiet ({}).", start_step,
+                              end_step, proof),
+                  std::move(evidence));
+  decision.window = window_id;
+  if (s.containment) decision.sites = s.containment->sites;
+  s.recovery.reset();
+}
+
+void go_back(Core& core) {
+  State& s = core.s;
+  const KnownPlan base = base_plan(s);
+  const std::string sentence = fmt::format(
+      "FP8 comes back: {} consecutive probe window(s) under the run's own plan stayed within {} of "
+      "{}.",
+      s.containment->probe_passes, percent(core.policy.detector.tolerance_percent),
+      rung_name(*s.containment));
+  RecordDecision& decision =
+      core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
+                  {{"probe_passes", s.containment->probe_passes},
+                   {"plan_version", base.version},
+                   {"rung", s.containment->rung}});
+  decision.action = "return";
+  decision.enforced = core.enforcing();
+  decision.sites = s.containment->sites;
+  if (!core.enforcing()) {
+    s.containment->probe_passes = 0;
+    s.containment->quiet = 0;
+    return;
+  }
+  PendingDirective pending;
+  pending.kind = "set_plan";
+  pending.purpose = "return";
+  pending.plan_version = base.version;
+  issue(core, pending, base.toml, sentence);
+}
+
+// The probe is answered; a probe window ends with it, a shadow window when its shadow is judged
+// too.
+void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
+  WindowState& window = *find_window(core.s, id);
+  window.probe_pending = false;
+  if (window.kind == "probe") {
+    close_window(core, id, outcome);
+  } else if (!window.shadow_pending && !window.deferred &&
+             !(core.s.investigation && core.s.investigation->window == id)) {
+    close_window(core, id, "quiet");
+  }
+}
+
+}  // namespace
+
+void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_version,
+                int64_t start_step, int64_t end_step, const Measurement& measured) {
+  State& s = core.s;
+  const bool contained = s.containment && s.containment->plan_version == plan_version;
+  if (s.recovery && s.recovery->plan_version == plan_version &&
+      (!s.recovery->by_rollback || (s.recovery->attempt > 0 && attempt >= s.recovery->attempt))) {
+    say_recovered(core, window_id, start_step, end_step, measured);
+    if (contained) s.containment->recovered = true;
+  }
+  if (contained && s.containment->recovered) s.containment->quiet += 1;
+  if (!s.containment && s.quiet_since_return >= 0) s.quiet_since_return += 1;
+}
+
+bool probe_due(const Core& core) {
+  const State& s = core.s;
+  if (!core.policy.returning.enabled || s.ended || s.investigation || s.directive) return false;
+  if (!s.containment || !s.containment->recovered || core.held()) return false;
+  const int64_t under_way =
+      std::count_if(s.windows.begin(), s.windows.end(),
+                    [](const WindowState& window) { return window.probe_pending; });
+  return s.containment->quiet >= s.wait_windows &&
+         under_way + s.containment->probe_passes < core.policy.returning.probe_passes;
+}
+
+void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
+  State& s = core.s;
+  WindowState& window = *find_window(s, window_id);
+  const std::string name = window_name(window);
+  const Measurement measured = measure_probe(replay);
+  if (!s.containment || s.containment->plan_version != window.plan_version || core.held()) {
+    core.say(fmt::format("{}: the probe's answer comes too late.", name));
+    return finish_probe_window(core, window_id, "skipped");
+  }
+  if (!measured.unusable.empty()) {
+    return probe_failed(core, window_id, measured.unusable);
+  }
+  const bool passes = *measured.d_percent <= core.policy.detector.tolerance_percent;
+  RecordDecision& decision = core.record(
+      "probe",
+      fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} from {}; "
+                  "tolerance {}: {}.",
+                  name, percent(*measured.d_percent), rung_name(*s.containment),
+                  percent(core.policy.detector.tolerance_percent), passes ? "passed" : "failed"),
+      {{"window", window_id},
+       {"d_percent", number(*measured.d_percent)},
+       {"gap", measured.gap ? number(*measured.gap) : json::value(nullptr)},
+       {"run_loss", number(*measured.reference)},
+       {"tolerance_percent", core.policy.detector.tolerance_percent},
+       {"passed", passes}});
+  decision.window = window_id;
+  if (window.kind == "probe") window.measured = measured;
+  finish_probe_window(core, window_id, passes ? "quiet" : "alarm");
+  if (passes) {
+    s.containment->probe_passes += 1;
+    if (s.containment->probe_passes >= core.policy.returning.probe_passes && !s.investigation &&
+        !s.directive && !s.ended) {
+      go_back(core);
+    }
+    return;
+  }
+  wait_longer(core);
+  s.containment->probe_passes = 0;
+  s.containment->quiet = 0;
+}
+
+void probe_failed(Core& core, int64_t window_id, const std::string& why) {
+  core.say(fmt::format("{}: the probe could not be judged: {}.",
+                       window_name(*find_window(core.s, window_id)), why));
+  finish_probe_window(core, window_id, "failed");
+}
+
+void finish_return(Core& core) {
+  State& s = core.s;
+  s.containment.reset();
+  s.recovery.reset();
+  s.quiet_since_return = 0;
+  wait_longer(core);
+  core.say("The run is back in its own plan.");
+}
+
+void refuse_return(Core& core) {
+  if (!core.s.containment) return;
+  core.s.containment->probe_passes = 0;
+  core.s.containment->quiet = 0;
+}
+
+}  // namespace gnomon::decide

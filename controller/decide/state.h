@@ -1,0 +1,178 @@
+// Everything the decision core remembers about one run between two events. Plain data, bounded, and
+// written as JSON beside the events, so that a controller that was killed goes on where it stood.
+// Only decide() changes it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/decide/attribution_search.h"
+#include "controller/decide/detector.h"
+#include "controller/decide/triage.h"
+
+namespace gnomon::decide {
+
+// A complete checkpoint on the current attempt's lineage.
+struct KnownCheckpoint {
+  int64_t attempt = 1;
+  int64_t step = 0;
+  std::string uri;
+  int64_t plan_version = 0;
+};
+
+// A plan that the run has had or has been told to take.
+struct KnownPlan {
+  int64_t version = 0;
+  std::string toml;
+  bool bf16 = false;  // no GEMM of any site in FP8: a BF16 shadow would tell nothing
+};
+
+struct RunFacts {
+  std::string name;
+  std::string base_plan;
+  std::vector<std::string> sites;
+  int64_t layers = 0;
+  int64_t checkpoint_every = 0;
+  int64_t total_steps = 0;
+};
+
+struct AttemptFacts {
+  int64_t number = 0;  // 0 before the first AttemptStarted
+  int64_t base_step = 0;
+  int64_t plan_version = 0;  // at its start
+  std::string cause;
+};
+
+// A window that waits for replays.
+struct WindowState {
+  int64_t id = 0;
+  std::string kind;  // shadow, incident, probe
+  KnownCheckpoint start;
+  int64_t steps = 0;
+  std::string end_uri;
+  int64_t attempt = 1;
+  int64_t plan_version = 0;
+  bool shadow_pending = false;
+  bool probe_pending = false;
+  bool deferred =
+      false;  // over the limit, but another case is open: judged again when that one ends
+  std::optional<Measurement> measured;
+  int64_t end_step() const { return start.step + steps; }
+};
+
+// A replay that was ordered and not answered.
+struct PendingReplay {
+  int64_t id = 0;
+  int64_t window = 0;
+  std::string role;    // shadow, same, bf16, rescue, probe
+  int64_t prefix = 0;  // rescue: the search's probe
+};
+
+// A window's end that was quiet and becomes "verified" once nothing before it is in doubt.
+struct QuietEnd {
+  int64_t start_step = 0;
+  KnownCheckpoint end;
+};
+
+// A spike or non-finite step that is to be looked into.
+struct Suspicion {
+  SpikeFinding finding;
+  KnownCheckpoint start;
+  int64_t attempt = 1;
+  int64_t plan_version = 0;
+};
+
+// The one investigation that may be open at a time.
+struct Case {
+  int64_t window = 0;
+  std::string trigger;                  // gap, spike, non_finite
+  std::string stage;                    // triage, attribution
+  Measurement measured;                 // trigger gap
+  std::optional<SpikeFinding> finding;  // triggers spike, non_finite
+  std::optional<Reproduction> same;
+  bool same_failed = false;
+  std::optional<SpikeComparison> bf16;
+  bool bf16_failed = false;
+  AttributionSearch search;
+};
+
+struct PendingDirective {
+  int64_t number = 0;
+  std::string kind;     // set_plan, rollback, pause
+  std::string purpose;  // contain, transient, return, hold
+  int64_t plan_version = 0;
+  int64_t to_step = 0;
+  std::string checkpoint_uri;
+  bool non_finite = false;  // the run's weights are not finite: going on from here is no way out
+};
+
+// An action was carried out; the first quiet window after it shows that it worked.
+struct Recovery {
+  std::string rung;  // rollback, pin, bf16
+  bool by_rollback = false;
+  int64_t attempt = 0;  // by_rollback: the attempt it started; 0 until that is known
+  int64_t plan_version = 0;
+};
+
+// The run is in another plan than it wants to be in.
+struct Containment {
+  std::string rung;  // pin, bf16, hold
+  std::vector<std::string> sites;
+  int64_t plan_version = 0;
+  bool recovered = false;
+  int64_t quiet = 0;         // quiet windows since it recovered or since the last failed probe
+  int64_t probe_passes = 0;  // consecutive
+};
+
+struct RollbackCount {
+  int64_t step = 0;
+  int64_t count = 0;
+};
+
+struct State {
+  bool registered = false;
+  bool ended = false;
+  bool rounding_said = false;
+  RunFacts run;
+  AttemptFacts attempt;
+  int64_t newest_step = 0;
+  int64_t plan_version = 0;  // the newest that the trainer has shown to be in force
+
+  int64_t next_window = 1;
+  int64_t next_replay = 1;
+  int64_t next_directive = 1;
+  int64_t next_decision = 1;
+  int64_t next_plan_version = 2;
+
+  std::vector<KnownPlan> plans;
+  std::vector<KnownCheckpoint> checkpoints;  // ascending steps
+  int64_t next_start = 0;                    // where the next window begins
+  std::vector<WindowState> windows;          // ascending ids
+  std::vector<PendingReplay> replays;        // ascending ids
+  std::vector<QuietEnd> quiet_ends;
+  std::optional<KnownCheckpoint> last_verified;
+  std::vector<std::string> protected_uris;
+
+  DetectorState detector;
+  SpikeState spikes;
+  std::vector<int64_t> generic_spike_steps;
+  std::optional<Suspicion> suspicion;  // came while another case was open
+  std::optional<Case> investigation;
+
+  std::optional<PendingDirective> directive;
+  std::optional<Recovery> recovery;
+  std::optional<Containment> containment;
+  bool fault_reported =
+      false;  // observe and advise: said once, silent until a window is quiet again
+  int64_t actions = 0;
+  std::vector<RollbackCount> rollbacks;
+  int64_t wait_windows = 0;         // quiet windows before the next probe
+  int64_t quiet_since_return = -1;  // -1: FP8 never came back yet
+};
+
+// watching, triage, attribution, containing, holding, returning or ended.
+std::string phase_name(const State& state);
+
+}  // namespace gnomon::decide

@@ -1,0 +1,440 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+struct Cadence {
+  int64_t unit = 1;  // the run's checkpoint interval
+  int64_t steps = 1;
+  int64_t every = 1;
+};
+
+Cadence cadence(const Core& core) {
+  Cadence result;
+  result.unit = std::max<int64_t>(1, core.s.run.checkpoint_every);
+  result.steps = round_up(core.policy.window.steps, result.unit);
+  result.every = std::max(result.steps, round_up(core.policy.window.every, result.unit));
+  return result;
+}
+
+void say_rounding(Core& core, const Cadence& used) {
+  const Policy::Window& asked = core.policy.window;
+  if (core.s.rounding_said || (used.steps == asked.steps && used.every == asked.every)) return;
+  core.s.rounding_said = true;
+  core.record(
+      "accept",
+      fmt::format(
+          "Windows of {} steps every {} steps were asked for; the run has a checkpoint every {} "
+          "steps, so windows are {} steps every {} steps.",
+          asked.steps, asked.every, used.unit, used.steps, used.every),
+      {{"steps", used.steps}, {"every", used.every}, {"checkpoint_every", used.unit}});
+}
+
+const KnownCheckpoint* checkpoint_at(const State& state, int64_t step) {
+  for (const KnownCheckpoint& known : state.checkpoints) {
+    if (known.step == step) return &known;
+  }
+  return nullptr;
+}
+
+const KnownCheckpoint* first_after(const State& state, int64_t step) {
+  for (const KnownCheckpoint& known : state.checkpoints) {
+    if (known.step > step) return &known;
+  }
+  return nullptr;
+}
+
+int64_t count_waiting(const State& state) {
+  return std::count_if(state.windows.begin(), state.windows.end(),
+                       [](const WindowState& window) { return window.kind != "incident"; });
+}
+
+void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
+  State& s = core.s;
+  if (s.last_verified && s.last_verified->step >= checkpoint.step) return;
+  s.last_verified = checkpoint;
+  core.effects.emplace_back(MarkVerified{checkpoint.attempt, checkpoint.step, checkpoint.uri});
+}
+
+void order_probe(Core& core, WindowState& window) {
+  window.probe_pending = true;
+  order(core, window, "plan", "probe", base_plan(core.s).toml, true, kPriorityProbe);
+}
+
+// A window of a run that is in BF16 needs no shadow: it is its own reference.
+void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
+                      int64_t plan) {
+  State& s = core.s;
+  s.quiet_ends.push_back({start.step, end});
+  settle_verified(core);
+  const bool probe = probe_due(core);
+  note_quiet(core, 0, s.attempt.number, plan, start.step, end.step, {});
+  if (probe && count_waiting(s) < core.policy.window.open_max) {
+    order_probe(core, add_window(core, "probe", start, end.step, end.uri, plan));
+  }
+}
+
+void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
+                 int64_t plan) {
+  State& s = core.s;
+  if (plan_of(s, plan).bf16) return pass_bf16_window(core, start, end, plan);
+  const bool full = count_waiting(s) >= core.policy.window.open_max;
+  WindowState& window = add_window(core, "shadow", start, end.step, end.uri, plan);
+  if (full) {
+    core.say(
+        fmt::format("Window {} (steps {}–{}) is skipped: {} windows already wait for verifiers.",
+                    window.id, window.start.step, window.end_step(), core.policy.window.open_max));
+    close_window(core, window.id, "skipped");
+    return;
+  }
+  window.shadow_pending = true;
+  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  if (probe_due(core)) order_probe(core, window);
+}
+
+void open_due_windows(Core& core) {
+  State& s = core.s;
+  const Cadence used = cadence(core);
+  for (;;) {
+    const KnownCheckpoint* start = checkpoint_at(s, s.next_start);
+    if (start == nullptr) {
+      const KnownCheckpoint* next = first_after(s, s.next_start);
+      if (next == nullptr) return;
+      s.next_start = next->step;
+      continue;
+    }
+    const KnownCheckpoint* end = checkpoint_at(s, s.next_start + used.steps);
+    const bool missed = end == nullptr && first_after(s, s.next_start + used.steps) != nullptr;
+    if (end == nullptr && !missed) return;
+    const int64_t plan = plan_after(s, *start);
+    if (missed || plan != end->plan_version) {
+      s.next_start = first_after(s, start->step)->step;
+      continue;
+    }
+    s.next_start += used.every;
+    open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan);
+  }
+}
+
+json::object gap_evidence(const Core& core, const WindowState& window) {
+  const Measurement& m = *window.measured;
+  const DetectorState& learned = core.s.detector;
+  return {{"window", window.id},
+          {"start_step", window.start.step},
+          {"end_step", window.end_step()},
+          {"gap", m.gap ? number(*m.gap) : json::value(nullptr)},
+          {"offset", m.offset ? number(*m.offset) : json::value(nullptr)},
+          {"d_percent", number(*m.d_percent)},
+          {"bf16_loss", number(*m.reference)},
+          {"tolerance_percent", core.policy.detector.tolerance_percent},
+          {"quiet_windows", learned.quiet_windows},
+          {"quiet_mean_percent", number(learned.mean_d)},
+          {"quiet_deviation_percent", number(learned.deviation())}};
+}
+
+// True when a spike that BF16 shares lies in the window: what follows it diverges by chance.
+std::optional<int64_t> generic_spike_in(const State& s, const WindowState& window) {
+  for (int64_t step : s.generic_spike_steps) {
+    if (step > window.start.step && step <= window.end_step()) return step;
+  }
+  return std::nullopt;
+}
+
+void alarm_without_case(Core& core, const WindowState& window) {
+  const std::string why =
+      core.s.ended ? "the run has ended" : "the fault has already been reported";
+  core.say(fmt::format("{}: D = {}, over the tolerance; {}.", window_name(window),
+                       percent(*window.measured->d_percent), why));
+  close_window(core, window.id, "alarm");
+}
+
+void judge_alarm(Core& core, WindowState& window) {
+  State& s = core.s;
+  const Measurement& m = *window.measured;
+  if (const auto spike = generic_spike_in(s, window)) {
+    RecordDecision& decision =
+        core.record("verdict",
+                    fmt::format("{} is not counted (D = {}): step {} in it spiked in BF16 too, and "
+                                "what follows a spike differs "
+                                "by chance.",
+                                window_name(window), percent(*m.d_percent), *spike),
+                    gap_evidence(core, window));
+    decision.verdict = "generic_spike";
+    decision.window = window.id;
+    close_window(core, window.id, "skipped");
+    return;
+  }
+  if (s.investigation || s.directive) {
+    window.deferred = true;
+    core.say(fmt::format("{} is over the tolerance (D = {}) and waits for the open case.",
+                         window_name(window), percent(*m.d_percent)));
+    return;
+  }
+  if (s.ended || s.fault_reported || core.held()) return alarm_without_case(core, window);
+  const std::string what =
+      m.gap ? fmt::format("the FP8 run's held-out loss is {} above the BF16 replay's",
+                          percent(*m.d_percent))
+            : std::string("the FP8 run's held-out loss is not finite, the BF16 replay's is");
+  RecordDecision& decision =
+      core.record("alarm",
+                  fmt::format("{}: {}; tolerance {}.", window_name(window), what,
+                              percent(core.policy.detector.tolerance_percent)),
+                  gap_evidence(core, window));
+  decision.window = window.id;
+  open_gap_case(core, window);
+}
+
+void judge(Core& core, WindowState& window) {
+  State& s = core.s;
+  if (gap_alarm(s.detector, *window.measured, core.policy.detector))
+    return judge_alarm(core, window);
+  learn_quiet(s.detector, *window.measured);
+  s.fault_reported = false;
+  const WindowState quiet = window;
+  const KnownCheckpoint end{quiet.attempt, quiet.end_step(), quiet.end_uri, quiet.plan_version};
+  if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
+  s.quiet_ends.push_back({quiet.start.step, end});
+  core.say(fmt::format("{} is quiet (D = {}).", window_name(quiet),
+                       percent(*quiet.measured->d_percent)));
+  if (!quiet.probe_pending) close_window(core, quiet.id, "quiet");
+  settle_verified(core);
+  note_quiet(core, quiet.id, quiet.attempt, quiet.plan_version, quiet.start.step, quiet.end_step(),
+             *quiet.measured);
+}
+
+// Steps after `base` are gone: with them the checkpoints, windows and suspicions that rest on them.
+void forget_after(Core& core, int64_t base) {
+  State& s = core.s;
+  std::erase_if(s.checkpoints, [&](const KnownCheckpoint& known) { return known.step > base; });
+  std::erase_if(s.quiet_ends, [&](const QuietEnd& quiet) { return quiet.end.step > base; });
+  std::erase_if(s.generic_spike_steps, [&](int64_t step) { return step > base; });
+  std::vector<int64_t> moot;
+  for (const WindowState& window : s.windows) {
+    const bool in_case = s.investigation && s.investigation->window == window.id;
+    if (window.end_step() > base && !in_case) moot.push_back(window.id);
+  }
+  for (int64_t id : moot)
+    close_window(core, id, find_window(s, id)->deferred ? "alarm" : "skipped");
+  if (s.last_verified && s.last_verified->step > base) {
+    // Everything before a verified checkpoint was verified as well.
+    const KnownCheckpoint* known = checkpoint_at(s, base);
+    s.last_verified = known != nullptr ? std::optional<KnownCheckpoint>(*known) : std::nullopt;
+  }
+}
+
+}  // namespace
+
+std::string window_name(const WindowState& window) {
+  return fmt::format("Window {} (steps {}–{})", window.id, window.start.step, window.end_step());
+}
+
+int64_t plan_after(const State& state, const KnownCheckpoint& start) {
+  return start.step == state.attempt.base_step ? state.attempt.plan_version : start.plan_version;
+}
+
+WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoint& start,
+                        int64_t end_step, const std::string& end_uri, int64_t plan_version) {
+  State& s = core.s;
+  WindowState window;
+  window.id = s.next_window++;
+  window.kind = kind;
+  window.start = start;
+  window.steps = end_step - start.step;
+  window.end_uri = end_uri;
+  window.attempt = s.attempt.number;
+  window.plan_version = plan_version;
+  core.effects.emplace_back(OpenWindow{window.id, kind, window.attempt, start.step, window.steps,
+                                       start.uri, end_uri, plan_version});
+  s.windows.push_back(std::move(window));
+  return s.windows.back();
+}
+
+WindowState* find_window(State& state, int64_t id) {
+  for (WindowState& window : state.windows) {
+    if (window.id == id) return &window;
+  }
+  return nullptr;
+}
+
+int64_t order(Core& core, const WindowState& window, const std::string& arm,
+              const std::string& role, const std::string& plan, bool endpoints, int priority,
+              int64_t prefix) {
+  State& s = core.s;
+  const int64_t id = s.next_replay++;
+  const std::string purpose = role == "same" || role == "bf16" ? "triage"
+                              : role == "rescue"               ? "attribution"
+                                                               : role;
+  s.replays.push_back({id, window.id, role, prefix});
+  core.effects.emplace_back(OrderReplay{id, window.id, arm, plan, purpose, endpoints, priority});
+  return id;
+}
+
+void close_window(Core& core, int64_t id, const std::string& outcome) {
+  const WindowState* window = find_window(core.s, id);
+  if (window == nullptr) return;
+  CloseWindow close;
+  close.window = id;
+  close.outcome = outcome;
+  if (window->measured) {
+    close.gap = window->measured->gap;
+    close.offset = window->measured->offset;
+    close.d_percent = window->measured->d_percent;
+  }
+  close.tolerance_percent = core.policy.detector.tolerance_percent;
+  core.effects.emplace_back(std::move(close));
+  std::erase_if(core.s.replays, [&](const PendingReplay& replay) { return replay.window == id; });
+  std::erase_if(core.s.windows, [&](const WindowState& other) { return other.id == id; });
+}
+
+void start_attempt(Core& core, const AttemptStarted& event) {
+  State& s = core.s;
+  if (event.attempt <= s.attempt.number) {
+    return core.say(fmt::format("Attempt {} is not new.", event.attempt));
+  }
+  const bool first = s.attempt.number == 0;
+  s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause};
+  s.newest_step = event.base_step;
+  s.plan_version = event.plan_version;
+  s.spikes.silent_until = 0;
+  s.spikes.non_finite_reported = false;
+  if (first) {
+    s.plans.front().version = event.plan_version;
+    s.next_plan_version = std::max(s.next_plan_version, event.plan_version + 1);
+  }
+  if (s.suspicion && s.suspicion->finding.step > event.base_step) s.suspicion.reset();
+  forget_after(core, event.base_step);
+  if (s.investigation && event.cause == "rollback") {
+    const WindowState* window = find_window(s, s.investigation->window);
+    if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
+  }
+  s.next_start = checkpoint_at(s, event.base_step) != nullptr
+                     ? event.base_step
+                     : round_up(event.base_step, cadence(core).unit);
+  if (event.cause != "rollback") return;
+  if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
+    s.recovery->attempt = event.attempt;
+  if (s.directive && s.directive->kind == "rollback" && s.directive->to_step == event.base_step) {
+    s.directive.reset();
+  }
+}
+
+void take_checkpoint(Core& core, const CheckpointCompleted& event) {
+  State& s = core.s;
+  if (event.attempt != s.attempt.number || event.step < s.attempt.base_step) {
+    return core.say(
+        fmt::format("A checkpoint of attempt {} at step {} does not belong to attempt {}.",
+                    event.attempt, event.step, s.attempt.number));
+  }
+  if (checkpoint_at(s, event.step) != nullptr) {
+    return core.say(fmt::format("The checkpoint at step {} is known.", event.step));
+  }
+  say_rounding(core, cadence(core));
+  const KnownCheckpoint checkpoint{event.attempt, event.step, event.uri, event.plan_version};
+  const auto place =
+      std::find_if(s.checkpoints.begin(), s.checkpoints.end(),
+                   [&](const KnownCheckpoint& known) { return known.step > event.step; });
+  s.checkpoints.insert(place, checkpoint);
+  // A run's beginning cannot have been damaged by it.
+  if (s.attempt.cause == "start" && event.step == s.attempt.base_step)
+    mark_verified(core, checkpoint);
+  open_due_windows(core);
+}
+
+void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
+  WindowState& window = *find_window(core.s, window_id);
+  window.shadow_pending = false;
+  Measurement measured = measure_shadow(replay);
+  if (!measured.unusable.empty()) {
+    RecordDecision& decision =
+        core.record("instrument",
+                    fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable),
+                    {{"window", window.id}, {"why", measured.unusable}});
+    decision.window = window_id;
+    close_window(core, window_id, "failed");
+    settle_verified(core);
+    return;
+  }
+  window.measured = std::move(measured);
+  judge(core, window);
+}
+
+void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
+  core.say(fmt::format("{} could not be verified: {}.",
+                       window_name(*find_window(core.s, window_id)), why));
+  close_window(core, window_id, "failed");
+  settle_verified(core);
+}
+
+void judge_deferred(Core& core) {
+  State& s = core.s;
+  while (!s.investigation && !s.directive) {
+    const auto found = std::find_if(s.windows.begin(), s.windows.end(),
+                                    [](const WindowState& window) { return window.deferred; });
+    if (found == s.windows.end()) return;
+    found->deferred = false;
+    judge_alarm(core, *found);
+  }
+}
+
+void settle_verified(Core& core) {
+  State& s = core.s;
+  int64_t doubtful = INT64_MAX;  // the first step from which the run is in doubt
+  for (const WindowState& window : s.windows) {
+    const bool in_case = s.investigation && s.investigation->window == window.id;
+    if (window.shadow_pending || window.deferred || in_case)
+      doubtful = std::min(doubtful, window.start.step);
+  }
+  if (s.suspicion) doubtful = std::min(doubtful, s.suspicion->start.step);
+  std::sort(s.quiet_ends.begin(), s.quiet_ends.end(),
+            [](const QuietEnd& a, const QuietEnd& b) { return a.end.step < b.end.step; });
+  size_t settled = 0;
+  while (settled < s.quiet_ends.size() && s.quiet_ends[settled].end.step <= doubtful) {
+    mark_verified(core, s.quiet_ends[settled].end);
+    settled += 1;
+  }
+  s.quiet_ends.erase(s.quiet_ends.begin(), s.quiet_ends.begin() + static_cast<int64_t>(settled));
+}
+
+void protect(Core& core) {
+  State& s = core.s;
+  const auto needed_later = [&](size_t i) {
+    return s.checkpoints[i].step >= s.next_start || i + kCheckpointsNewest >= s.checkpoints.size();
+  };
+  std::vector<KnownCheckpoint> kept;
+  for (size_t i = 0; i < s.checkpoints.size(); ++i) {
+    if (needed_later(i)) kept.push_back(s.checkpoints[i]);
+  }
+  if (kept.size() > kCheckpointsMax) {
+    kept.erase(kept.begin(), kept.end() - static_cast<int64_t>(kCheckpointsMax));
+  }
+  s.checkpoints = std::move(kept);
+  std::vector<std::string> uris;
+  const auto add = [&](const std::string& uri) {
+    if (!uri.empty()) uris.push_back(uri);
+  };
+  for (const KnownCheckpoint& known : s.checkpoints) add(known.uri);
+  if (s.last_verified) add(s.last_verified->uri);
+  for (const QuietEnd& quiet : s.quiet_ends) add(quiet.end.uri);
+  for (const WindowState& window : s.windows) {
+    add(window.start.uri);
+    add(window.end_uri);
+  }
+  if (s.suspicion) add(s.suspicion->start.uri);
+  if (s.directive) add(s.directive->checkpoint_uri);
+  std::sort(uris.begin(), uris.end());
+  uris.erase(std::unique(uris.begin(), uris.end()), uris.end());
+  if (uris == s.protected_uris) return;
+  s.protected_uris = uris;
+  core.effects.emplace_back(ProtectCheckpoints{std::move(uris)});
+}
+
+}  // namespace gnomon::decide
