@@ -1,0 +1,96 @@
+// What each directive does, at a step boundary. A directive is applied once: its number is on disk
+// before the controller hears that it took effect.
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "protocol/json.h"
+#include "trainer/loop.h"
+
+namespace gnomon {
+
+void TrainingLoop::apply(const Directive& directive) {
+  if (directive.number <= state_.last_directive) return;
+  const int64_t step = engine_.step();
+  if (directive.kind == "set_plan") {
+    apply_set_plan(directive);
+  } else if (directive.kind == "rollback") {
+    apply_rollback(directive);
+  } else if (directive.kind == "checkpoint_now") {
+    take_checkpoint();
+    acknowledge(directive, "applied", step, "");
+  } else if (directive.kind == "pause" || directive.kind == "resume") {
+    state_.paused = directive.kind == "pause";
+    acknowledge(directive, "applied", step, "");
+  } else if (directive.kind == "stop") {
+    stop_ = true;
+    acknowledge(directive, "applied", step, "");
+  } else {
+    acknowledge(directive, "rejected", step,
+                fmt::format("kind \"{}\" is unknown; accepted: set_plan, rollback, checkpoint_now, "
+                            "pause, resume, stop",
+                            directive.kind));
+  }
+}
+
+// Throws ConfigError.
+PrecisionPlan TrainingLoop::plan_of(const Directive& directive) const {
+  PrecisionPlan plan =
+      PrecisionPlan::parse(directive.plan, fmt::format("directive {}", directive.number));
+  plan.version = directive.plan_version;
+  plan.check_sites(config_.engine.model.sites(), config_.engine.model.layers,
+                   fmt::format("directive {}", directive.number));
+  return plan;
+}
+
+void TrainingLoop::apply_set_plan(const Directive& directive) {
+  const int64_t step = engine_.step();
+  try {
+    engine_.set_plan(plan_of(directive));
+  } catch (const ConfigError& error) {
+    return acknowledge(directive, "rejected", step, error.what());
+  }
+  plan_before_loss_.reset();
+  state_.plan = engine_.plan().to_toml();
+  log_.info("plan {} from step {} on: {}", engine_.plan().version, step + 1, directive.reason);
+  acknowledge(directive, "applied", step, "");
+}
+
+void TrainingLoop::apply_rollback(const Directive& directive) {
+  const int64_t step = engine_.step();
+  const std::string before = weights_hash_;
+  std::optional<CheckpointInfo> base;
+  try {
+    std::optional<PrecisionPlan> plan;
+    if (!directive.plan.empty()) plan = plan_of(directive);
+    base = verify_checkpoint(directive.checkpoint_uri);
+    if (base->step != directive.to_step) {
+      throw Error(fmt::format("{} is of step {}, not {}", directive.checkpoint_uri, base->step,
+                              directive.to_step));
+    }
+    engine_.load(base->path);
+    if (plan) engine_.set_plan(*plan);
+  } catch (const Error& error) {
+    // A load that failed half-way leaves a state that is neither: end, and restart from the newest
+    // checkpoint.
+    if (engine_.step() != step || hex64(engine_.weights_hash()) != before) throw;
+    log_.error("rollback to step {} rejected: {}", directive.to_step, error.what());
+    return acknowledge(directive, "rejected", step, error.what());
+  }
+  plan_before_loss_.reset();
+  weights_hash_ = hex64(engine_.weights_hash());
+  log_.warn("rolled back from step {} to step {}, plan {}: {}", step, base->step,
+            engine_.plan().version, directive.reason);
+  state_.plan = engine_.plan().to_toml();
+  acknowledge(directive, "applied", step, "");
+  begin_attempt("rollback", base->step, base->attempt, base->path.string());
+}
+
+void TrainingLoop::acknowledge(const Directive& directive, const std::string& state, int64_t step,
+                               const std::string& reason) {
+  state_.last_directive = directive.number;
+  state_.last_ack = {state, state_.attempt(), step, reason, wall_clock_seconds()};
+  state_.save(state_file_);
+  report(fmt::format("directives/{}/ack", directive.number), to_json(state_.last_ack));
+}
+
+}  // namespace gnomon

@@ -1,0 +1,274 @@
+// How attempts begin (start, restart) and the checkpoints they rest on.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/hash.h"
+#include "protocol/json.h"
+#include "trainer/loop.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+
+RunRegistration registration_of(const TrainerConfig& config, const Engine& engine,
+                                const fs::path& checkpoints) {
+  RunRegistration run;
+  run.name = config.name;
+  run.job_id = config.job_id;
+  run.fingerprint = engine.fingerprint();
+  run.base_plan = config.plan.to_toml();
+  run.sites = config.engine.model.sites();
+  run.layers = config.engine.model.layers;
+  run.parameters = config.engine.model.parameters();
+  run.total_steps = config.steps;
+  run.tokens_per_step = config.engine.batch.tokens_per_step();
+  run.checkpoint_every = config.checkpoint_every;
+  run.seed = config.engine.seed;
+  run.checkpoint_root = checkpoints.string();
+  for (const Fault& fault : config.engine.faults) {
+    run.faults.push_back({fault_kind_name(fault.kind), fault.site, fault.start_step, fault.end_step,
+                          fault.describe()});
+  }
+  return run;
+}
+
+FileDescriptor take_lock(const fs::path& path) {
+  FileDescriptor lock = FileDescriptor::open(path, O_RDWR | O_CREAT);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) throw SystemError("lock", path.string(), errno);
+    throw Error(fmt::format(
+        "another gnomon-trainer is running in {}; expected a directory of its own for each run",
+        path.parent_path().string()));
+  }
+  return lock;
+}
+
+}  // namespace
+
+void TrainingLoop::take_directory(ResumeMode mode) {
+  state_file_ = config_.dir / "run_state.toml";
+  const bool exists = fs::exists(state_file_);
+  if (mode == ResumeMode::kMustResume && !exists) {
+    throw ConfigError("", 0, "--resume", config_.dir.string(),
+                      "a directory in which a run was begun");
+  }
+  if (mode == ResumeMode::kMustStart && exists) {
+    throw ConfigError("", 0, "--new", config_.dir.string(),
+                      "a directory without a run (or leave --new out to go on)");
+  }
+  std::error_code error;
+  fs::create_directories(config_.dir, error);
+  if (error) throw SystemError("create", config_.dir.string(), error.value());
+  lock_ = take_lock(config_.dir / "lock");
+  store_.emplace(config_.dir / "checkpoints");
+  if (auto state = RunState::load(state_file_)) state_ = std::move(*state);
+  for (const Fault& fault : config_.engine.faults)
+    log_.warn("fault switched on: {}", fault.describe());
+  if (state_.attempts.empty()) {
+    start_fresh();
+  } else {
+    resume(mode);
+  }
+}
+
+void TrainingLoop::start_services() {
+  if (!config_.controller.empty()) {
+    spool_.emplace(config_.dir / "spool", config_.spool_bytes_max);
+    for (const std::string& note : spool_->opening_notes()) log_.warn("{}", note);
+    ReporterOptions reporter;
+    reporter.url = config_.controller;
+    reporter.registration = registration_of(config_, engine_, store_->root());
+    reporter_ = std::make_unique<Reporter>(std::move(reporter), *spool_, contact_, log_);
+    DirectiveOptions directives;
+    directives.url = config_.controller;
+    directives.last_applied = state_.last_directive;
+    inbox_ = std::make_unique<DirectiveInbox>(std::move(directives), *reporter_, *spool_, contact_,
+                                              log_);
+  }
+  CheckpointerCallbacks callbacks;
+  callbacks.written = [this](const CheckpointReport& report) { checkpoint_written(report); };
+  callbacks.needed = [this](const CheckpointInfo& info) { return is_needed(info); };
+  checkpointer_ = std::make_unique<Checkpointer>(*store_, engine_.checkpoint(), config_.keep_last,
+                                                 std::move(callbacks), log_);
+  print_arenas();
+}
+
+void TrainingLoop::start_fresh() {
+  engine_.initialize();
+  weights_hash_ = hex64(engine_.weights_hash());
+  start_services();
+  log_.info("run {}/{}: {} parameters, {} steps of {} tokens, in {}", config_.name, config_.job_id,
+            config_.engine.model.parameters(), config_.steps,
+            config_.engine.batch.tokens_per_step(), config_.dir.string());
+  begin_attempt("start", 0, 0, "");
+  take_checkpoint();
+}
+
+// Whether the run has ended, so that there is nothing to train. Throws ConfigError when it cannot
+// be prolonged.
+bool TrainingLoop::is_over(ResumeMode mode) const {
+  if (state_.finished.empty()) return false;
+  if (state_.finished == "stopped" && mode == ResumeMode::kMustResume) return false;
+  if (state_.finished == "stopped") {
+    log_.info("this run was stopped by a directive at step {}; start with --resume to go on",
+              engine_.step());
+    return true;
+  }
+  if (engine_.step() >= config_.steps) {
+    log_.info("this run is completed at step {}", engine_.step());
+    return true;
+  }
+  if (config_.controller.empty()) return false;
+  throw ConfigError(config_.file, config_.lines.at("run.job_id"), "run.job_id", config_.job_id,
+                    fmt::format("another job_id and directory: this run was completed at step {}",
+                                engine_.step()));
+}
+
+void TrainingLoop::resume(ResumeMode mode) {
+  std::vector<std::string> skipped;
+  const std::optional<CheckpointInfo> base = find_resume_point(state_, *store_, skipped);
+  for (const std::string& reason : skipped)
+    log_.error("a checkpoint is damaged and passed over: {}", reason);
+  if (base) {
+    refuse_other_configuration(read_engine_config(base->path), base->path);
+    load_checkpoint(*base);
+  } else {
+    log_.warn("no intact checkpoint in {}: starting from step 0", store_->root().string());
+    engine_.initialize();
+  }
+  weights_hash_ = hex64(engine_.weights_hash());
+  over_ = is_over(mode);
+  start_services();
+  report_again(base);
+  if (over_) return;
+  state_.finished.clear();
+  log_.info("run {}/{}: attempt {} goes on from step {} of {}, in {}", config_.name, config_.job_id,
+            state_.attempt() + 1, engine_.step(), config_.steps, config_.dir.string());
+  if (base) {
+    begin_attempt("restart", base->step, base->attempt, base->path.string());
+  } else {
+    begin_attempt("restart", 0, 0, "");
+    take_checkpoint();
+  }
+}
+
+// The state of `base`, under the plan that was in force last: a checkpoint may be older than the
+// last directive.
+void TrainingLoop::load_checkpoint(const CheckpointInfo& base) {
+  engine_.load(base.path);
+  checkpoint_plan_version_ = engine_.plan().version;
+  if (state_.plan.empty() || state_.plan == engine_.plan().to_toml()) return;
+  engine_.set_plan(PrecisionPlan::parse(state_.plan, state_file_.string()));
+}
+
+// A replay takes the configuration from the checkpoint, so a run that went on with another one
+// could not be verified.
+void TrainingLoop::refuse_other_configuration(const EngineConfig& before,
+                                              const fs::path& checkpoint) {
+  const EngineConfig& now = config_.engine;
+  const auto refuse = [&](const std::string& key, const std::string& value,
+                          const std::string& accepted) {
+    const auto line = config_.lines.find(key);
+    throw ConfigError(config_.file, line == config_.lines.end() ? 0 : line->second, key, value,
+                      fmt::format("{}, as in {} (or another run.dir for a new run)", accepted,
+                                  checkpoint.string()));
+  };
+  if (now.model != before.model) refuse("model", "another shape", "the model's shape");
+  if (now.seed != before.seed)
+    refuse("run.seed", std::to_string(now.seed), std::to_string(before.seed));
+  if (now.batch != before.batch) refuse("batch", "another batch", "the batch's shape");
+  if (now.optimizer != before.optimizer)
+    refuse("optimizer", "another optimizer", "the optimizer's settings");
+  if (now.heldout_sequences != before.heldout_sequences) {
+    refuse("eval.sequences", std::to_string(now.heldout_sequences),
+           std::to_string(before.heldout_sequences));
+  }
+  if (now.data != before.data)
+    log_.warn("the data was at {}, now at {}: it must be the same data", before.data, now.data);
+  if (now.threads != before.threads) {
+    log_.warn("{} threads, before {}: replays across this point will not reproduce bits",
+              now.threads, before.threads);
+  }
+}
+
+// What a crash may have kept from the spool: the end of the last directive, the last attempt, and
+// the checkpoint that the next one rests on. The controller knows repeats when it sees them.
+void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
+  if (state_.last_directive > 0) {
+    report(fmt::format("directives/{}/ack", state_.last_directive), to_json(state_.last_ack));
+  }
+  report("attempts", to_json(state_.attempts.back().start));
+  if (!base) return;
+  CheckpointReport checkpoint;
+  checkpoint.attempt = base->attempt;
+  checkpoint.step = base->step;
+  checkpoint.uri = base->path.string();
+  checkpoint.plan_version = checkpoint_plan_version_;
+  checkpoint.bytes = base->bytes;
+  checkpoint.manifest_hash = base->manifest_hash;
+  checkpoint.weights_hash = weights_hash_;
+  checkpoint.time = wall_clock_seconds();
+  report("checkpoints", to_json(checkpoint));
+}
+
+void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+                                 const std::string& base_checkpoint) {
+  AttemptRecord record;
+  record.start = {state_.attempt() + 1, base_step, cause, engine_.plan().version,
+                  wall_clock_seconds()};
+  record.base_attempt = base_attempt;
+  record.base_checkpoint = base_checkpoint;
+  {
+    std::lock_guard lock(base_mutex_);
+    base_checkpoint_ = base_checkpoint;
+  }
+  state_.attempts.push_back(record);
+  state_.plan = engine_.plan().to_toml();
+  state_.save(state_file_);
+  report("attempts", to_json(record.start));
+}
+
+void TrainingLoop::take_checkpoint() {
+  const std::pair<int64_t, int64_t> id{state_.attempt(), engine_.step()};
+  if (last_checkpoint_ == id || (base_step() == id.second && !base_checkpoint_.empty())) return;
+  last_checkpoint_ = id;
+  CheckpointReport report;
+  report.attempt = id.first;
+  report.step = id.second;
+  report.plan_version = engine_.plan().version;
+  report.weights_hash = weights_hash_;
+  checkpointer_->begin(engine_.checkpoint(), report);
+}
+
+// On the checkpointer's thread.
+void TrainingLoop::checkpoint_written(const CheckpointReport& checkpoint) {
+  try {
+    report("checkpoints", to_json(checkpoint));
+  } catch (const Error& error) {
+    log_.warn("the checkpoint of step {} is on disk but not reported: {}", checkpoint.step,
+              error.what());
+  }
+}
+
+// Beyond the newest keep_last. On the checkpointer's thread.
+bool TrainingLoop::is_needed(const CheckpointInfo& info) {
+  const std::string uri = info.path.string();
+  {
+    std::lock_guard lock(base_mutex_);
+    if (uri == base_checkpoint_) return true;
+  }
+  if (!reporter_) return false;
+  const auto wanted = reporter_->protected_checkpoints();
+  if (!wanted || std::find(wanted->begin(), wanted->end(), uri) != wanted->end()) return true;
+  const std::vector<std::string> unsent = spool_->pending("checkpoints");
+  return std::any_of(unsent.begin(), unsent.end(), [&uri](const std::string& body) {
+    return from_json<CheckpointReport>(body).uri == uri;
+  });
+}
+
+}  // namespace gnomon

@@ -1,0 +1,78 @@
+// Writes checkpoints in the background. At a step boundary the state is copied into an arena that
+// was taken at start; a thread writes the copy, reports the checkpoint and deletes old ones that
+// nobody needs.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "storage/checkpoint_store.h"
+
+namespace gnomon {
+
+struct CheckpointerCallbacks {
+  // The checkpoint is complete on disk. Called on the writing thread before retention.
+  std::function<void(const CheckpointReport&)> written;
+  // Whether a checkpoint beyond the newest keep_last must stay.
+  std::function<bool(const CheckpointInfo&)> needed;
+};
+
+class Checkpointer {
+ public:
+  // `like` gives the arena's size. The references must outlive the checkpointer.
+  Checkpointer(CheckpointStore& store, const CheckpointContent& like, int keep_last,
+               CheckpointerCallbacks callbacks, spdlog::logger& log);
+  // Waits for the write in progress.
+  ~Checkpointer();
+
+  int64_t arena_bytes() const { return static_cast<int64_t>(arena_.size()); }
+
+  // Copies `content` and starts to write it under (attempt, step). If the write before is still
+  // going on, waits for it first. `report` carries attempt, step, plan_version and weights_hash;
+  // the rest is filled in.
+  void begin(const CheckpointContent& content, const CheckpointReport& report);
+
+  // Waits until nothing is being written. Throws the error of the last write if it failed, and
+  // forgets it.
+  void drain();
+
+  int64_t waits() const { return waits_; }  // how often begin() had to wait
+  double wait_seconds() const { return wait_seconds_; }
+  int64_t failures() const;
+
+ private:
+  void run();
+  void write();
+  void copy(const CheckpointContent& content);
+  void copy_tensors(const std::vector<TensorView>& from, std::vector<TensorView>& to, size_t& used);
+
+  CheckpointStore& store_;
+  const int keep_last_;
+  CheckpointerCallbacks callbacks_;
+  spdlog::logger& log_;
+  std::vector<char> arena_;
+  CheckpointContent snapshot_;
+  CheckpointReport report_;
+  int64_t waits_ = 0;
+  double wait_seconds_ = 0;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool writing_ = false;
+  bool stopping_ = false;
+  int64_t failures_ = 0;
+  std::exception_ptr error_;
+  std::thread thread_;
+};
+
+}  // namespace gnomon

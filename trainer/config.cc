@@ -1,0 +1,323 @@
+#include "trainer/config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+
+#include "base/files.h"
+#include "protocol/client.h"
+#include "protocol/toml_reader.h"
+#include "storage/token_shards.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kStepsMax = int64_t{1} << 40;
+constexpr int kThreadsMax = 1024;
+constexpr double kLongest = 1e9;
+
+// Reads one file section by section.
+class ConfigReader {
+ public:
+  ConfigReader(const std::string& file, const TrainerOverrides& overrides)
+      : overrides_(overrides), root_(TomlTable::parse(read_file(file), file)) {
+    config_.file = file;
+  }
+
+  TrainerConfig read() {
+    read_run();
+    read_optimizer();
+    read_batch();
+    read_data();
+    read_model();
+    read_precision();
+    read_checkpoint();
+    read_controller();
+    for (TomlTable& table : root_.tables("fault")) read_fault(table);
+    root_.refuse_unknown_keys();
+    check_together();
+    return std::move(config_);
+  }
+
+ private:
+  fs::path beside_file(const std::string& path) const {
+    return fs::absolute(fs::path(config_.file).parent_path() / path).lexically_normal();
+  }
+
+  TomlTable section(const std::string& name, std::initializer_list<const char*> keys) {
+    TomlTable table = root_.table(name);
+    config_.lines[name] = table.line();
+    for (const char* key : keys) config_.lines[name + "." + key] = table.line_of(key);
+    return table;
+  }
+
+  int whole(TomlTable& table, const char* key, int fallback, int min, int max) {
+    return static_cast<int>(table.integer(key, fallback, min, max));
+  }
+
+  void read_run();
+  void read_model();
+  void read_data();
+  void read_batch();
+  void read_optimizer();
+  void read_precision();
+  void read_checkpoint();
+  void read_controller();
+  void read_fault(TomlTable& table);
+  void check_together();
+  std::string identifier(TomlTable& table, const char* key, const std::string& fallback);
+
+  const TrainerOverrides& overrides_;
+  TrainerConfig config_;
+  TomlTable root_;
+};
+
+// Names end up in URLs, paths and metric labels.
+std::string ConfigReader::identifier(TomlTable& table, const char* key,
+                                     const std::string& fallback) {
+  constexpr size_t kLengthMax = 100;
+  std::string value = table.text(key, fallback);
+  const bool plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
+  });
+  if (value.empty() || value.size() > kLengthMax || !plain || value[0] == '.') {
+    table.refuse(key,
+                 fmt::format("1 to {} letters, digits, '_', '-' and '.', not beginning with '.'",
+                             kLengthMax));
+  }
+  return value;
+}
+
+void ConfigReader::read_run() {
+  TomlTable run = section("run", {"name", "job_id", "dir", "seed", "steps", "threads"});
+  config_.name = identifier(run, "name", "run");
+  config_.job_id = identifier(run, "job_id", "1");
+  const std::string dir = run.text("dir", fmt::format("runs/{}-{}", config_.name, config_.job_id));
+  if (dir.empty()) run.refuse("dir", "a directory's path");
+  config_.dir =
+      overrides_.dir ? fs::absolute(*overrides_.dir).lexically_normal() : beside_file(dir);
+  config_.engine.seed = run.integer("seed", 1, 0, std::numeric_limits<int64_t>::max());
+  config_.steps = run.integer("steps", 1000, 1, kStepsMax);
+  if (overrides_.steps) {
+    if (*overrides_.steps < 1 || *overrides_.steps > kStepsMax) {
+      throw ConfigError("", 0, "--steps", std::to_string(*overrides_.steps),
+                        fmt::format("1 to {}", kStepsMax));
+    }
+  }
+  const int cores =
+      std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kThreadsMax);
+  config_.engine.threads = whole(run, "threads", cores, 1, kThreadsMax);
+  if (overrides_.threads) {
+    if (*overrides_.threads < 1 || *overrides_.threads > kThreadsMax) {
+      throw ConfigError("", 0, "--threads", std::to_string(*overrides_.threads),
+                        fmt::format("1 to {}", kThreadsMax));
+    }
+    config_.engine.threads = *overrides_.threads;
+  }
+  run.refuse_unknown_keys();
+}
+
+void ConfigReader::read_model() {
+  TomlTable table =
+      section("model", {"layers", "width", "heads", "kv_heads", "ffn", "vocabulary", "context",
+                        "qkv_bias", "tie_embeddings", "rope_theta", "norm_eps", "init_std"});
+  constexpr int kMax = std::numeric_limits<int>::max();
+  ModelConfig& model = config_.engine.model;
+  model.layers = whole(table, "layers", model.layers, 1, kMax);
+  model.width = whole(table, "width", model.width, 1, kMax);
+  model.heads = whole(table, "heads", model.heads, 1, kMax);
+  model.kv_heads = whole(table, "kv_heads", std::min(model.kv_heads, model.heads), 1, kMax);
+  model.ffn = whole(table, "ffn", model.ffn, 1, kMax);
+  model.vocabulary = table.has("vocabulary") ? whole(table, "vocabulary", 0, 2, kMax)
+                                             : Dataset::open(config_.engine.data).info.vocabulary;
+  model.context = whole(table, "context", model.context, 1, kMax);
+  model.qkv_bias = table.boolean("qkv_bias", model.qkv_bias);
+  model.tie_embeddings = table.boolean("tie_embeddings", model.tie_embeddings);
+  model.rope_theta = table.number("rope_theta", model.rope_theta, 1, 1e9);
+  model.norm_eps = table.number("norm_eps", model.norm_eps, 1e-30, 1e-2);
+  model.init_std = table.number("init_std", model.init_std, 1e-30, 1);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_data() {
+  TomlTable data = section("data", {"dir"});
+  const std::string dir = data.text("dir", "");
+  data.refuse_unknown_keys();
+  const fs::path path =
+      overrides_.data ? fs::absolute(*overrides_.data).lexically_normal() : beside_file(dir);
+  if ((!overrides_.data && dir.empty()) || !fs::exists(path / "dataset.json")) {
+    throw ConfigError(config_.file, data.line_of("dir"), overrides_.data ? "--data" : "data.dir",
+                      toml_quoted(overrides_.data.value_or(dir)),
+                      "a directory with a dataset.json, as `gnomon data prepare` makes it");
+  }
+  config_.engine.data = path.string();
+  TomlTable eval = section("eval", {"sequences"});
+  config_.engine.heldout_sequences = whole(eval, "sequences", 32, 1, 1 << 20);
+  eval.refuse_unknown_keys();
+}
+
+void ConfigReader::read_batch() {
+  TomlTable table = section("batch", {"sequences", "tokens", "accumulation"});
+  BatchConfig& batch = config_.engine.batch;
+  batch.sequences = whole(table, "sequences", batch.sequences, 1, 1 << 16);
+  batch.tokens = whole(table, "tokens", batch.tokens, 1, 1 << 20);
+  batch.accumulation = whole(table, "accumulation", batch.accumulation, 1, 1 << 16);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_optimizer() {
+  TomlTable table =
+      section("optimizer", {"learning_rate", "min_ratio", "warmup_steps", "total_steps", "beta1",
+                            "beta2", "eps", "weight_decay", "clip"});
+  OptimizerConfig& optimizer = config_.engine.optimizer;
+  optimizer.learning_rate = table.number("learning_rate", optimizer.learning_rate, 0, 1e3);
+  optimizer.min_ratio = table.number("min_ratio", optimizer.min_ratio, 0, 1);
+  optimizer.total_steps = table.integer("total_steps", config_.steps, 1, kStepsMax);
+  optimizer.warmup_steps = table.integer(
+      "warmup_steps", std::min(optimizer.warmup_steps, optimizer.total_steps), 0, kStepsMax);
+  optimizer.beta1 = table.number("beta1", optimizer.beta1, 0, 0.999999);
+  optimizer.beta2 = table.number("beta2", optimizer.beta2, 0, 0.999999999);
+  optimizer.eps = table.number("eps", optimizer.eps, 1e-30, 1);
+  optimizer.weight_decay = table.number("weight_decay", optimizer.weight_decay, 0, 100);
+  optimizer.clip = table.number("clip", optimizer.clip, 0, 1e30);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_precision() {
+  TomlTable table = section("precision", {"plan", "recipe"});
+  const std::string plan = table.text("plan", "");
+  const std::string recipe = table.choice("recipe", "", {"current", "delayed", "bf16"});
+  table.refuse_unknown_keys();
+  if (plan.empty() == recipe.empty()) {
+    table.refuse(plan.empty() ? "recipe" : "plan",
+                 "either plan = \"FILE.toml\" or recipe = \"current\", \"delayed\" or \"bf16\"");
+  }
+  if (!plan.empty()) {
+    const fs::path path = beside_file(plan);
+    if (!fs::is_regular_file(path)) table.refuse("plan", "the path of a precision plan");
+    config_.plan = PrecisionPlan::load(path.string());
+    config_.lines["plan"] = 0;
+    const ModelConfig& model = config_.engine.model;
+    config_.plan.check_sites(model.sites(), model.layers, path.string());
+  } else if (recipe != "bf16") {
+    config_.plan = PrecisionPlan::fp8(recipe == "delayed" ? Recipe::kDelayed : Recipe::kCurrent);
+  }
+}
+
+void ConfigReader::read_checkpoint() {
+  TomlTable table = section("checkpoint", {"every", "keep_last"});
+  config_.checkpoint_every = table.integer("every", 100, 1, kStepsMax);
+  config_.keep_last = whole(table, "keep_last", 3, 1, 1 << 20);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_controller() {
+  TomlTable table = section(
+      "controller", {"url", "on_loss", "grace_seconds", "flush_seconds", "spool_bytes_max"});
+  std::string url = table.text("url", "none");
+  if (overrides_.controller) url = *overrides_.controller;
+  if (url != "none") {
+    try {
+      HttpClient check(url);
+    } catch (const ConfigError& error) {
+      if (overrides_.controller)
+        throw ConfigError("", 0, "--controller", error.value(), error.accepted() + " or \"none\"");
+      throw ConfigError(config_.file, table.line_of("url"), "controller.url", error.value(),
+                        error.accepted() + " or \"none\"");
+    }
+    config_.controller = url;
+  }
+  const std::string on_loss = table.choice("on_loss", "continue", {"continue", "bf16", "pause"});
+  config_.on_loss = on_loss == "bf16"    ? OnLoss::kBf16
+                    : on_loss == "pause" ? OnLoss::kPause
+                                         : OnLoss::kContinue;
+  config_.grace_seconds = table.number("grace_seconds", 60, 0, kLongest);
+  config_.flush_seconds = table.number("flush_seconds", 30, 0, kLongest);
+  constexpr int64_t kMegabyte = 1 << 20;
+  config_.spool_bytes_max =
+      table.integer("spool_bytes_max", 64 * kMegabyte, 64 << 10, kMegabyte * kMegabyte);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_fault(TomlTable& table) {
+  Fault fault;
+  const std::string kind =
+      table.choice("kind", "", {"frozen_amax", "scale_shift", "corrupt_batch", "bit_flip"});
+  if (kind.empty())
+    table.refuse("kind",
+                 "one of \"frozen_amax\", \"scale_shift\", \"corrupt_batch\", \"bit_flip\"");
+  fault.kind = fault_kind_from_name(kind);
+  fault.site = table.text("site", "");
+  fault.tensor = table.choice("tensor", fault.tensor, {"input", "weight", "gradient"});
+  fault.start_step = table.integer("start_step", -1, 1, kStepsMax);
+  if (fault.start_step < 1) table.refuse("start_step", "the first step it acts in, at least 1");
+  fault.end_step = table.integer("end_step", 0, 0, kStepsMax);
+  if (fault.end_step != 0 && fault.end_step <= fault.start_step) {
+    table.refuse("end_step", "a step after start_step, or 0 for a fault without an end");
+  }
+  fault.log2_factor = whole(table, "log2_factor", 0, -32, 32);
+  fault.element = table.integer("element", 0, 0, std::numeric_limits<int64_t>::max());
+  fault.bit = whole(table, "bit", fault.bit, 0, 31);
+  table.refuse_unknown_keys();
+  const std::vector<std::string> sites = config_.engine.model.sites();
+  const bool needs_site =
+      fault.kind == FaultKind::kFrozenAmax || fault.kind == FaultKind::kScaleShift;
+  if (needs_site && std::find(sites.begin(), sites.end(), fault.site) == sites.end()) {
+    table.refuse(
+        "site", fmt::format("a GEMM site of the model, like \"{}\" or \"lm_head\"", sites.front()));
+  }
+  if (fault.kind == FaultKind::kBitFlip && fault.site.empty())
+    table.refuse("site", "a parameter's name");
+  if (fault.kind == FaultKind::kScaleShift && fault.log2_factor == 0) {
+    table.refuse("log2_factor", "-32 to 32 and not 0, which would change nothing");
+  }
+  config_.lines.emplace("fault", table.line());
+  config_.lines.emplace("fault.site." + fault.site, table.line_of("site"));
+  config_.engine.faults.push_back(std::move(fault));
+}
+
+// What one key alone cannot tell. The optimizer's cosine was read with the file's steps: --steps
+// only shortens a run.
+void ConfigReader::check_together() {
+  if (overrides_.steps) config_.steps = *overrides_.steps;
+  try {
+    config_.engine.model.check();
+  } catch (const ConfigError& error) {
+    throw config_.located(error);
+  }
+  const ModelConfig& model = config_.engine.model;
+  const BatchConfig& batch = config_.engine.batch;
+  if (batch.tokens > model.context) {
+    throw ConfigError(config_.file, config_.lines["batch.tokens"], "batch.tokens",
+                      std::to_string(batch.tokens),
+                      fmt::format("at most model.context = {}", model.context));
+  }
+}
+
+}  // namespace
+
+ConfigError TrainerConfig::located(const ConfigError& error) const {
+  if (error.line() > 0 || fs::exists(error.file())) return error;
+  std::string key = error.file() + "." + error.key();
+  auto line = lines.find(error.file() == "fault" ? key + "." + error.value() : key);
+  if (line == lines.end()) line = lines.find(error.file());
+  if (line == lines.end()) {
+    // The engine's name for a key that stands elsewhere in the file.
+    key = error.key() == "threads"             ? "run.threads"
+          : error.key() == "heldout_sequences" ? "eval.sequences"
+                                               : error.key();
+    line = lines.find(key);
+  }
+  return ConfigError(file, line == lines.end() ? 0 : line->second, key, error.value(),
+                     error.accepted());
+}
+
+TrainerConfig load_trainer_config(const std::string& file, const TrainerOverrides& overrides) {
+  return ConfigReader(file, overrides).read();
+}
+
+}  // namespace gnomon

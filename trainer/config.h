@@ -1,0 +1,56 @@
+// The trainer's configuration: one TOML file (docs/trainer.md explains every key) and what the
+// command line overrides.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/errors.h"
+#include "protocol/precision_plan.h"
+#include "trainer/engine/engine.h"
+
+namespace gnomon {
+
+// What the trainer does when the controller has been away for grace_seconds.
+enum class OnLoss { kContinue, kBf16, kPause };
+
+struct TrainerConfig {
+  std::string file;
+  std::string name;
+  std::string job_id;
+  std::filesystem::path dir;  // absolute
+  int64_t steps = 0;
+  EngineConfig engine;
+  PrecisionPlan plan;  // the run's base plan
+  int64_t checkpoint_every = 0;
+  int keep_last = 0;
+  std::string controller;  // URL; empty = train without one
+  OnLoss on_loss = OnLoss::kContinue;
+  double grace_seconds = 0;
+  double flush_seconds = 0;  // how long the end waits for the controller to take the last reports
+  int64_t spool_bytes_max = 0;
+
+  // Where keys stand in the file ("model.heads" → 12), for errors found after reading.
+  std::map<std::string, int> lines;
+  // The same error with the file and line that the key has here.
+  ConfigError located(const ConfigError& error) const;
+};
+
+// What the command line says in place of the file.
+struct TrainerOverrides {
+  std::optional<std::string> dir;
+  std::optional<std::string> data;
+  std::optional<std::string> controller;
+  std::optional<int64_t> steps;
+  std::optional<int> threads;
+};
+
+// Reads and checks everything that can be checked without taking memory or touching the disk.
+// Relative paths in the file are relative to the file's folder, those of `overrides` to the current
+// one. Throws ConfigError.
+TrainerConfig load_trainer_config(const std::string& file, const TrainerOverrides& overrides);
+
+}  // namespace gnomon

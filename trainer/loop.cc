@@ -1,0 +1,230 @@
+#include "trainer/loop.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/hash.h"
+#include "base/progress.h"
+#include "protocol/json.h"
+
+namespace gnomon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kIdle(50);
+
+// A shutdown was asked for while a report could not be stored.
+class Interrupted : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace
+
+double wall_clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console,
+                           Shutdown& shutdown)
+    : config_(std::move(config)),
+      console_(console),
+      shutdown_(shutdown),
+      log_(console.log()),
+      engine_(config_.engine) {
+  engine_.set_plan(config_.plan);
+  take_directory(mode);
+}
+
+TrainingLoop::~TrainingLoop() = default;
+
+void TrainingLoop::run() {
+  if (over_) return flush(config_.flush_seconds);
+  console_.start_progress("train", config_.steps);
+  try {
+    while (boundary() && engine_.step() < config_.steps) train_one_step();
+    if (stop_) {
+      finish("stopped");
+    } else if (engine_.step() >= config_.steps) {
+      finish("completed");
+    } else {
+      interrupt();
+    }
+  } catch (const Interrupted& interrupted) {
+    console_.finish_progress("");
+    log_.warn("{}", interrupted.what());
+  }
+}
+
+void TrainingLoop::train_one_step() {
+  const auto start = Clock::now();
+  const int64_t plan_version = engine_.plan().version;
+  const StepResult result = engine_.train_step();
+  weights_hash_ = hex64(result.weights_hash);
+  train_seconds_ += result.seconds;
+  StepReport step;
+  step.attempt = state_.attempt();
+  step.step = result.step;
+  step.plan_version = plan_version;
+  step.loss = result.loss;
+  step.grad_norm = result.grad_norm;
+  step.learning_rate = result.learning_rate;
+  step.tokens = result.tokens;
+  step.step_seconds = result.seconds;
+  step.weights_hash = weights_hash_;
+  step.time = wall_clock_seconds();
+  report("steps", to_json(step));
+  if (!result.finite)
+    log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
+              result.loss, result.grad_norm);
+  if (result.step % config_.checkpoint_every == 0) take_checkpoint();
+  show_progress(result, std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+void TrainingLoop::show_progress(const StepResult& result, double seconds) {
+  constexpr double kSmoothing = 0.1;
+  const double now = seconds > 0 ? static_cast<double>(result.tokens) / seconds : 0;
+  tokens_per_second_ =
+      tokens_per_second_ == 0 ? now : (1 - kSmoothing) * tokens_per_second_ + kSmoothing * now;
+  console_.update(result.step,
+                  fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, tokens_per_second_));
+}
+
+// At every step boundary: directives, pauses, the controller's absence. Returns whether to take
+// another step.
+bool TrainingLoop::boundary() {
+  for (bool told = false;; told = true) {
+    if (shutdown_.requested()) return false;
+    check_contact();
+    while (inbox_ && !stop_) {
+      const std::optional<Directive> directive = inbox_->take();
+      if (!directive) break;
+      apply(*directive);
+    }
+    if (stop_) return false;
+    if (!state_.paused) return true;
+    if (!told) log_.info("paused at step {}; waiting for a resume directive", engine_.step());
+    shutdown_.wait_for(kIdle);
+  }
+}
+
+void TrainingLoop::check_contact() {
+  if (!reporter_ || config_.on_loss == OnLoss::kContinue) return;
+  const bool lost = contact_.away_seconds() >= config_.grace_seconds && contact_.away_seconds() > 0;
+  if (config_.on_loss == OnLoss::kPause && lost) {
+    log_.warn("no controller for {}: pausing at step {} (controller.on_loss = \"pause\")",
+              format_duration(contact_.away_seconds()), engine_.step());
+    while (contact_.away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
+    }
+    if (!shutdown_.requested()) log_.info("the controller is back: going on");
+  }
+  if (config_.on_loss != OnLoss::kBf16) return;
+  if (lost && !plan_before_loss_) {
+    log_.warn("no controller for {}: BF16 from step {} on (controller.on_loss = \"bf16\")",
+              format_duration(contact_.away_seconds()), engine_.step() + 1);
+    plan_before_loss_ = engine_.plan();
+    PrecisionPlan bf16 = PrecisionPlan::bf16();
+    bf16.version = kPlanVersionWithoutController;
+    engine_.set_plan(bf16);
+  } else if (plan_before_loss_ && contact_.away_seconds() == 0) {
+    log_.info("the controller is back: plan {} again from step {} on", plan_before_loss_->version,
+              engine_.step() + 1);
+    engine_.set_plan(*plan_before_loss_);
+    plan_before_loss_.reset();
+  }
+}
+
+// Puts a record into the spool; waits while there is no room, because nothing may be lost. Throws
+// Interrupted when a shutdown is requested meanwhile.
+void TrainingLoop::report(const std::string& target, const std::string& body) {
+  if (!spool_) return;
+  constexpr std::chrono::milliseconds kRetry(100);
+  constexpr int kRetriesPerMessage = 300;
+  for (int tries = 0;; ++tries) {
+    const Spool::Outcome outcome = spool_->append(target, body);
+    if (outcome == Spool::Outcome::kWritten) {
+      if (tries > 0) log_.info("room in the spool again: going on at step {}", engine_.step());
+      return;
+    }
+    const std::string why =
+        outcome == Spool::Outcome::kFull
+            ? fmt::format("the spool is full ({} bytes, controller.spool_bytes_max)",
+                          spool_->bytes())
+            : "the disk of the spool is full";
+    if (tries % kRetriesPerMessage == 0) {
+      log_.error("{}: TRAINING WAITS at step {} until {}", why, engine_.step(),
+                 outcome == Spool::Outcome::kFull ? "the controller has taken reports"
+                                                  : "there is room again");
+    }
+    if (shutdown_.wait_for(kRetry)) {
+      throw Interrupted(fmt::format(
+          "stopping at step {} although {}: the next attempt repeats the steps since the last "
+          "checkpoint, and reports them",
+          engine_.step(), why));
+    }
+  }
+}
+
+void TrainingLoop::finish(const std::string& outcome) {
+  take_checkpoint();
+  const double loss = engine_.evaluate(PrecisionPlan::bf16());
+  checkpointer_->drain();
+  RunFinished finished;
+  finished.outcome = outcome;
+  finished.step = engine_.step();
+  finished.final_loss = loss;
+  finished.train_seconds = train_seconds_;
+  finished.time = wall_clock_seconds();
+  report("finished", to_json(finished));
+  state_.finished = outcome;
+  state_.save(state_file_);
+  console_.finish_progress(fmt::format("{}: held-out loss {:.4f} (BF16)", outcome, loss));
+  if (checkpointer_->waits() > 0) {
+    log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_->waits(),
+              checkpointer_->wait_seconds());
+  }
+  flush(config_.flush_seconds);
+}
+
+// SIGTERM or SIGINT: the next attempt goes on from this very step.
+void TrainingLoop::interrupt() {
+  log_.info("asked to stop: writing a checkpoint at step {}", engine_.step());
+  take_checkpoint();
+  checkpointer_->drain();
+  console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
+  constexpr double kPatience = 5;
+  flush(std::min(kPatience, config_.flush_seconds));
+}
+
+void TrainingLoop::flush(double seconds) {
+  if (!spool_) return;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  constexpr std::chrono::milliseconds kStep(50);
+  while (!spool_->wait_until_empty(kStep) && Clock::now() < deadline) {
+  }
+  if (!spool_->empty()) {
+    spool_->sync();
+    log_.warn("{} reports are not delivered yet; start the trainer again on {} to send them",
+              spool_->records(), config_.dir.string());
+  }
+  if (reporter_->refused() > 0)
+    log_.error("the controller refused {} reports (see above)", reporter_->refused());
+}
+
+void TrainingLoop::print_arenas() {
+  std::vector<ArenaSize> arenas = engine_.arenas();
+  arenas.push_back({"checkpoint snapshot", checkpointer_->arena_bytes()});
+  constexpr double kMegabyte = 1e6;
+  int64_t total = 0;
+  std::string parts;
+  for (const ArenaSize& arena : arenas) {
+    total += arena.bytes;
+    parts += fmt::format("{}{} {:.1f} MB", parts.empty() ? "" : ", ", arena.name,
+                         static_cast<double>(arena.bytes) / kMegabyte);
+  }
+  log_.info("memory taken at start: {:.1f} MB ({})", static_cast<double>(total) / kMegabyte, parts);
+}
+
+}  // namespace gnomon

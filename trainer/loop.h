@@ -1,0 +1,117 @@
+// The training loop: steps the engine, reports every step, takes checkpoints, obeys directives at
+// step boundaries and ends in order. It never waits for the network.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/files.h"
+#include "storage/checkpoint_store.h"
+#include "trainer/checkpointer.h"
+#include "trainer/config.h"
+#include "trainer/console.h"
+#include "trainer/directives.h"
+#include "trainer/engine/engine.h"
+#include "trainer/reporter.h"
+#include "trainer/run_state.h"
+#include "trainer/shutdown.h"
+#include "trainer/spool.h"
+
+namespace gnomon {
+
+enum class ResumeMode {
+  kAuto,        // go on where the directory's run was, else start
+  kMustResume,  // --resume
+  kMustStart,   // --new
+};
+
+class TrainingLoop {
+ public:
+  // Takes the engine's memory and checks it against the data, then takes the run directory. Throws
+  // ConfigError before anything is written, Error when another trainer has the directory.
+  TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console, Shutdown& shutdown);
+  ~TrainingLoop();
+
+  // Trains until the last step, a stop directive or a requested shutdown. Returns when reports and
+  // checkpoints are safe.
+  void run();
+
+ private:
+  // loop.cc
+  void train_one_step();
+  bool boundary();
+  void check_contact();
+  void finish(const std::string& outcome);
+  void interrupt();
+  void flush(double seconds);
+  void print_arenas();
+  void show_progress(const StepResult& result, double seconds);
+  void report(const std::string& target, const std::string& body);
+
+  // attempts.cc
+  void take_directory(ResumeMode mode);
+  void start_services();
+  void start_fresh();
+  void resume(ResumeMode mode);
+  bool is_over(ResumeMode mode) const;
+  void load_checkpoint(const CheckpointInfo& base);
+  void refuse_other_configuration(const EngineConfig& before,
+                                  const std::filesystem::path& checkpoint);
+  void begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+                     const std::string& base_checkpoint);
+  int64_t base_step() const { return state_.attempts.back().start.base_step; }
+  void report_again(const std::optional<CheckpointInfo>& base);
+  void take_checkpoint();
+  bool is_needed(const CheckpointInfo& info);
+  void checkpoint_written(const CheckpointReport& report);
+
+  // apply_directives.cc
+  void apply(const Directive& directive);
+  void apply_set_plan(const Directive& directive);
+  void apply_rollback(const Directive& directive);
+  PrecisionPlan plan_of(const Directive& directive) const;
+  void acknowledge(const Directive& directive, const std::string& state, int64_t step,
+                   const std::string& reason);
+
+  TrainerConfig config_;
+  Console& console_;
+  Shutdown& shutdown_;
+  spdlog::logger& log_;
+  Engine engine_;
+
+  FileDescriptor lock_;
+  std::optional<CheckpointStore> store_;
+  std::filesystem::path state_file_;
+  RunState state_;
+  bool over_ = false;  // the run had ended before: there are only reports left to send
+
+  bool stop_ = false;
+  std::optional<PrecisionPlan> plan_before_loss_;  // set while on_loss = "bf16" is acting
+  std::string weights_hash_;                       // at step()
+  int64_t checkpoint_plan_version_ = 0;            // of the checkpoint that was loaded
+  std::pair<int64_t, int64_t> last_checkpoint_{0, -1};
+  double train_seconds_ = 0;
+  double tokens_per_second_ = 0;
+
+  std::mutex base_mutex_;
+  std::string base_checkpoint_;  // of this attempt; read by the checkpointer's thread
+
+  // Threads last: they end before what they use.
+  Contact contact_;
+  std::optional<Spool> spool_;
+  std::unique_ptr<Reporter> reporter_;
+  std::unique_ptr<DirectiveInbox> inbox_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+};
+
+// Seconds since the epoch.
+double wall_clock_seconds();
+
+// Plan version of steps that ran in BF16 because the controller was away (controller.on_loss =
+// "bf16").
+inline constexpr int64_t kPlanVersionWithoutController = -1;
+
+}  // namespace gnomon

@@ -1,0 +1,134 @@
+// gnomon-trainer: trains a model under a precision plan, and under a controller if there is one.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <thread>
+
+#include "base/version.h"
+#include "trainer/config.h"
+#include "trainer/console.h"
+#include "trainer/loop.h"
+#include "trainer/shutdown.h"
+
+namespace {
+
+using namespace gnomon;
+
+constexpr int kStatusFailed = 1;
+constexpr int kStatusConfig = 2;
+
+constexpr const char* kFooter = R"(
+Example:
+  gnomon data prepare --input texts/ --out data --tokenizer sentencepiece:2048
+  gnomon-trainer --config run.toml --dir runs/first --controller none
+
+with run.toml:
+  [run]
+  steps = 1000
+  [model]
+  layers = 4
+  width = 128
+  [data]
+  dir = "data"
+  [precision]
+  recipe = "current"        # every GEMM in FP8; "bf16" for none; plan = "FILE.toml" for rules
+
+docs/trainer.md explains every key. Killed in any way, the trainer goes on from its newest checkpoint when it is
+started again with the same --dir. SIGTERM and SIGINT finish the step, write a checkpoint and end with status 0; a
+second signal ends at once.
+
+Exit status: 0 finished, stopped or interrupted in order; 1 failed; 2 the configuration cannot be accepted (nothing was
+started).)";
+
+struct Arguments {
+  std::string config;
+  TrainerOverrides overrides;
+  bool must_resume = false;
+  bool must_start = false;
+  bool check = false;
+  std::string level = "info";
+};
+
+void define(CLI::App& app, Arguments& arguments) {
+  app.set_version_flag("--version", fmt::format("gnomon-trainer {} ({}, {}, {})", kVersion,
+                                                kRevision, kCompiler, kBuildType));
+  app.footer(kFooter);
+  app.add_option("--config", arguments.config, "The run's TOML file")
+      ->required()
+      ->type_name("FILE");
+  app.add_option("--dir", arguments.overrides.dir, "The run's directory, in place of [run] dir")
+      ->type_name("DIR");
+  app.add_option("--data", arguments.overrides.data,
+                 "The dataset's directory, in place of [data] dir")
+      ->type_name("DIR");
+  app.add_option("--controller", arguments.overrides.controller,
+                 "gnomond's URL or \"none\", in place of [controller] url")
+      ->type_name("URL");
+  app.add_option("--steps", arguments.overrides.steps,
+                 "Train up to this step, in place of [run] steps; the learning rate's schedule "
+                 "stays the file's")
+      ->type_name("N");
+  app.add_option("--threads", arguments.overrides.threads, "In place of [run] threads")
+      ->type_name("N");
+  auto* resume = app.add_flag("--resume", arguments.must_resume,
+                              "Refuse to start from scratch: a run must be there");
+  app.add_flag("--new", arguments.must_start,
+               "Refuse to go on with a run: the directory must have none")
+      ->excludes(resume);
+  app.add_flag("--check", arguments.check, "Check the configuration and end; nothing is started");
+  app.add_option("--log-level", arguments.level, "How much to tell on stderr")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+}
+
+int run(const Arguments& arguments) {
+  TrainerConfig config;
+  try {
+    config = load_trainer_config(arguments.config, arguments.overrides);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "gnomon-trainer: %s\n", error.what());
+    return kStatusConfig;
+  }
+  Shutdown shutdown;
+  SignalListener signals([&shutdown](int) { shutdown.request(); });
+  Console console("gnomon-trainer", arguments.level);
+  const ResumeMode mode = arguments.must_resume  ? ResumeMode::kMustResume
+                          : arguments.must_start ? ResumeMode::kMustStart
+                                                 : ResumeMode::kAuto;
+  try {
+    if (arguments.check) {
+      Engine check(config.engine);
+      fmt::print("{}: accepted; {} parameters, {} steps of {} tokens\n", config.file,
+                 config.engine.model.parameters(), config.steps,
+                 config.engine.batch.tokens_per_step());
+      return 0;
+    }
+    TrainingLoop loop(config, mode, console, shutdown);
+    loop.run();
+    return 0;
+  } catch (const ConfigError& error) {
+    std::fprintf(stderr, "gnomon-trainer: %s\n", config.located(error).what());
+    return kStatusConfig;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gnomon-trainer: %s\n", error.what());
+    return kStatusFailed;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Trains a Llama-style language model under a precision plan (FP8 or BF16 for each GEMM), "
+      "writes\n"
+      "checkpoints, reports every step to gnomond and obeys its directives."};
+  Arguments arguments;
+  define(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kStatusConfig;
+  }
+  return run(arguments);
+}

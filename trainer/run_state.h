@@ -1,0 +1,45 @@
+// What a run must remember besides its checkpoints: its attempts and where each branched off, the
+// last directive applied, the plan in force, whether it is paused. Kept as a small TOML file that
+// is replaced as a whole.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "storage/checkpoint_store.h"
+
+namespace gnomon {
+
+struct AttemptRecord {
+  AttemptStart start;
+  // The checkpoint it began with; base_attempt 0 for a start from scratch.
+  int64_t base_attempt = 0;
+  std::string base_checkpoint;
+};
+
+struct RunState {
+  std::vector<AttemptRecord> attempts;  // 1, 2, ... without gaps
+  int64_t last_directive = 0;           // applied or rejected
+  DirectiveAck last_ack;                // what was answered to it
+  std::string plan;  // TOML: in force for the next step, whatever a checkpoint says
+  bool paused = false;
+  std::string finished;  // outcome once the run has ended by itself
+
+  int64_t attempt() const { return attempts.empty() ? 0 : attempts.back().start.attempt; }
+
+  // Throws ConfigError or SystemError.
+  static std::optional<RunState> load(const std::filesystem::path& file);
+  void save(const std::filesystem::path& file) const;
+};
+
+// The newest checkpoint that leads to where the run was: of the last attempt, else of the ones it
+// branched off from, never from a branch that was rolled back. Only intact ones; `skipped` gets a
+// sentence for each damaged one.
+std::optional<CheckpointInfo> find_resume_point(const RunState& state, const CheckpointStore& store,
+                                                std::vector<std::string>& skipped);
+
+}  // namespace gnomon
