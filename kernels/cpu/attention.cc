@@ -122,7 +122,7 @@ Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, in
   int64_t dim = shape.head_dim;
   auto make = [&](MatmulShape product) { return std::make_unique<Matmul>(engine, product); };
   for (int thread = 0; thread < threads; ++thread) {
-    Worker worker{dnnl::stream(engine), {}};
+    Worker worker{dnnl::stream(engine), {}, {}};
     for (int64_t first = 0; first < shape.tokens; first += kBlockRows) {
       int64_t rows = std::min(kBlockRows, shape.tokens - first);
       int64_t keys = first + rows;
@@ -137,16 +137,20 @@ Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, in
   }
 }
 
+void Attention::Worker::run(Matmul& matmul, const bf16* a, const bf16* b, float* c) {
+  matmul.run(stream, 1.0f, a, b, c, library_scratch.at_least(matmul.scratch_bytes()));
+}
+
 void Attention::forward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
                              const bf16* v, bf16* o, float* log_sums) {
   for (Block& block : worker.blocks) {
-    block.scores->run(worker.stream, 1.0f, q + block.first * q_width_, k, scratch.scores, nullptr);
+    worker.run(*block.scores, q + block.first * q_width_, k, scratch.scores);
     for (int64_t row = 0; row < block.rows; ++row) {
       int64_t at = row * block.keys;
       log_sums[block.first + row] = softmax_row(scratch.scores + at, scratch.probabilities + at,
                                                 scale_, block.first + row + 1, block.keys);
     }
-    block.output->run(worker.stream, 1.0f, scratch.probabilities, v, scratch.rows_output, nullptr);
+    worker.run(*block.output, scratch.probabilities, v, scratch.rows_output);
     store_rows(scratch.rows_output, block.rows, shape_.head_dim, o + block.first * q_width_,
                q_width_);
   }
@@ -157,9 +161,8 @@ void Attention::backward_head(Worker& worker, const Scratch& scratch, const bf16
                               const float* log_sums) {
   for (Block& block : worker.blocks) {
     int64_t offset = block.first * q_width_;
-    block.scores->run(worker.stream, 1.0f, q + offset, k, scratch.scores, nullptr);
-    block.d_probabilities->run(worker.stream, 1.0f, d_o + offset, v, scratch.d_probabilities,
-                               nullptr);
+    worker.run(*block.scores, q + offset, k, scratch.scores);
+    worker.run(*block.d_probabilities, d_o + offset, v, scratch.d_probabilities);
     for (int64_t row = 0; row < block.rows; ++row) {
       int64_t at = row * block.keys;
       int64_t token = block.first + row;
@@ -168,9 +171,9 @@ void Attention::backward_head(Worker& worker, const Scratch& scratch, const bf16
                            scratch.probabilities + at, scratch.d_scores + at, scale_,
                            log_sums[token], delta, token + 1, block.keys);
     }
-    block.dv->run(worker.stream, 1.0f, scratch.probabilities, d_o + offset, scratch.dv, nullptr);
-    block.dk->run(worker.stream, 1.0f, scratch.d_scores, q + offset, scratch.dk, nullptr);
-    block.dq->run(worker.stream, 1.0f, scratch.d_scores, k, scratch.rows_output, nullptr);
+    worker.run(*block.dv, scratch.probabilities, d_o + offset, scratch.dv);
+    worker.run(*block.dk, scratch.d_scores, q + offset, scratch.dk);
+    worker.run(*block.dq, scratch.d_scores, k, scratch.rows_output);
     store_rows(scratch.rows_output, block.rows, shape_.head_dim, dq + offset, q_width_);
   }
 }

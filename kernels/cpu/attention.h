@@ -33,8 +33,11 @@ class Attention {
     std::unique_ptr<Matmul> d_probabilities, dq, dk, dv;  // dO·Vᵀ, dS·K, dSᵀ·Q, Pᵀ·dO
   };
   struct Worker {
+    void run(Matmul& matmul, const bf16* a, const bf16* b, float* c);
+
     dnnl::stream stream;
     std::vector<Block> blocks;
+    GrowingScratch library_scratch;  // oneDNN asks for some where a matrix is tiny
   };
   struct Scratch;
 

@@ -1,0 +1,181 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/errors.h"
+#include "kernels/backend.h"
+#include "kernels/recipe.h"
+#include "tests/kernels/reference.h"
+
+namespace gnomon {
+namespace {
+
+double element(const Doubles& x, bool transposed, int64_t row, int64_t column, int64_t rows,
+               int64_t columns) {
+  return transposed ? x[column * rows + row] : x[row * columns + column];
+}
+
+// op(A)·op(B), and the same of the absolute values, which bounds the rounding of any summation
+// order.
+struct Product {
+  Doubles value;
+  Doubles magnitude;
+};
+Product reference_product(const GemmShape& shape, const Doubles& a, const Doubles& b) {
+  Product product;
+  for (int64_t i = 0; i < shape.m; ++i) {
+    for (int64_t j = 0; j < shape.n; ++j) {
+      double sum = 0.0;
+      double magnitude = 0.0;
+      for (int64_t l = 0; l < shape.k; ++l) {
+        double term = element(a, shape.transpose_a, i, l, shape.m, shape.k) *
+                      element(b, shape.transpose_b, l, j, shape.k, shape.n);
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      product.value.push_back(sum);
+      product.magnitude.push_back(magnitude);
+    }
+  }
+  return product;
+}
+
+std::vector<GemmShape> shapes() {
+  std::vector<GemmShape> shapes;
+  for (bool transpose_a : {false, true}) {
+    for (bool transpose_b : {false, true}) {
+      for (auto [m, n, k] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                             {3, 5, 7},
+                             {64, 32, 48},
+                             {33, 65, 129},
+                             {130, 1, 17},
+                             {1, 130, 300},
+                             {257, 40, 96}}) {
+        shapes.push_back({m, n, k, transpose_a, transpose_b});
+      }
+    }
+  }
+  return shapes;
+}
+
+std::string describe(const GemmShape& shape) {
+  return std::to_string(shape.m) + "x" + std::to_string(shape.n) + "x" + std::to_string(shape.k) +
+         (shape.transpose_a ? " T" : " N") + (shape.transpose_b ? "T" : "N");
+}
+
+TEST(Gemm, EqualsTheReferenceInEveryLayoutAndSize) {
+  auto backend = make_cpu_backend(2);
+  for (const GemmShape& shape : shapes()) {
+    SCOPED_TRACE(describe(shape));
+    auto a = random_bf16(1, shape.m * shape.k);
+    auto b = random_bf16(2, shape.k * shape.n);
+    Doubles expected = reference_product(shape, doubles(a), doubles(b)).value;
+    std::vector<float> c(expected.size(), std::numeric_limits<float>::quiet_NaN());
+    backend->gemm(shape, 1.0f, a.data(), b.data(), c.data(), false);
+    expect_close(expected, c, 1e-5);
+    std::vector<bf16> rounded(expected.size(), to_bf16(std::numeric_limits<float>::quiet_NaN()));
+    backend->gemm(shape, 1.0f, a.data(), b.data(), rounded.data());
+    for (size_t i = 0; i < c.size(); ++i) {
+      EXPECT_NEAR(to_float(rounded[i]), expected[i], std::fabs(expected[i]) * 0x1.1p-8 + 1e-5);
+    }
+  }
+}
+
+TEST(Gemm, AlphaScalesTheProductOnly) {
+  auto backend = make_cpu_backend(2);
+  for (const GemmShape& shape : shapes()) {
+    SCOPED_TRACE(describe(shape));
+    auto a = random_bf16(3, shape.m * shape.k);
+    auto b = random_bf16(4, shape.k * shape.n);
+    std::vector<float> c = random_floats(5, shape.m * shape.n, 4.0f);
+    Doubles expected = reference_product(shape, doubles(a), doubles(b)).value;
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = c[i] - 0.375 * expected[i];
+    backend->gemm(shape, -0.375f, a.data(), b.data(), c.data(), true);
+    expect_close(expected, c, 1e-5);
+  }
+}
+
+TEST(Gemm, AlphaMayChangeBetweenCallsOfOneShape) {
+  auto backend = make_cpu_backend(2);
+  GemmShape shape{40, 24, 32, false, true};
+  auto a = random_bf16(3, shape.m * shape.k);
+  auto b = random_bf16(4, shape.k * shape.n);
+  Doubles product = reference_product(shape, doubles(a), doubles(b)).value;
+  for (float alpha : {1.0f, 0x1p-40f, 3.0f, 1e20f}) {
+    std::vector<float> c(product.size());
+    backend->gemm(shape, alpha, a.data(), b.data(), c.data(), false);
+    Doubles expected = product;
+    for (double& value : expected) value *= alpha;
+    expect_close(expected, c, 1e-5);
+    std::vector<bf16> rounded(product.size());
+    backend->gemm(shape, alpha, a.data(), b.data(), rounded.data());
+    expect_close(expected, rounded, kBf16NormError);
+  }
+}
+
+// More rows than one piece of the FP32 sums holds, and a last piece that is smaller.
+TEST(Gemm, TallBf16OutputsAreWholeAtEveryPieceBoundary) {
+  auto backend = make_cpu_backend(2);
+  for (bool transpose_a : {false, true}) {
+    GemmShape shape{301, 16384, 3, transpose_a, true};
+    auto a = random_bf16(6, shape.m * shape.k);
+    auto b = random_bf16(7, shape.k * shape.n);
+    std::vector<bf16> c(static_cast<size_t>(shape.m * shape.n));
+    backend->gemm(shape, 2.0f, a.data(), b.data(), c.data());
+    Doubles expected = reference_product(shape, doubles(a), doubles(b)).value;
+    for (double& value : expected) value *= 2.0;
+    expect_close(expected, c, kBf16NormError);
+  }
+}
+
+TEST(Gemm, NonFiniteInputsReachTheOutput) {
+  auto backend = make_cpu_backend(2);
+  GemmShape shape{16, 16, 16, false, false};
+  auto a = random_bf16(1, 256);
+  auto b = random_bf16(2, 256);
+  a[16 * 3 + 5] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  std::vector<bf16> c(256);
+  backend->gemm(shape, 1.0f, a.data(), b.data(), c.data());
+  for (int64_t i = 0; i < 256; ++i) EXPECT_EQ(std::isnan(to_float(c[i])), i / 16 == 3) << i;
+}
+
+// An FP8 product is exact in FP32, so only the order of the sum may differ from the dot product of
+// the values.
+TEST(Gemm, Fp8EmulationIsTheDotProductOfTheDecodedValues) {
+  auto backend = make_cpu_backend(2);
+  for (auto [format_a, format_b] :
+       {std::pair{Format::kE4m3, Format::kE4m3}, {Format::kE5m2, Format::kE4m3}}) {
+    GemmShape shape{67, 45, 1000, false, true};
+    auto a = random_bf16(8, shape.m * shape.k, 0.02f);
+    auto b = random_bf16(9, shape.k * shape.n, 5.0f);
+    float scale_a = current_scale(backend->amax(a), format_a);
+    float scale_b = current_scale(backend->amax(b), format_b);
+    Doubles decoded_a, decoded_b;
+    for (bf16 x : a) decoded_a.push_back(decode(format_a, encode(format_a, to_float(x) * scale_a)));
+    for (bf16 x : b) decoded_b.push_back(decode(format_b, encode(format_b, to_float(x) * scale_b)));
+    backend->quantize(a, format_a, scale_a, a);
+    backend->quantize(b, format_b, scale_b, b);
+    float alpha = 1.0f / (scale_a * scale_b);
+    std::vector<float> c(static_cast<size_t>(shape.m * shape.n));
+    backend->gemm(shape, alpha, a.data(), b.data(), c.data(), false);
+    Product product = reference_product(shape, decoded_a, decoded_b);
+    for (size_t i = 0; i < c.size(); ++i) {
+      double bound = 0x1p-23 * std::sqrt(1000.0) * product.magnitude[i] * alpha;
+      ASSERT_NEAR(c[i], product.value[i] * alpha, bound) << i;
+    }
+  }
+}
+
+TEST(CpuBackend, SaysWhatItRunsOn) {
+  auto backend = make_cpu_backend(2);
+  EXPECT_EQ(backend->name(), "cpu");
+  EXPECT_EQ(backend->threads(), 2);
+  EXPECT_NE(backend->device().find('('), std::string::npos);
+  EXPECT_TRUE(backend->libraries().starts_with("oneDNN 2.")) << backend->libraries();
+  EXPECT_THROW(make_cpu_backend(0), Error);
+}
+
+}  // namespace
+}  // namespace gnomon

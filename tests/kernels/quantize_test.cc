@@ -1,0 +1,143 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/kernels/reference.h"
+
+namespace gnomon {
+namespace {
+
+std::vector<Format> carried_formats() {
+  std::vector<Format> formats;
+  for (Format format : all_formats()) {
+    if (format != Format::kFp32) formats.push_back(format);
+  }
+  return formats;
+}
+
+std::vector<bf16> all_bf16_values() {
+  std::vector<bf16> values(0x10000);
+  for (uint32_t i = 0; i < values.size(); ++i) values[i].bits = static_cast<uint16_t>(i);
+  return values;
+}
+
+// The scalar codec, for each element.
+struct Expected {
+  std::vector<bf16> y;
+  QuantizeCounts counts;
+};
+Expected quantize_by_codec(std::span<const bf16> x, Format format, float scale) {
+  Expected expected;
+  for (bf16 value : x) {
+    float scaled = to_float(value) * scale;
+    float rounded = round_to(format, scaled);
+    expected.y.push_back(to_bf16(rounded));
+    if (std::fabs(scaled) > format_info(format).largest) ++expected.counts.saturated;
+    if (rounded == 0.0f && to_float(value) != 0.0f) ++expected.counts.underflowed;
+  }
+  return expected;
+}
+
+void expect_same_as_codec(std::span<const bf16> x, Format format, float scale) {
+  auto backend = make_cpu_backend(2);
+  std::vector<bf16> y(x.size());
+  QuantizeCounts counts = backend->quantize(x, format, scale, y);
+  Expected expected = quantize_by_codec(x, format, scale);
+  for (size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(y[i].bits, expected.y[i].bits)
+        << format_name(format) << " scale " << scale << " x bits " << std::hex << x[i].bits;
+  }
+  EXPECT_EQ(counts.saturated, expected.counts.saturated) << format_name(format) << " " << scale;
+  EXPECT_EQ(counts.underflowed, expected.counts.underflowed) << format_name(format) << " " << scale;
+}
+
+TEST(Quantize, EqualsTheCodecBitForBitForEveryBf16Value) {
+  std::vector<bf16> x = all_bf16_values();
+  for (Format format : carried_formats()) {
+    for (float scale : {1.0f, 3.7f, 0x1p-20f, 1.0f / 3.0f, 448.0f, 0x1p60f, 1e-38f, -2.0f}) {
+      expect_same_as_codec(x, format, scale);
+    }
+  }
+}
+
+// A random scale makes the FP32 product a random bit pattern, which BF16 inputs alone are not.
+TEST(Quantize, EqualsTheCodecBitForBitForManyScales) {
+  std::vector<bf16> x(997);
+  for (uint32_t trial = 0; trial < 300; ++trial) {
+    for (uint32_t i = 0; i < x.size(); ++i) {
+      x[i].bits = static_cast<uint16_t>(philox(1, trial, i)[0]);
+    }
+    float scale = std::bit_cast<float>(philox(2, 0, trial)[0] & 0x7FFFFFFFu);
+    if (!std::isfinite(scale)) scale = 1.0f;
+    for (Format format : carried_formats()) expect_same_as_codec(x, format, scale);
+  }
+}
+
+TEST(Quantize, HitsTiesOfEveryBinadeExactly) {
+  for (Format format : carried_formats()) {
+    const FormatInfo& info = format_info(format);
+    if (info.mantissa_bits > 6) continue;
+    std::vector<bf16> ties;
+    uint32_t codes = 1u << (info.bits - 1);
+    for (uint32_t code = 0; code + 1 < codes; ++code) {
+      double low = decode(format, code);
+      double high = decode(format, code + 1);
+      if (std::isfinite(low) && std::isfinite(high))
+        ties.push_back(to_bf16(static_cast<float>((low + high) / 2)));
+    }
+    expect_same_as_codec(ties, format, 1.0f);
+    expect_same_as_codec(ties, format, -1.0f);
+  }
+}
+
+TEST(Quantize, CountsInTheLargestTensorsAreExact) {
+  std::vector<bf16> x(3'000'001, to_bf16(1000.0f));
+  x.front() = to_bf16(1e-9f);
+  x.back() = to_bf16(std::numeric_limits<float>::quiet_NaN());
+  std::vector<bf16> y(x.size());
+  QuantizeCounts counts = make_cpu_backend(2)->quantize(x, Format::kE4m3, 1.0f, y);
+  EXPECT_EQ(counts.saturated, 2'999'999);
+  EXPECT_EQ(counts.underflowed, 1);
+  EXPECT_TRUE(std::isnan(to_float(y.back())));
+}
+
+TEST(Quantize, WorksInPlaceAndOnNothing) {
+  auto backend = make_cpu_backend(3);
+  std::vector<bf16> x = random_bf16(1, 777, 600.0f);
+  std::vector<bf16> y(x.size());
+  backend->quantize(x, Format::kE4m3, 1.0f, y);
+  backend->quantize(x, Format::kE4m3, 1.0f, x);
+  EXPECT_EQ(bits_of(x), bits_of(y));
+  QuantizeCounts counts = backend->quantize({}, Format::kE4m3, 1.0f, {});
+  EXPECT_EQ(counts.saturated + counts.underflowed, 0);
+}
+
+TEST(Amax, IsTheLargestMagnitudeWhereverItStands) {
+  auto backend = make_cpu_backend(2);
+  for (int64_t size : {1, 5, 31, 64, 4097, 20011}) {
+    for (int64_t at : {int64_t{0}, size / 2, size - 1}) {
+      std::vector<bf16> x = random_bf16(4, size, 1.0f);
+      x[at] = to_bf16(-3.5f);
+      EXPECT_EQ(backend->amax(x), 3.5f) << size << " " << at;
+    }
+  }
+  EXPECT_EQ(backend->amax({}), 0.0f);
+}
+
+TEST(Amax, NonFiniteValuesGivePositiveInfinity) {
+  auto backend = make_cpu_backend(2);
+  for (float bad :
+       {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+        std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<bf16> x = random_bf16(4, 10000, 1.0f);
+    x[9999] = to_bf16(bad);
+    EXPECT_EQ(backend->amax(x), std::numeric_limits<float>::infinity());
+  }
+}
+
+}  // namespace
+}  // namespace gnomon
