@@ -1,0 +1,221 @@
+// Faults act where they should and nowhere else.
+#include "trainer/engine/faults.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+#include "tests/engine/engine_fixture.h"
+#include "trainer/engine/engine.h"
+
+namespace gnomon::test {
+namespace {
+
+const char* const kDelayed = R"(
+[[rule]]
+match = "*"
+gemms = "fp8"
+recipe = "delayed"
+amax_history = 4
+)";
+
+class FaultTest : public testing::Test {
+ protected:
+  FaultTest() : config(small_engine(directory.path())) {}
+
+  std::vector<uint64_t> run(const std::vector<Fault>& faults, const PrecisionPlan& plan,
+                            int steps = 10, EngineRole role = EngineRole::kLive) {
+    EngineConfig with = config;
+    with.faults = faults;
+    Engine engine(with, role);
+    engine.set_plan(plan);
+    engine.initialize();
+    return train_hashes(engine, steps);
+  }
+  // The first step (1, 2, ...) whose weights differ; 0 when none does.
+  static int64_t first_difference(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b) {
+    for (size_t i = 0; i < a.size(); ++i) {
+      if (a[i] != b[i]) return static_cast<int64_t>(i) + 1;
+    }
+    return 0;
+  }
+
+  TemporaryDirectory directory;
+  EngineConfig config;
+  PrecisionPlan bf16 = PrecisionPlan::bf16();
+  PrecisionPlan delayed = PrecisionPlan::parse(kDelayed);
+  PrecisionPlan current = PrecisionPlan::fp8(Recipe::kCurrent);
+  Fault shift{.kind = FaultKind::kScaleShift,
+              .site = "model.layers.1.mlp.down_proj",
+              .tensor = "input",
+              .start_step = 4,
+              .log2_factor = 6};
+  Fault frozen{.kind = FaultKind::kFrozenAmax,
+               .site = "model.layers.0.mlp.up_proj",
+               .tensor = "weight",
+               .start_step = 3};
+};
+
+TEST_F(FaultTest, AScaleShiftIsFeltByFp8FromItsFirstStep) {
+  for (const PrecisionPlan* plan : {&current, &delayed}) {
+    for (const char* tensor : {"input", "weight", "gradient"}) {
+      shift.tensor = tensor;
+      EXPECT_EQ(first_difference(run({}, *plan), run({shift}, *plan)), 4) << tensor;
+    }
+  }
+}
+
+TEST_F(FaultTest, AScaleShiftIsNotFeltInBf16) {
+  EXPECT_EQ(run({shift, frozen}, bf16), run({}, bf16));
+  PrecisionPlan pinned = current.with_bf16_sites({shift.site});
+  EXPECT_EQ(run({shift}, pinned), run({}, pinned));
+}
+
+TEST_F(FaultTest, AScaleShiftSaturatesRatherThanScales) {
+  // Were the product merely multiplied by 2^n and back, the loss would not move at all.
+  auto loss = [&](int log2_factor) {
+    EngineConfig with = config;
+    Fault fault = shift;
+    fault.start_step = 1;
+    fault.log2_factor = log2_factor;
+    if (log2_factor != 0) with.faults = {fault};
+    Engine engine(with);
+    engine.set_plan(current);
+    engine.initialize();
+    double sum = 0;
+    for (int i = 0; i < 30; ++i) sum = engine.train_step().loss;
+    return sum;
+  };
+  double healthy = loss(0);
+  EXPECT_NEAR(loss(1), healthy, 0.1 * healthy);  // a factor of 2 costs a bit of range
+  EXPECT_TRUE(std::isfinite(loss(12)));
+  EXPECT_NE(loss(12), healthy);
+}
+
+TEST_F(FaultTest, AFaultEndsAtItsEndStep) {
+  EngineConfig with = config;
+  shift.start_step = 1;
+  shift.end_step = 4;
+  with.faults = {shift};
+  Engine faulty(with);
+  faulty.set_plan(current);
+  faulty.initialize();
+  train_hashes(faulty, 3);
+  std::filesystem::path checkpoint = write_checkpoint(faulty, directory.path() / "checkpoints");
+  Engine healthy(config);
+  healthy.load(checkpoint);
+  EXPECT_EQ(train_hashes(faulty, 4), train_hashes(healthy, 4));
+}
+
+TEST_F(FaultTest, AFrozenHistoryIsFeltOnlyByDelayedScaling) {
+  EXPECT_EQ(run({frozen}, current), run({}, current));
+  EXPECT_EQ(run({frozen}, bf16), run({}, bf16));
+  // The weights grow while the learning rate warms up. Frozen in step 3, felt from step 4 on.
+  int64_t felt = first_difference(run({}, delayed, 20), run({frozen}, delayed, 20));
+  EXPECT_GE(felt, 4);
+}
+
+TEST_F(FaultTest, ACorruptBatchIsFeltByEveryPrecisionAndByReplays) {
+  Fault corrupt{.kind = FaultKind::kCorruptBatch, .site = {}, .start_step = 5, .end_step = 6};
+  for (const PrecisionPlan* plan : {&bf16, &current}) {
+    std::vector<uint64_t> faulty = run({corrupt}, *plan);
+    EXPECT_EQ(first_difference(run({}, *plan), faulty), 5);
+    EXPECT_EQ(run({corrupt}, *plan, 10, EngineRole::kReplay), faulty);
+  }
+}
+
+TEST_F(FaultTest, ABitFlipStrikesTheLiveTrainerOnly) {
+  Fault flip{.kind = FaultKind::kBitFlip,
+             .site = "model.layers.0.self_attn.v_proj.weight",
+             .start_step = 4,
+             .element = 17,
+             .bit = 30};
+  for (const PrecisionPlan* plan : {&bf16, &current}) {
+    std::vector<uint64_t> healthy = run({}, *plan);
+    EXPECT_EQ(first_difference(healthy, run({flip}, *plan)), 4);
+    EXPECT_EQ(run({flip}, *plan, 10, EngineRole::kReplay), healthy);
+  }
+}
+
+TEST_F(FaultTest, ABitFlipStrikesOnceEvenAfterARollback) {
+  Fault flip{.kind = FaultKind::kBitFlip,
+             .site = "model.norm.weight",
+             .start_step = 4,
+             .element = 3,
+             .bit = 22};
+  std::vector<uint64_t> healthy = run({}, bf16, 6);
+  EngineConfig with = config;
+  with.faults = {flip};
+  Engine engine(with);
+  engine.initialize();
+  train_hashes(engine, 2);
+  std::filesystem::path checkpoint = write_checkpoint(engine, directory.path() / "checkpoints");
+  std::vector<uint64_t> struck = train_hashes(engine, 4);
+  EXPECT_EQ(struck[0], healthy[2]);
+  EXPECT_NE(struck[1], healthy[3]);
+  engine.load(checkpoint);
+  std::vector<uint64_t> again = train_hashes(engine, 4);
+  EXPECT_EQ(again, std::vector<uint64_t>(healthy.begin() + 2, healthy.end()));
+}
+
+TEST_F(FaultTest, ABitFlipChangesOneMasterAndItsCopyByThatBit) {
+  Fault flip{.kind = FaultKind::kBitFlip,
+             .site = "model.norm.weight",
+             .start_step = 1,
+             .element = 3,
+             .bit = 22};
+  EngineConfig with = config;
+  with.faults = {flip};
+  Engine struck(with);
+  Engine healthy(config);
+  for (Engine* engine : {&struck, &healthy}) {
+    engine->initialize();
+    engine->train_step();
+  }
+  CheckpointContent a = struck.checkpoint();
+  CheckpointContent b = healthy.checkpoint();
+  int64_t masters_changed = 0;
+  for (size_t i = 0; i < a.optimizer.size(); ++i) {
+    const auto* x = static_cast<const uint32_t*>(a.optimizer[i].data);
+    const auto* y = static_cast<const uint32_t*>(b.optimizer[i].data);
+    for (int64_t j = 0; j < a.optimizer[i].bytes() / 4; ++j) {
+      if (x[j] == y[j]) continue;
+      ++masters_changed;
+      EXPECT_EQ(a.optimizer[i].name, "master.model.norm.weight");
+      EXPECT_EQ(j, 3);
+      EXPECT_EQ(x[j] ^ y[j], uint32_t{1} << 22);
+    }
+  }
+  EXPECT_EQ(masters_changed, 1);
+  EXPECT_NE(struck.weights_hash(), healthy.weights_hash());
+}
+
+TEST_F(FaultTest, AFaultWithoutASiteIsRefused) {
+  auto refused = [&](const Fault& fault) {
+    EngineConfig with = config;
+    with.faults = {fault};
+    EXPECT_THROW(Engine{with}, ConfigError) << fault.describe();
+  };
+  Fault fault = shift;
+  fault.site = "model.layers.7.mlp.down_proj";
+  refused(fault);
+  fault = shift;
+  fault.tensor = "output";
+  refused(fault);
+  refused({.kind = FaultKind::kBitFlip, .site = "model.layers.0.self_attn.v_proj"});
+  refused({.kind = FaultKind::kBitFlip, .site = "model.norm.weight", .element = 32});
+  refused({.kind = FaultKind::kBitFlip, .site = "model.norm.weight", .bit = 32});
+}
+
+TEST(FaultNames, RoundTripAndRefuseOthers) {
+  for (FaultKind kind : {FaultKind::kFrozenAmax, FaultKind::kScaleShift, FaultKind::kCorruptBatch,
+                         FaultKind::kBitFlip}) {
+    EXPECT_EQ(fault_kind_from_name(fault_kind_name(kind)), kind);
+    EXPECT_FALSE(Fault{.kind = kind, .site = {}}.describe().empty());
+  }
+  EXPECT_THROW(fault_kind_from_name("gremlin"), Error);
+}
+
+}  // namespace
+}  // namespace gnomon::test

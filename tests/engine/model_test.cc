@@ -1,0 +1,293 @@
+// The engine's model against the FP64 reference: the loss and every parameter's gradient, under
+// BF16 and FP8 plans. The reference rounds where the engine rounds, so that only FP32 summation
+// order and the few roundings it tips over remain. Tolerances are on ‖a − b‖/‖b‖ for each
+// parameter.
+#include "trainer/engine/model.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "base/philox.h"
+#include "tests/engine/engine_fixture.h"
+#include "tests/engine/recording_backend.h"
+#include "tests/engine/reference_model.h"
+
+namespace gnomon::test {
+namespace {
+
+constexpr int kTokens = 16;
+constexpr int kSequences = 3;
+
+struct Case {
+  std::string name;
+  int kv_heads = 2;
+  bool bias = false;
+  bool tied = true;
+  std::string plan;
+  double loss_tolerance = 1e-4;      // relative
+  double gradient_tolerance = 1e-2;  // relative, by parameter
+};
+
+const char* const kCurrentPlan = R"(
+[[rule]]
+match = "*"
+gemms = "fp8"
+)";
+const char* const kDelayedPlan = R"(
+[[rule]]
+match = "*"
+gemms = "fp8"
+recipe = "delayed"
+amax_history = 4
+margin = 1
+)";
+const char* const kMixedPlan = R"(
+[[rule]]
+match = "*"
+fprop = "fp8"
+dgrad = "bf16"
+wgrad = "fp8"
+[[rule]]
+match = "*.mlp.*"
+fprop = "bf16"
+dgrad = "fp8"
+wgrad = "bf16"
+forward_format = "e5m2"
+[[rule]]
+match = "*.v_proj"
+gemms = "fp8"
+forward_format = "e5m2"
+gradient_format = "e4m3"
+[[rule]]
+match = "lm_head"
+gemms = "bf16"
+)";
+
+double relative_error(std::span<const float> found, const Vector& expected) {
+  double difference = 0;
+  double size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    double gap = static_cast<double>(found[i]) - expected[i];
+    difference += gap * gap;
+    size += expected[i] * expected[i];
+  }
+  return std::sqrt(difference / size);
+}
+
+// A model with lively weights (norms and biases too) and a batch for it.
+class ModelUnderTest {
+ public:
+  explicit ModelUnderTest(const ModelConfig& config, int threads = 1)
+      : backend(threads),
+        scaling(static_cast<int>(config.sites().size())),
+        model(config, kSequences, kTokens, backend, scaling, {}),
+        reference(config) {
+    const ParameterLayout& layout = model.layout();
+    for (size_t index = 0; index < layout.all().size(); ++index) {
+      const Parameter& parameter = layout.all()[index];
+      std::span<bf16> weight = model.weight(static_cast<int>(index));
+      Vector& values = reference.weights[parameter.name];
+      for (size_t i = 0; i < weight.size(); ++i) {
+        float uniform = philox_uniform(philox(21, index, i)[0]) - 0.5f;
+        weight[i] =
+            to_bf16(0.5f * uniform + (parameter.name.ends_with("norm.weight") ? 1.0f : 0.0f));
+        values.push_back(static_cast<double>(to_float(weight[i])));
+      }
+    }
+    model.weights_changed();
+    for (uint32_t t : uniform_tokens(31, config.vocabulary, kSequences * kTokens)) {
+      tokens.push_back(static_cast<int32_t>(t));
+    }
+    for (uint32_t t : uniform_tokens(32, config.vocabulary, kSequences * kTokens)) {
+      targets.push_back(static_cast<int32_t>(t));
+    }
+  }
+
+  void use_plan(const std::string& toml) {
+    reference.plan = PrecisionPlan::parse(toml);
+    reference.rounds = true;
+    reference.quantised_operand = [this](const Vector& x, bool e4m3, double scale) {
+      const QuantisedTensor* found = backend.find(x, e4m3 ? Format::kE4m3 : Format::kE5m2, scale);
+      EXPECT_NE(found, nullptr) << "the engine quantised no such tensor";
+      return found == nullptr ? nullptr : &found->values;
+    };
+    sites.clear();
+    for (const std::string& site : model.sites()) {
+      sites.push_back(reference.plan.resolve(site, model.config().layers));
+    }
+  }
+  PassPlan pass(bool record = true) { return {.sites = &sites, .step = 1, .record = record}; }
+
+  RecordingBackend backend;
+  ScalingState scaling;
+  Model model;
+  ReferenceModel reference;
+  std::vector<SitePrecision> sites;
+  std::vector<int32_t> tokens, targets;
+};
+
+void expect_same_gradients(ModelUnderTest& test, double tolerance) {
+  const ParameterLayout& layout = test.model.layout();
+  for (size_t index = 0; index < layout.all().size(); ++index) {
+    const std::string& name = layout.all()[index].name;
+    double error = relative_error(test.model.gradient(static_cast<int>(index)),
+                                  test.reference.gradients[name]);
+    EXPECT_LT(error, tolerance) << name;
+  }
+}
+
+class ModelAgainstReference : public testing::TestWithParam<Case> {};
+
+TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
+  ModelConfig config = small_model();
+  config.kv_heads = GetParam().kv_heads;
+  config.qkv_bias = GetParam().bias;
+  config.tie_embeddings = GetParam().tied;
+  ModelUnderTest test(config);
+  test.use_plan(GetParam().plan);
+  double scale = 1.0 / (kSequences * kTokens);
+  double loss = test.model.forward_backward(test.pass(), test.tokens, test.targets,
+                                            static_cast<float>(scale), false);
+  double expected = test.reference.forward_backward(test.tokens, test.targets, kTokens, scale);
+  EXPECT_NEAR(loss, expected, GetParam().loss_tolerance * expected);
+  expect_same_gradients(test, GetParam().gradient_tolerance);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Plans, ModelAgainstReference,
+    testing::Values(
+        Case{.name = "Bf16TiedGrouped", .plan = ""},
+        Case{.name = "Bf16UntiedBias", .kv_heads = 4, .bias = true, .tied = false, .plan = ""},
+        Case{.name = "Bf16OneKeyHead", .kv_heads = 1, .plan = ""},
+        Case{.name = "Fp8CurrentTied", .plan = kCurrentPlan},
+        Case{.name = "Fp8CurrentUntiedBias",
+             .kv_heads = 4,
+             .bias = true,
+             .tied = false,
+             .plan = kCurrentPlan},
+        Case{.name = "Fp8DelayedEmptyHistory", .plan = kDelayedPlan},
+        Case{.name = "Fp8MixedGemmsAndFormats", .bias = true, .plan = kMixedPlan}),
+    [](const auto& instance) { return instance.param.name; });
+
+double largest_error(ModelUnderTest& test) {
+  double largest = 0;
+  const ParameterLayout& layout = test.model.layout();
+  for (size_t index = 0; index < layout.all().size(); ++index) {
+    largest = std::max(largest, relative_error(test.model.gradient(static_cast<int>(index)),
+                                               test.reference.gradients[layout.all()[index].name]));
+  }
+  return largest;
+}
+
+TEST(Model, TheComparisonTellsFp8FromBf16AndFromNoRounding) {
+  ModelUnderTest test(small_model());
+  test.use_plan(kCurrentPlan);
+  test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+  test.reference.plan = PrecisionPlan::bf16();
+  test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  EXPECT_GT(largest_error(test), 0.1);
+  test.reference.rounds = false;
+  test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  EXPECT_GT(largest_error(test), 0.1);
+}
+
+TEST(Model, Bf16StaysNearTheModelWithoutAnyRounding) {
+  ModelUnderTest test(small_model());
+  test.use_plan("");
+  double loss = test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+  test.reference.rounds = false;
+  double expected = test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  EXPECT_NEAR(loss, expected, 2e-3 * expected);
+  expect_same_gradients(test, 0.05);
+}
+
+TEST(Model, DelayedScalesComeFromTheHistoryWithMargin) {
+  ModelUnderTest test(small_model());
+  test.use_plan(kDelayedPlan);
+  // Histories that differ from the tensors' own amaxes by powers of two that differ from site to
+  // site.
+  auto amax = [&](int site, TensorRole role) {
+    return std::ldexp(role == TensorRole::kGradient ? 0.02f : 1.7f,
+                      (site * 3 + static_cast<int>(role)) % 5);
+  };
+  for (int site = 0; site < static_cast<int>(test.sites.size()); ++site) {
+    for (TensorRole role : {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient}) {
+      test.scaling.history(site, role).push(amax(site, role), 4);
+    }
+  }
+  test.reference.history_amax = [&](const std::string& site, const std::string& tensor) {
+    auto found = std::ranges::find(test.model.sites(), site);
+    return static_cast<double>(
+        amax(static_cast<int>(found - test.model.sites().begin()), tensor_role_from_name(tensor)));
+  };
+  test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+  test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  expect_same_gradients(test, 1e-2);
+}
+
+TEST(Model, QuantisesEachOperandOnceAndWeightsOncePerStep) {
+  ModelUnderTest test(small_model());
+  test.use_plan(kCurrentPlan);
+  test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+  // Two layers and the head: inputs of qkv, o, gate and up, down; seven weights; seven output
+  // gradients.
+  EXPECT_EQ(test.backend.quantised().size(), 2u * (4 + 7 + 7) + 3);
+  test.backend.clear();
+  test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, true);
+  EXPECT_EQ(test.backend.quantised().size(), 2u * (4 + 7) + 2);
+  test.model.weights_changed();
+  test.backend.clear();
+  test.model.forward(test.pass(), test.tokens, test.targets);
+  EXPECT_EQ(test.backend.quantised().size(), 2u * (4 + 7) + 2);
+}
+
+TEST(Model, AccumulationAddsEveryGradient) {
+  for (bool tied : {true, false}) {
+    ModelConfig config = small_model();
+    config.qkv_bias = true;
+    config.tie_embeddings = tied;
+    ModelUnderTest test(config);
+    test.use_plan("");
+    test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+    std::vector<float> once(test.model.gradients().begin(), test.model.gradients().end());
+    test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, true);
+    for (size_t i = 0; i < once.size(); ++i) {
+      ASSERT_NEAR(test.model.gradients()[i], 2 * once[i], 1e-4f * std::abs(once[i]) + 1e-4f) << i;
+    }
+    test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+    EXPECT_TRUE(std::ranges::equal(test.model.gradients(), once));
+  }
+}
+
+TEST(Model, AShorterBatchGivesItsOwnLoss) {
+  ModelUnderTest test(small_model());
+  test.use_plan("");
+  std::vector<int32_t> tokens(test.tokens.begin(), test.tokens.begin() + kTokens);
+  std::vector<int32_t> targets(test.targets.begin(), test.targets.begin() + kTokens);
+  double loss = test.model.forward(test.pass(false), tokens, targets);
+  EXPECT_NEAR(loss, test.reference.loss(tokens, targets, kTokens), 1e-4 * loss);
+}
+
+TEST(Model, ABf16PlanQuantisesNothing) {
+  ModelUnderTest test(small_model());
+  test.use_plan("");
+  test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+  EXPECT_TRUE(test.backend.quantised().empty());
+}
+
+TEST(Model, ThreadsChangeSumsOnlyWithinRounding) {
+  ModelUnderTest one(small_model(), 1);
+  ModelUnderTest two(small_model(), 2);
+  for (ModelUnderTest* test : {&one, &two}) {
+    test->use_plan("");
+    test->model.forward_backward(test->pass(), test->tokens, test->targets, 1.0f, false);
+    test->reference.forward_backward(test->tokens, test->targets, kTokens, 1.0);
+    expect_same_gradients(*test, 1e-2);
+  }
+}
+
+}  // namespace
+}  // namespace gnomon::test

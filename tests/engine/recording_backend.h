@@ -1,0 +1,118 @@
+// A backend that passes everything on and remembers what was quantised to FP8, having checked each
+// value with code of its own. The FP64 reference then uses these operands in place of its own: a
+// value that lies at the border between two FP8 numbers would otherwise fall to one side here and
+// to the other there, and one such step of an eighth of its size drowns what is to be compared.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "tests/engine/reference_model.h"
+
+namespace gnomon::test {
+
+struct QuantisedTensor {
+  Format format;
+  double scale;
+  Vector source;
+  Vector values;  // multiplied back by 1/scale
+};
+
+class RecordingBackend final : public Backend {
+ public:
+  explicit RecordingBackend(int threads) : backend_(make_cpu_backend(threads)) {}
+
+  const std::vector<QuantisedTensor>& quantised() const { return quantised_; }
+  void clear() { quantised_.clear(); }
+  // The recorded tensor with this format whose source is within 5% of `x`, nullptr when there is
+  // none. Its scale must be within 2% of `scale`.
+  const QuantisedTensor* find(const Vector& x, Format format, double scale) const;
+
+  QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
+                          std::span<bf16> y) override;
+
+  std::string name() const override { return backend_->name(); }
+  std::string device() const override { return backend_->device(); }
+  std::string libraries() const override { return backend_->libraries(); }
+  int threads() const override { return backend_->threads(); }
+  void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {
+    backend_->gemm(shape, alpha, a, b, c);
+  }
+  void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, float* c,
+            bool accumulate) override {
+    backend_->gemm(shape, alpha, a, b, c, accumulate);
+  }
+  float amax(std::span<const bf16> x) override { return backend_->amax(x); }
+  void round_to_bf16(std::span<const float> x, std::span<bf16> y) override {
+    backend_->round_to_bf16(x, y);
+  }
+  void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x, std::span<const bf16> w,
+                    float eps, std::span<bf16> y, std::span<float> rstd) override {
+    backend_->add_rms_norm(residual, x, w, eps, y, rstd);
+  }
+  void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
+                         std::span<const float> rstd, std::span<const bf16> dy,
+                         std::span<bf16> d_residual, std::span<float> dw) override {
+    backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw);
+  }
+  void add_bias(std::span<bf16> y, std::span<const bf16> bias) override {
+    backend_->add_bias(y, bias);
+  }
+  void bias_backward(std::span<const bf16> dy, std::span<float> db) override {
+    backend_->bias_backward(dy, db);
+  }
+  void rope(std::span<bf16> x, int64_t tokens, int heads, int head_dim, double theta,
+            bool inverse) override {
+    backend_->rope(x, tokens, heads, head_dim, theta, inverse);
+  }
+  void swiglu(std::span<const bf16> gate, std::span<const bf16> up, std::span<bf16> y) override {
+    backend_->swiglu(gate, up, y);
+  }
+  void swiglu_backward(std::span<const bf16> gate, std::span<const bf16> up,
+                       std::span<const bf16> dy, std::span<bf16> dgate,
+                       std::span<bf16> dup) override {
+    backend_->swiglu_backward(gate, up, dy, dgate, dup);
+  }
+  int64_t attention_saved_bytes(const AttentionShape& shape) const override {
+    return backend_->attention_saved_bytes(shape);
+  }
+  int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
+    return backend_->attention_scratch_bytes(shape);
+  }
+  void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
+                 std::byte* saved, std::byte* scratch) override {
+    backend_->attention(shape, q, k, v, o, saved, scratch);
+  }
+  void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
+                          const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
+                          const std::byte* saved, std::byte* scratch) override {
+    backend_->attention_backward(shape, q, k, v, o, d_o, dq, dk, dv, saved, scratch);
+  }
+  void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
+             std::span<bf16> y) override {
+    backend_->embed(tokens, table, width, y);
+  }
+  void embed_backward(std::span<const int32_t> tokens, std::span<const bf16> dy, int64_t width,
+                      std::span<float> dtable) override {
+    backend_->embed_backward(tokens, dy, width, dtable);
+  }
+  void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets, int64_t vocabulary,
+                     float scale, bool with_gradient, std::span<float> losses) override {
+    backend_->cross_entropy(logits, targets, vocabulary, scale, with_gradient, losses);
+  }
+  double sum_of_squares(std::span<const float> x) override { return backend_->sum_of_squares(x); }
+  void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
+             std::span<float> v, std::span<float> master, std::span<bf16> weight) override {
+    backend_->adamw(step, gradient, m, v, master, weight);
+  }
+  void zero(std::span<float> x) override { backend_->zero(x); }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::vector<QuantisedTensor> quantised_;
+};
+
+}  // namespace gnomon::test

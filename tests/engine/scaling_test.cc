@@ -1,0 +1,139 @@
+#include "trainer/engine/scaling.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/philox.h"
+
+namespace gnomon {
+namespace {
+
+SitePrecision precision(Recipe recipe, bool fprop = true, bool dgrad = true, bool wgrad = true) {
+  SitePrecision result;
+  result.fp8 = {fprop, dgrad, wgrad};
+  result.recipe = recipe;
+  result.amax_history = 4;
+  return result;
+}
+
+const auto kNeverFrozen = [](int, TensorRole) { return false; };
+
+TEST(AmaxHistory, HasTheMaximumOfAPlainWindow) {
+  for (int length : {1, 2, 3, 7, 50}) {
+    AmaxHistory history;
+    std::deque<float> window;
+    for (uint64_t i = 0; i < 400; ++i) {
+      float amax = 0.5f + std::ceil(20 * philox_uniform(philox(3, 0, i)[0]));
+      history.push(amax, length);
+      window.push_back(amax);
+      if (window.size() > static_cast<size_t>(length)) window.pop_front();
+      ASSERT_EQ(history.max(), *std::ranges::max_element(window))
+          << "length " << length << ", push " << i;
+      ASSERT_LE(history.entries().size(), static_cast<size_t>(length));
+    }
+  }
+}
+
+TEST(AmaxHistory, RestoresToTheSameFuture) {
+  AmaxHistory history;
+  for (float amax : {5.0f, 9.0f, 3.0f, 2.0f}) history.push(amax, 4);
+  AmaxHistory restored;
+  restored.restore(history.pushes(), history.entries());
+  EXPECT_EQ(restored, history);
+  for (float amax : {1.0f, 1.5f, 0.5f}) {
+    history.push(amax, 4);
+    restored.push(amax, 4);
+    EXPECT_EQ(restored.max(), history.max());
+  }
+}
+
+TEST(AmaxHistory, RefusesEntriesThatNoPushesLeave) {
+  AmaxHistory history;
+  EXPECT_THROW(history.restore(2, {{0, 1.0f}, {1, 2.0f}}), Error);  // rising
+  EXPECT_THROW(history.restore(2, {{1, 2.0f}, {1, 1.0f}}), Error);  // one index twice
+  EXPECT_THROW(history.restore(1, {{1, 2.0f}}), Error);             // from the future
+  EXPECT_THROW(history.restore(3, {{0, 2.0f}}), Error);             // the newest is missing
+  EXPECT_THROW(history.restore(1, {{0, -1.0f}}), Error);
+  EXPECT_THROW(history.restore(1, {{0, std::numeric_limits<float>::infinity()}}), Error);
+  EXPECT_THROW(history.restore(3, {}), Error);
+  EXPECT_NO_THROW(history.restore(0, {}));
+  EXPECT_NO_THROW(history.restore(3, {{1, 2.0f}, {2, 1.0f}}));
+}
+
+TEST(ScalingState, MicroBatchesLeaveOneEntryWithTheirMaximum) {
+  ScalingState scaling(1);
+  std::vector<SitePrecision> sites = {precision(Recipe::kDelayed)};
+  scaling.observe(0, TensorRole::kInput, 2.0f);
+  scaling.observe(0, TensorRole::kInput, 5.0f);
+  scaling.observe(0, TensorRole::kInput, 3.0f);
+  EXPECT_TRUE(scaling.history(0, TensorRole::kInput).empty());  // not before the step ends
+  scaling.finish_step(sites, kNeverFrozen);
+  EXPECT_EQ(scaling.history(0, TensorRole::kInput).max(), 5.0f);
+  EXPECT_EQ(scaling.history(0, TensorRole::kInput).pushes(), 1);
+  scaling.finish_step(sites, kNeverFrozen);
+  EXPECT_EQ(scaling.history(0, TensorRole::kInput).pushes(), 1);  // nothing observed, nothing added
+}
+
+TEST(ScalingState, UselessAmaxesAreNotRecorded) {
+  ScalingState scaling(1);
+  std::vector<SitePrecision> sites = {precision(Recipe::kDelayed)};
+  for (float amax :
+       {0.0f, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    scaling.observe(0, TensorRole::kWeight, amax);
+    scaling.finish_step(sites, kNeverFrozen);
+  }
+  EXPECT_TRUE(scaling.history(0, TensorRole::kWeight).empty());
+}
+
+TEST(ScalingState, AFrozenHistoryStopsAfterItsFirstEntry) {
+  ScalingState scaling(2);
+  std::vector<SitePrecision> sites(2, precision(Recipe::kDelayed));
+  auto frozen = [](int site, TensorRole role) { return site == 1 && role == TensorRole::kInput; };
+  for (float amax : {1.0f, 4.0f, 8.0f}) {
+    for (int site : {0, 1}) {
+      scaling.observe(site, TensorRole::kInput, amax);
+      scaling.observe(site, TensorRole::kWeight, amax);
+    }
+    scaling.finish_step(sites, frozen);
+  }
+  EXPECT_EQ(scaling.history(1, TensorRole::kInput).max(), 1.0f);
+  EXPECT_EQ(scaling.history(1, TensorRole::kWeight).max(), 8.0f);
+  EXPECT_EQ(scaling.history(0, TensorRole::kInput).max(), 8.0f);
+}
+
+TEST(ScalingState, AChangeOfPlanKeepsOnlyWhatStaysDelayed) {
+  auto filled = [] {
+    ScalingState scaling(1);
+    for (TensorRole role : {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient}) {
+      scaling.history(0, role).push(2.0f, 4);
+    }
+    return scaling;
+  };
+  auto kept = [&](const SitePrecision& from, const SitePrecision& to) {
+    ScalingState scaling = filled();
+    scaling.change({from}, {to});
+    std::string result;
+    for (TensorRole role : {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient}) {
+      result += scaling.history(0, role).empty() ? '-' : '+';
+    }
+    return result;
+  };
+  SitePrecision delayed = precision(Recipe::kDelayed);
+  SitePrecision longer = delayed;
+  longer.amax_history = 8;
+  EXPECT_EQ(kept(delayed, delayed), "+++");
+  EXPECT_EQ(kept(delayed, longer), "+++");
+  EXPECT_EQ(kept(delayed, precision(Recipe::kCurrent)), "---");
+  EXPECT_EQ(kept(delayed, SitePrecision{}), "---");
+  EXPECT_EQ(kept(delayed, precision(Recipe::kDelayed, true, false, false)), "++-");
+  EXPECT_EQ(kept(delayed, precision(Recipe::kDelayed, false, true, false)), "-++");
+  EXPECT_EQ(kept(delayed, precision(Recipe::kDelayed, false, false, true)), "+-+");
+}
+
+}  // namespace
+}  // namespace gnomon
