@@ -227,3 +227,8 @@ CREATE TABLE audit (
   what   TEXT NOT NULL,                     -- conflicting_step, stale_lease, ...
   detail TEXT NOT NULL
 ) STRICT;
+
+CREATE TABLE readiness (                    -- what /readyz writes to know that the ledger can be written
+  id         INTEGER PRIMARY KEY CHECK (id = 1),
+  checked_at REAL NOT NULL
+) STRICT;

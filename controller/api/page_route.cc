@@ -1,0 +1,95 @@
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "base/files.h"
+#include "controller/api/services.h"
+
+namespace gnomon {
+namespace {
+
+constexpr std::string_view kBuiltInPage = R"page(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>gnomond</title>
+<style>body{font:16px/1.5 system-ui,sans-serif;margin:3em auto;max-width:50em;padding:0 1em}
+td,th{padding:.2em 1em .2em 0;text-align:left}</style></head><body>
+<h1>gnomond</h1><p>This daemon was started without <code>--web-root</code>, so this is its plain page.</p>
+<table id="runs"><tr><th>run</th><th>name</th><th>state</th><th>phase</th><th>step</th><th>loss</th></tr></table>
+<p><a href="/v1/runs">/v1/runs</a> · <a href="/metrics">/metrics</a> · <a href="/readyz">/readyz</a> ·
+<a href="/version">/version</a></p>
+<script>
+fetch('/v1/runs').then(answer => answer.json()).then(runs => {
+  for (const run of runs) {
+    const row = document.getElementById('runs').insertRow();
+    for (const key of ['run', 'name', 'state', 'phase', 'step', 'loss']) row.insertCell().textContent = run[key];
+  }
+});
+</script></body></html>
+)page";
+
+constexpr std::array<std::pair<std::string_view, const char*>, 8> kContentTypes = {{
+    {".html", "text/html; charset=utf-8"},
+    {".css", "text/css; charset=utf-8"},
+    {".js", "text/javascript; charset=utf-8"},
+    {".mjs", "text/javascript; charset=utf-8"},
+    {".json", "application/json"},
+    {".svg", "image/svg+xml"},
+    {".png", "image/png"},
+    {".ico", "image/x-icon"},
+}};
+
+const char* content_type_of(const std::filesystem::path& file) {
+  for (const auto& [extension, type] : kContentTypes) {
+    if (file.extension() == extension) {
+      return type;
+    }
+  }
+  return "application/octet-stream";
+}
+
+// The file inside `root` that `path` names; empty when there is none, or when it would lie outside.
+std::filesystem::path file_for(const std::string& root, const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path base = fs::canonical(root, error);
+  if (error) {
+    return {};
+  }
+  fs::path file = fs::canonical(base / fs::path(path).relative_path(), error);
+  if (error) {
+    return {};
+  }
+  if (fs::is_directory(file, error)) {
+    file /= "index.html";
+  }
+  auto [base_end, rest] = std::mismatch(base.begin(), base.end(), file.begin(), file.end());
+  return base_end == base.end() && fs::is_regular_file(file, error) ? file : fs::path();
+}
+
+}  // namespace
+
+Route page_route(Services& services) {
+  return {
+      "GET", "/", BodyKind::kNone, 0, [&services](Exchange& exchange, const Request& request) {
+        Response response{200, "text/html; charset=utf-8", std::string(kBuiltInPage), {}, false};
+        response.headers.emplace_back("Cache-Control", "no-cache");
+        bool found = services.web_root.empty() && request.path == "/";
+        if (!services.web_root.empty()) {
+          // Files are read by the ledger's readers: no I/O thread waits for a disk.
+          exchange.read([&](Connection&) {
+            if (std::filesystem::path file = file_for(services.web_root, request.path);
+                !file.empty()) {
+              response.body = read_file(file);
+              response.content_type = content_type_of(file);
+              found = true;
+            }
+          });
+        }
+        if (!found) {
+          throw Refusal(404, "Unknown path", "there is nothing at " + request.path,
+                        "a path of docs/api.md, for example /v1/runs");
+        }
+        return response;
+      }};
+}
+
+}  // namespace gnomon

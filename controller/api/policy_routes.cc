@@ -1,0 +1,54 @@
+#include <fmt/format.h>
+
+#include "controller/api/services.h"
+#include "controller/decide/policy.h"
+#include "controller/json_rows.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+std::string policy_json(const decide::Policy& policy) {
+  return fmt::format(R"({{"ok":true,"mode":"{}","policy":{}}})", decide::mode_name(policy.mode),
+                     string_as_json(policy.to_toml()));
+}
+
+Response show_policy(Exchange& exchange, const Request& request) {
+  int64_t run = parse_run_id(request.arguments[0]);
+  std::string toml;
+  exchange.read([&](Connection& connection) {
+    std::optional<ledger::RunRow> row = ledger::load_run(connection, run);
+    if (!row) {
+      throw unknown_run(request.arguments[0]);
+    }
+    toml = row->policy;
+  });
+  return {200, "application/toml", toml, {}, false};
+}
+
+Response put_policy(Services& services, Exchange& exchange, const Request& request) {
+  int64_t run = parse_run_id(request.arguments[0]);
+  decide::Policy policy = decide::Policy::parse(request.body, "policy");
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    services.supervisor.set_policy(transaction, run, request.body);
+  });
+  return json_response(policy_json(policy));
+}
+
+}  // namespace
+
+std::vector<Route> policy_routes(Services& s) {
+  constexpr size_t kBodyMax = 256 << 10;
+  return {
+      {"GET", "/v1/runs/{run}/policy", BodyKind::kNone, 0,
+       [](Exchange& e, const Request& request) { return show_policy(e, request); }},
+      {"PUT", "/v1/runs/{run}/policy", BodyKind::kToml, kBodyMax,
+       [&s](Exchange& e, const Request& request) { return put_policy(s, e, request); }},
+      {"POST", "/v1/policy/check", BodyKind::kToml, kBodyMax,
+       [](Exchange&, const Request& request) {
+         return json_response(policy_json(decide::Policy::parse(request.body, "policy")));
+       }},
+  };
+}
+
+}  // namespace gnomon

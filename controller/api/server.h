@@ -1,0 +1,50 @@
+// The HTTP server: Boost.Beast on a few I/O threads, a stackful coroutine for each connection.
+// Everything of Asio and Beast is behind this header.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "controller/api/router.h"
+#include "controller/api/services.h"
+
+namespace gnomon {
+
+struct ServerOptions {
+  std::string address = "127.0.0.1";
+  uint16_t port = 0;  // 0: any free one
+  int threads = 2;
+  size_t connections_max = 1024;           // beyond it: 503
+  std::chrono::seconds read_timeout{30};   // for a request once it has begun
+  std::chrono::seconds idle_timeout{120};  // between requests
+  std::chrono::seconds stop_timeout{10};   // for requests in flight when the daemon stops
+};
+
+class Server {
+ public:
+  // Listens at once. Throws ConfigError when the address is not a loopback address (this version
+  // has neither TLS nor tokens), SystemError when it cannot be had.
+  Server(ServerOptions options, Services& services, Router router);
+  ~Server();
+
+  uint16_t port() const;
+  // Calls `action` on an I/O thread again and again, `interval` after it last returned. Before
+  // run().
+  void every(std::chrono::milliseconds interval, std::function<void()> action);
+  // Serves until SIGTERM, SIGINT or stop(); then answers what is in flight and returns.
+  void run();
+  // From any thread.
+  void stop();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// "127.0.0.1:7717", "[::1]:0". Throws ConfigError.
+ServerOptions parse_listen(const std::string& text);
+
+}  // namespace gnomon

@@ -1,0 +1,40 @@
+// What the routes work with, and the tables of routes by subject. docs/api.md describes each.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "controller/api/router.h"
+#include "controller/bell.h"
+#include "controller/leases.h"
+#include "controller/metrics/metrics.h"
+#include "controller/supervisor.h"
+#include "storage/ledger.h"
+
+namespace gnomon {
+
+struct Services {
+  Ledger& ledger;
+  Supervisor& supervisor;
+  Leases& leases;
+  Metrics& metrics;
+  Bells& bells;
+  std::string web_root;  // empty: the built-in page
+  std::atomic<bool> stopping = false;
+};
+
+std::vector<Route> trainer_routes(Services& services);   // runs, reports, directives
+std::vector<Route> verifier_routes(Services& services);  // leases
+std::vector<Route> view_routes(Services& services);  // what is on record, for people and programs
+std::vector<Route> policy_routes(Services& services);
+std::vector<Route> daemon_routes(Services& services);  // events, metrics, health, version
+Route page_route(Services& services);                  // everything outside /v1
+
+// A write that may be refused: the refusal's audit note is recorded by itself before the refusal
+// goes on.
+void audited_write(Exchange& exchange, Services& services, Ledger::Write write);
+
+Response json_response(std::string body, int status = 200);
+
+}  // namespace gnomon

@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "controller/api/services.h"
+#include "controller/json_rows.h"
+#include "protocol/json.h"
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+constexpr double kWaitMaxSeconds = 120;
+constexpr size_t kStepsMax = 10'000;
+
+// A report of one kind: parsed, given to the supervisor in one write, answered with its ReportAck.
+template <typename Message>
+Route report_route(Services& services, const char* path, size_t body_max,
+                   ReportAck (Supervisor::*take)(LedgerTransaction&, int64_t, const Message&)) {
+  return {"POST", path, BodyKind::kJson, body_max,
+          [&services, take](Exchange& exchange, const Request& request) {
+            int64_t run = parse_run_id(request.arguments[0]);
+            Message message = from_json<Message>(request.body);
+            ReportAck ack;
+            audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+              ack = (services.supervisor.*take)(transaction, run, message);
+            });
+            return json_response(to_json(ack));
+          }};
+}
+
+Response register_run(Services& services, Exchange& exchange, const Request& request) {
+  RunRegistration registration = from_json<RunRegistration>(request.body);
+  RunRegistered registered;
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    registered = services.supervisor.register_run(transaction, registration);
+  });
+  return json_response(to_json(registered));
+}
+
+int64_t directive_number(const std::string& text) {
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw Refusal(404, "Unknown directive", fmt::format("\"{}\" is no directive's number", text),
+                  "1, 2, ...");
+  }
+  return number;
+}
+
+Response acknowledge(Services& services, Exchange& exchange, const Request& request) {
+  int64_t run = parse_run_id(request.arguments[0]);
+  int64_t number = directive_number(request.arguments[1]);
+  DirectiveAck ack = from_json<DirectiveAck>(request.body);
+  Directive directive;
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    directive = services.supervisor.acknowledge(transaction, run, number, ack);
+  });
+  return json_response(to_json(directive));
+}
+
+// The trainer's long poll: open directives above `after`, waiting for one up to `wait`.
+Response poll_directives(Services& services, Exchange& exchange, const Request& request,
+                         int64_t run) {
+  int64_t after = query_integer(request, "after", 0, 0, INT64_MAX);
+  double wait = query_seconds(request, "wait", 0, kWaitMaxSeconds);
+  auto deadline = Exchange::Clock::now() + std::chrono::duration_cast<Exchange::Clock::duration>(
+                                               std::chrono::duration<double>(wait));
+  while (true) {
+    uint64_t seen = services.bells.directives.count();
+    bool any = false;
+    exchange.read([&](Connection& connection) {
+      if (!ledger::load_run(connection, run)) {
+        throw unknown_run(run_name(run));
+      }
+      any = !ledger::open_directives(connection, run, after).empty();
+    });
+    // Only a client that is still there gets directives: what was delivered counts as delivered.
+    if (any && !(wait > 0 && exchange.over())) {
+      DirectiveList list;
+      exchange.write([&](LedgerTransaction& transaction) {
+        list = services.supervisor.deliver_directives(transaction, run, after);
+      });
+      return json_response(to_json(list));
+    }
+    if (!exchange.wait(services.bells.directives, seen, deadline)) {
+      return json_response(to_json(DirectiveList{}));
+    }
+  }
+}
+
+Response directives(Services& services, Exchange& exchange, const Request& request) {
+  int64_t run = parse_run_id(request.arguments[0]);
+  if (request.query.contains("after")) {
+    return poll_directives(services, exchange, request, run);
+  }
+  std::string rows;
+  exchange.read([&](Connection& connection) {
+    if (!ledger::load_run(connection, run)) {
+      throw unknown_run(request.arguments[0]);
+    }
+    Query query = connection.query("SELECT * FROM directives WHERE run = ? ORDER BY number", run);
+    rows = rows_as_json(query);
+  });
+  return json_response(rows);
+}
+
+Response report_steps(Services& services, Exchange& exchange, const Request& request) {
+  int64_t run = parse_run_id(request.arguments[0]);
+  StepBatch batch = from_json<StepBatch>(request.body);
+  if (batch.steps.size() > kStepsMax) {
+    throw Refusal(413, "Too many steps in one batch", fmt::format("{} steps", batch.steps.size()),
+                  fmt::format("at most {}", kStepsMax));
+  }
+  ReportAck ack;
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    ack = services.supervisor.report_steps(transaction, run, batch);
+  });
+  return json_response(to_json(ack));
+}
+
+}  // namespace
+
+std::vector<Route> trainer_routes(Services& s) {
+  using E = Exchange;
+  return {
+      {"POST", "/v1/runs", BodyKind::kJson, 4 << 20,
+       [&s](E& e, const Request& request) { return register_run(s, e, request); }},
+      report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &Supervisor::start_attempt),
+      {"POST", "/v1/runs/{run}/steps", BodyKind::kJson, 8 << 20,
+       [&s](E& e, const Request& request) { return report_steps(s, e, request); }},
+      report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &Supervisor::report_checkpoint),
+      report_route(s, "/v1/runs/{run}/finished", 16 << 10, &Supervisor::finish),
+      {"GET", "/v1/runs/{run}/directives", BodyKind::kNone, 0,
+       [&s](E& e, const Request& request) { return directives(s, e, request); }, false},
+      {"POST", "/v1/runs/{run}/directives/{number}/ack", BodyKind::kJson, 64 << 10,
+       [&s](E& e, const Request& request) { return acknowledge(s, e, request); }},
+  };
+}
+
+}  // namespace gnomon

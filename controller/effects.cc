@@ -1,0 +1,114 @@
+#include "controller/effects.h"
+
+#include "controller/json_rows.h"
+#include "controller/metrics/totals.h"
+#include "controller/refusal.h"
+#include "protocol/json.h"
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
+#include "storage/ledger_windows.h"
+
+namespace gnomon {
+namespace {
+
+void add_to_stream(const EffectContext& context, const std::string& type, const std::string& body) {
+  ledger::insert_stream(context.transaction.connection(), context.time, context.run, type, body);
+  context.transaction.on_commit([&bell = context.bells.stream] { bell.ring(); });
+}
+
+void update_series(const EffectContext& context, std::function<void(RunSeries&)> update) {
+  context.transaction.on_commit([&metrics = context.metrics, run = context.run,
+                                 update = std::move(update)] { metrics.update_run(run, update); });
+}
+
+void show_queue(const EffectContext& context) {
+  int64_t queued = ledger::count_queued_replays(context.transaction.connection());
+  context.transaction.on_commit(
+      [&metrics = context.metrics, queued] { metrics.set_replays_queued(queued); });
+}
+
+std::string window_row(const EffectContext& context, int64_t window) {
+  Query query = context.transaction.connection().query(
+      "SELECT * FROM windows WHERE run = ? AND window = ?", context.run, window);
+  return first_row_as_json(query);
+}
+
+void apply(const EffectContext& context, const decide::OpenWindow& open) {
+  ledger::insert_window(context.transaction.connection(), context.run,
+                        {open.window, open.kind, open.attempt, open.start_step, open.steps,
+                         open.start_uri, open.end_uri, open.plan_version, "open"},
+                        context.time);
+  add_to_stream(context, "window", window_row(context, open.window));
+}
+
+void apply(const EffectContext& context, const decide::OrderReplay& order) {
+  ledger::insert_replay(context.transaction.connection(),
+                        {context.run, order.replay, order.window, order.arm, order.plan,
+                         order.purpose, order.evaluate_endpoints, order.priority, "queued", 0},
+                        context.time);
+  show_queue(context);
+  context.transaction.on_commit([&bell = context.bells.work] { bell.ring(); });
+}
+
+void apply(const EffectContext& context, const decide::CloseWindow& close) {
+  Connection& connection = context.transaction.connection();
+  ledger::close_window(connection, context.run,
+                       {close.window, close.outcome, close.gap, close.offset, close.d_percent,
+                        close.tolerance_percent},
+                       context.time);
+  if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
+    show_queue(context);
+  }
+  std::optional<ledger::WindowRow> window =
+      ledger::find_window(connection, context.run, close.window);
+  int64_t end_step = window ? window->start_step + window->steps : 0;
+  update_series(context, [numbers = window_numbers(close, end_step)](RunSeries& series) {
+    series.window(numbers);
+  });
+  add_to_stream(context, "window", window_row(context, close.window));
+}
+
+void apply(const EffectContext& context, const decide::MarkVerified& verified) {
+  ledger::mark_verified(context.transaction.connection(), context.run, verified.attempt,
+                        verified.step, context.time);
+  update_series(context,
+                [step = verified.step](RunSeries& series) { series.set_verified_step(step); });
+}
+
+void apply(const EffectContext& context, const decide::IssueDirective& issue) {
+  Directive directive{issue.number,  issue.kind,           issue.plan,   issue.plan_version,
+                      issue.to_step, issue.checkpoint_uri, issue.reason, "pending"};
+  Connection& connection = context.transaction.connection();
+  ledger::insert_directive(connection, context.run, directive, context.time);
+  if (issue.plan_version > 0 && !issue.plan.empty()) {
+    ledger::insert_plan(connection, context.run, issue.plan_version, issue.plan, context.time);
+  }
+  update_series(context, [kind = issue.kind](RunSeries& series) { series.directive(kind); });
+  context.transaction.on_commit([&bell = context.bells.directives] { bell.ring(); });
+  add_to_stream(context, "directive", to_json(directive));
+}
+
+void apply(const EffectContext& context, const decide::RecordDecision& record) {
+  Connection& connection = context.transaction.connection();
+  ledger::insert_decision(
+      connection, context.run,
+      {record.decision, context.time, record.kind, record.verdict, record.action, record.enforced,
+       record.attempt, record.step, record.window, strings_as_json(record.sites), record.sentence,
+       record.evidence, context.event_seq});
+  update_series(context, [kind = record.kind](RunSeries& series) { series.decision(kind); });
+  Query query = connection.query("SELECT * FROM decisions WHERE run = ? AND decision = ?",
+                                 context.run, record.decision);
+  add_to_stream(context, "decision", first_row_as_json(query));
+}
+
+void apply(const EffectContext& context, const decide::ProtectCheckpoints& protect) {
+  ledger::protect_checkpoints(context.transaction.connection(), context.run, protect.uris);
+}
+
+}  // namespace
+
+void apply_effect(const EffectContext& context, const decide::Effect& effect) {
+  std::visit([&](const auto& each) { apply(context, each); }, effect);
+}
+
+}  // namespace gnomon

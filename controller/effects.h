@@ -1,0 +1,23 @@
+// Turns what the decision core wants (effects) into rows, inside the write in which its event was
+// recorded.
+#pragma once
+
+#include "controller/bell.h"
+#include "controller/decide/events.h"
+#include "controller/metrics/metrics.h"
+#include "storage/ledger.h"
+
+namespace gnomon {
+
+struct EffectContext {
+  LedgerTransaction& transaction;
+  Metrics& metrics;
+  Bells& bells;
+  int64_t run = 0;
+  int64_t event_seq = 0;
+  double time = 0;
+};
+
+void apply_effect(const EffectContext& context, const decide::Effect& effect);
+
+}  // namespace gnomon

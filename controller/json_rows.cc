@@ -1,0 +1,93 @@
+#include "controller/json_rows.h"
+
+#include <SQLiteCpp/Column.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <boost/json/serialize.hpp>
+#include <boost/json/string.hpp>
+#include <boost/json/value.hpp>
+#include <cmath>
+#include <string_view>
+
+namespace gnomon {
+namespace {
+
+constexpr std::array<std::string_view, 6> kJsonColumns = {"registration", "sites", "evidence",
+                                                          "fingerprint",  "body",  "faults"};
+
+bool holds_json(std::string_view column) {
+  for (std::string_view name : kJsonColumns) {
+    if (name == column) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string real_as_json(double value) {
+  if (std::isfinite(value)) {
+    return fmt::format("{}", value);
+  }
+  return std::isnan(value) ? "null" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+}
+
+std::string value_as_json(const SQLite::Column& column) {
+  if (column.isNull()) {
+    return "null";
+  }
+  if (column.isInteger()) {
+    return fmt::format("{}", column.getInt64());
+  }
+  if (column.isFloat()) {
+    return real_as_json(column.getDouble());
+  }
+  return holds_json(column.getName()) ? column.getString() : string_as_json(column.getString());
+}
+
+std::string row_as_json(SQLite::Statement& statement) {
+  std::string json = "{";
+  for (int i = 0; i < statement.getColumnCount(); ++i) {
+    json += fmt::format("{}\"{}\":{}", i == 0 ? "" : ",", statement.getColumnName(i),
+                        value_as_json(statement.getColumn(i)));
+  }
+  json += '}';
+  return json;
+}
+
+}  // namespace
+
+void append_element(std::string& array, const std::string& element) {
+  if (array.size() > 1) {
+    array += ',';
+  }
+  array += element;
+}
+
+std::string rows_as_json(Query& query) {
+  std::string json = "[";
+  while (query.next()) {
+    append_element(json, row_as_json(query.statement()));
+  }
+  json += ']';
+  return json;
+}
+
+std::string first_row_as_json(Query& query) {
+  return query.next() ? row_as_json(query.statement()) : "null";
+}
+
+std::string strings_as_json(const std::vector<std::string>& strings) {
+  std::string json = "[";
+  for (const std::string& text : strings) {
+    append_element(json, string_as_json(text));
+  }
+  json += ']';
+  return json;
+}
+
+std::string string_as_json(const std::string& text) {
+  return boost::json::serialize(boost::json::string(text));
+}
+
+}  // namespace gnomon

@@ -1,0 +1,197 @@
+#include "controller/leases.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "controller/refusal.h"
+#include "protocol/json.h"
+#include "storage/ledger_windows.h"
+
+namespace gnomon {
+namespace {
+
+constexpr size_t kReplayStepsMax = 100'000;
+
+[[noreturn]] void refuse_stale(const ledger::LeaseRow& lease, int64_t token) {
+  std::string detail =
+      token == lease.token
+          ? fmt::format("lease {} of {} is {}", lease.id, lease.verifier, lease.state)
+          : fmt::format("token {} is not the token of lease {} of {}", token, lease.id,
+                        lease.verifier);
+  throw Refusal(409, "The lease is not held any more", detail,
+                "stop this replay and ask for another lease",
+                AuditNote{lease.run, "stale_lease", detail});
+}
+
+}  // namespace
+
+Leases::Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells)
+    : supervisor_(supervisor), metrics_(metrics), bells_(bells) {}
+
+void Leases::restore(LedgerTransaction& transaction) {
+  Connection& connection = transaction.connection();
+  for (const ledger::LeaseRow& lease : ledger::live_leases(connection)) {
+    extend(lease.id, supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds);
+  }
+  Query ended =
+      connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
+  while (ended.next()) {
+    metrics_.lease_ended(ended.text(0), ended.integer(1));
+  }
+}
+
+std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRequest& request) {
+  if (request.verifier.empty() || request.verifier.size() > 200) {
+    throw Refusal(400, "Value not accepted", fmt::format("verifier is \"{}\"", request.verifier),
+                  "1 to 200 characters, unique for each verifier process");
+  }
+  Connection& connection = transaction.connection();
+  std::optional<ledger::ReplayRow> replay = ledger::next_queued_replay(connection);
+  if (!replay) {
+    return std::nullopt;
+  }
+  ledger::WindowRow window = ledger::find_window(connection, replay->run, replay->window).value();
+  double now = supervisor_.now();
+  int64_t token = replay->token + 1;
+  ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
+  int64_t id =
+      ledger::insert_lease(connection, replay->run, replay->replay, token, request.verifier, now);
+  double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
+  transaction.on_commit([this, id, ttl] { extend(id, ttl); });
+  show_queue(transaction);
+  return Lease{
+      id, token, ttl,
+      ReplayTask{run_name(replay->run), replay->replay, replay->window, window.attempt, replay->arm,
+                 replay->plan, replay->purpose, window.start_uri, window.start_step, window.steps,
+                 window.end_uri, replay->evaluate_endpoints}};
+}
+
+ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
+  std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
+  if (!row) {
+    throw Refusal(404, "Unknown lease", fmt::format("there is no lease {}", lease),
+                  "a lease from POST /v1/leases");
+  }
+  if (row->state != "leased" || row->token != token) {
+    refuse_stale(*row, token);
+  }
+  return *row;
+}
+
+void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat) {
+  ledger::LeaseRow row = held(transaction, lease, beat.token);
+  ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done,
+                      supervisor_.now());
+  // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
+  extend(lease, supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds);
+}
+
+void Leases::complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result) {
+  Connection& connection = transaction.connection();
+  std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
+  if (known && known->state == "completed" && known->token == result.token) {
+    return;  // the first answer was lost
+  }
+  ledger::LeaseRow row = held(transaction, lease, result.token);
+  if (result.steps.size() > kReplayStepsMax) {
+    throw Refusal(400, "Too many steps",
+                  fmt::format("the result has {} steps", result.steps.size()),
+                  fmt::format("at most {}", kReplayStepsMax));
+  }
+  ledger::end_lease(connection, lease, row.token, "completed", {});
+  ledger::ReplayRow replay = ledger::find_replay(connection, row.run, row.replay).value();
+  ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {},
+                           supervisor_.now());
+  forget_on_commit(transaction, lease, "completed");
+  supervisor_.replay_finished(transaction, replay, row.verifier, result);
+}
+
+void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure) {
+  Connection& connection = transaction.connection();
+  std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
+  if (known && known->state == "failed" && known->token == failure.token) {
+    return;
+  }
+  ledger::LeaseRow row = held(transaction, lease, failure.token);
+  ledger::end_lease(connection, lease, row.token, "failed", failure.reason);
+  forget_on_commit(transaction, lease, "failed");
+  requeue_or_give_up(transaction, row, failure.reason, failure.retryable);
+}
+
+std::vector<int64_t> Leases::overdue() const {
+  double now = supervisor_.steady_now();
+  std::lock_guard lock(mutex_);
+  std::vector<int64_t> leases;
+  for (const auto& [lease, deadline] : deadlines_) {
+    if (deadline <= now) {
+      leases.push_back(lease);
+    }
+  }
+  return leases;
+}
+
+void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
+  {
+    std::lock_guard lock(mutex_);
+    auto found = deadlines_.find(lease);
+    if (found == deadlines_.end() || found->second > supervisor_.steady_now()) {
+      return;  // ended or heard of meanwhile
+    }
+  }
+  std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
+  if (!row || row->state != "leased") {
+    std::lock_guard lock(mutex_);
+    deadlines_.erase(lease);
+    return;
+  }
+  std::string reason = fmt::format("{} was not heard of for the lease's time", row->verifier);
+  ledger::end_lease(transaction.connection(), lease, row->token, "expired", reason);
+  forget_on_commit(transaction, lease, "expired");
+  requeue_or_give_up(transaction, *row, reason, true);
+}
+
+void Leases::requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
+                                const std::string& reason, bool retryable) {
+  Connection& connection = transaction.connection();
+  ledger::ReplayRow replay = ledger::find_replay(connection, lease.run, lease.replay).value();
+  ledger::WindowRow window = ledger::find_window(connection, lease.run, replay.window).value();
+  double now = supervisor_.now();
+  if (window.state != "open") {
+    ledger::set_replay_state(connection, lease.run, lease.replay, "cancelled", lease.token, reason,
+                             now);
+  } else if (retryable &&
+             lease.token < supervisor_.policy(transaction, lease.run).verifier.attempts_max) {
+    ledger::set_replay_state(connection, lease.run, lease.replay, "queued", lease.token, reason,
+                             now);
+    transaction.on_commit([this] { bells_.work.ring(); });
+  } else {
+    ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
+                             now);
+    supervisor_.replay_failed(transaction, replay, reason);
+  }
+  show_queue(transaction);
+}
+
+void Leases::extend(int64_t lease, double ttl_seconds) {
+  std::lock_guard lock(mutex_);
+  deadlines_[lease] = supervisor_.steady_now() + ttl_seconds;
+  metrics_.set_leases_active(static_cast<int64_t>(deadlines_.size()));
+}
+
+void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
+                              const std::string& outcome) {
+  transaction.on_commit([this, lease, outcome] {
+    std::lock_guard lock(mutex_);
+    deadlines_.erase(lease);
+    metrics_.set_leases_active(static_cast<int64_t>(deadlines_.size()));
+    metrics_.lease_ended(outcome);
+  });
+}
+
+void Leases::show_queue(LedgerTransaction& transaction) {
+  int64_t queued = ledger::count_queued_replays(transaction.connection());
+  transaction.on_commit([this, queued] { metrics_.set_replays_queued(queued); });
+}
+
+}  // namespace gnomon

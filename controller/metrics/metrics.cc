@@ -1,0 +1,173 @@
+#include "controller/metrics/metrics.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <array>
+#include <sstream>
+
+#include "base/version.h"
+
+namespace gnomon {
+namespace {
+
+const prometheus::Histogram::BucketBoundaries kLatencyBuckets = {
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
+
+std::string status_class(int status) {
+  return std::string(1, static_cast<char>('0' + status / 100)) + "xx";
+}
+
+}  // namespace
+
+struct Metrics::Daemon {
+  explicit Daemon(prometheus::Registry& registry)
+      : replays_queued(prometheus::BuildGauge()
+                           .Name("gnomon_replays_queued")
+                           .Help("replays waiting for a verifier")
+                           .Register(registry)
+                           .Add({})),
+        leases_active(prometheus::BuildGauge()
+                          .Name("gnomon_leases_active")
+                          .Help("leases held now")
+                          .Register(registry)
+                          .Add({})),
+        leases(prometheus::BuildCounter()
+                   .Name("gnomon_leases_total")
+                   .Help("leases ended")
+                   .Register(registry)),
+        requests(prometheus::BuildCounter()
+                     .Name("gnomon_http_requests_total")
+                     .Help("requests answered")
+                     .Register(registry)),
+        request_duration(prometheus::BuildHistogram()
+                             .Name("gnomon_http_request_duration_seconds")
+                             .Help("time to answer, long polls excepted")
+                             .Register(registry)),
+        commits(prometheus::BuildCounter()
+                    .Name("gnomon_ledger_commits_total")
+                    .Help("transactions committed")
+                    .Register(registry)
+                    .Add({})),
+        commit_duration(prometheus::BuildHistogram()
+                            .Name("gnomon_ledger_commit_duration_seconds")
+                            .Help("time of a commit")
+                            .Register(registry)
+                            .Add({}, kLatencyBuckets)),
+        queue_length(prometheus::BuildGauge()
+                         .Name("gnomon_ledger_queue_length")
+                         .Help("writes waiting for the writer")
+                         .Register(registry)
+                         .Add({})) {
+    prometheus::BuildGauge()
+        .Name("gnomon_build_info")
+        .Help("always 1")
+        .Register(registry)
+        .Add({{"version", kVersion}, {"revision", kRevision}})
+        .Set(1);
+    for (const char* outcome : {"completed", "failed", "expired"}) {
+      leases.Add({{"outcome", outcome}});
+    }
+  }
+
+  // Routes are a fixed, small set, so these maps are bounded.
+  prometheus::Counter& request_counter(const std::string& route, const std::string& code) {
+    prometheus::Counter*& found = request_counters[{route, code}];
+    if (!found) {
+      found = &requests.Add({{"route", route}, {"code", code}});
+    }
+    return *found;
+  }
+
+  prometheus::Histogram& request_histogram(const std::string& route) {
+    prometheus::Histogram*& found = request_histograms[route];
+    if (!found) {
+      found = &request_duration.Add({{"route", route}}, kLatencyBuckets);
+    }
+    return *found;
+  }
+
+  prometheus::Gauge& replays_queued;
+  prometheus::Gauge& leases_active;
+  prometheus::Family<prometheus::Counter>& leases;
+  prometheus::Family<prometheus::Counter>& requests;
+  prometheus::Family<prometheus::Histogram>& request_duration;
+  prometheus::Counter& commits;
+  prometheus::Histogram& commit_duration;
+  prometheus::Gauge& queue_length;
+  std::map<std::pair<std::string, std::string>, prometheus::Counter*> request_counters;
+  std::map<std::string, prometheus::Histogram*> request_histograms;
+};
+
+Metrics::Metrics(std::function<size_t()> ledger_queue_length)
+    : ledger_queue_length_(std::move(ledger_queue_length)),
+      registry_(std::make_unique<prometheus::Registry>()),
+      daemon_(std::make_unique<Daemon>(*registry_)),
+      families_(std::make_unique<RunFamilies>(*registry_)) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::request(const std::string& route, int status, double seconds, bool timed) {
+  std::lock_guard lock(mutex_);
+  daemon_->request_counter(route, status_class(status)).Increment();
+  if (timed) {
+    daemon_->request_histogram(route).Observe(seconds);
+  }
+}
+
+void Metrics::commit(double seconds) {
+  daemon_->commits.Increment();
+  daemon_->commit_duration.Observe(seconds);
+}
+
+void Metrics::set_replays_queued(int64_t count) {
+  daemon_->replays_queued.Set(static_cast<double>(count));
+}
+
+void Metrics::set_leases_active(int64_t count) {
+  daemon_->leases_active.Set(static_cast<double>(count));
+}
+
+void Metrics::lease_ended(const std::string& outcome, int64_t count) {
+  daemon_->leases.Add({{"outcome", outcome}}).Increment(static_cast<double>(count));
+}
+
+void Metrics::start_run(int64_t run, const std::string& label, const RunTotals& totals) {
+  std::lock_guard lock(mutex_);
+  runs_.erase(run);  // before the new series: their labels are the same
+  drop_at_.erase(run);
+  runs_[run] = std::make_unique<RunSeries>(*families_, label, totals);
+}
+
+void Metrics::update_run(int64_t run, const std::function<void(RunSeries&)>& update) {
+  std::lock_guard lock(mutex_);
+  auto found = runs_.find(run);
+  if (found != runs_.end()) {
+    update(*found->second);
+  }
+}
+
+void Metrics::drop_run_at(int64_t run, double drop_at) {
+  std::lock_guard lock(mutex_);
+  if (drop_at < 0) {
+    drop_at_.erase(run);
+  } else {
+    drop_at_[run] = drop_at;
+  }
+}
+
+std::string Metrics::serialize(double now) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(drop_at_, [&](const auto& entry) {
+    bool due = entry.second <= now;
+    if (due) {
+      runs_.erase(entry.first);
+    }
+    return due;
+  });
+  daemon_->queue_length.Set(static_cast<double>(ledger_queue_length_()));
+  std::ostringstream out;
+  prometheus::TextSerializer().Serialize(out, registry_->Collect());
+  return out.str();
+}
+
+}  // namespace gnomon

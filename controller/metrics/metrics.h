@@ -1,0 +1,56 @@
+// What /metrics serves: the names and labels of docs/metrics.md, on prometheus-cpp's registry. A
+// run's series exist from its registration (or the daemon's start) until some time after its end.
+// Thread-safe.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "controller/metrics/run_series.h"
+#include "protocol/messages.h"
+
+namespace gnomon {
+
+class Metrics {
+ public:
+  // `ledger_queue_length` is asked at each scrape.
+  explicit Metrics(std::function<size_t()> ledger_queue_length);
+  ~Metrics();
+
+  // `route` is the pattern, never the path. `timed` is false for long polls and streams.
+  void request(const std::string& route, int status, double seconds, bool timed);
+  void commit(double seconds);
+
+  void set_replays_queued(int64_t count);
+  void set_leases_active(int64_t count);
+  void lease_ended(const std::string& outcome, int64_t count = 1);  // completed, failed, expired
+
+  // Creates the run's series from what the ledger holds, replacing what there was.
+  void start_run(int64_t run, const std::string& label, const RunTotals& totals);
+  // Calls `update` with the run's series; does nothing when it has none.
+  void update_run(int64_t run, const std::function<void(RunSeries&)>& update);
+  // The run's series are dropped at the first scrape after `drop_at` (steady clock seconds); a
+  // negative one keeps them.
+  void drop_run_at(int64_t run, double drop_at);
+
+  // Text exposition format 0.0.4. `now` in steady clock seconds.
+  std::string serialize(double now);
+
+ private:
+  struct Daemon;
+
+  std::function<size_t()> ledger_queue_length_;
+  mutable std::mutex mutex_;
+  std::unique_ptr<prometheus::Registry> registry_;
+  std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<RunFamilies> families_;
+  std::map<int64_t, std::unique_ptr<RunSeries>> runs_;
+  std::map<int64_t, double> drop_at_;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,241 @@
+#include "controller/metrics/run_series.h"
+
+#include <algorithm>
+#include <array>
+
+namespace gnomon {
+namespace {
+
+constexpr std::array kPhases = {"watching", "triage",    "attribution", "containing",
+                                "holding",  "returning", "ended"};
+constexpr std::array kOutcomes = {"quiet", "alarm", "skipped", "failed"};
+constexpr std::array kDecisionKinds = {"alarm", "verdict", "attribution", "action",    "recovered",
+                                       "probe", "return",  "accept",      "instrument"};
+constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
+                                        "pause",    "resume",   "stop"};
+constexpr size_t kLayersMax = 200;
+
+auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
+auto& counter_family(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+
+double total(const std::map<std::string, double>& totals, const std::string& key) {
+  auto found = totals.find(key);
+  return found == totals.end() ? 0 : found->second;
+}
+
+}  // namespace
+
+RunFamilies::RunFamilies(prometheus::Registry& r)
+    : state(gauge(r, "gnomon_run_state", "1 for the run's present state, 0 for the others")),
+      step(gauge(r, "gnomon_run_step", "newest step reported")),
+      attempt(gauge(r, "gnomon_run_attempt", "present attempt")),
+      plan_version(gauge(r, "gnomon_run_plan_version", "plan of the newest step")),
+      loss(gauge(r, "gnomon_run_loss", "newest training loss, nats per token")),
+      shadow_loss(gauge(r, "gnomon_run_shadow_loss",
+                        "BF16 shadow's training loss at the newest verified step")),
+      paired_loss(
+          gauge(r, "gnomon_run_paired_loss", "the run's own training loss at that same step")),
+      grad_norm(gauge(r, "gnomon_run_grad_norm", "newest gradient norm before clipping")),
+      learning_rate(gauge(r, "gnomon_run_learning_rate", "newest learning rate")),
+      last_report(
+          gauge(r, "gnomon_run_last_report_timestamp_seconds", "when the newest report came")),
+      gap(gauge(r, "gnomon_run_gap_ratio", "newest window's gap as a share of the loss")),
+      gap_tolerance(gauge(r, "gnomon_run_gap_tolerance_ratio", "the tolerance on the gap")),
+      offset(gauge(r, "gnomon_run_offset_ratio", "newest window's offset as a share of the loss")),
+      verification_lag(gauge(r, "gnomon_run_verification_lag_steps",
+                             "newest step minus the end of the newest closed window")),
+      verified_step(gauge(r, "gnomon_run_verified_step", "step of the last verified checkpoint")),
+      layer_precision(gauge(r, "gnomon_run_layer_precision", "share of the layer's GEMMs in FP8")),
+      tokens(counter_family(r, "gnomon_run_tokens_total", "tokens trained, over all attempts")),
+      steps(counter_family(r, "gnomon_run_steps_total", "steps reported, over all attempts")),
+      windows(counter_family(r, "gnomon_run_windows_total", "windows closed")),
+      decisions(counter_family(r, "gnomon_run_decisions_total", "decisions made")),
+      directives(counter_family(r, "gnomon_run_directives_total", "directives issued")),
+      train_seconds(
+          counter_family(r, "gnomon_run_train_seconds_total", "compute spent in training steps")),
+      verify_seconds(counter_family(r, "gnomon_run_verify_seconds_total",
+                                    "compute spent in replays and evaluations")),
+      step_duration(prometheus::BuildHistogram()
+                        .Name("gnomon_run_step_duration_seconds")
+                        .Help("wall time of a step")
+                        .Register(r)) {}
+
+const std::vector<double>& step_duration_buckets() {
+  static const std::vector<double> buckets = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                              1,     2.5,  5,     10,   30,  60,   120};
+  return buckets;
+}
+
+template <typename Metric, typename... Arguments>
+Metric& RunSeries::add(prometheus::Family<Metric>& family, Labels labels,
+                       const Arguments&... arguments) {
+  labels["run"] = label_;
+  Metric& metric = family.Add(labels, arguments...);
+  removers_.push_back([&family, &metric] { family.Remove(&metric); });
+  return metric;
+}
+
+RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunTotals& totals)
+    : families_(families),
+      label_(label),
+      tokens_(add(families.tokens, {})),
+      steps_(add(families.steps, {})),
+      train_seconds_(add(families.train_seconds, {})),
+      verify_seconds_(add(families.verify_seconds, {})),
+      step_duration_(add(families.step_duration, {}, step_duration_buckets())) {
+  tokens_.Increment(totals.tokens);
+  steps_.Increment(totals.steps);
+  train_seconds_.Increment(totals.train_seconds);
+  verify_seconds_.Increment(totals.verify_seconds);
+  if (totals.step_duration_counts.size() == step_duration_buckets().size() + 1) {
+    step_duration_.ObserveMultiple(totals.step_duration_counts, totals.train_seconds);
+  }
+  for (const char* phase : kPhases) {
+    phases_[phase] = &add(families.state, {{"state", phase}});
+  }
+  for (const char* outcome : kOutcomes) {
+    counter(families.windows, "outcome", outcome).Increment(total(totals.windows, outcome));
+  }
+  for (const char* kind : kDecisionKinds) {
+    counter(families.decisions, "kind", kind).Increment(total(totals.decisions, kind));
+  }
+  for (const char* kind : kDirectiveKinds) {
+    counter(families.directives, "kind", kind).Increment(total(totals.directives, kind));
+  }
+  set_phase(totals.phase);
+  if (totals.attempt > 0) {
+    set_attempt(totals.attempt);
+  }
+  if (totals.newest_window) {
+    show_window(*totals.newest_window);
+  }
+  if (totals.newest_step) {
+    show_newest(*totals.newest_step, totals.newest_step->time);
+  }
+  if (totals.verified_step) {
+    set_verified_step(*totals.verified_step);
+  }
+  if (totals.shadow_and_run_loss) {
+    set_shadow(totals.shadow_and_run_loss->first, totals.shadow_and_run_loss->second);
+  }
+  set_layers(totals.layers);
+}
+
+RunSeries::~RunSeries() {
+  for (auto& remove : removers_) {
+    remove();
+  }
+}
+
+void RunSeries::set(prometheus::Family<prometheus::Gauge>& family, double value) {
+  prometheus::Gauge*& found = gauges_[&family];
+  if (!found) {
+    found = &add(family, {});
+  }
+  found->Set(value);
+}
+
+prometheus::Counter& RunSeries::counter(prometheus::Family<prometheus::Counter>& family,
+                                        const std::string& name, const std::string& value) {
+  prometheus::Counter*& found = counters_[family.GetName() + "/" + value];
+  if (!found) {
+    found = &add(family, {{name, value}});
+  }
+  return *found;
+}
+
+void RunSeries::set_phase(const std::string& phase) {
+  for (auto& [name, metric] : phases_) {
+    metric->Set(name == phase ? 1 : 0);
+  }
+}
+
+void RunSeries::set_attempt(int64_t attempt) {
+  set(families_.attempt, static_cast<double>(attempt));
+}
+
+void RunSeries::step(const StepReport& report, double reported_at) {
+  tokens_.Increment(static_cast<double>(report.tokens));
+  steps_.Increment();
+  train_seconds_.Increment(report.step_seconds);
+  step_duration_.Observe(report.step_seconds);
+  show_newest(report, reported_at);
+}
+
+void RunSeries::show_newest(const StepReport& report, double reported_at) {
+  newest_step_ = report.step;
+  set(families_.step, static_cast<double>(report.step));
+  set(families_.plan_version, static_cast<double>(report.plan_version));
+  set(families_.loss, report.loss);
+  set(families_.grad_norm, report.grad_norm);
+  set(families_.learning_rate, report.learning_rate);
+  set(families_.last_report, reported_at);
+  update_lag();
+}
+
+void RunSeries::set_layers(const std::vector<std::pair<std::string, double>>& layers) {
+  for (const auto& [layer, share] : layers) {
+    prometheus::Gauge*& found = layers_[layer];
+    if (!found) {
+      if (layers_.size() > kLayersMax) {
+        layers_.erase(layer);
+        return;
+      }
+      found = &add(families_.layer_precision, {{"layer", layer}});
+    }
+    found->Set(share);
+  }
+}
+
+void RunSeries::set_verified_step(int64_t step) {
+  set(families_.verified_step, static_cast<double>(step));
+}
+
+void RunSeries::set_shadow(double shadow_loss, double run_loss) {
+  set(families_.shadow_loss, shadow_loss);
+  set(families_.paired_loss, run_loss);
+}
+
+void RunSeries::window(const WindowNumbers& window) {
+  counter(families_.windows, "outcome", window.outcome).Increment();
+  show_window(window);
+}
+
+void RunSeries::show_window(const WindowNumbers& window) {
+  newest_window_end_ = window.end_step;
+  if (window.gap_ratio) {
+    set(families_.gap, *window.gap_ratio);
+  }
+  if (window.tolerance_ratio) {
+    set(families_.gap_tolerance, *window.tolerance_ratio);
+  }
+  if (window.offset_ratio) {
+    set(families_.offset, *window.offset_ratio);
+  }
+  update_lag();
+}
+
+// After a rollback the newest step lies before the end of windows of the attempt that was left.
+void RunSeries::update_lag() {
+  if (newest_step_ > 0) {
+    set(families_.verification_lag,
+        static_cast<double>(std::max<int64_t>(0, newest_step_ - newest_window_end_)));
+  }
+}
+
+void RunSeries::decision(const std::string& kind) {
+  counter(families_.decisions, "kind", kind).Increment();
+}
+
+void RunSeries::directive(const std::string& kind) {
+  counter(families_.directives, "kind", kind).Increment();
+}
+
+void RunSeries::verify_seconds(double seconds) { verify_seconds_.Increment(seconds); }
+
+}  // namespace gnomon

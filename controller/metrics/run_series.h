@@ -1,0 +1,115 @@
+// The series of one run: created with its label, removed with the object. Gauges appear when they
+// first have a value, counters stand at zero from the start.
+#pragma once
+
+#include <prometheus/counter.h>
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/messages.h"
+
+namespace gnomon {
+
+template <typename Metric>
+using MetricFamilyOf = prometheus::Family<Metric>;
+
+// Families that have a `run` label, made once for the registry.
+struct RunFamilies {
+  explicit RunFamilies(prometheus::Registry& registry);
+
+  MetricFamilyOf<prometheus::Gauge>&state, &step, &attempt, &plan_version, &loss, &shadow_loss,
+      &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance, &offset,
+      &verification_lag, &verified_step, &layer_precision;
+  MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives,
+      &train_seconds, &verify_seconds;
+  MetricFamilyOf<prometheus::Histogram>& step_duration;
+};
+
+// A closed window's shares of the loss; absent ones leave the gauge as it is.
+struct WindowNumbers {
+  std::string outcome;
+  int64_t end_step = 0;
+  std::optional<double> gap_ratio;
+  std::optional<double> tolerance_ratio;
+  std::optional<double> offset_ratio;
+};
+
+// What the ledger knows about a run when the daemon starts.
+struct RunTotals {
+  std::string phase = "watching";
+  double tokens = 0;
+  double steps = 0;
+  double train_seconds = 0;
+  double verify_seconds = 0;
+  std::vector<double>
+      step_duration_counts;  // per bucket, as in step_duration_buckets(), and one beyond
+  std::map<std::string, double> windows;     // by outcome
+  std::map<std::string, double> decisions;   // by kind
+  std::map<std::string, double> directives;  // by kind
+  std::optional<StepReport> newest_step;  // of the newest attempt; its time is when it was reported
+  int64_t attempt = 0;
+  std::optional<WindowNumbers> newest_window;
+  std::optional<int64_t> verified_step;
+  std::optional<std::pair<double, double>> shadow_and_run_loss;
+  std::vector<std::pair<std::string, double>> layers;  // label and its share of GEMMs in FP8
+};
+
+const std::vector<double>& step_duration_buckets();  // upper bounds in seconds
+
+class RunSeries {
+ public:
+  RunSeries(RunFamilies& families, const std::string& label, const RunTotals& totals);
+  ~RunSeries();
+  RunSeries(const RunSeries&) = delete;
+  RunSeries& operator=(const RunSeries&) = delete;
+
+  void set_phase(const std::string& phase);
+  void set_attempt(int64_t attempt);
+  void step(const StepReport& report, double reported_at);
+  // Labels that are not in `layers` any more keep their last value; at most 200 are kept.
+  void set_layers(const std::vector<std::pair<std::string, double>>& layers);
+  void set_verified_step(int64_t step);
+  void set_shadow(double shadow_loss, double run_loss);
+  void window(const WindowNumbers& window);
+  void decision(const std::string& kind);
+  void directive(const std::string& kind);
+  void verify_seconds(double seconds);
+
+ private:
+  using Labels = std::map<std::string, std::string>;
+  template <typename Metric, typename... Arguments>
+  Metric& add(prometheus::Family<Metric>& family, Labels labels, const Arguments&... arguments);
+  void set(prometheus::Family<prometheus::Gauge>& family, double value);
+  prometheus::Counter& counter(prometheus::Family<prometheus::Counter>& family,
+                               const std::string& name, const std::string& value);
+  void show_newest(const StepReport& report, double reported_at);
+  void show_window(const WindowNumbers& window);
+  void update_lag();
+
+  RunFamilies& families_;
+  std::string label_;
+  std::vector<std::function<void()>> removers_;
+  std::map<const void*, prometheus::Gauge*> gauges_;
+  std::map<std::string, prometheus::Gauge*> phases_;
+  std::map<std::string, prometheus::Gauge*> layers_;
+  std::map<std::string, prometheus::Counter*> counters_;
+  prometheus::Counter& tokens_;
+  prometheus::Counter& steps_;
+  prometheus::Counter& train_seconds_;
+  prometheus::Counter& verify_seconds_;
+  prometheus::Histogram& step_duration_;
+  int64_t newest_step_ = 0;
+  int64_t newest_window_end_ = 0;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,137 @@
+#include "controller/metrics/totals.h"
+
+#include <algorithm>
+
+#include "controller/decide/decide.h"
+#include "controller/layers.h"
+#include "protocol/json.h"
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+void load_step_totals(Connection& connection, int64_t run, RunTotals& totals) {
+  const std::vector<double>& buckets = step_duration_buckets();
+  totals.step_duration_counts.assign(buckets.size() + 1, 0);
+  Query query = connection.query("SELECT tokens, step_seconds FROM steps WHERE run = ?", run);
+  while (query.next()) {
+    totals.steps += 1;
+    totals.tokens += static_cast<double>(query.integer(0));
+    double seconds = query.real(1);
+    totals.train_seconds += seconds;
+    auto bucket = std::lower_bound(buckets.begin(), buckets.end(), seconds) - buckets.begin();
+    totals.step_duration_counts[static_cast<size_t>(bucket)] += 1;
+  }
+}
+
+void load_newest_step(Connection& connection, int64_t run, RunTotals& totals) {
+  totals.attempt = ledger::newest_attempt(connection, run);
+  Query query = connection.query(
+      "SELECT attempt, step FROM steps WHERE run = ? ORDER BY attempt DESC, step DESC LIMIT 1",
+      run);
+  if (query.next()) {
+    totals.newest_step = ledger::find_step(connection, run, query.integer(0), query.integer(1));
+  }
+}
+
+std::map<std::string, double> counts(Query query) {
+  std::map<std::string, double> result;
+  while (query.next()) {
+    result[query.text(0)] = static_cast<double>(query.integer(1));
+  }
+  return result;
+}
+
+void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) {
+  Query query = connection.query(
+      "SELECT state, start_step + steps, gap, offset_loss, d_percent, tolerance_percent FROM "
+      "windows "
+      "WHERE run = ? AND state <> 'open' ORDER BY closed_at DESC, window DESC LIMIT 1",
+      run);
+  if (!query.next()) {
+    return;
+  }
+  decide::CloseWindow close{0,
+                            query.text(0),
+                            query.optional_real(2),
+                            query.optional_real(3),
+                            query.optional_real(4),
+                            query.optional_real(5).value_or(0)};
+  totals.newest_window = window_numbers(close, query.integer(1));
+}
+
+void load_shadow(Connection& connection, int64_t run, RunTotals& totals) {
+  Query query = connection.query(
+      "SELECT s.loss, t.loss FROM replays r JOIN windows w ON w.run = r.run AND w.window = "
+      "r.window "
+      "JOIN results x ON x.run = r.run AND x.replay = r.replay "
+      "JOIN replay_steps s ON s.run = r.run AND s.replay = r.replay AND s.step = w.start_step + "
+      "w.steps "
+      "JOIN steps t ON t.run = r.run AND t.attempt = w.attempt AND t.step = s.step "
+      "WHERE r.run = ? AND r.arm = 'bf16' AND r.purpose = 'shadow' ORDER BY x.finished_at DESC "
+      "LIMIT 1",
+      run);
+  if (query.next()) {
+    totals.shadow_and_run_loss = {query.real(0), query.real(1)};
+  }
+}
+
+void load_layers(Connection& connection, int64_t run, RunTotals& totals) {
+  if (!totals.newest_step) {
+    return;
+  }
+  std::optional<std::string> plan =
+      ledger::find_plan(connection, run, totals.newest_step->plan_version);
+  RunRegistration registration =
+      from_json<RunRegistration>(ledger::load_run(connection, run).value().registration);
+  if (plan) {
+    totals.layers = layer_shares(*plan, registration.sites, registration.layers);
+  }
+}
+
+}  // namespace
+
+WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step) {
+  WindowNumbers numbers{close.outcome, end_step, std::nullopt, std::nullopt, std::nullopt};
+  if (close.d_percent) {
+    numbers.gap_ratio = *close.d_percent / 100;
+    numbers.tolerance_ratio = close.tolerance_percent / 100;
+    if (close.gap && close.offset && *close.gap != 0) {
+      numbers.offset_ratio = *close.offset * (*close.d_percent / 100) / *close.gap;
+    }
+  }
+  return numbers;
+}
+
+RunTotals load_run_totals(Connection& connection, int64_t run) {
+  RunTotals totals;
+  load_step_totals(connection, run, totals);
+  load_newest_step(connection, run, totals);
+  totals.windows = counts(connection.query(
+      "SELECT state, count(*) FROM windows WHERE run = ? AND state <> 'open' GROUP BY state", run));
+  totals.decisions = counts(
+      connection.query("SELECT kind, count(*) FROM decisions WHERE run = ? GROUP BY kind", run));
+  totals.directives = counts(
+      connection.query("SELECT kind, count(*) FROM directives WHERE run = ? GROUP BY kind", run));
+  load_newest_window(connection, run, totals);
+  load_shadow(connection, run, totals);
+  load_layers(connection, run, totals);
+  Query verify = connection.query(
+      "SELECT coalesce(sum(replay_seconds + eval_seconds), 0.0) FROM results WHERE run = ?", run);
+  totals.verify_seconds = verify.next() ? verify.real(0) : 0;
+  Query verified = connection.query(
+      "SELECT step FROM checkpoints WHERE run = ? AND verified_at IS NOT NULL ORDER BY verified_at "
+      "DESC, attempt DESC, "
+      "step DESC LIMIT 1",
+      run);
+  if (verified.next()) {
+    totals.verified_step = verified.integer(0);
+  }
+  if (std::optional<ledger::StateRow> state = ledger::load_state(connection, run)) {
+    totals.phase = decide::phase_name(decide::state_from_json(state->body));
+  }
+  return totals;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,16 @@
+// What the metrics of a run must start from, read from the ledger: counters go on where they stood
+// before a restart.
+#pragma once
+
+#include "controller/decide/events.h"
+#include "controller/metrics/run_series.h"
+#include "storage/ledger_connection.h"
+
+namespace gnomon {
+
+// A closed window's gauges: D = 100 gap / L16, so that L16 follows from the gap and D.
+WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step);
+
+RunTotals load_run_totals(Connection& connection, int64_t run);
+
+}  // namespace gnomon

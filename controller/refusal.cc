@@ -1,0 +1,39 @@
+#include "controller/refusal.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <utility>
+
+namespace gnomon {
+
+Refusal::Refusal(int status, std::string title, std::string detail, std::string accepted,
+                 std::optional<AuditNote> audit)
+    : Error(title + ": " + detail), audit_(std::move(audit)) {
+  problem_.title = std::move(title);
+  problem_.status = status;
+  problem_.detail = std::move(detail);
+  problem_.accepted = std::move(accepted);
+}
+
+Refusal unknown_run(const std::string& text) {
+  return Refusal(404, "Unknown run", fmt::format("there is no run \"{}\" in this ledger", text),
+                 "a run of GET /v1/runs, as \"run-3\" or \"3\"");
+}
+
+int64_t parse_run_id(const std::string& text) {
+  std::string_view digits = text;
+  if (digits.starts_with("run-")) {
+    digits.remove_prefix(4);
+  }
+  int64_t id = 0;
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
+  if (error != std::errc() || end != digits.data() + digits.size() || id <= 0) {
+    throw unknown_run(text);
+  }
+  return id;
+}
+
+std::string run_name(int64_t run) { return fmt::format("run-{}", run); }
+
+}  // namespace gnomon

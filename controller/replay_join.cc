@@ -1,0 +1,54 @@
+#include "controller/replay_join.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace gnomon {
+
+bool same_bits(double a, double b) {
+  return (std::isnan(a) && std::isnan(b)) ||
+         std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
+}
+
+decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
+                                   const std::vector<StepReport>& run_steps,
+                                   const Fingerprint& run_fingerprint) {
+  decide::ReplayFinished event;
+  event.replay = replay.replay;
+  event.window = replay.window;
+  event.arm = replay.arm;
+  event.purpose = replay.purpose;
+  event.fingerprint_equal = result.fingerprint == run_fingerprint;
+  event.start_loss_bf16 = result.start_loss_bf16;
+  event.start_loss_plan = result.start_loss_plan;
+  event.run_end_loss_bf16 = result.run_end_loss_bf16;
+  event.replay_end_loss_bf16 = result.replay_end_loss_bf16;
+  std::map<int64_t, const StepReport*> by_step;
+  for (const StepReport& step : run_steps) {
+    by_step[step.step] = &step;
+  }
+  for (const ReplayStep& step : result.steps) {
+    auto found = by_step.find(step.step);
+    const StepReport* reported = found == by_step.end() ? nullptr : found->second;
+    event.steps.push_back(step.step);
+    event.losses.push_back(step.loss);
+    bool comparable = reported && std::isfinite(reported->loss);
+    event.run_losses.push_back(comparable ? reported->loss
+                                          : std::numeric_limits<double>::quiet_NaN());
+    if (!reported || reported->weights_hash.empty() || step.weights_hash.empty()) {
+      continue;
+    }
+    ++event.compared_steps;
+    bool equal = reported->weights_hash == step.weights_hash &&
+                 same_bits(reported->loss, step.loss) &&
+                 same_bits(reported->grad_norm, step.grad_norm);
+    if (!equal && !event.first_mismatch_step) {
+      event.first_mismatch_step = step.step;
+    }
+  }
+  return event;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,23 @@
+// Joins a replay's result with what the trainer itself reported for the same steps.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "controller/decide/events.h"
+#include "protocol/messages.h"
+#include "storage/ledger_windows.h"
+
+namespace gnomon {
+
+// Equal bits; two NaN are equal, whatever their payload (the ledger keeps none).
+bool same_bits(double a, double b);
+
+// `run_steps` are the window's steps of the window's attempt as far as they are reported. Losses,
+// gradient norms and weight hashes are compared bit for bit.
+decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
+                                   const std::vector<StepReport>& run_steps,
+                                   const Fingerprint& run_fingerprint);
+
+}  // namespace gnomon

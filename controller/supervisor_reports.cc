@@ -1,0 +1,298 @@
+// What trainers report: runs, attempts, steps, checkpoints, the end.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "controller/refusal.h"
+#include "controller/replay_join.h"
+#include "controller/supervisor.h"
+#include "protocol/json.h"
+#include "protocol/precision_plan.h"
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+// The first member in which a repeated report differs from the one on record, in words; empty when
+// none does.
+std::string difference(const StepReport& known, const StepReport& repeated) {
+  auto differs = [](const char* member, const auto& before, const auto& after) {
+    return fmt::format("{} was {} and now is {}", member, before, after);
+  };
+  if (!same_bits(known.loss, repeated.loss)) return differs("loss", known.loss, repeated.loss);
+  if (!same_bits(known.grad_norm, repeated.grad_norm))
+    return differs("grad_norm", known.grad_norm, repeated.grad_norm);
+  if (known.weights_hash != repeated.weights_hash)
+    return differs("weights_hash", known.weights_hash, repeated.weights_hash);
+  if (known.plan_version != repeated.plan_version)
+    return differs("plan_version", known.plan_version, repeated.plan_version);
+  return {};
+}
+
+std::string difference(const CheckpointReport& known, const CheckpointReport& repeated) {
+  auto differs = [](const char* member, const auto& before, const auto& after) {
+    return fmt::format("{} was {} and now is {}", member, before, after);
+  };
+  if (known.uri != repeated.uri) return differs("uri", known.uri, repeated.uri);
+  if (known.manifest_hash != repeated.manifest_hash)
+    return differs("manifest_hash", known.manifest_hash, repeated.manifest_hash);
+  if (known.weights_hash != repeated.weights_hash)
+    return differs("weights_hash", known.weights_hash, repeated.weights_hash);
+  return {};
+}
+
+void require(bool condition, const char* member, const std::string& value, const char* accepted) {
+  if (!condition) {
+    throw Refusal(400, "Value not accepted", fmt::format("{} is {}", member, value), accepted);
+  }
+}
+
+void check_registration(const RunRegistration& registration) {
+  require(!registration.name.empty() && registration.name.size() <= 200, "name",
+          fmt::format("\"{}\"", registration.name), "1 to 200 characters");
+  require(registration.job_id.size() <= 200, "job_id", fmt::format("\"{}\"", registration.job_id),
+          "at most 200 characters");
+  require(registration.layers >= 0, "layers", fmt::format("{}", registration.layers), "0 or more");
+  require(registration.checkpoint_every >= 0, "checkpoint_every",
+          fmt::format("{}", registration.checkpoint_every), "0 (none) or more");
+  require(registration.sites.size() <= 100'000, "sites",
+          fmt::format("{} names", registration.sites.size()), "at most 100000");
+  PrecisionPlan::parse(registration.base_plan, "base_plan")
+      .check_sites(registration.sites, registration.layers, "base_plan");
+}
+
+[[noreturn]] void refuse_unknown_attempt(int64_t attempt, int64_t newest) {
+  throw Refusal(
+      409, "Unknown attempt", fmt::format("attempt {} was never started", attempt),
+      newest == 0
+          ? "an attempt started with POST attempts (this run has none yet)"
+          : fmt::format("an attempt started with POST attempts (the newest is {})", newest));
+}
+
+}  // namespace
+
+RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
+                                       const RunRegistration& registration) {
+  check_registration(registration);
+  Connection& connection = transaction.connection();
+  std::optional<int64_t> known =
+      ledger::find_run(connection, registration.name, registration.job_id);
+  if (known) {
+    Run& run = load(transaction, *known);
+    if (run.registration.sites != registration.sites ||
+        run.registration.layers != registration.layers) {
+      throw Refusal(
+          409, "Another model under a known name",
+          fmt::format("run {}/{} was registered with {} GEMM sites in {} layers, now with {} in {}",
+                      registration.name, registration.job_id, run.registration.sites.size(),
+                      run.registration.layers, registration.sites.size(), registration.layers),
+          "the same model, or another job_id");
+    }
+    run.registration = registration;
+    ledger::set_registration(connection, run.id, to_json(registration));
+    for (const InjectedFault& fault : registration.faults) {
+      ledger::insert_fault(connection, run.id, fault);
+    }
+    return {run_name(run.id), std::string(decide::mode_name(run.policy.mode))};
+  }
+  double time = now();
+  int64_t id = ledger::insert_run(connection,
+                                  {0, registration.name, registration.job_id, to_json(registration),
+                                   options_.default_policy, "live", time, std::nullopt});
+  for (const InjectedFault& fault : registration.faults) {
+    ledger::insert_fault(connection, id, fault);
+  }
+  ledger::insert_plan(connection, id, PrecisionPlan::parse(registration.base_plan).version,
+                      registration.base_plan, time);
+  Run& run = load(transaction, id);
+  transaction.on_commit([this, id, label = run.label] { metrics_.start_run(id, label, {}); });
+  hear(transaction, run,
+       decide::RunRegisteredEvent{registration.name, registration.base_plan, registration.sites,
+                                  registration.layers, registration.checkpoint_every,
+                                  registration.total_steps});
+  save(transaction, run);
+  stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
+  return {run_name(id), std::string(decide::mode_name(run.policy.mode))};
+}
+
+ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
+                                    const AttemptStart& attempt) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
+          "cause", fmt::format("\"{}\"", attempt.cause), "start, restart or rollback");
+  require(attempt.base_step >= 0, "base_step", fmt::format("{}", attempt.base_step), "0 or more");
+  if (std::optional<AttemptStart> known = ledger::find_attempt(connection, id, attempt.attempt)) {
+    if (known->base_step != attempt.base_step || known->cause != attempt.cause ||
+        known->plan_version != attempt.plan_version) {
+      std::string detail = fmt::format(
+          "attempt {} is on record as a {} from step {} with plan {}, now it is a {} from "
+          "step {} with plan {}",
+          attempt.attempt, known->cause, known->base_step, known->plan_version, attempt.cause,
+          attempt.base_step, attempt.plan_version);
+      throw Refusal(
+          409, "Attempt already started otherwise", detail,
+          fmt::format("attempt {} for a new one", ledger::newest_attempt(connection, id) + 1),
+          AuditNote{id, "conflicting_attempt", detail});
+    }
+    return ack(transaction, run, 0, 1);
+  }
+  int64_t newest = ledger::newest_attempt(connection, id);
+  if (attempt.attempt != newest + 1) {
+    throw Refusal(409, "Attempts are numbered without gaps",
+                  fmt::format("attempt {} follows attempt {}", attempt.attempt, newest),
+                  fmt::format("attempt {}", newest + 1));
+  }
+  if (run.life == "completed") {
+    throw Refusal(409, "The run is completed",
+                  fmt::format("{} was reported as completed", run.label),
+                  "another job_id for a new run");
+  }
+  if (run.life != "live") {
+    ledger::revive_run(connection, id);
+    run.life = "live";
+    transaction.on_commit([this, id] { metrics_.drop_run_at(id, -1); });
+  }
+  ledger::insert_attempt(connection, id, attempt);
+  hear(transaction, run,
+       decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
+                              attempt.plan_version});
+  show_layers(transaction, run, attempt.plan_version);
+  save(transaction, run);
+  transaction.on_commit([this, id, number = attempt.attempt] {
+    metrics_.update_run(id, [&](RunSeries& series) { series.set_attempt(number); });
+  });
+  return ack(transaction, run, 1, 0);
+}
+
+void Supervisor::check_step(LedgerTransaction& transaction, const Run& run,
+                            const StepReport& report, std::map<int64_t, bool>& attempts_seen) {
+  Connection& connection = transaction.connection();
+  if (!attempts_seen[report.attempt]) {
+    std::optional<AttemptStart> attempt = ledger::find_attempt(connection, run.id, report.attempt);
+    if (!attempt) {
+      refuse_unknown_attempt(report.attempt, ledger::newest_attempt(connection, run.id));
+    }
+    require(report.step > attempt->base_step, "step", fmt::format("{}", report.step),
+            fmt::format("above {}, where attempt {} began", attempt->base_step, report.attempt)
+                .c_str());
+    attempts_seen[report.attempt] = true;
+  }
+  require(report.step >= 1, "step", fmt::format("{}", report.step), "1 or more");
+  require(report.tokens >= 0, "tokens", fmt::format("{}", report.tokens), "0 or more");
+  require(std::isfinite(report.step_seconds) && report.step_seconds >= 0, "step_seconds",
+          fmt::format("{}", report.step_seconds), "a duration in seconds");
+}
+
+ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
+                                   const StepBatch& batch) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  double time = now();
+  std::map<int64_t, bool> attempts_seen;
+  std::vector<StepReport> fresh;
+  for (const StepReport& report : batch.steps) {
+    check_step(transaction, run, report, attempts_seen);
+    std::optional<StepReport> known =
+        ledger::find_step(connection, id, report.attempt, report.step);
+    if (!known) {
+      // Inserted at once, so that a repeat inside this very batch is found like any other.
+      ledger::insert_step(connection, id, report, time);
+      fresh.push_back(report);
+      continue;
+    }
+    if (std::string conflict = difference(*known, report); !conflict.empty()) {
+      std::string detail = fmt::format("attempt {} step {} is on record with other values: {}",
+                                       report.attempt, report.step, conflict);
+      throw Refusal(
+          409, "Step already reported with other values", detail,
+          "the values of the first report, or a new attempt; nothing of this batch was taken",
+          AuditNote{id, "conflicting_step", detail});
+    }
+  }
+  for (const StepReport& report : fresh) {
+    hear(transaction, run,
+         decide::StepReported{report.attempt, report.step, report.plan_version, report.loss,
+                              report.grad_norm});
+  }
+  int64_t accepted = static_cast<int64_t>(fresh.size());
+  if (!fresh.empty()) {
+    show_layers(transaction, run, fresh.back().plan_version);
+    save(transaction, run);
+    transaction.on_commit([this, id, time, fresh = std::move(fresh)] {
+      metrics_.update_run(id, [&](RunSeries& series) {
+        for (const StepReport& report : fresh) {
+          series.step(report, time);
+        }
+      });
+    });
+  }
+  return ack(transaction, run, accepted, static_cast<int64_t>(batch.steps.size()) - accepted);
+}
+
+ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t id,
+                                        const CheckpointReport& checkpoint) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  if (!ledger::find_attempt(connection, id, checkpoint.attempt)) {
+    refuse_unknown_attempt(checkpoint.attempt, ledger::newest_attempt(connection, id));
+  }
+  require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri",
+          fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 characters");
+  require(checkpoint.step >= 0, "step", fmt::format("{}", checkpoint.step), "0 or more");
+  if (std::optional<CheckpointReport> known =
+          ledger::find_checkpoint(connection, id, checkpoint.attempt, checkpoint.step)) {
+    if (std::string conflict = difference(*known, checkpoint); !conflict.empty()) {
+      std::string detail =
+          fmt::format("the checkpoint of attempt {} step {} is on record with other values: {}",
+                      checkpoint.attempt, checkpoint.step, conflict);
+      throw Refusal(409, "Checkpoint already reported with other values", detail,
+                    "the values of the first report, or a new attempt",
+                    AuditNote{id, "conflicting_checkpoint", detail});
+    }
+    return ack(transaction, run, 0, 1);
+  }
+  ledger::insert_checkpoint(connection, id, checkpoint, now());
+  hear(transaction, run,
+       decide::CheckpointCompleted{checkpoint.attempt, checkpoint.step, checkpoint.uri,
+                                   checkpoint.plan_version});
+  save(transaction, run);
+  return ack(transaction, run, 1, 0);
+}
+
+ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
+                             const RunFinished& finished) {
+  Run& run = load(transaction, id);
+  require(finished.outcome == "completed" || finished.outcome == "stopped" ||
+              finished.outcome == "failed",
+          "outcome", fmt::format("\"{}\"", finished.outcome), "completed, stopped or failed");
+  if (run.life == finished.outcome) {
+    return ack(transaction, run, 0, 1);
+  }
+  if (run.life != "live") {
+    throw Refusal(409, "The run has ended otherwise",
+                  fmt::format("{} is {} on record, now it is said to be {}", run.label, run.life,
+                              finished.outcome),
+                  run.life);
+  }
+  ledger::finish_run(transaction.connection(), id, finished, now());
+  run.life = finished.outcome;
+  hear(transaction, run, decide::RunEnded{finished.outcome, finished.step});
+  save(transaction, run);
+  stream(transaction, id, "run",
+         fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));
+  transaction.on_commit([this, id, at = steady_now() + options_.series_keep_seconds] {
+    metrics_.drop_run_at(id, at);
+  });
+  return ack(transaction, run, 1, 0);
+}
+
+ReportAck Supervisor::ack(LedgerTransaction& transaction, const Run& run, int64_t accepted,
+                          int64_t repeated) {
+  Connection& connection = transaction.connection();
+  return {accepted, repeated, ledger::protected_checkpoints(connection, run.id),
+          ledger::last_directive(connection, run.id)};
+}
+
+}  // namespace gnomon
