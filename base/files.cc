@@ -66,7 +66,7 @@ void sync_path(const std::filesystem::path& path) {
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::path temporary = path;
-  temporary += ".tmp" + std::to_string(::getpid());
+  temporary += ".tmp" + std::to_string(::gettid());  // threads may replace the same file
   try {
     FileDescriptor fd = FileDescriptor::open(temporary, O_WRONLY | O_CREAT | O_TRUNC);
     write_all(fd.get(), content, temporary);
