@@ -26,6 +26,8 @@ Outcome decide(State state, const Event& event, const Policy& policy, double now
 std::string event_type(const Event& event);  // "step_reported"
 std::string event_to_json(const Event& event);
 Event event_from_json(const std::string& type, const std::string& json);
+std::string effect_type(const Effect& effect);  // "open_window"
+std::string effect_to_json(const Effect& effect);
 std::string state_to_json(const State& state);
 State state_from_json(const std::string& json);
 

@@ -28,6 +28,19 @@ BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reaso
 BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
 BOOST_DESCRIBE_STRUCT(Tick, (), ())
 
+BOOST_DESCRIBE_STRUCT(OpenWindow, (),
+                      (window, kind, attempt, start_step, steps, start_uri, end_uri, plan_version))
+BOOST_DESCRIBE_STRUCT(OrderReplay, (),
+                      (replay, window, arm, plan, purpose, evaluate_endpoints, priority))
+BOOST_DESCRIBE_STRUCT(CloseWindow, (), (window, outcome, gap, offset, d_percent, tolerance_percent))
+BOOST_DESCRIBE_STRUCT(MarkVerified, (), (attempt, step, uri))
+BOOST_DESCRIBE_STRUCT(IssueDirective, (),
+                      (number, kind, plan, plan_version, to_step, checkpoint_uri, reason))
+BOOST_DESCRIBE_STRUCT(RecordDecision, (),
+                      (decision, kind, verdict, action, enforced, attempt, step, window, sites,
+                       sentence, evidence))
+BOOST_DESCRIBE_STRUCT(ProtectCheckpoints, (), (uris))
+
 BOOST_DESCRIBE_STRUCT(KnownCheckpoint, (), (attempt, step, uri, plan_version))
 BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
 BOOST_DESCRIBE_STRUCT(RunFacts, (), (name, base_plan, sites, layers, checkpoint_every, total_steps))
@@ -170,6 +183,10 @@ constexpr const char* kEventNames[] = {"run_registered",       "attempt_started"
                                        "checkpoint_completed", "replay_finished", "replay_failed",
                                        "directive_changed",    "run_ended",       "tick"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
+constexpr const char* kEffectNames[] = {"open_window",        "order_replay",    "close_window",
+                                        "mark_verified",      "issue_directive", "record_decision",
+                                        "protect_checkpoints"};
+static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace
 
@@ -190,6 +207,12 @@ Event event_from_json(const std::string& type, const std::string& text) {
   });
   if (!event) throw JsonError("type", type, "the name of an event, like \"step_reported\"");
   return *std::move(event);
+}
+
+std::string effect_type(const Effect& effect) { return kEffectNames[effect.index()]; }
+
+std::string effect_to_json(const Effect& effect) {
+  return std::visit([](const auto& known) { return json::serialize(to_value(known)); }, effect);
 }
 
 std::string state_to_json(const State& state) { return json::serialize(to_value(state)); }

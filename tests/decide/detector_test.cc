@@ -1,0 +1,155 @@
+#include "controller/decide/detector.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace gnomon::decide {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+ReplayFinished shadow(std::optional<double> run_end, std::optional<double> replay_end) {
+  ReplayFinished replay;
+  replay.start_loss_bf16 = 2.0;
+  replay.start_loss_plan = 2.003;
+  replay.run_end_loss_bf16 = run_end;
+  replay.replay_end_loss_bf16 = replay_end;
+  return replay;
+}
+
+TEST(GapTest, GapAndOffsetAreMeasuredApart) {
+  const Measurement measured = measure_shadow(shadow(2.04, 2.0));
+  EXPECT_DOUBLE_EQ(*measured.gap, 2.04 - 2.0);
+  EXPECT_DOUBLE_EQ(*measured.offset, 2.003 - 2.0);
+  EXPECT_DOUBLE_EQ(*measured.d_percent, 100 * (2.04 - 2.0) / 2.0);
+  EXPECT_TRUE(measured.unusable.empty());
+}
+
+TEST(GapTest, AlarmsAboveTheToleranceOnly) {
+  Policy::Detector policy;
+  policy.tolerance_percent = 0.5;
+  EXPECT_FALSE(gap_alarm({}, measure_shadow(shadow(2.0099, 2.0)), policy));
+  EXPECT_TRUE(gap_alarm({}, measure_shadow(shadow(2.0101, 2.0)), policy));
+  EXPECT_FALSE(gap_alarm({}, measure_shadow(shadow(1.0, 2.0)), policy))
+      << "FP8 better than BF16 is no alarm";
+}
+
+TEST(GapTest, ARunThatIsNotFiniteBesideAFiniteReplayIsAnAlarm) {
+  for (double end : {std::nan(""), kInfinity, -kInfinity}) {
+    const Measurement measured = measure_shadow(shadow(end, 2.0));
+    EXPECT_TRUE(measured.unusable.empty());
+    EXPECT_FALSE(measured.gap.has_value());
+    EXPECT_TRUE(gap_alarm({}, measured, {}));
+  }
+}
+
+TEST(GapTest, WithoutAFiniteReferenceNothingCanBeSaid) {
+  EXPECT_FALSE(measure_shadow(shadow(2.0, std::nan(""))).unusable.empty());
+  EXPECT_FALSE(measure_shadow(shadow(std::nan(""), std::nan(""))).unusable.empty());
+  EXPECT_FALSE(measure_shadow(shadow(2.0, std::nullopt)).unusable.empty());
+  EXPECT_FALSE(measure_shadow(shadow(std::nullopt, 2.0)).unusable.empty());
+  EXPECT_FALSE(measure_shadow(shadow(2.0, 0.0)).unusable.empty());
+}
+
+TEST(GapTest, AProbeIsJudgedTheOtherWayRound) {
+  const Measurement measured = measure_probe(shadow(2.0, 2.04));
+  EXPECT_DOUBLE_EQ(*measured.gap, 2.04 - 2.0);
+  EXPECT_TRUE(std::isinf(*measure_probe(shadow(2.0, std::nan(""))).d_percent));
+}
+
+TEST(GapTest, LearnsMeanAndDeviationOfQuietWindows) {
+  DetectorState state;
+  for (double end : {2.002, 2.004, 2.006}) learn_quiet(state, measure_shadow(shadow(end, 2.0)));
+  EXPECT_EQ(state.quiet_windows, 3);
+  EXPECT_NEAR(state.mean_d, 0.2, 1e-9);
+  EXPECT_NEAR(state.deviation(), 0.1, 1e-9);
+}
+
+class SpikeTest : public ::testing::Test {
+ protected:
+  std::optional<SpikeFinding> step(double loss, double grad_norm = 1) {
+    StepReported report;
+    report.step = ++step_;
+    report.loss = loss;
+    report.grad_norm = grad_norm;
+    return observe_step(state_, report, policy_);
+  }
+  // Losses around 3 with a deviation of about 0.1.
+  void calm(int steps) {
+    for (int i = 0; i < steps; ++i) EXPECT_FALSE(step(i % 2 == 0 ? 2.9 : 3.1).has_value());
+  }
+  Policy::Detector policy_;
+  SpikeState state_;
+  int64_t step_ = 0;
+};
+
+TEST_F(SpikeTest, NeedsThirtyTwoLossesBeforeItSpeaks) {
+  calm(31);
+  EXPECT_FALSE(step(30).has_value());
+}
+
+TEST_F(SpikeTest, FindsALossOverTheThresholdWithoutCountingItself) {
+  calm(40);
+  const auto finding = step(3.8);  // mean 3, deviation 0.101: threshold 3.709
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_EQ(finding->kind, "spike");
+  EXPECT_EQ(finding->step, 41);
+  EXPECT_NEAR(finding->mean, 3.0, 1e-9);
+  EXPECT_NEAR(*finding->threshold, 3.0 + 7 * finding->deviation, 1e-9);
+}
+
+TEST_F(SpikeTest, SevenSigmaIsPossibleEvenWithTheShortestHistory) {
+  policy_.spike_history = 32;  // with the current sample counted, no z-score could exceed √31 = 5.6
+  calm(32);
+  EXPECT_TRUE(step(3.8).has_value());
+}
+
+TEST_F(SpikeTest, SmallLossesUnderTheThresholdAreNoSpike) {
+  calm(40);
+  EXPECT_FALSE(step(3.6).has_value());
+}
+
+TEST_F(SpikeTest, ATinyDeviationDoesNotMakeSpikesOfNothing) {
+  for (int i = 0; i < 60; ++i) EXPECT_FALSE(step(3.0 + 1e-9 * i).has_value());
+  EXPECT_FALSE(step(3.1).has_value()) << "3% above a flat line";
+  EXPECT_TRUE(step(3.2).has_value()) << "7% above a flat line";
+}
+
+TEST_F(SpikeTest, TheRatioRuleHoldsWhenTheDeviationIsWide) {
+  for (int i = 0; i < 120; ++i) step(i % 2 == 0 ? 0.1 : 6.0);
+  policy_.spike_sigma = 1000;
+  EXPECT_FALSE(step(50).has_value());
+  const auto finding = step(61);
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_NE(finding->rule.find("10 times the largest"), std::string::npos);
+}
+
+TEST_F(SpikeTest, NonFiniteValuesAreFoundAtOnceAndNeverEnterTheHistory) {
+  const auto finding = step(std::nan(""));
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_EQ(finding->kind, "non_finite");
+  EXPECT_TRUE(state_.recent.empty());
+  EXPECT_FALSE(step(std::nan("")).has_value()) << "one finding for one episode";
+  EXPECT_FALSE(step(3.0).has_value());
+  EXPECT_TRUE(step(3.0, kInfinity).has_value()) << "a gradient norm counts too";
+}
+
+TEST_F(SpikeTest, ABurstIsOneFinding) {
+  calm(40);
+  EXPECT_TRUE(step(9).has_value());
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(step(9 - i * 0.5).has_value());
+  calm(40);
+  EXPECT_TRUE(step(30).has_value()) << "after the cool-down a new one is found";
+}
+
+TEST_F(SpikeTest, ASpikeDoesNotBlindTheRuleForTheNext) {
+  calm(128);
+  EXPECT_TRUE(step(300).has_value());
+  calm(40);
+  EXPECT_TRUE(step(5).has_value());
+}
+
+}  // namespace
+}  // namespace gnomon::decide

@@ -1,0 +1,283 @@
+#include "tests/decide/simulated_run.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/philox.h"
+#include "protocol/precision_plan.h"
+
+namespace gnomon::decide {
+
+std::vector<std::string> site_names(int layers) {
+  std::vector<std::string> sites;
+  for (int layer = 0; layer < layers; ++layer) {
+    for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                             "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
+      sites.push_back(fmt::format("model.layers.{}.{}", layer, name));
+    }
+  }
+  sites.push_back("lm_head");
+  return sites;
+}
+
+SimulatedRun::SimulatedRun(Truth truth, Policy chosen)
+    : policy(std::move(chosen)), truth_(std::move(truth)), sites_(site_names(truth_.layers)) {
+  PrecisionPlan plan = PrecisionPlan::fp8();
+  plan.version = 1;
+  plan_ = plan.to_toml();
+  flips_left_ = std::set<int64_t>(truth_.bit_flips.begin(), truth_.bit_flips.end());
+}
+
+void SimulatedRun::feed(const Event& event) {
+  if (filter && !filter(event)) return;
+  events.push_back(event);
+  const Event heard =
+      through_json ? event_from_json(event_type(event), event_to_json(event)) : event;
+  State before = through_json ? state_from_json(state_to_json(state)) : state;
+  Outcome outcome = decide(std::move(before), heard, policy, static_cast<double>(events.size()));
+  invariants_.check(event, outcome, policy);
+  state = std::move(outcome.state);
+  for (const Effect& effect : outcome.effects) {
+    log.push_back(effect_type(effect) + " " + effect_to_json(effect));
+    effects.push_back(effect);
+    take(effect);
+  }
+}
+
+void SimulatedRun::take(const Effect& effect) {
+  if (const auto* open = std::get_if<OpenWindow>(&effect)) {
+    windows_[open->window] = *open;
+  } else if (const auto* order = std::get_if<OrderReplay>(&effect)) {
+    queue_.push_back({*order, windows_.at(order->window)});
+  } else if (const auto* close = std::get_if<CloseWindow>(&effect)) {
+    std::erase_if(queue_,
+                  [&](const Queued& queued) { return queued.order.window == close->window; });
+  } else if (const auto* directive = std::get_if<IssueDirective>(&effect)) {
+    mailbox_.push_back(*directive);
+  } else if (const auto* protect = std::get_if<ProtectCheckpoints>(&effect)) {
+    protected_ = std::set<std::string>(protect->uris.begin(), protect->uris.end());
+  }
+}
+
+void SimulatedRun::start() {
+  feed(RunRegisteredEvent{"simulated", plan_, sites_, truth_.layers, truth_.checkpoint_every,
+                          truth_.total_steps});
+  attempt = 1;
+  feed(AttemptStarted{1, 0, "start", 1});
+  save();
+}
+
+std::set<std::string> SimulatedRun::fp8(const std::string& toml) const {
+  auto& cache = const_cast<SimulatedRun*>(this)->fp8_cache_;
+  const auto known = cache.find(toml);
+  if (known != cache.end()) return known->second;
+  const PrecisionPlan plan = PrecisionPlan::parse(toml);
+  std::set<std::string> result;
+  for (const std::string& site : sites_) {
+    if (plan.resolve(site, truth_.layers).any_fp8()) result.insert(site);
+  }
+  return cache[toml] = result;
+}
+
+double SimulatedRun::step_loss(int64_t at, double damage_before,
+                               const std::set<std::string>& sites) const {
+  const double noise = philox_uniform(philox(7, 1, static_cast<uint64_t>(at))[0]) - 0.5;
+  double loss = held_out(at, damage_before) * (1 + 0.01 * noise);
+  if (truth_.bump) loss += truth_.bump(at, sites);
+  return loss;
+}
+
+double SimulatedRun::held_out(int64_t at, double total_damage) const {
+  return (2.0 + 3.0 * std::exp(-static_cast<double>(at) / 400.0)) * (1 + total_damage / 100);
+}
+
+void SimulatedRun::save() {
+  const std::string uri = fmt::format("attempt{}/step{}", attempt, step);
+  saved_[uri] = {step, attempt, damage, plan_version_, plan_};
+  feed(CheckpointCompleted{attempt, step, uri, plan_version_});
+  // What nobody protects is deleted, the newest excepted.
+  std::erase_if(saved_, [&](const auto& entry) {
+    return !protected_.contains(entry.first) && entry.first != uri;
+  });
+}
+
+void SimulatedRun::train_step() {
+  step += 1;
+  const std::set<std::string> sites = fp8(plan_);
+  const double loss = step_loss(step, damage, sites);
+  if (truth_.damage) damage += truth_.damage(step, sites);
+  if (!std::isfinite(loss)) damage = std::numeric_limits<double>::quiet_NaN();
+  if (flips_left_.erase(step) > 0) {
+    damage += 20;
+    flipped_.insert({attempt, step});
+  }
+  reported_[{attempt, step}] = loss;
+  feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss});
+  if (step % truth_.checkpoint_every == 0) save();
+}
+
+void SimulatedRun::obey() {
+  while (!mailbox_.empty()) {
+    const IssueDirective directive = mailbox_.front();
+    mailbox_.erase(mailbox_.begin());
+    if (refuses.contains(directive.kind)) {
+      feed(DirectiveChanged{directive.number, "rejected", attempt, step,
+                            "the simulated trainer refuses"});
+      continue;
+    }
+    if (directive.kind == "pause") paused = true;
+    if (directive.kind == "set_plan" || directive.kind == "rollback") {
+      plan_ = directive.plan;
+      plan_version_ = directive.plan_version;
+    }
+    if (directive.kind == "rollback") {
+      const auto found = saved_.find(directive.checkpoint_uri);
+      ASSERT_NE(found, saved_.end()) << directive.checkpoint_uri << " was deleted";
+      EXPECT_EQ(found->second.step, directive.to_step);
+      steps_lost += step - directive.to_step;
+      step = directive.to_step;
+      damage = found->second.damage;
+      attempt += 1;
+      feed(AttemptStarted{attempt, step, "rollback", plan_version_});
+    }
+    feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
+  }
+}
+
+ReplayFinished SimulatedRun::replay(const Queued& queued) {
+  const OpenWindow& window = queued.window;
+  ReplayFinished result;
+  result.replay = queued.order.replay;
+  result.window = window.window;
+  result.arm = queued.order.arm;
+  result.purpose = queued.order.purpose;
+  result.fingerprint_equal = truth_.equal_fingerprints;
+  const auto start = saved_.find(window.start_uri);
+  EXPECT_NE(start, saved_.end()) << window.start_uri << " was deleted before its replay";
+  if (start == saved_.end()) return result;
+  const bool bf16 = queued.order.arm == "bf16";
+  const std::string plan = queued.order.arm == "plan" ? queued.order.plan : start->second.plan;
+  const std::set<std::string> sites = bf16 ? std::set<std::string>() : fp8(plan);
+  double total = start->second.damage;
+  bool differs = false;
+  for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {
+    const double loss = step_loss(at, total, sites);
+    if (truth_.damage) total += truth_.damage(at, sites);
+    if (!std::isfinite(loss)) total = loss;
+    const double reported = reported_.at({window.attempt, at});
+    result.steps.push_back(at);
+    result.losses.push_back(loss);
+    result.run_losses.push_back(reported);
+    result.compared_steps += 1;
+    const bool same_loss = loss == reported || (std::isnan(loss) && std::isnan(reported));
+    differs = differs || !same_loss || flipped_.contains({window.attempt, at});
+    if (differs && !result.first_mismatch_step) result.first_mismatch_step = at;
+    if (!std::isfinite(loss)) break;
+  }
+  if (!queued.order.evaluate_endpoints) return result;
+  const int64_t end_step = window.start_step + window.steps;
+  const double noise =
+      truth_.noise_percent *
+      (philox_uniform(philox(9, 2, static_cast<uint64_t>(window.start_step))[0]) - 0.3);
+  result.start_loss_bf16 = held_out(window.start_step, start->second.damage);
+  result.start_loss_plan = *result.start_loss_bf16 * 1.0012;
+  result.replay_end_loss_bf16 = held_out(end_step, total + (sites.empty() ? 0 : noise));
+  const auto end = saved_.find(window.end_uri);
+  EXPECT_NE(end, saved_.end()) << window.end_uri << " was deleted before its replay";
+  if (end != saved_.end()) {
+    const bool run_fp8 = !fp8(end->second.plan).empty();
+    result.run_end_loss_bf16 = held_out(end_step, end->second.damage + (run_fp8 ? noise : 0));
+  }
+  return result;
+}
+
+bool SimulatedRun::answer_next() {
+  if (queue_.empty()) return false;
+  const auto first =
+      std::max_element(queue_.begin(), queue_.end(), [](const Queued& a, const Queued& b) {
+        return std::make_pair(a.order.priority, -a.order.replay) <
+               std::make_pair(b.order.priority, -b.order.replay);
+      });
+  const Queued queued = *first;
+  queue_.erase(first);
+  feed(replay(queued));
+  return true;
+}
+
+void SimulatedRun::drain() {
+  while (answer_next()) {
+  }
+}
+
+void SimulatedRun::advance() {
+  train_step();
+  verifier_credit_ = std::min<int64_t>(verifier_credit_ + truth_.replays_per_step_percent,
+                                       std::max<int64_t>(100, truth_.replays_per_step_percent));
+  while (verifier_credit_ >= 100 && answer_next()) verifier_credit_ -= 100;
+  obey();
+}
+
+void SimulatedRun::train_until(int64_t last) {
+  while (step < last && !paused) advance();
+}
+
+void SimulatedRun::train_until_phase(const std::string& phase, int64_t step_max) {
+  while (phase_name(state) != phase && step < step_max && !paused) advance();
+  EXPECT_EQ(phase_name(state), phase) << "at step " << step;
+}
+
+void SimulatedRun::restart_from(int64_t at) {
+  const Saved* found = nullptr;
+  for (const auto& [uri, saved] : saved_) {
+    if (saved.step == at) found = &saved;
+  }
+  ASSERT_NE(found, nullptr);
+  step = at;
+  damage = found->damage;
+  plan_ = found->plan;
+  plan_version_ = found->plan_version;
+  attempt += 1;
+  feed(AttemptStarted{attempt, step, "restart", plan_version_});
+}
+
+void SimulatedRun::end(const std::string& outcome) { feed(RunEnded{outcome, step}); }
+
+std::vector<RecordDecision> SimulatedRun::decisions(const std::string& kind) const {
+  std::vector<RecordDecision> result;
+  for (const Effect& effect : effects) {
+    const auto* decision = std::get_if<RecordDecision>(&effect);
+    if (decision != nullptr && (kind.empty() || decision->kind == kind))
+      result.push_back(*decision);
+  }
+  return result;
+}
+
+std::vector<IssueDirective> SimulatedRun::directives(const std::string& kind) const {
+  std::vector<IssueDirective> result;
+  for (const Effect& effect : effects) {
+    const auto* directive = std::get_if<IssueDirective>(&effect);
+    if (directive != nullptr && (kind.empty() || directive->kind == kind))
+      result.push_back(*directive);
+  }
+  return result;
+}
+
+int64_t SimulatedRun::orders(const std::string& purpose) const {
+  return std::count_if(effects.begin(), effects.end(), [&](const Effect& effect) {
+    const auto* order = std::get_if<OrderReplay>(&effect);
+    return order != nullptr && order->purpose == purpose;
+  });
+}
+
+int64_t SimulatedRun::closed(const std::string& outcome) const {
+  return std::count_if(effects.begin(), effects.end(), [&](const Effect& effect) {
+    const auto* close = std::get_if<CloseWindow>(&effect);
+    return close != nullptr && close->outcome == outcome;
+  });
+}
+
+}  // namespace gnomon::decide

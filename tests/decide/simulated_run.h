@@ -1,0 +1,116 @@
+// A training run that exists only as numbers: a trainer, verifiers and a checkpoint store that
+// answer the decision core from a model of the truth. Damage is a share of the loss that adds up
+// step by step wherever a guilty site runs in FP8; a replay starts from its checkpoint's damage and
+// adds what its own plan would have added.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "controller/decide/decide.h"
+#include "tests/decide/invariants.h"
+
+namespace gnomon::decide {
+
+struct Truth {
+  int layers = 4;
+  int64_t checkpoint_every = 10;
+  int64_t total_steps = 1000;
+  // Damage in per cent of the loss that one step adds while all FP8 sites of its plan are as given.
+  std::function<double(int64_t step, const std::set<std::string>& fp8_sites)> damage;
+  // Added to a step's loss, in nats, under any plan with these FP8 sites; NaN and infinity are
+  // allowed.
+  std::function<double(int64_t step, const std::set<std::string>& fp8_sites)> bump;
+  std::vector<int64_t>
+      bit_flips;  // after these steps, once each, the run's weights take 20% damage
+  bool equal_fingerprints = true;
+  int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
+  double noise_percent = 0.05;            // of each replayed window
+};
+
+std::vector<std::string> site_names(int layers);  // 7 per layer and lm_head
+
+class SimulatedRun {
+ public:
+  SimulatedRun(Truth truth, Policy policy);
+
+  // Writes the state and each event as JSON and reads them back before every decision.
+  bool through_json = false;
+  // Sees each event before it is fed and may drop it (false).
+  std::function<bool(const Event&)> filter;
+  // The trainer refuses directives of these kinds.
+  std::set<std::string> refuses;
+
+  void start();
+  void train_one_step() { train_step(); }  // while the verifiers rest
+  void advance();                          // one step, and what verifiers do meanwhile
+  void train_until(int64_t step);          // stops early when paused
+  void train_until_phase(const std::string& phase, int64_t step_max);
+  void restart_from(int64_t step);  // a crash: the next attempt begins at that checkpoint
+  void flip_next() { flips_left_.insert(step + 3); }  // a bit flips three steps from now
+  void drain();                                       // answers all replays that are waiting
+  void end(const std::string& outcome = "completed");
+  void feed(const Event& event);
+
+  // What came of it.
+  std::vector<RecordDecision> decisions(const std::string& kind) const;
+  std::vector<IssueDirective> directives(const std::string& kind) const;
+  int64_t orders(const std::string& purpose) const;
+  int64_t closed(const std::string& outcome) const;
+
+  State state;
+  Policy policy;
+  std::vector<std::string> log;  // every effect as JSON, in order
+  std::vector<Effect> effects;
+  std::vector<Event> events;
+  int64_t step = 0;
+  int64_t attempt = 0;
+  bool paused = false;
+  double damage = 0;  // per cent, of the run's weights now
+  int64_t steps_lost = 0;
+
+ private:
+  struct Saved {
+    int64_t step = 0;
+    int64_t attempt = 1;
+    double damage = 0;
+    int64_t plan_version = 1;
+    std::string plan;
+  };
+  struct Queued {
+    OrderReplay order;
+    OpenWindow window;
+  };
+
+  void train_step();
+  void save();
+  void obey();
+  bool answer_next();
+  ReplayFinished replay(const Queued& queued);
+  std::set<std::string> fp8(const std::string& plan) const;
+  double step_loss(int64_t at, double damage_before, const std::set<std::string>& sites) const;
+  double held_out(int64_t at, double total_damage) const;
+  void take(const Effect& effect);
+
+  Truth truth_;
+  std::vector<std::string> sites_;
+  std::string plan_;
+  int64_t plan_version_ = 1;
+  std::map<std::string, Saved> saved_;
+  std::map<std::pair<int64_t, int64_t>, double> reported_;  // by attempt and step
+  std::set<std::pair<int64_t, int64_t>> flipped_;           // attempt, step
+  std::set<int64_t> flips_left_;
+  std::map<int64_t, OpenWindow> windows_;
+  std::vector<Queued> queue_;
+  std::vector<IssueDirective> mailbox_;
+  std::set<std::string> protected_;
+  std::map<std::string, std::set<std::string>> fp8_cache_;
+  int64_t verifier_credit_ = 0;
+  Invariants invariants_;
+};
+
+}  // namespace gnomon::decide

@@ -1,0 +1,108 @@
+// Runs with a known truth, told once and used by the story tests and by the tests that tell them
+// again with the state going through JSON.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/decide/simulated_run.h"
+
+namespace gnomon::decide {
+
+inline const std::string kGuilty = "model.layers.2.mlp.down_proj";
+
+inline Policy story_policy() {
+  Policy policy;
+  policy.window.every = 20;
+  policy.window.steps = 20;
+  return policy;
+}
+
+// While a step lies in [from, to), each of `guilty` in FP8 adds `percent` of damage.
+inline Truth numerical_fault(std::vector<std::string> guilty, int64_t from, int64_t to,
+                             double percent = 0.2) {
+  Truth truth;
+  truth.damage = [guilty, from, to, percent](int64_t step, const std::set<std::string>& fp8) {
+    double damage = 0;
+    for (const std::string& site : guilty) {
+      if (fp8.contains(site) && step >= from && step < to) damage += percent;
+    }
+    return damage;
+  };
+  return truth;
+}
+
+// A bump of `nats` at one step, under every plan or only where `only_fp8` runs in FP8.
+inline Truth spike(int64_t at, double nats, const std::string& only_fp8 = "") {
+  Truth truth;
+  truth.bump = [at, nats, only_fp8](int64_t step, const std::set<std::string>& fp8) {
+    return step == at && (only_fp8.empty() || fp8.contains(only_fp8)) ? nats : 0.0;
+  };
+  return truth;
+}
+
+struct Story {
+  std::string name;
+  Truth truth;
+  Policy policy;
+  std::function<void(SimulatedRun&)> tell;
+};
+inline void PrintTo(const Story& story, std::ostream* out) { *out << story.name; }
+
+inline Policy with(std::function<void(Policy&)> change) {
+  Policy policy = story_policy();
+  change(policy);
+  return policy;
+}
+
+inline std::vector<Story> all_stories() {
+  const auto whole = [](SimulatedRun& run) {
+    run.start();
+    run.train_until(1000);
+    run.end();
+    run.drain();
+  };
+  const auto crash = [](SimulatedRun& run) {
+    run.start();
+    run.train_until_phase("attribution", 400);
+    run.restart_from(run.step / 10 * 10);
+    run.train_until(1000);
+    run.end();
+    run.drain();
+  };
+  const auto refusing = [whole](SimulatedRun& run) {
+    run.refuses = {"rollback"};
+    whole(run);
+  };
+  Truth flip;
+  flip.bit_flips = {333};
+  Truth flips_again = flip;
+  flips_again.equal_fingerprints = false;
+  std::vector<Story> stories = {
+      {"Healthy", Truth(), story_policy(), whole},
+      {"FaultPinReturn", numerical_fault({kGuilty}, 201, 460), story_policy(), whole},
+      {"TwoSites", numerical_fault({kGuilty, "lm_head"}, 201, 1000), story_policy(), whole},
+      {"BitFlip", flip, story_policy(), whole},
+      {"BitFlipOtherMachine", flips_again, story_policy(), whole},
+      {"GenericSpike", spike(333, 3.0), story_policy(), whole},
+      {"Fp8Spike", spike(333, 3.0, kGuilty), story_policy(), whole},
+      {"NanInFp8", spike(333, NAN, kGuilty), story_policy(), whole},
+      {"NanInBoth", spike(333, NAN), story_policy(), whole},
+      {"Observe", numerical_fault({kGuilty}, 201, 1000),
+       with([](Policy& p) { p.mode = Mode::kObserve; }), whole},
+      {"Here", numerical_fault({kGuilty}, 201, 1000),
+       with([](Policy& p) { p.ladder.from = "here"; }), whole},
+      {"StraightToBf16", numerical_fault({kGuilty}, 201, 460),
+       with([](Policy& p) { p.ladder.rungs = {"bf16"}; }), whole},
+      {"TooManySites", numerical_fault(site_names(4), 201, 460, 0.02), story_policy(), whole},
+      {"Crash", numerical_fault({kGuilty}, 201, 1000), story_policy(), crash},
+      {"RefusedRollback", numerical_fault({kGuilty}, 201, 1000), story_policy(), refusing},
+      {"NoActionsLeft", numerical_fault({kGuilty}, 201, 1000),
+       with([](Policy& p) { p.limits.actions_max = 0; }), whole},
+  };
+  return stories;
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,367 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+SimulatedRun tell(const std::string& name) {
+  for (const Story& story : all_stories()) {
+    if (story.name != name) continue;
+    SimulatedRun run(story.truth, story.policy);
+    story.tell(run);
+    return run;
+  }
+  throw std::logic_error("no story " + name);
+}
+
+TEST(StoryTest, AHealthyRunOf200WindowsIsLeftAlone) {
+  Truth truth;
+  truth.total_steps = 4000;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(4000);
+  run.drain();
+  EXPECT_EQ(run.closed("quiet"), 200);
+  EXPECT_THAT(run.decisions(""), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_EQ(run.state.last_verified->step, 4000);
+  EXPECT_EQ(run.state.detector.quiet_windows, 200);
+  EXPECT_EQ(phase_name(run.state), "watching");
+}
+
+TEST(StoryTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 400), story_policy());
+  run.start();
+  run.train_until_phase("triage", 300);
+  ASSERT_THAT(run.decisions("alarm"), SizeIs(1));
+  EXPECT_THAT(run.decisions("alarm")[0].sentence, HasSubstr("held-out loss is 4.0"));
+  EXPECT_EQ(run.state.investigation->trigger, "gap");
+  run.train_until_phase("attribution", 300);
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("same bits"));
+  run.train_until_phase("containing", 300);
+  ASSERT_THAT(run.decisions("attribution"), SizeIs(1));
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  ASSERT_THAT(run.directives("rollback"), SizeIs(1));
+  const IssueDirective rollback = run.directives("rollback")[0];
+  EXPECT_EQ(rollback.to_step, 200);
+  EXPECT_EQ(rollback.plan_version, 2);
+  EXPECT_THAT(rollback.plan, HasSubstr(kGuilty));
+  run.train_until_phase("holding", 400);
+  ASSERT_THAT(run.decisions("recovered"), SizeIs(1));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+  run.train_until(800);
+  run.drain();
+  const auto probes = run.decisions("probe");
+  ASSERT_GE(probes.size(), 4u);
+  EXPECT_THAT(probes.front().sentence, HasSubstr("failed"));
+  EXPECT_THAT(probes[probes.size() - 2].sentence, HasSubstr("passed"));
+  EXPECT_THAT(probes.back().sentence, HasSubstr("passed"));
+  ASSERT_THAT(run.decisions("return"), SizeIs(1));
+  EXPECT_TRUE(run.decisions("return")[0].enforced);
+  ASSERT_THAT(run.directives("set_plan"), SizeIs(1));
+  EXPECT_EQ(run.directives("set_plan")[0].plan_version, 1);
+  EXPECT_EQ(run.directives("set_plan")[0].plan, run.state.run.base_plan);
+  EXPECT_EQ(phase_name(run.state), "watching");
+  EXPECT_THAT(run.directives(""), SizeIs(2));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, AFailedProbeMakesTheNextOneWaitLonger) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 1000000), story_policy());
+  run.start();
+  run.train_until(3000);
+  const auto probes = run.decisions("probe");
+  ASSERT_GE(probes.size(), 4u);
+  int64_t last_failed = 0;
+  int64_t last_wait = 0;
+  for (const auto& probe : probes) {
+    EXPECT_THAT(probe.sentence, HasSubstr("failed"));
+    if (last_failed > 0 && probe.step - last_failed > 60) {
+      EXPECT_GE(probe.step - last_failed, last_wait);
+      last_wait = probe.step - last_failed;
+    }
+    last_failed = probe.step;
+  }
+  EXPECT_EQ(run.state.wait_windows, 64);
+  EXPECT_THAT(run.decisions("return"), IsEmpty());
+}
+
+TEST(StoryTest, ARelapseAfterAReturnStartsAtTheLongerWait) {
+  Truth truth;
+  truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
+    const bool on = (step >= 201 && step < 260) || (step >= 500 && step < 560);
+    return on && fp8.contains(kGuilty) ? 0.2 : 0.0;
+  };
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(499);
+  ASSERT_THAT(run.decisions("return"), SizeIs(1));
+  const int64_t after_return = run.state.wait_windows;
+  EXPECT_GT(after_return, run.policy.returning.quiet_windows);
+  run.train_until(600);
+  ASSERT_THAT(run.decisions("attribution"), SizeIs(2));
+  EXPECT_GE(run.state.wait_windows, after_return);
+}
+
+TEST(StoryTest, TwoGuiltySitesAreBothPinned) {
+  const SimulatedRun run = tell("TwoSites");
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, UnorderedElementsAre(kGuilty, "lm_head"));
+  EXPECT_THAT(run.directives("rollback"), SizeIs(1));
+}
+
+TEST(StoryTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
+  const SimulatedRun run = tell("BitFlip");
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("step 333"));
+  ASSERT_THAT(run.directives(""), SizeIs(1));
+  const IssueDirective directive = run.directives("")[0];
+  EXPECT_EQ(directive.kind, "rollback");
+  EXPECT_EQ(directive.plan_version, 1);
+  EXPECT_LT(directive.to_step, 333);
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+  EXPECT_THAT(run.decisions("attribution"), IsEmpty());
+  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
+}
+
+TEST(StoryTest, ABitFlipSeenFromAnotherMachineIsToldByLosses) {
+  const SimulatedRun run = tell("BitFlipOtherMachine");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("the fingerprints differ"));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, ASpikeThatBf16SharesIsNotBlamedOnFp8) {
+  const SimulatedRun run = tell("GenericSpike");
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "generic_spike");
+  EXPECT_THAT(run.decisions("alarm"), SizeIs(1));
+  EXPECT_THAT(run.decisions("action"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+}
+
+TEST(StoryTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
+  const SimulatedRun run = tell("Fp8Spike");
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  ASSERT_GE(run.directives("rollback").size(), 1u);
+  EXPECT_LT(run.directives("rollback")[0].to_step, 333);
+}
+
+TEST(StoryTest, ANanOfFp8AloneIsRolledBackAndPinned) {
+  const SimulatedRun run = tell("NanInFp8");
+  ASSERT_GE(run.decisions("alarm").size(), 1u);
+  EXPECT_THAT(run.decisions("alarm")[0].sentence, HasSubstr("not finite"));
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  EXPECT_TRUE(std::isfinite(run.damage));
+}
+
+TEST(StoryTest, ANanThatBf16SharesLeadsToNoAction) {
+  const SimulatedRun run = tell("NanInBoth");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "generic_spike");
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_THAT(run.decisions("alarm"), SizeIs(1));
+}
+
+TEST(StoryTest, ObserveModeSaysWhatItWouldHaveDoneOnceAndDoesNothing) {
+  const SimulatedRun run = tell("Observe");
+  ASSERT_THAT(run.decisions("action"), SizeIs(1));
+  EXPECT_FALSE(run.decisions("action")[0].enforced);
+  EXPECT_EQ(run.decisions("action")[0].action, "pin");
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("enforced it would be"));
+  EXPECT_THAT(run.decisions("action")[0].sites, ElementsAre(kGuilty));
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_GT(run.closed("alarm"), 5);
+}
+
+TEST(StoryTest, FromHereKeepsTheStepsAndChangesOnlyThePlan) {
+  const SimulatedRun run = tell("Here");
+  EXPECT_THAT(run.directives("rollback"), IsEmpty());
+  ASSERT_THAT(run.directives("set_plan"), SizeIs(1));
+  EXPECT_EQ(run.steps_lost, 0);
+  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
+}
+
+TEST(StoryTest, WhenSitesCannotBeIsolatedTheWholeRunGoesToBf16AndComesBack) {
+  const SimulatedRun run = tell("TooManySites");
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, IsEmpty());
+  ASSERT_GE(run.decisions("action").size(), 1u);
+  EXPECT_EQ(run.decisions("action")[0].action, "bf16");
+  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
+  EXPECT_THAT(run.decisions("return"), SizeIs(1));
+}
+
+TEST(StoryTest, TheLadderMayBeginWithBf16AndThenNoAttributionIsPaidFor) {
+  const SimulatedRun run = tell("StraightToBf16");
+  EXPECT_EQ(run.orders("attribution"), 0);
+  EXPECT_EQ(run.decisions("action")[0].action, "bf16");
+  EXPECT_THAT(run.decisions("return"), SizeIs(1));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, InBf16NoShadowIsPaidForAndProbesDecide) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 100000),
+                   with([](Policy& p) { p.ladder.rungs = {"bf16"}; }));
+  run.start();
+  run.train_until_phase("holding", 400);
+  const int64_t shadows = run.orders("shadow");
+  run.train_until(700);
+  EXPECT_EQ(run.orders("shadow"), shadows);
+  EXPECT_GT(run.orders("probe"), 0);
+  EXPECT_GT(run.state.last_verified->step, 600);
+}
+
+// First one site is guilty and, once it is pinned, another.
+Truth moving_fault() {
+  Truth truth;
+  truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
+    if (step < 201) return 0.0;
+    return fp8.contains(kGuilty) || (step >= 301 && fp8.contains("lm_head")) ? 0.2 : 0.0;
+  };
+  return truth;
+}
+
+TEST(StoryTest, ASecondAlarmClimbsToBf16WithoutPayingForAttribution) {
+  SimulatedRun run(moving_fault(), story_policy());
+  run.start();
+  run.train_until(600);
+  const auto actions = run.decisions("action");
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(actions[0].action, "pin");
+  EXPECT_EQ(actions[1].action, "bf16");
+  EXPECT_THAT(run.decisions("attribution"), SizeIs(1));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, AboveTheLastRungARunIsHeld) {
+  SimulatedRun run(moving_fault(), with([](Policy& p) { p.ladder.rungs = {"pin"}; }));
+  run.start();
+  run.train_until(600);
+  const auto actions = run.decisions("action");
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(actions[1].action, "hold");
+  EXPECT_TRUE(run.paused);
+  EXPECT_EQ(phase_name(run.state), "holding");
+}
+
+TEST(StoryTest, WithoutActionsLeftTheRunIsPausedForAPerson) {
+  const SimulatedRun run = tell("NoActionsLeft");
+  ASSERT_THAT(run.directives(""), SizeIs(1));
+  EXPECT_EQ(run.directives("")[0].kind, "pause");
+  EXPECT_TRUE(run.paused);
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("a person must look"));
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("limit of 0"));
+}
+
+TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenThenBf16ThenHold) {
+  // Every attempt takes a flip soon after its base: replays never reproduce it.
+  Truth truth;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(200);
+  run.drain();
+  int64_t to_step = run.state.last_verified->step;
+  for (int attempt = 0; attempt < 6 && !run.paused; ++attempt) {
+    // A transient fault in the next window of this attempt.
+    run.flip_next();
+    const size_t before = run.directives("").size();
+    while (run.directives("").size() == before && run.step < 1000) run.advance();
+  }
+  const auto directives = run.directives("");
+  ASSERT_GE(directives.size(), 4u);
+  EXPECT_EQ(directives[0].kind, "rollback");
+  EXPECT_EQ(directives[0].to_step, to_step);
+  EXPECT_EQ(directives[1].kind, "rollback");
+  EXPECT_EQ(directives[1].to_step, to_step);
+  EXPECT_EQ(directives[2].kind, "set_plan");
+  EXPECT_THAT(run.decisions("action")[2].sentence, HasSubstr("gone back to 2 time(s) already"));
+  EXPECT_EQ(run.decisions("action")[2].action, "bf16");
+}
+
+TEST(StoryTest, ACrashDuringAttributionDoesNotLoseTheCase) {
+  const SimulatedRun run = tell("Crash");
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  ASSERT_GE(run.directives("rollback").size(), 1u);
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, ARefusedRollbackTakesThePlanFromHere) {
+  const SimulatedRun run = tell("RefusedRollback");
+  ASSERT_GE(run.directives("").size(), 2u);
+  EXPECT_EQ(run.directives("")[0].kind, "rollback");
+  EXPECT_EQ(run.directives("")[1].kind, "set_plan");
+  EXPECT_EQ(run.directives("")[1].plan, run.directives("")[0].plan);
+  EXPECT_THAT(run.decisions("instrument")[0].sentence, HasSubstr("refused directive 1"));
+  EXPECT_EQ(phase_name(run.state), "ended");
+}
+
+class EveryStory : public ::testing::TestWithParam<Story> {};
+
+TEST_P(EveryStory, GoesOnTheSameWhenTheStateIsWrittenAndReadBetweenAnyTwoEvents) {
+  SimulatedRun straight(GetParam().truth, GetParam().policy);
+  GetParam().tell(straight);
+  SimulatedRun restored(GetParam().truth, GetParam().policy);
+  restored.through_json = true;
+  GetParam().tell(restored);
+  ASSERT_EQ(straight.log.size(), restored.log.size());
+  EXPECT_EQ(straight.log, restored.log);
+  EXPECT_EQ(state_to_json(straight.state), state_to_json(restored.state));
+  EXPECT_EQ(state_to_json(state_from_json(state_to_json(straight.state))),
+            state_to_json(straight.state));
+}
+
+TEST_P(EveryStory, DecidesTheSameWhenItsEventsAreReplayed) {
+  SimulatedRun run(GetParam().truth, GetParam().policy);
+  GetParam().tell(run);
+  State state;
+  std::vector<std::string> log;
+  for (const Event& event : run.events) {
+    Outcome outcome = decide(std::move(state), event, GetParam().policy, 0);
+    state = std::move(outcome.state);
+    for (const Effect& effect : outcome.effects)
+      log.push_back(effect_type(effect) + " " + effect_to_json(effect));
+  }
+  EXPECT_EQ(log, run.log);
+}
+
+TEST_P(EveryStory, HearingEverythingTwiceChangesNothing) {
+  SimulatedRun run(GetParam().truth, GetParam().policy);
+  GetParam().tell(run);
+  State state;
+  std::vector<std::string> log;
+  for (const Event& event : run.events) {
+    for (int time = 0; time < 2; ++time) {
+      Outcome outcome = decide(std::move(state), event, GetParam().policy, 0);
+      state = std::move(outcome.state);
+      for (const Effect& effect : outcome.effects)
+        log.push_back(effect_type(effect) + " " + effect_to_json(effect));
+      EXPECT_TRUE(time == 0 || outcome.effects.empty())
+          << event_type(event) << " " << event_to_json(event);
+    }
+  }
+  EXPECT_EQ(log, run.log);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stories, EveryStory, ::testing::ValuesIn(all_stories()),
+                         [](const auto& story) { return story.param.name; });
+
+}  // namespace
+}  // namespace gnomon::decide

@@ -1,0 +1,352 @@
+// Single transitions: one event at a time, with the effects it must have and those it must not
+// have.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "protocol/json.h"
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+class TransitionTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    policy_ = story_policy();
+    hear(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(2), 2,
+                            10, 1000});
+    hear(AttemptStarted{1, 0, "start", 1});
+  }
+
+  Outcome& hear(const Event& event) {
+    last_ = decide(std::move(last_.state), event, policy_, 0);
+    return last_;
+  }
+  void checkpoint(int64_t step, int64_t attempt = 1, int64_t plan = 1) {
+    hear(CheckpointCompleted{attempt, step, uri(step, attempt), plan});
+  }
+  static std::string uri(int64_t step, int64_t attempt = 1) {
+    return fmt::format("a{}s{}", attempt, step);
+  }
+
+  Outcome& shadow(int64_t replay, double d_percent) {
+    ReplayFinished result;
+    result.replay = replay;
+    result.replay_end_loss_bf16 = 2.0;
+    result.run_end_loss_bf16 = 2.0 * (1 + d_percent / 100);
+    result.fingerprint_equal = true;
+    result.compared_steps = 20;
+    return hear(result);
+  }
+
+  template <class Kind>
+  std::vector<Kind> all() const {
+    std::vector<Kind> found;
+    for (const Effect& effect : last_.effects) {
+      if (const auto* kind = std::get_if<Kind>(&effect)) found.push_back(*kind);
+    }
+    return found;
+  }
+
+  const State& state() const { return last_.state; }
+
+  Policy policy_;
+  Outcome last_;
+};
+
+TEST_F(TransitionTest, TheFirstCheckpointOfARunIsVerifiedAndProtected) {
+  checkpoint(0);
+  ASSERT_THAT(all<MarkVerified>(), SizeIs(1));
+  EXPECT_EQ(all<MarkVerified>()[0].step, 0);
+  ASSERT_THAT(all<ProtectCheckpoints>(), SizeIs(1));
+  EXPECT_THAT(all<ProtectCheckpoints>()[0].uris, ElementsAre(uri(0)));
+  EXPECT_THAT(all<OpenWindow>(), IsEmpty());
+}
+
+TEST_F(TransitionTest, AWindowOpensWhenItsEndIsCompleteAndOrdersTheBf16Shadow) {
+  checkpoint(0);
+  checkpoint(10);
+  EXPECT_THAT(all<OpenWindow>(), IsEmpty());
+  checkpoint(20);
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  const OpenWindow open = all<OpenWindow>()[0];
+  EXPECT_EQ(open.kind, "shadow");
+  EXPECT_EQ(open.start_step, 0);
+  EXPECT_EQ(open.steps, 20);
+  EXPECT_EQ(open.start_uri, uri(0));
+  EXPECT_EQ(open.end_uri, uri(20));
+  ASSERT_THAT(all<OrderReplay>(), SizeIs(1));
+  EXPECT_EQ(all<OrderReplay>()[0].arm, "bf16");
+  EXPECT_TRUE(all<OrderReplay>()[0].evaluate_endpoints);
+}
+
+TEST_F(TransitionTest, QuietWindowsMoveTheVerifiedCheckpointInOrderOnly) {
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  shadow(2, 0.1);  // the window 20–40 first
+  EXPECT_THAT(all<MarkVerified>(), IsEmpty());
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
+  shadow(1, 0.1);
+  ASSERT_THAT(all<MarkVerified>(), SizeIs(2));
+  EXPECT_EQ(all<MarkVerified>()[1].step, 40);
+  EXPECT_EQ(state().last_verified->step, 40);
+}
+
+TEST_F(TransitionTest, AQuietWindowBehindAnAlarmIsNotVerified) {
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  shadow(1, 3);
+  shadow(2, 0.1);
+  EXPECT_THAT(all<MarkVerified>(), IsEmpty());
+  EXPECT_EQ(state().last_verified->step, 0);
+}
+
+TEST_F(TransitionTest, AnAlarmWhileACaseIsOpenWaitsForIt) {
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  shadow(1, 3);
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
+  shadow(2, 4);
+  EXPECT_THAT(last_.effects, IsEmpty());
+  EXPECT_THAT(last_.reason, HasSubstr("waits for the open case"));
+}
+
+TEST_F(TransitionTest, AWindowThatCannotBeMeasuredFailsWithoutBlame) {
+  for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
+  ReplayFinished result;
+  result.replay = 1;
+  result.run_end_loss_bf16 = 2.0;
+  result.replay_end_loss_bf16 = NAN;
+  hear(result);
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "failed");
+  EXPECT_EQ(all<RecordDecision>()[0].kind, "instrument");
+  EXPECT_FALSE(state().investigation.has_value());
+}
+
+TEST_F(TransitionTest, BeyondTheLimitNewWindowsAreSkippedAndRecorded) {
+  policy_.window.open_max = 2;
+  for (int64_t step = 0; step <= 50; step += 10) checkpoint(step);
+  checkpoint(60);
+  ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "skipped");
+  EXPECT_THAT(all<OrderReplay>(), IsEmpty());
+  EXPECT_THAT(state().windows, SizeIs(2));
+}
+
+TEST_F(TransitionTest, WindowsAreRoundedToCheckpointsAndThatIsSaidOnce) {
+  policy_.window.every = 25;
+  policy_.window.steps = 15;
+  checkpoint(0);
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
+  EXPECT_EQ(all<RecordDecision>()[0].kind, "accept");
+  EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("20 steps every 30 steps"));
+  checkpoint(10);
+  EXPECT_THAT(all<RecordDecision>(), IsEmpty());
+  checkpoint(20);
+  EXPECT_EQ(all<OpenWindow>()[0].steps, 20);
+  EXPECT_EQ(state().next_start, 30);
+}
+
+TEST_F(TransitionTest, AWindowMayNotStraddleAChangeOfPlan) {
+  checkpoint(0);
+  checkpoint(10);
+  checkpoint(20, 1, 2);
+  EXPECT_THAT(all<OpenWindow>(), IsEmpty());
+  checkpoint(30, 1, 2);
+  checkpoint(40, 1, 2);
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  EXPECT_EQ(all<OpenWindow>()[0].start_step, 20);
+}
+
+TEST_F(TransitionTest, AMissingCheckpointMovesTheNextWindow) {
+  checkpoint(0);
+  checkpoint(10);
+  checkpoint(30);  // 20 never came
+  checkpoint(40);
+  EXPECT_THAT(all<OpenWindow>(), IsEmpty());
+  checkpoint(50);
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  EXPECT_EQ(all<OpenWindow>()[0].start_step, 30);
+}
+
+TEST_F(TransitionTest, ARestartKeepsFinishedWindowsAndBeginsAtItsBase) {
+  for (int64_t step = 0; step <= 30; step += 10) checkpoint(step);
+  hear(StepReported{1, 35, 1, 2.0, 1.0});
+  hear(AttemptStarted{2, 30, "restart", 1});
+  EXPECT_THAT(all<CloseWindow>(), IsEmpty());
+  checkpoint(40, 2);
+  checkpoint(50, 2);
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  EXPECT_EQ(all<OpenWindow>()[0].start_uri, uri(30, 1));
+  EXPECT_EQ(all<OpenWindow>()[0].attempt, 2);
+  shadow(1, 0.1);
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
+}
+
+TEST_F(TransitionTest, ARestartBeforeAWindowsEndMakesItMoot) {
+  for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
+  hear(AttemptStarted{2, 10, "restart", 1});
+  ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "skipped");
+  shadow(1, 9);
+  EXPECT_THAT(last_.effects, IsEmpty());
+  EXPECT_THAT(last_.reason, HasSubstr("not waited for"));
+}
+
+TEST_F(TransitionTest, ARollbacksFirstWindowIsReproducedUnderTheNewPlan) {
+  policy_.ladder.rungs = {"pin", "bf16"};
+  checkpoint(0);
+  hear(AttemptStarted{2, 0, "rollback", 2});
+  checkpoint(10, 2, 2);
+  checkpoint(20, 2, 2);
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  EXPECT_EQ(all<OpenWindow>()[0].plan_version, 2);
+  shadow(1, 3);
+  ASSERT_THAT(all<OrderReplay>(), SizeIs(1));
+  EXPECT_EQ(all<OrderReplay>()[0].arm, "plan")
+      << "the checkpoint holds the plan before the rollback";
+}
+
+TEST_F(TransitionTest, LateAndUnknownEventsAreSaidAndChangeNothing) {
+  checkpoint(0);
+  const std::string before = state_to_json(state());
+  for (const Event& event : std::vector<Event>{
+           StepReported{7, 1, 1, 2.0, 1.0}, CheckpointCompleted{3, 10, "elsewhere", 1},
+           ReplayFinished{}, ReplayFailed{5, 5, "bf16", "x"},
+           DirectiveChanged{4, "applied", 1, 1, ""}, AttemptStarted{1, 0, "start", 1},
+           RunRegisteredEvent{}, CheckpointCompleted{1, 0, uri(0), 1}}) {
+    hear(event);
+    EXPECT_THAT(last_.effects, IsEmpty()) << event_type(event);
+    EXPECT_FALSE(last_.reason.empty()) << event_type(event);
+    EXPECT_EQ(state_to_json(state()), before) << event_type(event);
+  }
+}
+
+TEST_F(TransitionTest, OnceSameDiffersTheRollbackGoesBeforeTheMismatch) {
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  shadow(1, 0.1);
+  shadow(2, 3);
+  ReplayFinished same;
+  same.replay = 3;
+  same.fingerprint_equal = true;
+  same.compared_steps = 20;
+  same.first_mismatch_step = 33;
+  hear(same);
+  ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
+  EXPECT_EQ(all<IssueDirective>()[0].kind, "rollback");
+  EXPECT_EQ(all<IssueDirective>()[0].to_step, 20);
+  EXPECT_EQ(phase_name(state()), "containing");
+  hear(AttemptStarted{2, 20, "rollback", 1});
+  EXPECT_FALSE(state().directive.has_value());
+  hear(DirectiveChanged{1, "applied", 2, 20, ""});
+  EXPECT_THAT(last_.reason, HasSubstr("not waited for"));
+  checkpoint(30, 2);
+  checkpoint(40, 2);
+  shadow(4, 0.1);
+  EXPECT_EQ(all<RecordDecision>()[0].kind, "recovered");
+  EXPECT_EQ(phase_name(state()), "watching");
+}
+
+TEST_F(TransitionTest, WhenNobodyCanReproduceAGapTheRunGoesToBf16Unexplained) {
+  for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
+  shadow(1, 3);
+  hear(ReplayFailed{2, 1, "same", "no verifier"});
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(2));
+  EXPECT_EQ(all<RecordDecision>()[0].verdict, "unexplained");
+  EXPECT_EQ(all<RecordDecision>()[1].action, "bf16");
+}
+
+TEST_F(TransitionTest, FailedRescuesEndAttributionInBf16) {
+  for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
+  shadow(1, 3);
+  ReplayFinished same;
+  same.replay = 2;
+  same.fingerprint_equal = true;
+  same.compared_steps = 20;
+  hear(same);
+  EXPECT_EQ(phase_name(state()), "attribution");
+  EXPECT_THAT(all<OrderReplay>(), SizeIs(2)) << "two at a time";
+  for (int64_t replay = 3; replay < 6; ++replay) hear(ReplayFailed{replay, 1, "plan", "broken"});
+  ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
+  EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("3 replays could not be done"));
+}
+
+TEST_F(TransitionTest, ASpikeReplaysFromACheckpointWellBeforeIt) {
+  for (int64_t step = 1; step <= 52; ++step) {
+    hear(StepReported{1, step, 1, step % 2 == 0 ? 2.01 : 1.99, 1.0});
+    if (step % 10 == 0) checkpoint(step);
+  }
+  hear(StepReported{1, 53, 1, 9.0, 1.0});
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  EXPECT_EQ(all<OpenWindow>()[0].kind, "incident");
+  EXPECT_EQ(all<OpenWindow>()[0].start_step, 40) << "step 50 may hold what broke step 53";
+  EXPECT_EQ(all<OpenWindow>()[0].steps, 13);
+  ASSERT_THAT(all<OrderReplay>(), SizeIs(2));
+  EXPECT_EQ(all<OrderReplay>()[0].arm, "same");
+  EXPECT_EQ(all<OrderReplay>()[1].arm, "bf16");
+  EXPECT_GT(all<OrderReplay>()[0].priority, 50);
+}
+
+TEST_F(TransitionTest, AfterTheRunsEndWindowsAreJudgedAndNothingIsOrdered) {
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  hear(RunEnded{"completed", 40});
+  EXPECT_EQ(phase_name(state()), "ended");
+  shadow(1, 0.1);
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
+  shadow(2, 5);
+  ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "alarm");
+  EXPECT_THAT(all<OrderReplay>(), IsEmpty());
+  EXPECT_THAT(all<IssueDirective>(), IsEmpty());
+}
+
+TEST_F(TransitionTest, AWindowWithAGenericSpikeInItIsNotHeldAgainstFp8) {
+  SimulatedRun run(spike(333, 3.0), story_policy());
+  run.start();
+  run.train_until(339);
+  run.drain();
+  ASSERT_THAT(run.state.generic_spike_steps, ElementsAre(333));
+  run.train_one_step();
+  int64_t replay = 0;
+  for (const PendingReplay& pending : run.state.replays) replay = pending.id;
+  ReplayFinished result;
+  result.replay = replay;
+  result.run_end_loss_bf16 = 2.2;
+  result.replay_end_loss_bf16 = 2.0;
+  run.feed(result);
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(2));
+  EXPECT_EQ(run.decisions("verdict")[1].verdict, "generic_spike");
+  EXPECT_FALSE(run.state.investigation.has_value());
+}
+
+TEST(DecideJsonTest, RefusesWhatIsNotAnEventOfThatType) {
+  EXPECT_THROW(event_from_json("earthquake", "{}"), JsonError);
+  EXPECT_THROW(event_from_json("tick", "{\"extra\":1}"), JsonError);
+  EXPECT_THROW(event_from_json("run_ended", "{\"outcome\":\"completed\"}"), JsonError);
+  EXPECT_THROW(event_from_json("run_ended", "{\"outcome\":\"completed\",\"step\":\"many\"}"),
+               JsonError);
+  EXPECT_THROW(state_from_json("[]"), JsonError);
+}
+
+TEST(DecideJsonTest, DoublesSurviveToTheLastBit) {
+  StepReported step;
+  step.loss = 0.1 + 0.2;
+  step.grad_norm = 2.2250738585072014e-308;
+  const Event read = event_from_json("step_reported", event_to_json(step));
+  EXPECT_EQ(std::get<StepReported>(read).loss, step.loss);
+  EXPECT_EQ(std::get<StepReported>(read).grad_norm, step.grad_norm);
+  step.loss = NAN;
+  step.grad_norm = -HUGE_VAL;
+  const Event special = event_from_json("step_reported", event_to_json(step));
+  EXPECT_TRUE(std::isnan(std::get<StepReported>(special).loss));
+  EXPECT_EQ(std::get<StepReported>(special).grad_norm, -HUGE_VAL);
+}
+
+}  // namespace
+}  // namespace gnomon::decide
