@@ -386,13 +386,7 @@ void Server::Impl::Session::run(asio::yield_context yield, bool refuse) {
 
 void Server::Impl::listen() {
   boost::system::error_code error;
-  asio::ip::address address = asio::ip::make_address(options.address, error);
-  if (error || !address.is_loopback()) {
-    throw ConfigError(
-        "command line", 0, "--listen", options.address,
-        "a loopback address (127.0.0.1 or [::1]): this version has neither TLS nor tokens");
-  }
-  tcp::endpoint endpoint(address, options.port);
+  tcp::endpoint endpoint(asio::ip::make_address(options.address), options.port);
   acceptor.open(endpoint.protocol());
   acceptor.set_option(asio::socket_base::reuse_address(true));
   acceptor.bind(endpoint, error);
@@ -479,6 +473,8 @@ void Server::Impl::forget(Session* session) {
 Server::Server(ServerOptions options, Services& services, Router router)
     : impl_(std::make_unique<Impl>(std::move(options), services, std::move(router))) {
   impl_->listen();
+  impl_->signals.add(SIGTERM);
+  impl_->signals.add(SIGINT);
 }
 
 Server::~Server() = default;
@@ -505,8 +501,6 @@ void Server::every(std::chrono::milliseconds interval, std::function<void()> act
 
 void Server::run() {
   Impl& impl = *impl_;
-  impl.signals.add(SIGTERM);
-  impl.signals.add(SIGINT);
   impl.signals.async_wait([&impl](const boost::system::error_code& error, int) {
     if (!error) {
       impl.begin_stop();
@@ -549,6 +543,12 @@ ServerOptions parse_listen(const std::string& text) {
   }
   if (options.address == "localhost") {
     options.address = "127.0.0.1";
+  }
+  boost::system::error_code unreadable;
+  if (!asio::ip::make_address(options.address, unreadable).is_loopback()) {
+    throw ConfigError(
+        "command line", 0, "--listen", text,
+        "a loopback address (127.0.0.1 or [::1]): this version has neither TLS nor tokens");
   }
   return options;
 }

@@ -25,8 +25,7 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens at once. Throws ConfigError when the address is not a loopback address (this version
-  // has neither TLS nor tokens), SystemError when it cannot be had.
+  // Listens at once. Throws SystemError when the address cannot be had.
   Server(ServerOptions options, Services& services, Router router);
   ~Server();
 
@@ -44,7 +43,8 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// "127.0.0.1:7717", "[::1]:0". Throws ConfigError.
+// "127.0.0.1:7717", "[::1]:0". Throws ConfigError, also on an address that is not a loopback address: this version has
+// neither TLS nor tokens.
 ServerOptions parse_listen(const std::string& text);
 
 }  // namespace gnomon

@@ -1,0 +1,44 @@
+// A folder of its own for each ledger test.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "storage/ledger.h"
+
+namespace gnomon {
+
+class LedgerTest : public ::testing::Test {
+ protected:
+  LedgerTest() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "gnomon-ledger-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    file_ = folder_ / "ledger.sqlite";
+  }
+  ~LedgerTest() override { std::filesystem::remove_all(folder_); }
+
+  LedgerOptions options() const {
+    LedgerOptions options;
+    options.file = file_;
+    return options;
+  }
+  static int64_t number(Ledger& ledger, const char* sql) {
+    int64_t value = -1;
+    ledger.read([&](Connection& connection) {
+      Query query = connection.query(sql);
+      if (query.next()) {
+        value = query.integer(0);
+      }
+    });
+    return value;
+  }
+
+  std::filesystem::path folder_;
+  std::filesystem::path file_;
+};
+
+}  // namespace gnomon

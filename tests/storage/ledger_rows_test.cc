@@ -1,0 +1,152 @@
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_leases.h"
+#include "storage/ledger_runs.h"
+#include "storage/ledger_windows.h"
+#include "tests/storage/ledger_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::ElementsAre;
+
+class LedgerRowsTest : public LedgerTest {
+ protected:
+  LedgerRowsTest() : ledger_(options()) {
+    write([&](Connection& connection) {
+      run_ =
+          ledger::insert_run(connection, {0, "name", "job", "{}", "", "live", 1.0, std::nullopt});
+    });
+  }
+  void write(const std::function<void(Connection&)>& action) {
+    ledger_.write([&](LedgerTransaction& transaction) { action(transaction.connection()); });
+  }
+
+  Ledger ledger_;
+  int64_t run_ = 0;
+};
+
+TEST_F(LedgerRowsTest, NanIsWrittenAsNullAndReadBackAsNanAndInfinitiesAreKept) {
+  double infinity = std::numeric_limits<double>::infinity();
+  double nan = std::numeric_limits<double>::quiet_NaN();
+  write([&](Connection& connection) {
+    ledger::insert_step(connection, run_, {1, 1, 1, nan, infinity, 0.1, 8, 0.5, "00", 0}, 2.0);
+    ledger::insert_step(connection, run_, {1, 2, 1, -infinity, 0.1 + 0.2, 0.1, 8, 0.5, "01", 0},
+                        2.0);
+  });
+  ledger_.read([&](Connection& connection) {
+    std::vector<StepReport> steps = ledger::steps_between(connection, run_, 1, 1, 2);
+    ASSERT_EQ(steps.size(), 2u);
+    EXPECT_TRUE(std::isnan(steps[0].loss));
+    EXPECT_EQ(steps[0].grad_norm, infinity);
+    EXPECT_EQ(steps[1].loss, -infinity);
+    EXPECT_EQ(steps[1].grad_norm, 0.1 + 0.2);
+  });
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM steps WHERE loss IS NULL"), 1);
+}
+
+TEST_F(LedgerRowsTest, AStepIsKeptOnce) {
+  StepReport step{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", 0};
+  write([&](Connection& connection) { ledger::insert_step(connection, run_, step, 2.0); });
+  EXPECT_THROW(
+      write([&](Connection& connection) { ledger::insert_step(connection, run_, step, 2.0); }),
+      LedgerError);
+}
+
+TEST_F(LedgerRowsTest, AnAttemptOfAnUnknownRunIsRefused) {
+  EXPECT_THROW(write([&](Connection& connection) {
+                 ledger::insert_attempt(connection, run_ + 7, {1, 0, "start", 1, 0});
+               }),
+               LedgerError);  // foreign key
+}
+
+TEST_F(LedgerRowsTest, ReplaysAreTakenByPriorityThenAge) {
+  auto queued = [&](int64_t replay, int64_t priority) {
+    return ledger::ReplayRow{run_, replay, 1, "bf16", "", "shadow", true, priority, "queued", 0};
+  };
+  write([&](Connection& connection) {
+    ledger::insert_replay(connection, queued(1, 0), 0);
+    ledger::insert_replay(connection, queued(2, 5), 0);
+    ledger::insert_replay(connection, queued(3, 5), 0);
+    ledger::insert_replay(connection, queued(4, -1), 0);
+  });
+  std::vector<int64_t> order;
+  for (int i = 0; i < 4; ++i) {
+    write([&](Connection& connection) {
+      ledger::ReplayRow next = ledger::next_queued_replay(connection).value();
+      order.push_back(next.replay);
+      ledger::set_replay_state(connection, run_, next.replay, "leased", 1, "", 0);
+    });
+  }
+  EXPECT_THAT(order, ElementsAre(2, 3, 1, 4));
+}
+
+// Every way in which a lease's row may stand against a token, and whether the lease may then be
+// touched or ended.
+TEST_F(LedgerRowsTest, OnlyTheHolderOfTheTokenMayTouchOrEndALease) {
+  struct Case {
+    const char* state;
+    int64_t token;
+    bool accepted;
+  };
+  for (const Case& each :
+       {Case{"leased", 3, true}, Case{"leased", 2, false}, Case{"leased", 4, false},
+        Case{"completed", 3, false}, Case{"failed", 3, false}, Case{"expired", 3, false}}) {
+    write([&](Connection& connection) {
+      int64_t lease = ledger::insert_lease(connection, run_, 1, 3, "v", 0);
+      connection.execute("UPDATE leases SET state = ? WHERE id = ?", each.state, lease);
+      EXPECT_EQ(ledger::touch_lease(connection, lease, each.token, 1, 1), each.accepted)
+          << each.state << each.token;
+      EXPECT_EQ(ledger::end_lease(connection, lease, each.token, "completed", ""), each.accepted)
+          << each.state << each.token;
+      EXPECT_FALSE(ledger::end_lease(connection, lease, each.token, "completed", "")) << "twice";
+    });
+  }
+}
+
+TEST_F(LedgerRowsTest, ProtectingCheckpointsReplacesTheListBefore) {
+  write([&](Connection& connection) {
+    for (int64_t step : {10, 20, 30}) {
+      ledger::insert_checkpoint(connection, run_,
+                                {1, step, "uri" + std::to_string(step), 1, 1, "", "", 0}, 0);
+    }
+    ledger::protect_checkpoints(connection, run_, {"uri10", "uri20"});
+    ledger::protect_checkpoints(connection, run_, {"uri30", "uri20"});
+    EXPECT_THAT(ledger::protected_checkpoints(connection, run_), ElementsAre("uri20", "uri30"));
+  });
+}
+
+TEST_F(LedgerRowsTest, OpenDirectivesLeaveOutWhatHasEnded) {
+  write([&](Connection& connection) {
+    for (int64_t number = 1; number <= 4; ++number) {
+      ledger::insert_directive(connection, run_,
+                               {number, "set_plan", "", 1, 0, "", "because", "pending"}, 0);
+    }
+    ledger::mark_delivered(connection, run_, 1, 1);
+    ledger::end_directive(connection, run_, 2, {"applied", 1, 5, "", 0}, 1);
+    ledger::end_directive(connection, run_, 3, {"rejected", 1, 5, "no", 0}, 1);
+    std::vector<int64_t> numbers;
+    for (const Directive& directive : ledger::open_directives(connection, run_, 0)) {
+      numbers.push_back(directive.number);
+    }
+    EXPECT_THAT(numbers, ElementsAre(1, 4));
+    EXPECT_EQ(ledger::open_directives(connection, run_, 1).size(), 1u);
+    EXPECT_EQ(ledger::last_directive(connection, run_), 4);
+  });
+}
+
+TEST_F(LedgerRowsTest, TheSameFaultIsRecordedOnce) {
+  write([&](Connection& connection) {
+    InjectedFault fault{"stale_amax", "lm_head", 5, 0, "text"};
+    ledger::insert_fault(connection, run_, fault);
+    ledger::insert_fault(connection, run_, fault);
+  });
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM faults"), 1);
+}
+
+}  // namespace
+}  // namespace gnomon
