@@ -101,10 +101,9 @@ StagingDirectory::StagingDirectory(const fs::path& parent, const std::string& na
 
 StagingDirectory StagingDirectory::take(const fs::path& directory) {
   StagingDirectory staging(directory.parent_path(), directory.filename().string());
-  if (::rename(directory.c_str(), staging.path_.c_str()) == 0) return staging;
-  if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+  if (::rename(directory.c_str(), staging.path_.c_str()) != 0)
     throw SystemError("rename", directory.string(), errno);
-  throw SystemError("replace", staging.path_.string(), errno);
+  return staging;
 }
 
 StagingDirectory::StagingDirectory(StagingDirectory&& other) noexcept
@@ -130,7 +129,8 @@ void StagingDirectory::commit(const fs::path& target) {
 void remove_abandoned_staging(const fs::path& parent) {
   FileDescriptor parent_fd = open_directory(parent);
   if (!parent_fd) return;
-  lock(parent_fd, LOCK_EX);
+  // Somebody is just creating a directory: the next start will clean up.
+  if (!lock(parent_fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) return;
   for (const fs::path& path : list_directory(parent)) {
     std::error_code ignored;
     if (path.filename().string().starts_with(kPrefix) && is_abandoned(path))

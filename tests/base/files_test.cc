@@ -1,0 +1,111 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+#include "base/errors.h"
+#include "tests/storage/test_files.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class FilesTest : public testing::Test {
+ protected:
+  size_t entries() const {
+    fs::directory_iterator entries(folder_.path());
+    return static_cast<size_t>(std::distance(begin(entries), end(entries)));
+  }
+  TemporaryDirectory folder_;
+  fs::path path_ = folder_ / "file";
+};
+
+TEST_F(FilesTest, WriteCreatesAndReplaces) {
+  write_file_atomically(path_, "old");
+  EXPECT_EQ(read_file(path_), "old");
+  write_file_atomically(path_, std::string_view("new\0content", 11));
+  EXPECT_EQ(read_file(path_), std::string("new\0content", 11));
+  write_file_atomically(path_, "");
+  EXPECT_EQ(read_file(path_), "");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FilesTest, OldContentSurvivesAFailedWrite) {
+  write_file_atomically(path_, "old");
+  {
+    FileSizeLimit limit(1000);
+    EXPECT_THAT(
+        message_of<SystemError>([&] { write_file_atomically(path_, std::string(5000, 'x')); }),
+        AllOf(HasSubstr("cannot write"), HasSubstr(path_.string()), HasSubstr("File too large")));
+  }
+  EXPECT_EQ(read_file(path_), "old");
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FilesTest, WriteIntoAMissingFolderNamesIt) {
+  EXPECT_THAT(message_of<SystemError>([&] { write_file_atomically(folder_ / "no/file", "x"); }),
+              AllOf(HasSubstr("no/file"), HasSubstr("No such file or directory")));
+}
+
+TEST_F(FilesTest, ATargetThatIsAFolderLeavesNoTemporaryFile) {
+  fs::create_directory(path_);
+  EXPECT_THROW(write_file_atomically(path_, "x"), SystemError);
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FilesTest, ThreadsThatReplaceOneFileNeverMixTheirContents) {
+  const std::string one(100'000, '1'), two(100'000, '2');
+  auto write_often = [&](const std::string& content) {
+    for (int i = 0; i < 50; ++i) write_file_atomically(path_, content);
+  };
+  write_file_atomically(path_, one);
+  {
+    std::jthread first([&] { EXPECT_NO_THROW(write_often(one)); });
+    std::jthread second([&] { EXPECT_NO_THROW(write_often(two)); });
+    for (int i = 0; i < 200; ++i) {
+      std::string now = read_file(path_);
+      ASSERT_TRUE(now == one || now == two) << now.size();
+    }
+  }
+  EXPECT_EQ(entries(), 1u);
+}
+
+TEST_F(FilesTest, ReadGivesEveryByteOfALargeFile) {
+  std::string large(1'000'001, '\0');
+  for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7);
+  write_file_atomically(path_, large);
+  EXPECT_EQ(read_file(path_), large);
+}
+
+TEST_F(FilesTest, ReadAndSyncNameWhatIsMissing) {
+  EXPECT_THAT(message_of<SystemError>([&] { read_file(path_); }), HasSubstr(path_.string()));
+  EXPECT_THAT(message_of<SystemError>([&] { sync_path(path_); }), HasSubstr(path_.string()));
+  EXPECT_THAT(message_of<SystemError>([&] { read_file(folder_.path()); }),
+              HasSubstr("Is a directory"));
+  EXPECT_NO_THROW(sync_path(folder_.path()));
+}
+
+TEST_F(FilesTest, DescriptorsCloseAndMove) {
+  write_file_atomically(path_, "x");
+  int number = -1;
+  {
+    FileDescriptor first = FileDescriptor::open(path_, O_RDONLY);
+    number = first.get();
+    EXPECT_NE(::fcntl(number, F_GETFD) & FD_CLOEXEC, 0);
+    FileDescriptor second = std::move(first);
+    EXPECT_FALSE(first);
+    EXPECT_EQ(second.get(), number);
+    EXPECT_GE(::fcntl(number, F_GETFD), 0);
+  }
+  EXPECT_LT(::fcntl(number, F_GETFD), 0);
+}
+
+}  // namespace
+}  // namespace gnomon
