@@ -1,0 +1,31 @@
+// The subcommands of `gnomon`, one file for each subject. A command runs in its CLI11 callback: it
+// throws Error for what the user can mend, and sets Context::status for an exit status of its own.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+
+namespace gnomon::cli {
+
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitBadInput = 2;
+
+struct Context {
+  int status = 0;
+};
+
+void add_server_commands(CLI::App& app,
+                         Context& context);  // runs, status, windows, decisions, directives
+void add_watch_command(CLI::App& app, Context& context);    // watch
+void add_data_commands(CLI::App& app, Context& context);    // data prepare, data info
+void add_replay_command(CLI::App& app, Context& context);   // replay
+void add_policy_commands(CLI::App& app, Context& context);  // policy check, policy show
+void add_plan_commands(CLI::App& app, Context& context);    // plan check
+void add_checkpoint_commands(CLI::App& app,
+                             Context& context);              // checkpoint verify, checkpoint list
+void add_formats_commands(CLI::App& app, Context& context);  // formats table, formats cast
+void add_bench_commands(CLI::App& app, Context& context);    // bench step
+void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
+void add_backtest_command(CLI::App& app, Context& context);  // backtest
+
+}  // namespace gnomon::cli

@@ -1,0 +1,68 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/files.h"
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/report.h"
+#include "cli/summary.h"
+
+namespace gnomon::cli {
+namespace {
+
+struct LedgerOptions {
+  std::string ledger;
+  std::string run;
+  std::string out;
+  std::string expect;
+  bool json = false;
+};
+
+void add_ledger_options(CLI::App& command, LedgerOptions& options) {
+  command.add_option("--ledger", options.ledger, "ledger.sqlite; gnomond may be writing it")
+      ->required();
+  command.add_option("--run", options.run, "run-1, name or name/job; without it, the newest run");
+}
+
+void summarize_run(const LedgerOptions& options, Context& context) {
+  RunSummary summary = summarize(load_history(LedgerView(options.ledger), options.run));
+  std::vector<std::string> unmet;
+  if (!options.expect.empty()) unmet = unmet_expectations(summary, options.expect);
+  std::string json = summary_to_json(summary);
+  if (!options.out.empty()) write_file_atomically(options.out, json);
+  fmt::print("{}", options.json ? json : summary_in_words(summary) + "\n");
+  for (const std::string& sentence : unmet) fmt::print(stderr, "gnomon: {}\n", sentence);
+  if (!unmet.empty()) context.status = kExitFailure;
+}
+
+void report_run(const LedgerOptions& options) {
+  RunHistory history = load_history(LedgerView(options.ledger), options.run);
+  write_file_atomically(options.out, report_html(history, summarize(history)));
+  fmt::print("{}\n", options.out);
+}
+
+}  // namespace
+
+void add_ledger_commands(CLI::App& app, Context& context) {
+  auto options = std::make_shared<LedgerOptions>();
+  CLI::App* summary =
+      app.add_subcommand("summary", "A run in a few numbers: what was caught, blamed, done, lost");
+  add_ledger_options(*summary, *options);
+  summary->add_option("--out", options->out, "Also write the JSON here");
+  summary->add_option(
+      "--expect", options->expect,
+      "none, fp8, spike or bitflip: status 1 unless what that fault should lead to has happened");
+  summary->add_flag("--json", options->json, "Print JSON");
+  summary->footer(
+      "Example:\n  gnomon summary --ledger ledger.sqlite --expect fp8 --out summary.json");
+  summary->callback([options, &context] { summarize_run(*options, context); });
+
+  CLI::App* report = app.add_subcommand("report", "A run as one self-contained HTML file");
+  add_ledger_options(*report, *options);
+  report->add_option("--out", options->out, "File to write")->required();
+  report->footer("Example:\n  gnomon report --ledger ledger.sqlite --out report.html");
+  report->callback([options] { report_run(*options); });
+}
+
+}  // namespace gnomon::cli

@@ -1,0 +1,77 @@
+// `gnomon`: what an operator does with runs, policies, checkpoints and ledgers from the command
+// line.
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <exception>
+
+#include "base/errors.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "protocol/client.h"
+
+namespace {
+
+using gnomon::cli::kExitBadInput;
+using gnomon::cli::kExitFailure;
+
+int fail(int status, const char* what) {
+  fmt::print(stderr, "gnomon: {}\n", what);
+  return status;
+}
+
+void add_commands(CLI::App& app, gnomon::cli::Context& context) {
+  using namespace gnomon::cli;
+  app.require_subcommand(1);
+  app.set_version_flag("--version",
+                       fmt::format("gnomon {} ({}, {}, {})", gnomon::kVersion, gnomon::kRevision,
+                                   gnomon::kBuildType, gnomon::kCompiler));
+  add_server_commands(app, context);
+  add_watch_command(app, context);
+  add_ledger_commands(app, context);
+  add_backtest_command(app, context);
+  add_data_commands(app, context);
+  add_replay_command(app, context);
+  add_checkpoint_commands(app, context);
+  add_policy_commands(app, context);
+  add_plan_commands(app, context);
+  add_formats_commands(app, context);
+  add_bench_commands(app, context);
+  app.footer(
+      "Exit status: 0 done, 1 failed, 2 bad input. Each command's --help has an example.\n"
+      "Example:\n  gnomon watch demo");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Watches and steers FP8 pretraining runs that are checked against a BF16 shadow.",
+               "gnomon");
+  gnomon::cli::Context context;
+  add_commands(app, context);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    return fail(kExitBadInput, error.what());
+  }
+  return context.status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const gnomon::ConfigError& error) {
+    return fail(kExitBadInput, error.what());
+  } catch (const gnomon::FormatError& error) {
+    return fail(kExitBadInput, error.what());
+  } catch (const gnomon::ApiError& error) {
+    bool ours = error.status() >= 400 && error.status() < 500;
+    return fail(ours ? kExitBadInput : kExitFailure, error.what());
+  } catch (const gnomon::SystemError& error) {
+    bool missing = error.error_number() == ENOENT || error.error_number() == ENOTDIR;
+    return fail(missing ? kExitBadInput : kExitFailure, error.what());
+  } catch (const std::exception& error) {
+    return fail(kExitFailure, error.what());
+  }
+}

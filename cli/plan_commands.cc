@@ -1,0 +1,80 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/errors.h"
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/table.h"
+#include "protocol/precision_plan.h"
+#include "trainer/engine/engine.h"
+
+namespace gnomon::cli {
+namespace {
+
+struct PlanOptions {
+  std::string file;
+  std::string checkpoint;
+  int layers = 0;
+  bool json = false;
+};
+
+ModelConfig model_of(const PlanOptions& options) {
+  if (!options.checkpoint.empty()) return read_engine_config(options.checkpoint).model;
+  ModelConfig model;
+  model.layers = options.layers;
+  return model;
+}
+
+std::string gemm_text(const SitePrecision& precision, Gemm gemm) {
+  if (!precision.uses_fp8(gemm)) return "bf16";
+  return gemm == Gemm::kFprop ? precision.forward_format : precision.gradient_format;
+}
+
+void check_plan(const PlanOptions& options) {
+  PrecisionPlan plan = PrecisionPlan::load(options.file);
+  ModelConfig model = model_of(options);
+  std::vector<std::string> sites = model.sites();
+  plan.check_sites(sites, model.layers, options.file);
+  Table table({"site", "fprop", "dgrad", "wgrad", "recipe"});
+  boost::json::array rows;
+  for (const std::string& site : sites) {
+    SitePrecision precision = plan.resolve(site, model.layers);
+    std::string recipe = precision.any_fp8() ? std::string(recipe_name(precision.recipe)) : "-";
+    boost::json::object row = {{"site", site}, {"recipe", recipe}};
+    std::vector<std::string> cells = {site};
+    for (Gemm gemm : kGemms) {
+      cells.push_back(gemm_text(precision, gemm));
+      row[gemm_name(gemm)] = cells.back();
+    }
+    cells.push_back(recipe);
+    table.add(std::move(cells));
+    rows.push_back(std::move(row));
+  }
+  if (options.json) {
+    fmt::print("{}", pretty_json(boost::json::object{{"version", plan.version}, {"sites", rows}}));
+  } else {
+    fmt::print("{}: accepted (version {})\n{}", options.file, plan.version, table.text());
+  }
+}
+
+}  // namespace
+
+void add_plan_commands(CLI::App& app, Context&) {
+  CLI::App* plan = app.add_subcommand("plan", "Precision plans: which GEMM runs in which format");
+  plan->require_subcommand(1);
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* check =
+      plan->add_subcommand("check", "Says whether a plan fits a model, and what each site gets");
+  check->add_option("FILE", options->file, "Plan in TOML")->required();
+  auto* model = check->add_option_group("model");
+  model->add_option("--checkpoint", options->checkpoint, "The model is this checkpoint's");
+  model->add_option("--layers", options->layers, "The model is a Llama with this many layers")
+      ->check(CLI::Range(1, 10000));
+  model->require_option(1);
+  check->add_flag("--json", options->json, "Print JSON");
+  check->footer("Example:\n  gnomon plan check pinned.toml --layers 8");
+  check->callback([options] { check_plan(*options); });
+}
+
+}  // namespace gnomon::cli

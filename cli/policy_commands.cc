@@ -1,0 +1,35 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "controller/decide/policy.h"
+
+namespace gnomon::cli {
+
+void add_policy_commands(CLI::App& app, Context&) {
+  CLI::App* policy =
+      app.add_subcommand("policy", "Fallback policies: when FP8 is blamed, and what is done");
+  policy->require_subcommand(1);
+
+  auto file = std::make_shared<std::string>();
+  CLI::App* check = policy->add_subcommand("check", "Says whether a policy file is accepted");
+  check->add_option("FILE", *file, "Policy in TOML")->required();
+  check->footer("Example:\n  gnomon policy check policy.toml && cp policy.toml /etc/gnomon/");
+  check->callback([file] {
+    decide::Policy loaded = decide::Policy::load(*file);
+    fmt::print("{}: accepted (mode {}, a window of {} steps every {})\n", *file,
+               decide::mode_name(loaded.mode), loaded.window.steps, loaded.window.every);
+  });
+
+  CLI::App* show =
+      policy->add_subcommand("show", "Prints the whole policy, defaults filled in, as TOML");
+  show->add_option("FILE", *file, "Policy in TOML; without it, the defaults");
+  show->footer("Example:\n  gnomon policy show > policy.toml");
+  show->callback([file] {
+    decide::Policy shown = file->empty() ? decide::Policy() : decide::Policy::load(*file);
+    fmt::print("{}", shown.to_toml());
+  });
+}
+
+}  // namespace gnomon::cli

@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/table.h"
+#include "protocol/json.h"
+#include "trainer/replay.h"
+
+namespace gnomon::cli {
+namespace {
+
+struct ReplayOptions {
+  ReplayRequest request;
+  std::string checkpoint;
+  std::string end_checkpoint;
+  std::string plan_file;
+  int threads = 0;
+  bool json = false;
+};
+
+void check_arm(const ReplayOptions& options) {
+  const std::string& arm = options.request.arm;
+  if (arm != "bf16" && arm != "same" && arm != "plan") {
+    throw ConfigError("", 0, "--arm", arm, "bf16, same or plan");
+  }
+  if ((arm == "plan") == options.plan_file.empty()) {
+    throw ConfigError("", 0, "--plan", options.plan_file,
+                      arm == "plan" ? "a plan file, because of --arm plan"
+                                    : "no plan file, because --arm is not plan");
+  }
+}
+
+void print_result(const ReplayResult& result) {
+  Table table({">step", ">loss", ">grad norm", "weights"});
+  for (const ReplayStep& step : result.steps) {
+    table.add({std::to_string(step.step), fmt::format("{:.6f}", step.loss),
+               fmt::format("{:.4f}", step.grad_norm), step.weights_hash});
+  }
+  fmt::print("{}", table.text());
+  auto held_out = [](const char* what, const std::optional<double>& loss) {
+    if (loss) fmt::print("{}: {:.6f} nats per token\n", what, *loss);
+  };
+  held_out("held-out loss at the start, BF16", result.start_loss_bf16);
+  held_out("held-out loss at the start, the run's plan", result.start_loss_plan);
+  held_out("held-out loss at the run's end, BF16", result.run_end_loss_bf16);
+  held_out("held-out loss at the replay's end, BF16", result.replay_end_loss_bf16);
+  fmt::print("{:.1f} s in steps, {:.1f} s in loading and evaluations\n", result.replay_seconds,
+             result.eval_seconds);
+}
+
+void replay(ReplayOptions& options) {
+  check_arm(options);
+  ReplayRequest& request = options.request;
+  request.checkpoint = options.checkpoint;
+  request.end_checkpoint = options.end_checkpoint;
+  if (!options.plan_file.empty()) {
+    PrecisionPlan::load(options.plan_file);  // a bad plan is refused with its file's name
+    request.plan_toml = read_file(options.plan_file);
+  }
+  Progress progress("replay " + request.arm, request.steps);
+  Replayer replayer(options.threads);
+  ReplayResult result = replayer.run(request, [&](int64_t done) {
+    progress.update(done);
+    return true;
+  });
+  progress.finish();
+  if (options.json) {
+    fmt::print("{}", pretty_json(boost::json::parse(to_json(result))));
+  } else {
+    print_result(result);
+  }
+}
+
+}  // namespace
+
+void add_replay_command(CLI::App& app, Context&) {
+  auto options = std::make_shared<ReplayOptions>();
+  CLI::App* command =
+      app.add_subcommand("replay", "Replays a window from a checkpoint, without any daemon");
+  command->add_option("--checkpoint", options->checkpoint, "Checkpoint directory to start from")
+      ->required();
+  command->add_option("--steps", options->request.steps, "Steps to replay")
+      ->required()
+      ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
+  command
+      ->add_option("--arm", options->request.arm,
+                   "bf16 (the shadow), same (the plan of the checkpoint) or plan")
+      ->capture_default_str();
+  command->add_option("--plan", options->plan_file, "Plan file of --arm plan");
+  command->add_option("--end-checkpoint", options->end_checkpoint,
+                      "The run's own checkpoint at the end, to evaluate beside the replay's");
+  command->add_flag("--evaluate", options->request.evaluate_endpoints,
+                    "Also measure the held-out losses at start and end");
+  command
+      ->add_option("--threads", options->threads, "Instead of the checkpoint's (bits then differ)")
+      ->check(CLI::Range(1, 1024));
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(
+      "Example:\n  gnomon replay --checkpoint runs/demo/attempt-0001/step-00000120 --steps 20 "
+      "--arm bf16 --evaluate");
+  command->callback([options] { replay(*options); });
+}
+
+}  // namespace gnomon::cli

@@ -1,0 +1,36 @@
+// Fills the report's page from the data inside it. The charts are those of dashboards/web/charts.js.
+'use strict';
+(() => {
+  const data = JSON.parse(document.getElementById('data').textContent);
+  const place = (id) => document.getElementById(id);
+
+  place('title').textContent = `${data.run.name}/${data.run.job_id}`;
+  place('words').textContent = data.words;
+  place('facts').textContent = [
+    `${gnomon.count(data.run.parameters)} parameters in ${data.run.layers} layers`,
+    `${gnomon.count(data.run.tokens_per_step)} tokens per step`,
+    data.run.device,
+    data.run.libraries,
+    `started ${new Date(data.run.registered_at * 1000).toLocaleString()}`,
+  ].filter(Boolean).join(' · ');
+
+  const s = data.summary;
+  const caught = s.fault
+    ? (s.detected ? [`window ${s.windows_to_detect}`, 'of those that contain it', 'good'] : ['no', 'not detected', 'bad'])
+    : [s.alarms === 0 ? 'nothing' : `${s.alarms} alarm(s)`, 'no fault was injected', s.alarms === 0 ? 'good' : 'bad'];
+  gnomon.tiles(place('tiles'), [
+    ['Caught in', ...caught],
+    ['Verdict', s.verdict.replace(/_/g, ' '), gnomon.sitesInWords(s.blamed_sites)],
+    ['Action', s.action, s.plan_changed ? (s.returned_to_fp8 ? 'and back in FP8 later' : 'still out of FP8') : 'plan unchanged',
+      s.plan_changed ? (s.returned_to_fp8 ? 'good' : 'bad') : ''],
+    ['Steps lost', gnomon.count(s.steps_lost), `of ${gnomon.count(s.steps)}, in ${s.attempts} attempt(s)`],
+    ['False alarms', String(s.false_alarms), `in ${s.windows} verified windows`, s.false_alarms ? 'bad' : 'good'],
+    ['Final loss', typeof s.final_loss === 'number' ? s.final_loss.toFixed(4) : '–', 'held-out, BF16, nats per token'],
+    ['Verification', `${(100 * s.verification_share).toFixed(1)}%`, 'of all compute'],
+    ['Wall time', gnomon.duration(s.wall_seconds), `${gnomon.duration(s.train_seconds)} in steps`],
+  ]);
+  gnomon.lossChart(place('loss'), data);
+  gnomon.gapChart(place('gap'), data);
+  gnomon.precisionTimeline(place('precision'), data);
+  gnomon.decisionsTable(place('decisions'), data.decisions, data.run.registered_at);
+})();

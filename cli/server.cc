@@ -1,0 +1,75 @@
+#include "cli/server.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+namespace gnomon::cli {
+
+void add_url_option(CLI::App& command, ServerOptions& options) {
+  command.add_option("--url", options.url, "Where gnomond listens")
+      ->envname("GNOMON_URL")
+      ->capture_default_str();
+}
+
+boost::json::value Server::get(const std::string& target) {
+  HttpResponse response = client_.checked("GET", target);
+  boost::json::error_code error;
+  boost::json::value value = boost::json::parse(response.body, error);
+  if (error) throw Error(fmt::format("GET {}: the answer is no JSON: {}", target, error.message()));
+  return value;
+}
+
+boost::json::array Server::get_list(const std::string& target) {
+  boost::json::value value = get(target);
+  return value.is_array() ? value.get_array() : boost::json::array();
+}
+
+std::string Server::resolve_run(const std::string& name) {
+  boost::json::array runs = get_list("/v1/runs");
+  std::string known;
+  std::string found;
+  for (const boost::json::value& value : runs) {
+    const boost::json::object& row = value.as_object();
+    std::string id = run_id_of(row);
+    std::string full = text_of(row, "name") + "/" + text_of(row, "job_id");
+    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", full, id);
+    if (name == id || name == full || name == text_of(row, "name")) found = id;
+  }
+  if (found.empty()) {
+    throw ConfigError("", 0, "RUN", name, known.empty() ? "a run; there is none yet" : known);
+  }
+  return found;
+}
+
+std::string text_of(const boost::json::object& row, const char* key) {
+  const boost::json::value* value = row.if_contains(key);
+  if (value == nullptr || value->is_null()) return {};
+  if (value->is_string()) return std::string(value->get_string());
+  return boost::json::serialize(*value);
+}
+
+double number_of(const boost::json::object& row, const char* key) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const boost::json::value* value = row.if_contains(key);
+  if (value == nullptr) return kNan;
+  if (value->is_number()) return value->to_number<double>();
+  if (value->is_bool()) return value->get_bool() ? 1 : 0;
+  if (!value->is_string()) return kNan;
+  if (value->get_string() == "Infinity") return std::numeric_limits<double>::infinity();
+  if (value->get_string() == "-Infinity") return -std::numeric_limits<double>::infinity();
+  return kNan;
+}
+
+int64_t integer_of(const boost::json::object& row, const char* key) {
+  double value = number_of(row, key);
+  return std::isfinite(value) ? static_cast<int64_t>(std::llround(value)) : 0;
+}
+
+std::string run_id_of(const boost::json::object& row) {
+  std::string id = text_of(row, row.contains("run") ? "run" : "id");
+  return id.starts_with("run-") ? id : "run-" + id;
+}
+
+}  // namespace gnomon::cli

@@ -1,0 +1,46 @@
+// What the command line asks gnomond: rows of its tables as JSON, with the names of
+// storage/schema.sql.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <memory>
+#include <string>
+
+#include "protocol/client.h"
+
+namespace gnomon::cli {
+
+struct ServerOptions {
+  std::string url = "http://127.0.0.1:7717";
+  std::string run;
+  bool json = false;
+};
+
+// --url (or the environment's GNOMON_URL).
+void add_url_option(CLI::App& command, ServerOptions& options);
+
+class Server {
+ public:
+  explicit Server(const std::string& url) : client_(url) {}
+
+  // GET; throws ApiError, ConnectionError, or Error when the answer is no JSON.
+  boost::json::value get(const std::string& target);
+  // The same, of a list: [] when the answer is no array.
+  boost::json::array get_list(const std::string& target);
+  // A run's id as in URLs, from "run-1", "name" (its newest job) or "name/job". Throws ConfigError
+  // naming the runs there are.
+  std::string resolve_run(const std::string& name);
+
+ private:
+  HttpClient client_;
+};
+
+// Members of a row; absent and null members read as empty text or NaN.
+std::string text_of(const boost::json::object& row, const char* key);
+double number_of(const boost::json::object& row, const char* key);
+int64_t integer_of(const boost::json::object& row, const char* key);
+// "run-1", whether the row says 1 or "run-1".
+std::string run_id_of(const boost::json::object& row);
+
+}  // namespace gnomon::cli

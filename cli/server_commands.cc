@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/server.h"
+#include "cli/table.h"
+
+namespace gnomon::cli {
+namespace {
+
+using Row = boost::json::object;
+
+std::string integer_text(const Row& row, const char* key) {
+  double value = number_of(row, key);
+  return std::isfinite(value) ? std::to_string(integer_of(row, key)) : "-";
+}
+
+std::string percent_text(const Row& row, const char* key) {
+  double value = number_of(row, key);
+  return std::isfinite(value) ? format_percent(value) : "-";
+}
+
+std::string time_text(const Row& row, const char* key) {
+  double value = number_of(row, key);
+  return std::isfinite(value) ? format_time(value) : "-";
+}
+
+std::string text_or_dash(const Row& row, const char* key) {
+  std::string text = text_of(row, key);
+  return text.empty() ? "-" : text;
+}
+
+void print_rows(const boost::json::array& rows, bool json, Table table, const char* when_empty,
+                const std::function<std::vector<std::string>(const Row&)>& cells) {
+  if (json) {
+    fmt::print("{}", pretty_json(rows));
+    return;
+  }
+  for (const boost::json::value& row : rows) table.add(cells(row.as_object()));
+  fmt::print("{}", table.empty() ? std::string(when_empty) + "\n" : table.text());
+}
+
+void print_runs(const ServerOptions& options) {
+  Server server(options.url);
+  print_rows(server.get_list("/v1/runs"), options.json,
+             Table({"run", "name", "job", "state", "registered"}), "no run has registered yet",
+             [](const Row& row) -> std::vector<std::string> {
+               return {run_id_of(row), text_of(row, "name"), text_of(row, "job_id"),
+                       text_of(row, "state"), time_text(row, "registered_at")};
+             });
+}
+
+void print_windows(const ServerOptions& options) {
+  Server server(options.url);
+  std::string run = server.resolve_run(options.run);
+  print_rows(server.get_list("/v1/runs/" + run + "/windows"), options.json,
+             Table({">window", "kind", ">attempt", ">from step", ">steps", ">plan", ">gap",
+                    ">tolerance", ">offset (nats)", "state"}),
+             "no window has been opened yet", [](const Row& row) -> std::vector<std::string> {
+               double offset = number_of(row, "offset_loss");
+               return {integer_text(row, "window"),
+                       text_of(row, "kind"),
+                       integer_text(row, "attempt"),
+                       integer_text(row, "start_step"),
+                       integer_text(row, "steps"),
+                       integer_text(row, "plan_version"),
+                       percent_text(row, "d_percent"),
+                       percent_text(row, "tolerance_percent"),
+                       std::isfinite(offset) ? fmt::format("{:+.5f}", offset) : "-",
+                       text_of(row, "state")};
+             });
+}
+
+void print_decisions(const ServerOptions& options) {
+  Server server(options.url);
+  std::string run = server.resolve_run(options.run);
+  print_rows(server.get_list("/v1/runs/" + run + "/decisions"), options.json,
+             Table({">decision", "time", ">step", "kind", "verdict", "action", "what and why"}),
+             "no decision has been made yet", [](const Row& row) -> std::vector<std::string> {
+               return {integer_text(row, "decision"), time_text(row, "time"),
+                       integer_text(row, "step"),     text_of(row, "kind"),
+                       text_of(row, "verdict"),       text_of(row, "action"),
+                       text_of(row, "sentence")};
+             });
+}
+
+void print_directives(const ServerOptions& options) {
+  Server server(options.url);
+  std::string run = server.resolve_run(options.run);
+  boost::json::value answer = server.get("/v1/runs/" + run + "/directives?after=0");
+  boost::json::array rows;
+  if (answer.is_array()) rows = answer.get_array();
+  if (answer.is_object() && answer.get_object().contains("directives")) {
+    rows = answer.at("directives").as_array();
+  }
+  print_rows(
+      rows, options.json, Table({">number", "kind", ">plan", ">to step", "state", "reason"}),
+      "no directive has been issued yet", [](const Row& row) -> std::vector<std::string> {
+        return {
+            integer_text(row, "number"),  text_of(row, "kind"),  integer_text(row, "plan_version"),
+            integer_text(row, "to_step"), text_of(row, "state"), text_or_dash(row, "reason")};
+      });
+}
+
+const Row* last_row(const boost::json::array& rows, const std::function<bool(const Row&)>& wanted) {
+  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
+    if (wanted(row->as_object())) return &row->as_object();
+  }
+  return nullptr;
+}
+
+void print_status(const ServerOptions& options) {
+  Server server(options.url);
+  std::string id = server.resolve_run(options.run);
+  std::string base = "/v1/runs/" + id;
+  boost::json::value run = server.get(base);
+  boost::json::array steps = server.get_list(base + "/steps");
+  boost::json::array windows = server.get_list(base + "/windows");
+  boost::json::array decisions = server.get_list(base + "/decisions");
+  auto any = [](const Row&) { return true; };
+  const Row* step = last_row(steps, any);
+  const Row* window =
+      last_row(windows, [](const Row& row) { return std::isfinite(number_of(row, "d_percent")); });
+  const Row* decision = last_row(decisions, any);
+  if (options.json) {
+    auto or_null = [](const Row* row) { return row ? boost::json::value(*row) : nullptr; };
+    fmt::print("{}", pretty_json(Row{{"run", run},
+                                     {"newest_step", or_null(step)},
+                                     {"newest_measured_window", or_null(window)},
+                                     {"newest_decision", or_null(decision)}}));
+    return;
+  }
+  const Row& row = run.as_object();
+  fmt::print("{}/{} ({}): {}, registered {}\n", text_of(row, "name"), text_of(row, "job_id"), id,
+             text_of(row, "state"), time_text(row, "registered_at"));
+  if (step) {
+    fmt::print("step {} of attempt {}: loss {:.4f}, gradient norm {:.3f}, plan version {}\n",
+               integer_of(*step, "step"), integer_of(*step, "attempt"), number_of(*step, "loss"),
+               number_of(*step, "grad_norm"), integer_of(*step, "plan_version"));
+  }
+  if (window) {
+    fmt::print("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
+               integer_of(*window, "window"), text_of(*window, "kind"),
+               integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
+               percent_text(*window, "tolerance_percent"), text_of(*window, "state"));
+  }
+  fmt::print("{} decision(s){}\n", decisions.size(),
+             decision ? "; the newest: " + text_of(*decision, "sentence") : "");
+}
+
+CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ServerOptions>& options,
+                      const char* name, const char* what, const char* example, bool of_run,
+                      void (*print)(const ServerOptions&)) {
+  CLI::App* command = app.add_subcommand(name, what);
+  if (of_run) {
+    command->add_option("RUN", options->run, "run-1, a name (its newest job) or name/job")
+        ->required();
+  }
+  add_url_option(*command, *options);
+  command->add_flag("--json", options->json, "Print JSON: rows with the ledger's column names");
+  command->footer(std::string("Example:\n  ") + example);
+  command->callback([options, print] { print(*options); });
+  return command;
+}
+
+}  // namespace
+
+void add_server_commands(CLI::App& app, Context&) {
+  auto options = std::make_shared<ServerOptions>();
+  add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs", false,
+              print_runs);
+  add_listing(app, options, "status", "Where a run stands", "gnomon status demo", true,
+              print_status);
+  add_listing(app, options, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
+              "gnomon windows demo/1", true, print_windows);
+  add_listing(app, options, "decisions", "What was decided about a run, and why",
+              "gnomon decisions demo --json", true, print_decisions);
+  add_listing(app, options, "directives", "What the trainer was told to do, and how far it got",
+              "gnomon directives run-1 --url http://127.0.0.1:7717", true, print_directives);
+}
+
+}  // namespace gnomon::cli

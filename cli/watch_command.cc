@@ -1,0 +1,236 @@
+// `gnomon watch`: a live run told in plain lines, by asking gnomond for what is new once in a
+// while.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/server.h"
+#include "cli/table.h"
+
+namespace gnomon::cli {
+namespace {
+
+using Row = boost::json::object;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kPlain = "";
+constexpr const char* kRed = "\033[31m";
+constexpr const char* kGreen = "\033[32m";
+constexpr const char* kYellow = "\033[33m";
+constexpr const char* kBold = "\033[1m";
+
+struct WatchOptions {
+  ServerOptions server;
+  double interval_seconds = 0.5;
+  double patience_seconds = 60;
+};
+
+class Watcher {
+ public:
+  explicit Watcher(const WatchOptions& options)
+      : options_(options), server_(options.server.url), color_(wants_color(stdout)) {}
+
+  // Returns when the run has ended.
+  void follow() {
+    wait_for_run();
+    while (!poll()) std::this_thread::sleep_for(interval());
+  }
+
+ private:
+  std::chrono::duration<double> interval() const {
+    return std::chrono::duration<double>(options_.interval_seconds);
+  }
+
+  // Before the trainer has registered there is nothing to watch yet.
+  void wait_for_run() {
+    Clock::time_point give_up = Clock::now() + patience();
+    while (true) {
+      try {
+        run_ = server_.resolve_run(options_.server.run);
+        break;
+      } catch (const Error&) {
+        if (Clock::now() >= give_up) throw;
+      }
+      std::this_thread::sleep_for(interval());
+    }
+    base_ = "/v1/runs/" + run_;
+  }
+
+  Clock::duration patience() const {
+    return std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(options_.patience_seconds));
+  }
+
+  // One look; true when the run has ended. A controller that is away is said once and waited for.
+  bool poll() {
+    try {
+      bool ended = look();
+      if (away_since_) say(kGreen, "the controller is back");
+      away_since_.reset();
+      return ended;
+    } catch (const ConnectionError& error) {
+      if (!away_since_) {
+        away_since_ = Clock::now();
+        say(kYellow, "the controller does not answer; training goes on without it");
+      } else if (Clock::now() - *away_since_ > patience()) {
+        throw;
+      }
+      return false;
+    }
+  }
+
+  bool look() {
+    Row run = server_.get(base_).as_object();
+    bool ended = text_of(run, "state") != "live";
+    tell_windows(server_.get_list(base_ + "/windows"));
+    tell_decisions(server_.get_list(base_ + "/decisions"));
+    tell_directives();
+    show_progress(run);
+    if (ended) {
+      if (progress_) progress_->finish();
+      progress_.reset();
+      double loss = number_of(run, "final_loss");
+      say(kBold,
+          fmt::format(
+              "the run is {} at step {}{}", text_of(run, "state"), integer_of(run, "finished_step"),
+              std::isfinite(loss) ? fmt::format("; held-out loss in BF16 {:.4f}", loss) : ""));
+    }
+    return ended;
+  }
+
+  void tell_windows(const boost::json::array& windows) {
+    for (const boost::json::value& value : windows) {
+      const Row& row = value.as_object();
+      std::string state = text_of(row, "state");
+      std::string& known = window_states_[integer_of(row, "window")];
+      if (state == known) continue;
+      known = state;
+      if (state == "open") continue;
+      std::string what = fmt::format("window {} ({}, steps {} to {})", integer_of(row, "window"),
+                                     text_of(row, "kind"), integer_of(row, "start_step") + 1,
+                                     integer_of(row, "start_step") + integer_of(row, "steps"));
+      double gap = number_of(row, "d_percent");
+      if (std::isfinite(gap)) {
+        what += fmt::format(": gap {} against a tolerance of {}", format_percent(gap),
+                            format_percent(number_of(row, "tolerance_percent")));
+      }
+      say(state == "alarm" ? kRed : kPlain, what + ", " + state);
+    }
+  }
+
+  void tell_decisions(const boost::json::array& decisions) {
+    for (const boost::json::value& value : decisions) {
+      const Row& row = value.as_object();
+      int64_t number = integer_of(row, "decision");
+      if (number <= last_decision_) continue;
+      last_decision_ = number;
+      std::string kind = text_of(row, "kind");
+      bool good = kind == "recovered" || kind == "return" || kind == "accept";
+      const char* color = kind == "alarm" ? kRed : good ? kGreen : kYellow;
+      say(color, kind + ": " + text_of(row, "sentence"));
+    }
+  }
+
+  void tell_directives() {
+    boost::json::value answer = server_.get(base_ + "/directives?after=0");
+    const boost::json::array* rows = answer.if_array();
+    if (answer.is_object()) rows = answer.at("directives").if_array();
+    if (rows == nullptr) return;
+    for (const boost::json::value& value : *rows) {
+      const Row& row = value.as_object();
+      std::string state = text_of(row, "state");
+      std::string& known = directive_states_[integer_of(row, "number")];
+      if (state == known) continue;
+      known = state;
+      if (state == "applied" || state == "rejected" || state == "pending") {
+        std::string to = text_of(row, "kind") == "rollback"
+                             ? fmt::format(" to step {}", integer_of(row, "to_step"))
+                             : "";
+        say(state == "rejected" ? kRed : kPlain,
+            fmt::format("directive {} ({}{}): {}", integer_of(row, "number"), text_of(row, "kind"),
+                        to, state == "pending" ? "issued" : state));
+      }
+    }
+  }
+
+  void show_progress(const Row& run) {
+    boost::json::array steps =
+        server_.get_list(fmt::format("{}/steps?from={}", base_, last_step_ > 0 ? last_step_ : 1));
+    if (steps.empty()) return;
+    const Row& newest = steps.back().as_object();
+    int64_t step = integer_of(newest, "step");
+    int64_t attempt = integer_of(newest, "attempt");
+    if (attempt != attempt_) {
+      if (attempt_ > 0) say(kYellow, fmt::format("attempt {} begins at step {}", attempt, step));
+      attempt_ = attempt;
+    }
+    last_step_ = step;
+    if (!progress_) progress_.emplace("train", total_steps(run), stdout);
+    progress_->update(step, fmt::format("loss {:.3f}", number_of(newest, "loss")));
+  }
+
+  static int64_t total_steps(const Row& run) {
+    const boost::json::value* registration = run.if_contains("registration");
+    if (registration == nullptr) return integer_of(run, "total_steps");
+    boost::json::error_code error;
+    boost::json::value parsed = registration->is_string()
+                                    ? boost::json::parse(registration->get_string(), error)
+                                    : *registration;
+    return parsed.is_object() ? integer_of(parsed.get_object(), "total_steps") : 0;
+  }
+
+  void say(const char* color, const std::string& text) {
+    bool painted = color_ && *color != '\0';
+    std::string line = painted ? color + text + "\033[0m" : text;
+    if (progress_) {
+      progress_->message(line);
+    } else {
+      fmt::print("{}\n", line);
+      std::fflush(stdout);
+    }
+  }
+
+  WatchOptions options_;
+  Server server_;
+  bool color_;
+  std::string run_;
+  std::string base_;
+  std::map<int64_t, std::string> window_states_;
+  std::map<int64_t, std::string> directive_states_;
+  int64_t last_decision_ = 0;
+  int64_t last_step_ = 0;
+  int64_t attempt_ = 0;
+  std::optional<Progress> progress_;
+  std::optional<Clock::time_point> away_since_;
+};
+
+}  // namespace
+
+void add_watch_command(CLI::App& app, Context&) {
+  auto options = std::make_shared<WatchOptions>();
+  CLI::App* command =
+      app.add_subcommand("watch", "Follows a live run in plain lines until it ends");
+  command->add_option("RUN", options->server.run, "run-1, a name (its newest job) or name/job")
+      ->required();
+  add_url_option(*command, options->server);
+  command->add_option("--interval", options->interval_seconds, "Seconds between two looks")
+      ->check(CLI::Range(0.05, 60.0))
+      ->capture_default_str();
+  command
+      ->add_option("--patience", options->patience_seconds,
+                   "Seconds to wait for the run to register, or for a controller that is away")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command->footer("Example:\n  gnomon watch demo");
+  command->callback([options] { Watcher(*options).follow(); });
+}
+
+}  // namespace gnomon::cli
