@@ -64,9 +64,7 @@ class Backend {
                                   std::span<bf16> y) = 0;
 
   // y = x rounded to BF16: the end of a sum that several accumulating GEMMs made in FP32.
-  virtual void round_to_bf16(std::span<const float> x, std::span<bf16> y) {
-    for (size_t i = 0; i < y.size(); ++i) y[i] = to_bf16(x[i]);
-  }
+  virtual void round_to_bf16(std::span<const float> x, std::span<bf16> y) = 0;
 
   // ---- layers; backward adds nothing unless said, parameter gradients are accumulated ----
   // residual += x (skipped when x is empty), y = residual·rstd·w; rstd[n] is kept for the backward

@@ -86,6 +86,10 @@ class CpuBackend final : public Backend {
     return cpu::quantize(threads_, x, format, scale, y);
   }
 
+  void round_to_bf16(std::span<const float> x, std::span<bf16> y) override {
+    cpu::round_to_bf16(threads_, x, y);
+  }
+
   void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x, std::span<const bf16> w,
                     float eps, std::span<bf16> y, std::span<float> rstd) override {
     cpu::add_rms_norm(threads_, residual, x, w, eps, y, rstd);

@@ -28,6 +28,8 @@ float amax(int threads, std::span<const bf16> x);
 QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
                         std::span<bf16> y);
 
+void round_to_bf16(int threads, std::span<const float> x, std::span<bf16> y);
+
 // norm.cc; `partials` is scratch of threads × width floats.
 void add_rms_norm(int threads, std::span<bf16> residual, std::span<const bf16> x,
                   std::span<const bf16> w, float eps, std::span<bf16> y, std::span<float> rstd);
