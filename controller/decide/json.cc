@@ -64,7 +64,7 @@ BOOST_DESCRIBE_STRUCT(Case, (),
                        bf16_failed, search))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite))
-BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version))
+BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step))
 BOOST_DESCRIBE_STRUCT(Containment, (), (rung, sites, plan_version, recovered, quiet, probe_passes))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(DetectorState, (), (quiet_windows, mean_d, sum_squares))

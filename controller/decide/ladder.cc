@@ -154,7 +154,8 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
     contain(core, action, plan.version);
     remember_plan(s, plan.version, plan.toml);
   }
-  s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version};
+  s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
+                        action.target ? action.target->step : -1};
   pending.purpose = action.rung == "rollback" ? "transient" : "contain";
   pending.kind = action.target ? "rollback" : "set_plan";
   if (action.target) {
@@ -191,7 +192,7 @@ void fall_back(Core& core, const PendingDirective& refused) {
     pending.purpose = "contain";
     pending.plan_version = refused.plan_version;
     s.recovery =
-        Recovery{s.containment ? s.containment->rung : "bf16", false, 0, refused.plan_version};
+        Recovery{s.containment ? s.containment->rung : "bf16", false, 0, refused.plan_version, -1};
     issue(core, pending, plan_of(s, refused.plan_version).toml,
           "The rollback was refused; the plan is taken from here on.");
     return;

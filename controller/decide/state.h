@@ -114,6 +114,8 @@ struct Recovery {
   bool by_rollback = false;
   int64_t attempt = 0;  // by_rollback: the attempt it started; 0 until that is known
   int64_t plan_version = 0;
+  int64_t to_step =
+      -1;  // by_rollback: where it goes back to; that checkpoint starts the next window
 };
 
 // The run is in another plan than it wants to be in.

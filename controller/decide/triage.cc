@@ -58,7 +58,7 @@ Reproduction compare_same_gap(const ReplayFinished& same, const Measurement& mea
   result.reproduces = share >= 0.5;
   result.sentence = fmt::format(
       "Compared by losses, not bits ({}): a replay under the same plan shows {:.0f}% of the gap",
-      why_not_bits(same), 100 * share);
+      why_not_bits(same), std::round(100 * share) + 0.0);
   return result;
 }
 

@@ -354,11 +354,14 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   window.shadow_pending = false;
   Measurement measured = measure_shadow(replay);
   if (!measured.unusable.empty()) {
-    RecordDecision& decision =
-        core.record("instrument",
-                    fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable),
-                    {{"window", window.id}, {"why", measured.unusable}});
-    decision.window = window_id;
+    const std::string sentence =
+        fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable);
+    if (core.s.spikes.non_finite_reported) {
+      core.say(sentence);  // of a run that is not finite any more, which was said when it happened
+    } else {
+      core.record("instrument", sentence, {{"window", window.id}, {"why", measured.unusable}})
+          .window = window_id;
+    }
     close_window(core, window_id, "failed");
     settle_verified(core);
     return;
@@ -406,8 +409,16 @@ void settle_verified(Core& core) {
 
 void protect(Core& core) {
   State& s = core.s;
+  // A rollback's target starts the first window of the attempt that the rollback begins.
+  const auto may_be_a_base = [&](const KnownCheckpoint& known) {
+    if (s.last_verified && known.uri == s.last_verified->uri) return true;
+    if (s.recovery && s.recovery->attempt == 0 && known.step == s.recovery->to_step) return true;
+    return std::any_of(s.windows.begin(), s.windows.end(),
+                       [&](const WindowState& window) { return window.start.uri == known.uri; });
+  };
   const auto needed_later = [&](size_t i) {
-    return s.checkpoints[i].step >= s.next_start || i + kCheckpointsNewest >= s.checkpoints.size();
+    return s.checkpoints[i].step >= s.next_start ||
+           i + kCheckpointsNewest >= s.checkpoints.size() || may_be_a_base(s.checkpoints[i]);
   };
   std::vector<KnownCheckpoint> kept;
   for (size_t i = 0; i < s.checkpoints.size(); ++i) {

@@ -2,6 +2,7 @@
 // again with the state going through JSON.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <ostream>
 #include <string>

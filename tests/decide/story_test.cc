@@ -60,6 +60,8 @@ TEST(StoryTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone
   EXPECT_THAT(rollback.plan, HasSubstr(kGuilty));
   run.train_until_phase("holding", 400);
   ASSERT_THAT(run.decisions("recovered"), SizeIs(1));
+  EXPECT_THAT(run.decisions("recovered")[0].sentence, HasSubstr("steps 200–220"))
+      << "the rollback's base";
   EXPECT_NEAR(run.damage, 0, 1e-9);
   run.train_until(800);
   run.drain();
@@ -177,6 +179,7 @@ TEST(StoryTest, ANanThatBf16SharesLeadsToNoAction) {
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "generic_spike");
   EXPECT_THAT(run.directives(""), IsEmpty());
   EXPECT_THAT(run.decisions("alarm"), SizeIs(1));
+  EXPECT_THAT(run.decisions("instrument"), IsEmpty()) << "said once is enough";
 }
 
 TEST(StoryTest, ObserveModeSaysWhatItWouldHaveDoneOnceAndDoesNothing) {
