@@ -184,6 +184,8 @@ void Attention::forward(const bf16* q, const bf16* k, const bf16* v, bf16* o, st
   int64_t group = shape_.heads / shape_.kv_heads;
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (int thread = 0; thread < threads_; ++thread) {
+    // A team of one is no parallel region to oneDNN: without this it would start its own threads.
+    ThreadCountGuard one(1);
     Scratch own(shape_, scratch + Scratch(shape_, nullptr).bytes * thread);
     Range range = share_of(shape_.sequences * shape_.heads, thread, threads_);
     for (int64_t task = range.begin; task < range.end; ++task) {
@@ -205,6 +207,8 @@ void Attention::backward(const bf16* q, const bf16* k, const bf16* v, const bf16
   int64_t size = shape_.tokens * shape_.head_dim;
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (int thread = 0; thread < threads_; ++thread) {
+    // A team of one is no parallel region to oneDNN: without this it would start its own threads.
+    ThreadCountGuard one(1);
     Scratch own(shape_, scratch + Scratch(shape_, nullptr).bytes * thread);
     Range range = share_of(shape_.sequences * shape_.kv_heads, thread, threads_);
     for (int64_t task = range.begin; task < range.end; ++task) {
