@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/errors.h"
 #include "kernels/cpu/ops.h"
@@ -10,7 +11,8 @@
 namespace gnomon::cpu {
 namespace {
 
-constexpr int64_t kBlockRows = 128;
+constexpr int64_t kBlockRows = 64;
+constexpr int64_t kVectorFloats = 16;
 
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -21,31 +23,41 @@ float row_max(const float* __restrict x, int64_t count) {
   return largest;
 }
 
+// Masks a little of what follows the row, so that the loops over it run in whole vectors. Returns
+// how many elements that makes.
+int64_t mask_to_whole_vectors(float* scores, int64_t count, int64_t keys) {
+  int64_t whole = std::min((count + kVectorFloats - 1) / kVectorFloats * kVectorFloats, keys);
+  std::fill(scores + count, scores + whole, -std::numeric_limits<float>::infinity());
+  return whole;
+}
+
 // scores[0, count) become softmax(scale·scores) as BF16 in p; p is 0 from there to `keys`. Returns
 // the log of the sum of exponentials.
 float softmax_row(float* __restrict scores, bf16* __restrict p, float scale, int64_t count,
                   int64_t keys) {
-  float largest = row_max(scores, count) * scale;
+  int64_t whole = mask_to_whole_vectors(scores, count, keys);
+  float largest = row_max(scores, whole) * scale;
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < whole; ++i) {
     float e = fast_exp(scores[i] * scale - largest);
     scores[i] = e;
     sum += e;
   }
   float inverse = 1.0f / sum;
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) p[i] = to_bf16(scores[i] * inverse);
+  for (int64_t i = 0; i < whole; ++i) p[i] = to_bf16(scores[i] * inverse);
   std::fill(p + count, p + keys, bf16{});
   return largest + std::log(sum);
 }
 
 // p = exp(scale·scores − log_sum), ds = p·(dp − delta)·scale, both 0 from `count` to `keys`.
-void softmax_backward_row(const float* __restrict scores, const float* __restrict dp,
-                          bf16* __restrict p, bf16* __restrict ds, float scale, float log_sum,
-                          float delta, int64_t count, int64_t keys) {
+void softmax_backward_row(float* __restrict scores, const float* __restrict dp, bf16* __restrict p,
+                          bf16* __restrict ds, float scale, float log_sum, float delta,
+                          int64_t count, int64_t keys) {
+  int64_t whole = mask_to_whole_vectors(scores, count, keys);
 #pragma omp simd
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < whole; ++i) {
     float probability = fast_exp(scores[i] * scale - log_sum);
     p[i] = to_bf16(probability);
     ds[i] = to_bf16(probability * (dp[i] - delta) * scale);

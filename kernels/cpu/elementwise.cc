@@ -36,10 +36,10 @@ void swiglu_backward_block(const bf16* gate, const bf16* up, const bf16* dy, bf1
     float sigmoid = fast_sigmoid(g);
     float gradient = to_float(dy[i]);
     float d_silu = sigmoid * (1.0f + g * (1.0f - sigmoid));
-    bf16 dg = to_bf16(gradient * to_float(up[i]) * d_silu);
-    bf16 du = to_bf16(gradient * g * sigmoid);
-    dgate[i] = dg;
-    dup[i] = du;
+    uint16_t dg = to_bf16(gradient * to_float(up[i]) * d_silu).bits;
+    uint16_t du = to_bf16(gradient * g * sigmoid).bits;
+    dgate[i].bits = dg;
+    dup[i].bits = du;
   }
 }
 

@@ -1,0 +1,186 @@
+// Each operation of the CPU backend at the shapes of the 10M model (8 × 256 tokens, width 320, 5
+// heads, FFN 864, vocabulary 2048), on one thread and in CPU time, so that other work on the
+// machine disturbs little.
+#include <benchmark/benchmark.h>
+
+#include <memory>
+#include <vector>
+
+#include "kernels/backend.h"
+
+namespace gnomon {
+namespace {
+
+constexpr int64_t kTokens = 2048, kWidth = 320, kFfn = 864, kVocabulary = 2048;
+constexpr AttentionShape kAttention{8, 256, 5, 5, 64};
+
+std::vector<bf16> values(int64_t count) {
+  std::vector<bf16> x(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i)
+    x[i] = to_bf16(static_cast<float>(i * 37 % 1009 - 504) * 2e-3f);
+  return x;
+}
+
+void report_bytes(benchmark::State& state, int64_t bytes) {
+  state.SetBytesProcessed(state.iterations() * bytes);
+}
+
+void report_flops(benchmark::State& state, double flops) {
+  state.counters["FLOP/s"] = benchmark::Counter(flops * static_cast<double>(state.iterations()),
+                                                benchmark::Counter::kIsRate);
+}
+
+void gemm(benchmark::State& state, GemmShape shape, bool fp32_output) {
+  auto backend = make_cpu_backend(1);
+  auto a = values(shape.m * shape.k), b = values(shape.k * shape.n), c = values(shape.m * shape.n);
+  std::vector<float> sums(c.size());
+  for (auto _ : state) {
+    if (fp32_output) {
+      backend->gemm(shape, 0.5f, a.data(), b.data(), sums.data(), true);
+    } else {
+      backend->gemm(shape, 0.5f, a.data(), b.data(), c.data());
+    }
+  }
+  report_flops(state, 2.0 * static_cast<double>(shape.m * shape.n * shape.k));
+}
+BENCHMARK_CAPTURE(gemm, head_fprop, GemmShape{kTokens, kVocabulary, kWidth, false, true}, false);
+BENCHMARK_CAPTURE(gemm, gate_fprop, GemmShape{kTokens, kFfn, kWidth, false, true}, false);
+BENCHMARK_CAPTURE(gemm, down_fprop, GemmShape{kTokens, kWidth, kFfn, false, true}, false);
+BENCHMARK_CAPTURE(gemm, q_fprop, GemmShape{kTokens, kWidth, kWidth, false, true}, false);
+BENCHMARK_CAPTURE(gemm, gate_dgrad, GemmShape{kTokens, kWidth, kFfn, false, false}, true);
+BENCHMARK_CAPTURE(gemm, q_dgrad, GemmShape{kTokens, kWidth, kWidth, false, false}, true);
+BENCHMARK_CAPTURE(gemm, gate_wgrad, GemmShape{kFfn, kWidth, kTokens, true, false}, true);
+BENCHMARK_CAPTURE(gemm, q_wgrad, GemmShape{kWidth, kWidth, kTokens, true, false}, true);
+
+void amax(benchmark::State& state) {
+  auto backend = make_cpu_backend(1);
+  auto x = values(kTokens * kFfn);
+  for (auto _ : state) benchmark::DoNotOptimize(backend->amax(x));
+  report_bytes(state, std::ssize(x) * 2);
+}
+BENCHMARK(amax);
+
+void quantize(benchmark::State& state, Format format) {
+  auto backend = make_cpu_backend(1);
+  auto x = values(kTokens * kFfn), y = x;
+  for (auto _ : state) benchmark::DoNotOptimize(backend->quantize(x, format, 300.0f, y));
+  report_bytes(state, std::ssize(x) * 4);
+}
+BENCHMARK_CAPTURE(quantize, e4m3, Format::kE4m3);
+BENCHMARK_CAPTURE(quantize, e5m2, Format::kE5m2);
+
+void copy(benchmark::State& state) {
+  auto x = values(kTokens * kFfn), y = x;
+  for (auto _ : state) {
+    std::copy(x.begin(), x.end(), y.begin());
+    benchmark::ClobberMemory();
+  }
+  report_bytes(state, std::ssize(x) * 4);
+}
+BENCHMARK(copy);
+
+void round_to_bf16(benchmark::State& state) {
+  auto backend = make_cpu_backend(1);
+  std::vector<float> x(kTokens * kWidth, 1.5f);
+  auto y = values(kTokens * kWidth);
+  for (auto _ : state) backend->round_to_bf16(x, y);
+  report_bytes(state, std::ssize(x) * 6);
+}
+BENCHMARK(round_to_bf16);
+
+void rms_norm(benchmark::State& state, bool backward) {
+  auto backend = make_cpu_backend(1);
+  auto residual = values(kTokens * kWidth), x = residual, y = residual, dx = residual,
+       w = values(kWidth);
+  std::vector<float> rstd(kTokens), dw(kWidth);
+  std::fill(x.begin(), x.end(), bf16{});
+  for (auto _ : state) {
+    if (backward) {
+      backend->rms_norm_backward(residual, w, rstd, y, dx, dw);
+    } else {
+      backend->add_rms_norm(residual, x, w, 1e-5f, y, rstd);
+    }
+  }
+  report_bytes(state, std::ssize(x) * 8);
+}
+BENCHMARK_CAPTURE(rms_norm, forward, false);
+BENCHMARK_CAPTURE(rms_norm, backward, true);
+
+void rope(benchmark::State& state) {
+  auto backend = make_cpu_backend(1);
+  auto x = values(kTokens * kWidth);
+  for (auto _ : state) backend->rope(x, 256, 5, 64, 10000.0, false);
+  report_bytes(state, std::ssize(x) * 4);
+}
+BENCHMARK(rope);
+
+void swiglu(benchmark::State& state, bool backward) {
+  auto backend = make_cpu_backend(1);
+  auto gate = values(kTokens * kFfn), up = gate, y = gate, dgate = gate, dup = gate;
+  for (auto _ : state) {
+    if (backward) {
+      backend->swiglu_backward(gate, up, y, dgate, dup);
+    } else {
+      backend->swiglu(gate, up, y);
+    }
+  }
+  report_bytes(state, std::ssize(gate) * (backward ? 10 : 6));
+}
+BENCHMARK_CAPTURE(swiglu, forward, false);
+BENCHMARK_CAPTURE(swiglu, backward, true);
+
+void attention(benchmark::State& state, bool backward) {
+  auto backend = make_cpu_backend(1);
+  auto q = values(kTokens * kWidth), k = q, v = q, o = q, d_o = q, dq = q, dk = q, dv = q;
+  std::vector<std::byte> saved(static_cast<size_t>(backend->attention_saved_bytes(kAttention)));
+  std::vector<std::byte> scratch(static_cast<size_t>(backend->attention_scratch_bytes(kAttention)));
+  backend->attention(kAttention, q.data(), k.data(), v.data(), o.data(), saved.data(),
+                     scratch.data());
+  for (auto _ : state) {
+    if (backward) {
+      backend->attention_backward(kAttention, q.data(), k.data(), v.data(), o.data(), d_o.data(),
+                                  dq.data(), dk.data(), dv.data(), saved.data(), scratch.data());
+    } else {
+      backend->attention(kAttention, q.data(), k.data(), v.data(), o.data(), saved.data(),
+                         scratch.data());
+    }
+  }
+  // Two products forward and four backward, half of each masked away.
+  report_flops(state, (backward ? 4.0 : 2.0) * 256 * kTokens * kWidth);
+}
+BENCHMARK_CAPTURE(attention, forward, false);
+BENCHMARK_CAPTURE(attention, backward, true);
+
+void cross_entropy(benchmark::State& state) {
+  auto backend = make_cpu_backend(1);
+  auto logits = values(kTokens * kVocabulary);
+  std::vector<int32_t> targets(kTokens, 5);
+  std::vector<float> losses(kTokens);
+  for (auto _ : state) backend->cross_entropy(logits, targets, kVocabulary, 1e-3f, true, losses);
+  report_bytes(state, std::ssize(logits) * 4);
+}
+BENCHMARK(cross_entropy);
+
+void adamw(benchmark::State& state) {
+  auto backend = make_cpu_backend(1);
+  constexpr size_t kSize = 10'000'000;
+  std::vector<float> gradient(kSize, 1e-3f), m(kSize, 1e-3f), v(kSize, 1e-6f), master(kSize, 0.1f);
+  std::vector<bf16> weight(kSize);
+  AdamwStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0f};
+  for (auto _ : state) backend->adamw(step, gradient, m, v, master, weight);
+  report_bytes(state, int64_t{kSize} * 30);
+}
+BENCHMARK(adamw)->Unit(benchmark::kMillisecond);
+
+void sum_of_squares(benchmark::State& state) {
+  auto backend = make_cpu_backend(1);
+  std::vector<float> x(10'000'000, 1e-3f);
+  for (auto _ : state) benchmark::DoNotOptimize(backend->sum_of_squares(x));
+  report_bytes(state, std::ssize(x) * 4);
+}
+BENCHMARK(sum_of_squares);
+
+}  // namespace
+}  // namespace gnomon
+
+BENCHMARK_MAIN();
