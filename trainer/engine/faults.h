@@ -19,7 +19,7 @@ enum class FaultKind {
 
 struct Fault {
   FaultKind kind = FaultKind::kScaleShift;
-  std::string site;              // frozen_amax, scale_shift: module name; bit_flip: parameter name
+  std::string site = {};         // frozen_amax, scale_shift: module name; bit_flip: parameter name
   std::string tensor = "input";  // "input", "weight", "gradient"
   int64_t start_step = 0;        // first step it acts in
   int64_t end_step = 0;          // first step it no longer acts in; 0 = never ends
