@@ -86,13 +86,13 @@ void store_rows(const float* x, int64_t rows, int64_t width, bf16* y, int64_t st
 
 // One thread's part of the scratch memory.
 struct Attention::Scratch {
+  // `memory` may be null, when only the size is wanted.
   Scratch(const AttentionShape& shape, std::byte* memory) {
     int64_t rows = std::min(kBlockRows, shape.tokens);
     int64_t square = rows * shape.tokens;
-    std::byte* at = memory;
-    auto take = [&at]<typename T>(T*& pointer, int64_t count) {
-      pointer = reinterpret_cast<T*>(at);
-      at += padded(count * static_cast<int64_t>(sizeof(T)));
+    auto take = [this, memory]<typename T>(T*& pointer, int64_t count) {
+      pointer = memory == nullptr ? nullptr : reinterpret_cast<T*>(memory + bytes);
+      bytes += padded(count * static_cast<int64_t>(sizeof(T)));
     };
     take(scores, square);
     take(d_probabilities, square);
@@ -101,7 +101,6 @@ struct Attention::Scratch {
     take(rows_output, rows * shape.head_dim);
     take(dk, shape.tokens * shape.head_dim);
     take(dv, shape.tokens * shape.head_dim);
-    bytes = at - memory;
   }
   float* scores;
   float* d_probabilities;
@@ -110,7 +109,7 @@ struct Attention::Scratch {
   float* rows_output;
   float* dk;
   float* dv;
-  int64_t bytes;
+  int64_t bytes = 0;
 };
 
 int64_t Attention::saved_bytes(const AttentionShape& shape) {
