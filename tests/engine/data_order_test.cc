@@ -79,6 +79,19 @@ TEST(DataOrder, StepsRunThroughEpochsWithoutGapOrRepeat) {
   }
 }
 
+TEST(DataOrder, EachEpochHasAnOrderOfItsOwn) {
+  DataOrder order(8 * 20 + 1, 8, 20, 5);  // a step is an epoch
+  std::set<std::vector<int64_t>> orders;
+  for (int64_t step = 1; step <= 5; ++step) {
+    std::vector<int64_t> sequences;
+    for (int64_t position = 0; position < 20; ++position) {
+      sequences.push_back(order.sequence(step, position));
+    }
+    orders.insert(sequences);
+  }
+  EXPECT_EQ(orders.size(), 5u);
+}
+
 TEST(DataOrder, ASequenceStartsAtItsNumberTimesItsLength) {
   DataOrder order(1000, 8, 4, 5);
   EXPECT_EQ(order.first_token(3, 1), order.sequence(3, 1) * 8);

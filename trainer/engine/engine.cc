@@ -193,7 +193,7 @@ void Engine::initialize() {
 void Engine::set_plan(const PrecisionPlan& plan) {
   plan.check_sites(impl_->model.sites(), impl_->config.model.layers);
   std::vector<SitePrecision> sites = impl_->resolve(plan);
-  impl_->scaling.change(impl_->sites, sites);
+  impl_->scaling.change(sites);
   impl_->sites = std::move(sites);
   impl_->plan = plan;
 }

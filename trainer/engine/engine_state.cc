@@ -212,9 +212,8 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
   if (take_plan) {
     self.plan = std::move(plan);
     self.sites = std::move(sites);
-  } else {
-    self.scaling.change(sites, self.sites);
   }
+  self.scaling.change(self.sites);
   self.step = step;
   self.ready = true;
 }

@@ -77,14 +77,11 @@ void ScalingState::clear() {
   for (Tensor& tensor : tensors_) tensor = {};
 }
 
-void ScalingState::change(const std::vector<SitePrecision>& from,
-                          const std::vector<SitePrecision>& to) {
-  GNOMON_ASSERT(from.size() == to.size() && to.size() * kTensorRoles == tensors_.size());
-  for (size_t site = 0; site < to.size(); ++site) {
+void ScalingState::change(const std::vector<SitePrecision>& precisions) {
+  GNOMON_ASSERT(precisions.size() * kTensorRoles == tensors_.size());
+  for (size_t site = 0; site < precisions.size(); ++site) {
     for (TensorRole role : kAllRoles) {
-      if (!keeps_history(from[site], role) || !keeps_history(to[site], role)) {
-        at(static_cast<int>(site), role) = {};
-      }
+      if (!keeps_history(precisions[site], role)) at(static_cast<int>(site), role) = {};
     }
   }
 }

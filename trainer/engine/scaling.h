@@ -53,9 +53,9 @@ class ScalingState {
   const AmaxHistory& history(int site, TensorRole role) const { return at(site, role).history; }
   AmaxHistory& history(int site, TensorRole role) { return at(site, role).history; }
   void clear();
-  // Forgets what does not outlive a change of precision: a history stays only where the tensor was
-  // and is quantised with the `delayed` recipe.
-  void change(const std::vector<SitePrecision>& from, const std::vector<SitePrecision>& to);
+  // The plan is now this one: a history stays only where the tensor is (and so was) quantised with
+  // the `delayed` recipe.
+  void change(const std::vector<SitePrecision>& precisions);
   // This step met `amax`; several micro-batches leave their maximum. Takes effect with finish_step.
   void observe(int site, TensorRole role, float amax);
   // Moves what was observed into the histories, except where `frozen` says so (an empty history
