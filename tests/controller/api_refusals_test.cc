@@ -1,0 +1,189 @@
+// Everything a client can get wrong: the status, and a problem document that says what, with which
+// value.
+#include <fmt/format.h>
+
+#include "tests/controller/api_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ApiRefusalTest : public ApiTest {
+ protected:
+  ApiRefusalTest() { trainer.begin(); }
+  // Sends `text` as it is and returns the whole answer.
+  std::string raw(const std::string& text) {
+    RawConnection connection(daemon.port());
+    connection.send(text);
+    return connection.read_until("\"accepted\":");
+  }
+  FakeTrainer trainer{daemon.url()};
+};
+
+TEST_F(ApiRefusalTest, MalformedJsonNamesTheTrouble) {
+  Refused refusal = refused("POST", "/v1/runs", "{\"name\": ");
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_FALSE(refusal.detail.empty());
+}
+
+TEST_F(ApiRefusalTest, AWrongMemberIsNamedWithItsPath) {
+  Refused refusal = refused("POST", trainer.path("/steps"), R"({"steps":[{"attempt":"one"}]})");
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("steps[0]"));
+  EXPECT_EQ(refused("POST", trainer.path("/steps"), R"({"steps":[],"more":1})").status, 400);
+}
+
+TEST_F(ApiRefusalTest, UnknownRunsAre404OnEveryPath) {
+  std::string batch = to_json(StepBatch{{test_step(1)}});
+  EXPECT_EQ(refused("POST", "/v1/runs/run-99/steps", batch).status, 404);
+  EXPECT_EQ(refused("POST", "/v1/runs/run-99/attempts", to_json(AttemptStart{})).status, 404);
+  EXPECT_EQ(refused("POST", "/v1/runs/run-99/checkpoints", to_json(test_checkpoint(1))).status,
+            404);
+  EXPECT_EQ(
+      refused("POST", "/v1/runs/run-99/finished", to_json(RunFinished{"completed", 1, 1, 1, 1}))
+          .status,
+      404);
+  EXPECT_EQ(refused("POST", "/v1/runs/run-99/directives/1/ack",
+                    to_json(DirectiveAck{"applied", 1, 1, "", 0}))
+                .status,
+            404);
+  EXPECT_EQ(refused("PUT", "/v1/runs/run-99/policy", test_policy()).status, 404);
+  for (const char* rest :
+       {"", "/steps", "/checkpoints", "/windows", "/decisions", "/directives",
+        "/directives?after=0", "/layers", "/plans", "/replays", "/policy", "/audit"}) {
+    for (const char* run : {"run-99", "99", "nonsense", "run-0", "run-1x"}) {
+      Refused refusal = refused("GET", fmt::format("/v1/runs/{}{}", run, rest));
+      EXPECT_EQ(refusal.status, 404) << run << rest;
+      EXPECT_THAT(refusal.detail, HasSubstr(run));
+    }
+  }
+}
+
+TEST_F(ApiRefusalTest, AnUnknownAttemptIsRefused) {
+  Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{test_step(1, 4)}}));
+  EXPECT_EQ(refusal.status, 409);
+  EXPECT_THAT(refusal.detail, HasSubstr("attempt 4"));
+  EXPECT_EQ(refused("POST", trainer.path("/checkpoints"), to_json(test_checkpoint(5, 4))).status,
+            409);
+}
+
+TEST_F(ApiRefusalTest, ValuesOutOfRangeAreRefused) {
+  StepReport step = test_step(0);
+  EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).status, 400);
+  step = test_step(1);
+  step.step_seconds = -1;
+  EXPECT_THAT(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).detail,
+              HasSubstr("step_seconds is -1"));
+  EXPECT_THAT(refused("POST", trainer.path("/attempts"), to_json(AttemptStart{2, 0, "whim", 1, 0}))
+                  .accepted,
+              HasSubstr("rollback"));
+  EXPECT_THAT(refused("POST", trainer.path("/finished"), to_json(RunFinished{"bored", 1, 1, 1, 1}))
+                  .accepted,
+              HasSubstr("completed"));
+  RunRegistration nameless = test_registration("", "1");
+  EXPECT_EQ(refused("POST", "/v1/runs", to_json(nameless)).status, 400);
+  RunRegistration planless = test_registration("other", "1");
+  planless.base_plan = "version = 1\n[[rule]]\nmatch = \"model.layers.7.*\"\nfprop = \"fp8\"\n";
+  EXPECT_THAT(refused("POST", "/v1/runs", to_json(planless)).detail, HasSubstr("model.layers.7.*"));
+}
+
+TEST_F(ApiRefusalTest, AnotherModelUnderAKnownNameIsRefused) {
+  RunRegistration other = test_registration();
+  other.sites.pop_back();
+  EXPECT_EQ(refused("POST", "/v1/runs", to_json(other)).status, 409);
+}
+
+TEST_F(ApiRefusalTest, StaleAndUnknownLeasesAreRefused) {
+  FakeVerifier verifier(daemon.url());
+  trainer.train(1, 5);
+  Lease lease = verifier.lease().value();
+  std::string path = fmt::format("/v1/leases/{}", lease.lease);
+  EXPECT_EQ(
+      refused("POST", path + "/heartbeat", to_json(LeaseHeartbeat{lease.token + 1, 0})).status,
+      409);
+  EXPECT_EQ(refused("POST", "/v1/leases/99/heartbeat", to_json(LeaseHeartbeat{1, 0})).status, 404);
+  EXPECT_EQ(refused("POST", "/v1/leases/x/heartbeat", to_json(LeaseHeartbeat{1, 0})).status, 404);
+  verifier.client().checked("POST", path + "/fail",
+                            to_json(LeaseFailure{lease.token, "tired", true}));
+  EXPECT_EQ(refused("POST", path + "/complete", to_json(verifier.result(lease, 0))).status, 409);
+  EXPECT_EQ(refused("POST", path + "/heartbeat", to_json(LeaseHeartbeat{lease.token, 0})).status,
+            409);
+  boost::json::value audit = get(trainer.path("/audit"));
+  EXPECT_EQ(audit.as_array().size(), 3u);
+  EXPECT_EQ(audit.at(0).at("what").as_string(), "stale_lease");
+  LeaseRequest nameless{"", test_fingerprint()};
+  EXPECT_EQ(refused("POST", "/v1/leases?wait=x", to_json(nameless)).status, 400);
+}
+
+TEST_F(ApiRefusalTest, AnUnknownDirectiveOrAckIsRefused) {
+  EXPECT_EQ(refused("POST", trainer.path("/directives/5/ack"),
+                    to_json(DirectiveAck{"applied", 1, 1, "", 0}))
+                .status,
+            404);
+  EXPECT_EQ(refused("POST", trainer.path("/directives/x/ack"),
+                    to_json(DirectiveAck{"applied", 1, 1, "", 0}))
+                .status,
+            404);
+}
+
+TEST_F(ApiRefusalTest, UnknownPathsAre404AndWrongMethods405) {
+  EXPECT_EQ(refused("GET", "/v1/nothing").status, 404);
+  EXPECT_EQ(refused("GET", "/nothing").status, 404);
+  Refused refusal = refused("DELETE", "/v1/runs");
+  EXPECT_EQ(refusal.status, 405);
+  EXPECT_EQ(refusal.accepted, "GET, POST");
+  EXPECT_EQ(refused("POST", "/metrics").status, 405);
+  EXPECT_THAT(raw("DELETE /v1/runs HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("Allow: GET, POST"));
+}
+
+TEST_F(ApiRefusalTest, AnotherContentTypeIs415) {
+  std::string answer =
+      raw("POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Type: text/xml\r\nContent-Length: "
+          "4\r\n\r\n<a/>");
+  EXPECT_THAT(answer, HasSubstr("415"));
+  EXPECT_THAT(answer, HasSubstr("text/xml"));
+  EXPECT_THAT(answer, HasSubstr("application/problem+json"));
+}
+
+TEST_F(ApiRefusalTest, ABodyThatIsTooLargeIs413WhetherItsLengthIsSaidOrNot) {
+  std::string body(20'000, ' ');
+  EXPECT_THAT(raw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                              trainer.path("/finished"), body.size(), body)),
+              HasSubstr("413"));
+  EXPECT_THAT(raw(fmt::format("POST {} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                              "chunked\r\n\r\n{:x}\r\n{}\r\n0\r\n\r\n",
+                              trainer.path("/finished"), body.size(), body)),
+              HasSubstr("413"));
+  EXPECT_THAT(raw("POST /v1/runs HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n"),
+              HasSubstr("413"));
+}
+
+TEST_F(ApiRefusalTest, BrokenHttpIs400AndAHugeHeader431) {
+  EXPECT_THAT(raw("nonsense\r\n\r\n"), HasSubstr("400"));
+  EXPECT_THAT(raw("GET / HTTP/1.1\r\nX: " + std::string(40'000, 'x') + "\r\n\r\n"),
+              HasSubstr("431"));
+  EXPECT_THAT(raw("GET /v1/runs?a=%zz HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("400"));
+}
+
+TEST_F(ApiRefusalTest, ABadPolicyIsRefusedWithItsLineAndTheOldOneStays) {
+  Refused refusal = refused("POST", "/v1/policy/check", "[window]\nevery = 5\nsteps = \"many\"\n");
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr(":3"));
+  EXPECT_EQ(refused("PUT", trainer.path("/policy"), "[window]\nevery = -5\n").status, 400);
+  HttpClient client = daemon.client();
+  EXPECT_EQ(client.checked("GET", trainer.path("/policy")).body, test_policy());
+}
+
+TEST_F(ApiRefusalTest, TooManyStepsAtOnceAreRefusedInBothDirections) {
+  EXPECT_EQ(refused("GET", trainer.path("/steps?every=0")).status, 400);
+  EXPECT_EQ(refused("GET", trainer.path("/steps?from=-1")).status, 400);
+  StepBatch batch;
+  for (int64_t step = 1; step <= 10'001; ++step) {
+    batch.steps.push_back(test_step(step));
+  }
+  EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(batch)).status, 413);
+}
+
+}  // namespace
+}  // namespace gnomon

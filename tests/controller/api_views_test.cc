@@ -1,0 +1,172 @@
+// What is on record, as people and programs read it.
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/files.h"
+#include "tests/controller/api_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ApiViewTest : public ApiTest {
+ protected:
+  ApiViewTest() {
+    RunRegistration registration = test_registration();
+    registration.faults.push_back({"stale_amax", "lm_head", 5, 0, "history stops"});
+    trainer.begin(registration);
+    trainer.train(1, 10);
+  }
+  FakeTrainer trainer{daemon.url()};
+  FakeVerifier verifier{daemon.url()};
+};
+
+TEST_F(ApiViewTest, RunsAreListedAndShownByNameAndByNumber) {
+  boost::json::value runs = get("/v1/runs");
+  ASSERT_EQ(runs.as_array().size(), 1u);
+  EXPECT_EQ(runs.at(0).at("run").as_string(), "run-1");
+  EXPECT_EQ(runs.at(0).at("step").as_int64(), 10);
+  EXPECT_EQ(runs.at(0).at("phase").as_string(), "watching");
+  boost::json::value run = get("/v1/runs/1");
+  EXPECT_EQ(run.at("name").as_string(), "test");
+  EXPECT_EQ(run.at("registration").at("layers").as_int64(), 2);
+  EXPECT_EQ(run.at("faults").at(0).at("kind").as_string(), "stale_amax");
+  EXPECT_EQ(run.at("attempts").as_array().size(), 1u);
+  EXPECT_EQ(get("/v1/runs/run-1"), run);
+}
+
+TEST_F(ApiViewTest, StepsCanBeCutAndThinned) {
+  EXPECT_EQ(get(trainer.path("/steps")).as_array().size(), 10u);
+  EXPECT_EQ(get(trainer.path("/steps?from=3&to=6")).as_array().size(), 4u);
+  boost::json::value thin = get(trainer.path("/steps?every=5"));
+  ASSERT_EQ(thin.as_array().size(), 2u);
+  EXPECT_EQ(thin.at(1).at("step").as_int64(), 10);
+  EXPECT_EQ(thin.at(1).at("loss").as_double(), 3.99);
+  EXPECT_TRUE(get(trainer.path("/steps?attempt=2")).as_array().empty());
+}
+
+TEST_F(ApiViewTest, CheckpointsPlansReplaysAndLayersAreListed) {
+  EXPECT_EQ(get(trainer.path("/checkpoints")).as_array().size(), 3u);
+  EXPECT_EQ(get(trainer.path("/plans")).at(0).at("version").as_int64(), 1);
+  EXPECT_EQ(get(trainer.path("/replays")).at(0).at("arm").as_string(), "bf16");
+  boost::json::value layers = get(trainer.path("/layers"));
+  ASSERT_EQ(layers.as_array().size(), 5u);
+  EXPECT_EQ(layers.at(0).at("layer").as_string(), "0");
+  EXPECT_EQ(layers.at(4).at("site").as_string(), "lm_head");
+  EXPECT_EQ(layers.at(4).at("wgrad").as_string(), "fp8");
+}
+
+TEST_F(ApiViewTest, DecisionsCarryTheirEvidenceAsJson) {
+  provoke_directive(trainer, verifier);
+  boost::json::value decisions = get(trainer.path("/decisions"));
+  ASSERT_FALSE(decisions.as_array().empty());
+  EXPECT_TRUE(decisions.at(0).at("evidence").is_object());
+  EXPECT_TRUE(decisions.at(0).at("sites").is_array());
+  EXPECT_FALSE(decisions.at(0).at("sentence").as_string().empty());
+  EXPECT_GE(metric("gnomon_run_decisions_total{kind=\"alarm\",run=\"test/1\"}"), 1);
+}
+
+TEST_F(ApiViewTest, PoliciesAreCheckedShownAndReplaced) {
+  HttpClient client = daemon.client();
+  EXPECT_EQ(client.checked("GET", trainer.path("/policy")).body, test_policy());
+  boost::json::value checked =
+      boost::json::parse(client.checked("POST", "/v1/policy/check", "mode = \"observe\"\n").body);
+  EXPECT_EQ(checked.at("mode").as_string(), "observe");
+  client.checked("PUT", trainer.path("/policy"), "mode = \"advise\"\n");
+  EXPECT_EQ(client.checked("GET", trainer.path("/policy")).body, "mode = \"advise\"\n");
+  EXPECT_EQ(get("/v1/runs/1").at("mode").as_string(), "advise");
+}
+
+TEST_F(ApiViewTest, EventsStreamWhatIsRecordedAndGoOnWhereTheyWereCutOff) {
+  RawConnection stream(daemon.port());
+  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  std::string first = stream.read_until("event: window\n");
+  EXPECT_THAT(first, HasSubstr("text/event-stream"));
+  EXPECT_THAT(first, HasSubstr("id: 1\nevent: run\n"));
+  verifier.complete(verifier.lease().value(), 0.001);
+  EXPECT_THAT(stream.read_until("\"state\":\"quiet\""), HasSubstr("\"state\":\"quiet\""));
+  stream.close();
+  RawConnection again(daemon.port());
+  again.send("GET /v1/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: 1\r\n\r\n");
+  std::string rest = again.read_until("\"state\":\"quiet\"");
+  EXPECT_THAT(rest, HasSubstr("id: 2\n"));
+  EXPECT_THAT(rest, ::testing::Not(HasSubstr("id: 1\n")));
+}
+
+TEST_F(ApiViewTest, HealthAndVersionAreServed) {
+  EXPECT_TRUE(get("/livez").at("live").as_bool());
+  boost::json::value ready = get("/readyz");
+  EXPECT_TRUE(ready.at("ready").as_bool());
+  EXPECT_EQ(ready.at("checks").as_array().size(), 3u);
+  EXPECT_EQ(get("/version").at("name").as_string(), "gnomond");
+}
+
+TEST_F(ApiViewTest, TheBuiltInPageIsServedWhereThereIsNoFolder) {
+  HttpClient client = daemon.client();
+  EXPECT_THAT(client.checked("GET", "/").body, HasSubstr("<h1>gnomond</h1>"));
+}
+
+// Every name and type of docs/metrics.md, and, where promtool is installed, its judgement.
+TEST_F(ApiViewTest, MetricsHaveTheDocumentedNamesAndTypes) {
+  verifier.complete(verifier.lease().value(), 0.001);
+  HttpClient client = daemon.client();
+  std::string text = client.checked("GET", "/metrics").body;
+  std::ifstream documentation(GNOMON_METRICS_DOCUMENT);
+  int documented = 0;
+  for (std::string line; std::getline(documentation, line);) {
+    if (!line.starts_with("| `gnomon_")) {
+      continue;
+    }
+    std::string name = line.substr(3, line.find('`', 3) - 3);
+    size_t type_start = line.find("| ", 3) + 2;
+    std::string type = line.substr(type_start, line.find(' ', type_start) - type_start);
+    EXPECT_THAT(text, HasSubstr(fmt::format("# TYPE {} {}\n", name, type)));
+    EXPECT_TRUE(text.find("\n" + name + "{") != std::string::npos ||
+                text.find("\n" + name + " ") != std::string::npos ||
+                text.find("\n" + name + "_bucket{") != std::string::npos)
+        << name << " has no sample";
+    ++documented;
+  }
+  EXPECT_EQ(documented, 33);
+}
+
+TEST_F(ApiViewTest, PromtoolFindsNothingWrongWithTheMetrics) {
+  HttpClient client = daemon.client();
+  write_file_atomically(daemon.folder() / "metrics.txt", client.checked("GET", "/metrics").body);
+  std::string command = fmt::format("promtool check metrics < {0}/metrics.txt > {0}/verdict 2>&1",
+                                    daemon.folder().string());
+  int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 0)
+      << read_file(daemon.folder() / "verdict") << " (promtool is in Debian's package prometheus)";
+}
+
+class WebRootTest : public ::testing::Test {};
+
+TEST_F(WebRootTest, FilesOfTheWebRootAreServedAndNothingOutsideOfIt) {
+  DaemonProcess daemon({"--web-root", std::filesystem::temp_directory_path().string()});
+  std::filesystem::path root = daemon.folder() / "web";
+  std::filesystem::create_directories(root / "js");
+  write_file_atomically(root / "index.html", "<p>page</p>");
+  write_file_atomically(root / "js/app.js", "let x;");
+  write_file_atomically(daemon.folder() / "secret", "secret");
+  std::filesystem::create_symlink(daemon.folder() / "secret", root / "link");
+  DaemonProcess served({"--web-root", root.string()});
+  served.start();
+  HttpClient client = served.client();
+  EXPECT_EQ(client.checked("GET", "/").body, "<p>page</p>");
+  EXPECT_EQ(client.checked("GET", "/js/app.js").body, "let x;");
+  for (const char* path :
+       {"/../secret", "/js/../../secret", "/%2e%2e/secret", "/link", "/none.html", "/js"}) {
+    EXPECT_EQ(client.request("GET", path).status, 404) << path;
+  }
+  RawConnection raw(served.port());
+  raw.send("GET /js/app.js HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_THAT(raw.read_until("let x;"), HasSubstr("text/javascript"));
+}
+
+}  // namespace
+}  // namespace gnomon

@@ -1,0 +1,167 @@
+// The daemon as a process: how it starts, refuses to start, runs out of disk and stops.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <future>
+
+#include "base/files.h"
+#include "tests/controller/api_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(DaemonStartTest, ABadPolicyIsRefusedWithItsLineAndNothingIsStarted) {
+  DaemonProcess place;  // for its folder
+  std::filesystem::path policy = place.folder() / "bad.toml";
+  write_file_atomically(policy, "mode = \"enforce\"\n[window]\nevery = \"often\"\n");
+  ProcessResult result =
+      run_gnomond({"--policy", policy.string(), "--ledger", place.ledger().string()});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr(policy.string() + ":3"));
+  EXPECT_THAT(result.output, HasSubstr("often"));
+  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
+}
+
+TEST(DaemonStartTest, AddressesThatOthersCanReachAreRefused) {
+  DaemonProcess place;
+  ProcessResult result =
+      run_gnomond({"--listen", "0.0.0.0:0", "--ledger", place.ledger().string()});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("loopback"));
+  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
+}
+
+TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
+  EXPECT_EQ(run_gnomond({"--lisen", "x"}).status, 2);
+  EXPECT_EQ(run_gnomond({"--log-level", "loud"}).status, 2);
+  EXPECT_THAT(run_gnomond({"--help"}).output, HasSubstr("--port-file"));
+  ProcessResult version = run_gnomond({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.output, HasSubstr("gnomond "));
+}
+
+TEST(DaemonStartTest, ASecondDaemonOnTheSameLedgerRefusesToStart) {
+  DaemonProcess daemon;
+  daemon.start();
+  ProcessResult second =
+      run_gnomond({"--listen", "127.0.0.1:0", "--ledger", daemon.ledger().string()});
+  EXPECT_EQ(second.status, 1);
+  EXPECT_THAT(second.output, HasSubstr(fmt::format("process {}", daemon.pid())));
+}
+
+class DaemonTest : public ApiTest {
+ protected:
+  FakeTrainer trainer{daemon.url()};
+};
+
+TEST_F(DaemonTest, StopsWithStatusZeroAndAnEmptyWal) {
+  trainer.begin();
+  trainer.train(1, 10);
+  EXPECT_EQ(daemon.stop(), 0);
+  std::filesystem::path wal = daemon.ledger().string() + "-wal";
+  EXPECT_FALSE(std::filesystem::exists(wal) && std::filesystem::file_size(wal) > 0);
+  daemon.start();
+  FakeTrainer after(daemon.url());
+  EXPECT_EQ(get("/v1/runs/1/steps").as_array().size(), 10u);
+}
+
+TEST_F(DaemonTest, StoppingEndsLongPollsAndStreamsAtOnce) {
+  trainer.begin();
+  RawConnection stream(daemon.port());
+  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.read_until("event: run");
+  std::future<bool> poll = std::async(std::launch::async, [&] {
+    FakeVerifier verifier(daemon.url());
+    return verifier.lease("100").has_value();
+  });
+  ASSERT_TRUE(eventually([&] { return metric("gnomon_ledger_commits_total") > 0; }));
+  auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  try {
+    EXPECT_FALSE(poll.get());
+  } catch (const ConnectionError&) {
+    // It came when the daemon was stopping already.
+  }
+}
+
+// A file size limit stands for a full disk: the daemon sees the same failed write.
+void limit_file_size(pid_t pid, rlim_t bytes) {
+  rlimit limit{bytes, RLIM_INFINITY};
+  ASSERT_EQ(::prlimit(pid, RLIMIT_FSIZE, &limit, nullptr), 0);
+}
+
+TEST_F(DaemonTest, WithoutDiskSpaceNothingIsAcknowledgedAndWithItTheSameDaemonGoesOn) {
+  trainer.begin();
+  limit_file_size(daemon.pid(), 200'000);
+  HttpClient client = daemon.client();
+  int64_t acknowledged = 0;
+  HttpResponse last;
+  for (int64_t step = 1; step <= 5000; ++step) {
+    last = client.request("POST", trainer.path("/steps"), to_json(StepBatch{{test_step(step)}}));
+    if (last.status != 200) {
+      break;
+    }
+    acknowledged = step;
+  }
+  ASSERT_TRUE(last.status == 503 || last.status == 507) << last.status << last.body;
+  EXPECT_THAT(from_json<Problem>(last.body).accepted, HasSubstr("nothing of it has been recorded"));
+  EXPECT_EQ(client.request("GET", "/readyz").status, 503);
+  EXPECT_EQ(client.request("GET", "/livez").status, 200);
+  EXPECT_EQ(get(trainer.path(
+                    fmt::format("/steps?every=1&from={}", std::max<int64_t>(1, acknowledged - 5))))
+                .as_array()
+                .back()
+                .at("step")
+                .as_int64(),
+            acknowledged);
+  limit_file_size(daemon.pid(), RLIM_INFINITY);
+  EXPECT_EQ(client.request("GET", "/readyz").status, 200);
+  EXPECT_EQ(trainer.post_steps({{test_step(acknowledged), test_step(acknowledged + 1)}}).accepted,
+            1)
+      << "the state was ahead of the ledger";
+  EXPECT_EQ(metric("gnomon_run_steps_total{run=\"test/1\"}"),
+            static_cast<double>(acknowledged + 1));
+}
+
+class ExpiringSeriesTest : public ApiTest {
+ protected:
+  ExpiringSeriesTest() : ApiTest({"--series-keep", "0"}) {}
+};
+
+TEST_F(ExpiringSeriesTest, SeriesOfAnEndedRunAreDropped) {
+  FakeTrainer trainer(daemon.url());
+  trainer.begin();
+  trainer.train(1, 1);
+  EXPECT_EQ(metric("gnomon_run_step{run=\"test/1\"}"), 1);
+  trainer.client().checked("POST", trainer.path("/finished"),
+                           to_json(RunFinished{"completed", 1, 3, 1, 1}));
+  EXPECT_EQ(metric("gnomon_run_step{run=\"test/1\"}"), -1);
+}
+
+class ShortLeaseTest : public ::testing::Test {};
+
+TEST_F(ShortLeaseTest, AVerifierThatDiesCostsOneLeaseTime) {
+  DaemonProcess daemon({}, "[window]\nevery = 5\nsteps = 5\n[verifier]\nlease_ttl_seconds = 1.0\n");
+  daemon.start();
+  FakeTrainer trainer(daemon.url());
+  trainer.begin();
+  trainer.train(1, 5);
+  FakeVerifier dead(daemon.url(), "dead:1");
+  FakeVerifier alive(daemon.url(), "alive:1");
+  Lease lost = dead.lease().value();
+  Lease next = alive.lease("30").value();
+  EXPECT_EQ(next.task.replay, lost.task.replay);
+  EXPECT_EQ(next.token, lost.token + 1);
+  HttpResponse late = dead.client().request(
+      "POST", fmt::format("/v1/leases/{}/complete", lost.lease), to_json(dead.result(lost, 0)));
+  EXPECT_EQ(late.status, 409);
+  alive.complete(next, 0);
+}
+
+}  // namespace
+}  // namespace gnomon

@@ -1,0 +1,226 @@
+// Leases against a clock that the test moves.
+#include "controller/leases.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "controller/refusal.h"
+#include "storage/ledger_runs.h"
+#include "tests/controller/registration.h"
+#include "tests/storage/ledger_fixture.h"
+
+namespace gnomon {
+namespace {
+
+class LeasesTest : public LedgerTest {
+ protected:
+  LeasesTest() : ledger_(options()) {
+    make_controller();
+    write([&](LedgerTransaction& transaction) {
+      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
+      ledger::insert_window(transaction.connection(), run_,
+                            {1, "shadow", 1, 10, 5, "start", "end", 1, "open"}, 0);
+    });
+  }
+
+  // As after a restart: nothing but the ledger is left.
+  void make_controller() {
+    metrics_ = std::make_unique<Metrics>([] { return size_t{0}; });
+    supervisor_ = std::make_unique<Supervisor>(
+        *metrics_, bells_,
+        SupervisorOptions{"[verifier]\nlease_ttl_seconds = 10.0\nattempts_max = 2\n", 3600},
+        [this] { return 1e9 + clock_; }, [this] { return clock_; });
+    leases_ = std::make_unique<Leases>(*supervisor_, *metrics_, bells_);
+    write([&](LedgerTransaction& transaction) { leases_->restore(transaction); });
+  }
+  void write(const Ledger::Write& action) { ledger_.write(action); }
+
+  void order(int64_t replay, int64_t priority = 0) {
+    write([&](LedgerTransaction& transaction) {
+      ledger::insert_replay(transaction.connection(),
+                            {run_, replay, 1, "bf16", "", "shadow", true, priority, "queued", 0},
+                            0);
+    });
+  }
+  std::optional<Lease> grant(const std::string& verifier = "v:1") {
+    std::optional<Lease> lease;
+    write([&](LedgerTransaction& transaction) {
+      lease = leases_->grant(transaction, {verifier, {}});
+    });
+    return lease;
+  }
+  void heartbeat(const Lease& lease) {
+    write([&](LedgerTransaction& transaction) {
+      leases_->heartbeat(transaction, lease.lease, {lease.token, 1});
+    });
+  }
+  void complete(int64_t lease, int64_t token) {
+    ReplayResult result;
+    result.token = token;
+    write([&](LedgerTransaction& transaction) { leases_->complete(transaction, lease, result); });
+  }
+  void fail(const Lease& lease, bool retryable) {
+    write([&](LedgerTransaction& transaction) {
+      leases_->fail(transaction, lease.lease, {lease.token, "no device", retryable});
+    });
+  }
+  void expire() {
+    for (int64_t lease : leases_->overdue()) {
+      write([&](LedgerTransaction& transaction) { leases_->expire(transaction, lease); });
+    }
+  }
+  std::string replay_state(int64_t replay) {
+    std::string state;
+    ledger_.read([&](Connection& connection) {
+      state = ledger::find_replay(connection, run_, replay).value().state;
+    });
+    return state;
+  }
+  int status_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Refusal& refusal) {
+      return refusal.problem().status;
+    }
+    return 200;
+  }
+
+  double clock_ = 1000;
+  Ledger ledger_;
+  Bells bells_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<Leases> leases_;
+  int64_t run_ = 0;
+};
+
+TEST_F(LeasesTest, AnEmptyQueueGrantsNothing) { EXPECT_FALSE(grant().has_value()); }
+
+TEST_F(LeasesTest, ALeaseSaysWhatToReplay) {
+  order(1);
+  Lease lease = grant().value();
+  EXPECT_EQ(lease.token, 1);
+  EXPECT_EQ(lease.ttl_seconds, 10.0);
+  EXPECT_EQ(lease.task.run, run_name(run_));
+  EXPECT_EQ(lease.task.checkpoint_uri, "start");
+  EXPECT_EQ(lease.task.end_checkpoint_uri, "end");
+  EXPECT_EQ(lease.task.start_step, 10);
+  EXPECT_EQ(lease.task.steps, 5);
+  EXPECT_TRUE(lease.task.evaluate_endpoints);
+  EXPECT_FALSE(grant().has_value()) << "one replay was leased twice";
+}
+
+TEST_F(LeasesTest, HeartbeatsKeepALeaseForAsLongAsTheyCome) {
+  order(1);
+  Lease lease = grant().value();
+  for (int i = 0; i < 10; ++i) {
+    clock_ += 9;
+    heartbeat(lease);
+    expire();
+  }
+  EXPECT_EQ(replay_state(1), "leased");
+}
+
+TEST_F(LeasesTest, ASilentLeaseGoesBackToTheQueueAndItsTokenIsStale) {
+  order(1);
+  Lease lost = grant("v:1").value();
+  clock_ += 9.9;
+  expire();
+  EXPECT_EQ(replay_state(1), "leased");
+  clock_ += 0.2;
+  expire();
+  EXPECT_EQ(replay_state(1), "queued");
+  Lease next = grant("v:2").value();
+  EXPECT_EQ(next.task.replay, 1);
+  EXPECT_GT(next.token, lost.token);
+  EXPECT_EQ(status_of([&] { heartbeat(lost); }), 409);
+  EXPECT_EQ(status_of([&] { complete(lost.lease, lost.token); }), 409);
+  EXPECT_EQ(status_of([&] { complete(next.lease, lost.token); }), 409);
+  EXPECT_EQ(status_of([&] { fail(lost, true); }), 409);
+  EXPECT_EQ(replay_state(1), "leased");
+  EXPECT_EQ(status_of([&] { complete(next.lease, next.token); }), 200);
+  EXPECT_EQ(replay_state(1), "done");
+}
+
+TEST_F(LeasesTest, AHeartbeatThatCameBeforeTheExpiryIsLookedAtAgainWins) {
+  order(1);
+  Lease lease = grant().value();
+  clock_ += 11;
+  std::vector<int64_t> overdue = leases_->overdue();
+  ASSERT_EQ(overdue.size(), 1u);
+  heartbeat(lease);
+  write([&](LedgerTransaction& transaction) { leases_->expire(transaction, overdue[0]); });
+  EXPECT_EQ(replay_state(1), "leased");
+}
+
+TEST_F(LeasesTest, AReplayIsGivenUpAfterThePolicysNumberOfLeases) {
+  order(1);
+  for (int i = 0; i < 2; ++i) {
+    grant().value();
+    clock_ += 11;
+    expire();
+  }
+  EXPECT_EQ(replay_state(1), "failed");
+  EXPECT_FALSE(grant().has_value());
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events WHERE type = 'replay_failed'"), 1);
+}
+
+TEST_F(LeasesTest, AFailureIsTriedAgainOnlyWhenTheVerifierSaysItMayHelp) {
+  order(1);
+  order(2);
+  fail(grant().value(), true);
+  EXPECT_EQ(replay_state(1), "queued");
+  Lease again = grant().value();
+  fail(again, false);
+  EXPECT_EQ(replay_state(1), "failed");
+  EXPECT_EQ(replay_state(2), "queued");
+}
+
+TEST_F(LeasesTest, AResultRepeatedByTheSameLeaseIsTakenOnce) {
+  order(1);
+  Lease lease = grant().value();
+  complete(lease.lease, lease.token);
+  EXPECT_EQ(status_of([&] { complete(lease.lease, lease.token); }), 200);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM results"), 1);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events WHERE type = 'replay_finished'"), 1);
+}
+
+TEST_F(LeasesTest, AnUnknownLeaseIs404) {
+  EXPECT_EQ(status_of([&] { complete(77, 1); }), 404);
+}
+
+TEST_F(LeasesTest, AClosedWindowsLeaseIsNotQueuedAgain) {
+  order(1);
+  Lease lease = grant().value();
+  write([&](LedgerTransaction& transaction) {
+    ledger::close_window(transaction.connection(), run_, {1, "skipped", {}, {}, {}, 0}, 0);
+  });
+  fail(lease, true);
+  EXPECT_EQ(replay_state(1), "cancelled");
+}
+
+TEST_F(LeasesTest, AfterARestartALiveLeaseHasAFreshTimeAndStillItsToken) {
+  order(1);
+  Lease lease = grant().value();
+  clock_ = 5;  // another boot, another steady clock
+  make_controller();
+  clock_ += 9;
+  expire();
+  EXPECT_EQ(replay_state(1), "leased");
+  heartbeat(lease);
+  clock_ += 9;
+  expire();
+  EXPECT_EQ(status_of([&] { complete(lease.lease, lease.token); }), 200);
+}
+
+TEST_F(LeasesTest, AfterARestartALeaseWhoseVerifierDiedMeanwhileExpires) {
+  order(1);
+  grant().value();
+  make_controller();
+  clock_ += 11;
+  expire();
+  EXPECT_EQ(replay_state(1), "queued");
+}
+
+}  // namespace
+}  // namespace gnomon

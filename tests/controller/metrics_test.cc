@@ -1,0 +1,113 @@
+#include "controller/metrics/metrics.h"
+
+#include <gmock/gmock.h>
+
+#include "controller/metrics/totals.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  Metrics metrics{[] { return size_t{3}; }};
+  std::string text(double now = 0) { return metrics.serialize(now); }
+};
+
+StepReport step(int64_t number) { return {1, number, 7, 2.5, 0.5, 1e-3, 100, 0.2, "", 50}; }
+
+TEST_F(MetricsTest, ANewRunShowsItsCountersAtZeroAndNoGaugeWithoutAValue) {
+  metrics.start_run(1, "demo/1", {});
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_steps_total{run=\"demo/1\"} 0\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_windows_total{outcome=\"alarm\",run=\"demo/1\"} 0\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_decisions_total{kind=\"return\",run=\"demo/1\"} 0\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"watching\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"holding\"} 0\n"));
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_loss{")));
+  EXPECT_THAT(text(), HasSubstr("gnomon_ledger_queue_length 3\n"));
+}
+
+TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
+  metrics.start_run(1, "demo/1", {});
+  metrics.update_run(1, [](RunSeries& series) {
+    series.step(step(40), 50);
+    series.window({"quiet", 30, 0.001, 0.005, 0.002});
+  });
+  std::string now = text();
+  EXPECT_THAT(now, HasSubstr("gnomon_run_loss{run=\"demo/1\"} 2.5\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_tokens_total{run=\"demo/1\"} 100\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_verification_lag_steps{run=\"demo/1\"} 10\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_gap_ratio{run=\"demo/1\"} 0.001\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_windows_total{outcome=\"quiet\",run=\"demo/1\"} 1\n"));
+  EXPECT_THAT(now,
+              HasSubstr("gnomon_run_step_duration_seconds_bucket{run=\"demo/1\",le=\"0.25\"} 1\n"));
+  EXPECT_THAT(now,
+              HasSubstr("gnomon_run_step_duration_seconds_bucket{run=\"demo/1\",le=\"0.1\"} 0\n"));
+}
+
+TEST_F(MetricsTest, AfterARollbackTheLagIsNotNegative) {
+  metrics.start_run(1, "demo/1", {});
+  metrics.update_run(1, [](RunSeries& series) {
+    series.window({"alarm", 30, {}, {}, {}});
+    series.step(step(21), 50);
+  });
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_verification_lag_steps{run=\"demo/1\"} 0\n"));
+}
+
+TEST_F(MetricsTest, TotalsOfTheLedgerAreWhereCountersGoOn) {
+  RunTotals totals;
+  totals.phase = "containing";
+  totals.tokens = 5000;
+  totals.steps = 50;
+  totals.train_seconds = 10;
+  totals.step_duration_counts.assign(step_duration_buckets().size() + 1, 0);
+  totals.step_duration_counts[5] = 50;
+  totals.windows["quiet"] = 3;
+  totals.newest_step = step(50);
+  metrics.start_run(1, "demo/1", totals);
+  metrics.update_run(1, [](RunSeries& series) { series.step(step(51), 60); });
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_tokens_total{run=\"demo/1\"} 5100\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_windows_total{outcome=\"quiet\",run=\"demo/1\"} 3\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"containing\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_step_duration_seconds_count{run=\"demo/1\"} 51\n"));
+}
+
+TEST_F(MetricsTest, SeriesOfAnEndedRunGoWhenTheirTimeIsOverAndOthersStay) {
+  metrics.start_run(1, "old/1", {});
+  metrics.start_run(2, "new/1", {});
+  metrics.drop_run_at(1, 100);
+  EXPECT_THAT(text(99), HasSubstr("run=\"old/1\""));
+  EXPECT_THAT(text(100), Not(HasSubstr("run=\"old/1\"")));
+  EXPECT_THAT(text(100), HasSubstr("run=\"new/1\""));
+  metrics.update_run(1, [](RunSeries&) { FAIL() << "a dropped run has no series"; });
+}
+
+TEST_F(MetricsTest, AtMostTwoHundredLayersAreShown) {
+  metrics.start_run(1, "deep/1", {});
+  std::vector<std::pair<std::string, double>> layers;
+  for (int i = 0; i < 300; ++i) {
+    layers.emplace_back(std::to_string(i), 1.0);
+  }
+  metrics.update_run(1, [&](RunSeries& series) { series.set_layers(layers); });
+  std::string now = text();
+  int count = 0;
+  for (size_t at = 0; (at = now.find("gnomon_run_layer_precision{", at)) != std::string::npos;
+       ++at) {
+    ++count;
+  }
+  EXPECT_EQ(count, 200);
+}
+
+TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
+  decide::CloseWindow close{1, "alarm", 0.02, 0.004, 0.5, 0.25};  // gap 0.02 nats is 0.5% of 4 nats
+  WindowNumbers numbers = window_numbers(close, 30);
+  EXPECT_DOUBLE_EQ(numbers.gap_ratio.value(), 0.005);
+  EXPECT_DOUBLE_EQ(numbers.tolerance_ratio.value(), 0.0025);
+  EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
+  EXPECT_FALSE(window_numbers({1, "skipped", {}, {}, {}, 0}, 30).gap_ratio.has_value());
+}
+
+}  // namespace
+}  // namespace gnomon
