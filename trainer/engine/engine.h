@@ -84,11 +84,14 @@ class Engine {
   const std::vector<ArenaSize>& arenas() const;
   Fingerprint fingerprint() const;
 
-  // Step 0: random weights from the seed, empty optimizer, empty scaling state.
+  // Step 0: random weights from the seed, empty optimizer, empty scaling state. Matrices are normal
+  // with the model's init_std, divided by √(2·layers) for o_proj and down_proj, which add to the
+  // residual; norms 1, biases 0.
   void initialize();
-  // From a verified checkpoint directory. Throws CheckpointError, FormatError, ConfigError (another
-  // model shape). With `take_plan` the checkpoint's plan becomes the engine's; otherwise the
-  // engine's stays.
+  // From a checkpoint directory, which is verified first. With `take_plan` the checkpoint's plan
+  // becomes the engine's; otherwise the engine's stays. Throws CheckpointError, FormatError (a
+  // tensor missing, extra or misshapen; weights that are not those of the state), ConfigError
+  // (another model shape or other data); then the engine is as it was.
   void load(const std::filesystem::path& checkpoint, bool take_plan = true);
   // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid
   // until the next step.
@@ -101,9 +104,10 @@ class Engine {
   void set_plan(const PrecisionPlan& plan);
 
   // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes
-  // no weight.
+  // no weight; it counts as a step, and the next one has other data.
   StepResult train_step();
   // Mean loss (nats per token) on the fixed held-out batch under `plan`; changes no state at all.
+  // Faults in the numerics act as in step step().
   double evaluate(const PrecisionPlan& plan);
   // Tokens in that batch: heldout_sequences × tokens, less when the held-out split is shorter.
   int64_t heldout_tokens() const;
