@@ -91,6 +91,8 @@ class Backend {
                                std::span<bf16> dup) = 0;
 
   // ---- attention: causal, softmax(q·kᵀ/√head_dim)·v; q,o: [B·T, H·hd], k,v: [B·T, KV·hd] ----
+  // Non-finite values of a later token may reach earlier ones (0·NaN), as they do in any masked
+  // product. `saved` and `scratch` are 64-byte aligned.
   virtual int64_t attention_saved_bytes(
       const AttentionShape& shape) const = 0;  // forward → backward
   virtual int64_t attention_scratch_bytes(const AttentionShape& shape) const = 0;
