@@ -110,6 +110,7 @@ TEST_F(DaemonTest, WithoutDiskSpaceNothingIsAcknowledgedAndWithItTheSameDaemonGo
   }
   ASSERT_TRUE(last.status == 503 || last.status == 507) << last.status << last.body;
   EXPECT_THAT(from_json<Problem>(last.body).accepted, HasSubstr("nothing of it has been recorded"));
+  limit_file_size(daemon.pid(), 1);  // not even the smallest write
   EXPECT_EQ(client.request("GET", "/readyz").status, 503);
   EXPECT_EQ(client.request("GET", "/livez").status, 200);
   EXPECT_EQ(get(trainer.path(
