@@ -151,7 +151,10 @@ struct HttpClient::Impl {
   HttpResponse request(const http::request<http::string_body>& message,
                        std::chrono::milliseconds timeout) {
     const Clock::time_point deadline = Clock::now() + timeout;
+    context.restart();
+    context.poll();  // a cancel() since the last request
     try {
+      if (cancelled) throw Broken{"ask", asio::error::operation_aborted};
       for (bool reused = socket.is_open();; reused = false) {
         bool any_answer = false;
         try {

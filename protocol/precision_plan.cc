@@ -21,7 +21,7 @@ const std::vector<std::string> kRecipes = {"current", "delayed"};
 
 PlanRule read_rule(TomlTable& table) {
   PlanRule rule;
-  rule.line = table.line();
+  rule.line = table.line_of("match");
   if (!table.has("match")) {
     throw ConfigError(table.file(), table.line(), table.path() + ".match", "missing",
                       "a glob over module names, like \"*\" or \"model.layers.{0,last}.*\"");

@@ -80,7 +80,9 @@ void TrainingLoop::train_one_step() {
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);
   if (result.step % config_.checkpoint_every == 0) take_checkpoint();
-  show_progress(result, std::chrono::duration<double>(Clock::now() - start).count());
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  overhead_seconds_ += seconds - result.seconds;
+  show_progress(result, seconds);
 }
 
 void TrainingLoop::show_progress(const StepResult& result, double seconds) {
@@ -181,6 +183,9 @@ void TrainingLoop::finish(const std::string& outcome) {
   state_.finished = outcome;
   state_.save(state_file_);
   console_.finish_progress(fmt::format("{}: held-out loss {:.4f} (BF16)", outcome, loss));
+  log_.info("{:.1f} s in steps; reports and checkpoints held them up by {:.3f} s ({:.2f} %)",
+            train_seconds_, overhead_seconds_,
+            train_seconds_ > 0 ? 100 * overhead_seconds_ / train_seconds_ : 0);
   if (checkpointer_->waits() > 0) {
     log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_->waits(),
               checkpointer_->wait_seconds());

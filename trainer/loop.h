@@ -94,6 +94,7 @@ class TrainingLoop {
   int64_t checkpoint_plan_version_ = 0;            // of the checkpoint that was loaded
   std::pair<int64_t, int64_t> last_checkpoint_{0, -1};
   double train_seconds_ = 0;
+  double overhead_seconds_ = 0;  // between steps, of reports and checkpoints
   double tokens_per_second_ = 0;
 
   std::mutex base_mutex_;

@@ -148,6 +148,21 @@ TEST(HttpClient, CancelBetweenRequestsEndsTheNextOne) {
   EXPECT_EQ(client.request("GET", "/").status, 200);
 }
 
+TEST(HttpClient, ACancelledRequestThatHadNotBegunIsNeverSent) {
+  std::atomic<int> requests = 0;
+  HttpTestServer server([&](const HttpRequest&) {
+    ++requests;
+    return HttpReply{200, "ok"};
+  });
+  HttpClient client(server.url());
+  EXPECT_EQ(client.request("GET", "/").status,
+            200);  // leaves a connection open that could be written to
+  client.cancel();
+  EXPECT_THROW(client.request("POST", "/once"), ConnectionError);
+  EXPECT_EQ(client.request("POST", "/once").status, 200);
+  EXPECT_EQ(requests, 2);
+}
+
 TEST(HttpClient, NobodyListeningIsAConnectionErrorThatNamesTheUrl) {
   std::string url;
   {

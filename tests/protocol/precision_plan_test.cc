@@ -171,7 +171,7 @@ TEST(PrecisionPlan, ARuleThatMatchesNoSiteIsRefusedWithItsLine) {
     plan.check_sites(kSites, kLayers, "p.toml");
     FAIL() << "accepted";
   } catch (const ConfigError& error) {
-    EXPECT_EQ(error.line(), 4);
+    EXPECT_EQ(error.line(), 5);
     EXPECT_THAT(error.value(), HasSubstr("model.layer.0.*"));
     EXPECT_THAT(error.accepted(), HasSubstr("model.layers.0.self_attn.q_proj"));
   }

@@ -1,0 +1,306 @@
+#include "trainer/config.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "tests/trainer/child_process.h"
+#include "tests/trainer/tiny_run.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    directory_ = new gnomon::testing::TemporaryDirectory();
+    gnomon::testing::make_tiny_dataset(*directory_ / "data");
+  }
+  static void TearDownTestSuite() { delete directory_; }
+
+  static fs::path write(const std::string& text) {
+    const fs::path path = *directory_ / "run.toml";
+    std::ofstream(path) << text;
+    return path;
+  }
+  static TrainerConfig load(const std::string& text, const TrainerOverrides& overrides = {}) {
+    return load_trainer_config(write(text).string(), overrides);
+  }
+  static ConfigError error_of(const std::string& text, const TrainerOverrides& overrides = {}) {
+    try {
+      load(text, overrides);
+    } catch (const ConfigError& error) {
+      return error;
+    }
+    ADD_FAILURE() << "accepted: " << text;
+    return ConfigError("", 0, "", "", "");
+  }
+
+  static gnomon::testing::TemporaryDirectory* directory_;
+};
+
+gnomon::testing::TemporaryDirectory* ConfigTest::directory_ = nullptr;
+
+constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
+
+TEST_F(ConfigTest, TheSmallestFileGivesUsableDefaults) {
+  const TrainerConfig config = load(kSmallest);
+  EXPECT_EQ(config.name, "run");
+  EXPECT_EQ(config.dir, *directory_ / "runs/run-1");
+  EXPECT_EQ(config.engine.data, (*directory_ / "data").string());
+  EXPECT_EQ(config.engine.model.vocabulary, 257) << "the dataset's";
+  EXPECT_EQ(config.engine.optimizer.total_steps, config.steps);
+  EXPECT_TRUE(config.controller.empty());
+  EXPECT_TRUE(config.plan.rules.empty());
+}
+
+TEST_F(ConfigTest, ReadsEveryKey) {
+  const TrainerConfig config = load(R"(
+[run]
+name = "demo.a-b_c"
+job_id = "36199_0"
+dir = "/somewhere/x"
+seed = 5
+steps = 77
+threads = 2
+[model]
+layers = 3
+width = 48
+heads = 6
+kv_heads = 3
+ffn = 80
+vocabulary = 300
+context = 64
+qkv_bias = true
+tie_embeddings = false
+rope_theta = 5000
+norm_eps = 1e-6
+init_std = 0.03
+[data]
+dir = "data"
+[eval]
+sequences = 9
+[batch]
+sequences = 3
+tokens = 64
+accumulation = 2
+[optimizer]
+learning_rate = 2e-3
+min_ratio = 0.2
+warmup_steps = 7
+total_steps = 100
+beta1 = 0.8
+beta2 = 0.9
+eps = 1e-9
+weight_decay = 0.2
+clip = 0.5
+[precision]
+recipe = "delayed"
+[checkpoint]
+every = 11
+keep_last = 4
+[controller]
+url = "http://127.0.0.1:7717"
+on_loss = "pause"
+grace_seconds = 2.5
+flush_seconds = 3
+spool_bytes_max = 100000
+[[fault]]
+kind = "scale_shift"
+site = "model.layers.1.mlp.down_proj"
+tensor = "weight"
+log2_factor = -3
+start_step = 10
+end_step = 20
+[[fault]]
+kind = "bit_flip"
+site = "model.norm.weight"
+start_step = 5
+element = 3
+bit = 30
+)");
+  EXPECT_EQ(config.name, "demo.a-b_c");
+  EXPECT_EQ(config.job_id, "36199_0");
+  EXPECT_EQ(config.dir, "/somewhere/x");
+  EXPECT_EQ(config.engine.seed, 5);
+  EXPECT_EQ(config.steps, 77);
+  EXPECT_EQ(config.engine.threads, 2);
+  const ModelConfig model{.layers = 3,
+                          .width = 48,
+                          .heads = 6,
+                          .kv_heads = 3,
+                          .ffn = 80,
+                          .vocabulary = 300,
+                          .context = 64,
+                          .qkv_bias = true,
+                          .tie_embeddings = false,
+                          .rope_theta = 5000,
+                          .norm_eps = 1e-6,
+                          .init_std = 0.03};
+  EXPECT_EQ(config.engine.model, model);
+  EXPECT_EQ(config.engine.batch, (BatchConfig{3, 64, 2}));
+  EXPECT_EQ(config.engine.optimizer,
+            (OptimizerConfig{2e-3, 0.2, 7, 100, 0.8, 0.9, 1e-9, 0.2, 0.5}));
+  EXPECT_EQ(config.engine.heldout_sequences, 9);
+  EXPECT_EQ(config.plan.resolve("lm_head", 3).recipe, Recipe::kDelayed);
+  EXPECT_EQ(config.checkpoint_every, 11);
+  EXPECT_EQ(config.keep_last, 4);
+  EXPECT_EQ(config.controller, "http://127.0.0.1:7717");
+  EXPECT_EQ(config.on_loss, OnLoss::kPause);
+  EXPECT_EQ(config.grace_seconds, 2.5);
+  EXPECT_EQ(config.flush_seconds, 3);
+  EXPECT_EQ(config.spool_bytes_max, 100000);
+  ASSERT_EQ(config.engine.faults.size(), 2u);
+  EXPECT_EQ(config.engine.faults[0].kind, FaultKind::kScaleShift);
+  EXPECT_EQ(config.engine.faults[0].tensor, "weight");
+  EXPECT_EQ(config.engine.faults[0].log2_factor, -3);
+  EXPECT_EQ(config.engine.faults[0].end_step, 20);
+  EXPECT_EQ(config.engine.faults[1].element, 3);
+}
+
+TEST_F(ConfigTest, TheCommandLineWinsAndStepsLeaveTheScheduleAlone) {
+  TrainerOverrides overrides;
+  overrides.dir = "/elsewhere";
+  overrides.controller = "none";
+  overrides.steps = 5;
+  overrides.threads = 3;
+  const TrainerConfig config =
+      load(std::string(kSmallest) + "[controller]\nurl = \"http://h:1\"\n[run]\nsteps = 50\n",
+           overrides);
+  EXPECT_EQ(config.dir, "/elsewhere");
+  EXPECT_TRUE(config.controller.empty());
+  EXPECT_EQ(config.steps, 5);
+  EXPECT_EQ(config.engine.threads, 3);
+  EXPECT_EQ(config.engine.optimizer.total_steps, 50);
+}
+
+TEST_F(ConfigTest, APlanFileStandsBesideTheConfiguration) {
+  std::ofstream(*directory_ / "plan.toml")
+      << "version = 3\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n";
+  const TrainerConfig config = load("[data]\ndir = \"data\"\n[precision]\nplan = \"plan.toml\"\n");
+  EXPECT_EQ(config.plan.version, 3);
+  EXPECT_TRUE(config.plan.resolve("lm_head", 4).any_fp8());
+}
+
+TEST_F(ConfigTest, AMistakeInThePlanFileNamesThePlanFile) {
+  std::ofstream(*directory_ / "bad.toml") << "[[rule]]\nmatch = \"*\"\ngemms = \"fp7\"\n";
+  const ConfigError error = error_of("[data]\ndir = \"data\"\n[precision]\nplan = \"bad.toml\"\n");
+  EXPECT_EQ(error.file(), (*directory_ / "bad.toml").string());
+  EXPECT_EQ(error.line(), 3);
+  std::ofstream(*directory_ / "nowhere.toml")
+      << "[[rule]]\nmatch = \"model.layers.9.*\"\ngemms = \"fp8\"\n";
+  const ConfigError unmatched =
+      error_of("[data]\ndir = \"data\"\n[precision]\nplan = \"nowhere.toml\"\n");
+  EXPECT_EQ(unmatched.file(), (*directory_ / "nowhere.toml").string());
+  EXPECT_EQ(unmatched.line(), 2);
+}
+
+struct Bad {
+  const char* text;  // behind kSmallest, whose last line is 4
+  int line;
+  const char* key;
+  const char* accepted;
+};
+
+TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
+  const std::vector<Bad> cases = {
+      {"[run]\nsteps = 0\n", 6, "run.steps", "from 1 to"},
+      {"[run]\nsteps = 1.5\n", 6, "run.steps", "an integer"},
+      {"[run]\nstep = 5\n", 6, "run.step", "name, job_id, dir, seed, steps, threads"},
+      {"[run]\nname = \"a/b\"\n", 6, "run.name", "letters"},
+      {"[run]\nname = \"\"\n", 6, "run.name", "letters"},
+      {"[run]\njob_id = 5\n", 6, "run.job_id", "string"},
+      {"[run]\nseed = -1\n", 6, "run.seed", "at least 0"},
+      {"[run]\nthreads = 2000\n", 6, "run.threads", "1 to 1024"},
+      {"[trainer]\n", 5, "trainer", "run"},
+      {"[model]\nlayers = 2\nwidth = 30\nheads = 4\nkv_heads = 2\n", 8, "model.heads",
+       "divisor of width"},
+      {"[model]\nheads = 4\nkv_heads = 3\n", 7, "model.kv_heads", "divisor of heads"},
+      {"[model]\nkv_heads = 9\n", 6, "model.kv_heads", "1 to 4"},
+      {"[model]\nqkv_bias = 1\n", 6, "model.qkv_bias", "true or false"},
+      {"[model]\nrope_theta = nan\n", 6, "model.rope_theta", "a number"},
+      {"[model]\nhidden = 3\n", 6, "model.hidden", "width"},
+      {"[batch]\ntokens = 2048\n", 6, "batch.tokens", "model.context = 1024"},
+      {"[batch]\nsequences = 0\n", 6, "batch.sequences", "1 to"},
+      {"[optimizer]\nbeta1 = 1.0\n", 6, "optimizer.beta1", "0.999999"},
+      {"[optimizer]\nlearning_rate = \"1e-3\"\n", 6, "optimizer.learning_rate", "a number"},
+      {"[checkpoint]\nevery = 0\n", 6, "checkpoint.every", "from 1 to"},
+      {"[checkpoint]\nkeep_last = 0\n", 6, "checkpoint.keep_last", "1 to"},
+      {"[controller]\nurl = \"localhost:7717\"\n", 6, "controller.url", "or \"none\""},
+      {"[controller]\non_loss = \"stop\"\n", 6, "controller.on_loss",
+       "\"continue\", \"bf16\", \"pause\""},
+      {"[controller]\nspool_bytes_max = 10\n", 6, "controller.spool_bytes_max", "65536"},
+      {"[eval]\nsequences = 0\n", 6, "eval.sequences", "1 to"},
+      {"[[fault]]\nstart_step = 3\n", 5, "fault[0].kind", "frozen_amax"},
+      {"[[fault]]\nkind = \"cosmic\"\n", 6, "fault[0].kind", "bit_flip"},
+      {"[[fault]]\nkind = \"corrupt_batch\"\n", 5, "fault[0].start_step", "first step"},
+      {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nend_step = 5\n", 8,
+       "fault[0].end_step", "after start_step"},
+      {"[[fault]]\nkind = \"scale_shift\"\nsite = \"mlp\"\nlog2_factor = 2\nstart_step = 5\n", 7,
+       "fault[0].site", "model.layers.0.self_attn.q_proj"},
+      {"[[fault]]\nkind = \"scale_shift\"\nsite = \"lm_head\"\nstart_step = 5\n", 5,
+       "fault[0].log2_factor", "not 0"},
+      {"[[fault]]\nkind = \"bit_flip\"\nsite = \"x\"\nstart_step = 5\nbit = 32\n", 9,
+       "fault[0].bit", "0 to 31"},
+      {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nsteps = 3\n", 8, "fault[0].steps",
+       "log2_factor"},
+  };
+  for (const Bad& bad : cases) {
+    const ConfigError error = error_of(std::string(kSmallest) + bad.text);
+    EXPECT_EQ(error.file(), (*directory_ / "run.toml").string()) << bad.text;
+    EXPECT_EQ(error.line(), bad.line) << error.what();
+    EXPECT_EQ(error.key(), bad.key) << error.what();
+    EXPECT_THAT(error.accepted(), HasSubstr(bad.accepted)) << error.what();
+  }
+}
+
+TEST_F(ConfigTest, PrecisionMustBeSaidOnce) {
+  EXPECT_THAT(error_of("[data]\ndir = \"data\"\n[precision]\n").accepted(),
+              HasSubstr("either plan"));
+  const ConfigError both =
+      error_of("[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\nplan = \"p\"\n");
+  EXPECT_EQ(both.line(), 5);
+  EXPECT_EQ(error_of("[data]\ndir = \"data\"\n[precision]\nrecipe = \"mx\"\n").key(),
+            "precision.recipe");
+  EXPECT_EQ(error_of("[data]\ndir = \"data\"\n[precision]\nplan = \"absent.toml\"\n").key(),
+            "precision.plan");
+}
+
+TEST_F(ConfigTest, DataMustBeADataset) {
+  const ConfigError error = error_of("[precision]\nrecipe = \"bf16\"\n[data]\ndir = \"nowhere\"\n");
+  EXPECT_EQ(error.line(), 4);
+  EXPECT_THAT(error.accepted(), HasSubstr("gnomon data prepare"));
+  EXPECT_EQ(error_of("[precision]\nrecipe = \"bf16\"\n").key(), "data.dir");
+}
+
+TEST_F(ConfigTest, BadCommandLineValuesAreNamedAsSuch) {
+  TrainerOverrides steps;
+  steps.steps = 0;
+  EXPECT_EQ(error_of(kSmallest, steps).key(), "--steps");
+  TrainerOverrides url;
+  url.controller = "ftp://x";
+  EXPECT_EQ(error_of(kSmallest, url).key(), "--controller");
+  TrainerOverrides threads;
+  threads.threads = -1;
+  EXPECT_EQ(error_of(kSmallest, threads).key(), "--threads");
+}
+
+TEST_F(ConfigTest, AnErrorOfTheEngineGetsTheFilesLine) {
+  const TrainerConfig config = load(std::string(kSmallest) +
+                                    "[run]\nthreads = 1\n[[fault]]\nkind = \"bit_flip\"\n"
+                                    "start_step = 1\nsite = \"nothing\"\n");
+  const ConfigError fault =
+      config.located(ConfigError("fault", 0, "site", "nothing", "a parameter"));
+  EXPECT_EQ(fault.line(), 10);
+  EXPECT_EQ(config.located(ConfigError("engine", 0, "threads", "0", "1 to 1024")).line(), 6);
+  EXPECT_EQ(config.located(ConfigError("model", 0, "vocabulary", "2", "257")).key(),
+            "model.vocabulary");
+}
+
+}  // namespace
+}  // namespace gnomon

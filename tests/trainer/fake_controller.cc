@@ -1,0 +1,143 @@
+#include "tests/trainer/fake_controller.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "protocol/json.h"
+
+namespace gnomon::testing {
+namespace {
+
+bool ends_with(const std::string& text, const std::string& end) { return text.ends_with(end); }
+
+HttpReply problem(int status, const std::string& title) {
+  Problem body;
+  body.title = title;
+  body.status = status;
+  return {status, to_json(body)};
+}
+
+}  // namespace
+
+FakeController::FakeController()
+    : server_([this](const HttpRequest& request) { return answer(request); }) {}
+
+void FakeController::interfere(Interference interference) {
+  std::lock_guard lock(mutex_);
+  interference_ = std::move(interference);
+}
+
+void FakeController::issue(Directive directive) {
+  std::lock_guard lock(mutex_);
+  directive.number = static_cast<int64_t>(directives_.size()) + 1;
+  directive.state = "pending";
+  directives_.push_back(std::move(directive));
+}
+
+void FakeController::protect(std::vector<std::string> uris) {
+  std::lock_guard lock(mutex_);
+  protected_ = std::move(uris);
+}
+
+FakeController::Told FakeController::told() const {
+  std::lock_guard lock(mutex_);
+  return told_;
+}
+
+int64_t FakeController::steps_told() const {
+  std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(told_.steps.size());
+}
+
+std::string FakeController::ack_state(int64_t number) const {
+  std::lock_guard lock(mutex_);
+  std::string state;
+  for (const auto& [acked, ack] : told_.acks) {
+    if (acked == number) state = ack.state;
+  }
+  return state;
+}
+
+HttpReply FakeController::acknowledged() {
+  ReportAck ack;
+  ack.accepted = 1;
+  ack.protected_checkpoints = protected_;
+  return {200, to_json(ack)};
+}
+
+HttpReply FakeController::take_step_batch(const HttpRequest& request) {
+  for (const StepReport& step : from_json<StepBatch>(request.body).steps) {
+    const std::pair<int64_t, int64_t> key{step.attempt, step.step};
+    const auto [known, fresh] = told_.steps.emplace(key, step);
+    if (fresh) {
+      told_.step_order.push_back(key);
+    } else if (to_json(known->second) == to_json(step)) {
+      ++told_.repeats;
+    } else {
+      ++told_.conflicts;
+      return problem(409, "Step already reported with other values");
+    }
+  }
+  return acknowledged();
+}
+
+// A short poll in place of a long one: nothing waits for anything in a test.
+HttpReply FakeController::list_directives(const HttpRequest& request) {
+  const int64_t after = std::stoll(request.target.substr(request.target.find("after=") + 6));
+  DirectiveList list;
+  std::copy_if(directives_.begin(), directives_.end(), std::back_inserter(list.directives),
+               [after](const Directive& directive) { return directive.number > after; });
+  return {200, to_json(list)};
+}
+
+HttpReply FakeController::answer(const HttpRequest& request) {
+  Interference interference;
+  {
+    std::lock_guard lock(mutex_);
+    ++told_.requests;
+    interference = interference_;
+  }
+  if (interference) {
+    if (auto reply = interference(request)) return *reply;
+  }
+  std::unique_lock lock(mutex_);
+  if (request.target == "/v1/runs") {
+    told_.registrations.push_back(from_json<RunRegistration>(request.body));
+    return {201, to_json(RunRegistered{"run-1", "enforce"})};
+  }
+  if (request.target.starts_with("/v1/runs/run-1/directives?")) {
+    const HttpReply reply = list_directives(request);
+    lock.unlock();
+    if (reply.body == "{\"directives\":[]}")
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return reply;
+  }
+  if (ends_with(request.target, "/steps")) return take_step_batch(request);
+  if (ends_with(request.target, "/attempts")) {
+    const auto attempt = from_json<AttemptStart>(request.body);
+    const auto same = [&](const AttemptStart& known) { return known.attempt == attempt.attempt; };
+    if (std::none_of(told_.attempts.begin(), told_.attempts.end(), same))
+      told_.attempts.push_back(attempt);
+    return acknowledged();
+  }
+  if (ends_with(request.target, "/checkpoints")) {
+    const auto checkpoint = from_json<CheckpointReport>(request.body);
+    const auto same = [&](const CheckpointReport& known) { return known.uri == checkpoint.uri; };
+    if (std::none_of(told_.checkpoints.begin(), told_.checkpoints.end(), same))
+      told_.checkpoints.push_back(checkpoint);
+    return acknowledged();
+  }
+  if (ends_with(request.target, "/ack")) {
+    const int64_t number =
+        std::stoll(request.target.substr(request.target.find("directives/") + 11));
+    told_.acks.emplace_back(number, from_json<DirectiveAck>(request.body));
+    return {200, to_json(directives_.at(static_cast<size_t>(number - 1)))};
+  }
+  if (ends_with(request.target, "/finished")) {
+    told_.finished.push_back(from_json<RunFinished>(request.body));
+    return acknowledged();
+  }
+  return problem(404, "No such route: " + request.target);
+}
+
+}  // namespace gnomon::testing

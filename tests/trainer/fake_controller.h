@@ -1,0 +1,65 @@
+// A controller that only records: real HTTP, the protocol's idempotence, no decisions. Tests look
+// at what it was told and choose what it answers.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "tests/protocol/http_test_server.h"
+
+namespace gnomon::testing {
+
+class FakeController {
+ public:
+  // What is answered instead of the usual thing, if it returns something. Called for every request.
+  using Interference = std::function<std::optional<HttpReply>(const HttpRequest&)>;
+
+  FakeController();
+
+  std::string url() const { return server_.url(); }
+  void go_away() { server_.stop(); }
+  void come_back() { server_.start(); }
+  void interfere(Interference interference);
+
+  void issue(Directive directive);  // number and state are filled in
+  void protect(std::vector<std::string> uris);
+
+  // Copies of what was told.
+  struct Told {
+    std::vector<RunRegistration> registrations;
+    std::vector<AttemptStart> attempts;                       // first time each
+    std::map<std::pair<int64_t, int64_t>, StepReport> steps;  // by (attempt, step)
+    std::vector<std::pair<int64_t, int64_t>> step_order;      // first time each, as it came
+    std::vector<CheckpointReport> checkpoints;                // first time each
+    std::vector<std::pair<int64_t, DirectiveAck>> acks;       // (number, ack), every time
+    std::vector<RunFinished> finished;
+    int64_t requests = 0;
+    int64_t repeats = 0;    // steps told again with the same values
+    int64_t conflicts = 0;  // with other values
+  };
+  Told told() const;
+  int64_t steps_told() const;
+  std::string ack_state(int64_t number) const;  // newest; "" when none
+
+ private:
+  HttpReply answer(const HttpRequest& request);
+  HttpReply take_step_batch(const HttpRequest& request);
+  HttpReply list_directives(const HttpRequest& request);
+  HttpReply acknowledged();
+
+  mutable std::mutex mutex_;
+  Told told_;
+  std::vector<Directive> directives_;
+  std::vector<std::string> protected_;
+  Interference interference_;
+  HttpTestServer server_;
+};
+
+}  // namespace gnomon::testing

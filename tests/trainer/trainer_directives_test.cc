@@ -1,0 +1,260 @@
+// Directives to the real gnomon-trainer: each takes effect once, at a step boundary, and survives a
+// kill.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "protocol/precision_plan.h"
+#include "tests/trainer/trainer_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using gnomon::testing::eventually;
+using gnomon::testing::FakeController;
+using gnomon::testing::TrainerFixture;
+using ::testing::HasSubstr;
+
+class TrainerDirectives : public TrainerFixture {
+ protected:
+  int64_t issue(const std::string& kind) {
+    Directive directive;
+    directive.kind = kind;
+    return issue(directive);
+  }
+  int64_t issue(Directive directive) {
+    directive.reason = "the test wants it";
+    controller_.issue(directive);
+    return ++issued_;
+  }
+  bool reaches(int64_t number, const std::string& state) {
+    return eventually([&] { return controller_.ack_state(number) == state; },
+                      std::chrono::seconds(30));
+  }
+  DirectiveAck last_ack(int64_t number) {
+    DirectiveAck found;
+    for (const auto& [acked, ack] : controller_.told().acks) {
+      if (acked == number) found = ack;
+    }
+    return found;
+  }
+  std::unique_ptr<gnomon::testing::ChildProcess> start_long(const std::string& extra = {}) {
+    auto trainer = start(config(1000000, extra), {"--controller", controller_.url()});
+    EXPECT_TRUE(eventually([this] { return controller_.steps_told() >= 3; })) << trainer->output();
+    return trainer;
+  }
+  void stop(gnomon::testing::ChildProcess& trainer) {
+    const int64_t number = issue("stop");
+    ASSERT_EQ(trainer.wait(), 0) << trainer.output();
+    EXPECT_EQ(controller_.ack_state(number), "applied");
+  }
+  // The step that a given attempt reported newest.
+  int64_t newest_step(int64_t attempt) {
+    int64_t newest = -1;
+    for (const auto& [key, step] : controller_.told().steps) {
+      if (key.first == attempt) newest = std::max(newest, key.second);
+    }
+    return newest;
+  }
+
+  FakeController controller_;
+  int64_t issued_ = 0;
+};
+
+TEST_F(TrainerDirectives, StopEndsTheRunAsStoppedWithACheckpoint) {
+  const auto trainer = start_long();
+  stop(*trainer);
+  const auto told = controller_.told();
+  ASSERT_EQ(told.finished.size(), 1u);
+  EXPECT_EQ(told.finished[0].outcome, "stopped");
+  EXPECT_EQ(newest(run_dir()).step, told.finished[0].step);
+}
+
+TEST_F(TrainerDirectives, SetPlanTakesEffectAfterTheStepThatIsAcknowledged) {
+  const auto trainer = start_long();
+  Directive directive;
+  directive.kind = "set_plan";
+  directive.plan = PrecisionPlan::fp8().with_bf16_sites({"lm_head"}).to_toml();
+  directive.plan_version = 5;
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
+  const int64_t step = last_ack(number).step;
+  ASSERT_TRUE(eventually([&] { return newest_step(1) >= step + 3; }));
+  stop(*trainer);
+  for (const auto& [key, report] : controller_.told().steps) {
+    EXPECT_EQ(report.plan_version, key.second <= step ? 0 : 5) << "step " << key.second;
+  }
+}
+
+TEST_F(TrainerDirectives, ABadPlanIsRejectedWithItsReasonAndTrainingGoesOn) {
+  const auto trainer = start_long();
+  Directive directive;
+  directive.kind = "set_plan";
+  directive.plan = "[[rule]]\nmatch = \"model.nothing\"\ngemms = \"bf16\"\n";
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "rejected"));
+  EXPECT_THAT(last_ack(number).reason, HasSubstr("model.nothing"));
+  const int64_t unknown = issue("dance");
+  ASSERT_TRUE(reaches(unknown, "rejected"));
+  EXPECT_THAT(last_ack(unknown).reason, HasSubstr("dance"));
+  const int64_t before = newest_step(1);
+  EXPECT_TRUE(eventually([&] { return newest_step(1) > before + 2; }));
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
+  const auto trainer = start_long("");
+  ASSERT_TRUE(eventually([this] {
+    const auto told = controller_.told();
+    if (told.checkpoints.size() < 2) return false;
+    controller_.protect({told.checkpoints[1].uri});
+    return true;
+  }));
+  Directive directive;
+  directive.kind = "rollback";
+  const CheckpointReport target = controller_.told().checkpoints[1];
+  directive.checkpoint_uri = target.uri;
+  directive.to_step = target.step;
+  directive.plan = PrecisionPlan::bf16().to_toml();
+  directive.plan_version = 9;
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
+  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; }));
+  stop(*trainer);
+  const auto told = controller_.told();
+  ASSERT_EQ(told.attempts.size(), 2u);
+  EXPECT_EQ(told.attempts[1].cause, "rollback");
+  EXPECT_EQ(told.attempts[1].base_step, target.step);
+  EXPECT_EQ(told.attempts[1].plan_version, 9);
+  EXPECT_EQ(last_ack(number).attempt, 1);
+  EXPECT_EQ(last_ack(number).step, newest_step(1));
+  const StepReport& first = told.steps.at({2, target.step + 1});
+  EXPECT_EQ(first.plan_version, 9);
+  EXPECT_NE(first.weights_hash, told.steps.at({1, target.step + 1}).weights_hash)
+      << "another precision";
+}
+
+TEST_F(TrainerDirectives, ARollbackWithoutAPlanRepeatsTheSameBits) {
+  const auto trainer = start_long();
+  ASSERT_TRUE(eventually(
+      [this] { return newest_step(1) >= 12 && controller_.told().checkpoints.size() >= 2; }));
+  Directive directive;
+  directive.kind = "rollback";
+  const CheckpointReport target = controller_.told().checkpoints[0];
+  ASSERT_EQ(target.step, 0);
+  controller_.protect({target.uri});
+  directive.checkpoint_uri = target.uri;
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "applied") || reaches(number, "rejected"));
+  if (controller_.ack_state(number) == "rejected") {
+    // keep_last had let it go before the test could protect it: then the reason must say so.
+    EXPECT_THAT(last_ack(number).reason, HasSubstr(target.uri));
+  } else {
+    ASSERT_TRUE(eventually([this] { return newest_step(2) >= 8; }));
+    for (int64_t step = 1; step <= 8; ++step) {
+      EXPECT_EQ(controller_.told().steps.at({2, step}).weights_hash,
+                controller_.told().steps.at({1, step}).weights_hash);
+    }
+  }
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, ARollbackToADamagedCheckpointIsRejected) {
+  const auto trainer = start_long();
+  Directive directive;
+  directive.kind = "rollback";
+  directive.checkpoint_uri = (directory_ / "nowhere").string();
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "rejected"));
+  EXPECT_THAT(last_ack(number).reason, HasSubstr("nowhere"));
+  stop(*trainer);
+  EXPECT_EQ(controller_.told().attempts.size(), 1u);
+}
+
+TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
+  auto trainer = start_long();
+  const int64_t pause = issue("pause");
+  ASSERT_TRUE(reaches(pause, "applied"));
+  const int64_t step = last_ack(pause).step;
+  trainer->signal(SIGKILL);
+  trainer->wait();
+  trainer = start(config(1000000), {"--controller", controller_.url()});
+  ASSERT_TRUE(eventually([this] { return controller_.told().attempts.size() == 2; }))
+      << trainer->output();
+  ASSERT_TRUE(
+      eventually([&] { return trainer->output().find("paused at step") != std::string::npos; }));
+  EXPECT_EQ(newest_step(1), step);
+  EXPECT_EQ(newest_step(2), -1);
+  const int64_t resume = issue("resume");
+  ASSERT_TRUE(reaches(resume, "applied"));
+  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; }));
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, CheckpointNowWritesOneAtThatStep) {
+  const auto trainer = start_long("");
+  const int64_t number = issue("checkpoint_now");
+  ASSERT_TRUE(reaches(number, "applied"));
+  const int64_t step = last_ack(number).step;
+  EXPECT_TRUE(eventually([&] {
+    const auto told = controller_.told();
+    return std::any_of(told.checkpoints.begin(), told.checkpoints.end(),
+                       [step](const CheckpointReport& each) { return each.step == step; });
+  }));
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, APlanOutlivesAKillAlthoughTheCheckpointIsOlder) {
+  auto trainer = start_long("");
+  Directive directive;
+  directive.kind = "set_plan";
+  directive.plan = PrecisionPlan::bf16().to_toml();
+  directive.plan_version = 4;
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "applied"));
+  trainer->signal(SIGKILL);
+  trainer->wait();
+  trainer = start(config(1000000), {"--controller", controller_.url()});
+  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; })) << trainer->output();
+  stop(*trainer);
+  const auto told = controller_.told();
+  EXPECT_EQ(told.attempts.at(1).plan_version, 4);
+  for (const auto& [key, report] : told.steps) {
+    if (key.first == 2) {
+      EXPECT_EQ(report.plan_version, 4);
+    }
+  }
+  EXPECT_EQ(controller_.ack_state(number), "applied");
+}
+
+TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBack) {
+  const auto trainer = start_long("[controller]\non_loss = \"bf16\"\ngrace_seconds = 0.1\n");
+  controller_.go_away();
+  ASSERT_TRUE(
+      eventually([&] { return trainer->output().find("BF16 from step") != std::string::npos; }));
+  controller_.come_back();
+  ASSERT_TRUE(eventually([&] {
+    return trainer->output().find("plan 0 again") != std::string::npos;
+  })) << trainer->output();
+  stop(*trainer);
+  std::vector<int64_t> versions;
+  for (const auto& [key, report] : controller_.told().steps) {
+    if (versions.empty() || versions.back() != report.plan_version)
+      versions.push_back(report.plan_version);
+  }
+  EXPECT_THAT(versions, ::testing::ElementsAre(0, -1, 0));
+}
+
+TEST_F(TrainerDirectives, OnLossPauseWaitsForTheController) {
+  const auto trainer = start_long("[controller]\non_loss = \"pause\"\ngrace_seconds = 0.1\n");
+  controller_.go_away();
+  ASSERT_TRUE(
+      eventually([&] { return trainer->output().find("pausing at step") != std::string::npos; }));
+  controller_.come_back();
+  ASSERT_TRUE(eventually([&] { return trainer->output().find("going on") != std::string::npos; }));
+  stop(*trainer);
+  EXPECT_EQ(controller_.told().conflicts, 0);
+}
+
+}  // namespace
+}  // namespace gnomon

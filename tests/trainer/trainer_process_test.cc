@@ -1,0 +1,230 @@
+// The real gnomon-trainer on a tiny model: what it leaves behind when it ends, is interrupted, is
+// killed, or is given a bad configuration.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+
+#include "base/files.h"
+#include "tests/trainer/trainer_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using gnomon::testing::ChildProcess;
+using gnomon::testing::eventually;
+using gnomon::testing::FakeController;
+using gnomon::testing::TrainerFixture;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+
+class TrainerProcess : public TrainerFixture {};
+
+TEST_F(TrainerProcess, FinishesWithoutAController) {
+  const auto trainer = start(config(30));
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_THAT(trainer->output(), HasSubstr("memory taken at start"));
+  EXPECT_THAT(trainer->output(), HasSubstr("checkpoint snapshot"));
+  EXPECT_THAT(trainer->output(), HasSubstr("completed: held-out loss"));
+  const CheckpointInfo last = newest(run_dir());
+  EXPECT_EQ(last.step, 30);
+  EXPECT_EQ(last.attempt, 1);
+  EXPECT_EQ(CheckpointStore(run_dir() / "checkpoints").list().size(), 2u) << "keep_last = 2";
+}
+
+TEST_F(TrainerProcess, TellsAControllerEveryStepCheckpointAndTheEnd) {
+  FakeController controller;
+  const auto trainer = start(config(25), {"--controller", controller.url()});
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  const auto told = controller.told();
+  ASSERT_EQ(told.steps.size(), 25u);
+  EXPECT_EQ(told.conflicts, 0);
+  ASSERT_EQ(told.registrations.size(), 1u);
+  EXPECT_EQ(told.registrations[0].name, "tiny");
+  EXPECT_EQ(told.registrations[0].sites.size(), 2u * 7 + 1);
+  EXPECT_EQ(told.registrations[0].tokens_per_step, 64);
+  ASSERT_EQ(told.attempts.size(), 1u);
+  EXPECT_EQ(told.attempts[0].cause, "start");
+  std::vector<int64_t> checkpoints;
+  for (const CheckpointReport& checkpoint : told.checkpoints) {
+    checkpoints.push_back(checkpoint.step);
+    if (checkpoint.step > 0) {
+      EXPECT_EQ(checkpoint.weights_hash, told.steps.at({1, checkpoint.step}).weights_hash);
+    }
+  }
+  EXPECT_THAT(checkpoints, ::testing::ElementsAre(0, 10, 20, 25));
+  ASSERT_EQ(told.finished.size(), 1u);
+  EXPECT_EQ(told.finished[0].outcome, "completed");
+  EXPECT_EQ(told.finished[0].step, 25);
+  EXPECT_GT(told.finished[0].final_loss, 0);
+  EXPECT_GT(told.steps.at({1, 1}).loss, told.steps.at({1, 25}).loss) << "it learns";
+}
+
+TEST_F(TrainerProcess, KilledAnywhereItEndsWithTheSameWeightsAndTheControllerHasEveryStep) {
+  constexpr int kSteps = 60;
+  const auto whole = start(config(kSteps), {"--dir", (directory_ / "whole").string()});
+  ASSERT_EQ(whole->wait(), 0) << whole->output();
+
+  FakeController controller;
+  int64_t kill_after = 8;
+  for (int kills = 0; kills < 3; ++kills, kill_after += 16) {
+    const auto victim = start(config(kSteps), {"--controller", controller.url()});
+    ASSERT_TRUE(eventually([&] { return controller.steps_told() >= kill_after; }))
+        << victim->output();
+    victim->signal(SIGKILL);
+    ASSERT_EQ(victim->wait(), -SIGKILL);
+  }
+  const auto last = start(config(kSteps), {"--controller", controller.url()});
+  ASSERT_EQ(last->wait(), 0) << last->output();
+  EXPECT_EQ(hash_of_model(newest(run_dir())), hash_of_model(newest(directory_ / "whole")));
+
+  const auto told = controller.told();
+  EXPECT_EQ(told.conflicts, 0);
+  ASSERT_EQ(told.attempts.size(), 4u);
+  std::map<int64_t, std::string> hash_at;
+  for (const auto& [key, step] : told.steps) {
+    const auto [known, fresh] = hash_at.emplace(key.second, step.weights_hash);
+    EXPECT_EQ(known->second, step.weights_hash)
+        << "step " << key.second << " of attempt " << key.first;
+  }
+  EXPECT_EQ(hash_at.size(), static_cast<size_t>(kSteps));
+  for (size_t i = 1; i < told.attempts.size(); ++i) {
+    EXPECT_EQ(told.attempts[i].attempt, static_cast<int64_t>(i) + 1);
+    EXPECT_EQ(told.attempts[i].cause, "restart");
+    for (int64_t step = told.attempts[i - 1].base_step + 1; step <= told.attempts[i].base_step;
+         ++step) {
+      EXPECT_TRUE(told.steps.contains({static_cast<int64_t>(i), step}))
+          << "step " << step << " before attempt " << i + 1;
+    }
+  }
+}
+
+TEST_F(TrainerProcess, SigtermWritesACheckpointAtTheStepAndTheNextAttemptGoesOnFromIt) {
+  FakeController controller;
+  const auto trainer = start(config(100000), {"--controller", controller.url()});
+  ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 13; })) << trainer->output();
+  trainer->signal(SIGTERM);
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  const CheckpointInfo stopped = newest(run_dir());
+  const auto told = controller.told();
+  EXPECT_EQ(stopped.step, static_cast<int64_t>(told.steps.size()))
+      << "at the last step done, reported too";
+  EXPECT_TRUE(told.finished.empty()) << "interrupted is not finished";
+
+  const auto next = start(config(100000), {"--controller", controller.url(), "--steps",
+                                           std::to_string(stopped.step + 3), "--resume"});
+  ASSERT_EQ(next->wait(), 0) << next->output();
+  EXPECT_EQ(controller.told().attempts.at(1).base_step, stopped.step);
+}
+
+TEST_F(TrainerProcess, ADamagedCheckpointIsPassedOverLoudly) {
+  ASSERT_EQ(start(config(25))->wait(), 0);
+  const CheckpointInfo last = newest(run_dir());
+  std::ofstream(last.path / "optimizer.safetensors", std::ios::app) << "x";
+  const auto trainer = start(config(25));
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_THAT(trainer->output(), HasSubstr("damaged"));
+  EXPECT_THAT(trainer->output(), HasSubstr("optimizer.safetensors"));
+  EXPECT_THAT(trainer->output(), HasSubstr("goes on from step 20"));
+}
+
+TEST_F(TrainerProcess, ACompletedRunIsNotTrainedAgain) {
+  ASSERT_EQ(start(config(12))->wait(), 0);
+  const CheckpointInfo before = newest(run_dir());
+  const auto again = start(config(12));
+  ASSERT_EQ(again->wait(), 0);
+  EXPECT_THAT(again->output(), HasSubstr("completed at step 12"));
+  EXPECT_EQ(newest(run_dir()).attempt, before.attempt);
+}
+
+TEST_F(TrainerProcess, ReportsOfAFinishedRunAreSentWhenTheControllerIsThereAtLast) {
+  FakeController controller;
+  controller.go_away();
+  const std::string quick = "[controller]\nflush_seconds = 0\n";
+  ASSERT_EQ(start(config(12, quick), {"--controller", controller.url()})->wait(), 0);
+  EXPECT_EQ(controller.steps_told(), 0);
+  controller.come_back();
+  const auto again = start(config(12), {"--controller", controller.url()});
+  ASSERT_EQ(again->wait(), 0) << again->output();
+  EXPECT_EQ(controller.steps_told(), 12);
+  EXPECT_EQ(controller.told().finished.size(), 1u);
+  EXPECT_EQ(controller.told().attempts.size(), 1u);
+}
+
+TEST_F(TrainerProcess, TwoTrainersCannotShareADirectory) {
+  const auto first = start(config(100000));
+  ASSERT_TRUE(
+      eventually([this] { return fs::exists(run_dir() / "checkpoints" / "attempt-0001"); }));
+  const auto second = start(config(100000));
+  EXPECT_EQ(second->wait(), 1);
+  EXPECT_THAT(second->output(), HasSubstr("another gnomon-trainer"));
+}
+
+TEST_F(TrainerProcess, ABadConfigurationEndsWithStatus2AndStartsNothing) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[model]\nwidth = 32\n", "run.toml:"},  // a section twice
+      {"[[fault]]\nkind = \"bit_flip\"\nsite = \"nothing\"\nstart_step = 1\n",
+       "fault.site = nothing"},
+      {"[checkpoints]\n", "checkpoints"},
+      {"[controller]\nurl = \"gopher://x\"\n", "controller.url"},
+  };
+  for (const auto& [extra, message] : cases) {
+    const auto trainer = start(config(10, extra));
+    EXPECT_EQ(trainer->wait(), 2) << extra << trainer->output();
+    EXPECT_THAT(trainer->output(), HasSubstr("run.toml:")) << extra;
+    EXPECT_THAT(trainer->output(), HasSubstr(message)) << extra;
+    EXPECT_FALSE(fs::exists(run_dir())) << extra;
+  }
+  EXPECT_EQ(start(config(10), {"--steps", "0"})->wait(), 2);
+  EXPECT_EQ(start(config(10), {"--resume"})->wait(), 2);
+  EXPECT_EQ(start(config(10), {"--nonsense"})->wait(), 2);
+  EXPECT_FALSE(fs::exists(run_dir()));
+}
+
+TEST_F(TrainerProcess, GoingOnWithAnotherConfigurationIsRefused) {
+  ASSERT_EQ(start(config(12))->wait(), 0);
+  std::string text = read_file(config(30));
+  text.replace(text.find("seed = 3"), 8, "seed = 4");
+  std::ofstream(directory_ / "run.toml") << text;
+  const auto trainer = start(directory_ / "run.toml");
+  EXPECT_EQ(trainer->wait(), 2);
+  EXPECT_THAT(trainer->output(), HasSubstr("run.seed = 4"));
+}
+
+TEST_F(TrainerProcess, CheckAcceptsAndStartsNothing) {
+  const auto trainer = start(config(12), {"--check"});
+  EXPECT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_THAT(trainer->output(), HasSubstr("accepted"));
+  EXPECT_FALSE(fs::exists(run_dir()));
+}
+
+TEST_F(TrainerProcess, HelpAndVersionTeach) {
+  const auto help = start("", {"--help"});
+  EXPECT_EQ(help->wait(), 0);
+  EXPECT_THAT(help->output(), HasSubstr("Exit status"));
+  const auto version = start("", {"--version"});
+  EXPECT_EQ(version->wait(), 0);
+  EXPECT_THAT(version->output(), HasSubstr("gnomon-trainer 0."));
+}
+
+TEST_F(TrainerProcess, AFullSpoolMakesItWaitLoudlyAndLoseNothing) {
+  FakeController controller;
+  controller.go_away();
+  constexpr int kSteps = 600;
+  const auto trainer = start(config(kSteps, "[controller]\nspool_bytes_max = 65536\n"),
+                             {"--controller", controller.url()});
+  ASSERT_TRUE(eventually([&] {
+    return trainer->output().find("TRAINING WAITS") != std::string::npos;
+  })) << trainer->output();
+  EXPECT_TRUE(trainer->running());
+  controller.come_back();
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_EQ(controller.steps_told(), kSteps);
+  EXPECT_EQ(controller.told().finished.size(), 1u);
+}
+
+}  // namespace
+}  // namespace gnomon

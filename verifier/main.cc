@@ -1,0 +1,116 @@
+// gnomon-verifier: replays windows of supervised runs for the controller.
+#include <fmt/format.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <cstdio>
+
+#include "base/version.h"
+#include "trainer/shutdown.h"
+#include "verifier/worker.h"
+
+namespace {
+
+using namespace gnomon;
+
+constexpr int kStatusFailed = 1;
+constexpr int kStatusConfig = 2;
+constexpr int kThreadsMax = 1024;
+
+constexpr const char* kFooter = R"(
+Example, two verifiers beside one controller:
+  gnomon-verifier --controller http://127.0.0.1:7717 --name verifier-1 &
+  gnomon-verifier --controller http://127.0.0.1:7717 --name verifier-2 &
+
+A verifier must reach the run's checkpoints and data under the same paths as the trainer. Start as many as there are
+spare devices; one that dies costs the time of its lease and nothing else. SIGTERM and SIGINT finish and answer the
+replay at hand, then end with status 0; a second signal ends at once.
+
+Exit status: 0 ended in order; 1 failed (with --once: no replay was completed); 2 the command line cannot be accepted.)";
+
+struct Arguments {
+  WorkerOptions options;
+  std::string level = "info";
+};
+
+std::string default_name() {
+  char host[HOST_NAME_MAX + 1] = {};
+  ::gethostname(host, sizeof(host) - 1);
+  return fmt::format("{}:{}", host, ::getpid());
+}
+
+void define(CLI::App& app, Arguments& arguments) {
+  WorkerOptions& options = arguments.options;
+  app.set_version_flag("--version", fmt::format("gnomon-verifier {} ({}, {}, {})", kVersion,
+                                                kRevision, kCompiler, kBuildType));
+  app.footer(kFooter);
+  app.add_option("--controller", options.url, "gnomond's URL, like http://127.0.0.1:7717")
+      ->required()
+      ->type_name("URL");
+  options.name = default_name();
+  app.add_option("--name", options.name, "This verifier's name, unique among all")
+      ->type_name("NAME")
+      ->capture_default_str();
+  app.add_option("--threads", options.threads,
+                 "Threads for a replay; by default as many as the run has, without which a replay "
+                 "of the same plan\n"
+                 "cannot be compared bit for bit")
+      ->check(CLI::Range(1, kThreadsMax))
+      ->type_name("T");
+  app.add_flag("--once", options.once, "End after one lease");
+  app.add_option("--log-level", arguments.level, "How much to tell on stderr")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
+      ->capture_default_str();
+}
+
+int run(const Arguments& arguments) {
+  Shutdown shutdown;
+  std::function<void()> wake = [] {};
+  std::mutex wake_mutex;
+  SignalListener signals([&](int) {
+    shutdown.request();
+    std::lock_guard lock(wake_mutex);
+    wake();
+  });
+  spdlog::logger log("gnomon-verifier", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  log.set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  log.set_level(spdlog::level::from_str(arguments.level));
+  try {
+    Worker worker(arguments.options, shutdown, log);
+    {
+      std::lock_guard lock(wake_mutex);
+      wake = [&worker] { worker.wake(); };
+    }
+    log.info("{} asks {} for replays", arguments.options.name, arguments.options.url);
+    const int64_t completed = worker.run();
+    std::lock_guard lock(wake_mutex);
+    wake = [] {};
+    log.info("{} replays completed", completed);
+    return arguments.options.once && completed == 0 && !shutdown.requested() ? kStatusFailed : 0;
+  } catch (const ConfigError& error) {
+    std::fprintf(stderr, "gnomon-verifier: %s\n", error.what());
+    return kStatusConfig;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gnomon-verifier: %s\n", error.what());
+    return kStatusFailed;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "Leases replays from gnomond, runs each from its checkpoint on the same batches (in BF16, "
+      "under the run's\n"
+      "own plan or another one) and sends back losses and weight hashes."};
+  Arguments arguments;
+  define(app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kStatusConfig;
+  }
+  return run(arguments);
+}

@@ -1,0 +1,156 @@
+#include "verifier/worker.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/version.h"
+#include "kernels/backend.h"
+#include "protocol/json.h"
+#include "verifier/lease_keeper.h"
+
+namespace gnomon {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+Fingerprint fingerprint_of(int threads) {
+  const auto backend = make_cpu_backend(threads > 0 ? threads : 1);
+  Fingerprint fingerprint;
+  fingerprint.device = backend->device();
+  fingerprint.backend = backend->name();
+  fingerprint.libraries = backend->libraries();
+  fingerprint.build = fmt::format("gnomon {} ({}, {})", kVersion, kRevision, kCompiler);
+  fingerprint.threads = backend->threads();
+  return fingerprint;
+}
+
+ReplayRequest request_of(const ReplayTask& task) {
+  ReplayRequest request;
+  request.checkpoint = task.checkpoint_uri;
+  request.steps = task.steps;
+  request.arm = task.arm;
+  request.plan_toml = task.plan;
+  request.end_checkpoint = task.end_checkpoint_uri;
+  request.evaluate_endpoints = task.evaluate_endpoints;
+  return request;
+}
+
+}  // namespace
+
+Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log)
+    : options_(std::move(options)),
+      shutdown_(shutdown),
+      log_(log),
+      client_(options_.url),
+      backoff_(options_.backoff_first, options_.backoff_longest),
+      replayer_(options_.threads),
+      request_{options_.name, fingerprint_of(options_.threads)} {}
+
+void Worker::wake() {
+  if (asking_) client_.cancel();
+}
+
+int64_t Worker::run() {
+  int64_t completed = 0;
+  bool away = false;
+  while (true) {
+    asking_ = true;  // before the look at the shutdown, so that wake() cannot come too early
+    if (shutdown_.requested()) break;
+    std::optional<Lease> lease;
+    try {
+      lease = ask();
+      asking_ = false;
+      if (away) log_.info("the controller is back");
+      away = false;
+      backoff_.reset();
+    } catch (const Error& error) {
+      if (shutdown_.requested()) break;
+      if (!away) log_.warn("{}", error.what());
+      away = true;
+      shutdown_.wait_for(backoff_.next());
+      continue;
+    }
+    if (!lease) continue;
+    completed += work(*lease) ? 1 : 0;
+    if (options_.once) break;
+  }
+  return completed;
+}
+
+// Nothing when there is no work within the poll's time.
+std::optional<Lease> Worker::ask() {
+  constexpr std::chrono::seconds kSlack(10);
+  const HttpResponse response =
+      client_.checked("POST", fmt::format("/v1/leases?wait={}", options_.poll.count()),
+                      to_json(request_), options_.poll + kSlack);
+  if (response.status == 204 || response.body.empty()) return std::nullopt;
+  return from_json<Lease>(response.body);
+}
+
+// Returns whether the replay was completed.
+bool Worker::work(const Lease& lease) {
+  const ReplayTask& task = lease.task;
+  log_.info("lease {}: {} window {}, arm {} ({}), {} steps from step {}", lease.lease, task.run,
+            task.window, task.arm, task.purpose, task.steps, task.start_step);
+  LeaseKeeper keeper(options_.url, lease, log_);
+  std::string what = "complete";
+  std::string body;
+  try {
+    ReplayResult result = replayer_.run(request_of(task), [&keeper](int64_t steps) {
+      keeper.set_steps_done(steps);
+      return !keeper.lost();
+    });
+    result.token = lease.token;
+    result.time = now_seconds();
+    log_.info("lease {}: {} steps in {:.1f} s, evaluations {:.1f} s", lease.lease,
+              result.steps.size(), result.replay_seconds, result.eval_seconds);
+    body = to_json(result);
+  } catch (const std::exception& error) {
+    if (!keeper.lost()) log_.error("lease {}: {}", lease.lease, error.what());
+    // A missing or damaged checkpoint may be there for another verifier; a plan that cannot be read
+    // never will.
+    const bool retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
+    what = "fail";
+    body = to_json(LeaseFailure{lease.token, error.what(), retryable});
+  }
+  if (keeper.lost()) {
+    log_.warn("lease {}: abandoned", lease.lease);
+    return false;
+  }
+  return answer(lease, what, body) && what == "complete";
+}
+
+// Returns whether the controller took it. Tries until it has taken or refused it. A shutdown ends
+// the trying once the lease must have run out.
+bool Worker::answer(const Lease& lease, const std::string& what, const std::string& body) {
+  const std::string target = fmt::format("/v1/leases/{}/{}", lease.lease, what);
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(lease.ttl_seconds);
+  while (!shutdown_.requested() || std::chrono::steady_clock::now() < deadline) {
+    try {
+      client_.checked("POST", target, body, std::chrono::seconds(30));
+      backoff_.reset();
+      return true;
+    } catch (const ApiError& error) {
+      const bool refused = error.status() < 500 && error.status() != 408 && error.status() != 429;
+      if (refused) {
+        log_.warn("lease {}: the answer was refused: {}", lease.lease, error.what());
+        return false;
+      }
+      log_.warn("{}", error.what());
+    } catch (const ConnectionError& error) {
+      log_.warn("{}; trying again", error.what());
+    }
+    const auto pause = backoff_.next();
+    if (shutdown_.wait_for(pause)) std::this_thread::sleep_for(pause);
+  }
+  log_.error("lease {}: the controller could not be reached; its replay will be leased again",
+             lease.lease);
+  return false;
+}
+
+}  // namespace gnomon

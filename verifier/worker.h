@@ -1,0 +1,58 @@
+// The verifier's life: ask the controller for a replay, run it, answer, ask again. Every call
+// carries the lease's fencing token, so an answer that comes too late is refused and does no harm.
+#pragma once
+
+#include <spdlog/logger.h>
+
+#include <atomic>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "protocol/backoff.h"
+#include "protocol/client.h"
+#include "protocol/messages.h"
+#include "trainer/replay.h"
+#include "trainer/shutdown.h"
+
+namespace gnomon {
+
+struct WorkerOptions {
+  std::string url;
+  std::string name;  // unique per process
+  int threads =
+      0;  // 0: as many as the checkpoint's run had, which `same` replays need to give the same bits
+  bool once = false;  // end after one lease
+  std::chrono::seconds poll = std::chrono::seconds(30);
+  std::chrono::milliseconds backoff_first = std::chrono::milliseconds(100);
+  std::chrono::milliseconds backoff_longest = std::chrono::seconds(10);
+};
+
+class Worker {
+ public:
+  // The references must outlive the worker. Throws ConfigError for a bad URL.
+  Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log);
+
+  // Until a shutdown is requested (the replay at hand is finished and answered first) or, with
+  // `once`, a lease is done. Returns the number of replays that were completed.
+  int64_t run();
+
+  // From any thread: makes a waiting long poll end. Call it after requesting the shutdown.
+  void wake();
+
+ private:
+  std::optional<Lease> ask();
+  bool work(const Lease& lease);
+  bool answer(const Lease& lease, const std::string& what, const std::string& body);
+
+  WorkerOptions options_;
+  Shutdown& shutdown_;
+  spdlog::logger& log_;
+  HttpClient client_;
+  Backoff backoff_;
+  Replayer replayer_;
+  LeaseRequest request_;
+  std::atomic<bool> asking_{false};
+};
+
+}  // namespace gnomon
