@@ -70,19 +70,28 @@ void expect_none(const RunSummary& summary, std::vector<std::string>& unmet) {
   }
 }
 
+std::string spoken(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+std::string counted(int64_t number, const std::string& what) {
+  return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
+}
+
 std::string detection_in_words(const RunSummary& summary) {
   if (summary.faults.empty()) {
-    return summary.alarms == 0
-               ? "No fault was injected and no alarm was raised."
-               : fmt::format("No fault was injected; {} alarm(s) were raised.", summary.alarms);
+    return summary.alarms == 0 ? "No fault was injected and no alarm was raised."
+                               : "No fault was injected, but alarms were raised: " +
+                                     std::to_string(summary.alarms) + ".";
   }
   const InjectedFault& fault = summary.faults.front();
-  std::string text = fmt::format("Injected from step {}: {}.", fault.start_step,
-                                 fault.description.empty() ? fault.kind : fault.description);
-  if (text.size() > 2 && text.substr(text.size() - 2) == "..") text.pop_back();
+  std::string what = fault.description.empty() ? fault.kind : fault.description;
+  if (what.ends_with('.')) what.pop_back();
+  std::string text = fmt::format("A fault was injected: {}.", what);
   if (!summary.detected) return text + " It was not detected.";
-  return text +
-         fmt::format(" It was caught in window {} after its start.", summary.windows_to_detect);
+  return text + fmt::format(" It was caught in verified window {} of those that contained it.",
+                            summary.windows_to_detect);
 }
 
 }  // namespace
@@ -108,23 +117,23 @@ std::vector<std::string> unmet_expectations(const RunSummary& summary,
 }
 
 std::string summary_in_words(const RunSummary& summary) {
-  std::string text =
-      fmt::format("Run {} is {} at step {}, after {} attempt(s) and {} verified windows. ",
-                  summary.run, summary.state, summary.steps, summary.attempts, summary.windows);
+  std::string text = fmt::format("Run {} is {} at step {}, after {} and {}. ", summary.run,
+                                 summary.state, summary.steps, counted(summary.attempts, "attempt"),
+                                 counted(summary.windows, "verified window"));
   text += detection_in_words(summary);
   if (summary.alarms > 0) {
-    text += fmt::format(" Verdict: {}. Action: {}", summary.verdict, summary.action);
+    text += fmt::format(" Verdict: {}. Action: {}", spoken(summary.verdict), summary.action);
     if (!summary.blamed_sites.empty()) {
       text += fmt::format(" ({})", fmt::join(summary.blamed_sites, ", "));
     }
-    text += fmt::format("; {} step(s) were thrown away.", summary.steps_lost);
+    text += fmt::format("; thrown away: {}.", counted(summary.steps_lost, "step"));
   }
   if (summary.plan_changed) {
     text += summary.returned_to_fp8 ? " The run is back in its own FP8 plan."
                                     : " The run has not returned to its own FP8 plan.";
   }
   if (summary.false_alarms > 0) {
-    text += fmt::format(" {} alarm(s) were false.", summary.false_alarms);
+    text += fmt::format(" False alarms: {}.", summary.false_alarms);
   }
   if (summary.final_loss) {
     text +=

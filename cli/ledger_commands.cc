@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "base/files.h"
 #include "cli/commands.h"
@@ -16,6 +17,7 @@ struct LedgerOptions {
   std::string run;
   std::string out;
   std::string expect;
+  std::optional<double> wall_seconds;
   bool json = false;
 };
 
@@ -27,6 +29,7 @@ void add_ledger_options(CLI::App& command, LedgerOptions& options) {
 
 void summarize_run(const LedgerOptions& options, Context& context) {
   RunSummary summary = summarize(load_history(LedgerView(options.ledger), options.run));
+  summary.wall_seconds = options.wall_seconds.value_or(summary.wall_seconds);
   std::vector<std::string> unmet;
   if (!options.expect.empty()) unmet = unmet_expectations(summary, options.expect);
   std::string json = summary_to_json(summary);
@@ -53,6 +56,11 @@ void add_ledger_commands(CLI::App& app, Context& context) {
   summary->add_option(
       "--expect", options->expect,
       "none, fp8, spike or bitflip: status 1 unless what that fault should lead to has happened");
+  summary
+      ->add_option(
+          "--wall-seconds", options->wall_seconds,
+          "As measured outside, in place of the time from the run's registration to its end")
+      ->check(CLI::NonNegativeNumber);
   summary->add_flag("--json", options->json, "Print JSON");
   summary->footer(
       "Example:\n  gnomon summary --ledger ledger.sqlite --expect fp8 --out summary.json");

@@ -92,14 +92,9 @@ void print_decisions(const ServerOptions& options) {
 void print_directives(const ServerOptions& options) {
   Server server(options.url);
   std::string run = server.resolve_run(options.run);
-  boost::json::value answer = server.get("/v1/runs/" + run + "/directives?after=0");
-  boost::json::array rows;
-  if (answer.is_array()) rows = answer.get_array();
-  if (answer.is_object() && answer.get_object().contains("directives")) {
-    rows = answer.at("directives").as_array();
-  }
   print_rows(
-      rows, options.json, Table({">number", "kind", ">plan", ">to step", "state", "reason"}),
+      server.get_list("/v1/runs/" + run + "/directives"), options.json,
+      Table({">number", "kind", ">plan", ">to step", "state", "reason"}),
       "no directive has been issued yet", [](const Row& row) -> std::vector<std::string> {
         return {
             integer_text(row, "number"),  text_of(row, "kind"),  integer_text(row, "plan_version"),
@@ -107,41 +102,22 @@ void print_directives(const ServerOptions& options) {
       });
 }
 
-const Row* last_row(const boost::json::array& rows, const std::function<bool(const Row&)>& wanted) {
-  for (auto row = rows.rbegin(); row != rows.rend(); ++row) {
-    if (wanted(row->as_object())) return &row->as_object();
+const Row* newest_measured(const boost::json::array& windows) {
+  for (auto row = windows.rbegin(); row != windows.rend(); ++row) {
+    if (std::isfinite(number_of(row->as_object(), "d_percent"))) return &row->as_object();
   }
   return nullptr;
 }
 
-void print_status(const ServerOptions& options) {
-  Server server(options.url);
-  std::string id = server.resolve_run(options.run);
-  std::string base = "/v1/runs/" + id;
-  boost::json::value run = server.get(base);
-  boost::json::array steps = server.get_list(base + "/steps");
-  boost::json::array windows = server.get_list(base + "/windows");
-  boost::json::array decisions = server.get_list(base + "/decisions");
-  auto any = [](const Row&) { return true; };
-  const Row* step = last_row(steps, any);
-  const Row* window =
-      last_row(windows, [](const Row& row) { return std::isfinite(number_of(row, "d_percent")); });
-  const Row* decision = last_row(decisions, any);
-  if (options.json) {
-    auto or_null = [](const Row* row) { return row ? boost::json::value(*row) : nullptr; };
-    fmt::print("{}", pretty_json(Row{{"run", run},
-                                     {"newest_step", or_null(step)},
-                                     {"newest_measured_window", or_null(window)},
-                                     {"newest_decision", or_null(decision)}}));
-    return;
-  }
-  const Row& row = run.as_object();
-  fmt::print("{}/{} ({}): {}, registered {}\n", text_of(row, "name"), text_of(row, "job_id"), id,
-             text_of(row, "state"), time_text(row, "registered_at"));
-  if (step) {
+void print_status_in_words(const Row& run, const Row* window, const boost::json::array& decisions) {
+  fmt::print("{}/{} ({}): {}, {}, mode {}, registered {}\n", text_of(run, "name"),
+             text_of(run, "job_id"), run_id_of(run), text_of(run, "state"),
+             text_or_dash(run, "phase"), text_or_dash(run, "mode"),
+             time_text(run, "registered_at"));
+  if (std::isfinite(number_of(run, "step"))) {
     fmt::print("step {} of attempt {}: loss {:.4f}, gradient norm {:.3f}, plan version {}\n",
-               integer_of(*step, "step"), integer_of(*step, "attempt"), number_of(*step, "loss"),
-               number_of(*step, "grad_norm"), integer_of(*step, "plan_version"));
+               integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
+               number_of(run, "grad_norm"), integer_of(run, "plan_version"));
   }
   if (window) {
     fmt::print("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
@@ -149,8 +125,27 @@ void print_status(const ServerOptions& options) {
                integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
                percent_text(*window, "tolerance_percent"), text_of(*window, "state"));
   }
-  fmt::print("{} decision(s){}\n", decisions.size(),
-             decision ? "; the newest: " + text_of(*decision, "sentence") : "");
+  fmt::print("decisions: {}\n", decisions.size());
+  if (!decisions.empty()) {
+    fmt::print("the newest: {}\n", text_of(decisions.back().as_object(), "sentence"));
+  }
+}
+
+void print_status(const ServerOptions& options) {
+  Server server(options.url);
+  std::string base = "/v1/runs/" + server.resolve_run(options.run);
+  boost::json::value run = server.get(base);
+  boost::json::array windows = server.get_list(base + "/windows");
+  boost::json::array decisions = server.get_list(base + "/decisions");
+  const Row* window = newest_measured(windows);
+  if (!options.json) {
+    print_status_in_words(run.as_object(), window, decisions);
+    return;
+  }
+  Row status = {{"run", run}};
+  status["newest_measured_window"] = window ? boost::json::value(*window) : nullptr;
+  status["newest_decision"] = decisions.empty() ? nullptr : decisions.back();
+  fmt::print("{}", pretty_json(status));
 }
 
 CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ServerOptions>& options,

@@ -30,6 +30,7 @@ constexpr const char* kBold = "\033[1m";
 struct WatchOptions {
   ServerOptions server;
   double interval_seconds = 0.5;
+  double wait_seconds = 0;
   double patience_seconds = 60;
 };
 
@@ -51,7 +52,7 @@ class Watcher {
 
   // Before the trainer has registered there is nothing to watch yet.
   void wait_for_run() {
-    Clock::time_point give_up = Clock::now() + patience();
+    Clock::time_point give_up = Clock::now() + seconds(options_.wait_seconds);
     while (true) {
       try {
         run_ = server_.resolve_run(options_.server.run);
@@ -64,9 +65,8 @@ class Watcher {
     base_ = "/v1/runs/" + run_;
   }
 
-  Clock::duration patience() const {
-    return std::chrono::duration_cast<Clock::duration>(
-        std::chrono::duration<double>(options_.patience_seconds));
+  static Clock::duration seconds(double count) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(count));
   }
 
   // One look; true when the run has ended. A controller that is away is said once and waited for.
@@ -80,7 +80,7 @@ class Watcher {
       if (!away_since_) {
         away_since_ = Clock::now();
         say(kYellow, "the controller does not answer; training goes on without it");
-      } else if (Clock::now() - *away_since_ > patience()) {
+      } else if (Clock::now() - *away_since_ > seconds(options_.patience_seconds)) {
         throw;
       }
       return false;
@@ -140,11 +140,7 @@ class Watcher {
   }
 
   void tell_directives() {
-    boost::json::value answer = server_.get(base_ + "/directives?after=0");
-    const boost::json::array* rows = answer.if_array();
-    if (answer.is_object()) rows = answer.at("directives").if_array();
-    if (rows == nullptr) return;
-    for (const boost::json::value& value : *rows) {
+    for (const boost::json::value& value : server_.get_list(base_ + "/directives")) {
       const Row& row = value.as_object();
       std::string state = text_of(row, "state");
       std::string& known = directive_states_[integer_of(row, "number")];
@@ -162,29 +158,32 @@ class Watcher {
   }
 
   void show_progress(const Row& run) {
-    boost::json::array steps =
-        server_.get_list(fmt::format("{}/steps?from={}", base_, last_step_ > 0 ? last_step_ : 1));
-    if (steps.empty()) return;
-    const Row& newest = steps.back().as_object();
-    int64_t step = integer_of(newest, "step");
-    int64_t attempt = integer_of(newest, "attempt");
-    if (attempt != attempt_) {
-      if (attempt_ > 0) say(kYellow, fmt::format("attempt {} begins at step {}", attempt, step));
-      attempt_ = attempt;
+    int64_t attempt = integer_of(run, "attempt");
+    int64_t step = integer_of(run, "step");
+    if (attempt > 1 && attempt != attempt_) {
+      say(kYellow,
+          fmt::format("attempt {} begins anew behind step {}", attempt, base_step(run, attempt)));
     }
-    last_step_ = step;
-    if (!progress_) progress_.emplace("train", total_steps(run), stdout);
-    progress_->update(step, fmt::format("loss {:.3f}", number_of(newest, "loss")));
+    attempt_ = attempt;
+    if (step == 0) return;
+    if (!progress_) {
+      const boost::json::value* registration = run.if_contains("registration");
+      bool told = registration != nullptr && registration->is_object();
+      progress_.emplace("train", told ? integer_of(registration->get_object(), "total_steps") : 0,
+                        stdout);
+    }
+    progress_->update(
+        step, fmt::format("loss {:.3f}  {}", number_of(run, "loss"), text_of(run, "phase")));
   }
 
-  static int64_t total_steps(const Row& run) {
-    const boost::json::value* registration = run.if_contains("registration");
-    if (registration == nullptr) return integer_of(run, "total_steps");
-    boost::json::error_code error;
-    boost::json::value parsed = registration->is_string()
-                                    ? boost::json::parse(registration->get_string(), error)
-                                    : *registration;
-    return parsed.is_object() ? integer_of(parsed.get_object(), "total_steps") : 0;
+  static int64_t base_step(const Row& run, int64_t attempt) {
+    const boost::json::value* attempts = run.if_contains("attempts");
+    if (attempts == nullptr || !attempts->is_array()) return 0;
+    for (const boost::json::value& value : attempts->get_array()) {
+      const Row& row = value.as_object();
+      if (integer_of(row, "attempt") == attempt) return integer_of(row, "base_step");
+    }
+    return 0;
   }
 
   void say(const char* color, const std::string& text) {
@@ -206,7 +205,6 @@ class Watcher {
   std::map<int64_t, std::string> window_states_;
   std::map<int64_t, std::string> directive_states_;
   int64_t last_decision_ = 0;
-  int64_t last_step_ = 0;
   int64_t attempt_ = 0;
   std::optional<Progress> progress_;
   std::optional<Clock::time_point> away_since_;
@@ -224,12 +222,15 @@ void add_watch_command(CLI::App& app, Context&) {
   command->add_option("--interval", options->interval_seconds, "Seconds between two looks")
       ->check(CLI::Range(0.05, 60.0))
       ->capture_default_str();
-  command
-      ->add_option("--patience", options->patience_seconds,
-                   "Seconds to wait for the run to register, or for a controller that is away")
+  command->add_option("--wait", options->wait_seconds, "Seconds to wait for the run to register")
       ->check(CLI::Range(0.0, 86400.0))
       ->capture_default_str();
-  command->footer("Example:\n  gnomon watch demo");
+  command
+      ->add_option("--patience", options->patience_seconds,
+                   "Seconds to wait for a controller that has stopped answering")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command->footer("Example:\n  gnomon watch demo --wait 30");
   command->callback([options] { Watcher(*options).follow(); });
 }
 

@@ -118,15 +118,16 @@ std::string gemm_format(const SitePrecision& precision, Gemm gemm) {
   return precision.uses_fp8(gemm) ? "fp8" : "bf16";
 }
 
-// Each site with how its GEMMs run under the plan of the newest step.
+// Each site with how its GEMMs run under the plan `plan_version`; without it, of the newest step.
 std::string list_layers(Connection& connection, const Request& request) {
   ledger::RunRow run = require_run(connection, request);
   RunRegistration registration = from_json<RunRegistration>(run.registration);
   Query newest = connection.query(
       "SELECT plan_version FROM steps WHERE run = ? ORDER BY attempt DESC, step DESC LIMIT 1",
       run.id);
-  std::optional<std::string> toml =
-      newest.next() ? ledger::find_plan(connection, run.id, newest.integer(0)) : std::nullopt;
+  int64_t newest_version = newest.next() ? newest.integer(0) : 0;
+  int64_t version = query_integer(request, "plan_version", newest_version, 0, INT64_MAX);
+  std::optional<std::string> toml = ledger::find_plan(connection, run.id, version);
   PrecisionPlan plan = PrecisionPlan::parse(toml.value_or(registration.base_plan));
   std::string json = "[";
   for (const std::string& site : registration.sites) {
@@ -184,6 +185,12 @@ std::vector<Route> view_routes(Services&) {
                 "x.eval_seconds FROM replays r LEFT JOIN results x ON x.run = r.run AND x.replay = "
                 "r.replay "
                 "WHERE r.run = ? AND r.replay >= ? ORDER BY r.replay LIMIT ?"),
+      rows_view("/v1/runs/{run}/shadow",
+                "SELECT r.window, w.attempt, s.step, s.loss FROM replay_steps s "
+                "JOIN replays r ON r.run = s.run AND r.replay = s.replay "
+                "JOIN windows w ON w.run = r.run AND w.window = r.window "
+                "WHERE s.run = ? AND s.step >= ? AND r.arm = 'bf16' AND r.purpose = 'shadow' "
+                "AND r.state = 'done' ORDER BY r.window, s.step LIMIT ?"),
       rows_view("/v1/runs/{run}/audit",
                 "SELECT * FROM audit WHERE run = ? AND id >= ? ORDER BY id LIMIT ?"),
   };

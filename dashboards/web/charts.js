@@ -100,7 +100,8 @@ window.gnomon = (() => {
     };
     for (const column of columns) {
       if (!column.legend) continue;
-      add(column.legend, column.width === 0
+      add(column.legend, column.draw
+        ? svg('path', {d: 'M13 1 L18.5 11 L7.5 11 Z', fill: `var(${column.color})`}) : column.width === 0
         ? svg('circle', {cx: 13, cy: 6, r: 4, fill: `var(${column.color})`})
         : svg('line', {x1: 0, x2: 26, y1: 6, y2: 6, stroke: `var(${column.color})`,
           'stroke-width': Math.max(column.width, 2), 'stroke-dasharray': (column.dash || []).join(' ')}));
@@ -229,11 +230,13 @@ window.gnomon = (() => {
       columns.push({label: 'shadow of what was thrown away', color: '--bf16', width: 1, dash: [1, 2], points: lostShadow});
     }
 
-    const finite = (points) => points.map(([, y]) => y).filter(Number.isFinite);
-    const main = [...finite(kept), ...finite(columns[columns.length - 1].points)];
-    const all = columns.flatMap((column) => finite(column.points));
-    const low = Math.min(...all);
-    const high = Math.min(Math.max(...all), 1.4 * Math.max(...main));
+    // The first steep tenth and what was thrown away may leave the picture: the rest is what one looks for.
+    const everything = columns.flatMap((column) => column.points).filter(([, y]) => Number.isFinite(y));
+    const lastStep = Math.max(...everything.map(([x]) => x));
+    const settled = kept.filter(([x, y]) => Number.isFinite(y) && (x > 0.1 * lastStep || lastStep < 20));
+    const top = (points) => Math.max(...points.map(([, y]) => y));
+    const low = Math.min(...everything.map(([, y]) => y));
+    const high = Math.min(top(everything), 1.4 * top(settled.length ? settled : everything));
     const pad = 0.04 * (high - low) || 0.1;
     const at = columns.map((column) => new Map(column.points));
     stepChart(host, {
@@ -290,7 +293,7 @@ window.gnomon = (() => {
         points: points(measured.filter((w) => w.kind !== 'probe' && w.state !== 'alarm' && !isKept(w)), gap)},
       {label: 'probe of FP8', legend: measured.some((w) => w.kind === 'probe') ? 'FP8 probe while in BF16' : '',
         color: '--probe', width: 0, pointSize: 4, points: points(measured.filter((w) => w.kind === 'probe' && w.state !== 'alarm'), gap)},
-      {label: 'alarm', legend: alarms.length ? 'alarm' : '', color: '--bad', width: 0, pointSize: 5,
+      {label: 'alarm', legend: alarms.some((w) => Math.abs(gap(w)) > cap) ? 'alarm (at the edge: beyond the scale)' : 'alarm', color: '--bad', width: 0, pointSize: 5,
         points: points(alarms, gap), draw: triangleUp},
     ].filter((column) => column.points.length > 0);
     const values = columns.flatMap((column) => column.points.map(([, y]) => y));

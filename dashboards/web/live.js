@@ -1,0 +1,140 @@
+// The daemon's page: lists the runs and follows one of them (#run-1 in the address) by asking for what is new every two
+// seconds. Charts and tables are those of charts.js.
+'use strict';
+(() => {
+  const kIntervalMs = 2000;
+  const kStepsShown = 4000;
+  const place = (id) => document.getElementById(id);
+  let drawn = '';  // what the charts show, so that they are drawn again only when something is new
+
+  async function get(path) {
+    const answer = await fetch(path, {headers: {Accept: 'application/json'}});
+    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    return answer.json();
+  }
+
+  const chosen = (runs) => {
+    const wanted = location.hash.slice(1);
+    return runs.find((run) => run.run === wanted) || runs[runs.length - 1];
+  };
+
+  function listRuns(runs, selected) {
+    place('no-runs').hidden = runs.length > 0;
+    place('runs').replaceChildren(...runs.map((run) => {
+      const link = gnomon.element('a', {href: `#${run.run}`}, `${run.name}/${run.job_id}`);
+      const loss = typeof run.loss === 'number' ? run.loss.toFixed(4) : '–';
+      const row = gnomon.element('tr', {}, ...[link, run.state, run.phase, gnomon.count(run.step), loss, gnomon.count(run.decisions)]
+        .map((cell) => gnomon.element('td', {}, cell)));
+      if (selected && run.run === selected.run) row.setAttribute('aria-selected', 'true');
+      return row;
+    }));
+  }
+
+  // An attempt is kept up to the first step that a later one began anew from.
+  function attemptsOf(run, steps) {
+    return run.attempts.map((attempt) => {
+      const later = run.attempts.filter((other) => other.attempt > attempt.attempt).map((other) => other.base_step);
+      const own = steps.filter((step) => step.attempt === attempt.attempt);
+      return {
+        attempt: attempt.attempt, base_step: attempt.base_step, cause: attempt.cause,
+        kept_until: later.length ? Math.min(...later) : null,
+        steps: own.map((step) => step.step), loss: own.map((step) => step.loss),
+      };
+    });
+  }
+
+  function shadowOf(rows) {
+    const windows = new Map();
+    for (const row of rows) {
+      if (!windows.has(row.window)) windows.set(row.window, {window: row.window, attempt: row.attempt, steps: [], loss: []});
+      windows.get(row.window).steps.push(row.step);
+      windows.get(row.window).loss.push(row.loss);
+    }
+    return [...windows.values()];
+  }
+
+  function spansOf(attempts, steps) {
+    const until = new Map(attempts.map((attempt) => [attempt.attempt, attempt.kept_until ?? Infinity]));
+    const spans = [];
+    for (const step of steps) {
+      if (step.step > until.get(step.attempt)) continue;
+      const last = spans[spans.length - 1];
+      if (last && last.plan_version === step.plan_version && last.attempt === step.attempt) {
+        last.to = step.step;
+      } else {
+        spans.push({from: last ? last.to + 1 : step.step, to: step.step, plan_version: step.plan_version, attempt: step.attempt});
+      }
+    }
+    return spans;
+  }
+
+  // By plan version, for each site the number of its GEMMs in FP8. A version never changes: asked for once.
+  const known = new Map();
+  async function precisions(base, steps) {
+    const versions = [...new Set(steps.map((step) => step.plan_version))];
+    const entries = await Promise.all(versions.map(async (version) => {
+      const path = `${base}/layers?plan_version=${version}`;
+      if (!known.has(path)) known.set(path, await get(path));
+      return [version, known.get(path).map((site) => ['fprop', 'dgrad', 'wgrad'].filter((gemm) => site[gemm] === 'fp8').length)];
+    }));
+    return Object.fromEntries(entries);
+  }
+
+  function showTiles(run, windows) {
+    const measured = windows.filter((window) => typeof window.d_percent === 'number').pop();
+    const above = measured && measured.d_percent > measured.tolerance_percent;
+    gnomon.tiles(place('tiles'), [
+      ['Phase', run.phase, `mode ${run.mode}`],
+      ['Step', gnomon.count(run.step), `of ${gnomon.count(run.registration.total_steps)}, attempt ${run.attempt ?? 1}`],
+      ['Loss', typeof run.loss === 'number' ? run.loss.toFixed(4) : '–', 'training, nats per token'],
+      ['Gap', measured ? gnomon.percent(measured.d_percent) : '–',
+        measured ? `tolerance ${gnomon.percent(measured.tolerance_percent)}, window ${measured.window}` : 'no window measured yet', above ? 'bad' : ''],
+    ]);
+  }
+
+  async function showRun(summary) {
+    const base = `/v1/runs/${summary.run}`;
+    const every = Math.max(1, Math.ceil((summary.step || 1) / kStepsShown));
+    const version = [summary.run, summary.step, summary.attempt, summary.phase, summary.state].join();
+    const [run, windows, decisions] = await Promise.all([get(base), get(`${base}/windows`), get(`${base}/decisions`)]);
+    const key = [version, windows.map((window) => window.state).join(), decisions.length].join();
+    if (key === drawn) return;
+    const [steps, shadow] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`)]);
+    const plans = await precisions(base, steps);
+    drawn = key;
+    const attempts = attemptsOf(run, steps);
+    const data = {
+      attempts, windows, faults: run.faults, sites: run.registration.sites, shadow: shadowOf(shadow),
+      spans: spansOf(attempts, steps), plans,
+    };
+    place('title').textContent = `${run.name}/${run.job_id}`;
+    place('run').hidden = false;
+    showTiles(run, windows);
+    gnomon.lossChart(place('loss'), data);
+    gnomon.gapChart(place('gap'), data);
+    gnomon.precisionTimeline(place('precision'), data);
+    const told = decisions.map((decision) => ({
+      ...decision, enforced: Boolean(decision.enforced),
+      sites: typeof decision.sites === 'string' ? JSON.parse(decision.sites) : decision.sites,
+      evidence: typeof decision.evidence === 'string' ? JSON.parse(decision.evidence) : decision.evidence,
+    }));
+    gnomon.decisionsTable(place('decisions'), told, run.registered_at);
+  }
+
+  async function look() {
+    try {
+      const runs = await get('/v1/runs');
+      const selected = chosen(runs);
+      listRuns(runs, selected);
+      if (selected) await showRun(selected);
+      place('away').hidden = true;
+    } catch (error) {
+      place('away').hidden = false;
+      place('away').textContent = `The controller does not answer (${error.message}); trying again.`;
+    }
+    setTimeout(look, kIntervalMs);
+  }
+
+  window.addEventListener('hashchange', () => { drawn = ''; });
+  look();
+})();
