@@ -136,10 +136,15 @@ void TrainingLoop::resume(ResumeMode mode) {
     log_.error("a checkpoint is damaged and passed over: {}", reason);
   if (base) {
     refuse_other_configuration(read_engine_config(base->path), base->path);
-    load_checkpoint(*base);
+    engine_.load(base->path);
+    checkpoint_plan_version_ = engine_.plan().version;
   } else {
     log_.warn("no intact checkpoint in {}: starting from step 0", store_->root().string());
     engine_.initialize();
+  }
+  // The plan in force last: the checkpoint may be older than the directive that set it.
+  if (!state_.plan.empty() && state_.plan != engine_.plan().to_toml()) {
+    engine_.set_plan(PrecisionPlan::parse(state_.plan, state_file_.string()));
   }
   weights_hash_ = hex64(engine_.weights_hash());
   over_ = is_over(mode);
@@ -155,15 +160,6 @@ void TrainingLoop::resume(ResumeMode mode) {
     begin_attempt("restart", 0, 0, "");
     take_checkpoint();
   }
-}
-
-// The state of `base`, under the plan that was in force last: a checkpoint may be older than the
-// last directive.
-void TrainingLoop::load_checkpoint(const CheckpointInfo& base) {
-  engine_.load(base.path);
-  checkpoint_plan_version_ = engine_.plan().version;
-  if (state_.plan.empty() || state_.plan == engine_.plan().to_toml()) return;
-  engine_.set_plan(PrecisionPlan::parse(state_.plan, state_file_.string()));
 }
 
 // A replay takes the configuration from the checkpoint, so a run that went on with another one

@@ -57,7 +57,6 @@ class TrainingLoop {
   void start_fresh();
   void resume(ResumeMode mode);
   bool is_over(ResumeMode mode) const;
-  void load_checkpoint(const CheckpointInfo& base);
   void refuse_other_configuration(const EngineConfig& before,
                                   const std::filesystem::path& checkpoint);
   void begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,

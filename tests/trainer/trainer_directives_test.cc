@@ -204,7 +204,12 @@ TEST_F(TrainerDirectives, CheckpointNowWritesOneAtThatStep) {
   stop(*trainer);
 }
 
-TEST_F(TrainerDirectives, APlanOutlivesAKillAlthoughTheCheckpointIsOlder) {
+class TrainerKilledWith : public TrainerDirectives,
+                          public ::testing::WithParamInterface<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Checkpoints, TrainerKilledWith,
+                         ::testing::Values("older checkpoints", "no checkpoint"));
+
+TEST_P(TrainerKilledWith, APlanOutlivesAKillAlthoughNoCheckpointHasIt) {
   auto trainer = start_long("");
   Directive directive;
   directive.kind = "set_plan";
@@ -214,6 +219,7 @@ TEST_F(TrainerDirectives, APlanOutlivesAKillAlthoughTheCheckpointIsOlder) {
   ASSERT_TRUE(reaches(number, "applied"));
   trainer->signal(SIGKILL);
   trainer->wait();
+  if (GetParam() == "no checkpoint") std::filesystem::remove_all(run_dir() / "checkpoints");
   trainer = start(config(1000000), {"--controller", controller_.url()});
   ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; })) << trainer->output();
   stop(*trainer);
