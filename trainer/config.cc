@@ -301,7 +301,12 @@ void ConfigReader::check_together() {
 }  // namespace
 
 ConfigError TrainerConfig::located(const ConfigError& error) const {
-  if (error.line() > 0 || fs::exists(error.file())) return error;
+  // The engine names a section in place of a file.
+  const auto sections = {"model", "batch", "engine", "optimizer", "fault"};
+  if (error.line() > 0 ||
+      std::find(sections.begin(), sections.end(), error.file()) == sections.end()) {
+    return error;
+  }
   std::string key = error.file() + "." + error.key();
   auto line = lines.find(error.file() == "fault" ? key + "." + error.value() : key);
   if (line == lines.end()) line = lines.find(error.file());
