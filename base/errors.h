@@ -1,5 +1,6 @@
-// The one small family of exceptions for what a user, a file or a peer can get wrong. Each says what was
-// wrong, with which value, and what would be accepted. What only we can get wrong is a GNOMON_ASSERT.
+// The one small family of exceptions for what a user, a file or a peer can get wrong. Each says
+// what was wrong, with which value, and what would be accepted. What only we can get wrong is a
+// GNOMON_ASSERT.
 #pragma once
 
 #include <stdexcept>
@@ -14,12 +15,12 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A configuration, policy, plan or command line that cannot be accepted. Programs end with status 2.
+// A configuration, policy, plan or command line that cannot be accepted. Programs end with
+// status 2.
 class ConfigError : public Error {
  public:
   // `line` is 1-based, 0 when the value has no line (a command line flag, say).
-  ConfigError(std::string file, int line, std::string key, std::string value,
-              std::string accepted);
+  ConfigError(std::string file, int line, std::string key, std::string value, std::string accepted);
   const std::string& file() const { return file_; }
   int line() const { return line_; }
   const std::string& key() const { return key_; }
@@ -34,8 +35,8 @@ class ConfigError : public Error {
   std::string accepted_;
 };
 
-// A file whose content is not what its format promises (truncated, foreign, corrupt). Names the file, the
-// byte offset and what was expected there.
+// A file whose content is not what its format promises (truncated, foreign, corrupt). Names the
+// file, the byte offset and what was expected there.
 class FormatError : public Error {
  public:
   FormatError(std::string file, long long offset_bytes, std::string found, std::string expected);

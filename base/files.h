@@ -1,4 +1,5 @@
-// Files written so that a crash or a full disk leaves either the old content or the new, never half.
+// Files written so that a crash or a full disk leaves either the old content or the new, never
+// half.
 #pragma once
 
 #include <filesystem>
@@ -37,7 +38,8 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Writes all of `data` at the descriptor's position, restarting after EINTR. Throws SystemError naming `path`.
+// Writes all of `data` at the descriptor's position, restarting after EINTR. Throws SystemError
+// naming `path`.
 void write_all(int fd, std::string_view data, const std::filesystem::path& path);
 
 }  // namespace gnomon

@@ -1,4 +1,5 @@
-// XXH3 hashes: fast enough to hash every weight at every step. They detect damage and divergence, not attackers.
+// XXH3 hashes: fast enough to hash every weight at every step. They detect damage and divergence,
+// not attackers.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): randomness as a pure
-// function of a key and a counter, so that any step can be replayed without any generator state.
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11): randomness
+// as a pure function of a key and a counter, so that any step can be replayed without any generator
+// state.
 #pragma once
 
 #include <array>
@@ -22,7 +23,8 @@ constexpr std::array<uint32_t, 4> philox(uint64_t key, std::array<uint32_t, 4> c
   return counter;
 }
 
-// The same, with the counter given as (site, index): convenient for "element `index` of stream `site`".
+// The same, with the counter given as (site, index): convenient for "element `index` of stream
+// `site`".
 constexpr std::array<uint32_t, 4> philox(uint64_t key, uint64_t stream, uint64_t index) {
   return philox(key, {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
                       static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)});

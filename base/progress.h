@@ -1,4 +1,5 @@
-// Progress of long work: one line that is redrawn on a terminal, a plain line every few seconds elsewhere.
+// Progress of long work: one line that is redrawn on a terminal, a plain line every few seconds
+// elsewhere.
 #pragma once
 
 #include <chrono>
@@ -14,8 +15,8 @@ class Progress {
   Progress(std::string label, int64_t total, std::FILE* out = stderr);
   ~Progress();
 
-  // `done` units are finished; `note` is shown behind the bar ("loss 2.31  4.1k tok/s"). Cheap: draws at
-  // most ten times a second on a terminal, once in two seconds elsewhere.
+  // `done` units are finished; `note` is shown behind the bar ("loss 2.31  4.1k tok/s"). Cheap:
+  // draws at most ten times a second on a terminal, once in two seconds elsewhere.
   void update(int64_t done, const std::string& note = {});
   // Draws the last state and ends the line.
   void finish(const std::string& note = {});

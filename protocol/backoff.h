@@ -1,5 +1,6 @@
-// Waiting times between attempts to reach a peer that is away: exponential with full jitter, so that many clients
-// of one controller do not come back in step ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015).
+// Waiting times between attempts to reach a peer that is away: exponential with full jitter, so
+// that many clients of one controller do not come back in step ("Exponential Backoff And Jitter",
+// AWS Architecture Blog, 2015).
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@ class Backoff {
  public:
   using Duration = std::chrono::milliseconds;
 
-  explicit Backoff(Duration first = std::chrono::milliseconds(100), Duration longest = std::chrono::seconds(10),
+  explicit Backoff(Duration first = std::chrono::milliseconds(100),
+                   Duration longest = std::chrono::seconds(10),
                    unsigned seed = std::random_device{}())
       : first_(first), longest_(longest), bound_(first), random_(seed) {}
 
@@ -20,7 +22,8 @@ class Backoff {
   Duration next() {
     const Duration bound = bound_;
     bound_ = std::min(bound_ * 2, longest_);
-    return Duration(std::uniform_int_distribution<Duration::rep>(bound.count() / 2, bound.count())(random_));
+    return Duration(
+        std::uniform_int_distribution<Duration::rep>(bound.count() / 2, bound.count())(random_));
   }
   void reset() { bound_ = first_; }
 

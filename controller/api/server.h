@@ -43,8 +43,8 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// "127.0.0.1:7717", "[::1]:0". Throws ConfigError, also on an address that is not a loopback address: this version has
-// neither TLS nor tokens.
+// "127.0.0.1:7717", "[::1]:0". Throws ConfigError, also on an address that is not a loopback
+// address: this version has neither TLS nor tokens.
 ServerOptions parse_listen(const std::string& text);
 
 }  // namespace gnomon

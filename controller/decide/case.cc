@@ -54,7 +54,7 @@ json::object finding_evidence(const SpikeFinding& finding) {
   return {{"step", finding.step},
           {"loss", number(finding.loss)},
           {"grad_norm", number(finding.grad_norm)},
-          {"mean", number(finding.mean)},
+          {"expected", number(finding.expected)},
           {"deviation", number(finding.deviation)},
           {"threshold", finding.threshold ? number(*finding.threshold) : json::value(nullptr)}};
 }

@@ -68,26 +68,51 @@ void learn_quiet(DetectorState& state, const Measurement& measured) {
 namespace {
 
 struct Threshold {
-  double mean = 0;
+  double expected = 0;
   double deviation = 0;
   std::optional<double> loss;
   std::string rule;
 };
 
+struct Trend {
+  double next = 0;       // the line's value one step behind the last loss
+  double deviation = 0;  // of the losses about the line, n − 2 degrees of freedom
+};
+
+// Ordinary least squares of the losses over their index. A mean alone would hide a spike while the
+// loss still falls: the fall itself would count as noise.
+Trend fit_trend(const std::vector<double>& losses) {
+  const double count = static_cast<double>(losses.size());
+  const double middle = (count - 1) / 2;
+  double mean = 0;
+  for (double loss : losses) mean += loss / count;
+  double covariance = 0;
+  double variance = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double x = static_cast<double>(i) - middle;
+    covariance += x * (losses[i] - mean);
+    variance += x * x;
+  }
+  const double slope = covariance / variance;
+  double squares = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double residual = losses[i] - mean - slope * (static_cast<double>(i) - middle);
+    squares += residual * residual;
+  }
+  return {mean + slope * (count - middle), std::sqrt(squares / (count - 2))};
+}
+
 Threshold spike_threshold(const SpikeState& state, const Policy::Detector& policy) {
   Threshold result;
-  const double count = static_cast<double>(state.recent.size());
   if (static_cast<int64_t>(state.recent.size()) >= kSpikeHistoryMin) {
-    double sum = 0;
-    for (double loss : state.recent) sum += loss;
-    result.mean = sum / count;
-    double squares = 0;
-    for (double loss : state.recent) squares += (loss - result.mean) * (loss - result.mean);
-    result.deviation = std::sqrt(squares / (count - 1));
-    result.loss = result.mean + std::max(policy.spike_sigma * result.deviation,
-                                         kSpikeRiseMin * std::abs(result.mean));
-    result.rule = fmt::format("{} standard deviations and 5% above the mean of the {} steps before",
-                              policy.spike_sigma, state.recent.size());
+    const Trend trend = fit_trend(state.recent);
+    result.expected = trend.next;
+    result.deviation = trend.deviation;
+    result.loss = trend.next + std::max(policy.spike_sigma * trend.deviation,
+                                        kSpikeRiseMin * std::abs(trend.next));
+    result.rule =
+        fmt::format("{} standard deviations and 5% above the trend of the {} steps before",
+                    policy.spike_sigma, state.recent.size());
   }
   if (state.first_count >= kFirstLosses) {
     const double by_ratio = policy.spike_ratio * state.first_max;
@@ -119,7 +144,7 @@ std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& 
   finding.step = step.step;
   finding.loss = step.loss;
   finding.grad_norm = step.grad_norm;
-  finding.mean = threshold.mean;
+  finding.expected = threshold.expected;
   finding.deviation = threshold.deviation;
   finding.threshold = threshold.loss;
   finding.rule = threshold.rule;

@@ -43,8 +43,9 @@ bool gap_alarm(const DetectorState& state, const Measurement& measured,
 void learn_quiet(DetectorState& state, const Measurement& measured);
 
 inline constexpr int64_t kSpikeHistoryMin = 32;  // finite losses before the spike rule may speak
-inline constexpr double kSpikeRiseMin = 0.05;  // and the least rise over the mean, as a share of it
-inline constexpr int64_t kFirstLosses = 100;   // of the ratio rule
+inline constexpr double kSpikeRiseMin =
+    0.05;  // and the least rise over the expected loss, as a share of it
+inline constexpr int64_t kFirstLosses = 100;        // of the ratio rule
 inline constexpr int64_t kSpikeCoolDownSteps = 32;  // after the last step over the threshold
 
 struct SpikeState {
@@ -61,11 +62,11 @@ struct SpikeFinding {
   int64_t step = 0;
   double loss = 0;
   double grad_norm = 0;
-  double mean = 0;  // of the losses before; 0 when there were too few
-  double deviation = 0;
+  double expected = 0;   // by the trend of the losses before; 0 when there were too few
+  double deviation = 0;  // about that trend
   std::optional<double>
       threshold;     // loss above it is a spike; absent when there were too few losses
-  std::string rule;  // for people: "7 standard deviations above the mean of the last 128 steps"
+  std::string rule;  // for people: "7 standard deviations above the trend of the last 128 steps"
 };
 
 // Takes one step into account. Returns a finding for a step that is not finite or a spike, once per

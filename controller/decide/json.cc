@@ -52,7 +52,7 @@ BOOST_DESCRIBE_STRUCT(WindowState, (),
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, prefix))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
-                      (kind, step, loss, grad_norm, mean, deviation, threshold, rule))
+                      (kind, step, loss, grad_norm, expected, deviation, threshold, rule))
 BOOST_DESCRIBE_STRUCT(Suspicion, (), (finding, start, attempt, plan_version))
 BOOST_DESCRIBE_STRUCT(Reproduction, (), (reproduces, bitwise, first_mismatch_step, sentence))
 BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))

@@ -26,7 +26,7 @@ struct Policy {
   struct Detector {
     double tolerance_percent = 0.5;  // alarm when 100·gap/L16 exceeds it
     double spike_sigma =
-        7.0;  // step loss above mean + this many standard deviations, current step excluded
+        7.0;  // step loss above the trend + this many standard deviations, current step excluded
     int spike_history = 128;  // steps
     double spike_ratio =
         10.0;  // or above this many times the largest of the first 100 finite losses

@@ -93,9 +93,9 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
       highest = std::max(highest, loss);
   }
   if (finding.threshold && highest > *finding.threshold) result.spikes = true;
-  const double rise = finding.loss - finding.mean;
-  if (finding.kind == "spike" && finding.mean != 0 &&
-      highest - finding.mean >= kSpikeShare * rise) {
+  const double rise = finding.loss - finding.expected;
+  if (finding.kind == "spike" && finding.expected != 0 &&
+      highest - finding.expected >= kSpikeShare * rise) {
     result.spikes = true;
   }
   return result;

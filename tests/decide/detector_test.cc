@@ -96,8 +96,19 @@ TEST_F(SpikeTest, FindsALossOverTheThresholdWithoutCountingItself) {
   ASSERT_TRUE(finding.has_value());
   EXPECT_EQ(finding->kind, "spike");
   EXPECT_EQ(finding->step, 41);
-  EXPECT_NEAR(finding->mean, 3.0, 1e-9);
-  EXPECT_NEAR(*finding->threshold, 3.0 + 7 * finding->deviation, 1e-9);
+  EXPECT_NEAR(finding->expected, 3.0, 0.01);
+  EXPECT_NEAR(*finding->threshold, finding->expected + 7 * finding->deviation, 1e-9);
+}
+
+TEST_F(SpikeTest, AFallingLossDoesNotHideASpike) {
+  // 5.5 down to 3.5 over 110 steps with noise of 0.05: about the mean the deviation would be 0.6.
+  for (int i = 0; i < 110; ++i) {
+    EXPECT_FALSE(step(5.5 - 2.0 * i / 110 + (i % 2 == 0 ? 0.05 : -0.05)).has_value());
+  }
+  const auto finding = step(5.0);
+  ASSERT_TRUE(finding.has_value());
+  EXPECT_NEAR(finding->expected, 3.5, 0.02);
+  EXPECT_LT(finding->deviation, 0.06);
 }
 
 TEST_F(SpikeTest, SevenSigmaIsPossibleEvenWithTheShortestHistory) {

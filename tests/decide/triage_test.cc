@@ -30,7 +30,7 @@ SpikeFinding spike_finding() {
   finding.kind = "spike";
   finding.step = 105;
   finding.loss = 4.0;
-  finding.mean = 3.0;
+  finding.expected = 3.0;
   finding.deviation = 0.07;
   finding.threshold = 3.5;
   return finding;
