@@ -148,7 +148,8 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
     step_seconds += step.step_seconds;
   }
   summary.wall_seconds = run.finished_at.value_or(last_time) - run.registered_at;
-  summary.train_seconds = run.train_seconds.value_or(step_seconds);
+  // Not what the run reported at its end: that is its last process only.
+  summary.train_seconds = step_seconds;
   summary.verify_seconds = history.verify_seconds;
   double all = summary.train_seconds + summary.verify_seconds;
   summary.verification_share = all > 0 ? summary.verify_seconds / all : 0;
