@@ -102,6 +102,10 @@ std::vector<std::string> unmet_expectations(const RunSummary& summary,
   if (summary.state != "completed") {
     unmet.push_back(fmt::format("the run is {}, not completed", summary.state));
   }
+  if (summary.missing_steps > 0) {
+    unmet.push_back(
+        fmt::format("{} step(s) were trained but are not in the ledger", summary.missing_steps));
+  }
   if (expectation == "fp8") {
     expect_fp8(summary, unmet);
   } else if (expectation == "spike") {

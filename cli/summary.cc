@@ -139,6 +139,22 @@ int64_t count_steps_lost(const RunHistory& history) {
   return lost;
 }
 
+// An attempt's steps follow its base without a hole: what is missing was trained but never arrived.
+int64_t count_missing_steps(const RunHistory& history) {
+  int64_t missing = 0;
+  for (const AttemptRow& attempt : history.attempts) {
+    int64_t reported = 0;
+    int64_t newest = attempt.base_step;
+    for (const StepRow& step : history.steps) {
+      if (step.attempt != attempt.attempt) continue;
+      ++reported;
+      newest = std::max(newest, step.step);
+    }
+    missing += newest - attempt.base_step - reported;
+  }
+  return missing;
+}
+
 void sum_up_cost(const RunHistory& history, RunSummary& summary) {
   const RunRow& run = history.run;
   double last_time = run.registered_at;
@@ -176,6 +192,7 @@ RunSummary summarize(const RunHistory& history) {
   judge_decisions(history, summary);
   judge_plans(history, summary);
   summary.steps_lost = count_steps_lost(history);
+  summary.missing_steps = count_missing_steps(history);
   sum_up_cost(history, summary);
   return summary;
 }
@@ -207,6 +224,7 @@ std::string summary_to_json(const RunSummary& summary) {
   object["rolled_back"] = summary.rolled_back;
   object["returned_to_fp8"] = summary.returned_to_fp8;
   object["steps_lost"] = summary.steps_lost;
+  object["missing_steps"] = summary.missing_steps;
   object["alarms"] = summary.alarms;
   object["false_alarms"] = summary.false_alarms;
   object["attempts"] = summary.attempts;

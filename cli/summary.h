@@ -29,6 +29,7 @@ struct RunSummary {
   bool rolled_back = false;               // a rollback was applied
   bool returned_to_fp8 = false;  // plan changed, and the last step ran in the run's own plan again
   int64_t steps_lost = 0;        // of abandoned attempts, behind the step rolled back to
+  int64_t missing_steps = 0;     // holes between an attempt's base and its newest step
   int64_t alarms = 0;
   int64_t false_alarms = 0;  // alarms in windows that no injected fault was active in
   int64_t attempts = 0;

@@ -103,6 +103,13 @@ TEST_F(SummaryTest, AnUnfinishedRunMeetsNoExpectation) {
   EXPECT_THAT(unmet_expectations(summary(), "fp8"), ElementsAre(HasSubstr("live")));
 }
 
+TEST_F(SummaryTest, AStepThatNeverArrivedIsMissed) {
+  write_caught_fault(file());
+  SQLite::Database(file(), SQLite::OPEN_READWRITE).exec("DELETE FROM steps WHERE step = 7");
+  EXPECT_EQ(summary().missing_steps, 1);
+  EXPECT_THAT(unmet_expectations(summary(), "fp8"), ElementsAre(HasSubstr("not in the ledger")));
+}
+
 TEST_F(SummaryTest, ARunWithoutFaultExpectsSilence) {
   {
     SyntheticLedger ledger(file());
