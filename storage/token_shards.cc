@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include "base/errors.h"
 #include "base/files.h"
 #include "storage/hashed_file.h"
-#include "storage/mapped_file.h"
 
 namespace gnomon {
 namespace {
@@ -28,20 +28,47 @@ using ShardHeader = std::array<int32_t, 256>;
 static_assert(sizeof(ShardHeader) == kShardHeaderBytes);
 
 struct Shard {
-  MappedFile file;
+  std::filesystem::path path;
+  FileDescriptor fd;
   bool wide = false;
   int64_t tokens = 0;
   int64_t first = 0;  // its first token's offset in the concatenation
 };
 
+int64_t shard_bytes(const FileDescriptor& fd, const std::filesystem::path& path) {
+  struct stat status;
+  if (::fstat(fd.get(), &status) != 0) throw SystemError("stat", path.string(), errno);
+  if (S_ISDIR(status.st_mode)) throw SystemError("read", path.string(), EISDIR);
+  if (!S_ISREG(status.st_mode)) throw SystemError("read", path.string(), ENODEV);
+  return status.st_size;
+}
+
+// The shard's bytes [offset, offset + bytes). They may have gone since the shard was opened.
+void read_exactly(const FileDescriptor& fd, const std::filesystem::path& path, int64_t offset,
+                  void* out, size_t bytes) {
+  char* next = static_cast<char*>(out);
+  for (size_t left = bytes; left > 0;) {
+    ssize_t count = ::pread(fd.get(), next, left, offset);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw SystemError("read", path.string(), errno);
+    if (count == 0)
+      throw FormatError(path.string(), offset, "the end of the file",
+                        fmt::format("{} more bytes, which were there when it was opened", left));
+    next += count;
+    offset += count;
+    left -= static_cast<size_t>(count);
+  }
+}
+
 Shard open_shard(const std::filesystem::path& path) {
-  MappedFile file(path);
+  FileDescriptor fd = FileDescriptor::open(path, O_RDONLY);
   const std::string name = path.string();
-  if (file.size() < kShardHeaderBytes)
-    throw FormatError(name, file.size(), "the end of the file",
+  const int64_t bytes = shard_bytes(fd, path);
+  if (bytes < kShardHeaderBytes)
+    throw FormatError(name, bytes, "the end of the file",
                       fmt::format("a shard header of {} bytes", kShardHeaderBytes));
   ShardHeader header;
-  std::memcpy(header.data(), file.data(), sizeof header);
+  read_exactly(fd, path, 0, header.data(), sizeof header);
   bool wide = header[0] == kShardMagic32;
   if (!wide && header[0] != kShardMagic16)
     throw FormatError(
@@ -54,33 +81,33 @@ Shard open_shard(const std::filesystem::path& path) {
     throw FormatError(name, 8, fmt::format("a count of {} tokens", header[2]), "0 or more");
   int64_t tokens = header[2];
   int64_t expected = kShardHeaderBytes + tokens * (wide ? 4 : 2);
-  if (file.size() != expected)
+  if (bytes != expected)
     throw FormatError(
-        name, std::min(file.size(), expected), fmt::format("a file of {} bytes", file.size()),
+        name, std::min(bytes, expected), fmt::format("a file of {} bytes", bytes),
         fmt::format("{} bytes for the {} tokens that its header counts", expected, tokens));
-  return {std::move(file), wide, tokens, 0};
+  return {path, std::move(fd), wide, tokens, 0};
 }
 
-// Copies and checks `out.size()` tokens at `source`, which may be stored in 2 or 4 bytes.
+// Copies and checks `out.size()` tokens from token `first` on, which may be stored in 2 or 4 bytes.
+// Reading into a buffer keeps a big shard out of the process's memory, and makes one that is cut
+// short meanwhile an error where a mapping would end the process.
 template <typename Stored>
 void copy_tokens(const Shard& shard, int64_t first, uint32_t limit, std::span<int32_t> out) {
-  const std::byte* source =
-      shard.file.data() + kShardHeaderBytes + first * static_cast<int64_t>(sizeof(Stored));
-  uint32_t largest = 0;
-  for (size_t i = 0; i < out.size(); ++i) {
-    Stored token;
-    std::memcpy(&token, source + i * sizeof(Stored), sizeof token);
-    largest = std::max(largest, uint32_t{token});
-    out[i] = static_cast<int32_t>(token);
+  std::array<Stored, 4096> buffer;
+  for (size_t done = 0; done < out.size();) {
+    std::span<int32_t> part = out.subspan(done, std::min(buffer.size(), out.size() - done));
+    int64_t offset = kShardHeaderBytes +
+                     (first + static_cast<int64_t>(done)) * static_cast<int64_t>(sizeof(Stored));
+    read_exactly(shard.fd, shard.path, offset, buffer.data(), part.size() * sizeof(Stored));
+    for (size_t i = 0; i < part.size(); ++i) {
+      if (uint32_t{buffer[i]} >= limit)
+        throw FormatError(shard.path.string(), offset + static_cast<int64_t>(i * sizeof(Stored)),
+                          fmt::format("token {}", buffer[i]),
+                          fmt::format("a token below the vocabulary of {}", limit));
+      part[i] = static_cast<int32_t>(buffer[i]);
+    }
+    done += part.size();
   }
-  if (largest < limit) return;
-  size_t i = 0;
-  while (static_cast<uint32_t>(out[i]) < limit) ++i;
-  throw FormatError(
-      shard.file.path().string(),
-      kShardHeaderBytes + (first + static_cast<int64_t>(i)) * static_cast<int64_t>(sizeof(Stored)),
-      fmt::format("token {}", static_cast<uint32_t>(out[i])),
-      fmt::format("a token below the vocabulary of {}", limit));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Token shards in llm.c's format: a header of 256 int32 (magic 20240520, version 1, token count)
 // and uint16 tokens, or magic 20240801, version 7 and uint32 tokens. A dataset is a directory with
 // train_*.bin and heldout_*.bin, a dataset.json that describes them (tokenizer, vocabulary, counts,
-// hashes), and the tokenizer's .model beside them. Shards are memory-mapped: size is no limit,
-// 64-bit offsets throughout.
+// hashes), and the tokenizer's .model beside them. Shards are read piece by piece: size is
+// no limit, 64-bit offsets throughout.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ class TokenShards {
 
   int64_t tokens() const;  // over all shards
   // Copies tokens [offset, offset + out.size()) of the concatenation, across shard boundaries.
-  // Throws FormatError naming the shard and byte offset when a token is >= vocabulary(), Error when
-  // the range leaves [0, tokens()].
+  // Throws FormatError naming the shard and byte offset when a token is >= vocabulary() or the file
+  // has become shorter than it was, Error when the range leaves [0, tokens()].
   void read(int64_t offset, std::span<int32_t> out) const;
   // Tokens at or above this are refused by read; 0 (the default) checks nothing.
   void set_vocabulary(int32_t vocabulary);

@@ -177,6 +177,16 @@ TEST_F(TokenShardsTest, RangesOutsideAreRefused) {
   EXPECT_THROW(read_tokens(shards, INT64_MAX, 2), Error);
 }
 
+TEST_F(TokenShardsTest, AShardCutShortWhileItIsOpenIsAnErrorThatNamesWhere) {
+  std::vector<uint32_t> tokens(20'000, 3);
+  auto path = write_shard(folder_ / "a.bin", false, tokens);
+  TokenShards shards({path});
+  std::filesystem::resize_file(path, kShardHeaderBytes + 2 * 9000);
+  EXPECT_THAT(read_tokens(shards, 8990, 10), testing::Each(3));
+  EXPECT_THAT(message_of<FormatError>([&] { read_tokens(shards, 8990, 11); }),
+              AllOf(HasSubstr("a.bin"), HasSubstr("at byte 19024"), HasSubstr("end of the file")));
+}
+
 TEST_F(TokenShardsTest, NoPathsMissingFilesAndFoldersAreErrors) {
   EXPECT_THROW(TokenShards({}), Error);
   EXPECT_THAT(message_of<SystemError>([&] { TokenShards shards({folder_ / "absent.bin"}); }),
