@@ -95,6 +95,7 @@ void TrainingLoop::start_services() {
   callbacks.needed = [this](const CheckpointInfo& info) { return is_needed(info); };
   checkpointer_ = std::make_unique<Checkpointer>(*store_, engine_.checkpoint(), config_.keep_last,
                                                  std::move(callbacks), log_);
+  engine_.prepare();
   print_arenas();
 }
 

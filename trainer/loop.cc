@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/progress.h"
 #include "protocol/json.h"
+#include "trainer/engine/resident_memory.h"
 
 namespace gnomon {
 namespace {
@@ -222,10 +223,12 @@ void TrainingLoop::print_arenas() {
   std::vector<ArenaSize> arenas = engine_.arenas();
   arenas.push_back({"checkpoint snapshot", checkpointer_->arena_bytes()});
   constexpr double kMegabyte = 1e6;
-  int64_t total = 0;
+  const int64_t total = resident_bytes();
+  int64_t rest = total;
+  for (const ArenaSize& arena : arenas) rest -= arena.bytes;
+  arenas.push_back({"program and libraries", rest});
   std::string parts;
   for (const ArenaSize& arena : arenas) {
-    total += arena.bytes;
     parts += fmt::format("{}{} {:.1f} MB", parts.empty() ? "" : ", ", arena.name,
                          static_cast<double>(arena.bytes) / kMegabyte);
   }

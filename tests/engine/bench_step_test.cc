@@ -46,8 +46,12 @@ TEST(BenchStep, ReportsConsistentNumbersAndLeavesNothingBehind) {
               result.at("fp8").at("tokens_per_second").as_double() /
                   result.at("bf16").at("tokens_per_second").as_double(),
               1e-9);
-  EXPECT_GT(result.at("memory_peak_bytes").as_int64(), 0);
-  EXPECT_GT(result.at("memory_planned_bytes").as_int64(), 0);
+  int64_t sum = 0;
+  for (const auto& [name, bytes] : result.at("arenas").as_object()) sum += bytes.as_int64();
+  EXPECT_EQ(result.at("memory_planned_bytes").as_int64(), sum);
+#ifndef __SANITIZE_ADDRESS__  // whose memory for freed blocks grows on its own
+  EXPECT_LE(result.at("memory_peak_bytes").as_int64(), 1.15 * static_cast<double>(sum));
+#endif
   EXPECT_EQ(result.at("threads").as_int64(), 1);
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }

@@ -3,11 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/philox.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/recording_backend.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/linear.h"
 
 namespace gnomon::test {
 namespace {
@@ -114,6 +118,55 @@ TEST_F(FaultTest, AFrozenHistoryIsFeltOnlyByDelayedScaling) {
   // The weights grow while the learning rate warms up. Frozen in step 3, felt from step 4 on.
   int64_t felt = first_difference(run({}, delayed, 20), run({frozen}, delayed, 20));
   EXPECT_GE(felt, 4);
+}
+
+// Activations that grow by a quarter each step, as in a run that becomes unstable. Returns the
+// share of them beyond FP8's largest value in the last of 16 steps.
+double saturated_share(const char* recipe, bool frozen) {
+  constexpr int kSteps = 16;
+  constexpr double kGrowth = 1.25;
+  constexpr int64_t kRows = 32, kWidth = 64;
+  const std::string site = "model.layers.0.mlp.down_proj";
+  std::vector<Fault> faults;
+  if (frozen) {
+    faults = {{.kind = FaultKind::kFrozenAmax, .site = site, .tensor = "input", .start_step = 2}};
+  }
+  RecordingBackend backend(1);
+  ScalingState scaling(1);
+  LinearLayers linears(backend, {site}, faults, scaling);
+  PrecisionPlan plan = PrecisionPlan::parse(
+      std::string("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\namax_history = 4\nmargin = 1\n") +
+      "recipe = \"" + recipe + "\"\n");
+  std::vector<SitePrecision> sites = {plan.resolve(site, 1)};
+  std::vector<bf16> x(kRows * kWidth), w(kWidth * kWidth), y(kRows * kWidth);
+  std::vector<bf16> x_room(x.size()), w_room(w.size());
+  std::ranges::fill(w, to_bf16(0.01f));
+  double share = 0;
+  for (int step = 1; step <= kSteps; ++step) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      float uniform = philox_uniform(philox(5, 0, i)[0]) - 0.5f;
+      x[i] = to_bf16(uniform * static_cast<float>(std::pow(kGrowth, step)));
+    }
+    GemmOperand input{.data = x, .room = x_room.data()};
+    GemmOperand weight{.data = w, .room = w_room.data()};
+    backend.clear();
+    linears.begin({.sites = &sites, .step = step, .record = true});
+    linears.fprop(0, input, weight, kRows, kWidth, kWidth, y.data());
+    scaling.finish_step(sites,
+                        [&](int at, TensorRole role) { return linears.frozen(at, role, step); });
+    const QuantisedTensor& quantised = backend.quantised().front();
+    share = static_cast<double>(std::ranges::count_if(
+                quantised.source,
+                [&](double value) { return std::abs(value * quantised.scale) > 450; })) /
+            static_cast<double>(x.size());
+  }
+  return share;
+}
+
+TEST(FrozenAmax, SaturatesActivationsThatGrow) {
+  EXPECT_EQ(saturated_share("delayed", false), 0);  // the margin covers a step's growth
+  EXPECT_GT(saturated_share("delayed", true), 0.8);
+  EXPECT_EQ(saturated_share("current", true), 0);
 }
 
 TEST_F(FaultTest, ACorruptBatchIsFeltByEveryPrecisionAndByReplays) {

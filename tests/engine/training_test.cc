@@ -84,6 +84,37 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values("", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n",
                     "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"delayed\"\n"));
 
+// Weights and activations grow as the model learns. A history that stops while they are small makes
+// them saturate from then on: FP8 loses what BF16 keeps.
+TEST(FrozenAmax, HarmsTheHeldOutLossOfFp8AndNotOfBf16) {
+  TemporaryDirectory directory;
+  EngineConfig config = text_engine(directory.path());
+  PrecisionPlan delayed = PrecisionPlan::parse(
+      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"delayed\"\namax_history = 4\n");
+  auto heldout = [&](const std::vector<Fault>& faults, const PrecisionPlan& plan) {
+    EngineConfig with = config;
+    with.faults = faults;
+    Engine engine(with);
+    engine.set_plan(plan);
+    engine.initialize();
+    train_hashes(engine, 120);
+    return engine.evaluate(plan);
+  };
+  auto frozen = [](const std::string& site, const std::string& tensor) {
+    return Fault{.kind = FaultKind::kFrozenAmax, .site = site, .tensor = tensor, .start_step = 2};
+  };
+  std::vector<Fault> head_weight = {frozen("lm_head", "weight")};
+  std::vector<Fault> down_inputs = {frozen("model.layers.0.mlp.down_proj", "input"),
+                                    frozen("model.layers.1.mlp.down_proj", "input")};
+  double bf16_loss = heldout({}, PrecisionPlan::bf16());
+  double fp8_loss = heldout({}, delayed);
+  EXPECT_NEAR(fp8_loss, bf16_loss, 0.08);
+  EXPECT_GT(heldout(head_weight, delayed), fp8_loss + 0.15);
+  EXPECT_GT(heldout(down_inputs, delayed), fp8_loss + 0.2);
+  EXPECT_EQ(heldout(head_weight, PrecisionPlan::bf16()), bf16_loss);
+  EXPECT_EQ(heldout(down_inputs, PrecisionPlan::bf16()), bf16_loss);
+}
+
 TEST(NonFiniteStep, ChangesNoWeightAndIsReported) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());

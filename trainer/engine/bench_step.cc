@@ -1,8 +1,6 @@
 #include "trainer/engine/bench_step.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -13,6 +11,7 @@
 #include "base/version.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
+#include "trainer/engine/resident_memory.h"
 #include "trainer/engine/synthetic_data.h"
 
 namespace gnomon {
@@ -97,12 +96,6 @@ Timings measure(Engine& engine, LargestGemm& gemm, int rounds) {
   return timings;
 }
 
-int64_t peak_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
-}
-
 }  // namespace
 
 const std::vector<std::string>& bench_step_sizes() {
@@ -153,6 +146,8 @@ std::string bench_step_json(const BenchStepOptions& options) {
   LargestGemm gemm(config, options.threads);
   Engine engine(config);
   engine.initialize();
+  engine.prepare();
+  const int64_t planned = resident_bytes();
   Timings timings = measure(engine, gemm, options.rounds);
 
   double gemm_rate = gemm.flops() / median(timings.gemm);
@@ -163,12 +158,13 @@ std::string bench_step_json(const BenchStepOptions& options) {
                         {"step_seconds", seconds},
                         {"gemm_share", step_flops(config) / seconds / gemm_rate}};
   };
-  int64_t planned = gemm.bytes();
-  json::object arenas;
+  json::object arenas{{"gemm", gemm.bytes()}};
+  int64_t program = planned - gemm.bytes();
   for (const ArenaSize& arena : engine.arenas()) {
     arenas[arena.name] = arena.bytes;
-    planned += arena.bytes;
+    program -= arena.bytes;
   }
+  arenas["program and libraries"] = program;
   Fingerprint fingerprint = engine.fingerprint();
   json::object result{{"bench", "step"},
                       {"size", options.size},
@@ -185,7 +181,7 @@ std::string bench_step_json(const BenchStepOptions& options) {
                       {"step_flops", step_flops(config)},
                       {"rounds", options.rounds},
                       {"memory_planned_bytes", planned},
-                      {"memory_peak_bytes", peak_bytes()},
+                      {"memory_peak_bytes", resident_bytes_peak()},
                       {"arenas", std::move(arenas)},
                       {"machine", fingerprint.device},
                       {"libraries", fingerprint.libraries},

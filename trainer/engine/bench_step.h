@@ -28,8 +28,9 @@ EngineConfig bench_step_config(const std::string& size);
 // away).
 double step_flops(const EngineConfig& config);
 // Runs it and returns one JSON object with the keys bf16 and fp8 (tokens_per_second, step_seconds,
-// gemm_share each), fp8_over_bf16, gemm, memory_planned_bytes, memory_peak_bytes, machine, build,
-// threads, flop_formula.
+// gemm_share each), fp8_over_bf16, gemm, memory_planned_bytes (the arenas and what the program
+// itself has when it is ready for the first step), memory_peak_bytes, machine, build, threads,
+// flop_formula.
 std::string bench_step_json(const BenchStepOptions& options);
 
 }  // namespace gnomon

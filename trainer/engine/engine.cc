@@ -190,6 +190,27 @@ void Engine::initialize() {
   impl_->ready = true;
 }
 
+void Engine::prepare() {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  // FP8 runs through the same products, so one plan prepares for all.
+  std::vector<SitePrecision> sites = self.resolve(PrecisionPlan::bf16());
+  PassPlan pass{.sites = &sites, .step = self.step, .record = false};
+  const BatchConfig& batch = self.config.batch;
+  size_t micro_batch = static_cast<size_t>(batch.sequences) * static_cast<size_t>(batch.tokens);
+  self.tokens.assign(micro_batch, 0);
+  self.targets.assign(micro_batch, 0);
+  for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
+    self.model.forward_backward(pass, self.tokens, self.targets, 0.0f, micro > 0);
+  }
+  self.optimizer.norm(self.model.gradients());
+  size_t rest = self.heldout_tokens.size() % micro_batch;
+  if (rest > 0) {
+    self.model.forward(pass, std::span(self.tokens).first(rest),
+                       std::span(self.targets).first(rest));
+  }
+}
+
 void Engine::set_plan(const PrecisionPlan& plan) {
   plan.check_sites(impl_->model.sites(), impl_->config.model.layers);
   std::vector<SitePrecision> sites = impl_->resolve(plan);

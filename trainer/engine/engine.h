@@ -97,6 +97,11 @@ class Engine {
   // until the next step.
   CheckpointContent checkpoint() const;
 
+  // Runs the passes of a step and of an evaluation once on tokens of no meaning and forgets what
+  // they gave, so that the backend compiles its kernels and takes their scratch memory now: later
+  // steps and evaluations take none. Changes no state. After initialize() or load().
+  void prepare();
+
   int64_t step() const;  // of the last update done; 0 at the start
   const PrecisionPlan& plan() const;
   // Takes effect with the next step. Scaling state of sites that stay in FP8 with the same recipe

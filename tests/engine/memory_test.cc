@@ -1,0 +1,92 @@
+// Nothing is allocated once a run is under way. This program counts what C++ code asks for through
+// operator new, and what malloc has given out in all (oneDNN asks malloc directly).
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <vector>
+
+#include "tests/engine/counting_new.h"
+#include "tests/engine/engine_fixture.h"
+#include "trainer/engine/engine.h"
+#include "trainer/engine/resident_memory.h"
+
+namespace gnomon::test {
+namespace {
+
+// Bytes that malloc has given out and not got back.
+size_t bytes_in_use() {
+  struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+class EngineMemory : public testing::TestWithParam<const char*> {
+ protected:
+  EngineMemory() : engine(wide_enough(directory.path())) {
+    engine.set_plan(PrecisionPlan::parse(GetParam()));
+    engine.initialize();
+  }
+  // Activations of a size that cannot be taken for something small; a remainder in the held-out
+  // batch.
+  static EngineConfig wide_enough(const std::filesystem::path& directory) {
+    EngineConfig config = small_engine(directory);
+    config.batch.tokens = 32;
+    config.model.ffn = 512;
+    config.threads = 1;
+    return config;
+  }
+  void step_and_evaluate() {
+    engine.train_step();
+    engine.evaluate(PrecisionPlan::bf16());
+    engine.evaluate(engine.plan());
+  }
+
+  TemporaryDirectory directory;
+  Engine engine;
+};
+
+TEST_P(EngineMemory, NoStepKeepsMemoryOnceTheEngineIsPrepared) {
+  size_t before = bytes_in_use();
+  engine.prepare();
+  EXPECT_GT(bytes_in_use(), before + 10'000);  // kernels were made
+  step_and_evaluate();
+  size_t start = bytes_in_use();
+  for (int i = 0; i < 8; ++i) step_and_evaluate();
+  // Histories of `delayed` scaling may get a few entries longer.
+  EXPECT_LE(bytes_in_use(), start + 9 * 3 * 64);
+}
+
+TEST_P(EngineMemory, NoStepAsksForAnythingBigOnceTheEngineIsPrepared) {
+  engine.prepare();
+  forget_requests();
+  for (int i = 0; i < 3; ++i) step_and_evaluate();
+  EXPECT_LT(largest_request_bytes(), 4096u);
+}
+
+TEST_P(EngineMemory, PreparingChangesNoBit) {
+  std::vector<uint64_t> expected = train_hashes(engine, 4);
+  double heldout = engine.evaluate(engine.plan());
+  engine.initialize();
+  for (int i = 0; i < 4; ++i) {
+    engine.prepare();
+    EXPECT_EQ(engine.train_step().weights_hash, expected[static_cast<size_t>(i)]);
+  }
+  engine.prepare();
+  EXPECT_EQ(engine.evaluate(engine.plan()), heldout);
+}
+
+INSTANTIATE_TEST_SUITE_P(Plans, EngineMemory,
+                         testing::Values("", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n",
+                                         "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = "
+                                         "\"delayed\"\namax_history = 3\n"));
+
+TEST(ResidentMemory, GrowsWithWhatIsTouched) {
+  constexpr size_t kBytes = size_t{32} << 20;
+  int64_t before = resident_bytes();
+  std::vector<char> touched(kBytes, 'x');
+  EXPECT_GE(resident_bytes(), before + static_cast<int64_t>(kBytes) / 10 * 9);
+  EXPECT_GE(resident_bytes_peak(), before + static_cast<int64_t>(kBytes) / 10 * 9);
+  EXPECT_EQ(touched[kBytes / 2], 'x');
+}
+
+}  // namespace
+}  // namespace gnomon::test
