@@ -32,6 +32,63 @@ std::string show(const toml::node& node) {
   return out.str();
 }
 
+constexpr int kDepthMax = 32;
+
+// Walks over TOML text without understanding it: strings and comments are skipped, brackets and the
+// dots of keys are counted.
+class NestingScanner {
+ public:
+  explicit NestingScanner(std::string_view text) : text_(text) {}
+
+  // The line on which more than kDepthMax levels are open; 0 when there is none.
+  int line_too_deep() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '\'') {
+        skip_string(c);
+        continue;
+      }
+      if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+        continue;
+      }
+      count(c);
+      if (brackets_ + dots_ > kDepthMax) return line_;
+      ++at_;
+    }
+    return 0;
+  }
+
+ private:
+  void count(char c) {
+    if (c == '\n') ++line_;
+    if (c == '[' || c == '{') ++brackets_;
+    if (c == ']' || c == '}') --brackets_;
+    if (c == '.') ++dots_;
+    if (c == '\n' || c == ',' || c == '=') dots_ = 0;
+  }
+
+  void skip_string(char quote) {
+    const bool multi_line = text_.substr(at_, 3) == std::string(3, quote);
+    const std::string end(multi_line ? 3 : 1, quote);
+    at_ += end.size();
+    while (at_ < text_.size() && text_.substr(at_, end.size()) != end) {
+      if (text_[at_] == '\n') {
+        if (!multi_line) return;
+        ++line_;
+      }
+      at_ += quote == '"' && text_[at_] == '\\' ? 2 : 1;
+    }
+    at_ += end.size();
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  int line_ = 1;
+  int brackets_ = 0;
+  int dots_ = 0;
+};
+
 }  // namespace
 
 struct TomlTable::Document {
@@ -39,6 +96,11 @@ struct TomlTable::Document {
 };
 
 TomlTable TomlTable::parse(std::string_view text, const std::string& file) {
+  // The parser and its tables' destructors call themselves once for each level.
+  if (const int line = NestingScanner(text).line_too_deep(); line > 0) {
+    throw ConfigError(file, line, "nesting", fmt::format("more than {} levels", kDepthMax),
+                      fmt::format("at most {} levels of tables and arrays", kDepthMax));
+  }
   auto document = std::make_shared<Document>();
   try {
     document->root = toml::parse(text, file);

@@ -93,5 +93,32 @@ TEST(TomlTable, ASyntaxErrorNamesItsLine) {
   EXPECT_EQ(error_of([] { TomlTable::parse("a = 1\na = 2\n", "f.toml"); }).line(), 2);
 }
 
+// The daemon parses policies of strangers on small stacks.
+TEST(TomlTable, TextNestedTooDeepIsRefusedBeforeItIsParsed) {
+  const auto repeated = [](const std::string& part, int count) {
+    std::string text;
+    for (int i = 0; i < count; ++i) text += part;
+    return text;
+  };
+  for (const std::string& text : {"x = 1\na = " + repeated("[", 255) + repeated("]", 255),
+                                  "x = 1\na = " + repeated("{a=", 255) + "1" + repeated("}", 255),
+                                  "x = 1\n" + repeated("a.", 100'000) + "a = 1",
+                                  "x = 1\n[" + repeated("a.", 100'000) + "a]"}) {
+    const ConfigError error = error_of([&] { TomlTable::parse(text, "f.toml"); });
+    EXPECT_EQ(error.line(), 2);
+    EXPECT_THAT(error.what(), HasSubstr("nesting")) << text.substr(0, 40);
+  }
+}
+
+TEST(TomlTable, DotsAndBracketsInStringsAndCommentsAreNoNesting) {
+  const std::string dots(100, '.');
+  const std::string open(100, '[');
+  const std::string text = "a = [\"" + dots + open + "\\\"" + dots + "\", '" + open + "']  # " +
+                           open + dots + "\nb = \"\"\"\n" + open + "\"x\n\"\"\"\nc = 1.5\n";
+  TomlTable table = TomlTable::parse(text, "f.toml");
+  EXPECT_EQ(table.text("b", ""), open + "\"x\n");
+  EXPECT_DOUBLE_EQ(table.number("c", 0, 0, 2), 1.5);
+}
+
 }  // namespace
 }  // namespace gnomon
