@@ -80,17 +80,26 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   weights_hash_ = hex64(engine_.weights_hash());
   log_.warn("rolled back from step {} to step {}, plan {}: {}", step, base->step,
             engine_.plan().version, directive.reason);
-  state_.plan = engine_.plan().to_toml();
-  acknowledge(directive, "applied", step, "");
-  begin_attempt("rollback", base->step, base->attempt, base->path.string());
+  // The answer and the new attempt reach the disk as one: a restart between them would go on from
+  // the checkpoints that the rollback was to leave behind.
+  remember_answer(directive, "applied", step, "");
+  add_attempt("rollback", base->step, base->attempt, base->path.string());
+  state_.save(state_file_);
+  report(fmt::format("directives/{}/ack", directive.number), to_json(state_.last_ack));
+  report("attempts", to_json(state_.attempts.back().start));
 }
 
 void TrainingLoop::acknowledge(const Directive& directive, const std::string& state, int64_t step,
                                const std::string& reason) {
-  state_.last_directive = directive.number;
-  state_.last_ack = {state, state_.attempt(), step, reason, wall_clock_seconds()};
+  remember_answer(directive, state, step, reason);
   state_.save(state_file_);
   report(fmt::format("directives/{}/ack", directive.number), to_json(state_.last_ack));
+}
+
+void TrainingLoop::remember_answer(const Directive& directive, const std::string& state,
+                                   int64_t step, const std::string& reason) {
+  state_.last_directive = directive.number;
+  state_.last_ack = {state, state_.attempt(), step, reason, wall_clock_seconds()};
 }
 
 }  // namespace gnomon

@@ -215,6 +215,13 @@ void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
 
 void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
                                  const std::string& base_checkpoint) {
+  add_attempt(cause, base_step, base_attempt, base_checkpoint);
+  state_.save(state_file_);
+  report("attempts", to_json(state_.attempts.back().start));
+}
+
+void TrainingLoop::add_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+                               const std::string& base_checkpoint) {
   AttemptRecord record;
   record.start = {state_.attempt() + 1, base_step, cause, engine_.plan().version,
                   wall_clock_seconds()};
@@ -226,8 +233,6 @@ void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, in
   }
   state_.attempts.push_back(record);
   state_.plan = engine_.plan().to_toml();
-  state_.save(state_file_);
-  report("attempts", to_json(record.start));
 }
 
 void TrainingLoop::take_checkpoint() {
@@ -260,12 +265,14 @@ bool TrainingLoop::is_needed(const CheckpointInfo& info) {
     if (uri == base_checkpoint_) return true;
   }
   if (!reporter_) return false;
-  const auto wanted = reporter_->protected_checkpoints();
-  if (!wanted || std::find(wanted->begin(), wanted->end(), uri) != wanted->end()) return true;
+  // The unsent ones first: a report that is answered meanwhile is then in the answer's list.
   const std::vector<std::string> unsent = spool_->pending("checkpoints");
-  return std::any_of(unsent.begin(), unsent.end(), [&uri](const std::string& body) {
-    return from_json<CheckpointReport>(body).uri == uri;
-  });
+  const bool unknown_yet = std::any_of(
+      unsent.begin(), unsent.end(),
+      [&uri](const std::string& body) { return from_json<CheckpointReport>(body).uri == uri; });
+  if (unknown_yet) return true;
+  const auto wanted = reporter_->protected_checkpoints();
+  return !wanted || std::find(wanted->begin(), wanted->end(), uri) != wanted->end();
 }
 
 }  // namespace gnomon

@@ -61,6 +61,9 @@ class TrainingLoop {
                                   const std::filesystem::path& checkpoint);
   void begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
                      const std::string& base_checkpoint);
+  // The same in memory only: for what must reach the disk together with something else.
+  void add_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+                   const std::string& base_checkpoint);
   int64_t base_step() const { return state_.attempts.back().start.base_step; }
   void report_again(const std::optional<CheckpointInfo>& base);
   void take_checkpoint();
@@ -74,6 +77,8 @@ class TrainingLoop {
   PrecisionPlan plan_of(const Directive& directive) const;
   void acknowledge(const Directive& directive, const std::string& state, int64_t step,
                    const std::string& reason);
+  void remember_answer(const Directive& directive, const std::string& state, int64_t step,
+                       const std::string& reason);
 
   TrainerConfig config_;
   Console& console_;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include "protocol/precision_plan.h"
 #include "tests/trainer/trainer_fixture.h"
@@ -132,6 +134,32 @@ TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
   EXPECT_EQ(first.plan_version, 9);
   EXPECT_NE(first.weights_hash, told.steps.at({1, target.step + 1}).weights_hash)
       << "another precision";
+}
+
+// Killed between the two, the trainer would go on from the checkpoints that the rollback was to
+// leave behind, and the controller would wait for the attempt for ever.
+TEST_F(TrainerDirectives, ARollbacksAnswerAndItsAttemptReachTheDiskAsOne) {
+  const auto trainer = start_long("");
+  ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
+  Directive directive;
+  directive.kind = "rollback";
+  directive.checkpoint_uri = controller_.told().checkpoints[0].uri;
+  controller_.protect({directive.checkpoint_uri});
+  const FileDescriptor watch(::inotify_init1(IN_NONBLOCK));
+  ASSERT_GE(::inotify_add_watch(watch.get(), run_dir().c_str(), IN_MOVED_TO), 0);
+  const int64_t number = issue(directive);
+  ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
+  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; }));
+  alignas(inotify_event) char events[4096];
+  const ssize_t size = ::read(watch.get(), events, sizeof(events));
+  int saved = 0;
+  for (ssize_t at = 0; at < size;) {
+    const auto* event = reinterpret_cast<const inotify_event*>(events + at);
+    if (std::string(event->name) == "run_state.toml") ++saved;
+    at += static_cast<ssize_t>(sizeof(inotify_event) + event->len);
+  }
+  EXPECT_EQ(saved, 1);
+  stop(*trainer);
 }
 
 TEST_F(TrainerDirectives, ARollbackWithoutAPlanRepeatsTheSameBits) {
