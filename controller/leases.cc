@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "controller/refusal.h"
@@ -11,7 +12,28 @@
 namespace gnomon {
 namespace {
 
-constexpr size_t kReplayStepsMax = 100'000;
+constexpr int kQueueLook = 64;       // replays looked at for one verifier
+constexpr double kSeenSeconds = 60;  // beyond a long poll's time a silent verifier does not count
+
+void require(bool condition, const std::string& detail, const std::string& accepted) {
+  if (!condition) throw Refusal(400, "Value not accepted", detail, accepted);
+}
+
+// A result that the ledger could not hold would be sent again and again.
+void check_result(const ReplayResult& result, const ledger::WindowRow& window) {
+  int64_t last = window.start_step;
+  for (const ReplayStep& step : result.steps) {
+    require(step.step == last + 1 && step.step <= window.start_step + window.steps,
+            fmt::format("step {} follows step {} in the result", step.step, last),
+            fmt::format("the steps {} to {} in order, or the first of them", window.start_step + 1,
+                        window.start_step + window.steps));
+    last = step.step;
+  }
+  for (double seconds : {result.replay_seconds, result.eval_seconds}) {
+    require(std::isfinite(seconds) && seconds >= 0, fmt::format("a duration is {}", seconds),
+            "a duration in seconds");
+  }
+}
 
 [[noreturn]] void refuse_stale(const ledger::LeaseRow& lease, int64_t token) {
   std::string detail =
@@ -47,8 +69,12 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
                   "1 to 200 characters, unique for each verifier process");
   }
   Connection& connection = transaction.connection();
-  std::optional<ledger::ReplayRow> replay = ledger::next_queued_replay(connection);
-  if (!replay) {
+  seen(request.verifier);
+  const std::vector<ledger::ReplayRow> queue = ledger::queued_replays(connection, kQueueLook);
+  const auto replay = std::find_if(queue.begin(), queue.end(), [&](const ledger::ReplayRow& row) {
+    return !better_left_to_others(connection, row, request.verifier);
+  });
+  if (replay == queue.end()) {
     return std::nullopt;
   }
   ledger::WindowRow window = ledger::find_window(connection, replay->run, replay->window).value();
@@ -67,6 +93,25 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
                  window.end_uri, replay->evaluate_endpoints}};
 }
 
+void Leases::seen(const std::string& verifier) {
+  const double now = supervisor_.steady_now();
+  seen_[verifier] = now;
+  std::erase_if(seen_, [&](const auto& entry) { return entry.second + kSeenSeconds < now; });
+}
+
+bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
+                                   const std::string& verifier) const {
+  if (replay.token == 0) return false;
+  const std::vector<std::string> failed =
+      ledger::verifiers_that_failed(connection, replay.run, replay.replay);
+  const auto has_failed = [&](const std::string& name) {
+    return std::find(failed.begin(), failed.end(), name) != failed.end();
+  };
+  return has_failed(verifier) && std::any_of(seen_.begin(), seen_.end(), [&](const auto& entry) {
+           return !has_failed(entry.first);
+         });
+}
+
 ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
   std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row) {
@@ -83,6 +128,7 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
   ledger::LeaseRow row = held(transaction, lease, beat.token);
   ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done,
                       supervisor_.now());
+  seen(row.verifier);
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
   extend(lease, supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds);
 }
@@ -94,13 +140,9 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
     return;  // the first answer was lost
   }
   ledger::LeaseRow row = held(transaction, lease, result.token);
-  if (result.steps.size() > kReplayStepsMax) {
-    throw Refusal(400, "Too many steps",
-                  fmt::format("the result has {} steps", result.steps.size()),
-                  fmt::format("at most {}", kReplayStepsMax));
-  }
-  ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::ReplayRow replay = ledger::find_replay(connection, row.run, row.replay).value();
+  check_result(result, ledger::find_window(connection, row.run, replay.window).value());
+  ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {},
                            supervisor_.now());
   forget_on_commit(transaction, lease, "completed");

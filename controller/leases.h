@@ -25,7 +25,9 @@ class Leases {
   // Gives every live lease of the ledger a fresh TTL. Once, before the first request.
   void restore(LedgerTransaction& transaction);
 
-  // The next replay in the queue for this verifier; nothing when the queue is empty.
+  // The next replay in the queue for this verifier; nothing when there is none for it. One that it
+  // has failed is left to the others, as long as there is one that speaks and has not failed it:
+  // a broken verifier is always the first to ask again.
   std::optional<Lease> grant(LedgerTransaction& transaction, const LeaseRequest& request);
   // These throw Refusal: 404 for a lease that never was, 409 when it is not held with this token
   // any more.
@@ -40,6 +42,9 @@ class Leases {
   void expire(LedgerTransaction& transaction, int64_t lease);
 
  private:
+  void seen(const std::string& verifier);
+  bool better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
+                             const std::string& verifier) const;
   ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
   void extend(int64_t lease, double ttl_seconds);
   void forget_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
@@ -52,6 +57,8 @@ class Leases {
   Bells& bells_;
   mutable std::mutex mutex_;
   std::map<int64_t, double> deadlines_;  // by lease, steady clock seconds
+  // By verifier, when it spoke last, steady clock seconds. The writer's thread only.
+  std::map<std::string, double> seen_;
 };
 
 }  // namespace gnomon

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/version.h"
 #include "controller/api/server.h"
@@ -61,9 +62,18 @@ void expire_leases(Ledger& ledger, Leases& leases) {
   }
 }
 
+std::string read_policy(const std::string& file) {
+  try {
+    return read_file(file);
+  } catch (const SystemError& error) {
+    throw ConfigError("command line", 0, "--policy", file,
+                      fmt::format("a file that can be read ({})", error.what()));
+  }
+}
+
 int serve(const Options& options) {
   std::string policy =
-      options.policy.empty() ? decide::Policy().to_toml() : read_file(options.policy);
+      options.policy.empty() ? decide::Policy().to_toml() : read_policy(options.policy);
   decide::Policy::parse(policy, options.policy.empty() ? "default policy" : options.policy);
   ServerOptions server_options = parse_listen(options.listen);
 
@@ -98,7 +108,7 @@ int run(int argc, char** argv) {
   CLI::App app("gnomond: supervises FP8 training runs with BF16 shadows", "gnomond");
   app.set_version_flag("--version",
                        fmt::format("gnomond {} ({}, {})", kVersion, kRevision, kBuildType));
-  app.add_option("--ledger", options.ledger, "SQLite file; made when absent")
+  app.add_option("--ledger", options.ledger, "SQLite file; made when absent, one daemon each")
       ->capture_default_str();
   app.add_option("--listen", options.listen,
                  "ADDRESS:PORT, loopback only; port 0 takes any free one")
@@ -110,11 +120,19 @@ int run(int argc, char** argv) {
       ->check(CLI::ExistingDirectory);
   app.add_option("--series-keep", options.series_keep_seconds,
                  "seconds for which the metrics of an ended run are kept")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0.0, 1e9))
       ->capture_default_str();
   app.add_option("--log-level", options.log_level, "trace, debug, info, warn, error or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}))
       ->capture_default_str();
+  app.footer(
+      "Example:\n  gnomond --ledger ledger.sqlite --listen 127.0.0.1:7717 --policy policy.toml\n\n"
+      "`gnomon policy show` prints the built-in policy. SIGTERM and SIGINT end the daemon in "
+      "order; "
+      "killed in any\nway, it goes on from its ledger when it is started again.\n\n"
+      "Exit status: 0 ended in order; 1 failed (port or ledger in use, disk); 2 the command line "
+      "or "
+      "the policy cannot be accepted.");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -14,6 +14,9 @@
 namespace gnomon {
 namespace {
 
+// Far above any run, far below where sums of steps would overflow.
+constexpr int64_t kStepMax = 1'000'000'000'000;
+
 // The first member in which a repeated report differs from the one on record, in words; empty when
 // none does.
 std::string difference(const StepReport& known, const StepReport& repeated) {
@@ -48,18 +51,29 @@ void require(bool condition, const char* member, const std::string& value, const
   }
 }
 
+void require_step(int64_t value, const char* member, int64_t least) {
+  require(value >= least && value <= kStepMax, member, fmt::format("{}", value),
+          fmt::format("{} to {}", least, kStepMax).c_str());
+}
+
 void check_registration(const RunRegistration& registration) {
   require(!registration.name.empty() && registration.name.size() <= 200, "name",
           fmt::format("\"{}\"", registration.name), "1 to 200 characters");
   require(registration.job_id.size() <= 200, "job_id", fmt::format("\"{}\"", registration.job_id),
           "at most 200 characters");
   require(registration.layers >= 0, "layers", fmt::format("{}", registration.layers), "0 or more");
-  require(registration.checkpoint_every >= 0, "checkpoint_every",
-          fmt::format("{}", registration.checkpoint_every), "0 (none) or more");
+  require(registration.checkpoint_every >= 0 && registration.checkpoint_every <= kStepMax,
+          "checkpoint_every", fmt::format("{}", registration.checkpoint_every),
+          "0 (none) to 1000000000000");
   require(registration.sites.size() <= 100'000, "sites",
           fmt::format("{} names", registration.sites.size()), "at most 100000");
   PrecisionPlan::parse(registration.base_plan, "base_plan")
       .check_sites(registration.sites, registration.layers, "base_plan");
+}
+
+decide::RunRegisteredEvent registered_event(const RunRegistration& registration) {
+  return {registration.name,   registration.base_plan,        registration.sites,
+          registration.layers, registration.checkpoint_every, registration.total_steps};
 }
 
 [[noreturn]] void refuse_unknown_attempt(int64_t attempt, int64_t newest) {
@@ -89,8 +103,15 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
                       run.registration.layers, registration.sites.size(), registration.layers),
           "the same model, or another job_id");
     }
+    const bool other_settings =
+        run.registration.checkpoint_every != registration.checkpoint_every ||
+        run.registration.total_steps != registration.total_steps;
     run.registration = registration;
     ledger::set_registration(connection, run.id, to_json(registration));
+    if (other_settings) {
+      hear(transaction, run, registered_event(registration));
+      save(transaction, run);
+    }
     for (const InjectedFault& fault : registration.faults) {
       ledger::insert_fault(connection, run.id, fault);
     }
@@ -107,10 +128,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
                       registration.base_plan, time);
   Run& run = load(transaction, id);
   transaction.on_commit([this, id, label = run.label] { metrics_.start_run(id, label, {}); });
-  hear(transaction, run,
-       decide::RunRegisteredEvent{registration.name, registration.base_plan, registration.sites,
-                                  registration.layers, registration.checkpoint_every,
-                                  registration.total_steps});
+  hear(transaction, run, registered_event(registration));
   save(transaction, run);
   stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
   return {run_name(id), std::string(decide::mode_name(run.policy.mode))};
@@ -122,7 +140,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   Connection& connection = transaction.connection();
   require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
           "cause", fmt::format("\"{}\"", attempt.cause), "start, restart or rollback");
-  require(attempt.base_step >= 0, "base_step", fmt::format("{}", attempt.base_step), "0 or more");
+  require_step(attempt.base_step, "base_step", 0);
   if (std::optional<AttemptStart> known = ledger::find_attempt(connection, id, attempt.attempt)) {
     if (known->base_step != attempt.base_step || known->cause != attempt.cause ||
         known->plan_version != attempt.plan_version) {
@@ -179,10 +197,12 @@ void Supervisor::check_step(LedgerTransaction& transaction, const Run& run,
                 .c_str());
     attempts_seen[report.attempt] = true;
   }
-  require(report.step >= 1, "step", fmt::format("{}", report.step), "1 or more");
+  require_step(report.step, "step", 1);
   require(report.tokens >= 0, "tokens", fmt::format("{}", report.tokens), "0 or more");
   require(std::isfinite(report.step_seconds) && report.step_seconds >= 0, "step_seconds",
           fmt::format("{}", report.step_seconds), "a duration in seconds");
+  require(std::isfinite(report.learning_rate), "learning_rate",
+          fmt::format("{}", report.learning_rate), "a finite number");
 }
 
 ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
@@ -240,7 +260,7 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   }
   require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri",
           fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 characters");
-  require(checkpoint.step >= 0, "step", fmt::format("{}", checkpoint.step), "0 or more");
+  require_step(checkpoint.step, "step", 0);
   if (std::optional<CheckpointReport> known =
           ledger::find_checkpoint(connection, id, checkpoint.attempt, checkpoint.step)) {
     if (std::string conflict = difference(*known, checkpoint); !conflict.empty()) {

@@ -37,6 +37,19 @@ std::vector<LeaseRow> live_leases(Connection& connection) {
   return leases;
 }
 
+std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run,
+                                               int64_t replay) {
+  std::vector<std::string> verifiers;
+  Query query = connection.query(
+      "SELECT DISTINCT verifier FROM leases WHERE run = ? AND replay = ? AND state IN ('failed', "
+      "'expired')",
+      run, replay);
+  while (query.next()) {
+    verifiers.push_back(query.text(0));
+  }
+  return verifiers;
+}
+
 bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t steps_done,
                  double now) {
   return connection.execute(

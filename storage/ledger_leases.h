@@ -23,6 +23,8 @@ int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_
                      const std::string& verifier, double now);
 std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease);
 std::vector<LeaseRow> live_leases(Connection& connection);
+// Those whose lease of the replay failed or ran out.
+std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run, int64_t replay);
 // False when the lease is not held with this token.
 bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t steps_done,
                  double now);

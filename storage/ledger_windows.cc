@@ -62,11 +62,21 @@ std::optional<ReplayRow> find_replay(Connection& connection, int64_t run, int64_
 }
 
 std::optional<ReplayRow> next_queued_replay(Connection& connection) {
+  const std::vector<ReplayRow> first = queued_replays(connection, 1);
+  return first.empty() ? std::nullopt : std::optional<ReplayRow>(first.front());
+}
+
+std::vector<ReplayRow> queued_replays(Connection& connection, int limit) {
+  std::vector<ReplayRow> replays;
   Query query = connection.query(
       "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token "
       "FROM replays "
-      "WHERE state = 'queued' ORDER BY priority DESC, run, replay LIMIT 1");
-  return query.next() ? std::optional<ReplayRow>(replay_row(query)) : std::nullopt;
+      "WHERE state = 'queued' ORDER BY priority DESC, ordered_at, run, replay LIMIT ?",
+      limit);
+  while (query.next()) {
+    replays.push_back(replay_row(query));
+  }
+  return replays;
 }
 
 void set_replay_state(Connection& connection, int64_t run, int64_t replay, const std::string& state,

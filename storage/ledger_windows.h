@@ -53,6 +53,8 @@ void insert_replay(Connection& connection, const ReplayRow& replay, double now);
 std::optional<ReplayRow> find_replay(Connection& connection, int64_t run, int64_t replay);
 // The queued replay with the highest priority, the oldest of those.
 std::optional<ReplayRow> next_queued_replay(Connection& connection);
+// At most `limit` of them in that order.
+std::vector<ReplayRow> queued_replays(Connection& connection, int limit);
 // `fail_reason` may be empty. An ended state (done, failed, cancelled) is stamped with `now`.
 void set_replay_state(Connection& connection, int64_t run, int64_t replay, const std::string& state,
                       int64_t token, const std::string& fail_reason, double now);

@@ -66,6 +66,9 @@ CREATE TABLE checkpoints (
   PRIMARY KEY (run, attempt, step)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX checkpoints_by_uri ON checkpoints (run, uri);
+CREATE INDEX checkpoints_protected ON checkpoints (run, attempt, step) WHERE protected = 1;
+
 CREATE TABLE plans (
   run        INTEGER NOT NULL,
   version    INTEGER NOT NULL,
@@ -110,7 +113,7 @@ CREATE TABLE replays (
   finished_at        REAL,
   PRIMARY KEY (run, replay)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX replays_queue ON replays (state, priority DESC, run, replay);
+CREATE INDEX replays_queue ON replays (state, priority DESC, ordered_at, run, replay);
 
 CREATE TABLE leases (
   id           INTEGER PRIMARY KEY,

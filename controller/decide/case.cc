@@ -34,6 +34,7 @@ const KnownCheckpoint* incident_start(const State& s, int64_t step) {
   const KnownCheckpoint* clear = nullptr;
   for (const KnownCheckpoint& known : s.checkpoints) {
     if (plan_after(s, known) != s.plan_version || known.step < s.attempt.base_step) continue;
+    if (!one_plan(s, known.step, step)) continue;
     if (known.step < step) close = &known;
     if (known.step <= step - kIncidentLeadSteps) clear = &known;
   }

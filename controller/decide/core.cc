@@ -53,7 +53,7 @@ std::string phase_name(const State& state) {
   for (const WindowState& window : state.windows) {
     if (window.probe_pending) return "returning";
   }
-  return state.containment->probe_passes > 0 ? "returning" : "holding";
+  return state.containment->probe_passes > 0 ? "returning" : "contained";
 }
 
 }  // namespace gnomon::decide

@@ -21,6 +21,7 @@ inline constexpr size_t kCheckpointsMax = 64;
 inline constexpr size_t kQuietEndsMax = 64;
 inline constexpr size_t kGenericSpikesMax = 8;
 inline constexpr size_t kRollbackCountsMax = 64;
+inline constexpr size_t kPlanChangesMax = 64;
 
 inline constexpr int kPriorityTriage = 100;
 inline constexpr int kPriorityAttribution = 80;
@@ -43,6 +44,10 @@ struct Core {
 
 // -- windows.cc: from checkpoints to windows to measurements
 void start_attempt(Core& core, const AttemptStarted& event);
+// Steps after `base` are gone: with them the checkpoints, windows and suspicions that rest on them.
+void forget_after(Core& core, int64_t base);
+// Whether all steps of start+1..end ran under one plan.
+bool one_plan(const State& state, int64_t start, int64_t end);
 void take_checkpoint(Core& core, const CheckpointCompleted& event);
 void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
 void shadow_failed(Core& core, int64_t window, const std::string& why);

@@ -12,7 +12,14 @@ namespace {
 
 void take(Core& core, const RunRegisteredEvent& event) {
   State& s = core.s;
-  if (s.registered) return core.say("The run is registered already.");
+  if (s.registered) {
+    if (event.name == s.run.name) {
+      // A restart may come with other settings; the model and the base plan stay.
+      s.run.checkpoint_every = event.checkpoint_every;
+      s.run.total_steps = event.total_steps;
+    }
+    return core.say("The run is registered already.");
+  }
   s.registered = true;
   s.run = {event.name,   event.base_plan,        event.sites,
            event.layers, event.checkpoint_every, event.total_steps};
@@ -30,6 +37,10 @@ void take(Core& core, const StepReported& event) {
   }
   s.newest_step = event.step;
   s.plan_version = event.plan_version;
+  if (s.plan_changes.empty() || s.plan_changes.back().plan_version != event.plan_version) {
+    if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());
+    s.plan_changes.push_back({event.step, event.plan_version});
+  }
   const auto finding = observe_step(s.spikes, event, core.policy.detector);
   if (finding) suspect_step(core, *finding);
 }
@@ -98,10 +109,12 @@ bool needs_attempt(const Event& event) {
          std::holds_alternative<DirectiveChanged>(event);
 }
 
-// What may still be heard once the run has ended: results of windows that were open.
+// What may still be heard once the run has ended: results of windows that were open, and that it
+// goes on.
 bool heard_after_end(const Event& event) {
   return std::holds_alternative<ReplayFinished>(event) ||
-         std::holds_alternative<ReplayFailed>(event) || std::holds_alternative<RunEnded>(event);
+         std::holds_alternative<ReplayFailed>(event) || std::holds_alternative<RunEnded>(event) ||
+         std::holds_alternative<AttemptStarted>(event);
 }
 
 }  // namespace

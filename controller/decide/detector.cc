@@ -137,6 +137,14 @@ void remember(SpikeState& state, double loss, const Threshold& threshold, int64_
 
 }  // namespace
 
+void rewind_spikes(SpikeState& state, int64_t steps) {
+  const int64_t known = static_cast<int64_t>(state.recent.size());
+  const int64_t left = std::clamp<int64_t>(known - std::max<int64_t>(steps, 0), 0, known);
+  state.recent.resize(static_cast<size_t>(left));
+  state.silent_until = 0;
+  state.non_finite_reported = false;
+}
+
 std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,
                                          const Policy::Detector& policy) {
   const Threshold threshold = spike_threshold(state, policy);

@@ -69,6 +69,10 @@ struct SpikeFinding {
   std::string rule;  // for people: "7 standard deviations above the trend of the last 128 steps"
 };
 
+// The newest `steps` steps are gone (a rollback, a restart): the next ones are no later than these
+// were, and would look like spikes beside them.
+void rewind_spikes(SpikeState& state, int64_t steps);
+
 // Takes one step into account. Returns a finding for a step that is not finite or a spike, once per
 // episode.
 std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,

@@ -43,6 +43,7 @@ BOOST_DESCRIBE_STRUCT(ProtectCheckpoints, (), (uris))
 
 BOOST_DESCRIBE_STRUCT(KnownCheckpoint, (), (attempt, step, uri, plan_version))
 BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
+BOOST_DESCRIBE_STRUCT(PlanChange, (), (step, plan_version))
 BOOST_DESCRIBE_STRUCT(RunFacts, (), (name, base_plan, sites, layers, checkpoint_every, total_steps))
 BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause))
 BOOST_DESCRIBE_STRUCT(Measurement, (), (gap, offset, d_percent, reference, unusable))
@@ -73,10 +74,10 @@ BOOST_DESCRIBE_STRUCT(SpikeState, (),
 BOOST_DESCRIBE_STRUCT(State, (),
                       (registered, ended, rounding_said, run, attempt, newest_step, plan_version,
                        next_window, next_replay, next_directive, next_decision, next_plan_version,
-                       plans, checkpoints, next_start, windows, replays, quiet_ends, last_verified,
-                       protected_uris, detector, spikes, generic_spike_steps, suspicion,
-                       investigation, directive, recovery, containment, fault_reported, actions,
-                       rollbacks, wait_windows, quiet_since_return))
+                       plans, plan_changes, checkpoints, next_start, windows, replays, quiet_ends,
+                       last_verified, protected_uris, detector, spikes, generic_spike_steps,
+                       suspicion, investigation, directive, recovery, containment, fault_reported,
+                       actions, rollbacks, wait_windows, quiet_since_return))
 
 namespace {
 

@@ -275,6 +275,9 @@ void directive_changed(Core& core, const DirectiveChanged& event) {
         moot.push_back(window.id);
     }
     for (int64_t id : moot) close_window(core, id, "alarm");
+  } else if (answered.kind == "rollback") {
+    // Their alarm is answered; the attempt that begins now does not have these steps.
+    forget_after(core, answered.to_step);
   }
   judge_deferred(core);
 }

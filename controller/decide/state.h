@@ -128,6 +128,12 @@ struct Containment {
   int64_t probe_passes = 0;  // consecutive
 };
 
+// The first step that ran with another plan than the step before it.
+struct PlanChange {
+  int64_t step = 0;
+  int64_t plan_version = 0;
+};
+
 struct RollbackCount {
   int64_t step = 0;
   int64_t count = 0;
@@ -149,6 +155,7 @@ struct State {
   int64_t next_plan_version = 2;
 
   std::vector<KnownPlan> plans;
+  std::vector<PlanChange> plan_changes;      // ascending steps, the newest ones
   std::vector<KnownCheckpoint> checkpoints;  // ascending steps
   int64_t next_start = 0;                    // where the next window begins
   std::vector<WindowState> windows;          // ascending ids
@@ -174,7 +181,8 @@ struct State {
   int64_t quiet_since_return = -1;  // -1: FP8 never came back yet
 };
 
-// watching, triage, attribution, containing, holding, returning or ended.
+// watching, triage, attribution, containing (an action is under way), contained (pinned or in BF16,
+// and quiet), returning (probes), holding (paused until a person has looked) or ended.
 std::string phase_name(const State& state);
 
 }  // namespace gnomon::decide

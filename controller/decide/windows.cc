@@ -116,7 +116,7 @@ void open_due_windows(Core& core) {
     const bool missed = end == nullptr && first_after(s, s.next_start + used.steps) != nullptr;
     if (end == nullptr && !missed) return;
     const int64_t plan = plan_after(s, *start);
-    if (missed || plan != end->plan_version) {
+    if (missed || plan != end->plan_version || !one_plan(s, start->step, end->step)) {
       s.next_start = first_after(s, start->step)->step;
       continue;
     }
@@ -211,12 +211,15 @@ void judge(Core& core, WindowState& window) {
              *quiet.measured);
 }
 
-// Steps after `base` are gone: with them the checkpoints, windows and suspicions that rest on them.
+}  // namespace
+
 void forget_after(Core& core, int64_t base) {
   State& s = core.s;
   std::erase_if(s.checkpoints, [&](const KnownCheckpoint& known) { return known.step > base; });
   std::erase_if(s.quiet_ends, [&](const QuietEnd& quiet) { return quiet.end.step > base; });
   std::erase_if(s.generic_spike_steps, [&](int64_t step) { return step > base; });
+  std::erase_if(s.plan_changes, [&](const PlanChange& change) { return change.step > base; });
+  if (s.suspicion && s.suspicion->finding.step > base) s.suspicion.reset();
   std::vector<int64_t> moot;
   for (const WindowState& window : s.windows) {
     const bool in_case = s.investigation && s.investigation->window == window.id;
@@ -231,7 +234,11 @@ void forget_after(Core& core, int64_t base) {
   }
 }
 
-}  // namespace
+bool one_plan(const State& state, int64_t start, int64_t end) {
+  return std::none_of(
+      state.plan_changes.begin(), state.plan_changes.end(),
+      [&](const PlanChange& change) { return change.step > start + 1 && change.step <= end; });
+}
 
 std::string window_name(const WindowState& window) {
   return fmt::format("Window {} (steps {}–{})", window.id, window.start.step, window.end_step());
@@ -301,16 +308,15 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     return core.say(fmt::format("Attempt {} is not new.", event.attempt));
   }
   const bool first = s.attempt.number == 0;
+  s.ended = false;  // a run that had stopped or failed goes on
+  rewind_spikes(s.spikes, s.newest_step - event.base_step);
   s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause};
   s.newest_step = event.base_step;
   s.plan_version = event.plan_version;
-  s.spikes.silent_until = 0;
-  s.spikes.non_finite_reported = false;
   if (first) {
     s.plans.front().version = event.plan_version;
     s.next_plan_version = std::max(s.next_plan_version, event.plan_version + 1);
   }
-  if (s.suspicion && s.suspicion->finding.step > event.base_step) s.suspicion.reset();
   forget_after(core, event.base_step);
   if (s.investigation && event.cause == "rollback") {
     const WindowState* window = find_window(s, s.investigation->window);

@@ -6,8 +6,8 @@
 namespace gnomon {
 namespace {
 
-constexpr std::array kPhases = {"watching", "triage",    "attribution", "containing",
-                                "holding",  "returning", "ended"};
+constexpr std::array kPhases = {"watching",  "triage",    "attribution", "containing",
+                                "contained", "returning", "holding",     "ended"};
 constexpr std::array kOutcomes = {"quiet", "alarm", "skipped", "failed"};
 constexpr std::array kDecisionKinds = {"alarm", "verdict", "attribution", "action",    "recovered",
                                        "probe", "return",  "accept",      "instrument"};

@@ -34,6 +34,40 @@ TEST_F(ApiRefusalTest, AWrongMemberIsNamedWithItsPath) {
   EXPECT_EQ(refused("POST", trainer.path("/steps"), R"({"steps":[],"more":1})").status, 400);
 }
 
+// What the ledger cannot hold must not look like a fault that passes: the trainer would repeat it
+// for ever.
+TEST_F(ApiRefusalTest, NumbersThatNoRunHasAreRefusedForGood) {
+  StepReport step = test_step(1);
+  step.learning_rate = std::numeric_limits<double>::quiet_NaN();
+  Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}}));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("learning_rate"));
+  step = test_step(INT64_MAX);
+  EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).status, 400);
+  RunRegistration registration;
+  registration.name = "huge";
+  registration.checkpoint_every = INT64_MAX;
+  refusal = refused("POST", "/v1/runs", to_json(registration));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("checkpoint_every"));
+  AttemptStart attempt;
+  attempt.attempt = 2;
+  attempt.base_step = INT64_MAX;
+  attempt.cause = "restart";
+  EXPECT_EQ(refused("POST", trainer.path("/attempts"), to_json(attempt)).status, 400);
+}
+
+TEST_F(ApiRefusalTest, APolicyNestedTooDeepIsRefusedAndTheDaemonLives) {
+  std::string text = "a = ";
+  for (int i = 0; i < 255; ++i) text += "{a=";
+  text += '1';
+  text.append(255, '}');
+  EXPECT_EQ(refused("POST", "/v1/policy/check", text).status, 400);
+  std::string dotted;
+  for (int i = 0; i < 100'000; ++i) dotted += "a.";
+  EXPECT_EQ(refused("POST", "/v1/policy/check", dotted + "a = 1").status, 400);
+}
+
 TEST_F(ApiRefusalTest, UnknownRunsAre404OnEveryPath) {
   std::string batch = to_json(StepBatch{{test_step(1)}});
   EXPECT_EQ(refused("POST", "/v1/runs/run-99/steps", batch).status, 404);

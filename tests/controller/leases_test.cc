@@ -222,5 +222,71 @@ TEST_F(LeasesTest, AfterARestartALeaseWhoseVerifierDiedMeanwhileExpires) {
   EXPECT_EQ(replay_state(1), "queued");
 }
 
+TEST_F(LeasesTest, TheOldestOfEqualPriorityGoesFirstWhicheverRunItIsOf) {
+  write([&](LedgerTransaction& transaction) {
+    RunRegistration other = small_registration();
+    other.job_id = "2";
+    const int64_t run = parse_run_id(supervisor_->register_run(transaction, other).run);
+    ledger::insert_window(transaction.connection(), run,
+                          {1, "shadow", 1, 10, 5, "other", "end", 1, "open"}, 0);
+    ledger::insert_replay(transaction.connection(),
+                          {run_, 1, 1, "bf16", "", "shadow", true, 0, "queued", 0}, 20);
+    ledger::insert_replay(transaction.connection(),
+                          {run, 1, 1, "bf16", "", "shadow", true, 0, "queued", 0}, 10);
+  });
+  EXPECT_EQ(grant().value().task.checkpoint_uri, "other");
+}
+
+TEST_F(LeasesTest, AReplayThatAVerifierFailedIsLeftToTheOthers) {
+  EXPECT_FALSE(grant("sound").has_value());  // has asked, so it is there
+  order(1);
+  order(2);
+  fail(grant("broken").value(), true);
+  EXPECT_EQ(grant("broken").value().task.replay, 2) << "it may still do others";
+  EXPECT_FALSE(grant("broken").has_value());
+  EXPECT_EQ(replay_state(1), "queued") << "one broken verifier must not use up a replay's leases";
+  EXPECT_EQ(grant("sound").value().task.replay, 1);
+}
+
+TEST_F(LeasesTest, AReplayThatAllVerifiersFailedIsTriedUntilItsLeasesAreUsedUp) {
+  EXPECT_FALSE(grant("second").has_value());
+  order(1);
+  fail(grant("first").value(), true);
+  fail(grant("second").value(), true);
+  EXPECT_EQ(replay_state(1), "failed");
+}
+
+TEST_F(LeasesTest, AVerifierThatIsTheLastToSpeakTriesAgainWhatItFailed) {
+  EXPECT_FALSE(grant("gone").has_value());
+  order(1);
+  fail(grant("left").value(), true);
+  EXPECT_FALSE(grant("left").has_value());
+  clock_ += 61;
+  EXPECT_EQ(grant("left").value().task.replay, 1);
+}
+
+TEST_F(LeasesTest, AResultThatDoesNotFitItsWindowIsRefusedAndTheLeaseGoesOn) {
+  order(1);  // steps 11–15
+  const Lease lease = grant().value();
+  const auto status = [&](const std::vector<int64_t>& steps, double seconds) {
+    ReplayResult result;
+    result.token = lease.token;
+    for (int64_t step : steps) result.steps.push_back({step, 1.0, 1.0, "hash"});
+    result.replay_seconds = seconds;
+    return status_of([&] {
+      write([&](LedgerTransaction& transaction) {
+        leases_->complete(transaction, lease.lease, result);
+      });
+    });
+  };
+  EXPECT_EQ(status({11, 11}, 1), 400);
+  EXPECT_EQ(status({12}, 1), 400);
+  EXPECT_EQ(status({11, 12, 13, 14, 15, 16}, 1), 400);
+  EXPECT_EQ(status({11}, std::numeric_limits<double>::quiet_NaN()), 400);
+  EXPECT_EQ(status({11}, -1), 400);
+  EXPECT_EQ(replay_state(1), "leased");
+  EXPECT_EQ(status({11, 12, 13}, 1), 200) << "shorter: it turned non-finite";
+}
+
 }  // namespace
 }  // namespace gnomon

@@ -50,7 +50,8 @@ void Invariants::check_effect(const Effect& effect, const Policy& policy) {
 }
 
 void Invariants::check(const Event& event, const Outcome& outcome, const Policy& policy) {
-  // A run that has ended may only close what is open.
+  // A run that has ended may only close what is open, until it goes on.
+  if (std::holds_alternative<AttemptStarted>(event) && !outcome.state.ended) ended_ = false;
   for (const Effect& effect : outcome.effects) check_effect(effect, policy);
   if (std::holds_alternative<RunEnded>(event) && outcome.state.ended) ended_ = true;
   const State& s = outcome.state;

@@ -58,7 +58,7 @@ TEST(StoryTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone
   EXPECT_EQ(rollback.to_step, 200);
   EXPECT_EQ(rollback.plan_version, 2);
   EXPECT_THAT(rollback.plan, HasSubstr(kGuilty));
-  run.train_until_phase("holding", 400);
+  run.train_until_phase("contained", 400);
   ASSERT_THAT(run.decisions("recovered"), SizeIs(1));
   EXPECT_THAT(run.decisions("recovered")[0].sentence, HasSubstr("steps 200–220"))
       << "the rollback's base";
@@ -224,7 +224,7 @@ TEST(StoryTest, InBf16NoShadowIsPaidForAndProbesDecide) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 100000),
                    with([](Policy& p) { p.ladder.rungs = {"bf16"}; }));
   run.start();
-  run.train_until_phase("holding", 400);
+  run.train_until_phase("contained", 400);
   const int64_t shadows = run.orders("shadow");
   run.train_until(700);
   EXPECT_EQ(run.orders("shadow"), shadows);

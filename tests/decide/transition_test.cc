@@ -213,6 +213,78 @@ TEST_F(TransitionTest, ARollbacksFirstWindowIsReproducedUnderTheNewPlan) {
       << "the checkpoint holds the plan before the rollback";
 }
 
+TEST_F(TransitionTest, AnAlarmOfStepsThatARollbackUndidIsNotRaised) {
+  policy_.ladder.rungs = {"bf16"};
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  shadow(1, 3);
+  shadow(2, 4);  // steps 20–40: waits for the case
+  shadow(3, 3);  // `same`
+  ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
+  ASSERT_EQ(all<IssueDirective>()[0].kind, "rollback");
+  ASSERT_EQ(all<IssueDirective>()[0].to_step, 0);
+  hear(DirectiveChanged{1, "applied", 1, 45, ""});
+  EXPECT_THAT(all<RecordDecision>(), IsEmpty());
+  EXPECT_THAT(all<OrderReplay>(), IsEmpty());
+  ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "alarm");
+  hear(AttemptStarted{2, 0, "rollback", 2});
+  EXPECT_THAT(all<RecordDecision>(), IsEmpty());
+  EXPECT_EQ(state().recovery->attempt, 2);
+}
+
+TEST_F(TransitionTest, TheFirstStepsAfterARollbackAreNoSpikesBesideTheLossesTheyReplace) {
+  const auto loss = [](int64_t step) {
+    return 5.0 - 0.03 * static_cast<double>(step) + 0.001 * static_cast<double>(step % 3);
+  };
+  checkpoint(0);
+  for (int64_t step = 1; step <= 100; ++step) hear(StepReported{1, step, 1, loss(step), 1.0});
+  hear(AttemptStarted{2, 50, "rollback", 1});
+  for (int64_t step = 51; step <= 60; ++step) {
+    hear(StepReported{2, step, 1, loss(step), 1.0});
+    EXPECT_THAT(all<RecordDecision>(), IsEmpty()) << step;
+  }
+  hear(StepReported{2, 61, 1, loss(61) + 1, 1.0});
+  EXPECT_THAT(all<RecordDecision>(), SizeIs(1)) << "a true spike";
+}
+
+TEST_F(TransitionTest, ARunThatHadStoppedIsSupervisedAgainWhenItGoesOn) {
+  checkpoint(0);
+  hear(RunEnded{"failed", 7});
+  ASSERT_EQ(phase_name(state()), "ended");
+  hear(AttemptStarted{1, 0, "start", 1});  // late, and nothing new
+  EXPECT_EQ(phase_name(state()), "ended");
+  hear(AttemptStarted{2, 0, "restart", 1});
+  EXPECT_EQ(phase_name(state()), "watching");
+  checkpoint(10, 2);
+  checkpoint(20, 2);
+  EXPECT_THAT(all<OpenWindow>(), SizeIs(1));
+}
+
+TEST_F(TransitionTest, WindowsFollowTheCheckpointIntervalThatARestartBrings) {
+  checkpoint(0);
+  hear(RunRegisteredEvent{"run", "", {}, 0, 30, 2000});
+  hear(AttemptStarted{2, 0, "restart", 1});
+  checkpoint(30, 2);
+  ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
+  EXPECT_EQ(all<OpenWindow>()[0].steps, 30);
+  EXPECT_EQ(state().run.total_steps, 2000);
+  EXPECT_THAT(state().run.sites, SizeIs(15)) << "the model stays";
+}
+
+// The trainer ran a few steps in BF16 because the controller was away: no replay has one plan for
+// that, and `same` would be taken for broken hardware.
+TEST_F(TransitionTest, AWindowThatRanUnderTwoPlansIsPassedOver) {
+  checkpoint(0);
+  for (int64_t step = 1; step <= 40; ++step) {
+    const bool away = step >= 13 && step <= 17;
+    hear(StepReported{1, step, away ? -1 : 1, 2.0, 1.0});
+    if (step % 10 != 0) continue;
+    checkpoint(step);
+    EXPECT_THAT(all<OpenWindow>(), SizeIs(step == 40 ? 1 : 0)) << step;
+  }
+  EXPECT_EQ(all<OpenWindow>()[0].start_step, 20);
+}
+
 TEST_F(TransitionTest, LateAndUnknownEventsAreSaidAndChangeNothing) {
   checkpoint(0);
   const std::string before = state_to_json(state());
