@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
-#include <set>
+#include <tuple>
 #include <utility>
 #include <variant>
 
@@ -58,23 +58,45 @@ bool same_conclusion(const std::vector<BacktestDecision>& a,
   return true;
 }
 
-std::map<int64_t, std::vector<BacktestDecision>> decide_again(
-    const std::vector<EventRow>& events, const std::map<StepKey, StepRow>& steps,
-    const decide::Policy& policy, const std::string& ledger_file) {
-  std::map<int64_t, std::vector<BacktestDecision>> by_event;
-  decide::State state;
-  for (const EventRow& row : events) {
-    decide::Event event = read_event(row, steps, ledger_file);
-    decide::Outcome outcome = decide::decide(std::move(state), event, policy, row.time);
-    state = std::move(outcome.state);
-    for (const decide::Effect& effect : outcome.effects) {
-      const auto* made = std::get_if<decide::RecordDecision>(&effect);
-      if (made == nullptr) continue;
-      by_event[row.seq].push_back({row.seq, row.time, made->kind, made->verdict, made->action,
-                                   made->enforced, made->step, made->sites, made->sentence});
+// One policy, event after event.
+class Replica {
+ public:
+  explicit Replica(decide::Policy policy) : policy_(std::move(policy)) {}
+
+  std::vector<decide::Effect> hear(const decide::Event& event, double time) {
+    decide::Outcome outcome = decide::decide(std::move(state_), event, policy_, time);
+    state_ = std::move(outcome.state);
+    return std::move(outcome.effects);
+  }
+
+ private:
+  decide::Policy policy_;
+  decide::State state_;
+};
+
+// What the verifiers and the trainer would get to see of the effects.
+std::vector<std::string> orders(const std::vector<decide::Effect>& effects) {
+  std::vector<std::string> list;
+  for (const decide::Effect& effect : effects) {
+    if (std::holds_alternative<decide::OpenWindow>(effect) ||
+        std::holds_alternative<decide::OrderReplay>(effect) ||
+        std::holds_alternative<decide::IssueDirective>(effect)) {
+      list.push_back(decide::effect_to_json(effect));
     }
   }
-  return by_event;
+  return list;
+}
+
+std::vector<BacktestDecision> decisions_in(const std::vector<decide::Effect>& effects,
+                                           const EventRow& row) {
+  std::vector<BacktestDecision> list;
+  for (const decide::Effect& effect : effects) {
+    const auto* made = std::get_if<decide::RecordDecision>(&effect);
+    if (made == nullptr) continue;
+    list.push_back({row.seq, row.time, made->kind, made->verdict, made->action, made->enforced,
+                    made->step, made->sites, made->sentence});
+  }
+  return list;
 }
 
 }  // namespace
@@ -83,25 +105,34 @@ BacktestResult backtest(const LedgerView& ledger, const RunRow& run, const decid
                         const std::string& ledger_file) {
   std::map<StepKey, StepRow> steps;
   for (const StepRow& step : ledger.steps(run.id)) steps[{step.attempt, step.step}] = step;
-  std::vector<EventRow> events = ledger.events(run.id);
   auto recorded = recorded_by_event(ledger.decisions(run.id));
-  auto replayed = decide_again(events, steps, policy, ledger_file);
+  Replica as_recorded(decide::Policy::parse(run.policy, "the run's own policy"));
+  Replica other(policy);
 
   BacktestResult result;
-  result.events = static_cast<int64_t>(events.size());
-  std::set<int64_t> seqs;
-  for (const auto& [seq, list] : recorded) {
-    seqs.insert(seq);
-    result.recorded += static_cast<int64_t>(list.size());
-  }
-  for (const auto& [seq, list] : replayed) {
-    seqs.insert(seq);
-    result.replayed += static_cast<int64_t>(list.size());
-  }
-  for (int64_t seq : seqs) {
-    if (!same_conclusion(recorded[seq], replayed[seq])) {
-      result.differences.push_back({recorded[seq], replayed[seq]});
+  int64_t newest_step = 0;
+  for (const EventRow& row : ledger.events(run.id)) {
+    decide::Event event = read_event(row, steps, ledger_file);
+    if (row.type == "step_reported") newest_step = row.step.value_or(newest_step);
+    const auto own = as_recorded.hear(event, row.time);
+    const auto effects = other.hear(event, row.time);
+    const auto replayed = decisions_in(effects, row);
+    ++result.events;
+    result.recorded += static_cast<int64_t>(recorded[row.seq].size());
+    result.replayed += static_cast<int64_t>(replayed.size());
+    if (!same_conclusion(recorded[row.seq], replayed)) {
+      result.differences.push_back({recorded[row.seq], replayed});
     }
+    if (!same_conclusion(recorded[row.seq], decisions_in(own, row))) {
+      result.parting = {row.seq, newest_step,
+                        "the ledger was decided by another version of gnomond, or under another "
+                        "policy than the run's newest"};
+    } else if (orders(effects) != orders(own)) {
+      result.parting = {row.seq, newest_step,
+                        "this policy would have asked for other windows, replays or directives "
+                        "than the recorded ones"};
+    }
+    if (result.parting) break;
   }
   return result;
 }

@@ -47,6 +47,10 @@ void print_in_words(const BacktestResult& result, const std::string& run) {
     }
   }
   if (!table.empty()) fmt::print("{}", table.text());
+  if (result.parting) {
+    fmt::print("Compared up to event {} (step {}): {}; what follows cannot be known.\n",
+               result.parting->event_seq, result.parting->step, result.parting->reason);
+  }
 }
 
 void run_backtest(const BacktestOptions& options) {
@@ -66,11 +70,18 @@ void run_backtest(const BacktestOptions& options) {
     differences.push_back(
         {{"recorded", to_array(difference.recorded)}, {"replayed", to_array(difference.replayed)}});
   }
+  boost::json::value parting;
+  if (result.parting) {
+    parting = {{"event_seq", result.parting->event_seq},
+               {"step", result.parting->step},
+               {"reason", result.parting->reason}};
+  }
   fmt::print("{}", pretty_json(boost::json::object{{"run", name},
                                                    {"events", result.events},
                                                    {"decisions_recorded", result.recorded},
                                                    {"decisions_replayed", result.replayed},
-                                                   {"differences", differences}}));
+                                                   {"differences", differences},
+                                                   {"parting", parting}}));
 }
 
 }  // namespace

@@ -95,7 +95,13 @@ void verify(const CheckpointOptions& options, Context& context) {
 
 void list(const CheckpointOptions& options) {
   require_directory(options.path);
-  std::vector<CheckpointInfo> all = list_checkpoints(options.path);
+  std::filesystem::path root = options.path;
+  if (std::filesystem::is_directory(root / "checkpoints")) root /= "checkpoints";
+  std::vector<CheckpointInfo> all = list_checkpoints(root);
+  if (all.empty() && !options.json) {
+    fmt::print("there is no checkpoint in {}\n", root.string());
+    return;
+  }
   Table table({">attempt", ">step", ">size", "path"});
   boost::json::array rows;
   for (const CheckpointInfo& info : all) {
@@ -118,11 +124,12 @@ void add_checkpoint_commands(CLI::App& app, Context& context) {
   verify_command->add_option("DIR", options->path, "A checkpoint directory")->required();
   verify_command->add_flag("--json", options->json, "Print JSON");
   verify_command->footer(
-      "Example:\n  gnomon checkpoint verify runs/demo/attempt-0001/step-00000120");
+      "Example:\n  gnomon checkpoint verify runs/demo/checkpoints/attempt-0001/step-00000120");
   verify_command->callback([options, &context] { verify(*options, context); });
 
-  CLI::App* list_command = checkpoint->add_subcommand("list", "All checkpoints under a root");
-  list_command->add_option("ROOT", options->path, "A run's checkpoint root")->required();
+  CLI::App* list_command = checkpoint->add_subcommand("list", "All checkpoints of a run");
+  list_command->add_option("ROOT", options->path, "A run's directory, or its checkpoints/")
+      ->required();
   list_command->add_flag("--json", options->json, "Print JSON");
   list_command->footer("Example:\n  gnomon checkpoint list runs/demo");
   list_command->callback([options] { list(*options); });

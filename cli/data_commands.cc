@@ -77,13 +77,14 @@ void add_data_commands(CLI::App& app, Context&) {
       "sentencepiece:2048");
   make->callback([options] { prepare(*options); });
 
-  CLI::App* info =
-      data->add_subcommand("info", "What is in a dataset directory; every shard is checked");
+  CLI::App* info = data->add_subcommand(
+      "info", "What is in a dataset directory; every shard is compared with its hash");
   info->add_option("DIR", options->directory, "Dataset directory")->required();
   info->add_flag("--json", options->json, "Print JSON");
   info->footer("Example:\n  gnomon data info data/docs");
   info->callback([options] {
-    print_info(Dataset::open(options->directory).info, options->directory, options->json);
+    print_info(Dataset::open(options->directory, DatasetCheck::kContents).info, options->directory,
+               options->json);
   });
 }
 

@@ -1,9 +1,12 @@
 // `gnomon`: what an operator does with runs, policies, checkpoints and ledgers from the command
 // line.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cerrno>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/version.h"
@@ -42,6 +45,25 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
       "Example:\n  gnomon watch demo");
 }
 
+// The innermost command that was recognised.
+const CLI::App& innermost(const CLI::App& app) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  return chosen.empty() ? app : innermost(*chosen.back());
+}
+
+std::string explain(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = innermost(app);
+  const std::vector<const CLI::App*> known =
+      command.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
+  const std::vector<std::string> extra = command.remaining();
+  if (known.empty()) return error.what();
+  std::vector<std::string> names;
+  for (const CLI::App* one : known) names.push_back(one->get_name());
+  return fmt::format("{}: not accepted; expected one of {}",
+                     extra.empty() ? "no command" : "command = " + extra.front(),
+                     fmt::join(names, ", "));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Watches and steers FP8 pretraining runs that are checked against a BF16 shadow.",
                "gnomon");
@@ -51,7 +73,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(kExitBadInput, error.what());
+    return fail(kExitBadInput, explain(app, error).c_str());
   }
   return context.status;
 }

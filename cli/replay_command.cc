@@ -10,6 +10,7 @@
 #include "cli/json_output.h"
 #include "cli/table.h"
 #include "protocol/json.h"
+#include "storage/checkpoint_store.h"
 #include "trainer/replay.h"
 
 namespace gnomon::cli {
@@ -36,6 +37,19 @@ void check_arm(const ReplayOptions& options) {
   }
 }
 
+// A run's end point is only comparable with the replay's when both are the same step.
+void check_end(const ReplayOptions& options) {
+  if (options.end_checkpoint.empty()) return;
+  const int64_t expected = verify_checkpoint(options.checkpoint).step + options.request.steps;
+  const int64_t step = verify_checkpoint(options.end_checkpoint).step;
+  if (step != expected) {
+    throw ConfigError("", 0, "--end-checkpoint", options.end_checkpoint,
+                      fmt::format("the run's checkpoint at step {}, where the replay ends (this "
+                                  "one is at step {})",
+                                  expected, step));
+  }
+}
+
 void print_result(const ReplayResult& result) {
   Table table({">step", ">loss", ">grad norm", "weights"});
   for (const ReplayStep& step : result.steps) {
@@ -56,7 +70,9 @@ void print_result(const ReplayResult& result) {
 
 void replay(ReplayOptions& options) {
   check_arm(options);
+  check_end(options);
   ReplayRequest& request = options.request;
+  if (!options.end_checkpoint.empty()) request.evaluate_endpoints = true;
   request.checkpoint = options.checkpoint;
   request.end_checkpoint = options.end_checkpoint;
   if (!options.plan_file.empty()) {
@@ -93,8 +109,9 @@ void add_replay_command(CLI::App& app, Context&) {
                    "bf16 (the shadow), same (the plan of the checkpoint) or plan")
       ->capture_default_str();
   command->add_option("--plan", options->plan_file, "Plan file of --arm plan");
-  command->add_option("--end-checkpoint", options->end_checkpoint,
-                      "The run's own checkpoint at the end, to evaluate beside the replay's");
+  command->add_option(
+      "--end-checkpoint", options->end_checkpoint,
+      "The run's own checkpoint at the end, to evaluate beside the replay's (as with --evaluate)");
   command->add_flag("--evaluate", options->request.evaluate_endpoints,
                     "Also measure the held-out losses at start and end");
   command
@@ -102,8 +119,8 @@ void add_replay_command(CLI::App& app, Context&) {
       ->check(CLI::Range(1, 1024));
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(
-      "Example:\n  gnomon replay --checkpoint runs/demo/attempt-0001/step-00000120 --steps 20 "
-      "--arm bf16 --evaluate");
+      "Example:\n  gnomon replay --checkpoint runs/demo/checkpoints/attempt-0001/step-00000120 "
+      "--steps 20 --evaluate");
   command->callback([options] { replay(*options); });
 }
 
