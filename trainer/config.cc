@@ -147,11 +147,14 @@ void ConfigReader::read_data() {
   TomlTable data = section("data", {"dir"});
   const std::string dir = data.text("dir", "");
   data.refuse_unknown_keys();
-  const fs::path path =
-      overrides_.data ? fs::absolute(*overrides_.data).lexically_normal() : beside_file(dir);
-  if ((!overrides_.data && dir.empty()) || !fs::exists(path / "dataset.json")) {
+  const std::string& given = overrides_.data ? *overrides_.data : dir;
+  fs::path path;
+  if (!given.empty()) {
+    path = overrides_.data ? fs::absolute(given).lexically_normal() : beside_file(given);
+  }
+  if (path.empty() || !fs::exists(path / "dataset.json")) {
     throw ConfigError(config_.file, data.line_of("dir"), overrides_.data ? "--data" : "data.dir",
-                      toml_quoted(overrides_.data.value_or(dir)),
+                      toml_quoted(given),
                       "a directory with a dataset.json, as `gnomon data prepare` makes it");
   }
   config_.engine.data = path.string();
