@@ -19,9 +19,10 @@ void wait_longer(Core& core) {
       static_cast<int64_t>(std::min(longer, static_cast<double>(policy.quiet_windows_max)));
 }
 
-std::string rung_name(const Containment& containment) {
-  return containment.rung == "pin" ? fmt::format("{} site(s) in BF16", containment.sites.size())
-                                   : std::string("the whole run in BF16");
+std::string contained_run(const Containment& containment) {
+  if (containment.rung != "pin") return "the run in BF16";
+  const size_t count = containment.sites.size();
+  return fmt::format("the run with {} {} in BF16", count, count == 1 ? "site" : "sites");
 }
 
 // The rung is held by `containment` unless the action was a rollback under the same plan.
@@ -51,10 +52,10 @@ void go_back(Core& core) {
   State& s = core.s;
   const KnownPlan base = base_plan(s);
   const std::string sentence = fmt::format(
-      "FP8 comes back: {} consecutive probe window(s) under the run's own plan stayed within {} of "
+      "FP8 comes back: {} probes in a row under the run's own plan stayed within {} of "
       "{}.",
       s.containment->probe_passes, percent(core.policy.detector.tolerance_percent),
-      rung_name(*s.containment));
+      contained_run(*s.containment));
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", s.containment->probe_passes},
@@ -129,9 +130,9 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   const bool passes = *measured.d_percent <= core.policy.detector.tolerance_percent;
   RecordDecision& decision = core.record(
       "probe",
-      fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} from {}; "
+      fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} above {}; "
                   "tolerance {}: {}.",
-                  name, percent(*measured.d_percent), rung_name(*s.containment),
+                  name, percent(*measured.d_percent), contained_run(*s.containment),
                   percent(core.policy.detector.tolerance_percent), passes ? "passed" : "failed"),
       {{"window", window_id},
        {"d_percent", number(*measured.d_percent)},
