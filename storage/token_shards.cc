@@ -211,8 +211,8 @@ int32_t TokenShards::vocabulary() const { return impl_->vocabulary; }
 void TokenShards::read(int64_t offset, std::span<int32_t> out) const {
   auto wanted = static_cast<int64_t>(out.size());
   if (offset < 0 || offset > impl_->tokens || wanted > impl_->tokens - offset)
-    throw Error(fmt::format("tokens {} to {} asked for; the shards have {}", offset,
-                            offset + wanted, impl_->tokens));
+    throw Error(fmt::format("{} tokens from {} on asked for; the shards have {}", wanted, offset,
+                            impl_->tokens));
   // Without a vocabulary, a token must still fit into the int32 it is copied to.
   uint32_t limit =
       impl_->vocabulary > 0 ? static_cast<uint32_t>(impl_->vocabulary) : uint32_t{1} << 31;
