@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cmath>
 
 #include "base/hash.h"
@@ -173,7 +174,7 @@ void TrainingLoop::report(const std::string& target, const std::string& body) {
 void TrainingLoop::finish(const std::string& outcome) {
   take_checkpoint();
   const double loss = engine_.evaluate(PrecisionPlan::bf16());
-  checkpointer_->drain();
+  take_last_checkpoint();
   RunFinished finished;
   finished.outcome = outcome;
   finished.step = engine_.step();
@@ -192,6 +193,24 @@ void TrainingLoop::finish(const std::string& outcome) {
               checkpointer_->wait_seconds());
   }
   flush(config_.flush_seconds);
+}
+
+// What the run was for: waits while the disk is full. Throws when a shutdown is requested
+// meanwhile.
+void TrainingLoop::take_last_checkpoint() {
+  constexpr std::chrono::milliseconds kRetry(500);
+  while (true) {
+    try {
+      take_checkpoint();
+      return checkpointer_->drain();
+    } catch (const SystemError& error) {
+      const int number = error.error_number();
+      if (number != ENOSPC && number != EDQUOT && number != EFBIG) throw;
+      last_checkpoint_ = {0, -1};
+      log_.error("the run's last checkpoint WAITS for room on the disk: {}", error.what());
+      if (shutdown_.wait_for(kRetry)) throw;
+    }
+  }
 }
 
 // SIGTERM or SIGINT: the next attempt goes on from this very step.

@@ -45,6 +45,7 @@ class TrainingLoop {
   bool boundary();
   void check_contact();
   void finish(const std::string& outcome);
+  void take_last_checkpoint();
   void interrupt();
   void flush(double seconds);
   void print_arenas();

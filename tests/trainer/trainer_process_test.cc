@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <fstream>
 
@@ -224,6 +225,25 @@ TEST_F(TrainerProcess, AFullSpoolMakesItWaitLoudlyAndLoseNothing) {
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(controller.steps_told(), kSteps);
   EXPECT_EQ(controller.told().finished.size(), 1u);
+}
+
+// A limit on the size of files acts like a full disk: the model does not fit any more.
+TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDisk) {
+  const auto trainer = start(config(400), {"--controller", "none"});
+  const fs::path first = run_dir() / "checkpoints" / "attempt-0001" / "step-00000000";
+  ASSERT_TRUE(eventually([&] { return fs::exists(first / "manifest.json"); }));
+  rlimit before{};
+  ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, nullptr, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = fs::file_size(first / "optimizer.safetensors") / 2;
+  ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, &small, nullptr), 0);
+  ASSERT_TRUE(
+      eventually([&] { return trainer->output().find("WAITS for room") != std::string::npos; },
+                 std::chrono::seconds(60)))
+      << trainer->output();
+  ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, &before, nullptr), 0);
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_EQ(newest(run_dir()).step, 400);
 }
 
 }  // namespace
