@@ -35,6 +35,7 @@ void read_window(TomlTable table, Policy::Window& window) {
 void read_detector(TomlTable table, Policy::Detector& detector) {
   detector.tolerance_percent =
       table.number("tolerance_percent", detector.tolerance_percent, 1e-6, 100);
+  detector.burn_in_steps = table.integer("burn_in_steps", detector.burn_in_steps, 0, 1'000'000'000);
   detector.spike_sigma = table.number("spike_sigma", detector.spike_sigma, 1, 1000);
   detector.spike_history = small(table, "spike_history", detector.spike_history, 32, 10000);
   // A value can exceed the mean of n others by any number of their deviations, so no upper bound on
@@ -137,10 +138,11 @@ std::string Policy::to_toml() const {
   out += fmt::format("\n[window]\nevery = {}\nsteps = {}\nopen_max = {}\n", window.every,
                      window.steps, window.open_max);
   out += fmt::format(
-      "\n[detector]\ntolerance_percent = {}\nspike_sigma = {}\nspike_history = {}\nspike_ratio = "
+      "\n[detector]\ntolerance_percent = {}\nburn_in_steps = {}\nspike_sigma = {}\nspike_history = "
+      "{}\nspike_ratio = "
       "{}\n",
-      toml_number(detector.tolerance_percent), toml_number(detector.spike_sigma),
-      detector.spike_history, toml_number(detector.spike_ratio));
+      toml_number(detector.tolerance_percent), detector.burn_in_steps,
+      toml_number(detector.spike_sigma), detector.spike_history, toml_number(detector.spike_ratio));
   out += fmt::format(
       "\n[attribution]\nrecovered_share = {}\nreplays_max = {}\nparallel = {}\nsites_max = {}\n",
       toml_number(attribution.recovered_share), attribution.replays_max, attribution.parallel,

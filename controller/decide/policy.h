@@ -25,6 +25,7 @@ struct Policy {
 
   struct Detector {
     double tolerance_percent = 0.5;  // alarm when 100·gap/L16 exceeds it
+    int64_t burn_in_steps = 0;  // windows that begin before it are measured but raise no gap alarm
     double spike_sigma =
         7.0;  // step loss above the trend + this many standard deviations, current step excluded
     int spike_history = 128;  // steps

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
@@ -195,15 +196,20 @@ void judge_alarm(Core& core, WindowState& window) {
 
 void judge(Core& core, WindowState& window) {
   State& s = core.s;
-  if (gap_alarm(s.detector, *window.measured, core.policy.detector))
-    return judge_alarm(core, window);
-  learn_quiet(s.detector, *window.measured);
+  const bool burn_in = window.start.step < core.policy.detector.burn_in_steps &&
+                       std::isfinite(*window.measured->d_percent);
+  if (!burn_in) {
+    if (gap_alarm(s.detector, *window.measured, core.policy.detector))
+      return judge_alarm(core, window);
+    learn_quiet(s.detector, *window.measured);
+  }
   s.fault_reported = false;
   const WindowState quiet = window;
   const KnownCheckpoint end{quiet.attempt, quiet.end_step(), quiet.end_uri, quiet.plan_version};
   if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
   s.quiet_ends.push_back({quiet.start.step, end});
-  core.say(fmt::format("{} is quiet (D = {}).", window_name(quiet),
+  core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
+                       burn_in ? "in the burn-in and not judged" : "quiet",
                        percent(*quiet.measured->d_percent)));
   if (!quiet.probe_pending) close_window(core, quiet.id, "quiet");
   settle_verified(core);

@@ -28,6 +28,7 @@ open_max = 7
 
 [detector]
 tolerance_percent = 0.25
+burn_in_steps = 30
 spike_sigma = 6.5
 spike_history = 64
 spike_ratio = 5.0

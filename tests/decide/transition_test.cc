@@ -100,6 +100,21 @@ TEST_F(TransitionTest, QuietWindowsMoveTheVerifiedCheckpointInOrderOnly) {
   EXPECT_EQ(state().last_verified->step, 40);
 }
 
+TEST_F(TransitionTest, ABurnInWindowIsMeasuredButRaisesNoAlarmUnlessItsEndIsNotFinite) {
+  policy_.detector.burn_in_steps = 20;
+  checkpoint(0);
+  checkpoint(20);
+  shadow(1, 30);
+  EXPECT_THAT(all<RecordDecision>(), IsEmpty());
+  ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
+  EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
+  EXPECT_EQ(state().detector.quiet_windows, 0) << "it teaches no noise either";
+  checkpoint(40);
+  shadow(2, 30);
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1)) << "steps 20 to 40 are judged";
+  EXPECT_EQ(all<RecordDecision>()[0].kind, "alarm");
+}
+
 TEST_F(TransitionTest, AQuietWindowBehindAnAlarmIsNotVerified) {
   for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
   shadow(1, 3);
