@@ -40,6 +40,8 @@ void visit_members(V& v, RunRegistration& m) {
   v.optional("seed", m.seed);
   v.optional("checkpoint_root", m.checkpoint_root);
   v.optional("faults", m.faults);
+  v.optional("last_directive", m.last_directive);
+  v.optional("newest_plan_version", m.newest_plan_version);
 }
 
 template <class V>
@@ -54,7 +56,36 @@ void visit_members(V& v, AttemptStart& m) {
   v.required("base_step", m.base_step);
   v.required("cause", m.cause);
   v.required("plan_version", m.plan_version);
+  v.optional("fingerprint", m.fingerprint);
   v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, TrainerNotice& m) {
+  v.required("attempt", m.attempt);
+  v.required("step", m.step);
+  v.required("kind", m.kind);
+  v.required("text", m.text);
+  v.optional("plan", m.plan);
+  v.optional("plan_version", m.plan_version);
+  v.optional("time", m.time);
+}
+
+template <class V>
+void visit_members(V& v, OverrideRequest& m) {
+  v.required("kind", m.kind);
+  v.optional("plan", m.plan);
+  v.optional("mode", m.mode);
+  v.required("owner", m.owner);
+  v.required("reason", m.reason);
+  v.optional("expires_seconds", m.expires_seconds);
+}
+
+template <class V>
+void visit_members(V& v, OverrideAccepted& m) {
+  v.required("decision", m.decision);
+  v.optional("directive", m.directive);
+  v.optional("expires_at", m.expires_at);
 }
 
 template <class V>

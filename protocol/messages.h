@@ -49,6 +49,10 @@ struct RunRegistration {
   int64_t seed = 0;
   std::string checkpoint_root;
   std::vector<InjectedFault> faults;
+  // What a trainer already knows when it registers again at a controller whose ledger is new:
+  // directives and plans are numbered from there on.
+  int64_t last_directive = 0;
+  int64_t newest_plan_version = 0;
 };
 
 struct RunRegistered {
@@ -64,6 +68,7 @@ struct AttemptStart {
   std::string cause;      // "start", "restart", "rollback"
   int64_t plan_version = 0;
   double time = 0;
+  std::optional<Fingerprint> fingerprint = {};  // of this attempt; absent = the registration's
 };
 
 // One training step. Identity is (run, attempt, step); a repeat with another loss, grad_norm,
@@ -108,6 +113,18 @@ struct CheckpointReport {
   double time = 0;
 };
 
+// POST /v1/runs/{run}/notices: something that people and the ledger should know and no decision
+// rests on. Kinds: checkpoint_failed, reports_dropped, plan_without_controller.
+struct TrainerNotice {
+  int64_t attempt = 1;
+  int64_t step = 0;  // newest finished step then
+  std::string kind;
+  std::string text;          // a sentence for people
+  std::string plan;          // plan_without_controller: TOML
+  int64_t plan_version = 0;  // plan_without_controller: what step reports will carry
+  double time = 0;
+};
+
 // POST /v1/runs/{run}/finished: the run ended by itself.
 struct RunFinished {
   std::string outcome;  // "completed", "stopped", "failed"
@@ -129,7 +146,7 @@ struct Directive {
   int64_t to_step = 0;         // rollback: checkpoint's step
   std::string checkpoint_uri;  // rollback
   std::string reason;          // a sentence for people
-  std::string state;           // pending, delivered, acknowledged, applied, rejected
+  std::string state;           // pending, delivered, acknowledged, applied, rejected, expired
 };
 
 struct DirectiveList {
@@ -143,6 +160,27 @@ struct DirectiveAck {
   int64_t step = 0;    // applied: the last step before it took effect
   std::string reason;  // rejected
   double time = 0;
+};
+
+// ---- overrides: operator → controller
+// ------------------------------------------------------------------------
+
+// POST /v1/runs/{run}/overrides. Kinds: pause, resume, stop, checkpoint_now (one directive, no
+// expiry), set_plan (the run stays in `plan` until the expiry), silence (windows are measured, no
+// action follows), mode (the run's mode is `mode`).
+struct OverrideRequest {
+  std::string kind;
+  std::string plan;            // set_plan: TOML
+  std::string mode;            // mode: observe, advise, enforce
+  std::string owner;           // who asks; required
+  std::string reason;          // why; required
+  double expires_seconds = 0;  // from now; required above 0 for set_plan, silence, mode
+};
+
+struct OverrideAccepted {
+  int64_t decision = 0;   // where it stands in the decision log
+  int64_t directive = 0;  // issued at once; 0 = none
+  double expires_at = 0;  // seconds since the epoch; 0 = does not expire
 };
 
 // ---- leases: controller ↔ verifier

@@ -35,23 +35,32 @@ void expect_round_trip(const Message& message, const std::vector<std::string>& m
 TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
   expect_round_trip(fingerprint(), {"\"world_size\":2", "\"threads\":4", "avx512_bf16"});
   expect_round_trip(InjectedFault{"scale_shift", "lm_head", 5, 9, "words"}, {"\"end_step\":9"});
-  expect_round_trip(
-      RunRegistration{"demo",
-                      "36199_0",
-                      fingerprint(),
-                      "version = 0\n",
-                      {"a", "b"},
-                      2,
-                      100,
-                      200,
-                      300,
-                      20,
-                      -7,
-                      "/root",
-                      {InjectedFault{"bit_flip", "w", 1, 2, "d"}}},
-      {"\"job_id\":\"36199_0\"", "\"seed\":-7", "\"sites\":[\"a\",\"b\"]", "bit_flip"});
+  expect_round_trip(RunRegistration{"demo",
+                                    "36199_0",
+                                    fingerprint(),
+                                    "version = 0\n",
+                                    {"a", "b"},
+                                    2,
+                                    100,
+                                    200,
+                                    300,
+                                    20,
+                                    -7,
+                                    "/root",
+                                    {InjectedFault{"bit_flip", "w", 1, 2, "d"}},
+                                    6,
+                                    7},
+                    {"\"last_directive\":6", "\"newest_plan_version\":7", "\"job_id\":\"36199_0\"",
+                     "\"seed\":-7", "\"sites\":[\"a\",\"b\"]", "bit_flip"});
   expect_round_trip(RunRegistered{"run-1", "enforce"}, {"run-1", "enforce"});
   expect_round_trip(AttemptStart{2, 60, "rollback", 5, 1.5}, {"\"attempt\":2", "\"base_step\":60"});
+  expect_round_trip(AttemptStart{2, 60, "restart", 5, 1.5, fingerprint()},
+                    {"\"fingerprint\":{", "avx512_bf16"});
+  expect_round_trip(TrainerNotice{1, 20, "checkpoint_failed", "words", "version = -1", -1, 2.5},
+                    {"\"kind\":\"checkpoint_failed\"", "\"plan_version\":-1"});
+  expect_round_trip(OverrideRequest{"set_plan", "version = 1", "", "ann", "trial", 3600},
+                    {"\"owner\":\"ann\"", "\"expires_seconds\":3.6E3"});
+  expect_round_trip(OverrideAccepted{4, 2, 1e9}, {"\"decision\":4", "\"directive\":2"});
   expect_round_trip(
       StepBatch{{StepReport{1, 2, 3, 4.5, 6.5, 1e-3, 2048, 0.25, "0123456789abcdef", 1e9}}},
       {"\"weights_hash\":\"0123456789abcdef\"", "\"plan_version\":3"});
