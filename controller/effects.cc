@@ -88,6 +88,14 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
   add_to_stream(context, "directive", to_json(directive));
 }
 
+void apply(const EffectContext& context, const decide::EndDirective& end) {
+  Connection& connection = context.transaction.connection();
+  ledger::end_directive(connection, context.run, end.number,
+                        {end.state, 0, 0, end.reason, context.time}, context.time);
+  std::optional<Directive> directive = ledger::find_directive(connection, context.run, end.number);
+  if (directive) add_to_stream(context, "directive", to_json(*directive));
+}
+
 void apply(const EffectContext& context, const decide::RecordDecision& record) {
   Connection& connection = context.transaction.connection();
   ledger::insert_decision(

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
@@ -101,6 +102,13 @@ void take(Core& core, const RunEnded& event) {
 
 void take(Core&, const Tick&) {}
 
+void take(Core& core, const OperatorOverride& asked) {
+  core.record(
+      "override",
+      fmt::format("{} asks: {} ({}). Nothing follows yet.", asked.owner, asked.kind, asked.reason),
+      {{"kind", asked.kind}});
+}
+
 bool needs_attempt(const Event& event) {
   return std::holds_alternative<StepReported>(event) ||
          std::holds_alternative<CheckpointCompleted>(event) ||
@@ -118,6 +126,12 @@ bool heard_after_end(const Event& event) {
 }
 
 }  // namespace
+
+double next_deadline(const State&) { return std::numeric_limits<double>::infinity(); }
+
+std::string why_not(const State& state, const OperatorOverride&) {
+  return state.ended ? "the run has ended" : "";
+}
 
 Outcome decide(State state, const Event& event, const Policy& policy, double) {
   Core core{state, policy, {}, {}};

@@ -21,6 +21,13 @@ struct Outcome {
 // closed window, an old attempt's step) leave the state as it is and say so in `reason`.
 Outcome decide(State state, const Event& event, const Policy& policy, double now);
 
+// When the next Tick is due, in seconds since the epoch; +infinity when nothing has a deadline.
+double next_deadline(const State& state);
+
+// Why an override makes no sense now, in a sentence for people; empty when it may be heard. A plan
+// must be known to parse and to fit the run's sites.
+std::string why_not(const State& state, const OperatorOverride& asked);
+
 // Events and states as JSON, for the ledger. state_from_json(state_to_json(s)) == s, byte for byte
 // when written again.
 std::string event_type(const Event& event);  // "step_reported"

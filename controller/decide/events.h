@@ -21,6 +21,10 @@ struct RunRegisteredEvent {
   int layers = 0;
   int64_t checkpoint_every = 0;  // steps
   int64_t total_steps = 0;
+  // What the trainer has had from a controller whose ledger is lost: directives and plans are
+  // numbered above these.
+  int64_t last_directive = 0;
+  int64_t newest_plan_version = 0;
 };
 
 struct AttemptStarted {
@@ -73,6 +77,7 @@ struct ReplayFailed {
   std::string reason;
 };
 
+// May also be heard of a directive that has expired: "applied" is believed.
 struct DirectiveChanged {
   int64_t number = 0;
   std::string state;  // applied, rejected
@@ -86,11 +91,23 @@ struct RunEnded {
   int64_t step = 0;
 };
 
-// Sent about once a second while a run is live, for time-outs.
+// Sent only when now ≥ next_deadline(state): something is due (a directive's answer, an override's
+// end).
 struct Tick {};
 
-using Event = std::variant<RunRegisteredEvent, AttemptStarted, StepReported, CheckpointCompleted,
-                           ReplayFinished, ReplayFailed, DirectiveChanged, RunEnded, Tick>;
+// A person interferes. decide.h: why_not says beforehand whether it makes sense.
+struct OperatorOverride {
+  std::string kind;       // pause, resume, stop, checkpoint_now, set_plan, silence, mode
+  std::string plan;       // set_plan: TOML
+  std::string mode;       // mode: observe, advise, enforce
+  std::string owner;      // who asks
+  std::string reason;     // and why
+  double expires_at = 0;  // seconds since the epoch, 0 = none
+};
+
+using Event =
+    std::variant<RunRegisteredEvent, AttemptStarted, StepReported, CheckpointCompleted,
+                 ReplayFinished, ReplayFailed, DirectiveChanged, RunEnded, Tick, OperatorOverride>;
 
 // ---- effects
 // ---------------------------------------------------------------------------------------------
@@ -144,11 +161,18 @@ struct IssueDirective {
   std::string reason;
 };
 
+// The directive is not to be carried out any more.
+struct EndDirective {
+  int64_t number = 0;
+  std::string state;   // expired
+  std::string reason;  // a sentence for people
+};
+
 // A decision for the log: what was concluded, from what, and what follows.
 struct RecordDecision {
   int64_t decision = 0;
-  std::string
-      kind;  // alarm, verdict, attribution, action, recovered, probe, return, accept, instrument
+  std::string kind;  // alarm, verdict, attribution, action, recovered, probe, return, accept,
+                     // instrument, override, directive
   std::string verdict;  // none, transient_fault, generic_spike, fp8_numerics, unexplained
   std::string
       action;  // none, pin, bf16, rollback, hold, return; in observe mode what would have been done
@@ -167,6 +191,6 @@ struct ProtectCheckpoints {
 };
 
 using Effect = std::variant<OpenWindow, OrderReplay, CloseWindow, MarkVerified, IssueDirective,
-                            RecordDecision, ProtectCheckpoints>;
+                            RecordDecision, ProtectCheckpoints, EndDirective>;
 
 }  // namespace gnomon::decide

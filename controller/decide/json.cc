@@ -15,7 +15,8 @@
 namespace gnomon::decide {
 
 BOOST_DESCRIBE_STRUCT(RunRegisteredEvent, (),
-                      (name, base_plan, sites, layers, checkpoint_every, total_steps))
+                      (name, base_plan, sites, layers, checkpoint_every, total_steps,
+                       last_directive, newest_plan_version))
 BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version))
 BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm))
 BOOST_DESCRIBE_STRUCT(CheckpointCompleted, (), (attempt, step, uri, plan_version))
@@ -27,6 +28,7 @@ BOOST_DESCRIBE_STRUCT(ReplayFailed, (), (replay, window, arm, reason))
 BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reason))
 BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
 BOOST_DESCRIBE_STRUCT(Tick, (), ())
+BOOST_DESCRIBE_STRUCT(OperatorOverride, (), (kind, plan, mode, owner, reason, expires_at))
 
 BOOST_DESCRIBE_STRUCT(OpenWindow, (),
                       (window, kind, attempt, start_step, steps, start_uri, end_uri, plan_version))
@@ -40,6 +42,7 @@ BOOST_DESCRIBE_STRUCT(RecordDecision, (),
                       (decision, kind, verdict, action, enforced, attempt, step, window, sites,
                        sentence, evidence))
 BOOST_DESCRIBE_STRUCT(ProtectCheckpoints, (), (uris))
+BOOST_DESCRIBE_STRUCT(EndDirective, (), (number, state, reason))
 
 BOOST_DESCRIBE_STRUCT(KnownCheckpoint, (), (attempt, step, uri, plan_version))
 BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
@@ -182,11 +185,12 @@ void from_value(const json::value& value, const std::string& path, T& out) {
 
 constexpr const char* kEventNames[] = {"run_registered",       "attempt_started", "step_reported",
                                        "checkpoint_completed", "replay_finished", "replay_failed",
-                                       "directive_changed",    "run_ended",       "tick"};
+                                       "directive_changed",    "run_ended",       "tick",
+                                       "operator_override"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
-constexpr const char* kEffectNames[] = {"open_window",        "order_replay",    "close_window",
-                                        "mark_verified",      "issue_directive", "record_decision",
-                                        "protect_checkpoints"};
+constexpr const char* kEffectNames[] = {"open_window",         "order_replay",    "close_window",
+                                        "mark_verified",       "issue_directive", "record_decision",
+                                        "protect_checkpoints", "end_directive"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

@@ -103,6 +103,10 @@ void read_rest(TomlTable& root, Policy& policy) {
   policy.verifier.attempts_max =
       small(verifier, "attempts_max", policy.verifier.attempts_max, 1, 1000);
   verifier.refuse_unknown_keys();
+  TomlTable directives = root.table("directives");
+  policy.directives.timeout_seconds =
+      directives.number("timeout_seconds", policy.directives.timeout_seconds, 1e-3, 1e7);
+  directives.refuse_unknown_keys();
 }
 
 // TOML tells 1 and 1.0 apart; a reader of ours accepts both, other people's may not.
@@ -160,6 +164,8 @@ std::string Policy::to_toml() const {
                      toml_number(controller.grace_seconds));
   out += fmt::format("\n[verifier]\nlease_ttl_seconds = {}\nattempts_max = {}\n",
                      toml_number(verifier.lease_ttl_seconds), verifier.attempts_max);
+  out += fmt::format("\n[directives]\ntimeout_seconds = {}\n",
+                     toml_number(directives.timeout_seconds));
   return out;
 }
 

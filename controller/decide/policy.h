@@ -70,6 +70,10 @@ struct Policy {
     int attempts_max = 4;  // leases of one replay before it is given up
   } verifier;
 
+  struct Directives {
+    double timeout_seconds = 600;  // for the trainer's answer to a directive
+  } directives;
+
   static Policy parse(std::string_view toml, const std::string& file = "policy");
   static Policy load(const std::string& path);
   std::string to_toml() const;

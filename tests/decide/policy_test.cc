@@ -61,6 +61,9 @@ grace_seconds = 12.5
 [verifier]
 lease_ttl_seconds = 3.0
 attempts_max = 9
+
+[directives]
+timeout_seconds = 90.5
 )";
   const Policy policy = Policy::parse(text);
   EXPECT_EQ(policy.to_toml(), text);
@@ -73,6 +76,7 @@ attempts_max = 9
   EXPECT_EQ(policy.limits.rollbacks_to_same_step_max, 1);
   EXPECT_EQ(policy.controller.on_loss, "pause");
   EXPECT_EQ(policy.verifier.attempts_max, 9);
+  EXPECT_EQ(policy.directives.timeout_seconds, 90.5);
 }
 
 struct BadPolicy {
@@ -137,6 +141,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadPolicy{"OnLoss", "[controller]\non_loss = \"cry\"", 2, "controller.on_loss", "cry",
                   "continue"},
         BadPolicy{"Ttl", "[verifier]\nlease_ttl_seconds = 0", 2, "lease_ttl_seconds", "0", "0.1"},
+        BadPolicy{"Timeout", "[directives]\ntimeout_seconds = 0", 2, "directives.timeout_seconds",
+                  "0", "0.001"},
         BadPolicy{"Syntax", "mode = ", 1, "", "", "TOML"}),
     [](const auto& table) { return table.param.name; });
 
