@@ -1,43 +1,15 @@
 #include "storage/ledger.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
-#include <sys/file.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <future>
 
+#include "storage/ledger_migrations.h"
+
 namespace gnomon {
 namespace {
-
-// A separate file, because closing any descriptor of the ledger itself would drop SQLite's own
-// POSIX locks.
-FileDescriptor take_lock(const std::filesystem::path& ledger) {
-  std::filesystem::path path = ledger;
-  path += ".lock";
-  FileDescriptor lock = FileDescriptor::open(path, O_RDWR | O_CREAT);
-  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) {
-      throw SystemError("lock", path.string(), errno);
-    }
-    char holder[32] = {};
-    ssize_t size = ::pread(lock.get(), holder, sizeof holder - 1, 0);
-    throw LedgerError(
-        fmt::format(
-            "the ledger {} is in use by another gnomond (process {}); one ledger has one daemon",
-            ledger.string(), size > 0 ? holder : "unknown"),
-        SQLITE_BUSY);
-  }
-  std::string self = fmt::format("{}", ::getpid());
-  if (::ftruncate(lock.get(), 0) == 0) {
-    // Only for the message above, so a full disk does not matter here.
-    [[maybe_unused]] ssize_t written = ::pwrite(lock.get(), self.data(), self.size(), 0);
-  }
-  return lock;
-}
 
 std::exception_ptr as_ledger_error(const std::string& action, std::exception_ptr error) {
   try {
@@ -71,7 +43,7 @@ void wait_for(Post post) {
 
 Ledger::Ledger(LedgerOptions options)
     : options_(std::move(options)),
-      lock_(take_lock(options_.file)),
+      files_(options_.file),
       writer_(options_.file, Connection::Kind::kWriter) {
   migrate_and_check(writer_, options_.file);
   for (int i = 0; i < options_.readers; ++i) {
@@ -82,6 +54,7 @@ Ledger::Ledger(LedgerOptions options)
     reader_threads_.emplace_back([this, &connection] { run_reader(*connection); });
   }
   writer_thread_ = std::thread([this] { run_writer(); });
+  files_.keep();
 }
 
 Ledger::~Ledger() {

@@ -52,6 +52,30 @@ struct LedgerOptions {
   std::function<void(double seconds)> on_commit;
 };
 
+// The ledger's lock, and the promise that a start that fails leaves nothing behind: what was made
+// since construction is removed again unless keep() was called.
+class LedgerFiles {
+ public:
+  // Throws LedgerError: no such folder, a folder instead of a file, no database, another program's,
+  // a newer version, or in use.
+  explicit LedgerFiles(const std::filesystem::path& ledger);
+  ~LedgerFiles();
+  LedgerFiles(const LedgerFiles&) = delete;
+  LedgerFiles& operator=(const LedgerFiles&) = delete;
+  void keep() { kept_ = true; }
+
+ private:
+  void take_lock();
+  void remove_what_was_made();
+
+  std::filesystem::path ledger_;
+  std::filesystem::path lock_path_;
+  FileDescriptor lock_;
+  bool ledger_was_there_ = false;
+  bool lock_was_there_ = false;
+  bool kept_ = false;
+};
+
 class Ledger {
  public:
   using Write = std::function<void(LedgerTransaction&)>;
@@ -60,7 +84,8 @@ class Ledger {
   using Done = std::function<void(std::exception_ptr)>;
 
   // Takes the lock beside the file (FILE.lock), opens, migrates, checks. Throws LedgerError: the
-  // file is newer, damaged or foreign, or another daemon has it.
+  // folder is missing, the file is newer, damaged or foreign, or another daemon has it. Then no
+  // file is left that was not there before.
   explicit Ledger(LedgerOptions options);
   // Finishes what was accepted, then checkpoints the WAL.
   ~Ledger();
@@ -97,7 +122,7 @@ class Ledger {
   void run_reader(Connection& connection);
 
   LedgerOptions options_;
-  FileDescriptor lock_;
+  LedgerFiles files_;
   Connection writer_;
   std::vector<std::unique_ptr<Connection>> reader_connections_;
 

@@ -1,24 +1,15 @@
 #include "storage/ledger_connection.h"
 
-#include <SQLiteCpp/Transaction.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
 
-#include <array>
 #include <cmath>
 #include <limits>
-
-#include "storage/ledger_schema.h"
 
 namespace gnomon {
 namespace {
 
 constexpr int kBusyTimeoutMs = 5000;
-// "Gnom" in PRAGMA application_id, so that a foreign SQLite file is told from an old ledger.
-constexpr int kApplicationId = 0x476e6f6d;
-
-// Entry i brings version i to version i + 1.
-constexpr std::array<const char*, kLedgerVersion> kMigrations = {kSchemaVersion1};
 
 int open_flags(Connection::Kind kind) {
   return kind == Connection::Kind::kWriter ? SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE
@@ -96,43 +87,6 @@ void Connection::bind(SQLite::Statement& statement, int index, const std::string
 }
 void Connection::bind(SQLite::Statement& statement, int index, const char* value) {
   statement.bind(index, value);
-}
-
-void migrate_and_check(Connection& writer, const std::filesystem::path& file) try {
-  SQLite::Database& database = writer.database();
-  int version = database.execAndGet("PRAGMA user_version").getInt();
-  int application = database.execAndGet("PRAGMA application_id").getInt();
-  int64_t tables = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt64();
-  if (version > kLedgerVersion) {
-    throw LedgerError(
-        fmt::format("the ledger {} has version {}, written by a newer gnomond; this build accepts "
-                    "up to version {}",
-                    file.string(), version, kLedgerVersion),
-        SQLITE_ERROR);
-  }
-  if (tables > 0 && application != kApplicationId) {
-    throw LedgerError(
-        fmt::format(
-            "{} is an SQLite file of another program (application id {:#x}, a ledger has {:#x})",
-            file.string(), application, kApplicationId),
-        SQLITE_ERROR);
-  }
-  std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
-  if (check != "ok") {
-    throw LedgerError(fmt::format("the ledger {} is damaged: {}", file.string(), check),
-                      SQLITE_CORRUPT);
-  }
-  SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
-  for (int next = version; next < kLedgerVersion; ++next) {
-    database.exec(kMigrations[static_cast<size_t>(next)]);
-  }
-  if (version < kLedgerVersion) {
-    database.exec(fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId,
-                              kLedgerVersion));
-  }
-  transaction.commit();
-} catch (const SQLite::Exception& error) {
-  throw ledger_error(fmt::format("cannot prepare the ledger {}", file.string()), error);
 }
 
 }  // namespace gnomon

@@ -99,14 +99,6 @@ class Connection {
   std::unordered_map<std::string_view, std::unique_ptr<SQLite::Statement>> statements_;
 };
 
-// The schema version this build writes.
-inline constexpr int kLedgerVersion = 1;
-
-// Brings the file to kLedgerVersion in one transaction and checks its integrity. Throws LedgerError
-// when the file is newer than this build, belongs to another program or is damaged; then nothing
-// has been changed.
-void migrate_and_check(Connection& writer, const std::filesystem::path& file);
-
 // `error` as a LedgerError that says what was being done.
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error);
 

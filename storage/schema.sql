@@ -1,4 +1,5 @@
--- The ledger, version 1. Every fact the controller acts on stands here before it is acknowledged.
+-- The ledger, version 2, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits. `run` is runs.id everywhere.
 
@@ -33,6 +34,7 @@ CREATE TABLE attempts (
   cause        TEXT NOT NULL,               -- start, restart, rollback
   plan_version INTEGER NOT NULL,
   started_at   REAL NOT NULL,
+  fingerprint  TEXT,                        -- Fingerprint as JSON; NULL = the registration's
   PRIMARY KEY (run, attempt)
 ) STRICT, WITHOUT ROWID;
 
@@ -184,15 +186,44 @@ CREATE TABLE directives (
   to_step         INTEGER NOT NULL,
   checkpoint_uri  TEXT NOT NULL,
   reason          TEXT NOT NULL,
-  state           TEXT NOT NULL,            -- pending, delivered, acknowledged, applied, rejected
+  state           TEXT NOT NULL,            -- pending, delivered, acknowledged, applied, rejected, expired
   issued_at       REAL NOT NULL,
   delivered_at    REAL,
   acknowledged_at REAL,
   ended_at        REAL,
   applied_attempt INTEGER,
   applied_step    INTEGER,
-  reject_reason   TEXT,
+  reject_reason   TEXT,                     -- why it was rejected or has expired
   PRIMARY KEY (run, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE overrides (                    -- what operators asked for and the core took
+  run        INTEGER NOT NULL,
+  override   INTEGER NOT NULL,              -- 1, 2, ...
+  kind       TEXT NOT NULL,                 -- pause, resume, stop, checkpoint_now, set_plan, silence, mode
+  plan       TEXT NOT NULL,                 -- TOML for kind set_plan
+  mode       TEXT NOT NULL,                 -- for kind mode
+  owner      TEXT NOT NULL,
+  reason     TEXT NOT NULL,
+  asked_at   REAL NOT NULL,
+  expires_at REAL,                          -- NULL = does not expire
+  decision   INTEGER NOT NULL,              -- where it stands in `decisions`
+  directive  INTEGER,                       -- issued at once; NULL = none
+  PRIMARY KEY (run, override)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE notices (                      -- what trainers want people to know; no decision rests on it
+  run          INTEGER NOT NULL,
+  notice       INTEGER NOT NULL,            -- 1, 2, ...
+  attempt      INTEGER NOT NULL,
+  step         INTEGER NOT NULL,            -- newest finished step then
+  kind         TEXT NOT NULL,               -- checkpoint_failed, reports_dropped, plan_without_controller
+  text         TEXT NOT NULL,
+  plan_version INTEGER NOT NULL,            -- plan_without_controller: a row of `plans`; else 0
+  noticed_at   REAL NOT NULL,               -- by the trainer's clock
+  reported_at  REAL NOT NULL,
+  PRIMARY KEY (run, notice),
+  UNIQUE (run, kind, attempt, step, noticed_at, text)
 ) STRICT, WITHOUT ROWID;
 
 -- What the decision core heard, in order; a step_reported event is in `steps` and stands here by its key only.
@@ -213,21 +244,22 @@ CREATE TABLE decision_state (               -- the core's state after event `seq
   body TEXT NOT NULL
 ) STRICT;
 
--- What /v1/events streams, numbered over all runs, so that a client can go on where it was cut off.
+-- What /v1/events streams, numbered over all runs without gaps, so that a client can go on where it was cut off.
+-- Rows older than a week are deleted, but never the newest one: its number is what the next one follows.
 CREATE TABLE stream (
   id   INTEGER PRIMARY KEY,
   time REAL NOT NULL,
   run  INTEGER NOT NULL,
-  type TEXT NOT NULL,                       -- run, window, decision, directive
+  type TEXT NOT NULL,                       -- run, window, decision, directive, notice
   body TEXT NOT NULL                        -- JSON object
 ) STRICT;
 
--- What should not have happened and was refused, for people: conflicting repeats, stale tokens.
+-- For people: what should not have happened (conflicting repeats, stale tokens, late acks) and what a person changed.
 CREATE TABLE audit (
   id     INTEGER PRIMARY KEY,
   time   REAL NOT NULL,
   run    INTEGER,
-  what   TEXT NOT NULL,                     -- conflicting_step, stale_lease, ...
+  what   TEXT NOT NULL,                     -- conflicting_step, stale_lease, override, ...
   detail TEXT NOT NULL
 ) STRICT;
 

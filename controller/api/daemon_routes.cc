@@ -6,6 +6,7 @@
 #include "controller/api/services.h"
 #include "controller/json_rows.h"
 #include "storage/ledger_decisions.h"
+#include "storage/ledger_migrations.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {

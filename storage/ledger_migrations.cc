@@ -1,0 +1,130 @@
+#include "storage/ledger_migrations.h"
+
+#include <SQLiteCpp/Transaction.h>
+#include <fmt/format.h>
+#include <sqlite3.h>
+
+#include <array>
+
+#include "storage/ledger_schema.h"
+
+namespace gnomon {
+namespace {
+
+// "Gnom" in PRAGMA application_id, so that a foreign SQLite file is told from an old ledger.
+constexpr int kApplicationId = 0x476e6f6d;
+
+constexpr const char* kFrom1To2 = R"sql(
+ALTER TABLE attempts ADD COLUMN fingerprint TEXT;
+
+CREATE TABLE overrides (
+  run        INTEGER NOT NULL,
+  override   INTEGER NOT NULL,
+  kind       TEXT NOT NULL,
+  plan       TEXT NOT NULL,
+  mode       TEXT NOT NULL,
+  owner      TEXT NOT NULL,
+  reason     TEXT NOT NULL,
+  asked_at   REAL NOT NULL,
+  expires_at REAL,
+  decision   INTEGER NOT NULL,
+  directive  INTEGER,
+  PRIMARY KEY (run, override)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE notices (
+  run          INTEGER NOT NULL,
+  notice       INTEGER NOT NULL,
+  attempt      INTEGER NOT NULL,
+  step         INTEGER NOT NULL,
+  kind         TEXT NOT NULL,
+  text         TEXT NOT NULL,
+  plan_version INTEGER NOT NULL,
+  noticed_at   REAL NOT NULL,
+  reported_at  REAL NOT NULL,
+  PRIMARY KEY (run, notice),
+  UNIQUE (run, kind, attempt, step, noticed_at, text)
+) STRICT, WITHOUT ROWID;
+)sql";
+
+// Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
+constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2};
+
+// Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
+// Returns its version; 0 = empty.
+int check_version(SQLite::Database& database, const std::filesystem::path& file) {
+  int version = database.execAndGet("PRAGMA user_version").getInt();
+  int application = database.execAndGet("PRAGMA application_id").getInt();
+  int64_t tables = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt64();
+  if (application != kApplicationId && (tables > 0 || application != 0)) {
+    throw LedgerError(
+        fmt::format(
+            "{} is an SQLite file of another program (application id {:#x}, a ledger has {:#x})",
+            file.string(), application, kApplicationId),
+        SQLITE_ERROR);
+  }
+  if (version > kLedgerVersion) {
+    throw LedgerError(
+        fmt::format("the ledger {} has version {}, written by a newer gnomond; this build accepts "
+                    "up to version {}",
+                    file.string(), version, kLedgerVersion),
+        SQLITE_ERROR);
+  }
+  return version;
+}
+
+// A file name inside an SQLite URI.
+std::string uri_of(const std::filesystem::path& file) {
+  std::string uri = "file:";
+  for (char c : std::filesystem::absolute(file).string()) {
+    bool plain = c != '?' && c != '#' && c != '%';
+    uri += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  }
+  return uri;
+}
+
+void run_step(SQLite::Database& database, const char* sql, int version) {
+  SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+  database.exec(sql);
+  database.exec(
+      fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId, version));
+  transaction.commit();
+}
+
+}  // namespace
+
+void inspect_ledger(const std::filesystem::path& file) try {
+  std::filesystem::path wal = file;
+  wal += "-wal";
+  std::error_code missing;
+  bool in_use = std::filesystem::exists(wal) && std::filesystem::file_size(wal, missing) > 0;
+  if (!std::filesystem::exists(file) || std::filesystem::file_size(file, missing) == 0 || in_use) {
+    return;
+  }
+  SQLite::Database database(uri_of(file) + "?immutable=1",
+                            SQLite::OPEN_READONLY | SQLite::OPEN_URI);
+  check_version(database, file);
+} catch (const SQLite::Exception& error) {
+  throw ledger_error(fmt::format("cannot open the ledger {}", file.string()), error);
+}
+
+void migrate_and_check(Connection& writer, const std::filesystem::path& file) try {
+  SQLite::Database& database = writer.database();
+  int version = check_version(database, file);
+  std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
+  if (check != "ok") {
+    throw LedgerError(fmt::format("the ledger {} is damaged: {}", file.string(), check),
+                      SQLITE_CORRUPT);
+  }
+  if (version == 0) {
+    run_step(database, kLedgerSchema, kLedgerVersion);
+    return;
+  }
+  for (int next = version; next < kLedgerVersion; ++next) {
+    run_step(database, kMigrations[static_cast<size_t>(next - 1)], next + 1);
+  }
+} catch (const SQLite::Exception& error) {
+  throw ledger_error(fmt::format("cannot prepare the ledger {}", file.string()), error);
+}
+
+}  // namespace gnomon

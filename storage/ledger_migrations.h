@@ -1,0 +1,25 @@
+// The versions of the ledger's schema: what a new file gets, how an older one is brought to the
+// same, and which files are refused. The version stands in PRAGMA user_version.
+#pragma once
+
+#include <filesystem>
+
+#include "storage/ledger_connection.h"
+
+namespace gnomon {
+
+// The schema version this build writes, that of storage/schema.sql.
+inline constexpr int kLedgerVersion = 2;
+
+// Looks at a file before it is opened for writing, which would change even a foreign one. Throws
+// LedgerError when it is no database, belongs to another program or is newer than this build. A
+// file with a WAL beside it was a ledger's or database's in use: that one is left to
+// migrate_and_check().
+void inspect_ledger(const std::filesystem::path& file);
+
+// Brings the file to kLedgerVersion, each version in one transaction of its own, so that a crash
+// leaves it at a version that the next start goes on from. Throws LedgerError when the file is
+// newer than this build, belongs to another program or is damaged; then nothing has been changed.
+void migrate_and_check(Connection& writer, const std::filesystem::path& file);
+
+}  // namespace gnomon

@@ -1,0 +1,237 @@
+-- The ledger, version 1. Every fact the controller acts on stands here before it is acknowledged.
+-- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
+-- infinities are kept. Hashes are 16 hexadecimal digits. `run` is runs.id everywhere.
+
+CREATE TABLE runs (
+  id            INTEGER PRIMARY KEY,
+  name          TEXT NOT NULL,
+  job_id        TEXT NOT NULL,
+  registration  TEXT NOT NULL,              -- RunRegistration as JSON
+  policy        TEXT NOT NULL,              -- TOML
+  state         TEXT NOT NULL,              -- live, completed, stopped, failed
+  registered_at REAL NOT NULL,
+  finished_at   REAL,
+  finished_step INTEGER,
+  final_loss    REAL,
+  train_seconds REAL,
+  UNIQUE (name, job_id)
+) STRICT;
+
+CREATE TABLE faults (                       -- injected on purpose: the truth that decisions are judged by
+  run         INTEGER NOT NULL REFERENCES runs (id),
+  kind        TEXT NOT NULL,
+  site        TEXT NOT NULL,
+  start_step  INTEGER NOT NULL,
+  end_step    INTEGER NOT NULL,             -- exclusive; 0 = never ends
+  description TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE attempts (
+  run          INTEGER NOT NULL REFERENCES runs (id),
+  attempt      INTEGER NOT NULL,
+  base_step    INTEGER NOT NULL,            -- its first step is base_step + 1
+  cause        TEXT NOT NULL,               -- start, restart, rollback
+  plan_version INTEGER NOT NULL,
+  started_at   REAL NOT NULL,
+  PRIMARY KEY (run, attempt)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE steps (
+  run           INTEGER NOT NULL,
+  attempt       INTEGER NOT NULL,
+  step          INTEGER NOT NULL,
+  plan_version  INTEGER NOT NULL,
+  loss          REAL,
+  grad_norm     REAL,
+  learning_rate REAL NOT NULL,
+  tokens        INTEGER NOT NULL,
+  step_seconds  REAL NOT NULL,
+  weights_hash  TEXT NOT NULL,
+  reported_at   REAL NOT NULL,
+  PRIMARY KEY (run, attempt, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE checkpoints (
+  run           INTEGER NOT NULL,
+  attempt       INTEGER NOT NULL,
+  step          INTEGER NOT NULL,
+  uri           TEXT NOT NULL,
+  plan_version  INTEGER NOT NULL,
+  bytes         INTEGER NOT NULL,
+  manifest_hash TEXT NOT NULL,
+  weights_hash  TEXT NOT NULL,
+  reported_at   REAL NOT NULL,
+  verified_at   REAL,
+  protected     INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (run, attempt, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX checkpoints_by_uri ON checkpoints (run, uri);
+CREATE INDEX checkpoints_protected ON checkpoints (run, attempt, step) WHERE protected = 1;
+
+CREATE TABLE plans (
+  run        INTEGER NOT NULL,
+  version    INTEGER NOT NULL,
+  toml       TEXT NOT NULL,
+  created_at REAL NOT NULL,
+  PRIMARY KEY (run, version)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE windows (
+  run               INTEGER NOT NULL,
+  window            INTEGER NOT NULL,
+  kind              TEXT NOT NULL,          -- shadow, incident, probe
+  attempt           INTEGER NOT NULL,
+  start_step        INTEGER NOT NULL,
+  steps             INTEGER NOT NULL,
+  start_uri         TEXT NOT NULL,
+  end_uri           TEXT NOT NULL,
+  plan_version      INTEGER NOT NULL,
+  state             TEXT NOT NULL,          -- open, quiet, alarm, skipped, failed
+  gap               REAL,                   -- nats
+  offset_loss       REAL,                   -- nats
+  d_percent         REAL,
+  tolerance_percent REAL,
+  opened_at         REAL NOT NULL,
+  closed_at         REAL,
+  PRIMARY KEY (run, window)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE replays (
+  run                INTEGER NOT NULL,
+  replay             INTEGER NOT NULL,
+  window             INTEGER NOT NULL,
+  arm                TEXT NOT NULL,         -- bf16, same, plan
+  plan               TEXT NOT NULL,         -- TOML for arm plan
+  purpose            TEXT NOT NULL,         -- shadow, triage, attribution, probe
+  evaluate_endpoints INTEGER NOT NULL,
+  priority           INTEGER NOT NULL,
+  state              TEXT NOT NULL,         -- queued, leased, done, failed, cancelled
+  token              INTEGER NOT NULL,      -- of its newest lease; grows by one with each
+  fail_reason        TEXT,
+  ordered_at         REAL NOT NULL,
+  finished_at        REAL,
+  PRIMARY KEY (run, replay)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX replays_queue ON replays (state, priority DESC, ordered_at, run, replay);
+
+CREATE TABLE leases (
+  id           INTEGER PRIMARY KEY,
+  run          INTEGER NOT NULL,
+  replay       INTEGER NOT NULL,
+  token        INTEGER NOT NULL,
+  verifier     TEXT NOT NULL,
+  state        TEXT NOT NULL,               -- leased, completed, failed, expired
+  granted_at   REAL NOT NULL,
+  heartbeat_at REAL NOT NULL,
+  steps_done   INTEGER NOT NULL,
+  reason       TEXT
+) STRICT;
+CREATE INDEX leases_by_replay ON leases (run, replay);
+CREATE INDEX leases_live ON leases (state) WHERE state = 'leased';
+
+CREATE TABLE results (
+  run                  INTEGER NOT NULL,
+  replay               INTEGER NOT NULL,
+  token                INTEGER NOT NULL,
+  verifier             TEXT NOT NULL,
+  fingerprint          TEXT NOT NULL,       -- Fingerprint as JSON
+  start_loss_bf16      REAL,
+  start_loss_plan      REAL,
+  run_end_loss_bf16    REAL,
+  replay_end_loss_bf16 REAL,
+  heldout_tokens       INTEGER NOT NULL,
+  replay_seconds       REAL NOT NULL,
+  eval_seconds         REAL NOT NULL,
+  finished_at          REAL NOT NULL,
+  PRIMARY KEY (run, replay)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE replay_steps (
+  run          INTEGER NOT NULL,
+  replay       INTEGER NOT NULL,
+  step         INTEGER NOT NULL,
+  loss         REAL,
+  grad_norm    REAL,
+  weights_hash TEXT NOT NULL,
+  PRIMARY KEY (run, replay, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE decisions (
+  run        INTEGER NOT NULL,
+  decision   INTEGER NOT NULL,
+  time       REAL NOT NULL,
+  kind       TEXT NOT NULL,
+  verdict    TEXT NOT NULL,
+  action     TEXT NOT NULL,
+  enforced   INTEGER NOT NULL,
+  attempt    INTEGER NOT NULL,
+  step       INTEGER NOT NULL,
+  window     INTEGER NOT NULL,
+  sites      TEXT NOT NULL,                 -- JSON array
+  sentence   TEXT NOT NULL,
+  evidence   TEXT NOT NULL,                 -- JSON object
+  event_seq  INTEGER NOT NULL,              -- the event it followed from
+  PRIMARY KEY (run, decision)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE directives (
+  run             INTEGER NOT NULL,
+  number          INTEGER NOT NULL,
+  kind            TEXT NOT NULL,
+  plan            TEXT NOT NULL,
+  plan_version    INTEGER NOT NULL,
+  to_step         INTEGER NOT NULL,
+  checkpoint_uri  TEXT NOT NULL,
+  reason          TEXT NOT NULL,
+  state           TEXT NOT NULL,            -- pending, delivered, acknowledged, applied, rejected
+  issued_at       REAL NOT NULL,
+  delivered_at    REAL,
+  acknowledged_at REAL,
+  ended_at        REAL,
+  applied_attempt INTEGER,
+  applied_step    INTEGER,
+  reject_reason   TEXT,
+  PRIMARY KEY (run, number)
+) STRICT, WITHOUT ROWID;
+
+-- What the decision core heard, in order; a step_reported event is in `steps` and stands here by its key only.
+CREATE TABLE events (
+  run     INTEGER NOT NULL,
+  seq     INTEGER NOT NULL,
+  time    REAL NOT NULL,
+  type    TEXT NOT NULL,
+  attempt INTEGER,
+  step    INTEGER,
+  body    TEXT,                             -- JSON; NULL for step_reported
+  PRIMARY KEY (run, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE decision_state (               -- the core's state after event `seq`
+  run  INTEGER PRIMARY KEY,
+  seq  INTEGER NOT NULL,
+  body TEXT NOT NULL
+) STRICT;
+
+-- What /v1/events streams, numbered over all runs, so that a client can go on where it was cut off.
+CREATE TABLE stream (
+  id   INTEGER PRIMARY KEY,
+  time REAL NOT NULL,
+  run  INTEGER NOT NULL,
+  type TEXT NOT NULL,                       -- run, window, decision, directive
+  body TEXT NOT NULL                        -- JSON object
+) STRICT;
+
+-- What should not have happened and was refused, for people: conflicting repeats, stale tokens.
+CREATE TABLE audit (
+  id     INTEGER PRIMARY KEY,
+  time   REAL NOT NULL,
+  run    INTEGER,
+  what   TEXT NOT NULL,                     -- conflicting_step, stale_lease, ...
+  detail TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE readiness (                    -- what /readyz writes to know that the ledger can be written
+  id         INTEGER PRIMARY KEY CHECK (id = 1),
+  checked_at REAL NOT NULL
+) STRICT;
