@@ -12,6 +12,8 @@
 namespace gnomon::cli {
 namespace {
 
+constexpr int64_t kSequenceTokens = 64;  // the shortest that demos and tests train with
+
 struct DataOptions {
   PrepareOptions prepare;
   std::vector<std::string> inputs;
@@ -42,6 +44,7 @@ void prepare(DataOptions& options) {
   options.prepare.output = options.directory;
   std::optional<Progress> progress;
   DatasetInfo info = prepare_dataset(options.prepare, [&](int64_t done, int64_t total) {
+    if (total == 0) return;
     if (!progress) progress.emplace("prepare", total);
     progress->update(done, fmt::format("{} of {}", format_bytes(static_cast<double>(done)),
                                        format_bytes(static_cast<double>(total))));
@@ -57,6 +60,7 @@ void add_data_commands(CLI::App& app, Context&) {
   data->require_subcommand(1);
   auto options = std::make_shared<DataOptions>();
 
+  options->prepare.sequence_tokens = kSequenceTokens;
   CLI::App* make =
       data->add_subcommand("prepare", "Tokenises text into shards with a held-out split");
   make->add_option("--input", options->inputs, "Files or directories")->required()->expected(1, -1);
@@ -68,6 +72,10 @@ void add_data_commands(CLI::App& app, Context&) {
                    "Field of .jsonl files with the text")
       ->capture_default_str();
   make->add_option("--heldout", options->prepare.heldout_share, "Share of the documents held out")
+      ->capture_default_str();
+  make->add_option("--sequence", options->prepare.sequence_tokens,
+                   "Tokens in a sequence of the runs to come (batch.tokens): text that does not "
+                   "give one for each split is refused")
       ->capture_default_str();
   make->add_option("--shard-tokens", options->prepare.shard_tokens, "Tokens in a shard at most")
       ->capture_default_str();

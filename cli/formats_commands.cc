@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -33,12 +34,18 @@ Format parse_format(const std::string& name) {
   }
 }
 
-// strtof rounds the decimal once, to FP32; going through double would round twice.
+// strtof rounds the decimal once, to FP32; going through double would round twice. A number outside
+// FP32's range is an infinity or a zero, which standard error says.
 float parse_value(const std::string& text) {
   char* end = nullptr;
+  errno = 0;
   float value = std::strtof(text.c_str(), &end);
   if (text.empty() || end != text.c_str() + text.size()) {
     throw ConfigError("", 0, "VALUE", text, "a number such as 0.1, 1e-3, 0x1.8p3, inf or nan");
+  }
+  if (errno == ERANGE && (std::isinf(value) || value == 0)) {
+    fmt::print(stderr, "gnomon: note: {} is {} FP32's range and is taken as {}\n", text,
+               value == 0 ? "below" : "beyond", value);
   }
   return value;
 }
@@ -114,6 +121,11 @@ void print_casts(const FormatsOptions& options, const std::vector<std::string>& 
 }
 
 }  // namespace
+
+void drop_double_dash(std::vector<std::string>& arguments) {
+  if (arguments.size() < 2 || arguments[0] != "formats" || arguments[1] != "cast") return;
+  std::erase(arguments, "--");
+}
 
 void add_formats_commands(CLI::App& app, Context&) {
   CLI::App* formats =

@@ -3,9 +3,9 @@
 #include <memory>
 #include <optional>
 
-#include "base/files.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/paths.h"
 #include "cli/report.h"
 #include "cli/summary.h"
 
@@ -33,7 +33,7 @@ void summarize_run(const LedgerOptions& options, Context& context) {
   std::vector<std::string> unmet;
   if (!options.expect.empty()) unmet = unmet_expectations(summary, options.expect);
   std::string json = summary_to_json(summary);
-  if (!options.out.empty()) write_file_atomically(options.out, json);
+  if (!options.out.empty()) write_output(options.out, json);
   fmt::print("{}", options.json ? json : summary_in_words(summary) + "\n");
   for (const std::string& sentence : unmet) fmt::print(stderr, "gnomon: {}\n", sentence);
   if (!unmet.empty()) context.status = kExitFailure;
@@ -41,7 +41,7 @@ void summarize_run(const LedgerOptions& options, Context& context) {
 
 void report_run(const LedgerOptions& options) {
   RunHistory history = load_history(LedgerView(options.ledger), options.run);
-  write_file_atomically(options.out, report_html(history, summarize(history)));
+  write_output(options.out, report_html(history, summarize(history)));
   fmt::print("{}\n", options.out);
 }
 

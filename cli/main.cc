@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -31,6 +33,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
                                    gnomon::kBuildType, gnomon::kCompiler));
   add_server_commands(app, context);
   add_watch_command(app, context);
+  add_override_command(app, context);
   add_ledger_commands(app, context);
   add_backtest_command(app, context);
   add_data_commands(app, context);
@@ -43,6 +46,14 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
   app.footer(
       "Exit status: 0 done, 1 failed, 2 bad input. Each command's --help has an example.\n"
       "Example:\n  gnomon watch demo");
+}
+
+// Whether a system call failed because of the path that the user named, not because of the machine.
+bool names_the_wrong_path(int error_number) {
+  for (int wrong : {ENOENT, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP}) {
+    if (error_number == wrong) return true;
+  }
+  return false;
 }
 
 // The innermost command that was recognised.
@@ -69,8 +80,11 @@ int run(int argc, char** argv) {
                "gnomon");
   gnomon::cli::Context context;
   add_commands(app, context);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  gnomon::cli::drop_double_dash(arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
-    app.parse(argc, argv);
+    app.parse(std::move(arguments));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     return fail(kExitBadInput, explain(app, error).c_str());
@@ -91,8 +105,8 @@ int main(int argc, char** argv) {
     bool ours = error.status() >= 400 && error.status() < 500;
     return fail(ours ? kExitBadInput : kExitFailure, error.what());
   } catch (const gnomon::SystemError& error) {
-    bool missing = error.error_number() == ENOENT || error.error_number() == ENOTDIR;
-    return fail(missing ? kExitBadInput : kExitFailure, error.what());
+    return fail(names_the_wrong_path(error.error_number()) ? kExitBadInput : kExitFailure,
+                error.what());
   } catch (const std::exception& error) {
     return fail(kExitFailure, error.what());
   }

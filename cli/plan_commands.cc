@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/paths.h"
 #include "cli/table.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
@@ -20,7 +21,10 @@ struct PlanOptions {
 };
 
 ModelConfig model_of(const PlanOptions& options) {
-  if (!options.checkpoint.empty()) return read_engine_config(options.checkpoint).model;
+  if (!options.checkpoint.empty()) {
+    require_checkpoint("--checkpoint", options.checkpoint);
+    return read_engine_config(options.checkpoint).model;
+  }
   ModelConfig model;
   model.layers = options.layers;
   return model;

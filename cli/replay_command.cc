@@ -8,6 +8,7 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/paths.h"
 #include "cli/table.h"
 #include "protocol/json.h"
 #include "storage/checkpoint_store.h"
@@ -70,6 +71,10 @@ void print_result(const ReplayResult& result) {
 
 void replay(ReplayOptions& options) {
   check_arm(options);
+  require_checkpoint("--checkpoint", options.checkpoint);
+  if (!options.end_checkpoint.empty()) {
+    require_checkpoint("--end-checkpoint", options.end_checkpoint);
+  }
   check_end(options);
   ReplayRequest& request = options.request;
   if (!options.end_checkpoint.empty()) request.evaluate_endpoints = true;

@@ -57,7 +57,10 @@ std::string report_html(const RunHistory& history, const RunSummary& summary) {
       {"/*DYGRAPH_STYLE*/", kAsset_dygraph_style},
       {"/*STYLE*/", kAsset_style},
       {"/*DYGRAPH_SCRIPT*/", kAsset_dygraph_script},
-      {"/*CHARTS*/", kAsset_charts},
+      {"/*ELEMENTS*/", kAsset_elements},
+      {"/*STEP_CHARTS*/", kAsset_step_charts},
+      {"/*TIMELINE*/", kAsset_timeline},
+      {"/*TABLES*/", kAsset_tables},
       {"/*SCRIPT*/", kAsset_script}};
   for (const auto& [mark, content] : scripts) replace_once(page, mark, content);
   replace_once(page, "@TITLE@", escape_html(summary.run));

@@ -13,6 +13,15 @@ void add_url_option(CLI::App& command, ServerOptions& options) {
       ->capture_default_str();
 }
 
+Server::Server(const std::string& url) try : client_(url) {
+} catch (const ConfigError& error) {
+  throw ConfigError("", 0, "--url", error.value(), error.accepted());
+}
+
+std::string Server::post(const std::string& target, const std::string& body) {
+  return client_.checked("POST", target, body).body;
+}
+
 boost::json::value Server::get(const std::string& target) {
   HttpResponse response = client_.checked("GET", target);
   boost::json::error_code error;

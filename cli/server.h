@@ -22,11 +22,14 @@ void add_url_option(CLI::App& command, ServerOptions& options);
 
 class Server {
  public:
-  explicit Server(const std::string& url) : client_(url) {}
+  // Throws ConfigError when `url` is none.
+  explicit Server(const std::string& url);
 
   // GET; throws ApiError, ConnectionError, or Error when the answer is no JSON.
   boost::json::value get(const std::string& target);
-  // The same, of a list: [] when the answer is no array.
+  // POST of a JSON body; the answer's body. Throws as get() does.
+  std::string post(const std::string& target, const std::string& body);
+  // GET of a list: [] when the answer is no array.
   boost::json::array get_list(const std::string& target);
   // A run's id as in URLs, from "run-1", "name" (its newest job) or "name/job". Throws ConfigError
   // naming the runs there are.

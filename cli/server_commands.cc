@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -102,6 +103,17 @@ void print_directives(const ServerOptions& options) {
       });
 }
 
+void print_notices(const ServerOptions& options) {
+  Server server(options.url);
+  std::string run = server.resolve_run(options.run);
+  print_rows(server.get_list("/v1/runs/" + run + "/notices"), options.json,
+             Table({"time", ">attempt", ">step", "kind", "text"}), "the trainer has told nothing",
+             [](const Row& row) -> std::vector<std::string> {
+               return {time_text(row, "time"), integer_text(row, "attempt"),
+                       integer_text(row, "step"), text_of(row, "kind"), text_of(row, "text")};
+             });
+}
+
 const Row* newest_measured(const boost::json::array& windows) {
   for (auto row = windows.rbegin(); row != windows.rend(); ++row) {
     if (std::isfinite(number_of(row->as_object(), "d_percent"))) return &row->as_object();
@@ -109,7 +121,20 @@ const Row* newest_measured(const boost::json::array& windows) {
   return nullptr;
 }
 
-void print_status_in_words(const Row& run, const Row* window, const boost::json::array& decisions) {
+void print_newest_notices(const boost::json::array& notices, const std::string& run) {
+  constexpr size_t kShown = 3;
+  if (notices.empty()) return;
+  fmt::print("notices of the trainer: {}\n", notices.size());
+  for (size_t i = notices.size() - std::min(notices.size(), kShown); i < notices.size(); ++i) {
+    const Row& row = notices[i].as_object();
+    fmt::print("  {} at step {}: {} ({})\n", time_text(row, "time"), integer_of(row, "step"),
+               text_of(row, "text"), text_of(row, "kind"));
+  }
+  if (notices.size() > kShown) fmt::print("  all of them: gnomon notices {}\n", run);
+}
+
+void print_status_in_words(const Row& run, const Row* window, const boost::json::array& decisions,
+                           const boost::json::array& notices) {
   fmt::print("{}/{} ({}): {}, {}, mode {}, registered {}\n", text_of(run, "name"),
              text_of(run, "job_id"), run_id_of(run), text_of(run, "state"),
              text_or_dash(run, "phase"), text_or_dash(run, "mode"),
@@ -129,6 +154,7 @@ void print_status_in_words(const Row& run, const Row* window, const boost::json:
   if (!decisions.empty()) {
     fmt::print("the newest: {}\n", text_of(decisions.back().as_object(), "sentence"));
   }
+  print_newest_notices(notices, text_of(run, "name"));
 }
 
 void print_status(const ServerOptions& options) {
@@ -137,14 +163,16 @@ void print_status(const ServerOptions& options) {
   boost::json::value run = server.get(base);
   boost::json::array windows = server.get_list(base + "/windows");
   boost::json::array decisions = server.get_list(base + "/decisions");
+  boost::json::array notices = server.get_list(base + "/notices");
   const Row* window = newest_measured(windows);
   if (!options.json) {
-    print_status_in_words(run.as_object(), window, decisions);
+    print_status_in_words(run.as_object(), window, decisions, notices);
     return;
   }
   Row status = {{"run", run}};
   status["newest_measured_window"] = window ? boost::json::value(*window) : nullptr;
   status["newest_decision"] = decisions.empty() ? nullptr : decisions.back();
+  status["notices"] = std::move(notices);
   fmt::print("{}", pretty_json(status));
 }
 
@@ -177,6 +205,10 @@ void add_server_commands(CLI::App& app, Context&) {
               "gnomon decisions demo --json", true, print_decisions);
   add_listing(app, options, "directives", "What the trainer was told to do, and how far it got",
               "gnomon directives run-1 --url http://127.0.0.1:7717", true, print_directives);
+  add_listing(app, options, "notices",
+              "What the trainer wants people to know: failed checkpoints,"
+              " dropped reports, plans changed without the controller",
+              "gnomon notices demo", true, print_notices);
 }
 
 }  // namespace gnomon::cli

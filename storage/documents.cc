@@ -77,7 +77,7 @@ void visit_lines(const InputFile& file, std::shared_ptr<const MappedFile> mappin
 
 std::vector<InputFile> find_input_files(const std::vector<fs::path>& inputs,
                                         const std::vector<std::string>& extensions) {
-  if (inputs.empty()) throw ConfigError("", 0, "input", "", "at least one file or directory");
+  if (inputs.empty()) throw ConfigError("", 0, "--input", "", "at least one file or directory");
   std::vector<InputFile> files;
   for (const fs::path& input : inputs) {
     std::error_code error;
@@ -87,11 +87,11 @@ std::vector<InputFile> find_input_files(const std::vector<fs::path>& inputs,
       continue;
     }
     if (!fs::is_directory(status))
-      throw ConfigError("", 0, "input", input.string(), "an existing file or directory");
+      throw ConfigError("", 0, "--input", input.string(), "an existing file or directory");
     std::vector<InputFile> found = files_under(input, extensions);
     if (found.empty())
       throw ConfigError(
-          "", 0, "input", input.string(),
+          "", 0, "--input", input.string(),
           fmt::format("a directory with files ending in {}", fmt::join(extensions, ", ")));
     files.insert(files.end(), found.begin(), found.end());
   }

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -89,22 +90,36 @@ class Preparation {
     fs::create_directories(options_.output, error);
     if (error) throw SystemError("create", options_.output.string(), error.value());
     remove_abandoned_staging(options_.output);
-    StagingDirectory staging(options_.output, "dataset");
+    auto staging = writing([&] { return StagingDirectory(options_.output, "dataset"); });
     DatasetDescription description = write_shards(staging.path());
-    publish(staging.path(), description);
+    check_sequences(description.info);
+    writing([&] { publish(staging.path(), description); });
     return description.info;
   }
 
  private:
+  // Errors of `work` name the directory that the user named, not the temporary files in it.
+  template <typename Work>
+  std::invoke_result_t<Work> writing(Work work) const {
+    try {
+      return work();
+    } catch (const SystemError& error) {
+      throw SystemError("write", options_.output.string(), error.error_number());
+    }
+  }
+
   void check_options() {
     if (!(options_.heldout_share > 0 && options_.heldout_share < 1))
-      throw ConfigError("", 0, "heldout_share", fmt::format("{}", options_.heldout_share),
+      throw ConfigError("", 0, "--heldout", fmt::format("{}", options_.heldout_share),
                         "a number between 0 and 1, both excluded");
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     if (options_.shard_tokens < 1 || options_.shard_tokens > kMost)
-      throw ConfigError("", 0, "shard_tokens", fmt::format("{}", options_.shard_tokens),
+      throw ConfigError("", 0, "--shard-tokens", fmt::format("{}", options_.shard_tokens),
                         fmt::format("1 to {}", kMost));
-    if (options_.output.empty()) throw ConfigError("", 0, "output", "", "a directory");
+    if (options_.sequence_tokens < 0 || options_.sequence_tokens >= kMost)
+      throw ConfigError("", 0, "--sequence", fmt::format("{}", options_.sequence_tokens),
+                        fmt::format("1 to {}, or 0 not to ask", kMost - 1));
+    if (options_.output.empty()) throw ConfigError("", 0, "--out", "", "a directory");
     const std::string& tokenizer = options_.tokenizer;
     if (tokenizer.starts_with(kTrainPrefix)) {
       const char* end = tokenizer.data() + tokenizer.size();
@@ -112,24 +127,24 @@ class Preparation {
           std::from_chars(tokenizer.data() + kTrainPrefix.size(), end, trained_vocabulary_);
       if (error != std::errc() || rest != end || trained_vocabulary_ < 260 ||
           trained_vocabulary_ > 1'000'000)
-        throw ConfigError("", 0, "tokenizer", tokenizer,
+        throw ConfigError("", 0, "--tokenizer", tokenizer,
                           "sentencepiece:VOCABULARY with 260 to 1000000");
     } else if (tokenizer == "bytes") {
       tokenizer_ = make_byte_tokenizer();
     } else {
       if (!tokenizer.ends_with(".model") || !fs::is_regular_file(tokenizer))
-        throw ConfigError("", 0, "tokenizer", tokenizer, kTokenizerAccepted);
+        throw ConfigError("", 0, "--tokenizer", tokenizer, kTokenizerAccepted);
       tokenizer_ = make_sentencepiece_tokenizer(read_file(tokenizer), tokenizer);
     }
   }
 
   void check_output() const {
     if (fs::exists(options_.output) && !fs::is_directory(options_.output))
-      throw ConfigError("", 0, "output", options_.output.string(), "a directory");
+      throw ConfigError("", 0, "--out", options_.output.string(), "a directory");
     for (const fs::path& path : list_directory(options_.output)) {
       std::string name = path.filename().string();
       if (!is_dataset_file(name) && !name.starts_with(".staging-"))
-        throw ConfigError("", 0, "output", options_.output.string(),
+        throw ConfigError("", 0, "--out", options_.output.string(),
                           fmt::format("an empty directory or a dataset; \"{}\" is in it", name));
     }
   }
@@ -172,9 +187,10 @@ class Preparation {
       }
     });
     if (census_.documents == 0)
-      throw ConfigError("", 0, "input", options_.inputs.front().string(), "some text; it is empty");
+      throw ConfigError("", 0, "--input", options_.inputs.front().string(),
+                        "some text; it is empty");
     if (census_.bytes < 2)
-      throw ConfigError("", 0, "input", options_.inputs.front().string(),
+      throw ConfigError("", 0, "--input", options_.inputs.front().string(),
                         "at least two bytes of text: one to train on, one to hold out");
   }
 
@@ -210,7 +226,7 @@ class Preparation {
     ShardSeries series[2] = {{directory, false, wide, options_.shard_tokens},
                              {directory, true, wide, options_.shard_tokens}};
     ParallelEncoder encoder(*tokenizer_, [&](int stream, std::span<const uint32_t> tokens) {
-      series[stream].append(tokens);
+      writing([&] { series[stream].append(tokens); });
     });
     DatasetDescription description;
     DatasetInfo& info = description.info;
@@ -225,7 +241,8 @@ class Preparation {
     });
     encoder.flush();
     for (ShardSeries& one : series)
-      for (const ShardDescription& shard : one.finish()) description.shards.push_back(shard);
+      for (const ShardDescription& shard : writing([&] { return one.finish(); }))
+        description.shards.push_back(shard);
     info.tokenizer = tokenizer_->name();
     info.vocabulary = tokenizer_->vocabulary();
     if (!tokenizer_->model().empty()) info.tokenizer_model = kTokenizerModelFile;
@@ -235,6 +252,18 @@ class Preparation {
     info.documents = census_.documents;
     info.content_hash = content_hash(description.shards);
     return description;
+  }
+
+  // A run needs a whole sequence, and the token behind it, of each split.
+  void check_sequences(const DatasetInfo& info) const {
+    const int64_t needed = options_.sequence_tokens + 1;
+    if (options_.sequence_tokens == 0 || std::min(info.train_tokens, info.heldout_tokens) >= needed)
+      return;
+    throw ConfigError(
+        "", 0, "--input", options_.inputs.front().string(),
+        fmt::format("more text: it gives {} tokens to train on and {} held out, and "
+                    "sequences of {} tokens (--sequence) need at least {} of each",
+                    info.train_tokens, info.heldout_tokens, options_.sequence_tokens, needed));
   }
 
   // From the removal of an old dataset.json to the writing of the new one, the directory is no

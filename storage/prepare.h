@@ -19,6 +19,7 @@ struct PrepareOptions {
   std::string jsonl_field = "text";  // of .jsonl files
   double heldout_share = 0.05;  // of the documents, chosen by a hash of path and document number
   int64_t shard_tokens = 100'000'000;  // a shard's size at most; 1 to 2^31 - 1
+  int64_t sequence_tokens = 0;         // what a run's sequences will have; 0 = not asked
   std::vector<std::string> extensions = {".txt", ".rst", ".md", ".jsonl",
                                          ".py"};  // inside directories
 };
@@ -29,8 +30,9 @@ struct PrepareOptions {
 // (bytes: 256, vocabulary 257; SentencePiece: </s>). Both splits get at least one document; of a
 // single document the held-out share is its end. SentencePiece is trained on the train split alone.
 // `progress` gets (bytes done, bytes in all), where each pass over the input counts. Throws
-// ConfigError for options and inputs that are missing or empty, FormatError for bad JSONL (file,
-// line, offset), SystemError.
+// ConfigError for options and inputs that are missing or empty, and for a split without one whole
+// sequence of `sequence_tokens`; FormatError for bad JSONL (file, line, offset); SystemError, which
+// for output names the directory. Messages call the options as `gnomon data prepare` does.
 DatasetInfo prepare_dataset(const PrepareOptions& options,
                             const std::function<void(int64_t, int64_t)>& progress = {});
 

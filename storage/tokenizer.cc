@@ -33,10 +33,10 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceTokenizer(std::string model, const std::string& origin) : model_(std::move(model)) {
     sentencepiece::util::Status status = processor_.LoadFromSerializedProto(model_);
     if (!status.ok())
-      throw ConfigError("", 0, "tokenizer", origin,
+      throw ConfigError("", 0, "--tokenizer", origin,
                         fmt::format("a SentencePiece model ({})", status.ToString()));
     if (processor_.eos_id() < 0)
-      throw ConfigError("", 0, "tokenizer", origin,
+      throw ConfigError("", 0, "--tokenizer", origin,
                         "a model with an end-of-sentence piece (it separates the documents)");
   }
   void encode(std::string_view text, std::vector<uint32_t>& tokens) const override {
@@ -112,7 +112,7 @@ std::string train_sentencepiece(const std::vector<std::string>& sentences, int32
   sentencepiece::util::Status status =
       sentencepiece::SentencePieceTrainer::Train(options, &iterator, &model);
   if (!status.ok())
-    throw ConfigError("", 0, "tokenizer", fmt::format("sentencepiece:{}", vocabulary),
+    throw ConfigError("", 0, "--tokenizer", fmt::format("sentencepiece:{}", vocabulary),
                       accepted_vocabulary(status.ToString()));
   return model;
 }

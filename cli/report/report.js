@@ -1,4 +1,4 @@
-// Fills the report's page from the data inside it. The charts are those of dashboards/web/charts.js.
+// Fills the report's page from the data inside it. Charts and tables are those of dashboards/web.
 'use strict';
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);

@@ -1,10 +1,11 @@
 // The daemon's page: lists the runs and follows one of them (#run-1 in the address) by asking for what is new every two
-// seconds. Charts and tables are those of charts.js.
+// seconds. Charts and tables are those of the files beside it.
 'use strict';
 (() => {
   const kIntervalMs = 2000;
   const kStepsShown = 4000;
   const place = (id) => document.getElementById(id);
+  let shown = '';  // the run that the charts are of
   let drawn = '';  // what the charts show, so that they are drawn again only when something is new
 
   async function get(path) {
@@ -13,13 +14,38 @@
     return answer.json();
   }
 
-  const chosen = (runs) => {
-    const wanted = location.hash.slice(1);
-    return runs.find((run) => run.run === wanted) || runs[runs.length - 1];
-  };
+  // Rows; none where the daemon is older than this page.
+  async function rows(path) {
+    const answer = await fetch(path, {headers: {Accept: 'application/json'}});
+    if (answer.status === 404) return [];
+    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+    return answer.json();
+  }
+
+  function wantedName() {
+    try { return decodeURIComponent(location.hash.slice(1)); } catch { return location.hash.slice(1); }
+  }
+
+  // The run in the address, by id, name/job or name (its newest job); without one, the newest. Undefined: no such run.
+  function chosen(runs) {
+    const wanted = wantedName();
+    if (!wanted) return runs[runs.length - 1];
+    return runs.findLast((run) => [run.run, run.name, `${run.name}/${run.job_id}`].includes(wanted));
+  }
+
+  function sayUnknown(runs, selected) {
+    const wanted = wantedName();
+    place('unknown').hidden = Boolean(selected) || !wanted;
+    place('unknown').textContent = `There is no run ${wanted} here. ` + (runs.length ? 'Choose one of the list above.' : '');
+    if (selected) return;
+    place('run').hidden = true;
+    place('title').textContent = 'Runs';
+    drawn = '';
+  }
 
   function listRuns(runs, selected) {
     place('no-runs').hidden = runs.length > 0;
+    place('runs-table').hidden = runs.length === 0;
     place('runs').replaceChildren(...runs.map((run) => {
       const link = gnomon.element('a', {href: `#${run.run}`}, `${run.name}/${run.job_id}`);
       const loss = typeof run.loss === 'number' ? run.loss.toFixed(4) : '–';
@@ -92,15 +118,32 @@
     ]);
   }
 
-  async function showRun(summary) {
+  function showOrdersAndNotices(run, overrides, notices) {
+    place('overrides-section').hidden = overrides.length === 0;
+    gnomon.overridesTable(place('overrides'), overrides, run.registered_at, Date.now() / 1000);
+    place('notices-section').hidden = notices.length === 0;
+    gnomon.noticesTable(place('notices'), notices, run.registered_at);
+  }
+
+  // `wanted()` says whether this look is still the newest one: the reader may have chosen another run meanwhile.
+  async function showRun(summary, wanted) {
     const base = `/v1/runs/${summary.run}`;
     const every = Math.max(1, Math.ceil((summary.step || 1) / kStepsShown));
     const version = [summary.run, summary.step, summary.attempt, summary.phase, summary.state].join();
-    const [run, windows, decisions] = await Promise.all([get(base), get(`${base}/windows`), get(`${base}/decisions`)]);
+    const [run, windows, decisions, directives, overrides, notices] = await Promise.all([get(base),
+      ...['windows', 'decisions', 'directives', 'overrides', 'notices'].map((name) => rows(`${base}/${name}`))]);
+    if (!wanted()) return;
+    gnomon.pauseBanner(place('pause'), run, directives);
+    showOrdersAndNotices(run, overrides, notices);
     const key = [version, windows.map((window) => window.state).join(), decisions.length].join();
     if (key === drawn) return;
     const [steps, shadow] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`)]);
     const plans = await precisions(base, steps);
+    if (!wanted()) return;
+    if (shown !== summary.run) {
+      ['loss', 'gap'].forEach((id) => gnomon.dropChart(place(id)));
+      shown = summary.run;
+    }
     drawn = key;
     const attempts = attemptsOf(run, steps);
     const data = {
@@ -121,20 +164,24 @@
     gnomon.decisionsTable(place('decisions'), told, run.registered_at);
   }
 
+  let newest = 0;  // look() that is the last one started: only that one starts the next
   async function look() {
+    const mine = ++newest;
     try {
       const runs = await get('/v1/runs');
       const selected = chosen(runs);
       listRuns(runs, selected);
-      if (selected) await showRun(selected);
+      sayUnknown(runs, selected);
+      if (selected) await showRun(selected, () => mine === newest);
       place('away').hidden = true;
     } catch (error) {
       place('away').hidden = false;
       place('away').textContent = `The controller does not answer (${error.message}); trying again.`;
     }
-    setTimeout(look, kIntervalMs);
+    setTimeout(() => { if (mine === newest) look(); }, kIntervalMs);
   }
 
-  window.addEventListener('hashchange', () => { drawn = ''; });
+  place('origin').textContent = location.origin;
+  window.addEventListener('hashchange', () => { drawn = ''; look(); });
   look();
 })();

@@ -1,5 +1,6 @@
 #include "cli/ledger_view.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -107,15 +108,16 @@ TEST_F(LedgerViewTest, RefusesWhatIsNoLedger) {
 }
 
 TEST_F(LedgerViewTest, RefusesALedgerOfANewerVersion) {
+  const int newer = LedgerView::kLedgerVersion + 1;
   {
     SyntheticLedger ledger(file());
-    ledger.database().exec("PRAGMA user_version = 2");
+    ledger.database().exec(fmt::format("PRAGMA user_version = {}", newer));
   }
   try {
     LedgerView view(file());
     FAIL() << "a newer ledger was opened";
   } catch (const FormatError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("ledger version 2"));
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("ledger version {}", newer)));
   }
 }
 

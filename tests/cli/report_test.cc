@@ -80,7 +80,8 @@ TEST_F(ReportTest, IsOneFileThatLoadsNothing) {
   EXPECT_FALSE(std::regex_search(page, std::regex("<link[^>]*href=\"(?!data:)")));
   EXPECT_THAT(page, Not(HasSubstr("@import")));
   EXPECT_THAT(page, Not(HasSubstr("sourceMappingURL")));
-  for (const char* mark : {"/*DATA*/", "/*STYLE*/", "/*CHARTS*/", "/*SCRIPT*/", "@TITLE@"}) {
+  for (const char* mark : {"/*DATA*/", "/*STYLE*/", "/*ELEMENTS*/", "/*STEP_CHARTS*/",
+                           "/*TIMELINE*/", "/*TABLES*/", "/*SCRIPT*/", "@TITLE@"}) {
     EXPECT_THAT(page, Not(HasSubstr(mark)));
   }
 }

@@ -55,7 +55,7 @@ SyntheticLedger::SyntheticLedger(const std::filesystem::path& file)
     : database_(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE) {
   database_.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF");
   database_.exec(read_file(GNOMON_SCHEMA_FILE));
-  database_.exec("PRAGMA user_version = 1");
+  database_.exec("PRAGMA user_version = 2");
 }
 
 void SyntheticLedger::add_run(int64_t id, const std::string& name, const std::string& job) {
@@ -87,7 +87,9 @@ void SyntheticLedger::add_fault(const InjectedFault& fault) {
 }
 
 void SyntheticLedger::add_attempt(int64_t attempt, int64_t base_step, const std::string& cause) {
-  SQLite::Statement insert(database_, "INSERT INTO attempts VALUES (1, ?, ?, ?, 1, ?)");
+  SQLite::Statement insert(database_,
+                           "INSERT INTO attempts (run, attempt, base_step, cause, plan_version, "
+                           "started_at) VALUES (1, ?, ?, ?, 1, ?)");
   SQLite::bind(insert, attempt, base_step, cause, kStart);
   insert.exec();
 }

@@ -17,8 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Not;
 
 class PrepareTest : public testing::Test {
  protected:
@@ -347,24 +349,51 @@ TEST_F(PrepareTest, OptionsThatCannotBeAreConfigErrors) {
   };
   EXPECT_THAT(
       with([](auto& o) { o.tokenizer = "bpe"; }),
-      HasSubstr("tokenizer = bpe: not accepted; expected bytes, sentencepiece:VOCABULARY or"));
+      HasSubstr("--tokenizer = bpe: not accepted; expected bytes, sentencepiece:VOCABULARY or"));
   EXPECT_THAT(with([](auto& o) { o.tokenizer = "absent.model"; }),
-              HasSubstr("tokenizer = absent.model"));
+              HasSubstr("--tokenizer = absent.model"));
   EXPECT_THAT(with([](auto& o) { o.tokenizer = "sentencepiece:"; }), HasSubstr("260 to 1000000"));
   EXPECT_THAT(with([](auto& o) { o.tokenizer = "sentencepiece:2k"; }), HasSubstr("260 to 1000000"));
   EXPECT_THAT(with([](auto& o) { o.tokenizer = "sentencepiece:259"; }),
               HasSubstr("260 to 1000000"));
-  EXPECT_THAT(with([](auto& o) { o.heldout_share = 0; }), HasSubstr("heldout_share = 0"));
-  EXPECT_THAT(with([](auto& o) { o.heldout_share = NAN; }), HasSubstr("heldout_share = nan"));
+  EXPECT_THAT(with([](auto& o) { o.heldout_share = 0; }), HasSubstr("--heldout = 0"));
+  EXPECT_THAT(with([](auto& o) { o.heldout_share = NAN; }), HasSubstr("--heldout = nan"));
   EXPECT_THAT(with([](auto& o) { o.heldout_share = 1; }), HasSubstr("between 0 and 1"));
-  EXPECT_THAT(with([](auto& o) { o.shard_tokens = 0; }), HasSubstr("shard_tokens = 0"));
+  EXPECT_THAT(with([](auto& o) { o.shard_tokens = 0; }), HasSubstr("--shard-tokens = 0"));
   EXPECT_THAT(with([](auto& o) { o.shard_tokens = 1ll << 31; }), HasSubstr("1 to 2147483647"));
   EXPECT_THAT(
       with([](auto& o) { o.inputs = {"/nowhere/at/all"}; }),
-      HasSubstr("input = /nowhere/at/all: not accepted; expected an existing file or directory"));
+      HasSubstr("--input = /nowhere/at/all: not accepted; expected an existing file or directory"));
   EXPECT_THAT(with([](auto& o) { o.inputs = {}; }), HasSubstr("at least one file or directory"));
   EXPECT_THAT(with([](auto& o) { o.extensions = {".html"}; }), HasSubstr("files ending in .html"));
-  EXPECT_THAT(with([](auto& o) { o.output = ""; }), HasSubstr("output"));
+  EXPECT_THAT(with([](auto& o) { o.output = ""; }), HasSubstr("--out: not accepted"));
+}
+
+TEST_F(PrepareTest, ASplitWithoutOneWholeSequenceIsRefused) {
+  put(in_ / "a.txt", std::string(100, 'a'));
+  put(in_ / "b.txt", std::string(40, 'b'));
+  options_.sequence_tokens = 41;  // a split of b.txt has 41 tokens, one too few
+  std::string message = refusal();
+  EXPECT_THAT(message, HasSubstr(fmt::format("--input = {}: not accepted", in_.path().string())));
+  EXPECT_THAT(message, HasSubstr("sequences of 41 tokens (--sequence) need at least 42 of each"));
+  EXPECT_THAT(message, AnyOf(HasSubstr("gives 101 tokens to train on and 41 held out"),
+                             HasSubstr("gives 41 tokens to train on and 101 held out")));
+  EXPECT_TRUE(fs::is_empty(out_)) << "something was left behind";
+  options_.sequence_tokens = 40;
+  EXPECT_EQ(prepare().info.documents, 2);
+  options_.sequence_tokens = -1;
+  EXPECT_THAT(message_of<ConfigError>([&] { prepare_dataset(options_); }),
+              HasSubstr("--sequence = -1"));
+}
+
+TEST_F(PrepareTest, AnOutputThatCannotBeWrittenIsNamedAsTheUserNamedIt) {
+  put(in_ / "a.txt", "text");
+  options_.output = parent_.path();  // so long that nothing in it can have a name
+  while (options_.output.string().size() < 4060)
+    options_.output /=
+        std::string(std::min<size_t>(250, 4080 - options_.output.string().size()), 'd');
+  EXPECT_EQ(message_of<SystemError>([&] { prepare_dataset(options_); }),
+            fmt::format("cannot write {}: File name too long", options_.output.string()));
 }
 
 TEST_F(PrepareTest, EmptyInputIsAConfigError) {
@@ -423,7 +452,8 @@ TEST_F(PrepareTest, AFailureKeepsTheOlderDatasetAndLeavesNothing) {
   put(in_ / "large.txt", std::string(1'000'000, 'x'));
   {
     FileSizeLimit limit(200'000);
-    EXPECT_THAT(message_of<SystemError>([&] { prepare_dataset(options_); }), HasSubstr(".bin"));
+    EXPECT_EQ(message_of<SystemError>([&] { prepare_dataset(options_); }),
+              fmt::format("cannot write {}: File too large", out_.string()));
   }
   EXPECT_EQ(contents(), before);
 }

@@ -1,78 +1,8 @@
-// The charts and tables of the daemon's page and of reports: window.gnomon. Uses Dygraph; everything that is drawn
-// takes its colours from the style sheet's variables, so that light and dark follow the reader's choice.
+// Charts over steps, drawn by Dygraph: the loss with its shadow, and the gap of each window.
 'use strict';
-window.gnomon = (() => {
-  const SVG = 'http://www.w3.org/2000/svg';
-  const charts = new Set();  // functions that draw again, after a change of colours or width
-
-  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-
-  function element(tag, attributes = {}, ...children) {
-    const made = document.createElement(tag);
-    for (const [key, value] of Object.entries(attributes)) {
-      if (key === 'class') made.className = value; else made.setAttribute(key, value);
-    }
-    made.append(...children.filter((child) => child !== null && child !== undefined && child !== ''));
-    return made;
-  }
-
-  function svg(tag, attributes = {}, text = null) {
-    const made = document.createElementNS(SVG, tag);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    if (text !== null) made.textContent = text;
-    return made;
-  }
-
-  // ---- words and numbers ----------------------------------------------------------------------------------
-
-  const count = (n) => (typeof n === 'number' ? n.toLocaleString('en') : '–');
-
-  function duration(seconds) {
-    if (!(seconds >= 0)) return '–';
-    if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 1 : 0)} s`;
-    const minutes = Math.floor(seconds / 60);
-    if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
-    return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-  }
-
-  function percent(value, digits = 3) {
-    if (typeof value !== 'number') return '–';
-    return `${value > 0 ? '+' : ''}${value.toFixed(digits)}%`;
-  }
-
-  const shortSite = (site) => site.replace(/^model\.layers\./, '').replace(/\.(self_attn|mlp)\./, ' · ');
-
-  function sitesInWords(sites) {
-    if (!sites || sites.length === 0) return '';
-    if (sites.length <= 2) return sites.map(shortSite).join(', ');
-    return `${sites.slice(0, 2).map(shortSite).join(', ')} and ${sites.length - 2} more`;
-  }
-
-  // ---- tooltip --------------------------------------------------------------------------------------------
-
-  let tip = null;
-  function showTip(event, content) {
-    if (!tip) document.body.append(tip = element('div', {class: 'tooltip', role: 'status'}));
-    tip.replaceChildren(content);
-    tip.style.display = 'block';
-    const box = tip.getBoundingClientRect();
-    const right = event.clientX + 16 + box.width < window.innerWidth;
-    tip.style.left = `${Math.max(4, right ? event.clientX + 16 : event.clientX - 16 - box.width)}px`;
-    tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, window.innerHeight - box.height - 8))}px`;
-  }
-  function hideTip() { if (tip) tip.style.display = 'none'; }
-
-  function tipTable(title, rows) {
-    const body = element('table');
-    for (const [swatch, name, value] of rows) {
-      const dot = element('span', {class: 'dot'});
-      dot.style.background = swatch ? color(swatch) : 'transparent';
-      body.append(element('tr', {}, element('td', {}, dot, name), element('td', {}, value)));
-    }
-    return element('div', {}, element('b', {}, title), body);
-  }
-
-  // ---- charts over steps ----------------------------------------------------------------------------------
+(() => {
+  const {color, count, element, hideTip, percent, showTip, svg, tipTable} = gnomon;
+  const repaint = new Set();  // one function for each chart, called when the reader's choice of colours changes
 
   // Rows for Dygraph from columns of {points: [[x, y], ...]}: null is "no point here", NaN breaks the line.
   function mergeColumns(columns) {
@@ -139,6 +69,15 @@ window.gnomon = (() => {
     context.restore();
   }
 
+  // Takes the chart out of `host`, with the reader's zoom: before another run is shown there.
+  function dropChart(host) {
+    if (!host.gnomonChart) return;
+    repaint.delete(host.gnomonChart.repaint);
+    host.gnomonChart.graph.destroy();
+    host.gnomonChart = null;
+    host.replaceChildren();
+  }
+
   // One Dygraph in `host`. `columns`: {label, legend?, color, width, dash?, points, pointSize?, draw?}. `tooltip` gets a
   // step and returns an element, or null. Called again with new data it keeps the reader's zoom.
   function stepChart(host, options) {
@@ -149,7 +88,7 @@ window.gnomon = (() => {
       host.gnomonChart.graph.updateOptions({file: mergeColumns(columns), valueRange: range});
       return;
     }
-    if (host.gnomonChart) host.gnomonChart.graph.destroy();
+    dropChart(host);
     const place = element('div', {class: low ? 'chart low' : 'chart'});
     host.replaceChildren(legendOf(columns, faults, attempts), place);
     const state = {layout, options};
@@ -180,7 +119,8 @@ window.gnomon = (() => {
       ...paint(),
     });
     host.gnomonChart = state;
-    charts.add(() => state.graph.updateOptions(paint()));
+    state.repaint = () => state.graph.updateOptions(paint());
+    repaint.add(state.repaint);
   }
 
   const inWords = (faults, step) => faults
@@ -217,6 +157,7 @@ window.gnomon = (() => {
     }
     if (columns.length) columns[0].legend = 'thrown away by a rollback';
     if (kept.length === 0 && columns.length === 0) {
+      dropChart(host);
       host.replaceChildren(element('p', {class: 'empty'}, 'No step has been reported yet.'));
       return;
     }
@@ -268,6 +209,7 @@ window.gnomon = (() => {
   function gapChart(host, data) {
     const measured = data.windows.filter((w) => typeof w.d_percent === 'number');
     if (measured.length === 0) {
+      dropChart(host);
       host.replaceChildren(element('p', {class: 'empty'}, 'No window has been measured yet.'));
       return;
     }
@@ -316,188 +258,7 @@ window.gnomon = (() => {
     });
   }
 
-  // ---- precision timeline ---------------------------------------------------------------------------------
+  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => repaint.forEach((paint) => paint()));
 
-  // Rows {name, indent, sites: [index]} : each layer, and below it the sites that ever differed from their layer.
-  function precisionRows(data) {
-    const groups = new Map();
-    data.sites.forEach((site, index) => {
-      const layer = /^model\.layers\.(\d+)\./.exec(site);
-      const name = layer ? `layer ${layer[1]}` : site;
-      if (!groups.has(name)) groups.set(name, []);
-      groups.get(name).push(index);
-    });
-    const used = [...new Set(data.spans.map((span) => String(span.plan_version)))].filter((v) => data.plans[v]);
-    const rows = [];
-    for (const [name, sites] of groups) {
-      rows.push({name, sites, indent: false});
-      const odd = sites.filter((site) => used.some((version) => {
-        const plan = data.plans[version];
-        return plan[site] < Math.max(...sites.map((other) => plan[other]));
-      }));
-      if (odd.length < sites.length) {
-        for (const site of odd) {
-          rows.push({name: data.sites[site].replace(/^model\.layers\.\d+\.(self_attn\.|mlp\.)?/, ''), sites: [site], indent: true, full: data.sites[site]});
-        }
-      }
-    }
-    return rows;
-  }
-
-  function shareOf(plan, row) {
-    return row.sites.reduce((sum, site) => sum + plan[site], 0) / (3 * row.sites.length);
-  }
-
-  function niceTicks(from, to, wanted) {
-    const raw = (to - from) / wanted;
-    const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
-    const ticks = [];
-    for (let tick = Math.ceil(from / step) * step; tick <= to; tick += step) ticks.push(tick);
-    return ticks;
-  }
-
-  function drawTimeline(host, data) {
-    const rows = precisionRows(data);
-    const width = Math.max(280, host.clientWidth);
-    const gutter = width < 560 ? 84 : 124;
-    const right = 10;
-    const pitch = rows.length > 24 ? 15 : 19;
-    const bar = pitch - 4;
-    const top = 4;
-    const bottom = top + rows.length * pitch;
-    const height = bottom + 42;
-    const first = 0;
-    const last = Math.max(...data.spans.map((span) => span.to), 1);
-    const x = (step) => gutter + (width - gutter - right) * (step - first) / (last - first);
-    const picture = svg('svg', {viewBox: `0 0 ${width} ${height}`, height, role: 'img', 'aria-label': 'Precision of each layer over steps'});
-    for (const tick of niceTicks(first, last, width < 560 ? 4 : 8)) {
-      picture.append(svg('line', {x1: x(tick), x2: x(tick), y1: top, y2: bottom + 4, stroke: 'var(--grid)'}));
-      picture.append(svg('text', {x: x(tick), y: bottom + 18, 'text-anchor': 'middle'}, count(tick)));
-    }
-    picture.append(svg('text', {x: (gutter + width - right) / 2, y: bottom + 37, 'text-anchor': 'middle'}, 'step'));
-    rows.forEach((row, index) => {
-      const y = top + index * pitch;
-      const label = svg('text', {x: gutter - 10, y: y + bar - 2, 'text-anchor': 'end', class: row.indent ? '' : 'strong'}, row.name);
-      picture.append(label);
-      for (const span of data.spans) {
-        const plan = data.plans[String(span.plan_version)];
-        if (!plan) continue;
-        const share = shareOf(plan, row);
-        const box = {x: x(span.from - 1), width: Math.max(1, x(span.to) - x(span.from - 1))};
-        const inset = row.indent ? 2 : 0;
-        const full = bar - 2 * inset;
-        const group = svg('g');
-        if (share > 0) group.append(svg('rect', {...box, y: y + inset, height: full * share, fill: 'var(--fp8)'}));
-        if (share < 1) group.append(svg('rect', {...box, y: y + inset + full * share, height: full * (1 - share), fill: 'var(--bf16)'}));
-        group.addEventListener('mousemove', (event) => showTip(event, tipTable(
-          `${row.full || row.name}: ${Math.round(100 * share)}% of its GEMMs in FP8`, [
-            ['', 'steps', `${count(span.from)}–${count(span.to)}`],
-            ['', 'plan version', String(span.plan_version)], ['', 'attempt', String(span.attempt)]])));
-        group.addEventListener('mouseleave', hideTip);
-        picture.append(group);
-      }
-    });
-    for (const fault of data.faults) {
-      const to = fault.end_step > 0 ? Math.min(fault.end_step, last) : last;
-      if (fault.start_step > last) continue;
-      picture.append(svg('rect', {x: x(fault.start_step - 1), y: bottom + 1, height: 3, fill: 'var(--bad)',
-        width: Math.max(2, x(to) - x(fault.start_step - 1))}));
-    }
-    for (const attempt of data.attempts.slice(1)) {
-      picture.append(svg('line', {x1: x(attempt.base_step), x2: x(attempt.base_step), y1: 0, y2: bottom + 5,
-        stroke: 'var(--ink)', 'stroke-width': 1.2, 'stroke-dasharray': '4 3'}));
-    }
-    return picture;
-  }
-
-  function precisionTimeline(host, data) {
-    if (data.spans.length === 0) {
-      host.replaceChildren(element('p', {class: 'empty'}, 'No step has been reported yet.'));
-      return;
-    }
-    const square = (name, fill) => [name, svg('rect', {width: 26, height: 12, fill})];
-    const legend = element('ul', {class: 'legend'});
-    const entries = [square('FP8', 'var(--fp8)'), square('BF16', 'var(--bf16)')];
-    if (data.faults.length) entries.push(['injected fault', svg('rect', {y: 4, width: 26, height: 4, fill: 'var(--bad)'})]);
-    if (data.attempts.length > 1) {
-      entries.push(['rollback or restart', svg('line', {x1: 13, x2: 13, y1: 0, y2: 12, stroke: 'var(--ink)', 'stroke-dasharray': '4 3'})]);
-    }
-    for (const [name, draw] of entries) {
-      const picture = svg('svg', {viewBox: '0 0 26 12', 'aria-hidden': 'true'});
-      picture.append(draw);
-      const item = element('li', {}, name);
-      item.prepend(picture);
-      legend.append(item);
-    }
-    const place = element('div', {class: 'timeline'});
-    host.replaceChildren(legend, place);
-    const draw = () => place.replaceChildren(drawTimeline(place, data));
-    draw();
-    if (!host.gnomonTimeline) window.addEventListener('resize', () => host.gnomonTimeline());
-    host.gnomonTimeline = draw;
-  }
-
-  // ---- tiles and decisions --------------------------------------------------------------------------------
-
-  // [name, value, more, class] each.
-  function tiles(host, list) {
-    host.replaceChildren(...list.map(([name, value, more, tone]) => element('div', {class: 'tile'},
-      element('div', {class: 'name'}, name), element('div', {class: `value ${tone || ''}`}, value),
-      element('div', {class: 'more'}, more || ''))));
-  }
-
-  function evidenceText(value) {
-    if (typeof value === 'number' && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
-    if (value !== null && typeof value === 'object') return JSON.stringify(value);
-    return String(value);
-  }
-
-  function evidenceList(evidence) {
-    const list = element('dl', {class: 'evidence'});
-    for (const [key, value] of Object.entries(evidence)) {
-      list.append(element('dt', {}, key.replace(/_/g, ' ')), element('dd', {}, evidenceText(value)));
-    }
-    return list;
-  }
-
-  function decisionRow(decision, start) {
-    const time = element('td', {class: 'number', title: new Date(decision.time * 1000).toLocaleString()}, duration(decision.time - start));
-    const what = element('td', {class: 'what'}, element('div', {class: 'sentence'}, decision.sentence));
-    if (decision.sites.length) {
-      what.append(element('div', {class: 'site quiet'}, decision.sites.join(', ')));
-    }
-    if (decision.action !== 'none' && !decision.enforced) what.append(element('div', {class: 'quiet'}, 'Not enforced: it says what would have been done.'));
-    const evidence = decision.evidence;
-    if (evidence && typeof evidence === 'object' && Object.keys(evidence).length) {
-      what.append(element('details', {}, element('summary', {}, 'evidence'), evidenceList(evidence)));
-    }
-    return element('tr', {}, time, element('td', {class: 'number'}, `step ${count(decision.step)}`),
-      element('td', {}, element('span', {class: `chip ${decision.kind}`}, decision.kind)), what);
-  }
-
-  // `start`: seconds since the epoch that times are counted from.
-  function decisionsTable(host, decisions, start) {
-    if (decisions.length === 0) {
-      host.replaceChildren(element('p', {class: 'empty'}, 'No decision was needed.'));
-      return;
-    }
-    const open = new Set([...host.querySelectorAll('details[open]')].map((d) => d.dataset.decision));
-    const body = element('tbody');
-    for (const decision of decisions) {
-      const row = decisionRow(decision, start);
-      const details = row.querySelector('details');
-      if (details) {
-        details.dataset.decision = String(decision.decision);
-        details.open = open.has(details.dataset.decision);
-      }
-      body.append(row);
-    }
-    const head = element('tr', {}, ...['after', 'at', 'kind', 'what and why'].map((name) => element('th', {}, name)));
-    host.replaceChildren(element('table', {class: 'decisions'}, element('thead', {}, head), body));
-  }
-
-  window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => charts.forEach((draw) => draw()));
-
-  return {count, decisionsTable, duration, element, gapChart, lossChart, percent, precisionTimeline, sitesInWords, tiles};
+  Object.assign(gnomon, {dropChart, gapChart, lossChart});
 })();

@@ -1,0 +1,116 @@
+// Tiles with key numbers, and what was decided, told and ordered by hand, in words.
+'use strict';
+(() => {
+  const {count, duration, element} = gnomon;
+
+  // [name, value, more, class] each.
+  function tiles(host, list) {
+    host.replaceChildren(...list.map(([name, value, more, tone]) => element('div', {class: 'tile'},
+      element('div', {class: 'name'}, name), element('div', {class: `value ${tone || ''}`}, value),
+      element('div', {class: 'more'}, more || ''))));
+  }
+
+  function evidenceText(value) {
+    if (typeof value === 'number' && !Number.isInteger(value)) return String(Number(value.toPrecision(6)));
+    if (value !== null && typeof value === 'object') return JSON.stringify(value);
+    return String(value);
+  }
+
+  function evidenceList(evidence) {
+    const list = element('dl', {class: 'evidence'});
+    for (const [key, value] of Object.entries(evidence)) {
+      list.append(element('dt', {}, key.replace(/_/g, ' ')), element('dd', {}, evidenceText(value)));
+    }
+    return list;
+  }
+
+  function decisionRow(decision, start) {
+    const time = element('td', {class: 'number', title: new Date(decision.time * 1000).toLocaleString()}, duration(decision.time - start));
+    const what = element('td', {class: 'what'}, element('div', {class: 'sentence'}, decision.sentence));
+    if (decision.sites.length) {
+      what.append(element('div', {class: 'site quiet'}, decision.sites.join(', ')));
+    }
+    if (decision.action !== 'none' && !decision.enforced) what.append(element('div', {class: 'quiet'}, 'Not enforced: it says what would have been done.'));
+    const evidence = decision.evidence;
+    if (evidence && typeof evidence === 'object' && Object.keys(evidence).length) {
+      what.append(element('details', {}, element('summary', {}, 'evidence'), evidenceList(evidence)));
+    }
+    return element('tr', {}, time, element('td', {class: 'number'}, `step ${count(decision.step)}`),
+      element('td', {}, element('span', {class: `chip ${decision.kind}`}, decision.kind)), what);
+  }
+
+  // `start`: seconds since the epoch that times are counted from.
+  function decisionsTable(host, decisions, start) {
+    if (decisions.length === 0) {
+      host.replaceChildren(element('p', {class: 'empty'}, 'No decision was needed.'));
+      return;
+    }
+    const open = new Set([...host.querySelectorAll('details[open]')].map((d) => d.dataset.decision));
+    const body = element('tbody');
+    for (const decision of decisions) {
+      const row = decisionRow(decision, start);
+      const details = row.querySelector('details');
+      if (details) {
+        details.dataset.decision = String(decision.decision);
+        details.open = open.has(details.dataset.decision);
+      }
+      body.append(row);
+    }
+    const head = element('tr', {}, ...['after', 'at', 'kind', 'what and why'].map((name) => element('th', {}, name)));
+    host.replaceChildren(element('table', {class: 'decisions'}, element('thead', {}, head), body));
+  }
+
+  // ---- what people ordered, what the trainer told ----------------------------------------------------------
+
+  // [heading, class of its cells] each; `rows` are lists of cells.
+  function table(headings, rows) {
+    const head = element('tr', {}, ...headings.map(([name]) => element('th', {}, name)));
+    const body = rows.map((cells) => element('tr', {}, ...cells.map((cell, i) => element('td', {class: headings[i][1]}, cell))));
+    return element('table', {class: 'decisions'}, element('thead', {}, head), element('tbody', {}, ...body));
+  }
+
+  const moment = (time, start) => element('span', {title: new Date(time * 1000).toLocaleString()}, duration(time - start));
+
+  function standing(override, now) {
+    if (typeof override.expires_at !== 'number') return 'ordered once';
+    if (override.expires_at <= now) return 'over';
+    return `for ${duration(override.expires_at - now)} more`;
+  }
+
+  // `start`: seconds since the epoch that times are counted from; `now` likewise.
+  function overridesTable(host, overrides, start, now) {
+    host.replaceChildren(table([['after', 'number'], ['holds', 'number'], ['kind', ''], ['who and why', 'what']], overrides.map((one) => [
+      moment(one.asked_at, start), standing(one, now), element('span', {class: 'chip override'}, one.kind + (one.mode ? ` ${one.mode}` : '')),
+      element('div', {class: 'sentence'}, `${one.owner}: ${one.reason}`)])));
+  }
+
+  function noticesTable(host, notices, start) {
+    host.replaceChildren(table([['after', 'number'], ['at', 'number'], ['kind', ''], ['what', 'what']], notices.map((one) => [
+      moment(one.time ?? one.noticed_at, start), `step ${count(one.step)}`, element('span', {class: 'chip notice'}, one.kind.replace(/_/g, ' ')),
+      element('div', {class: 'sentence'}, one.text)])));
+  }
+
+  // The pause that the run stands in, or null: {pause, stage} with stage "paused" or "pausing".
+  function pauseOf(run, directives) {
+    if (run.state !== 'live') return null;
+    const ordered = directives.filter((one) => ['pause', 'resume'].includes(one.kind) && !['rejected', 'expired'].includes(one.state));
+    const pause = ordered[ordered.length - 1];
+    if (!pause || pause.kind !== 'pause') return null;
+    if (pause.state !== 'applied') return {pause, stage: 'pausing'};
+    return run.step > pause.applied_step ? null : {pause, stage: 'paused'};
+  }
+
+  // Fills `host` with why the run stands still and how it goes on; hides it when the run does not.
+  function pauseBanner(host, run, directives) {
+    const found = pauseOf(run, directives);
+    host.hidden = !found;
+    if (!found) return;
+    const {pause, stage} = found;
+    const what = stage === 'pausing' ? 'A pause is on its way to the trainer.'
+      : `${run.phase === 'holding' ? 'Held' : 'Paused'} at step ${count(pause.applied_step)}. It stays so until somebody orders it to go on.`;
+    host.replaceChildren(element('strong', {}, what), element('div', {}, pause.reason),
+      element('div', {}, 'To go on: ', element('code', {}, `gnomon override ${run.name}/${run.job_id} resume --reason "..."`)));
+  }
+
+  Object.assign(gnomon, {decisionsTable, noticesTable, overridesTable, pauseBanner, tiles});
+})();
