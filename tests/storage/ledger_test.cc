@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <future>
+#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -35,19 +36,20 @@ std::string message_of(Function function) {
 class Gate {
  public:
   explicit Gate(Ledger& ledger) {
+    // The write may still be waking up when the gate is gone: it owns what it looks at.
+    auto entered = std::make_shared<std::promise<void>>();
     bool accepted = ledger.post(
-        [this](LedgerTransaction&) {
-          entered_.set_value();
-          open_.get_future().wait();
+        [entered, opened = open_.get_future().share()](LedgerTransaction&) {
+          entered->set_value();
+          opened.wait();
         },
         [](std::exception_ptr) {});
     EXPECT_TRUE(accepted);
-    entered_.get_future().wait();
+    entered->get_future().wait();
   }
   void open() { open_.set_value(); }
 
  private:
-  std::promise<void> entered_;
   std::promise<void> open_;
 };
 
