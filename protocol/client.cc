@@ -64,10 +64,12 @@ Url parse_url(const std::string& url) {
   return result;
 }
 
-std::string describe(const HttpResponse& response) {
+// In words; `title` becomes the problem document's, or stays empty.
+std::string describe(const HttpResponse& response, std::string& title) {
   constexpr size_t kShownMax = 300;
   try {
     const auto problem = from_json<Problem>(response.body);
+    title = problem.title;
     std::string text = problem.title;
     if (!problem.detail.empty()) text += (text.empty() ? "" : ": ") + problem.detail;
     if (!problem.accepted.empty()) text += fmt::format(" (accepted: {})", problem.accepted);
@@ -207,8 +209,10 @@ HttpResponse HttpClient::checked(const std::string& method, const std::string& t
                                  const std::string& body, std::chrono::milliseconds timeout) {
   HttpResponse response = request(method, target, body, timeout);
   if (response.status >= 400) {
-    throw ApiError(response.status, fmt::format("{} {}: {} {}", method, target, response.status,
-                                                describe(response)));
+    std::string title;
+    const std::string words = describe(response, title);
+    throw ApiError(response.status,
+                   fmt::format("{} {}: {} {}", method, target, response.status, words), title);
   }
   return response;
 }

@@ -2,6 +2,8 @@
 // before the controller hears that it took effect.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/hash.h"
 #include "protocol/json.h"
 #include "trainer/loop.h"
@@ -9,8 +11,14 @@
 namespace gnomon {
 
 void TrainingLoop::apply(const Directive& directive) {
-  if (directive.number <= state_.last_directive) return;
   const int64_t step = engine_.step();
+  if (directive.number <= state_.last_directive) {
+    const std::string reason = used_number(directive.number, state_.last_directive);
+    log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
+    return report(
+        ack_target(directive.number),
+        to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, wall_clock_seconds()}));
+  }
   if (directive.kind == "set_plan") {
     apply_set_plan(directive);
   } else if (directive.kind == "rollback") {
@@ -84,21 +92,24 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   // the checkpoints that the rollback was to leave behind.
   remember_answer(directive, "applied", step, "");
   add_attempt("rollback", base->step, base->attempt, base->path.string());
-  state_.save(state_file_);
-  report(fmt::format("directives/{}/ack", directive.number), to_json(state_.last_ack));
+  save_state();
+  report(ack_target(directive.number), to_json(state_.last_ack));
   report("attempts", to_json(state_.attempts.back().start));
+  reporter_->knows(standing());
 }
 
 void TrainingLoop::acknowledge(const Directive& directive, const std::string& state, int64_t step,
                                const std::string& reason) {
   remember_answer(directive, state, step, reason);
-  state_.save(state_file_);
-  report(fmt::format("directives/{}/ack", directive.number), to_json(state_.last_ack));
+  save_state();
+  report(ack_target(directive.number), to_json(state_.last_ack));
+  reporter_->knows(standing());
 }
 
 void TrainingLoop::remember_answer(const Directive& directive, const std::string& state,
                                    int64_t step, const std::string& reason) {
   state_.last_directive = directive.number;
+  state_.newest_plan_version = std::max(state_.newest_plan_version, directive.plan_version);
   state_.last_ack = {state, state_.attempt(), step, reason, wall_clock_seconds()};
 }
 

@@ -80,18 +80,27 @@ void TrainingLoop::start_services() {
   if (!config_.controller.empty()) {
     spool_.emplace(config_.dir / "spool", config_.spool_bytes_max);
     for (const std::string& note : spool_->opening_notes()) log_.warn("{}", note);
+    const FullSpool full =
+        config_.on_loss == OnLoss::kContinue ? FullSpool::kDropSteps : FullSpool::kWait;
+    outbox_.emplace(*spool_, full, shutdown_, log_);
     ReporterOptions reporter;
     reporter.url = config_.controller;
     reporter.registration = registration_of(config_, engine_, store_->root());
+    reporter.standing = standing();
     reporter_ = std::make_unique<Reporter>(std::move(reporter), *spool_, contact_, log_);
     DirectiveOptions directives;
     directives.url = config_.controller;
-    directives.last_applied = state_.last_directive;
-    inbox_ = std::make_unique<DirectiveInbox>(std::move(directives), *reporter_, *spool_, contact_,
-                                              log_);
+    // A run that is over has nobody who would apply them.
+    if (!over_) {
+      inbox_ = std::make_unique<DirectiveInbox>(std::move(directives), *reporter_, *spool_,
+                                                contact_, log_);
+    }
   }
   CheckpointerCallbacks callbacks;
   callbacks.written = [this](const CheckpointReport& report) { checkpoint_written(report); };
+  callbacks.failed = [this](const CheckpointReport& report, const std::string& why) {
+    checkpoint_failed(report, why);
+  };
   callbacks.needed = [this](const CheckpointInfo& info) { return is_needed(info); };
   checkpointer_ = std::make_unique<Checkpointer>(*store_, engine_.checkpoint(), config_.keep_last,
                                                  std::move(callbacks), log_);
@@ -197,7 +206,7 @@ void TrainingLoop::refuse_other_configuration(const EngineConfig& before,
 // the checkpoint that the next one rests on. The controller knows repeats when it sees them.
 void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
   if (state_.last_directive > 0) {
-    report(fmt::format("directives/{}/ack", state_.last_directive), to_json(state_.last_ack));
+    report(ack_target(state_.last_directive), to_json(state_.last_ack));
   }
   report("attempts", to_json(state_.attempts.back().start));
   if (!base) return;
@@ -216,15 +225,17 @@ void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
 void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
                                  const std::string& base_checkpoint) {
   add_attempt(cause, base_step, base_attempt, base_checkpoint);
-  state_.save(state_file_);
+  save_state();
   report("attempts", to_json(state_.attempts.back().start));
+  if (reporter_) reporter_->knows(standing());
 }
 
 void TrainingLoop::add_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
                                const std::string& base_checkpoint) {
   AttemptRecord record;
-  record.start = {state_.attempt() + 1, base_step, cause, engine_.plan().version,
-                  wall_clock_seconds()};
+  record.start = {
+      state_.attempt() + 1, base_step, cause, engine_.plan().version, wall_clock_seconds(),
+      engine_.fingerprint()};
   record.base_attempt = base_attempt;
   record.base_checkpoint = base_checkpoint;
   {
@@ -247,16 +258,6 @@ void TrainingLoop::take_checkpoint() {
   checkpointer_->begin(engine_.checkpoint(), report);
 }
 
-// On the checkpointer's thread.
-void TrainingLoop::checkpoint_written(const CheckpointReport& checkpoint) {
-  try {
-    report("checkpoints", to_json(checkpoint));
-  } catch (const Error& error) {
-    log_.warn("the checkpoint of step {} is on disk but not reported: {}", checkpoint.step,
-              error.what());
-  }
-}
-
 // Beyond the newest keep_last. On the checkpointer's thread.
 bool TrainingLoop::is_needed(const CheckpointInfo& info) {
   const std::string uri = info.path.string();
@@ -266,7 +267,7 @@ bool TrainingLoop::is_needed(const CheckpointInfo& info) {
   }
   if (!reporter_) return false;
   // The unsent ones first: a report that is answered meanwhile is then in the answer's list.
-  const std::vector<std::string> unsent = spool_->pending("checkpoints");
+  const std::vector<std::string> unsent = outbox_->pending("checkpoints");
   const bool unknown_yet = std::any_of(
       unsent.begin(), unsent.end(),
       [&uri](const std::string& body) { return from_json<CheckpointReport>(body).uri == uri; });

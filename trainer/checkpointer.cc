@@ -114,6 +114,7 @@ void Checkpointer::run() {
       log_.error(
           "the checkpoint of step {} failed: {}; training goes on, the checkpoint before stays",
           report_.step, failure.what());
+      if (callbacks_.failed) callbacks_.failed(report_, failure.what());
     }
     lock.lock();
     error_ = error;

@@ -23,6 +23,8 @@ namespace gnomon {
 struct CheckpointerCallbacks {
   // The checkpoint is complete on disk. Called on the writing thread before retention.
   std::function<void(const CheckpointReport&)> written;
+  // It could not be written; `why` is the error. Called on the writing thread.
+  std::function<void(const CheckpointReport&, const std::string& why)> failed;
   // Whether a checkpoint beyond the newest keep_last must stay.
   std::function<bool(const CheckpointInfo&)> needed;
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <set>
+
 #include "protocol/json.h"
 
 namespace gnomon {
@@ -22,17 +24,21 @@ DirectiveInbox::DirectiveInbox(DirectiveOptions options, Reporter& reporter, Spo
       log_(log),
       client_(options_.url),
       backoff_(options_.backoff_first, options_.backoff_longest),
-      last_seen_(options_.last_applied),
       thread_([this] { run(); }) {}
 
-DirectiveInbox::~DirectiveInbox() {
+DirectiveInbox::~DirectiveInbox() { close(); }
+
+std::vector<Directive> DirectiveInbox::close() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
   client_.cancel();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+  std::vector<Directive> left(queue_.begin(), queue_.end());
+  queue_.clear();
+  return left;
 }
 
 std::optional<Directive> DirectiveInbox::take() {
@@ -60,6 +66,12 @@ void DirectiveInbox::run() {
     } catch (const std::exception& error) {
       if (wait(std::chrono::milliseconds(0))) return;
       contact_.failed();
+      const auto* answer = dynamic_cast<const ApiError*>(&error);
+      if (answer != nullptr && answer->status() == 404 && answer->title() == "Unknown run") {
+        reporter_.unknown(*run);
+      } else if (dynamic_cast<const ConnectionError*>(&error) != nullptr) {
+        reporter_.doubt(*run);
+      }
       log_.debug("directives: {}", error.what());
       if (wait(backoff_.next())) return;
     }
@@ -68,32 +80,76 @@ void DirectiveInbox::run() {
 
 void DirectiveInbox::poll(const std::string& run) {
   constexpr std::chrono::seconds kSlack(10);
+  notice_a_new_ledger();
+  // Those that were answered before the poll, of which the controller may not have heard.
+  std::set<std::string> on_their_way;
+  const int64_t last = reporter_.standing().last_directive;
+  if (last_seen_ < last) {
+    for (std::string& each : spool_.pending_targets()) on_their_way.insert(std::move(each));
+  }
   const std::string target = fmt::format("/v1/runs/{}/directives?after={}&wait={}s", run,
                                          last_seen_, options_.poll.count());
   const HttpResponse response = client_.checked("GET", target, {}, options_.poll + kSlack);
   contact_.succeeded();
   for (const Directive& directive : from_json<DirectiveList>(response.body).directives) {
     if (directive.number <= last_seen_) continue;
-    if (!accept(directive)) return;
+    const bool used = directive.number <= last;
+    const bool answered = used && on_their_way.contains(ack_target(directive.number));
+    if (used && !answered && !reject_used(directive, last)) return;
+    if (!used && !accept(directive)) return;
     last_seen_ = directive.number;
   }
 }
 
-// False when there was no room for the acknowledgement: it will be delivered again.
+// What the lost ledger's controller wanted and was not done yet, the new one does not know of.
+void DirectiveInbox::notice_a_new_ledger() {
+  const int64_t ledger = reporter_.ledgers();
+  if (ledger == ledger_) return;
+  ledger_ = ledger;
+  last_seen_ = 0;
+  std::lock_guard lock(mutex_);
+  for (const Directive& directive : queue_) {
+    log_.warn("directive {} ({}) is given up: the ledger that knew it is gone", directive.number,
+              directive.kind);
+  }
+  queue_.clear();
+}
+
+// False when there was no room for the answer: the directive will be delivered again.
+bool DirectiveInbox::answer(const Directive& directive, const std::string& state,
+                            const std::string& reason) {
+  DirectiveAck ack;
+  ack.state = state;
+  ack.reason = reason;
+  ack.time = now_seconds();
+  if (spool_.append(ack_target(directive.number), to_json(ack)) == Spool::Outcome::kWritten)
+    return true;
+  log_.warn("no room in the spool to answer directive {}", directive.number);
+  wait(backoff_.next());
+  return false;
+}
+
 bool DirectiveInbox::accept(const Directive& directive) {
   log_.info("directive {} {}: {}", directive.number, directive.kind, directive.reason);
-  DirectiveAck ack;
-  ack.state = "acknowledged";
-  ack.time = now_seconds();
-  const std::string target = fmt::format("directives/{}/ack", directive.number);
-  if (spool_.append(target, to_json(ack)) != Spool::Outcome::kWritten) {
-    log_.warn("no room in the spool to acknowledge directive {}", directive.number);
-    wait(backoff_.next());
-    return false;
-  }
+  if (!answer(directive, "acknowledged", "")) return false;
   std::lock_guard lock(mutex_);
   queue_.push_back(directive);
   return true;
+}
+
+bool DirectiveInbox::reject_used(const Directive& directive, int64_t last) {
+  const std::string reason = used_number(directive.number, last);
+  log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
+  return answer(directive, "rejected", reason);
+}
+
+std::string ack_target(int64_t number) { return fmt::format("directives/{}/ack", number); }
+
+std::string used_number(int64_t number, int64_t last) {
+  return fmt::format(
+      "number {} was used before; accepted: numbers above {}, the last directive that this trainer "
+      "has answered",
+      number, last);
 }
 
 }  // namespace gnomon

@@ -1,6 +1,7 @@
 // Brings the controller's directives to the training loop: a long poll on a thread of its own.
 // Delivery is at least once (the controller repeats what was not applied); each number is handed to
-// the loop once, in order.
+// the loop once, in order. A new ledger's directives are numbered above those of the one that was
+// lost; one that reuses a number is rejected.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "protocol/backoff.h"
 #include "protocol/client.h"
@@ -21,9 +23,13 @@
 
 namespace gnomon {
 
+// Where its answer goes.
+std::string ack_target(int64_t number);
+// Why a directive is rejected whose number is not above `last`.
+std::string used_number(int64_t number, int64_t last);
+
 struct DirectiveOptions {
   std::string url;
-  int64_t last_applied = 0;  // directives up to this number are of the past
   std::chrono::seconds poll = std::chrono::seconds(30);
   std::chrono::milliseconds backoff_first = std::chrono::milliseconds(100);
   std::chrono::milliseconds backoff_longest = std::chrono::seconds(10);
@@ -39,11 +45,16 @@ class DirectiveInbox {
   // The next directive, oldest first; nothing when there is none. Its acknowledgement is spooled
   // already.
   std::optional<Directive> take();
+  // Takes in no more, ends the thread, and returns what take() had still to return.
+  std::vector<Directive> close();
 
  private:
   void run();
   void poll(const std::string& run);
+  void notice_a_new_ledger();
   bool accept(const Directive& directive);
+  bool reject_used(const Directive& directive, int64_t last);
+  bool answer(const Directive& directive, const std::string& state, const std::string& reason);
   bool wait(std::chrono::milliseconds duration);
 
   DirectiveOptions options_;
@@ -53,7 +64,9 @@ class DirectiveInbox {
   spdlog::logger& log_;
   HttpClient client_;
   Backoff backoff_;
-  int64_t last_seen_;
+  // The inbox's thread only.
+  int64_t last_seen_ = 0;
+  int64_t ledger_ = 0;  // Reporter::ledgers() for which last_seen_ holds
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -17,12 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kIdle(50);
 
-// A shutdown was asked for while a report could not be stored.
-class Interrupted : public Error {
- public:
-  using Error::Error;
-};
-
 }  // namespace
 
 double wall_clock_seconds() {
@@ -77,7 +71,7 @@ void TrainingLoop::train_one_step() {
   step.step_seconds = result.seconds;
   step.weights_hash = weights_hash_;
   step.time = wall_clock_seconds();
-  report("steps", to_json(step));
+  if (outbox_) outbox_->step(step);
   if (!result.finite)
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);
@@ -109,9 +103,18 @@ bool TrainingLoop::boundary() {
     }
     if (stop_) return false;
     if (!state_.paused) return true;
-    if (!told) log_.info("paused at step {}; waiting for a resume directive", engine_.step());
+    if (!told) tell_paused();
     shutdown_.wait_for(kIdle);
   }
+}
+
+void TrainingLoop::tell_paused() {
+  std::optional<std::string> run;
+  if (reporter_) run = reporter_->wait_for_run(kIdle);
+  log_.info(
+      "paused at step {}; a person resumes it with: gnomon override {} resume --owner ME --reason "
+      "WHY",
+      engine_.step(), run.value_or("RUN"));
 }
 
 void TrainingLoop::check_contact() {
@@ -132,6 +135,7 @@ void TrainingLoop::check_contact() {
     PrecisionPlan bf16 = PrecisionPlan::bf16();
     bf16.version = kPlanVersionWithoutController;
     engine_.set_plan(bf16);
+    tell_plan_without_controller();
   } else if (plan_before_loss_ && contact_.away_seconds() == 0) {
     log_.info("the controller is back: plan {} again from step {} on", plan_before_loss_->version,
               engine_.step() + 1);
@@ -140,41 +144,11 @@ void TrainingLoop::check_contact() {
   }
 }
 
-// Puts a record into the spool; waits while there is no room, because nothing may be lost. Throws
-// Interrupted when a shutdown is requested meanwhile.
-void TrainingLoop::report(const std::string& target, const std::string& body) {
-  if (!spool_) return;
-  constexpr std::chrono::milliseconds kRetry(100);
-  constexpr int kRetriesPerMessage = 300;
-  for (int tries = 0;; ++tries) {
-    const Spool::Outcome outcome = spool_->append(target, body);
-    if (outcome == Spool::Outcome::kWritten) {
-      if (tries > 0) log_.info("room in the spool again: going on at step {}", engine_.step());
-      return;
-    }
-    const std::string why =
-        outcome == Spool::Outcome::kFull
-            ? fmt::format("the spool is full ({} bytes, controller.spool_bytes_max)",
-                          spool_->bytes())
-            : "the disk of the spool is full";
-    if (tries % kRetriesPerMessage == 0) {
-      log_.error("{}: TRAINING WAITS at step {} until {}", why, engine_.step(),
-                 outcome == Spool::Outcome::kFull ? "the controller has taken reports"
-                                                  : "there is room again");
-    }
-    if (shutdown_.wait_for(kRetry)) {
-      throw Interrupted(fmt::format(
-          "stopping at step {} although {}: the next attempt repeats the steps since the last "
-          "checkpoint, and reports them",
-          engine_.step(), why));
-    }
-  }
-}
-
 void TrainingLoop::finish(const std::string& outcome) {
   take_checkpoint();
   const double loss = engine_.evaluate(PrecisionPlan::bf16());
   take_last_checkpoint();
+  reject_open_directives(outcome);
   RunFinished finished;
   finished.outcome = outcome;
   finished.step = engine_.step();
@@ -182,8 +156,9 @@ void TrainingLoop::finish(const std::string& outcome) {
   finished.train_seconds = train_seconds_;
   finished.time = wall_clock_seconds();
   report("finished", to_json(finished));
+  if (outbox_) outbox_->settle();
   state_.finished = outcome;
-  state_.save(state_file_);
+  save_state();
   console_.finish_progress(fmt::format("{}: held-out loss {:.4f} (BF16)", outcome, loss));
   log_.info("{:.1f} s in steps; reports and checkpoints held them up by {:.3f} s ({:.2f} %)",
             train_seconds_, overhead_seconds_,
@@ -221,21 +196,6 @@ void TrainingLoop::interrupt() {
   console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
   constexpr double kPatience = 5;
   flush(std::min(kPatience, config_.flush_seconds));
-}
-
-void TrainingLoop::flush(double seconds) {
-  if (!spool_) return;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
-  constexpr std::chrono::milliseconds kStep(50);
-  while (!spool_->wait_until_empty(kStep) && Clock::now() < deadline) {
-  }
-  if (!spool_->empty()) {
-    spool_->sync();
-    log_.warn("{} reports are not delivered yet; start the trainer again on {} to send them",
-              spool_->records(), config_.dir.string());
-  }
-  if (reporter_->refused() > 0)
-    log_.error("the controller refused {} reports (see above)", reporter_->refused());
 }
 
 void TrainingLoop::print_arenas() {

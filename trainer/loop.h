@@ -15,6 +15,7 @@
 #include "trainer/console.h"
 #include "trainer/directives.h"
 #include "trainer/engine/engine.h"
+#include "trainer/outbox.h"
 #include "trainer/reporter.h"
 #include "trainer/run_state.h"
 #include "trainer/shutdown.h"
@@ -47,10 +48,19 @@ class TrainingLoop {
   void finish(const std::string& outcome);
   void take_last_checkpoint();
   void interrupt();
-  void flush(double seconds);
   void print_arenas();
   void show_progress(const StepResult& result, double seconds);
+  void tell_paused();
+
+  // telling.cc
   void report(const std::string& target, const std::string& body);
+  Standing standing() const;
+  void save_state();
+  void checkpoint_written(const CheckpointReport& report);
+  void checkpoint_failed(const CheckpointReport& report, const std::string& why);
+  void tell_plan_without_controller();
+  void reject_open_directives(const std::string& outcome);
+  void flush(double seconds);
 
   // attempts.cc
   void take_directory(ResumeMode mode);
@@ -69,7 +79,6 @@ class TrainingLoop {
   void report_again(const std::optional<CheckpointInfo>& base);
   void take_checkpoint();
   bool is_needed(const CheckpointInfo& info);
-  void checkpoint_written(const CheckpointReport& report);
 
   // apply_directives.cc
   void apply(const Directive& directive);
@@ -98,6 +107,7 @@ class TrainingLoop {
   std::string weights_hash_;                       // at step()
   int64_t checkpoint_plan_version_ = 0;            // of the checkpoint that was loaded
   std::pair<int64_t, int64_t> last_checkpoint_{0, -1};
+  std::pair<int64_t, int64_t> failed_checkpoint_{0, -1};  // told; the checkpointer's thread
   double train_seconds_ = 0;
   double overhead_seconds_ = 0;  // between steps, of reports and checkpoints
   double tokens_per_second_ = 0;
@@ -108,6 +118,7 @@ class TrainingLoop {
   // Threads last: they end before what they use.
   Contact contact_;
   std::optional<Spool> spool_;
+  std::optional<Outbox> outbox_;
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<DirectiveInbox> inbox_;
   std::unique_ptr<Checkpointer> checkpointer_;

@@ -2,12 +2,39 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "protocol/json.h"
 
 namespace gnomon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kEveryAttempt = std::numeric_limits<int64_t>::max();
+
+bool is_unknown_run(const ApiError& error) {
+  return error.status() == 404 && error.title() == "Unknown run";
+}
+
+// Sending again cannot help. Only a problem document is gnomond's word.
+bool is_refusal(const ApiError& error) {
+  return error.status() >= 400 && error.status() < 500 && error.status() != 408 &&
+         error.status() != 429 && !error.title().empty();
+}
+
+// The controller or its disk is busy, full or away: not this record's fault.
+bool will_pass(int status) {
+  return status == 408 || status == 429 || (status >= 502 && status <= 504) || status == 507;
+}
+
+int64_t attempt_of(const SpoolRecord& record) {
+  if (record.target == "steps") return from_json<StepReport>(record.body).attempt;
+  if (record.target == "checkpoints") return from_json<CheckpointReport>(record.body).attempt;
+  if (record.target == "attempts") return from_json<AttemptStart>(record.body).attempt;
+  if (record.target == "notices") return from_json<TrainerNotice>(record.body).attempt;
+  return kEveryAttempt - 1;
+}
 
 }  // namespace
 
@@ -34,6 +61,8 @@ Reporter::Reporter(ReporterOptions options, Spool& spool, Contact& contact, spdl
       client_(options_.url),
       backoff_(options_.backoff_first, options_.backoff_longest),
       last_sync_(Clock::now()),
+      refused_log_(spool.directory() / "refused.jsonl", options_.refused_bytes_max),
+      standing_(options_.standing),
       thread_([this] { run(); }) {}
 
 Reporter::~Reporter() {
@@ -53,6 +82,40 @@ std::optional<std::string> Reporter::wait_for_run(std::chrono::milliseconds time
   return run_.empty() ? std::nullopt : std::optional(run_);
 }
 
+void Reporter::knows(Standing standing) {
+  std::lock_guard lock(mutex_);
+  standing_ = std::move(standing);
+}
+
+Standing Reporter::standing() const {
+  std::lock_guard lock(mutex_);
+  return standing_;
+}
+
+void Reporter::unknown(const std::string& run) {
+  {
+    std::lock_guard lock(mutex_);
+    if (run_ != run || run.empty()) return;
+    run_.clear();
+    run_unknown_ = true;
+  }
+  log_.warn("{} is unknown to the controller: registering again, with the attempts so far", run);
+  spool_.wake();
+}
+
+void Reporter::doubt(const std::string& run) {
+  {
+    std::lock_guard lock(mutex_);
+    if (run_ == run) run_.clear();
+  }
+  spool_.wake();
+}
+
+std::string Reporter::run_id() const {
+  std::lock_guard lock(mutex_);
+  return run_;
+}
+
 std::optional<std::vector<std::string>> Reporter::protected_checkpoints() const {
   std::lock_guard lock(mutex_);
   return protected_;
@@ -69,7 +132,14 @@ void Reporter::run() {
   while (!wait(std::chrono::milliseconds(0))) {
     try {
       sync_if_due();
-      if (run_.empty()) register_run();
+      if (run_id().empty()) register_run();
+      if (attempts_due_) {
+        // Those that are still in the spool have their place there.
+        const std::vector<std::string> spooled = spool_.pending("attempts");
+        send_attempts(spooled.empty() ? kEveryAttempt
+                                      : from_json<AttemptStart>(spooled.front()).attempt);
+        attempts_due_ = false;
+      }
       send_oldest();
       backoff_.reset();
       if (away) log_.info("the controller is back; {} records to send", spool_.records());
@@ -83,6 +153,8 @@ void Reporter::run() {
         log_.debug("{}", error.what());
       }
       away = true;
+      // Whoever answers next may have another ledger, in which this run's id is another run's.
+      if (dynamic_cast<const ConnectionError*>(&error) != nullptr) doubt(run_id());
       sync_if_due();
       if (wait(backoff_.next())) return;
     }
@@ -90,16 +162,41 @@ void Reporter::run() {
 }
 
 void Reporter::register_run() {
+  RunRegistration registration = options_.registration;
+  {
+    std::lock_guard lock(mutex_);
+    registration.last_directive = standing_.last_directive;
+    registration.newest_plan_version = standing_.newest_plan_version;
+  }
   const HttpResponse response =
-      client_.checked("POST", "/v1/runs", to_json(options_.registration), options_.request_timeout);
+      client_.checked("POST", "/v1/runs", to_json(registration), options_.request_timeout);
   const auto registered = from_json<RunRegistered>(response.body);
   contact_.succeeded();
   {
     std::lock_guard lock(mutex_);
     run_ = registered.run;
+    if (run_ != last_run_ || run_unknown_) {
+      log_.info("registered at {} as {} (mode {})", options_.url, run_, registered.mode);
+      attempts_due_ = true;
+      ++ledgers_;
+    }
+    last_run_ = run_;
+    run_unknown_ = false;
   }
   changed_.notify_all();
-  log_.info("registered at {} as {} (mode {})", options_.url, registered.run, registered.mode);
+}
+
+// What a ledger does not take of them it has otherwise already; that is no reason to stop.
+void Reporter::send_attempts(int64_t below) {
+  for (const AttemptStart& attempt : standing().attempts) {
+    if (attempt.attempt >= below) return;
+    try {
+      post("attempts", to_json(attempt));
+    } catch (const ApiError& error) {
+      if (!is_refusal(error) || is_unknown_run(error)) throw;
+      log_.warn("attempt {} was sent again and refused: {}", attempt.attempt, error.what());
+    }
+  }
 }
 
 // Sends the oldest records, as many steps as stand together at once. Waits a moment when there is
@@ -111,17 +208,17 @@ void Reporter::send_oldest() {
     spool_.wait_for_records(options_.sync_interval);
     return;
   }
-  if (records.front().target == "steps") {
+  const SpoolRecord& record = records.front();
+  if (record.target == "steps") {
     const size_t sent = send_steps(records);
-    spool_.acknowledge(records[sent - 1].number);
+    if (sent > 0) spool_.acknowledge(records[sent - 1].number);
     return;
   }
-  const SpoolRecord& record = records.front();
   if (record.target.empty()) {
     log_.error("{}; it cannot be reported", record.body);
     ++refused_;
-  } else {
-    post_or_drop(record, record.body);
+  } else if (!deliver(record, record.body)) {
+    return;
   }
   spool_.acknowledge(record.number);
 }
@@ -132,51 +229,94 @@ size_t Reporter::send_steps(const std::vector<SpoolRecord>& records) {
   for (const SpoolRecord& record : records) {
     if (record.target != "steps") break;
     batch.steps.push_back(from_json<StepReport>(record.body));
+    if (record.number <= one_by_one_until_) break;
   }
+  const size_t count = batch.steps.size();
+  if (count == 1) return deliver(records.front(), to_json(batch)) ? 1 : 0;
   try {
     post("steps", to_json(batch));
+    return count;
   } catch (const ApiError& error) {
-    if (!is_refusal(error.status())) throw;
-    // One bad step must not take the others with it.
-    for (size_t i = 0; i < batch.steps.size(); ++i) {
-      post_or_drop(records[i], to_json(StepBatch{{batch.steps[i]}}));
+    if (is_unknown_run(error) || will_pass(error.status())) {
+      judge(records.front(), error);
+    } else if (!cured_by_attempts(records[count - 1], error)) {
+      // One bad step must not take the others with it.
+      one_by_one_until_ = records[count - 1].number;
     }
+    return 0;
   }
-  return batch.steps.size();
 }
 
-void Reporter::post_or_drop(const SpoolRecord& record, const std::string& body) {
+// Whether the record is done with: taken, or set aside. False: to be sent again at once. Throws
+// when it is to be sent again a little later.
+bool Reporter::deliver(const SpoolRecord& record, const std::string& body) {
   try {
     post(record.target, body);
+    return true;
   } catch (const ApiError& error) {
-    if (!is_refusal(error.status())) throw;
-    ++refused_;
-    log_.error("the controller refused a report and it is dropped: {}; the report was {}",
-               error.what(), record.body);
+    return judge(record, error);
   }
 }
 
-// Whether sending again cannot help. An unknown run may be a controller with a new ledger: the
-// first 404 makes us register again, a second one counts.
-bool Reporter::is_refusal(int status) {
-  if (status == 404 && !registered_again_) {
-    log_.warn("{} is unknown to the controller; registering again", run_);
-    registered_again_ = true;
-    std::lock_guard lock(mutex_);
-    run_.clear();
-    return false;
+// Called while `error` is being handled.
+bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
+  if (is_unknown_run(error)) {
+    unknown(run_id());
+    throw;
   }
-  const bool refused = status >= 400 && status < 500 && status != 408 && status != 429;
-  if (refused) contact_.succeeded();
-  return refused;
+  if (will_pass(error.status())) throw;
+  const bool no_such_path = error.status() == 404 && error.title() == "Unknown path";
+  if (record.target == "notices" && (no_such_path || error.status() == 405)) {
+    log_.info("this controller takes no notices; dropped: {}", record.body);
+    contact_.succeeded();
+    return true;
+  }
+  if (cured_by_attempts(record, error)) return false;
+  if (is_refusal(error)) {
+    contact_.succeeded();
+    set_aside(record, error.status(), error.what());
+    return true;
+  }
+  if (failing_ != record.number) tries_ = 0;
+  failing_ = record.number;
+  if (++tries_ < options_.tries_max) throw;
+  register_run();  // throws when the controller takes nothing at all
+  set_aside(record, error.status(), fmt::format("{} (tried {} times)", error.what(), tries_));
+  return true;
+}
+
+// A new ledger does not know the attempt of a report: it is told all up to that one, once for each
+// report.
+bool Reporter::cured_by_attempts(const SpoolRecord& record, const ApiError& error) {
+  const bool unknown = error.status() == 409 && error.title() == "Unknown attempt";
+  const bool gap = error.status() == 409 && record.target == "attempts";
+  if ((!unknown && !gap) || cured_ == record.number) return false;
+  cured_ = record.number;
+  log_.warn("{}: telling the attempts so far again", error.what());
+  if (unknown) ++ledgers_;
+  send_attempts(gap ? attempt_of(record) : attempt_of(record) + 1);
+  return true;
+}
+
+void Reporter::set_aside(const SpoolRecord& record, int status, const std::string& why) {
+  ++refused_;
+  log_.error("the controller refused a report: {}; it is in {}: {}", why,
+             refused_log_.file().string(), record.body);
+  try {
+    refused_log_.append(record, status, why);
+  } catch (const Error& error) {
+    log_.error("it is dropped, since it could not be written there: {}", error.what());
+  }
 }
 
 void Reporter::post(const std::string& target, const std::string& body) {
-  const std::string path = fmt::format("/v1/runs/{}/{}", run_, target);
+  const std::string run = run_id();
+  // Doubted since this turn began.
+  if (run.empty()) throw ConnectionError("the run has to be registered again");
+  const std::string path = fmt::format("/v1/runs/{}/{}", run, target);
   const HttpResponse response = client_.checked("POST", path, body, options_.request_timeout);
   contact_.succeeded();
-  registered_again_ = false;
-  if (target.starts_with("directives/")) return;
+  if (target.starts_with("directives/") || target == "notices") return;
   auto ack = from_json<ReportAck>(response.body);
   std::lock_guard lock(mutex_);
   protected_ = std::move(ack.protected_checkpoints);

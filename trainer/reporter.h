@@ -1,6 +1,8 @@
 // Tells the controller what the run did: registers the run and sends the spool's records in order,
 // on a thread of its own. The training loop only appends to the spool and never waits for the
-// network. Sending twice is harmless, so whatever was not acknowledged is sent again.
+// network. Sending twice is harmless, so whatever was not acknowledged is sent again. A controller
+// whose ledger is new is told what the trainer knows: the run, its attempts, how far directives and
+// plans are numbered.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -18,6 +20,7 @@
 #include "protocol/backoff.h"
 #include "protocol/client.h"
 #include "protocol/messages.h"
+#include "trainer/refused_log.h"
 #include "trainer/spool.h"
 
 namespace gnomon {
@@ -35,9 +38,17 @@ class Contact {
   std::optional<std::chrono::steady_clock::time_point> away_since_;
 };
 
+// What the trainer knows of its run, whatever becomes of the controller's ledger.
+struct Standing {
+  std::vector<AttemptStart> attempts;  // all of them: 1, 2, ...
+  int64_t last_directive = 0;          // applied or rejected
+  int64_t newest_plan_version = 0;
+};
+
 struct ReporterOptions {
   std::string url;
-  RunRegistration registration;
+  RunRegistration registration;  // the standing's members are filled in when it is sent
+  Standing standing = {};
   size_t batch_records_max = 256;
   size_t batch_bytes_max = 256 << 10;
   std::chrono::milliseconds request_timeout = std::chrono::seconds(20);
@@ -45,6 +56,10 @@ struct ReporterOptions {
   std::chrono::milliseconds backoff_longest = std::chrono::seconds(10);
   std::chrono::milliseconds sync_interval =
       std::chrono::seconds(1);  // unsent records reach the disk this often
+  // A record that the controller fails to take this often, although it takes a registration, is set
+  // aside. Errors that pass (502, 503, 504, 507, 408, 429) and broken connections do not count.
+  int tries_max = 20;
+  int64_t refused_bytes_max = 4 << 20;  // of refused.jsonl
 };
 
 class Reporter {
@@ -56,19 +71,33 @@ class Reporter {
 
   // The run's id at the controller ("run-1"), once it is registered; waits `timeout` at most.
   std::optional<std::string> wait_for_run(std::chrono::milliseconds timeout) const;
+  // To be told again whenever it changes.
+  void knows(Standing standing);
+  Standing standing() const;
+  // For others who talk to the controller: it does not know `run`, or the connection broke and it
+  // may have another ledger by now. The run is registered again before anything else is sent.
+  void unknown(const std::string& run);
+  void doubt(const std::string& run);
+  // How often the ledger was found to be new (1 = the first one).
+  int64_t ledgers() const { return ledgers_; }
   // URIs that the controller still needs, from its newest answer; nothing before the first answer.
   std::optional<std::vector<std::string>> protected_checkpoints() const;
-  // Steps, checkpoints and so on that the controller refused and that were dropped, so far.
+  // Steps, checkpoints and so on that the controller refused and that were set aside in
+  // refused.jsonl, so far.
   int64_t refused() const { return refused_; }
 
  private:
   void run();
   void register_run();
+  void send_attempts(int64_t below);
   void send_oldest();
   size_t send_steps(const std::vector<SpoolRecord>& records);
   void post(const std::string& target, const std::string& body);
-  void post_or_drop(const SpoolRecord& record, const std::string& body);
-  bool is_refusal(int status);
+  bool deliver(const SpoolRecord& record, const std::string& body);
+  bool judge(const SpoolRecord& record, const ApiError& error);
+  bool cured_by_attempts(const SpoolRecord& record, const ApiError& error);
+  void set_aside(const SpoolRecord& record, int status, const std::string& why);
+  std::string run_id() const;
   void sync_if_due();
   bool wait(std::chrono::milliseconds duration);
 
@@ -79,13 +108,23 @@ class Reporter {
   HttpClient client_;
   Backoff backoff_;
   std::chrono::steady_clock::time_point last_sync_;
+  RefusedLog refused_log_;
   std::atomic<int64_t> refused_{0};
-  bool registered_again_ = false;
+  std::atomic<int64_t> ledgers_{0};
+  // The reporter's thread only.
+  bool attempts_due_ = true;
+  std::string last_run_;          // registered as before
+  int64_t cured_ = 0;             // record for which the attempts were sent again
+  int64_t one_by_one_until_ = 0;  // steps up to this record are not sent in batches
+  int64_t failing_ = 0;           // record that fails, and how often it did
+  int tries_ = 0;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   bool stopping_ = false;
-  std::string run_;
+  std::string run_;  // empty = to be registered
+  bool run_unknown_ = false;
+  Standing standing_;
   std::optional<std::vector<std::string>> protected_;
   std::thread thread_;
 };

@@ -15,12 +15,34 @@ constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
 std::string write_attempt(const AttemptRecord& record) {
   const AttemptStart& start = record.start;
-  return fmt::format(
+  std::string text = fmt::format(
       "\n[[attempt]]\nnumber = {}\nbase_step = {}\ncause = {}\nplan_version = {}\ntime = "
       "{:.6f}\nbase_attempt = {}\n"
       "base_checkpoint = {}\n",
       start.attempt, start.base_step, toml_quoted(start.cause), start.plan_version, start.time,
       record.base_attempt, toml_quoted(record.base_checkpoint));
+  if (start.fingerprint) {
+    const Fingerprint& print = *start.fingerprint;
+    text += fmt::format(
+        "fingerprint = {{ device = {}, backend = {}, libraries = {}, build = {}, world_size = {}, "
+        "threads = {} }}\n",
+        toml_quoted(print.device), toml_quoted(print.backend), toml_quoted(print.libraries),
+        toml_quoted(print.build), print.world_size, print.threads);
+  }
+  return text;
+}
+
+Fingerprint read_fingerprint(TomlTable table) {
+  constexpr int kIntMax = std::numeric_limits<int>::max();
+  Fingerprint print;
+  print.device = table.text("device", "");
+  print.backend = table.text("backend", "");
+  print.libraries = table.text("libraries", "");
+  print.build = table.text("build", "");
+  print.world_size = static_cast<int>(table.integer("world_size", 1, 1, kIntMax));
+  print.threads = static_cast<int>(table.integer("threads", 1, 1, kIntMax));
+  table.refuse_unknown_keys();
+  return print;
 }
 
 AttemptRecord read_attempt(TomlTable& table) {
@@ -32,6 +54,10 @@ AttemptRecord read_attempt(TomlTable& table) {
   record.start.time = table.number("time", 0, 0, 1e12);
   record.base_attempt = table.integer("base_attempt", 0, 0, kMax);
   record.base_checkpoint = table.text("base_checkpoint", "");
+  // Absent in files written before there was one.
+  if (table.has("fingerprint")) {
+    record.start.fingerprint = read_fingerprint(table.table("fingerprint"));
+  }
   table.refuse_unknown_keys();
   return record;
 }
@@ -50,19 +76,24 @@ std::optional<RunState> RunState::load(const std::filesystem::path& file) {
   state.last_ack.reason = ack.text("reason", "");
   state.last_ack.time = ack.number("time", 0, 0, 1e12);
   ack.refuse_unknown_keys();
+  state.newest_plan_version = table.integer("newest_plan_version", 0, -1, kMax);
   state.plan = table.text("plan", "");
   state.paused = table.boolean("paused", false);
   state.finished = table.text("finished", "");
   for (TomlTable& attempt : table.tables("attempt"))
     state.attempts.push_back(read_attempt(attempt));
+  for (const AttemptRecord& attempt : state.attempts) {
+    state.newest_plan_version = std::max(state.newest_plan_version, attempt.start.plan_version);
+  }
   table.refuse_unknown_keys();
   return state;
 }
 
 void RunState::save(const std::filesystem::path& file) const {
   std::string text = "# Kept by gnomon-trainer; do not edit while it runs.\n";
-  text += fmt::format("last_directive = {}\nplan = {}\npaused = {}\nfinished = {}\n",
-                      last_directive, toml_quoted(plan), paused, toml_quoted(finished));
+  text += fmt::format(
+      "last_directive = {}\nnewest_plan_version = {}\nplan = {}\npaused = {}\nfinished = {}\n",
+      last_directive, newest_plan_version, toml_quoted(plan), paused, toml_quoted(finished));
   text +=
       fmt::format("\n[last_ack]\nstate = {}\nattempt = {}\nstep = {}\nreason = {}\ntime = {:.6f}\n",
                   toml_quoted(last_ack.state), last_ack.attempt, last_ack.step,

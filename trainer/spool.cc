@@ -167,14 +167,15 @@ bool Spool::write_line(const std::string& line) {
   return true;
 }
 
-Spool::Outcome Spool::append(std::string_view target, std::string_view body) {
+Spool::Outcome Spool::append(std::string_view target, std::string_view body,
+                             int64_t bytes_kept_free) {
   GNOMON_ASSERT(target.find(' ') == std::string_view::npos &&
                 body.find('\n') == std::string_view::npos);
   {
     std::lock_guard lock(mutex_);
     const std::string line = sealed(fmt::format("{} {} {}", next_number_, target, body)) + "\n";
     const auto size = static_cast<int64_t>(line.size());
-    if (bytes_ + size > bytes_max_) return Outcome::kFull;
+    if (bytes_ + size + bytes_kept_free > bytes_max_) return Outcome::kFull;
     const bool rotate = segments_.empty() || segments_.back()->bytes + size > segment_bytes_max_;
     if (rotate && !start_segment()) return Outcome::kDiskFull;
     if (!write_line(line)) return Outcome::kDiskFull;
@@ -225,6 +226,13 @@ std::vector<std::string> Spool::pending(std::string_view target) const {
     if (!record.target.empty()) bodies.push_back(std::move(record.body));
   }
   return bodies;
+}
+
+std::vector<std::string> Spool::pending_targets() const {
+  std::lock_guard lock(mutex_);
+  std::vector<std::string> targets;
+  for (const Entry& entry : entries_) targets.push_back(entry.target);
+  return targets;
 }
 
 void Spool::acknowledge(int64_t number) {

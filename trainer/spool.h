@@ -26,8 +26,9 @@ namespace gnomon {
 // What is to be posted to /v1/runs/{run}/`target`.
 struct SpoolRecord {
   int64_t number = 0;  // 1, 2, ... over the spool's whole life
-  std::string target;  // "attempts", "steps", "checkpoints", "directives/3/ack", "finished"
-  std::string body;    // JSON
+  std::string
+      target;  // "attempts", "steps", "checkpoints", "directives/3/ack", "notices", "finished"
+  std::string body;  // JSON
 };
 
 // Thread-safe.
@@ -44,8 +45,9 @@ class Spool {
   Spool(std::filesystem::path directory, int64_t bytes_max);
   ~Spool();
 
-  // `target` has no space, `body` no newline. Throws SystemError for errors other than a full disk.
-  Outcome append(std::string_view target, std::string_view body);
+  // `target` has no space, `body` no newline. kFull also when fewer than `bytes_kept_free` would be
+  // left for others. Throws SystemError for errors other than a full disk.
+  Outcome append(std::string_view target, std::string_view body, int64_t bytes_kept_free = 0);
 
   // The oldest unacknowledged records, in order: at least one if there is any, then as many as fit
   // both bounds. One that the disk has damaged since comes with an empty target, and a body that
@@ -53,6 +55,8 @@ class Spool {
   std::vector<SpoolRecord> oldest(size_t records_max, size_t bytes_max) const;
   // Bodies of all unacknowledged records with this target.
   std::vector<std::string> pending(std::string_view target) const;
+  // Targets of all unacknowledged records, in order.
+  std::vector<std::string> pending_targets() const;
   // Everything up to `number` was delivered: it is forgotten and its disk space given back by and
   // by.
   void acknowledge(int64_t number);
@@ -63,6 +67,8 @@ class Spool {
   bool empty() const;
   size_t records() const;
   int64_t bytes() const;  // on disk
+  int64_t bytes_max() const { return bytes_max_; }
+  const std::filesystem::path& directory() const { return directory_; }
   // Waits until there is a record, or wake() is called, or `timeout` has passed.
   void wait_for_records(std::chrono::milliseconds timeout);
   // Waits until there is none. Returns whether that is so.

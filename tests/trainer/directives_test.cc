@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <spdlog/sinks/null_sink.h>
 
+#include <atomic>
+
+#include "protocol/json.h"
 #include "tests/trainer/child_process.h"
 #include "tests/trainer/fake_controller.h"
 
@@ -12,26 +15,30 @@ namespace {
 
 using gnomon::testing::eventually;
 using gnomon::testing::FakeController;
+using gnomon::testing::HttpReply;
+using gnomon::testing::HttpRequest;
+using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 class DirectiveInboxTest : public ::testing::Test {
  protected:
-  void start(int64_t last_applied = 0) {
+  void start(int64_t last_answered = 0) {
     ReporterOptions reporter;
+    reporter.standing.last_directive = last_answered;
     reporter.url = controller_.url();
     reporter.backoff_first = 1ms;
     reporter.backoff_longest = 20ms;
     reporter_ = std::make_unique<Reporter>(reporter, spool_, contact_, log_);
     DirectiveOptions options;
     options.url = controller_.url();
-    options.last_applied = last_applied;
     options.backoff_first = 1ms;
     options.backoff_longest = 20ms;
     inbox_ = std::make_unique<DirectiveInbox>(options, *reporter_, spool_, contact_, log_);
   }
-  void issue(const std::string& kind) {
+  void issue(const std::string& kind, int64_t number = 0) {
     Directive directive;
     directive.kind = kind;
+    directive.number = number;
     controller_.issue(directive);
   }
   std::optional<Directive> next() {
@@ -64,11 +71,82 @@ TEST_F(DirectiveInboxTest, HandsOutEachDirectiveOnceInOrderAndAcknowledgesIt) {
   EXPECT_FALSE(inbox_->take().has_value());
 }
 
-TEST_F(DirectiveInboxTest, WhatWasAppliedBeforeIsNotHandedOutAgain) {
+TEST_F(DirectiveInboxTest, WhatWasAnsweredBeforeIsNotHandedOutAgainNorAnsweredTwice) {
   issue("pause");
   issue("stop");
+  std::atomic<bool> hold_answers = true;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (hold_answers && request.method == "POST" && request.target.ends_with("/ack"))
+      return HttpReply{503, "{}"};
+    return std::nullopt;
+  });
+  DirectiveAck applied;
+  applied.state = "applied";
+  spool_.append("directives/1/ack", to_json(applied));
   start(1);
   EXPECT_EQ(next()->number, 2);
+  EXPECT_FALSE(inbox_->take().has_value());
+  hold_answers = false;
+  ASSERT_TRUE(eventually([this] { return spool_.empty(); }));
+  const auto acks = controller_.told().acks;
+  ASSERT_EQ(acks.size(), 2u);
+  EXPECT_EQ(acks[0].second.state, "applied");
+  EXPECT_EQ(acks[1].first, 2);
+}
+
+TEST_F(DirectiveInboxTest, ANumberThatWasUsedIsRejectedVisiblyAndHigherOnesAreTaken) {
+  issue("pause", 3);
+  issue("resume", 6);
+  start(5);
+  const auto taken = next();
+  ASSERT_TRUE(taken.has_value());
+  EXPECT_EQ(taken->number, 6);
+  ASSERT_TRUE(eventually([this] { return controller_.ack_state(3) == "rejected"; }));
+  EXPECT_THAT(controller_.told().acks.at(0).second.reason, HasSubstr("above 5"));
+  EXPECT_FALSE(inbox_->take().has_value());
+}
+
+TEST_F(DirectiveInboxTest, ALostLedgerIsNoticedWithoutAReportAndNumbersGoOn) {
+  issue("pause");
+  start();
+  ASSERT_EQ(next()->kind, "pause");
+  ASSERT_TRUE(eventually([this] { return spool_.empty(); }));
+  Standing standing;
+  standing.last_directive = 1;
+  standing.newest_plan_version = 4;
+  reporter_->knows(standing);
+  controller_.lose_ledger();
+  ASSERT_TRUE(eventually([this] { return !controller_.told().registrations.empty(); }));
+  EXPECT_EQ(controller_.told().registrations[0].last_directive, 1);
+  EXPECT_EQ(controller_.told().registrations[0].newest_plan_version, 4);
+  issue("resume");
+  const auto second = next();
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->number, 2);
+  EXPECT_EQ(second->kind, "resume");
+}
+
+TEST_F(DirectiveInboxTest, WhatALostLedgerWantedAndWasNotDoneIsGivenUp) {
+  issue("pause");
+  start();
+  ASSERT_TRUE(eventually([this] { return controller_.ack_state(1) == "acknowledged"; }));
+  controller_.lose_ledger();
+  ASSERT_TRUE(eventually([this] { return !controller_.told().registrations.empty(); }));
+  issue("resume");
+  ASSERT_TRUE(eventually([this] { return controller_.ack_state(1) == "acknowledged"; }));
+  EXPECT_EQ(next()->kind, "resume");
+  EXPECT_FALSE(inbox_->take().has_value());
+}
+
+TEST_F(DirectiveInboxTest, ClosedItReturnsWhatWasLeftAndTakesNoMore) {
+  issue("pause");
+  issue("resume");
+  start();
+  ASSERT_TRUE(eventually([this] { return controller_.ack_state(2) == "acknowledged"; }));
+  EXPECT_EQ(inbox_->take()->number, 1);
+  const std::vector<Directive> left = inbox_->close();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].number, 2);
   EXPECT_FALSE(inbox_->take().has_value());
 }
 

@@ -10,14 +10,14 @@ namespace {
 
 bool ends_with(const std::string& text, const std::string& end) { return text.ends_with(end); }
 
+}  // namespace
+
 HttpReply problem(int status, const std::string& title) {
   Problem body;
   body.title = title;
   body.status = status;
   return {status, to_json(body)};
 }
-
-}  // namespace
 
 FakeController::FakeController()
     : server_([this](const HttpRequest& request) { return answer(request); }) {}
@@ -29,9 +29,20 @@ void FakeController::interfere(Interference interference) {
 
 void FakeController::issue(Directive directive) {
   std::lock_guard lock(mutex_);
-  directive.number = static_cast<int64_t>(directives_.size()) + 1;
+  if (directive.number == 0) {
+    int64_t last = told_.registrations.empty() ? 0 : told_.registrations.back().last_directive;
+    for (const Directive& each : directives_) last = std::max(last, each.number);
+    directive.number = last + 1;
+  }
   directive.state = "pending";
   directives_.push_back(std::move(directive));
+}
+
+void FakeController::lose_ledger() {
+  std::lock_guard lock(mutex_);
+  told_ = {};
+  directives_.clear();
+  strict_ = true;
 }
 
 void FakeController::protect(std::vector<std::string> uris) {
@@ -67,6 +78,9 @@ HttpReply FakeController::acknowledged() {
 
 HttpReply FakeController::take_step_batch(const HttpRequest& request) {
   for (const StepReport& step : from_json<StepBatch>(request.body).steps) {
+    const auto same = [&](const AttemptStart& known) { return known.attempt == step.attempt; };
+    if (strict_ && std::none_of(told_.attempts.begin(), told_.attempts.end(), same))
+      return problem(409, "Unknown attempt");
     const std::pair<int64_t, int64_t> key{step.attempt, step.step};
     const auto [known, fresh] = told_.steps.emplace(key, step);
     if (fresh) {
@@ -86,8 +100,24 @@ HttpReply FakeController::list_directives(const HttpRequest& request) {
   const int64_t after = std::stoll(request.target.substr(request.target.find("after=") + 6));
   DirectiveList list;
   std::copy_if(directives_.begin(), directives_.end(), std::back_inserter(list.directives),
-               [after](const Directive& directive) { return directive.number > after; });
+               [&](const Directive& directive) {
+                 std::string state;
+                 for (const auto& [acked, ack] : told_.acks) {
+                   if (acked == directive.number) state = ack.state;
+                 }
+                 return directive.number > after && state != "applied" && state != "rejected";
+               });
   return {200, to_json(list)};
+}
+
+HttpReply FakeController::take_attempt(const HttpRequest& request) {
+  const auto attempt = from_json<AttemptStart>(request.body);
+  const auto same = [&](const AttemptStart& known) { return known.attempt == attempt.attempt; };
+  if (std::any_of(told_.attempts.begin(), told_.attempts.end(), same)) return acknowledged();
+  if (strict_ && attempt.attempt != static_cast<int64_t>(told_.attempts.size()) + 1)
+    return problem(409, "Attempts are numbered without gaps");
+  told_.attempts.push_back(attempt);
+  return acknowledged();
 }
 
 HttpReply FakeController::answer(const HttpRequest& request) {
@@ -105,6 +135,7 @@ HttpReply FakeController::answer(const HttpRequest& request) {
     told_.registrations.push_back(from_json<RunRegistration>(request.body));
     return {201, to_json(RunRegistered{"run-1", "enforce"})};
   }
+  if (strict_ && told_.registrations.empty()) return problem(404, "Unknown run");
   if (request.target.starts_with("/v1/runs/run-1/directives?")) {
     const HttpReply reply = list_directives(request);
     lock.unlock();
@@ -113,13 +144,7 @@ HttpReply FakeController::answer(const HttpRequest& request) {
     return reply;
   }
   if (ends_with(request.target, "/steps")) return take_step_batch(request);
-  if (ends_with(request.target, "/attempts")) {
-    const auto attempt = from_json<AttemptStart>(request.body);
-    const auto same = [&](const AttemptStart& known) { return known.attempt == attempt.attempt; };
-    if (std::none_of(told_.attempts.begin(), told_.attempts.end(), same))
-      told_.attempts.push_back(attempt);
-    return acknowledged();
-  }
+  if (ends_with(request.target, "/attempts")) return take_attempt(request);
   if (ends_with(request.target, "/checkpoints")) {
     const auto checkpoint = from_json<CheckpointReport>(request.body);
     const auto same = [&](const CheckpointReport& known) { return known.uri == checkpoint.uri; };
@@ -131,7 +156,14 @@ HttpReply FakeController::answer(const HttpRequest& request) {
     const int64_t number =
         std::stoll(request.target.substr(request.target.find("directives/") + 11));
     told_.acks.emplace_back(number, from_json<DirectiveAck>(request.body));
-    return {200, to_json(directives_.at(static_cast<size_t>(number - 1)))};
+    for (const Directive& directive : directives_) {
+      if (directive.number == number) return {200, to_json(directive)};
+    }
+    return problem(404, "Unknown directive");
+  }
+  if (ends_with(request.target, "/notices")) {
+    told_.notices.push_back(from_json<TrainerNotice>(request.body));
+    return acknowledged();
   }
   if (ends_with(request.target, "/finished")) {
     told_.finished.push_back(from_json<RunFinished>(request.body));

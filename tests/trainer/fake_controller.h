@@ -28,7 +28,12 @@ class FakeController {
   void come_back() { server_.start(); }
   void interfere(Interference interference);
 
-  void issue(Directive directive);  // number and state are filled in
+  // Number (unless it has one) and state are filled in; numbers go on from what the newest
+  // registration said.
+  void issue(Directive directive);
+  // All that was told is forgotten, as with a new ledger: the run is unknown until it is
+  // registered, and reports of attempts that were not told since are refused in gnomond's words.
+  void lose_ledger();
   void protect(std::vector<std::string> uris);
 
   // Copies of what was told.
@@ -39,6 +44,7 @@ class FakeController {
     std::vector<std::pair<int64_t, int64_t>> step_order;      // first time each, as it came
     std::vector<CheckpointReport> checkpoints;                // first time each
     std::vector<std::pair<int64_t, DirectiveAck>> acks;       // (number, ack), every time
+    std::vector<TrainerNotice> notices;
     std::vector<RunFinished> finished;
     int64_t requests = 0;
     int64_t repeats = 0;    // steps told again with the same values
@@ -52,14 +58,19 @@ class FakeController {
   HttpReply answer(const HttpRequest& request);
   HttpReply take_step_batch(const HttpRequest& request);
   HttpReply list_directives(const HttpRequest& request);
+  HttpReply take_attempt(const HttpRequest& request);
   HttpReply acknowledged();
 
   mutable std::mutex mutex_;
   Told told_;
   std::vector<Directive> directives_;
   std::vector<std::string> protected_;
+  bool strict_ = false;  // since the ledger was lost
   Interference interference_;
   HttpTestServer server_;
 };
+
+// A problem document, as gnomond answers.
+HttpReply problem(int status, const std::string& title);
 
 }  // namespace gnomon::testing

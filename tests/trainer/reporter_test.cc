@@ -1,5 +1,6 @@
 #include "trainer/reporter.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <spdlog/sinks/ostream_sink.h>
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <sstream>
 
+#include "base/files.h"
 #include "protocol/json.h"
 #include "tests/trainer/child_process.h"
 #include "tests/trainer/fake_controller.h"
@@ -18,6 +20,7 @@ using gnomon::testing::eventually;
 using gnomon::testing::FakeController;
 using gnomon::testing::HttpReply;
 using gnomon::testing::HttpRequest;
+using gnomon::testing::problem;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -32,6 +35,8 @@ class ReporterTest : public ::testing::Test {
     options.backoff_longest = 20ms;
     options.sync_interval = 10ms;
     options.batch_records_max = 7;
+    options.standing = standing_;
+    options.tries_max = tries_max_;
     return options;
   }
   void start() { reporter_ = std::make_unique<Reporter>(options(), spool_, contact_, log_); }
@@ -44,6 +49,14 @@ class ReporterTest : public ::testing::Test {
     report.weights_hash = "h" + std::to_string(step);
     ASSERT_EQ(spool_.append("steps", to_json(report)), Spool::Outcome::kWritten);
   }
+  AttemptStart attempt(int64_t number) {
+    AttemptStart start;
+    start.attempt = number;
+    start.base_step = 10 * (number - 1);
+    start.cause = number == 1 ? "start" : "restart";
+    return start;
+  }
+  std::string refused_file() const { return read_file(spool_.directory() / "refused.jsonl"); }
   bool delivered() {
     return eventually([this] { return spool_.empty(); }, 30s);
   }
@@ -60,6 +73,8 @@ class ReporterTest : public ::testing::Test {
   FakeController controller_;
   Spool spool_{directory_ / "spool", 1 << 20};
   Contact contact_;
+  Standing standing_;
+  int tries_max_ = 20;
   std::unique_ptr<Reporter> reporter_;
 };
 
@@ -148,12 +163,14 @@ TEST_F(ReporterTest, ARefusedStepIsDroppedLoudlyAndTheOthersArrive) {
   ASSERT_TRUE(eventually([this] { return reporter_->refused() == 1; }));
   reporter_.reset();
   EXPECT_EQ(controller_.told().steps.at({1, 4}).loss, 1.0);
-  EXPECT_THAT(text_.str(), HasSubstr("dropped"));
+  EXPECT_THAT(text_.str(), HasSubstr("refused.jsonl"));
+  EXPECT_THAT(refused_file(), HasSubstr("\"target\":\"steps\",\"status\":409"));
+  EXPECT_THAT(refused_file(), HasSubstr("\"step\":4"));
 }
 
 TEST_F(ReporterTest, ARefusalOfAnythingElseIsDroppedToo) {
   controller_.interfere([](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (request.target.ends_with("/checkpoints")) return HttpReply{409, "{}"};
+    if (request.target.ends_with("/checkpoints")) return problem(409, "Refused");
     return std::nullopt;
   });
   spool_.append("checkpoints", to_json(CheckpointReport{}));
@@ -168,7 +185,7 @@ TEST_F(ReporterTest, AnUnknownRunIsRegisteredAgain) {
   std::atomic<bool> forgot = false;
   controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
     if (request.target == "/v1/runs") forgot = false;
-    if (forgot) return HttpReply{404, "{}"};
+    if (forgot) return problem(404, "Unknown run");
     return std::nullopt;
   });
   start();
@@ -183,7 +200,7 @@ TEST_F(ReporterTest, AnUnknownRunIsRegisteredAgain) {
 
 TEST_F(ReporterTest, ADirectiveTheControllerDoesNotKnowDoesNotHoldUpTheSteps) {
   controller_.interfere([](const HttpRequest& request) -> std::optional<HttpReply> {
-    if (request.target.ends_with("/ack")) return HttpReply{404, "{}"};
+    if (request.target.ends_with("/ack")) return problem(404, "Unknown directive");
     return std::nullopt;
   });
   spool_.append("directives/9/ack", to_json(DirectiveAck{}));
@@ -201,6 +218,182 @@ TEST_F(ReporterTest, KeepsWhatTheControllerProtects) {
   ASSERT_TRUE(delivered());
   ASSERT_TRUE(eventually([this] { return reporter_->protected_checkpoints().has_value(); }));
   EXPECT_THAT(*reporter_->protected_checkpoints(), ::testing::ElementsAre("/c/10", "/c/20"));
+}
+
+TEST_F(ReporterTest, TheRegistrationSaysHowFarDirectivesAndPlansAreNumbered) {
+  standing_.last_directive = 12;
+  standing_.newest_plan_version = 7;
+  start();
+  ASSERT_TRUE(eventually([this] { return !controller_.told().registrations.empty(); }));
+  EXPECT_EQ(controller_.told().registrations[0].last_directive, 12);
+  EXPECT_EQ(controller_.told().registrations[0].newest_plan_version, 7);
+}
+
+TEST_F(ReporterTest, ALostLedgerIsToldAllAttemptsBeforeAnythingElse) {
+  standing_.attempts = {attempt(1), attempt(2)};
+  start();
+  spool_step(1);
+  ASSERT_TRUE(delivered());
+  controller_.lose_ledger();
+  for (int64_t step = 2; step <= 20; ++step) spool_step(step);
+  ASSERT_TRUE(delivered());
+  const auto told = controller_.told();
+  ASSERT_EQ(told.attempts.size(), 2u);
+  EXPECT_EQ(told.attempts[1].base_step, 10);
+  EXPECT_EQ(told.steps.size(), 19u);
+  EXPECT_EQ(reporter_->refused(), 0);
+}
+
+// Their steps stand before the next attempt's record, and so they must come.
+TEST_F(ReporterTest, AttemptsThatAreStillSpooledKeepTheirPlace) {
+  standing_.attempts = {attempt(1), attempt(2)};
+  spool_step(11);
+  spool_.append("attempts", to_json(attempt(2)));
+  std::vector<std::string> order;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    order.push_back(request.target.substr(request.target.rfind('/') + 1));
+    return std::nullopt;
+  });
+  start();
+  ASSERT_TRUE(delivered());
+  reporter_.reset();
+  EXPECT_THAT(order, ::testing::ElementsAre("runs", "attempts", "steps", "attempts"));
+}
+
+// As when the ledger was exchanged between two requests and the run's id is the same.
+TEST_F(ReporterTest, StepsOfAnUnknownAttemptAreTakenOnceTheAttemptsWereToldAgain) {
+  start();
+  spool_step(1);
+  ASSERT_TRUE(delivered());
+  reporter_->knows({{attempt(1)}, 0, 0});
+  std::atomic<int> attempts = 0;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.target.ends_with("/attempts")) {
+      ++attempts;
+      return HttpReply{200, to_json(ReportAck{})};
+    }
+    if (!request.target.ends_with("/steps")) return std::nullopt;
+    if (attempts == 0) return problem(409, "Unknown attempt");
+    return HttpReply{200, to_json(ReportAck{})};
+  });
+  for (int64_t step = 2; step <= 9; ++step) spool_step(step);
+  ASSERT_TRUE(delivered());
+  EXPECT_EQ(reporter_->refused(), 0);
+  EXPECT_EQ(attempts, 1);
+}
+
+TEST_F(ReporterTest, AnAttemptThatStaysUnknownIsRefusedAfterAll) {
+  standing_.attempts = {attempt(1)};
+  controller_.interfere([](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.target.ends_with("/steps")) return problem(409, "Unknown attempt");
+    return std::nullopt;
+  });
+  start();
+  spool_step(1);
+  ASSERT_TRUE(delivered());
+  ASSERT_TRUE(eventually([this] { return reporter_->refused() == 1; }));
+}
+
+TEST_F(ReporterTest, AfterABrokenConnectionTheRunIsRegisteredAgain) {
+  start();
+  spool_step(1);
+  ASSERT_TRUE(delivered());
+  controller_.go_away();
+  spool_step(2);
+  ASSERT_TRUE(eventually([this] { return contact_.away_seconds() > 0; }));
+  controller_.come_back();
+  ASSERT_TRUE(delivered());
+  EXPECT_EQ(controller_.told().registrations.size(), 2u);
+}
+
+TEST_F(ReporterTest, ARecordThatAlwaysFailsIsSetAsideAndTheOthersArrive) {
+  tries_max_ = 5;
+  std::atomic<int> tries = 0;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (!request.target.ends_with("/steps")) return std::nullopt;
+    if (request.body.find("\"step\":4,") == std::string::npos) return std::nullopt;
+    if (from_json<StepBatch>(request.body).steps.size() == 1) ++tries;
+    return problem(500, "Internal error");
+  });
+  for (int64_t step = 1; step <= 20; ++step) spool_step(step);
+  start();
+  ASSERT_TRUE(delivered());
+  EXPECT_EQ(tries, 5);
+  ASSERT_TRUE(eventually([this] { return reporter_->refused() == 1; }));
+  EXPECT_EQ(controller_.told().steps.size(), 19u);
+  EXPECT_THAT(refused_file(), HasSubstr("\"status\":500"));
+  EXPECT_THAT(refused_file(), HasSubstr("\"step\":4,"));
+  reporter_.reset();
+  EXPECT_THAT(text_.str(), HasSubstr("tried 5 times"));
+}
+
+TEST_F(ReporterTest, NothingIsSetAsideWhileTheControllerTakesNothingAtAll) {
+  tries_max_ = 3;
+  std::atomic<bool> broken = false;
+  std::atomic<int> requests = 0;
+  controller_.interfere([&](const HttpRequest&) -> std::optional<HttpReply> {
+    if (!broken) return std::nullopt;
+    ++requests;
+    return problem(500, "Internal error");
+  });
+  start();
+  spool_step(1);
+  ASSERT_TRUE(delivered());
+  broken = true;
+  spool_step(2);
+  ASSERT_TRUE(eventually([&] { return requests > 20; }));
+  EXPECT_EQ(reporter_->refused(), 0);
+  broken = false;
+  ASSERT_TRUE(delivered());
+  expect_steps_in_order(2);
+}
+
+// A proxy's page, say: nobody who spoke for the ledger.
+TEST_F(ReporterTest, ARefusalThatIsNoProblemDocumentIsTriedAgain) {
+  std::atomic<int> failures = 0;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (!request.target.ends_with("/steps") || ++failures > 5) return std::nullopt;
+    return HttpReply{404, "<html>not here</html>"};
+  });
+  spool_step(1);
+  start();
+  ASSERT_TRUE(delivered());
+  expect_steps_in_order(1);
+  EXPECT_EQ(reporter_->refused(), 0);
+}
+
+class ReporterNotices : public ReporterTest,
+                        public ::testing::WithParamInterface<std::pair<int, const char*>> {};
+INSTANTIATE_TEST_SUITE_P(Answers, ReporterNotices,
+                         ::testing::Values(std::pair(404, "Unknown path"),
+                                           std::pair(405, "Method not allowed")));
+
+TEST_P(ReporterNotices, AControllerThatKnowsNoNoticesIsNotHeldAgainstThem) {
+  controller_.interfere([](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (!request.target.ends_with("/notices")) return std::nullopt;
+    return problem(GetParam().first, GetParam().second);
+  });
+  spool_.append("notices", to_json(TrainerNotice{}));
+  spool_step(1);
+  start();
+  ASSERT_TRUE(delivered());
+  expect_steps_in_order(1);
+  EXPECT_EQ(reporter_->refused(), 0);
+  EXPECT_EQ(controller_.told().registrations.size(), 1u);
+  reporter_.reset();
+  EXPECT_THAT(text_.str(), HasSubstr("[info] this controller takes no notices"));
+}
+
+TEST_F(ReporterTest, TheFileOfRefusedReportsIsBounded) {
+  const std::filesystem::path file = directory_ / "refused.jsonl";
+  RefusedLog log(file, 2000);
+  for (int i = 0; i < 100; ++i)
+    log.append({i, "steps", fmt::format("{{\"step\":{}}}", i)}, 409, "said \"no\"");
+  const std::filesystem::path former = directory_ / "refused.1.jsonl";
+  EXPECT_LE(std::filesystem::file_size(file) + std::filesystem::file_size(former), 2000u);
+  EXPECT_THAT(read_file(file), HasSubstr("{\"step\":99}}\n"));
+  EXPECT_THAT(read_file(file), HasSubstr("said \\\"no\\\""));
+  EXPECT_THROW(log.append({1, "steps", std::string(1500, ' ')}, 409, "no"), Error);
 }
 
 TEST_F(ReporterTest, EndsAtOnceWhileTheControllerDoesNotAnswer) {

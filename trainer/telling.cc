@@ -1,0 +1,131 @@
+// What the loop tells the controller besides its steps, and what it keeps on disk of itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "protocol/json.h"
+#include "trainer/loop.h"
+
+namespace gnomon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool is_disk_full(const SystemError& error) {
+  const int number = error.error_number();
+  return number == ENOSPC || number == EDQUOT || number == EFBIG;
+}
+
+}  // namespace
+
+void TrainingLoop::report(const std::string& target, const std::string& body) {
+  if (outbox_) outbox_->record(target, body);
+}
+
+Standing TrainingLoop::standing() const {
+  Standing standing;
+  for (const AttemptRecord& record : state_.attempts) standing.attempts.push_back(record.start);
+  standing.last_directive = state_.last_directive;
+  standing.newest_plan_version = std::max(state_.newest_plan_version, engine_.plan().version);
+  return standing;
+}
+
+// Waits while the disk is full: a directive whose number is not on disk would be applied twice.
+void TrainingLoop::save_state() {
+  constexpr std::chrono::milliseconds kRetry(500);
+  while (true) {
+    try {
+      return state_.save(state_file_);
+    } catch (const SystemError& error) {
+      if (!is_disk_full(error)) throw;
+      log_.error("TRAINING WAITS at step {} for room on the disk: {}", engine_.step(),
+                 error.what());
+      if (shutdown_.wait_for(kRetry)) throw;
+    }
+  }
+}
+
+// On the checkpointer's thread, like checkpoint_failed().
+void TrainingLoop::checkpoint_written(const CheckpointReport& checkpoint) {
+  try {
+    report("checkpoints", to_json(checkpoint));
+  } catch (const Error& error) {
+    log_.warn("the checkpoint of step {} is on disk but not reported: {}", checkpoint.step,
+              error.what());
+  }
+}
+
+void TrainingLoop::checkpoint_failed(const CheckpointReport& checkpoint, const std::string& why) {
+  const std::pair<int64_t, int64_t> id{checkpoint.attempt, checkpoint.step};
+  // The run's last checkpoint is tried again and again; once told is enough.
+  if (!outbox_ || failed_checkpoint_ == id) return;
+  failed_checkpoint_ = id;
+  TrainerNotice notice;
+  notice.attempt = checkpoint.attempt;
+  notice.step = checkpoint.step;
+  notice.kind = "checkpoint_failed";
+  notice.text =
+      fmt::format("the checkpoint of step {} could not be written: {}", checkpoint.step, why);
+  try {
+    outbox_->notice(notice);
+  } catch (const Error& error) {
+    log_.warn("the failure is not reported: {}", error.what());
+  }
+}
+
+void TrainingLoop::tell_plan_without_controller() {
+  TrainerNotice notice;
+  notice.attempt = state_.attempt();
+  notice.step = engine_.step();
+  notice.kind = "plan_without_controller";
+  notice.text = fmt::format(
+      "no controller: every GEMM in BF16 from step {} on (controller.on_loss = \"bf16\")",
+      engine_.step() + 1);
+  notice.plan = engine_.plan().to_toml();
+  notice.plan_version = engine_.plan().version;
+  outbox_->notice(notice);
+}
+
+// Nobody will apply them any more, and the controller must not wait for that.
+void TrainingLoop::reject_open_directives(const std::string& outcome) {
+  if (!inbox_) return;
+  for (const Directive& directive : inbox_->close()) {
+    const std::string reason =
+        fmt::format("the run has {}", outcome == "completed" ? "completed" : "stopped");
+    log_.warn("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
+    acknowledge(directive, "rejected", engine_.step(), reason);
+  }
+}
+
+void TrainingLoop::flush(double seconds) {
+  if (!spool_) return;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
+  constexpr std::chrono::milliseconds kStep(50);
+  while (Clock::now() < deadline) {
+    if (!outbox_->store_kept()) {
+      std::this_thread::sleep_for(kStep);
+    } else if (spool_->wait_until_empty(kStep)) {
+      break;
+    }
+  }
+  if (!outbox_->store_kept()) {
+    log_.error(
+        "there was no room for the last reports; the next start sends the attempts and the last "
+        "checkpoint again");
+  }
+  if (!spool_->empty()) {
+    spool_->sync();
+    log_.warn("{} reports are not delivered yet; start the trainer again on {} to send them",
+              spool_->records(), config_.dir.string());
+  }
+  if (outbox_->steps_dropped() > 0)
+    log_.error("{} step reports were dropped (see above)", outbox_->steps_dropped());
+  if (reporter_->refused() > 0) {
+    log_.error("the controller refused {} reports (see above); they are in {}",
+               reporter_->refused(), (spool_->directory() / "refused.jsonl").string());
+  }
+}
+
+}  // namespace gnomon
