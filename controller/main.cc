@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -62,6 +63,36 @@ void expire_leases(Ledger& ledger, Leases& leases) {
   }
 }
 
+void log_failure(const std::string& what, std::exception_ptr error) {
+  try {
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  } catch (const std::exception& failure) {
+    spdlog::warn("{}: {}", what, failure.what());
+  }
+}
+
+// Posts what has waited for its time: deadlines of runs, old rows of the stream. What the ledger
+// cannot take now, the next look posts again.
+void keep_time(Ledger& ledger, Supervisor& supervisor) {
+  for (int64_t run : supervisor.due_runs()) {
+    bool accepted = ledger.post(
+        [&supervisor, run](LedgerTransaction& transaction) { supervisor.tick(transaction, run); },
+        [run](std::exception_ptr error) {
+          log_failure(fmt::format("a deadline of {} is over, unheard", run_name(run)), error);
+        });
+    if (!accepted) {
+      return;
+    }
+  }
+  if (supervisor.trim_due()) {
+    [[maybe_unused]] bool accepted = ledger.post(
+        [&supervisor](LedgerTransaction& transaction) { supervisor.trim_stream(transaction); },
+        [](std::exception_ptr error) { log_failure("the stream was not trimmed", error); });
+  }
+}
+
 std::string read_policy(const std::string& file) {
   try {
     return read_file(file);
@@ -71,37 +102,75 @@ std::string read_policy(const std::string& file) {
   }
 }
 
-int serve(const Options& options) {
+std::string checked_policy(const Options& options) {
   std::string policy =
       options.policy.empty() ? decide::Policy().to_toml() : read_policy(options.policy);
   decide::Policy::parse(policy, options.policy.empty() ? "default policy" : options.policy);
-  ServerOptions server_options = parse_listen(options.listen);
-
-  std::unique_ptr<Ledger> ledger;
-  Metrics metrics([&ledger] { return ledger->queue_length(); });
-  ledger = std::make_unique<Ledger>(LedgerOptions{
-      options.ledger, 1024, 256, 2, [&metrics](double seconds) { metrics.commit(seconds); }});
-  Bells bells;
-  Supervisor supervisor(metrics, bells, {policy, options.series_keep_seconds}, wall_seconds,
-                        steady_seconds);
-  Leases leases(supervisor, metrics, bells);
-  ledger->read([&](Connection& connection) { supervisor.restore(connection); });
-  ledger->write([&](LedgerTransaction& transaction) { leases.restore(transaction); });
-
-  Services services{*ledger, supervisor, leases, metrics, bells, options.web_root};
-  Server server(server_options, services, make_router(services));
-  server.every(std::chrono::milliseconds(100), [&] { expire_leases(*ledger, leases); });
-  if (!options.port_file.empty()) {
-    write_file_atomically(options.port_file, fmt::format("{}\n", server.port()));
-  }
-  spdlog::info("gnomond {} ({}) listens on {}:{}, ledger {}", kVersion, kRevision,
-               server_options.address, server.port(), options.ledger);
-  server.run();
-  // Before the server's coroutines: writes under way still point into them.
-  ledger.reset();
-  spdlog::info("stopped; everything acknowledged is in {}", options.ledger);
-  return 0;
+  return policy;
 }
+
+// The port is known only later; where it will be written must be fit for it before anything is
+// made.
+void check_port_file(const std::string& port_file) {
+  if (port_file.empty()) {
+    return;
+  }
+  std::filesystem::path folder = std::filesystem::absolute(port_file).parent_path();
+  std::error_code unreadable;
+  if (!std::filesystem::is_directory(folder, unreadable) || ::access(folder.c_str(), W_OK) != 0 ||
+      std::filesystem::is_directory(port_file, unreadable)) {
+    throw ConfigError("command line", 0, "--port-file", port_file,
+                      "a file in a folder that can be written");
+  }
+}
+
+// Everything the daemon consists of, in the order in which it comes to be; what cannot be had ends
+// the start before the ledger is touched, or leaves no trace of it.
+class Daemon {
+ public:
+  explicit Daemon(const Options& options)
+      : options_(options),
+        policy_(checked_policy(options)),
+        metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
+        supervisor_(metrics_, bells_, {policy_, options.series_keep_seconds}, wall_seconds,
+                    steady_seconds),
+        leases_(supervisor_, metrics_, bells_),
+        server_((check_port_file(options.port_file), parse_listen(options.listen))) {
+    ledger_ = std::make_unique<Ledger>(LedgerOptions{
+        options.ledger, 1024, 256, 2, [this](double seconds) { metrics_.commit(seconds); }});
+    ledger_->read([this](Connection& connection) { supervisor_.restore(connection); });
+    ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
+    if (!options.port_file.empty()) {
+      write_file_atomically(options.port_file, fmt::format("{}\n", server_.port()));
+    }
+  }
+
+  void serve() {
+    services_.reset(
+        new Services{*ledger_, supervisor_, leases_, metrics_, bells_, options_.web_root});
+    router_ = std::make_unique<Router>(make_router(*services_));
+    server_.every(std::chrono::milliseconds(100), [this] { expire_leases(*ledger_, leases_); });
+    server_.every(std::chrono::seconds(1), [this] { gnomon::keep_time(*ledger_, supervisor_); });
+    spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
+                 options_.listen, server_.port(), options_.ledger);
+    server_.run(*services_, *router_);
+    // Before the server's coroutines: writes under way still point into them.
+    ledger_.reset();
+    spdlog::info("stopped; everything acknowledged is in {}", options_.ledger);
+  }
+
+ private:
+  Options options_;
+  std::string policy_;
+  Metrics metrics_;
+  Bells bells_;
+  Supervisor supervisor_;
+  Leases leases_;
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<Router> router_;
+  Server server_;
+  std::unique_ptr<Ledger> ledger_;  // last: its threads work with the others until they are joined
+};
 
 int run(int argc, char** argv) {
   Options options;
@@ -130,9 +199,8 @@ int run(int argc, char** argv) {
       "`gnomon policy show` prints the built-in policy. SIGTERM and SIGINT end the daemon in "
       "order; "
       "killed in any\nway, it goes on from its ledger when it is started again.\n\n"
-      "Exit status: 0 ended in order; 1 failed (port or ledger in use, disk); 2 the command line "
-      "or "
-      "the policy cannot be accepted.");
+      "Exit status: 0 ended in order; 1 failed; 2 not started, and nothing left behind (command "
+      "line, policy,\nport or ledger cannot be had).");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -142,7 +210,15 @@ int run(int argc, char** argv) {
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error like a full disk
-  return serve(options);
+  std::unique_ptr<Daemon> daemon;
+  try {
+    daemon = std::make_unique<Daemon>(options);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "gnomond: %s\n", error.what());
+    return 2;
+  }
+  daemon->serve();
+  return 0;
 }
 
 }  // namespace
@@ -151,9 +227,6 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return gnomon::run(argc, argv);
-  } catch (const gnomon::ConfigError& error) {
-    std::fprintf(stderr, "gnomond: %s\n", error.what());
-    return 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gnomond: %s\n", error.what());
     return 1;

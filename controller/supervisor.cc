@@ -1,6 +1,10 @@
 #include "controller/supervisor.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cmath>
+#include <limits>
 
 #include "controller/effects.h"
 #include "controller/layers.h"
@@ -12,6 +16,14 @@
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
+namespace {
+
+constexpr double kTickAgainSeconds = 60;          // after a tick that failed or changed nothing
+constexpr double kStreamKeepSeconds = 7 * 86400;  // rows of the stream
+constexpr double kStreamTrimSeconds = 60;         // between two looks for old ones
+constexpr int64_t kStreamTrimMax = 1000;          // rows in one write
+
+}  // namespace
 
 Supervisor::Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options,
                        std::function<double()> now, std::function<double()> steady_now)
@@ -28,12 +40,25 @@ void Supervisor::restore(Connection& connection) {
     if (left < 0) {
       continue;  // ended long ago
     }
-    metrics_.start_run(id, row.name + "/" + row.job_id, load_run_totals(connection, id));
+    try {
+      restore_run(connection, row);
+    } catch (const Error& error) {
+      spdlog::error("{} cannot be read from the ledger and is not supervised: {}", run_name(id),
+                    error.what());
+    }
     if (row.finished_at) {
       metrics_.drop_run_at(id, steady_now() + left);
     }
   }
   metrics_.set_replays_queued(ledger::count_queued_replays(connection));
+}
+
+void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) {
+  metrics_.start_run(row.id, row.name + "/" + row.job_id, load_run_totals(connection, row.id));
+  std::optional<ledger::StateRow> state = ledger::load_state(connection, row.id);
+  if (state && row.state == "live") {
+    deadlines_.set(row.id, decide::next_deadline(decide::state_from_json(state->body)));
+  }
 }
 
 Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
@@ -51,16 +76,32 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   run.id = id;
   run.label = row->name + "/" + row->job_id;
   run.life = row->state;
-  run.registration = from_json<RunRegistration>(row->registration);
-  run.policy = decide::Policy::parse(row->policy, fmt::format("the policy of {}", run_name(id)));
-  if (std::optional<ledger::StateRow> state = ledger::load_state(connection, id)) {
-    run.state = decide::state_from_json(state->body);
-    run.seq = state->seq;
+  try {
+    run.registration = from_json<RunRegistration>(row->registration);
+    run.policy = decide::Policy::parse(row->policy, fmt::format("the policy of {}", run_name(id)));
+    if (std::optional<ledger::StateRow> state = ledger::load_state(connection, id)) {
+      run.state = decide::state_from_json(state->body);
+      run.seq = state->seq;
+    }
+  } catch (const Error& error) {
+    // Not the sender's fault, whatever kind of error it is.
+    throw Error(fmt::format("{} cannot be read from the ledger: {}", run.label, error.what()));
   }
   return runs_.emplace(id, std::move(run)).first->second;
 }
 
-void Supervisor::hear(LedgerTransaction& transaction, Run& run, const decide::Event& event) {
+decide::Outcome Supervisor::ask_core(Run& run, const decide::Event& event, double time) {
+  try {
+    return decide::decide(std::move(run.state), event, run.policy, time);
+  } catch (const std::exception& error) {
+    // The same report will fail again; the sender must be able to tell that from its own fault.
+    throw Error(fmt::format("the decision core failed on {} of {}, nothing of it was recorded: {}",
+                            decide::event_type(event), run.label, error.what()));
+  }
+}
+
+std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run& run,
+                                             const decide::Event& event) {
   double time = now();
   ledger::EventRow row{run.seq + 1,  time,         decide::event_type(event),
                        std::nullopt, std::nullopt, std::nullopt};
@@ -72,19 +113,49 @@ void Supervisor::hear(LedgerTransaction& transaction, Run& run, const decide::Ev
   }
   ledger::insert_event(transaction.connection(), run.id, row);
   run.seq = row.seq;
-  decide::Outcome outcome = decide::decide(std::move(run.state), event, run.policy, time);
+  decide::Outcome outcome = ask_core(run, event, time);
   run.state = std::move(outcome.state);
   EffectContext context{transaction, metrics_, bells_, run.id, run.seq, time};
   for (const decide::Effect& effect : outcome.effects) {
     apply_effect(context, effect);
   }
+  return std::move(outcome.effects);
 }
 
 void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
-  transaction.on_commit([this, id = run.id, phase = decide::phase_name(run.state)] {
+  transaction.on_commit([this, id = run.id, phase = decide::phase_name(run.state),
+                         deadline = decide::next_deadline(run.state)] {
     metrics_.update_run(id, [&](RunSeries& series) { series.set_phase(phase); });
+    deadlines_.set(id, deadline);
   });
+}
+
+void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
+  Run& run = load(transaction, id);
+  // A core that fails now would fail again in the next second.
+  transaction.on_rollback([this, id] { deadlines_.set(id, now() + kTickAgainSeconds); });
+  double time = now();
+  if (run.life != "live") {
+    deadlines_.set(id, std::numeric_limits<double>::infinity());
+    return;
+  }
+  if (decide::next_deadline(run.state) > time) {
+    return;  // it was met between the look at the clock and this write
+  }
+  hear(transaction, run, decide::Tick{});
+  save(transaction, run);
+  if (decide::next_deadline(run.state) <= time) {
+    spdlog::error("the decision core of {} asks for a moment that has passed", run.label);
+    transaction.on_commit([this, id, time] { deadlines_.set(id, time + kTickAgainSeconds); });
+  }
+}
+
+void Supervisor::trim_stream(LedgerTransaction& transaction) {
+  int64_t trimmed =
+      ledger::trim_stream(transaction.connection(), now() - kStreamKeepSeconds, kStreamTrimMax);
+  double pause = trimmed == kStreamTrimMax ? 0 : kStreamTrimSeconds;
+  transaction.on_commit([this, at = steady_now() + pause] { next_trim_ = at; });
 }
 
 const decide::Policy& Supervisor::policy(LedgerTransaction& transaction, int64_t run) {
@@ -98,6 +169,12 @@ void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const st
   ledger::insert_audit(transaction.connection(), now(), id, "policy_changed", toml);
 }
 
+Fingerprint Supervisor::fingerprint_of(Connection& connection, const Run& run, int64_t attempt) {
+  std::optional<ledger::AttemptRow> row = ledger::find_attempt(connection, run.id, attempt);
+  return row && row->fingerprint ? from_json<Fingerprint>(*row->fingerprint)
+                                 : run.registration.fingerprint;
+}
+
 void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
                                  const std::string& verifier, const ReplayResult& result) {
   Run& run = load(transaction, replay.run);
@@ -109,12 +186,13 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::R
       ledger::steps_between(connection, replay.run, window.attempt, window.start_step + 1,
                             window.start_step + window.steps);
   decide::ReplayFinished event =
-      join_replay(replay, result, run_steps, run.registration.fingerprint);
+      join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt));
   hear(transaction, run, event);
   save(transaction, run);
   double seconds = result.replay_seconds + result.eval_seconds;
   std::optional<std::pair<double, double>> shadow;
-  if (replay.arm == "bf16" && replay.purpose == "shadow" && !event.losses.empty()) {
+  if (replay.arm == "bf16" && replay.purpose == "shadow" && !event.losses.empty() &&
+      std::isfinite(event.run_losses.back())) {
     shadow = {event.losses.back(), event.run_losses.back()};
   }
   transaction.on_commit([this, id = run.id, seconds, shadow] {
@@ -132,58 +210,6 @@ void Supervisor::replay_failed(LedgerTransaction& transaction, const ledger::Rep
   Run& run = load(transaction, replay.run);
   hear(transaction, run, decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});
   save(transaction, run);
-}
-
-DirectiveList Supervisor::deliver_directives(LedgerTransaction& transaction, int64_t id,
-                                             int64_t after) {
-  load(transaction, id);
-  Connection& connection = transaction.connection();
-  DirectiveList list{ledger::open_directives(connection, id, after)};
-  for (Directive& directive : list.directives) {
-    if (directive.state == "pending") {
-      ledger::mark_delivered(connection, id, directive.number, now());
-      directive.state = "delivered";
-    }
-  }
-  return list;
-}
-
-Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, int64_t number,
-                                  const DirectiveAck& ack) {
-  Run& run = load(transaction, id);
-  Connection& connection = transaction.connection();
-  std::optional<Directive> known = ledger::find_directive(connection, id, number);
-  if (!known) {
-    throw Refusal(404, "Unknown directive",
-                  fmt::format("{} has no directive {}", run.label, number),
-                  fmt::format("a number from 1 to {}", ledger::last_directive(connection, id)));
-  }
-  bool ends = ack.state == "applied" || ack.state == "rejected";
-  if (!ends && ack.state != "acknowledged") {
-    throw Refusal(400, "Value not accepted", fmt::format("state is \"{}\"", ack.state),
-                  "acknowledged, applied or rejected");
-  }
-  if (known->state == ack.state) {
-    return *known;
-  }
-  bool ended = known->state == "applied" || known->state == "rejected";
-  if (ended) {
-    std::string detail = fmt::format("directive {} of {} is {} and cannot become {}", number,
-                                     run.label, known->state, ack.state);
-    throw Refusal(409, "The directive has ended", detail, known->state,
-                  AuditNote{id, "impossible_ack", detail});
-  }
-  if (ends) {
-    ledger::end_directive(connection, id, number, ack, now());
-    hear(transaction, run,
-         decide::DirectiveChanged{number, ack.state, ack.attempt, ack.step, ack.reason});
-    save(transaction, run);
-  } else {
-    ledger::acknowledge_directive(connection, id, number, now());
-  }
-  known->state = ack.state;
-  stream(transaction, id, "directive", to_json(*known));
-  return *known;
 }
 
 void Supervisor::show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version) {

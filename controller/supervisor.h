@@ -5,15 +5,18 @@
 // that it can never be ahead of the ledger.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
 
 #include "controller/bell.h"
+#include "controller/deadlines.h"
 #include "controller/decide/decide.h"
 #include "controller/metrics/metrics.h"
 #include "protocol/messages.h"
 #include "storage/ledger.h"
+#include "storage/ledger_runs.h"
 #include "storage/ledger_windows.h"
 
 namespace gnomon {
@@ -29,8 +32,9 @@ class Supervisor {
   Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options, std::function<double()> now,
              std::function<double()> steady_now);
 
-  // Rebuilds the metrics from the ledger; to be called once, before the first request. The decision
-  // states are read when they are first needed.
+  // Rebuilds the metrics and the deadlines from the ledger; to be called once, before the first
+  // request. The decision states are cached when they are first needed. A run that cannot be read
+  // is logged and left out, so that the others go on.
   void restore(Connection& connection);
 
   // The calls of a trainer. All throw Refusal. Repeating one that was accepted changes nothing.
@@ -46,8 +50,14 @@ class Supervisor {
   Directive acknowledge(LedgerTransaction& transaction, int64_t run, int64_t number,
                         const DirectiveAck& ack);
 
+  // The same notice twice is kept once.
+  ReportAck report_notice(LedgerTransaction& transaction, int64_t run, const TrainerNotice& notice);
+
   // Of an operator. `toml` is checked; throws ConfigError.
   void set_policy(LedgerTransaction& transaction, int64_t run, const std::string& toml);
+  // Throws Refusal: 400 for values, 409 when it makes no sense now; ConfigError for the plan.
+  OverrideAccepted override_run(LedgerTransaction& transaction, int64_t run,
+                                const OverrideRequest& request);
 
   // Of the leases: a replay ended for good.
   void replay_finished(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
@@ -55,6 +65,15 @@ class Supervisor {
   void replay_failed(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
                      const std::string& reason);
   const decide::Policy& policy(LedgerTransaction& transaction, int64_t run);
+
+  // Of a timer. Runs for which tick() has something to do; from any thread.
+  std::vector<int64_t> due_runs() const { return deadlines_.due(now()); }
+  // Tells the core that the time it waited for has come; does nothing when it has not.
+  void tick(LedgerTransaction& transaction, int64_t run);
+  // Whether it is time for trim_stream(); from any thread.
+  bool trim_due() const { return next_trim_ <= steady_now(); }
+  // Deletes a bounded number of rows of the stream that are older than a week.
+  void trim_stream(LedgerTransaction& transaction);
 
   double now() const { return now_(); }
   double steady_now() const { return steady_now_(); }
@@ -74,12 +93,19 @@ class Supervisor {
 
   // Throws Refusal (404).
   Run& load(LedgerTransaction& transaction, int64_t run);
-  void hear(LedgerTransaction& transaction, Run& run, const decide::Event& event);
+  void restore_run(Connection& connection, const ledger::RunRow& row);
+  // Records the event, tells the core, carries out and returns what it wants. When the core fails,
+  // throws an Error that is nobody's fault outside (500).
+  std::vector<decide::Effect> hear(LedgerTransaction& transaction, Run& run,
+                                   const decide::Event& event);
+  static decide::Outcome ask_core(Run& run, const decide::Event& event, double time);
   // Writes the state that the events of this write led to.
   void save(LedgerTransaction& transaction, Run& run);
   ReportAck ack(LedgerTransaction& transaction, const Run& run, int64_t accepted, int64_t repeated);
   void check_step(LedgerTransaction& transaction, const Run& run, const StepReport& report,
-                  std::map<int64_t, bool>& attempts_seen);
+                  std::map<int64_t, int64_t>& base_steps);
+  // What the bits of an attempt depend on.
+  static Fingerprint fingerprint_of(Connection& connection, const Run& run, int64_t attempt);
   void show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version);
 
   void stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
@@ -91,6 +117,8 @@ class Supervisor {
   std::function<double()> now_;
   std::function<double()> steady_now_;
   std::map<int64_t, Run> runs_;  // the writer's thread only
+  Deadlines deadlines_;
+  std::atomic<double> next_trim_ = 0;  // steady clock seconds
 };
 
 }  // namespace gnomon

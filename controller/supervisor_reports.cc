@@ -3,12 +3,14 @@
 
 #include <cmath>
 
+#include "controller/json_rows.h"
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "controller/supervisor.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 #include "storage/ledger_decisions.h"
+#include "storage/ledger_notices.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
@@ -45,6 +47,25 @@ std::string difference(const CheckpointReport& known, const CheckpointReport& re
   return {};
 }
 
+// Bits are compared by fingerprint, so another one would change what was concluded.
+std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow& repeated) {
+  const AttemptStart& before = known.start;
+  const AttemptStart& now = repeated.start;
+  if (before.base_step != now.base_step || before.cause != now.cause ||
+      before.plan_version != now.plan_version) {
+    return fmt::format(
+        "attempt {} is on record as a {} from step {} with plan {}, now it is a {} from "
+        "step {} with plan {}",
+        now.attempt, before.cause, before.base_step, before.plan_version, now.cause, now.base_step,
+        now.plan_version);
+  }
+  if (known.fingerprint && repeated.fingerprint && known.fingerprint != repeated.fingerprint) {
+    return fmt::format("the fingerprint of attempt {} was {} and now is {}", now.attempt,
+                       *known.fingerprint, *repeated.fingerprint);
+  }
+  return {};
+}
+
 void require(bool condition, const char* member, const std::string& value, const char* accepted) {
   if (!condition) {
     throw Refusal(400, "Value not accepted", fmt::format("{} is {}", member, value), accepted);
@@ -72,8 +93,9 @@ void check_registration(const RunRegistration& registration) {
 }
 
 decide::RunRegisteredEvent registered_event(const RunRegistration& registration) {
-  return {registration.name,   registration.base_plan,        registration.sites,
-          registration.layers, registration.checkpoint_every, registration.total_steps};
+  return {registration.name,           registration.base_plan,          registration.sites,
+          registration.layers,         registration.checkpoint_every,   registration.total_steps,
+          registration.last_directive, registration.newest_plan_version};
 }
 
 [[noreturn]] void refuse_unknown_attempt(int64_t attempt, int64_t newest) {
@@ -103,9 +125,12 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
                       run.registration.layers, registration.sites.size(), registration.layers),
           "the same model, or another job_id");
     }
+    // Knowing more than the ledger: it was restored from an older copy.
     const bool other_settings =
         run.registration.checkpoint_every != registration.checkpoint_every ||
-        run.registration.total_steps != registration.total_steps;
+        run.registration.total_steps != registration.total_steps ||
+        registration.last_directive >= run.state.next_directive ||
+        registration.newest_plan_version >= run.state.next_plan_version;
     run.registration = registration;
     ledger::set_registration(connection, run.id, to_json(registration));
     if (other_settings) {
@@ -141,14 +166,13 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
           "cause", fmt::format("\"{}\"", attempt.cause), "start, restart or rollback");
   require_step(attempt.base_step, "base_step", 0);
-  if (std::optional<AttemptStart> known = ledger::find_attempt(connection, id, attempt.attempt)) {
-    if (known->base_step != attempt.base_step || known->cause != attempt.cause ||
-        known->plan_version != attempt.plan_version) {
-      std::string detail = fmt::format(
-          "attempt {} is on record as a {} from step {} with plan {}, now it is a {} from "
-          "step {} with plan {}",
-          attempt.attempt, known->cause, known->base_step, known->plan_version, attempt.cause,
-          attempt.base_step, attempt.plan_version);
+  ledger::AttemptRow fresh{attempt, std::nullopt};
+  if (attempt.fingerprint) {
+    fresh.fingerprint = to_json(*attempt.fingerprint);
+  }
+  if (std::optional<ledger::AttemptRow> known =
+          ledger::find_attempt(connection, id, attempt.attempt)) {
+    if (std::string detail = difference(*known, fresh); !detail.empty()) {
       throw Refusal(
           409, "Attempt already started otherwise", detail,
           fmt::format("attempt {} for a new one", ledger::newest_attempt(connection, id) + 1),
@@ -172,7 +196,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
     run.life = "live";
     transaction.on_commit([this, id] { metrics_.drop_run_at(id, -1); });
   }
-  ledger::insert_attempt(connection, id, attempt);
+  ledger::insert_attempt(connection, id, fresh);
   hear(transaction, run,
        decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
                               attempt.plan_version});
@@ -185,18 +209,19 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
 }
 
 void Supervisor::check_step(LedgerTransaction& transaction, const Run& run,
-                            const StepReport& report, std::map<int64_t, bool>& attempts_seen) {
+                            const StepReport& report, std::map<int64_t, int64_t>& base_steps) {
   Connection& connection = transaction.connection();
-  if (!attempts_seen[report.attempt]) {
-    std::optional<AttemptStart> attempt = ledger::find_attempt(connection, run.id, report.attempt);
+  if (!base_steps.contains(report.attempt)) {
+    std::optional<ledger::AttemptRow> attempt =
+        ledger::find_attempt(connection, run.id, report.attempt);
     if (!attempt) {
       refuse_unknown_attempt(report.attempt, ledger::newest_attempt(connection, run.id));
     }
-    require(report.step > attempt->base_step, "step", fmt::format("{}", report.step),
-            fmt::format("above {}, where attempt {} began", attempt->base_step, report.attempt)
-                .c_str());
-    attempts_seen[report.attempt] = true;
+    base_steps[report.attempt] = attempt->start.base_step;
   }
+  int64_t base_step = base_steps[report.attempt];
+  require(report.step > base_step, "step", fmt::format("{}", report.step),
+          fmt::format("above {}, where attempt {} began", base_step, report.attempt).c_str());
   require_step(report.step, "step", 1);
   require(report.tokens >= 0, "tokens", fmt::format("{}", report.tokens), "0 or more");
   require(std::isfinite(report.step_seconds) && report.step_seconds >= 0, "step_seconds",
@@ -210,10 +235,10 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   double time = now();
-  std::map<int64_t, bool> attempts_seen;
+  std::map<int64_t, int64_t> base_steps;
   std::vector<StepReport> fresh;
   for (const StepReport& report : batch.steps) {
-    check_step(transaction, run, report, attempts_seen);
+    check_step(transaction, run, report, base_steps);
     std::optional<StepReport> known =
         ledger::find_step(connection, id, report.attempt, report.step);
     if (!known) {
@@ -278,6 +303,61 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
        decide::CheckpointCompleted{checkpoint.attempt, checkpoint.step, checkpoint.uri,
                                    checkpoint.plan_version});
   save(transaction, run);
+  return ack(transaction, run, 1, 0);
+}
+
+namespace {
+
+constexpr size_t kNoticeTextMax = 16'384;
+
+void check_notice(const TrainerNotice& notice, const RunRegistration& registration) {
+  require(notice.kind == "checkpoint_failed" || notice.kind == "reports_dropped" ||
+              notice.kind == "plan_without_controller",
+          "kind", fmt::format("\"{}\"", notice.kind),
+          "checkpoint_failed, reports_dropped or plan_without_controller");
+  require(!notice.text.empty() && notice.text.size() <= kNoticeTextMax, "text",
+          fmt::format("{} bytes", notice.text.size()), "1 to 16384 bytes");
+  require(notice.attempt >= 0, "attempt", fmt::format("{}", notice.attempt), "0 or more");
+  require_step(notice.step, "step", 0);
+  require(std::isfinite(notice.time), "time", fmt::format("{}", notice.time),
+          "seconds since the epoch");
+  if (notice.kind != "plan_without_controller") {
+    require(notice.plan.empty() && notice.plan_version == 0, "plan_version",
+            fmt::format("{}", notice.plan_version),
+            "no plan for a notice other than plan_without_controller");
+    return;
+  }
+  require_step(notice.plan_version, "plan_version", 1);
+  PrecisionPlan::parse(notice.plan, "plan")
+      .check_sites(registration.sites, registration.layers, "plan");
+}
+
+}  // namespace
+
+ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
+                                    const TrainerNotice& notice) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  check_notice(notice, run.registration);
+  double time = now();
+  std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, time);
+  if (!number) {
+    return ack(transaction, run, 0, 1);
+  }
+  if (!notice.plan.empty()) {
+    ledger::insert_plan(connection, id, notice.plan_version, notice.plan, time);
+    if (ledger::find_plan(connection, id, notice.plan_version) != notice.plan) {
+      ledger::insert_audit(connection, time, id, "conflicting_plan",
+                           fmt::format("plan {} of {} is on record with another text than the one "
+                                       "the trainer took without the controller",
+                                       notice.plan_version, run.label));
+    }
+  }
+  Query row = connection.query("SELECT * FROM notices WHERE run = ? AND notice = ?", id, *number);
+  stream(transaction, id, "notice", first_row_as_json(row));
+  transaction.on_commit([this, id, kind = notice.kind] {
+    metrics_.update_run(id, [&](RunSeries& series) { series.notice(kind); });
+  });
   return ack(transaction, run, 1, 0);
 }
 

@@ -61,7 +61,8 @@ std::vector<Directive> open_directives(Connection& connection, int64_t run, int6
   Query query = connection.query(
       "SELECT number, kind, plan, plan_version, to_step, checkpoint_uri, reason, state FROM "
       "directives "
-      "WHERE run = ? AND number > ? AND state NOT IN ('applied', 'rejected') ORDER BY number",
+      "WHERE run = ? AND number > ? AND state NOT IN ('applied', 'rejected', 'expired') "
+      "ORDER BY number",
       run, after);
   while (query.next()) {
     directives.push_back(directive_row(query));
@@ -94,7 +95,7 @@ void end_directive(Connection& connection, int64_t run, int64_t number, const Di
   bool applied = ack.state == "applied";
   connection.execute(
       "UPDATE directives SET state = ?, ended_at = ?, applied_attempt = ?, applied_step = ?, "
-      "reject_reason = ? "
+      "reject_reason = coalesce(?, reject_reason) "
       "WHERE run = ? AND number = ?",
       ack.state, now, applied ? std::optional<int64_t>(ack.attempt) : std::nullopt,
       applied ? std::optional<int64_t>(ack.step) : std::nullopt,
@@ -107,6 +108,24 @@ void insert_stream(Connection& connection, double now, int64_t run, const std::s
                      type, body);
 }
 
+int64_t trim_stream(Connection& connection, double before, int64_t limit) {
+  int64_t last = 0;
+  int64_t count = 0;
+  {
+    Query oldest = connection.query(
+        "SELECT id, time FROM stream WHERE id < (SELECT max(id) FROM stream) ORDER BY id LIMIT ?",
+        limit);
+    while (oldest.next() && oldest.real(1) < before) {
+      last = oldest.integer(0);
+      ++count;
+    }
+  }
+  if (count > 0) {
+    connection.execute("DELETE FROM stream WHERE id <= ?", last);
+  }
+  return count;
+}
+
 std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit) {
   std::vector<StreamRow> rows;
   Query query = connection.query(
@@ -117,9 +136,13 @@ std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limi
   return rows;
 }
 
-int64_t newest_stream_id(Connection& connection) {
-  Query query = connection.query("SELECT coalesce(max(id), 0) FROM stream");
-  return query.next() ? query.integer(0) : 0;
+StreamRange stream_range(Connection& connection) {
+  // Two look-ups at the ends of the table; min and max in one statement would read all of it.
+  Query query = connection.query(
+      "SELECT (SELECT coalesce(min(id), 1) FROM stream), (SELECT coalesce(max(id), 0) FROM "
+      "stream)");
+  query.next();
+  return {query.integer(0), query.integer(1)};
 }
 
 }  // namespace gnomon::ledger

@@ -51,12 +51,12 @@ void insert_decision(Connection& connection, int64_t run, const DecisionRow& dec
 // `directive.state` is written as it is.
 void insert_directive(Connection& connection, int64_t run, const Directive& directive, double now);
 std::optional<Directive> find_directive(Connection& connection, int64_t run, int64_t number);
-// Those not applied or rejected yet, with a number above `after`, in order.
+// Those that have not ended (applied, rejected, expired), with a number above `after`, in order.
 std::vector<Directive> open_directives(Connection& connection, int64_t run, int64_t after);
 int64_t last_directive(Connection& connection, int64_t run);  // 0 = none
 void mark_delivered(Connection& connection, int64_t run, int64_t number, double now);
 void acknowledge_directive(Connection& connection, int64_t run, int64_t number, double now);
-// `ack.state` is applied or rejected.
+// `ack.state` is applied, rejected or expired. One that had expired keeps the reason for that.
 void end_directive(Connection& connection, int64_t run, int64_t number, const DirectiveAck& ack,
                    double now);
 
@@ -69,6 +69,15 @@ struct StreamRow {
 void insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
                    const std::string& body);
 std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit);
-int64_t newest_stream_id(Connection& connection);
+
+// The ids that are there; they have no gaps. oldest > newest when there is none.
+struct StreamRange {
+  int64_t oldest = 1;
+  int64_t newest = 0;
+};
+StreamRange stream_range(Connection& connection);
+// Deletes the oldest rows up to the first one that was written at or after `before`, at most
+// `limit`, and never the newest: ids would start again. Returns how many.
+int64_t trim_stream(Connection& connection, double before, int64_t limit);
 
 }  // namespace gnomon::ledger

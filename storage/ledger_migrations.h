@@ -12,9 +12,8 @@ namespace gnomon {
 inline constexpr int kLedgerVersion = 2;
 
 // Looks at a file before it is opened for writing, which would change even a foreign one. Throws
-// LedgerError when it is no database, belongs to another program or is newer than this build. A
-// file with a WAL beside it was a ledger's or database's in use: that one is left to
-// migrate_and_check().
+// LedgerError when it is no database, belongs to another program or is newer than this build. One
+// with a WAL beside it is left to migrate_and_check(): its own pages are not all there is.
 void inspect_ledger(const std::filesystem::path& file);
 
 // Brings the file to kLedgerVersion, each version in one transaction of its own, so that a crash

@@ -69,15 +69,16 @@ void insert_fault(Connection& connection, int64_t run, const InjectedFault& faul
       run, fault.kind, fault.site, fault.start_step, fault.end_step, fault.description);
 }
 
-std::optional<AttemptStart> find_attempt(Connection& connection, int64_t run, int64_t attempt) {
+std::optional<AttemptRow> find_attempt(Connection& connection, int64_t run, int64_t attempt) {
   Query query = connection.query(
-      "SELECT base_step, cause, plan_version, started_at FROM attempts WHERE run = ? AND attempt = "
-      "?",
+      "SELECT base_step, cause, plan_version, started_at, fingerprint FROM attempts "
+      "WHERE run = ? AND attempt = ?",
       run, attempt);
   if (!query.next()) {
     return std::nullopt;
   }
-  return AttemptStart{attempt, query.integer(0), query.text(1), query.integer(2), query.real(3)};
+  return AttemptRow{{attempt, query.integer(0), query.text(1), query.integer(2), query.real(3), {}},
+                    query.optional_text(4)};
 }
 
 int64_t newest_attempt(Connection& connection, int64_t run) {
@@ -86,11 +87,13 @@ int64_t newest_attempt(Connection& connection, int64_t run) {
   return query.next() ? query.integer(0) : 0;
 }
 
-void insert_attempt(Connection& connection, int64_t run, const AttemptStart& attempt) {
+void insert_attempt(Connection& connection, int64_t run, const AttemptRow& row) {
+  const AttemptStart& start = row.start;
   connection.execute(
-      "INSERT INTO attempts (run, attempt, base_step, cause, plan_version, started_at) VALUES (?, "
-      "?, ?, ?, ?, ?)",
-      run, attempt.attempt, attempt.base_step, attempt.cause, attempt.plan_version, attempt.time);
+      "INSERT INTO attempts (run, attempt, base_step, cause, plan_version, started_at, "
+      "fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?)",
+      run, start.attempt, start.base_step, start.cause, start.plan_version, start.time,
+      row.fingerprint);
 }
 
 std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,

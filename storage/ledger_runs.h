@@ -38,9 +38,15 @@ void revive_run(Connection& connection, int64_t run);
 // Once for each different fault.
 void insert_fault(Connection& connection, int64_t run, const InjectedFault& fault);
 
-std::optional<AttemptStart> find_attempt(Connection& connection, int64_t run, int64_t attempt);
+// An attempt's fingerprint is kept as JSON, which this folder does not read.
+struct AttemptRow {
+  AttemptStart start;  // without its fingerprint
+  std::optional<std::string> fingerprint = {};
+};
+
+std::optional<AttemptRow> find_attempt(Connection& connection, int64_t run, int64_t attempt);
 int64_t newest_attempt(Connection& connection, int64_t run);  // 0 = none
-void insert_attempt(Connection& connection, int64_t run, const AttemptStart& attempt);
+void insert_attempt(Connection& connection, int64_t run, const AttemptRow& row);
 
 std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
                                     int64_t step);

@@ -250,7 +250,7 @@ CREATE TABLE stream (
   id   INTEGER PRIMARY KEY,
   time REAL NOT NULL,
   run  INTEGER NOT NULL,
-  type TEXT NOT NULL,                       -- run, window, decision, directive, notice
+  type TEXT NOT NULL,                       -- run, window, decision, directive, notice, override
   body TEXT NOT NULL                        -- JSON object
 ) STRICT;
 

@@ -15,7 +15,8 @@ namespace {
 constexpr int kStreamChunk = 256;  // rows read at once
 constexpr auto kKeepAlive = std::chrono::seconds(15);
 
-int64_t stream_start(Exchange& exchange, const Request& request) {
+// The id that the client has seen last; -1 when it says none.
+int64_t asked_start(const Request& request) {
   const std::string& text = request.last_event_id;
   if (!text.empty()) {
     int64_t id = 0;
@@ -29,15 +30,33 @@ int64_t stream_start(Exchange& exchange, const Request& request) {
   if (request.query.contains("after")) {
     return query_integer(request, "after", 0, 0, INT64_MAX);
   }
-  int64_t newest = 0;
-  exchange.read([&](Connection& connection) { newest = ledger::newest_stream_id(connection); });
-  return newest;
+  return -1;
 }
 
-// Server-sent events: runs, windows, decisions and directives as they are recorded, from
-// Last-Event-ID (or ?after=) on, else from now on.
+// Where to go on: what was asked for, else now. Throws Refusal (410) when rows that should follow
+// are gone, or when the id is none of this ledger's: the client must not believe that it missed
+// nothing.
+int64_t checked_start(Exchange& exchange, int64_t asked) {
+  ledger::StreamRange range;
+  exchange.read([&](Connection& connection) { range = ledger::stream_range(connection); });
+  if (asked < 0) {
+    return range.newest;
+  }
+  if (asked > range.newest || asked + 1 < range.oldest) {
+    throw Refusal(410, "The stream has a gap",
+                  fmt::format("events after {} were asked for; there are those from {} to {}",
+                              asked, range.oldest, range.newest),
+                  fmt::format("an id from {} to {}, or none for what comes from now on; the lists "
+                              "of /v1/runs have everything",
+                              range.oldest - 1, range.newest));
+  }
+  return asked;
+}
+
+// Server-sent events: what happens to runs as it is recorded, from Last-Event-ID (or ?after=) on,
+// else from now on.
 Response events(Services& services, Exchange& exchange, const Request& request) {
-  int64_t last = stream_start(exchange, request);
+  int64_t last = checked_start(exchange, asked_start(request));
   exchange.start_stream("text/event-stream");
   while (!exchange.over()) {
     uint64_t seen = services.bells.stream.count();
@@ -45,6 +64,9 @@ Response events(Services& services, Exchange& exchange, const Request& request) 
     exchange.read([&](Connection& connection) {
       rows = ledger::stream_after(connection, last, kStreamChunk);
     });
+    if (!rows.empty() && rows.front().id != last + 1) {
+      break;  // a week behind and overtaken: the client comes again and is told
+    }
     std::string text;
     for (const ledger::StreamRow& row : rows) {
       text += fmt::format("id: {}\nevent: {}\ndata: {}\n\n", row.id, row.type, row.body);

@@ -3,6 +3,7 @@
 #include "controller/api/services.h"
 #include "controller/decide/policy.h"
 #include "controller/json_rows.h"
+#include "protocol/json.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
@@ -35,6 +36,16 @@ Response put_policy(Services& services, Exchange& exchange, const Request& reque
   return json_response(policy_json(policy));
 }
 
+Response post_override(Services& services, Exchange& exchange, const Request& request) {
+  int64_t run = parse_run_id(request.arguments[0]);
+  OverrideRequest asked = from_json<OverrideRequest>(request.body);
+  OverrideAccepted accepted;
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    accepted = services.supervisor.override_run(transaction, run, asked);
+  });
+  return json_response(to_json(accepted));
+}
+
 }  // namespace
 
 std::vector<Route> policy_routes(Services& s) {
@@ -44,6 +55,8 @@ std::vector<Route> policy_routes(Services& s) {
        [](Exchange& e, const Request& request) { return show_policy(e, request); }},
       {"PUT", "/v1/runs/{run}/policy", BodyKind::kToml, kBodyMax,
        [&s](Exchange& e, const Request& request) { return put_policy(s, e, request); }},
+      {"POST", "/v1/runs/{run}/overrides", BodyKind::kJson, kBodyMax,
+       [&s](Exchange& e, const Request& request) { return post_override(s, e, request); }},
       {"POST", "/v1/policy/check", BodyKind::kToml, kBodyMax,
        [](Exchange&, const Request& request) {
          return json_response(policy_json(decide::Policy::parse(request.body, "policy")));

@@ -25,18 +25,19 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Listens at once. Throws SystemError when the address cannot be had.
-  Server(ServerOptions options, Services& services, Router router);
+  // Listens at once; who connects waits for run(). Throws SystemError when the address cannot be
+  // had.
+  explicit Server(ServerOptions options);
+  // Ends coroutines that are still there, and what they wait for must be over: see run().
   ~Server();
 
   uint16_t port() const;
   // Calls `action` on an I/O thread again and again, `interval` after it last returned. Before
   // run().
   void every(std::chrono::milliseconds interval, std::function<void()> action);
-  // Serves until SIGTERM, SIGINT or stop(); then answers what is in flight and returns.
-  void run();
-  // From any thread.
-  void stop();
+  // Serves until SIGTERM or SIGINT; then answers what is in flight and returns. Both references
+  // must outlive the server; the ledger of `services` must be closed before the server is.
+  void run(Services& services, const Router& router);
 
  private:
   struct Impl;

@@ -131,6 +131,7 @@ std::vector<Route> trainer_routes(Services& s) {
       {"POST", "/v1/runs/{run}/steps", BodyKind::kJson, 8 << 20,
        [&s](E& e, const Request& request) { return report_steps(s, e, request); }},
       report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &Supervisor::report_checkpoint),
+      report_route(s, "/v1/runs/{run}/notices", 512 << 10, &Supervisor::report_notice),
       report_route(s, "/v1/runs/{run}/finished", 16 << 10, &Supervisor::finish),
       {"GET", "/v1/runs/{run}/directives", BodyKind::kNone, 0,
        [&s](E& e, const Request& request) { return directives(s, e, request); }, false},

@@ -191,6 +191,11 @@ std::vector<Route> view_routes(Services&) {
                 "JOIN windows w ON w.run = r.run AND w.window = r.window "
                 "WHERE s.run = ? AND s.step >= ? AND r.arm = 'bf16' AND r.purpose = 'shadow' "
                 "AND r.state = 'done' ORDER BY r.window, s.step LIMIT ?"),
+      rows_view("/v1/runs/{run}/notices",
+                "SELECT * FROM notices WHERE run = ? AND notice >= ? ORDER BY notice LIMIT ?"),
+      rows_view(
+          "/v1/runs/{run}/overrides",
+          "SELECT * FROM overrides WHERE run = ? AND override >= ? ORDER BY override LIMIT ?"),
       rows_view("/v1/runs/{run}/audit",
                 "SELECT * FROM audit WHERE run = ? AND id >= ? ORDER BY id LIMIT ?"),
   };

@@ -9,10 +9,13 @@ namespace {
 constexpr std::array kPhases = {"watching",  "triage",    "attribution", "containing",
                                 "contained", "returning", "holding",     "ended"};
 constexpr std::array kOutcomes = {"quiet", "alarm", "skipped", "failed"};
-constexpr std::array kDecisionKinds = {"alarm", "verdict", "attribution", "action",    "recovered",
-                                       "probe", "return",  "accept",      "instrument"};
+constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", "action",
+                                       "recovered",  "probe",    "return",      "accept",
+                                       "instrument", "override", "directive"};
 constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
                                         "pause",    "resume",   "stop"};
+constexpr std::array kNoticeKinds = {"checkpoint_failed", "reports_dropped",
+                                     "plan_without_controller"};
 constexpr size_t kLayersMax = 200;
 
 auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
@@ -56,6 +59,7 @@ RunFamilies::RunFamilies(prometheus::Registry& r)
       windows(counter_family(r, "gnomon_run_windows_total", "windows closed")),
       decisions(counter_family(r, "gnomon_run_decisions_total", "decisions made")),
       directives(counter_family(r, "gnomon_run_directives_total", "directives issued")),
+      notices(counter_family(r, "gnomon_trainer_notices_total", "notices of trainers")),
       train_seconds(
           counter_family(r, "gnomon_run_train_seconds_total", "compute spent in training steps")),
       verify_seconds(counter_family(r, "gnomon_run_verify_seconds_total",
@@ -106,6 +110,9 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
   }
   for (const char* kind : kDirectiveKinds) {
     counter(families.directives, "kind", kind).Increment(total(totals.directives, kind));
+  }
+  for (const char* kind : kNoticeKinds) {
+    counter(families.notices, "kind", kind).Increment(total(totals.notices, kind));
   }
   set_phase(totals.phase);
   if (totals.attempt > 0) {
@@ -234,6 +241,10 @@ void RunSeries::decision(const std::string& kind) {
 
 void RunSeries::directive(const std::string& kind) {
   counter(families_.directives, "kind", kind).Increment();
+}
+
+void RunSeries::notice(const std::string& kind) {
+  counter(families_.notices, "kind", kind).Increment();
 }
 
 void RunSeries::verify_seconds(double seconds) { verify_seconds_.Increment(seconds); }

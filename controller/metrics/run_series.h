@@ -30,7 +30,7 @@ struct RunFamilies {
   MetricFamilyOf<prometheus::Gauge>&state, &step, &attempt, &plan_version, &loss, &shadow_loss,
       &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance, &offset,
       &verification_lag, &verified_step, &layer_precision;
-  MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives,
+  MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives, &notices,
       &train_seconds, &verify_seconds;
   MetricFamilyOf<prometheus::Histogram>& step_duration;
 };
@@ -56,6 +56,7 @@ struct RunTotals {
   std::map<std::string, double> windows;     // by outcome
   std::map<std::string, double> decisions;   // by kind
   std::map<std::string, double> directives;  // by kind
+  std::map<std::string, double> notices;     // by kind
   std::optional<StepReport> newest_step;  // of the newest attempt; its time is when it was reported
   int64_t attempt = 0;
   std::optional<WindowNumbers> newest_window;
@@ -83,6 +84,7 @@ class RunSeries {
   void window(const WindowNumbers& window);
   void decision(const std::string& kind);
   void directive(const std::string& kind);
+  void notice(const std::string& kind);
   void verify_seconds(double seconds);
 
  private:

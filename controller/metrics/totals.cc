@@ -114,6 +114,8 @@ RunTotals load_run_totals(Connection& connection, int64_t run) {
       connection.query("SELECT kind, count(*) FROM decisions WHERE run = ? GROUP BY kind", run));
   totals.directives = counts(
       connection.query("SELECT kind, count(*) FROM directives WHERE run = ? GROUP BY kind", run));
+  totals.notices = counts(
+      connection.query("SELECT kind, count(*) FROM notices WHERE run = ? GROUP BY kind", run));
   load_newest_window(connection, run, totals);
   load_shadow(connection, run, totals);
   load_layers(connection, run, totals);

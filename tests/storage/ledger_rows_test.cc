@@ -59,7 +59,7 @@ TEST_F(LedgerRowsTest, AStepIsKeptOnce) {
 
 TEST_F(LedgerRowsTest, AnAttemptOfAnUnknownRunIsRefused) {
   EXPECT_THROW(write([&](Connection& connection) {
-                 ledger::insert_attempt(connection, run_ + 7, {1, 0, "start", 1, 0});
+                 ledger::insert_attempt(connection, run_ + 7, {{1, 0, "start", 1, 0}});
                }),
                LedgerError);  // foreign key
 }

@@ -1,0 +1,40 @@
+#include <boost/asio/ip/address.hpp>
+#include <charconv>
+#include <string_view>
+
+#include "controller/api/server.h"
+
+namespace gnomon {
+
+ServerOptions parse_listen(const std::string& text) {
+  auto refuse = [&] {
+    return ConfigError("command line", 0, "--listen", text,
+                       "ADDRESS:PORT, for example 127.0.0.1:7717 or [::1]:0");
+  };
+  size_t colon = text.rfind(':');
+  if (colon == std::string::npos) {
+    throw refuse();
+  }
+  ServerOptions options;
+  options.address = text.substr(0, colon);
+  if (options.address.starts_with('[') && options.address.ends_with(']')) {
+    options.address = options.address.substr(1, options.address.size() - 2);
+  }
+  std::string_view port = std::string_view(text).substr(colon + 1);
+  auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), options.port);
+  if (options.address.empty() || error != std::errc() || end != port.data() + port.size()) {
+    throw refuse();
+  }
+  if (options.address == "localhost") {
+    options.address = "127.0.0.1";
+  }
+  boost::system::error_code unreadable;
+  if (!boost::asio::ip::make_address(options.address, unreadable).is_loopback()) {
+    throw ConfigError(
+        "command line", 0, "--listen", text,
+        "a loopback address (127.0.0.1 or [::1]): this version has neither TLS nor tokens");
+  }
+  return options;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,71 @@
+// One connection of the HTTP server: reads requests, gives them to their routes, answers. Private
+// to this folder: it brings Asio and Beast with it.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/spawn.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <exception>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "controller/api/server.h"
+
+namespace gnomon {
+
+using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
+
+// Runs in its coroutine on its own strand.
+class Session final : public Exchange, public std::enable_shared_from_this<Session> {
+ public:
+  // All references outlive the session.
+  Session(const ServerOptions& options, Services& services, const Router& router,
+          boost::asio::ip::tcp::socket socket, const Strand& strand)
+      : options_(options),
+        services_(services),
+        router_(router),
+        strand_(strand),
+        stream_(std::move(socket)) {}
+
+  // Serves the connection to its end. With `refuse` the first request is answered with 503.
+  void run(boost::asio::yield_context yield, bool refuse);
+  // From any thread: an idle connection ends now, a busy one after its answer.
+  void stop();
+
+  void write(Ledger::Write write) override;
+  void read(Ledger::Read read) override;
+  bool wait(Bell& bell, uint64_t seen, Clock::time_point deadline) override;
+  bool over() override { return services_.stopping || hung_up(); }
+  void start_stream(const std::string& content_type) override;
+  bool send(std::string_view text) override;
+
+ private:
+  struct Incoming;  // a request that is being read
+  struct Signal;
+
+  bool serve_one();
+  void answer_broken_header(boost::system::error_code error);
+  void read_body(Incoming& incoming, size_t body_max);
+  Response handle(Incoming& incoming);
+  void answer(const Response& response, unsigned version, bool keep_alive);
+  void refuse_connection();
+  void linger();
+  bool hung_up();
+  void sleep(Signal& signal);
+  static void fire(const std::shared_ptr<Signal>& signal, std::exception_ptr error);
+
+  const ServerOptions& options_;
+  Services& services_;
+  const Router& router_;
+  Strand strand_;
+  boost::beast::tcp_stream stream_;
+  boost::beast::flat_buffer buffer_;
+  boost::asio::yield_context* yield_ = nullptr;
+  bool idle_ = true;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,71 @@
+// The life of directives between the core that issued them and the trainer.
+#include <fmt/format.h>
+
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "protocol/json.h"
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+
+DirectiveList Supervisor::deliver_directives(LedgerTransaction& transaction, int64_t id,
+                                             int64_t after) {
+  load(transaction, id);
+  Connection& connection = transaction.connection();
+  DirectiveList list{ledger::open_directives(connection, id, after)};
+  for (Directive& directive : list.directives) {
+    if (directive.state == "pending") {
+      ledger::mark_delivered(connection, id, directive.number, now());
+      directive.state = "delivered";
+    }
+  }
+  return list;
+}
+
+Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, int64_t number,
+                                  const DirectiveAck& ack) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  std::optional<Directive> known = ledger::find_directive(connection, id, number);
+  if (!known) {
+    throw Refusal(404, "Unknown directive",
+                  fmt::format("{} has no directive {}", run.label, number),
+                  fmt::format("a number from 1 to {}", ledger::last_directive(connection, id)));
+  }
+  bool ends = ack.state == "applied" || ack.state == "rejected";
+  if (!ends && ack.state != "acknowledged") {
+    throw Refusal(400, "Value not accepted", fmt::format("state is \"{}\"", ack.state),
+                  "acknowledged, applied or rejected");
+  }
+  if (known->state == ack.state) {
+    return *known;
+  }
+  if (known->state == "expired" && !ends) {
+    return *known;  // it says that the directive is not to be carried out any more
+  }
+  if (known->state == "applied" || known->state == "rejected") {
+    std::string detail = fmt::format("directive {} of {} is {} and cannot become {}", number,
+                                     run.label, known->state, ack.state);
+    throw Refusal(409, "The directive has ended", detail, known->state,
+                  AuditNote{id, "impossible_ack", detail});
+  }
+  if (known->state == "expired") {
+    ledger::insert_audit(connection, now(), id, "late_ack",
+                         fmt::format("directive {} of {} had expired and is {} after all", number,
+                                     run.label, ack.state));
+  }
+  if (ends) {
+    ledger::end_directive(connection, id, number, ack, now());
+    hear(transaction, run,
+         decide::DirectiveChanged{number, ack.state, ack.attempt, ack.step, ack.reason});
+    save(transaction, run);
+  } else {
+    ledger::acknowledge_directive(connection, id, number, now());
+  }
+  known->state = ack.state;
+  stream(transaction, id, "directive", to_json(*known));
+  return *known;
+}
+
+}  // namespace gnomon

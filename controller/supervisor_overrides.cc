@@ -1,0 +1,141 @@
+// What operators ask for by hand.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "controller/json_rows.h"
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "protocol/precision_plan.h"
+#include "storage/ledger_notices.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+constexpr double kExpiresMaxSeconds = 90 * 86400.0;
+constexpr size_t kOwnerMax = 200;
+constexpr size_t kReasonMax = 4096;
+// Without an end they would be forgotten.
+constexpr std::array<std::string_view, 3> kLastingKinds = {"set_plan", "silence", "mode"};
+constexpr std::array<std::string_view, 4> kKindsOfOneDirective = {"pause", "resume", "stop",
+                                                                  "checkpoint_now"};
+constexpr std::array<std::string_view, 3> kModes = {"observe", "advise", "enforce"};
+
+template <size_t size>
+bool among(const std::array<std::string_view, size>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void require(bool condition, const std::string& detail, const std::string& accepted) {
+  if (!condition) {
+    throw Refusal(400, "Value not accepted", detail, accepted);
+  }
+}
+
+void require_text(const char* member, const std::string& text, size_t max) {
+  bool blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
+  require(!blank && text.size() <= max,
+          blank ? fmt::format("{} is \"{}\"", member, text)
+                : fmt::format("{} has {} bytes", member, text.size()),
+          fmt::format("1 to {} bytes: who asks, and why, is on record", max));
+}
+
+void check_expiry(const OverrideRequest& request, bool lasting) {
+  double seconds = request.expires_seconds;
+  std::string detail = fmt::format("expires_seconds is {} for kind {}", seconds, request.kind);
+  if (lasting) {
+    require(seconds > 0 && seconds <= kExpiresMaxSeconds, detail,
+            "a number of seconds from now, above 0 and at most 7776000 (90 days)");
+  } else {
+    require(seconds == 0, detail, "none (0): this kind is one directive and does not expire");
+  }
+}
+
+// Throws Refusal (400), or ConfigError with the plan's line.
+void check_override(const OverrideRequest& request, const RunRegistration& registration) {
+  bool lasting = among(kLastingKinds, request.kind);
+  require(lasting || among(kKindsOfOneDirective, request.kind),
+          fmt::format("kind is \"{}\"", request.kind),
+          "pause, resume, stop, checkpoint_now, set_plan, silence or mode");
+  require_text("owner", request.owner, kOwnerMax);
+  require_text("reason", request.reason, kReasonMax);
+  check_expiry(request, lasting);
+  if (request.kind == "mode") {
+    require(among(kModes, request.mode), fmt::format("mode is \"{}\"", request.mode),
+            "observe, advise or enforce");
+  } else {
+    require(request.mode.empty(),
+            fmt::format("mode is \"{}\" for kind {}", request.mode, request.kind),
+            "a mode for kind mode only");
+  }
+  if (request.kind == "set_plan") {
+    require(!request.plan.empty(), "plan is empty",
+            "TOML; a plan without rules (`version = 1`) is BF16 for the whole run");
+    PrecisionPlan::parse(request.plan, "plan")
+        .check_sites(registration.sites, registration.layers, "plan");
+  } else {
+    require(request.plan.empty(), fmt::format("a plan is given for kind {}", request.kind),
+            "a plan for kind set_plan only");
+  }
+}
+
+std::string audit_line(const OverrideRequest& request) {
+  std::string what = request.kind;
+  if (request.kind == "mode") {
+    what += " " + request.mode;
+  }
+  if (request.expires_seconds > 0) {
+    what += fmt::format(" for {} s", request.expires_seconds);
+  }
+  return fmt::format("{} by {}: {}", what, request.owner, request.reason);
+}
+
+template <typename Effect>
+const Effect* first_of(const std::vector<decide::Effect>& effects) {
+  for (const decide::Effect& effect : effects) {
+    if (const auto* found = std::get_if<Effect>(&effect)) {
+      return found;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+OverrideAccepted Supervisor::override_run(LedgerTransaction& transaction, int64_t id,
+                                          const OverrideRequest& request) {
+  Run& run = load(transaction, id);
+  check_override(request, run.registration);
+  Connection& connection = transaction.connection();
+  double time = now();
+  double expires_at = request.expires_seconds > 0 ? time + request.expires_seconds : 0;
+  decide::OperatorOverride asked{request.kind,  request.plan,   request.mode,
+                                 request.owner, request.reason, expires_at};
+  if (std::string why = decide::why_not(run.state, asked); !why.empty()) {
+    throw Refusal(409, "The override makes no sense now", why);
+  }
+  std::vector<decide::Effect> effects = hear(transaction, run, asked);
+  save(transaction, run);
+  const auto* decision = first_of<decide::RecordDecision>(effects);
+  const auto* directive = first_of<decide::IssueDirective>(effects);
+  OverrideAccepted accepted{decision ? decision->decision : 0, directive ? directive->number : 0,
+                            expires_at};
+  ledger::OverrideRow row{request, time, std::nullopt, accepted.decision, std::nullopt};
+  if (expires_at > 0) {
+    row.expires_at = expires_at;
+  }
+  if (directive) {
+    row.directive = directive->number;
+  }
+  int64_t number = ledger::insert_override(connection, id, row);
+  ledger::insert_audit(connection, time, id, "override", audit_line(request));
+  Query written =
+      connection.query("SELECT * FROM overrides WHERE run = ? AND override = ?", id, number);
+  stream(transaction, id, "override", first_row_as_json(written));
+  return accepted;
+}
+
+}  // namespace gnomon
