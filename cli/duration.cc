@@ -12,7 +12,8 @@
 namespace gnomon::cli {
 namespace {
 
-constexpr double kLongest = 365.0 * 86400;
+// As long as the controller lets an override hold.
+constexpr double kLongest = 90.0 * 86400;
 
 struct Unit {
   char letter;
@@ -44,7 +45,7 @@ double parse_duration(const std::string& option, const std::string& text) {
   } while (!rest.empty() && std::isfinite(seconds));
   if (!(seconds > 0 && seconds <= kLongest)) {
     throw ConfigError("", 0, option, text.empty() ? "\"\"" : text,
-                      "a time with its unit, above 0 and at most 365d: 90s, 15m, 2h, 3d or 1h30m");
+                      "a time with its unit, above 0 and at most 90d: 90s, 15m, 2h, 3d or 1h30m");
   }
   return seconds;
 }

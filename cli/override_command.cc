@@ -172,7 +172,8 @@ void add_override_command(CLI::App& app, Context&) {
                       "set_plan: a plan in TOML; mode: observe, advise or enforce");
   command->add_option("--reason", options->request.reason, "Why; for the decision log")->required();
   if (const char* user = std::getenv("USER")) options->request.owner = user;
-  command->add_option("--owner", options->request.owner, "Who asks; without it, $USER")->capture_default_str();
+  command->add_option("--owner", options->request.owner, "Who asks; without it, $USER")
+      ->capture_default_str();
   command->add_option("--for", options->duration,
                       "How long a set_plan, silence or mode holds: 90s, 15m, 2h, 3d");
   add_url_option(*command, options->server);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -34,6 +35,10 @@ std::string time_text(const Row& row, const char* key) {
 std::string text_or_dash(const Row& row, const char* key) {
   std::string text = text_of(row, key);
   return text.empty() ? "-" : text;
+}
+
+double seconds_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 void print_rows(const boost::json::array& rows, bool json, Table table, const char* when_empty,
@@ -109,7 +114,7 @@ void print_notices(const ServerOptions& options) {
   print_rows(server.get_list("/v1/runs/" + run + "/notices"), options.json,
              Table({"time", ">attempt", ">step", "kind", "text"}), "the trainer has told nothing",
              [](const Row& row) -> std::vector<std::string> {
-               return {time_text(row, "time"), integer_text(row, "attempt"),
+               return {time_text(row, "noticed_at"), integer_text(row, "attempt"),
                        integer_text(row, "step"), text_of(row, "kind"), text_of(row, "text")};
              });
 }
@@ -121,20 +126,69 @@ const Row* newest_measured(const boost::json::array& windows) {
   return nullptr;
 }
 
+// The pause that a live run stands in or is about to; nullptr when it goes on.
+const Row* standing_pause(const Row& run, const boost::json::array& directives) {
+  if (text_of(run, "state") != "live") return nullptr;
+  for (auto row = directives.rbegin(); row != directives.rend(); ++row) {
+    const Row& directive = row->as_object();
+    std::string kind = text_of(directive, "kind"), state = text_of(directive, "state");
+    if ((kind != "pause" && kind != "resume") || state == "rejected" || state == "expired")
+      continue;
+    bool over =
+        state == "applied" && integer_of(run, "step") > integer_of(directive, "applied_step");
+    return kind == "resume" || over ? nullptr : &directive;
+  }
+  return nullptr;
+}
+
+void print_pause(const Row& run, const boost::json::array& directives) {
+  const Row* pause = standing_pause(run, directives);
+  if (pause == nullptr) return;
+  if (text_of(*pause, "state") == "applied") {
+    fmt::print("paused at step {}: {}\n", integer_of(*pause, "applied_step"),
+               text_or_dash(*pause, "reason"));
+  } else {
+    fmt::print("a pause is on its way to the trainer: {}\n", text_or_dash(*pause, "reason"));
+  }
+  fmt::print("to go on: gnomon override {}/{} resume --reason \"...\"\n", text_of(run, "name"),
+             text_of(run, "job_id"));
+}
+
+// Of each kind that holds for a time the newest override, unless it is over.
+void print_standing_overrides(const boost::json::array& overrides, double now) {
+  for (const char* kind : {"set_plan", "silence", "mode"}) {
+    for (auto row = overrides.rbegin(); row != overrides.rend(); ++row) {
+      const Row& one = row->as_object();
+      if (text_of(one, "kind") != kind) continue;
+      if (number_of(one, "expires_at") > now) {
+        std::string mode = text_of(one, "mode");
+        fmt::print("override: {}{} until {} by {}: {}\n", kind, mode.empty() ? "" : " " + mode,
+                   time_text(one, "expires_at"), text_of(one, "owner"), text_of(one, "reason"));
+      }
+      break;
+    }
+  }
+}
+
 void print_newest_notices(const boost::json::array& notices, const std::string& run) {
   constexpr size_t kShown = 3;
   if (notices.empty()) return;
   fmt::print("notices of the trainer: {}\n", notices.size());
   for (size_t i = notices.size() - std::min(notices.size(), kShown); i < notices.size(); ++i) {
     const Row& row = notices[i].as_object();
-    fmt::print("  {} at step {}: {} ({})\n", time_text(row, "time"), integer_of(row, "step"),
+    fmt::print("  {} at step {}: {} ({})\n", time_text(row, "noticed_at"), integer_of(row, "step"),
                text_of(row, "text"), text_of(row, "kind"));
   }
   if (notices.size() > kShown) fmt::print("  all of them: gnomon notices {}\n", run);
 }
 
-void print_status_in_words(const Row& run, const Row* window, const boost::json::array& decisions,
-                           const boost::json::array& notices) {
+struct Status {
+  Row run;
+  boost::json::array windows, decisions, directives, overrides, notices;
+};
+
+void print_status_in_words(const Status& status) {
+  const Row& run = status.run;
   fmt::print("{}/{} ({}): {}, {}, mode {}, registered {}\n", text_of(run, "name"),
              text_of(run, "job_id"), run_id_of(run), text_of(run, "state"),
              text_or_dash(run, "phase"), text_or_dash(run, "mode"),
@@ -144,36 +198,46 @@ void print_status_in_words(const Row& run, const Row* window, const boost::json:
                integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
                number_of(run, "grad_norm"), integer_of(run, "plan_version"));
   }
-  if (window) {
+  print_pause(run, status.directives);
+  print_standing_overrides(status.overrides, seconds_since_epoch());
+  if (const Row* window = newest_measured(status.windows)) {
     fmt::print("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
                integer_of(*window, "window"), text_of(*window, "kind"),
                integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
                percent_text(*window, "tolerance_percent"), text_of(*window, "state"));
   }
-  fmt::print("decisions: {}\n", decisions.size());
-  if (!decisions.empty()) {
-    fmt::print("the newest: {}\n", text_of(decisions.back().as_object(), "sentence"));
+  fmt::print("decisions: {}\n", status.decisions.size());
+  if (!status.decisions.empty()) {
+    fmt::print("the newest: {}\n", text_of(status.decisions.back().as_object(), "sentence"));
   }
-  print_newest_notices(notices, text_of(run, "name"));
+  print_newest_notices(status.notices, text_of(run, "name"));
+}
+
+boost::json::value to_json(Status status) {
+  const Row* window = newest_measured(status.windows);
+  boost::json::value newest_window = window ? boost::json::value(*window) : nullptr;
+  return {{"run", std::move(status.run)},
+          {"newest_measured_window", std::move(newest_window)},
+          {"newest_decision", status.decisions.empty() ? nullptr : status.decisions.back()},
+          {"overrides", std::move(status.overrides)},
+          {"notices", std::move(status.notices)}};
 }
 
 void print_status(const ServerOptions& options) {
   Server server(options.url);
   std::string base = "/v1/runs/" + server.resolve_run(options.run);
-  boost::json::value run = server.get(base);
-  boost::json::array windows = server.get_list(base + "/windows");
-  boost::json::array decisions = server.get_list(base + "/decisions");
-  boost::json::array notices = server.get_list(base + "/notices");
-  const Row* window = newest_measured(windows);
-  if (!options.json) {
-    print_status_in_words(run.as_object(), window, decisions, notices);
-    return;
+  Status status;
+  status.run = server.get(base).as_object();
+  status.windows = server.get_list(base + "/windows");
+  status.decisions = server.get_list(base + "/decisions");
+  status.directives = server.get_list(base + "/directives");
+  status.overrides = server.get_list(base + "/overrides");
+  status.notices = server.get_list(base + "/notices");
+  if (options.json) {
+    fmt::print("{}", pretty_json(to_json(std::move(status))));
+  } else {
+    print_status_in_words(status);
   }
-  Row status = {{"run", run}};
-  status["newest_measured_window"] = window ? boost::json::value(*window) : nullptr;
-  status["newest_decision"] = decisions.empty() ? nullptr : decisions.back();
-  status["notices"] = std::move(notices);
-  fmt::print("{}", pretty_json(status));
 }
 
 CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ServerOptions>& options,

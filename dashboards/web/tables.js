@@ -71,8 +71,10 @@
 
   const moment = (time, start) => element('span', {title: new Date(time * 1000).toLocaleString()}, duration(time - start));
 
-  function standing(override, now) {
-    if (typeof override.expires_at !== 'number') return 'ordered once';
+  // Of each kind that holds for a time, only the newest one can hold.
+  function standing(override, overrides, now) {
+    if (typeof override.expires_at !== 'number') return 'one order';
+    if (overrides.some((other) => other.kind === override.kind && other.override > override.override)) return 'replaced';
     if (override.expires_at <= now) return 'over';
     return `for ${duration(override.expires_at - now)} more`;
   }
@@ -80,13 +82,13 @@
   // `start`: seconds since the epoch that times are counted from; `now` likewise.
   function overridesTable(host, overrides, start, now) {
     host.replaceChildren(table([['after', 'number'], ['holds', 'number'], ['kind', ''], ['who and why', 'what']], overrides.map((one) => [
-      moment(one.asked_at, start), standing(one, now), element('span', {class: 'chip override'}, one.kind + (one.mode ? ` ${one.mode}` : '')),
+      moment(one.asked_at, start), standing(one, overrides, now), element('span', {class: 'chip override'}, one.kind + (one.mode ? ` ${one.mode}` : '')),
       element('div', {class: 'sentence'}, `${one.owner}: ${one.reason}`)])));
   }
 
   function noticesTable(host, notices, start) {
     host.replaceChildren(table([['after', 'number'], ['at', 'number'], ['kind', ''], ['what', 'what']], notices.map((one) => [
-      moment(one.time ?? one.noticed_at, start), `step ${count(one.step)}`, element('span', {class: 'chip notice'}, one.kind.replace(/_/g, ' ')),
+      moment(one.noticed_at, start), `step ${count(one.step)}`, element('span', {class: 'chip notice'}, one.kind.replace(/_/g, ' ')),
       element('div', {class: 'sentence'}, one.text)])));
   }
 

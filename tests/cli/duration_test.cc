@@ -9,9 +9,9 @@ namespace {
 
 TEST(DurationTest, AcceptsNumbersWithUnitsAndTheirSums) {
   const std::pair<const char*, double> cases[] = {
-      {"90s", 90},    {"15m", 900},          {"2h", 7200},      {"3d", 259200},
-      {"1.5h", 5400}, {"1h30m", 5400},       {"1d12h", 129600}, {"0.5s", 0.5},
-      {"0h5m", 300},  {"365d", 365 * 86400}, {"1h1m1s", 3661},
+      {"90s", 90},    {"15m", 900},        {"2h", 7200},      {"3d", 259200},
+      {"1.5h", 5400}, {"1h30m", 5400},     {"1d12h", 129600}, {"0.5s", 0.5},
+      {"0h5m", 300},  {"90d", 90 * 86400}, {"1h1m1s", 3661},
   };
   for (const auto& [text, seconds] : cases) {
     EXPECT_DOUBLE_EQ(parse_duration("--for", text), seconds) << text;
@@ -20,7 +20,7 @@ TEST(DurationTest, AcceptsNumbersWithUnitsAndTheirSums) {
 
 TEST(DurationTest, RefusesEverythingElseByName) {
   for (const char* text : {"", "2", "h", "2 h", "2hours", "-2h", "+2h", "0s", "nan", "inf", "infh",
-                           "1e9d", "366d", "2h ", " 2h", "2h-1h", "1h30", "0x2h", "2H"}) {
+                           "1e9d", "91d", "2h ", " 2h", "2h-1h", "1h30", "0x2h", "2H"}) {
     try {
       double seconds = parse_duration("--for", text);
       ADD_FAILURE() << "\"" << text << "\" is taken as " << seconds;
