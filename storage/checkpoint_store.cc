@@ -199,7 +199,7 @@ fs::path plain(const fs::path& path) {
 CheckpointError::CheckpointError(const std::string& message, std::optional<fs::path> previous)
     : Error(message), previous_(std::move(previous)) {}
 
-CheckpointStore::CheckpointStore(fs::path root) : root_(plain(root)) {
+CheckpointStore::CheckpointStore(const fs::path& root) : root_(plain(root)) {
   create_directories_synced(root_);
   for (const fs::path& attempt : list_directory(root_))
     if (attempt_of(attempt) >= 0) remove_abandoned_staging(attempt);

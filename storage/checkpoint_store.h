@@ -47,7 +47,7 @@ struct CheckpointInfo {
 class CheckpointStore {
  public:
   // Creates `root` if need be and removes what crashed writers left under temporary names.
-  explicit CheckpointStore(std::filesystem::path root);
+  explicit CheckpointStore(const std::filesystem::path& root);
 
   std::filesystem::path path_of(int64_t attempt,
                                 int64_t step) const;  // root/attempt-0001/step-00000120

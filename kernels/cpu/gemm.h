@@ -36,7 +36,8 @@ struct MatmulShape {
   bool fp32_output = false;
   bool accumulate = false;
   bool scaled = false;  // with a run-time alpha
-  auto operator<=>(const MatmulShape&) const = default;
+  // clang-tidy 14 takes the comparison's hidden zero for a null pointer.
+  auto operator<=>(const MatmulShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // One prepared product. Not to be run by two threads at once.
