@@ -1,4 +1,4 @@
-// The daemon as a process: how it starts, refuses to start, runs out of disk and stops.
+// The daemon as a process: how it runs out of disk and stops.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <signal.h>
@@ -13,45 +13,6 @@ namespace gnomon {
 namespace {
 
 using ::testing::HasSubstr;
-
-TEST(DaemonStartTest, ABadPolicyIsRefusedWithItsLineAndNothingIsStarted) {
-  DaemonProcess place;  // for its folder
-  std::filesystem::path policy = place.folder() / "bad.toml";
-  write_file_atomically(policy, "mode = \"enforce\"\n[window]\nevery = \"often\"\n");
-  ProcessResult result =
-      run_gnomond({"--policy", policy.string(), "--ledger", place.ledger().string()});
-  EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.output, HasSubstr(policy.string() + ":3"));
-  EXPECT_THAT(result.output, HasSubstr("often"));
-  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
-}
-
-TEST(DaemonStartTest, AddressesThatOthersCanReachAreRefused) {
-  DaemonProcess place;
-  ProcessResult result =
-      run_gnomond({"--listen", "0.0.0.0:0", "--ledger", place.ledger().string()});
-  EXPECT_EQ(result.status, 2);
-  EXPECT_THAT(result.output, HasSubstr("loopback"));
-  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
-}
-
-TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
-  EXPECT_EQ(run_gnomond({"--lisen", "x"}).status, 2);
-  EXPECT_EQ(run_gnomond({"--log-level", "loud"}).status, 2);
-  EXPECT_THAT(run_gnomond({"--help"}).output, HasSubstr("--port-file"));
-  ProcessResult version = run_gnomond({"--version"});
-  EXPECT_EQ(version.status, 0);
-  EXPECT_THAT(version.output, HasSubstr("gnomond "));
-}
-
-TEST(DaemonStartTest, ASecondDaemonOnTheSameLedgerRefusesToStart) {
-  DaemonProcess daemon;
-  daemon.start();
-  ProcessResult second =
-      run_gnomond({"--listen", "127.0.0.1:0", "--ledger", daemon.ledger().string()});
-  EXPECT_EQ(second.status, 1);
-  EXPECT_THAT(second.output, HasSubstr(fmt::format("process {}", daemon.pid())));
-}
 
 class DaemonTest : public ApiTest {
  protected:

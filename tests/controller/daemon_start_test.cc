@@ -1,0 +1,133 @@
+// How the daemon starts, and how it refuses to: with status 2, a sentence that names the trouble,
+// and nothing left behind.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <set>
+
+#include "base/files.h"
+#include "tests/controller/api_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(DaemonStartTest, ABadPolicyIsRefusedWithItsLineAndNothingIsStarted) {
+  DaemonProcess place;  // for its folder
+  std::filesystem::path policy = place.folder() / "bad.toml";
+  write_file_atomically(policy, "mode = \"enforce\"\n[window]\nevery = \"often\"\n");
+  ProcessResult result =
+      run_gnomond({"--policy", policy.string(), "--ledger", place.ledger().string()});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr(policy.string() + ":3"));
+  EXPECT_THAT(result.output, HasSubstr("often"));
+  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
+}
+
+TEST(DaemonStartTest, AddressesThatOthersCanReachAreRefused) {
+  DaemonProcess place;
+  ProcessResult result =
+      run_gnomond({"--listen", "0.0.0.0:0", "--ledger", place.ledger().string()});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("loopback"));
+  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
+}
+
+TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
+  EXPECT_EQ(run_gnomond({"--lisen", "x"}).status, 2);
+  EXPECT_EQ(run_gnomond({"--log-level", "loud"}).status, 2);
+  EXPECT_THAT(run_gnomond({"--help"}).output, HasSubstr("--port-file"));
+  ProcessResult version = run_gnomond({"--version"});
+  EXPECT_EQ(version.status, 0);
+  EXPECT_THAT(version.output, HasSubstr("gnomond "));
+}
+
+TEST(DaemonStartTest, ASecondDaemonOnTheSameLedgerRefusesToStart) {
+  DaemonProcess daemon;
+  daemon.start();
+  ProcessResult second =
+      run_gnomond({"--listen", "127.0.0.1:0", "--ledger", daemon.ledger().string()});
+  EXPECT_EQ(second.status, 2);
+  EXPECT_THAT(second.output, HasSubstr(fmt::format("process {}", daemon.pid())));
+}
+
+class RefusedStartTest : public ::testing::Test {
+ protected:
+  // Everything in the test's folder, by name.
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(place.folder())) {
+      names.insert(entry.path().lexically_relative(place.folder()).string());
+    }
+    return names;
+  }
+  ProcessResult start(const std::filesystem::path& ledger, const std::string& listen,
+                      const std::filesystem::path& port_path) {
+    return run_gnomond(
+        {"--ledger", ledger.string(), "--listen", listen, "--port-file", port_path.string()});
+  }
+
+  DaemonProcess place;  // for its folder
+  std::filesystem::path port_file = place.folder() / "port";
+};
+
+TEST_F(RefusedStartTest, ALedgerInAFolderThatIsNotThere) {
+  std::filesystem::path nowhere = place.folder() / "nowhere";
+  ProcessResult result = start(nowhere / "ledger.sqlite", "127.0.0.1:0", port_file);
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("there is no folder " + nowhere.string()));
+  EXPECT_THAT(files(), IsEmpty());
+}
+
+TEST_F(RefusedStartTest, ALedgerThatIsNoDatabase) {
+  std::ofstream(place.ledger()) << "not a database, but long enough to have a header" << std::endl;
+  ProcessResult result = start(place.ledger(), "127.0.0.1:0", port_file);
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr(place.ledger().string()));
+  EXPECT_THAT(result.output, HasSubstr("not a database"));
+  EXPECT_EQ(files(), std::set<std::string>{"ledger.sqlite"});
+}
+
+TEST_F(RefusedStartTest, APortFileInAFolderThatIsNotThere) {
+  ProcessResult result = start(place.ledger(), "127.0.0.1:0", place.folder() / "nowhere" / "port");
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("--port-file"));
+  EXPECT_THAT(result.output, HasSubstr("nowhere/port"));
+  EXPECT_THAT(files(), IsEmpty());
+}
+
+TEST_F(RefusedStartTest, APortFileThatIsAFolder) {
+  ProcessResult result = start(place.ledger(), "127.0.0.1:0", place.folder());
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("--port-file"));
+  EXPECT_THAT(files(), IsEmpty());
+}
+
+TEST_F(RefusedStartTest, APortThatIsTaken) {
+  DaemonProcess other;
+  other.start();
+  ProcessResult result =
+      start(place.ledger(), fmt::format("127.0.0.1:{}", other.port()), port_file);
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr(fmt::format("127.0.0.1:{}", other.port())));
+  EXPECT_THAT(files(), IsEmpty());
+}
+
+TEST_F(RefusedStartTest, ALedgerThatIsDamagedKeepsItsFilesAndNoMore) {
+  DaemonProcess whole;
+  whole.start();
+  EXPECT_EQ(whole.stop(), 0);
+  std::string bytes = read_file(whole.ledger());
+  std::ofstream(place.ledger(), std::ios::binary)
+      << bytes.substr(0, bytes.size() - 8192) << std::string(8192, 'x');
+  ProcessResult result = start(place.ledger(), "127.0.0.1:0", port_file);
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("damaged"));
+  EXPECT_EQ(files(), std::set<std::string>{"ledger.sqlite"});
+}
+
+}  // namespace
+}  // namespace gnomon

@@ -1,0 +1,178 @@
+// Time that passes while nobody reports: directives that are never answered.
+#include <gmock/gmock.h>
+
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "protocol/json.h"
+#include "storage/ledger_decisions.h"
+#include "tests/controller/registration.h"
+#include "tests/storage/ledger_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class TickTest : public LedgerTest {
+ protected:
+  TickTest() : ledger_(options()) {
+    make_supervisor();
+    ledger_.write([&](LedgerTransaction& transaction) {
+      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
+      supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      StepReport step;
+      step.step = 1;
+      step.plan_version = 1;
+      step.loss = 2.0;
+      supervisor_->report_steps(transaction, run_, {{step}});
+    });
+  }
+  // As after a restart: nothing but the ledger is left.
+  void make_supervisor() {
+    metrics_ = std::make_unique<Metrics>([] { return size_t{0}; });
+    supervisor_ = std::make_unique<Supervisor>(
+        *metrics_, bells_, SupervisorOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
+        [this] { return 1e9 + clock_; }, [this] { return clock_; });
+    ledger_.read([&](Connection& connection) { supervisor_->restore(connection); });
+  }
+  // What the daemon's timer does once a second.
+  void look() {
+    for (int64_t run : supervisor_->due_runs()) {
+      ledger_.write([&](LedgerTransaction& transaction) { supervisor_->tick(transaction, run); });
+    }
+  }
+  void pause() {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      supervisor_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
+    });
+  }
+  Directive directive() {
+    std::optional<Directive> found;
+    ledger_.read(
+        [&](Connection& connection) { found = ledger::find_directive(connection, run_, 1); });
+    return found.value();
+  }
+  Directive ack(const std::string& state) {
+    Directive answer;
+    ledger_.write([&](LedgerTransaction& transaction) {
+      answer = supervisor_->acknowledge(transaction, run_, 1, {state, 1, 1, "late", 0});
+    });
+    return answer;
+  }
+  size_t delivered() {
+    size_t count = 0;
+    ledger_.write([&](LedgerTransaction& transaction) {
+      count = supervisor_->deliver_directives(transaction, run_, 0).directives.size();
+    });
+    return count;
+  }
+  int64_t ticks() { return number(ledger_, "SELECT count(*) FROM events WHERE type = 'tick'"); }
+
+  Ledger ledger_;
+  Bells bells_;
+  double clock_ = 0;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Supervisor> supervisor_;
+  int64_t run_ = 0;
+};
+
+TEST_F(TickTest, ADirectiveThatIsNeverAnsweredExpiresAndIsNotDeliveredAnyMore) {
+  pause();
+  EXPECT_EQ(delivered(), 1u);
+  clock_ = 99;
+  look();
+  EXPECT_EQ(directive().state, "delivered");
+  EXPECT_EQ(ticks(), 0);
+  clock_ = 101;
+  look();
+  EXPECT_EQ(directive().state, "expired");
+  EXPECT_EQ(ticks(), 1);
+  EXPECT_EQ(delivered(), 0u);
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM directives WHERE ended_at = 1000000101.0 AND "
+                   "reject_reason <> ''"),
+            1);
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM stream WHERE type = 'directive' AND body ->> "
+                   "'$.state' = 'expired'"),
+            1);
+}
+
+TEST_F(TickTest, WithoutADeadlineTimeLeavesNoRows) {
+  int64_t rows = number(ledger_, "SELECT count(*) FROM events");
+  for (int second = 0; second < 1000; ++second) {
+    clock_ += 1;
+    look();
+  }
+  EXPECT_THAT(supervisor_->due_runs(), IsEmpty());
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events"), rows);
+}
+
+TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
+  pause();
+  clock_ = 101;
+  look();
+  EXPECT_THAT(supervisor_->due_runs(), IsEmpty());
+  int64_t heard = ticks();
+  clock_ = 100'000;
+  look();
+  EXPECT_EQ(ticks(), heard);
+}
+
+TEST_F(TickTest, DeadlinesOutliveTheDaemon) {
+  pause();
+  make_supervisor();
+  clock_ = 101;
+  EXPECT_THAT(supervisor_->due_runs(), ElementsAre(run_));
+  look();
+  EXPECT_EQ(directive().state, "expired");
+}
+
+TEST_F(TickTest, ADirectiveThatIsAnsweredInTimeDoesNotExpire) {
+  pause();
+  ack("applied");
+  clock_ = 101;
+  look();
+  EXPECT_EQ(directive().state, "applied");
+}
+
+TEST_F(TickTest, ALateApplicationIsBelievedAndOnRecord) {
+  pause();
+  clock_ = 101;
+  look();
+  EXPECT_EQ(ack("acknowledged").state, "expired") << "it is told not to carry it out";
+  EXPECT_EQ(ack("applied").state, "applied");
+  EXPECT_EQ(directive().state, "applied");
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM audit WHERE what = 'late_ack'"), 1);
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM events WHERE type = 'directive_changed' AND "
+                   "body ->> '$.state' = 'applied'"),
+            1);
+  EXPECT_EQ(ack("applied").state, "applied") << "a repeat";
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM audit WHERE what = 'late_ack'"), 1);
+  EXPECT_THROW(ack("rejected"), Refusal);
+}
+
+TEST_F(TickTest, ALateRejectionIsOnRecord) {
+  pause();
+  clock_ = 101;
+  look();
+  EXPECT_EQ(ack("rejected").state, "rejected");
+  EXPECT_EQ(directive().state, "rejected");
+}
+
+TEST_F(TickTest, AnOverridesEndIsHeardWithoutAnyReport) {
+  ledger_.write([&](LedgerTransaction& transaction) {
+    supervisor_->override_run(transaction, run_, {"silence", "", "", "ann", "a test", 50});
+  });
+  clock_ = 49;
+  look();
+  EXPECT_EQ(ticks(), 0);
+  clock_ = 51;
+  look();
+  EXPECT_EQ(ticks(), 1);
+}
+
+}  // namespace
+}  // namespace gnomon
