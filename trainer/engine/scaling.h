@@ -68,12 +68,11 @@ class ScalingState {
     AmaxHistory history;
     float observed = -1;
   };
-  Tensor& at(int site, TensorRole role) {
-    return tensors_[static_cast<size_t>(site * kTensorRoles + static_cast<int>(role))];
+  static size_t index(int site, TensorRole role) {
+    return static_cast<size_t>(site) * kTensorRoles + static_cast<size_t>(role);
   }
-  const Tensor& at(int site, TensorRole role) const {
-    return tensors_[static_cast<size_t>(site * kTensorRoles + static_cast<int>(role))];
-  }
+  Tensor& at(int site, TensorRole role) { return tensors_[index(site, role)]; }
+  const Tensor& at(int site, TensorRole role) const { return tensors_[index(site, role)]; }
 
   std::vector<Tensor> tensors_;
 };
