@@ -71,7 +71,7 @@ void AmaxHistory::restore(int64_t pushes, std::vector<Entry> entries) {
   entries_ = std::move(entries);
 }
 
-ScalingState::ScalingState(int sites) : tensors_(static_cast<size_t>(sites * kTensorRoles)) {}
+ScalingState::ScalingState(int sites) : tensors_(static_cast<size_t>(sites) * kTensorRoles) {}
 
 void ScalingState::clear() {
   for (Tensor& tensor : tensors_) tensor = {};
