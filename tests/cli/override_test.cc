@@ -1,0 +1,155 @@
+// What `gnomon override` orders and what the other commands then tell, with a real controller.
+#include <gmock/gmock.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+
+#include "base/files.h"
+#include "protocol/json.h"
+#include "tests/cli/program.h"
+#include "tests/cli/synthetic_ledger.h"
+#include "tests/controller/daemon_process.h"
+#include "tests/controller/registration.h"
+
+namespace gnomon::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OverrideTest : public ::testing::Test {
+ protected:
+  OverrideTest() {
+    daemon_.start();
+    post("/v1/runs", to_json(small_registration()));
+    AttemptStart start;
+    start.cause = "start";
+    start.plan_version = 1;
+    post("/v1/runs/run-1/attempts", to_json(start));
+  }
+  std::string post(const std::string& target, const std::string& body) {
+    return daemon_.client().checked("POST", target, body).body;
+  }
+  ProgramResult gnomon(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--url", daemon_.url()});
+    return run_gnomon(arguments);
+  }
+  // Those on record, oldest first.
+  boost::json::array overrides() {
+    return boost::json::parse(daemon_.client().checked("GET", "/v1/runs/run-1/overrides").body)
+        .as_array();
+  }
+  static double now() {
+    return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
+  }
+
+  DaemonProcess daemon_;
+  TemporaryDirectory files_;
+};
+
+TEST_F(OverrideTest, IsOnRecordWithWhoAndWhy) {
+  ProgramResult result = gnomon({"override", "small", "pause", "--reason", "moving the job"});
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("run-1: pause is recorded as decision 1 by tester"),
+                                   Not(HasSubstr("It ends at"))));
+  ASSERT_EQ(overrides().size(), 1u);
+  boost::json::value row = overrides()[0];
+  EXPECT_EQ(row.at("kind").as_string(), "pause");
+  EXPECT_EQ(row.at("owner").as_string(), "tester");
+  EXPECT_EQ(row.at("reason").as_string(), "moving the job");
+  EXPECT_TRUE(row.at("expires_at").is_null());
+  EXPECT_THAT(gnomon({"decisions", "small"}).output,
+              AllOf(HasSubstr("tester"), HasSubstr("moving the job")));
+}
+
+TEST_F(OverrideTest, TheOwnerCanBeAnother) {
+  EXPECT_EQ(
+      gnomon({"override", "small", "checkpoint-now", "--reason", "r", "--owner", "mira"}).status,
+      0);
+  EXPECT_EQ(overrides()[0].at("owner").as_string(), "mira");
+  EXPECT_EQ(overrides()[0].at("kind").as_string(), "checkpoint_now");
+}
+
+TEST_F(OverrideTest, HoldsAsLongAsAsked) {
+  double before = now();
+  ProgramResult result =
+      gnomon({"override", "small", "silence", "--for", "1h30m", "--reason", "new data"});
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_THAT(result.output, AllOf(HasSubstr("It ends at"), HasSubstr("in 90 min")));
+  double ends = overrides()[0].at("expires_at").to_number<double>();
+  EXPECT_GE(ends, before + 5400);
+  EXPECT_LE(ends, now() + 5400);
+  EXPECT_THAT(gnomon({"status", "small"}).output,
+              AllOf(HasSubstr("override: silence until "), HasSubstr("by tester: new data")));
+}
+
+TEST_F(OverrideTest, CarriesThePlanAndTheMode) {
+  std::string plan = "version = 1\n[[rule]]\nmatch = \"lm_head\"\nfprop = \"fp8\"\n";
+  std::string file = files_.path() / "plan.toml";
+  write_file_atomically(file, plan);
+  ProgramResult result =
+      gnomon({"override", "small", "set-plan", file, "--for", "3d", "--reason", "r"});
+  EXPECT_EQ(result.status, 0) << result.errors;
+  result = gnomon({"override", "small", "mode", "observe", "--for", "2h", "--reason", "r"});
+  EXPECT_EQ(result.status, 0) << result.errors;
+  EXPECT_EQ(overrides()[0].at("kind").as_string(), "set_plan");
+  EXPECT_EQ(overrides()[0].at("plan").as_string(), plan);
+  EXPECT_EQ(overrides()[1].at("mode").as_string(), "observe");
+  EXPECT_THAT(gnomon({"status", "small"}).output, HasSubstr("override: mode observe until "));
+}
+
+TEST_F(OverrideTest, JsonIsTheAnswer) {
+  ProgramResult result =
+      gnomon({"override", "small", "silence", "--for", "2h", "--reason", "r", "--json"});
+  boost::json::value answer = boost::json::parse(result.output);
+  EXPECT_EQ(answer.at("decision").to_number<int64_t>(), 1);
+  EXPECT_NEAR(answer.at("expires_at").to_number<double>(), now() + 7200, 60);
+}
+
+TEST_F(OverrideTest, APlanForOtherSitesIsRefusedByTheController) {
+  std::string file = files_.path() / "plan.toml";
+  write_file_atomically(file,
+                        "version = 1\n[[rule]]\nmatch = \"model.layers.7.*\"\nfprop = \"fp8\"\n");
+  ProgramResult result =
+      gnomon({"override", "small", "set_plan", file, "--for", "2h", "--reason", "r"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.errors, HasSubstr("model.layers.7.*"));
+  EXPECT_TRUE(overrides().empty());
+}
+
+TEST_F(OverrideTest, AnEndedRunTakesNone) {
+  post(
+      "/v1/runs/run-1/finished",
+      R"({"outcome": "completed", "step": 0, "final_loss": 2.0, "train_seconds": 1.0, "time": 1.7e9})");
+  ProgramResult result = gnomon({"override", "small", "pause", "--reason", "r"});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.errors, HasSubstr("ended"));
+}
+
+TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
+  EXPECT_THAT(gnomon({"notices", "small"}).output, HasSubstr("the trainer has told nothing"));
+  EXPECT_THAT(gnomon({"status", "small"}).output, Not(HasSubstr("notices")));
+  for (int64_t step = 1; step <= 4; ++step) {
+    TrainerNotice notice;
+    notice.step = step;
+    notice.kind = "checkpoint_failed";
+    notice.text = "No room for checkpoint " + std::to_string(step) + ".";
+    notice.time = 1.7e9 + static_cast<double>(step);
+    post("/v1/runs/run-1/notices", to_json(notice));
+  }
+  ProgramResult listed = gnomon({"notices", "small"});
+  EXPECT_THAT(listed.output, AllOf(HasSubstr("checkpoint_failed"),
+                                   HasSubstr("No room for checkpoint 1."), HasSubstr("2023-11-1")));
+  ProgramResult status = gnomon({"status", "small"});
+  EXPECT_THAT(status.output,
+              AllOf(HasSubstr("notices of the trainer: 4"), HasSubstr("checkpoint 2."),
+                    HasSubstr("at step 4"), Not(HasSubstr("checkpoint 1.")),
+                    HasSubstr("gnomon notices small")));
+  boost::json::value rows = boost::json::parse(gnomon({"notices", "small", "--json"}).output);
+  EXPECT_EQ(rows.at(3).at("step").to_number<int64_t>(), 4);
+}
+
+}  // namespace
+}  // namespace gnomon::cli
