@@ -220,6 +220,11 @@ void open_gap_case(Core& core, const WindowState& window) {
 
 void suspect_step(Core& core, const SpikeFinding& finding) {
   State& s = core.s;
+  if (const std::string muted = core.muted(); !muted.empty()) {
+    core.record("alarm", fmt::format("{}. Nothing follows: {}.", finding_words(finding), muted),
+                finding_evidence(finding));
+    return;
+  }
   if (core.held() || s.fault_reported) {
     return core.say(finding_words(finding) + "; the fault has already been reported.");
   }
@@ -302,7 +307,9 @@ void end_case(Core& core, const std::string& outcome) {
   const int64_t window = s.investigation->window;
   s.investigation.reset();
   close_window(core, window, outcome);
-  if (s.suspicion && !s.directive && !core.held() && !s.ended) open_suspicion(core);
+  if (s.suspicion && !s.directive && !core.held() && !s.ended && core.muted().empty()) {
+    open_suspicion(core);
+  }
   settle_verified(core);
   judge_deferred(core);
 }

@@ -28,6 +28,14 @@ void Core::say(std::string sentence) {
   reason += sentence;
 }
 
+std::string Core::muted() const {
+  if (s.silence)
+    return fmt::format("silenced by {} {}", s.silence->owner, until(s.silence->expires_at));
+  if (!s.operator_plan) return "";
+  return fmt::format("the plan set by {} is in force {}", s.operator_plan->owner,
+                     until(s.operator_plan->expires_at));
+}
+
 std::string percent(double value) {
   return std::isfinite(value) ? fmt::format("{:.2f}%", value) : std::string("not finite");
 }

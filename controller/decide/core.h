@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/json/object.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ inline constexpr size_t kQuietEndsMax = 64;
 inline constexpr size_t kGenericSpikesMax = 8;
 inline constexpr size_t kRollbackCountsMax = 64;
 inline constexpr size_t kPlanChangesMax = 64;
+inline constexpr size_t kOlderVerifiedMax = 2;  // beside the newest, for a rollback that is refused
+inline constexpr size_t kRefusedBasesMax = 64;
+inline constexpr size_t kExpiredDirectivesMax = 8;
 
 inline constexpr int kPriorityTriage = 100;
 inline constexpr int kPriorityAttribution = 80;
@@ -30,9 +34,10 @@ inline constexpr int kPriorityProbe = 30;
 
 struct Core {
   State& s;
-  const Policy& policy;
-  std::vector<Effect> effects;
-  std::string reason;
+  const Policy& policy;  // with the mode that an operator may have set
+  double now = 0;        // seconds since the epoch
+  std::vector<Effect> effects = {};
+  std::string reason = {};
 
   // A decision for the log with what is the same in all of them filled in.
   RecordDecision& record(const std::string& kind, std::string sentence,
@@ -40,17 +45,19 @@ struct Core {
   void say(std::string sentence);
   bool enforcing() const { return policy.mode == Mode::kEnforce; }
   bool held() const { return s.containment && s.containment->rung == "hold"; }
+  // By whose order an alarm leads to nothing now; empty when no operator interferes.
+  std::string muted() const;
 };
 
-// -- windows.cc: from checkpoints to windows to measurements
+// -- windows.cc: from checkpoints to windows
 void start_attempt(Core& core, const AttemptStarted& event);
+// Says once when the trainer shows a plan that only a lost ledger knew.
+void note_plan(Core& core, int64_t version);
 // Steps after `base` are gone: with them the checkpoints, windows and suspicions that rest on them.
 void forget_after(Core& core, int64_t base);
 // Whether all steps of start+1..end ran under one plan.
 bool one_plan(const State& state, int64_t start, int64_t end);
 void take_checkpoint(Core& core, const CheckpointCompleted& event);
-void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
-void shadow_failed(Core& core, int64_t window, const std::string& why);
 WindowState* find_window(State& state, int64_t id);
 std::string window_name(const WindowState& window);  // "Window 12 (steps 240–260)"
 // The plan that the steps after a checkpoint ran with: a rollback's base was saved under an older
@@ -66,10 +73,14 @@ int64_t order(Core& core, const WindowState& window, const std::string& arm,
               int64_t prefix = 0);
 // Quiet ends become verified when nothing before them is in doubt any more.
 void settle_verified(Core& core);
-// Windows that were put off while a case was open are judged now.
-void judge_deferred(Core& core);
 // Says which checkpoints must stay, if that changed, and forgets the others.
 void protect(Core& core);
+
+// -- judging.cc: from a shadow's measurement to quiet or alarm
+void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
+void shadow_failed(Core& core, int64_t window, const std::string& why);
+// Windows that were put off while a case was open are judged now.
+void judge_deferred(Core& core);
 
 // -- case.cc: one investigation from the alarm to the verdict
 void open_gap_case(Core& core, const WindowState& window);
@@ -85,10 +96,54 @@ void end_case(Core& core, const std::string& outcome);
 // True when the next rung blames single sites, so that attribution is worth its replays.
 bool next_rung_pins(const Core& core);
 void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites);
-void directive_changed(Core& core, const DirectiveChanged& event);
-// Issues a directive and remembers it as pending; returns its number.
+// The containment that a rung and its plan lead to.
+void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
+             int64_t plan_version);
+// Pauses the run until a person lets it go on.
+void hold(Core& core, const std::string& why);
+// The containment of a run that stands in this plan: none in its own.
+std::optional<Containment> standing_in(const State& state, int64_t plan_version);
+// What the run would stand in if no operator interfered.
+int64_t wanted_plan(const State& state);
+
+// -- rollbacks.cc: where a run may go back to
+// How often a step has been gone back to.
+int64_t rollbacks_to(const State& state, int64_t step);
+void count_rollback(State& state, int64_t step);
+// The newest verified checkpoint at or before a step that the trainer has not refused.
+std::optional<KnownCheckpoint> good_checkpoint(const State& state, int64_t newest);
+// A rollback was refused: further back, or held when no good checkpoint is left. At most one
+// directive is issued, and no checkpoint is tried twice.
+void go_further_back(Core& core, const PendingDirective& refused);
+
+// -- directives.cc: a directive from its issue to its end
+// Issues a directive of the core's own and remembers it as pending; returns its number.
 int64_t issue(Core& core, PendingDirective pending, const std::string& plan,
               const std::string& why);
+// An operator's: it stands beside the core's own.
+int64_t issue_override(Core& core, PendingDirective pending, const std::string& plan,
+                       const std::string& why);
+std::string directive_name(const PendingDirective& directive);  // "Directive 3 (rollback to 200)"
+void directive_changed(Core& core, const DirectiveChanged& event);
+// The directive is not to be carried out any more; that it was anyway may still be heard.
+void withdraw(Core& core, const PendingDirective& directive, const std::string& reason);
+void withdraw_all(Core& core, const std::string& reason);
+// Overdue answers.
+void time_out_directives(Core& core);
+// The trainer lives, or begins again.
+void note_steps(State& state);
+void note_new_attempt(Core& core);
+
+// -- overrides.cc: what operators order
+void take_override(Core& core, const OperatorOverride& asked);
+void end_overrides(Core& core);
+// The trainer has resumed: a hold is over.
+void finish_resume(Core& core);
+// An operator's plan was not taken.
+void operator_plan_failed(Core& core);
+// Orders the way back from an operator's plan as soon as no other directive is open.
+void restore_plan_if_due(Core& core);
+std::string until(double expires_at);  // "until 2026-11-21 13:00:00 UTC"
 
 // -- returning.cc: what quiet windows lead to
 void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_version,

@@ -11,6 +11,12 @@
 namespace gnomon::decide {
 namespace {
 
+// What the trainer has had already is never given a second meaning.
+void number_above(State& s, const RunRegisteredEvent& event) {
+  s.next_directive = std::max(s.next_directive, event.last_directive + 1);
+  s.next_plan_version = std::max(s.next_plan_version, event.newest_plan_version + 1);
+}
+
 void take(Core& core, const RunRegisteredEvent& event) {
   State& s = core.s;
   if (s.registered) {
@@ -18,6 +24,7 @@ void take(Core& core, const RunRegisteredEvent& event) {
       // A restart may come with other settings; the model and the base plan stay.
       s.run.checkpoint_every = event.checkpoint_every;
       s.run.total_steps = event.total_steps;
+      number_above(s, event);
     }
     return core.say("The run is registered already.");
   }
@@ -27,6 +34,8 @@ void take(Core& core, const RunRegisteredEvent& event) {
   s.plan_version = 1;
   s.wait_windows = core.policy.returning.quiet_windows;
   remember_plan(s, 1, event.base_plan);
+  s.inherited = event.last_directive > 0 || event.newest_plan_version > 0;
+  number_above(s, event);
 }
 
 void take(Core& core, const AttemptStarted& event) { start_attempt(core, event); }
@@ -38,6 +47,8 @@ void take(Core& core, const StepReported& event) {
   }
   s.newest_step = event.step;
   s.plan_version = event.plan_version;
+  note_plan(core, event.plan_version);
+  note_steps(s);
   if (s.plan_changes.empty() || s.plan_changes.back().plan_version != event.plan_version) {
     if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());
     s.plan_changes.push_back({event.step, event.plan_version});
@@ -79,7 +90,8 @@ void take(Core& core, const RunEnded& event) {
   State& s = core.s;
   if (s.ended) return core.say("The run has ended already.");
   s.ended = true;
-  s.directive.reset();
+  s.restore_plan = false;
+  withdraw_all(core, "The run ended first.");
   s.recovery.reset();
   s.suspicion.reset();
   if (s.investigation) {
@@ -100,14 +112,12 @@ void take(Core& core, const RunEnded& event) {
   judge_deferred(core);
 }
 
-void take(Core&, const Tick&) {}
-
-void take(Core& core, const OperatorOverride& asked) {
-  core.record(
-      "override",
-      fmt::format("{} asks: {} ({}). Nothing follows yet.", asked.owner, asked.kind, asked.reason),
-      {{"kind", asked.kind}});
+void take(Core& core, const Tick&) {
+  end_overrides(core);
+  time_out_directives(core);
 }
+
+void take(Core& core, const OperatorOverride& asked) { take_override(core, asked); }
 
 bool needs_attempt(const Event& event) {
   return std::holds_alternative<StepReported>(event) ||
@@ -127,14 +137,29 @@ bool heard_after_end(const Event& event) {
 
 }  // namespace
 
-double next_deadline(const State&) { return std::numeric_limits<double>::infinity(); }
-
-std::string why_not(const State& state, const OperatorOverride&) {
-  return state.ended ? "the run has ended" : "";
+double next_deadline(const State& state) {
+  double next = std::numeric_limits<double>::infinity();
+  if (state.ended) return next;
+  const auto consider = [&](double deadline) {
+    if (deadline > 0) next = std::min(next, deadline);
+  };
+  if (state.directive) consider(state.directive->deadline);
+  for (const PendingDirective& open : state.operator_directives) consider(open.deadline);
+  for (const auto* order : {&state.silence, &state.mode_override, &state.operator_plan}) {
+    if (*order) consider((*order)->expires_at);
+  }
+  return next;
 }
 
-Outcome decide(State state, const Event& event, const Policy& policy, double) {
-  Core core{state, policy, {}, {}};
+Mode mode_in_force(const State& state, const Policy& policy) {
+  if (!state.mode_override) return policy.mode;
+  return mode_from_name(state.mode_override->mode).value_or(policy.mode);
+}
+
+Outcome decide(State state, const Event& event, const Policy& policy, double now) {
+  Policy in_force = policy;
+  in_force.mode = mode_in_force(state, policy);
+  Core core{state, in_force, now};
   if (!state.registered && !std::holds_alternative<RunRegisteredEvent>(event)) {
     core.say("The run is not registered.");
   } else if (state.attempt.number == 0 && needs_attempt(event)) {
@@ -143,6 +168,7 @@ Outcome decide(State state, const Event& event, const Policy& policy, double) {
     core.say("The run has ended.");
   } else {
     std::visit([&](const auto& known) { take(core, known); }, event);
+    restore_plan_if_due(core);
     protect(core);
   }
   std::vector<Effect> effects = std::move(core.effects);

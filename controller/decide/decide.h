@@ -24,6 +24,9 @@ Outcome decide(State state, const Event& event, const Policy& policy, double now
 // When the next Tick is due, in seconds since the epoch; +infinity when nothing has a deadline.
 double next_deadline(const State& state);
 
+// The policy's mode, or the one an operator has ordered for a time.
+Mode mode_in_force(const State& state, const Policy& policy);
+
 // Why an override makes no sense now, in a sentence for people; empty when it may be heard. A plan
 // must be known to parse and to fit the run's sites.
 std::string why_not(const State& state, const OperatorOverride& asked);

@@ -171,8 +171,8 @@ struct EndDirective {
 // A decision for the log: what was concluded, from what, and what follows.
 struct RecordDecision {
   int64_t decision = 0;
-  std::string kind;  // alarm, verdict, attribution, action, recovered, probe, return, accept,
-                     // instrument, override, directive
+  std::string kind;     // alarm, verdict, attribution, action, recovered, probe, return, accept,
+                        // instrument, override, directive
   std::string verdict;  // none, transient_fault, generic_spike, fp8_numerics, unexplained
   std::string
       action;  // none, pin, bf16, rollback, hold, return; in observe mode what would have been done

@@ -1,11 +1,13 @@
 #include "protocol/json.h"
 
+#include <algorithm>
 #include <boost/describe.hpp>
 #include <boost/json.hpp>
 #include <boost/mp11.hpp>
 #include <boost/pfr.hpp>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include "base/errors.h"
@@ -67,7 +69,9 @@ BOOST_DESCRIBE_STRUCT(Case, (),
                       (window, trigger, stage, measured, finding, same, same_failed, bf16,
                        bf16_failed, search))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
-                      (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite))
+                      (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
+                       deadline, steps_since, silence_said))
+BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step))
 BOOST_DESCRIBE_STRUCT(Containment, (), (rung, sites, plan_version, recovered, quiet, probe_passes))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
@@ -75,12 +79,15 @@ BOOST_DESCRIBE_STRUCT(DetectorState, (), (quiet_windows, mean_d, sum_squares))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
 BOOST_DESCRIBE_STRUCT(State, (),
-                      (registered, ended, rounding_said, run, attempt, newest_step, plan_version,
-                       next_window, next_replay, next_directive, next_decision, next_plan_version,
-                       plans, plan_changes, checkpoints, next_start, windows, replays, quiet_ends,
-                       last_verified, protected_uris, detector, spikes, generic_spike_steps,
-                       suspicion, investigation, directive, recovery, containment, fault_reported,
-                       actions, rollbacks, wait_windows, quiet_since_return))
+                      (registered, ended, rounding_said, inherited, unknown_plan_said, paused, run,
+                       attempt, newest_step, plan_version, next_window, next_replay, next_directive,
+                       next_decision, next_plan_version, plans, plan_changes, checkpoints,
+                       next_start, windows, replays, quiet_ends, last_verified, older_verified,
+                       refused_bases, watch_from, protected_uris, detector, spikes,
+                       generic_spike_steps, suspicion, investigation, directive,
+                       operator_directives, expired_directives, silence, mode_override,
+                       operator_plan, restore_plan, recovery, containment, fault_reported, actions,
+                       rollbacks, wait_windows, quiet_since_return))
 
 namespace {
 
@@ -129,6 +136,18 @@ json::value to_value(const T& value) {
   }
 }
 
+// Members that events and states of ledgers written by version 1 lack.
+constexpr std::string_view kAddedLater[] = {
+    "last_directive", "newest_plan_version", "inherited",          "unknown_plan_said",
+    "paused",         "older_verified",      "refused_bases",      "watch_from",
+    "deadline",       "steps_since",         "silence_said",       "operator_directives",
+    "silence",        "mode_override",       "expired_directives", "operator_plan",
+    "restore_plan"};
+
+bool may_lack(std::string_view member) {
+  return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);
+}
+
 [[noreturn]] void refuse(const std::string& path, const json::value& found, const char* accepted) {
   throw JsonError(path, json::serialize(found), accepted);
 }
@@ -172,14 +191,16 @@ void from_value(const json::value& value, const std::string& path, T& out) {
   } else {
     if (!value.is_object()) refuse(path, value, "an object");
     const json::object& object = value.get_object();
-    if (object.size() != mp11::mp_size<Members<T>>::value)
-      refuse(path, value, "exactly the known members");
+    size_t known = 0;
     mp11::mp_for_each<Members<T>>([&](auto member) {
       const std::string name = path.empty() ? member.name : path + "." + member.name;
       const json::value* found = object.if_contains(member.name);
+      if (found == nullptr && may_lack(member.name)) return;
       if (found == nullptr) refuse(name, nullptr, "a value for this member");
       from_value(*found, name, out.*member.pointer);
+      known += 1;
     });
+    if (object.size() != known) refuse(path, value, "exactly the known members");
   }
 }
 

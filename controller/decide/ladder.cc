@@ -37,23 +37,6 @@ std::string next_rung(const Core& core, bool pin_possible) {
   return next < rungs.size() ? rungs[next] : "hold";
 }
 
-int64_t rollbacks_to(const State& s, int64_t step) {
-  for (const RollbackCount& known : s.rollbacks) {
-    if (known.step == step) return known.count;
-  }
-  return 0;
-}
-
-void count_rollback(State& s, int64_t step) {
-  for (RollbackCount& known : s.rollbacks) {
-    if (known.step != step) continue;
-    known.count += 1;
-    return;
-  }
-  if (s.rollbacks.size() >= kRollbackCountsMax) s.rollbacks.erase(s.rollbacks.begin());
-  s.rollbacks.push_back({step, 1});
-}
-
 // The newest checkpoint that the fault cannot have reached.
 KnownCheckpoint rollback_target(const State& s, const std::string& verdict,
                                 const WindowState& window) {
@@ -63,8 +46,7 @@ KnownCheckpoint rollback_target(const State& s, const std::string& verdict,
       investigation.same->first_mismatch_step) {
     newest = *investigation.same->first_mismatch_step - 1;
   }
-  if (s.last_verified && s.last_verified->step <= newest) return *s.last_verified;
-  return window.start;
+  return good_checkpoint(s, newest).value_or(window.start);
 }
 
 // A rollback that has been tried too often is not tried again.
@@ -120,38 +102,15 @@ std::string action_words(const Core& core, const Action& action) {
   return words;
 }
 
-// The containment that the action leads to.
-void contain(Core& core, const Action& action, int64_t plan_version) {
-  State& s = core.s;
-  if (!s.containment) {
-    const bool relapse = s.quiet_since_return >= 0 && s.quiet_since_return < kRelapseWindows;
-    if (!relapse) s.wait_windows = core.policy.returning.quiet_windows;
-  }
-  s.quiet_since_return = -1;
-  Containment containment;
-  containment.rung = action.rung;
-  containment.sites = action.sites;
-  containment.plan_version = plan_version;
-  s.containment = std::move(containment);
-}
-
 void carry_out(Core& core, const Action& action, const KnownPlan& plan, const std::string& why) {
   State& s = core.s;
   PendingDirective pending;
   pending.non_finite = action.non_finite;
   pending.plan_version = plan.version;
+  if (action.rung == "hold") return hold(core, why);
   s.actions += 1;
-  if (action.rung == "hold") {
-    contain(core, action, s.plan_version);
-    s.recovery.reset();
-    pending.kind = "pause";
-    pending.purpose = "hold";
-    pending.plan_version = 0;
-    issue(core, pending, "", why);
-    return;
-  }
   if (action.rung != "rollback") {
-    contain(core, action, plan.version);
+    contain(core, action.rung, action.sites, plan.version);
     remember_plan(s, plan.version, plan.toml);
   }
   s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
@@ -177,46 +136,54 @@ KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
   return plan;
 }
 
-// A directive that the trainer refused: the next best thing that can still be done.
-void fall_back(Core& core, const PendingDirective& refused) {
-  State& s = core.s;
-  if (refused.purpose == "return") return refuse_return(core);
-  if (refused.purpose == "hold") return;
-  Action action;
-  action.non_finite = refused.non_finite;
-  s.recovery.reset();
-  if (refused.purpose == "transient" && !refused.non_finite) return;
-  PendingDirective pending;
-  if (refused.kind == "rollback" && !refused.non_finite) {
-    pending.kind = "set_plan";
-    pending.purpose = "contain";
-    pending.plan_version = refused.plan_version;
-    s.recovery =
-        Recovery{s.containment ? s.containment->rung : "bf16", false, 0, refused.plan_version, -1};
-    issue(core, pending, plan_of(s, refused.plan_version).toml,
-          "The rollback was refused; the plan is taken from here on.");
-    return;
-  }
-  action.rung = "hold";
-  contain(core, action, s.plan_version);
-  pending.kind = "pause";
-  pending.purpose = "hold";
-  issue(core, pending, "",
-        "The directive was refused and nothing else is left: a person must look.");
-}
-
 }  // namespace
 
 bool next_rung_pins(const Core& core) { return next_rung(core, true) == "pin"; }
 
-int64_t issue(Core& core, PendingDirective pending, const std::string& plan,
-              const std::string& why) {
+void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
+             int64_t plan_version) {
   State& s = core.s;
-  pending.number = s.next_directive++;
-  core.effects.emplace_back(IssueDirective{pending.number, pending.kind, plan, pending.plan_version,
-                                           pending.to_step, pending.checkpoint_uri, why});
-  s.directive = std::move(pending);
-  return s.directive->number;
+  if (!s.containment) {
+    const bool relapse = s.quiet_since_return >= 0 && s.quiet_since_return < kRelapseWindows;
+    if (!relapse) s.wait_windows = core.policy.returning.quiet_windows;
+  }
+  s.quiet_since_return = -1;
+  Containment containment;
+  containment.rung = rung;
+  containment.sites = sites;
+  containment.plan_version = plan_version;
+  s.containment = std::move(containment);
+}
+
+void hold(Core& core, const std::string& why) {
+  State& s = core.s;
+  s.actions += 1;
+  contain(core, "hold", {}, s.plan_version);
+  s.recovery.reset();
+  PendingDirective pending;
+  pending.kind = "pause";
+  pending.purpose = "hold";
+  issue(core, std::move(pending), "", why);
+}
+
+std::optional<Containment> standing_in(const State& s, int64_t plan_version) {
+  const KnownPlan& plan = plan_of(s, plan_version);
+  if (plan.version == base_plan(s).version) return std::nullopt;
+  Containment containment;
+  containment.rung = plan.bf16 ? "bf16" : "pin";
+  containment.plan_version = plan.version;
+  containment.recovered = true;
+  if (plan.bf16) return containment;
+  const std::vector<std::string> left = fp8_sites(s.run, plan.toml);
+  for (std::string& site : fp8_sites(s.run, base_plan(s).toml)) {
+    const bool in_bf16 = std::find(left.begin(), left.end(), site) == left.end();
+    if (in_bf16) containment.sites.push_back(std::move(site));
+  }
+  return containment;
+}
+
+int64_t wanted_plan(const State& s) {
+  return plan_of(s, s.containment ? s.containment->plan_version : 0).version;
 }
 
 void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
@@ -249,37 +216,6 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
   s.suspicion.reset();
   carry_out(core, action, plan, sentence);
   end_case(core, "alarm");
-}
-
-void directive_changed(Core& core, const DirectiveChanged& event) {
-  State& s = core.s;
-  if (!s.directive || s.directive->number != event.number) {
-    return core.say(fmt::format("Directive {} is not waited for.", event.number));
-  }
-  if (event.state != "applied" && event.state != "rejected") return;
-  const PendingDirective answered = *s.directive;
-  s.directive.reset();
-  if (event.state == "rejected") {
-    core.record("instrument",
-                fmt::format("The trainer refused directive {} ({}): {}.", event.number,
-                            answered.kind, event.reason),
-                {{"directive", event.number}, {"kind", answered.kind}, {"reason", event.reason}});
-    fall_back(core, answered);
-  } else if (answered.kind == "set_plan") {
-    s.plan_version = answered.plan_version;
-    s.suspicion.reset();
-    if (answered.purpose == "return") finish_return(core);
-    std::vector<int64_t> moot;
-    for (const WindowState& window : s.windows) {
-      if (window.deferred && window.plan_version != answered.plan_version)
-        moot.push_back(window.id);
-    }
-    for (int64_t id : moot) close_window(core, id, "alarm");
-  } else if (answered.kind == "rollback") {
-    // Their alarm is answered; the attempt that begins now does not have these steps.
-    forget_after(core, answered.to_step);
-  }
-  judge_deferred(core);
 }
 
 }  // namespace gnomon::decide

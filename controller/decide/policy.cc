@@ -120,6 +120,12 @@ std::string toml_number(double value) {
 
 std::string_view mode_name(Mode mode) { return kModes[static_cast<size_t>(mode)]; }
 
+std::optional<Mode> mode_from_name(std::string_view name) {
+  const auto found = std::find(kModes.begin(), kModes.end(), name);
+  if (found == kModes.end()) return std::nullopt;
+  return static_cast<Mode>(found - kModes.begin());
+}
+
 Policy Policy::parse(std::string_view toml, const std::string& file) {
   TomlTable root = TomlTable::parse(toml, file);
   Policy policy;

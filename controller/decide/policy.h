@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,5 +81,6 @@ struct Policy {
 };
 
 std::string_view mode_name(Mode mode);  // observe, advise, enforce
+std::optional<Mode> mode_from_name(std::string_view name);
 
 }  // namespace gnomon::decide

@@ -108,6 +108,7 @@ bool probe_due(const Core& core) {
   const State& s = core.s;
   if (!core.policy.returning.enabled || s.ended || s.investigation || s.directive) return false;
   if (!s.containment || !s.containment->recovered || core.held()) return false;
+  if (!core.muted().empty()) return false;
   const int64_t under_way =
       std::count_if(s.windows.begin(), s.windows.end(),
                     [](const WindowState& window) { return window.probe_pending; });
@@ -122,6 +123,10 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   const Measurement measured = measure_probe(replay);
   if (!s.containment || s.containment->plan_version != window.plan_version || core.held()) {
     core.say(fmt::format("{}: the probe's answer comes too late.", name));
+    return finish_probe_window(core, window_id, "skipped");
+  }
+  if (const std::string muted = core.muted(); !muted.empty()) {
+    core.say(fmt::format("{}: the probe leads to nothing: {}.", name, muted));
     return finish_probe_window(core, window_id, "skipped");
   }
   if (!measured.unusable.empty()) {

@@ -100,12 +100,26 @@ struct Case {
 
 struct PendingDirective {
   int64_t number = 0;
-  std::string kind;     // set_plan, rollback, pause
-  std::string purpose;  // contain, transient, return, hold
+  std::string kind;     // set_plan, rollback, pause, and operators' resume, stop, checkpoint_now
+  std::string purpose;  // contain, transient, return, hold, restore (an operator's plan is over),
+                        // override
   int64_t plan_version = 0;
   int64_t to_step = 0;
   std::string checkpoint_uri;
-  bool non_finite = false;  // the run's weights are not finite: going on from here is no way out
+  bool non_finite = false;    // the run's weights are not finite: going on from here is no way out
+  double deadline = 0;        // of the answer, seconds since the epoch; 0 = none
+  bool steps_since = false;   // the trainer has reported steps since: it lives
+  bool silence_said = false;  // that it is silent was said
+};
+
+// What an operator has ordered until a time.
+struct StandingOverride {
+  std::string owner;
+  std::string reason;
+  double expires_at = 0;     // seconds since the epoch, 0 = never
+  std::string mode;          // of a mode override
+  std::string plan;          // of a plan: TOML as ordered
+  int64_t plan_version = 0;  // of a plan
 };
 
 // An action was carried out; the first quiet window after it shows that it worked.
@@ -143,6 +157,9 @@ struct State {
   bool registered = false;
   bool ended = false;
   bool rounding_said = false;
+  bool inherited = false;         // the trainer had another ledger's directives or plans before
+  int64_t unknown_plan_said = 0;  // the newest plan of that ledger that was spoken of
+  bool paused = false;            // the trainer has said so and reported no step since
   RunFacts run;
   AttemptFacts attempt;
   int64_t newest_step = 0;
@@ -162,6 +179,9 @@ struct State {
   std::vector<PendingReplay> replays;        // ascending ids
   std::vector<QuietEnd> quiet_ends;
   std::optional<KnownCheckpoint> last_verified;
+  std::vector<KnownCheckpoint> older_verified;  // ascending steps: where else a rollback may go
+  std::vector<std::string> refused_bases;  // URIs the trainer could not go back to, newest last
+  int64_t watch_from = 0;                  // alarms of windows that begin before it are history
   std::vector<std::string> protected_uris;
 
   DetectorState detector;
@@ -170,7 +190,14 @@ struct State {
   std::optional<Suspicion> suspicion;  // came while another case was open
   std::optional<Case> investigation;
 
-  std::optional<PendingDirective> directive;
+  std::optional<PendingDirective> directive;          // the core's own: one at a time
+  std::vector<PendingDirective> operator_directives;  // ascending; at most one of pause and resume,
+                                                      // one stop, checkpoint_now and set_plan
+  std::vector<PendingDirective> expired_directives;   // the newest; may yet be heard of
+  std::optional<StandingOverride> silence;
+  std::optional<StandingOverride> mode_override;
+  std::optional<StandingOverride> operator_plan;
+  bool restore_plan = false;  // an operator's plan is over and the way back not yet ordered
   std::optional<Recovery> recovery;
   std::optional<Containment> containment;
   bool fault_reported =

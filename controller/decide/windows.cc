@@ -9,8 +9,6 @@
 namespace gnomon::decide {
 namespace {
 
-namespace json = boost::json;
-
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 struct Cadence {
@@ -62,6 +60,8 @@ int64_t count_waiting(const State& state) {
 void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
   State& s = core.s;
   if (s.last_verified && s.last_verified->step >= checkpoint.step) return;
+  if (s.last_verified) s.older_verified.push_back(*s.last_verified);
+  if (s.older_verified.size() > kOlderVerifiedMax) s.older_verified.erase(s.older_verified.begin());
   s.last_verified = checkpoint;
   core.effects.emplace_back(MarkVerified{checkpoint.attempt, checkpoint.step, checkpoint.uri});
 }
@@ -126,97 +126,6 @@ void open_due_windows(Core& core) {
   }
 }
 
-json::object gap_evidence(const Core& core, const WindowState& window) {
-  const Measurement& m = *window.measured;
-  const DetectorState& learned = core.s.detector;
-  return {{"window", window.id},
-          {"start_step", window.start.step},
-          {"end_step", window.end_step()},
-          {"gap", m.gap ? number(*m.gap) : json::value(nullptr)},
-          {"offset", m.offset ? number(*m.offset) : json::value(nullptr)},
-          {"d_percent", number(*m.d_percent)},
-          {"bf16_loss", number(*m.reference)},
-          {"tolerance_percent", core.policy.detector.tolerance_percent},
-          {"quiet_windows", learned.quiet_windows},
-          {"quiet_mean_percent", number(learned.mean_d)},
-          {"quiet_deviation_percent", number(learned.deviation())}};
-}
-
-// True when a spike that BF16 shares lies in the window: what follows it diverges by chance.
-std::optional<int64_t> generic_spike_in(const State& s, const WindowState& window) {
-  for (int64_t step : s.generic_spike_steps) {
-    if (step > window.start.step && step <= window.end_step()) return step;
-  }
-  return std::nullopt;
-}
-
-void alarm_without_case(Core& core, const WindowState& window) {
-  const std::string why =
-      core.s.ended ? "the run has ended" : "the fault has already been reported";
-  core.say(fmt::format("{}: D = {}, over the tolerance; {}.", window_name(window),
-                       percent(*window.measured->d_percent), why));
-  close_window(core, window.id, "alarm");
-}
-
-void judge_alarm(Core& core, WindowState& window) {
-  State& s = core.s;
-  const Measurement& m = *window.measured;
-  if (const auto spike = generic_spike_in(s, window)) {
-    RecordDecision& decision =
-        core.record("verdict",
-                    fmt::format("{} is not counted (D = {}): step {} in it spiked in BF16 too, and "
-                                "what follows a spike differs "
-                                "by chance.",
-                                window_name(window), percent(*m.d_percent), *spike),
-                    gap_evidence(core, window));
-    decision.verdict = "generic_spike";
-    decision.window = window.id;
-    close_window(core, window.id, "skipped");
-    return;
-  }
-  if (s.investigation || s.directive) {
-    window.deferred = true;
-    core.say(fmt::format("{} is over the tolerance (D = {}) and waits for the open case.",
-                         window_name(window), percent(*m.d_percent)));
-    return;
-  }
-  if (s.ended || s.fault_reported || core.held()) return alarm_without_case(core, window);
-  const std::string what =
-      m.gap ? fmt::format("the FP8 run's held-out loss is {} above the BF16 replay's",
-                          percent(*m.d_percent))
-            : std::string("the FP8 run's held-out loss is not finite, the BF16 replay's is");
-  RecordDecision& decision =
-      core.record("alarm",
-                  fmt::format("{}: {}; tolerance {}.", window_name(window), what,
-                              percent(core.policy.detector.tolerance_percent)),
-                  gap_evidence(core, window));
-  decision.window = window.id;
-  open_gap_case(core, window);
-}
-
-void judge(Core& core, WindowState& window) {
-  State& s = core.s;
-  const bool burn_in = window.start.step < core.policy.detector.burn_in_steps &&
-                       std::isfinite(*window.measured->d_percent);
-  if (!burn_in) {
-    if (gap_alarm(s.detector, *window.measured, core.policy.detector))
-      return judge_alarm(core, window);
-    learn_quiet(s.detector, *window.measured);
-  }
-  s.fault_reported = false;
-  const WindowState quiet = window;
-  const KnownCheckpoint end{quiet.attempt, quiet.end_step(), quiet.end_uri, quiet.plan_version};
-  if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
-  s.quiet_ends.push_back({quiet.start.step, end});
-  core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
-                       burn_in ? "in the burn-in and not judged" : "quiet",
-                       percent(*quiet.measured->d_percent)));
-  if (!quiet.probe_pending) close_window(core, quiet.id, "quiet");
-  settle_verified(core);
-  note_quiet(core, quiet.id, quiet.attempt, quiet.plan_version, quiet.start.step, quiet.end_step(),
-             *quiet.measured);
-}
-
 }  // namespace
 
 void forget_after(Core& core, int64_t base) {
@@ -238,6 +147,9 @@ void forget_after(Core& core, int64_t base) {
     const KnownCheckpoint* known = checkpoint_at(s, base);
     s.last_verified = known != nullptr ? std::optional<KnownCheckpoint>(*known) : std::nullopt;
   }
+  std::erase_if(s.older_verified, [&](const KnownCheckpoint& known) {
+    return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
+  });
 }
 
 bool one_plan(const State& state, int64_t start, int64_t end) {
@@ -314,6 +226,8 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     return core.say(fmt::format("Attempt {} is not new.", event.attempt));
   }
   const bool first = s.attempt.number == 0;
+  note_new_attempt(core);
+  s.watch_from = std::min(s.watch_from, event.base_step);
   s.ended = false;  // a run that had stopped or failed goes on
   rewind_spikes(s.spikes, s.newest_step - event.base_step);
   s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause};
@@ -323,6 +237,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     s.plans.front().version = event.plan_version;
     s.next_plan_version = std::max(s.next_plan_version, event.plan_version + 1);
   }
+  note_plan(core, event.plan_version);
   forget_after(core, event.base_step);
   if (s.investigation && event.cause == "rollback") {
     const WindowState* window = find_window(s, s.investigation->window);
@@ -337,6 +252,21 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   if (s.directive && s.directive->kind == "rollback" && s.directive->to_step == event.base_step) {
     s.directive.reset();
   }
+}
+
+void note_plan(Core& core, int64_t version) {
+  State& s = core.s;
+  if (!s.inherited || version <= s.unknown_plan_said) return;
+  for (const KnownPlan& plan : s.plans) {
+    if (plan.version == version) return;
+  }
+  s.unknown_plan_said = version;
+  core.record("instrument",
+              fmt::format("The run is in plan {}, which was set by a controller whose ledger is "
+                          "lost: it is taken for the run's own plan. An override of kind set_plan "
+                          "puts the run into a plan that is known.",
+                          version),
+              {{"plan_version", version}});
 }
 
 void take_checkpoint(Core& core, const CheckpointCompleted& event) {
@@ -359,45 +289,6 @@ void take_checkpoint(Core& core, const CheckpointCompleted& event) {
   if (s.attempt.cause == "start" && event.step == s.attempt.base_step)
     mark_verified(core, checkpoint);
   open_due_windows(core);
-}
-
-void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
-  WindowState& window = *find_window(core.s, window_id);
-  window.shadow_pending = false;
-  Measurement measured = measure_shadow(replay);
-  if (!measured.unusable.empty()) {
-    const std::string sentence =
-        fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable);
-    if (core.s.spikes.non_finite_reported) {
-      core.say(sentence);  // of a run that is not finite any more, which was said when it happened
-    } else {
-      core.record("instrument", sentence, {{"window", window.id}, {"why", measured.unusable}})
-          .window = window_id;
-    }
-    close_window(core, window_id, "failed");
-    settle_verified(core);
-    return;
-  }
-  window.measured = std::move(measured);
-  judge(core, window);
-}
-
-void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
-  core.say(fmt::format("{} could not be verified: {}.",
-                       window_name(*find_window(core.s, window_id)), why));
-  close_window(core, window_id, "failed");
-  settle_verified(core);
-}
-
-void judge_deferred(Core& core) {
-  State& s = core.s;
-  while (!s.investigation && !s.directive) {
-    const auto found = std::find_if(s.windows.begin(), s.windows.end(),
-                                    [](const WindowState& window) { return window.deferred; });
-    if (found == s.windows.end()) return;
-    found->deferred = false;
-    judge_alarm(core, *found);
-  }
 }
 
 void settle_verified(Core& core) {
@@ -424,6 +315,9 @@ void protect(Core& core) {
   // A rollback's target starts the first window of the attempt that the rollback begins.
   const auto may_be_a_base = [&](const KnownCheckpoint& known) {
     if (s.last_verified && known.uri == s.last_verified->uri) return true;
+    for (const KnownCheckpoint& older : s.older_verified) {
+      if (known.uri == older.uri) return true;
+    }
     if (s.recovery && s.recovery->attempt == 0 && known.step == s.recovery->to_step) return true;
     return std::any_of(s.windows.begin(), s.windows.end(),
                        [&](const WindowState& window) { return window.start.uri == known.uri; });
@@ -446,6 +340,7 @@ void protect(Core& core) {
   };
   for (const KnownCheckpoint& known : s.checkpoints) add(known.uri);
   if (s.last_verified) add(s.last_verified->uri);
+  for (const KnownCheckpoint& older : s.older_verified) add(older.uri);
   for (const QuietEnd& quiet : s.quiet_ends) add(quiet.end.uri);
   for (const WindowState& window : s.windows) {
     add(window.start.uri);

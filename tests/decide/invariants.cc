@@ -2,9 +2,43 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 namespace gnomon::decide {
 
-void Invariants::check_effect(const Effect& effect, const Policy& policy) {
+void Invariants::check_own_directive(const IssueDirective& directive) {
+  EXPECT_FALSE(operator_plan_) << directive.kind << " while an operator's plan is in force";
+  EXPECT_EQ(directive.kind == "rollback", !directive.checkpoint_uri.empty());
+  EXPECT_EQ(directive.kind == "pause", directive.plan.empty());
+  EXPECT_TRUE(directive.kind == "rollback" || directive.kind == "pause" ||
+              directive.kind == "set_plan");
+  if (purpose_ == "restore") {
+    EXPECT_EQ(directive.kind, "set_plan");
+    EXPECT_TRUE(before_.restore_plan || before_.operator_plan ||
+                !before_.expired_directives.empty())
+        << "a way back from nowhere";
+    return;
+  }
+  EXPECT_FALSE(muted_) << directive.kind << " while silenced";
+  EXPECT_EQ(mode_, Mode::kEnforce);
+  EXPECT_TRUE(announced_ || refusals_ > 0) << "a directive that no decision announced";
+  EXPECT_TRUE(alarms_ > 0 || passes_ > 0 || refusals_ > 0) << "an action without evidence";
+  announced_ = false;
+  alarms_ = passes_ = refusals_ = 0;
+}
+
+void Invariants::check_directive(const IssueDirective& directive) {
+  EXPECT_EQ(directive.number, ++last_directive_);
+  EXPECT_FALSE(ended_) << "a directive after the run's end";
+  open_directives_.insert(directive.number);
+  if (!overridden_ || directive.number == own_) return check_own_directive(directive);
+  EXPECT_TRUE(override_said_) << "an order that no decision tells of";
+  EXPECT_EQ(directive.kind == "set_plan", !directive.plan.empty());
+  override_said_ = false;
+}
+
+void Invariants::check_effect(const Effect& effect) {
   if (const auto* open = std::get_if<OpenWindow>(&effect)) {
     EXPECT_EQ(open->window, ++last_window_);
     EXPECT_GT(open->steps, 0);
@@ -15,6 +49,8 @@ void Invariants::check_effect(const Effect& effect, const Policy& policy) {
     EXPECT_TRUE(open_.contains(order->window)) << "a replay of a window that is not open";
     EXPECT_EQ(order->arm == "plan", !order->plan.empty());
     EXPECT_FALSE(ended_) << "work was ordered after the run's end";
+    EXPECT_TRUE(order->purpose == "shadow" || !(muted_ || operator_plan_))
+        << order->purpose << " although nothing may follow";
   } else if (const auto* close = std::get_if<CloseWindow>(&effect)) {
     EXPECT_EQ(open_.erase(close->window), 1u)
         << "window " << close->window << " closed twice or never opened";
@@ -22,24 +58,23 @@ void Invariants::check_effect(const Effect& effect, const Policy& policy) {
   } else if (const auto* verified = std::get_if<MarkVerified>(&effect)) {
     verified_step_ = verified->step;
   } else if (const auto* directive = std::get_if<IssueDirective>(&effect)) {
-    EXPECT_EQ(directive->number, ++last_directive_);
-    EXPECT_FALSE(ended_) << "a directive after the run's end";
-    EXPECT_EQ(policy.mode, Mode::kEnforce);
-    EXPECT_TRUE(announced_ || refusals_ > 0) << "a directive that no decision announced";
-    EXPECT_TRUE(alarms_ > 0 || passes_ > 0 || refusals_ > 0) << "an action without evidence";
-    EXPECT_EQ(directive->kind == "rollback", !directive->checkpoint_uri.empty());
-    EXPECT_EQ(directive->kind == "pause", directive->plan.empty());
-    announced_ = false;
-    alarms_ = passes_ = refusals_ = 0;
+    check_directive(*directive);
+  } else if (const auto* end = std::get_if<EndDirective>(&effect)) {
+    EXPECT_EQ(end->state, "expired");
+    EXPECT_FALSE(end->reason.empty());
+    EXPECT_EQ(open_directives_.erase(end->number), 1u)
+        << "directive " << end->number << " ended twice or never issued";
   } else if (const auto* decision = std::get_if<RecordDecision>(&effect)) {
     EXPECT_EQ(decision->decision, ++last_decision_);
     EXPECT_FALSE(decision->sentence.empty());
     EXPECT_EQ(decision->evidence.front(), '{');
     if (decision->kind == "alarm") alarms_ += 1;
+    if (decision->kind == "override") override_said_ = true;
     if (decision->kind == "probe" &&
         decision->evidence.find("\"passed\":true") != std::string::npos)
       passes_ += 1;
     if (decision->sentence.find("refused directive") != std::string::npos) refusals_ += 1;
+    if (decision->sentence.find("it has expired") != std::string::npos) refusals_ += 1;
     if (decision->action != "none" && decision->enforced) announced_ = true;
     if (decision->verdict == "generic_spike" || decision->verdict == "transient_fault") {
       EXPECT_TRUE(decision->sites.empty()) << "FP8 sites blamed for " << decision->verdict;
@@ -49,26 +84,76 @@ void Invariants::check_effect(const Effect& effect, const Policy& policy) {
   }
 }
 
-void Invariants::check(const Event& event, const Outcome& outcome, const Policy& policy) {
-  // A run that has ended may only close what is open, until it goes on.
-  if (std::holds_alternative<AttemptStarted>(event) && !outcome.state.ended) ended_ = false;
-  for (const Effect& effect : outcome.effects) check_effect(effect, policy);
-  if (std::holds_alternative<RunEnded>(event) && outcome.state.ended) ended_ = true;
-  const State& s = outcome.state;
-  EXPECT_EQ(s.windows.size(), open_.size());
+// Every directive that was issued and has not ended is known to the state, and no other.
+void Invariants::check_open_directives(const Event& event, const State& after) {
+  if (const auto* changed = std::get_if<DirectiveChanged>(&event)) {
+    open_directives_.erase(changed->number);
+  }
+  const auto* attempt = std::get_if<AttemptStarted>(&event);
+  if (attempt != nullptr && attempt->cause == "rollback" && before_.directive &&
+      before_.directive->to_step == attempt->base_step && !after.directive) {
+    open_directives_.erase(before_.directive->number);  // the attempt is the answer
+  }
+  std::set<int64_t> known;
+  std::multiset<std::string> kinds;
+  if (after.directive) known.insert(after.directive->number);
+  for (const PendingDirective& open : after.operator_directives) {
+    known.insert(open.number);
+    kinds.insert(open.kind);
+  }
+  EXPECT_EQ(open_directives_, known);
+  EXPECT_LE(kinds.count("pause") + kinds.count("resume"), 1u);
+  for (const char* kind : {"stop", "checkpoint_now", "set_plan"}) EXPECT_LE(kinds.count(kind), 1u);
+  const bool waits = !known.empty() || (after.silence && after.silence->expires_at > 0) ||
+                     (after.operator_plan && after.operator_plan->expires_at > 0) ||
+                     (after.mode_override && after.mode_override->expires_at > 0);
+  EXPECT_EQ(std::isfinite(next_deadline(after)), waits && !after.ended);
+}
+
+void Invariants::check_bounds(const State& s, const Policy& policy) {
   EXPECT_LE(static_cast<int>(s.windows.size()), policy.window.open_max + 1);
   EXPECT_LE(s.checkpoints.size(), 64u);
   EXPECT_LE(s.quiet_ends.size(), 64u);
   EXPECT_LE(s.plans.size(), 64u);
+  EXPECT_LE(s.operator_directives.size(), 4u);
+  EXPECT_LE(s.expired_directives.size(), 8u);
+  EXPECT_LE(s.older_verified.size(), 2u);
+  EXPECT_LE(s.refused_bases.size(), 64u);
   EXPECT_LE(static_cast<int>(s.spikes.recent.size()), policy.detector.spike_history);
   EXPECT_LE(static_cast<int>(s.replays.size()),
             2 * (policy.window.open_max + 1) + policy.attribution.parallel + 2);
+}
+
+void Invariants::check(const Event& event, const Outcome& outcome, const Policy& policy) {
+  const State& s = outcome.state;
+  // A run that has ended may only close what is open, until it goes on.
+  if (std::holds_alternative<AttemptStarted>(event) && !s.ended) ended_ = false;
+  overridden_ = std::holds_alternative<OperatorOverride>(event);
+  muted_ = before_.silence && s.silence;
+  operator_plan_ = before_.operator_plan && s.operator_plan;
+  mode_ = mode_in_force(before_, policy);
+  if (const auto* registered = std::get_if<RunRegisteredEvent>(&event)) {
+    last_directive_ = std::max(last_directive_, registered->last_directive);
+  }
+  purpose_ = s.directive ? s.directive->purpose : "";
+  own_ = s.directive ? s.directive->number : 0;
+  override_said_ = false;
+  for (const Effect& effect : outcome.effects) check_effect(effect);
+  if (std::holds_alternative<RunEnded>(event) && s.ended) ended_ = true;
+  check_open_directives(event, s);
+  check_bounds(s, policy);
+  EXPECT_EQ(s.windows.size(), open_.size());
   for (const auto& [id, window] : open_) {
     EXPECT_TRUE(protected_.contains(window.start_uri)) << "window " << id << " may lose its start";
     EXPECT_TRUE(window.end_uri.empty() || protected_.contains(window.end_uri))
         << "window " << id << " may lose its end";
   }
   EXPECT_TRUE(!s.last_verified || protected_.contains(s.last_verified->uri));
+  for (const KnownCheckpoint& older : s.older_verified) {
+    EXPECT_TRUE(protected_.contains(older.uri)) << "a way back may be deleted";
+    EXPECT_LT(older.step, s.last_verified ? s.last_verified->step : INT64_MAX);
+  }
+  before_ = s;
 }
 
 }  // namespace gnomon::decide

@@ -17,7 +17,11 @@ class Invariants {
   void check(const Event& event, const Outcome& outcome, const Policy& policy);
 
  private:
-  void check_effect(const Effect& effect, const Policy& policy);
+  void check_effect(const Effect& effect);
+  void check_directive(const IssueDirective& directive);
+  void check_own_directive(const IssueDirective& directive);
+  void check_open_directives(const Event& event, const State& after);
+  static void check_bounds(const State& state, const Policy& policy);
 
   struct Window {
     std::string start_uri;
@@ -35,6 +39,15 @@ class Invariants {
   int refusals_ = 0;
   bool announced_ = false;  // an enforced decision stands before the directive
   bool ended_ = false;
+  bool overridden_ = false;     // the event is an operator's
+  bool muted_ = false;          // silenced before and after the event
+  bool operator_plan_ = false;  // so it is with an operator's plan
+  Mode mode_ = Mode::kEnforce;
+  bool override_said_ = false;  // in this event
+  std::string purpose_;         // of the core's own directive after the event
+  int64_t own_ = 0;             // its number
+  std::set<int64_t> open_directives_;
+  State before_;
 };
 
 }  // namespace gnomon::decide

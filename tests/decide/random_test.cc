@@ -14,9 +14,11 @@ namespace {
 
 class EventGenerator {
  public:
-  explicit EventGenerator(uint64_t seed) : random_(seed) {}
+  EventGenerator(uint64_t seed, bool overrides) : random_(seed), overrides_(overrides) {}
 
-  Event next(const State& s) {
+  Event next(const State& s, double now) {
+    if (overrides_ && pick(0, 19) == 0) return override_at(now);
+    if (overrides_ && now >= next_deadline(s)) return Tick{};
     switch (pick(0, 16)) {
       case 0:
         return RunRegisteredEvent{"run", plan(), site_names(2), 2, pick(0, 3) * 10, 1000};
@@ -37,6 +39,16 @@ class EventGenerator {
       case 9:
         return ReplayFailed{replay(s), pick(0, 50), "bf16", "random"};
       case 10:
+        if (!s.expired_directives.empty() && pick(0, 3) == 0) {
+          return DirectiveChanged{s.expired_directives.front().number,
+                                  pick(0, 1) == 0 ? "applied" : "rejected", s.attempt.number,
+                                  s.newest_step, "late"};
+        }
+        if (!s.operator_directives.empty() && pick(0, 1) == 0) {
+          return DirectiveChanged{s.operator_directives.front().number,
+                                  pick(0, 3) > 0 ? "applied" : "rejected", s.attempt.number,
+                                  s.newest_step, "random"};
+        }
         return DirectiveChanged{s.directive && pick(0, 3) > 0 ? s.directive->number : pick(0, 20),
                                 pick(0, 3) > 0 ? "applied" : "rejected", s.attempt.number,
                                 s.newest_step, "random"};
@@ -79,6 +91,20 @@ class EventGenerator {
         pick(0, 9) == 0 ? pick(1, 4) : s.plan_version};
   }
 
+  Event override_at(double now) {
+    OperatorOverride asked;
+    const char* kinds[] = {"pause",    "resume",  "resume", "stop", "checkpoint_now",
+                           "set_plan", "silence", "mode",   "pray"};
+    asked.kind = kinds[pick(0, 8)];
+    asked.owner = "anna";
+    asked.reason = "a reason";
+    asked.expires_at = pick(0, 60) == 0 ? 0 : now + static_cast<double>(pick(1, 100));
+    const char* modes[] = {"observe", "advise", "enforce", "sleep"};
+    if (asked.kind == "mode") asked.mode = modes[pick(0, 3)];
+    if (asked.kind == "set_plan" && pick(0, 9) > 0) asked.plan = pick(0, 1) == 0 ? plan() : "";
+    return asked;
+  }
+
   int64_t replay(const State& s) {
     if (s.replays.empty() || pick(0, 9) == 0) return pick(0, s.next_replay + 3);
     return s.replays[static_cast<size_t>(pick(0, static_cast<int64_t>(s.replays.size()) - 1))].id;
@@ -110,6 +136,7 @@ class EventGenerator {
   }
 
   std::mt19937_64 random_;
+  bool overrides_;
 };
 
 class RandomEvents : public ::testing::TestWithParam<int> {};
@@ -122,22 +149,27 @@ TEST_P(RandomEvents, NeverBreakAnInvariant) {
   policy.limits.actions_max = 1000;
   policy.returning.quiet_windows = 1;
   policy.returning.probe_passes = 1;
-  EventGenerator generator(static_cast<uint64_t>(GetParam()));
+  policy.directives.timeout_seconds = 60;
+  const bool overrides = GetParam() >= 24;
+  EventGenerator generator(static_cast<uint64_t>(GetParam()), overrides);
   Invariants invariants;
   State state;
   size_t largest = 0;
   int directives = 0;
+  int expired = 0;
   for (int i = 0; i < 20000 && !testing::Test::HasFailure(); ++i) {
     Event event =
         i == 0   ? Event(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n",
                                           site_names(2), 2, 10, 1000})
         : i == 1 ? Event(AttemptStarted{1, 0, "start", 1})
-                 : generator.next(state);
+                 : generator.next(state, i);
     if (i == 19000) event = RunEnded{"stopped", state.newest_step};
     Outcome outcome = decide(std::move(state), event, policy, i);
     invariants.check(event, outcome, policy);
     for (const Effect& effect : outcome.effects)
       directives += std::holds_alternative<IssueDirective>(effect) ? 1 : 0;
+    for (const Effect& effect : outcome.effects)
+      expired += std::holds_alternative<EndDirective>(effect) ? 1 : 0;
     state = std::move(outcome.state);
     if (i % 50 == 0) {
       const std::string text = state_to_json(state);
@@ -148,16 +180,18 @@ TEST_P(RandomEvents, NeverBreakAnInvariant) {
     }
   }
   EXPECT_LT(largest, 200'000u) << "bytes of state";
-  EXPECT_EQ(directives > 0, policy.mode == Mode::kEnforce) << "the random runs reach actions";
+  EXPECT_EQ(directives > 0, overrides || policy.mode == Mode::kEnforce)
+      << "the random runs reach actions";
+  EXPECT_GE(expired, overrides ? 10 : 0) << "and directives that nobody answers";
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomEvents, ::testing::Range(0, 24));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomEvents, ::testing::Range(0, 48));
 
 TEST(RandomEventsTest, BeforeTheRunIsRegisteredNothingHappens) {
-  EventGenerator generator(99);
+  EventGenerator generator(99, true);
   State state;
   for (int i = 0; i < 1000; ++i) {
-    const Event event = generator.next(state);
+    const Event event = generator.next(state, i);
     if (std::holds_alternative<RunRegisteredEvent>(event)) continue;
     Outcome outcome = decide(std::move(state), event, Policy(), i);
     EXPECT_TRUE(outcome.effects.empty());

@@ -35,10 +35,12 @@ SimulatedRun::SimulatedRun(Truth truth, Policy chosen)
 void SimulatedRun::feed(const Event& event) {
   if (filter && !filter(event)) return;
   events.push_back(event);
+  now += 1;
+  times.push_back(now);
   const Event heard =
       through_json ? event_from_json(event_type(event), event_to_json(event)) : event;
   State before = through_json ? state_from_json(state_to_json(state)) : state;
-  Outcome outcome = decide(std::move(before), heard, policy, static_cast<double>(events.size()));
+  Outcome outcome = decide(std::move(before), heard, policy, now);
   invariants_.check(event, outcome, policy);
   state = std::move(outcome.state);
   for (const Effect& effect : outcome.effects) {
@@ -120,32 +122,68 @@ void SimulatedRun::train_step() {
   if (step % truth_.checkpoint_every == 0) save();
 }
 
+void SimulatedRun::carry_out(const IssueDirective& directive) {
+  if (directive.kind == "pause" || directive.kind == "resume") paused = directive.kind == "pause";
+  if (directive.kind == "stop") stopped = true;
+  if (directive.kind == "set_plan" || directive.kind == "rollback") {
+    plan_ = directive.plan;
+    plan_version_ = directive.plan_version;
+  }
+  if (directive.kind == "rollback") {
+    const auto found = saved_.find(directive.checkpoint_uri);
+    ASSERT_NE(found, saved_.end()) << directive.checkpoint_uri << " was deleted";
+    EXPECT_EQ(found->second.step, directive.to_step);
+    steps_lost += step - directive.to_step;
+    step = directive.to_step;
+    damage = found->second.damage;
+    feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
+    attempt += 1;
+    feed(AttemptStarted{attempt, step, "rollback", plan_version_});
+    return;
+  }
+  feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
+}
+
 void SimulatedRun::obey() {
   while (!mailbox_.empty()) {
     const IssueDirective directive = mailbox_.front();
     mailbox_.erase(mailbox_.begin());
-    if (refuses.contains(directive.kind)) {
+    if (ignores.contains(directive.kind)) {
+      ignored.push_back(directive);
+    } else if (refuses.contains(directive.kind) || refuses_bases.contains(directive.to_step)) {
       feed(DirectiveChanged{directive.number, "rejected", attempt, step,
                             "the simulated trainer refuses"});
-      continue;
+    } else {
+      carry_out(directive);
     }
-    if (directive.kind == "pause") paused = true;
-    if (directive.kind == "set_plan" || directive.kind == "rollback") {
-      plan_ = directive.plan;
-      plan_version_ = directive.plan_version;
-    }
-    if (directive.kind == "rollback") {
-      const auto found = saved_.find(directive.checkpoint_uri);
-      ASSERT_NE(found, saved_.end()) << directive.checkpoint_uri << " was deleted";
-      EXPECT_EQ(found->second.step, directive.to_step);
-      steps_lost += step - directive.to_step;
-      step = directive.to_step;
-      damage = found->second.damage;
-      attempt += 1;
-      feed(AttemptStarted{attempt, step, "rollback", plan_version_});
-    }
-    feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
   }
+}
+
+void SimulatedRun::obey_late() {
+  const std::vector<IssueDirective> late = std::move(ignored);
+  ignored.clear();
+  for (const IssueDirective& directive : late) carry_out(directive);
+}
+
+void SimulatedRun::wait(double seconds) {
+  const double end = now + seconds;
+  while (next_deadline(state) <= end) {
+    now = std::max(now, next_deadline(state));
+    feed(Tick{});
+  }
+  now = std::max(now, end);
+}
+
+void SimulatedRun::ask(const std::string& kind, double seconds, const std::string& what) {
+  OperatorOverride asked;
+  asked.kind = kind;
+  asked.owner = "anna";
+  asked.reason = "because";
+  if (kind == "set_plan") asked.plan = what;
+  if (kind == "mode") asked.mode = what;
+  if (seconds > 0) asked.expires_at = now + seconds;
+  EXPECT_EQ(why_not(state, asked), "");
+  feed(asked);
 }
 
 ReplayFinished SimulatedRun::replay(const Queued& queued) {
@@ -219,6 +257,7 @@ void SimulatedRun::advance() {
                                        std::max<int64_t>(100, truth_.replays_per_step_percent));
   while (verifier_credit_ >= 100 && answer_next()) verifier_credit_ -= 100;
   obey();
+  if (now >= next_deadline(state)) feed(Tick{});
 }
 
 void SimulatedRun::train_until(int64_t last) {

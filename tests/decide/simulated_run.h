@@ -44,11 +44,22 @@ class SimulatedRun {
   std::function<bool(const Event&)> filter;
   // The trainer refuses directives of these kinds.
   std::set<std::string> refuses;
+  std::set<int64_t> refuses_bases;  // nor can it go back to these steps
+  // The trainer does as if directives of these kinds did not exist; it answers later when told to.
+  std::set<std::string> ignores;
+  std::vector<IssueDirective> ignored;
+  // The clock, in seconds since the epoch: it goes on by one with each event and by `wait`.
+  double now = 0;
+  void wait(double seconds);  // ticks as the supervisor does
+  void ask(const std::string& kind, double seconds = 0, const std::string& mode_or_plan = "");
+  void obey();       // what a paused trainer does, too
+  void obey_late();  // it carries out what it has ignored
 
   void start();
   void train_one_step() { train_step(); }  // while the verifiers rest
   void advance();                          // one step, and what verifiers do meanwhile
   void train_until(int64_t step);          // stops early when paused
+  std::string plan() const { return plan_; }
   void train_until_phase(const std::string& phase, int64_t step_max);
   void restart_from(int64_t step);  // a crash: the next attempt begins at that checkpoint
   void flip_next() { flips_left_.insert(step + 3); }  // a bit flips three steps from now
@@ -67,9 +78,11 @@ class SimulatedRun {
   std::vector<std::string> log;  // every effect as JSON, in order
   std::vector<Effect> effects;
   std::vector<Event> events;
+  std::vector<double> times;  // of the events
   int64_t step = 0;
   int64_t attempt = 0;
   bool paused = false;
+  bool stopped = false;
   double damage = 0;  // per cent, of the run's weights now
   int64_t steps_lost = 0;
 
@@ -88,7 +101,7 @@ class SimulatedRun {
 
   void train_step();
   void save();
-  void obey();
+  void carry_out(const IssueDirective& directive);
   bool answer_next();
   ReplayFinished replay(const Queued& queued);
   std::set<std::string> fp8(const std::string& plan) const;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "protocol/precision_plan.h"
 #include "tests/decide/simulated_run.h"
 
 namespace gnomon::decide {
@@ -81,6 +82,28 @@ inline std::vector<Story> all_stories() {
   flip.bit_flips = {333};
   Truth flips_again = flip;
   flips_again.equal_fingerprints = false;
+  const auto overridden = [](SimulatedRun& run) {
+    run.start();
+    run.train_until(150);
+    run.ask("silence", 300);
+    run.train_until(290);
+    run.ask("set_plan", 200, PrecisionPlan::bf16().to_toml());
+    run.train_until(380);
+    run.ask("pause");
+    run.obey();
+    run.ask("checkpoint_now");
+    run.ask("resume");
+    run.obey();
+    run.ask("mode", 100, "advise");
+    run.train_until(1000);
+    run.ask("stop");
+    run.end("stopped");
+    run.drain();
+  };
+  const auto deaf = [whole](SimulatedRun& run) {
+    run.ignores = {"rollback", "pause"};
+    whole(run);
+  };
   std::vector<Story> stories = {
       {"Healthy", Truth(), story_policy(), whole},
       {"FaultPinReturn", numerical_fault({kGuilty}, 201, 460), story_policy(), whole},
@@ -100,6 +123,9 @@ inline std::vector<Story> all_stories() {
       {"TooManySites", numerical_fault(site_names(4), 201, 460, 0.02), story_policy(), whole},
       {"Crash", numerical_fault({kGuilty}, 201, 1000), story_policy(), crash},
       {"RefusedRollback", numerical_fault({kGuilty}, 201, 1000), story_policy(), refusing},
+      {"Overrides", numerical_fault({kGuilty}, 201, 1000), story_policy(), overridden},
+      {"DeafTrainer", numerical_fault({kGuilty}, 201, 1000),
+       with([](Policy& p) { p.directives.timeout_seconds = 60; }), deaf},
       {"NoActionsLeft", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.limits.actions_max = 0; }), whole},
   };

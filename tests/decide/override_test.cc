@@ -1,0 +1,200 @@
+// Which overrides make sense when, and the contracts of deadlines and numbers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <ostream>
+
+#include "base/errors.h"
+#include "controller/decide/decide.h"
+#include "protocol/json.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr const char* kPlan = "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n";
+
+class OverrideTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    hear(RunRegisteredEvent{"run", kPlan, {"a", "b"}, 1, 10, 1000, 7, 4});
+    hear(AttemptStarted{1, 0, "start", 1});
+  }
+  Outcome& hear(const Event& event) {
+    last_ = decide(std::move(last_.state), event, policy_, now_);
+    return last_;
+  }
+  static OperatorOverride asked(const std::string& kind, double expires_at = 0) {
+    OperatorOverride order{kind, "", "", "anna", "because", expires_at};
+    if (kind == "set_plan") order.plan = kPlan;
+    if (kind == "mode") order.mode = "observe";
+    return order;
+  }
+  std::string why(const std::string& kind) const { return why_not(last_.state, asked(kind)); }
+  template <class Kind>
+  std::vector<Kind> all() const {
+    std::vector<Kind> found;
+    for (const Effect& effect : last_.effects) {
+      if (const auto* kind = std::get_if<Kind>(&effect)) found.push_back(*kind);
+    }
+    return found;
+  }
+
+  Policy policy_;
+  Outcome last_;
+  double now_ = 1000;
+};
+
+TEST_F(OverrideTest, DirectivesAndPlansAreNumberedAboveWhatTheTrainerHasHad) {
+  hear(asked("set_plan", 2000));
+  ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
+  EXPECT_EQ(all<IssueDirective>()[0].number, 8);
+  EXPECT_EQ(all<IssueDirective>()[0].plan_version, 5);
+  hear(RunRegisteredEvent{"run", kPlan, {"a", "b"}, 1, 10, 1000, 20, 30});
+  hear(asked("checkpoint_now"));
+  EXPECT_EQ(all<IssueDirective>()[0].number, 21) << "a trainer that knows more than the ledger";
+}
+
+TEST_F(OverrideTest, APlanThatOnlyTheLostLedgerKnewIsSpokenOfOnce) {
+  hear(StepReported{1, 1, 3, 2.0, 1.0});
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
+  EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("plan 3"));
+  hear(StepReported{1, 2, 3, 2.0, 1.0});
+  EXPECT_THAT(all<RecordDecision>(), IsEmpty());
+  hear(AttemptStarted{2, 0, "restart", 3});
+  EXPECT_THAT(all<RecordDecision>(), IsEmpty());
+}
+
+TEST_F(OverrideTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
+  EXPECT_THAT(why("resume"), HasSubstr("not paused"));
+  EXPECT_THAT(why("pray"), HasSubstr("\"pray\""));
+  OperatorOverride order = asked("set_plan", 2000);
+  order.plan.clear();
+  EXPECT_THAT(why_not(last_.state, order), HasSubstr("plan is missing"));
+  order = asked("mode", 2000);
+  order.mode = "sleep";
+  EXPECT_THAT(why_not(last_.state, order), HasSubstr("\"sleep\""));
+  order = asked("silence", std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(why_not(last_.state, order), HasSubstr("makes no sense"));
+  order = asked("pause");
+  order.owner.clear();
+  EXPECT_THAT(why_not(last_.state, order), HasSubstr("owner"));
+  order.owner = "anna";
+  order.reason.clear();
+  EXPECT_THAT(why_not(last_.state, order), HasSubstr("reason"));
+  const std::string before = state_to_json(last_.state);
+  hear(asked("resume"));
+  EXPECT_THAT(last_.effects, IsEmpty());
+  EXPECT_THAT(last_.reason, HasSubstr("not paused"));
+  EXPECT_EQ(state_to_json(last_.state), before);
+  EXPECT_THAT(why_not(State(), asked("pause")), HasSubstr("not registered"));
+  State registered;
+  registered.registered = true;
+  EXPECT_THAT(why_not(registered, asked("pause")), HasSubstr("no attempt"));
+  EXPECT_EQ(why_not(registered, asked("silence", 2000)), "");
+  hear(RunEnded{"completed", 5});
+  EXPECT_THAT(why("pause"), HasSubstr("ended"));
+}
+
+TEST_F(OverrideTest, APausedRunIsNotPausedAgainAndARunningOneNotResumed) {
+  hear(asked("pause"));
+  EXPECT_THAT(why("pause"), HasSubstr("paused already"));
+  EXPECT_EQ(why("resume"), "") << "before the trainer has answered";
+  hear(DirectiveChanged{8, "applied", 1, 5, ""});
+  EXPECT_THAT(why("pause"), HasSubstr("paused already"));
+  hear(asked("resume"));
+  EXPECT_THAT(why("resume"), HasSubstr("resume already"));
+  EXPECT_EQ(why("pause"), "");
+  hear(DirectiveChanged{9, "applied", 1, 5, ""});
+  EXPECT_THAT(why("resume"), HasSubstr("not paused"));
+  hear(asked("pause"));
+  hear(DirectiveChanged{10, "applied", 1, 5, ""});
+  hear(StepReported{1, 6, 1, 2.0, 1.0});
+  EXPECT_EQ(why("pause"), "") << "a trainer that takes a step is not paused";
+}
+
+TEST_F(OverrideTest, AStandingOrderIsReplacedByTheNextAndHeardOnce) {
+  hear(asked("silence", 2000));
+  EXPECT_THAT(all<RecordDecision>(), SizeIs(1));
+  hear(asked("silence", 2000));
+  EXPECT_THAT(last_.effects, IsEmpty());
+  hear(asked("silence", 3000));
+  EXPECT_EQ(next_deadline(last_.state), 3000);
+  now_ = 3000;
+  hear(Tick{});
+  EXPECT_THAT(all<RecordDecision>(), SizeIs(1));
+  EXPECT_TRUE(std::isinf(next_deadline(last_.state)));
+}
+
+TEST_F(OverrideTest, ANewPlanEndsTheOneThatWasNotTakenYet) {
+  hear(asked("set_plan", 2000));
+  OperatorOverride other = asked("set_plan", 3000);
+  other.plan = "[[rule]]\nmatch = \"a\"\ngemms = \"fp8\"\n";
+  hear(other);
+  ASSERT_THAT(all<EndDirective>(), SizeIs(1));
+  EXPECT_EQ(all<EndDirective>()[0].number, 8);
+  EXPECT_EQ(all<IssueDirective>()[0].plan_version, 6);
+}
+
+TEST_F(OverrideTest, AnOperatorsPlanThatTheTrainerRefusesEndsAndNothingHasToBeUndone) {
+  hear(asked("set_plan", 2000));
+  hear(DirectiveChanged{8, "rejected", 1, 5, "no memory"});
+  EXPECT_THAT(all<IssueDirective>(), IsEmpty());
+  EXPECT_FALSE(last_.state.operator_plan.has_value());
+  EXPECT_THAT(all<RecordDecision>().back().sentence,
+              HasSubstr("did not take the plan set by anna"));
+}
+
+TEST_F(OverrideTest, APlanTakenAfterItsTimeIsBelievedAndUndone) {
+  hear(asked("set_plan", 1100));
+  now_ = 1100;
+  hear(Tick{});
+  ASSERT_THAT(all<EndDirective>(), SizeIs(1));
+  ASSERT_THAT(all<IssueDirective>(), SizeIs(1)) << "whether it was taken is not known";
+  EXPECT_EQ(all<IssueDirective>()[0].plan_version, 1);
+  hear(DirectiveChanged{9, "applied", 1, 5, ""});
+  hear(DirectiveChanged{8, "applied", 1, 6, ""});
+  EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("had expired"));
+  ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
+  EXPECT_EQ(all<IssueDirective>()[0].plan_version, 1);
+}
+
+TEST_F(OverrideTest, TheDeadlineIsThePolicysAndANewAttemptStartsItAgain) {
+  policy_.directives.timeout_seconds = 30;
+  hear(asked("pause"));
+  EXPECT_EQ(next_deadline(last_.state), 1030);
+  hear(StepReported{1, 1, 1, 2.0, 1.0});
+  now_ = 1020;
+  hear(AttemptStarted{2, 0, "restart", 1});
+  EXPECT_EQ(next_deadline(last_.state), 1050);
+  now_ = 1050;
+  hear(Tick{});
+  EXPECT_THAT(all<EndDirective>(), IsEmpty()) << "no step of this attempt yet";
+  EXPECT_THAT(all<RecordDecision>(), SizeIs(1));
+  hear(StepReported{2, 1, 1, 2.0, 1.0});
+  now_ = 1080;
+  hear(Tick{});
+  EXPECT_THAT(all<EndDirective>(), SizeIs(1));
+  EXPECT_TRUE(std::isinf(next_deadline(last_.state)));
+}
+
+TEST_F(OverrideTest, AStateOfAnOlderLedgerIsReadWithoutWhatItLacks) {
+  std::string text = state_to_json(last_.state);
+  const std::string later = "\"older_verified\":[],\"refused_bases\":[],\"watch_from\":0,";
+  ASSERT_NE(text.find(later), std::string::npos);
+  text.erase(text.find(later), later.size());
+  EXPECT_EQ(state_to_json(state_from_json(text)), state_to_json(last_.state));
+  text.insert(1, "\"unheard_of\":1,");
+  EXPECT_THROW(state_from_json(text), JsonError);
+  EXPECT_NO_THROW(event_from_json(
+      "run_registered",
+      R"({"name":"r","base_plan":"","sites":[],"layers":1,"checkpoint_every":1,"total_steps":1})"));
+}
+
+}  // namespace
+}  // namespace gnomon::decide
