@@ -99,11 +99,17 @@ std::string_view recipe_name(Recipe recipe) {
   return recipe == Recipe::kDelayed ? "delayed" : "current";
 }
 
+bool SitePrecision::multiplies_e5m2_by_e5m2(Gemm gemm) const {
+  if (!uses_fp8(gemm) || forward_format != "e5m2") return false;
+  return gemm == Gemm::kFprop || gradient_format == "e5m2";
+}
+
 PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& file) {
   TomlTable document = TomlTable::parse(toml, file);
   PrecisionPlan plan;
   plan.version = document.integer("version", 0, 0, std::numeric_limits<int64_t>::max());
   for (TomlTable& table : document.tables("rule")) plan.rules.push_back(read_rule(table));
+  plan.allow_e5m2_e5m2 = document.boolean("allow_e5m2_e5m2", false);
   document.refuse_unknown_keys();
   return plan;
 }
@@ -157,10 +163,31 @@ void PrecisionPlan::check_sites(const std::vector<std::string>& sites, int layer
                         "a glob that matches at least one of the model's sites: " + some_of(sites));
     }
   }
+  if (allow_e5m2_e5m2) return;
+  for (const std::string& site : sites) {
+    const SitePrecision precision = resolve(site, layers);
+    for (Gemm gemm : kGemms) {
+      if (precision.multiplies_e5m2_by_e5m2(gemm)) refuse_e5m2_by_e5m2(site, gemm, layers, file);
+    }
+  }
+}
+
+void PrecisionPlan::refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int layers,
+                                        const std::string& file) const {
+  const auto chose = std::find_if(rules.rbegin(), rules.rend(), [&](const PlanRule& rule) {
+    return !rule.forward_format.empty() && site_matches(rule.match, site, layers);
+  });
+  throw ConfigError(
+      file, chose->line, "forward_format", "\"e5m2\"",
+      fmt::format("\"e4m3\"{}: the {} of {} would multiply E5M2 by E5M2, which no hardware does "
+                  "(allow_e5m2_e5m2 = true at the top of the plan allows it in emulation)",
+                  gemm == Gemm::kFprop ? "" : ", or \"e4m3\" as gradient_format", gemm_name(gemm),
+                  site));
 }
 
 std::string PrecisionPlan::to_toml() const {
   std::string out = fmt::format("version = {}\n", version);
+  if (allow_e5m2_e5m2) out += "allow_e5m2_e5m2 = true\n";
   for (const PlanRule& rule : rules) write_rule(rule, out);
   return out;
 }

@@ -31,6 +31,9 @@ struct SitePrecision {
 
   bool uses_fp8(Gemm gemm) const { return fp8[static_cast<int>(gemm)]; }
   bool any_fp8() const { return fp8[0] || fp8[1] || fp8[2]; }
+  // The GEMM multiplies E5M2 by E5M2, which no hardware does (NUMERICS.md): fprop multiplies two
+  // tensors in the forward format, dgrad and wgrad one in it and one in the gradient format.
+  bool multiplies_e5m2_by_e5m2(Gemm gemm) const;
   bool operator==(const SitePrecision&) const = default;
 };
 
@@ -65,15 +68,21 @@ class PrecisionPlan {
 
   // Precision of a site. `layers` is the model's number of layers (for "last").
   SitePrecision resolve(const std::string& site, int layers) const;
-  // Throws ConfigError when a rule matches no one of `sites`: a typing error nobody would notice
-  // otherwise.
+  // Throws ConfigError when a rule matches no one of `sites` (a typing error nobody would notice
+  // otherwise), and when a GEMM of a site would multiply E5M2 by E5M2 without
+  // `allow_e5m2_e5m2`.
   void check_sites(const std::vector<std::string>& sites, int layers,
                    const std::string& file = "plan") const;
 
   std::string to_toml() const;
 
   int64_t version = 0;
+  bool allow_e5m2_e5m2 = false;  // for studies in emulation: such a plan runs on no hardware
   std::vector<PlanRule> rules;
+
+ private:
+  [[noreturn]] void refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int layers,
+                                        const std::string& file) const;
 };
 
 // "model.layers.*.mlp.{up_proj,down_proj}" against a module name. '*' crosses dots, '?' is one

@@ -45,6 +45,7 @@ amax_history = 4
 margin = 1
 )";
 const char* const kMixedPlan = R"(
+allow_e5m2_e5m2 = true
 [[rule]]
 match = "*"
 fprop = "fp8"

@@ -1,5 +1,6 @@
 #include "protocol/precision_plan.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -162,6 +163,7 @@ INSTANTIATE_TEST_SUITE_P(
                               "from -64 to 64"},
                       BadPlan{"[[rule]]\nmatch = \"*\"\nformat = \"e4m3\"", 3, "rule[0].format",
                               "e4m3", "forward_format"},
+                      BadPlan{"allow_e5m2_e5m2 = 1", 1, "allow_e5m2_e5m2", "1", "true"},
                       BadPlan{"version = 1\nversion = ", 2, "syntax", "", "TOML"}));
 
 TEST(PrecisionPlan, ARuleThatMatchesNoSiteIsRefusedWithItsLine) {
@@ -177,6 +179,56 @@ TEST(PrecisionPlan, ARuleThatMatchesNoSiteIsRefusedWithItsLine) {
   }
   EXPECT_NO_THROW(PrecisionPlan::parse(kPlan).check_sites(kSites, kLayers));
 }
+
+// No hardware multiplies E5M2 by E5M2. Both operands of fprop have the forward format.
+struct FormatChoice {
+  const char* gemm;  // the one in FP8
+  const char* forward;
+  const char* gradient;
+  bool exists;
+};
+
+class Formats : public ::testing::TestWithParam<FormatChoice> {};
+
+TEST_P(Formats, ThatNoHardwareMultipliesAreRefusedUnlessThePlanAllowsThem) {
+  const FormatChoice& choice = GetParam();
+  const std::string rules = fmt::format(
+      "[[rule]]\nmatch = \"lm_head\"\n{} = \"fp8\"\n\n[[rule]]\nmatch = \"*\"\n"
+      "forward_format = \"{}\"\ngradient_format = \"{}\"\n",
+      choice.gemm, choice.forward, choice.gradient);
+  const PrecisionPlan plan = PrecisionPlan::parse(rules);
+  const PrecisionPlan allowed = PrecisionPlan::parse("allow_e5m2_e5m2 = true\n" + rules);
+  EXPECT_NO_THROW(allowed.check_sites(kSites, kLayers));
+  EXPECT_NO_THROW(PrecisionPlan::parse(allowed.to_toml()).check_sites(kSites, kLayers));
+  EXPECT_NO_THROW(allowed.with_bf16_sites({kSites[0]}).check_sites(kSites, kLayers));
+  EXPECT_NO_THROW(plan.with_bf16_sites({"lm_head"}).check_sites(kSites, kLayers));
+  if (choice.exists) {
+    EXPECT_NO_THROW(plan.check_sites(kSites, kLayers));
+    return;
+  }
+  try {
+    plan.check_sites(kSites, kLayers, "p.toml");
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.file(), "p.toml");
+    EXPECT_EQ(error.line(), 6) << "the rule that chose the format";
+    EXPECT_EQ(error.key(), "forward_format");
+    EXPECT_THAT(error.value(), HasSubstr("e5m2"));
+    EXPECT_THAT(error.accepted(), HasSubstr(fmt::format("the {} of lm_head", choice.gemm)));
+    EXPECT_THAT(error.accepted(), HasSubstr("allow_e5m2_e5m2 = true"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PrecisionPlan, Formats,
+                         ::testing::Values(FormatChoice{"fprop", "e4m3", "e5m2", true},
+                                           FormatChoice{"fprop", "e5m2", "e4m3", false},
+                                           FormatChoice{"fprop", "e5m2", "e5m2", false},
+                                           FormatChoice{"dgrad", "e4m3", "e5m2", true},
+                                           FormatChoice{"dgrad", "e5m2", "e4m3", true},
+                                           FormatChoice{"dgrad", "e5m2", "e5m2", false},
+                                           FormatChoice{"wgrad", "e4m3", "e4m3", true},
+                                           FormatChoice{"wgrad", "e5m2", "e4m3", true},
+                                           FormatChoice{"wgrad", "e5m2", "e5m2", false}));
 
 TEST(PrecisionPlan, LoadNamesTheMissingFile) {
   EXPECT_THROW(PrecisionPlan::load("/nonexistent/plan.toml"), SystemError);
