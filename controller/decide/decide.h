@@ -27,6 +27,13 @@ double next_deadline(const State& state);
 // The policy's mode, or the one an operator has ordered for a time.
 Mode mode_in_force(const State& state, const Policy& policy);
 
+// Overrides and open directives: the core has at most one directive of its own open. An operator's
+// is issued at once beside it, so that pause, resume and stop always get through; the trainer
+// carries all of them out in the order of their numbers, and so the operator's word is the last. Of
+// the operator's, at most one pause or resume, one stop, one checkpoint_now and one set_plan are
+// open: the opposite order or a newer plan ends (EndDirective) the unanswered one before it, a
+// repetition is refused. The way back from an operator's plan waits for the core's open directive.
+//
 // Why an override makes no sense now, in a sentence for people; empty when it may be heard. A plan
 // must be known to parse and to fit the run's sites.
 std::string why_not(const State& state, const OperatorOverride& asked);
