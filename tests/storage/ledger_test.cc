@@ -143,9 +143,10 @@ TEST_F(LedgerTest, CompletionsComeInTheOrderOfPostingAndShareACommit) {
 }
 
 TEST_F(LedgerTest, AWriteIsReportedAsDoneOnlyAfterItsCommit) {
-  Ledger ledger(options());
-  SQLite::Database other(file_.string());
+  { Ledger made(options()); }
+  SQLite::Database other(file_.string());  // outlives the ledger, whose thread reads through it
   std::promise<int64_t> seen;
+  Ledger ledger(options());
   ASSERT_TRUE(ledger.post([](LedgerTransaction& transaction) { note(transaction, "visible"); },
                           [&](std::exception_ptr) {
                             seen.set_value(
