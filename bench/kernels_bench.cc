@@ -79,14 +79,14 @@ void copy(benchmark::State& state) {
 }
 BENCHMARK(copy);
 
-void round_to_bf16(benchmark::State& state) {
+void round_sum(benchmark::State& state) {
   auto backend = make_cpu_backend(1);
   std::vector<float> x(kTokens * kWidth, 1.5f);
   auto y = values(kTokens * kWidth);
-  for (auto _ : state) backend->round_to_bf16(x, y);
+  for (auto _ : state) backend->round_sum(x, y);
   report_bytes(state, std::ssize(x) * 6);
 }
-BENCHMARK(round_to_bf16);
+BENCHMARK(round_sum);
 
 void rms_norm(benchmark::State& state, bool backward) {
   auto backend = make_cpu_backend(1);

@@ -1,13 +1,14 @@
 // The operations that the engine is built from: one interface, several backends. All tensors are
-// dense and row-major; n is the number of tokens, d a width. Activations and working weights are
-// BF16, reductions, losses and gradients of parameters are FP32. Every operation is deterministic
-// for a given thread count.
+// dense and row-major; n is the number of tokens, d a width. Activations and working weights are of
+// the element type E, BF16 or FP32; reductions, losses and gradients of parameters are FP32. Every
+// operation is deterministic for a given thread count.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <variant>
 
 #include "kernels/formats.h"
 
@@ -42,19 +43,18 @@ struct AdamwStep {
   float gradient_scale;                      // clipping and accumulation, applied to g
 };
 
-class Backend {
+// Working weights of either element type.
+using WeightSpan = std::variant<std::span<bf16>, std::span<float>>;
+
+// What is the same for every element type.
+class BackendBase {
  public:
-  virtual ~Backend() = default;
+  virtual ~BackendBase() = default;
 
   virtual std::string name() const = 0;    // "cpu"
   virtual std::string device() const = 0;  // for the fingerprint
   virtual std::string libraries() const = 0;
   virtual int threads() const = 0;
-
-  // ---- linear algebra ----
-  virtual void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) = 0;
-  virtual void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, float* c,
-                    bool accumulate) = 0;
 
   // ---- number formats ----
   virtual float amax(std::span<const bf16> x) = 0;  // max |x|; NaN and Inf propagate (as +Inf)
@@ -63,32 +63,46 @@ class Backend {
   virtual QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
                                   std::span<bf16> y) = 0;
 
-  // y = x rounded to BF16: the end of a sum that several accumulating GEMMs made in FP32.
-  virtual void round_to_bf16(std::span<const float> x, std::span<bf16> y) = 0;
+  // ---- optimizer ----
+  virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
+  // Decoupled weight decay (Loshchilov & Hutter 2019); updates m, v, master and the working copy,
+  // which is the master rounded.
+  virtual void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
+                     std::span<float> v, std::span<float> master, WeightSpan weight) = 0;
+  virtual void zero(std::span<float> x) = 0;
+};
+
+template <class E>
+class BackendOf : public BackendBase {
+ public:
+  // ---- linear algebra ----
+  virtual void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) = 0;
+  virtual void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, float* c,
+                    bool accumulate) = 0;
+  // y = x rounded to E: the end of a sum that several accumulating GEMMs made in FP32.
+  virtual void round_sum(std::span<const float> x, std::span<E> y) = 0;
 
   // ---- layers; backward adds nothing unless said, parameter gradients are accumulated ----
   // residual += x (skipped when x is empty), y = residual·rstd·w; rstd[n] is kept for the backward
   // pass.
-  virtual void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x,
-                            std::span<const bf16> w, float eps, std::span<bf16> y,
-                            std::span<float> rstd) = 0;
+  virtual void add_rms_norm(std::span<E> residual, std::span<const E> x, std::span<const E> w,
+                            float eps, std::span<E> y, std::span<float> rstd) = 0;
   // d_residual += gradient through the norm; dw += .... `residual` is the value the forward pass
   // normalised.
-  virtual void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
-                                 std::span<const float> rstd, std::span<const bf16> dy,
-                                 std::span<bf16> d_residual, std::span<float> dw) = 0;
+  virtual void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
+                                 std::span<const float> rstd, std::span<const E> dy,
+                                 std::span<E> d_residual, std::span<float> dw) = 0;
   // y[n,d] += bias[d]; and db[d] += Σ_n dy.
-  virtual void add_bias(std::span<bf16> y, std::span<const bf16> bias) = 0;
-  virtual void bias_backward(std::span<const bf16> dy, std::span<float> db) = 0;
+  virtual void add_bias(std::span<E> y, std::span<const E> bias) = 0;
+  virtual void bias_backward(std::span<const E> dy, std::span<float> db) = 0;
   // Rotates halves of each head in place (the Hugging Face convention); position = token index in
   // its sequence. x is [B·T, heads·head_dim]; `inverse` is the backward pass.
-  virtual void rope(std::span<bf16> x, int64_t tokens_per_sequence, int heads, int head_dim,
+  virtual void rope(std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim,
                     double theta, bool inverse) = 0;
   // y = silu(gate)·up
-  virtual void swiglu(std::span<const bf16> gate, std::span<const bf16> up, std::span<bf16> y) = 0;
-  virtual void swiglu_backward(std::span<const bf16> gate, std::span<const bf16> up,
-                               std::span<const bf16> dy, std::span<bf16> dgate,
-                               std::span<bf16> dup) = 0;
+  virtual void swiglu(std::span<const E> gate, std::span<const E> up, std::span<E> y) = 0;
+  virtual void swiglu_backward(std::span<const E> gate, std::span<const E> up,
+                               std::span<const E> dy, std::span<E> dgate, std::span<E> dup) = 0;
 
   // ---- attention: causal, softmax(q·kᵀ/√head_dim)·v; q,o: [B·T, H·hd], k,v: [B·T, KV·hd] ----
   // Non-finite values of a later token may reach earlier ones (0·NaN), as they do in any masked
@@ -96,35 +110,30 @@ class Backend {
   virtual int64_t attention_saved_bytes(
       const AttentionShape& shape) const = 0;  // forward → backward
   virtual int64_t attention_scratch_bytes(const AttentionShape& shape) const = 0;
-  virtual void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
-                         bf16* o, std::byte* saved, std::byte* scratch) = 0;
-  virtual void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k,
-                                  const bf16* v, const bf16* o, const bf16* d_o, bf16* dq, bf16* dk,
-                                  bf16* dv, const std::byte* saved, std::byte* scratch) = 0;
+  virtual void attention(const AttentionShape& shape, const E* q, const E* k, const E* v, E* o,
+                         std::byte* saved, std::byte* scratch) = 0;
+  virtual void attention_backward(const AttentionShape& shape, const E* q, const E* k, const E* v,
+                                  const E* o, const E* d_o, E* dq, E* dk, E* dv,
+                                  const std::byte* saved, std::byte* scratch) = 0;
 
   // ---- ends ----
-  virtual void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
-                     std::span<bf16> y) = 0;
+  virtual void embed(std::span<const int32_t> tokens, std::span<const E> table, int64_t width,
+                     std::span<E> y) = 0;
   // dtable[token] += dy, in an order that does not depend on timing.
-  virtual void embed_backward(std::span<const int32_t> tokens, std::span<const bf16> dy,
-                              int64_t width, std::span<float> dtable) = 0;
+  virtual void embed_backward(std::span<const int32_t> tokens, std::span<const E> dy, int64_t width,
+                              std::span<float> dtable) = 0;
   // losses[n] in nats; when with_gradient, logits become (softmax − onehot)·scale in place. A
   // target of −1 is ignored: loss 0, gradient 0. Any other target is a token of the vocabulary.
-  virtual void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets,
+  virtual void cross_entropy(std::span<E> logits, std::span<const int32_t> targets,
                              int64_t vocabulary, float scale, bool with_gradient,
                              std::span<float> losses) = 0;
-
-  // ---- optimizer ----
-  virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
-  // Decoupled weight decay (Loshchilov & Hutter 2019); updates m, v, master and the BF16 working
-  // copy.
-  virtual void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-                     std::span<float> v, std::span<float> master, std::span<bf16> weight) = 0;
-  virtual void zero(std::span<float> x) = 0;
 };
 
-// Bit-accurate FP8 emulation on oneDNN's BF16 GEMMs. Throws Error when threads < 1. Buffers that it
-// needs for a shape are taken at the first call with that shape and kept.
-std::unique_ptr<Backend> make_cpu_backend(int threads);
+using Backend = BackendOf<bf16>;
+
+// On oneDNN's GEMMs: BF16 with bit-accurate FP8 emulation, or FP32. Throws Error when threads < 1.
+// Buffers that it needs for a shape are taken at the first call with that shape and kept.
+template <class E = bf16>
+std::unique_ptr<BackendOf<E>> make_cpu_backend(int threads);
 
 }  // namespace gnomon

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -63,6 +64,22 @@ inline bf16 to_bf16(float value) {
   uint32_t rounded = (u + 0x7FFFu + ((u >> 16) & 1u)) >> 16;
   uint32_t quiet = (u >> 16) | 0x40u;
   return {static_cast<uint16_t>((u & 0x7FFFFFFFu) > 0x7F800000u ? quiet : rounded)};
+}
+
+// The same for either element type of a model.
+template <std::same_as<float> T>
+float to_float(T value) {
+  return value;
+}
+template <class E>
+E from_float(float value);
+template <>
+inline bf16 from_float<bf16>(float value) {
+  return to_bf16(value);
+}
+template <>
+inline float from_float<float>(float value) {
+  return value;
 }
 
 }  // namespace gnomon

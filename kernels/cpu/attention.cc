@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "kernels/cpu/ops.h"
@@ -33,7 +34,8 @@ int64_t mask_to_whole_vectors(float* scores, int64_t count, int64_t keys) {
 
 // scores[0, count) become softmax(scale·scores) as BF16 in p; p is 0 from there to `keys`. Returns
 // the log of the sum of exponentials.
-float softmax_row(float* __restrict scores, bf16* __restrict p, float scale, int64_t count,
+template <class E>
+float softmax_row(float* __restrict scores, E* __restrict p, float scale, int64_t count,
                   int64_t keys) {
   int64_t whole = mask_to_whole_vectors(scores, count, keys);
   float largest = row_max(scores, whole) * scale;
@@ -46,46 +48,50 @@ float softmax_row(float* __restrict scores, bf16* __restrict p, float scale, int
   }
   float inverse = 1.0f / sum;
 #pragma omp simd
-  for (int64_t i = 0; i < whole; ++i) p[i] = to_bf16(scores[i] * inverse);
-  std::fill(p + count, p + keys, bf16{});
+  for (int64_t i = 0; i < whole; ++i) p[i] = from_float<E>(scores[i] * inverse);
+  std::fill(p + count, p + keys, E{});
   return largest + std::log(sum);
 }
 
 // p = exp(scale·scores − log_sum), ds = p·(dp − delta)·scale, both 0 from `count` to `keys`.
-void softmax_backward_row(float* __restrict scores, const float* __restrict dp, bf16* __restrict p,
-                          bf16* __restrict ds, float scale, float log_sum, float delta,
-                          int64_t count, int64_t keys) {
+template <class E>
+void softmax_backward_row(float* __restrict scores, const float* __restrict dp, E* __restrict p,
+                          E* __restrict ds, float scale, float log_sum, float delta, int64_t count,
+                          int64_t keys) {
   int64_t whole = mask_to_whole_vectors(scores, count, keys);
 #pragma omp simd
   for (int64_t i = 0; i < whole; ++i) {
     float probability = fast_exp(scores[i] * scale - log_sum);
-    p[i] = to_bf16(probability);
-    ds[i] = to_bf16(probability * (dp[i] - delta) * scale);
+    p[i] = from_float<E>(probability);
+    ds[i] = from_float<E>(probability * (dp[i] - delta) * scale);
   }
-  std::fill(p + count, p + keys, bf16{});
-  std::fill(ds + count, ds + keys, bf16{});
+  std::fill(p + count, p + keys, E{});
+  std::fill(ds + count, ds + keys, E{});
 }
 
-float dot(const bf16* __restrict x, const bf16* __restrict y, int64_t count) {
+template <class E>
+float dot(const E* __restrict x, const E* __restrict y, int64_t count) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < count; ++i) sum += to_float(x[i]) * to_float(y[i]);
   return sum;
 }
 
-void store_rows(const float* x, int64_t rows, int64_t width, bf16* y, int64_t stride) {
+template <class E>
+void store_rows(const float* x, int64_t rows, int64_t width, E* y, int64_t stride) {
   for (int64_t row = 0; row < rows; ++row) {
     const float* __restrict from = x + row * width;
-    bf16* __restrict to = y + row * stride;
+    E* __restrict to = y + row * stride;
 #pragma omp simd
-    for (int64_t i = 0; i < width; ++i) to[i] = to_bf16(from[i]);
+    for (int64_t i = 0; i < width; ++i) to[i] = from_float<E>(from[i]);
   }
 }
 
 }  // namespace
 
 // One thread's part of the scratch memory.
-struct Attention::Scratch {
+template <class E>
+struct Attention<E>::Scratch {
   // `memory` may be null, when only the size is wanted.
   Scratch(const AttentionShape& shape, std::byte* memory) {
     int64_t rows = std::min(kBlockRows, shape.tokens);
@@ -104,23 +110,26 @@ struct Attention::Scratch {
   }
   float* scores;
   float* d_probabilities;
-  bf16* probabilities;
-  bf16* d_scores;
+  E* probabilities;
+  E* d_scores;
   float* rows_output;
   float* dk;
   float* dv;
   int64_t bytes = 0;
 };
 
-int64_t Attention::saved_bytes(const AttentionShape& shape) {
+template <class E>
+int64_t Attention<E>::saved_bytes(const AttentionShape& shape) {
   return shape.sequences * shape.heads * shape.tokens * static_cast<int64_t>(sizeof(float));
 }
 
-int64_t Attention::scratch_bytes(const AttentionShape& shape, int threads) {
+template <class E>
+int64_t Attention<E>::scratch_bytes(const AttentionShape& shape, int threads) {
   return Scratch(shape, nullptr).bytes * threads;
 }
 
-Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, int threads)
+template <class E>
+Attention<E>::Attention(const dnnl::engine& engine, const AttentionShape& shape, int threads)
     : shape_(shape),
       threads_(threads),
       q_width_(int64_t{shape.heads} * shape.head_dim),
@@ -130,6 +139,7 @@ Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, in
                 shape.kv_heads > 0);
   GNOMON_ASSERT(shape.heads % shape.kv_heads == 0);
   ThreadCountGuard guard(1);
+  constexpr bool kFp32 = std::is_same_v<E, float>;
   int64_t dim = shape.head_dim;
   auto make = [&](MatmulShape product) { return std::make_unique<Matmul>(engine, product); };
   for (int thread = 0; thread < threads; ++thread) {
@@ -137,10 +147,12 @@ Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, in
     for (int64_t first = 0; first < shape.tokens; first += kBlockRows) {
       int64_t rows = std::min(kBlockRows, shape.tokens - first);
       int64_t keys = first + rows;
-      MatmulShape by_key{rows,      keys, dim,  false, true, q_width_,
-                         kv_width_, keys, true, false, false};
-      MatmulShape by_dim{rows, dim, keys, false, false, keys, kv_width_, dim, true, false, false};
-      MatmulShape to_keys{keys, dim, rows, true, false, keys, q_width_, dim, true, true, false};
+      MatmulShape by_key{rows,      keys, dim,   false, true,  q_width_,
+                         kv_width_, keys, kFp32, true,  false, false};
+      MatmulShape by_dim{rows,      dim, keys,  false, false, keys,
+                         kv_width_, dim, kFp32, true,  false, false};
+      MatmulShape to_keys{keys,     dim, rows,  true, false, keys,
+                          q_width_, dim, kFp32, true, true,  false};
       worker.blocks.push_back({first, rows, keys, make(by_key), make(by_dim), make(by_key),
                                make(by_dim), make(to_keys), make(to_keys)});
     }
@@ -148,12 +160,14 @@ Attention::Attention(const dnnl::engine& engine, const AttentionShape& shape, in
   }
 }
 
-void Attention::Worker::run(Matmul& matmul, const bf16* a, const bf16* b, float* c) {
+template <class E>
+void Attention<E>::Worker::run(Matmul& matmul, const E* a, const E* b, float* c) {
   matmul.run(stream, 1.0f, a, b, c, library_scratch.at_least(matmul.scratch_bytes()));
 }
 
-void Attention::forward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
-                             const bf16* v, bf16* o, float* log_sums) {
+template <class E>
+void Attention<E>::forward_head(Worker& worker, const Scratch& scratch, const E* q, const E* k,
+                                const E* v, E* o, float* log_sums) {
   for (Block& block : worker.blocks) {
     worker.run(*block.scores, q + block.first * q_width_, k, scratch.scores);
     for (int64_t row = 0; row < block.rows; ++row) {
@@ -167,9 +181,10 @@ void Attention::forward_head(Worker& worker, const Scratch& scratch, const bf16*
   }
 }
 
-void Attention::backward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
-                              const bf16* v, const bf16* o, const bf16* d_o, bf16* dq,
-                              const float* log_sums) {
+template <class E>
+void Attention<E>::backward_head(Worker& worker, const Scratch& scratch, const E* q, const E* k,
+                                 const E* v, const E* o, const E* d_o, E* dq,
+                                 const float* log_sums) {
   for (Block& block : worker.blocks) {
     int64_t offset = block.first * q_width_;
     worker.run(*block.scores, q + offset, k, scratch.scores);
@@ -189,8 +204,9 @@ void Attention::backward_head(Worker& worker, const Scratch& scratch, const bf16
   }
 }
 
-void Attention::forward(const bf16* q, const bf16* k, const bf16* v, bf16* o, std::byte* saved,
-                        std::byte* scratch) {
+template <class E>
+void Attention<E>::forward(const E* q, const E* k, const E* v, E* o, std::byte* saved,
+                           std::byte* scratch) {
   auto* log_sums = reinterpret_cast<float*>(saved);
   int64_t group = shape_.heads / shape_.kv_heads;
 #pragma omp parallel for num_threads(threads_) schedule(static)
@@ -210,9 +226,9 @@ void Attention::forward(const bf16* q, const bf16* k, const bf16* v, bf16* o, st
   }
 }
 
-void Attention::backward(const bf16* q, const bf16* k, const bf16* v, const bf16* o,
-                         const bf16* d_o, bf16* dq, bf16* dk, bf16* dv, const std::byte* saved,
-                         std::byte* scratch) {
+template <class E>
+void Attention<E>::backward(const E* q, const E* k, const E* v, const E* o, const E* d_o, E* dq,
+                            E* dk, E* dv, const std::byte* saved, std::byte* scratch) {
   const auto* log_sums = reinterpret_cast<const float*>(saved);
   int64_t group = shape_.heads / shape_.kv_heads;
   int64_t size = shape_.tokens * shape_.head_dim;
@@ -238,5 +254,8 @@ void Attention::backward(const bf16* q, const bf16* k, const bf16* v, const bf16
     }
   }
 }
+
+template class Attention<bf16>;
+template class Attention<float>;
 
 }  // namespace gnomon::cpu

@@ -12,7 +12,8 @@
 
 namespace gnomon::cpu {
 
-// The prepared products for one shape, a set for each thread.
+// The prepared products for one shape, a set for each thread. E is bf16 or float.
+template <class E>
 class Attention {
  public:
   Attention(const dnnl::engine& engine, const AttentionShape& shape, int threads);
@@ -20,10 +21,9 @@ class Attention {
   static int64_t saved_bytes(const AttentionShape& shape);
   static int64_t scratch_bytes(const AttentionShape& shape, int threads);
 
-  void forward(const bf16* q, const bf16* k, const bf16* v, bf16* o, std::byte* saved,
-               std::byte* scratch);
-  void backward(const bf16* q, const bf16* k, const bf16* v, const bf16* o, const bf16* d_o,
-                bf16* dq, bf16* dk, bf16* dv, const std::byte* saved, std::byte* scratch);
+  void forward(const E* q, const E* k, const E* v, E* o, std::byte* saved, std::byte* scratch);
+  void backward(const E* q, const E* k, const E* v, const E* o, const E* d_o, E* dq, E* dk, E* dv,
+                const std::byte* saved, std::byte* scratch);
 
  private:
   // Products for the query rows [first, first + rows), which see the keys [0, keys).
@@ -33,7 +33,7 @@ class Attention {
     std::unique_ptr<Matmul> d_probabilities, dq, dk, dv;  // dO·Vᵀ, dS·K, dSᵀ·Q, Pᵀ·dO
   };
   struct Worker {
-    void run(Matmul& matmul, const bf16* a, const bf16* b, float* c);
+    void run(Matmul& matmul, const E* a, const E* b, float* c);
 
     dnnl::stream stream;
     std::vector<Block> blocks;
@@ -41,11 +41,10 @@ class Attention {
   };
   struct Scratch;
 
-  void forward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
-                    const bf16* v, bf16* o, float* log_sums);
-  void backward_head(Worker& worker, const Scratch& scratch, const bf16* q, const bf16* k,
-                     const bf16* v, const bf16* o, const bf16* d_o, bf16* dq,
-                     const float* log_sums);
+  void forward_head(Worker& worker, const Scratch& scratch, const E* q, const E* k, const E* v,
+                    E* o, float* log_sums);
+  void backward_head(Worker& worker, const Scratch& scratch, const E* q, const E* k, const E* v,
+                     const E* o, const E* d_o, E* dq, const float* log_sums);
 
   AttentionShape shape_;
   int threads_;

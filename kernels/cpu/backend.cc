@@ -57,7 +57,8 @@ struct RopeTable {
   std::vector<float> sines;
 };
 
-class CpuBackend final : public Backend {
+template <class E>
+class CpuBackend final : public BackendOf<E> {
  public:
   explicit CpuBackend(int threads) : threads_(threads), gemms_(threads) {}
 
@@ -72,12 +73,12 @@ class CpuBackend final : public Backend {
   }
   int threads() const override { return threads_; }
 
-  void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {
-    gemms_.run(shape, alpha, a, b, c, false, false);
+  void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) override {
+    gemms_.run(shape, alpha, a, b, c, false);
   }
-  void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, float* c,
+  void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, float* c,
             bool accumulate) override {
-    gemms_.run(shape, alpha, a, b, c, true, accumulate);
+    gemms_.run(shape, alpha, a, b, c, accumulate);
   }
 
   float amax(std::span<const bf16> x) override { return cpu::amax(threads_, x); }
@@ -86,79 +87,78 @@ class CpuBackend final : public Backend {
     return cpu::quantize(threads_, x, format, scale, y);
   }
 
-  void round_to_bf16(std::span<const float> x, std::span<bf16> y) override {
-    cpu::round_to_bf16(threads_, x, y);
+  void round_sum(std::span<const float> x, std::span<E> y) override {
+    cpu::round_sum<E>(threads_, x, y);
   }
 
-  void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x, std::span<const bf16> w,
-                    float eps, std::span<bf16> y, std::span<float> rstd) override {
-    cpu::add_rms_norm(threads_, residual, x, w, eps, y, rstd);
+  void add_rms_norm(std::span<E> residual, std::span<const E> x, std::span<const E> w, float eps,
+                    std::span<E> y, std::span<float> rstd) override {
+    cpu::add_rms_norm<E>(threads_, residual, x, w, eps, y, rstd);
   }
-  void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
-                         std::span<const float> rstd, std::span<const bf16> dy,
-                         std::span<bf16> d_residual, std::span<float> dw) override {
-    cpu::rms_norm_backward(threads_, residual, w, rstd, dy, d_residual, dw,
-                           per_thread(std::ssize(w)));
+  void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
+                         std::span<const float> rstd, std::span<const E> dy,
+                         std::span<E> d_residual, std::span<float> dw) override {
+    cpu::rms_norm_backward<E>(threads_, residual, w, rstd, dy, d_residual, dw,
+                              per_thread(std::ssize(w)));
   }
-  void add_bias(std::span<bf16> y, std::span<const bf16> bias) override {
-    cpu::add_bias(threads_, y, bias);
+  void add_bias(std::span<E> y, std::span<const E> bias) override {
+    cpu::add_bias<E>(threads_, y, bias);
   }
-  void bias_backward(std::span<const bf16> dy, std::span<float> db) override {
-    cpu::bias_backward(threads_, dy, db, per_thread(std::ssize(db)));
+  void bias_backward(std::span<const E> dy, std::span<float> db) override {
+    cpu::bias_backward<E>(threads_, dy, db, per_thread(std::ssize(db)));
   }
-  void rope(std::span<bf16> x, int64_t tokens_per_sequence, int heads, int head_dim, double theta,
+  void rope(std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim, double theta,
             bool inverse) override {
     auto [entry, inserted] = rope_tables_.try_emplace({tokens_per_sequence, head_dim, theta},
                                                       tokens_per_sequence, head_dim, theta);
     const RopeTable& table = entry->second;
-    cpu::rope(threads_, x, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
-              inverse);
+    cpu::rope<E>(threads_, x, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
+                 inverse);
   }
-  void swiglu(std::span<const bf16> gate, std::span<const bf16> up, std::span<bf16> y) override {
-    cpu::swiglu(threads_, gate, up, y);
+  void swiglu(std::span<const E> gate, std::span<const E> up, std::span<E> y) override {
+    cpu::swiglu<E>(threads_, gate, up, y);
   }
-  void swiglu_backward(std::span<const bf16> gate, std::span<const bf16> up,
-                       std::span<const bf16> dy, std::span<bf16> dgate,
-                       std::span<bf16> dup) override {
-    cpu::swiglu_backward(threads_, gate, up, dy, dgate, dup);
+  void swiglu_backward(std::span<const E> gate, std::span<const E> up, std::span<const E> dy,
+                       std::span<E> dgate, std::span<E> dup) override {
+    cpu::swiglu_backward<E>(threads_, gate, up, dy, dgate, dup);
   }
 
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
-    return cpu::Attention::saved_bytes(shape);
+    return cpu::Attention<E>::saved_bytes(shape);
   }
   int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
-    return cpu::Attention::scratch_bytes(shape, threads_);
+    return cpu::Attention<E>::scratch_bytes(shape, threads_);
   }
-  void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
+  void attention(const AttentionShape& shape, const E* q, const E* k, const E* v, E* o,
                  std::byte* saved, std::byte* scratch) override {
     attention_of(shape).forward(q, k, v, o, saved, scratch);
   }
-  void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
-                          const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
-                          const std::byte* saved, std::byte* scratch) override {
+  void attention_backward(const AttentionShape& shape, const E* q, const E* k, const E* v,
+                          const E* o, const E* d_o, E* dq, E* dk, E* dv, const std::byte* saved,
+                          std::byte* scratch) override {
     attention_of(shape).backward(q, k, v, o, d_o, dq, dk, dv, saved, scratch);
   }
 
-  void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
-             std::span<bf16> y) override {
-    cpu::embed(threads_, tokens, table, width, y);
+  void embed(std::span<const int32_t> tokens, std::span<const E> table, int64_t width,
+             std::span<E> y) override {
+    cpu::embed<E>(threads_, tokens, table, width, y);
   }
-  void embed_backward(std::span<const int32_t> tokens, std::span<const bf16> dy, int64_t width,
+  void embed_backward(std::span<const int32_t> tokens, std::span<const E> dy, int64_t width,
                       std::span<float> dtable) override {
-    cpu::embed_backward(threads_, tokens, dy, width, dtable);
+    cpu::embed_backward<E>(threads_, tokens, dy, width, dtable);
   }
-  void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets, int64_t vocabulary,
+  void cross_entropy(std::span<E> logits, std::span<const int32_t> targets, int64_t vocabulary,
                      float scale, bool with_gradient, std::span<float> losses) override {
-    cpu::cross_entropy(threads_, logits, targets, vocabulary, scale, with_gradient, losses,
-                       per_thread(vocabulary));
+    cpu::cross_entropy<E>(threads_, logits, targets, vocabulary, scale, with_gradient, losses,
+                          per_thread(vocabulary));
   }
 
   double sum_of_squares(std::span<const float> x) override {
     return cpu::sum_of_squares(threads_, x);
   }
   void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-             std::span<float> v, std::span<float> master, std::span<bf16> weight) override {
-    cpu::adamw(threads_, step, gradient, m, v, master, weight);
+             std::span<float> v, std::span<float> master, WeightSpan weight) override {
+    std::visit([&](auto w) { cpu::adamw(threads_, step, gradient, m, v, master, w); }, weight);
   }
   void zero(std::span<float> x) override { cpu::zero(threads_, x); }
 
@@ -170,12 +170,12 @@ class CpuBackend final : public Backend {
     return {reinterpret_cast<float*>(memory), static_cast<size_t>(count)};
   }
 
-  cpu::Attention& attention_of(const AttentionShape& shape) {
+  cpu::Attention<E>& attention_of(const AttentionShape& shape) {
     auto key =
         std::tuple(shape.tokens, shape.heads, shape.kv_heads, shape.head_dim, shape.sequences);
-    std::unique_ptr<cpu::Attention>& attention = attentions_[key];
+    std::unique_ptr<cpu::Attention<E>>& attention = attentions_[key];
     if (attention == nullptr) {
-      attention = std::make_unique<cpu::Attention>(gemms_.engine(), shape, threads_);
+      attention = std::make_unique<cpu::Attention<E>>(gemms_.engine(), shape, threads_);
     }
     return *attention;
   }
@@ -184,16 +184,20 @@ class CpuBackend final : public Backend {
   cpu::GemmCache gemms_;
   cpu::GrowingScratch per_thread_;
   std::map<std::tuple<int64_t, int, double>, RopeTable> rope_tables_;
-  std::map<std::tuple<int64_t, int, int, int, int64_t>, std::unique_ptr<cpu::Attention>>
+  std::map<std::tuple<int64_t, int, int, int, int64_t>, std::unique_ptr<cpu::Attention<E>>>
       attentions_;
 };
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads) {
+template <class E>
+std::unique_ptr<BackendOf<E>> make_cpu_backend(int threads) {
   if (threads < 1)
     throw Error(fmt::format("{} CPU threads asked for; accepted are 1 and more", threads));
-  return std::make_unique<CpuBackend>(threads);
+  return std::make_unique<CpuBackend<E>>(threads);
 }
+
+template std::unique_ptr<BackendOf<bf16>> make_cpu_backend(int);
+template std::unique_ptr<BackendOf<float>> make_cpu_backend(int);
 
 }  // namespace gnomon

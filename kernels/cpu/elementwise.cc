@@ -18,17 +18,19 @@ void for_blocks(int threads, int64_t count, Block block) {
     block(begin, std::min(kBlock, count - begin));
 }
 
-void swiglu_block(const bf16* __restrict gate, const bf16* __restrict up, bf16* __restrict y,
+template <class E>
+void swiglu_block(const E* __restrict gate, const E* __restrict up, E* __restrict y,
                   int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     float g = to_float(gate[i]);
-    y[i] = to_bf16(g * fast_sigmoid(g) * to_float(up[i]));
+    y[i] = from_float<E>(g * fast_sigmoid(g) * to_float(up[i]));
   }
 }
 
 // d silu(g) = σ(g)·(1 + g·(1 − σ(g)))
-void swiglu_backward_block(const bf16* gate, const bf16* up, const bf16* dy, bf16* dgate, bf16* dup,
+template <class E>
+void swiglu_backward_block(const E* gate, const E* up, const E* dy, E* dgate, E* dup,
                            int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
@@ -36,42 +38,58 @@ void swiglu_backward_block(const bf16* gate, const bf16* up, const bf16* dy, bf1
     float sigmoid = fast_sigmoid(g);
     float gradient = to_float(dy[i]);
     float d_silu = sigmoid * (1.0f + g * (1.0f - sigmoid));
-    uint16_t dg = to_bf16(gradient * to_float(up[i]) * d_silu).bits;
-    uint16_t du = to_bf16(gradient * g * sigmoid).bits;
-    dgate[i].bits = dg;
-    dup[i].bits = du;
+    E dg = from_float<E>(gradient * to_float(up[i]) * d_silu);
+    E du = from_float<E>(gradient * g * sigmoid);
+    dgate[i] = dg;
+    dup[i] = du;
   }
 }
 
-void rotate_head(bf16* __restrict first, bf16* __restrict second, const float* __restrict cosines,
+template <class E>
+void rotate_head(E* __restrict first, E* __restrict second, const float* __restrict cosines,
                  const float* __restrict sines, float sign, int64_t half) {
 #pragma omp simd
   for (int64_t i = 0; i < half; ++i) {
     float a = to_float(first[i]);
     float b = to_float(second[i]);
     float sine = sign * sines[i];
-    first[i] = to_bf16(a * cosines[i] - b * sine);
-    second[i] = to_bf16(b * cosines[i] + a * sine);
+    first[i] = from_float<E>(a * cosines[i] - b * sine);
+    second[i] = from_float<E>(b * cosines[i] + a * sine);
   }
 }
 
 }  // namespace
 
-void add_bias(int threads, std::span<bf16> y, std::span<const bf16> bias) {
+template <class E>
+void round_sum(int threads, std::span<const float> x, std::span<E> y) {
+  GNOMON_ASSERT(x.size() == y.size());
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int thread = 0; thread < threads; ++thread) {
+    Range range = share_of(std::ssize(x), thread, threads, kBlock);
+    const float* __restrict from = x.data();
+    E* __restrict to = y.data();
+#pragma omp simd
+    for (int64_t i = range.begin; i < range.end; ++i) to[i] = from_float<E>(from[i]);
+  }
+}
+
+template <class E>
+void add_bias(int threads, std::span<E> y, std::span<const E> bias) {
   int64_t width = std::ssize(bias);
   GNOMON_ASSERT(width > 0 && std::ssize(y) % width == 0);
   int64_t rows = std::ssize(y) / width;
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
-    bf16* __restrict values = y.data() + row * width;
-    const bf16* __restrict added = bias.data();
+    E* __restrict values = y.data() + row * width;
+    const E* __restrict added = bias.data();
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i)
-      values[i] = to_bf16(to_float(values[i]) + to_float(added[i]));
+      values[i] = from_float<E>(to_float(values[i]) + to_float(added[i]));
   }
 }
 
-void bias_backward(int threads, std::span<const bf16> dy, std::span<float> db,
+template <class E>
+void bias_backward(int threads, std::span<const E> dy, std::span<float> db,
                    std::span<float> partials) {
   int64_t width = std::ssize(db);
   GNOMON_ASSERT(width > 0 && std::ssize(dy) % width == 0 &&
@@ -83,7 +101,7 @@ void bias_backward(int threads, std::span<const bf16> dy, std::span<float> db,
     std::fill_n(partial, width, 0.0f);
     Range range = share_of(rows, thread, threads);
     for (int64_t row = range.begin; row < range.end; ++row) {
-      const bf16* __restrict values = dy.data() + row * width;
+      const E* __restrict values = dy.data() + row * width;
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) partial[i] += to_float(values[i]);
     }
@@ -94,7 +112,8 @@ void bias_backward(int threads, std::span<const bf16> dy, std::span<float> db,
   }
 }
 
-void rope(int threads, std::span<bf16> x, int64_t tokens_per_sequence, int heads, int head_dim,
+template <class E>
+void rope(int threads, std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim,
           std::span<const float> cosines, std::span<const float> sines, bool inverse) {
   int64_t width = int64_t{heads} * head_dim;
   int64_t half = head_dim / 2;
@@ -105,21 +124,23 @@ void rope(int threads, std::span<bf16> x, int64_t tokens_per_sequence, int heads
   for (int64_t row = 0; row < rows; ++row) {
     int64_t at = row % tokens_per_sequence * half;
     for (int head = 0; head < heads; ++head) {
-      bf16* values = x.data() + row * width + int64_t{head} * head_dim;
+      E* values = x.data() + row * width + int64_t{head} * head_dim;
       rotate_head(values, values + half, cosines.data() + at, sines.data() + at, sign, half);
     }
   }
 }
 
-void swiglu(int threads, std::span<const bf16> gate, std::span<const bf16> up, std::span<bf16> y) {
+template <class E>
+void swiglu(int threads, std::span<const E> gate, std::span<const E> up, std::span<E> y) {
   GNOMON_ASSERT(gate.size() == up.size() && gate.size() == y.size());
   for_blocks(threads, std::ssize(y), [&](int64_t begin, int64_t count) {
     swiglu_block(gate.data() + begin, up.data() + begin, y.data() + begin, count);
   });
 }
 
-void swiglu_backward(int threads, std::span<const bf16> gate, std::span<const bf16> up,
-                     std::span<const bf16> dy, std::span<bf16> dgate, std::span<bf16> dup) {
+template <class E>
+void swiglu_backward(int threads, std::span<const E> gate, std::span<const E> up,
+                     std::span<const E> dy, std::span<E> dgate, std::span<E> dup) {
   GNOMON_ASSERT(gate.size() == up.size() && gate.size() == dy.size());
   GNOMON_ASSERT(dgate.size() == gate.size() && dup.size() == gate.size());
   for_blocks(threads, std::ssize(dy), [&](int64_t begin, int64_t count) {
@@ -127,5 +148,17 @@ void swiglu_backward(int threads, std::span<const bf16> gate, std::span<const bf
                           dgate.data() + begin, dup.data() + begin, count);
   });
 }
+
+#define GNOMON_INSTANTIATE(E)                                                                  \
+  template void round_sum<E>(int, std::span<const float>, std::span<E>);                       \
+  template void add_bias<E>(int, std::span<E>, std::span<const E>);                            \
+  template void bias_backward<E>(int, std::span<const E>, std::span<float>, std::span<float>); \
+  template void rope<E>(int, std::span<E>, int64_t, int, int, std::span<const float>,          \
+                        std::span<const float>, bool);                                         \
+  template void swiglu<E>(int, std::span<const E>, std::span<const E>, std::span<E>);          \
+  template void swiglu_backward<E>(int, std::span<const E>, std::span<const E>,                \
+                                   std::span<const E>, std::span<E>, std::span<E>);
+GNOMON_INSTANTIATE(bf16)
+GNOMON_INSTANTIATE(float)
 
 }  // namespace gnomon::cpu

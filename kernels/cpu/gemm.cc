@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <type_traits>
 
 #include "base/errors.h"
 
@@ -37,8 +38,9 @@ ThreadCountGuard::~ThreadCountGuard() { omp_set_num_threads(before_); }
 
 Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape)
     : alpha_(std::make_unique<float>(1.0f)) {
-  memory::desc a = matrix(shape.m, shape.k, DataType::bf16, shape.transpose_a, shape.lda);
-  memory::desc b = matrix(shape.k, shape.n, DataType::bf16, shape.transpose_b, shape.ldb);
+  DataType operands = shape.fp32_operands ? DataType::f32 : DataType::bf16;
+  memory::desc a = matrix(shape.m, shape.k, operands, shape.transpose_a, shape.lda);
+  memory::desc b = matrix(shape.k, shape.n, operands, shape.transpose_b, shape.ldb);
   memory::desc c = matrix(shape.m, shape.n, shape.fp32_output ? DataType::f32 : DataType::bf16,
                           false, shape.ldc);
   dnnl::primitive_attr attributes;
@@ -66,11 +68,11 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape)
   }
 }
 
-void Matmul::run(dnnl::stream& stream, float alpha, const bf16* a, const bf16* b, void* c,
+void Matmul::run(dnnl::stream& stream, float alpha, const void* a, const void* b, void* c,
                  std::byte* scratch) {
   *alpha_ = alpha;
-  a_.set_data_handle(const_cast<bf16*>(a));
-  b_.set_data_handle(const_cast<bf16*>(b));
+  a_.set_data_handle(const_cast<void*>(a));
+  b_.set_data_handle(const_cast<void*>(b));
   c_.set_data_handle(c);
   scratch_.set_data_handle(scratch);
   primitive_.execute(stream, arguments_);
@@ -99,8 +101,10 @@ Matmul& GemmCache::prepared(const MatmulShape& shape) {
   return *matmul;
 }
 
-void GemmCache::run(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, void* c,
-                    bool fp32_output, bool accumulate) {
+template <class E, class Out>
+void GemmCache::run(const GemmShape& shape, float alpha, const E* a, const E* b, Out* c,
+                    bool accumulate) {
+  constexpr bool kFp32Output = std::is_same_v<Out, float>;
   GNOMON_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
   ThreadCountGuard guard(threads_);
   MatmulShape piece{.m = shape.m,
@@ -111,23 +115,26 @@ void GemmCache::run(const GemmShape& shape, float alpha, const bf16* a, const bf
                     .lda = shape.transpose_a ? shape.m : shape.k,
                     .ldb = shape.transpose_b ? shape.k : shape.n,
                     .ldc = shape.n,
-                    .fp32_output = fp32_output,
+                    .fp32_operands = std::is_same_v<E, float>,
+                    .fp32_output = kFp32Output,
                     .accumulate = accumulate,
                     .scaled = true};
-  if (!fp32_output) {
+  if (!kFp32Output) {
     int64_t rows = kSumsBytesMax / (shape.n * static_cast<int64_t>(sizeof(float))) / 64 * 64;
     piece.m = std::min(shape.m, std::max<int64_t>(rows, 64));
   }
-  int64_t row_bytes_c = shape.n * static_cast<int64_t>(fp32_output ? sizeof(float) : sizeof(bf16));
   int64_t row_step_a = shape.transpose_a ? 1 : shape.k;
   for (int64_t row = 0; row < shape.m; row += piece.m) {
     piece.m = std::min(piece.m, shape.m - row);
     Matmul& matmul = prepared(piece);
-    matmul.run(stream_, alpha, a + row * row_step_a, b,
-               static_cast<std::byte*>(c) + row * row_bytes_c,
+    matmul.run(stream_, alpha, a + row * row_step_a, b, c + row * shape.n,
                scratch_.at_least(matmul.scratch_bytes()));
   }
   stream_.wait();
 }
+
+template void GemmCache::run(const GemmShape&, float, const bf16*, const bf16*, bf16*, bool);
+template void GemmCache::run(const GemmShape&, float, const bf16*, const bf16*, float*, bool);
+template void GemmCache::run(const GemmShape&, float, const float*, const float*, float*, bool);
 
 }  // namespace gnomon::cpu

@@ -1,5 +1,5 @@
-// BF16 matrix products by oneDNN with FP32 accumulation: prepared once for each shape, then run
-// without any allocation of ours.
+// Matrix products of BF16 or FP32 operands by oneDNN with FP32 accumulation: prepared once for each
+// shape, then run without any allocation of ours.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ struct MatmulShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   int64_t lda = 0, ldb = 0, ldc = 0;
+  bool fp32_operands = false;  // and then the output is FP32 too
   bool fp32_output = false;
   bool accumulate = false;
   bool scaled = false;  // with a run-time alpha
@@ -47,7 +48,7 @@ class Matmul {
 
   int64_t scratch_bytes() const { return scratch_bytes_; }
   // `alpha` is used when the shape says `scaled`; `scratch` has scratch_bytes(), 64-byte aligned.
-  void run(dnnl::stream& stream, float alpha, const bf16* a, const bf16* b, void* c,
+  void run(dnnl::stream& stream, float alpha, const void* a, const void* b, void* c,
            std::byte* scratch);
 
  private:
@@ -79,8 +80,9 @@ class GemmCache {
  public:
   explicit GemmCache(int threads);
 
-  void run(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, void* c,
-           bool fp32_output, bool accumulate);
+  // E is bf16 or float, Out is E or float.
+  template <class E, class Out>
+  void run(const GemmShape& shape, float alpha, const E* a, const E* b, Out* c, bool accumulate);
   int64_t scratch_bytes() const { return scratch_.bytes(); }
   const dnnl::engine& engine() const { return engine_; }
 

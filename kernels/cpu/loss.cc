@@ -9,7 +9,8 @@
 namespace gnomon::cpu {
 namespace {
 
-float row_max(const bf16* __restrict logits, int64_t vocabulary) {
+template <class E>
+float row_max(const E* __restrict logits, int64_t vocabulary) {
   float largest = to_float(logits[0]);
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < vocabulary; ++i) {
@@ -19,7 +20,8 @@ float row_max(const bf16* __restrict logits, int64_t vocabulary) {
   return largest;
 }
 
-float exponentials(const bf16* __restrict logits, float largest, float* __restrict row,
+template <class E>
+float exponentials(const E* __restrict logits, float largest, float* __restrict row,
                    int64_t vocabulary) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
@@ -31,10 +33,11 @@ float exponentials(const bf16* __restrict logits, float largest, float* __restri
   return sum;
 }
 
-float cross_entropy_row(bf16* __restrict logits, int32_t target, int64_t vocabulary, float scale,
+template <class E>
+float cross_entropy_row(E* __restrict logits, int32_t target, int64_t vocabulary, float scale,
                         bool with_gradient, float* __restrict row) {
   if (target < 0) {
-    if (with_gradient) std::fill_n(logits, vocabulary, bf16{});
+    if (with_gradient) std::fill_n(logits, vocabulary, E{});
     return 0.0f;
   }
   float largest = row_max(logits, vocabulary);
@@ -43,15 +46,16 @@ float cross_entropy_row(bf16* __restrict logits, int32_t target, int64_t vocabul
   if (!with_gradient) return loss;
   float factor = scale / sum;
 #pragma omp simd
-  for (int64_t i = 0; i < vocabulary; ++i) logits[i] = to_bf16(row[i] * factor);
-  logits[target] = to_bf16(row[target] * factor - scale);
+  for (int64_t i = 0; i < vocabulary; ++i) logits[i] = from_float<E>(row[i] * factor);
+  logits[target] = from_float<E>(row[target] * factor - scale);
   return loss;
 }
 
 }  // namespace
 
-void embed(int threads, std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
-           std::span<bf16> y) {
+template <class E>
+void embed(int threads, std::span<const int32_t> tokens, std::span<const E> table, int64_t width,
+           std::span<E> y) {
   int64_t rows = std::ssize(tokens);
   int64_t vocabulary = std::ssize(table) / width;
   GNOMON_ASSERT(std::ssize(y) == rows * width);
@@ -62,7 +66,8 @@ void embed(int threads, std::span<const int32_t> tokens, std::span<const bf16> t
   }
 }
 
-void embed_backward(int threads, std::span<const int32_t> tokens, std::span<const bf16> dy,
+template <class E>
+void embed_backward(int threads, std::span<const int32_t> tokens, std::span<const E> dy,
                     int64_t width, std::span<float> dtable) {
   int64_t rows = std::ssize(tokens);
   int64_t vocabulary = std::ssize(dtable) / width;
@@ -74,14 +79,15 @@ void embed_backward(int threads, std::span<const int32_t> tokens, std::span<cons
     for (int64_t row = 0; row < rows; ++row) {
       GNOMON_ASSERT(tokens[row] >= 0 && tokens[row] < vocabulary);
       float* __restrict sums = dtable.data() + tokens[row] * width;
-      const bf16* __restrict gradient = dy.data() + row * width;
+      const E* __restrict gradient = dy.data() + row * width;
 #pragma omp simd
       for (int64_t i = columns.begin; i < columns.end; ++i) sums[i] += to_float(gradient[i]);
     }
   }
 }
 
-void cross_entropy(int threads, std::span<bf16> logits, std::span<const int32_t> targets,
+template <class E>
+void cross_entropy(int threads, std::span<E> logits, std::span<const int32_t> targets,
                    int64_t vocabulary, float scale, bool with_gradient, std::span<float> losses,
                    std::span<float> rows) {
   int64_t count = std::ssize(targets);
@@ -98,5 +104,15 @@ void cross_entropy(int threads, std::span<bf16> logits, std::span<const int32_t>
     }
   }
 }
+
+#define GNOMON_INSTANTIATE(E)                                                                 \
+  template void embed<E>(int, std::span<const int32_t>, std::span<const E>, int64_t,          \
+                         std::span<E>);                                                       \
+  template void embed_backward<E>(int, std::span<const int32_t>, std::span<const E>, int64_t, \
+                                  std::span<float>);                                          \
+  template void cross_entropy<E>(int, std::span<E>, std::span<const int32_t>, int64_t, float, \
+                                 bool, std::span<float>, std::span<float>);
+GNOMON_INSTANTIATE(bf16)
+GNOMON_INSTANTIATE(float)
 
 }  // namespace gnomon::cpu

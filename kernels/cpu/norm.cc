@@ -8,25 +8,30 @@
 namespace gnomon::cpu {
 namespace {
 
-void add_row(bf16* __restrict residual, const bf16* __restrict x, int64_t width) {
+template <class E>
+void add_row(E* __restrict residual, const E* __restrict x, int64_t width) {
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) residual[i] = to_bf16(to_float(residual[i]) + to_float(x[i]));
+  for (int64_t i = 0; i < width; ++i)
+    residual[i] = from_float<E>(to_float(residual[i]) + to_float(x[i]));
 }
 
-float normalise_row(const bf16* __restrict residual, const bf16* __restrict w, float eps,
-                    bf16* __restrict y, int64_t width) {
+template <class E>
+float normalise_row(const E* __restrict residual, const E* __restrict w, float eps, E* __restrict y,
+                    int64_t width) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < width; ++i) sum += to_float(residual[i]) * to_float(residual[i]);
   float rstd = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
 #pragma omp simd
-  for (int64_t i = 0; i < width; ++i) y[i] = to_bf16(to_float(residual[i]) * rstd * to_float(w[i]));
+  for (int64_t i = 0; i < width; ++i)
+    y[i] = from_float<E>(to_float(residual[i]) * rstd * to_float(w[i]));
   return rstd;
 }
 
 // With x̂ = x·rstd and g = dy·w: dx = rstd·(g − x̂·mean(g·x̂)), dw += dy·x̂.
-void backward_row(const bf16* __restrict residual, const bf16* __restrict w, float rstd,
-                  const bf16* __restrict dy, bf16* __restrict d_residual, float* __restrict dw,
+template <class E>
+void backward_row(const E* __restrict residual, const E* __restrict w, float rstd,
+                  const E* __restrict dy, E* __restrict d_residual, float* __restrict dw,
                   int64_t width) {
   float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
@@ -40,29 +45,31 @@ void backward_row(const bf16* __restrict residual, const bf16* __restrict w, flo
   for (int64_t i = 0; i < width; ++i) {
     float gradient =
         rstd * (to_float(dy[i]) * to_float(w[i]) - to_float(residual[i]) * rstd * mean);
-    d_residual[i] = to_bf16(to_float(d_residual[i]) + gradient);
+    d_residual[i] = from_float<E>(to_float(d_residual[i]) + gradient);
   }
 }
 
 }  // namespace
 
-void add_rms_norm(int threads, std::span<bf16> residual, std::span<const bf16> x,
-                  std::span<const bf16> w, float eps, std::span<bf16> y, std::span<float> rstd) {
+template <class E>
+void add_rms_norm(int threads, std::span<E> residual, std::span<const E> x, std::span<const E> w,
+                  float eps, std::span<E> y, std::span<float> rstd) {
   int64_t width = std::ssize(w);
   int64_t rows = std::ssize(rstd);
   GNOMON_ASSERT(std::ssize(residual) == rows * width && std::ssize(y) == rows * width);
   GNOMON_ASSERT(x.empty() || x.size() == residual.size());
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
-    bf16* values = residual.data() + row * width;
+    E* values = residual.data() + row * width;
     if (!x.empty()) add_row(values, x.data() + row * width, width);
     rstd[row] = normalise_row(values, w.data(), eps, y.data() + row * width, width);
   }
 }
 
-void rms_norm_backward(int threads, std::span<const bf16> residual, std::span<const bf16> w,
-                       std::span<const float> rstd, std::span<const bf16> dy,
-                       std::span<bf16> d_residual, std::span<float> dw, std::span<float> partials) {
+template <class E>
+void rms_norm_backward(int threads, std::span<const E> residual, std::span<const E> w,
+                       std::span<const float> rstd, std::span<const E> dy, std::span<E> d_residual,
+                       std::span<float> dw, std::span<float> partials) {
   int64_t width = std::ssize(w);
   int64_t rows = std::ssize(rstd);
   GNOMON_ASSERT(std::ssize(residual) == rows * width && dy.size() == residual.size());
@@ -84,5 +91,14 @@ void rms_norm_backward(int threads, std::span<const bf16> residual, std::span<co
     for (int64_t i = 0; i < width; ++i) dw[i] += partial[i];
   }
 }
+
+#define GNOMON_INSTANTIATE(E)                                                                     \
+  template void add_rms_norm<E>(int, std::span<E>, std::span<const E>, std::span<const E>, float, \
+                                std::span<E>, std::span<float>);                                  \
+  template void rms_norm_backward<E>(int, std::span<const E>, std::span<const E>,                 \
+                                     std::span<const float>, std::span<const E>, std::span<E>,    \
+                                     std::span<float>, std::span<float>);
+GNOMON_INSTANTIATE(bf16)
+GNOMON_INSTANTIATE(float)
 
 }  // namespace gnomon::cpu

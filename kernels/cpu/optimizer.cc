@@ -18,8 +18,9 @@ double block_sum_of_squares(const float* x, int64_t count) {
   return sum;
 }
 
+template <class E>
 void adamw_block(const AdamwStep& step, const float* __restrict gradient, float* __restrict m,
-                 float* __restrict v, float* __restrict master, bf16* __restrict weight,
+                 float* __restrict v, float* __restrict master, E* __restrict weight,
                  int64_t count) {
   const float beta1 = step.beta1;
   const float beta2 = step.beta2;
@@ -37,7 +38,7 @@ void adamw_block(const AdamwStep& step, const float* __restrict gradient, float*
     m[i] = mean;
     v[i] = square;
     master[i] = value;
-    weight[i] = to_bf16(value);
+    weight[i] = from_float<E>(value);
   }
 }
 
@@ -55,8 +56,9 @@ double sum_of_squares(int threads, std::span<const float> x) {
   return sum;
 }
 
+template <class E>
 void adamw(int threads, const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-           std::span<float> v, std::span<float> master, std::span<bf16> weight) {
+           std::span<float> v, std::span<float> master, std::span<E> weight) {
   int64_t count = std::ssize(gradient);
   GNOMON_ASSERT(m.size() == gradient.size() && v.size() == gradient.size());
   GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
@@ -74,5 +76,10 @@ void zero(int threads, std::span<float> x) {
     std::fill(x.begin() + range.begin, x.begin() + range.end, 0.0f);
   }
 }
+
+template void adamw<bf16>(int, const AdamwStep&, std::span<const float>, std::span<float>,
+                          std::span<float>, std::span<float>, std::span<bf16>);
+template void adamw<float>(int, const AdamwStep&, std::span<const float>, std::span<float>,
+                           std::span<float>, std::span<float>, std::span<float>);
 
 }  // namespace gnomon::cpu

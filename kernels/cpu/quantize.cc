@@ -134,16 +134,4 @@ QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, flo
   return {saturated, underflowed};
 }
 
-void round_to_bf16(int threads, std::span<const float> x, std::span<bf16> y) {
-  GNOMON_ASSERT(x.size() == y.size());
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int thread = 0; thread < threads; ++thread) {
-    Range range = share_of(std::ssize(x), thread, threads, kBlock);
-    const float* __restrict from = x.data();
-    bf16* __restrict to = y.data();
-#pragma omp simd
-    for (int64_t i = range.begin; i < range.end; ++i) to[i] = to_bf16(from[i]);
-  }
-}
-
 }  // namespace gnomon::cpu

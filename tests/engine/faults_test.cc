@@ -147,8 +147,8 @@ double saturated_share(const char* recipe, bool frozen) {
       float uniform = philox_uniform(philox(5, 0, i)[0]) - 0.5f;
       x[i] = to_bf16(uniform * static_cast<float>(std::pow(kGrowth, step)));
     }
-    GemmOperand input{.data = x, .room = x_room.data()};
-    GemmOperand weight{.data = w, .room = w_room.data()};
+    GemmOperand<bf16> input{.data = x, .room = x_room.data()};
+    GemmOperand<bf16> weight{.data = w, .room = w_room.data()};
     backend.clear();
     linears.begin({.sites = &sites, .step = step, .record = true});
     linears.fprop(0, input, weight, kRows, kWidth, kWidth, y.data());

@@ -46,8 +46,8 @@ class RecordingBackend final : public Backend {
     backend_->gemm(shape, alpha, a, b, c, accumulate);
   }
   float amax(std::span<const bf16> x) override { return backend_->amax(x); }
-  void round_to_bf16(std::span<const float> x, std::span<bf16> y) override {
-    backend_->round_to_bf16(x, y);
+  void round_sum(std::span<const float> x, std::span<bf16> y) override {
+    backend_->round_sum(x, y);
   }
   void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x, std::span<const bf16> w,
                     float eps, std::span<bf16> y, std::span<float> rstd) override {
@@ -105,7 +105,7 @@ class RecordingBackend final : public Backend {
   }
   double sum_of_squares(std::span<const float> x) override { return backend_->sum_of_squares(x); }
   void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-             std::span<float> v, std::span<float> master, std::span<bf16> weight) override {
+             std::span<float> v, std::span<float> master, WeightSpan weight) override {
     backend_->adamw(step, gradient, m, v, master, weight);
   }
   void zero(std::span<float> x) override { backend_->zero(x); }

@@ -322,8 +322,8 @@ void ReferenceModel::backward_layer(int index, Vector& d_residual) {
                 d_residual);
 }
 
-double ReferenceModel::cross_entropy(const Vector& logits, const std::vector<int32_t>& targets,
-                                     double scale, Vector& d_logits) const {
+double ReferenceModel::cross_entropy(const std::vector<int32_t>& targets, double scale,
+                                     Vector& d_logits) const {
   int vocabulary = config.vocabulary;
   d_logits.assign(logits.size(), 0);
   double total = 0;
@@ -359,9 +359,9 @@ double ReferenceModel::run(const std::vector<int32_t>& tokens, const std::vector
   Vector rstd;
   Vector normed = norm(residual, "model.norm.weight", rstd);
   std::string head = config.tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-  Vector logits = fprop("lm_head", normed, head, width, config.vocabulary);
+  logits = fprop("lm_head", normed, head, width, config.vocabulary);
   Vector d_logits;
-  double loss_sum = cross_entropy(logits, targets, scale, d_logits);
+  double loss_sum = cross_entropy(targets, scale, d_logits);
   if (!backward) return loss_sum;
 
   gradients.clear();

@@ -43,6 +43,7 @@ class ReferenceModel {
   ModelConfig config;
   std::map<std::string, Vector> weights;
   std::map<std::string, Vector> gradients;
+  Vector logits;        // [n, vocabulary] of the last pass
   bool rounds = false;  // BF16 activations and the plan's FP8 operands
   PrecisionPlan plan;
   HistoryAmax history_amax = [](const std::string&, const std::string&) { return -1.0; };
@@ -73,8 +74,7 @@ class ReferenceModel {
   void bias_backward(const Vector& dy, const std::string& name);
   Vector forward_layer(int index, const Vector& residual);
   void backward_layer(int index, Vector& d_residual);
-  double cross_entropy(const Vector& logits, const std::vector<int32_t>& targets, double scale,
-                       Vector& d_logits) const;
+  double cross_entropy(const std::vector<int32_t>& targets, double scale, Vector& d_logits) const;
   double run(const std::vector<int32_t>& tokens, const std::vector<int32_t>& targets, double scale,
              bool backward);
   void round_all(Vector& x) const;

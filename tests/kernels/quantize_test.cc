@@ -116,11 +116,11 @@ TEST(Quantize, WorksInPlaceAndOnNothing) {
   EXPECT_EQ(counts.saturated + counts.underflowed, 0);
 }
 
-TEST(RoundToBf16, RoundsEveryElementLikeTheScalarFunction) {
+TEST(RoundSum, RoundsEveryElementLikeTheScalarFunction) {
   std::vector<float> x(20001);
   for (uint32_t i = 0; i < x.size(); ++i) x[i] = std::bit_cast<float>(philox(21, 0, i)[0]);
   std::vector<bf16> y(x.size());
-  make_cpu_backend(2)->round_to_bf16(x, y);
+  make_cpu_backend(2)->round_sum(x, y);
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << i;
 }
 

@@ -69,15 +69,13 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role)
       order(data.train.tokens(), config.batch.tokens,
             int64_t{1} * config.batch.sequences * config.batch.accumulation,
             static_cast<uint64_t>(config.seed)),
-      backend(make_cpu_backend(config.threads)),
       scaling(static_cast<int>(config.model.sites().size())),
-      model(config.model, config.batch.sequences, config.batch.tokens, *backend, scaling,
-            config.faults),
-      optimizer(config.optimizer, model.layout(), *backend),
-      sites(resolve(plan)),
       fired(config.faults.size(), false) {
-  for (const Arena* arena : model.arenas()) arenas.push_back({arena->name(), arena->bytes()});
-  arenas.push_back({optimizer.arena().name(), optimizer.arena().bytes()});
+  config.compute == Compute::kFp32 ? make_model<float>() : make_model<bf16>();
+  optimizer = std::make_unique<Optimizer>(config.optimizer, model->layout(), *backend);
+  sites = resolve(plan);
+  for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
+  arenas.push_back({optimizer->arena().name(), optimizer->arena().bytes()});
   sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
   size_t micro_batch = static_cast<size_t>(config.batch.sequences) * (sequence.size() - 1);
   tokens.reserve(micro_batch);
@@ -90,10 +88,23 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role)
   }
 }
 
+template <class E>
+void Engine::Impl::make_model() {
+  std::unique_ptr<BackendOf<E>> typed = make_cpu_backend<E>(config.threads);
+  model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
+                                          *typed, scaling, config.faults);
+  backend = std::move(typed);
+}
+
 std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) const {
   std::vector<SitePrecision> resolved;
-  for (const std::string& site : model.sites()) {
-    resolved.push_back(wanted.resolve(site, config.model.layers));
+  for (const std::string& site : model->sites()) {
+    SitePrecision precision = wanted.resolve(site, config.model.layers);
+    if (config.compute == Compute::kFp32 && precision.any_fp8()) {
+      throw ConfigError("engine", 0, "compute", "fp32",
+                        "\"bf16\" for a plan with FP8, as this one has at " + site);
+    }
+    resolved.push_back(std::move(precision));
   }
   return resolved;
 }
@@ -124,19 +135,19 @@ void Engine::Impl::flip_bits() {
   for (size_t i = 0; i < config.faults.size(); ++i) {
     const Fault& fault = config.faults[i];
     if (fault.kind != FaultKind::kBitFlip || fired[i] || step != fault.start_step) continue;
-    const Parameter* parameter = model.layout().find(fault.site);
+    const Parameter* parameter = model->layout().find(fault.site);
     GNOMON_ASSERT(parameter != nullptr);
     size_t element = static_cast<size_t>(parameter->offset + fault.element);
-    float& master = optimizer.masters()[element];
+    float& master = optimizer->masters()[element];
     master = std::bit_cast<float>(std::bit_cast<uint32_t>(master) ^ (uint32_t{1} << fault.bit));
-    model.weights()[element] = to_bf16(master);
-    model.weights_changed();
+    model->set_weights(std::span(&master, 1), static_cast<int64_t>(element));
     fired[i] = true;
   }
 }
 
 uint64_t Engine::Impl::weights_hash() const {
-  return hash64(model.weights().data(), model.weights().size_bytes());
+  std::span<const std::byte> bytes = model->weight_bytes();
+  return hash64(bytes.data(), bytes.size());
 }
 
 Engine::Engine(EngineConfig config, EngineRole role)
@@ -153,7 +164,7 @@ int64_t Engine::heldout_tokens() const {
 uint64_t Engine::weights_hash() const { return impl_->weights_hash(); }
 
 Fingerprint Engine::fingerprint() const {
-  const Backend& backend = *impl_->backend;
+  const BackendBase& backend = *impl_->backend;
   return {.device = backend.device(),
           .backend = backend.name(),
           .libraries = backend.libraries(),
@@ -163,11 +174,11 @@ Fingerprint Engine::fingerprint() const {
 }
 
 void Engine::initialize() {
-  const ParameterLayout& layout = impl_->model.layout();
-  std::span<float> masters = impl_->optimizer.masters();
+  const ParameterLayout& layout = impl_->model->layout();
+  std::span<float> masters = impl_->optimizer->masters();
   std::fill(masters.begin(), masters.end(), 0.0f);
-  std::ranges::fill(impl_->optimizer.first_moments(), 0.0f);
-  std::ranges::fill(impl_->optimizer.second_moments(), 0.0f);
+  std::ranges::fill(impl_->optimizer->first_moments(), 0.0f);
+  std::ranges::fill(impl_->optimizer->second_moments(), 0.0f);
   double to_residual = 1.0 / std::sqrt(2.0 * impl_->config.model.layers);
   for (size_t i = 0; i < layout.all().size(); ++i) {
     const Parameter& parameter = layout.all()[i];
@@ -182,9 +193,7 @@ void Engine::initialize() {
       std::ranges::fill(values, 1.0f);
     }
   }
-  std::span<bf16> weights = impl_->model.weights();
-  std::ranges::transform(masters, weights.begin(), to_bf16);
-  impl_->model.weights_changed();
+  impl_->model->set_weights(masters);
   impl_->scaling.clear();
   impl_->step = 0;
   impl_->ready = true;
@@ -201,18 +210,18 @@ void Engine::prepare() {
   self.tokens.assign(micro_batch, 0);
   self.targets.assign(micro_batch, 0);
   for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
-    self.model.forward_backward(pass, self.tokens, self.targets, 0.0f, micro > 0);
+    self.model->forward_backward(pass, self.tokens, self.targets, 0.0f, micro > 0);
   }
-  self.optimizer.norm(self.model.gradients());
+  self.optimizer->norm(self.model->gradients());
   size_t rest = self.heldout_tokens.size() % micro_batch;
   if (rest > 0) {
-    self.model.forward(pass, std::span(self.tokens).first(rest),
-                       std::span(self.targets).first(rest));
+    self.model->forward(pass, std::span(self.tokens).first(rest),
+                        std::span(self.targets).first(rest));
   }
 }
 
 void Engine::set_plan(const PrecisionPlan& plan) {
-  plan.check_sites(impl_->model.sites(), impl_->config.model.layers);
+  plan.check_sites(impl_->model->sites(), impl_->config.model.layers);
   std::vector<SitePrecision> sites = impl_->resolve(plan);
   impl_->scaling.change(sites);
   impl_->sites = std::move(sites);
@@ -231,22 +240,22 @@ StepResult Engine::train_step() {
   for (int micro = 0; micro < batch.accumulation; ++micro) {
     self.read_batch(step, micro);
     loss_sum +=
-        self.model.forward_backward(pass, self.tokens, self.targets, gradient_scale, micro > 0);
+        self.model->forward_backward(pass, self.tokens, self.targets, gradient_scale, micro > 0);
   }
   StepResult result;
   result.step = step;
   result.loss = loss_sum / static_cast<double>(batch.tokens_per_step());
-  result.grad_norm = self.optimizer.norm(self.model.gradients());
+  result.grad_norm = self.optimizer->norm(self.model->gradients());
   result.learning_rate = self.config.optimizer.at(step);
   result.tokens = batch.tokens_per_step();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (result.finite) {
-    self.optimizer.update(step, result.grad_norm, self.model.gradients(), self.model.weights());
-    self.model.weights_changed();
+    self.optimizer->update(step, result.grad_norm, self.model->gradients(),
+                           self.model->working_weights());
+    self.model->weights_changed();
   }
-  self.scaling.finish_step(self.sites, [&](int site, TensorRole role) {
-    return self.model.linears().frozen(site, role, step);
-  });
+  self.scaling.finish_step(
+      self.sites, [&](int site, TensorRole role) { return self.model->frozen(site, role, step); });
   self.step = step;
   self.flip_bits();
   result.weights_hash = self.weights_hash();
@@ -266,7 +275,7 @@ double Engine::evaluate(const PrecisionPlan& plan) {
   double loss_sum = 0;
   for (size_t at = 0; at < tokens.size(); at += most) {
     size_t count = std::min(most, tokens.size() - at);
-    loss_sum += self.model.forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
+    loss_sum += self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
   }
   return loss_sum / static_cast<double>(tokens.size());
 }

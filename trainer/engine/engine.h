@@ -39,8 +39,15 @@ struct OptimizerConfig {
   bool operator==(const OptimizerConfig&) const = default;
 };
 
+// What weights and activations are, and what GEMMs run in where no plan says FP8.
+enum class Compute { kBf16, kFp32 };
+std::string compute_name(Compute compute);  // "bf16", "fp32"
+// Throws ConfigError naming the accepted ones.
+Compute compute_from_name(const std::string& name, const std::string& file);
+
 struct EngineConfig {
   ModelConfig model;
+  Compute compute = Compute::kBf16;  // with kFp32 no plan may ask for FP8
   BatchConfig batch;
   OptimizerConfig optimizer;
   std::string data;  // dataset directory
@@ -105,7 +112,7 @@ class Engine {
   int64_t step() const;  // of the last update done; 0 at the start
   const PrecisionPlan& plan() const;
   // Takes effect with the next step. Scaling state of sites that stay in FP8 with the same recipe
-  // is kept. Throws ConfigError.
+  // is kept. Throws ConfigError for sites that do not exist, and for FP8 where compute is kFp32.
   void set_plan(const PrecisionPlan& plan);
 
   // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes
@@ -116,7 +123,7 @@ class Engine {
   double evaluate(const PrecisionPlan& plan);
   // Tokens in that batch: heldout_sequences × tokens, less when the held-out split is shorter.
   int64_t heldout_tokens() const;
-  // XXH3-64 of all BF16 working weights, in a fixed order.
+  // XXH3-64 of all working weights, in a fixed order.
   uint64_t weights_hash() const;
 
  private:

@@ -120,6 +120,15 @@ Fault fault_from(const JsonFields& fields) {
 
 }  // namespace
 
+std::string compute_name(Compute compute) { return compute == Compute::kFp32 ? "fp32" : "bf16"; }
+
+Compute compute_from_name(const std::string& name, const std::string& file) {
+  for (Compute compute : {Compute::kBf16, Compute::kFp32}) {
+    if (compute_name(compute) == name) return compute;
+  }
+  throw ConfigError(file, 0, "compute", name, "bf16, fp32");
+}
+
 void check_engine_config(const EngineConfig& config) {
   config.model.check();
   check_range("batch", "sequences", config.batch.sequences, 1, 1 << 16);
@@ -148,6 +157,7 @@ std::string EngineConfig::to_json() const {
   json::array fault_list;
   for (const Fault& fault : faults) fault_list.push_back(gnomon::to_json(fault));
   json::object object{{"model", gnomon::to_json(model)},
+                      {"compute", compute_name(compute)},
                       {"batch", json::object{{"sequences", batch.sequences},
                                              {"tokens", batch.tokens},
                                              {"accumulation", batch.accumulation}}},
@@ -165,6 +175,10 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   JsonFields fields(root, file);
   EngineConfig config;
   config.model = model_from(JsonFields(fields.at("model"), file));
+  // Checkpoints from before there was a choice are BF16.
+  if (fields.find("compute") != nullptr) {
+    config.compute = compute_from_name(fields.text("compute"), file);
+  }
   JsonFields batch(fields.at("batch"), file);
   config.batch.sequences = batch.integer32("sequences");
   config.batch.tokens = batch.integer32("tokens");

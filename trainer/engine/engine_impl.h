@@ -23,16 +23,18 @@ struct Engine::Impl {
   bool batch_is_corrupt(int64_t step) const;
   void flip_bits();
   uint64_t weights_hash() const;
+  template <class E>
+  void make_model();
   std::string state_json() const;
 
   EngineConfig config;
   EngineRole role;
   Dataset data;
   DataOrder order;
-  std::unique_ptr<Backend> backend;
   ScalingState scaling;
-  Model model;
-  Optimizer optimizer;
+  std::unique_ptr<BackendBase> backend;
+  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<Optimizer> optimizer;
   std::vector<ArenaSize> arenas;
 
   bool ready = false;  // initialize() or load() was called

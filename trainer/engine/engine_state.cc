@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -88,11 +89,14 @@ ScalingState scaling_from(const JsonFields& state, const std::vector<std::string
 }
 
 template <typename T>
-void add_views(const ParameterLayout& layout, const std::string& prefix, const std::string& dtype,
-               std::span<T> all, std::vector<TensorView>& views) {
+constexpr const char* kDtype = std::is_same_v<std::remove_const_t<T>, float> ? "F32" : "BF16";
+
+template <typename T>
+void add_views(const ParameterLayout& layout, const std::string& prefix, std::span<T> all,
+               std::vector<TensorView>& views) {
   for (const Parameter& parameter : layout.all()) {
     views.push_back(
-        {prefix + parameter.name, dtype, parameter.shape, all.data() + parameter.offset});
+        {prefix + parameter.name, kDtype<T>, parameter.shape, all.data() + parameter.offset});
   }
 }
 
@@ -139,7 +143,7 @@ std::string Engine::Impl::state_json() const {
                      {"plan", plan.to_toml()},
                      {"weights_hash", hex64(weights_hash())},
                      {"data_hash", data.info.content_hash},
-                     {"scaling", gnomon::to_json(scaling, model.sites())}};
+                     {"scaling", gnomon::to_json(scaling, model->sites())}};
   std::string text = json::serialize(state);
   text.pop_back();
   return text + ",\"engine\":" + config.to_json() + "}\n";
@@ -148,13 +152,15 @@ std::string Engine::Impl::state_json() const {
 CheckpointContent Engine::checkpoint() const {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  const ParameterLayout& layout = self.model.layout();
+  const ParameterLayout& layout = self.model->layout();
   CheckpointContent content;
-  content.config_json = self.config.model.to_hf_json();
-  add_views(layout, "", "BF16", self.model.weights(), content.model);
-  add_views(layout, "master.", "F32", self.optimizer.masters(), content.optimizer);
-  add_views(layout, "exp_avg.", "F32", self.optimizer.first_moments(), content.optimizer);
-  add_views(layout, "exp_avg_sq.", "F32", self.optimizer.second_moments(), content.optimizer);
+  content.config_json =
+      self.config.model.to_hf_json(self.config.compute == Compute::kFp32 ? "float32" : "bfloat16");
+  std::visit([&](auto weights) { add_views(layout, "", weights, content.model); },
+             self.model->working_weights());
+  add_views(layout, "master.", self.optimizer->masters(), content.optimizer);
+  add_views(layout, "exp_avg.", self.optimizer->first_moments(), content.optimizer);
+  add_views(layout, "exp_avg_sq.", self.optimizer->second_moments(), content.optimizer);
   content.trainer_state_json = self.state_json();
   return content;
 }
@@ -172,29 +178,38 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
     throw ConfigError(state_file, 0, "model", config.model.to_hf_json(),
                       "the engine's own model: " + self.config.model.to_hf_json());
   }
+  if (config.compute != self.config.compute) {
+    throw ConfigError(state_file, 0, "compute", compute_name(config.compute),
+                      "the engine's own: " + compute_name(self.config.compute));
+  }
   if (state.text("data_hash") != self.data.info.content_hash) {
     throw ConfigError(
         state_file, 0, "data_hash", state.text("data_hash"),
         fmt::format("{}, the hash of {}", self.data.info.content_hash, self.config.data));
   }
   PrecisionPlan plan = PrecisionPlan::parse(state.text("plan"), state_file);
-  plan.check_sites(self.model.sites(), self.config.model.layers, state_file);
+  plan.check_sites(self.model->sites(), self.config.model.layers, state_file);
   std::vector<SitePrecision> sites = self.resolve(plan);
-  ScalingState scaling = scaling_from(state, self.model.sites());
+  ScalingState scaling = scaling_from(state, self.model->sites());
 
-  const ParameterLayout& layout = self.model.layout();
+  const ParameterLayout& layout = self.model->layout();
   SafetensorsFile model(model_file);
   SafetensorsFile optimizer(optimizer_file);
   std::vector<TensorView> moments;
-  add_views(layout, "master.", "F32", self.optimizer.masters(), moments);
-  add_views(layout, "exp_avg.", "F32", self.optimizer.first_moments(), moments);
-  add_views(layout, "exp_avg_sq.", "F32", self.optimizer.second_moments(), moments);
+  add_views(layout, "master.", self.optimizer->masters(), moments);
+  add_views(layout, "exp_avg.", self.optimizer->first_moments(), moments);
+  add_views(layout, "exp_avg_sq.", self.optimizer->second_moments(), moments);
   // Gradients are no state: their memory serves to hash the weights before any state changes.
-  std::ranges::fill(self.model.gradients(), 0.0f);
-  bf16* staged = reinterpret_cast<bf16*>(self.model.gradients().data());
-  std::span<bf16> staging(staged, self.model.weights().size());
+  std::ranges::fill(self.model->gradients(), 0.0f);
+  std::span<std::byte> staging(reinterpret_cast<std::byte*>(self.model->gradients().data()),
+                               self.model->weight_bytes().size());
   std::vector<TensorView> weights;
-  add_views(layout, "", "BF16", staging, weights);
+  std::visit(
+      [&]<class E>(std::span<E> working) {
+        std::span<E> staged(reinterpret_cast<E*>(staging.data()), working.size());
+        add_views(layout, "", staged, weights);
+      },
+      self.model->working_weights());
   check_tensors(model, model_file, weights);
   check_tensors(optimizer, optimizer_file, moments);
   take_tensors(model, weights);
@@ -205,9 +220,10 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
   }
   int64_t step = state.integer("step");
 
-  std::memcpy(self.model.weights().data(), staging.data(), staging.size_bytes());
+  std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
+             self.model->working_weights());
   take_tensors(optimizer, moments);
-  self.model.weights_changed();
+  self.model->weights_changed();
   self.scaling = std::move(scaling);
   if (take_plan) {
     self.plan = std::move(plan);

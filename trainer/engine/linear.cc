@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "kernels/recipe.h"
 
 namespace gnomon {
 
-LinearLayers::LinearLayers(Backend& backend, const std::vector<std::string>& sites,
-                           const std::vector<Fault>& faults, ScalingState& scaling)
+template <class E>
+LinearLayers<E>::LinearLayers(BackendOf<E>& backend, const std::vector<std::string>& sites,
+                              const std::vector<Fault>& faults, ScalingState& scaling)
     : backend_(backend), scaling_(scaling) {
   for (const Fault& fault : faults) {
     if (fault.kind != FaultKind::kFrozenAmax && fault.kind != FaultKind::kScaleShift) continue;
@@ -32,7 +34,8 @@ LinearLayers::LinearLayers(Backend& backend, const std::vector<std::string>& sit
   }
 }
 
-int LinearLayers::shift(int site, TensorRole role) const {
+template <class E>
+int LinearLayers<E>::shift(int site, TensorRole role) const {
   int sum = 0;
   for (const SiteFault& it : faults_) {
     if (it.kind == FaultKind::kScaleShift && it.site == site && it.role == role &&
@@ -43,14 +46,17 @@ int LinearLayers::shift(int site, TensorRole role) const {
   return sum;
 }
 
-bool LinearLayers::frozen(int site, TensorRole role, int64_t step) const {
+template <class E>
+bool LinearLayers<E>::frozen(int site, TensorRole role, int64_t step) const {
   return std::any_of(faults_.begin(), faults_.end(), [&](const SiteFault& it) {
     return it.kind == FaultKind::kFrozenAmax && it.site == site && it.role == role &&
            it.fault.active(step);
   });
 }
 
-float LinearLayers::scale_for(int site, TensorRole role, GemmOperand& operand, Format format) {
+template <class E>
+float LinearLayers<E>::scale_for(int site, TensorRole role, GemmOperand<E>& operand,
+                                 Format format) requires std::is_same_v<E, bf16> {
   const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
   const AmaxHistory& history = scaling_.history(site, role);
   bool from_history = precision.recipe == Recipe::kDelayed && !history.empty();
@@ -63,7 +69,9 @@ float LinearLayers::scale_for(int site, TensorRole role, GemmOperand& operand, F
   return delayed_scale(from_history ? history.max() : operand.amax, format, precision.margin, 1.0f);
 }
 
-LinearLayers::Ready LinearLayers::quantise(int site, TensorRole role, GemmOperand& operand) {
+template <class E>
+typename LinearLayers<E>::Ready LinearLayers<E>::quantise(
+    int site, TensorRole role, GemmOperand<E>& operand) requires std::is_same_v<E, bf16> {
   const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
   Format format = format_from_name(role == TensorRole::kGradient ? precision.gradient_format
                                                                  : precision.forward_format);
@@ -77,40 +85,54 @@ LinearLayers::Ready LinearLayers::quantise(int site, TensorRole role, GemmOperan
   return {operand.room, 1.0f / scale};
 }
 
-LinearLayers::Operands LinearLayers::operands(int site, Gemm gemm, TensorRole role_a,
-                                              GemmOperand& a, TensorRole role_b, GemmOperand& b) {
+template <class E>
+typename LinearLayers<E>::Operands LinearLayers<E>::operands(int site, Gemm gemm, TensorRole role_a,
+                                                             GemmOperand<E>& a, TensorRole role_b,
+                                                             GemmOperand<E>& b) {
   if (!(*pass_.sites)[static_cast<size_t>(site)].uses_fp8(gemm)) {
     return {{a.data.data(), 1.0f}, {b.data.data(), 1.0f}};
   }
-  return {quantise(site, role_a, a), quantise(site, role_b, b)};
+  if constexpr (std::is_same_v<E, bf16>) {
+    return {quantise(site, role_a, a), quantise(site, role_b, b)};
+  } else {
+    GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");
+    return {};
+  }
 }
 
-void LinearLayers::fprop(int site, GemmOperand& x, GemmOperand& w, int64_t n, int64_t in,
-                         int64_t out, bf16* y) {
+template <class E>
+void LinearLayers<E>::fprop(int site, GemmOperand<E>& x, GemmOperand<E>& w, int64_t n, int64_t in,
+                            int64_t out, E* y) {
   Operands use = operands(site, Gemm::kFprop, TensorRole::kInput, x, TensorRole::kWeight, w);
   GemmShape shape{.m = n, .n = out, .k = in, .transpose_a = false, .transpose_b = true};
   backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, y);
 }
 
-void LinearLayers::dgrad(int site, GemmOperand& dy, GemmOperand& w, int64_t n, int64_t in,
-                         int64_t out, bf16* dx) {
+template <class E>
+void LinearLayers<E>::dgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& w, int64_t n, int64_t in,
+                            int64_t out, E* dx) {
   Operands use = operands(site, Gemm::kDgrad, TensorRole::kGradient, dy, TensorRole::kWeight, w);
   GemmShape shape{.m = n, .n = in, .k = out, .transpose_a = false, .transpose_b = false};
   backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, dx);
 }
 
-void LinearLayers::dgrad(int site, GemmOperand& dy, GemmOperand& w, int64_t n, int64_t in,
-                         int64_t out, float* dx, bool accumulate) {
+template <class E>
+void LinearLayers<E>::dgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& w, int64_t n, int64_t in,
+                            int64_t out, float* dx, bool accumulate) {
   Operands use = operands(site, Gemm::kDgrad, TensorRole::kGradient, dy, TensorRole::kWeight, w);
   GemmShape shape{.m = n, .n = in, .k = out, .transpose_a = false, .transpose_b = false};
   backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, dx, accumulate);
 }
 
-void LinearLayers::wgrad(int site, GemmOperand& dy, GemmOperand& x, int64_t n, int64_t in,
-                         int64_t out, float* dw, bool accumulate) {
+template <class E>
+void LinearLayers<E>::wgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& x, int64_t n, int64_t in,
+                            int64_t out, float* dw, bool accumulate) {
   Operands use = operands(site, Gemm::kWgrad, TensorRole::kGradient, dy, TensorRole::kInput, x);
   GemmShape shape{.m = out, .n = in, .k = n, .transpose_a = true, .transpose_b = false};
   backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, dw, accumulate);
 }
+
+template class LinearLayers<bf16>;
+template class LinearLayers<float>;
 
 }  // namespace gnomon

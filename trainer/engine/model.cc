@@ -7,51 +7,66 @@
 
 namespace gnomon {
 
-double Model::forward(const PassPlan& pass, std::span<const int32_t> tokens,
-                      std::span<const int32_t> targets) {
-  return run_forward(pass, tokens, targets, 0.0f, false);
+template <class E>
+double BasicModel<E>::forward(const PassPlan& pass, std::span<const int32_t> tokens,
+                              std::span<const int32_t> targets) {
+  compute_logits(pass, tokens);
+  return loss_of_logits(targets, 0.0f, false);
 }
 
-double Model::run_forward(const PassPlan& pass, std::span<const int32_t> tokens,
-                          std::span<const int32_t> targets, float gradient_scale,
-                          bool with_gradient) {
+template <class E>
+std::vector<float> BasicModel<E>::logits(const PassPlan& pass, std::span<const int32_t> tokens) {
+  compute_logits(pass, tokens);
+  std::span<const E> found = rows(logits_, config_.vocabulary);
+  std::vector<float> values(found.size());
+  std::ranges::transform(found, values.begin(), [](E value) { return to_float(value); });
+  return values;
+}
+
+template <class E>
+void BasicModel<E>::compute_logits(const PassPlan& pass, std::span<const int32_t> tokens) {
   n_ = static_cast<int64_t>(tokens.size());
   GNOMON_ASSERT(n_ > 0 && n_ <= sequences_ * tokens_ && n_ % tokens_ == 0);
-  GNOMON_ASSERT(targets.size() == tokens.size());
   GNOMON_ASSERT(pass.sites != nullptr && pass.sites->size() == sites_.size());
   linears_.begin(pass);
 
   backend_.embed(tokens, weight(layout_.embedding()), width_,
                  rows_mutable(layers_[0].attention_residual, width_));
   for (int layer = 0; layer < config_.layers; ++layer) {
-    forward_attention(layer, layer == 0 ? std::span<const bf16>{} : rows(update_, width_));
+    forward_attention(layer, layer == 0 ? std::span<const E>{} : rows(update_, width_));
     forward_mlp(layer);
   }
-  std::span<bf16> residual = rows_mutable(final_residual_, width_);
-  std::span<bf16> normed = rows_mutable(final_normed_, width_);
+  std::span<E> residual = rows_mutable(final_residual_, width_);
+  std::span<E> normed = rows_mutable(final_normed_, width_);
   std::copy_n(layers_.back().mlp_residual.data(), residual.size(), residual.data());
   backend_.add_rms_norm(residual, rows(update_, width_), weight(layout_.final_norm()),
                         static_cast<float>(config_.norm_eps), normed,
                         final_rstd_.first(static_cast<size_t>(n_)));
   final_input_.renew(normed);
-  int64_t vocabulary = config_.vocabulary;
-  linears_.fprop(head_site(), final_input_, site_weights_.back(), n_, width_, vocabulary,
+  linears_.fprop(head_site(), final_input_, site_weights_.back(), n_, width_, config_.vocabulary,
                  logits_.data());
+}
+
+template <class E>
+double BasicModel<E>::loss_of_logits(std::span<const int32_t> targets, float gradient_scale,
+                                     bool with_gradient) {
+  GNOMON_ASSERT(static_cast<int64_t>(targets.size()) == n_);
   std::span<float> losses = losses_.first(static_cast<size_t>(n_));
-  backend_.cross_entropy(rows_mutable(logits_, vocabulary), targets, vocabulary, gradient_scale,
-                         with_gradient, losses);
+  backend_.cross_entropy(rows_mutable(logits_, config_.vocabulary), targets, config_.vocabulary,
+                         gradient_scale, with_gradient, losses);
   double sum = 0;
   for (float loss : losses) sum += static_cast<double>(loss);
   return sum;
 }
 
-void Model::forward_attention(int layer, std::span<const bf16> update) {
-  LayerActivations& act = layers_[static_cast<size_t>(layer)];
+template <class E>
+void BasicModel<E>::forward_attention(int layer, std::span<const E> update) {
+  LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  std::span<bf16> residual = rows_mutable(act.attention_residual, width_);
-  std::span<bf16> normed = rows_mutable(act.attention_normed, width_);
+  std::span<E> residual = rows_mutable(act.attention_residual, width_);
+  std::span<E> normed = rows_mutable(act.attention_normed, width_);
   if (layer > 0) {
-    const LayerActivations& below = layers_[static_cast<size_t>(layer) - 1];
+    const LayerActivations<E>& below = layers_[static_cast<size_t>(layer) - 1];
     std::copy_n(below.mlp_residual.data(), residual.size(), residual.data());
   }
   backend_.add_rms_norm(residual, update, weight(at.attention_norm),
@@ -59,7 +74,7 @@ void Model::forward_attention(int layer, std::span<const bf16> update) {
                         act.attention_rstd.first(static_cast<size_t>(n_)));
   act.attention_input.renew(normed);
 
-  auto project = [&](SiteKind kind, std::span<bf16> y, int64_t out, int bias) {
+  auto project = [&](SiteKind kind, std::span<E> y, int64_t out, int bias) {
     int index = site(layer, kind);
     linears_.fprop(index, act.attention_input, site_weights_[static_cast<size_t>(index)], n_,
                    width_, out, y.data());
@@ -81,11 +96,12 @@ void Model::forward_attention(int layer, std::span<const bf16> update) {
                  width_, update_.data());
 }
 
-void Model::forward_mlp(int layer) {
-  LayerActivations& act = layers_[static_cast<size_t>(layer)];
+template <class E>
+void BasicModel<E>::forward_mlp(int layer) {
+  LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  std::span<bf16> residual = rows_mutable(act.mlp_residual, width_);
-  std::span<bf16> normed = rows_mutable(act.mlp_normed, width_);
+  std::span<E> residual = rows_mutable(act.mlp_residual, width_);
+  std::span<E> normed = rows_mutable(act.mlp_normed, width_);
   std::copy_n(act.attention_residual.data(), residual.size(), residual.data());
   backend_.add_rms_norm(residual, rows(update_, width_), weight(at.mlp_norm),
                         static_cast<float>(config_.norm_eps), normed,
@@ -103,5 +119,16 @@ void Model::forward_mlp(int layer) {
   linears_.fprop(down_site, act.down_input, site_weights_[static_cast<size_t>(down_site)], n_, ffn_,
                  width_, update_.data());
 }
+
+template double BasicModel<bf16>::forward(const PassPlan&, std::span<const int32_t>,
+                                          std::span<const int32_t>);
+template double BasicModel<float>::forward(const PassPlan&, std::span<const int32_t>,
+                                           std::span<const int32_t>);
+template std::vector<float> BasicModel<bf16>::logits(const PassPlan&, std::span<const int32_t>);
+template std::vector<float> BasicModel<float>::logits(const PassPlan&, std::span<const int32_t>);
+template double BasicModel<bf16>::loss_of_logits(std::span<const int32_t>, float, bool);
+template double BasicModel<float>::loss_of_logits(std::span<const int32_t>, float, bool);
+template void BasicModel<bf16>::compute_logits(const PassPlan&, std::span<const int32_t>);
+template void BasicModel<float>::compute_logits(const PassPlan&, std::span<const int32_t>);
 
 }  // namespace gnomon

@@ -84,7 +84,7 @@ void ModelConfig::check() const {
   }
 }
 
-std::string ModelConfig::to_hf_json() const {
+std::string ModelConfig::to_hf_json(const std::string& dtype) const {
   json::object object;
   object["architectures"] = json::array{qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"};
   object["model_type"] = qkv_bias ? "qwen2" : "llama";
@@ -100,7 +100,7 @@ std::string ModelConfig::to_hf_json() const {
   object["rope_scaling"] = nullptr;
   object["rope_theta"] = rope_theta;
   object["tie_word_embeddings"] = tie_embeddings;
-  object["torch_dtype"] = "bfloat16";
+  object["torch_dtype"] = dtype;
   object["use_cache"] = true;
   object["vocab_size"] = vocabulary;
   if (!qkv_bias) {

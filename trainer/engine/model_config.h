@@ -29,7 +29,8 @@ struct ModelConfig {
   // Throws ConfigError(file "model", key, value, accepted).
   void check() const;
 
-  std::string to_hf_json() const;  // config.json
+  // config.json; `dtype` is what the weights beside it are stored as.
+  std::string to_hf_json(const std::string& dtype = "bfloat16") const;
   static ModelConfig from_hf_json(const std::string& json, const std::string& file);
   bool operator==(const ModelConfig&) const = default;
 };

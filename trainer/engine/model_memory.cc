@@ -4,11 +4,30 @@
 
 namespace gnomon {
 
-Model::Model(const ModelConfig& config, int64_t sequences, int64_t tokens, Backend& backend,
-             ScalingState& scaling, const std::vector<Fault>& faults)
-    : config_((config.check(), config)),
-      layout_(config),
-      sites_(config.sites()),
+DecoderModel::DecoderModel(const ModelConfig& config)
+    : config_((config.check(), config)), layout_(config), sites_(config.sites()) {}
+
+std::span<const std::byte> DecoderModel::weight_bytes() {
+  return std::visit(
+      [](auto weights) -> std::span<const std::byte> { return std::as_bytes(weights); },
+      working_weights());
+}
+
+void DecoderModel::set_weights(std::span<const float> values, int64_t offset) {
+  std::visit(
+      [&]<class E>(std::span<E> weights) {
+        auto part = weights.subspan(static_cast<size_t>(offset), values.size());
+        std::ranges::transform(values, part.begin(), from_float<E>);
+      },
+      working_weights());
+  weights_changed();
+}
+
+template <class E>
+BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens,
+                          BackendOf<E>& backend, ScalingState& scaling,
+                          const std::vector<Fault>& faults)
+    : DecoderModel(config),
       backend_(backend),
       linears_(backend, sites_, faults, scaling),
       sequences_(sequences),
@@ -25,7 +44,8 @@ Model::Model(const ModelConfig& config, int64_t sequences, int64_t tokens, Backe
   weights_changed();
 }
 
-void Model::take_memory() {
+template <class E>
+void BasicModel<E>::take_memory() {
   n_ = sequences_ * tokens_;
   take_weights();
   gradients_ = gradients_arena_.take<float>(layout_.elements());
@@ -33,12 +53,13 @@ void Model::take_memory() {
   take_workspace();
 }
 
-void Model::take_weights() {
-  weights_ = weights_arena_.take<bf16>(layout_.elements());
+template <class E>
+void BasicModel<E>::take_weights() {
+  weights_ = weights_arena_.take<E>(layout_.elements());
   site_weights_.assign(sites_.size(), {});
   auto give_room = [&](int site, int parameter) {
     site_weights_[static_cast<size_t>(site)].room =
-        weights_arena_.take<bf16>(layout_[parameter].size).data();
+        weights_arena_.take<E>(layout_[parameter].size).data();
   };
   for (int layer = 0; layer < config_.layers; ++layer) {
     const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
@@ -50,7 +71,8 @@ void Model::take_weights() {
   give_room(head_site(), layout_.head());
 }
 
-void Model::weights_changed() {
+template <class E>
+void BasicModel<E>::weights_changed() {
   for (int layer = 0; layer < config_.layers; ++layer) {
     const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
     const int parameters[] = {at.q, at.k, at.v, at.o, at.gate, at.up, at.down};
@@ -62,7 +84,8 @@ void Model::weights_changed() {
   site_weights_.back().renew(weight(layout_.head()));
 }
 
-AttentionShape Model::attention_shape() const {
+template <class E>
+AttentionShape BasicModel<E>::attention_shape() const {
   return {.sequences = n_ / tokens_,
           .tokens = tokens_,
           .heads = config_.heads,
@@ -70,54 +93,65 @@ AttentionShape Model::attention_shape() const {
           .head_dim = config_.head_dim()};
 }
 
-void Model::take_activations() {
+template <class E>
+void BasicModel<E>::take_activations() {
   Arena& arena = activations_arena_;
   int64_t saved = backend_.attention_saved_bytes(attention_shape());
   layers_.assign(static_cast<size_t>(config_.layers), {});
-  for (LayerActivations& layer : layers_) {
-    layer.attention_residual = arena.take<bf16>(n_ * width_);
+  for (LayerActivations<E>& layer : layers_) {
+    layer.attention_residual = arena.take<E>(n_ * width_);
     layer.attention_rstd = arena.take<float>(n_);
-    layer.attention_normed = arena.take<bf16>(n_ * width_);
-    layer.attention_input.room = arena.take<bf16>(n_ * width_).data();
-    layer.q = arena.take<bf16>(n_ * width_);
-    layer.k = arena.take<bf16>(n_ * kv_width_);
-    layer.v = arena.take<bf16>(n_ * kv_width_);
+    layer.attention_normed = arena.take<E>(n_ * width_);
+    layer.attention_input.room = arena.take<E>(n_ * width_).data();
+    layer.q = arena.take<E>(n_ * width_);
+    layer.k = arena.take<E>(n_ * kv_width_);
+    layer.v = arena.take<E>(n_ * kv_width_);
     layer.attention_saved = arena.take<std::byte>(saved);
-    layer.attention_output = arena.take<bf16>(n_ * width_);
-    layer.o_input.room = arena.take<bf16>(n_ * width_).data();
-    layer.mlp_residual = arena.take<bf16>(n_ * width_);
+    layer.attention_output = arena.take<E>(n_ * width_);
+    layer.o_input.room = arena.take<E>(n_ * width_).data();
+    layer.mlp_residual = arena.take<E>(n_ * width_);
     layer.mlp_rstd = arena.take<float>(n_);
-    layer.mlp_normed = arena.take<bf16>(n_ * width_);
-    layer.mlp_input.room = arena.take<bf16>(n_ * width_).data();
-    layer.gate = arena.take<bf16>(n_ * ffn_);
-    layer.up = arena.take<bf16>(n_ * ffn_);
-    layer.hidden = arena.take<bf16>(n_ * ffn_);
-    layer.down_input.room = arena.take<bf16>(n_ * ffn_).data();
+    layer.mlp_normed = arena.take<E>(n_ * width_);
+    layer.mlp_input.room = arena.take<E>(n_ * width_).data();
+    layer.gate = arena.take<E>(n_ * ffn_);
+    layer.up = arena.take<E>(n_ * ffn_);
+    layer.hidden = arena.take<E>(n_ * ffn_);
+    layer.down_input.room = arena.take<E>(n_ * ffn_).data();
   }
-  final_residual_ = arena.take<bf16>(n_ * width_);
+  final_residual_ = arena.take<E>(n_ * width_);
   final_rstd_ = arena.take<float>(n_);
-  final_normed_ = arena.take<bf16>(n_ * width_);
-  final_input_.room = arena.take<bf16>(n_ * width_).data();
-  logits_ = arena.take<bf16>(n_ * config_.vocabulary);
+  final_normed_ = arena.take<E>(n_ * width_);
+  final_input_.room = arena.take<E>(n_ * width_).data();
+  logits_ = arena.take<E>(n_ * config_.vocabulary);
   losses_ = arena.take<float>(n_);
 }
 
-void Model::take_workspace() {
+template <class E>
+void BasicModel<E>::take_workspace() {
   Arena& arena = workspace_arena_;
   int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_});
-  dy_.room = arena.take<bf16>(n_ * widest).data();
-  update_ = arena.take<bf16>(n_ * width_);
-  d_residual_ = arena.take<bf16>(n_ * width_);
-  d_input_ = arena.take<bf16>(n_ * width_);
+  dy_.room = arena.take<E>(n_ * widest).data();
+  update_ = arena.take<E>(n_ * width_);
+  d_residual_ = arena.take<E>(n_ * width_);
+  d_input_ = arena.take<E>(n_ * width_);
   d_shared_ = arena.take<float>(n_ * width_);
-  d_attention_ = arena.take<bf16>(n_ * width_);
-  dq_ = arena.take<bf16>(n_ * width_);
-  dk_ = arena.take<bf16>(n_ * kv_width_);
-  dv_ = arena.take<bf16>(n_ * kv_width_);
-  d_hidden_ = arena.take<bf16>(n_ * ffn_);
-  d_gate_ = arena.take<bf16>(n_ * ffn_);
-  d_up_ = arena.take<bf16>(n_ * ffn_);
+  d_attention_ = arena.take<E>(n_ * width_);
+  dq_ = arena.take<E>(n_ * width_);
+  dk_ = arena.take<E>(n_ * kv_width_);
+  dv_ = arena.take<E>(n_ * kv_width_);
+  d_hidden_ = arena.take<E>(n_ * ffn_);
+  d_gate_ = arena.take<E>(n_ * ffn_);
+  d_up_ = arena.take<E>(n_ * ffn_);
   attention_scratch_ = arena.take<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
 }
+
+template BasicModel<bf16>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<bf16>&,
+                                      ScalingState&, const std::vector<Fault>&);
+template BasicModel<float>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<float>&,
+                                       ScalingState&, const std::vector<Fault>&);
+template void BasicModel<bf16>::weights_changed();
+template void BasicModel<float>::weights_changed();
+template AttentionShape BasicModel<bf16>::attention_shape() const;
+template AttentionShape BasicModel<float>::attention_shape() const;
 
 }  // namespace gnomon

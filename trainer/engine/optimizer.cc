@@ -16,7 +16,8 @@ double OptimizerConfig::at(int64_t step) const {
   return learning_rate * (min_ratio + (1.0 - min_ratio) * cosine);
 }
 
-Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, Backend& backend)
+Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout,
+                     BackendBase& backend)
     : config_(config), layout_(layout), backend_(backend) {
   for (bool committed : {false, true}) {
     masters_ = arena_.take<float>(layout.elements());
@@ -31,7 +32,7 @@ double Optimizer::norm(std::span<const float> gradients) const {
 }
 
 void Optimizer::update(int64_t step, double norm, std::span<const float> gradients,
-                       std::span<bf16> weights) {
+                       WeightSpan weights) {
   double clip = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1.0;
   double t = static_cast<double>(step);
   AdamwStep adamw{
@@ -47,9 +48,11 @@ void Optimizer::update(int64_t step, double norm, std::span<const float> gradien
   size_t decayed = static_cast<size_t>(layout_.decayed());
   size_t rest = static_cast<size_t>(layout_.elements()) - decayed;
   auto part = [&](size_t offset, size_t count) {
+    WeightSpan working =
+        std::visit([&](auto all) -> WeightSpan { return all.subspan(offset, count); }, weights);
     backend_.adamw(adamw, gradients.subspan(offset, count), first_moments_.subspan(offset, count),
                    second_moments_.subspan(offset, count), masters_.subspan(offset, count),
-                   weights.subspan(offset, count));
+                   working);
   };
   part(0, decayed);
   adamw.weight_decay = 0;

@@ -14,7 +14,7 @@ namespace gnomon {
 class Optimizer {
  public:
   // Takes memory for masters and moments of `layout`. `backend` and `layout` must outlive this.
-  Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, Backend& backend);
+  Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, BackendBase& backend);
 
   std::span<float> masters() { return masters_; }
   std::span<float> first_moments() { return first_moments_; }
@@ -24,13 +24,13 @@ class Optimizer {
   // Euclidean norm of all gradients.
   double norm(std::span<const float> gradients) const;
   // One update as step 1, 2, ...: gradients are clipped to config.clip by `norm`. Writes masters,
-  // moments and `weights`, the BF16 copy.
-  void update(int64_t step, double norm, std::span<const float> gradients, std::span<bf16> weights);
+  // moments and `weights`, the working copy.
+  void update(int64_t step, double norm, std::span<const float> gradients, WeightSpan weights);
 
  private:
   OptimizerConfig config_;
   const ParameterLayout& layout_;
-  Backend& backend_;
+  BackendBase& backend_;
   Arena arena_{"optimizer"};
   std::span<float> masters_, first_moments_, second_moments_;
 };
