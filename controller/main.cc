@@ -213,7 +213,7 @@ int run(int argc, char** argv) {
   std::unique_ptr<Daemon> daemon;
   try {
     daemon = std::make_unique<Daemon>(options);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "gnomond: %s\n", error.what());
     return 2;
   }

@@ -140,7 +140,8 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
     for (const InjectedFault& fault : registration.faults) {
       ledger::insert_fault(connection, run.id, fault);
     }
-    return {run_name(run.id), std::string(decide::mode_name(run.policy.mode))};
+    return {run_name(run.id),
+            std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
   }
   double time = now();
   int64_t id = ledger::insert_run(connection,
@@ -156,7 +157,8 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   hear(transaction, run, registered_event(registration));
   save(transaction, run);
   stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
-  return {run_name(id), std::string(decide::mode_name(run.policy.mode))};
+  return {run_name(id),
+          std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
 }
 
 ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,

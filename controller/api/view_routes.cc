@@ -40,14 +40,15 @@ std::string with_members(std::string row, const std::string& members) {
 
 // The summary of one run, with what only the decision core and the policy know.
 std::string run_summary(Connection& connection, const ledger::RunRow& run) {
-  std::string phase = "watching";
-  if (std::optional<ledger::StateRow> state = ledger::load_state(connection, run.id)) {
-    phase = decide::phase_name(decide::state_from_json(state->body));
+  decide::State state;
+  if (std::optional<ledger::StateRow> row = ledger::load_state(connection, run.id)) {
+    state = decide::state_from_json(row->body);
   }
   decide::Policy policy = decide::Policy::parse(run.policy, "policy");
   Query query = connection.query(kRunSummary, run.id);
-  return with_members(first_row_as_json(query), fmt::format(R"("phase":"{}","mode":"{}")", phase,
-                                                            decide::mode_name(policy.mode)));
+  return with_members(first_row_as_json(query),
+                      fmt::format(R"("phase":"{}","mode":"{}")", decide::phase_name(state),
+                                  decide::mode_name(decide::mode_in_force(state, policy))));
 }
 
 ledger::RunRow require_run(Connection& connection, const Request& request) {

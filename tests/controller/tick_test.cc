@@ -21,12 +21,8 @@ class TickTest : public LedgerTest {
     ledger_.write([&](LedgerTransaction& transaction) {
       run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
       supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
-      StepReport step;
-      step.step = 1;
-      step.plan_version = 1;
-      step.loss = 2.0;
-      supervisor_->report_steps(transaction, run_, {{step}});
     });
+    train(1);
   }
   // As after a restart: nothing but the ledger is left.
   void make_supervisor() {
@@ -35,6 +31,15 @@ class TickTest : public LedgerTest {
         *metrics_, bells_, SupervisorOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
     ledger_.read([&](Connection& connection) { supervisor_->restore(connection); });
+  }
+  void train(int64_t number) {
+    StepReport step;
+    step.step = number;
+    step.plan_version = 1;
+    step.loss = 2.0;
+    ledger_.write([&](LedgerTransaction& transaction) {
+      supervisor_->report_steps(transaction, run_, {{step}});
+    });
   }
   // What the daemon's timer does once a second.
   void look() {
@@ -46,6 +51,13 @@ class TickTest : public LedgerTest {
     ledger_.write([&](LedgerTransaction& transaction) {
       supervisor_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
     });
+  }
+  // The trainer trains on and does not listen until the directive's time is over.
+  void pause_unheard() {
+    pause();
+    train(2);
+    clock_ = 101;
+    look();
   }
   Directive directive() {
     std::optional<Directive> found;
@@ -80,6 +92,7 @@ class TickTest : public LedgerTest {
 TEST_F(TickTest, ADirectiveThatIsNeverAnsweredExpiresAndIsNotDeliveredAnyMore) {
   pause();
   EXPECT_EQ(delivered(), 1u);
+  train(2);
   clock_ = 99;
   look();
   EXPECT_EQ(directive().state, "delivered");
@@ -109,10 +122,18 @@ TEST_F(TickTest, WithoutADeadlineTimeLeavesNoRows) {
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events"), rows);
 }
 
-TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
+TEST_F(TickTest, ADirectiveToASilentTrainerStaysReadyAndIsSpokenOfOnce) {
   pause();
-  clock_ = 101;
-  look();
+  for (clock_ = 50; clock_ < 1000; clock_ += 1) {
+    look();
+  }
+  EXPECT_EQ(delivered(), 1u);
+  EXPECT_LE(ticks(), 10) << "one for each time-out, not one for each look";
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM decisions WHERE kind = 'directive'"), 1);
+}
+
+TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
+  pause_unheard();
   EXPECT_THAT(supervisor_->due_runs(), IsEmpty());
   int64_t heard = ticks();
   clock_ = 100'000;
@@ -122,6 +143,7 @@ TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
 
 TEST_F(TickTest, DeadlinesOutliveTheDaemon) {
   pause();
+  train(2);
   make_supervisor();
   clock_ = 101;
   EXPECT_THAT(supervisor_->due_runs(), ElementsAre(run_));
@@ -138,9 +160,7 @@ TEST_F(TickTest, ADirectiveThatIsAnsweredInTimeDoesNotExpire) {
 }
 
 TEST_F(TickTest, ALateApplicationIsBelievedAndOnRecord) {
-  pause();
-  clock_ = 101;
-  look();
+  pause_unheard();
   EXPECT_EQ(ack("acknowledged").state, "expired") << "it is told not to carry it out";
   EXPECT_EQ(ack("applied").state, "applied");
   EXPECT_EQ(directive().state, "applied");
@@ -155,9 +175,7 @@ TEST_F(TickTest, ALateApplicationIsBelievedAndOnRecord) {
 }
 
 TEST_F(TickTest, ALateRejectionIsOnRecord) {
-  pause();
-  clock_ = 101;
-  look();
+  pause_unheard();
   EXPECT_EQ(ack("rejected").state, "rejected");
   EXPECT_EQ(directive().state, "rejected");
 }
