@@ -25,8 +25,8 @@ class ConnectionError : public Error {
 // The controller answered with an error status. what() is the problem document's title and detail.
 class ApiError : public Error {
  public:
-  ApiError(int status, std::string message, std::string title = {})
-      : Error(std::move(message)), status_(status), title_(std::move(title)) {}
+  ApiError(int status, const std::string& message, std::string title = {})
+      : Error(message), status_(status), title_(std::move(title)) {}
   int status() const { return status_; }
   // The problem document's; empty when the answer was none, and so not gnomond's.
   const std::string& title() const { return title_; }

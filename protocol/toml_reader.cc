@@ -20,9 +20,8 @@ int line_number(const toml::node& node) { return static_cast<int>(node.source().
 std::string show(const toml::node& node) {
   if (const auto* text = node.as_string()) return fmt::format("\"{}\"", text->get());
   std::ostringstream out;
-  if (const auto* table = node.as_table()) {
-    return fmt::format("a table of {} keys", table->size());
-  } else if (const auto* array = node.as_array()) {
+  if (const auto* table = node.as_table()) return fmt::format("a table of {} keys", table->size());
+  if (const auto* array = node.as_array()) {
     out << *array;
   } else {
     node.visit([&out](const auto& value) {
