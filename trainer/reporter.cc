@@ -279,8 +279,16 @@ bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
   }
   if (failing_ != record.number) tries_ = 0;
   failing_ = record.number;
-  if (++tries_ < options_.tries_max) throw;
+  if (++tries_ < options_.tries_max - 1) throw;
+  // Only a record that fails between two registrations that succeed is at fault: a controller that
+  // took nothing at all may have come back since the record was tried.
+  const bool took_others_before = took_others_ == record.number;
+  took_others_ = -1;
   register_run();  // throws when the controller takes nothing at all
+  if (!took_others_before) {
+    took_others_ = record.number;
+    return false;
+  }
   set_aside(record, error.status(), fmt::format("{} (tried {} times)", error.what(), tries_));
   return true;
 }

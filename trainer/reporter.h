@@ -118,6 +118,7 @@ class Reporter {
   int64_t one_by_one_until_ = 0;  // steps up to this record are not sent in batches
   int64_t failing_ = 0;           // record that fails, and how often it did
   int tries_ = 0;
+  int64_t took_others_ = -1;  // record before whose last try the controller took something else
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
