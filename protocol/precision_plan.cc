@@ -107,7 +107,7 @@ bool SitePrecision::multiplies_e5m2_by_e5m2(Gemm gemm) const {
 PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& file) {
   TomlTable document = TomlTable::parse(toml, file);
   PrecisionPlan plan;
-  plan.version = document.integer("version", 0, 0, std::numeric_limits<int64_t>::max());
+  plan.version = document.integer("version", 0, -1, std::numeric_limits<int64_t>::max());
   for (TomlTable& table : document.tables("rule")) plan.rules.push_back(read_rule(table));
   plan.allow_e5m2_e5m2 = document.boolean("allow_e5m2_e5m2", false);
   document.refuse_unknown_keys();

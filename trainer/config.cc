@@ -1,6 +1,7 @@
 #include "trainer/config.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <limits>
@@ -70,11 +71,28 @@ class ConfigReader {
   void read_fault(TomlTable& table);
   void check_together();
   std::string identifier(TomlTable& table, const char* key, const std::string& fallback);
+  void refuse_what_a_kind_ignores(TomlTable& table, const std::string& kind);
 
   const TrainerOverrides& overrides_;
   TrainerConfig config_;
   TomlTable root_;
+  int32_t data_vocabulary_ = 0;
 };
+
+// Why a run's directory cannot be at `path`; empty when it can.
+std::string why_no_directory(const fs::path& path) {
+  fs::path there = path;
+  std::error_code error;
+  while (!fs::exists(there, error) && there.has_relative_path()) {
+    // Below a file the system says "not a directory", which is the parent's fault.
+    if (error && error != std::errc::not_a_directory) break;
+    there = there.parent_path();
+  }
+  if (error) return error.message();
+  if (!fs::is_directory(there)) return there.string() + " is no directory";
+  if (::access(there.c_str(), W_OK | X_OK) != 0) return there.string() + " cannot be written to";
+  return {};
+}
 
 // Names end up in URLs, paths and metric labels.
 std::string ConfigReader::identifier(TomlTable& table, const char* key,
@@ -97,9 +115,16 @@ void ConfigReader::read_run() {
   config_.name = identifier(run, "name", "run");
   config_.job_id = identifier(run, "job_id", "1");
   const std::string dir = run.text("dir", fmt::format("runs/{}-{}", config_.name, config_.job_id));
-  if (dir.empty()) run.refuse("dir", "a directory's path");
-  config_.dir =
-      overrides_.dir ? fs::absolute(*overrides_.dir).lexically_normal() : beside_file(dir);
+  const std::string& given = overrides_.dir ? *overrides_.dir : dir;
+  if (!given.empty()) {
+    config_.dir = overrides_.dir ? fs::absolute(given).lexically_normal() : beside_file(given);
+  }
+  const std::string wrong = given.empty() ? "it is empty" : why_no_directory(config_.dir);
+  if (!wrong.empty()) {
+    throw ConfigError(overrides_.dir ? "" : config_.file, overrides_.dir ? 0 : run.line_of("dir"),
+                      overrides_.dir ? "--dir" : "run.dir", toml_quoted(given),
+                      fmt::format("a directory, or a path where one can be made ({})", wrong));
+  }
   config_.engine.seed = run.integer("seed", 1, 0, std::numeric_limits<int64_t>::max());
   config_.steps = run.integer("steps", 1000, 1, kStepsMax);
   if (overrides_.steps) {
@@ -132,8 +157,8 @@ void ConfigReader::read_model() {
   model.heads = whole(table, "heads", model.heads, 1, kMax);
   model.kv_heads = whole(table, "kv_heads", std::min(model.kv_heads, model.heads), 1, kMax);
   model.ffn = whole(table, "ffn", model.ffn, 1, kMax);
-  model.vocabulary = table.has("vocabulary") ? whole(table, "vocabulary", 0, 2, kMax)
-                                             : Dataset::open(config_.engine.data).info.vocabulary;
+  model.vocabulary =
+      table.has("vocabulary") ? whole(table, "vocabulary", 0, 2, kMax) : data_vocabulary_;
   model.context = whole(table, "context", model.context, 1, kMax);
   model.qkv_bias = table.boolean("qkv_bias", model.qkv_bias);
   model.tie_embeddings = table.boolean("tie_embeddings", model.tie_embeddings);
@@ -158,8 +183,16 @@ void ConfigReader::read_data() {
                       "a directory with a dataset.json, as `gnomon data prepare` makes it");
   }
   config_.engine.data = path.string();
+  const Dataset dataset = Dataset::open(path);
+  data_vocabulary_ = dataset.info.vocabulary;
   TomlTable eval = section("eval", {"sequences"});
   config_.engine.heldout_sequences = whole(eval, "sequences", 32, 1, 1 << 20);
+  const int64_t available = (dataset.heldout.tokens() - 1) / config_.engine.batch.tokens;
+  if (eval.has("sequences") && available > 0 && config_.engine.heldout_sequences > available) {
+    eval.refuse("sequences",
+                fmt::format("1 to {}: {} holds out {} tokens, and a sequence has {}", available,
+                            path.string(), dataset.heldout.tokens(), config_.engine.batch.tokens));
+  }
   eval.refuse_unknown_keys();
 }
 
@@ -246,6 +279,18 @@ void ConfigReader::read_controller() {
   table.refuse_unknown_keys();
 }
 
+// Keys that would have no effect are a mistake.
+void ConfigReader::refuse_what_a_kind_ignores(TomlTable& table, const std::string& kind) {
+  static const std::map<std::string, std::vector<std::string>> kIgnored = {
+      {"frozen_amax", {"log2_factor", "element", "bit"}},
+      {"scale_shift", {"element", "bit"}},
+      {"corrupt_batch", {"site", "tensor", "log2_factor", "element", "bit"}},
+      {"bit_flip", {"tensor", "end_step", "log2_factor"}}};
+  for (const std::string& key : kIgnored.at(kind)) {
+    if (table.has(key)) table.refuse(key, fmt::format("nothing: kind \"{}\" has no {}", kind, key));
+  }
+}
+
 void ConfigReader::read_fault(TomlTable& table) {
   Fault fault;
   const std::string kind =
@@ -253,6 +298,7 @@ void ConfigReader::read_fault(TomlTable& table) {
   if (kind.empty())
     table.refuse("kind",
                  "one of \"frozen_amax\", \"scale_shift\", \"corrupt_batch\", \"bit_flip\"");
+  refuse_what_a_kind_ignores(table, kind);
   fault.kind = fault_kind_from_name(kind);
   fault.site = table.text("site", "");
   fault.tensor = table.choice("tensor", fault.tensor, {"input", "weight", "gradient"});

@@ -48,7 +48,7 @@ struct TrainerOverrides {
   std::optional<int> threads;
 };
 
-// Reads and checks everything that can be checked without taking memory or touching the disk.
+// Reads and checks everything that can be checked without taking memory or writing to the disk.
 // Relative paths in the file are relative to the file's folder, those of `overrides` to the current
 // one. Throws ConfigError.
 TrainerConfig load_trainer_config(const std::string& file, const TrainerOverrides& overrides);

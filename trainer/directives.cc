@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 
 #include "protocol/json.h"
@@ -81,24 +82,30 @@ void DirectiveInbox::run() {
 void DirectiveInbox::poll(const std::string& run) {
   constexpr std::chrono::seconds kSlack(10);
   notice_a_new_ledger();
+  // Once after each registration all open directives are asked for: a number that was used would
+  // not be seen otherwise.
+  const int64_t registration = reporter_.registrations();
+  const bool all = registration != registration_;
   // Those that were answered before the poll, of which the controller may not have heard.
   std::set<std::string> on_their_way;
   const int64_t last = reporter_.standing().last_directive;
-  if (last_seen_ < last) {
+  if (all) {
     for (std::string& each : spool_.pending_targets()) on_their_way.insert(std::move(each));
   }
-  const std::string target = fmt::format("/v1/runs/{}/directives?after={}&wait={}s", run,
-                                         last_seen_, options_.poll.count());
+  const std::string target =
+      fmt::format("/v1/runs/{}/directives?after={}&wait={}s", run,
+                  all ? 0 : std::max(last_seen_, last), options_.poll.count());
   const HttpResponse response = client_.checked("GET", target, {}, options_.poll + kSlack);
   contact_.succeeded();
   for (const Directive& directive : from_json<DirectiveList>(response.body).directives) {
-    if (directive.number <= last_seen_) continue;
     const bool used = directive.number <= last;
     const bool answered = used && on_their_way.contains(ack_target(directive.number));
     if (used && !answered && !reject_used(directive, last)) return;
-    if (!used && !accept(directive)) return;
+    if (used || directive.number <= last_seen_) continue;
+    if (!accept(directive)) return;
     last_seen_ = directive.number;
   }
+  registration_ = registration;
 }
 
 // What the lost ledger's controller wanted and was not done yet, the new one does not know of.

@@ -65,8 +65,9 @@ class DirectiveInbox {
   HttpClient client_;
   Backoff backoff_;
   // The inbox's thread only.
-  int64_t last_seen_ = 0;
-  int64_t ledger_ = 0;  // Reporter::ledgers() for which last_seen_ holds
+  int64_t last_seen_ = 0;     // highest number handed to the loop
+  int64_t ledger_ = 0;        // Reporter::ledgers() for which that holds
+  int64_t registration_ = 0;  // Reporter::registrations() since which all open ones were asked for
 
   std::mutex mutex_;
   std::condition_variable changed_;

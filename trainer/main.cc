@@ -54,6 +54,9 @@ void define(CLI::App& app, Arguments& arguments) {
   app.set_version_flag("--version", fmt::format("gnomon-trainer {} ({}, {}, {})", kVersion,
                                                 kRevision, kCompiler, kBuildType));
   app.footer(kFooter);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("gnomon-trainer: {} (see gnomon-trainer --help)\n", error.what());
+  });
   app.add_option("--config", arguments.config, "The run's TOML file")
       ->required()
       ->type_name("FILE");
@@ -86,7 +89,7 @@ int run(const Arguments& arguments) {
   TrainerConfig config;
   try {
     config = load_trainer_config(arguments.config, arguments.overrides);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "gnomon-trainer: %s\n", error.what());
     return kStatusConfig;
   }

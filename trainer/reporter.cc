@@ -172,6 +172,7 @@ void Reporter::register_run() {
       client_.checked("POST", "/v1/runs", to_json(registration), options_.request_timeout);
   const auto registered = from_json<RunRegistered>(response.body);
   contact_.succeeded();
+  ++registrations_;
   {
     std::lock_guard lock(mutex_);
     run_ = registered.run;

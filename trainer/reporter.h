@@ -78,8 +78,10 @@ class Reporter {
   // may have another ledger by now. The run is registered again before anything else is sent.
   void unknown(const std::string& run);
   void doubt(const std::string& run);
-  // How often the ledger was found to be new (1 = the first one).
+  // How often the ledger was found to be new (1 = the first one), and how often the run was
+  // registered.
   int64_t ledgers() const { return ledgers_; }
+  int64_t registrations() const { return registrations_; }
   // URIs that the controller still needs, from its newest answer; nothing before the first answer.
   std::optional<std::vector<std::string>> protected_checkpoints() const;
   // Steps, checkpoints and so on that the controller refused and that were set aside in
@@ -111,6 +113,7 @@ class Reporter {
   RefusedLog refused_log_;
   std::atomic<int64_t> refused_{0};
   std::atomic<int64_t> ledgers_{0};
+  std::atomic<int64_t> registrations_{0};
   // The reporter's thread only.
   bool attempts_due_ = true;
   std::string last_run_;          // registered as before

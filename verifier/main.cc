@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <climits>
 #include <cstdio>
 
@@ -41,16 +42,33 @@ std::string default_name() {
   return fmt::format("{}:{}", host, ::getpid());
 }
 
+// Names end up in leases, log lines and metric labels.
+std::string check_name(const std::string& name) {
+  constexpr size_t kLengthMax = 200;
+  const bool printable =
+      std::all_of(name.begin(), name.end(), [](unsigned char c) { return c >= ' ' && c != 0x7f; });
+  if (!name.empty() && name.size() <= kLengthMax && printable) return {};
+  std::string shown = name.substr(0, kLengthMax);
+  std::ranges::replace_if(
+      shown, [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  return fmt::format("\"{}\" not accepted; expected 1 to {} printable characters", shown,
+                     kLengthMax);
+}
+
 void define(CLI::App& app, Arguments& arguments) {
   WorkerOptions& options = arguments.options;
   app.set_version_flag("--version", fmt::format("gnomon-verifier {} ({}, {}, {})", kVersion,
                                                 kRevision, kCompiler, kBuildType));
   app.footer(kFooter);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return fmt::format("gnomon-verifier: {} (see gnomon-verifier --help)\n", error.what());
+  });
   app.add_option("--controller", options.url, "gnomond's URL, like http://127.0.0.1:7717")
       ->required()
       ->type_name("URL");
   options.name = default_name();
   app.add_option("--name", options.name, "This verifier's name, unique among all")
+      ->check(check_name, "")
       ->type_name("NAME")
       ->capture_default_str();
   app.add_option("--threads", options.threads,

@@ -139,7 +139,7 @@ TEST_P(PrecisionPlanErrors, NameFileLineKeyValueAndWhatIsAccepted) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, PrecisionPlanErrors,
-    ::testing::Values(BadPlan{"version = -1", 1, "version", "-1", "at least 0"},
+    ::testing::Values(BadPlan{"version = -2", 1, "version", "-2", "at least -1"},
                       BadPlan{"version = \"7\"", 1, "version", "7", "an integer"},
                       BadPlan{"\nvresion = 1", 2, "vresion", "1", "version, rule"},
                       BadPlan{"[rule]\nmatch = \"*\"", 1, "rule", "table", "[[rule]]"},

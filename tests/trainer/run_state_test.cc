@@ -52,7 +52,9 @@ class RunStateTest : public ::testing::Test {
 
 TEST_F(RunStateTest, SurvivesTheFile) {
   state_.attempts = {attempt(1, 0, 0, "start"), attempt(2, 60, 1, "rollback")};
+  state_.attempts[1].start.fingerprint = Fingerprint{"a \"CPU\"", "cpu", "lib 1", "b", 2, 3};
   state_.last_directive = 4;
+  state_.newest_plan_version = 9;
   state_.last_ack = {"rejected", 1, 97, "because \"it\" is\nbad", 12.25};
   state_.plan = "version = 3\n\n[[rule]]\nmatch = \"*\"\n";
   state_.paused = true;
@@ -65,6 +67,9 @@ TEST_F(RunStateTest, SurvivesTheFile) {
   EXPECT_EQ(again->attempts[1].start.cause, "rollback");
   EXPECT_EQ(again->attempts[1].start.plan_version, 2);
   EXPECT_EQ(again->attempts[1].start.time, 1.5);
+  EXPECT_EQ(again->attempts[1].start.fingerprint, state_.attempts[1].start.fingerprint);
+  EXPECT_EQ(again->attempts[0].start.fingerprint, std::nullopt) << "as older files have it";
+  EXPECT_EQ(again->newest_plan_version, 9);
   EXPECT_EQ(again->attempts[1].base_attempt, 1);
   EXPECT_EQ(again->attempts[1].base_checkpoint, "/c/1/60");
   EXPECT_EQ(again->last_directive, 4);

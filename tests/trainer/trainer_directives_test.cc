@@ -1,10 +1,15 @@
 // Directives to the real gnomon-trainer: each takes effect once, at a step boundary, and survives a
 // kill.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/inotify.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
 
 #include "protocol/precision_plan.h"
 #include "tests/trainer/trainer_fixture.h"
@@ -14,6 +19,9 @@ namespace {
 
 using gnomon::testing::eventually;
 using gnomon::testing::FakeController;
+using gnomon::testing::HttpReply;
+using gnomon::testing::HttpRequest;
+using gnomon::testing::problem;
 using gnomon::testing::TrainerFixture;
 using ::testing::HasSubstr;
 
@@ -219,6 +227,75 @@ TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
   stop(*trainer);
 }
 
+TEST_F(TrainerDirectives, WhilePausedEveryDirectiveIsAnswered) {
+  const auto trainer = start_long();
+  ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
+  const CheckpointReport target = controller_.told().checkpoints[0];
+  controller_.protect({target.uri});
+  ASSERT_TRUE(reaches(issue("pause"), "applied"));
+  ASSERT_TRUE(eventually([&] {
+    return trainer->output().find("gnomon override run-1 resume --owner ME --reason WHY") !=
+           std::string::npos;
+  })) << trainer->output();
+  const int64_t now = issue("checkpoint_now");
+  ASSERT_TRUE(reaches(now, "applied"));
+  const int64_t paused_at = last_ack(now).step;
+  EXPECT_TRUE(eventually([&] { return controller_.told().checkpoints.back().step == paused_at; }));
+  Directive plan;
+  plan.kind = "set_plan";
+  plan.plan = PrecisionPlan::bf16().to_toml();
+  plan.plan_version = 5;
+  ASSERT_TRUE(reaches(issue(plan), "applied"));
+  Directive back;
+  back.kind = "rollback";
+  back.checkpoint_uri = target.uri;
+  back.to_step = target.step;
+  back.plan = PrecisionPlan::bf16().to_toml();
+  back.plan_version = 6;
+  ASSERT_TRUE(reaches(issue(back), "applied")) << trainer->output();
+  ASSERT_TRUE(eventually([this] { return controller_.told().attempts.size() == 2; }));
+  EXPECT_EQ(newest_step(1), paused_at) << "no step in the pause";
+  EXPECT_EQ(newest_step(2), -1) << "nor after the rollback";
+  ASSERT_TRUE(reaches(issue("resume"), "applied"));
+  ASSERT_TRUE(eventually([this] { return newest_step(2) > 1; }));
+  EXPECT_EQ(controller_.told().steps.at({2, target.step + 1}).plan_version, 6);
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, APausedRunCanBeStopped) {
+  const auto trainer = start_long();
+  ASSERT_TRUE(reaches(issue("pause"), "applied"));
+  stop(*trainer);
+  ASSERT_EQ(controller_.told().finished.size(), 1u);
+  EXPECT_EQ(controller_.told().finished[0].outcome, "stopped");
+}
+
+TEST_F(TrainerDirectives, WhatIsStillOpenAtTheEndIsRejectedBeforeTheEndIsTold) {
+  std::atomic<bool> hold = false;
+  std::mutex mutex;
+  std::vector<std::string> order;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.target.find("/directives?") != std::string::npos)
+      return hold ? std::optional(problem(503, "Wait")) : std::nullopt;
+    std::lock_guard lock(mutex);
+    order.push_back(request.target);
+    return std::nullopt;
+  });
+  const auto trainer = start_long();
+  hold = true;
+  const int64_t stopping = issue("stop");
+  const int64_t open = issue("checkpoint_now");
+  hold = false;
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_EQ(controller_.ack_state(stopping), "applied");
+  EXPECT_EQ(controller_.ack_state(open), "rejected");
+  EXPECT_EQ(last_ack(open).reason, "the run has stopped");
+  const std::string ack = fmt::format("/v1/runs/run-1/directives/{}/ack", open);
+  EXPECT_EQ(std::ranges::count(order, ack), 2) << "acknowledged, rejected";
+  EXPECT_EQ(order.back(), "/v1/runs/run-1/finished");
+  EXPECT_EQ(order[order.size() - 2], ack);
+}
+
 TEST_F(TrainerDirectives, CheckpointNowWritesOneAtThatStep) {
   const auto trainer = start_long("");
   const int64_t number = issue("checkpoint_now");
@@ -262,6 +339,15 @@ TEST_P(TrainerKilledWith, APlanOutlivesAKillAlthoughNoCheckpointHasIt) {
 }
 
 TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBack) {
+  std::atomic<bool> told_before_its_steps = false;
+  controller_.interfere([&](const HttpRequest& request) -> std::optional<HttpReply> {
+    if (request.target.ends_with("/notices")) {
+      const auto told = controller_.told();
+      told_before_its_steps = std::ranges::none_of(
+          told.steps, [](const auto& each) { return each.second.plan_version == -1; });
+    }
+    return std::nullopt;
+  });
   const auto trainer = start_long("[controller]\non_loss = \"bf16\"\ngrace_seconds = 0.1\n");
   controller_.go_away();
   ASSERT_TRUE(
@@ -277,6 +363,13 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
       versions.push_back(report.plan_version);
   }
   EXPECT_THAT(versions, ::testing::ElementsAre(0, -1, 0));
+  const auto notices = controller_.told().notices;
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_EQ(notices[0].kind, "plan_without_controller");
+  EXPECT_EQ(notices[0].plan_version, -1);
+  EXPECT_FALSE(PrecisionPlan::parse(notices[0].plan).resolve("lm_head", 2).any_fp8());
+  EXPECT_EQ(PrecisionPlan::parse(notices[0].plan).version, -1);
+  EXPECT_TRUE(told_before_its_steps);
 }
 
 TEST_F(TrainerDirectives, OnLossPauseWaitsForTheController) {

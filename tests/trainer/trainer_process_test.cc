@@ -6,7 +6,9 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
+#include <set>
 
 #include "base/files.h"
 #include "tests/trainer/trainer_fixture.h"
@@ -49,6 +51,7 @@ TEST_F(TrainerProcess, TellsAControllerEveryStepCheckpointAndTheEnd) {
   EXPECT_EQ(told.registrations[0].tokens_per_step, 64);
   ASSERT_EQ(told.attempts.size(), 1u);
   EXPECT_EQ(told.attempts[0].cause, "start");
+  EXPECT_EQ(told.attempts[0].fingerprint, told.registrations[0].fingerprint);
   std::vector<int64_t> checkpoints;
   for (const CheckpointReport& checkpoint : told.checkpoints) {
     checkpoints.push_back(checkpoint.step);
@@ -211,11 +214,54 @@ TEST_F(TrainerProcess, HelpAndVersionTeach) {
   EXPECT_THAT(version->output(), HasSubstr("gnomon-trainer 0."));
 }
 
-TEST_F(TrainerProcess, AFullSpoolMakesItWaitLoudlyAndLoseNothing) {
+TEST_F(TrainerProcess, EachAttemptHasItsOwnFingerprintAlsoWhenItIsToldAgain) {
+  FakeController controller;
+  const auto first = start(config(100000), {"--controller", controller.url()});
+  ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 12; })) << first->output();
+  first->signal(SIGKILL);
+  first->wait();
+  controller.lose_ledger();
+  const auto second = start(config(100000), {"--controller", controller.url(), "--threads", "2"});
+  ASSERT_TRUE(eventually([&] { return controller.told().attempts.size() == 2; }))
+      << second->output();
+  const auto attempts = controller.told().attempts;
+  ASSERT_TRUE(attempts[0].fingerprint && attempts[1].fingerprint);
+  EXPECT_EQ(attempts[0].fingerprint->threads, 1);
+  EXPECT_EQ(attempts[1].fingerprint->threads, 2);
+  EXPECT_EQ(attempts[0].fingerprint->device, attempts[1].fingerprint->device);
+}
+
+TEST_F(TrainerProcess, AFullSpoolDropsStepsTellsSoAndDoesNotHoldUpTraining) {
   FakeController controller;
   controller.go_away();
   constexpr int kSteps = 600;
-  const auto trainer = start(config(kSteps, "[controller]\nspool_bytes_max = 65536\n"),
+  const std::string small = "[controller]\nspool_bytes_max = 65536\nflush_seconds = 0\n";
+  const auto trainer = start(config(kSteps, small), {"--controller", controller.url()});
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  EXPECT_THAT(trainer->output(), HasSubstr("STEP REPORTS ARE DROPPED"));
+  EXPECT_THAT(trainer->output(), Not(HasSubstr("WAITS")));
+  controller.come_back();
+  const std::string patient = "[controller]\nspool_bytes_max = 65536\n";
+  const auto again = start(config(kSteps, patient), {"--controller", controller.url()});
+  ASSERT_EQ(again->wait(), 0) << again->output();
+  const auto told = controller.told();
+  const auto kept = static_cast<int64_t>(told.steps.size());
+  EXPECT_LT(kept, kSteps);
+  ASSERT_EQ(told.notices.size(), 1u);
+  EXPECT_EQ(told.notices[0].kind, "reports_dropped");
+  EXPECT_EQ(told.notices[0].attempt, 1);
+  EXPECT_THAT(told.notices[0].text, HasSubstr(fmt::format("steps {} to {}", kept + 1, kSteps)));
+  EXPECT_EQ(told.checkpoints.size(), 1u + kSteps / 10) << "only steps are dropped";
+  EXPECT_EQ(told.finished.size(), 1u);
+}
+
+TEST_F(TrainerProcess, WithOnLossPauseAFullSpoolMakesItWaitLoudlyAndLoseNothing) {
+  FakeController controller;
+  controller.go_away();
+  constexpr int kSteps = 600;
+  const auto trainer = start(config(kSteps,
+                                    "[controller]\nspool_bytes_max = 65536\n"
+                                    "on_loss = \"pause\"\ngrace_seconds = 1000\n"),
                              {"--controller", controller.url()});
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("TRAINING WAITS") != std::string::npos;
@@ -228,8 +274,9 @@ TEST_F(TrainerProcess, AFullSpoolMakesItWaitLoudlyAndLoseNothing) {
 }
 
 // A limit on the size of files acts like a full disk: the model does not fit any more.
-TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDisk) {
-  const auto trainer = start(config(400), {"--controller", "none"});
+TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDiskAndFailuresAreTold) {
+  FakeController controller;
+  const auto trainer = start(config(400), {"--controller", controller.url()});
   const fs::path first = run_dir() / "checkpoints" / "attempt-0001" / "step-00000000";
   ASSERT_TRUE(eventually([&] { return fs::exists(first / "manifest.json"); }));
   rlimit before{};
@@ -244,6 +291,50 @@ TEST_F(TrainerProcess, TheLastCheckpointWaitsForRoomOnTheDisk) {
   ASSERT_EQ(::prlimit(trainer->pid(), RLIMIT_FSIZE, &before, nullptr), 0);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(newest(run_dir()).step, 400);
+  const auto told = controller.told();
+  std::set<int64_t> failed;
+  for (const TrainerNotice& notice : told.notices) {
+    EXPECT_EQ(notice.kind, "checkpoint_failed");
+    EXPECT_EQ(notice.attempt, 1);
+    EXPECT_THAT(notice.text, HasSubstr("optimizer.safetensors"));
+    EXPECT_TRUE(failed.insert(notice.step).second) << "told twice: step " << notice.step;
+  }
+  EXPECT_TRUE(failed.contains(400));
+}
+
+TEST_F(TrainerProcess, APlaceThatCannotBeADirectoryEndsWithStatus2AndOneLine) {
+  const fs::path file = directory_ / "file";
+  std::ofstream(file) << "x";
+  const std::string long_name(300, 'x');
+  for (const std::string& dir : {file.string(), (file / "below").string(), std::string(),
+                                 (directory_ / long_name).string()}) {
+    const auto trainer = start(config(10), {"--dir", dir});
+    EXPECT_EQ(trainer->wait(), 2) << dir;
+    EXPECT_THAT(trainer->output(), HasSubstr("--dir = ")) << dir;
+    EXPECT_EQ(std::ranges::count(trainer->output(), '\n'), 1) << trainer->output();
+  }
+}
+
+TEST_F(TrainerProcess, ABadCommandLineIsOneLineAndStatus2) {
+  const std::vector<std::vector<std::string>> cases = {{"--nonsense"},
+                                                       {"--threads", "many"},
+                                                       {"--threads", "0"},
+                                                       {"--steps", "1.5"},
+                                                       {"--steps", "-1"},
+                                                       {"--log-level", "loud"},
+                                                       {"--resume", "--new"},
+                                                       {"--controller", ""},
+                                                       {"--controller", "gopher://x"},
+                                                       {"--data", ""},
+                                                       {"--data", std::string(5000, 'x')},
+                                                       {"more"}};
+  for (const std::vector<std::string>& arguments : cases) {
+    const auto trainer = start(config(10), arguments);
+    EXPECT_EQ(trainer->wait(), 2) << arguments[0] << ": " << trainer->output();
+    EXPECT_EQ(std::ranges::count(trainer->output(), '\n'), 1) << trainer->output();
+    EXPECT_THAT(trainer->output(), ::testing::StartsWith("gnomon-trainer: ")) << arguments[0];
+  }
+  EXPECT_FALSE(fs::exists(run_dir()));
 }
 
 }  // namespace

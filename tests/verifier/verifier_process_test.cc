@@ -287,6 +287,22 @@ TEST_F(VerifierProcess, ABadCommandLineEndsWithStatus2) {
     return ChildProcess(command, directory_ / "bad").wait();
   };
   EXPECT_EQ(run({}), 2);
+  const std::vector<std::string> good = {"--controller", "http://127.0.0.1:1", "--once"};
+  for (const std::vector<std::string>& bad :
+       std::vector<std::vector<std::string>>{{"--name", ""},
+                                             {"--name", "two\nlines"},
+                                             {"--name", std::string(201, 'x')},
+                                             {"--threads", "many"},
+                                             {"--threads", "-1"},
+                                             {"--log-level", "loud"},
+                                             {"more"}}) {
+    std::vector<std::string> command = {GNOMON_VERIFIER};
+    command.insert(command.end(), good.begin(), good.end());
+    command.insert(command.end(), bad.begin(), bad.end());
+    ChildProcess verifier(command, directory_ / ("bad" + std::to_string(++logs_)));
+    EXPECT_EQ(verifier.wait(std::chrono::seconds(10)), 2) << bad[0] << verifier.output();
+    EXPECT_EQ(verifier.output().find('\n'), verifier.output().size() - 1) << verifier.output();
+  }
   EXPECT_EQ(run({"--controller", "localhost"}), 2);
   EXPECT_EQ(run({"--controller", "http://127.0.0.1:1", "--threads", "0"}), 2);
   EXPECT_EQ(run({"--help"}), 0);
