@@ -1,6 +1,8 @@
 // `gnomon override`: what an operator orders by hand, recorded with name and reason.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <pwd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +22,13 @@
 
 namespace gnomon::cli {
 namespace {
+
+// $USER, or what the password file says where a shell has not set it.
+std::string user_name() {
+  if (const char* user = std::getenv("USER")) return user;
+  const passwd* entry = ::getpwuid(::getuid());
+  return entry == nullptr ? "" : entry->pw_name;
+}
 
 enum class Argument { kNone, kPlanFile, kMode };
 
@@ -106,7 +115,7 @@ OverrideRequest request_of(const OverrideOptions& options, const Kind& kind) {
   take_argument(kind, options.argument, request);
   take_duration(kind, options.duration, request);
   if (is_blank(request.owner)) {
-    throw ConfigError("", 0, "--owner", request.owner, "who asks: $USER is not set");
+    throw ConfigError("", 0, "--owner", request.owner, "who asks: your user name is not known");
   }
   if (is_blank(request.reason)) {
     throw ConfigError("", 0, "--reason", request.reason, "why, in words that help the next person");
@@ -171,8 +180,8 @@ void add_override_command(CLI::App& app, Context&) {
   command->add_option("PLAN_OR_MODE", options->argument,
                       "set_plan: a plan in TOML; mode: observe, advise or enforce");
   command->add_option("--reason", options->request.reason, "Why; for the decision log")->required();
-  if (const char* user = std::getenv("USER")) options->request.owner = user;
-  command->add_option("--owner", options->request.owner, "Who asks; without it, $USER")
+  options->request.owner = user_name();
+  command->add_option("--owner", options->request.owner, "Who asks; without it, your user name")
       ->capture_default_str();
   command->add_option("--for", options->duration,
                       "How long a set_plan, silence or mode holds: 90s, 15m, 2h, 3d");
