@@ -98,7 +98,7 @@ void rms_norm(benchmark::State& state, bool backward) {
     if (backward) {
       backend->rms_norm_backward(residual, w, rstd, y, dx, dw);
     } else {
-      backend->add_rms_norm(residual, x, w, 1e-5f, y, rstd);
+      backend->add_rms_norm(residual, x, w, 1e-5f, residual, y, rstd);
     }
   }
   report_bytes(state, std::ssize(x) * 8);
@@ -109,7 +109,7 @@ BENCHMARK_CAPTURE(rms_norm, backward, true);
 void rope(benchmark::State& state) {
   auto backend = make_cpu_backend(1);
   auto x = values(kTokens * kWidth);
-  for (auto _ : state) backend->rope(x, 256, 5, 64, 10000.0, false);
+  for (auto _ : state) backend->rope(x.data(), kTokens, 256, 5, 64, 10000.0, false, 0);
   report_bytes(state, std::ssize(x) * 4);
 }
 BENCHMARK(rope);
@@ -119,9 +119,10 @@ void swiglu(benchmark::State& state, bool backward) {
   auto gate = values(kTokens * kFfn), up = gate, y = gate, dgate = gate, dup = gate;
   for (auto _ : state) {
     if (backward) {
-      backend->swiglu_backward(gate, up, y, dgate, dup);
+      backend->swiglu_backward(gate.data(), up.data(), y.data(), kTokens, kFfn, 0, dgate.data(),
+                               dup.data(), 0);
     } else {
-      backend->swiglu(gate, up, y);
+      backend->swiglu(gate.data(), up.data(), kTokens, kFfn, 0, y.data());
     }
   }
   report_bytes(state, std::ssize(gate) * (backward ? 10 : 6));

@@ -1,5 +1,6 @@
 // The operations that the engine is built from: one interface, several backends. All tensors are
-// dense and row-major; n is the number of tokens, d a width. Activations and working weights are of
+// row-major, and dense unless a stride is given: the distance between rows in elements, of which 0
+// means dense. n is the number of tokens, d a width. Activations and working weights are of
 // the element type E, BF16 or FP32; reductions, losses and gradients of parameters are FP32. Every
 // operation is deterministic for a given thread count.
 #pragma once
@@ -20,6 +21,7 @@ struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
   bool transpose_b = false;
+  int64_t stride_a = 0, stride_b = 0, stride_c = 0;  // of what is stored
   bool operator==(const GemmShape&) const = default;
 };
 
@@ -29,6 +31,9 @@ struct AttentionShape {
   int heads = 0;          // H
   int kv_heads = 0;       // divides heads
   int head_dim = 0;
+  int64_t stride_q = 0, stride_kv = 0;    // o and its gradient are dense
+  int64_t stride_dq = 0, stride_dkv = 0;  // of the gradients
+  auto operator<=>(const AttentionShape&) const = default;
 };
 
 // What quantising a tensor did to it. NaN counts as neither.
@@ -79,30 +84,35 @@ class BackendOf : public BackendBase {
   virtual void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) = 0;
   virtual void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, float* c,
                     bool accumulate) = 0;
+  // The same with an alpha for each column of C.
+  virtual void gemm_columns(const GemmShape& shape, std::span<const float> alphas, const E* a,
+                            const E* b, E* c) = 0;
   // y = x rounded to E: the end of a sum that several accumulating GEMMs made in FP32.
   virtual void round_sum(std::span<const float> x, std::span<E> y) = 0;
 
   // ---- layers; backward adds nothing unless said, parameter gradients are accumulated ----
-  // residual += x (skipped when x is empty), y = residual·rstd·w; rstd[n] is kept for the backward
-  // pass.
-  virtual void add_rms_norm(std::span<E> residual, std::span<const E> x, std::span<const E> w,
-                            float eps, std::span<E> y, std::span<float> rstd) = 0;
+  // sum = residual + x (x may be empty), y = sum·rstd·w; rstd[n] is kept for the backward pass. sum
+  // may be residual.
+  virtual void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
+                            float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) = 0;
   // d_residual += gradient through the norm; dw += .... `residual` is the value the forward pass
   // normalised.
   virtual void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
                                  std::span<const float> rstd, std::span<const E> dy,
                                  std::span<E> d_residual, std::span<float> dw) = 0;
   // y[n,d] += bias[d]; and db[d] += Σ_n dy.
-  virtual void add_bias(std::span<E> y, std::span<const E> bias) = 0;
-  virtual void bias_backward(std::span<const E> dy, std::span<float> db) = 0;
+  virtual void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) = 0;
+  virtual void bias_backward(const E* dy, int64_t n, std::span<float> db, int64_t stride) = 0;
   // Rotates halves of each head in place (the Hugging Face convention); position = token index in
-  // its sequence. x is [B·T, heads·head_dim]; `inverse` is the backward pass.
-  virtual void rope(std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim,
-                    double theta, bool inverse) = 0;
-  // y = silu(gate)·up
-  virtual void swiglu(std::span<const E> gate, std::span<const E> up, std::span<E> y) = 0;
-  virtual void swiglu_backward(std::span<const E> gate, std::span<const E> up,
-                               std::span<const E> dy, std::span<E> dgate, std::span<E> dup) = 0;
+  // its sequence. x is [n, heads·head_dim]; `inverse` is the backward pass.
+  virtual void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
+                    double theta, bool inverse, int64_t stride) = 0;
+  // y[n,d] = silu(gate)·up; y is dense, gate and up share a stride.
+  virtual void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride,
+                      E* y) = 0;
+  // dgate and dup lie like gate and up, or are dense, as `stride_d` says; they may be gate and up.
+  virtual void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
+                               int64_t stride, E* dgate, E* dup, int64_t stride_d) = 0;
 
   // ---- attention: causal, softmax(q·kᵀ/√head_dim)·v; q,o: [B·T, H·hd], k,v: [B·T, KV·hd] ----
   // Non-finite values of a later token may reach earlier ones (0·NaN), as they do in any masked

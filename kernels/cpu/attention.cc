@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
+#include "kernels/cpu/attention_avx512.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/vector_math.h"
 
@@ -125,36 +126,70 @@ int64_t Attention<E>::saved_bytes(const AttentionShape& shape) {
 
 template <class E>
 int64_t Attention<E>::scratch_bytes(const AttentionShape& shape, int threads) {
-  return Scratch(shape, nullptr).bytes * threads;
+  return thread_scratch_bytes(shape) * threads;
+}
+
+template <class E>
+bool Attention<E>::avx512_runs(const AttentionShape& shape) {
+  return std::is_same_v<E, bf16> && avx512_attention_runs(shape.head_dim);
+}
+
+template <class E>
+int64_t Attention<E>::thread_scratch_bytes(const AttentionShape& shape) {
+  return avx512_runs(shape) ? Avx512Attention::scratch_bytes(shape.tokens, shape.head_dim)
+                            : Scratch(shape, nullptr).bytes;
 }
 
 template <class E>
 Attention<E>::Attention(const dnnl::engine& engine, const AttentionShape& shape, int threads)
     : shape_(shape),
       threads_(threads),
-      q_width_(int64_t{shape.heads} * shape.head_dim),
-      kv_width_(int64_t{shape.kv_heads} * shape.head_dim),
+      q_stride_(row_stride(shape.stride_q, int64_t{shape.heads} * shape.head_dim)),
+      kv_stride_(row_stride(shape.stride_kv, int64_t{shape.kv_heads} * shape.head_dim)),
+      o_stride_(int64_t{shape.heads} * shape.head_dim),
+      dq_stride_(row_stride(shape.stride_dq, int64_t{shape.heads} * shape.head_dim)),
+      dkv_stride_(row_stride(shape.stride_dkv, int64_t{shape.kv_heads} * shape.head_dim)),
       scale_(1.0f / std::sqrt(static_cast<float>(shape.head_dim))) {
   GNOMON_ASSERT(shape.sequences > 0 && shape.tokens > 0 && shape.head_dim > 0 &&
                 shape.kv_heads > 0);
   GNOMON_ASSERT(shape.heads % shape.kv_heads == 0);
+  if (!avx512_runs(shape)) make_products(engine);
+}
+
+template <class E>
+void Attention<E>::make_products(const dnnl::engine& engine) {
   ThreadCountGuard guard(1);
   constexpr bool kFp32 = std::is_same_v<E, float>;
-  int64_t dim = shape.head_dim;
-  auto make = [&](MatmulShape product) { return std::make_unique<Matmul>(engine, product); };
-  for (int thread = 0; thread < threads; ++thread) {
+  int64_t dim = shape_.head_dim;
+  auto make = [&](int64_t m, int64_t n, int64_t k, bool transpose_a, bool transpose_b, int64_t lda,
+                  int64_t ldb, bool accumulate) {
+    return std::make_unique<Matmul>(engine, MatmulShape{.m = m,
+                                                        .n = n,
+                                                        .k = k,
+                                                        .transpose_a = transpose_a,
+                                                        .transpose_b = transpose_b,
+                                                        .lda = lda,
+                                                        .ldb = ldb,
+                                                        .ldc = n,
+                                                        .fp32_operands = kFp32,
+                                                        .fp32_output = true,
+                                                        .accumulate = accumulate});
+  };
+  for (int thread = 0; thread < threads_; ++thread) {
     Worker worker{dnnl::stream(engine), {}, {}};
-    for (int64_t first = 0; first < shape.tokens; first += kBlockRows) {
-      int64_t rows = std::min(kBlockRows, shape.tokens - first);
+    for (int64_t first = 0; first < shape_.tokens; first += kBlockRows) {
+      int64_t rows = std::min(kBlockRows, shape_.tokens - first);
       int64_t keys = first + rows;
-      MatmulShape by_key{rows,      keys, dim,   false, true,  q_width_,
-                         kv_width_, keys, kFp32, true,  false, false};
-      MatmulShape by_dim{rows,      dim, keys,  false, false, keys,
-                         kv_width_, dim, kFp32, true,  false, false};
-      MatmulShape to_keys{keys,     dim, rows,  true, false, keys,
-                          q_width_, dim, kFp32, true, true,  false};
-      worker.blocks.push_back({first, rows, keys, make(by_key), make(by_dim), make(by_key),
-                               make(by_dim), make(to_keys), make(to_keys)});
+      worker.blocks.push_back(
+          {.first = first,
+           .rows = rows,
+           .keys = keys,
+           .scores = make(rows, keys, dim, false, true, q_stride_, kv_stride_, false),
+           .output = make(rows, dim, keys, false, false, keys, kv_stride_, false),
+           .d_probabilities = make(rows, keys, dim, false, true, o_stride_, kv_stride_, false),
+           .dq = make(rows, dim, keys, false, false, keys, kv_stride_, false),
+           .dk = make(keys, dim, rows, true, false, keys, q_stride_, true),
+           .dv = make(keys, dim, rows, true, false, keys, o_stride_, true)});
     }
     workers_.push_back(std::move(worker));
   }
@@ -162,22 +197,22 @@ Attention<E>::Attention(const dnnl::engine& engine, const AttentionShape& shape,
 
 template <class E>
 void Attention<E>::Worker::run(Matmul& matmul, const E* a, const E* b, float* c) {
-  matmul.run(stream, 1.0f, a, b, c, library_scratch.at_least(matmul.scratch_bytes()));
+  matmul.run(stream, nullptr, a, b, c, library_scratch.at_least(matmul.scratch_bytes()));
 }
 
 template <class E>
 void Attention<E>::forward_head(Worker& worker, const Scratch& scratch, const E* q, const E* k,
                                 const E* v, E* o, float* log_sums) {
   for (Block& block : worker.blocks) {
-    worker.run(*block.scores, q + block.first * q_width_, k, scratch.scores);
+    worker.run(*block.scores, q + block.first * q_stride_, k, scratch.scores);
     for (int64_t row = 0; row < block.rows; ++row) {
       int64_t at = row * block.keys;
       log_sums[block.first + row] = softmax_row(scratch.scores + at, scratch.probabilities + at,
                                                 scale_, block.first + row + 1, block.keys);
     }
     worker.run(*block.output, scratch.probabilities, v, scratch.rows_output);
-    store_rows(scratch.rows_output, block.rows, shape_.head_dim, o + block.first * q_width_,
-               q_width_);
+    store_rows(scratch.rows_output, block.rows, shape_.head_dim, o + block.first * o_stride_,
+               o_stride_);
   }
 }
 
@@ -186,21 +221,37 @@ void Attention<E>::backward_head(Worker& worker, const Scratch& scratch, const E
                                  const E* v, const E* o, const E* d_o, E* dq,
                                  const float* log_sums) {
   for (Block& block : worker.blocks) {
-    int64_t offset = block.first * q_width_;
-    worker.run(*block.scores, q + offset, k, scratch.scores);
-    worker.run(*block.d_probabilities, d_o + offset, v, scratch.d_probabilities);
+    const E* q_rows = q + block.first * q_stride_;
+    const E* d_o_rows = d_o + block.first * o_stride_;
+    worker.run(*block.scores, q_rows, k, scratch.scores);
+    worker.run(*block.d_probabilities, d_o_rows, v, scratch.d_probabilities);
     for (int64_t row = 0; row < block.rows; ++row) {
       int64_t at = row * block.keys;
       int64_t token = block.first + row;
-      float delta = dot(o + token * q_width_, d_o + token * q_width_, shape_.head_dim);
+      float delta = dot(o + token * o_stride_, d_o + token * o_stride_, shape_.head_dim);
       softmax_backward_row(scratch.scores + at, scratch.d_probabilities + at,
                            scratch.probabilities + at, scratch.d_scores + at, scale_,
                            log_sums[token], delta, token + 1, block.keys);
     }
-    worker.run(*block.dv, scratch.probabilities, d_o + offset, scratch.dv);
-    worker.run(*block.dk, scratch.d_scores, q + offset, scratch.dk);
+    worker.run(*block.dv, scratch.probabilities, d_o_rows, scratch.dv);
+    worker.run(*block.dk, scratch.d_scores, q_rows, scratch.dk);
     worker.run(*block.dq, scratch.d_scores, k, scratch.rows_output);
-    store_rows(scratch.rows_output, block.rows, shape_.head_dim, dq + offset, q_width_);
+    store_rows(scratch.rows_output, block.rows, shape_.head_dim, dq + block.first * dq_stride_,
+               dq_stride_);
+  }
+}
+
+template <class E>
+template <class Work>
+void Attention<E>::for_key_heads(Work work) {
+#pragma omp parallel for num_threads(threads_) schedule(static)
+  for (int thread = 0; thread < threads_; ++thread) {
+    // A team of one is no parallel region to oneDNN: without this it would start its own threads.
+    ThreadCountGuard one(1);
+    Range range = share_of(shape_.sequences * shape_.kv_heads, thread, threads_);
+    for (int64_t task = range.begin; task < range.end; ++task) {
+      work(thread, task / shape_.kv_heads, task % shape_.kv_heads);
+    }
   }
 }
 
@@ -208,51 +259,78 @@ template <class E>
 void Attention<E>::forward(const E* q, const E* k, const E* v, E* o, std::byte* saved,
                            std::byte* scratch) {
   auto* log_sums = reinterpret_cast<float*>(saved);
-  int64_t group = shape_.heads / shape_.kv_heads;
-#pragma omp parallel for num_threads(threads_) schedule(static)
-  for (int thread = 0; thread < threads_; ++thread) {
-    // A team of one is no parallel region to oneDNN: without this it would start its own threads.
-    ThreadCountGuard one(1);
-    Scratch own(shape_, scratch + Scratch(shape_, nullptr).bytes * thread);
-    Range range = share_of(shape_.sequences * shape_.heads, thread, threads_);
-    for (int64_t task = range.begin; task < range.end; ++task) {
-      int64_t sequence = task / shape_.heads;
-      int64_t head = task % shape_.heads;
-      int64_t at = sequence * shape_.tokens * q_width_ + head * shape_.head_dim;
-      int64_t kv_at = sequence * shape_.tokens * kv_width_ + head / group * shape_.head_dim;
-      forward_head(workers_[thread], own, q + at, k + kv_at, v + kv_at, o + at,
-                   log_sums + task * shape_.tokens);
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t dim = shape_.head_dim;
+  const int64_t own = thread_scratch_bytes(shape_);
+  for_key_heads([&](int thread, int64_t sequence, int64_t kv_head) {
+    int64_t first = sequence * shape_.tokens;
+    int64_t kv_at = first * kv_stride_ + kv_head * dim;
+    std::byte* memory = scratch + own * thread;
+    auto for_heads = [&](auto run) {
+      for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
+        run(q + first * q_stride_ + head * dim, o + first * o_stride_ + head * dim,
+            log_sums + (sequence * shape_.heads + head) * shape_.tokens);
+      }
+    };
+    if constexpr (std::is_same_v<E, bf16>) {
+      if (avx512_runs(shape_)) {
+        Avx512Attention attention(shape_.tokens, dim, scale_, memory);
+        attention.start_forward({k + kv_at, kv_stride_}, {v + kv_at, kv_stride_});
+        for_heads([&](const bf16* from, bf16* to, float* sums) {
+          attention.forward({from, q_stride_}, {to, o_stride_}, sums);
+        });
+        return;
+      }
     }
-  }
+    Scratch arrays(shape_, memory);
+    for_heads([&](const E* from, E* to, float* sums) {
+      forward_head(workers_[thread], arrays, from, k + kv_at, v + kv_at, to, sums);
+    });
+  });
 }
 
 template <class E>
 void Attention<E>::backward(const E* q, const E* k, const E* v, const E* o, const E* d_o, E* dq,
                             E* dk, E* dv, const std::byte* saved, std::byte* scratch) {
   const auto* log_sums = reinterpret_cast<const float*>(saved);
-  int64_t group = shape_.heads / shape_.kv_heads;
-  int64_t size = shape_.tokens * shape_.head_dim;
-#pragma omp parallel for num_threads(threads_) schedule(static)
-  for (int thread = 0; thread < threads_; ++thread) {
-    // A team of one is no parallel region to oneDNN: without this it would start its own threads.
-    ThreadCountGuard one(1);
-    Scratch own(shape_, scratch + Scratch(shape_, nullptr).bytes * thread);
-    Range range = share_of(shape_.sequences * shape_.kv_heads, thread, threads_);
-    for (int64_t task = range.begin; task < range.end; ++task) {
-      int64_t sequence = task / shape_.kv_heads;
-      int64_t kv_head = task % shape_.kv_heads;
-      int64_t kv_at = sequence * shape_.tokens * kv_width_ + kv_head * shape_.head_dim;
-      std::fill_n(own.dk, size, 0.0f);
-      std::fill_n(own.dv, size, 0.0f);
+  const int64_t group = shape_.heads / shape_.kv_heads;
+  const int64_t dim = shape_.head_dim;
+  const int64_t own = thread_scratch_bytes(shape_);
+  for_key_heads([&](int thread, int64_t sequence, int64_t kv_head) {
+    int64_t first = sequence * shape_.tokens;
+    int64_t kv_at = first * kv_stride_ + kv_head * dim;
+    int64_t dkv_at = first * dkv_stride_ + kv_head * dim;
+    std::byte* memory = scratch + own * thread;
+    auto for_heads = [&](auto run) {
       for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        int64_t at = sequence * shape_.tokens * q_width_ + head * shape_.head_dim;
-        backward_head(workers_[thread], own, q + at, k + kv_at, v + kv_at, o + at, d_o + at,
-                      dq + at, log_sums + (sequence * shape_.heads + head) * shape_.tokens);
+        int64_t o_at = first * o_stride_ + head * dim;
+        run(q + first * q_stride_ + head * dim, o + o_at, d_o + o_at,
+            dq + first * dq_stride_ + head * dim,
+            log_sums + (sequence * shape_.heads + head) * shape_.tokens);
       }
-      store_rows(own.dk, shape_.tokens, shape_.head_dim, dk + kv_at, kv_width_);
-      store_rows(own.dv, shape_.tokens, shape_.head_dim, dv + kv_at, kv_width_);
+    };
+    if constexpr (std::is_same_v<E, bf16>) {
+      if (avx512_runs(shape_)) {
+        Avx512Attention attention(shape_.tokens, dim, scale_, memory);
+        attention.start_backward({k + kv_at, kv_stride_}, {v + kv_at, kv_stride_});
+        for_heads(
+            [&](const bf16* from, const bf16* out, const bf16* d_out, bf16* to, const float* sums) {
+              attention.backward({from, q_stride_}, {out, o_stride_}, {d_out, o_stride_}, sums,
+                                 {to, dq_stride_});
+            });
+        attention.finish_backward({dk + dkv_at, dkv_stride_}, {dv + dkv_at, dkv_stride_});
+        return;
+      }
     }
-  }
+    Scratch arrays(shape_, memory);
+    std::fill_n(arrays.dk, shape_.tokens * dim, 0.0f);
+    std::fill_n(arrays.dv, shape_.tokens * dim, 0.0f);
+    for_heads([&](const E* from, const E* out, const E* d_out, E* to, const float* sums) {
+      backward_head(workers_[thread], arrays, from, k + kv_at, v + kv_at, out, d_out, to, sums);
+    });
+    store_rows(arrays.dk, shape_.tokens, dim, dk + dkv_at, dkv_stride_);
+    store_rows(arrays.dv, shape_.tokens, dim, dv + dkv_at, dkv_stride_);
+  });
 }
 
 template class Attention<bf16>;

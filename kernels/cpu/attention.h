@@ -1,6 +1,7 @@
-// Causal attention on blocks of query rows: the products are oneDNN's, run by one thread each on
-// its own heads; fully masked key blocks are skipped, softmax is in FP32. Only the log-sum-exp of
-// each row is kept for the backward pass, which computes the probabilities again.
+// Causal attention on blocks of query rows, by one thread for each head; masked parts are skipped,
+// softmax is in FP32, and only the log-sum-exp of each row is kept for the backward pass, which
+// computes the probabilities again. BF16 runs through kernels/cpu/attention_avx512.h where that
+// runs; everything else through products of oneDNN.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,12 @@ class Attention {
     std::unique_ptr<Matmul> scores, output;               // Q·Kᵀ, P·V
     std::unique_ptr<Matmul> d_probabilities, dq, dk, dv;  // dO·Vᵀ, dS·K, dSᵀ·Q, Pᵀ·dO
   };
+  static bool avx512_runs(const AttentionShape& shape);
+  static int64_t thread_scratch_bytes(const AttentionShape& shape);
+  void make_products(const dnnl::engine& engine);
+  // Calls work(thread, sequence, key head) for each key head, in each thread its share.
+  template <class Work>
+  void for_key_heads(Work work);
   struct Worker {
     void run(Matmul& matmul, const E* a, const E* b, float* c);
 
@@ -48,9 +55,8 @@ class Attention {
 
   AttentionShape shape_;
   int threads_;
-  int64_t q_width_;   // row stride of q and o
-  int64_t kv_width_;  // row stride of k and v
-  float scale_;       // 1/√head_dim
+  int64_t q_stride_, kv_stride_, o_stride_, dq_stride_, dkv_stride_;
+  float scale_;  // 1/√head_dim
   std::vector<Worker> workers_;
 };
 

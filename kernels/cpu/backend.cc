@@ -74,11 +74,17 @@ class CpuBackend final : public BackendOf<E> {
   int threads() const override { return threads_; }
 
   void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) override {
-    gemms_.run(shape, alpha, a, b, c, false);
+    gemms_.run(shape, std::span(&alpha, 1), a, b, c, false);
   }
   void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, float* c,
             bool accumulate) override {
-    gemms_.run(shape, alpha, a, b, c, accumulate);
+    gemms_.run(shape, std::span(&alpha, 1), a, b, c, accumulate);
+  }
+
+  void gemm_columns(const GemmShape& shape, std::span<const float> alphas, const E* a, const E* b,
+                    E* c) override {
+    GNOMON_ASSERT(std::ssize(alphas) == shape.n);
+    gemms_.run(shape, alphas, a, b, c, false);
   }
 
   float amax(std::span<const bf16> x) override { return cpu::amax(threads_, x); }
@@ -91,9 +97,9 @@ class CpuBackend final : public BackendOf<E> {
     cpu::round_sum<E>(threads_, x, y);
   }
 
-  void add_rms_norm(std::span<E> residual, std::span<const E> x, std::span<const E> w, float eps,
-                    std::span<E> y, std::span<float> rstd) override {
-    cpu::add_rms_norm<E>(threads_, residual, x, w, eps, y, rstd);
+  void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
+                    float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) override {
+    cpu::add_rms_norm<E>(threads_, residual, x, w, eps, sum, y, rstd);
   }
   void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
                          std::span<const float> rstd, std::span<const E> dy,
@@ -101,26 +107,26 @@ class CpuBackend final : public BackendOf<E> {
     cpu::rms_norm_backward<E>(threads_, residual, w, rstd, dy, d_residual, dw,
                               per_thread(std::ssize(w)));
   }
-  void add_bias(std::span<E> y, std::span<const E> bias) override {
-    cpu::add_bias<E>(threads_, y, bias);
+  void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
+    cpu::add_bias<E>(threads_, y, n, bias, stride);
   }
-  void bias_backward(std::span<const E> dy, std::span<float> db) override {
-    cpu::bias_backward<E>(threads_, dy, db, per_thread(std::ssize(db)));
+  void bias_backward(const E* dy, int64_t n, std::span<float> db, int64_t stride) override {
+    cpu::bias_backward<E>(threads_, dy, n, db, stride, per_thread(std::ssize(db)));
   }
-  void rope(std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim, double theta,
-            bool inverse) override {
+  void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim, double theta,
+            bool inverse, int64_t stride) override {
     auto [entry, inserted] = rope_tables_.try_emplace({tokens_per_sequence, head_dim, theta},
                                                       tokens_per_sequence, head_dim, theta);
     const RopeTable& table = entry->second;
-    cpu::rope<E>(threads_, x, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
-                 inverse);
+    cpu::rope<E>(threads_, x, n, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
+                 inverse, stride);
   }
-  void swiglu(std::span<const E> gate, std::span<const E> up, std::span<E> y) override {
-    cpu::swiglu<E>(threads_, gate, up, y);
+  void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y) override {
+    cpu::swiglu<E>(threads_, gate, up, n, width, stride, y);
   }
-  void swiglu_backward(std::span<const E> gate, std::span<const E> up, std::span<const E> dy,
-                       std::span<E> dgate, std::span<E> dup) override {
-    cpu::swiglu_backward<E>(threads_, gate, up, dy, dgate, dup);
+  void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
+                       int64_t stride, E* dgate, E* dup, int64_t stride_d) override {
+    cpu::swiglu_backward<E>(threads_, gate, up, dy, n, width, stride, dgate, dup, stride_d);
   }
 
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
@@ -171,9 +177,7 @@ class CpuBackend final : public BackendOf<E> {
   }
 
   cpu::Attention<E>& attention_of(const AttentionShape& shape) {
-    auto key =
-        std::tuple(shape.tokens, shape.heads, shape.kv_heads, shape.head_dim, shape.sequences);
-    std::unique_ptr<cpu::Attention<E>>& attention = attentions_[key];
+    std::unique_ptr<cpu::Attention<E>>& attention = attentions_[shape];
     if (attention == nullptr) {
       attention = std::make_unique<cpu::Attention<E>>(gemms_.engine(), shape, threads_);
     }
@@ -184,8 +188,7 @@ class CpuBackend final : public BackendOf<E> {
   cpu::GemmCache gemms_;
   cpu::GrowingScratch per_thread_;
   std::map<std::tuple<int64_t, int, double>, RopeTable> rope_tables_;
-  std::map<std::tuple<int64_t, int, int, int, int64_t>, std::unique_ptr<cpu::Attention<E>>>
-      attentions_;
+  std::map<AttentionShape, std::unique_ptr<cpu::Attention<E>>> attentions_;
 };
 
 }  // namespace

@@ -10,17 +10,8 @@ namespace {
 
 constexpr int64_t kBlock = 4096;
 
-// Calls block(begin, count) for every block of [0, count), divided statically among the threads.
-template <typename Block>
-void for_blocks(int threads, int64_t count, Block block) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t begin = 0; begin < count; begin += kBlock)
-    block(begin, std::min(kBlock, count - begin));
-}
-
 template <class E>
-void swiglu_block(const E* __restrict gate, const E* __restrict up, E* __restrict y,
-                  int64_t count) {
+void swiglu_row(const E* __restrict gate, const E* __restrict up, E* __restrict y, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     float g = to_float(gate[i]);
@@ -30,8 +21,7 @@ void swiglu_block(const E* __restrict gate, const E* __restrict up, E* __restric
 
 // d silu(g) = σ(g)·(1 + g·(1 − σ(g)))
 template <class E>
-void swiglu_backward_block(const E* gate, const E* up, const E* dy, E* dgate, E* dup,
-                           int64_t count) {
+void swiglu_backward_row(const E* gate, const E* up, const E* dy, E* dgate, E* dup, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
     float g = to_float(gate[i]);
@@ -74,13 +64,12 @@ void round_sum(int threads, std::span<const float> x, std::span<E> y) {
 }
 
 template <class E>
-void add_bias(int threads, std::span<E> y, std::span<const E> bias) {
+void add_bias(int threads, E* y, int64_t n, std::span<const E> bias, int64_t stride) {
   int64_t width = std::ssize(bias);
-  GNOMON_ASSERT(width > 0 && std::ssize(y) % width == 0);
-  int64_t rows = std::ssize(y) / width;
+  stride = row_stride(stride, width);
 #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
-    E* __restrict values = y.data() + row * width;
+  for (int64_t row = 0; row < n; ++row) {
+    E* __restrict values = y + row * stride;
     const E* __restrict added = bias.data();
 #pragma omp simd
     for (int64_t i = 0; i < width; ++i)
@@ -89,19 +78,18 @@ void add_bias(int threads, std::span<E> y, std::span<const E> bias) {
 }
 
 template <class E>
-void bias_backward(int threads, std::span<const E> dy, std::span<float> db,
+void bias_backward(int threads, const E* dy, int64_t n, std::span<float> db, int64_t stride,
                    std::span<float> partials) {
   int64_t width = std::ssize(db);
-  GNOMON_ASSERT(width > 0 && std::ssize(dy) % width == 0 &&
-                std::ssize(partials) >= threads * width);
-  int64_t rows = std::ssize(dy) / width;
+  stride = row_stride(stride, width);
+  GNOMON_ASSERT(std::ssize(partials) >= threads * width);
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int thread = 0; thread < threads; ++thread) {
     float* __restrict partial = partials.data() + thread * width;
     std::fill_n(partial, width, 0.0f);
-    Range range = share_of(rows, thread, threads);
+    Range range = share_of(n, thread, threads);
     for (int64_t row = range.begin; row < range.end; ++row) {
-      const E* __restrict values = dy.data() + row * width;
+      const E* __restrict values = dy + row * stride;
 #pragma omp simd
       for (int64_t i = 0; i < width; ++i) partial[i] += to_float(values[i]);
     }
@@ -113,51 +101,55 @@ void bias_backward(int threads, std::span<const E> dy, std::span<float> db,
 }
 
 template <class E>
-void rope(int threads, std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim,
-          std::span<const float> cosines, std::span<const float> sines, bool inverse) {
-  int64_t width = int64_t{heads} * head_dim;
+void rope(int threads, E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
+          std::span<const float> cosines, std::span<const float> sines, bool inverse,
+          int64_t stride) {
+  stride = row_stride(stride, int64_t{heads} * head_dim);
   int64_t half = head_dim / 2;
-  GNOMON_ASSERT(head_dim % 2 == 0 && std::ssize(x) % (width * tokens_per_sequence) == 0);
-  int64_t rows = std::ssize(x) / width;
+  GNOMON_ASSERT(head_dim % 2 == 0 && n % tokens_per_sequence == 0);
   float sign = inverse ? -1.0f : 1.0f;
 #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
+  for (int64_t row = 0; row < n; ++row) {
     int64_t at = row % tokens_per_sequence * half;
     for (int head = 0; head < heads; ++head) {
-      E* values = x.data() + row * width + int64_t{head} * head_dim;
+      E* values = x + row * stride + int64_t{head} * head_dim;
       rotate_head(values, values + half, cosines.data() + at, sines.data() + at, sign, half);
     }
   }
 }
 
 template <class E>
-void swiglu(int threads, std::span<const E> gate, std::span<const E> up, std::span<E> y) {
-  GNOMON_ASSERT(gate.size() == up.size() && gate.size() == y.size());
-  for_blocks(threads, std::ssize(y), [&](int64_t begin, int64_t count) {
-    swiglu_block(gate.data() + begin, up.data() + begin, y.data() + begin, count);
-  });
+void swiglu(int threads, const E* gate, const E* up, int64_t n, int64_t width, int64_t stride,
+            E* y) {
+  stride = row_stride(stride, width);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t row = 0; row < n; ++row) {
+    swiglu_row(gate + row * stride, up + row * stride, y + row * width, width);
+  }
 }
 
 template <class E>
-void swiglu_backward(int threads, std::span<const E> gate, std::span<const E> up,
-                     std::span<const E> dy, std::span<E> dgate, std::span<E> dup) {
-  GNOMON_ASSERT(gate.size() == up.size() && gate.size() == dy.size());
-  GNOMON_ASSERT(dgate.size() == gate.size() && dup.size() == gate.size());
-  for_blocks(threads, std::ssize(dy), [&](int64_t begin, int64_t count) {
-    swiglu_backward_block(gate.data() + begin, up.data() + begin, dy.data() + begin,
-                          dgate.data() + begin, dup.data() + begin, count);
-  });
+void swiglu_backward(int threads, const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
+                     int64_t stride, E* dgate, E* dup, int64_t stride_d) {
+  stride = row_stride(stride, width);
+  stride_d = row_stride(stride_d, width);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t row = 0; row < n; ++row) {
+    swiglu_backward_row(gate + row * stride, up + row * stride, dy + row * width,
+                        dgate + row * stride_d, dup + row * stride_d, width);
+  }
 }
 
-#define GNOMON_INSTANTIATE(E)                                                                  \
-  template void round_sum<E>(int, std::span<const float>, std::span<E>);                       \
-  template void add_bias<E>(int, std::span<E>, std::span<const E>);                            \
-  template void bias_backward<E>(int, std::span<const E>, std::span<float>, std::span<float>); \
-  template void rope<E>(int, std::span<E>, int64_t, int, int, std::span<const float>,          \
-                        std::span<const float>, bool);                                         \
-  template void swiglu<E>(int, std::span<const E>, std::span<const E>, std::span<E>);          \
-  template void swiglu_backward<E>(int, std::span<const E>, std::span<const E>,                \
-                                   std::span<const E>, std::span<E>, std::span<E>);
+#define GNOMON_INSTANTIATE(E)                                                                    \
+  template void round_sum<E>(int, std::span<const float>, std::span<E>);                         \
+  template void add_bias<E>(int, E*, int64_t, std::span<const E>, int64_t);                      \
+  template void bias_backward<E>(int, const E*, int64_t, std::span<float>, int64_t,              \
+                                 std::span<float>);                                              \
+  template void rope<E>(int, E*, int64_t, int64_t, int, int, std::span<const float>,             \
+                        std::span<const float>, bool, int64_t);                                  \
+  template void swiglu<E>(int, const E*, const E*, int64_t, int64_t, int64_t, E*);               \
+  template void swiglu_backward<E>(int, const E*, const E*, const E*, int64_t, int64_t, int64_t, \
+                                   E*, E*, int64_t);
 GNOMON_INSTANTIATE(bf16)
 GNOMON_INSTANTIATE(float)
 

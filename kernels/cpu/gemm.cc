@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
+#include "kernels/cpu/ops.h"
 
 namespace gnomon::cpu {
 namespace {
@@ -36,8 +37,7 @@ ThreadCountGuard::ThreadCountGuard(int threads) : before_(omp_get_max_threads())
 
 ThreadCountGuard::~ThreadCountGuard() { omp_set_num_threads(before_); }
 
-Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape)
-    : alpha_(std::make_unique<float>(1.0f)) {
+Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape) {
   DataType operands = shape.fp32_operands ? DataType::f32 : DataType::bf16;
   memory::desc a = matrix(shape.m, shape.k, operands, shape.transpose_a, shape.lda);
   memory::desc b = matrix(shape.k, shape.n, operands, shape.transpose_b, shape.ldb);
@@ -45,7 +45,10 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape)
                           false, shape.ldc);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (shape.scaled) attributes.set_output_scales(0, {DNNL_RUNTIME_F32_VAL});
+  constexpr int kEachColumn = 1 << 1;
+  if (shape.scaled || shape.columns) {
+    attributes.set_output_scales(shape.columns ? kEachColumn : 0, {DNNL_RUNTIME_F32_VAL});
+  }
   if (shape.accumulate) {
     dnnl::post_ops sum;
     sum.append_sum(1.0f);
@@ -62,15 +65,16 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape)
                 {DNNL_ARG_WEIGHTS, b_},
                 {DNNL_ARG_DST, c_},
                 {DNNL_ARG_SCRATCHPAD, scratch_}};
-  if (shape.scaled) {
-    memory alpha({{1}, DataType::f32, memory::dims{1}}, engine, alpha_.get());
-    arguments_.emplace(DNNL_ARG_ATTR_OUTPUT_SCALES, alpha);
+  if (shape.scaled || shape.columns) {
+    int64_t count = shape.columns ? shape.n : 1;
+    alpha_ = wrap({{count}, DataType::f32, memory::dims{1}}, engine);
+    arguments_.emplace(DNNL_ARG_ATTR_OUTPUT_SCALES, alpha_);
   }
 }
 
-void Matmul::run(dnnl::stream& stream, float alpha, const void* a, const void* b, void* c,
+void Matmul::run(dnnl::stream& stream, const float* alpha, const void* a, const void* b, void* c,
                  std::byte* scratch) {
-  *alpha_ = alpha;
+  if (alpha_) alpha_.set_data_handle(const_cast<float*>(alpha));
   a_.set_data_handle(const_cast<void*>(a));
   b_.set_data_handle(const_cast<void*>(b));
   c_.set_data_handle(c);
@@ -102,39 +106,45 @@ Matmul& GemmCache::prepared(const MatmulShape& shape) {
 }
 
 template <class E, class Out>
-void GemmCache::run(const GemmShape& shape, float alpha, const E* a, const E* b, Out* c,
-                    bool accumulate) {
+void GemmCache::run(const GemmShape& shape, std::span<const float> alphas, const E* a, const E* b,
+                    Out* c, bool accumulate) {
   constexpr bool kFp32Output = std::is_same_v<Out, float>;
   GNOMON_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
+  const bool columns = alphas.size() > 1;
+  GNOMON_ASSERT(!columns || std::ssize(alphas) == shape.n);
   ThreadCountGuard guard(threads_);
   MatmulShape piece{.m = shape.m,
                     .n = shape.n,
                     .k = shape.k,
                     .transpose_a = shape.transpose_a,
                     .transpose_b = shape.transpose_b,
-                    .lda = shape.transpose_a ? shape.m : shape.k,
-                    .ldb = shape.transpose_b ? shape.k : shape.n,
-                    .ldc = shape.n,
+                    .lda = row_stride(shape.stride_a, shape.transpose_a ? shape.m : shape.k),
+                    .ldb = row_stride(shape.stride_b, shape.transpose_b ? shape.k : shape.n),
+                    .ldc = row_stride(shape.stride_c, shape.n),
                     .fp32_operands = std::is_same_v<E, float>,
                     .fp32_output = kFp32Output,
                     .accumulate = accumulate,
-                    .scaled = true};
+                    .scaled = !columns,
+                    .columns = columns};
   if (!kFp32Output) {
     int64_t rows = kSumsBytesMax / (shape.n * static_cast<int64_t>(sizeof(float))) / 64 * 64;
     piece.m = std::min(shape.m, std::max<int64_t>(rows, 64));
   }
-  int64_t row_step_a = shape.transpose_a ? 1 : shape.k;
+  int64_t row_step_a = shape.transpose_a ? 1 : piece.lda;
   for (int64_t row = 0; row < shape.m; row += piece.m) {
     piece.m = std::min(piece.m, shape.m - row);
     Matmul& matmul = prepared(piece);
-    matmul.run(stream_, alpha, a + row * row_step_a, b, c + row * shape.n,
+    matmul.run(stream_, alphas.data(), a + row * row_step_a, b, c + row * piece.ldc,
                scratch_.at_least(matmul.scratch_bytes()));
   }
   stream_.wait();
 }
 
-template void GemmCache::run(const GemmShape&, float, const bf16*, const bf16*, bf16*, bool);
-template void GemmCache::run(const GemmShape&, float, const bf16*, const bf16*, float*, bool);
-template void GemmCache::run(const GemmShape&, float, const float*, const float*, float*, bool);
+template void GemmCache::run(const GemmShape&, std::span<const float>, const bf16*, const bf16*,
+                             bf16*, bool);
+template void GemmCache::run(const GemmShape&, std::span<const float>, const bf16*, const bf16*,
+                             float*, bool);
+template void GemmCache::run(const GemmShape&, std::span<const float>, const float*, const float*,
+                             float*, bool);
 
 }  // namespace gnomon::cpu

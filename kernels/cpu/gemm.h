@@ -36,7 +36,8 @@ struct MatmulShape {
   bool fp32_operands = false;  // and then the output is FP32 too
   bool fp32_output = false;
   bool accumulate = false;
-  bool scaled = false;  // with a run-time alpha
+  bool scaled = false;   // with a run-time alpha
+  bool columns = false;  // with one for each column
   // clang-tidy 14 takes the comparison's hidden zero for a null pointer.
   auto operator<=>(const MatmulShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
@@ -47,15 +48,14 @@ class Matmul {
   Matmul(const dnnl::engine& engine, const MatmulShape& shape);
 
   int64_t scratch_bytes() const { return scratch_bytes_; }
-  // `alpha` is used when the shape says `scaled`; `scratch` has scratch_bytes(), 64-byte aligned.
-  void run(dnnl::stream& stream, float alpha, const void* a, const void* b, void* c,
+  // `alpha` is one number when the shape says `scaled`, n when it says `columns`. `scratch` has
+  // scratch_bytes(), 64-byte aligned.
+  void run(dnnl::stream& stream, const float* alpha, const void* a, const void* b, void* c,
            std::byte* scratch);
 
  private:
   int64_t scratch_bytes_ = 0;
-  // On the heap, since the scale's memory object points into it.
-  std::unique_ptr<float> alpha_;
-  dnnl::memory a_, b_, c_, scratch_;
+  dnnl::memory a_, b_, c_, alpha_, scratch_;
   dnnl::matmul primitive_;
   std::unordered_map<int, dnnl::memory> arguments_;
 };
@@ -81,8 +81,10 @@ class GemmCache {
   explicit GemmCache(int threads);
 
   // E is bf16 or float, Out is E or float.
+  // `alphas` is one number or, for Out = E, one for each column.
   template <class E, class Out>
-  void run(const GemmShape& shape, float alpha, const E* a, const E* b, Out* c, bool accumulate);
+  void run(const GemmShape& shape, std::span<const float> alphas, const E* a, const E* b, Out* c,
+           bool accumulate);
   int64_t scratch_bytes() const { return scratch_.bytes(); }
   const dnnl::engine& engine() const { return engine_; }
 

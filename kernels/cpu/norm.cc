@@ -9,10 +9,10 @@ namespace gnomon::cpu {
 namespace {
 
 template <class E>
-void add_row(E* __restrict residual, const E* __restrict x, int64_t width) {
+void add_row(const E* residual, const E* __restrict x, E* sum, int64_t width) {
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i)
-    residual[i] = from_float<E>(to_float(residual[i]) + to_float(x[i]));
+    sum[i] = from_float<E>(to_float(residual[i]) + to_float(x[i]));
 }
 
 template <class E>
@@ -52,16 +52,23 @@ void backward_row(const E* __restrict residual, const E* __restrict w, float rst
 }  // namespace
 
 template <class E>
-void add_rms_norm(int threads, std::span<E> residual, std::span<const E> x, std::span<const E> w,
-                  float eps, std::span<E> y, std::span<float> rstd) {
+void add_rms_norm(int threads, std::span<const E> residual, std::span<const E> x,
+                  std::span<const E> w, float eps, std::span<E> sum, std::span<E> y,
+                  std::span<float> rstd) {
   int64_t width = std::ssize(w);
   int64_t rows = std::ssize(rstd);
   GNOMON_ASSERT(std::ssize(residual) == rows * width && std::ssize(y) == rows * width);
+  GNOMON_ASSERT(sum.size() == residual.size());
   GNOMON_ASSERT(x.empty() || x.size() == residual.size());
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
-    E* values = residual.data() + row * width;
-    if (!x.empty()) add_row(values, x.data() + row * width, width);
+    const E* before = residual.data() + row * width;
+    E* values = sum.data() + row * width;
+    if (!x.empty()) {
+      add_row(before, x.data() + row * width, values, width);
+    } else if (values != before) {
+      std::copy_n(before, width, values);
+    }
     rstd[row] = normalise_row(values, w.data(), eps, y.data() + row * width, width);
   }
 }
@@ -92,11 +99,11 @@ void rms_norm_backward(int threads, std::span<const E> residual, std::span<const
   }
 }
 
-#define GNOMON_INSTANTIATE(E)                                                                     \
-  template void add_rms_norm<E>(int, std::span<E>, std::span<const E>, std::span<const E>, float, \
-                                std::span<E>, std::span<float>);                                  \
-  template void rms_norm_backward<E>(int, std::span<const E>, std::span<const E>,                 \
-                                     std::span<const float>, std::span<const E>, std::span<E>,    \
+#define GNOMON_INSTANTIATE(E)                                                                    \
+  template void add_rms_norm<E>(int, std::span<const E>, std::span<const E>, std::span<const E>, \
+                                float, std::span<E>, std::span<E>, std::span<float>);            \
+  template void rms_norm_backward<E>(int, std::span<const E>, std::span<const E>,                \
+                                     std::span<const float>, std::span<const E>, std::span<E>,   \
                                      std::span<float>, std::span<float>);
 GNOMON_INSTANTIATE(bf16)
 GNOMON_INSTANTIATE(float)

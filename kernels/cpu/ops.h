@@ -23,6 +23,9 @@ inline Range share_of(int64_t count, int thread, int threads, int64_t grain = 1)
   return {begin < count ? begin : count, end < count ? end : count};
 }
 
+// The distance between rows where 0 means dense.
+inline int64_t row_stride(int64_t stride, int64_t width) { return stride == 0 ? width : stride; }
+
 // quantize.cc
 float amax(int threads, std::span<const bf16> x);
 QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
@@ -30,8 +33,9 @@ QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, flo
 
 // norm.cc; `partials` is scratch of threads × width floats.
 template <class E>
-void add_rms_norm(int threads, std::span<E> residual, std::span<const E> x, std::span<const E> w,
-                  float eps, std::span<E> y, std::span<float> rstd);
+void add_rms_norm(int threads, std::span<const E> residual, std::span<const E> x,
+                  std::span<const E> w, float eps, std::span<E> sum, std::span<E> y,
+                  std::span<float> rstd);
 template <class E>
 void rms_norm_backward(int threads, std::span<const E> residual, std::span<const E> w,
                        std::span<const float> rstd, std::span<const E> dy, std::span<E> d_residual,
@@ -41,19 +45,21 @@ void rms_norm_backward(int threads, std::span<const E> residual, std::span<const
 template <class E>
 void round_sum(int threads, std::span<const float> x, std::span<E> y);
 template <class E>
-void add_bias(int threads, std::span<E> y, std::span<const E> bias);
+void add_bias(int threads, E* y, int64_t n, std::span<const E> bias, int64_t stride);
 template <class E>
-void bias_backward(int threads, std::span<const E> dy, std::span<float> db,
+void bias_backward(int threads, const E* dy, int64_t n, std::span<float> db, int64_t stride,
                    std::span<float> partials);
 // cosines and sines are [tokens_per_sequence, head_dim/2].
 template <class E>
-void rope(int threads, std::span<E> x, int64_t tokens_per_sequence, int heads, int head_dim,
-          std::span<const float> cosines, std::span<const float> sines, bool inverse);
+void rope(int threads, E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
+          std::span<const float> cosines, std::span<const float> sines, bool inverse,
+          int64_t stride);
 template <class E>
-void swiglu(int threads, std::span<const E> gate, std::span<const E> up, std::span<E> y);
+void swiglu(int threads, const E* gate, const E* up, int64_t n, int64_t width, int64_t stride,
+            E* y);
 template <class E>
-void swiglu_backward(int threads, std::span<const E> gate, std::span<const E> up,
-                     std::span<const E> dy, std::span<E> dgate, std::span<E> dup);
+void swiglu_backward(int threads, const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
+                     int64_t stride, E* dgate, E* dup, int64_t stride_d);
 
 // loss.cc; `rows` is scratch of threads × vocabulary floats.
 template <class E>

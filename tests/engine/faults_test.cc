@@ -151,10 +151,12 @@ double saturated_share(const char* recipe, bool frozen) {
     GemmOperand<bf16> weight{.data = w, .room = w_room.data()};
     backend.clear();
     linears.begin({.sites = &sites, .step = step, .record = true});
-    linears.fprop(0, input, weight, kRows, kWidth, kWidth, y.data());
+    linears.fprop({.in = kWidth, .out = {kWidth}}, input, std::span(&weight, 1), kRows, y.data());
     scaling.finish_step(sites,
                         [&](int at, TensorRole role) { return linears.frozen(at, role, step); });
-    const QuantisedTensor& quantised = backend.quantised().front();
+    const QuantisedTensor& quantised = *std::ranges::find_if(
+        backend.quantised(),
+        [&](const QuantisedTensor& it) { return it.source.size() == x.size(); });
     share = static_cast<double>(std::ranges::count_if(
                 quantised.source,
                 [&](double value) { return std::abs(value * quantised.scale) > 450; })) /

@@ -245,6 +245,45 @@ TEST(Model, QuantisesEachOperandOnceAndWeightsOncePerStep) {
   EXPECT_EQ(test.backend.quantised().size(), 2u * (4 + 7) + 2);
 }
 
+int64_t products_of(ModelUnderTest& test, const std::string& plan) {
+  test.use_plan(plan);
+  test.backend.clear();
+  test.model.forward_backward(test.pass(false), test.tokens, test.targets, 1.0f, false);
+  return std::ssize(test.backend.products());
+}
+
+// Two layers of seven sites in four groups, and the head; three GEMMs each.
+TEST(Model, SitesThatShareAnInputRunAsOneProductWhereTheirPrecisionsAllow) {
+  ModelUnderTest test(small_model());
+  const std::string fp8 = kCurrentPlan;
+  EXPECT_EQ(products_of(test, ""), 2 * (4 + 4 + 4) + 3);
+  EXPECT_EQ(products_of(test, fp8), 2 * (4 + 7 + 7) + 3);
+  // Only the layer with a pinned site changes, and only that site's group.
+  EXPECT_EQ(products_of(test, fp8 + "[[rule]]\nmatch = \"*.0.*.k_proj\"\ngemms = \"bf16\"\n"),
+            2 * (4 + 7 + 7) + 2 + 3);
+  EXPECT_EQ(products_of(test, "[[rule]]\nmatch = \"*.1.*.up_proj\"\nwgrad = \"fp8\"\n"),
+            2 * (4 + 4 + 4) + 2 + 3);
+  EXPECT_EQ(products_of(test, "[[rule]]\nmatch = \"*.1.*.up_proj\"\nfprop = \"fp8\"\n"),
+            2 * (4 + 4 + 4) + 1 + 3);
+}
+
+// Matrices whose sizes leave gaps between them, so that no two make one.
+TEST(Model, AShapeWithGapsBetweenItsMatricesAgreesToo) {
+  ModelConfig config = small_model();
+  config.width = 36;
+  config.heads = 6;
+  config.kv_heads = 3;
+  config.ffn = 50;
+  for (const char* plan : {"", kCurrentPlan}) {
+    ModelUnderTest test(config);
+    EXPECT_EQ(products_of(test, plan), 2 * (7 + 7 + 7) + 3);
+    double loss = test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
+    double expected = test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+    EXPECT_NEAR(loss, expected, 1e-4 * expected);
+    expect_same_gradients(test, 1e-2);
+  }
+}
+
 TEST(Model, AccumulationAddsEveryGradient) {
   for (bool tied : {true, false}) {
     ModelConfig config = small_model();

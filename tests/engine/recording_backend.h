@@ -26,7 +26,12 @@ class RecordingBackend final : public Backend {
   explicit RecordingBackend(int threads) : backend_(make_cpu_backend(threads)) {}
 
   const std::vector<QuantisedTensor>& quantised() const { return quantised_; }
-  void clear() { quantised_.clear(); }
+  // Every product since the last clear(), in order.
+  const std::vector<GemmShape>& products() const { return products_; }
+  void clear() {
+    quantised_.clear();
+    products_.clear();
+  }
   // The recorded tensor with this format whose source is within 5% of `x`, nullptr when there is
   // none. Its scale must be within 2% of `scale`.
   const QuantisedTensor* find(const Vector& x, Format format, double scale) const;
@@ -39,42 +44,50 @@ class RecordingBackend final : public Backend {
   std::string libraries() const override { return backend_->libraries(); }
   int threads() const override { return backend_->threads(); }
   void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {
+    products_.push_back(shape);
     backend_->gemm(shape, alpha, a, b, c);
   }
   void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, float* c,
             bool accumulate) override {
+    products_.push_back(shape);
     backend_->gemm(shape, alpha, a, b, c, accumulate);
+  }
+  void gemm_columns(const GemmShape& shape, std::span<const float> alphas, const bf16* a,
+                    const bf16* b, bf16* c) override {
+    products_.push_back(shape);
+    backend_->gemm_columns(shape, alphas, a, b, c);
   }
   float amax(std::span<const bf16> x) override { return backend_->amax(x); }
   void round_sum(std::span<const float> x, std::span<bf16> y) override {
     backend_->round_sum(x, y);
   }
-  void add_rms_norm(std::span<bf16> residual, std::span<const bf16> x, std::span<const bf16> w,
-                    float eps, std::span<bf16> y, std::span<float> rstd) override {
-    backend_->add_rms_norm(residual, x, w, eps, y, rstd);
+  void add_rms_norm(std::span<const bf16> residual, std::span<const bf16> x,
+                    std::span<const bf16> w, float eps, std::span<bf16> sum, std::span<bf16> y,
+                    std::span<float> rstd) override {
+    backend_->add_rms_norm(residual, x, w, eps, sum, y, rstd);
   }
   void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
                          std::span<const float> rstd, std::span<const bf16> dy,
                          std::span<bf16> d_residual, std::span<float> dw) override {
     backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw);
   }
-  void add_bias(std::span<bf16> y, std::span<const bf16> bias) override {
-    backend_->add_bias(y, bias);
+  void add_bias(bf16* y, int64_t n, std::span<const bf16> bias, int64_t stride) override {
+    backend_->add_bias(y, n, bias, stride);
   }
-  void bias_backward(std::span<const bf16> dy, std::span<float> db) override {
-    backend_->bias_backward(dy, db);
+  void bias_backward(const bf16* dy, int64_t n, std::span<float> db, int64_t stride) override {
+    backend_->bias_backward(dy, n, db, stride);
   }
-  void rope(std::span<bf16> x, int64_t tokens, int heads, int head_dim, double theta,
-            bool inverse) override {
-    backend_->rope(x, tokens, heads, head_dim, theta, inverse);
+  void rope(bf16* x, int64_t n, int64_t tokens, int heads, int head_dim, double theta, bool inverse,
+            int64_t stride) override {
+    backend_->rope(x, n, tokens, heads, head_dim, theta, inverse, stride);
   }
-  void swiglu(std::span<const bf16> gate, std::span<const bf16> up, std::span<bf16> y) override {
-    backend_->swiglu(gate, up, y);
+  void swiglu(const bf16* gate, const bf16* up, int64_t n, int64_t width, int64_t stride,
+              bf16* y) override {
+    backend_->swiglu(gate, up, n, width, stride, y);
   }
-  void swiglu_backward(std::span<const bf16> gate, std::span<const bf16> up,
-                       std::span<const bf16> dy, std::span<bf16> dgate,
-                       std::span<bf16> dup) override {
-    backend_->swiglu_backward(gate, up, dy, dgate, dup);
+  void swiglu_backward(const bf16* gate, const bf16* up, const bf16* dy, int64_t n, int64_t width,
+                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d) override {
+    backend_->swiglu_backward(gate, up, dy, n, width, stride, dgate, dup, stride_d);
   }
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
     return backend_->attention_saved_bytes(shape);
@@ -113,6 +126,7 @@ class RecordingBackend final : public Backend {
  private:
   std::unique_ptr<Backend> backend_;
   std::vector<QuantisedTensor> quantised_;
+  std::vector<GemmShape> products_;
 };
 
 }  // namespace gnomon::test

@@ -113,8 +113,22 @@ struct Buffers {
 // {sequences, tokens, heads, kv_heads, head_dim}: one block and several, whole and cut, grouped and
 // not.
 const std::vector<AttentionShape> kShapes = {
-    {1, 1, 1, 1, 1},   {2, 5, 3, 1, 4},    {1, 33, 4, 2, 7},   {3, 64, 2, 2, 16},
-    {1, 128, 1, 1, 8}, {1, 129, 2, 1, 32}, {2, 256, 5, 5, 64}, {1, 300, 4, 2, 24},
+    {1, 1, 1, 1, 1},
+    {2, 5, 3, 1, 4},
+    {1, 33, 4, 2, 7},
+    {3, 64, 2, 2, 16},
+    {1, 128, 1, 1, 8},
+    {1, 129, 2, 1, 32},
+    {2, 256, 5, 5, 64},
+    {1, 300, 4, 2, 24},
+    // Widths that the AVX512 kernel takes.
+    {2, 1, 2, 1, 32},
+    {1, 3, 2, 2, 64},
+    {3, 64, 4, 2, 32},
+    {1, 65, 2, 1, 128},
+    {2, 70, 3, 1, 64},
+    {1, 200, 2, 2, 96},
+    {1, 97, 1, 1, 256},
 };
 
 AttentionReference reference_for(const Buffers& buffers, const AttentionShape& shape) {
@@ -196,6 +210,56 @@ TEST(Attention, LargeScoresAreStable) {
   AttentionReference reference = reference_for(buffers, shape);
   reference.forward();
   expect_close(reference.o, buffers.o, kTwoRoundings);
+}
+
+// q, k and v side by side in one matrix, their gradients in another with rows further apart.
+TEST(Attention, StridedMatricesGiveTheSameBits) {
+  auto backend = make_cpu_backend(2);
+  for (AttentionShape shape : {AttentionShape{2, 70, 4, 2, 32}, {2, 70, 4, 2, 6}}) {
+    Buffers dense(*backend, shape);
+    dense.run(*backend, shape);
+    const int64_t n = shape.sequences * shape.tokens;
+    const int64_t widths[3] = {int64_t{shape.heads} * shape.head_dim,
+                               int64_t{shape.kv_heads} * shape.head_dim,
+                               int64_t{shape.kv_heads} * shape.head_dim};
+    const int64_t width = widths[0] + widths[1] + widths[2];
+    shape.stride_q = shape.stride_kv = width;
+    shape.stride_dq = width + 10;
+    shape.stride_dkv = width + 20;
+    const bf16 untouched = to_bf16(-7.0f);
+    std::vector<bf16> qkv(static_cast<size_t>(n * width));
+    std::vector<bf16> gradients(static_cast<size_t>(n * (width + 20)), untouched);
+    std::vector<bf16> query_gradients(static_cast<size_t>(n * (width + 10)), untouched);
+    const std::vector<bf16>* parts[3] = {&dense.q, &dense.k, &dense.v};
+    for (int64_t row = 0; row < n; ++row) {
+      bf16* to = qkv.data() + row * width;
+      for (int part = 0; part < 3; ++part) {
+        to = std::copy_n(parts[part]->data() + row * widths[part], widths[part], to);
+      }
+    }
+    std::vector<bf16> o(dense.o.size());
+    const bf16* q = qkv.data();
+    bf16* dk = gradients.data();
+    backend->attention(shape, q, q + widths[0], q + widths[0] + widths[1], o.data(),
+                       dense.saved_bytes(), dense.scratch_bytes());
+    backend->attention_backward(shape, q, q + widths[0], q + widths[0] + widths[1], o.data(),
+                                dense.d_o.data(), query_gradients.data(), dk, dk + widths[1],
+                                dense.saved_bytes(), dense.scratch_bytes());
+    EXPECT_EQ(bits_of(o), bits_of(dense.o));
+    for (int64_t row = 0; row < n; ++row) {
+      for (int64_t i = 0; i < widths[0]; ++i) {
+        ASSERT_EQ(query_gradients[row * shape.stride_dq + i].bits,
+                  dense.dq[row * widths[0] + i].bits);
+      }
+      for (int64_t i = 0; i < widths[1]; ++i) {
+        int64_t at = row * shape.stride_dkv + i;
+        ASSERT_EQ(gradients[at].bits, dense.dk[row * widths[1] + i].bits);
+        ASSERT_EQ(gradients[at + widths[1]].bits, dense.dv[row * widths[1] + i].bits);
+      }
+      ASSERT_EQ(query_gradients[row * shape.stride_dq + widths[0]].bits, untouched.bits);
+      ASSERT_EQ(gradients[row * shape.stride_dkv + 2 * widths[1]].bits, untouched.bits);
+    }
+  }
 }
 
 }  // namespace

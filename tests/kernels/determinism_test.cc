@@ -53,9 +53,9 @@ TEST(Determinism, ReductionsOverTokens) {
     std::vector<float> rstd(kRows), result(kWidth * 2 + 13 * kWidth);
     std::span<float> dw = std::span(result).first(kWidth),
                      db = std::span(result).subspan(kWidth, kWidth);
-    backend.add_rms_norm(residual, {}, w, 1e-5f, y, rstd);
+    backend.add_rms_norm(residual, {}, w, 1e-5f, residual, y, rstd);
     backend.rms_norm_backward(residual, w, rstd, dy, dx, dw);
-    backend.bias_backward(dy, db);
+    backend.bias_backward(dy.data(), kRows, db, 0);
     backend.embed_backward(tokens, dy, kWidth, std::span(result).subspan(2 * kWidth));
     return result;
   });

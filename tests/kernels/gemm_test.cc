@@ -115,6 +115,52 @@ TEST(Gemm, AlphaMayChangeBetweenCallsOfOneShape) {
   }
 }
 
+TEST(Gemm, EachColumnHasItsOwnAlpha) {
+  auto backend = make_cpu_backend(2);
+  for (GemmShape shape : {GemmShape{70, 96, 48, false, true}, {300, 16384, 3, false, true}}) {
+    auto a = random_bf16(3, shape.m * shape.k), b = random_bf16(4, shape.k * shape.n);
+    std::vector<float> alphas = random_floats(5, shape.n, 2.0f);
+    Doubles expected = reference_product(shape, doubles(a), doubles(b)).value;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      expected[i] *= static_cast<double>(alphas[i % alphas.size()]);
+    }
+    std::vector<bf16> c(expected.size());
+    backend->gemm_columns(shape, alphas, a.data(), b.data(), c.data());
+    expect_close(expected, c, kBf16NormError);
+  }
+}
+
+// Columns of a wider matrix, on either side.
+TEST(Gemm, StridesReachIntoWiderMatrices) {
+  auto backend = make_cpu_backend(2);
+  for (GemmShape shape : shapes()) {
+    SCOPED_TRACE(describe(shape));
+    auto a = random_bf16(1, shape.m * shape.k), b = random_bf16(2, shape.k * shape.n);
+    std::vector<float> expected(static_cast<size_t>(shape.m * shape.n));
+    backend->gemm(shape, 0.5f, a.data(), b.data(), expected.data(), false);
+    auto widen = [](const std::vector<bf16>& x, int64_t width, int64_t stride) {
+      std::vector<bf16> wide(x.size() / width * stride, to_bf16(99.0f));
+      for (size_t i = 0; i < x.size(); ++i) wide[i / width * stride + i % width] = x[i];
+      return wide;
+    };
+    int64_t width_a = shape.transpose_a ? shape.m : shape.k;
+    int64_t width_b = shape.transpose_b ? shape.k : shape.n;
+    GemmShape strided = shape;
+    strided.stride_a = width_a + 3;
+    strided.stride_b = width_b + 5;
+    strided.stride_c = shape.n + 7;
+    auto wide_a = widen(a, width_a, strided.stride_a), wide_b = widen(b, width_b, strided.stride_b);
+    std::vector<float> c(static_cast<size_t>(shape.m * strided.stride_c), -7.0f);
+    backend->gemm(strided, 0.5f, wide_a.data(), wide_b.data(), c.data(), false);
+    for (int64_t i = 0; i < shape.m; ++i) {
+      for (int64_t j = 0; j < strided.stride_c; ++j) {
+        float wanted = j < shape.n ? expected[i * shape.n + j] : -7.0f;
+        ASSERT_NEAR(c[i * strided.stride_c + j], wanted, 1e-5f * std::fabs(wanted) + 1e-5f);
+      }
+    }
+  }
+}
+
 // More rows than one piece of the FP32 sums holds, and a last piece that is smaller.
 TEST(Gemm, TallBf16OutputsAreWholeAtEveryPieceBoundary) {
   auto backend = make_cpu_backend(2);

@@ -40,7 +40,7 @@ TEST(AddRmsNorm, AddsToTheResidualAndNormalisesIt) {
       sum.push_back(to_bf16(to_float(residual[i]) + to_float(x[i])));
     std::vector<bf16> y(x.size());
     std::vector<float> rstd(static_cast<size_t>(rows));
-    backend->add_rms_norm(residual, x, w, kEps, y, rstd);
+    backend->add_rms_norm(residual, x, w, kEps, residual, y, rstd);
     EXPECT_EQ(bits_of(residual), bits_of(sum));
     expect_close(reference_norm(doubles(sum), doubles(w)), y, width == 1 ? 4e-3 : kBf16NormError);
     for (int64_t row = 0; row < rows; ++row) {
@@ -58,7 +58,7 @@ TEST(AddRmsNorm, WithoutAnAdditionTheResidualStaysAsItIs) {
   auto w = random_bf16(3, 48);
   std::vector<bf16> y(residual.size());
   std::vector<float> rstd(4);
-  backend->add_rms_norm(residual, {}, w, kEps, y, rstd);
+  backend->add_rms_norm(residual, {}, w, kEps, residual, y, rstd);
   EXPECT_EQ(bits_of(residual), bits_of(before));
   expect_close(reference_norm(doubles(before), doubles(w)), y, kBf16NormError);
 }
@@ -68,7 +68,7 @@ TEST(AddRmsNorm, ARowOfZerosGivesZeros) {
   std::vector<bf16> residual(64), y(64, to_bf16(1.0f));
   auto w = random_bf16(3, 64);
   std::vector<float> rstd(1);
-  backend->add_rms_norm(residual, {}, w, kEps, y, rstd);
+  backend->add_rms_norm(residual, {}, w, kEps, residual, y, rstd);
   for (bf16 value : y) EXPECT_EQ(to_float(value), 0.0f);
 }
 
@@ -81,7 +81,7 @@ TEST(RmsNormBackward, EqualsFiniteDifferencesAndAccumulates) {
     auto dy = random_bf16(4, rows * width);
     std::vector<bf16> y(residual.size());
     std::vector<float> rstd(static_cast<size_t>(rows));
-    backend->add_rms_norm(residual, {}, w, kEps, y, rstd);
+    backend->add_rms_norm(residual, {}, w, kEps, residual, y, rstd);
     std::vector<bf16> d_residual(residual.size());
     std::vector<float> dw = random_floats(5, width);
     Doubles dw_before = doubles(dw);
@@ -104,7 +104,7 @@ TEST(RmsNormBackward, AddsToTheGradientThatIsThere) {
   auto dy = random_bf16(4, 6 * 40);
   std::vector<bf16> y(residual.size()), alone(residual.size());
   std::vector<float> rstd(6), dw(40);
-  backend->add_rms_norm(residual, {}, w, kEps, y, rstd);
+  backend->add_rms_norm(residual, {}, w, kEps, residual, y, rstd);
   backend->rms_norm_backward(residual, w, rstd, dy, alone, dw);
   auto before = random_bf16(7, 6 * 40, 8.0f);
   auto added = before;

@@ -30,51 +30,95 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// The forward GEMM with the most operations, on memory of its own: oneDNN's product as it is,
-// without the scale and the pieces that the backend adds.
-class LargestGemm {
+// A product of the model's step and how often a step runs it.
+struct StepGemm {
+  cpu::MatmulShape shape;
+  int64_t count;
+  double flops() const {
+    return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
+           static_cast<double>(shape.k);
+  }
+};
+
+// fprop, dgrad and wgrad of a weight [out, in], BF16 outputs and FP32 gradients.
+void add_gemms(int64_t n, int64_t in, int64_t out, int64_t count, std::vector<StepGemm>& gemms) {
+  gemms.push_back(
+      {{.m = n, .n = out, .k = in, .transpose_b = true, .lda = in, .ldb = in, .ldc = out}, count});
+  gemms.push_back({{.m = n, .n = in, .k = out, .lda = out, .ldb = in, .ldc = in}, count});
+  gemms.push_back({{.m = out,
+                    .n = in,
+                    .k = n,
+                    .transpose_a = true,
+                    .lda = out,
+                    .ldb = in,
+                    .ldc = in,
+                    .fp32_output = true},
+                   count});
+}
+
+std::vector<StepGemm> gemms_of_step(const EngineConfig& config) {
+  const ModelConfig& model = config.model;
+  int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
+  int64_t width = model.width;
+  int64_t qkv = width + int64_t{2} * model.kv_heads * model.head_dim();
+  std::vector<StepGemm> gemms;
+  add_gemms(n, width, model.vocabulary, 1, gemms);
+  add_gemms(n, width, qkv, model.layers, gemms);
+  add_gemms(n, width, width, model.layers, gemms);
+  add_gemms(n, width, int64_t{2} * model.ffn, model.layers, gemms);
+  add_gemms(n, model.ffn, width, model.layers, gemms);
+  return gemms;
+}
+
+// The step's products on memory of their own: oneDNN's as they are, without the scale and the
+// pieces that the backend adds.
+class PlainGemms {
  public:
-  LargestGemm(const EngineConfig& config, int threads)
-      : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
-    shape_.m = int64_t{1} * config.batch.sequences * config.batch.tokens;
-    shape_.n = std::max(config.model.ffn, config.model.vocabulary);
-    shape_.k = config.model.width;
-    shape_.transpose_b = true;
+  PlainGemms(const EngineConfig& config, int threads)
+      : threads_(threads),
+        engine_(dnnl::engine::kind::cpu, 0),
+        stream_(engine_),
+        gemms_(gemms_of_step(config)) {
+    int64_t most_a = 0, most_b = 0, most_c = 0;
+    for (const StepGemm& gemm : gemms_) {
+      most_a = std::max(most_a, gemm.shape.m * gemm.shape.k);
+      most_b = std::max(most_b, gemm.shape.k * gemm.shape.n);
+      most_c = std::max(most_c, gemm.shape.m * gemm.shape.n);
+    }
     for (bool committed : {false, true}) {
-      a_ = arena_.take<bf16>(shape_.m * shape_.k);
-      b_ = arena_.take<bf16>(shape_.n * shape_.k);
-      c_ = arena_.take<bf16>(shape_.m * shape_.n);
+      a_ = arena_.take<bf16>(most_a);
+      b_ = arena_.take<bf16>(most_b);
+      c_ = arena_.take<float>(most_c);
       if (!committed) arena_.commit();
     }
     fill(a_, 1);
     fill(b_, 2);
     cpu::ThreadCountGuard guard(threads_);
-    product_ = std::make_unique<cpu::Matmul>(engine_, cpu::MatmulShape{.m = shape_.m,
-                                                                       .n = shape_.n,
-                                                                       .k = shape_.k,
-                                                                       .transpose_a = false,
-                                                                       .transpose_b = true,
-                                                                       .lda = shape_.k,
-                                                                       .ldb = shape_.k,
-                                                                       .ldc = shape_.n});
-    scratch_.at_least(product_->scratch_bytes());
+    for (const StepGemm& gemm : gemms_) {
+      products_.push_back(std::make_unique<cpu::Matmul>(engine_, gemm.shape));
+      scratch_.at_least(products_.back()->scratch_bytes());
+    }
   }
 
-  double flops() const {
-    return 2.0 * static_cast<double>(shape_.m) * static_cast<double>(shape_.n) *
-           static_cast<double>(shape_.k);
+  const std::vector<StepGemm>& gemms() const { return gemms_; }
+  size_t largest() const {
+    auto by_flops = [](const StepGemm& x, const StepGemm& y) { return x.flops() < y.flops(); };
+    return static_cast<size_t>(std::ranges::max_element(gemms_, by_flops) - gemms_.begin());
   }
-  // Seconds for one, from `repeats` of them.
-  double seconds(int repeats) {
+  // Seconds for one of each, from `repeats` of them.
+  std::vector<double> seconds(int repeats) {
     cpu::ThreadCountGuard guard(threads_);
-    Clock::time_point start = Clock::now();
-    for (int i = 0; i < repeats; ++i) {
-      product_->run(stream_, 1.0f, a_.data(), b_.data(), c_.data(), scratch_.at_least(0));
-      stream_.wait();
+    std::vector<double> seconds;
+    for (const std::unique_ptr<cpu::Matmul>& product : products_) {
+      Clock::time_point start = Clock::now();
+      for (int i = 0; i < repeats; ++i) {
+        product->run(stream_, nullptr, a_.data(), b_.data(), c_.data(), scratch_.at_least(0));
+        stream_.wait();
+      }
+      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count() / repeats);
     }
-    return std::chrono::duration<double>(Clock::now() - start).count() / repeats;
+    return seconds;
   }
-  const GemmShape& shape() const { return shape_; }
   int64_t bytes() const { return arena_.bytes() + scratch_.bytes(); }
 
  private:
@@ -87,30 +131,38 @@ class LargestGemm {
   int threads_;
   dnnl::engine engine_;
   dnnl::stream stream_;
-  GemmShape shape_;
-  std::unique_ptr<cpu::Matmul> product_;
+  std::vector<StepGemm> gemms_;
+  std::vector<std::unique_ptr<cpu::Matmul>> products_;
   cpu::GrowingScratch scratch_;
   Arena arena_{"gemm"};
-  std::span<bf16> a_, b_, c_;
+  std::span<bf16> a_, b_;
+  std::span<float> c_;
 };
 
 struct Timings {
-  std::vector<double> bf16_step, fp8_step, gemm;
+  std::vector<double> bf16_step, fp8_step;
+  std::vector<double> largest_gemm;  // seconds of one
+  std::vector<double> step_gemms;    // seconds of all that a step runs
 };
 
-Timings measure(Engine& engine, LargestGemm& gemm, int rounds) {
-  constexpr int kGemmsPerRound = 20;
+Timings measure(Engine& engine, PlainGemms& plain, int rounds) {
+  constexpr int kGemmsPerRound = 5;
   Timings timings;
   auto step = [&](const PrecisionPlan& plan) {
     engine.set_plan(plan);
     return engine.train_step().seconds;
   };
   for (int round = 0; round <= rounds; ++round) {
-    double gemm_seconds = gemm.seconds(kGemmsPerRound);
+    std::vector<double> gemm_seconds = plain.seconds(kGemmsPerRound);
     double bf16_seconds = step(PrecisionPlan::bf16());
     double fp8_seconds = step(PrecisionPlan::fp8(Recipe::kCurrent));
     if (round == 0) continue;  // warm-up: kernels are compiled, pages come in
-    timings.gemm.push_back(gemm_seconds);
+    double all = 0;
+    for (size_t i = 0; i < gemm_seconds.size(); ++i) {
+      all += gemm_seconds[i] * static_cast<double>(plain.gemms()[i].count);
+    }
+    timings.largest_gemm.push_back(gemm_seconds[plain.largest()]);
+    timings.step_gemms.push_back(all);
     timings.bf16_step.push_back(bf16_seconds);
     timings.fp8_step.push_back(fp8_seconds);
   }
@@ -164,51 +216,61 @@ std::string bench_step_json(const BenchStepOptions& options) {
   SyntheticData data(options.scratch, config.model.vocabulary,
                      int64_t{8} * config.batch.tokens_per_step());
   config.data = data.directory();
-  LargestGemm gemm(config, options.threads);
+  PlainGemms plain(config, options.threads);
   Engine engine(config);
   engine.initialize();
   engine.prepare();
   const int64_t planned = resident_bytes();
-  Timings timings = measure(engine, gemm, options.rounds);
+  Timings timings = measure(engine, plain, options.rounds);
 
-  double gemm_rate = gemm.flops() / median(timings.gemm);
+  const StepGemm& largest = plain.gemms()[plain.largest()];
+  double gemm_rate = largest.flops() / median(timings.largest_gemm);
+  double gemm_flops = 0;
+  for (const StepGemm& gemm : plain.gemms()) {
+    gemm_flops += gemm.flops() * static_cast<double>(gemm.count);
+  }
+  double step_gemm_rate = gemm_flops / median(timings.step_gemms);
   double tokens = static_cast<double>(config.batch.tokens_per_step());
   auto summary = [&](const std::vector<double>& steps) {
     double seconds = median(steps);
+    double rate = step_flops(config) / seconds;
     return json::object{{"tokens_per_second", tokens / seconds},
                         {"step_seconds", seconds},
-                        {"gemm_share", step_flops(config) / seconds / gemm_rate}};
+                        {"gemm_share", rate / gemm_rate},
+                        {"step_gemm_share", rate / step_gemm_rate}};
   };
-  json::object arenas{{"gemm", gemm.bytes()}};
-  int64_t program = planned - gemm.bytes();
+  json::object arenas{{"gemm", plain.bytes()}};
+  int64_t program = planned - plain.bytes();
   for (const ArenaSize& arena : engine.arenas()) {
     arenas[arena.name] = arena.bytes;
     program -= arena.bytes;
   }
   arenas["program and libraries"] = program;
   Fingerprint fingerprint = engine.fingerprint();
-  json::object result{{"bench", "step"},
-                      {"size", options.size},
-                      {"parameters", config.model.parameters()},
-                      {"tokens_per_step", config.batch.tokens_per_step()},
-                      {"bf16", summary(timings.bf16_step)},
-                      {"fp8", summary(timings.fp8_step)},
-                      {"fp8_over_bf16", median(timings.bf16_step) / median(timings.fp8_step)},
-                      {"gemm", json::object{{"m", gemm.shape().m},
-                                            {"n", gemm.shape().n},
-                                            {"k", gemm.shape().k},
-                                            {"flops_per_second", gemm_rate}}},
-                      {"flop_formula", kFlopFormula},
-                      {"step_flops", step_flops(config)},
-                      {"rounds", options.rounds},
-                      {"memory_planned_bytes", planned},
-                      {"memory_peak_bytes", resident_bytes_peak()},
-                      {"arenas", std::move(arenas)},
-                      {"machine", fingerprint.device},
-                      {"libraries", fingerprint.libraries},
-                      {"build", fingerprint.build},
-                      {"build_type", kBuildType},
-                      {"threads", options.threads}};
+  json::object result{
+      {"bench", "step"},
+      {"size", options.size},
+      {"parameters", config.model.parameters()},
+      {"tokens_per_step", config.batch.tokens_per_step()},
+      {"bf16", summary(timings.bf16_step)},
+      {"fp8", summary(timings.fp8_step)},
+      {"fp8_over_bf16", median(timings.bf16_step) / median(timings.fp8_step)},
+      {"gemm", json::object{{"m", largest.shape.m},
+                            {"n", largest.shape.n},
+                            {"k", largest.shape.k},
+                            {"flops_per_second", gemm_rate}}},
+      {"step_gemms", json::object{{"flops", gemm_flops}, {"flops_per_second", step_gemm_rate}}},
+      {"flop_formula", kFlopFormula},
+      {"step_flops", step_flops(config)},
+      {"rounds", options.rounds},
+      {"memory_planned_bytes", planned},
+      {"memory_peak_bytes", resident_bytes_peak()},
+      {"arenas", std::move(arenas)},
+      {"machine", fingerprint.device},
+      {"libraries", fingerprint.libraries},
+      {"build", fingerprint.build},
+      {"build_type", kBuildType},
+      {"threads", options.threads}};
   return json::serialize(result);
 }
 

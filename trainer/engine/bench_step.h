@@ -1,6 +1,6 @@
 // `gnomon bench step`: how fast a training step is in BF16 and in FP8, as a share of what the
-// backend's own plain BF16 GEMM reaches at the model's largest GEMM, all measured interleaved in
-// the same run.
+// library's plain BF16 GEMM reaches at the model's largest GEMM and over all GEMMs of a step, all
+// measured interleaved in the same run.
 #pragma once
 
 #include <filesystem>
@@ -28,9 +28,10 @@ EngineConfig bench_step_config(const std::string& size);
 // away).
 double step_flops(const EngineConfig& config);
 // Runs it and returns one JSON object with the keys bf16 and fp8 (tokens_per_second, step_seconds,
-// gemm_share each), fp8_over_bf16, gemm, memory_planned_bytes (the arenas and what the program
-// itself has when it is ready for the first step), memory_peak_bytes, machine, build, threads,
-// flop_formula.
+// gemm_share and step_gemm_share each: the step's FLOP rate over that of the largest GEMM and over
+// that of the step's GEMMs run alone), fp8_over_bf16, gemm, step_gemms, memory_planned_bytes (the
+// arenas and what the program itself has when it is ready for the first step), memory_peak_bytes,
+// machine, build, threads, flop_formula.
 std::string bench_step_json(const BenchStepOptions& options);
 
 }  // namespace gnomon

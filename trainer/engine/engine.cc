@@ -54,6 +54,19 @@ Dataset open_data(const EngineConfig& config) {
   return data;
 }
 
+// Between them they run every product that any plan runs: sites that share an input together and
+// apart, with one scale and with several.
+std::vector<PrecisionPlan> plans_to_prepare(const EngineConfig& config,
+                                            const std::vector<std::string>& sites) {
+  if (config.compute == Compute::kFp32) return {PrecisionPlan::bf16()};
+  std::vector<std::string> first_of_each;
+  for (const std::string& site : sites) {
+    if (site.ends_with("q_proj") || site.ends_with("gate_proj")) first_of_each.push_back(site);
+  }
+  PrecisionPlan fp8 = PrecisionPlan::fp8(Recipe::kCurrent);
+  return {PrecisionPlan::bf16(), fp8, fp8.with_bf16_sites(first_of_each)};
+}
+
 void split_sequence(std::span<const int32_t> sequence, std::vector<int32_t>& tokens,
                     std::vector<int32_t>& targets) {
   tokens.insert(tokens.end(), sequence.begin(), sequence.end() - 1);
@@ -202,22 +215,18 @@ void Engine::initialize() {
 void Engine::prepare() {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  // FP8 runs through the same products, so one plan prepares for all.
-  std::vector<SitePrecision> sites = self.resolve(PrecisionPlan::bf16());
-  PassPlan pass{.sites = &sites, .step = self.step, .record = false};
   const BatchConfig& batch = self.config.batch;
-  size_t micro_batch = static_cast<size_t>(batch.sequences) * static_cast<size_t>(batch.tokens);
-  self.tokens.assign(micro_batch, 0);
-  self.targets.assign(micro_batch, 0);
-  for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
-    self.model->forward_backward(pass, self.tokens, self.targets, 0.0f, micro > 0);
+  const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
+  const int64_t rest = std::ssize(self.heldout_tokens) % micro_batch;
+  for (const PrecisionPlan& plan : plans_to_prepare(self.config, self.model->sites())) {
+    std::vector<SitePrecision> sites = self.resolve(plan);
+    PassPlan pass{.sites = &sites, .step = self.step, .record = false};
+    for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
+      self.model->prepare(pass, micro_batch, micro > 0);
+    }
+    if (rest > 0) self.model->prepare(pass, rest, false);
   }
   self.optimizer->norm(self.model->gradients());
-  size_t rest = self.heldout_tokens.size() % micro_batch;
-  if (rest > 0) {
-    self.model->forward(pass, std::span(self.tokens).first(rest),
-                        std::span(self.targets).first(rest));
-  }
 }
 
 void Engine::set_plan(const PrecisionPlan& plan) {

@@ -70,30 +70,14 @@ float LinearLayers<E>::scale_for(int site, TensorRole role, GemmOperand<E>& oper
 }
 
 template <class E>
-typename LinearLayers<E>::Ready LinearLayers<E>::quantise(
-    int site, TensorRole role, GemmOperand<E>& operand) requires std::is_same_v<E, bf16> {
-  const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
-  Format format = format_from_name(role == TensorRole::kGradient ? precision.gradient_format
-                                                                 : precision.forward_format);
-  float scale = std::ldexp(scale_for(site, role, operand, format), shift(site, role));
-  if (!operand.quantised || operand.format != format || operand.scale != scale) {
-    backend_.quantize(operand.data, format, scale, {operand.room, operand.data.size()});
-    operand.quantised = true;
-    operand.format = format;
-    operand.scale = scale;
-  }
-  return {operand.room, 1.0f / scale};
-}
-
-template <class E>
-typename LinearLayers<E>::Operands LinearLayers<E>::operands(int site, Gemm gemm, TensorRole role_a,
-                                                             GemmOperand<E>& a, TensorRole role_b,
-                                                             GemmOperand<E>& b) {
-  if (!(*pass_.sites)[static_cast<size_t>(site)].uses_fp8(gemm)) {
-    return {{a.data.data(), 1.0f}, {b.data.data(), 1.0f}};
-  }
+typename LinearLayers<E>::Rounding LinearLayers<E>::rounding(int site, Gemm gemm, TensorRole role,
+                                                             GemmOperand<E>& operand) {
+  if (!uses_fp8(site, gemm)) return {};
   if constexpr (std::is_same_v<E, bf16>) {
-    return {quantise(site, role_a, a), quantise(site, role_b, b)};
+    const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
+    Format format = format_from_name(role == TensorRole::kGradient ? precision.gradient_format
+                                                                   : precision.forward_format);
+    return {true, format, std::ldexp(scale_for(site, role, operand, format), shift(site, role))};
   } else {
     GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");
     return {};
@@ -101,35 +85,108 @@ typename LinearLayers<E>::Operands LinearLayers<E>::operands(int site, Gemm gemm
 }
 
 template <class E>
-void LinearLayers<E>::fprop(int site, GemmOperand<E>& x, GemmOperand<E>& w, int64_t n, int64_t in,
-                            int64_t out, E* y) {
-  Operands use = operands(site, Gemm::kFprop, TensorRole::kInput, x, TensorRole::kWeight, w);
-  GemmShape shape{.m = n, .n = out, .k = in, .transpose_a = false, .transpose_b = true};
-  backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, y);
+typename LinearLayers<E>::Ready LinearLayers<E>::prepare(GemmOperand<E>& operand,
+                                                         const Rounding& rounding) {
+  if (!rounding.quantises) return {operand.data.data(), 1.0f};
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (!operand.quantised || operand.format != rounding.format ||
+        operand.scale != rounding.scale) {
+      backend_.quantize(operand.data, rounding.format, rounding.scale,
+                        {operand.room, operand.data.size()});
+      operand.quantised = true;
+      operand.format = rounding.format;
+      operand.scale = rounding.scale;
+    }
+  }
+  return {operand.room, 1.0f / rounding.scale};
 }
 
 template <class E>
-void LinearLayers<E>::dgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& w, int64_t n, int64_t in,
-                            int64_t out, E* dx) {
-  Operands use = operands(site, Gemm::kDgrad, TensorRole::kGradient, dy, TensorRole::kWeight, w);
-  GemmShape shape{.m = n, .n = in, .k = out, .transpose_a = false, .transpose_b = false};
-  backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, dx);
+void LinearLayers<E>::fprop(const SiteGroup& group, GemmOperand<E>& x, std::span<GemmOperand<E>> w,
+                            int64_t n, E* y) {
+  GNOMON_ASSERT(w.size() == static_cast<size_t>(group.count) && w.size() <= SiteGroup::kMax);
+  std::array<Rounding, SiteGroup::kMax> inputs;
+  std::array<Ready, SiteGroup::kMax> weights;
+  bool together = true;
+  for (size_t i = 0; i < w.size(); ++i) {
+    int site = group.first + static_cast<int>(i);
+    inputs[i] = rounding(site, Gemm::kFprop, TensorRole::kInput, x);
+    weights[i] = prepare(site, Gemm::kFprop, TensorRole::kWeight, w[i]);
+    together = together && inputs[i] == inputs[0] &&
+               (i == 0 || weights[i].data == weights[i - 1].data + w[i - 1].data.size());
+  }
+  if (together) {
+    fprop_together(group, prepare(x, inputs[0]), std::span(weights).first(w.size()), n, y);
+    return;
+  }
+  for (size_t i = 0; i < w.size(); ++i) {
+    Ready input = prepare(x, inputs[i]);
+    GemmShape shape{.m = n,
+                    .n = group.out[i],
+                    .k = group.in,
+                    .transpose_b = true,
+                    .stride_c = group.total_out()};
+    backend_.gemm(shape, input.inverse_scale * weights[i].inverse_scale, input.data,
+                  weights[i].data, y);
+    y += group.out[i];
+  }
 }
 
 template <class E>
-void LinearLayers<E>::dgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& w, int64_t n, int64_t in,
-                            int64_t out, float* dx, bool accumulate) {
-  Operands use = operands(site, Gemm::kDgrad, TensorRole::kGradient, dy, TensorRole::kWeight, w);
-  GemmShape shape{.m = n, .n = in, .k = out, .transpose_a = false, .transpose_b = false};
-  backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, dx, accumulate);
+void LinearLayers<E>::fprop_together(const SiteGroup& group, Ready x, std::span<const Ready> w,
+                                     int64_t n, E* y) {
+  GemmShape shape{.m = n, .n = group.total_out(), .k = group.in, .transpose_b = true};
+  bool same_scale = std::ranges::all_of(
+      w, [&](const Ready& weight) { return weight.inverse_scale == w[0].inverse_scale; });
+  if (same_scale) {
+    backend_.gemm(shape, x.inverse_scale * w[0].inverse_scale, x.data, w[0].data, y);
+    return;
+  }
+  column_alphas_.clear();
+  for (size_t i = 0; i < w.size(); ++i) {
+    column_alphas_.insert(column_alphas_.end(), static_cast<size_t>(group.out[i]),
+                          x.inverse_scale * w[i].inverse_scale);
+  }
+  backend_.gemm_columns(shape, column_alphas_, x.data, w[0].data, y);
 }
 
 template <class E>
-void LinearLayers<E>::wgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& x, int64_t n, int64_t in,
-                            int64_t out, float* dw, bool accumulate) {
-  Operands use = operands(site, Gemm::kWgrad, TensorRole::kGradient, dy, TensorRole::kInput, x);
-  GemmShape shape{.m = out, .n = in, .k = n, .transpose_a = true, .transpose_b = false};
-  backend_.gemm(shape, use.alpha(), use.a.data, use.b.data, dw, accumulate);
+bool LinearLayers<E>::side_by_side(const SiteGroup& group) const {
+  if (group.count == 1) return true;
+  bool quantises = false;
+  for (int site = group.first; site < group.first + group.count; ++site) {
+    quantises = quantises || uses_fp8(site, Gemm::kDgrad) || uses_fp8(site, Gemm::kWgrad);
+  }
+  return group.contiguous && !quantises;
+}
+
+template <class E>
+void LinearLayers<E>::backward(const SiteGroup& group, std::span<GemmOperand<E>> dy,
+                               std::span<GemmOperand<E>> w, GemmOperand<E>& x, int64_t n, E* dx,
+                               std::span<float* const> dw, bool accumulate, float* sums) {
+  const bool one = dy.size() == 1;
+  for (size_t i = 0; i < dy.size(); ++i) {
+    int site = group.first + static_cast<int>(i);
+    int64_t out = one ? group.total_out() : group.out[i];
+    Ready gradient = prepare(site, Gemm::kDgrad, TensorRole::kGradient, dy[i]);
+    Ready weight = prepare(site, Gemm::kDgrad, TensorRole::kWeight, w[i]);
+    GemmShape dgrad{.m = n, .n = group.in, .k = out};
+    float alpha = gradient.inverse_scale * weight.inverse_scale;
+    if (one) {
+      backend_.gemm(dgrad, alpha, gradient.data, weight.data, dx);
+    } else {
+      backend_.gemm(dgrad, alpha, gradient.data, weight.data, sums, i > 0);
+    }
+    gradient = prepare(site, Gemm::kWgrad, TensorRole::kGradient, dy[i]);
+    Ready input = prepare(site, Gemm::kWgrad, TensorRole::kInput, x);
+    GemmShape wgrad{.m = out, .n = group.in, .k = n, .transpose_a = true};
+    backend_.gemm(wgrad, gradient.inverse_scale * input.inverse_scale, gradient.data, input.data,
+                  dw[i], accumulate);
+  }
+  if (!one) {
+    size_t size = static_cast<size_t>(n * group.in);
+    backend_.round_sum({sums, size}, {dx, size});
+  }
 }
 
 template class LinearLayers<bf16>;

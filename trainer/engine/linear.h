@@ -1,8 +1,13 @@
 // The model's GEMMs as the precision plan wants them: each operand as it is or quantised to FP8
 // with a scale per tensor, once for all GEMMs that can share it. FP8 values are exact in BF16, so
 // one BF16 GEMM serves both. A model of FP32 elements quantises nothing.
+//
+// Sites that read the same input run as one GEMM where their operands allow it, which the plan and
+// the scaling state decide: fprop unless their inputs are quantised differently, dgrad and wgrad
+// where no site quantises there. A sum over sites is rounded once either way.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,6 +48,18 @@ struct PassPlan {
   bool record = false;                                // whether amaxes count for the histories
 };
 
+// Sites that read the same input, neighbours in the numbering of sites: one, or q k v, or gate up.
+struct SiteGroup {
+  static constexpr int kMax = 3;
+  int first = 0;
+  int count = 1;
+  int64_t in = 0;
+  std::array<int64_t, kMax> out = {};  // widths of the outputs
+  bool contiguous = true;              // the weights, and so their gradients, lie without gaps
+
+  int64_t total_out() const { return out[0] + out[1] + out[2]; }
+};
+
 template <class E>
 class LinearLayers {
  public:
@@ -53,18 +70,18 @@ class LinearLayers {
 
   void begin(const PassPlan& pass) { pass_ = pass; }
 
-  // y[n,out] = x[n,in]·wᵀ, w[out,in].
-  void fprop(int site, GemmOperand<E>& x, GemmOperand<E>& w, int64_t n, int64_t in, int64_t out,
+  // y[n,total_out] = x[n,in]·wᵀ; w[i] is [out[i],in], one for each site of the group.
+  void fprop(const SiteGroup& group, GemmOperand<E>& x, std::span<GemmOperand<E>> w, int64_t n,
              E* y);
-  // dx[n,in] = dy[n,out]·w
-  void dgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& w, int64_t n, int64_t in, int64_t out,
-             E* dx);
-  // The same in FP32, for inputs that several sites share; adds to dx when `accumulate`.
-  void dgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& w, int64_t n, int64_t in, int64_t out,
-             float* dx, bool accumulate);
-  // dw[out,in] = dyᵀ·x (+ dw when `accumulate`)
-  void wgrad(int site, GemmOperand<E>& dy, GemmOperand<E>& x, int64_t n, int64_t in, int64_t out,
-             float* dw, bool accumulate);
+  // How backward() wants the outputs' gradients: side by side in one matrix [n,total_out], or as a
+  // matrix [n,out[i]] for each site.
+  bool side_by_side(const SiteGroup& group) const;
+  // dx[n,in] = Σ dy[i]·w[i], dw[i] = dy[i]ᵀ·x (+ dw[i] when `accumulate`), where the dw[i] lie as
+  // the weights do. dy has one operand, or one for each site, as side_by_side says; `sums` is
+  // scratch for n × in numbers.
+  void backward(const SiteGroup& group, std::span<GemmOperand<E>> dy, std::span<GemmOperand<E>> w,
+                GemmOperand<E>& x, int64_t n, E* dx, std::span<float* const> dw, bool accumulate,
+                float* sums);
 
   // Whether the fault frozen_amax holds this history at `step`.
   bool frozen(int site, TensorRole role, int64_t step) const;
@@ -76,26 +93,38 @@ class LinearLayers {
     TensorRole role;
     Fault fault;
   };
+  // What rounding an operand takes: nothing, or a format and a scale.
+  struct Rounding {
+    bool quantises = false;
+    Format format = Format::kBf16;
+    float scale = 1;
+    bool operator==(const Rounding&) const = default;
+  };
+  // An operand as the GEMM reads it, and what undoes its scale.
   struct Ready {
     const E* data;
     float inverse_scale;
   };
-  struct Operands {
-    Ready a, b;
-    float alpha() const { return a.inverse_scale * b.inverse_scale; }
-  };
-  Ready quantise(int site, TensorRole role,
-                 GemmOperand<E>& operand) requires std::is_same_v<E, bf16>;
-  Operands operands(int site, Gemm gemm, TensorRole role_a, GemmOperand<E>& a, TensorRole role_b,
-                    GemmOperand<E>& b);
+
+  bool uses_fp8(int site, Gemm gemm) const {
+    return (*pass_.sites)[static_cast<size_t>(site)].uses_fp8(gemm);
+  }
+  // May look at the tensor (its amax) and note it for the scaling state.
+  Rounding rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand);
+  Ready prepare(GemmOperand<E>& operand, const Rounding& rounding);
+  Ready prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand) {
+    return prepare(operand, rounding(site, gemm, role, operand));
+  }
   float scale_for(int site, TensorRole role, GemmOperand<E>& operand,
                   Format format) requires std::is_same_v<E, bf16>;
   int shift(int site, TensorRole role) const;
+  void fprop_together(const SiteGroup& group, Ready x, std::span<const Ready> w, int64_t n, E* y);
 
   BackendOf<E>& backend_;
   ScalingState& scaling_;
   std::vector<SiteFault> faults_;
   PassPlan pass_;
+  std::vector<float> column_alphas_;
 };
 
 }  // namespace gnomon

@@ -30,21 +30,26 @@ void BasicModel<E>::compute_logits(const PassPlan& pass, std::span<const int32_t
   GNOMON_ASSERT(pass.sites != nullptr && pass.sites->size() == sites_.size());
   linears_.begin(pass);
 
-  backend_.embed(tokens, weight(layout_.embedding()), width_,
-                 rows_mutable(layers_[0].attention_residual, width_));
-  for (int layer = 0; layer < config_.layers; ++layer) {
-    forward_attention(layer, layer == 0 ? std::span<const E>{} : rows(update_, width_));
+  std::span<E> embedded = rows_mutable(embedded_, width_);
+  backend_.embed(tokens, weight(layout_.embedding()), width_, embedded);
+  for (int layer = 0; layer < layers_run_; ++layer) {
+    if (layer == 0) {
+      forward_attention(layer, embedded, {});
+    } else {
+      const LayerActivations<E>& below = layers_[static_cast<size_t>(layer) - 1];
+      forward_attention(layer, rows(below.mlp_residual, width_), rows(update_, width_));
+    }
     forward_mlp(layer);
   }
-  std::span<E> residual = rows_mutable(final_residual_, width_);
+  const LayerActivations<E>& last = layers_[static_cast<size_t>(layers_run_) - 1];
   std::span<E> normed = rows_mutable(final_normed_, width_);
-  std::copy_n(layers_.back().mlp_residual.data(), residual.size(), residual.data());
-  backend_.add_rms_norm(residual, rows(update_, width_), weight(layout_.final_norm()),
-                        static_cast<float>(config_.norm_eps), normed,
+  backend_.add_rms_norm(rows(last.mlp_residual, width_), rows(update_, width_),
+                        weight(layout_.final_norm()), static_cast<float>(config_.norm_eps),
+                        rows_mutable(final_residual_, width_), normed,
                         final_rstd_.first(static_cast<size_t>(n_)));
   final_input_.renew(normed);
-  linears_.fprop(head_site(), final_input_, site_weights_.back(), n_, width_, config_.vocabulary,
-                 logits_.data());
+  SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
+  linears_.fprop(head, final_input_, weights_of(head), n_, logits_.data());
 }
 
 template <class E>
@@ -60,64 +65,54 @@ double BasicModel<E>::loss_of_logits(std::span<const int32_t> targets, float gra
 }
 
 template <class E>
-void BasicModel<E>::forward_attention(int layer, std::span<const E> update) {
+void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
+                                      std::span<const E> update) {
   LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  std::span<E> residual = rows_mutable(act.attention_residual, width_);
   std::span<E> normed = rows_mutable(act.attention_normed, width_);
-  if (layer > 0) {
-    const LayerActivations<E>& below = layers_[static_cast<size_t>(layer) - 1];
-    std::copy_n(below.mlp_residual.data(), residual.size(), residual.data());
-  }
-  backend_.add_rms_norm(residual, update, weight(at.attention_norm),
-                        static_cast<float>(config_.norm_eps), normed,
+  backend_.add_rms_norm(below, update, weight(at.attention_norm),
+                        static_cast<float>(config_.norm_eps),
+                        rows_mutable(act.attention_residual, width_), normed,
                         act.attention_rstd.first(static_cast<size_t>(n_)));
   act.attention_input.renew(normed);
 
-  auto project = [&](SiteKind kind, std::span<E> y, int64_t out, int bias) {
-    int index = site(layer, kind);
-    linears_.fprop(index, act.attention_input, site_weights_[static_cast<size_t>(index)], n_,
-                   width_, out, y.data());
-    if (bias >= 0) backend_.add_bias(rows_mutable(y, out), weight(bias));
-  };
-  project(kQ, act.q, width_, at.q_bias);
-  project(kK, act.k, kv_width_, at.k_bias);
-  project(kV, act.v, kv_width_, at.v_bias);
-  backend_.rope(rows_mutable(act.q, width_), tokens_, config_.heads, config_.head_dim(),
-                config_.rope_theta, false);
-  backend_.rope(rows_mutable(act.k, kv_width_), tokens_, config_.kv_heads, config_.head_dim(),
-                config_.rope_theta, false);
-  backend_.attention(attention_shape(), act.q.data(), act.k.data(), act.v.data(),
-                     act.attention_output.data(), act.attention_saved.data(),
-                     attention_scratch_.data());
+  SiteGroup qkv = qkv_group(layer);
+  E* q = act.qkv.data();
+  E* k = q + width_;
+  E* v = k + kv_width_;
+  linears_.fprop(qkv, act.attention_input, weights_of(qkv), n_, q);
+  if (at.q_bias >= 0) {
+    backend_.add_bias(q, n_, weight(at.q_bias), qkv_width());
+    backend_.add_bias(k, n_, weight(at.k_bias), qkv_width());
+    backend_.add_bias(v, n_, weight(at.v_bias), qkv_width());
+  }
+  // The heads of q and k are neighbours.
+  backend_.rope(q, n_, tokens_, config_.heads + config_.kv_heads, config_.head_dim(),
+                config_.rope_theta, false, qkv_width());
+  backend_.attention(attention_shape(), q, k, v, act.attention_output.data(),
+                     act.attention_saved.data(), attention_scratch_.data());
   act.o_input.renew(rows(act.attention_output, width_));
-  int o_site = site(layer, kO);
-  linears_.fprop(o_site, act.o_input, site_weights_[static_cast<size_t>(o_site)], n_, width_,
-                 width_, update_.data());
+  SiteGroup o = one_site(site(layer, kO), width_, width_);
+  linears_.fprop(o, act.o_input, weights_of(o), n_, update_.data());
 }
 
 template <class E>
 void BasicModel<E>::forward_mlp(int layer) {
   LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  std::span<E> residual = rows_mutable(act.mlp_residual, width_);
   std::span<E> normed = rows_mutable(act.mlp_normed, width_);
-  std::copy_n(act.attention_residual.data(), residual.size(), residual.data());
-  backend_.add_rms_norm(residual, rows(update_, width_), weight(at.mlp_norm),
-                        static_cast<float>(config_.norm_eps), normed,
+  backend_.add_rms_norm(rows(act.attention_residual, width_), rows(update_, width_),
+                        weight(at.mlp_norm), static_cast<float>(config_.norm_eps),
+                        rows_mutable(act.mlp_residual, width_), normed,
                         act.mlp_rstd.first(static_cast<size_t>(n_)));
   act.mlp_input.renew(normed);
-  int gate_site = site(layer, kGate);
-  int up_site = site(layer, kUp);
-  int down_site = site(layer, kDown);
-  linears_.fprop(gate_site, act.mlp_input, site_weights_[static_cast<size_t>(gate_site)], n_,
-                 width_, ffn_, act.gate.data());
-  linears_.fprop(up_site, act.mlp_input, site_weights_[static_cast<size_t>(up_site)], n_, width_,
-                 ffn_, act.up.data());
-  backend_.swiglu(rows(act.gate, ffn_), rows(act.up, ffn_), rows_mutable(act.hidden, ffn_));
+  SiteGroup gate_up = gate_up_group(layer);
+  E* gate = act.gate_up.data();
+  linears_.fprop(gate_up, act.mlp_input, weights_of(gate_up), n_, gate);
+  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, act.hidden.data());
   act.down_input.renew(rows(act.hidden, ffn_));
-  linears_.fprop(down_site, act.down_input, site_weights_[static_cast<size_t>(down_site)], n_, ffn_,
-                 width_, update_.data());
+  SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
+  linears_.fprop(down, act.down_input, weights_of(down), n_, update_.data());
 }
 
 template double BasicModel<bf16>::forward(const PassPlan&, std::span<const int32_t>,

@@ -3,7 +3,9 @@
 // GEMMs of a BF16 model run in FP8 is told pass by pass. All memory is taken in the constructor.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,14 +25,15 @@ struct LayerActivations {
   std::span<E> attention_residual;  // what the first norm normalised [n,width]
   std::span<float> attention_rstd;  // [n]
   GemmOperand<E> attention_input;   // normalised, input of q, k, v
-  std::span<E> q, k, v;             // after bias and rotation
+  std::span<E> qkv;                 // [n, width + 2·kv_width], after bias and rotation
   std::span<E> attention_output;
   GemmOperand<E> o_input;  // attention_output as operand
   std::span<std::byte> attention_saved;
   std::span<E> mlp_residual;
   std::span<float> mlp_rstd;
   GemmOperand<E> mlp_input;  // normalised, input of gate and up
-  std::span<E> gate, up, hidden;
+  std::span<E> gate_up;      // [n, 2·ffn]
+  std::span<E> hidden;
   GemmOperand<E> down_input;  // hidden as operand
   std::span<E> attention_normed, mlp_normed;
 };
@@ -64,6 +67,9 @@ class DecoderModel {
   virtual double forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
                                   std::span<const int32_t> targets, float gradient_scale,
                                   bool accumulate) = 0;
+  // Runs both passes through one layer and the ends, on tokens of no meaning, so that the backend
+  // has all it needs for `pass` before the first step. Overwrites gradients().
+  virtual void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) = 0;
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
 
@@ -99,6 +105,7 @@ class BasicModel final : public DecoderModel {
   double forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
                           std::span<const int32_t> targets, float gradient_scale,
                           bool accumulate) override;
+  void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   bool frozen(int site, TensorRole role, int64_t step) const override {
     return linears_.frozen(site, role, step);
@@ -123,6 +130,7 @@ class BasicModel final : public DecoderModel {
   void take_workspace();
 
   AttentionShape attention_shape() const;
+  int64_t qkv_width() const { return width_ + 2 * kv_width_; }
   std::span<const E> rows(std::span<E> x, int64_t row_width) const {
     return x.first(static_cast<size_t>(n_ * row_width));
   }
@@ -131,20 +139,40 @@ class BasicModel final : public DecoderModel {
   }
   void compute_logits(const PassPlan& pass, std::span<const int32_t> tokens);
   double loss_of_logits(std::span<const int32_t> targets, float gradient_scale, bool with_gradient);
-  void forward_attention(int layer, std::span<const E> update);
+  // `below` is the residual that `update` is to be added to.
+  void forward_attention(int layer, std::span<const E> below, std::span<const E> update);
   void forward_mlp(int layer);
   void backward_head(bool accumulate);
   void backward_mlp(int layer, bool accumulate);
   void backward_attention(int layer, bool accumulate);
-  void backward_shared_input(std::span<const E> residual, int norm, std::span<const float> rstd);
   void start_gradients(bool accumulate);
-  GemmOperand<E>& gradient_operand(std::span<const E> dy);
+  // Where the gradients of a group's outputs go, as LinearLayers::backward wants them: in `memory`
+  // of n × total_out elements, a place for each site.
+  struct Place {
+    E* data;
+    int64_t stride;
+  };
+  std::array<Place, SiteGroup::kMax> places(const SiteGroup& group, std::span<E> memory) const;
+  // `parameters` are those of the group's sites.
+  void backward_group(const SiteGroup& group, std::span<E> d_outputs, GemmOperand<E>& x,
+                      std::initializer_list<int> parameters, std::span<E> dx, bool accumulate);
+  std::span<GemmOperand<E>> weights_of(const SiteGroup& group) {
+    return std::span(site_weights_)
+        .subspan(static_cast<size_t>(group.first), static_cast<size_t>(group.count));
+  }
+  SiteGroup qkv_group(int layer) const;
+  SiteGroup gate_up_group(int layer) const;
+  SiteGroup one_site(int site, int64_t in, int64_t out) const {
+    return {.first = site, .count = 1, .in = in, .out = {out}};
+  }
+  bool neighbours(std::initializer_list<int> parameters) const;
 
   BackendOf<E>& backend_;
   LinearLayers<E> linears_;
   int64_t sequences_;  // most
   int64_t tokens_;     // per sequence
   int64_t n_ = 0;      // tokens of the pass
+  int layers_run_;     // all but while preparing
   int64_t width_;
   int64_t kv_width_;
   int64_t ffn_;
@@ -162,13 +190,16 @@ class BasicModel final : public DecoderModel {
   std::span<float> final_rstd_, losses_;
   GemmOperand<E> final_input_;
 
-  GemmOperand<E> dy_;                  // the output gradient at hand
+  std::array<GemmOperand<E>, SiteGroup::kMax>
+      dy_;                             // the output gradients at hand, one room for all
+  std::span<E> embedded_;              // [n,width]
   std::span<E> update_;                // [n,width] what a block adds to the residual
   std::span<E> d_residual_, d_input_;  // [n,width]
   std::span<float> d_shared_;          // [n,width] sum over the sites that share an input
   std::span<E> d_attention_;           // [n,width]
-  std::span<E> dq_, dk_, dv_;
-  std::span<E> d_hidden_, d_gate_, d_up_;  // [n,ffn]
+  std::span<E> d_qkv_;                 // [n,width + 2·kv_width]
+  std::span<E> d_hidden_;              // [n,ffn]
+  std::span<E> d_gate_up_;             // [n,2·ffn]
   std::span<std::byte> attention_scratch_;
 };
 

@@ -12,12 +12,20 @@ double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int
   double loss = loss_of_logits(targets, gradient_scale, true);
   start_gradients(accumulate);
   backward_head(accumulate);
-  for (int layer = config_.layers - 1; layer >= 0; --layer) {
+  for (int layer = layers_run_ - 1; layer >= 0; --layer) {
     backward_mlp(layer, accumulate);
     backward_attention(layer, accumulate);
   }
   backend_.embed_backward(tokens, rows(d_residual_, width_), width_, gradient(layout_.embedding()));
   return loss;
+}
+
+template <class E>
+void BasicModel<E>::prepare(const PassPlan& pass, int64_t tokens, bool accumulate) {
+  std::vector<int32_t> zeros(static_cast<size_t>(tokens), 0);
+  layers_run_ = 1;
+  forward_backward(pass, zeros, zeros, 0.0f, accumulate);
+  layers_run_ = config_.layers;
 }
 
 // The matrices' gradients are overwritten by their first GEMM; everything else adds and must start
@@ -30,18 +38,41 @@ void BasicModel<E>::start_gradients(bool accumulate) {
 }
 
 template <class E>
-GemmOperand<E>& BasicModel<E>::gradient_operand(std::span<const E> dy) {
-  dy_.renew(dy);
-  return dy_;
+std::array<typename BasicModel<E>::Place, SiteGroup::kMax> BasicModel<E>::places(
+    const SiteGroup& group, std::span<E> memory) const {
+  const bool together = linears_.side_by_side(group);
+  std::array<Place, SiteGroup::kMax> places{};
+  E* next = memory.data();
+  for (size_t i = 0; i < static_cast<size_t>(group.count); ++i) {
+    places[i] = {next, together ? group.total_out() : group.out[i]};
+    next += together ? group.out[i] : n_ * group.out[i];
+  }
+  return places;
+}
+
+template <class E>
+void BasicModel<E>::backward_group(const SiteGroup& group, std::span<E> d_outputs,
+                                   GemmOperand<E>& x, std::initializer_list<int> parameters,
+                                   std::span<E> dx, bool accumulate) {
+  std::array<float*, SiteGroup::kMax> dw{};
+  std::ranges::transform(parameters, dw.begin(),
+                         [&](int parameter) { return gradient(parameter).data(); });
+  const bool together = linears_.side_by_side(group);
+  size_t count = together ? 1 : static_cast<size_t>(group.count);
+  E* next = d_outputs.data();
+  for (size_t i = 0; i < count; ++i) {
+    int64_t size = n_ * (together ? group.total_out() : group.out[i]);
+    dy_[i].renew({next, static_cast<size_t>(size)});
+    next += size;
+  }
+  linears_.backward(group, std::span(dy_).first(count), weights_of(group), x, n_, dx.data(),
+                    std::span(dw).first(count), accumulate, d_shared_.data());
 }
 
 template <class E>
 void BasicModel<E>::backward_head(bool accumulate) {
-  int64_t vocabulary = config_.vocabulary;
-  GemmOperand<E>& dy = gradient_operand(rows(logits_, vocabulary));
-  linears_.dgrad(head_site(), dy, site_weights_.back(), n_, width_, vocabulary, d_input_.data());
-  linears_.wgrad(head_site(), dy, final_input_, n_, width_, vocabulary,
-                 gradient(layout_.head()).data(), accumulate);
+  SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
+  backward_group(head, logits_, final_input_, {layout_.head()}, d_input_, accumulate);
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
   std::fill(d_residual.begin(), d_residual.end(), E{});
   backend_.rms_norm_backward(rows(final_residual_, width_), weight(layout_.final_norm()),
@@ -49,81 +80,60 @@ void BasicModel<E>::backward_head(bool accumulate) {
                              d_residual, gradient(layout_.final_norm()));
 }
 
-// From the sum in d_shared_ through the norm into d_residual_.
-template <class E>
-void BasicModel<E>::backward_shared_input(std::span<const E> residual, int norm,
-                                          std::span<const float> rstd) {
-  std::span<E> d_input = rows_mutable(d_input_, width_);
-  backend_.round_sum(d_shared_.first(d_input.size()), d_input);
-  backend_.rms_norm_backward(residual, weight(norm), rstd.first(static_cast<size_t>(n_)), d_input,
-                             rows_mutable(d_residual_, width_), gradient(norm));
-}
-
 template <class E>
 void BasicModel<E>::backward_mlp(int layer, bool accumulate) {
   LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  int down_site = site(layer, kDown);
-  GemmOperand<E>& d_update = gradient_operand(rows(d_residual_, width_));
-  linears_.dgrad(down_site, d_update, site_weights_[static_cast<size_t>(down_site)], n_, ffn_,
-                 width_, d_hidden_.data());
-  linears_.wgrad(down_site, d_update, act.down_input, n_, ffn_, width_, gradient(at.down).data(),
-                 accumulate);
-  backend_.swiglu_backward(rows(act.gate, ffn_), rows(act.up, ffn_), rows(d_hidden_, ffn_),
-                           rows_mutable(d_gate_, ffn_), rows_mutable(d_up_, ffn_));
-
-  auto back = [&](SiteKind kind, std::span<E> d_output, int parameter, bool add) {
-    int index = site(layer, kind);
-    GemmOperand<E>& dy = gradient_operand(rows(d_output, ffn_));
-    linears_.dgrad(index, dy, site_weights_[static_cast<size_t>(index)], n_, width_, ffn_,
-                   d_shared_.data(), add);
-    linears_.wgrad(index, dy, act.mlp_input, n_, width_, ffn_, gradient(parameter).data(),
-                   accumulate);
-  };
-  back(kGate, d_gate_, at.gate, false);
-  back(kUp, d_up_, at.up, true);
-  backward_shared_input(rows(act.mlp_residual, width_), at.mlp_norm, act.mlp_rstd);
+  SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
+  backward_group(down, d_residual_, act.down_input, {at.down}, d_hidden_, accumulate);
+  SiteGroup gate_up = gate_up_group(layer);
+  const E* gate = act.gate_up.data();
+  auto [d_gate, d_up, none] = places(gate_up, d_gate_up_);
+  backend_.swiglu_backward(gate, gate + ffn_, d_hidden_.data(), n_, ffn_, 2 * ffn_, d_gate.data,
+                           d_up.data, d_gate.stride);
+  backward_group(gate_up, d_gate_up_, act.mlp_input, {at.gate, at.up}, d_input_, accumulate);
+  backend_.rms_norm_backward(rows(act.mlp_residual, width_), weight(at.mlp_norm),
+                             act.mlp_rstd.first(static_cast<size_t>(n_)), rows(d_input_, width_),
+                             rows_mutable(d_residual_, width_), gradient(at.mlp_norm));
 }
 
 template <class E>
 void BasicModel<E>::backward_attention(int layer, bool accumulate) {
   LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  int o_site = site(layer, kO);
-  GemmOperand<E>& d_update = gradient_operand(rows(d_residual_, width_));
-  linears_.dgrad(o_site, d_update, site_weights_[static_cast<size_t>(o_site)], n_, width_, width_,
-                 d_attention_.data());
-  linears_.wgrad(o_site, d_update, act.o_input, n_, width_, width_, gradient(at.o).data(),
-                 accumulate);
-  backend_.attention_backward(attention_shape(), act.q.data(), act.k.data(), act.v.data(),
-                              act.attention_output.data(), d_attention_.data(), dq_.data(),
-                              dk_.data(), dv_.data(), act.attention_saved.data(),
-                              attention_scratch_.data());
-  backend_.rope(rows_mutable(dq_, width_), tokens_, config_.heads, config_.head_dim(),
-                config_.rope_theta, true);
-  backend_.rope(rows_mutable(dk_, kv_width_), tokens_, config_.kv_heads, config_.head_dim(),
-                config_.rope_theta, true);
-
-  auto back = [&](SiteKind kind, std::span<E> d_output, int64_t out, int parameter, int bias,
-                  bool add) {
-    int index = site(layer, kind);
-    if (bias >= 0) backend_.bias_backward(rows(d_output, out), gradient(bias));
-    GemmOperand<E>& dy = gradient_operand(rows(d_output, out));
-    linears_.dgrad(index, dy, site_weights_[static_cast<size_t>(index)], n_, width_, out,
-                   d_shared_.data(), add);
-    linears_.wgrad(index, dy, act.attention_input, n_, width_, out, gradient(parameter).data(),
-                   accumulate);
-  };
-  back(kQ, dq_, width_, at.q, at.q_bias, false);
-  back(kK, dk_, kv_width_, at.k, at.k_bias, true);
-  back(kV, dv_, kv_width_, at.v, at.v_bias, true);
-  backward_shared_input(rows(act.attention_residual, width_), at.attention_norm,
-                        act.attention_rstd);
+  SiteGroup o = one_site(site(layer, kO), width_, width_);
+  backward_group(o, d_residual_, act.o_input, {at.o}, d_attention_, accumulate);
+  SiteGroup qkv = qkv_group(layer);
+  auto [dq, dk, dv] = places(qkv, d_qkv_);
+  AttentionShape shape = attention_shape();
+  shape.stride_dq = dq.stride;
+  shape.stride_dkv = dk.stride;
+  const E* q = act.qkv.data();
+  backend_.attention_backward(shape, q, q + width_, q + width_ + kv_width_,
+                              act.attention_output.data(), d_attention_.data(), dq.data, dk.data,
+                              dv.data, act.attention_saved.data(), attention_scratch_.data());
+  backend_.rope(dq.data, n_, tokens_, config_.heads, config_.head_dim(), config_.rope_theta, true,
+                dq.stride);
+  backend_.rope(dk.data, n_, tokens_, config_.kv_heads, config_.head_dim(), config_.rope_theta,
+                true, dk.stride);
+  if (at.q_bias >= 0) {
+    backend_.bias_backward(dq.data, n_, gradient(at.q_bias), dq.stride);
+    backend_.bias_backward(dk.data, n_, gradient(at.k_bias), dk.stride);
+    backend_.bias_backward(dv.data, n_, gradient(at.v_bias), dv.stride);
+  }
+  backward_group(qkv, d_qkv_, act.attention_input, {at.q, at.k, at.v}, d_input_, accumulate);
+  backend_.rms_norm_backward(rows(act.attention_residual, width_), weight(at.attention_norm),
+                             act.attention_rstd.first(static_cast<size_t>(n_)),
+                             rows(d_input_, width_), rows_mutable(d_residual_, width_),
+                             gradient(at.attention_norm));
 }
 
 template double BasicModel<bf16>::forward_backward(const PassPlan&, std::span<const int32_t>,
                                                    std::span<const int32_t>, float, bool);
 template double BasicModel<float>::forward_backward(const PassPlan&, std::span<const int32_t>,
                                                     std::span<const int32_t>, float, bool);
+
+template void BasicModel<bf16>::prepare(const PassPlan&, int64_t, bool);
+template void BasicModel<float>::prepare(const PassPlan&, int64_t, bool);
 
 }  // namespace gnomon

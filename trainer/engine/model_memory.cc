@@ -32,6 +32,7 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
       linears_(backend, sites_, faults, scaling),
       sequences_(sequences),
       tokens_(tokens),
+      layers_run_(config.layers),
       width_(config.width),
       kv_width_(int64_t{1} * config.kv_heads * config.head_dim()),
       ffn_(config.ffn) {
@@ -90,7 +91,38 @@ AttentionShape BasicModel<E>::attention_shape() const {
           .tokens = tokens_,
           .heads = config_.heads,
           .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim()};
+          .head_dim = config_.head_dim(),
+          .stride_q = qkv_width(),
+          .stride_kv = qkv_width()};
+}
+
+// Whether no parameter of these is followed by a gap.
+template <class E>
+bool BasicModel<E>::neighbours(std::initializer_list<int> parameters) const {
+  for (const int* it = parameters.begin(); it + 1 != parameters.end(); ++it) {
+    if (layout_[it[0]].offset + layout_[it[0]].size != layout_[it[1]].offset) return false;
+  }
+  return true;
+}
+
+template <class E>
+SiteGroup BasicModel<E>::qkv_group(int layer) const {
+  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
+  return {.first = site(layer, kQ),
+          .count = 3,
+          .in = width_,
+          .out = {width_, kv_width_, kv_width_},
+          .contiguous = neighbours({at.q, at.k, at.v})};
+}
+
+template <class E>
+SiteGroup BasicModel<E>::gate_up_group(int layer) const {
+  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
+  return {.first = site(layer, kGate),
+          .count = 2,
+          .in = width_,
+          .out = {ffn_, ffn_},
+          .contiguous = neighbours({at.gate, at.up})};
 }
 
 template <class E>
@@ -103,9 +135,7 @@ void BasicModel<E>::take_activations() {
     layer.attention_rstd = arena.take<float>(n_);
     layer.attention_normed = arena.take<E>(n_ * width_);
     layer.attention_input.room = arena.take<E>(n_ * width_).data();
-    layer.q = arena.take<E>(n_ * width_);
-    layer.k = arena.take<E>(n_ * kv_width_);
-    layer.v = arena.take<E>(n_ * kv_width_);
+    layer.qkv = arena.take<E>(n_ * qkv_width());
     layer.attention_saved = arena.take<std::byte>(saved);
     layer.attention_output = arena.take<E>(n_ * width_);
     layer.o_input.room = arena.take<E>(n_ * width_).data();
@@ -113,8 +143,7 @@ void BasicModel<E>::take_activations() {
     layer.mlp_rstd = arena.take<float>(n_);
     layer.mlp_normed = arena.take<E>(n_ * width_);
     layer.mlp_input.room = arena.take<E>(n_ * width_).data();
-    layer.gate = arena.take<E>(n_ * ffn_);
-    layer.up = arena.take<E>(n_ * ffn_);
+    layer.gate_up = arena.take<E>(n_ * 2 * ffn_);
     layer.hidden = arena.take<E>(n_ * ffn_);
     layer.down_input.room = arena.take<E>(n_ * ffn_).data();
   }
@@ -130,18 +159,17 @@ template <class E>
 void BasicModel<E>::take_workspace() {
   Arena& arena = workspace_arena_;
   int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_});
-  dy_.room = arena.take<E>(n_ * widest).data();
+  E* room = arena.take<E>(n_ * widest).data();
+  for (GemmOperand<E>& dy : dy_) dy.room = room;
+  embedded_ = arena.take<E>(n_ * width_);
   update_ = arena.take<E>(n_ * width_);
   d_residual_ = arena.take<E>(n_ * width_);
   d_input_ = arena.take<E>(n_ * width_);
   d_shared_ = arena.take<float>(n_ * width_);
   d_attention_ = arena.take<E>(n_ * width_);
-  dq_ = arena.take<E>(n_ * width_);
-  dk_ = arena.take<E>(n_ * kv_width_);
-  dv_ = arena.take<E>(n_ * kv_width_);
+  d_qkv_ = arena.take<E>(n_ * qkv_width());
   d_hidden_ = arena.take<E>(n_ * ffn_);
-  d_gate_ = arena.take<E>(n_ * ffn_);
-  d_up_ = arena.take<E>(n_ * ffn_);
+  d_gate_up_ = arena.take<E>(n_ * 2 * ffn_);
   attention_scratch_ = arena.take<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
 }
 
@@ -153,5 +181,10 @@ template void BasicModel<bf16>::weights_changed();
 template void BasicModel<float>::weights_changed();
 template AttentionShape BasicModel<bf16>::attention_shape() const;
 template AttentionShape BasicModel<float>::attention_shape() const;
+
+template SiteGroup BasicModel<bf16>::qkv_group(int) const;
+template SiteGroup BasicModel<float>::qkv_group(int) const;
+template SiteGroup BasicModel<bf16>::gate_up_group(int) const;
+template SiteGroup BasicModel<float>::gate_up_group(int) const;
 
 }  // namespace gnomon
