@@ -10,6 +10,11 @@ namespace {
 
 constexpr int64_t kBlock = 4096;
 
+uint16_t& bits_of(bf16& value) { return value.bits; }
+uint16_t bits_of(const bf16& value) { return value.bits; }
+float& bits_of(float& value) { return value; }
+float bits_of(const float& value) { return value; }
+
 template <class E>
 void swiglu_row(const E* __restrict gate, const E* __restrict up, E* __restrict y, int64_t count) {
 #pragma omp simd
@@ -28,10 +33,11 @@ void swiglu_backward_row(const E* gate, const E* up, const E* dy, E* dgate, E* d
     float sigmoid = fast_sigmoid(g);
     float gradient = to_float(dy[i]);
     float d_silu = sigmoid * (1.0f + g * (1.0f - sigmoid));
-    E dg = from_float<E>(gradient * to_float(up[i]) * d_silu);
-    E du = from_float<E>(gradient * g * sigmoid);
-    dgate[i] = dg;
-    dup[i] = du;
+    // Plain numbers, since these may be gate and up themselves: the compiler sees through no more.
+    auto dg = bits_of(from_float<E>(gradient * to_float(up[i]) * d_silu));
+    auto du = bits_of(from_float<E>(gradient * g * sigmoid));
+    bits_of(dgate[i]) = dg;
+    bits_of(dup[i]) = du;
   }
 }
 

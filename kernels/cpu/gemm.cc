@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
+#include "kernels/cpu/gemm_avx512.h"
 #include "kernels/cpu/ops.h"
 
 namespace gnomon::cpu {
@@ -97,7 +98,11 @@ std::byte* GrowingScratch::at_least(int64_t bytes) {
 }
 
 GemmCache::GemmCache(int threads)
-    : threads_(threads), engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {}
+    : threads_(threads),
+      // Where there are matrix units (AMX) oneDNN uses them.
+      own_gemms_(dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_bf16),
+      engine_(dnnl::engine::kind::cpu, 0),
+      stream_(engine_) {}
 
 Matmul& GemmCache::prepared(const MatmulShape& shape) {
   std::unique_ptr<Matmul>& matmul = matmuls_[shape];
@@ -112,6 +117,13 @@ void GemmCache::run(const GemmShape& shape, std::span<const float> alphas, const
   GNOMON_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
   const bool columns = alphas.size() > 1;
   GNOMON_ASSERT(!columns || std::ssize(alphas) == shape.n);
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (own_gemms_ && avx512_gemm_runs(shape)) {
+      avx512_gemm(threads_, shape, alphas, a, b, c, accumulate,
+                  scratch_.at_least(avx512_gemm_scratch_bytes(threads_, shape)));
+      return;
+    }
+  }
   ThreadCountGuard guard(threads_);
   MatmulShape piece{.m = shape.m,
                     .n = shape.n,

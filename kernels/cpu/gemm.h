@@ -75,7 +75,8 @@ class GrowingScratch {
   int64_t bytes_ = 0;
 };
 
-// All products of a backend, by shape.
+// All products of a backend: BF16 ones by kernels/cpu/gemm_avx512.h where that runs, the others by
+// oneDNN, prepared by shape.
 class GemmCache {
  public:
   explicit GemmCache(int threads);
@@ -92,6 +93,7 @@ class GemmCache {
   Matmul& prepared(const MatmulShape& shape);
 
   int threads_;
+  bool own_gemms_;
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::map<MatmulShape, std::unique_ptr<Matmul>> matmuls_;

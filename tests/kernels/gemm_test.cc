@@ -52,7 +52,9 @@ std::vector<GemmShape> shapes() {
                              {33, 65, 129},
                              {130, 1, 17},
                              {1, 130, 300},
-                             {257, 40, 96}}) {
+                             {257, 40, 96},
+                             {13, 200, 64},
+                             {70, 100, 2100}}) {
         shapes.push_back({m, n, k, transpose_a, transpose_b});
       }
     }
