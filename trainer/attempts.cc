@@ -185,6 +185,8 @@ void TrainingLoop::refuse_other_configuration(const EngineConfig& before,
                                   checkpoint.string()));
   };
   if (now.model != before.model) refuse("model", "another shape", "the model's shape");
+  if (now.compute != before.compute)
+    refuse("model.compute", compute_name(now.compute), compute_name(before.compute));
   if (now.seed != before.seed)
     refuse("run.seed", std::to_string(now.seed), std::to_string(before.seed));
   if (now.batch != before.batch) refuse("batch", "another batch", "the batch's shape");

@@ -147,9 +147,9 @@ void ConfigReader::read_run() {
 }
 
 void ConfigReader::read_model() {
-  TomlTable table =
-      section("model", {"layers", "width", "heads", "kv_heads", "ffn", "vocabulary", "context",
-                        "qkv_bias", "tie_embeddings", "rope_theta", "norm_eps", "init_std"});
+  TomlTable table = section(
+      "model", {"layers", "width", "heads", "kv_heads", "ffn", "vocabulary", "context", "qkv_bias",
+                "tie_embeddings", "rope_theta", "norm_eps", "init_std", "compute"});
   constexpr int kMax = std::numeric_limits<int>::max();
   ModelConfig& model = config_.engine.model;
   model.layers = whole(table, "layers", model.layers, 1, kMax);
@@ -165,6 +165,9 @@ void ConfigReader::read_model() {
   model.rope_theta = table.number("rope_theta", model.rope_theta, 1, 1e9);
   model.norm_eps = table.number("norm_eps", model.norm_eps, 1e-30, 1e-2);
   model.init_std = table.number("init_std", model.init_std, 1e-30, 1);
+  config_.engine.compute = compute_from_name(
+      table.choice("compute", compute_name(config_.engine.compute), {"bf16", "fp32"}),
+      config_.file);
   table.refuse_unknown_keys();
 }
 
@@ -339,6 +342,14 @@ void ConfigReader::check_together() {
     throw config_.located(error);
   }
   const ModelConfig& model = config_.engine.model;
+  const std::vector<std::string> sites = model.sites();
+  const bool any_fp8 = std::any_of(sites.begin(), sites.end(), [&](const std::string& site) {
+    return config_.plan.resolve(site, model.layers).any_fp8();
+  });
+  if (config_.engine.compute == Compute::kFp32 && any_fp8) {
+    throw ConfigError(config_.file, config_.lines["model.compute"], "model.compute", "fp32",
+                      "\"bf16\" for a plan with FP8");
+  }
   const BatchConfig& batch = config_.engine.batch;
   if (batch.tokens > model.context) {
     throw ConfigError(config_.file, config_.lines["batch.tokens"], "batch.tokens",

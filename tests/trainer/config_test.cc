@@ -48,6 +48,18 @@ gnomon::testing::TemporaryDirectory* ConfigTest::directory_ = nullptr;
 
 constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
 
+TEST_F(ConfigTest, Fp32ComputingTakesNoFp8Plan) {
+  const std::string model = "[model]\ncompute = \"fp32\"\n";
+  EXPECT_EQ(load(kSmallest).engine.compute, Compute::kBf16);
+  EXPECT_EQ(load(kSmallest + model).engine.compute, Compute::kFp32);
+  const ConfigError error =
+      error_of("[data]\ndir = \"data\"\n[precision]\nrecipe = \"current\"\n" + model);
+  EXPECT_EQ(error.key(), "model.compute");
+  EXPECT_EQ(error.line(), 6);
+  EXPECT_THAT(error_of(kSmallest + std::string("[model]\ncompute = \"fp16\"\n")).accepted(),
+              HasSubstr("fp32"));
+}
+
 TEST_F(ConfigTest, TheSmallestFileGivesUsableDefaults) {
   const TrainerConfig config = load(kSmallest);
   EXPECT_EQ(config.name, "run");
