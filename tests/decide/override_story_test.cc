@@ -69,15 +69,22 @@ TEST(OverrideStory, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
 }
 
 TEST(OverrideStory, AWindowFromBeforeTheHoldRaisesNoNewAlarmAfterIt) {
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 221), enforcing({"hold"}));
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 236), enforcing({"hold"}));
   run.start();
-  run.train_until_phase("triage", 300);
-  while (!run.paused) run.advance();
+  run.train_until(201);
+  while (run.step < 245) run.train_one_step();
+  run.train_until(300);
+  ASSERT_TRUE(run.paused);
+  // The verifiers rested, so that a damaged window is still to be measured when the run is held.
+  ASSERT_THAT(run.state.windows, SizeIs(1));
+  EXPECT_EQ(run.state.windows[0].start.step, 220);
   run.ask("resume");
   run.obey();
   const size_t alarms = run.decisions("alarm").size();
+  const int64_t closed = run.closed("alarm");
   run.train_until(600);
   run.drain();
+  EXPECT_EQ(run.closed("alarm"), closed + 1) << "its gap is over the tolerance all the same";
   EXPECT_EQ(run.decisions("alarm").size(), alarms);
   EXPECT_EQ(phase_name(run.state), "watching");
   EXPECT_GT(run.state.last_verified->step, 500);
@@ -304,6 +311,14 @@ TEST(OverrideStory, ADamagedRunThatCannotGoBackAnywhereIsHeld) {
   run.ask("resume");
   run.obey();
   EXPECT_EQ(phase_name(run.state), "watching") << "the person took the weights as they are";
+  EXPECT_THAT(run.state.rollbacks, IsEmpty());
+  run.refuses.clear();
+  run.train_until(run.step + 10);
+  run.flip_next();
+  run.train_until(400);
+  const auto again = run.directives("rollback");
+  ASSERT_EQ(again.size(), rollbacks.size() + 1);
+  EXPECT_EQ(again.back().to_step, 340) << "the window's start: step 320 was refused before";
 }
 
 TEST(OverrideStory, ARollbackThatIsRefusedWhileSilencedIsNotPassedOverInSilence) {

@@ -159,6 +159,7 @@ TEST_F(OverrideTest, APlanTakenAfterItsTimeIsBelievedAndUndone) {
   EXPECT_EQ(all<IssueDirective>()[0].plan_version, 1);
   hear(DirectiveChanged{9, "applied", 1, 5, ""});
   hear(DirectiveChanged{8, "applied", 1, 6, ""});
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("had expired"));
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_EQ(all<IssueDirective>()[0].plan_version, 1);
