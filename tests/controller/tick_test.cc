@@ -154,6 +154,7 @@ TEST_F(TickTest, DeadlinesOutliveTheDaemon) {
 TEST_F(TickTest, ADirectiveThatIsAnsweredInTimeDoesNotExpire) {
   pause();
   ack("applied");
+  train(2);
   clock_ = 101;
   look();
   EXPECT_EQ(directive().state, "applied");
