@@ -53,9 +53,12 @@ TEST_F(OverrideTest, IsOnRecordWithWhoAndWhy) {
   ProgramResult result = gnomon({"override", "small", "pause", "--reason", "moving the job"});
   EXPECT_EQ(result.status, 0) << result.errors;
   EXPECT_THAT(result.output, AllOf(HasSubstr("run-1: pause is recorded as decision 1 by tester"),
+                                   HasSubstr("The trainer hears of it by directive 1: gnomon "
+                                             "directives run-1 "),
                                    Not(HasSubstr("It ends at"))));
   ASSERT_EQ(overrides().size(), 1u);
   boost::json::value row = overrides()[0];
+  EXPECT_EQ(row.at("directive").to_number<int64_t>(), 1);
   EXPECT_EQ(row.at("kind").as_string(), "pause");
   EXPECT_EQ(row.at("owner").as_string(), "tester");
   EXPECT_EQ(row.at("reason").as_string(), "moving the job");
@@ -106,6 +109,9 @@ TEST_F(OverrideTest, JsonIsTheAnswer) {
   boost::json::value answer = boost::json::parse(result.output);
   EXPECT_EQ(answer.at("decision").to_number<int64_t>(), 1);
   EXPECT_NEAR(answer.at("expires_at").to_number<double>(), now() + 7200, 60);
+  EXPECT_EQ(answer.at("directive").to_number<int64_t>(), 0) << "nothing for the trainer to do";
+  result = gnomon({"override", "small", "pause", "--reason", "r", "--json"});
+  EXPECT_GT(boost::json::parse(result.output).at("directive").to_number<int64_t>(), 0);
 }
 
 TEST_F(OverrideTest, APlanForOtherSitesIsRefusedByTheController) {
