@@ -258,6 +258,24 @@ TEST(OverrideStory, AfterAnOperatorsPlanAContainedRunGoesBackToItsContainment) {
   EXPECT_GE(run.decisions("probe").size(), 1u) << "the way back to FP8 goes on";
 }
 
+TEST(OverrideStory, AWindowUnderAnOperatorsPlanRaisesNoAlarmWhenItIsMeasuredLater) {
+  SimulatedRun run(numerical_fault({kGuilty}, 261, 300), story_policy());
+  run.start();
+  run.train_until(250);
+  run.ask("set_plan", 400, PrecisionPlan::fp8(Recipe::kDelayed).to_toml());
+  run.train_until(260);
+  while (run.step < 300) run.train_one_step();  // the verifiers rest
+  ASSERT_EQ(run.state.plan_version, 2);
+  run.wait(next_deadline(run.state) - run.now);
+  run.obey();
+  ASSERT_EQ(run.state.plan_version, 1);
+  ASSERT_GE(run.state.windows.size(), 2u);
+  run.train_until(500);
+  EXPECT_GE(run.closed("alarm"), 2) << "their gaps are over the tolerance all the same";
+  EXPECT_THAT(run.decisions("alarm"), IsEmpty());
+  EXPECT_EQ(phase_name(run.state), "watching");
+}
+
 TEST(OverrideStory, AModeIsReplacedUntilItsTime) {
   SimulatedRun run(numerical_fault({kGuilty}, 201, 100000), story_policy());
   run.start();
