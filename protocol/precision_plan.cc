@@ -16,8 +16,33 @@ constexpr int kUnsetMargin = -1000;
 constexpr int kMarginMax = 64;
 constexpr int kAmaxHistoryMax = 65536;
 const std::vector<std::string> kGemmValues = {"fp8", "bf16"};
-const std::vector<std::string> kFormats = {"e4m3", "e5m2"};
-const std::vector<std::string> kRecipes = {"current", "delayed"};
+constexpr int kPromoteEveryMax = 1 << 20;
+constexpr int kGroupTerms = 32;   // of a Hopper FP8 instruction
+constexpr int kBlockTerms = 128;  // of a tile of `block`
+const std::vector<std::string> kScaledFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"};
+const std::vector<std::string> kWideFormats = {"e8m3", "e8m4", "e8m5", "e8m6"};
+const std::vector<std::string> kTensorCoreFormats = {"e4m3", "e5m2"};
+const std::vector<std::string> kFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1",
+                                           "e8m3", "e8m4", "e8m5", "e8m6"};
+constexpr std::array<std::string_view, 7> kRecipeNames = {
+    "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "none"};
+
+bool one_of(const std::vector<std::string>& list, const std::string& value) {
+  return std::ranges::find(list, value) != list.end();
+}
+
+std::string quoted_list(const std::vector<std::string>& values) {
+  std::string text;
+  for (const std::string& value : values) {
+    text += (text.empty() ? "" : ", ") + toml_quoted(value);
+  }
+  return text;
+}
+
+bool has_power_of_two(Recipe recipe) {
+  return recipe == Recipe::kCurrent || recipe == Recipe::kRowwise ||
+         recipe == Recipe::kRowwiseGwHp || recipe == Recipe::kBlock;
+}
 
 PlanRule read_rule(TomlTable& table) {
   PlanRule rule;
@@ -40,9 +65,22 @@ PlanRule read_rule(TomlTable& table) {
   }
   rule.forward_format = table.choice("forward_format", "", kFormats);
   rule.gradient_format = table.choice("gradient_format", "", kFormats);
-  rule.recipe = table.choice("recipe", "", kRecipes);
+  rule.recipe = table.choice("recipe", "", recipe_names());
+  if (rule.recipe == "rowwise_gw_hp" && table.text("wgrad", "") == "fp8") {
+    table.refuse("wgrad",
+                 "\"bf16\", or no such key: recipe = \"rowwise_gw_hp\" is the one that keeps "
+                 "wgrad in BF16 (\"rowwise\" does not)");
+  }
   rule.amax_history = static_cast<int>(table.integer("amax_history", -1, 1, kAmaxHistoryMax));
   rule.margin = static_cast<int>(table.integer("margin", kUnsetMargin, -kMarginMax, kMarginMax));
+  if (table.has("power_of_two")) rule.power_of_two = table.boolean("power_of_two", false) ? 1 : 0;
+  rule.mx_scale = table.choice("mx_scale", "", {"up", "ocp"});
+  rule.accumulate = table.choice("accumulate", "", {"fp32", "hopper"});
+  rule.promote_every = static_cast<int>(table.integer("promote_every", -1, 0, kPromoteEveryMax));
+  if (rule.promote_every > 0 && rule.promote_every % kGroupTerms != 0) {
+    table.refuse("promote_every",
+                 "a multiple of 32, the terms that one instruction adds up, or 0 for never");
+  }
   table.refuse_unknown_keys();
   return rule;
 }
@@ -51,11 +89,15 @@ void apply(const PlanRule& rule, SitePrecision& precision) {
   for (size_t g = 0; g < rule.gemms.size(); ++g) {
     if (!rule.gemms[g].empty()) precision.fp8[g] = rule.gemms[g] == "fp8";
   }
+  if (!rule.recipe.empty()) precision.choose(recipe_from_name(rule.recipe));
   if (!rule.forward_format.empty()) precision.forward_format = rule.forward_format;
   if (!rule.gradient_format.empty()) precision.gradient_format = rule.gradient_format;
-  if (!rule.recipe.empty()) {
-    precision.recipe = rule.recipe == "delayed" ? Recipe::kDelayed : Recipe::kCurrent;
+  if (rule.power_of_two >= 0) precision.power_of_two = rule.power_of_two == 1;
+  if (!rule.mx_scale.empty()) precision.mx_scale_up = rule.mx_scale == "up";
+  if (!rule.accumulate.empty()) {
+    precision.accumulate = rule.accumulate == "hopper" ? Accumulate::kHopper : Accumulate::kFp32;
   }
+  if (rule.promote_every >= 0) precision.promote_every = rule.promote_every;
   if (rule.amax_history >= 0) precision.amax_history = rule.amax_history;
   if (rule.margin != kUnsetMargin) precision.margin = rule.margin;
 }
@@ -77,6 +119,11 @@ void write_rule(const PlanRule& rule, std::string& out) {
   if (!rule.recipe.empty()) out += fmt::format("recipe = {}\n", toml_quoted(rule.recipe));
   if (rule.amax_history >= 0) out += fmt::format("amax_history = {}\n", rule.amax_history);
   if (rule.margin != kUnsetMargin) out += fmt::format("margin = {}\n", rule.margin);
+  if (rule.power_of_two >= 0) out += fmt::format("power_of_two = {}\n", rule.power_of_two == 1);
+  if (!rule.mx_scale.empty()) out += fmt::format("mx_scale = {}\n", toml_quoted(rule.mx_scale));
+  if (!rule.accumulate.empty())
+    out += fmt::format("accumulate = {}\n", toml_quoted(rule.accumulate));
+  if (rule.promote_every >= 0) out += fmt::format("promote_every = {}\n", rule.promote_every);
 }
 
 std::string some_of(const std::vector<std::string>& sites) {
@@ -88,6 +135,98 @@ std::string some_of(const std::vector<std::string>& sites) {
   return sites.size() > kShown ? fmt::format("{}, ... ({} sites)", text, sites.size()) : text;
 }
 
+using RuleTest = std::function<bool(const PlanRule&)>;
+
+// What only the rules together decide: a key that is right in one rule may contradict another.
+class SiteCheck {
+ public:
+  SiteCheck(const PrecisionPlan& plan, const std::string& site, int layers, const std::string& file)
+      : plan_(plan),
+        site_(site),
+        layers_(layers),
+        file_(file),
+        precision_(plan.resolve(site, layers)),
+        with_recipe_(fmt::format("with recipe = \"{}\"", recipe_name(precision_.recipe))),
+        hopper_(precision_.accumulate == Accumulate::kHopper) {}
+
+  void formats() const {
+    format("forward_format", precision_.forward_format, &PlanRule::forward_format);
+    if (precision_.uses_fp8(Gemm::kDgrad) || precision_.uses_fp8(Gemm::kWgrad)) {
+      format("gradient_format", precision_.gradient_format, &PlanRule::gradient_format);
+    }
+  }
+
+  void scales() const {
+    if (precision_.power_of_two && !has_power_of_two(precision_.recipe)) {
+      refuse("power_of_two", "true",
+             "no such key " + with_recipe_ + ": current, rowwise, rowwise_gw_hp and block have it",
+             [](const PlanRule& rule) { return rule.power_of_two >= 0; });
+    }
+    if (!precision_.mx_scale_up && precision_.recipe != Recipe::kMx) {
+      refuse("mx_scale", "\"ocp\"", "no such key " + with_recipe_ + ": only mx has it",
+             [](const PlanRule& rule) { return !rule.mx_scale.empty(); });
+    }
+  }
+
+  void accumulation() const {
+    if (hopper_ && precision_.recipe == Recipe::kMx) {
+      refuse("accumulate", "\"hopper\"",
+             "\"fp32\" " + with_recipe_ + ", which Hopper does not have",
+             [](const PlanRule& rule) { return !rule.accumulate.empty(); });
+    }
+    const RuleTest names_promotion = [](const PlanRule& rule) { return rule.promote_every >= 0; };
+    const int every = precision_.promote_every;
+    if (!hopper_ && every != SitePrecision{}.promote_every) {
+      refuse("promote_every", std::to_string(every),
+             "no such key without accumulate = \"hopper\": FP32 sums need no promotion",
+             names_promotion);
+    }
+    if (hopper_ && precision_.recipe == Recipe::kBlock &&
+        (every == 0 || kBlockTerms % every != 0)) {
+      refuse("promote_every", std::to_string(every),
+             "32, 64 or 128 " + with_recipe_ + ": its scales change every 128 terms",
+             names_promotion);
+    }
+  }
+
+ private:
+  void format(const char* key, const std::string& value, std::string PlanRule::*member) const {
+    const RuleTest names = [member](const PlanRule& rule) { return !(rule.*member).empty(); };
+    const bool unscaled = precision_.recipe == Recipe::kNone;
+    const std::vector<std::string>& accepted = unscaled ? kWideFormats : kScaledFormats;
+    if (!one_of(accepted, value)) {
+      refuse(key, toml_quoted(value),
+             fmt::format("{} {}{}", quoted_list(accepted), with_recipe_,
+                         unscaled ? "" : "; e8m3 to e8m6 need recipe = \"none\""),
+             names);
+    }
+    if (hopper_ && !one_of(kTensorCoreFormats, value)) {
+      refuse(key, toml_quoted(value),
+             quoted_list(kTensorCoreFormats) + " with accumulate = \"hopper\"", names);
+    }
+  }
+
+  // The line is that of the last rule that says something about the key, else of the last that
+  // names a recipe.
+  [[noreturn]] void refuse(const char* key, const std::string& value, const std::string& accepted,
+                           const RuleTest& names) const {
+    const PlanRule* rule = plan_.last_rule(site_, layers_, names);
+    if (rule == nullptr) {
+      rule = plan_.last_rule(site_, layers_, [](const PlanRule& it) { return !it.recipe.empty(); });
+    }
+    throw ConfigError(file_, rule == nullptr ? 0 : rule->line, key, value,
+                      fmt::format("{} (at {})", accepted, site_));
+  }
+
+  const PrecisionPlan& plan_;
+  const std::string& site_;
+  int layers_;
+  const std::string& file_;
+  SitePrecision precision_;
+  std::string with_recipe_;
+  bool hopper_;
+};
+
 }  // namespace
 
 std::string_view gemm_name(Gemm gemm) {
@@ -95,8 +234,31 @@ std::string_view gemm_name(Gemm gemm) {
   return kNames[static_cast<size_t>(gemm)];
 }
 
-std::string_view recipe_name(Recipe recipe) {
-  return recipe == Recipe::kDelayed ? "delayed" : "current";
+std::string_view recipe_name(Recipe recipe) { return kRecipeNames[static_cast<size_t>(recipe)]; }
+
+Recipe recipe_from_name(std::string_view name) {
+  for (Recipe recipe : kRecipes) {
+    if (recipe_name(recipe) == name) return recipe;
+  }
+  throw Error(
+      fmt::format("recipe \"{}\" is unknown; accepted: {}", name, fmt::join(kRecipeNames, ", ")));
+}
+
+std::vector<std::string> recipe_names() { return {kRecipeNames.begin(), kRecipeNames.end()}; }
+
+int64_t tile_multiple(Recipe recipe) {
+  if (recipe == Recipe::kMx) return 32;
+  return recipe == Recipe::kCurrent || recipe == Recipe::kDelayed || recipe == Recipe::kNone ? 1
+                                                                                             : 16;
+}
+
+void SitePrecision::choose(Recipe chosen) {
+  recipe = chosen;
+  const bool hybrid = chosen == Recipe::kCurrent || chosen == Recipe::kDelayed;
+  forward_format = "e4m3";
+  gradient_format = hybrid ? "e5m2" : "e4m3";
+  power_of_two = has_power_of_two(chosen) && chosen != Recipe::kCurrent;
+  mx_scale_up = true;
 }
 
 bool SitePrecision::multiplies_e5m2_by_e5m2(Gemm gemm) const {
@@ -110,6 +272,7 @@ PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& fil
   plan.version = document.integer("version", 0, -1, std::numeric_limits<int64_t>::max());
   for (TomlTable& table : document.tables("rule")) plan.rules.push_back(read_rule(table));
   plan.allow_e5m2_e5m2 = document.boolean("allow_e5m2_e5m2", false);
+  plan.allow_ragged_tiles = document.boolean("allow_ragged_tiles", false);
   document.refuse_unknown_keys();
   return plan;
 }
@@ -117,11 +280,14 @@ PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& fil
 PrecisionPlan PrecisionPlan::load(const std::string& path) { return parse(read_file(path), path); }
 
 PrecisionPlan PrecisionPlan::fp8(Recipe recipe) {
+  GNOMON_ASSERT(recipe != Recipe::kNone);
+  SitePrecision defaults;
+  defaults.choose(recipe);
   PlanRule rule;
   rule.match = std::string("*");
   rule.gemms.fill("fp8");
-  rule.forward_format = "e4m3";
-  rule.gradient_format = "e5m2";
+  rule.forward_format = defaults.forward_format;
+  rule.gradient_format = defaults.gradient_format;
   rule.recipe = recipe_name(recipe);
   PrecisionPlan plan;
   plan.rules.push_back(std::move(rule));
@@ -149,6 +315,9 @@ SitePrecision PrecisionPlan::resolve(const std::string& site, int layers) const 
   for (const PlanRule& rule : rules) {
     if (site_matches(rule.match, site, layers)) apply(rule, precision);
   }
+  if (precision.recipe == Recipe::kRowwiseGwHp) {
+    precision.fp8[static_cast<size_t>(Gemm::kWgrad)] = false;
+  }
   return precision;
 }
 
@@ -163,20 +332,29 @@ void PrecisionPlan::check_sites(const std::vector<std::string>& sites, int layer
                         "a glob that matches at least one of the model's sites: " + some_of(sites));
     }
   }
-  if (allow_e5m2_e5m2) return;
   for (const std::string& site : sites) {
     const SitePrecision precision = resolve(site, layers);
     for (Gemm gemm : kGemms) {
-      if (precision.multiplies_e5m2_by_e5m2(gemm)) refuse_e5m2_by_e5m2(site, gemm, layers, file);
+      if (!allow_e5m2_e5m2 && precision.multiplies_e5m2_by_e5m2(gemm)) {
+        refuse_e5m2_by_e5m2(site, gemm, layers, file);
+      }
     }
+    check_precision(site, layers, file);
   }
+}
+
+const PlanRule* PrecisionPlan::last_rule(const std::string& site, int layers,
+                                         const std::function<bool(const PlanRule&)>& is) const {
+  const auto found = std::find_if(rules.rbegin(), rules.rend(), [&](const PlanRule& rule) {
+    return is(rule) && site_matches(rule.match, site, layers);
+  });
+  return found == rules.rend() ? nullptr : &*found;
 }
 
 void PrecisionPlan::refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int layers,
                                         const std::string& file) const {
-  const auto chose = std::find_if(rules.rbegin(), rules.rend(), [&](const PlanRule& rule) {
-    return !rule.forward_format.empty() && site_matches(rule.match, site, layers);
-  });
+  const PlanRule* chose =
+      last_rule(site, layers, [](const PlanRule& rule) { return !rule.forward_format.empty(); });
   throw ConfigError(
       file, chose->line, "forward_format", "\"e5m2\"",
       fmt::format("\"e4m3\"{}: the {} of {} would multiply E5M2 by E5M2, which no hardware does "
@@ -185,9 +363,19 @@ void PrecisionPlan::refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int 
                   site));
 }
 
+void PrecisionPlan::check_precision(const std::string& site, int layers,
+                                    const std::string& file) const {
+  if (!resolve(site, layers).any_fp8()) return;
+  SiteCheck check(*this, site, layers, file);
+  check.formats();
+  check.scales();
+  check.accumulation();
+}
+
 std::string PrecisionPlan::to_toml() const {
   std::string out = fmt::format("version = {}\n", version);
   if (allow_e5m2_e5m2) out += "allow_e5m2_e5m2 = true\n";
+  if (allow_ragged_tiles) out += "allow_ragged_tiles = true\n";
   for (const PlanRule& rule : rules) write_rule(rule, out);
   return out;
 }

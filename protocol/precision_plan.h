@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,18 +17,45 @@ enum class Gemm { kFprop = 0, kDgrad = 1, kWgrad = 2 };
 inline constexpr std::array<Gemm, 3> kGemms = {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad};
 std::string_view gemm_name(Gemm gemm);  // "fprop", "dgrad", "wgrad"
 
-// How the scale of a low-precision tensor is chosen. NUMERICS.md has the formulas.
-enum class Recipe { kCurrent, kDelayed };
-std::string_view recipe_name(Recipe recipe);  // "current", "delayed"
+// How the scales of a low-precision tensor are chosen, and for which parts of it. docs/recipes.md
+// has the formulas, the defaults and what each is modelled on.
+enum class Recipe {
+  kCurrent,
+  kDelayed,
+  kRowwise,
+  kRowwiseGwHp,  // rowwise, but wgrad in BF16 and the weight of dgrad with one scale
+  kBlock,
+  kMx,
+  kNone,  // no scale at all: the reduced-mantissa formats e8m3 to e8m6
+};
+inline constexpr std::array<Recipe, 7> kRecipes = {
+    Recipe::kCurrent, Recipe::kDelayed, Recipe::kRowwise, Recipe::kRowwiseGwHp,
+    Recipe::kBlock,   Recipe::kMx,      Recipe::kNone};
+std::string_view recipe_name(Recipe recipe);     // "current", ..., "rowwise_gw_hp", ..., "none"
+Recipe recipe_from_name(std::string_view name);  // throws Error naming the accepted ones
+std::vector<std::string> recipe_names();
+
+// How a GEMM over low-precision operands adds up.
+enum class Accumulate {
+  kFp32,
+  kHopper,  // as Hopper's tensor cores do: kernels/hopper_sum.h
+};
 
 // How one site's three GEMMs run.
 struct SitePrecision {
-  std::array<bool, 3> fp8 = {false, false, false};  // by Gemm; false means BF16
-  std::string forward_format = "e4m3";              // activations and weights: "e4m3" or "e5m2"
+  std::array<bool, 3> fp8 = {false, false, false};  // by Gemm: low precision; false means BF16
+  std::string forward_format = "e4m3";              // activations and weights: a name of Format
   std::string gradient_format = "e5m2";             // output gradients
   Recipe recipe = Recipe::kCurrent;
-  int amax_history = 1024;  // steps, `delayed` only
-  int margin = 0;           // `delayed`: scale = FP8_MAX / amax / 2^margin
+  int amax_history = 1024;    // steps, `delayed` only
+  int margin = 0;             // `delayed`: scale = FP8_MAX / amax / 2^margin
+  bool power_of_two = false;  // `current`, `rowwise`, `rowwise_gw_hp`, `block`: no other scales
+  bool mx_scale_up = true;    // `mx`: so that nothing saturates; otherwise OCP's rule
+  Accumulate accumulate = Accumulate::kFp32;
+  int promote_every = 128;  // kHopper: terms after which a sum moves to FP32; 0 = never
+
+  // This recipe with its defaults for the formats, power_of_two and mx_scale_up.
+  void choose(Recipe chosen);
 
   bool uses_fp8(Gemm gemm) const { return fp8[static_cast<int>(gemm)]; }
   bool any_fp8() const { return fp8[0] || fp8[1] || fp8[2]; }
@@ -37,7 +65,9 @@ struct SitePrecision {
   bool operator==(const SitePrecision&) const = default;
 };
 
-// One [[rule]]: unset keys (empty string, -1) leave what earlier rules said.
+// One [[rule]]: unset keys (empty string, -1) leave what earlier rules said, but a rule that names
+// a recipe takes that recipe's defaults for the formats, power_of_two and mx_scale that it does not
+// name itself.
 struct PlanRule {
   std::string
       match;  // glob over module names; {a,b} alternatives; "last" inside braces is the last layer
@@ -47,7 +77,11 @@ struct PlanRule {
   std::string recipe;
   int amax_history = -1;
   int margin = -1000;
-  int line = 0;  // in the file it came from, for messages
+  int line = 0;            // in the file it came from, for messages
+  int power_of_two = -1;   // 0, 1
+  std::string mx_scale;    // "up", "ocp"
+  std::string accumulate;  // "fp32", "hopper"
+  int promote_every = -1;
 };
 
 class PrecisionPlan {
@@ -60,7 +94,7 @@ class PrecisionPlan {
   static PrecisionPlan parse(std::string_view toml, const std::string& file = "plan");
   static PrecisionPlan load(const std::string& path);
   static PrecisionPlan bf16() { return {}; }
-  // Every site, every GEMM in FP8: E4M3 forward, E5M2 gradients.
+  // Every site, every GEMM in FP8 with the recipe's own formats. Not for kNone, which has none.
   static PrecisionPlan fp8(Recipe recipe = Recipe::kCurrent);
 
   // This plan with one more rule behind the others: all three GEMMs of each of `sites` in BF16.
@@ -69,21 +103,34 @@ class PrecisionPlan {
   // Precision of a site. `layers` is the model's number of layers (for "last").
   SitePrecision resolve(const std::string& site, int layers) const;
   // Throws ConfigError when a rule matches no one of `sites` (a typing error nobody would notice
-  // otherwise), and when a GEMM of a site would multiply E5M2 by E5M2 without
-  // `allow_e5m2_e5m2`.
+  // otherwise), when a GEMM of a site would multiply E5M2 by E5M2 without `allow_e5m2_e5m2`, and
+  // when what the rules say of a site contradicts itself (a format without exponent range to spare
+  // and no scale, a key that the site's recipe does not have, ...).
   void check_sites(const std::vector<std::string>& sites, int layers,
                    const std::string& file = "plan") const;
 
   std::string to_toml() const;
 
+  // The last rule that matches the site and for which `is` holds, or nullptr.
+  const PlanRule* last_rule(const std::string& site, int layers,
+                            const std::function<bool(const PlanRule&)>& is) const;
+
   int64_t version = 0;
-  bool allow_e5m2_e5m2 = false;  // for studies in emulation: such a plan runs on no hardware
+  // For studies in emulation: such a plan runs on no hardware.
+  bool allow_e5m2_e5m2 = false;
+  bool allow_ragged_tiles = false;  // shapes that cuBLASLt does not take: tile_multiple()
   std::vector<PlanRule> rules;
 
  private:
   [[noreturn]] void refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int layers,
                                         const std::string& file) const;
+  void check_precision(const std::string& site, int layers, const std::string& file) const;
 };
+
+// What every size of a site's GEMMs must be a multiple of for cuBLASLt to run this recipe: 16,
+// which FP8 operands need, and 32 for `mx`; 1 where the recipe has one scale for the whole tensor
+// or none.
+int64_t tile_multiple(Recipe recipe);
 
 // "model.layers.*.mlp.{up_proj,down_proj}" against a module name. '*' crosses dots, '?' is one
 // character.

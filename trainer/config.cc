@@ -209,9 +209,9 @@ void ConfigReader::read_batch() {
 }
 
 void ConfigReader::read_optimizer() {
-  TomlTable table =
-      section("optimizer", {"learning_rate", "min_ratio", "warmup_steps", "total_steps", "beta1",
-                            "beta2", "eps", "weight_decay", "clip"});
+  TomlTable table = section(
+      "optimizer", {"learning_rate", "min_ratio", "warmup_steps", "total_steps", "beta1", "beta2",
+                    "eps", "weight_decay", "clip", "first_moment", "second_moment"});
   OptimizerConfig& optimizer = config_.engine.optimizer;
   optimizer.learning_rate = table.number("learning_rate", optimizer.learning_rate, 0, 1e3);
   optimizer.min_ratio = table.number("min_ratio", optimizer.min_ratio, 0, 1);
@@ -223,17 +223,25 @@ void ConfigReader::read_optimizer() {
   optimizer.eps = table.number("eps", optimizer.eps, 1e-30, 1);
   optimizer.weight_decay = table.number("weight_decay", optimizer.weight_decay, 0, 100);
   optimizer.clip = table.number("clip", optimizer.clip, 0, 1e30);
+  auto moment = [&](const std::string& key) {
+    return moment_format_from_name(table.choice(key, "fp32", {"fp32", "bf16", "fp8"}));
+  };
+  optimizer.first_moment = moment("first_moment");
+  optimizer.second_moment = moment("second_moment");
   table.refuse_unknown_keys();
 }
 
 void ConfigReader::read_precision() {
   TomlTable table = section("precision", {"plan", "recipe"});
   const std::string plan = table.text("plan", "");
-  const std::string recipe = table.choice("recipe", "", {"current", "delayed", "bf16"});
+  std::vector<std::string> recipes = recipe_names();
+  std::ranges::replace(recipes, "none", "bf16");
+  const std::string recipe = table.choice("recipe", "", recipes);
   table.refuse_unknown_keys();
   if (plan.empty() == recipe.empty()) {
-    table.refuse(plan.empty() ? "recipe" : "plan",
-                 "either plan = \"FILE.toml\" or recipe = \"current\", \"delayed\" or \"bf16\"");
+    table.refuse(
+        plan.empty() ? "recipe" : "plan",
+        fmt::format("either plan = \"FILE.toml\" or recipe = one of {}", fmt::join(recipes, ", ")));
   }
   if (!plan.empty()) {
     const fs::path path = beside_file(plan);
@@ -243,7 +251,7 @@ void ConfigReader::read_precision() {
     const ModelConfig& model = config_.engine.model;
     config_.plan.check_sites(model.sites(), model.layers, path.string());
   } else if (recipe != "bf16") {
-    config_.plan = PrecisionPlan::fp8(recipe == "delayed" ? Recipe::kDelayed : Recipe::kCurrent);
+    config_.plan = PrecisionPlan::fp8(recipe_from_name(recipe));
   }
 }
 

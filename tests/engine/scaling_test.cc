@@ -66,6 +66,80 @@ TEST(AmaxHistory, RefusesEntriesThatNoPushesLeave) {
   EXPECT_NO_THROW(history.restore(3, {{1, 2.0f}, {2, 1.0f}}));
 }
 
+// tile rows, tile columns and rule of every tensor of every GEMM, by recipe.
+struct Expected {
+  TensorRole role;
+  Gemm gemm;
+  TileShape tile;
+};
+
+std::vector<Expected> operands(TileShape fprop_x, TileShape fprop_w, TileShape dgrad_dy,
+                               TileShape dgrad_w, TileShape wgrad_dy, TileShape wgrad_x) {
+  return {
+      {TensorRole::kInput, Gemm::kFprop, fprop_x},     {TensorRole::kWeight, Gemm::kFprop, fprop_w},
+      {TensorRole::kGradient, Gemm::kDgrad, dgrad_dy}, {TensorRole::kWeight, Gemm::kDgrad, dgrad_w},
+      {TensorRole::kGradient, Gemm::kWgrad, wgrad_dy}, {TensorRole::kInput, Gemm::kWgrad, wgrad_x}};
+}
+
+TEST(QuantizerFor, TilesRunAlongWhatTheGemmSumsOver) {
+  const TileShape all{0, 0}, row{1, 0}, column{0, 1}, row128{1, 128}, column128{128, 1},
+      square{128, 128}, row32{1, 32}, column32{32, 1};
+  struct Case {
+    Recipe recipe;
+    ScaleRule rule;
+    std::vector<Expected> operands;
+  };
+  const std::vector<Case> cases = {
+      {Recipe::kCurrent, ScaleRule::kFp32, operands(all, all, all, all, all, all)},
+      {Recipe::kDelayed, ScaleRule::kGiven, operands(all, all, all, all, all, all)},
+      {Recipe::kNone, ScaleRule::kNone, operands(all, all, all, all, all, all)},
+      {Recipe::kRowwise, ScaleRule::kPowerOfTwo, operands(row, row, row, column, column, column)},
+      {Recipe::kBlock, ScaleRule::kPowerOfTwo,
+       operands(row128, square, row128, square, column128, column128)},
+      {Recipe::kMx, ScaleRule::kPowerOfTwo,
+       operands(row32, row32, row32, column32, column32, column32)}};
+  for (const Case& it : cases) {
+    SitePrecision site;
+    site.choose(it.recipe);
+    for (const Expected& expected : it.operands) {
+      Quantizer found = quantizer_for(site, expected.role, expected.gemm);
+      const bool hybrid = it.recipe == Recipe::kCurrent || it.recipe == Recipe::kDelayed;
+      const Format format =
+          hybrid && expected.role == TensorRole::kGradient ? Format::kE5m2 : Format::kE4m3;
+      EXPECT_EQ(found, (Quantizer{format, expected.tile, it.rule}))
+          << recipe_name(it.recipe) << " " << tensor_role_name(expected.role) << " "
+          << gemm_name(expected.gemm);
+    }
+  }
+}
+
+TEST(QuantizerFor, RowwiseWithHighPrecisionWgradTakesTheWholeWeightForDgrad) {
+  SitePrecision site;
+  site.choose(Recipe::kRowwiseGwHp);
+  EXPECT_EQ(quantizer_for(site, TensorRole::kInput, Gemm::kFprop).tile, (TileShape{1, 0}));
+  EXPECT_EQ(quantizer_for(site, TensorRole::kWeight, Gemm::kFprop).tile, (TileShape{1, 0}));
+  EXPECT_EQ(quantizer_for(site, TensorRole::kGradient, Gemm::kDgrad).tile, (TileShape{1, 0}));
+  EXPECT_EQ(quantizer_for(site, TensorRole::kWeight, Gemm::kDgrad).tile, (TileShape{0, 0}));
+}
+
+TEST(QuantizerFor, KeysOfThePlanChooseRuleAndFormat) {
+  SitePrecision site;
+  auto rule = [&](Recipe recipe, bool power_of_two, bool up) {
+    site.choose(recipe);
+    site.power_of_two = power_of_two;
+    site.mx_scale_up = up;
+    return quantizer_for(site, TensorRole::kInput, Gemm::kFprop).rule;
+  };
+  EXPECT_EQ(rule(Recipe::kCurrent, true, true), ScaleRule::kPowerOfTwo);
+  EXPECT_EQ(rule(Recipe::kBlock, false, true), ScaleRule::kFp32);
+  EXPECT_EQ(rule(Recipe::kRowwise, false, true), ScaleRule::kFp32);
+  EXPECT_EQ(rule(Recipe::kMx, false, false), ScaleRule::kOcpFloor);
+  site.forward_format = "e3m2";
+  site.gradient_format = "e2m1";
+  EXPECT_EQ(quantizer_for(site, TensorRole::kWeight, Gemm::kDgrad).format, Format::kE3m2);
+  EXPECT_EQ(quantizer_for(site, TensorRole::kGradient, Gemm::kWgrad).format, Format::kE2m1);
+}
+
 TEST(ScalingState, MicroBatchesLeaveOneEntryWithTheirMaximum) {
   ScalingState scaling(1);
   std::vector<SitePrecision> sites = {precision(Recipe::kDelayed)};

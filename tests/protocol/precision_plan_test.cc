@@ -139,32 +139,44 @@ TEST_P(PrecisionPlanErrors, NameFileLineKeyValueAndWhatIsAccepted) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, PrecisionPlanErrors,
-    ::testing::Values(BadPlan{"version = -2", 1, "version", "-2", "at least -1"},
-                      BadPlan{"version = \"7\"", 1, "version", "7", "an integer"},
-                      BadPlan{"\nvresion = 1", 2, "vresion", "1", "version, rule"},
-                      BadPlan{"[rule]\nmatch = \"*\"", 1, "rule", "table", "[[rule]]"},
-                      BadPlan{"[[rule]]\ngemms = \"fp8\"", 1, "rule[0].match", "missing", "glob"},
-                      BadPlan{"[[rule]]\nmatch = \"a{b\"", 2, "rule[0].match", "a{b",
-                              "balanced braces"},
-                      BadPlan{"[[rule]]\nmatch = \"\"", 2, "rule[0].match", "", "matches nothing"},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\n[[rule]]\nmatch = \"*\"\ngemms = \"fp4\"",
-                              5, "rule[1].gemms", "fp4", "\"fp8\", \"bf16\""},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\n\ndgrad = 8", 4, "rule[0].dgrad", "8",
-                              "\"fp8\", \"bf16\""},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\nforward_format = \"e3m4\"", 3,
-                              "rule[0].forward_format", "e3m4", "\"e4m3\", \"e5m2\""},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\ngradient_format = \"fp8\"", 3,
-                              "rule[0].gradient_format", "fp8", "e5m2"},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\nrecipe = \"mx\"", 3, "rule[0].recipe", "mx",
-                              "\"current\", \"delayed\""},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\namax_history = 0", 3,
-                              "rule[0].amax_history", "0", "from 1"},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\nmargin = 65", 3, "rule[0].margin", "65",
-                              "from -64 to 64"},
-                      BadPlan{"[[rule]]\nmatch = \"*\"\nformat = \"e4m3\"", 3, "rule[0].format",
-                              "e4m3", "forward_format"},
-                      BadPlan{"allow_e5m2_e5m2 = 1", 1, "allow_e5m2_e5m2", "1", "true"},
-                      BadPlan{"version = 1\nversion = ", 2, "syntax", "", "TOML"}));
+    ::testing::Values(
+        BadPlan{"version = -2", 1, "version", "-2", "at least -1"},
+        BadPlan{"version = \"7\"", 1, "version", "7", "an integer"},
+        BadPlan{"\nvresion = 1", 2, "vresion", "1", "version, rule"},
+        BadPlan{"[rule]\nmatch = \"*\"", 1, "rule", "table", "[[rule]]"},
+        BadPlan{"[[rule]]\ngemms = \"fp8\"", 1, "rule[0].match", "missing", "glob"},
+        BadPlan{"[[rule]]\nmatch = \"a{b\"", 2, "rule[0].match", "a{b", "balanced braces"},
+        BadPlan{"[[rule]]\nmatch = \"\"", 2, "rule[0].match", "", "matches nothing"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\n[[rule]]\nmatch = \"*\"\ngemms = \"fp4\"", 5,
+                "rule[1].gemms", "fp4", "\"fp8\", \"bf16\""},
+        BadPlan{"[[rule]]\nmatch = \"*\"\n\ndgrad = 8", 4, "rule[0].dgrad", "8",
+                "\"fp8\", \"bf16\""},
+        BadPlan{"[[rule]]\nmatch = \"*\"\nforward_format = \"e3m4\"", 3, "rule[0].forward_format",
+                "e3m4", "\"e4m3\", \"e5m2\""},
+        BadPlan{"[[rule]]\nmatch = \"*\"\ngradient_format = \"fp8\"", 3, "rule[0].gradient_format",
+                "fp8", "e5m2"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\nrecipe = \"mx8\"", 3, "rule[0].recipe", "mx8",
+                "\"current\", \"delayed\""},
+        BadPlan{"[[rule]]\nmatch = \"*\"\namax_history = 0", 3, "rule[0].amax_history", "0",
+                "from 1"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\nmargin = 65", 3, "rule[0].margin", "65",
+                "from -64 to 64"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\nformat = \"e4m3\"", 3, "rule[0].format", "e4m3",
+                "forward_format"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\nmx_scale = \"down\"", 3, "rule[0].mx_scale", "down",
+                "\"up\", \"ocp\""},
+        BadPlan{"[[rule]]\nmatch = \"*\"\naccumulate = \"fp22\"", 3, "rule[0].accumulate", "fp22",
+                "\"fp32\", \"hopper\""},
+        BadPlan{"[[rule]]\nmatch = \"*\"\npromote_every = 48", 3, "rule[0].promote_every", "48",
+                "a multiple of 32"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\npower_of_two = 1", 3, "rule[0].power_of_two", "1",
+                "true"},
+        BadPlan{"[[rule]]\nmatch = \"*\"\nrecipe = \"rowwise_gw_hp\"\nwgrad = "
+                "\"fp8\"",
+                4, "rule[0].wgrad", "fp8", "\"bf16\""},
+        BadPlan{"allow_ragged_tiles = \"yes\"", 1, "allow_ragged_tiles", "yes", "true"},
+        BadPlan{"allow_e5m2_e5m2 = 1", 1, "allow_e5m2_e5m2", "1", "true"},
+        BadPlan{"version = 1\nversion = ", 2, "syntax", "", "TOML"}));
 
 TEST(PrecisionPlan, ARuleThatMatchesNoSiteIsRefusedWithItsLine) {
   const PrecisionPlan plan = PrecisionPlan::parse(
@@ -229,6 +241,140 @@ INSTANTIATE_TEST_SUITE_P(PrecisionPlan, Formats,
                                            FormatChoice{"wgrad", "e4m3", "e4m3", true},
                                            FormatChoice{"wgrad", "e5m2", "e4m3", true},
                                            FormatChoice{"wgrad", "e5m2", "e5m2", false}));
+
+SitePrecision only_recipe(const std::string& recipe, const std::string& more = "") {
+  return PrecisionPlan::parse("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" + recipe +
+                              "\"\n" + more)
+      .resolve("lm_head", kLayers);
+}
+
+// The defaults of NUMERICS, which are those of the libraries it names.
+TEST(PrecisionPlan, ARecipeBringsItsDefaults) {
+  struct Defaults {
+    const char* recipe;
+    const char* gradient;
+    bool power_of_two;
+    bool wgrad;
+  };
+  for (const Defaults& it :
+       {Defaults{"current", "e5m2", false, true}, Defaults{"delayed", "e5m2", false, true},
+        Defaults{"rowwise", "e4m3", true, true}, Defaults{"rowwise_gw_hp", "e4m3", true, false},
+        Defaults{"block", "e4m3", true, true}, Defaults{"mx", "e4m3", false, true}}) {
+    const SitePrecision precision = only_recipe(it.recipe);
+    EXPECT_EQ(recipe_name(precision.recipe), it.recipe);
+    EXPECT_EQ(precision.forward_format, "e4m3") << it.recipe;
+    EXPECT_EQ(precision.gradient_format, it.gradient) << it.recipe;
+    EXPECT_EQ(precision.power_of_two, it.power_of_two) << it.recipe;
+    EXPECT_TRUE(precision.mx_scale_up) << it.recipe;
+    EXPECT_TRUE(precision.uses_fp8(Gemm::kFprop) && precision.uses_fp8(Gemm::kDgrad)) << it.recipe;
+    EXPECT_EQ(precision.uses_fp8(Gemm::kWgrad), it.wgrad) << it.recipe;
+    EXPECT_EQ(precision.accumulate, Accumulate::kFp32) << it.recipe;
+    EXPECT_EQ(precision.promote_every, 128) << it.recipe;
+    const PrecisionPlan plan = PrecisionPlan::fp8(recipe_from_name(it.recipe));
+    EXPECT_EQ(plan.resolve("lm_head", kLayers), precision) << it.recipe;
+    EXPECT_NO_THROW(plan.check_sites(kSites, kLayers)) << it.recipe;
+  }
+  EXPECT_THROW(recipe_from_name("tensorwise"), Error);
+}
+
+TEST(PrecisionPlan, ARuleThatNamesARecipeTakesItsDefaultsForWhatItDoesNotName) {
+  const std::string first =
+      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"block\"\nforward_format = \"e2m3\"\n"
+      "power_of_two = false\n";
+  auto then = [&](const std::string& text) {
+    return PrecisionPlan::parse(first + "[[rule]]\nmatch = \"*\"\n" + text)
+        .resolve("lm_head", kLayers);
+  };
+  EXPECT_EQ(then("margin = 1").forward_format, "e2m3");
+  EXPECT_FALSE(then("margin = 1").power_of_two);
+  EXPECT_EQ(then("recipe = \"rowwise\"").forward_format, "e4m3");
+  EXPECT_TRUE(then("recipe = \"rowwise\"").power_of_two);
+  EXPECT_EQ(then("recipe = \"delayed\"").gradient_format, "e5m2");
+  EXPECT_FALSE(then("recipe = \"rowwise\"\npower_of_two = false").power_of_two);
+  EXPECT_EQ(then("recipe = \"rowwise\"\ngradient_format = \"e5m2\"").gradient_format, "e5m2");
+}
+
+TEST(PrecisionPlan, TheNewKeysAreReadAndSurviveTheRoundTrip) {
+  const std::string text =
+      "allow_ragged_tiles = true\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"mx\"\n"
+      "forward_format = \"e3m2\"\nmx_scale = \"ocp\"\n"
+      "[[rule]]\nmatch = \"lm_head\"\nrecipe = \"current\"\npower_of_two = true\naccumulate = "
+      "\"hopper\"\npromote_every = 0\n";
+  const PrecisionPlan plan = PrecisionPlan::parse(text);
+  const PrecisionPlan again = PrecisionPlan::parse(plan.to_toml());
+  EXPECT_EQ(again.to_toml(), plan.to_toml());
+  for (const PrecisionPlan& it : {plan, again}) {
+    EXPECT_TRUE(it.allow_ragged_tiles);
+    const SitePrecision head = it.resolve("lm_head", kLayers);
+    EXPECT_TRUE(head.power_of_two);
+    EXPECT_EQ(head.accumulate, Accumulate::kHopper);
+    EXPECT_EQ(head.promote_every, 0);
+    const SitePrecision other = it.resolve(kSites[0], kLayers);
+    EXPECT_EQ(other.recipe, Recipe::kMx);
+    EXPECT_FALSE(other.mx_scale_up);
+    EXPECT_EQ(other.forward_format, "e3m2");
+    EXPECT_NO_THROW(it.check_sites(kSites, kLayers));
+  }
+}
+
+struct Contradiction {
+  const char* rule;
+  const char* key;
+  const char* value;
+  const char* accepted;
+};
+
+class Contradictions : public ::testing::TestWithParam<Contradiction> {};
+
+TEST_P(Contradictions, AreRefusedWithTheirRule) {
+  const PrecisionPlan plan = PrecisionPlan::parse(
+      std::string("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n[[rule]]\nmatch = \"lm_head\"\n") +
+      GetParam().rule);
+  try {
+    plan.check_sites(kSites, kLayers, "p.toml");
+    FAIL() << "accepted: " << GetParam().rule;
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.file(), "p.toml");
+    EXPECT_EQ(error.line(), 5);
+    EXPECT_EQ(error.key(), GetParam().key) << error.what();
+    EXPECT_EQ(error.value(), GetParam().value) << error.what();
+    EXPECT_THAT(error.accepted(), HasSubstr(GetParam().accepted));
+    EXPECT_THAT(error.accepted(), HasSubstr("lm_head"));
+  }
+  EXPECT_NO_THROW(plan.with_bf16_sites({"lm_head"}).check_sites(kSites, kLayers));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    PrecisionPlan, Contradictions,
+    ::testing::Values(
+        Contradiction{"recipe = \"none\"", "forward_format", "\"e4m3\"", "\"e8m3\", \"e8m4\""},
+        Contradiction{"recipe = \"none\"\nforward_format = \"e8m3\"", "gradient_format", "\"e4m3\"",
+                      "\"e8m6\" with recipe = \"none\""},
+        Contradiction{"forward_format = \"e8m5\"", "forward_format", "\"e8m5\"",
+                      "e8m3 to e8m6 need recipe = \"none\""},
+        Contradiction{"recipe = \"block\"\ngradient_format = \"e8m3\"", "gradient_format",
+                      "\"e8m3\"", "recipe = \"none\""},
+        Contradiction{"recipe = \"delayed\"\npower_of_two = true", "power_of_two", "true", "block"},
+        Contradiction{"recipe = \"mx\"\npower_of_two = true", "power_of_two", "true",
+                      "no such key"},
+        Contradiction{"recipe = \"block\"\nmx_scale = \"ocp\"", "mx_scale", "\"ocp\"", "only mx"},
+        Contradiction{"recipe = \"mx\"\naccumulate = \"hopper\"", "accumulate", "\"hopper\"",
+                      "\"fp32\""},
+        Contradiction{"promote_every = 64", "promote_every", "64", "accumulate = \"hopper\""},
+        Contradiction{"recipe = \"block\"\naccumulate = \"hopper\"\npromote_every = 0",
+                      "promote_every", "0", "32, 64 or 128"},
+        Contradiction{"recipe = \"block\"\naccumulate = \"hopper\"\npromote_every = 96",
+                      "promote_every", "96", "32, 64 or 128"},
+        Contradiction{"accumulate = \"hopper\"\nforward_format = \"e2m1\"", "forward_format",
+                      "\"e2m1\"", "\"e4m3\", \"e5m2\""}));
+
+TEST(PrecisionPlan, TheReducedMantissaProbeIsAPlan) {
+  const SitePrecision probe =
+      only_recipe("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n");
+  EXPECT_EQ(probe.recipe, Recipe::kNone);
+  EXPECT_EQ(probe.forward_format, "e8m3");
+  EXPECT_EQ(probe.gradient_format, "e8m4");
+}
 
 TEST(PrecisionPlan, LoadNamesTheMissingFile) {
   EXPECT_THROW(PrecisionPlan::load("/nonexistent/plan.toml"), SystemError);

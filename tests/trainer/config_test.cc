@@ -284,7 +284,7 @@ TEST_F(ConfigTest, PrecisionMustBeSaidOnce) {
   const ConfigError both =
       error_of("[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\nplan = \"p\"\n");
   EXPECT_EQ(both.line(), 5);
-  EXPECT_EQ(error_of("[data]\ndir = \"data\"\n[precision]\nrecipe = \"mx\"\n").key(),
+  EXPECT_EQ(error_of("[data]\ndir = \"data\"\n[precision]\nrecipe = \"mx8\"\n").key(),
             "precision.recipe");
   EXPECT_EQ(error_of("[data]\ndir = \"data\"\n[precision]\nplan = \"absent.toml\"\n").key(),
             "precision.plan");

@@ -14,6 +14,21 @@ bool keeps_history(const SitePrecision& precision, TensorRole role) {
   return precision.recipe == Recipe::kDelayed && quantises(precision, role);
 }
 
+constexpr int64_t kBlockSide = 128;
+constexpr int64_t kMxLength = 32;
+
+// Whether the GEMM sums over the rows of the tensor as it is stored: dW = dYᵀ·X over the tokens,
+// dX = dY·W over the outputs.
+bool sums_over_rows(TensorRole role, Gemm gemm) {
+  if (gemm == Gemm::kWgrad) return true;
+  return gemm == Gemm::kDgrad && role == TensorRole::kWeight;
+}
+
+// `length` elements along what is summed over (0 = all), one across.
+TileShape strip(bool over_rows, int64_t length) {
+  return over_rows ? TileShape{length, 1} : TileShape{1, length};
+}
+
 }  // namespace
 
 std::string tensor_role_name(TensorRole role) {
@@ -45,6 +60,38 @@ bool quantises(const SitePrecision& precision, TensorRole role) {
       return precision.uses_fp8(Gemm::kDgrad) || precision.uses_fp8(Gemm::kWgrad);
   }
   return false;
+}
+
+Quantizer quantizer_for(const SitePrecision& precision, TensorRole role, Gemm gemm) {
+  const std::string& format =
+      role == TensorRole::kGradient ? precision.gradient_format : precision.forward_format;
+  const bool over_rows = sums_over_rows(role, gemm);
+  Quantizer quantizer{format_from_name(format), {}, ScaleRule::kNone};
+  if (precision.recipe == Recipe::kNone) return quantizer;
+  quantizer.rule = precision.power_of_two ? ScaleRule::kPowerOfTwo : ScaleRule::kFp32;
+  switch (precision.recipe) {
+    case Recipe::kDelayed:
+      quantizer.rule = ScaleRule::kGiven;
+      break;
+    case Recipe::kRowwise:
+      quantizer.tile = strip(over_rows, 0);
+      break;
+    case Recipe::kRowwiseGwHp:
+      if (role != TensorRole::kWeight || gemm == Gemm::kFprop) quantizer.tile = strip(over_rows, 0);
+      break;
+    case Recipe::kBlock:
+      quantizer.tile = role == TensorRole::kWeight ? TileShape{kBlockSide, kBlockSide}
+                                                   : strip(over_rows, kBlockSide);
+      break;
+    case Recipe::kMx:
+      quantizer.tile = strip(over_rows, kMxLength);
+      quantizer.rule = precision.mx_scale_up ? ScaleRule::kPowerOfTwo : ScaleRule::kOcpFloor;
+      break;
+    case Recipe::kCurrent:
+    case Recipe::kNone:
+      break;
+  }
+  return quantizer;
 }
 
 void AmaxHistory::push(float amax, int length) {
