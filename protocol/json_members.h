@@ -72,6 +72,29 @@ void visit_members(V& v, TrainerNotice& m) {
 }
 
 template <class V>
+void visit_members(V& v, StatisticsRow& m) {
+  v.required("site", m.site);
+  v.required("tensor", m.tensor);
+  v.optional("gemm", m.gemm);
+  v.optional("recipe", m.recipe);
+  v.optional("in_use", m.in_use);
+  v.required("elements", m.elements);
+  for (size_t i = 0; i < m.numbers.size(); ++i) v.optional(kStatisticsNames[i], m.numbers[i]);
+  v.optional("histogram_lowest", m.histogram_lowest);
+  v.optional("histogram_below", m.histogram_below);
+  v.optional("histogram", m.histogram);
+}
+
+template <class V>
+void visit_members(V& v, StatisticsReport& m) {
+  v.required("attempt", m.attempt);
+  v.required("step", m.step);
+  v.optional("plan_version", m.plan_version);
+  v.required("rows", m.rows);
+  v.optional("time", m.time);
+}
+
+template <class V>
 void visit_members(V& v, OverrideRequest& m) {
   v.required("kind", m.kind);
   v.optional("plan", m.plan);

@@ -4,6 +4,7 @@
 // durations are seconds.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -159,6 +160,111 @@ struct DirectiveAck {
   int64_t attempt = 0;
   int64_t step = 0;    // applied: the last step before it took effect
   std::string reason;  // rejected
+  double time = 0;
+};
+
+// ---- tensor statistics
+// --------------------------------------------------------------------------------
+
+// What StatisticsRow may say of a tensor, and of what rounding does to it. kernels/statistics.h and
+// docs/statistics.md define each; the names are those in JSON, the ledger and the command line.
+enum class StatisticsNumber {
+  kNans,
+  kInfinities,
+  kZeros,
+  kMin,
+  kMax,
+  kAmax,
+  kAmin,
+  kMean,
+  kStd,
+  kL1,
+  kL2,
+  kDynamicRange,
+  kKurtosis,
+  kTokenKurtosisMean,
+  kTokenKurtosisMax,
+  kTiles,
+  kUnderflow,
+  kUnderflowPercent,
+  kSaturation,
+  kOverflow,
+  kSubnormal,
+  kTopCode,
+  kTopCodeTileMax,
+  kTilesInTopCode,
+  kMse,
+  kRelativeError,
+  kCosine,
+  kSqnrDb,
+  kScaleMin,
+  kScaleMax,
+  kTileRangeMean,
+  kTileRangeMax,
+  kScaleError,
+};
+inline constexpr std::array kStatisticsNames = {
+    "nans",
+    "infinities",
+    "zeros",
+    "min",
+    "max",
+    "amax",
+    "amin",
+    "mean",
+    "std",
+    "l1",
+    "l2",
+    "dynamic_range",
+    "kurtosis",
+    "token_kurtosis_mean",
+    "token_kurtosis_max",
+    "tiles",
+    "underflow",
+    "underflow_percent",
+    "saturation",
+    "overflow",
+    "subnormal",
+    "top_code",
+    "top_code_tile_max",
+    "tiles_in_top_code",
+    "mse",
+    "relative_error",
+    "cosine",
+    "sqnr_db",
+    "scale_min",
+    "scale_max",
+    "tile_range_mean",
+    "tile_range_max",
+    "scale_error",
+};
+
+// Of a tensor (gemm and recipe empty), or of rounding it for one GEMM.
+struct StatisticsRow {
+  std::string site;
+  std::string tensor;   // input, weight, gradient, output
+  std::string gemm;     // fprop, dgrad, wgrad
+  std::string recipe;   // as in plans; a "what if" may have formats behind it
+  bool in_use = false;  // the GEMM ran so; otherwise what if
+  int64_t elements = 0;
+  std::array<std::optional<double>, kStatisticsNames.size()> numbers = {};
+  // Nonzero elements by binary exponent, from histogram_lowest on; those lower still.
+  int histogram_lowest = 0;
+  int64_t histogram_below = 0;
+  std::vector<int64_t> histogram = {};
+
+  std::optional<double> number(StatisticsNumber which) const {
+    return numbers[static_cast<size_t>(which)];
+  }
+};
+
+// POST /v1/runs/{run}/statistics: some of the rows of one step. A row is known by (attempt, step,
+// site, tensor, gemm, recipe, in_use); the first one stays.
+struct StatisticsReport {
+  int64_t attempt = 1;
+  int64_t step = 0;
+  int64_t plan_version = 0;
+  std::vector<StatisticsRow> rows;
   double time = 0;
 };
 

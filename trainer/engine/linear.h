@@ -19,6 +19,7 @@
 #include "protocol/precision_plan.h"
 #include "trainer/engine/faults.h"
 #include "trainer/engine/scaling.h"
+#include "trainer/engine/tensor_observer.h"
 
 namespace gnomon {
 
@@ -46,6 +47,7 @@ struct PassPlan {
   const std::vector<SitePrecision>* sites = nullptr;  // by site index
   int64_t step = 0;                                   // for faults
   bool record = false;                                // whether amaxes count for the histories
+  TensorObserver* observer = nullptr;                 // looks on; of a BF16 model only
 };
 
 // Sites that read the same input, neighbours in the numbering of sites: one, or q k v, or gate up.
@@ -118,7 +120,11 @@ class LinearLayers {
   float scale_for(int site, TensorRole role, GemmOperand<E>& operand,
                   Format format) requires std::is_same_v<E, bf16>;
   int shift(int site, TensorRole role) const;
+  void show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
+            const Rounding& rounding) const;
   void fprop_together(const SiteGroup& group, Ready x, std::span<const Ready> w, int64_t n, E* y);
+  void fprop_apart(const SiteGroup& group, GemmOperand<E>& x, std::span<const Rounding> inputs,
+                   std::span<const Ready> weights, int64_t n, E* y);
 
   BackendOf<E>& backend_;
   ScalingState& scaling_;
