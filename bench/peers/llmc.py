@@ -9,6 +9,8 @@ import array
 import pathlib
 import random
 import re
+import resource
+import statistics
 import struct
 import subprocess
 
@@ -87,8 +89,14 @@ def prepare(checkout, scratch, shape, steps):
 
 
 def step_seconds(program, environment):
-    """Seconds of each step but the first."""
+    """Median seconds of a step, the first left out, and CPU seconds of a step, start included."""
+    before = cpu_seconds_of_children()
     output = subprocess.run([str(program)], cwd=program.parent, env=environment, check=True,
                             capture_output=True, text=True).stdout
     seconds = [float(ms) / 1000 for ms in re.findall(r"\(took ([0-9.]+) ms\)", output)]
-    return seconds[1:]
+    return statistics.median(seconds[1:]), (cpu_seconds_of_children() - before) / len(seconds)
+
+
+def cpu_seconds_of_children():
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -34,6 +34,7 @@ TEST(BenchStep, ReportsConsistentNumbersAndLeavesNothingBehind) {
     boost::json::object& side = result.at(precision).get_object();
     double seconds = side.at("step_seconds").as_double();
     EXPECT_GT(seconds, 0);
+    EXPECT_GT(side.at("step_cpu_seconds").as_double(), 0);
     EXPECT_NEAR(side.at("tokens_per_second").as_double() * seconds, 1024, 1e-6);
     double rate = result.at("gemm").at("flops_per_second").as_double();
     double share = side.at("gemm_share").as_double();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
+#include <ctime>
 
 #include "base/errors.h"
 #include "base/philox.h"
@@ -139,8 +140,14 @@ class PlainGemms {
   std::span<float> c_;
 };
 
+// What the machine's other work does to a step shows in `seconds`, little of it in `cpu_seconds`.
+struct StepTimes {
+  std::vector<double> seconds;
+  std::vector<double> cpu_seconds;  // of all threads
+};
+
 struct Timings {
-  std::vector<double> bf16_step, fp8_step;
+  StepTimes bf16_step, fp8_step;
   std::vector<double> largest_gemm;  // seconds of one
   std::vector<double> step_gemms;    // seconds of all that a step runs
 };
@@ -148,23 +155,26 @@ struct Timings {
 Timings measure(Engine& engine, PlainGemms& plain, int rounds) {
   constexpr int kGemmsPerRound = 5;
   Timings timings;
-  auto step = [&](const PrecisionPlan& plan) {
+  auto step = [&](const PrecisionPlan& plan, StepTimes& times) {
     engine.set_plan(plan);
-    return engine.train_step().seconds;
+    std::clock_t start = std::clock();
+    times.seconds.push_back(engine.train_step().seconds);
+    times.cpu_seconds.push_back(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
   };
   for (int round = 0; round <= rounds; ++round) {
     std::vector<double> gemm_seconds = plain.seconds(kGemmsPerRound);
-    double bf16_seconds = step(PrecisionPlan::bf16());
-    double fp8_seconds = step(PrecisionPlan::fp8(Recipe::kCurrent));
-    if (round == 0) continue;  // warm-up: kernels are compiled, pages come in
+    step(PrecisionPlan::bf16(), timings.bf16_step);
+    step(PrecisionPlan::fp8(Recipe::kCurrent), timings.fp8_step);
+    if (round == 0) {  // warm-up: pages come in
+      timings = {};
+      continue;
+    }
     double all = 0;
     for (size_t i = 0; i < gemm_seconds.size(); ++i) {
       all += gemm_seconds[i] * static_cast<double>(plain.gemms()[i].count);
     }
     timings.largest_gemm.push_back(gemm_seconds[plain.largest()]);
     timings.step_gemms.push_back(all);
-    timings.bf16_step.push_back(bf16_seconds);
-    timings.fp8_step.push_back(fp8_seconds);
   }
   return timings;
 }
@@ -231,11 +241,12 @@ std::string bench_step_json(const BenchStepOptions& options) {
   }
   double step_gemm_rate = gemm_flops / median(timings.step_gemms);
   double tokens = static_cast<double>(config.batch.tokens_per_step());
-  auto summary = [&](const std::vector<double>& steps) {
-    double seconds = median(steps);
+  auto summary = [&](const StepTimes& steps) {
+    double seconds = median(steps.seconds);
     double rate = step_flops(config) / seconds;
     return json::object{{"tokens_per_second", tokens / seconds},
                         {"step_seconds", seconds},
+                        {"step_cpu_seconds", median(steps.cpu_seconds)},
                         {"gemm_share", rate / gemm_rate},
                         {"step_gemm_share", rate / step_gemm_rate}};
   };
@@ -254,7 +265,7 @@ std::string bench_step_json(const BenchStepOptions& options) {
       {"tokens_per_step", config.batch.tokens_per_step()},
       {"bf16", summary(timings.bf16_step)},
       {"fp8", summary(timings.fp8_step)},
-      {"fp8_over_bf16", median(timings.bf16_step) / median(timings.fp8_step)},
+      {"fp8_over_bf16", median(timings.bf16_step.seconds) / median(timings.fp8_step.seconds)},
       {"gemm", json::object{{"m", largest.shape.m},
                             {"n", largest.shape.n},
                             {"k", largest.shape.k},

@@ -28,7 +28,7 @@ EngineConfig bench_step_config(const std::string& size);
 // away).
 double step_flops(const EngineConfig& config);
 // Runs it and returns one JSON object with the keys bf16 and fp8 (tokens_per_second, step_seconds,
-// gemm_share and step_gemm_share each: the step's FLOP rate over that of the largest GEMM and over
+// step_cpu_seconds of all threads, gemm_share and step_gemm_share each: the step's FLOP rate over that of the largest GEMM and over
 // that of the step's GEMMs run alone), fp8_over_bf16, gemm, step_gemms, memory_planned_bytes (the
 // arenas and what the program itself has when it is ready for the first step), memory_peak_bytes,
 // machine, build, threads, flop_formula.
