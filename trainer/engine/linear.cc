@@ -75,15 +75,28 @@ float LinearLayers<E>::scale_for(int site, TensorRole role, GemmOperand<E>& oper
 template <class E>
 typename LinearLayers<E>::Rounding LinearLayers<E>::rounding(int site, Gemm gemm, TensorRole role,
                                                              GemmOperand<E>& operand) {
-  if (!uses_fp8(site, gemm)) return {};
+  Rounding found;
+  if (uses_fp8(site, gemm)) {
+    if constexpr (std::is_same_v<E, bf16>) {
+      const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
+      Format format = format_from_name(role == TensorRole::kGradient ? precision.gradient_format
+                                                                     : precision.forward_format);
+      found = {true, format, std::ldexp(scale_for(site, role, operand, format), shift(site, role))};
+    } else {
+      GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");
+    }
+  }
+  if (pass_.observer != nullptr) show(site, gemm, role, operand, found);
+  return found;
+}
+
+template <class E>
+void LinearLayers<E>::show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
+                           const Rounding& rounding) const {
   if constexpr (std::is_same_v<E, bf16>) {
-    const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
-    Format format = format_from_name(role == TensorRole::kGradient ? precision.gradient_format
-                                                                   : precision.forward_format);
-    return {true, format, std::ldexp(scale_for(site, role, operand, format), shift(site, role))};
-  } else {
-    GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");
-    return {};
+    const Quantizer quantizer{rounding.format, {}, ScaleRule::kGiven};
+    pass_.observer->operand(site, gemm, role, operand.data,
+                            rounding.quantises ? &quantizer : nullptr, rounding.scale);
   }
 }
 
@@ -120,9 +133,20 @@ void LinearLayers<E>::fprop(const SiteGroup& group, GemmOperand<E>& x, std::span
   }
   if (together) {
     fprop_together(group, prepare(x, inputs[0]), std::span(weights).first(w.size()), n, y);
-    return;
+  } else {
+    fprop_apart(group, x, std::span(inputs).first(w.size()), weights, n, y);
   }
-  for (size_t i = 0; i < w.size(); ++i) {
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (pass_.observer == nullptr) return;
+    pass_.observer->output(group.first, {y, static_cast<size_t>(n * group.total_out())}, n);
+  }
+}
+
+template <class E>
+void LinearLayers<E>::fprop_apart(const SiteGroup& group, GemmOperand<E>& x,
+                                  std::span<const Rounding> inputs, std::span<const Ready> weights,
+                                  int64_t n, E* y) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
     Ready input = prepare(x, inputs[i]);
     GemmShape shape{.m = n,
                     .n = group.out[i],
