@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
+
 #include "base/errors.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/parameters.h"
@@ -54,21 +56,84 @@ TEST(ModelConfig, ReadsAConfigAsTransformersWritesIt) {
   EXPECT_FALSE(model.tie_embeddings);
 }
 
-TEST(ModelConfig, RefusesWhatTheModelDoesNotCompute) {
-  std::string good = small_model().to_hf_json();
-  auto refused = [&](const std::string& from, const std::string& to) {
-    std::string text = good;
-    text.replace(text.find(from), from.size(), to);
-    EXPECT_THROW(ModelConfig::from_hf_json(text, "config.json"), Error) << to;
+TEST(ModelConfig, RefusesWhatTheModelDoesNotComputeNamingKeyValueAndWhatIsAccepted) {
+  struct Case {
+    std::string key, value, named, accepted;
   };
-  EXPECT_NO_THROW(ModelConfig::from_hf_json(good, "config.json"));
-  refused("\"llama\"", "\"gpt2\"");
-  refused("\"silu\"", "\"gelu\"");
-  refused("\"rope_scaling\":null", "\"rope_scaling\":{\"type\":\"linear\"}");
-  refused("\"attention_bias\":false", "\"attention_bias\":true");
-  refused("\"hidden_size\":32", "\"hidden_size\":\"wide\"");
-  refused("\"hidden_size\":32", "\"hidden_size\":0");
-  refused("{", "");
+  const std::vector<Case> cases = {
+      {"model_type", R"("gpt2")", "model_type", "llama or qwen2"},
+      {"hidden_act", R"("gelu")", "hidden_act", R"("silu")"},
+      {"attention_bias", "true", "attention_bias", "false"},
+      {"mlp_bias", "true", "mlp_bias", "false"},
+      {"attention_dropout", "0.1", "attention_dropout", "0"},
+      {"use_sliding_window", "true", "use_sliding_window", "false"},
+      {"layer_types", R"(["full_attention","sliding_attention"])", "layer_types",
+       R"("full_attention")"},
+      {"quantization_config", R"({"bits":4})", "quantization_config", "null"},
+      {"head_dim", "16", "head_dim", "= 8"},
+      {"rope_scaling", R"({"type":"linear","factor":2.0})", "rope_scaling.type", R"("default")"},
+      {"rope_scaling", R"({"factor":2.0})", "rope_scaling.factor", "rope_theta"},
+      {"rope_parameters", R"({"rope_type":"llama3","rope_theta":10000.0})",
+       "rope_parameters.rope_type", R"("default")"},
+      {"rope_parameters", R"({"rope_type":"default","rope_theta":5000.0})",
+       "rope_parameters.rope_theta", "10000"},
+      {"partial_rotary_factor", "0.5", "partial_rotary_factor", "1"},
+      {"num_attention_heads", "5", "num_attention_heads", "divisor"},
+      {"hidden_size", "0", "hidden_size", "2 to 65536"},
+      {"num_hidden_layers", "4611686018427387904", "num_hidden_layers", "whole number"},
+      {"hidden_size", R"("wide")", "hidden_size", "whole number"},
+      {"layer_types", R"("full_attention")", "layer_types", "array"}};
+  boost::json::value good = boost::json::parse(small_model().to_hf_json());
+  EXPECT_NO_THROW(ModelConfig::from_hf_json(boost::json::serialize(good), "config.json"));
+  for (const Case& wrong : cases) {
+    boost::json::value changed = good;
+    changed.as_object()[wrong.key] = boost::json::parse(wrong.value);
+    try {
+      ModelConfig::from_hf_json(boost::json::serialize(changed), "dir/config.json");
+      ADD_FAILURE() << "accepted " << wrong.key << " = " << wrong.value;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), testing::HasSubstr("dir/config.json"));
+      EXPECT_THAT(error.what(), testing::HasSubstr(wrong.named)) << wrong.value;
+      EXPECT_THAT(error.what(), testing::HasSubstr(wrong.accepted)) << wrong.value;
+    }
+  }
+  EXPECT_THROW(ModelConfig::from_hf_json("", "config.json"), FormatError);
+}
+
+TEST(ModelConfig, ReadsTheRotaryBaseWhereverTransformersPutIt) {
+  boost::json::value plain = boost::json::parse(small_model().to_hf_json());
+  auto read = [&](const char* top, const char* scaling, const char* parameters) {
+    boost::json::value changed = plain;
+    boost::json::object& object = changed.as_object();
+    for (auto [key, value] : {std::pair{"rope_theta", top}, std::pair{"rope_scaling", scaling},
+                              std::pair{"rope_parameters", parameters}}) {
+      object.erase(key);
+      if (value != nullptr) object[key] = boost::json::parse(value);
+    }
+    return ModelConfig::from_hf_json(boost::json::serialize(changed), "config.json").rope_theta;
+  };
+  EXPECT_EQ(read("500000.0", nullptr, nullptr), 500000);
+  EXPECT_EQ(read("500000.0", "null", nullptr), 500000);
+  EXPECT_EQ(read("1000000", R"({"rope_type":"default"})", nullptr), 1000000);
+  EXPECT_EQ(read(nullptr, nullptr, R"({"rope_theta":1000000.0,"rope_type":"default"})"), 1000000);
+  EXPECT_EQ(read("5e5", nullptr, R"({"rope_theta":5e5,"rope_type":"default"})"), 500000);
+  EXPECT_EQ(read(nullptr, nullptr, nullptr), 10000);
+}
+
+TEST(ModelConfig, AcceptsWhatIsSwitchedOff) {
+  boost::json::value config = boost::json::parse(small_model().to_hf_json());
+  boost::json::object& object = config.as_object();
+  object["model_type"] = "qwen2";
+  object["use_sliding_window"] = false;
+  object["sliding_window"] = 4096;  // of no effect
+  object["layer_types"] = {"full_attention", "full_attention"};
+  object["head_dim"] = nullptr;
+  object["attention_dropout"] = 0.0;
+  object["quantization_config"] = nullptr;
+  object["num_key_value_heads"] = nullptr;
+  ModelConfig model = ModelConfig::from_hf_json(boost::json::serialize(config), "config.json");
+  EXPECT_TRUE(model.qkv_bias);
+  EXPECT_EQ(model.kv_heads, model.heads);
 }
 
 TEST(ModelConfig, NamesTheWrongValueAndWhatIsAccepted) {

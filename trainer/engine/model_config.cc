@@ -4,6 +4,7 @@
 
 #include <boost/json.hpp>
 #include <initializer_list>
+#include <map>
 
 #include "base/errors.h"
 #include "trainer/engine/json_fields.h"
@@ -25,12 +26,87 @@ void check_range(const std::string& key, int64_t value, int64_t low, int64_t hig
   }
 }
 
-// In place of Hugging Face's defaults we only accept what the model computes.
+// What config.json calls the keys of ModelConfig.
+std::string hf_key(const std::string& key) {
+  static const std::map<std::string, std::string> kNames = {
+      {"layers", "num_hidden_layers"},        {"width", "hidden_size"},
+      {"heads", "num_attention_heads"},       {"kv_heads", "num_key_value_heads"},
+      {"ffn", "intermediate_size"},           {"vocabulary", "vocab_size"},
+      {"context", "max_position_embeddings"}, {"norm_eps", "rms_norm_eps"},
+      {"init_std", "initializer_range"}};
+  auto found = kNames.find(key);
+  return found == kNames.end() ? key : found->second;
+}
+
+[[noreturn]] void refuse_in_file(const JsonFields& fields, const std::string& key,
+                                 const json::value& found, const std::string& accepted) {
+  throw ConfigError(fields.file(), 0, key, json::serialize(found).substr(0, 200), accepted);
+}
+
+// What the model does not compute may be in the file only with the value that switches it off.
 void require_value(const JsonFields& fields, const std::string& key, const json::value& wanted) {
   const json::value* found = fields.find(key);
-  if (found != nullptr && !found->is_null() && *found != wanted) {
-    throw ConfigError(fields.file(), 0, key, json::serialize(*found), json::serialize(wanted));
+  if (found != nullptr && !found->is_null() && *found != wanted)
+    refuse_in_file(fields, key, *found, json::serialize(wanted));
+}
+
+void require_number(const JsonFields& fields, const std::string& key, double wanted) {
+  if (fields.number_or(key, wanted) != wanted)
+    refuse_in_file(fields, key, fields.at(key), fmt::format("{}", wanted));
+}
+
+void refuse_sliding_windows(const JsonFields& fields) {
+  require_value(fields, "use_sliding_window", false);
+  const json::value* types = fields.find("layer_types");
+  if (types == nullptr || types->is_null()) return;
+  if (!types->is_array()) fields.refuse("layer_types", "an array");
+  for (const json::value& type : types->get_array()) {
+    if (type != "full_attention")
+      refuse_in_file(fields, "layer_types", type, "\"full_attention\" for every layer");
   }
+}
+
+// Before transformers 5 the base stood at the top and rope_scaling beside it, since then both are
+// in rope_parameters. Only plain rotation is computed.
+double rope_theta_from(const JsonFields& fields) {
+  constexpr double kDefault = 10000.0;
+  double theta = fields.number_or("rope_theta", kDefault);
+  for (const std::string name : {"rope_scaling", "rope_parameters"}) {
+    const json::value* value = fields.find(name);
+    if (value == nullptr || value->is_null()) continue;
+    if (!value->is_object()) fields.refuse(name, "an object or null");
+    JsonFields rope(*value, fields.file());
+    for (const json::key_value_pair& member : value->get_object()) {
+      const std::string key(member.key());
+      const std::string path = name + "." + key;
+      if (key == "rope_type" || key == "type") {
+        if (member.value() != "default")
+          refuse_in_file(fields, path, member.value(), "\"default\": rotation without scaling");
+      } else if (key == "rope_theta") {
+        const double inner = rope.number_or(key, theta);
+        if (fields.find("rope_theta") != nullptr && inner != theta)
+          refuse_in_file(fields, path, member.value(),
+                         fmt::format("rope_theta, which is {}", theta));
+        theta = inner;
+      } else if (key == "partial_rotary_factor") {
+        require_number(rope, key, 1);
+      } else if (!member.value().is_null()) {
+        refuse_in_file(fields, path, member.value(), "rope_theta and rope_type alone");
+      }
+    }
+  }
+  return theta;
+}
+
+void refuse_what_is_not_computed(const JsonFields& fields, const std::string& type) {
+  require_value(fields, "hidden_act", "silu");
+  require_value(fields, "mlp_bias", false);
+  require_value(fields, "quantization_config", nullptr);
+  require_number(fields, "attention_dropout", 0);
+  require_number(fields, "partial_rotary_factor", 1);
+  // transformers' Qwen2 has no such key: its biases are always those of q, k and v.
+  if (type == "llama") require_value(fields, "attention_bias", false);
+  refuse_sliding_windows(fields);
 }
 
 }  // namespace
@@ -97,10 +173,15 @@ std::string ModelConfig::to_hf_json(const std::string& dtype) const {
   object["num_hidden_layers"] = layers;
   object["num_key_value_heads"] = kv_heads;
   object["rms_norm_eps"] = norm_eps;
-  object["rope_scaling"] = nullptr;
+  // Twice: for transformers since 5, and before.
+  object["rope_parameters"] = json::object{{"rope_theta", rope_theta}, {"rope_type", "default"}};
   object["rope_theta"] = rope_theta;
   object["tie_word_embeddings"] = tie_embeddings;
+  object["dtype"] = dtype;
   object["torch_dtype"] = dtype;
+  // Left out, they would be 1 and 2, which are ordinary tokens of a byte vocabulary.
+  object["bos_token_id"] = nullptr;
+  object["eos_token_id"] = nullptr;
   object["use_cache"] = true;
   object["vocab_size"] = vocabulary;
   if (!qkv_bias) {
@@ -119,29 +200,30 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
     throw ConfigError(file, 0, "model_type", type, "llama or qwen2");
   }
   config.qkv_bias = type == "qwen2";
-  require_value(fields, "hidden_act", "silu");
-  require_value(fields, "rope_scaling", nullptr);
-  require_value(fields, "attention_bias", false);
-  require_value(fields, "mlp_bias", false);
-  require_value(fields, "use_sliding_window", false);
+  refuse_what_is_not_computed(fields, type);
   config.width = fields.integer32("hidden_size");
   config.ffn = fields.integer32("intermediate_size");
   config.heads = fields.integer32("num_attention_heads");
   config.layers = fields.integer32("num_hidden_layers");
-  config.kv_heads = fields.find("num_key_value_heads") != nullptr
-                        ? fields.integer32("num_key_value_heads")
-                        : config.heads;
+  const json::value* kv_heads = fields.find("num_key_value_heads");
+  config.kv_heads = kv_heads == nullptr || kv_heads->is_null()
+                        ? config.heads
+                        : fields.integer32("num_key_value_heads");
   config.vocabulary = fields.integer32("vocab_size");
   config.context = fields.integer32("max_position_embeddings");
   config.norm_eps = fields.number_or("rms_norm_eps", 1e-6);
-  config.rope_theta = fields.number_or("rope_theta", 10000.0);
+  config.rope_theta = rope_theta_from(fields);
   config.init_std = fields.number_or("initializer_range", 0.02);
   config.tie_embeddings = fields.boolean_or("tie_word_embeddings", false);
-  if (fields.find("head_dim") != nullptr && fields.integer32("head_dim") != config.head_dim()) {
-    throw ConfigError(file, 0, "head_dim", std::to_string(fields.integer32("head_dim")),
-                      fmt::format("hidden_size / num_attention_heads = {}", config.head_dim()));
+  try {
+    config.check();
+  } catch (const ConfigError& error) {
+    throw ConfigError(file, 0, hf_key(error.key()), error.value(), error.accepted());
   }
-  config.check();
+  const json::value* head_dim = fields.find("head_dim");
+  if (head_dim != nullptr && !head_dim->is_null() && *head_dim != config.head_dim())
+    refuse_in_file(fields, "head_dim", *head_dim,
+                   fmt::format("hidden_size / num_attention_heads = {}", config.head_dim()));
   return config;
 }
 

@@ -31,6 +31,9 @@ struct ModelConfig {
 
   // config.json; `dtype` is what the weights beside it are stored as.
   std::string to_hf_json(const std::string& dtype = "bfloat16") const;
+  // A key that is absent has transformers' default where it has one for every size of model. Throws
+  // FormatError for what is missing or of the wrong type, ConfigError with key, value and what is
+  // accepted for what this model does not compute (docs/models.md has the list).
   static ModelConfig from_hf_json(const std::string& json, const std::string& file);
   bool operator==(const ModelConfig&) const = default;
 };

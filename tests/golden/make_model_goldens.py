@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Makes the golden values that tests/engine/hf_golden_test.cc compares the engine with.
+
+A small Llama (grouped keys, untied) and a small Qwen2 (biases on q, k, v; tied) from `transformers`, randomly
+initialised and saved as it saves them, and for one batch of tokens their logits, loss and every gradient, in FP32 and
+in BF16. Needs torch, transformers and safetensors; nothing else in this repository does.
+
+    tests/golden/make_model_goldens.py            writes beside this script
+    tests/golden/make_model_goldens.py --check    compares what is there with what transformers gives now
+"""
+
+import argparse
+import pathlib
+import sys
+import tempfile
+
+import safetensors
+import safetensors.torch
+import torch
+import transformers
+
+SEQUENCES, TOKENS = 3, 24
+# Wide enough that attention is far from uniform and BF16's rounding far from drowning.
+INITIALIZER_RANGE = 0.12
+
+COMMON = dict(
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    vocab_size=61,
+    max_position_embeddings=64,
+    initializer_range=INITIALIZER_RANGE,
+    bos_token_id=1,
+    eos_token_id=2,
+)
+
+
+def build(kind):
+    torch.manual_seed({"llama": 11, "qwen2": 12}[kind])
+    if kind == "llama":
+        config = transformers.LlamaConfig(
+            **COMMON, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False
+        )
+    else:
+        config = transformers.Qwen2Config(
+            **COMMON, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True
+        )
+    config._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():  # transformers starts norms at 1 and biases at 0, which would hide mistakes
+        for name, parameter in model.named_parameters():
+            if name.endswith("norm.weight"):
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif name.endswith("bias"):
+                parameter.copy_(0.5 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def results(model, tokens, prefix):
+    """Logits [S, T, V], mean loss in nats and the gradients of that mean."""
+    model.zero_grad()
+    logits = model(input_ids=tokens[:, :-1]).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits.float().flatten(0, 1), tokens[:, 1:].flatten()
+    )
+    loss.backward()
+    found = {f"{prefix}.logits": logits.detach().clone(), f"{prefix}.loss": loss.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        found[f"{prefix}.gradient.{name}"] = parameter.grad.clone()
+    return found
+
+
+def make(kind, root):
+    model = build(kind)
+    directory = root / kind
+    # Small shards, so that one of the two directories has an index.
+    model.save_pretrained(directory, max_shard_size="5GB" if kind == "llama" else "40KB")
+    (directory / "generation_config.json").unlink(missing_ok=True)
+    tokens = torch.randint(0, COMMON["vocab_size"], (SEQUENCES, TOKENS + 1))
+    expected = {"tokens": tokens.to(torch.int64)}
+    expected |= results(model, tokens, "fp32")
+    expected |= results(model.to(torch.bfloat16), tokens, "bf16")
+    safetensors.torch.save_file(
+        {name: tensor.contiguous() for name, tensor in expected.items()},
+        root / f"{kind}_expected.safetensors",
+        metadata={
+            "made_by": "tests/golden/make_model_goldens.py",
+            "torch": torch.__version__.split("+")[0],
+            "transformers": transformers.__version__,
+        },
+    )
+
+
+def tensors_of(directory):
+    found = {}
+    for path in sorted(directory.glob("**/*.safetensors")):
+        for name, tensor in safetensors.torch.load_file(path).items():
+            found[f"{path.relative_to(directory).parts[0].split('_')[0]}: {name}"] = tensor
+    return found
+
+
+def compare(golden, fresh):
+    """Other versions and machines sum in another order: equal up to that."""
+    wrong = 0
+    old, new = tensors_of(golden), tensors_of(fresh)
+    for name in sorted(old.keys() | new.keys()):
+        if name not in old or name not in new or old[name].shape != new[name].shape:
+            print(f"{name}: only in one of the two, or of another shape")
+            wrong += 1
+            continue
+        a, b = old[name].double(), new[name].double()
+        error = float((a - b).norm() / b.norm().clamp_min(1e-30))
+        if error > (3e-2 if "bf16" in name else 1e-5):
+            print(f"{name}: relative difference {error:.3g}")
+            wrong += 1
+    print(f"{len(new)} tensors compared, {wrong} differ")
+    return wrong == 0 and len(new) > 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare, write nothing; status 1 when they differ")
+    check = parser.parse_args().check
+    torch.set_num_threads(1)
+    here = pathlib.Path(__file__).resolve().parent
+    with tempfile.TemporaryDirectory() as temporary:
+        root = pathlib.Path(temporary) if check else here
+        for kind in ("llama", "qwen2"):
+            make(kind, root)
+        if check and not compare(here, root):
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
