@@ -6,12 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <variant>
 
 #include "kernels/formats.h"
+#include "kernels/moments.h"
 
 namespace gnomon {
 
@@ -46,6 +48,13 @@ struct AdamwStep {
   float learning_rate, beta1, beta2, eps, weight_decay;
   float bias_correction1, bias_correction2;  // 1 − βᵗ
   float gradient_scale;                      // clipping and accumulation, applied to g
+  // Weight decay is for the first `decayed` elements of the call only.
+  int64_t decayed = std::numeric_limits<int64_t>::max();
+  // Where a moment is not stored as FP32 it is rounded by chance: by (seed, step, element), the
+  // call's element 0 being `first_element` of all, a multiple of kMomentBlock.
+  uint64_t seed = 0;
+  int64_t step = 0;
+  int64_t first_element = 0;
 };
 
 // Working weights of either element type.
@@ -72,8 +81,8 @@ class BackendBase {
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
   // Decoupled weight decay (Loshchilov & Hutter 2019); updates m, v, master and the working copy,
   // which is the master rounded.
-  virtual void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-                     std::span<float> v, std::span<float> master, WeightSpan weight) = 0;
+  virtual void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m,
+                     MomentSpan v, std::span<float> master, WeightSpan weight) = 0;
   virtual void zero(std::span<float> x) = 0;
 };
 

@@ -209,9 +209,9 @@ void ConfigReader::read_batch() {
 }
 
 void ConfigReader::read_optimizer() {
-  TomlTable table =
-      section("optimizer", {"learning_rate", "min_ratio", "warmup_steps", "total_steps", "beta1",
-                            "beta2", "eps", "weight_decay", "clip"});
+  TomlTable table = section(
+      "optimizer", {"learning_rate", "min_ratio", "warmup_steps", "total_steps", "beta1", "beta2",
+                    "eps", "weight_decay", "clip", "first_moment", "second_moment"});
   OptimizerConfig& optimizer = config_.engine.optimizer;
   optimizer.learning_rate = table.number("learning_rate", optimizer.learning_rate, 0, 1e3);
   optimizer.min_ratio = table.number("min_ratio", optimizer.min_ratio, 0, 1);
@@ -223,6 +223,11 @@ void ConfigReader::read_optimizer() {
   optimizer.eps = table.number("eps", optimizer.eps, 1e-30, 1);
   optimizer.weight_decay = table.number("weight_decay", optimizer.weight_decay, 0, 100);
   optimizer.clip = table.number("clip", optimizer.clip, 0, 1e30);
+  auto moment = [&](const std::string& key) {
+    return moment_format_from_name(table.choice(key, "fp32", {"fp32", "bf16", "fp8"}));
+  };
+  optimizer.first_moment = moment("first_moment");
+  optimizer.second_moment = moment("second_moment");
   table.refuse_unknown_keys();
 }
 

@@ -162,8 +162,8 @@ class CpuBackend final : public BackendOf<E> {
   double sum_of_squares(std::span<const float> x) override {
     return cpu::sum_of_squares(threads_, x);
   }
-  void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-             std::span<float> v, std::span<float> master, WeightSpan weight) override {
+  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
+             std::span<float> master, WeightSpan weight) override {
     std::visit([&](auto w) { cpu::adamw(threads_, step, gradient, m, v, master, w); }, weight);
   }
   void zero(std::span<float> x) override { cpu::zero(threads_, x); }

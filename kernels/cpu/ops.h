@@ -76,8 +76,8 @@ void cross_entropy(int threads, std::span<E> logits, std::span<const int32_t> ta
 // optimizer.cc
 double sum_of_squares(int threads, std::span<const float> x);
 template <class E>
-void adamw(int threads, const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-           std::span<float> v, std::span<float> master, std::span<E> weight);
+void adamw(int threads, const AdamwStep& step, std::span<const float> gradient, const MomentSpan& m,
+           const MomentSpan& v, std::span<float> master, std::span<E> weight);
 void zero(int threads, std::span<float> x);
 
 }  // namespace gnomon::cpu

@@ -117,8 +117,8 @@ class RecordingBackend final : public Backend {
     backend_->cross_entropy(logits, targets, vocabulary, scale, with_gradient, losses);
   }
   double sum_of_squares(std::span<const float> x) override { return backend_->sum_of_squares(x); }
-  void adamw(const AdamwStep& step, std::span<const float> gradient, std::span<float> m,
-             std::span<float> v, std::span<float> master, WeightSpan weight) override {
+  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
+             std::span<float> master, WeightSpan weight) override {
     backend_->adamw(step, gradient, m, v, master, weight);
   }
   void zero(std::span<float> x) override { backend_->zero(x); }

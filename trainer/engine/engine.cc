@@ -85,10 +85,12 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role)
       scaling(static_cast<int>(config.model.sites().size())),
       fired(config.faults.size(), false) {
   config.compute == Compute::kFp32 ? make_model<float>() : make_model<bf16>();
-  optimizer = std::make_unique<Optimizer>(config.optimizer, model->layout(), *backend);
+  optimizer = std::make_unique<Optimizer>(config.optimizer, model->layout(), *backend,
+                                          static_cast<uint64_t>(config.seed));
   sites = resolve(plan);
   for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
-  arenas.push_back({optimizer->arena().name(), optimizer->arena().bytes()});
+  const Arena& optimizer_arena = optimizer->state().arena();
+  arenas.push_back({optimizer_arena.name(), optimizer_arena.bytes()});
   sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
   size_t micro_batch = static_cast<size_t>(config.batch.sequences) * (sequence.size() - 1);
   tokens.reserve(micro_batch);
@@ -190,8 +192,7 @@ void Engine::initialize() {
   const ParameterLayout& layout = impl_->model->layout();
   std::span<float> masters = impl_->optimizer->masters();
   std::fill(masters.begin(), masters.end(), 0.0f);
-  std::ranges::fill(impl_->optimizer->first_moments(), 0.0f);
-  std::ranges::fill(impl_->optimizer->second_moments(), 0.0f);
+  impl_->optimizer->state().clear_moments();
   double to_residual = 1.0 / std::sqrt(2.0 * impl_->config.model.layers);
   for (size_t i = 0; i < layout.all().size(); ++i) {
     const Parameter& parameter = layout.all()[i];

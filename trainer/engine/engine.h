@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/moments.h"
 #include "protocol/messages.h"
 #include "protocol/precision_plan.h"
 #include "storage/checkpoint_store.h"
@@ -33,8 +34,10 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;      // not on norms, biases
-  double clip = 1.0;              // global gradient norm; 0 = off
+  double weight_decay = 0.1;  // not on norms, biases
+  double clip = 1.0;          // global gradient norm; 0 = off
+  MomentFormat first_moment = MomentFormat::kFp32;
+  MomentFormat second_moment = MomentFormat::kFp32;
   double at(int64_t step) const;  // learning rate of step 1, 2, ...
   bool operator==(const OptimizerConfig&) const = default;
 };

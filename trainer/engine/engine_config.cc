@@ -77,7 +77,21 @@ json::object to_json(const OptimizerConfig& optimizer) {
           {"beta2", exact_text(optimizer.beta2)},
           {"eps", exact_text(optimizer.eps)},
           {"weight_decay", exact_text(optimizer.weight_decay)},
-          {"clip", exact_text(optimizer.clip)}};
+          {"clip", exact_text(optimizer.clip)},
+          {"first_moment", moment_format_name(optimizer.first_moment)},
+          {"second_moment", moment_format_name(optimizer.second_moment)}};
+}
+
+// FP32 in checkpoints from before there was a choice.
+MomentFormat moment_from(const JsonFields& fields, const std::string& key) {
+  if (fields.find(key) == nullptr) return MomentFormat::kFp32;
+  try {
+    return moment_format_from_name(fields.text(key));
+  } catch (const FormatError&) {
+    throw;
+  } catch (const Error&) {
+    fields.refuse(key, "\"fp32\", \"bf16\" or \"fp8\"");
+  }
 }
 
 OptimizerConfig optimizer_from(const JsonFields& fields) {
@@ -91,6 +105,8 @@ OptimizerConfig optimizer_from(const JsonFields& fields) {
   optimizer.eps = fields.exact("eps");
   optimizer.weight_decay = fields.exact("weight_decay");
   optimizer.clip = fields.exact("clip");
+  optimizer.first_moment = moment_from(fields, "first_moment");
+  optimizer.second_moment = moment_from(fields, "second_moment");
   return optimizer;
 }
 

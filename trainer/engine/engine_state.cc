@@ -100,6 +100,13 @@ void add_views(const ParameterLayout& layout, const std::string& prefix, std::sp
   }
 }
 
+void check_same_moment(const std::string& file, const std::string& key, MomentFormat found,
+                       MomentFormat own) {
+  if (found == own) return;
+  throw ConfigError(file, 0, key, moment_format_name(found),
+                    moment_format_name(own) + ", the engine's own");
+}
+
 // Every tensor of `wanted` and no other, with its dtype and shape.
 void check_tensors(const SafetensorsFile& file, const std::string& path,
                    const std::vector<TensorView>& wanted) {
@@ -158,9 +165,7 @@ CheckpointContent Engine::checkpoint() const {
       self.config.model.to_hf_json(self.config.compute == Compute::kFp32 ? "float32" : "bfloat16");
   std::visit([&](auto weights) { add_views(layout, "", weights, content.model); },
              self.model->working_weights());
-  add_views(layout, "master.", self.optimizer->masters(), content.optimizer);
-  add_views(layout, "exp_avg.", self.optimizer->first_moments(), content.optimizer);
-  add_views(layout, "exp_avg_sq.", self.optimizer->second_moments(), content.optimizer);
+  content.optimizer = self.optimizer->state().views(layout);
   content.trainer_state_json = self.state_json();
   return content;
 }
@@ -182,6 +187,10 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
     throw ConfigError(state_file, 0, "compute", compute_name(config.compute),
                       "the engine's own: " + compute_name(self.config.compute));
   }
+  check_same_moment(state_file, "first_moment", config.optimizer.first_moment,
+                    self.config.optimizer.first_moment);
+  check_same_moment(state_file, "second_moment", config.optimizer.second_moment,
+                    self.config.optimizer.second_moment);
   if (state.text("data_hash") != self.data.info.content_hash) {
     throw ConfigError(
         state_file, 0, "data_hash", state.text("data_hash"),
@@ -195,10 +204,6 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
   const ParameterLayout& layout = self.model->layout();
   SafetensorsFile model(model_file);
   SafetensorsFile optimizer(optimizer_file);
-  std::vector<TensorView> moments;
-  add_views(layout, "master.", self.optimizer->masters(), moments);
-  add_views(layout, "exp_avg.", self.optimizer->first_moments(), moments);
-  add_views(layout, "exp_avg_sq.", self.optimizer->second_moments(), moments);
   // Gradients are no state: their memory serves to hash the weights before any state changes.
   std::ranges::fill(self.model->gradients(), 0.0f);
   std::span<std::byte> staging(reinterpret_cast<std::byte*>(self.model->gradients().data()),
@@ -211,7 +216,7 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
       },
       self.model->working_weights());
   check_tensors(model, model_file, weights);
-  check_tensors(optimizer, optimizer_file, moments);
+  check_tensors(optimizer, optimizer_file, OptimizerState::names(layout, self.config.optimizer));
   take_tensors(model, weights);
   std::string hash = hex64(hash64(staging.data(), staging.size_bytes()));
   if (hash != state.text("weights_hash")) {
@@ -222,7 +227,7 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
 
   std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
              self.model->working_weights());
-  take_tensors(optimizer, moments);
+  self.optimizer->state().take(optimizer, layout);
   self.model->weights_changed();
   self.scaling = std::move(scaling);
   if (take_plan) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/errors.h"
+
 namespace gnomon {
 
 double OptimizerConfig::at(int64_t step) const {
@@ -17,18 +19,25 @@ double OptimizerConfig::at(int64_t step) const {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout,
-                     BackendBase& backend)
-    : config_(config), layout_(layout), backend_(backend) {
-  for (bool committed : {false, true}) {
-    masters_ = arena_.take<float>(layout.elements());
-    first_moments_ = arena_.take<float>(layout.elements());
-    second_moments_ = arena_.take<float>(layout.elements());
-    if (!committed) arena_.commit();
-  }
+                     BackendBase& backend, uint64_t seed, Shard shard)
+    : config_(config),
+      layout_(layout),
+      backend_(backend),
+      seed_(seed),
+      state_("optimizer", config, shard) {
+  GNOMON_ASSERT(shard.end <= layout.elements());
+}
+
+Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout,
+                     BackendBase& backend, uint64_t seed)
+    : Optimizer(config, layout, backend, seed, {0, layout.elements()}) {}
+
+double Optimizer::sum_of_squares(std::span<const float> gradients) const {
+  return backend_.sum_of_squares(gradients);
 }
 
 double Optimizer::norm(std::span<const float> gradients) const {
-  return std::sqrt(backend_.sum_of_squares(gradients));
+  return std::sqrt(sum_of_squares(gradients));
 }
 
 void Optimizer::update(int64_t step, double norm, std::span<const float> gradients,
@@ -44,19 +53,13 @@ void Optimizer::update(int64_t step, double norm, std::span<const float> gradien
       .bias_correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, t)),
       .bias_correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, t)),
       .gradient_scale = static_cast<float>(clip),
+      .decayed = layout_.decayed() - shard().begin,
+      .seed = seed_,
+      .step = step,
+      .first_element = shard().begin,
   };
-  size_t decayed = static_cast<size_t>(layout_.decayed());
-  size_t rest = static_cast<size_t>(layout_.elements()) - decayed;
-  auto part = [&](size_t offset, size_t count) {
-    WeightSpan working =
-        std::visit([&](auto all) -> WeightSpan { return all.subspan(offset, count); }, weights);
-    backend_.adamw(adamw, gradients.subspan(offset, count), first_moments_.subspan(offset, count),
-                   second_moments_.subspan(offset, count), masters_.subspan(offset, count),
-                   working);
-  };
-  part(0, decayed);
-  adamw.weight_decay = 0;
-  part(decayed, rest);
+  WeightSpan working = std::visit([&](auto all) -> WeightSpan { return shard().of(all); }, weights);
+  backend_.adamw(adamw, gradients, first_moments(), second_moments(), masters(), working);
 }
 
 }  // namespace gnomon

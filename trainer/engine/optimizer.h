@@ -1,38 +1,49 @@
-// AdamW with FP32 masters over the flat numbering of ParameterLayout, and the gradient's norm.
+// AdamW with FP32 masters over the flat numbering of ParameterLayout, and the gradient's norm. An
+// optimizer may own a part of the elements only (ZeRO-1, arXiv 1910.02054): the masters and moments
+// of its shard.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "kernels/backend.h"
-#include "kernels/tensor.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/optimizer_state.h"
 #include "trainer/engine/parameters.h"
 
 namespace gnomon {
 
 class Optimizer {
  public:
-  // Takes memory for masters and moments of `layout`. `backend` and `layout` must outlive this.
-  Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, BackendBase& backend);
+  // Takes memory for masters and moments of `shard` of `layout`. `seed` keys the rounding of
+  // moments that are not FP32. `backend` and `layout` must outlive this.
+  Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, BackendBase& backend,
+            uint64_t seed, Shard shard);
+  // The same for all elements.
+  Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, BackendBase& backend,
+            uint64_t seed = 0);
 
-  std::span<float> masters() { return masters_; }
-  std::span<float> first_moments() { return first_moments_; }
-  std::span<float> second_moments() { return second_moments_; }
-  const Arena& arena() const { return arena_; }
+  OptimizerState& state() { return state_; }
+  const OptimizerState& state() const { return state_; }
+  const Shard& shard() const { return state_.shard(); }
+  std::span<float> masters() { return state_.masters(); }
+  const MomentSpan& first_moments() const { return state_.first_moments(); }
+  const MomentSpan& second_moments() const { return state_.second_moments(); }
 
-  // Euclidean norm of all gradients.
+  // Σ g² over `gradients`, and the root of it.
+  double sum_of_squares(std::span<const float> gradients) const;
   double norm(std::span<const float> gradients) const;
-  // One update as step 1, 2, ...: gradients are clipped to config.clip by `norm`. Writes masters,
-  // moments and `weights`, the working copy.
+  // One update as step 1, 2, ...: gradients are clipped to config.clip by `norm`, that of all
+  // elements. `gradients` are the shard's; `weights`, the working copy, all elements', of which the
+  // shard's are written, as are masters and moments.
   void update(int64_t step, double norm, std::span<const float> gradients, WeightSpan weights);
 
  private:
   OptimizerConfig config_;
   const ParameterLayout& layout_;
   BackendBase& backend_;
-  Arena arena_{"optimizer"};
-  std::span<float> masters_, first_moments_, second_moments_;
+  uint64_t seed_;
+  OptimizerState state_;
 };
 
 }  // namespace gnomon

@@ -1,0 +1,47 @@
+// How AdamW's moments are stored: FP32, BF16, or FP8 codes with one scale for each block of 128
+// elements, the first moment as E4M3 and the second as E5M2 (FP8-LM, arXiv 2310.18313; trillion
+// tokens in FP8, arXiv 2409.12517). Arithmetic is FP32 in every case.
+//
+// A scale is a power of two: decoding is then exact, and so is storing a value again that did not
+// change; an FP8 value's precision is relative, so that at most one binade of range is given up
+// against amax/largest. Values are rounded stochastically: with nearest rounding a second moment in
+// E5M2 (steps of 12 to 25%) under beta2 = 0.95 would never fall again, as 5% less rounds back up.
+// A second moment that is not zero, or whose first moment is not, is never stored as zero: the
+// update divides by its root. It is stored as the smallest code instead, which makes the update
+// smaller and never larger.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <variant>
+
+#include "kernels/formats.h"
+
+namespace gnomon {
+
+enum class MomentFormat { kFp32, kBf16, kFp8 };
+std::string moment_format_name(MomentFormat format);  // "fp32", "bf16", "fp8"
+// Throws Error naming the accepted ones.
+MomentFormat moment_format_from_name(const std::string& name);
+
+constexpr int64_t kMomentBlock = 128;
+constexpr int64_t moment_blocks(int64_t elements) {
+  return (elements + kMomentBlock - 1) / kMomentBlock;
+}
+
+// value[i] = decode(codes[i]) · scales[i / kMomentBlock]; all zero bits mean all zero values.
+struct Fp8Moments {
+  std::span<uint8_t> codes;
+  std::span<float> scales;
+};
+using MomentSpan = std::variant<std::span<float>, std::span<bf16>, Fp8Moments>;
+
+// Elements [offset, offset + count); `offset` is a multiple of kMomentBlock.
+MomentSpan moment_subspan(const MomentSpan& moments, int64_t offset, int64_t count);
+int64_t moment_elements(const MomentSpan& moments);
+// What element `index` stands for; `format` is the codes' (E4M3 or E5M2).
+float moment_value(const MomentSpan& moments, Format format, int64_t index);
+void clear_moments(const MomentSpan& moments);
+
+}  // namespace gnomon

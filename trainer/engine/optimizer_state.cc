@@ -1,0 +1,150 @@
+#include "trainer/engine/optimizer_state.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/errors.h"
+
+namespace gnomon {
+namespace {
+
+// One run of bytes that follows the flat numbering: `grain` elements for each entry.
+struct Column {
+  std::string prefix;  // of the parameters' names; the whole name where grain is not 1
+  const char* dtype = "";
+  int64_t grain = 1;
+  int64_t bytes = 0;          // of an entry
+  std::byte* data = nullptr;  // of the shard's first entry; null in names()
+  int64_t entries(int64_t elements) const { return (elements + grain - 1) / grain; }
+};
+
+void add_columns(const std::string& name, const MomentSpan& moments, const char* fp8_dtype,
+                 std::vector<Column>& columns) {
+  auto bytes_of = [](auto values) { return std::as_writable_bytes(values).data(); };
+  if (const Fp8Moments* fp8 = std::get_if<Fp8Moments>(&moments)) {
+    columns.push_back({name + ".", fp8_dtype, 1, 1, bytes_of(fp8->codes)});
+    columns.push_back({name + "_scales", "F32", kMomentBlock, 4, bytes_of(fp8->scales)});
+  } else if (const auto* values = std::get_if<std::span<bf16>>(&moments)) {
+    columns.push_back({name + ".", "BF16", 1, 2, bytes_of(*values)});
+  } else {
+    columns.push_back({name + ".", "F32", 1, 4, bytes_of(std::get<std::span<float>>(moments))});
+  }
+}
+
+std::vector<Column> columns_of(std::span<float> masters, const MomentSpan& first,
+                               const MomentSpan& second) {
+  std::vector<Column> columns;
+  columns.push_back({"master.", "F32", 1, 4, std::as_writable_bytes(masters).data()});
+  add_columns("exp_avg", first, "F8_E4M3", columns);
+  add_columns("exp_avg_sq", second, "F8_E5M2", columns);
+  return columns;
+}
+
+std::vector<TensorView> views_of(const ParameterLayout& layout,
+                                 const std::vector<Column>& columns) {
+  std::vector<TensorView> views;
+  for (const Column& column : columns) {
+    if (column.grain != 1) {
+      views.push_back(
+          {column.prefix, column.dtype, {column.entries(layout.elements())}, column.data});
+      continue;
+    }
+    for (const Parameter& parameter : layout.all()) {
+      const std::byte* data =
+          column.data == nullptr ? nullptr : column.data + parameter.offset * column.bytes;
+      views.push_back({column.prefix + parameter.name, column.dtype, parameter.shape, data});
+    }
+  }
+  return views;
+}
+
+MomentSpan empty_moments(MomentFormat format) {
+  if (format == MomentFormat::kFp8) return Fp8Moments{};
+  if (format == MomentFormat::kBf16) return std::span<bf16>{};
+  return std::span<float>{};
+}
+
+}  // namespace
+
+OptimizerState::OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard)
+    : shard_(shard), arena_(std::move(arena)) {
+  GNOMON_ASSERT(shard.begin % kMomentBlock == 0 || shard.size() == 0);
+  for (bool committed : {false, true}) {
+    masters_ = arena_.take<float>(shard.size());
+    first_moments_ = take_moments(config.first_moment);
+    second_moments_ = take_moments(config.second_moment);
+    if (!committed) arena_.commit();
+  }
+}
+
+MomentSpan OptimizerState::take_moments(MomentFormat format) {
+  switch (format) {
+    case MomentFormat::kFp32:
+      return arena_.take<float>(shard_.size());
+    case MomentFormat::kBf16:
+      return arena_.take<bf16>(shard_.size());
+    case MomentFormat::kFp8: {
+      std::span<uint8_t> codes = arena_.take<uint8_t>(shard_.size());
+      return Fp8Moments{codes, arena_.take<float>(moment_blocks(shard_.size()))};
+    }
+  }
+  GNOMON_ASSERT(false);
+  return {};
+}
+
+void OptimizerState::clear_moments() {
+  gnomon::clear_moments(first_moments_);
+  gnomon::clear_moments(second_moments_);
+}
+
+std::vector<TensorView> OptimizerState::views(const ParameterLayout& layout) {
+  GNOMON_ASSERT(shard_.begin == 0 && shard_.end == layout.elements());
+  return views_of(layout, columns_of(masters_, first_moments_, second_moments_));
+}
+
+std::vector<TensorView> OptimizerState::names(const ParameterLayout& layout,
+                                              const OptimizerConfig& config) {
+  return views_of(layout, columns_of({}, empty_moments(config.first_moment),
+                                     empty_moments(config.second_moment)));
+}
+
+void OptimizerState::take(const SafetensorsFile& file, const ParameterLayout& layout) {
+  for (const Column& column : columns_of(masters_, first_moments_, second_moments_)) {
+    auto copy = [&](const std::string& name, int64_t offset, int64_t size) {
+      const int64_t begin = std::max(offset, shard_.begin);
+      const int64_t end = std::min(offset + size, shard_.end);
+      if (begin >= end) return;
+      const auto* data = static_cast<const std::byte*>(file.find(name)->data);
+      std::memcpy(column.data + (begin - shard_.begin) / column.grain * column.bytes,
+                  data + (begin - offset) / column.grain * column.bytes,
+                  static_cast<size_t>(column.entries(end - begin) * column.bytes));
+    };
+    if (column.grain != 1) {
+      copy(column.prefix, 0, layout.elements());
+      continue;
+    }
+    for (const Parameter& parameter : layout.all()) {
+      copy(column.prefix + parameter.name, parameter.offset, parameter.size);
+    }
+  }
+}
+
+void OptimizerState::gather(Collectives& ranks, const Partition& parts, OptimizerState* all) {
+  const std::vector<Column> mine = columns_of(masters_, first_moments_, second_moments_);
+  std::vector<Column> whole;
+  if (ranks.rank() == 0) {
+    GNOMON_ASSERT(all != nullptr);
+    whole = columns_of(all->masters_, all->first_moments_, all->second_moments_);
+  }
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const Column& column = mine[i];
+    Partition bytes;
+    for (int64_t start : parts.starts) bytes.starts.push_back(column.entries(start) * column.bytes);
+    std::span<std::byte> room;
+    if (ranks.rank() == 0) room = {whole[i].data, static_cast<size_t>(bytes.elements())};
+    ranks.gather_bytes(std::span(column.data, static_cast<size_t>(bytes.size(ranks.rank()))), room,
+                       bytes, 0);
+  }
+}
+
+}  // namespace gnomon

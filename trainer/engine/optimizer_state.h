@@ -1,0 +1,64 @@
+// Masters and moments of some elements of ParameterLayout's flat numbering, in one arena, and how
+// they stand in optimizer.safetensors: "master.NAME", "exp_avg.NAME" and "exp_avg_sq.NAME" for each
+// parameter, in the dtype they are stored in; for FP8 moments also "exp_avg_scales" and
+// "exp_avg_sq_scales", entry i being the scale of elements [128·i, 128·i + 128).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/collectives.h"
+#include "kernels/moments.h"
+#include "kernels/tensor.h"
+#include "storage/safetensors.h"
+#include "trainer/engine/engine.h"
+#include "trainer/engine/parameters.h"
+
+namespace gnomon {
+
+// Elements [begin, end) of the flat numbering; begin is a multiple of kMomentBlock.
+struct Shard {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+  template <class T>
+  std::span<T> of(std::span<T> all) const {
+    return all.subspan(static_cast<size_t>(begin), static_cast<size_t>(size()));
+  }
+};
+
+class OptimizerState {
+ public:
+  // Takes the memory, all zero.
+  OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard);
+
+  // Of the shard: element 0 is the shard's first.
+  std::span<float> masters() { return masters_; }
+  const MomentSpan& first_moments() const { return first_moments_; }
+  const MomentSpan& second_moments() const { return second_moments_; }
+  const Shard& shard() const { return shard_; }
+  const Arena& arena() const { return arena_; }
+  void clear_moments();
+
+  // Every tensor of the file for all elements of `layout`, which the shard must be.
+  std::vector<TensorView> views(const ParameterLayout& layout);
+  // The same tensors without data, for a state of these formats.
+  static std::vector<TensorView> names(const ParameterLayout& layout,
+                                       const OptimizerConfig& config);
+  // Copies the shard's part from a file that has those tensors.
+  void take(const SafetensorsFile& file, const ParameterLayout& layout);
+  // Brings the shards of all ranks together in `all`, which rank 0 has and the others do not. Shard
+  // r is part r of `parts`. All ranks call it.
+  void gather(Collectives& ranks, const Partition& parts, OptimizerState* all);
+
+ private:
+  MomentSpan take_moments(MomentFormat format);
+
+  Shard shard_;
+  Arena arena_;
+  std::span<float> masters_;
+  MomentSpan first_moments_, second_moments_;
+};
+
+}  // namespace gnomon
