@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "base/version.h"
 #include "trainer/engine/engine_impl.h"
+#include "trainer/engine/statistics_collector.h"
 
 namespace gnomon {
 namespace {
@@ -238,7 +239,7 @@ void Engine::set_plan(const PrecisionPlan& plan) {
   impl_->plan = plan;
 }
 
-StepResult Engine::train_step() {
+StepResult Engine::train_step(StatisticsCollector* collector) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   Clock::time_point start = Clock::now();
@@ -249,6 +250,8 @@ StepResult Engine::train_step() {
   double loss_sum = 0;
   for (int micro = 0; micro < batch.accumulation; ++micro) {
     self.read_batch(step, micro);
+    pass.observer = micro == 0 ? collector : nullptr;
+    if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), self.sites);
     loss_sum +=
         self.model->forward_backward(pass, self.tokens, self.targets, gradient_scale, micro > 0);
   }
@@ -271,6 +274,30 @@ StepResult Engine::train_step() {
   result.weights_hash = self.weights_hash();
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
+}
+
+double Engine::inspect(int64_t step, StatisticsCollector& collector) {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  self.read_batch(step, 0);
+  collector.begin(std::ssize(self.tokens), self.sites);
+  PassPlan pass{.sites = &self.sites, .step = step, .record = false, .observer = &collector};
+  const double scale = 1.0 / static_cast<double>(self.config.batch.tokens_per_step());
+  const double loss = self.model->forward_backward(pass, self.tokens, self.targets,
+                                                   static_cast<float>(scale), false);
+  return loss / static_cast<double>(self.tokens.size());
+}
+
+std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& statistics,
+                                                        const std::string& file) const {
+  const Impl& self = *impl_;
+  const int layers = self.config.model.layers;
+  check_statistics(statistics, self.model->sites(), layers, file);
+  if (self.config.compute == Compute::kFp32) {
+    throw ConfigError(file, 0, "model.compute", "fp32", "\"bf16\" for tensor statistics");
+  }
+  return std::make_unique<StatisticsCollector>(statistics, self.model->sites(), layers,
+                                               self.model->layout(), self.config.threads);
 }
 
 double Engine::evaluate(const PrecisionPlan& plan) {

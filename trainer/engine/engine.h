@@ -83,6 +83,9 @@ struct ArenaSize {
 
 enum class EngineRole { kLive, kReplay };  // hardware faults strike kLive only
 
+class StatisticsCollector;
+struct StatisticsConfig;
+
 class Engine {
  public:
   // Takes all memory. `config.data` is opened and checked against the vocabulary. Throws
@@ -120,7 +123,15 @@ class Engine {
 
   // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes
   // no weight; it counts as a step, and the next one has other data.
-  StepResult train_step();
+  // A collector, from statistics(), gathers while the first micro-batch runs.
+  StepResult train_step(StatisticsCollector* collector = nullptr);
+  // Forward and backward on the first micro-batch of step `step` under the engine's plan, for what
+  // the collector gathers; changes no state. Returns the mean loss.
+  double inspect(int64_t step, StatisticsCollector& collector);
+  // Gathers on this engine's tensors. Throws ConfigError (check_statistics), and for compute fp32,
+  // which rounds nothing.
+  std::unique_ptr<StatisticsCollector> statistics(const StatisticsConfig& statistics,
+                                                  const std::string& file) const;
   // Mean loss (nats per token) on the fixed held-out batch under `plan`; changes no state at all.
   // Faults in the numerics act as in step step().
   double evaluate(const PrecisionPlan& plan);

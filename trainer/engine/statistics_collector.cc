@@ -1,0 +1,324 @@
+#include "trainer/engine/statistics_collector.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "kernels/recipe.h"
+#include "protocol/site_glob.h"
+#include "storage/safetensors.h"
+#include "trainer/engine/parameters.h"
+
+namespace gnomon {
+namespace {
+
+const std::vector<std::string>& tensor_names() {
+  static const std::vector<std::string> kNames = {"input", "weight", "gradient", "output"};
+  return kNames;
+}
+
+bool matches(const std::vector<std::string>& globs, const std::string& site, int layers) {
+  return std::ranges::any_of(
+      globs, [&](const std::string& glob) { return site_matches(glob, site, layers); });
+}
+
+MatrixView dense(std::span<const bf16> content, int64_t columns) {
+  return {content.data(), std::ssize(content) / columns, columns};
+}
+
+void set(StatisticsRow& row, StatisticsNumber number, double value) {
+  if (!std::isnan(value)) row.numbers[static_cast<size_t>(number)] = value;
+}
+
+}  // namespace
+
+SitePrecision what_if_precision(const std::string& name, const std::string& file,
+                                const std::string& key) {
+  const size_t colon = name.find(':');
+  SitePrecision precision;
+  try {
+    const Recipe recipe = recipe_from_name(name.substr(0, colon));
+    precision.choose(recipe);
+    if (colon != std::string::npos) {
+      const std::string formats = name.substr(colon + 1);
+      const size_t slash = formats.find('/');
+      precision.forward_format = formats.substr(0, slash);
+      precision.gradient_format =
+          slash == std::string::npos ? precision.forward_format : formats.substr(slash + 1);
+    }
+    for (const std::string& format : {precision.forward_format, precision.gradient_format}) {
+      if (format_from_name(format) == Format::kFp32) throw Error("nothing is rounded to fp32");
+    }
+    if (recipe == Recipe::kNone && colon == std::string::npos) {
+      throw Error("the recipe none has no format of its own");
+    }
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const Error& error) {
+    throw ConfigError(file, 0, key, name,
+                      fmt::format("one of {}, with formats behind it where wanted, as in mx:e2m1 "
+                                  "or current:e4m3/e4m3 ({})",
+                                  fmt::join(recipe_names(), ", "), error.what()));
+  }
+  precision.fp8 = {true, true, true};
+  return precision;
+}
+
+void check_statistics(const StatisticsConfig& config, const std::vector<std::string>& sites,
+                      int layers, const std::string& file) {
+  for (const std::string& glob : config.match) {
+    const std::string wrong = glob_error(glob);
+    const bool any = wrong.empty() && std::ranges::any_of(sites, [&](const std::string& site) {
+                       return site_matches(glob, site, layers);
+                     });
+    if (!any) {
+      throw ConfigError(file, 0, "statistics.match", glob,
+                        wrong.empty() ? fmt::format("globs that match GEMM sites, {} to {}",
+                                                    sites.front(), sites.back())
+                                      : wrong);
+    }
+  }
+  for (const std::string& tensor : config.tensors) {
+    if (std::ranges::find(tensor_names(), tensor) == tensor_names().end()) {
+      throw ConfigError(file, 0, "statistics.tensors", tensor,
+                        fmt::format("{}", fmt::join(tensor_names(), ", ")));
+    }
+  }
+  for (const std::string& name : config.what_if) {
+    what_if_precision(name, file, "statistics.what_if");
+  }
+  const auto chosen = std::ranges::count_if(
+      sites, [&](const std::string& site) { return matches(config.match, site, layers); });
+  if (chosen > config.sites_max) {
+    throw ConfigError(
+        file, 0, "statistics.sites_max", std::to_string(config.sites_max),
+        fmt::format("at least {}, as many as `match` chooses; or a narrower `match`", chosen));
+  }
+}
+
+StatisticsCollector::StatisticsCollector(const StatisticsConfig& config,
+                                         const std::vector<std::string>& sites, int layers,
+                                         const ParameterLayout& layout, int threads)
+    : tensors_(config.tensors.begin(), config.tensors.end()), threads_(threads) {
+  for (const std::string& name : sites) {
+    const Parameter* weight = layout.find(name + ".weight");
+    // The head of a model with tied embeddings is the embedding.
+    if (weight == nullptr) weight = &layout[layout.head()];
+    sites_.push_back(
+        {name, weight->shape[1], weight->shape[0], matches(config.match, name, layers)});
+  }
+  for (const std::string& name : config.what_if) {
+    what_if_.push_back({name, what_if_precision(name, "statistics", "what_if")});
+  }
+}
+
+void StatisticsCollector::begin(int64_t n, const std::vector<SitePrecision>& precisions) {
+  n_ = n;
+  precisions_ = &precisions;
+  rows_.clear();
+  measured_.clear();
+  dumps_.clear();
+  group_ = 1;
+}
+
+bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
+  return (sites_[static_cast<size_t>(site)].chosen && tensors_.contains(tensor)) ||
+         dumped_.contains({site, tensor});
+}
+
+void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
+                                  std::span<const bf16> content, const Quantizer* quantizer,
+                                  float given_scale) {
+  const Site& first = sites_[static_cast<size_t>(site)];
+  if (role == TensorRole::kGradient) {
+    const int64_t columns = std::ssize(content) / n_;
+    int64_t at = 0;
+    group_ = 0;
+    for (int i = site; at < columns; ++i, ++group_) {
+      const int64_t out = sites_[static_cast<size_t>(i)].out;
+      operand_of(i, gemm, role, {content.data() + at, n_, out, columns}, quantizer, given_scale);
+      at += out;
+    }
+    return;
+  }
+  if (gemm == Gemm::kFprop || group_ == 1) {
+    operand_of(site, gemm, role, dense(content, first.in), quantizer, given_scale);
+    return;
+  }
+  // Sites that ran as one: their weights were met in fprop, where this is the first one's alone.
+  for (int i = site; i < site + group_; ++i) {
+    if (role == TensorRole::kInput) {
+      operand_of(i, gemm, role, dense(content, first.in), quantizer, given_scale);
+    } else if (i == site) {
+      operand_of(i, gemm, role, dense(content, first.in), quantizer, given_scale);
+    }
+  }
+}
+
+void StatisticsCollector::output(int site, std::span<const bf16> content, int64_t n) {
+  const int64_t columns = std::ssize(content) / n;
+  int64_t at = 0;
+  for (int i = site; at < columns; ++i) {
+    const int64_t out = sites_[static_cast<size_t>(i)].out;
+    const MatrixView matrix{content.data() + at, n, out, columns};
+    at += out;
+    if (!wanted(i, "output")) continue;
+    add_tensor_row(i, "output", TensorProbe(matrix, threads_));
+    keep(i, "output", matrix);
+  }
+}
+
+void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
+                                     const Quantizer* quantizer, float given_scale) {
+  const std::string tensor = tensor_role_name(role);
+  if (!wanted(site, tensor)) return;
+  const bool first = !measured_.contains({site, tensor});
+  if (!first && quantizer == nullptr && what_if_.empty()) return;
+  const TensorProbe probe(matrix, threads_);
+  if (first) {
+    add_tensor_row(site, tensor, probe);
+    keep(site, tensor, matrix);
+  }
+  if (quantizer != nullptr) {
+    const Recipe recipe = (*precisions_)[static_cast<size_t>(site)].recipe;
+    add_rounding_row(site, tensor, gemm, std::string(recipe_name(recipe)), true,
+                     probe.compare(*quantizer, given_scale));
+    keep_rounded(site, tensor, gemm, matrix, *quantizer, given_scale);
+  }
+  for (const WhatIf& it : what_if_) {
+    if (it.precision.recipe == Recipe::kRowwiseGwHp && gemm == Gemm::kWgrad) continue;  // BF16
+    const Quantizer other = quantizer_for(it.precision, role, gemm);
+    add_rounding_row(site, tensor, gemm, it.name, false,
+                     probe.compare(other, current_scale(probe.amax(), other.format)));
+  }
+}
+
+StatisticsRow StatisticsCollector::row(int site, const std::string& tensor) const {
+  StatisticsRow made;
+  made.site = sites_[static_cast<size_t>(site)].name;
+  made.tensor = tensor;
+  return made;
+}
+
+void StatisticsCollector::add_tensor_row(int site, const std::string& tensor,
+                                         const TensorProbe& probe) {
+  using enum StatisticsNumber;
+  if (!measured_.insert({site, tensor}).second) return;
+  const TensorStatistics s = probe.measure();
+  StatisticsRow made = row(site, tensor);
+  made.elements = s.elements;
+  set(made, kNans, static_cast<double>(s.nans));
+  set(made, kInfinities, static_cast<double>(s.infinities));
+  set(made, kZeros, static_cast<double>(s.zeros));
+  set(made, kMin, s.min);
+  set(made, kMax, s.max);
+  set(made, kAmax, s.amax);
+  set(made, kAmin, s.amin);
+  set(made, kMean, s.mean);
+  set(made, kStd, s.std);
+  set(made, kL1, s.l1);
+  set(made, kL2, s.l2);
+  set(made, kDynamicRange, s.dynamic_range);
+  set(made, kKurtosis, s.kurtosis);
+  set(made, kTokenKurtosisMean, s.token_kurtosis_mean);
+  set(made, kTokenKurtosisMax, s.token_kurtosis_max);
+  made.histogram_lowest = s.histogram.lowest;
+  made.histogram_below = s.histogram.below;
+  made.histogram = s.histogram.bins;
+  rows_.push_back(std::move(made));
+}
+
+void StatisticsCollector::add_rounding_row(int site, const std::string& tensor, Gemm gemm,
+                                           const std::string& recipe, bool in_use,
+                                           const QuantizationStatistics& s) {
+  using enum StatisticsNumber;
+  StatisticsRow made = row(site, tensor);
+  made.gemm = gemm_name(gemm);
+  made.recipe = recipe;
+  made.in_use = in_use;
+  made.elements = s.elements;
+  set(made, kTiles, static_cast<double>(s.tiles));
+  set(made, kUnderflow, s.underflow);
+  set(made, kUnderflowPercent, s.underflow_percent);
+  set(made, kSaturation, s.saturation);
+  set(made, kOverflow, s.overflow);
+  set(made, kSubnormal, s.subnormal);
+  set(made, kTopCode, s.top_code);
+  set(made, kTopCodeTileMax, s.top_code_tile_max);
+  set(made, kTilesInTopCode, s.tiles_in_top_code);
+  set(made, kMse, s.mse);
+  set(made, kRelativeError, s.relative_error);
+  set(made, kCosine, s.cosine);
+  set(made, kSqnrDb, s.sqnr_db);
+  set(made, kScaleMin, s.scale_min);
+  set(made, kScaleMax, s.scale_max);
+  set(made, kTileRangeMean, s.tile_range_mean);
+  set(made, kTileRangeMax, s.tile_range_max);
+  set(made, kScaleError, s.scale_error);
+  rows_.push_back(std::move(made));
+}
+
+void StatisticsCollector::dump(const std::string& site, const std::string& tensor) {
+  const auto found = std::ranges::find(sites_, site, &Site::name);
+  if (found == sites_.end()) {
+    throw ConfigError("", 0, "--dump", site + ":" + tensor,
+                      fmt::format("SITE:TENSOR, with one of the GEMM sites {} to {}",
+                                  sites_.front().name, sites_.back().name));
+  }
+  if (std::ranges::find(tensor_names(), tensor) == tensor_names().end()) {
+    throw ConfigError(
+        "", 0, "--dump", site + ":" + tensor,
+        fmt::format("SITE:TENSOR, with one of the tensors {}", fmt::join(tensor_names(), ", ")));
+  }
+  dumped_.insert({static_cast<int>(found - sites_.begin()), tensor});
+}
+
+void StatisticsCollector::keep(int site, const std::string& tensor, const MatrixView& matrix) {
+  if (!dumped_.contains({site, tensor})) return;
+  Dump& kept = dumps_.emplace_back();
+  kept.name = sites_[static_cast<size_t>(site)].name + "." + tensor;
+  kept.rows = matrix.rows;
+  kept.columns = matrix.columns;
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    kept.values.insert(kept.values.end(), matrix.row(r), matrix.row(r) + matrix.columns);
+  }
+}
+
+void StatisticsCollector::keep_rounded(int site, const std::string& tensor, Gemm gemm,
+                                       const MatrixView& matrix, const Quantizer& quantizer,
+                                       float given_scale) {
+  if (!dumped_.contains({site, tensor})) return;
+  std::vector<bf16> x;
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    x.insert(x.end(), matrix.row(r), matrix.row(r) + matrix.columns);
+  }
+  const TileGrid grid = tile_grid(quantizer, matrix.rows, matrix.columns);
+  const std::string name =
+      fmt::format("{}.{}.{}", sites_[static_cast<size_t>(site)].name, tensor, gemm_name(gemm));
+  Dump rounded{name + ".rounded", matrix.rows, matrix.columns, std::vector<bf16>(x.size()), {}};
+  Dump scales{name + ".scales",
+              grid.rows,
+              grid.columns,
+              {},
+              std::vector<float>(static_cast<size_t>(grid.count()))};
+  quantize_matrix(quantizer, x, matrix.rows, matrix.columns, given_scale, rounded.values,
+                  scales.numbers);
+  dumps_.push_back(std::move(rounded));
+  dumps_.push_back(std::move(scales));
+}
+
+void StatisticsCollector::write_dumps(const std::string& path) const {
+  std::vector<TensorView> tensors;
+  for (const Dump& it : dumps_) {
+    const bool numbers = !it.numbers.empty();
+    const void* data = numbers ? static_cast<const void*>(it.numbers.data())
+                               : static_cast<const void*>(it.values.data());
+    tensors.push_back({it.name, numbers ? "F32" : "BF16", {it.rows, it.columns}, data});
+  }
+  write_safetensors(path, tensors, {{"format", "pt"}});
+}
+
+}  // namespace gnomon

@@ -1,0 +1,102 @@
+// Gathers statistics of the tensors that a step's GEMMs read and write: of those chosen, for the
+// rounding in use and for any other recipe ("what if"). It only reads: a run's weights are the same
+// with it and without. docs/statistics.md says what each number means and what it costs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/statistics.h"
+#include "protocol/messages.h"
+#include "trainer/engine/tensor_observer.h"
+
+namespace gnomon {
+
+class ParameterLayout;
+
+struct StatisticsConfig {
+  int64_t every = 0;                       // steps; 0 = off
+  std::vector<std::string> match = {"*"};  // globs over sites
+  std::vector<std::string> tensors = {"input", "weight", "gradient", "output"};
+  std::vector<std::string> what_if;  // recipes, as what_if_precision() takes them
+  int sites_max = 256;               // more than that match: an error
+};
+
+// A recipe to ask "what if" about: its name ("block"), optionally with formats other than its own
+// ("mx:e2m1", or "current:e4m3/e4m3" for forward and gradient). Throws ConfigError naming `key`.
+SitePrecision what_if_precision(const std::string& name, const std::string& file,
+                                const std::string& key);
+
+// Throws ConfigError (`file`, key "statistics.…") for globs that are none or match no site, unknown
+// tensors and recipes, and more than sites_max sites.
+void check_statistics(const StatisticsConfig& config, const std::vector<std::string>& sites,
+                      int layers, const std::string& file);
+
+class StatisticsCollector final : public TensorObserver {
+ public:
+  // `config` has passed check_statistics.
+  StatisticsCollector(const StatisticsConfig& config, const std::vector<std::string>& sites,
+                      int layers, const ParameterLayout& layout, int threads);
+
+  // Before a pass of n tokens; forgets the rows of the last one.
+  void begin(int64_t n, const std::vector<SitePrecision>& precisions);
+  // In the order in which the tensors were met.
+  const std::vector<StatisticsRow>& rows() const { return rows_; }
+
+  // Keeps a copy of this tensor for write_dumps(). Throws ConfigError for what does not exist.
+  void dump(const std::string& site, const std::string& tensor);
+  // One safetensors file with every tensor kept, and beside each the values it is rounded to in
+  // each GEMM that rounds it ("SITE.TENSOR.GEMM.rounded", ".scales": rounded/scale ≈ tensor).
+  void write_dumps(const std::string& path) const;
+
+  void operand(int site, Gemm gemm, TensorRole role, std::span<const bf16> content,
+               const Quantizer* quantizer, float given_scale) override;
+  void output(int site, std::span<const bf16> content, int64_t n) override;
+
+ private:
+  struct Site {
+    std::string name;
+    int64_t in = 0;
+    int64_t out = 0;
+    bool chosen = false;
+  };
+  struct WhatIf {
+    std::string name;
+    SitePrecision precision;
+  };
+  struct Dump {
+    std::string name;
+    int64_t rows = 0;
+    int64_t columns = 0;
+    std::vector<bf16> values;
+    std::vector<float> numbers;  // scales, in place of values
+  };
+
+  bool wanted(int site, const std::string& tensor) const;
+  void operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
+                  const Quantizer* quantizer, float given_scale);
+  StatisticsRow row(int site, const std::string& tensor) const;
+  void add_tensor_row(int site, const std::string& tensor, const TensorProbe& probe);
+  void add_rounding_row(int site, const std::string& tensor, Gemm gemm, const std::string& recipe,
+                        bool in_use, const QuantizationStatistics& statistics);
+  void keep(int site, const std::string& tensor, const MatrixView& matrix);
+  void keep_rounded(int site, const std::string& tensor, Gemm gemm, const MatrixView& matrix,
+                    const Quantizer& quantizer, float given_scale);
+
+  std::vector<Site> sites_;
+  std::set<std::string> tensors_;
+  std::vector<WhatIf> what_if_;
+  int threads_;
+  int64_t n_ = 0;
+  const std::vector<SitePrecision>* precisions_ = nullptr;
+  std::vector<StatisticsRow> rows_;
+  std::set<std::pair<int, std::string>> measured_;  // tensors with a row of their own already
+  std::set<std::pair<int, std::string>> dumped_;
+  std::vector<Dump> dumps_;
+  int group_ = 1;  // sites of the last gradient, which ran as one
+};
+
+}  // namespace gnomon
