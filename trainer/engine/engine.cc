@@ -13,6 +13,7 @@
 #include "base/philox.h"
 #include "base/version.h"
 #include "trainer/engine/engine_impl.h"
+#include "trainer/engine/hf_import.h"
 #include "trainer/engine/statistics_collector.h"
 
 namespace gnomon {
@@ -31,6 +32,24 @@ void fill_normal(uint64_t seed, uint64_t stream, double deviation, std::span<flo
     double radius = deviation * std::sqrt(-2.0 * std::log(u));
     values[i] = static_cast<float>(radius * std::cos(angle));
     if (i + 1 < values.size()) values[i + 1] = static_cast<float>(radius * std::sin(angle));
+  }
+}
+
+void draw_weights(const EngineConfig& config, const ParameterLayout& layout,
+                  std::span<float> masters) {
+  double to_residual = 1.0 / std::sqrt(2.0 * config.model.layers);
+  for (size_t i = 0; i < layout.all().size(); ++i) {
+    const Parameter& parameter = layout.all()[i];
+    std::span<float> values =
+        masters.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
+    if (parameter.shape.size() == 2) {
+      bool adds_to_residual =
+          parameter.name.ends_with("o_proj.weight") || parameter.name.ends_with("down_proj.weight");
+      double deviation = config.model.init_std * (adds_to_residual ? to_residual : 1.0);
+      fill_normal(static_cast<uint64_t>(config.seed), i, deviation, values);
+    } else if (parameter.name.ends_with("norm.weight")) {
+      std::ranges::fill(values, 1.0f);
+    }
   }
 }
 
@@ -194,19 +213,10 @@ void Engine::initialize() {
   std::span<float> masters = impl_->optimizer->masters();
   std::fill(masters.begin(), masters.end(), 0.0f);
   impl_->optimizer->state().clear_moments();
-  double to_residual = 1.0 / std::sqrt(2.0 * impl_->config.model.layers);
-  for (size_t i = 0; i < layout.all().size(); ++i) {
-    const Parameter& parameter = layout.all()[i];
-    std::span<float> values =
-        masters.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
-    if (parameter.shape.size() == 2) {
-      bool adds_to_residual =
-          parameter.name.ends_with("o_proj.weight") || parameter.name.ends_with("down_proj.weight");
-      double deviation = impl_->config.model.init_std * (adds_to_residual ? to_residual : 1.0);
-      fill_normal(static_cast<uint64_t>(impl_->config.seed), i, deviation, values);
-    } else if (parameter.name.ends_with("norm.weight")) {
-      std::ranges::fill(values, 1.0f);
-    }
+  if (impl_->config.from.empty()) {
+    draw_weights(impl_->config, layout, masters);
+  } else {
+    read_hf_weights(impl_->config.from, impl_->config.model, masters);
   }
   impl_->model->set_weights(masters);
   impl_->scaling.clear();

@@ -50,6 +50,9 @@ Compute compute_from_name(const std::string& name, const std::string& file);
 
 struct EngineConfig {
   ModelConfig model;
+  // A directory as transformers saves it that the weights of step 0 are taken from (hf_import.h);
+  // its shape must be `model`. Empty: drawn from the seed.
+  std::string from;
   Compute compute = Compute::kBf16;  // with kFp32 no plan may ask for FP8
   BatchConfig batch;
   OptimizerConfig optimizer;

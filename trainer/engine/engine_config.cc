@@ -173,6 +173,7 @@ std::string EngineConfig::to_json() const {
   json::array fault_list;
   for (const Fault& fault : faults) fault_list.push_back(gnomon::to_json(fault));
   json::object object{{"model", gnomon::to_json(model)},
+                      {"from", from},
                       {"compute", compute_name(compute)},
                       {"batch", json::object{{"sequences", batch.sequences},
                                              {"tokens", batch.tokens},
@@ -191,6 +192,7 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   JsonFields fields(root, file);
   EngineConfig config;
   config.model = model_from(JsonFields(fields.at("model"), file));
+  if (fields.find("from") != nullptr) config.from = fields.text("from");
   // Checkpoints from before there was a choice are BF16.
   if (fields.find("compute") != nullptr) {
     config.compute = compute_from_name(fields.text("compute"), file);

@@ -124,4 +124,14 @@ void HfCheckpoint::read(std::span<float> values) const {
   }
 }
 
+void read_hf_weights(const std::filesystem::path& directory, const ModelConfig& expected,
+                     std::span<float> values) {
+  const HfCheckpoint checkpoint(directory);
+  if (checkpoint.config() != expected)
+    throw ConfigError((directory / "config.json").string(), 0, "model",
+                      checkpoint.config().to_hf_json(),
+                      "the engine's own model: " + expected.to_hf_json());
+  checkpoint.read(values);
+}
+
 }  // namespace gnomon

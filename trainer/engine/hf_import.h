@@ -44,6 +44,11 @@ class HfCheckpoint {
   std::set<std::string> dtypes_;
 };
 
+// The same for an engine whose model is `expected`: reads `directory` and throws ConfigError when
+// its config.json has another one.
+void read_hf_weights(const std::filesystem::path& directory, const ModelConfig& expected,
+                     std::span<float> values);
+
 // The value of an IEEE 754 half, which FP32 holds exactly.
 float half_to_float(uint16_t bits);
 
