@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <thread>
 
@@ -11,6 +12,7 @@
 #include "protocol/client.h"
 #include "protocol/toml_reader.h"
 #include "storage/token_shards.h"
+#include "trainer/engine/hf_import.h"
 
 namespace gnomon {
 namespace {
@@ -62,6 +64,8 @@ class ConfigReader {
 
   void read_run();
   void read_model();
+  void read_shape(TomlTable& table);
+  void take_shape_from(TomlTable& table);
   void read_data();
   void read_batch();
   void read_optimizer();
@@ -146,10 +150,36 @@ void ConfigReader::read_run() {
   run.refuse_unknown_keys();
 }
 
+constexpr std::array kShapeKeys = {
+    "layers",  "width",    "heads",          "kv_heads",   "ffn",      "vocabulary",
+    "context", "qkv_bias", "tie_embeddings", "rope_theta", "norm_eps", "init_std"};
+
 void ConfigReader::read_model() {
-  TomlTable table = section(
-      "model", {"layers", "width", "heads", "kv_heads", "ffn", "vocabulary", "context", "qkv_bias",
-                "tie_embeddings", "rope_theta", "norm_eps", "init_std", "compute"});
+  TomlTable table = section("model", {"from", "compute"});
+  for (const char* key : kShapeKeys) {
+    config_.lines[std::string("model.") + key] = table.line_of(table.has("from") ? "from" : key);
+  }
+  table.has("from") ? take_shape_from(table) : read_shape(table);
+  config_.engine.compute = compute_from_name(
+      table.choice("compute", compute_name(config_.engine.compute), {"bf16", "fp32"}),
+      config_.file);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::take_shape_from(TomlTable& table) {
+  for (const char* key : kShapeKeys) {
+    if (table.has(key)) table.refuse(key, "nothing: the model's shape is that of model.from");
+  }
+  const fs::path path = beside_file(table.text("from", ""));
+  if (!fs::is_regular_file(path / "config.json")) {
+    table.refuse("from",
+                 "a directory with config.json and safetensors, as transformers saves a model");
+  }
+  config_.engine.from = path.string();
+  config_.engine.model = HfCheckpoint(path).config();
+}
+
+void ConfigReader::read_shape(TomlTable& table) {
   constexpr int kMax = std::numeric_limits<int>::max();
   ModelConfig& model = config_.engine.model;
   model.layers = whole(table, "layers", model.layers, 1, kMax);
@@ -165,10 +195,6 @@ void ConfigReader::read_model() {
   model.rope_theta = table.number("rope_theta", model.rope_theta, 1, 1e9);
   model.norm_eps = table.number("norm_eps", model.norm_eps, 1e-30, 1e-2);
   model.init_std = table.number("init_std", model.init_std, 1e-30, 1);
-  config_.engine.compute = compute_from_name(
-      table.choice("compute", compute_name(config_.engine.compute), {"bf16", "fp32"}),
-      config_.file);
-  table.refuse_unknown_keys();
 }
 
 void ConfigReader::read_data() {

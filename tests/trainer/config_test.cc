@@ -6,8 +6,10 @@
 
 #include <fstream>
 
+#include "storage/safetensors.h"
 #include "tests/trainer/child_process.h"
 #include "tests/trainer/tiny_run.h"
+#include "trainer/engine/parameters.h"
 
 namespace gnomon {
 namespace {
@@ -173,6 +175,53 @@ bit = 30
   EXPECT_EQ(config.engine.faults[0].log2_factor, -3);
   EXPECT_EQ(config.engine.faults[0].end_step, 20);
   EXPECT_EQ(config.engine.faults[1].element, 3);
+}
+
+// A model directory without anything in it but what its header says.
+void write_model(const fs::path& directory, const ModelConfig& model) {
+  fs::create_directories(directory);
+  std::ofstream(directory / "config.json") << model.to_hf_json("float32");
+  std::vector<TensorView> tensors;
+  const std::vector<float> zeros(static_cast<size_t>(model.parameters()));
+  const ParameterLayout layout(model);
+  for (const Parameter& parameter : layout.all()) {
+    tensors.push_back({parameter.name, "F32", parameter.shape, zeros.data()});
+  }
+  write_safetensors(directory / "model.safetensors", tensors);
+}
+
+TEST_F(ConfigTest, ModelFromADirectoryHasItsShape) {
+  const ModelConfig model{.layers = 3,
+                          .width = 48,
+                          .heads = 6,
+                          .vocabulary = 300,
+                          .qkv_bias = true,
+                          .tie_embeddings = false,
+                          .rope_theta = 1e6};
+  write_model(*directory_ / "hf", model);
+  const TrainerConfig config =
+      load(std::string(kSmallest) + "[model]\nfrom = \"hf\"\ncompute = \"fp32\"\n");
+  EXPECT_EQ(config.engine.model, model);
+  EXPECT_EQ(config.engine.from, *directory_ / "hf");
+  EXPECT_EQ(config.engine.compute, Compute::kFp32);
+  EXPECT_TRUE(load(kSmallest).engine.from.empty());
+}
+
+TEST_F(ConfigTest, ModelFromADirectoryTakesNoShapeBesideItAndNoWrongDirectory) {
+  write_model(*directory_ / "hf", ModelConfig{.vocabulary = 300});
+  const std::string from = std::string(kSmallest) + "[model]\nfrom = \"hf\"\n";
+  const ConfigError beside = error_of(from + "layers = 4\n");
+  EXPECT_EQ(beside.line(), 7);
+  EXPECT_THAT(beside.accepted(), HasSubstr("model.from"));
+  const ConfigError absent = error_of(std::string(kSmallest) + "[model]\nfrom = \"nothing\"\n");
+  EXPECT_EQ(absent.line(), 6);
+  EXPECT_THAT(absent.accepted(), HasSubstr("config.json"));
+  // The dataset's vocabulary is looked at with the engine; the line is that of `from`.
+  const ConfigError small =
+      load(from).located(ConfigError("model", 0, "vocabulary", "61", "at least 257"));
+  EXPECT_EQ(small.line(), 6);
+  fs::remove(*directory_ / "hf/model.safetensors");
+  EXPECT_THROW(load(from), FormatError);
 }
 
 TEST_F(ConfigTest, TheCommandLineWinsAndStepsLeaveTheScheduleAlone) {
