@@ -1,0 +1,108 @@
+// The fuzzers' kept corpus with any compiler: every file, and mutations of them that are the same
+// in every run.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "base/philox.h"
+#include "tests/fuzz/targets.h"
+
+namespace gnomon::fuzz {
+namespace {
+
+constexpr uint64_t kMutationsPerTarget = 10'000;
+constexpr size_t kBytesMax = 1 << 14;
+
+std::vector<std::string> corpus_of(std::string_view target) {
+  std::vector<std::filesystem::path> paths;
+  auto folder = std::filesystem::path(GNOMON_FUZZ_CORPUS) / target;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    paths.push_back(entry.path());
+  }
+  std::ranges::sort(paths);
+  std::vector<std::string> corpus;
+  for (const auto& path : paths) corpus.push_back(read_file(path));
+  return corpus;
+}
+
+void run(const Target& target, const std::string& input) {
+  target.run({reinterpret_cast<const uint8_t*>(input.data()), input.size()});
+}
+
+// One of: a bit flipped, a byte or eight set to something notable, a piece taken out, doubled or
+// fetched from another input, the end cut off.
+void mutate(std::array<uint32_t, 4> word, const std::string& other, std::string& input) {
+  constexpr std::array<std::string_view, 12> kNotable = {std::string_view("\0", 1),
+                                                         "\xFF",
+                                                         "\x7F",
+                                                         "{",
+                                                         "]",
+                                                         "\"",
+                                                         "9",
+                                                         "-",
+                                                         "\n",
+                                                         "=",
+                                                         "\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F",
+                                                         "18446744073709551615"};
+  if (input.empty()) input = other;
+  if (input.empty()) return;
+  size_t at = word[1] % input.size();
+  size_t length = 1 + word[2] % std::min<size_t>(16, input.size() - at);
+  switch (word[0] % 7) {
+    case 0:
+      input[at] = static_cast<char>(input[at] ^ (1 << (word[2] % 8)));
+      break;
+    case 1: {
+      std::string_view notable = kNotable[word[3] % kNotable.size()];
+      input.replace(at, std::min(notable.size(), input.size() - at), notable);
+      break;
+    }
+    case 2:
+      input.insert(at, kNotable[word[3] % kNotable.size()]);
+      break;
+    case 3:
+      input.erase(at, length);
+      break;
+    case 4:
+      input.insert(at, input.substr(at, length));
+      break;
+    case 5:
+      if (!other.empty()) input.insert(at, other.substr(word[3] % other.size(), length));
+      break;
+    default:
+      input.resize(at);
+  }
+  if (input.size() > kBytesMax) input.resize(kBytesMax);
+}
+
+class FuzzCorpus : public testing::TestWithParam<Target> {};
+
+TEST_P(FuzzCorpus, IsReadOrRefused) {
+  std::vector<std::string> corpus = corpus_of(GetParam().name);
+  ASSERT_GE(corpus.size(), 3u);
+  for (const std::string& input : corpus) run(GetParam(), input);
+}
+
+TEST_P(FuzzCorpus, IsReadOrRefusedWithMutations) {
+  std::vector<std::string> corpus = corpus_of(GetParam().name);
+  ASSERT_FALSE(corpus.empty());
+  for (uint64_t i = 0; i < kMutationsPerTarget; ++i) {
+    std::array<uint32_t, 4> choice = philox(11, 0, i);
+    std::string input = corpus[choice[0] % corpus.size()];
+    const std::string& other = corpus[choice[1] % corpus.size()];
+    for (uint32_t n = 0; n <= choice[2] % 4; ++n) mutate(philox(11, 1 + n, i), other, input);
+    run(GetParam(), input);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, FuzzCorpus, testing::ValuesIn(targets().begin(), targets().end()),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+}  // namespace
+}  // namespace gnomon::fuzz
