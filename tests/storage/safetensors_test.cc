@@ -128,6 +128,13 @@ TEST_F(SafetensorsTest, LyingHeaderLengthsAreRefused) {
               HasSubstr("a header length of 3"));
 }
 
+TEST_F(SafetensorsTest, AHeaderAboveTheBoundIsRefusedThoughTheFileIsLongEnough) {
+  put(path_, std::string("\x01\xe1\xf5\x05\0\0\0\0{}", 10));  // 100,000,001
+  std::filesystem::resize_file(path_, 8 + 100'000'001);       // sparse
+  EXPECT_THAT(message_of<FormatError>([&] { SafetensorsFile file(path_); }),
+              HasSubstr("a header length of 100000001, expected 2 to 100000000"));
+}
+
 TEST_F(SafetensorsTest, HeadersThatAreNoJsonObjectAreRefusedAtTheirByte) {
   EXPECT_THAT(error_for(file_with("[]", "")),
               HasSubstr("at byte 8: found byte 0x5b, expected '{'"));
@@ -135,6 +142,8 @@ TEST_F(SafetensorsTest, HeadersThatAreNoJsonObjectAreRefusedAtTheirByte) {
   EXPECT_THAT(error_for(file_with("{} {}", "")), HasSubstr("bytes behind the JSON"));
   EXPECT_THAT(error_for(file_with("{\"a", "")), HasSubstr("no valid JSON"));
   EXPECT_THAT(error_for(file_with(std::string("{\"\xff\":1}"), "")), HasSubstr("no valid JSON"));
+  EXPECT_THAT(error_for(file_with("{\"a\":" + std::string(100'000, '['), "")),
+              HasSubstr("no valid JSON"));
 }
 
 struct BadTensor {
