@@ -22,6 +22,7 @@ void add_override_command(CLI::App& app, Context& context);  // override
 void add_watch_command(CLI::App& app, Context& context);     // watch
 void add_data_commands(CLI::App& app, Context& context);     // data prepare, data info
 void add_replay_command(CLI::App& app, Context& context);    // replay
+void add_inspect_command(CLI::App& app, Context& context);   // inspect
 void add_policy_commands(CLI::App& app, Context& context);   // policy check, policy show
 void add_plan_commands(CLI::App& app, Context& context);     // plan check
 void add_checkpoint_commands(CLI::App& app,
