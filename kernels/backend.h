@@ -14,6 +14,8 @@
 
 #include "kernels/formats.h"
 #include "kernels/moments.h"
+#include "kernels/quantizer.h"
+#include "kernels/scaled_product.h"
 
 namespace gnomon {
 
@@ -76,6 +78,19 @@ class BackendBase {
   // exact in BF16. The caller multiplies by 1/scale later. Any format but kFp32.
   virtual QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
                                   std::span<bf16> y) = 0;
+  // quantize_matrix() of quantizer.h for the rules that look at the tile, with the options given.
+  // Empty `scales` are not wanted. Tiles have one row, or up to 256 columns, a power of two.
+  virtual void quantize_tiles(const Quantizer& quantizer, const TileQuantiseOptions& options,
+                              std::span<const bf16> x, int64_t rows, int64_t columns,
+                              std::span<bf16> y, std::span<float> scales) = 0;
+
+  // ---- products of quantised operands whose scales differ along what is summed over ----
+  // C = scaled_product() of scaled_product.h (+ C when `accumulate`). C is BF16, or FP32.
+  virtual void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation,
+                           const ScaledOperand& a, const ScaledOperand& b, bf16* c) = 0;
+  virtual void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation,
+                           const ScaledOperand& a, const ScaledOperand& b, float* c,
+                           bool accumulate) = 0;
 
   // ---- optimizer ----
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order

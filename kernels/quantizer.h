@@ -37,6 +37,11 @@ struct Quantizer {
   bool exact_in_bf16() const { return rule != ScaleRule::kGiven && rule != ScaleRule::kFp32; }
 };
 
+struct TileQuantiseOptions {
+  int log2_shift = 0;       // every scale is 2^log2_shift times what the rule says
+  bool dequantise = false;  // y/s is wanted; only where exact_in_bf16()
+};
+
 struct TileGrid {
   TileShape tile;  // no 0 left
   int64_t rows = 0;

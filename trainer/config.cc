@@ -13,6 +13,7 @@
 #include "protocol/toml_reader.h"
 #include "storage/token_shards.h"
 #include "trainer/engine/hf_import.h"
+#include "trainer/engine/plan_shapes.h"
 
 namespace gnomon {
 namespace {
@@ -276,8 +277,14 @@ void ConfigReader::read_precision() {
     config_.lines["plan"] = 0;
     const ModelConfig& model = config_.engine.model;
     config_.plan.check_sites(model.sites(), model.layers, path.string());
+    check_plan_shapes(config_.plan, model,
+                      int64_t{1} * config_.engine.batch.sequences * config_.engine.batch.tokens,
+                      path.string());
   } else if (recipe != "bf16") {
     config_.plan = PrecisionPlan::fp8(recipe_from_name(recipe));
+    check_plan_shapes(config_.plan, config_.engine.model,
+                      int64_t{1} * config_.engine.batch.sequences * config_.engine.batch.tokens,
+                      table.file());
   }
 }
 

@@ -11,6 +11,7 @@
 #include "fmt/format.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/hopper_accumulate.h"
 #include "kernels/cpu/ops.h"
 
 namespace gnomon {
@@ -60,7 +61,7 @@ struct RopeTable {
 template <class E>
 class CpuBackend final : public BackendOf<E> {
  public:
-  explicit CpuBackend(int threads) : threads_(threads), gemms_(threads) {}
+  explicit CpuBackend(int threads) : threads_(threads), gemms_(threads), scaled_products_(threads) {}
 
   std::string name() const override { return "cpu"; }
   std::string device() const override {
@@ -91,6 +92,19 @@ class CpuBackend final : public BackendOf<E> {
   QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
                           std::span<bf16> y) override {
     return cpu::quantize(threads_, x, format, scale, y);
+  }
+  void quantize_tiles(const Quantizer& quantizer, const TileQuantiseOptions& options,
+                      std::span<const bf16> x, int64_t rows, int64_t columns, std::span<bf16> y,
+                      std::span<float> scales) override {
+    cpu::quantize_tiles(threads_, quantizer, options, x, rows, columns, y, scales);
+  }
+  void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
+                   const ScaledOperand& b, bf16* c) override {
+    scaled_products_.run(shape, accumulation, a, b, c, false);
+  }
+  void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
+                   const ScaledOperand& b, float* c, bool accumulate) override {
+    scaled_products_.run(shape, accumulation, a, b, c, accumulate);
   }
 
   void round_sum(std::span<const float> x, std::span<E> y) override {
@@ -186,6 +200,7 @@ class CpuBackend final : public BackendOf<E> {
 
   int threads_;
   cpu::GemmCache gemms_;
+  cpu::ScaledProducts scaled_products_;
   cpu::GrowingScratch per_thread_;
   std::map<std::tuple<int64_t, int, double>, RopeTable> rope_tables_;
   std::map<AttentionShape, std::unique_ptr<cpu::Attention<E>>> attentions_;

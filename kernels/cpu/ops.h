@@ -30,6 +30,9 @@ inline int64_t row_stride(int64_t stride, int64_t width) { return stride == 0 ? 
 float amax(int threads, std::span<const bf16> x);
 QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
                         std::span<bf16> y);
+void quantize_tiles(int threads, const Quantizer& quantizer, const TileQuantiseOptions& options,
+                    std::span<const bf16> x, int64_t rows, int64_t columns, std::span<bf16> y,
+                    std::span<float> scales);
 
 // norm.cc; `partials` is scratch of threads × width floats.
 template <class E>

@@ -11,8 +11,19 @@ namespace {
 PrecisionPlan plan_named(const std::string& name) {
   if (name == "Bf16") return PrecisionPlan::bf16();
   if (name == "Fp8Current") return PrecisionPlan::fp8(Recipe::kCurrent);
-  return PrecisionPlan::parse(
-      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"delayed\"\namax_history = 3\n");
+  const std::string all = "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = ";
+  if (name == "Fp8Delayed") return PrecisionPlan::parse(all + "\"delayed\"\namax_history = 3\n");
+  if (name == "Rowwise") return PrecisionPlan::fp8(Recipe::kRowwise);
+  if (name == "RowwiseGwHp") return PrecisionPlan::fp8(Recipe::kRowwiseGwHp);
+  if (name == "Block") return PrecisionPlan::fp8(Recipe::kBlock);
+  if (name == "BlockFp32Scales")
+    return PrecisionPlan::parse(all + "\"block\"\npower_of_two = false\n");
+  if (name == "BlockHopper")
+    return PrecisionPlan::parse(all + "\"block\"\naccumulate = \"hopper\"\n");
+  if (name == "Mx") return PrecisionPlan::parse("allow_ragged_tiles = true\n" + all + "\"mx\"\n");
+  EXPECT_EQ(name, "Probe");
+  return PrecisionPlan::parse(all +
+                              "\"none\"\nforward_format = \"e8m3\"\ngradient_format = \"e8m3\"\n");
 }
 
 struct Case {
@@ -91,13 +102,15 @@ TEST_P(ExactReplay, EvaluationChangesNoBit) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(Plans, ExactReplay,
-                         testing::Values(Case{"Bf16", 1}, Case{"Bf16", 2}, Case{"Fp8Current", 2},
-                                         Case{"Fp8Delayed", 1}, Case{"Fp8Delayed", 2}),
-                         [](const auto& instance) {
-                           return instance.param.plan +
-                                  (instance.param.threads == 1 ? "OneThread" : "TwoThreads");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Plans, ExactReplay,
+    testing::Values(Case{"Bf16", 1}, Case{"Bf16", 2}, Case{"Fp8Current", 2}, Case{"Fp8Delayed", 1},
+                    Case{"Fp8Delayed", 2}, Case{"Rowwise", 2}, Case{"RowwiseGwHp", 2},
+                    Case{"Block", 1}, Case{"Block", 2}, Case{"BlockFp32Scales", 2},
+                    Case{"BlockHopper", 2}, Case{"Mx", 2}, Case{"Probe", 2}),
+    [](const auto& instance) {
+      return instance.param.plan + (instance.param.threads == 1 ? "OneThread" : "TwoThreads");
+    });
 
 // FP8 with histories, then one layer in BF16, then FP8 again; checkpoints on both sides of the
 // changes.
@@ -133,6 +146,40 @@ TEST(ExactReplayOfPlanChanges, ARestartAnywhereGivesTheSameBits) {
     Engine second(config);
     second.load(checkpoint);
     std::vector<uint64_t> rest = run(second, 18);
+    hashes.insert(hashes.end(), rest.begin(), rest.end());
+    EXPECT_EQ(hashes, expected) << "restarted after step " << stop;
+  }
+}
+
+// A recipe a step: current, delayed, block, mx, rowwise with FP32 scales, and so on round. What a
+// recipe keeps must not leak into the next one's steps.
+TEST(ExactReplayOfPlanChanges, AChangeOfRecipeAtEveryStepReplaysFromAnyOfThem) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  const std::vector<std::string> names = {"Fp8Current",  "Fp8Delayed", "Block",
+                                          "Mx",          "Rowwise",    "Fp8Delayed",
+                                          "BlockHopper", "Probe",      "RowwiseGwHp"};
+  auto run = [&](Engine& engine, int64_t last) {
+    std::vector<uint64_t> hashes;
+    while (engine.step() < last) {
+      PrecisionPlan plan = plan_named(names[static_cast<size_t>(engine.step()) % names.size()]);
+      plan.version = engine.step() + 1;
+      engine.set_plan(plan);
+      hashes.push_back(engine.train_step().weights_hash);
+    }
+    return hashes;
+  };
+  Engine whole(config);
+  whole.initialize();
+  const std::vector<uint64_t> expected = run(whole, 12);
+  for (int64_t stop : {2, 4, 6, 7, 9}) {
+    Engine first(config);
+    first.initialize();
+    std::vector<uint64_t> hashes = run(first, stop);
+    Engine second(config);
+    second.load(write_checkpoint(first, directory.path() / std::to_string(stop)));
+    EXPECT_EQ(second.plan().version, stop);
+    std::vector<uint64_t> rest = run(second, 12);
     hashes.insert(hashes.end(), rest.begin(), rest.end());
     EXPECT_EQ(hashes, expected) << "restarted after step " << stop;
   }

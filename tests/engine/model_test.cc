@@ -26,6 +26,7 @@ struct Case {
   int kv_heads = 2;
   bool bias = false;
   bool tied = true;
+  int ffn = 48;
   std::string plan;
   double loss_tolerance = 1e-4;      // relative
   double gradient_tolerance = 1e-2;  // relative, by parameter
@@ -66,6 +67,10 @@ gradient_format = "e4m3"
 match = "lm_head"
 gemms = "bf16"
 )";
+
+std::string recipe_plan(const std::string& recipe, const std::string& more = "") {
+  return "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" + recipe + "\"\n" + more;
+}
 
 double relative_error(std::span<const float> found, const Vector& expected) {
   double difference = 0;
@@ -112,8 +117,9 @@ class ModelUnderTest {
   void use_plan(const std::string& toml) {
     reference.plan = PrecisionPlan::parse(toml);
     reference.rounds = true;
-    reference.quantised_operand = [this](const Vector& x, bool e4m3, double scale) {
-      const QuantisedTensor* found = backend.find(x, e4m3 ? Format::kE4m3 : Format::kE5m2, scale);
+    reference.quantised_operand = [this](const Vector& x, const Quantizer& quantizer,
+                                         double scale) {
+      const QuantisedTensor* found = backend.find(x, quantizer, scale);
       EXPECT_NE(found, nullptr) << "the engine quantised no such tensor";
       return found == nullptr ? nullptr : &found->values;
     };
@@ -149,6 +155,7 @@ TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
   config.kv_heads = GetParam().kv_heads;
   config.qkv_bias = GetParam().bias;
   config.tie_embeddings = GetParam().tied;
+  config.ffn = GetParam().ffn;
   ModelUnderTest test(config);
   test.use_plan(GetParam().plan);
   double scale = 1.0 / (kSequences * kTokens);
@@ -172,7 +179,40 @@ INSTANTIATE_TEST_SUITE_P(
              .tied = false,
              .plan = kCurrentPlan},
         Case{.name = "Fp8DelayedEmptyHistory", .plan = kDelayedPlan},
-        Case{.name = "Fp8MixedGemmsAndFormats", .bias = true, .plan = kMixedPlan}),
+        Case{.name = "Fp8MixedGemmsAndFormats", .bias = true, .plan = kMixedPlan},
+        Case{.name = "CurrentPowerOfTwo", .plan = recipe_plan("current", "power_of_two = true\n")},
+        Case{.name = "Rowwise", .plan = recipe_plan("rowwise")},
+        Case{.name = "RowwiseUntiedBias",
+             .kv_heads = 4,
+             .bias = true,
+             .tied = false,
+             .plan = recipe_plan("rowwise")},
+        Case{.name = "RowwiseFp32Scales", .plan = recipe_plan("rowwise", "power_of_two = false\n")},
+        Case{.name = "RowwiseHighPrecisionWgrad", .plan = recipe_plan("rowwise_gw_hp")},
+        Case{.name = "RowwiseHighPrecisionWgradFp32Scales",
+             .plan = recipe_plan("rowwise_gw_hp", "power_of_two = false\n")},
+        Case{.name = "Block", .ffn = 304, .plan = recipe_plan("block")},
+        Case{.name = "BlockFp32Scales",
+             .ffn = 304,
+             .plan = recipe_plan("block", "power_of_two = false\n")},
+        Case{.name = "Mx", .plan = recipe_plan("mx")},
+        Case{.name = "MxE3m2ByOcp",
+             .plan = recipe_plan("mx", "forward_format = \"e3m2\"\nmx_scale = \"ocp\"\n")},
+        Case{.name = "MxE2m1", .plan = recipe_plan("mx", "forward_format = \"e2m1\"\n")},
+        Case{
+            .name = "ReducedMantissa",
+            .plan = recipe_plan("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n")},
+        Case{.name = "HopperCurrent", .plan = recipe_plan("current", "accumulate = \"hopper\"\n")},
+        Case{.name = "HopperBlockUntiedBias",
+             .kv_heads = 4,
+             .bias = true,
+             .tied = false,
+             .plan = recipe_plan("block", "accumulate = \"hopper\"\n")},
+        Case{.name = "RecipesSideBySide",
+             .plan = recipe_plan("block") +
+                     "[[rule]]\nmatch = \"*.k_proj\"\nrecipe = \"mx\"\n"
+                     "[[rule]]\nmatch = \"*.up_proj\"\nrecipe = \"rowwise\"\npower_of_two = "
+                     "false\n[[rule]]\nmatch = \"lm_head\"\nrecipe = \"delayed\"\n"}),
     [](const auto& instance) { return instance.param.name; });
 
 double largest_error(ModelUnderTest& test) {

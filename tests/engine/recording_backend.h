@@ -1,4 +1,4 @@
-// A backend that passes everything on and remembers what was quantised to FP8, having checked each
+// A backend that passes everything on and remembers what was quantised, having checked each
 // value with code of its own. The FP64 reference then uses these operands in place of its own: a
 // value that lies at the border between two FP8 numbers would otherwise fall to one side here and
 // to the other there, and one such step of an eighth of its size drowns what is to be compared.
@@ -16,9 +16,10 @@ namespace gnomon::test {
 
 struct QuantisedTensor {
   Format format;
-  double scale;
+  double scale;         // 0 where there is one for each tile
+  Quantizer quantizer;  // where there is
   Vector source;
-  Vector values;  // multiplied back by 1/scale
+  Vector values;  // divided by the scales again
 };
 
 class RecordingBackend final : public Backend {
@@ -32,12 +33,25 @@ class RecordingBackend final : public Backend {
     quantised_.clear();
     products_.clear();
   }
-  // The recorded tensor with this format whose source is within 5% of `x`, nullptr when there is
-  // none. Its scale must be within 2% of `scale`.
-  const QuantisedTensor* find(const Vector& x, Format format, double scale) const;
+  // The recorded tensor that was quantised so and whose source is within 5% of `x`, nullptr when
+  // there is none. A scale of the whole tensor must be within 2% of `scale`.
+  const QuantisedTensor* find(const Vector& x, const Quantizer& quantizer, double scale) const;
 
   QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
                           std::span<bf16> y) override;
+  void quantize_tiles(const Quantizer& quantizer, const TileQuantiseOptions& options,
+                      std::span<const bf16> x, int64_t rows, int64_t columns, std::span<bf16> y,
+                      std::span<float> scales) override;
+  void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
+                   const ScaledOperand& b, bf16* c) override {
+    products_.push_back(shape);
+    backend_->scaled_gemm(shape, accumulation, a, b, c);
+  }
+  void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
+                   const ScaledOperand& b, float* c, bool accumulate) override {
+    products_.push_back(shape);
+    backend_->scaled_gemm(shape, accumulation, a, b, c, accumulate);
+  }
 
   std::string name() const override { return backend_->name(); }
   std::string device() const override { return backend_->device(); }

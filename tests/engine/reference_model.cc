@@ -37,34 +37,135 @@ void ReferenceModel::round_all(Vector& x) const {
   for (double& value : x) value = r(value);
 }
 
+namespace {
+
+struct Grid {
+  int mantissa_bits;
+  int exponent_min;
+  double largest;
+};
+
+Grid grid_of(const std::string& format) {
+  if (format == "e4m3") return {3, -6, 448.0};
+  if (format == "e5m2") return {2, -14, 57344.0};
+  if (format == "e3m2") return {2, -2, 28.0};
+  if (format == "e2m3") return {3, 0, 7.5};
+  if (format == "e2m1") return {1, 0, 6.0};
+  const int bits = format.back() - '0';  // e8m3 to e8m6
+  return {bits, -126, std::ldexp(2.0 - std::ldexp(1.0, -bits), 127)};
+}
+
+// The recipes once more, in the words of docs/recipes.md.
+Quantizer description(const SitePrecision& precision, Gemm gemm, const std::string& tensor,
+                      const std::string& format) {
+  Quantizer quantizer{format_from_name(format), {0, 0}, ScaleRule::kFp32};
+  if (precision.power_of_two) quantizer.rule = ScaleRule::kPowerOfTwo;
+  // fprop sums over `in`, the columns of input and weight; dgrad over `out`, the columns of the
+  // gradient and the rows of the weight; wgrad over tokens, the rows of gradient and input.
+  const bool rows = gemm == Gemm::kWgrad || (gemm == Gemm::kDgrad && tensor == "weight");
+  const TileShape whole_line = rows ? TileShape{0, 1} : TileShape{1, 0};
+  switch (precision.recipe) {
+    case Recipe::kNone:
+      quantizer.rule = ScaleRule::kNone;
+      break;
+    case Recipe::kDelayed:
+      quantizer.rule = ScaleRule::kGiven;
+      break;
+    case Recipe::kCurrent:
+      break;
+    case Recipe::kRowwise:
+      quantizer.tile = whole_line;
+      break;
+    case Recipe::kRowwiseGwHp:
+      if (gemm == Gemm::kFprop || tensor == "gradient") quantizer.tile = whole_line;
+      break;
+    case Recipe::kBlock:
+      quantizer.tile = rows ? TileShape{128, 1} : TileShape{1, 128};
+      if (tensor == "weight") quantizer.tile = {128, 128};
+      break;
+    case Recipe::kMx:
+      quantizer.tile = rows ? TileShape{32, 1} : TileShape{1, 32};
+      quantizer.rule = precision.mx_scale_up ? ScaleRule::kPowerOfTwo : ScaleRule::kOcpFloor;
+      break;
+  }
+  return quantizer;
+}
+
+double own_scale(ScaleRule rule, double largest, double amax) {
+  if (rule == ScaleRule::kNone || amax == 0) return 1;
+  const float quotient = static_cast<float>(largest) / static_cast<float>(amax);
+  if (rule == ScaleRule::kPowerOfTwo) return std::exp2(std::floor(std::log2(quotient)));
+  if (rule == ScaleRule::kOcpFloor) {
+    return std::exp2(std::floor(std::log2(largest)) - std::floor(std::log2(amax)));
+  }
+  return static_cast<double>(quotient);
+}
+
+}  // namespace
+
+double round_to_format(Format format, double x) {
+  const Grid grid = grid_of(std::string(format_name(format)));
+  return round_to_grid(x, grid.mantissa_bits, grid.exponent_min, grid.largest);
+}
+
+Vector quantise_tiles(const Quantizer& quantizer, int log2_shift, const Vector& x, int columns) {
+  const int rows = static_cast<int>(x.size()) / columns;
+  const int tile_rows = quantizer.tile.rows == 0 ? rows : static_cast<int>(quantizer.tile.rows);
+  const int tile_columns =
+      quantizer.tile.columns == 0 ? columns : static_cast<int>(quantizer.tile.columns);
+  const double largest = grid_of(std::string(format_name(quantizer.format))).largest;
+  std::map<std::pair<int, int>, double> amax;
+  for (int row = 0; row < rows; ++row) {
+    for (int column = 0; column < columns; ++column) {
+      double& most = amax[{row / tile_rows, column / tile_columns}];
+      most = std::max(most, std::abs(x[at(row, columns, column)]));
+    }
+  }
+  Vector y(x.size());
+  for (int row = 0; row < rows; ++row) {
+    for (int column = 0; column < columns; ++column) {
+      const double scale = std::ldexp(
+          own_scale(quantizer.rule, largest, amax[{row / tile_rows, column / tile_columns}]),
+          log2_shift);
+      const size_t k = at(row, columns, column);
+      const double scaled = static_cast<double>(static_cast<float>(x[k] * scale));
+      y[k] = round_to_format(quantizer.format, scaled) / scale;
+    }
+  }
+  return y;
+}
+
 Vector ReferenceModel::operand(const std::string& site, Gemm gemm, const std::string& tensor,
-                               const Vector& x) const {
+                               const Vector& x, int columns) const {
   SitePrecision precision = plan.resolve(site, config.layers);
   if (!rounds || !precision.uses_fp8(gemm)) return x;
-  bool e4m3 =
-      (tensor == "gradient" ? precision.gradient_format : precision.forward_format) == "e4m3";
-  double largest = e4m3 ? 448.0 : 57344.0;
+  const std::string& format =
+      tensor == "gradient" ? precision.gradient_format : precision.forward_format;
+  const Quantizer quantizer = description(precision, gemm, tensor, format);
+  if (quantizer.tile != TileShape{}) {
+    const Vector* quantised = quantised_operand(x, quantizer, 0);
+    return quantised == nullptr ? quantise_tiles(quantizer, 0, x, columns) : *quantised;
+  }
   double amax = amax_of(x);
   if (precision.recipe == Recipe::kDelayed) {
     double from_history = history_amax(site, tensor);
     if (from_history > 0) amax = from_history;
   }
   int margin = precision.recipe == Recipe::kDelayed ? precision.margin : 0;
-  float scale = static_cast<float>(largest) / static_cast<float>(amax);
-  double wide = std::ldexp(static_cast<double>(scale), -margin);
-  if (const Vector* quantised = quantised_operand(x, e4m3, wide)) return *quantised;
+  double wide = std::ldexp(own_scale(quantizer.rule, grid_of(format).largest, amax), -margin);
+  if (const Vector* quantised = quantised_operand(x, quantizer, wide)) return *quantised;
   Vector y(x.size());
   for (size_t i = 0; i < x.size(); ++i) {
     double scaled = static_cast<double>(static_cast<float>(x[i] * wide));
-    y[i] = round_to_grid(scaled, e4m3 ? 3 : 2, e4m3 ? -6 : -14, largest) / wide;
+    y[i] = round_to_format(quantizer.format, scaled) / wide;
   }
   return y;
 }
 
 Vector ReferenceModel::fprop(const std::string& site, const Vector& x, const std::string& weight,
                              int in, int out) const {
-  Vector qx = operand(site, Gemm::kFprop, "input", x);
-  Vector qw = operand(site, Gemm::kFprop, "weight", weights.at(weight));
+  Vector qx = operand(site, Gemm::kFprop, "input", x, in);
+  Vector qw = operand(site, Gemm::kFprop, "weight", weights.at(weight), in);
   Vector y(static_cast<size_t>(n_) * static_cast<size_t>(out));
   for (int row = 0; row < n_; ++row) {
     for (int o = 0; o < out; ++o) {
@@ -78,8 +179,8 @@ Vector ReferenceModel::fprop(const std::string& site, const Vector& x, const std
 
 Vector ReferenceModel::dgrad(const std::string& site, const Vector& dy, const std::string& weight,
                              int in, int out) const {
-  Vector qdy = operand(site, Gemm::kDgrad, "gradient", dy);
-  Vector qw = operand(site, Gemm::kDgrad, "weight", weights.at(weight));
+  Vector qdy = operand(site, Gemm::kDgrad, "gradient", dy, out);
+  Vector qw = operand(site, Gemm::kDgrad, "weight", weights.at(weight), in);
   Vector dx(static_cast<size_t>(n_) * static_cast<size_t>(in));
   for (int row = 0; row < n_; ++row) {
     for (int i = 0; i < in; ++i) {
@@ -93,8 +194,8 @@ Vector ReferenceModel::dgrad(const std::string& site, const Vector& dy, const st
 
 void ReferenceModel::wgrad(const std::string& site, const Vector& dy, const Vector& x,
                            const std::string& weight, int in, int out) {
-  Vector qdy = operand(site, Gemm::kWgrad, "gradient", dy);
-  Vector qx = operand(site, Gemm::kWgrad, "input", x);
+  Vector qdy = operand(site, Gemm::kWgrad, "gradient", dy, out);
+  Vector qx = operand(site, Gemm::kWgrad, "input", x, in);
   Vector& dw = gradients[weight];
   for (int o = 0; o < out; ++o) {
     for (int i = 0; i < in; ++i) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/quantizer.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/model_config.h"
 
@@ -21,6 +22,10 @@ using Vector = std::vector<double>;
 // `exponent_min`, at most `largest` in magnitude; ties to even.
 double round_to_grid(double x, int mantissa_bits, int exponent_min, double largest);
 double round_bf16(double x);
+double round_to_format(Format format, double x);
+// x[·, columns] as the tiles' own scales (no ScaleRule::kGiven) take it to the format, divided by
+// them again.
+Vector quantise_tiles(const Quantizer& quantizer, int log2_shift, const Vector& x, int columns);
 
 class ReferenceModel {
  public:
@@ -29,8 +34,9 @@ class ReferenceModel {
   using HistoryAmax = std::function<double(const std::string& site, const std::string& tensor)>;
 
   // An operand quantised elsewhere, to be used in place of our own; nullptr means none. Gets the
-  // tensor, whether the format is E4M3 (or E5M2), and our own scale.
-  using QuantisedOperand = std::function<const Vector*(const Vector& x, bool e4m3, double scale)>;
+  // tensor, how it is to be quantised, and our own scale where there is one for the whole tensor.
+  using QuantisedOperand =
+      std::function<const Vector*(const Vector& x, const Quantizer& quantizer, double scale)>;
 
   explicit ReferenceModel(const ModelConfig& model_config) : config(model_config) {}
 
@@ -47,7 +53,9 @@ class ReferenceModel {
   bool rounds = false;  // BF16 activations and the plan's FP8 operands
   PrecisionPlan plan;
   HistoryAmax history_amax = [](const std::string&, const std::string&) { return -1.0; };
-  QuantisedOperand quantised_operand = [](const Vector&, bool, double) { return nullptr; };
+  QuantisedOperand quantised_operand = [](const Vector&, const Quantizer&, double) {
+    return nullptr;
+  };
 
  private:
   struct Layer {
@@ -55,8 +63,8 @@ class ReferenceModel {
     Vector residual2, normed2, rstd2, gate, up, hidden;
   };
   double r(double x) const { return rounds ? round_bf16(x) : x; }
-  Vector operand(const std::string& site, Gemm gemm, const std::string& tensor,
-                 const Vector& x) const;
+  Vector operand(const std::string& site, Gemm gemm, const std::string& tensor, const Vector& x,
+                 int columns) const;
   Vector fprop(const std::string& site, const Vector& x, const std::string& weight, int in,
                int out) const;
   Vector dgrad(const std::string& site, const Vector& dy, const std::string& weight, int in,

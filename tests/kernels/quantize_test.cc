@@ -147,5 +147,93 @@ TEST(Amax, NonFiniteValuesGivePositiveInfinity) {
   }
 }
 
+// ---- tiles ----
+
+struct TileCase {
+  TileShape tile;
+  int64_t rows, columns;
+};
+
+// Magnitudes over many powers of two, with a zero tile, NaN and Inf here and there.
+std::vector<bf16> lively_matrix(uint64_t key, int64_t count) {
+  std::vector<bf16> x = random_bf16(key, count);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const uint32_t word = philox(key, 5, i)[0];
+    x[i] = to_bf16(std::ldexp(to_float(x[i]), static_cast<int>(word % 60) - 40));
+    if (word >> 20 == 1) x[i] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+    if (word >> 20 == 2) x[i] = to_bf16(-std::numeric_limits<float>::infinity());
+    if (i % 1024 < 300) x[i].bits &= 0x8000u;
+    if (word >> 20 == 3) x[i].bits = 1;  // the smallest subnormal
+  }
+  return x;
+}
+
+const std::vector<TileCase> kTileCases = {
+    {{1, 128}, 7, 300}, {{1, 32}, 5, 100},  {{1, 0}, 9, 777},       {{128, 1}, 300, 70},
+    {{32, 1}, 70, 600}, {{0, 1}, 333, 20},  {{128, 128}, 300, 517}, {{128, 128}, 40, 50},
+    {{0, 0}, 20, 30},   {{16, 4}, 33, 515}, {{1, 128}, 1, 1},       {{128, 1}, 1, 1}};
+
+TEST(QuantizeTiles, EqualsQuantizeMatrixBitForBit) {
+  auto backend = make_cpu_backend(2);
+  for (const TileCase& it : kTileCases) {
+    std::vector<bf16> x = lively_matrix(3, it.rows * it.columns);
+    for (Format format : {Format::kE4m3, Format::kE5m2, Format::kE2m1, Format::kE8m5}) {
+      for (ScaleRule rule :
+           {ScaleRule::kNone, ScaleRule::kFp32, ScaleRule::kPowerOfTwo, ScaleRule::kOcpFloor}) {
+        const Quantizer quantizer{format, it.tile, rule};
+        const auto tiles = static_cast<size_t>(tile_grid(quantizer, it.rows, it.columns).count());
+        std::vector<bf16> expected(x.size()), y(x.size());
+        std::vector<float> expected_scales(tiles), scales(tiles);
+        quantize_matrix(quantizer, x, it.rows, it.columns, 0, expected, expected_scales);
+        backend->quantize_tiles(quantizer, {}, x, it.rows, it.columns, y, scales);
+        ASSERT_EQ(scales, expected_scales) << format_name(format);
+        for (size_t i = 0; i < x.size(); ++i) {
+          ASSERT_EQ(y[i].bits, expected[i].bits) << format_name(format) << " at " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(QuantizeTiles, DequantisedValuesAreTheQuotientsExactly) {
+  auto backend = make_cpu_backend(2);
+  for (const TileCase& it : kTileCases) {
+    std::vector<bf16> x = lively_matrix(4, it.rows * it.columns);
+    const Quantizer quantizer{Format::kE4m3, it.tile, ScaleRule::kPowerOfTwo};
+    const TileGrid grid = tile_grid(quantizer, it.rows, it.columns);
+    std::vector<bf16> quantised(x.size()), y(x.size());
+    std::vector<float> scales(static_cast<size_t>(grid.count()));
+    quantize_matrix(quantizer, x, it.rows, it.columns, 0, quantised, scales);
+    backend->quantize_tiles(quantizer, {.dequantise = true}, x, it.rows, it.columns, y, {});
+    for (int64_t row = 0; row < it.rows; ++row) {
+      for (int64_t column = 0; column < it.columns; ++column) {
+        const auto at = static_cast<size_t>(row * it.columns + column);
+        const double scale = static_cast<double>(scales[static_cast<size_t>(
+            row / grid.tile.rows * grid.columns + column / grid.tile.columns)]);
+        const double expected = static_cast<double>(to_float(quantised[at])) / scale;
+        const auto found = static_cast<double>(to_float(y[at]));
+        ASSERT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected))) << at;
+      }
+    }
+  }
+}
+
+TEST(QuantizeTiles, AShiftMovesEveryScale) {
+  auto backend = make_cpu_backend(1);
+  std::vector<bf16> x = random_bf16(6, 4 * 128);
+  std::vector<bf16> y(x.size());
+  std::vector<float> plain(4), shifted(4);
+  const Quantizer quantizer{Format::kE4m3, {1, 128}, ScaleRule::kPowerOfTwo};
+  backend->quantize_tiles(quantizer, {}, x, 4, 128, y, plain);
+  backend->quantize_tiles(quantizer, {.log2_shift = 4}, x, 4, 128, y, shifted);
+  int saturated = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(to_float(y[i]), round_to(Format::kE4m3, to_float(x[i]) * plain[i / 128] * 16.0f));
+    saturated += std::abs(to_float(y[i])) == 448.0f;
+  }
+  EXPECT_GT(saturated, 100);
+  for (size_t tile = 0; tile < 4; ++tile) EXPECT_EQ(shifted[tile], 16.0f * plain[tile]);
+}
+
 }  // namespace
 }  // namespace gnomon

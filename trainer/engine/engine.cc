@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "trainer/engine/engine_impl.h"
 #include "trainer/engine/hf_import.h"
+#include "trainer/engine/plan_shapes.h"
 #include "trainer/engine/statistics_collector.h"
 
 namespace gnomon {
@@ -132,6 +133,8 @@ void Engine::Impl::make_model() {
 }
 
 std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) const {
+  check_plan_shapes(wanted, config.model,
+                    int64_t{1} * config.batch.sequences * config.batch.tokens);
   std::vector<SitePrecision> resolved;
   for (const std::string& site : model->sites()) {
     SitePrecision precision = wanted.resolve(site, config.model.layers);

@@ -56,32 +56,48 @@ bool LinearLayers<E>::frozen(int site, TensorRole role, int64_t step) const {
 
 template <class E>
 float LinearLayers<E>::scale_for(int site, TensorRole role, GemmOperand<E>& operand,
-                                 Format format) requires std::is_same_v<E, bf16> {
-  const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
-  if (precision.recipe != Recipe::kCurrent && precision.recipe != Recipe::kDelayed) {
-    throw Error(fmt::format("recipe \"{}\" does not run here", recipe_name(precision.recipe)));
-  }
+                                 const Quantizer& quantizer) requires std::is_same_v<E, bf16> {
+  if (quantizer.rule == ScaleRule::kNone) return 1.0f;
+  const bool delayed = quantizer.rule == ScaleRule::kGiven;
   const AmaxHistory& history = scaling_.history(site, role);
-  bool from_history = precision.recipe == Recipe::kDelayed && !history.empty();
+  bool from_history = delayed && !history.empty();
   if (!operand.amax_known && (!from_history || pass_.record)) {
     operand.amax = backend_.amax(operand.data);
     operand.amax_known = true;
   }
-  if (precision.recipe == Recipe::kCurrent) return current_scale(operand.amax, format);
+  if (!delayed) return tile_scale(quantizer.rule, quantizer.format, operand.amax);
   if (pass_.record) scaling_.observe(site, role, operand.amax);
-  return delayed_scale(from_history ? history.max() : operand.amax, format, precision.margin, 1.0f);
+  const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
+  return delayed_scale(from_history ? history.max() : operand.amax, quantizer.format,
+                       precision.margin, 1.0f);
 }
 
+namespace {
+
+// Whether a BF16 product cannot say what the plan wants exactly.
+bool needs_scaled_product(const SitePrecision& precision, Gemm gemm) {
+  if (precision.accumulate == Accumulate::kHopper) return true;
+  const TensorRole left = gemm == Gemm::kFprop ? TensorRole::kInput : TensorRole::kGradient;
+  const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
+  for (TensorRole role : {left, right}) {
+    const Quantizer quantizer = quantizer_for(precision, role, gemm);
+    if (quantizer.tile != TileShape{} && !quantizer.exact_in_bf16()) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 template <class E>
-typename LinearLayers<E>::Rounding LinearLayers<E>::rounding(int site, Gemm gemm, TensorRole role,
-                                                             GemmOperand<E>& operand) {
+Rounding LinearLayers<E>::rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand) {
   Rounding found;
   if (uses_fp8(site, gemm)) {
     if constexpr (std::is_same_v<E, bf16>) {
       const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
-      Format format = format_from_name(role == TensorRole::kGradient ? precision.gradient_format
-                                                                     : precision.forward_format);
-      found = {true, format, std::ldexp(scale_for(site, role, operand, format), shift(site, role))};
+      found = {true, quantizer_for(precision, role, gemm), 1.0f,
+               needs_scaled_product(precision, gemm)};
+      if (found.whole_tensor()) found.scale = scale_for(site, role, operand, found.quantizer);
+      found.scale = std::ldexp(found.scale, shift(site, role));
     } else {
       GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");
     }
@@ -94,27 +110,87 @@ template <class E>
 void LinearLayers<E>::show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
                            const Rounding& rounding) const {
   if constexpr (std::is_same_v<E, bf16>) {
-    const Quantizer quantizer{rounding.format, {}, ScaleRule::kGiven};
+    Quantizer quantizer = rounding.quantizer;
+    if (rounding.whole_tensor()) quantizer.rule = ScaleRule::kGiven;
     pass_.observer->operand(site, gemm, role, operand.data,
                             rounding.quantises ? &quantizer : nullptr, rounding.scale);
   }
 }
 
 template <class E>
-typename LinearLayers<E>::Ready LinearLayers<E>::prepare(GemmOperand<E>& operand,
+void LinearLayers<E>::quantize(GemmOperand<E>& operand, int64_t columns,
+                               const Rounding& rounding) requires std::is_same_v<E, bf16> {
+  std::span<bf16> room{operand.room, operand.data.size()};
+  if (rounding.whole_tensor()) {
+    backend_.quantize(operand.data, rounding.quantizer.format, rounding.scale, room);
+    return;
+  }
+  const int64_t rows = std::ssize(operand.data) / columns;
+  if (rounding.scaled) {
+    const int64_t tiles = tile_grid(rounding.quantizer, rows, columns).count();
+    operand.scales.resize(static_cast<size_t>(tiles));
+  }
+  backend_.quantize_tiles(
+      rounding.quantizer,
+      {.log2_shift = std::ilogb(rounding.scale), .dequantise = !rounding.scaled}, operand.data,
+      rows, columns, room, rounding.scaled ? std::span(operand.scales) : std::span<float>());
+}
+
+template <class E>
+typename LinearLayers<E>::Ready LinearLayers<E>::prepare(GemmOperand<E>& operand, int64_t columns,
                                                          const Rounding& rounding) {
   if (!rounding.quantises) return {operand.data.data(), 1.0f};
   if constexpr (std::is_same_v<E, bf16>) {
-    if (!operand.quantised || operand.format != rounding.format ||
-        operand.scale != rounding.scale) {
-      backend_.quantize(operand.data, rounding.format, rounding.scale,
-                        {operand.room, operand.data.size()});
-      operand.quantised = true;
-      operand.format = rounding.format;
-      operand.scale = rounding.scale;
+    if (operand.rounding != rounding) {
+      quantize(operand, columns, rounding);
+      operand.rounding = rounding;
     }
   }
-  return {operand.room, 1.0f / rounding.scale};
+  if (rounding.scaled) return {operand.room, 1.0f, &operand};
+  return {operand.room, rounding.whole_tensor() ? 1.0f / rounding.scale : 1.0f};
+}
+
+template <class E>
+Accumulation LinearLayers<E>::accumulation(int site) const {
+  const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
+  return {.hopper = precision.accumulate == Accumulate::kHopper,
+          .promote_every = precision.promote_every};
+}
+
+namespace {
+
+ScaledOperand with_scales(const GemmOperand<bf16>& operand) {
+  const Rounding& rounding = operand.rounding;
+  return {operand.room, rounding.quantizer,
+          rounding.whole_tensor() ? &rounding.scale : operand.scales.data()};
+}
+
+}  // namespace
+
+template <class E>
+void LinearLayers<E>::multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b,
+                               E* c) {
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (a.scaled != nullptr) {
+      backend_.scaled_gemm(shape, accumulation(site), with_scales(*a.scaled),
+                           with_scales(*b.scaled), c);
+      return;
+    }
+  }
+  backend_.gemm(shape, a.inverse_scale * b.inverse_scale, a.data, b.data, c);
+}
+
+template <class E>
+void LinearLayers<E>::multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b,
+                               float* c, bool accumulate) {
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (a.scaled != nullptr) {
+      backend_.scaled_gemm(shape, accumulation(site), with_scales(*a.scaled),
+                           with_scales(*b.scaled), c, accumulate);
+      return;
+    }
+  }
+  backend_.gemm(shape, a.inverse_scale * b.inverse_scale, a.data, b.data, c, accumulate);
 }
 
 template <class E>
@@ -127,12 +203,13 @@ void LinearLayers<E>::fprop(const SiteGroup& group, GemmOperand<E>& x, std::span
   for (size_t i = 0; i < w.size(); ++i) {
     int site = group.first + static_cast<int>(i);
     inputs[i] = rounding(site, Gemm::kFprop, TensorRole::kInput, x);
-    weights[i] = prepare(site, Gemm::kFprop, TensorRole::kWeight, w[i]);
-    together = together && inputs[i] == inputs[0] &&
+    weights[i] = prepare(site, Gemm::kFprop, TensorRole::kWeight, w[i], group.in);
+    together = together && inputs[i] == inputs[0] && (w.size() == 1 || !inputs[i].scaled) &&
                (i == 0 || weights[i].data == weights[i - 1].data + w[i - 1].data.size());
   }
   if (together) {
-    fprop_together(group, prepare(x, inputs[0]), std::span(weights).first(w.size()), n, y);
+    fprop_together(group, prepare(x, group.in, inputs[0]), std::span(weights).first(w.size()), n,
+                   y);
   } else {
     fprop_apart(group, x, std::span(inputs).first(w.size()), weights, n, y);
   }
@@ -147,14 +224,13 @@ void LinearLayers<E>::fprop_apart(const SiteGroup& group, GemmOperand<E>& x,
                                   std::span<const Rounding> inputs, std::span<const Ready> weights,
                                   int64_t n, E* y) {
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Ready input = prepare(x, inputs[i]);
+    Ready input = prepare(x, group.in, inputs[i]);
     GemmShape shape{.m = n,
                     .n = group.out[i],
                     .k = group.in,
                     .transpose_b = true,
                     .stride_c = group.total_out()};
-    backend_.gemm(shape, input.inverse_scale * weights[i].inverse_scale, input.data,
-                  weights[i].data, y);
+    multiply(group.first + static_cast<int>(i), shape, input, weights[i], y);
     y += group.out[i];
   }
 }
@@ -166,7 +242,7 @@ void LinearLayers<E>::fprop_together(const SiteGroup& group, Ready x, std::span<
   bool same_scale = std::ranges::all_of(
       w, [&](const Ready& weight) { return weight.inverse_scale == w[0].inverse_scale; });
   if (same_scale) {
-    backend_.gemm(shape, x.inverse_scale * w[0].inverse_scale, x.data, w[0].data, y);
+    multiply(group.first, shape, x, w[0], y);
     return;
   }
   column_alphas_.clear();
@@ -195,20 +271,18 @@ void LinearLayers<E>::backward(const SiteGroup& group, std::span<GemmOperand<E>>
   for (size_t i = 0; i < dy.size(); ++i) {
     int site = group.first + static_cast<int>(i);
     int64_t out = one ? group.total_out() : group.out[i];
-    Ready gradient = prepare(site, Gemm::kDgrad, TensorRole::kGradient, dy[i]);
-    Ready weight = prepare(site, Gemm::kDgrad, TensorRole::kWeight, w[i]);
+    Ready gradient = prepare(site, Gemm::kDgrad, TensorRole::kGradient, dy[i], out);
+    Ready weight = prepare(site, Gemm::kDgrad, TensorRole::kWeight, w[i], group.in);
     GemmShape dgrad{.m = n, .n = group.in, .k = out};
-    float alpha = gradient.inverse_scale * weight.inverse_scale;
     if (one) {
-      backend_.gemm(dgrad, alpha, gradient.data, weight.data, dx);
+      multiply(site, dgrad, gradient, weight, dx);
     } else {
-      backend_.gemm(dgrad, alpha, gradient.data, weight.data, sums, i > 0);
+      multiply(site, dgrad, gradient, weight, sums, i > 0);
     }
-    gradient = prepare(site, Gemm::kWgrad, TensorRole::kGradient, dy[i]);
-    Ready input = prepare(site, Gemm::kWgrad, TensorRole::kInput, x);
+    gradient = prepare(site, Gemm::kWgrad, TensorRole::kGradient, dy[i], out);
+    Ready input = prepare(site, Gemm::kWgrad, TensorRole::kInput, x, group.in);
     GemmShape wgrad{.m = out, .n = group.in, .k = n, .transpose_a = true};
-    backend_.gemm(wgrad, gradient.inverse_scale * input.inverse_scale, gradient.data, input.data,
-                  dw[i], accumulate);
+    multiply(site, wgrad, gradient, input, dw[i], accumulate);
   }
   if (!one) {
     size_t size = static_cast<size_t>(n * group.in);

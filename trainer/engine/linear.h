@@ -1,6 +1,8 @@
-// The model's GEMMs as the precision plan wants them: each operand as it is or quantised to FP8
-// with a scale per tensor, once for all GEMMs that can share it. FP8 values are exact in BF16, so
-// one BF16 GEMM serves both. A model of FP32 elements quantises nothing.
+// The model's GEMMs as the precision plan wants them: each operand as it is or quantised as its
+// recipe says, once for all GEMMs that can share it. The values of narrow formats are exact in
+// BF16, and so are they divided by scales that are powers of two: one BF16 GEMM serves all of them.
+// FP32 scales on tiles and Hopper's accumulation take Backend::scaled_gemm. A model of FP32
+// elements quantises nothing.
 //
 // Sites that read the same input run as one GEMM where their operands allow it, which the plan and
 // the scaling state decide: fprop unless their inputs are quantised differently, dgrad and wgrad
@@ -23,22 +25,32 @@
 
 namespace gnomon {
 
-// One tensor as a GEMM operand, with room for its quantised copy. The copy is remembered by format
-// and scale.
+// How a copy of an operand is rounded, if at all.
+struct Rounding {
+  bool quantises = false;
+  Quantizer quantizer;
+  float scale = 1;      // of a whole tensor; what the scales of tiles are multiplied by
+  bool scaled = false;  // the copy keeps its scales for Backend::scaled_gemm
+  bool operator==(const Rounding&) const = default;
+
+  bool whole_tensor() const { return quantizer.tile == TileShape{}; }
+};
+
+// One tensor as a GEMM operand, with room for its quantised copy, of which it remembers how it was
+// made: another GEMM that wants another one makes it anew.
 template <class E>
 struct GemmOperand {
   std::span<const E> data;
   E* room = nullptr;  // for data.size() elements
   bool amax_known = false;
   float amax = 0;
-  bool quantised = false;
-  Format format = Format::kBf16;
-  float scale = 1;
+  Rounding rounding = {};          // of the copy at hand
+  std::vector<float> scales = {};  // of its tiles, where it keeps them
 
   // The tensor has new content.
   void renew(std::span<const E> content) {
     data = content;
-    amax_known = quantised = false;
+    amax_known = rounding.quantises = false;
   }
 };
 
@@ -95,17 +107,12 @@ class LinearLayers {
     TensorRole role;
     Fault fault;
   };
-  // What rounding an operand takes: nothing, or a format and a scale.
-  struct Rounding {
-    bool quantises = false;
-    Format format = Format::kBf16;
-    float scale = 1;
-    bool operator==(const Rounding&) const = default;
-  };
-  // An operand as the GEMM reads it, and what undoes its scale.
+  // An operand as the GEMM reads it, and what undoes the scale of the whole tensor; for a product
+  // with scales, the operand itself.
   struct Ready {
-    const E* data;
-    float inverse_scale;
+    const E* data = nullptr;
+    float inverse_scale = 1;
+    const GemmOperand<E>* scaled = nullptr;
   };
 
   bool uses_fp8(int site, Gemm gemm) const {
@@ -113,12 +120,20 @@ class LinearLayers {
   }
   // May look at the tensor (its amax) and note it for the scaling state.
   Rounding rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand);
-  Ready prepare(GemmOperand<E>& operand, const Rounding& rounding);
-  Ready prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand) {
-    return prepare(operand, rounding(site, gemm, role, operand));
+  // `columns` are those of the matrix as it is stored.
+  Ready prepare(GemmOperand<E>& operand, int64_t columns, const Rounding& rounding);
+  Ready prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand, int64_t columns) {
+    return prepare(operand, columns, rounding(site, gemm, role, operand));
   }
+  void quantize(GemmOperand<E>& operand, int64_t columns,
+                const Rounding& rounding) requires std::is_same_v<E, bf16>;
   float scale_for(int site, TensorRole role, GemmOperand<E>& operand,
-                  Format format) requires std::is_same_v<E, bf16>;
+                  const Quantizer& quantizer) requires std::is_same_v<E, bf16>;
+  // One site's product, C BF16 or (with `accumulate` or not) FP32.
+  void multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b, E* c);
+  void multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b, float* c,
+                bool accumulate);
+  Accumulation accumulation(int site) const;
   int shift(int site, TensorRole role) const;
   void show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
             const Rounding& rounding) const;

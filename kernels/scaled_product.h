@@ -1,0 +1,38 @@
+// Products of quantised operands whose scales may change along what is summed over, and how such a
+// product is added up: exactly enough in FP32, or as Hopper's tensor cores do it. What is modelled,
+// on whose word and what nobody here has measured yet: docs/recipes.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/formats.h"
+#include "kernels/quantizer.h"
+
+namespace gnomon {
+
+// A matrix as quantize_matrix() left it; tiles and scales are those of the matrix as it is stored.
+struct ScaledOperand {
+  const bf16* values = nullptr;   // y, not divided by the scales
+  Quantizer quantizer;            // format and tile
+  const float* scales = nullptr;  // s by tile
+};
+
+struct Accumulation {
+  bool hopper = false;          // otherwise FP32 sums, term by term
+  int64_t promote_every = 128;  // hopper: terms after which a sum moves to FP32, a multiple of 32;
+                                // 0 = only where a scale changes
+};
+
+inline constexpr int kHopperTerms = 32;         // of one FP8 instruction
+inline constexpr int kHopperFractionBits = 13;  // that are kept of each term, and of the sum
+
+// One instruction: c + Σ a[i]·b[i] over up to kHopperTerms terms, values of E4M3 or E5M2. Each
+// product and c are cut off (towards zero) at 13 bits below the largest exponent among them, where
+// a product's exponent is the sum of its factors' (a subnormal has its format's smallest; zeros
+// have none), added exactly, and the sum is cut off to e8m13. A NaN, or infinities that cancel,
+// give the NaN 0x7FFFFFFF; an infinity gives itself.
+float hopper_sum(float c, Format format_a, std::span<const float> a, Format format_b,
+                 std::span<const float> b);
+
+}  // namespace gnomon

@@ -1,0 +1,20 @@
+// Whether a model's GEMMs have the sizes that a plan's recipes need.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "protocol/precision_plan.h"
+#include "trainer/engine/model_config.h"
+
+namespace gnomon {
+
+// Throws ConfigError (file, line of the rule that chose the recipe) when a site with a recipe of
+// tiles (rowwise, rowwise_gw_hp, block, mx) has a GEMM that sums over a number of terms, or has a
+// number of columns, that cuBLASLt does not take: multiples of 16, and 32 terms for mx. `tokens` is
+// what one pass holds, sequences × tokens. A plan with allow_ragged_tiles is taken as it is: the
+// emulation lets the last tile be shorter.
+void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
+                       const std::string& file = "plan");
+
+}  // namespace gnomon
