@@ -54,6 +54,7 @@ void add_bench_commands(CLI::App& app, Context&) {
   step->add_flag("--json", options->json, "Print JSON");
   step->footer("Example:\n  gnomon bench step --size 10m --json");
   step->callback([options] { bench_step(*options); });
+  add_bench_cast_command(*bench);
 }
 
 }  // namespace gnomon::cli

@@ -32,6 +32,7 @@ void add_formats_commands(CLI::App& app, Context& context);  // formats table, f
 // negative ones is accepted and means nothing; CLI11 would hand what follows to the parent command.
 void drop_double_dash(std::vector<std::string>& arguments);
 void add_bench_commands(CLI::App& app, Context& context);    // bench step
+void add_bench_cast_command(CLI::App& bench);                // bench cast
 void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
 void add_backtest_command(CLI::App& app, Context& context);  // backtest
 
