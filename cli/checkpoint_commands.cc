@@ -133,6 +133,8 @@ void add_checkpoint_commands(CLI::App& app, Context& context) {
   list_command->add_flag("--json", options->json, "Print JSON");
   list_command->footer("Example:\n  gnomon checkpoint list runs/demo");
   list_command->callback([options] { list(*options); });
+
+  add_checkpoint_model_commands(*checkpoint);
 }
 
 }  // namespace gnomon::cli

@@ -27,6 +27,7 @@ void add_policy_commands(CLI::App& app, Context& context);   // policy check, po
 void add_plan_commands(CLI::App& app, Context& context);     // plan check
 void add_checkpoint_commands(CLI::App& app,
                              Context& context);              // checkpoint verify, checkpoint list
+void add_checkpoint_model_commands(CLI::App& checkpoint);    // checkpoint show, checkpoint export
 void add_formats_commands(CLI::App& app, Context& context);  // formats table, formats cast
 // `formats cast` takes every word that is no option of its own as a value, so "--" in front of
 // negative ones is accepted and means nothing; CLI11 would hand what follows to the parent command.
