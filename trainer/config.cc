@@ -36,6 +36,7 @@ class ConfigReader {
     read_run();
     read_optimizer();
     read_batch();
+    read_ranks();
     read_data();
     read_model();
     read_precision();
@@ -69,6 +70,7 @@ class ConfigReader {
   void take_shape_from(TomlTable& table);
   void read_data();
   void read_batch();
+  void read_ranks();
   void read_optimizer();
   void read_precision();
   void read_checkpoint();
@@ -232,6 +234,17 @@ void ConfigReader::read_batch() {
   batch.sequences = whole(table, "sequences", batch.sequences, 1, 1 << 16);
   batch.tokens = whole(table, "tokens", batch.tokens, 1, 1 << 20);
   batch.accumulation = whole(table, "accumulation", batch.accumulation, 1, 1 << 16);
+  table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_ranks() {
+  TomlTable table = section("ranks", {"gradients", "weights"});
+  auto wire = [&](const std::string& key) {
+    return wire_format_from_name(
+        table.choice(key, "full", {"full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"}));
+  };
+  config_.engine.gradient_wire = wire("gradients");
+  config_.engine.weight_wire = wire("weights");
   table.refuse_unknown_keys();
 }
 

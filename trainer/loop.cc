@@ -24,12 +24,12 @@ double wall_clock_seconds() {
 }
 
 TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console,
-                           Shutdown& shutdown)
+                           Shutdown& shutdown, EngineRanks* ranks)
     : config_(std::move(config)),
       console_(console),
       shutdown_(shutdown),
       log_(console.log()),
-      engine_(config_.engine) {
+      engine_(config_.engine, EngineRole::kLive, ranks) {
   engine_.set_plan(config_.plan);
   take_directory(mode);
 }

@@ -33,7 +33,9 @@ class TrainingLoop {
  public:
   // Takes the engine's memory and checks it against the data, then takes the run directory. Throws
   // ConfigError before anything is written, Error when another trainer has the directory.
-  TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console, Shutdown& shutdown);
+  // With `ranks` the engine computes on all of them; this process is rank 0.
+  TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console, Shutdown& shutdown,
+               EngineRanks* ranks = nullptr);
   ~TrainingLoop();
 
   // Trains until the last step, a stop directive or a requested shutdown. Returns when reports and
