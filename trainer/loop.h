@@ -56,6 +56,7 @@ class TrainingLoop {
 
   // telling.cc
   void report(const std::string& target, const std::string& body);
+  void report_statistics(const StepReport& step);
   Standing standing() const;
   void save_state();
   void checkpoint_written(const CheckpointReport& report);
@@ -97,6 +98,9 @@ class TrainingLoop {
   Shutdown& shutdown_;
   spdlog::logger& log_;
   Engine engine_;
+
+  std::unique_ptr<StatisticsCollector> statistics_;  // null when off
+  int64_t statistics_dropped_ = 0;                   // reports that found no room
 
   FileDescriptor lock_;
   std::optional<CheckpointStore> store_;
