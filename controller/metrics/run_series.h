@@ -16,7 +16,6 @@
 #include <utility>
 #include <vector>
 
-#include "controller/metrics/tensor_series.h"
 #include "protocol/messages.h"
 
 namespace gnomon {
@@ -34,7 +33,6 @@ struct RunFamilies {
   MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives, &notices,
       &train_seconds, &verify_seconds;
   MetricFamilyOf<prometheus::Histogram>& step_duration;
-  TensorFamilies tensors;
 };
 
 // A closed window's shares of the loss; absent ones leave the gauge as it is.
@@ -88,7 +86,6 @@ class RunSeries {
   void directive(const std::string& kind);
   void notice(const std::string& kind);
   void verify_seconds(double seconds);
-  void statistics(const StatisticsReport& report) { tensors_.take(report); }
 
  private:
   using Labels = std::map<std::string, std::string>;
@@ -113,7 +110,6 @@ class RunSeries {
   prometheus::Counter& train_seconds_;
   prometheus::Counter& verify_seconds_;
   prometheus::Histogram& step_duration_;
-  TensorSeries tensors_;
   int64_t newest_step_ = 0;
   int64_t newest_window_end_ = 0;
 };
