@@ -18,13 +18,14 @@ struct Context {
 void add_server_commands(CLI::App& app,
                          Context& context);  // runs, status, windows, decisions, directives,
                                              // notices
-void add_override_command(CLI::App& app, Context& context);  // override
-void add_watch_command(CLI::App& app, Context& context);     // watch
-void add_data_commands(CLI::App& app, Context& context);     // data prepare, data info
-void add_replay_command(CLI::App& app, Context& context);    // replay
-void add_inspect_command(CLI::App& app, Context& context);   // inspect
-void add_policy_commands(CLI::App& app, Context& context);   // policy check, policy show
-void add_plan_commands(CLI::App& app, Context& context);     // plan check
+void add_override_command(CLI::App& app, Context& context);    // override
+void add_watch_command(CLI::App& app, Context& context);       // watch
+void add_data_commands(CLI::App& app, Context& context);       // data prepare, data info
+void add_replay_command(CLI::App& app, Context& context);      // replay
+void add_inspect_command(CLI::App& app, Context& context);     // inspect
+void add_statistics_command(CLI::App& app, Context& context);  // statistics
+void add_policy_commands(CLI::App& app, Context& context);     // policy check, policy show
+void add_plan_commands(CLI::App& app, Context& context);       // plan check
 void add_checkpoint_commands(CLI::App& app,
                              Context& context);              // checkpoint verify, checkpoint list
 void add_checkpoint_model_commands(CLI::App& checkpoint);    // checkpoint show, checkpoint export
@@ -32,7 +33,7 @@ void add_formats_commands(CLI::App& app, Context& context);  // formats table, f
 // `formats cast` takes every word that is no option of its own as a value, so "--" in front of
 // negative ones is accepted and means nothing; CLI11 would hand what follows to the parent command.
 void drop_double_dash(std::vector<std::string>& arguments);
-void add_bench_commands(CLI::App& app, Context& context);    // bench step
+void add_bench_commands(CLI::App& app, Context& context);    // bench step, bench cast
 void add_bench_cast_command(CLI::App& bench);                // bench cast
 void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
 void add_backtest_command(CLI::App& app, Context& context);  // backtest

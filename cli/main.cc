@@ -39,6 +39,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
   add_data_commands(app, context);
   add_replay_command(app, context);
   add_inspect_command(app, context);
+  add_statistics_command(app, context);
   add_checkpoint_commands(app, context);
   add_policy_commands(app, context);
   add_plan_commands(app, context);

@@ -53,6 +53,10 @@ class Supervisor {
   // The same notice twice is kept once.
   ReportAck report_notice(LedgerTransaction& transaction, int64_t run, const TrainerNotice& notice);
 
+  // Rows that are on record already stay as they are.
+  ReportAck report_statistics(LedgerTransaction& transaction, int64_t run,
+                              const StatisticsReport& report);
+
   // Of an operator. `toml` is checked; throws ConfigError.
   void set_policy(LedgerTransaction& transaction, int64_t run, const std::string& toml);
   // Throws Refusal: 400 for values, 409 when it makes no sense now; ConfigError for the plan.

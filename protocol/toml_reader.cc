@@ -224,6 +224,21 @@ std::vector<std::string> TomlTable::choices(const std::string& key,
   return result;
 }
 
+std::vector<std::string> TomlTable::texts(const std::string& key,
+                                          const std::vector<std::string>& fallback) {
+  const auto* found = static_cast<const toml::node*>(node(key));
+  if (found == nullptr) return fallback;
+  const auto* array = found->as_array();
+  if (array == nullptr) refuse(key, "an array of strings");
+  std::vector<std::string> result;
+  for (const toml::node& item : *array) {
+    const auto value = item.value_exact<std::string>();
+    if (!value) refuse(key, "an array of strings");
+    result.push_back(*value);
+  }
+  return result;
+}
+
 std::vector<TomlTable> TomlTable::tables(const std::string& key) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return {};

@@ -44,6 +44,9 @@ class TomlTable {
   std::vector<std::string> choices(const std::string& key, const std::vector<std::string>& fallback,
                                    const std::vector<std::string>& accepted);
 
+  // An array of any strings.
+  std::vector<std::string> texts(const std::string& key, const std::vector<std::string>& fallback);
+
   // Sub-tables: an empty one when absent. `tables` reads [[key]].
   TomlTable table(const std::string& key);
   std::vector<TomlTable> tables(const std::string& key);

@@ -47,8 +47,38 @@ CREATE TABLE notices (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+constexpr const char* kFrom2To3 = R"sql(
+CREATE TABLE statistics_steps (
+  run          INTEGER NOT NULL,
+  attempt      INTEGER NOT NULL,
+  step         INTEGER NOT NULL,
+  plan_version INTEGER NOT NULL,
+  measured_at  REAL NOT NULL,
+  reported_at  REAL NOT NULL,
+  PRIMARY KEY (run, attempt, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE statistics (
+  run        INTEGER NOT NULL,
+  attempt    INTEGER NOT NULL,
+  step       INTEGER NOT NULL,
+  site       TEXT NOT NULL,
+  tensor     TEXT NOT NULL,
+  gemm       TEXT NOT NULL,
+  recipe     TEXT NOT NULL,
+  in_use     INTEGER NOT NULL,
+  amax       REAL,
+  kurtosis   REAL,
+  underflow  REAL,
+  saturation REAL,
+  sqnr_db    REAL,
+  body       TEXT NOT NULL,
+  PRIMARY KEY (run, attempt, step, site, tensor, gemm, recipe, in_use)
+) STRICT, WITHOUT ROWID;
+)sql";
+
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
-constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2};
+constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2, kFrom2To3};
 
 // Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
 // Returns its version; 0 = empty.

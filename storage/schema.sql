@@ -226,6 +226,34 @@ CREATE TABLE notices (                      -- what trainers want people to know
   UNIQUE (run, kind, attempt, step, noticed_at, text)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE statistics_steps (             -- steps whose tensors were looked at; at most the newest 2,000 of a run
+  run          INTEGER NOT NULL,
+  attempt      INTEGER NOT NULL,
+  step         INTEGER NOT NULL,
+  plan_version INTEGER NOT NULL,
+  measured_at  REAL NOT NULL,               -- by the trainer's clock
+  reported_at  REAL NOT NULL,
+  PRIMARY KEY (run, attempt, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE statistics (                   -- of a tensor (gemm and recipe empty), or of rounding it for a GEMM
+  run        INTEGER NOT NULL,
+  attempt    INTEGER NOT NULL,
+  step       INTEGER NOT NULL,
+  site       TEXT NOT NULL,
+  tensor     TEXT NOT NULL,                 -- input, weight, gradient, output
+  gemm       TEXT NOT NULL,                 -- fprop, dgrad, wgrad
+  recipe     TEXT NOT NULL,
+  in_use     INTEGER NOT NULL,              -- 0 = what if
+  amax       REAL,
+  kurtosis   REAL,
+  underflow  REAL,                          -- shares
+  saturation REAL,
+  sqnr_db    REAL,
+  body       TEXT NOT NULL,                 -- the StatisticsRow with all its numbers, JSON
+  PRIMARY KEY (run, attempt, step, site, tensor, gemm, recipe, in_use)
+) STRICT, WITHOUT ROWID;
+
 -- What the decision core heard, in order; a step_reported event is in `steps` and stands here by its key only.
 CREATE TABLE events (
   run     INTEGER NOT NULL,

@@ -36,11 +36,13 @@ class ConfigReader {
     read_run();
     read_optimizer();
     read_batch();
+    read_ranks();
     read_data();
     read_model();
     read_precision();
     read_checkpoint();
     read_controller();
+    read_statistics();
     for (TomlTable& table : root_.tables("fault")) read_fault(table);
     root_.refuse_unknown_keys();
     check_together();
@@ -69,10 +71,12 @@ class ConfigReader {
   void take_shape_from(TomlTable& table);
   void read_data();
   void read_batch();
+  void read_ranks();
   void read_optimizer();
   void read_precision();
   void read_checkpoint();
   void read_controller();
+  void read_statistics();
   void read_fault(TomlTable& table);
   void check_together();
   std::string identifier(TomlTable& table, const char* key, const std::string& fallback);
@@ -235,6 +239,17 @@ void ConfigReader::read_batch() {
   table.refuse_unknown_keys();
 }
 
+void ConfigReader::read_ranks() {
+  TomlTable table = section("ranks", {"gradients", "weights"});
+  auto wire = [&](const std::string& key) {
+    return wire_format_from_name(
+        table.choice(key, "full", {"full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"}));
+  };
+  config_.engine.gradient_wire = wire("gradients");
+  config_.engine.weight_wire = wire("weights");
+  table.refuse_unknown_keys();
+}
+
 void ConfigReader::read_optimizer() {
   TomlTable table = section(
       "optimizer", {"learning_rate", "min_ratio", "warmup_steps", "total_steps", "beta1", "beta2",
@@ -321,6 +336,33 @@ void ConfigReader::read_controller() {
   config_.spool_bytes_max =
       table.integer("spool_bytes_max", 64 * kMegabyte, 64 << 10, kMegabyte * kMegabyte);
   table.refuse_unknown_keys();
+}
+
+void ConfigReader::read_statistics() {
+  TomlTable table = section("statistics", {"every", "match", "tensors", "what_if", "sites_max"});
+  StatisticsConfig& statistics = config_.statistics;
+  statistics.every = table.integer("every", 0, 0, kStepsMax);
+  statistics.match = table.texts("match", statistics.match);
+  statistics.tensors = table.texts("tensors", statistics.tensors);
+  statistics.what_if = table.texts("what_if", statistics.what_if);
+  statistics.sites_max = whole(table, "sites_max", statistics.sites_max, 1, 1 << 20);
+  table.refuse_unknown_keys();
+  for (const char* key : {"match", "tensors", "what_if", "sites_max"}) {
+    if (table.has(key) && !table.has("every")) {
+      table.refuse(key, "nothing while statistics.every does not say every how many steps");
+    }
+  }
+  if (statistics.every == 0) return;
+  if (config_.engine.compute == Compute::kFp32) {
+    table.refuse("every", "nothing for model.compute = \"fp32\", which rounds no tensor");
+  }
+  const ModelConfig& model = config_.engine.model;
+  try {
+    check_statistics(statistics, model.sites(), model.layers, config_.file);
+  } catch (const ConfigError& error) {
+    throw ConfigError(config_.file, config_.lines[error.key()], error.key(), error.value(),
+                      error.accepted());
+  }
 }
 
 // Keys that would have no effect are a mistake.

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/statistics_collector.h"
 
 namespace gnomon {
 
@@ -32,6 +33,7 @@ struct TrainerConfig {
   double grace_seconds = 0;
   double flush_seconds = 0;  // how long the end waits for the controller to take the last reports
   int64_t spool_bytes_max = 0;
+  StatisticsConfig statistics;
 
   // Where keys stand in the file ("model.heads" → 12), for errors found after reading.
   std::map<std::string, int> lines;

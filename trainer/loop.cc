@@ -24,13 +24,16 @@ double wall_clock_seconds() {
 }
 
 TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console,
-                           Shutdown& shutdown)
+                           Shutdown& shutdown, EngineRanks* ranks)
     : config_(std::move(config)),
       console_(console),
       shutdown_(shutdown),
       log_(console.log()),
-      engine_(config_.engine) {
+      engine_(config_.engine, EngineRole::kLive, ranks) {
   engine_.set_plan(config_.plan);
+  if (config_.statistics.every > 0) {
+    statistics_ = engine_.statistics(config_.statistics, config_.file);
+  }
   take_directory(mode);
 }
 
@@ -57,7 +60,8 @@ void TrainingLoop::run() {
 void TrainingLoop::train_one_step() {
   const auto start = Clock::now();
   const int64_t plan_version = engine_.plan().version;
-  const StepResult result = engine_.train_step();
+  const bool look = statistics_ && (engine_.step() + 1) % config_.statistics.every == 0;
+  const StepResult result = engine_.train_step(look ? statistics_.get() : nullptr);
   weights_hash_ = hex64(result.weights_hash);
   train_seconds_ += result.seconds;
   StepReport step;
@@ -72,6 +76,7 @@ void TrainingLoop::train_one_step() {
   step.weights_hash = weights_hash_;
   step.time = wall_clock_seconds();
   if (outbox_) outbox_->step(step);
+  if (look) report_statistics(step);
   if (!result.finite)
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);

@@ -33,7 +33,9 @@ class TrainingLoop {
  public:
   // Takes the engine's memory and checks it against the data, then takes the run directory. Throws
   // ConfigError before anything is written, Error when another trainer has the directory.
-  TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console, Shutdown& shutdown);
+  // With `ranks` the engine computes on all of them; this process is rank 0.
+  TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console, Shutdown& shutdown,
+               EngineRanks* ranks = nullptr);
   ~TrainingLoop();
 
   // Trains until the last step, a stop directive or a requested shutdown. Returns when reports and
@@ -54,6 +56,7 @@ class TrainingLoop {
 
   // telling.cc
   void report(const std::string& target, const std::string& body);
+  void report_statistics(const StepReport& step);
   Standing standing() const;
   void save_state();
   void checkpoint_written(const CheckpointReport& report);
@@ -95,6 +98,9 @@ class TrainingLoop {
   Shutdown& shutdown_;
   spdlog::logger& log_;
   Engine engine_;
+
+  std::unique_ptr<StatisticsCollector> statistics_;  // null when off
+  int64_t statistics_dropped_ = 0;                   // reports that found no room
 
   FileDescriptor lock_;
   std::optional<CheckpointStore> store_;

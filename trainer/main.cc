@@ -2,12 +2,16 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <thread>
 
+#include "base/errors.h"
 #include "base/version.h"
+#include "kernels/start_collectives.h"
 #include "trainer/config.h"
 #include "trainer/console.h"
+#include "trainer/engine/engine_ranks.h"
 #include "trainer/loop.h"
 #include "trainer/shutdown.h"
 
@@ -33,6 +37,8 @@ with run.toml:
   dir = "data"
   [precision]
   recipe = "current"        # every GEMM in FP8; "bf16" for none; plan = "FILE.toml" for rules
+
+Several ranks: mpirun -n 2 gnomon-trainer --config run.toml (docs/data_parallel.md).
 
 docs/trainer.md explains every key. Killed in any way, the trainer goes on from its newest checkpoint when it is
 started again with the same --dir. SIGTERM and SIGINT finish the step, write a checkpoint and end with status 0; a
@@ -85,7 +91,20 @@ void define(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-int run(const Arguments& arguments) {
+// A rank may be long in one checkpoint or one step; one that is silent for longer is lost.
+constexpr double kRankSilenceSecondsMax = 1800;
+
+// What the other ranks do: they end when rank 0 says so. SIGINT and SIGTERM, which a launcher
+// passes on, stay blocked here.
+void follow(EngineRanks& ranks) {
+  try {
+    follow_engines(ranks);
+  } catch (const std::exception& error) {
+    ranks.collectives->abort(error.what());
+  }
+}
+
+int run(const Arguments& arguments, EngineRanks& ranks) {
   TrainerConfig config;
   try {
     config = load_trainer_config(arguments.config, arguments.overrides);
@@ -101,13 +120,13 @@ int run(const Arguments& arguments) {
                                                  : ResumeMode::kAuto;
   try {
     if (arguments.check) {
-      Engine check(config.engine);
+      Engine check(config.engine, EngineRole::kLive, &ranks);
       fmt::print("{}: accepted; {} parameters, {} steps of {} tokens\n", config.file,
                  config.engine.model.parameters(), config.steps,
                  config.engine.batch.tokens_per_step());
       return 0;
     }
-    TrainingLoop loop(config, mode, console, shutdown);
+    TrainingLoop loop(config, mode, console, shutdown, &ranks);
     loop.run();
     return 0;
   } catch (const ConfigError& error) {
@@ -133,5 +152,26 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kStatusConfig;
   }
-  return run(arguments);
+  // Before MPI starts threads of its own: they would take the signals that SignalListener waits
+  // for.
+  sigset_t ending;
+  sigemptyset(&ending);
+  sigaddset(&ending, SIGINT);
+  sigaddset(&ending, SIGTERM);
+  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  std::unique_ptr<Collectives> collectives;
+  try {
+    collectives = start_collectives(kRankSilenceSecondsMax);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "gnomon-trainer: %s\n", error.what());
+    return kStatusFailed;
+  }
+  EngineRanks ranks{collectives.get()};
+  if (collectives->rank() != 0) {
+    follow(ranks);
+    return 0;
+  }
+  const int status = run(arguments, ranks);
+  end_followers(ranks);
+  return status;
 }

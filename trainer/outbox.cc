@@ -126,6 +126,13 @@ void Outbox::record(const std::string& target, const std::string& body) {
   });
 }
 
+bool Outbox::offer(const std::string& target, const std::string& body) {
+  std::lock_guard lock(mutex_);
+  if (!store_kept_locked() || !dropped_.empty()) return false;
+  return spool_.append(target, body, spool_.bytes_max() / kReserveShare) ==
+         Spool::Outcome::kWritten;
+}
+
 void Outbox::notice(TrainerNotice notice) {
   notice.time = now_seconds();
   const std::string body = to_json(notice);

@@ -7,4 +7,4 @@ gnomon_library(gnomon_training apply_directives.cc attempts.cc checkpointer.cc c
 target_link_libraries(gnomon_training PUBLIC gnomon_engine gnomon_processes gnomon_storage)
 
 gnomon_executable(gnomon-trainer main.cc)
-target_link_libraries(gnomon-trainer PRIVATE gnomon_training CLI11::CLI11)
+target_link_libraries(gnomon-trainer PRIVATE gnomon_training gnomon_ranks CLI11::CLI11)

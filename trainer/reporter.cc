@@ -33,6 +33,7 @@ int64_t attempt_of(const SpoolRecord& record) {
   if (record.target == "checkpoints") return from_json<CheckpointReport>(record.body).attempt;
   if (record.target == "attempts") return from_json<AttemptStart>(record.body).attempt;
   if (record.target == "notices") return from_json<TrainerNotice>(record.body).attempt;
+  if (record.target == "statistics") return from_json<StatisticsReport>(record.body).attempt;
   return kEveryAttempt - 1;
 }
 
@@ -267,8 +268,9 @@ bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
   }
   if (will_pass(error.status())) throw;
   const bool no_such_path = error.status() == 404 && error.title() == "Unknown path";
-  if (record.target == "notices" && (no_such_path || error.status() == 405)) {
-    log_.info("this controller takes no notices; dropped: {}", record.body);
+  const bool may_be_lost = record.target == "notices" || record.target == "statistics";
+  if (may_be_lost && (no_such_path || error.status() == 405)) {
+    log_.info("this controller takes no {}; dropped: {:.200}", record.target, record.body);
     contact_.succeeded();
     return true;
   }

@@ -24,6 +24,29 @@ void TrainingLoop::report(const std::string& target, const std::string& body) {
   if (outbox_) outbox_->record(target, body);
 }
 
+// In parts that the controller takes and the spool has room for. Nothing rests on them, so they
+// never make the run wait.
+void TrainingLoop::report_statistics(const StepReport& step) {
+  if (!outbox_) return;
+  constexpr size_t kRowsMax = 256;
+  const std::vector<StatisticsRow>& rows = statistics_->rows();
+  for (size_t begin = 0; begin < rows.size(); begin += kRowsMax) {
+    StatisticsReport part;
+    part.attempt = step.attempt;
+    part.step = step.step;
+    part.plan_version = step.plan_version;
+    part.time = step.time;
+    const size_t end = std::min(begin + kRowsMax, rows.size());
+    part.rows.assign(rows.begin() + static_cast<std::ptrdiff_t>(begin),
+                     rows.begin() + static_cast<std::ptrdiff_t>(end));
+    if (outbox_->offer("statistics", to_json(part))) continue;
+    if (statistics_dropped_++ == 0) {
+      log_.warn("step {}: no room in the spool for tensor statistics; what finds none is dropped",
+                step.step);
+    }
+  }
+}
+
 Standing TrainingLoop::standing() const {
   Standing standing;
   for (const AttemptRecord& record : state_.attempts) standing.attempts.push_back(record.start);

@@ -28,6 +28,7 @@ std::vector<Route> trainer_routes(Services& services);   // runs, reports, direc
 std::vector<Route> verifier_routes(Services& services);  // leases
 std::vector<Route> view_routes(Services& services);    // what is on record, for people and programs
 std::vector<Route> policy_routes(Services& services);  // policies and overrides
+std::vector<Route> statistics_routes(Services& services);
 std::vector<Route> daemon_routes(Services& services);  // events, metrics, health, version
 Route page_route(Services& services);                  // everything outside /v1
 

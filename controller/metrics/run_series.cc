@@ -67,7 +67,8 @@ RunFamilies::RunFamilies(prometheus::Registry& r)
       step_duration(prometheus::BuildHistogram()
                         .Name("gnomon_run_step_duration_seconds")
                         .Help("wall time of a step")
-                        .Register(r)) {}
+                        .Register(r)),
+      tensors(r) {}
 
 const std::vector<double>& step_duration_buckets() {
   static const std::vector<double> buckets = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -91,7 +92,8 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
       steps_(add(families.steps, {})),
       train_seconds_(add(families.train_seconds, {})),
       verify_seconds_(add(families.verify_seconds, {})),
-      step_duration_(add(families.step_duration, {}, step_duration_buckets())) {
+      step_duration_(add(families.step_duration, {}, step_duration_buckets())),
+      tensors_(families.tensors, label) {
   tokens_.Increment(totals.tokens);
   steps_.Increment(totals.steps);
   train_seconds_.Increment(totals.train_seconds);

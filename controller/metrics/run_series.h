@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/metrics/tensor_series.h"
 #include "protocol/messages.h"
 
 namespace gnomon {
@@ -33,6 +34,7 @@ struct RunFamilies {
   MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives, &notices,
       &train_seconds, &verify_seconds;
   MetricFamilyOf<prometheus::Histogram>& step_duration;
+  TensorFamilies tensors;
 };
 
 // A closed window's shares of the loss; absent ones leave the gauge as it is.
@@ -86,6 +88,7 @@ class RunSeries {
   void directive(const std::string& kind);
   void notice(const std::string& kind);
   void verify_seconds(double seconds);
+  void statistics(const StatisticsReport& report) { tensors_.take(report); }
 
  private:
   using Labels = std::map<std::string, std::string>;
@@ -110,6 +113,7 @@ class RunSeries {
   prometheus::Counter& train_seconds_;
   prometheus::Counter& verify_seconds_;
   prometheus::Histogram& step_duration_;
+  TensorSeries tensors_;
   int64_t newest_step_ = 0;
   int64_t newest_window_end_ = 0;
 };

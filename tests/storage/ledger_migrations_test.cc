@@ -88,6 +88,7 @@ TEST_F(LedgerMigrationTest, AFileOfVersion1OpensAsThePresentVersionAndKeepsItsRo
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM directives WHERE state = 'pending'"), 1);
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM notices"), 0);
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM overrides"), 0);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM statistics"), 0);
 }
 
 TEST_F(LedgerMigrationTest, AMigratedFileHasTheVeryColumnsAndIndexesOfANewOne) {

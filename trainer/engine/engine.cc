@@ -94,10 +94,29 @@ void split_sequence(std::span<const int32_t> sequence, std::vector<int32_t>& tok
   targets.insert(targets.end(), sequence.begin() + 1, sequence.end());
 }
 
+// Whole micro-batches go to a rank, so that every product and every amax is what one process has.
+void check_share(const BatchConfig& batch, int ranks) {
+  if (batch.accumulation % ranks == 0) return;
+  throw ConfigError("batch", 0, "accumulation", std::to_string(batch.accumulation),
+                    fmt::format("a multiple of {}, the number of ranks: each takes an equal share "
+                                "of a step's micro-batches",
+                                ranks));
+}
+
+std::vector<int64_t> starts_of(const ParameterLayout& layout) {
+  std::vector<int64_t> starts;
+  for (const Parameter& parameter : layout.all()) starts.push_back(parameter.offset);
+  return starts;
+}
+
 }  // namespace
 
-Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role)
-    : config((check_engine_config(engine_config), std::move(engine_config))),
+Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks)
+    : single(engine_ranks == nullptr ? make_single_collectives() : nullptr),
+      alone{single.get()},
+      ranks(engine_ranks == nullptr ? &alone : engine_ranks),
+      collectives(*ranks->collectives),
+      config((check_engine_config(engine_config), std::move(engine_config))),
       role(engine_role),
       data(open_data(config)),
       order(data.train.tokens(), config.batch.tokens,
@@ -105,17 +124,31 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role)
             static_cast<uint64_t>(config.seed)),
       scaling(static_cast<int>(config.model.sites().size())),
       fired(config.faults.size(), false) {
+  check_share(config.batch, collectives.size());
   config.compute == Compute::kFp32 ? make_model<float>() : make_model<bf16>();
-  optimizer = std::make_unique<Optimizer>(config.optimizer, model->layout(), *backend,
-                                          static_cast<uint64_t>(config.seed));
+  const ParameterLayout& layout = model->layout();
+  parts = Partition::even(layout.elements(), collectives.size(), kMomentBlock);
+  const int rank = collectives.rank();
+  optimizer = std::make_unique<Optimizer>(
+      config.optimizer, layout, *backend, static_cast<uint64_t>(config.seed),
+      Shard{parts.begin(rank), parts.begin(rank) + parts.size(rank)});
+  wires = std::make_unique<CompressedCollectives>(collectives, parts, starts_of(layout),
+                                                  config.threads);
   sites = resolve(plan);
   for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
   const Arena& optimizer_arena = optimizer->state().arena();
   arenas.push_back({optimizer_arena.name(), optimizer_arena.bytes()});
+  if (ranks->many() && rank == 0 && role == EngineRole::kLive) {
+    gathered = std::make_unique<OptimizerState>("gathered optimizer", config.optimizer,
+                                                Shard{0, layout.elements()});
+    arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
+  }
   sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
   size_t micro_batch = static_cast<size_t>(config.batch.sequences) * (sequence.size() - 1);
   tokens.reserve(micro_batch);
   targets.reserve(micro_batch);
+  losses.reserve(
+      static_cast<size_t>(std::max(config.batch.accumulation, config.heldout_sequences)));
   int64_t heldout = std::min<int64_t>(config.heldout_sequences,
                                       (data.heldout.tokens() - 1) / config.batch.tokens);
   for (int64_t i = 0; i < heldout; ++i) {
@@ -175,10 +208,18 @@ void Engine::Impl::flip_bits() {
     if (fault.kind != FaultKind::kBitFlip || fired[i] || step != fault.start_step) continue;
     const Parameter* parameter = model->layout().find(fault.site);
     GNOMON_ASSERT(parameter != nullptr);
-    size_t element = static_cast<size_t>(parameter->offset + fault.element);
-    float& master = optimizer->masters()[element];
-    master = std::bit_cast<float>(std::bit_cast<uint32_t>(master) ^ (uint32_t{1} << fault.bit));
-    model->set_weights(std::span(&master, 1), static_cast<int64_t>(element));
+    const int64_t element = parameter->offset + fault.element;
+    const Shard& shard = optimizer->shard();
+    int owner = 0;
+    while (parts.begin(owner) + parts.size(owner) <= element) ++owner;
+    float value = 0;
+    if (owner == collectives.rank()) {
+      float& master = optimizer->masters()[static_cast<size_t>(element - shard.begin)];
+      master = std::bit_cast<float>(std::bit_cast<uint32_t>(master) ^ (uint32_t{1} << fault.bit));
+      value = master;
+    }
+    collectives.broadcast(std::as_writable_bytes(std::span(&value, 1)), owner);
+    model->set_weights(std::span(&value, 1), element);
     fired[i] = true;
   }
 }
@@ -188,9 +229,59 @@ uint64_t Engine::Impl::weights_hash() const {
   return hash64(bytes.data(), bytes.size());
 }
 
-Engine::Engine(EngineConfig config, EngineRole role)
-    : impl_(std::make_unique<Impl>(std::move(config), role)) {}
-Engine::~Engine() = default;
+void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
+  tell_followers(*ranks, call, number, std::move(argument), flag);
+}
+
+int64_t Engine::Impl::micro_batches() const {
+  return config.batch.accumulation / collectives.size();
+}
+int64_t Engine::Impl::first_micro_batch() const { return micro_batches() * collectives.rank(); }
+
+// What the micro-batches of all ranks left: losses, the largest magnitudes, the gradients of this
+// rank's part.
+void Engine::Impl::sum_over_ranks() {
+  if (!ranks->many()) return;
+  collectives.all_reduce_sum(losses);
+  scaling.combine_observed([&](std::span<double> amaxes) { collectives.all_reduce_max(amaxes); });
+  wires->reduce_scatter(config.gradient_wire, model->gradients());
+}
+
+void Engine::Impl::share_weights() {
+  if (!ranks->many()) return;
+  std::visit([&](auto weights) { wires->all_gather(config.weight_wire, weights); },
+             model->working_weights());
+}
+
+// A rank that computed something else is found at the step where it did.
+void Engine::Impl::check_weights(uint64_t hash) {
+  if (!ranks->many()) return;
+  uint64_t rank0 = hash;
+  collectives.broadcast(std::as_writable_bytes(std::span(&rank0, 1)), 0);
+  if (rank0 != hash) {
+    collectives.abort(fmt::format("the weights after step {} are {} here and {} on rank 0", step,
+                                  hex64(hash), hex64(rank0)));
+  }
+}
+
+Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks) {
+  if (ranks == nullptr || !ranks->many()) {
+    impl_ = std::make_unique<Impl>(std::move(config), role, ranks);
+    return;
+  }
+  const int64_t number = ranks->engines++;
+  tell_followers(*ranks, EngineCall::kCreate, number, config.to_json(), role == EngineRole::kLive);
+  do_together(*ranks->collectives,
+              [&] { impl_ = std::make_unique<Impl>(std::move(config), role, ranks); });
+  impl_->number = number;
+  const Dataset& data = impl_->data;
+  ranks->collectives->agree("the data", data.info.content_hash);
+  ranks->collectives->agree("the build", fingerprint().build);
+}
+
+Engine::~Engine() {
+  if (impl_ != nullptr) impl_->tell(EngineCall::kDestroy);
+}
 
 const EngineConfig& Engine::config() const { return impl_->config; }
 const std::vector<ArenaSize>& Engine::arenas() const { return impl_->arenas; }
@@ -207,13 +298,15 @@ Fingerprint Engine::fingerprint() const {
           .backend = backend.name(),
           .libraries = backend.libraries(),
           .build = fmt::format("gnomon {} ({}, {})", kVersion, kRevision, kCompiler),
-          .world_size = 1,
+          .world_size = impl_->collectives.size(),
           .threads = backend.threads()};
 }
 
 void Engine::initialize() {
+  impl_->tell(EngineCall::kInitialize);
   const ParameterLayout& layout = impl_->model->layout();
-  std::span<float> masters = impl_->optimizer->masters();
+  // Gradients are no state: their memory serves for all masters, of which a rank keeps its part.
+  std::span<float> masters = impl_->model->gradients();
   std::fill(masters.begin(), masters.end(), 0.0f);
   impl_->optimizer->state().clear_moments();
   if (impl_->config.from.empty()) {
@@ -221,6 +314,7 @@ void Engine::initialize() {
   } else {
     read_hf_weights(impl_->config.from, impl_->config.model, masters);
   }
+  std::ranges::copy(impl_->optimizer->shard().of(masters), impl_->optimizer->masters().begin());
   impl_->model->set_weights(masters);
   impl_->scaling.clear();
   impl_->step = 0;
@@ -230,6 +324,7 @@ void Engine::initialize() {
 void Engine::prepare() {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
+  self.tell(EngineCall::kPrepare);
   const BatchConfig& batch = self.config.batch;
   const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
   const int64_t rest = std::ssize(self.heldout_tokens) % micro_batch;
@@ -247,6 +342,7 @@ void Engine::prepare() {
 void Engine::set_plan(const PrecisionPlan& plan) {
   plan.check_sites(impl_->model->sites(), impl_->config.model.layers);
   std::vector<SitePrecision> sites = impl_->resolve(plan);
+  impl_->tell(EngineCall::kSetPlan, plan.to_toml());
   impl_->scaling.change(sites);
   impl_->sites = std::move(sites);
   impl_->plan = plan;
@@ -255,29 +351,38 @@ void Engine::set_plan(const PrecisionPlan& plan) {
 StepResult Engine::train_step(StatisticsCollector* collector) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
+  self.tell(EngineCall::kTrainStep);
   Clock::time_point start = Clock::now();
   const BatchConfig& batch = self.config.batch;
   int64_t step = self.step + 1;
   PassPlan pass{.sites = &self.sites, .step = step, .record = true};
   float gradient_scale = static_cast<float>(1.0 / static_cast<double>(batch.tokens_per_step()));
-  double loss_sum = 0;
-  for (int micro = 0; micro < batch.accumulation; ++micro) {
+  const int64_t first = self.first_micro_batch();
+  self.losses.assign(static_cast<size_t>(batch.accumulation), 0.0);
+  for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
     self.read_batch(step, micro);
     pass.observer = micro == 0 ? collector : nullptr;
     if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), self.sites);
-    loss_sum +=
-        self.model->forward_backward(pass, self.tokens, self.targets, gradient_scale, micro > 0);
+    self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
+        pass, self.tokens, self.targets, gradient_scale, micro > first);
   }
+  self.sum_over_ranks();
+  double loss_sum = 0;
+  for (double loss : self.losses) loss_sum += loss;
+  std::span<const float> gradients =
+      self.optimizer->shard().of(std::span<const float>(self.model->gradients()));
+  double squares = self.optimizer->sum_of_squares(gradients);
+  self.collectives.all_reduce_sum(std::span(&squares, 1));
   StepResult result;
   result.step = step;
   result.loss = loss_sum / static_cast<double>(batch.tokens_per_step());
-  result.grad_norm = self.optimizer->norm(self.model->gradients());
+  result.grad_norm = std::sqrt(squares);
   result.learning_rate = self.config.optimizer.at(step);
   result.tokens = batch.tokens_per_step();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (result.finite) {
-    self.optimizer->update(step, result.grad_norm, self.model->gradients(),
-                           self.model->working_weights());
+    self.optimizer->update(step, result.grad_norm, gradients, self.model->working_weights());
+    self.share_weights();
     self.model->weights_changed();
   }
   self.scaling.finish_step(
@@ -285,6 +390,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   self.step = step;
   self.flip_bits();
   result.weights_hash = self.weights_hash();
+  self.check_weights(result.weights_hash);
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
 }
@@ -317,16 +423,23 @@ double Engine::evaluate(const PrecisionPlan& plan) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   std::vector<SitePrecision> sites = self.resolve(plan);
+  self.tell(EngineCall::kEvaluate, plan.to_toml());
   PassPlan pass{.sites = &sites, .step = self.step, .record = false};
   std::span<const int32_t> tokens = self.heldout_tokens;
   std::span<const int32_t> targets = self.heldout_targets;
   size_t most = static_cast<size_t>(self.config.batch.sequences) *
                 static_cast<size_t>(self.config.batch.tokens);
-  double loss_sum = 0;
-  for (size_t at = 0; at < tokens.size(); at += most) {
-    size_t count = std::min(most, tokens.size() - at);
-    loss_sum += self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
+  // Dealt out in turn and added up in their order: the same bits for any number of ranks.
+  self.losses.assign((tokens.size() + most - 1) / most, 0.0);
+  for (size_t i = static_cast<size_t>(self.collectives.rank()); i < self.losses.size();
+       i += static_cast<size_t>(self.collectives.size())) {
+    size_t at = i * most, count = std::min(most, tokens.size() - at);
+    self.losses[i] =
+        self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
   }
+  self.collectives.all_reduce_sum(self.losses);
+  double loss_sum = 0;
+  for (double loss : self.losses) loss_sum += loss;
   return loss_sum / static_cast<double>(tokens.size());
 }
 

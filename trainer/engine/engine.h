@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/compressed_collectives.h"
 #include "kernels/moments.h"
 #include "protocol/messages.h"
 #include "protocol/precision_plan.h"
@@ -61,6 +62,7 @@ struct EngineConfig {
   int threads = 1;
   int heldout_sequences = 32;  // fixed held-out batch: the first ones of the held-out split
   std::vector<Fault> faults;
+  WireFormat gradient_wire, weight_wire;  // between ranks; nothing travels where there is one
 
   // The trainer_state.json part; written into checkpoints, so that a checkpoint alone can be
   // replayed.
@@ -86,6 +88,7 @@ struct ArenaSize {
 
 enum class EngineRole { kLive, kReplay };  // hardware faults strike kLive only
 
+struct EngineRanks;
 class StatisticsCollector;
 struct StatisticsConfig;
 
@@ -93,7 +96,11 @@ class Engine {
  public:
   // Takes all memory. `config.data` is opened and checked against the vocabulary. Throws
   // ConfigError, FormatError.
-  explicit Engine(EngineConfig config, EngineRole role = EngineRole::kLive);
+  // With `ranks` (engine_ranks.h), which must outlive it, the engine computes with all of them:
+  // every rank takes an equal share of a step's micro-batches, owns a part of masters and moments
+  // (ZeRO-1), and has all the working weights.
+  explicit Engine(EngineConfig config, EngineRole role = EngineRole::kLive,
+                  EngineRanks* ranks = nullptr);
   ~Engine();
 
   const EngineConfig& config() const;
@@ -110,7 +117,8 @@ class Engine {
   // (another model shape or other data); then the engine is as it was.
   void load(const std::filesystem::path& checkpoint, bool take_plan = true);
   // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid
-  // until the next step.
+  // until the next step. Of several ranks only rank 0 gets content; its memory for it, all masters
+  // and moments, is taken with the engine, unless that is for replays.
   CheckpointContent checkpoint() const;
 
   // Runs the passes of a step and of an evaluation once on tokens of no meaning and forgets what

@@ -94,6 +94,15 @@ MomentFormat moment_from(const JsonFields& fields, const std::string& key) {
   }
 }
 
+WireFormat wire_from(const JsonFields& fields, const std::string& key) {
+  const std::string name = fields.text(key);
+  try {
+    return wire_format_from_name(name);
+  } catch (const Error& error) {
+    fields.refuse(key, error.what());
+  }
+}
+
 OptimizerConfig optimizer_from(const JsonFields& fields) {
   OptimizerConfig optimizer;
   optimizer.learning_rate = fields.exact("learning_rate");
@@ -183,6 +192,8 @@ std::string EngineConfig::to_json() const {
                       {"seed", seed},
                       {"threads", threads},
                       {"heldout_sequences", heldout_sequences},
+                      {"gradient_wire", wire_format_name(gradient_wire)},
+                      {"weight_wire", wire_format_name(weight_wire)},
                       {"faults", std::move(fault_list)}};
   return json::serialize(object);
 }
@@ -206,6 +217,10 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   config.seed = fields.integer("seed");
   config.threads = fields.integer32("threads");
   config.heldout_sequences = fields.integer32("heldout_sequences");
+  for (auto [key, wire] : {std::pair{"gradient_wire", &config.gradient_wire},
+                           std::pair{"weight_wire", &config.weight_wire}}) {
+    if (fields.find(key) != nullptr) *wire = wire_from(fields, key);
+  }
   if (!fields.at("faults").is_array()) fields.refuse("faults", "an array");
   for (const json::value& fault : fields.at("faults").get_array()) {
     config.faults.push_back(fault_from(JsonFields(fault, file)));

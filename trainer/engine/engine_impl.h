@@ -1,14 +1,17 @@
 // What is behind Engine; shared by engine.cc (steps) and engine_state.cc (checkpoints).
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/compressed_collectives.h"
 #include "storage/token_shards.h"
 #include "trainer/engine/data_order.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/engine_ranks.h"
 #include "trainer/engine/model.h"
 #include "trainer/engine/optimizer.h"
 #include "trainer/engine/scaling.h"
@@ -16,7 +19,7 @@
 namespace gnomon {
 
 struct Engine::Impl {
-  Impl(EngineConfig engine_config, EngineRole engine_role);
+  Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks);
 
   std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;
   void read_batch(int64_t step, int64_t micro_batch);
@@ -25,7 +28,22 @@ struct Engine::Impl {
   uint64_t weights_hash() const;
   template <class E>
   void make_model();
+  void tell(EngineCall call, std::string argument = {}, bool flag = false);
+  // The micro-batches of a step that this rank computes.
+  int64_t first_micro_batch() const;
+  int64_t micro_batches() const;
+  void sum_over_ranks();
+  void share_weights();
+  void check_weights(uint64_t hash);
   std::string state_json() const;
+  static std::function<void()> read_checkpoint(Impl& self, const std::filesystem::path& checkpoint,
+                                               bool take_plan);
+
+  std::unique_ptr<Collectives> single;  // where there are no other ranks
+  EngineRanks alone;
+  EngineRanks* ranks;
+  Collectives& collectives;
+  int64_t number = 0;  // of this engine among those of the ranks
 
   EngineConfig config;
   EngineRole role;
@@ -35,6 +53,10 @@ struct Engine::Impl {
   std::unique_ptr<BackendBase> backend;
   std::unique_ptr<DecoderModel> model;
   std::unique_ptr<Optimizer> optimizer;
+  Partition parts;  // of masters and moments among the ranks
+  std::unique_ptr<CompressedCollectives> wires;
+  std::unique_ptr<OptimizerState> gathered;  // rank 0 of several, for checkpoints
+  std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
   std::vector<ArenaSize> arenas;
 
   bool ready = false;  // initialize() or load() was called

@@ -4,6 +4,8 @@
 #include <boost/json.hpp>
 #include <charconv>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <set>
 #include <type_traits>
 
@@ -160,18 +162,37 @@ CheckpointContent Engine::checkpoint() const {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   const ParameterLayout& layout = self.model->layout();
+  self.tell(EngineCall::kCheckpoint);
   CheckpointContent content;
+  if (self.ranks->many()) {
+    GNOMON_ASSERT(self.role == EngineRole::kLive);
+    self.optimizer->state().gather(self.collectives, self.parts, self.gathered.get());
+    if (self.collectives.rank() != 0) return content;
+  }
   content.config_json =
       self.config.model.to_hf_json(self.config.compute == Compute::kFp32 ? "float32" : "bfloat16");
   std::visit([&](auto weights) { add_views(layout, "", weights, content.model); },
              self.model->working_weights());
-  content.optimizer = self.optimizer->state().views(layout);
+  content.optimizer =
+      (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
   content.trainer_state_json = self.state_json();
   return content;
 }
 
 void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
   Impl& self = *impl_;
+  self.tell(EngineCall::kLoad, checkpoint.string(), take_plan);
+  // Every rank reads; the state changes only when all could.
+  std::function<void()> apply;
+  do_together(self.collectives,
+              [&] { apply = Impl::read_checkpoint(self, checkpoint, take_plan); });
+  apply();
+}
+
+// Reads and checks everything; what is returned then changes the state and does not fail.
+std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
+                                                    const std::filesystem::path& checkpoint,
+                                                    bool take_plan) {
   verify_checkpoint(checkpoint);
   std::string state_file = checkpoint / "trainer_state.json";
   std::string model_file = checkpoint / "model.safetensors";
@@ -203,7 +224,7 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
 
   const ParameterLayout& layout = self.model->layout();
   SafetensorsFile model(model_file);
-  SafetensorsFile optimizer(optimizer_file);
+  auto optimizer = std::make_shared<SafetensorsFile>(optimizer_file);
   // Gradients are no state: their memory serves to hash the weights before any state changes.
   std::ranges::fill(self.model->gradients(), 0.0f);
   std::span<std::byte> staging(reinterpret_cast<std::byte*>(self.model->gradients().data()),
@@ -216,7 +237,7 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
       },
       self.model->working_weights());
   check_tensors(model, model_file, weights);
-  check_tensors(optimizer, optimizer_file, OptimizerState::names(layout, self.config.optimizer));
+  check_tensors(*optimizer, optimizer_file, OptimizerState::names(layout, self.config.optimizer));
   take_tensors(model, weights);
   std::string hash = hex64(hash64(staging.data(), staging.size_bytes()));
   if (hash != state.text("weights_hash")) {
@@ -225,18 +246,21 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
   }
   int64_t step = state.integer("step");
 
-  std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
-             self.model->working_weights());
-  self.optimizer->state().take(optimizer, layout);
-  self.model->weights_changed();
-  self.scaling = std::move(scaling);
-  if (take_plan) {
-    self.plan = std::move(plan);
-    self.sites = std::move(sites);
-  }
-  self.scaling.change(self.sites);
-  self.step = step;
-  self.ready = true;
+  return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
+          resolved = std::move(sites), histories = std::move(scaling)]() mutable {
+    std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
+               self.model->working_weights());
+    self.optimizer->state().take(*optimizer, self.model->layout());
+    self.model->weights_changed();
+    self.scaling = std::move(histories);
+    if (take_plan) {
+      self.plan = std::move(wanted);
+      self.sites = std::move(resolved);
+    }
+    self.scaling.change(self.sites);
+    self.step = step;
+    self.ready = true;
+  };
 }
 
 EngineConfig read_engine_config(const std::filesystem::path& checkpoint) {

@@ -138,6 +138,15 @@ void ScalingState::observe(int site, TensorRole role, float amax) {
   if (std::isfinite(amax) && amax > 0) tensor.observed = std::max(tensor.observed, amax);
 }
 
+void ScalingState::combine_observed(const std::function<void(std::span<double>)>& combine) {
+  std::vector<double> observed;
+  for (const Tensor& tensor : tensors_) observed.push_back(static_cast<double>(tensor.observed));
+  combine(observed);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    tensors_[i].observed = static_cast<float>(observed[i]);
+  }
+}
+
 void ScalingState::finish_step(const std::vector<SitePrecision>& precisions,
                                const std::function<bool(int, TensorRole)>& frozen) {
   GNOMON_ASSERT(precisions.size() * kTensorRoles == tensors_.size());

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,9 @@ class ScalingState {
   void change(const std::vector<SitePrecision>& precisions);
   // This step met `amax`; several micro-batches leave their maximum. Takes effect with finish_step.
   void observe(int site, TensorRole role, float amax);
+  // Every tensor's amax of this step passes through `combine`, which may make it larger (other
+  // ranks met larger ones); negative where none was met.
+  void combine_observed(const std::function<void(std::span<double>)>& combine);
   // Moves what was observed into the histories, except where `frozen` says so (an empty history
   // takes its first entry all the same). An amax of 0, Inf or NaN is not recorded.
   void finish_step(const std::vector<SitePrecision>& precisions,

@@ -1,0 +1,96 @@
+// Tensor statistics: taken from trainers, shown to people.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "controller/api/services.h"
+#include "controller/json_rows.h"
+#include "protocol/json.h"
+#include "protocol/site_glob.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+constexpr size_t kBodyMax = 8 << 20;
+constexpr int64_t kStepsAtOnce = 1'000;
+
+Response take(Services& services, Exchange& exchange, const Request& request) {
+  const int64_t run = parse_run_id(request.arguments[0]);
+  const StatisticsReport report = from_json<StatisticsReport>(request.body);
+  ReportAck ack;
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    ack = services.supervisor.report_statistics(transaction, run, report);
+  });
+  return json_response(to_json(ack));
+}
+
+std::string parameter(const Request& request, const char* name) {
+  const auto found = request.query.find(name);
+  return found == request.query.end() ? "" : found->second;
+}
+
+std::vector<std::string> site_globs(const Request& request) {
+  const std::string glob = parameter(request, "site");
+  if (glob.empty()) return {"*"};
+  const std::string wrong = glob_error(glob);
+  if (!wrong.empty()) {
+    throw Refusal(400, "Bad query parameter", fmt::format("site = \"{}\": {}", glob, wrong),
+                  "a glob over GEMM sites");
+  }
+  return expand_glob(glob, 0);
+}
+
+// Reports as trainers send them, whole steps, the oldest first. Without from and to the newest step
+// alone.
+std::string show(Connection& connection, const Request& request) {
+  const int64_t run = parse_run_id(request.arguments[0]);
+  if (!ledger::load_run(connection, run)) throw unknown_run(request.arguments[0]);
+  const std::vector<std::string> globs = site_globs(request);
+  const std::string tensor = parameter(request, "tensor");
+  const bool newest = !request.query.contains("from") && !request.query.contains("to");
+  const int64_t from = query_integer(request, "from", 0, 0, INT64_MAX);
+  const int64_t to = query_integer(request, "to", INT64_MAX, 0, INT64_MAX);
+  const int64_t limit = newest ? 1 : query_integer(request, "limit", 100, 1, kStepsAtOnce);
+  Query steps = connection.query(
+      "SELECT attempt, step, plan_version, measured_at FROM (SELECT * FROM statistics_steps "
+      "WHERE run = ? AND step >= ? AND step <= ? ORDER BY attempt DESC, step DESC LIMIT ?) "
+      "ORDER BY attempt, step",
+      run, from, to, limit);
+  std::string json = "[";
+  while (steps.next()) {
+    Query rows = connection.query(
+        "SELECT site, body FROM statistics WHERE run = ? AND attempt = ? AND step = ? "
+        "AND (? = '' OR tensor = ?)",
+        run, steps.integer(0), steps.integer(1), tensor, tensor);
+    std::string list = "[";
+    while (rows.next()) {
+      const std::string site = rows.text(0);
+      const bool wanted = std::ranges::any_of(
+          globs, [&](const std::string& glob) { return simple_glob_matches(glob, site); });
+      if (wanted) append_element(list, rows.text(1));
+    }
+    append_element(json, fmt::format(R"({{"attempt":{},"step":{},"plan_version":{},"time":{},)"
+                                     R"("rows":{}]}})",
+                                     steps.integer(0), steps.integer(1), steps.integer(2),
+                                     steps.real(3), list));
+  }
+  return json + ']';
+}
+
+}  // namespace
+
+std::vector<Route> statistics_routes(Services& s) {
+  return {
+      {"POST", "/v1/runs/{run}/statistics", BodyKind::kJson, kBodyMax,
+       [&s](Exchange& e, const Request& request) { return take(s, e, request); }},
+      {"GET", "/v1/runs/{run}/statistics", BodyKind::kNone, 0,
+       [](Exchange& exchange, const Request& request) {
+         std::string json;
+         exchange.read([&](Connection& connection) { json = show(connection, request); });
+         return json_response(json);
+       }},
+  };
+}
+
+}  // namespace gnomon

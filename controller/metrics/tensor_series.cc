@@ -1,0 +1,69 @@
+#include "controller/metrics/tensor_series.h"
+
+#include <algorithm>
+
+namespace gnomon {
+namespace {
+
+auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
+}  // namespace
+
+TensorFamilies::TensorFamilies(prometheus::Registry& registry)
+    : underflow(gauge(registry, "gnomon_run_tensor_underflow_ratio",
+                      "share of nonzero elements that rounding made zero; the worst tensors")),
+      saturation(gauge(registry, "gnomon_run_tensor_saturation_ratio",
+                       "share of elements beyond the format's largest; the worst tensors")),
+      sqnr(gauge(registry, "gnomon_run_tensor_sqnr_decibels",
+                 "signal to quantisation noise; the worst tensors")),
+      step(gauge(registry, "gnomon_run_statistics_step", "newest step with tensor statistics")) {}
+
+TensorSeries::~TensorSeries() { clear(); }
+
+void TensorSeries::clear() {
+  for (auto& [family, metric] : shown_) family->Remove(metric);
+  shown_.clear();
+}
+
+void TensorSeries::take(const StatisticsReport& report) {
+  const std::pair<int64_t, int64_t> at{report.attempt, report.step};
+  if (at < newest_) return;
+  if (at > newest_) roundings_.clear();
+  newest_ = at;
+  for (const StatisticsRow& row : report.rows) {
+    if (!row.in_use) continue;
+    roundings_.push_back(
+        {{{"run", label_}, {"site", row.site}, {"tensor", row.tensor}, {"gemm", row.gemm}},
+         {row.number(StatisticsNumber::kUnderflow), row.number(StatisticsNumber::kSaturation),
+          row.number(StatisticsNumber::kSqnrDb)}});
+  }
+  clear();
+  prometheus::Gauge& step = families_.step.Add({{"run", label_}});
+  step.Set(static_cast<double>(report.step));
+  shown_.emplace_back(&families_.step, &step);
+  show(families_.underflow, 0, true);
+  show(families_.saturation, 1, true);
+  show(families_.sqnr, 2, false);
+}
+
+void TensorSeries::show(Family& family, size_t number, bool largest) {
+  std::vector<const Rounding*> worst;
+  for (const Rounding& it : roundings_) {
+    if (it.numbers[number]) worst.push_back(&it);
+  }
+  const size_t count = std::min(kWorstMax, worst.size());
+  std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(count), worst.end(),
+                    [&](const Rounding* a, const Rounding* b) {
+                      if (*a->numbers[number] == *b->numbers[number]) return a->labels < b->labels;
+                      return (*a->numbers[number] > *b->numbers[number]) == largest;
+                    });
+  for (size_t i = 0; i < count; ++i) {
+    prometheus::Gauge& metric = family.Add(worst[i]->labels);
+    metric.Set(*worst[i]->numbers[number]);
+    shown_.emplace_back(&family, &metric);
+  }
+}
+
+}  // namespace gnomon

@@ -1,0 +1,56 @@
+// Gauges of the worst tensors of a run: a bounded number of them, chosen anew with every report.
+#pragma once
+
+#include <prometheus/family.h>
+#include <prometheus/gauge.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "protocol/messages.h"
+
+namespace gnomon {
+
+// Made once for the registry.
+struct TensorFamilies {
+  explicit TensorFamilies(prometheus::Registry& registry);
+  prometheus::Family<prometheus::Gauge>&underflow, &saturation, &sqnr, &step;
+};
+
+class TensorSeries {
+ public:
+  // Of each family at most this many series a run.
+  static constexpr size_t kWorstMax = 16;
+
+  // `families` must outlive this object.
+  TensorSeries(TensorFamilies& families, std::string label)
+      : families_(families), label_(std::move(label)) {}
+  ~TensorSeries();
+  TensorSeries(const TensorSeries&) = delete;
+  TensorSeries& operator=(const TensorSeries&) = delete;
+
+  // Of the newest step, all parts reported so far: roundings in use with the largest underflow, the
+  // largest saturation and the smallest SQNR. Parts of older steps change nothing.
+  void take(const StatisticsReport& report);
+
+ private:
+  using Family = prometheus::Family<prometheus::Gauge>;
+  using Labels = std::map<std::string, std::string>;
+  struct Rounding {
+    Labels labels;
+    std::vector<std::optional<double>> numbers;  // by family
+  };
+  void show(Family& family, size_t number, bool largest);
+  void clear();
+
+  TensorFamilies& families_;
+  std::string label_;
+  std::pair<int64_t, int64_t> newest_{0, 0};  // attempt, step
+  std::vector<Rounding> roundings_;
+  std::vector<std::pair<Family*, prometheus::Gauge*>> shown_;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,130 @@
+// Tensor statistics: on record once, shown whole, the worst of them in the metrics.
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "tests/controller/api_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+
+class StatisticsTest : public ApiTest {
+ protected:
+  StatisticsTest() {
+    trainer.begin();
+    sites = get(trainer.path("/layers")).as_array();
+  }
+  std::string site(size_t i) const { return std::string(sites.at(i).at("site").as_string()); }
+
+  StatisticsRow rounding(size_t i, double underflow) {
+    StatisticsRow row;
+    row.site = site(i);
+    row.tensor = "input";
+    row.gemm = "fprop";
+    row.recipe = "current";
+    row.in_use = true;
+    row.elements = 1000;
+    row.numbers[static_cast<size_t>(StatisticsNumber::kUnderflow)] = underflow;
+    row.numbers[static_cast<size_t>(StatisticsNumber::kSqnrDb)] =
+        std::numeric_limits<double>::infinity();
+    return row;
+  }
+  StatisticsReport report(int64_t step, std::vector<StatisticsRow> rows) {
+    StatisticsReport made;
+    made.attempt = 1;
+    made.step = step;
+    made.plan_version = 3;
+    made.rows = std::move(rows);
+    made.time = 12.5;
+    return made;
+  }
+  ReportAck post(const StatisticsReport& made) {
+    return from_json<ReportAck>(
+        trainer.client().checked("POST", trainer.path("/statistics"), to_json(made)).body);
+  }
+  std::vector<StatisticsReport> list(const std::string& query) {
+    std::vector<StatisticsReport> reports;
+    const boost::json::value found = get(trainer.path("/statistics" + query));
+    for (const boost::json::value& value : found.as_array()) {
+      reports.push_back(from_json<StatisticsReport>(boost::json::serialize(value)));
+    }
+    return reports;
+  }
+  std::string gauge(const std::string& name, size_t i) const {
+    return fmt::format("{}{{gemm=\"fprop\",run=\"test/1\",site=\"{}\",tensor=\"input\"}}", name,
+                       site(i));
+  }
+
+  FakeTrainer trainer{daemon.url()};
+  boost::json::array sites;
+};
+
+TEST_F(StatisticsTest, RowsAreOnRecordOnceWithEveryDigit) {
+  StatisticsRow row = rounding(0, 1.0 / 3e9);
+  row.histogram = {1, 0, 7};
+  row.histogram_lowest = -133;
+  StatisticsRow tensor;
+  tensor.site = site(0);
+  tensor.tensor = "output";
+  tensor.elements = 5;
+  EXPECT_EQ(post(report(10, {row, tensor})).accepted, 2);
+  EXPECT_EQ(post(report(10, {row, tensor})).repeated, 2);
+  std::vector<StatisticsReport> reports = list("");
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].step, 10);
+  EXPECT_EQ(reports[0].plan_version, 3);
+  EXPECT_EQ(reports[0].time, 12.5);
+  ASSERT_EQ(reports[0].rows.size(), 2u);
+  const StatisticsRow& back = reports[0].rows[0];
+  EXPECT_EQ(to_json(back), to_json(row));
+  EXPECT_EQ(back.number(StatisticsNumber::kUnderflow), 1.0 / 3e9);
+  EXPECT_FALSE(back.number(StatisticsNumber::kMse).has_value());
+}
+
+TEST_F(StatisticsTest, StepsSitesAndTensorsCanBeChosen) {
+  for (int64_t step : {10, 20, 30}) post(report(step, {rounding(0, 0.1), rounding(1, 0.2)}));
+  EXPECT_EQ(list("").front().step, 30);
+  std::vector<StatisticsReport> some = list("?from=10&to=20&site=" + site(1));
+  ASSERT_EQ(some.size(), 2u);
+  EXPECT_EQ(some[0].step, 10);
+  ASSERT_EQ(some[1].rows.size(), 1u);
+  EXPECT_EQ(some[1].rows[0].site, site(1));
+  EXPECT_EQ(list("?from=0&tensor=weight").at(0).rows.size(), 0u);
+  EXPECT_EQ(refused("GET", trainer.path("/statistics?site=%7Ba")).status, 400);
+}
+
+TEST_F(StatisticsTest, TheWorstTensorsOfTheNewestStepAreInTheMetrics) {
+  post(report(10, {rounding(0, 0.25)}));
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 0)), 0.25);
+  post(report(20, {rounding(1, 0.5)}));
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 0)), -1);
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 1)), 0.5);
+  post(report(20, {rounding(0, 0.75)}));  // another part of that step
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 0)), 0.75);
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 1)), 0.5);
+  EXPECT_EQ(metric("gnomon_run_statistics_step{run=\"test/1\"}"), 20);
+  post(report(10, {rounding(1, 0.9)}));  // late
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 1)), 0.5);
+}
+
+TEST_F(StatisticsTest, WrongRowsAreNamed) {
+  auto refusal = [&](const StatisticsRow& row) {
+    return refused("POST", trainer.path("/statistics"), to_json(report(1, {rounding(0, 0), row})));
+  };
+  StatisticsRow row = rounding(0, 0);
+  row.site = "nowhere";
+  EXPECT_THAT(refusal(row).detail, HasSubstr("rows[1].site is \"nowhere\""));
+  row = rounding(0, 0);
+  row.tensor = "amax";
+  EXPECT_THAT(refusal(row).accepted, HasSubstr("gradient"));
+  row = rounding(0, 0);
+  row.recipe = "";
+  EXPECT_EQ(refusal(row).status, 400);
+  EXPECT_EQ(refused("POST", trainer.path("/statistics"), to_json(report(0, {}))).status, 400);
+  EXPECT_EQ(list("").size(), 0u);
+}
+
+}  // namespace
+}  // namespace gnomon

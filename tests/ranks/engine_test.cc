@@ -1,0 +1,197 @@
+// One engine on all ranks against one engine in this process.
+#include "trainer/engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+#include "tests/engine/engine_fixture.h"
+#include "tests/ranks/ranks.h"
+
+namespace gnomon::test {
+namespace {
+
+struct Case {
+  std::string name;
+  std::string plan = "bf16";
+  MomentFormat moments = MomentFormat::kFp32;
+  std::string gradient_wire = "full";
+  std::string weight_wire = "full";
+};
+
+PrecisionPlan plan_of(const Case& of) {
+  if (of.plan == "bf16") return PrecisionPlan::bf16();
+  if (of.plan == "current") return PrecisionPlan::fp8(Recipe::kCurrent);
+  return PrecisionPlan::parse(
+      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"delayed\"\namax_history = 3\n");
+}
+
+class RankEngines : public testing::TestWithParam<Case> {
+ protected:
+  RankEngines() {
+    config.batch.accumulation = 4;
+    config.optimizer.first_moment = config.optimizer.second_moment = GetParam().moments;
+    config.gradient_wire = wire_format_from_name(GetParam().gradient_wire);
+    config.weight_wire = wire_format_from_name(GetParam().weight_wire);
+  }
+  std::unique_ptr<Engine> start(EngineRanks* with) {
+    auto engine = std::make_unique<Engine>(config, EngineRole::kLive, with);
+    engine->set_plan(plan_of(GetParam()));
+    engine->initialize();
+    return engine;
+  }
+  static std::vector<double> losses(Engine& engine, int steps) {
+    std::vector<double> all;
+    for (int i = 0; i < steps; ++i) all.push_back(engine.train_step().loss);
+    return all;
+  }
+
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+};
+
+TEST_P(RankEngines, RepeatBitForBit) {
+  std::unique_ptr<Engine> engine = start(&ranks());
+  EXPECT_EQ(engine->fingerprint().world_size, collectives().size());
+  std::vector<uint64_t> first = train_hashes(*engine, 8);
+  std::unique_ptr<Engine> other = start(&ranks());
+  EXPECT_EQ(train_hashes(*other, 8), first);
+  EXPECT_NE(first.front(), first.back());
+}
+
+TEST_P(RankEngines, ARestartMidwayGivesTheSameBits) {
+  std::unique_ptr<Engine> engine = start(&ranks());
+  train_hashes(*engine, 6);
+  std::filesystem::path checkpoint = write_checkpoint(*engine, directory.path() / "checkpoints");
+  double heldout = engine->evaluate(engine->plan());
+  std::vector<uint64_t> expected = train_hashes(*engine, 6);
+  Engine other(read_engine_config(checkpoint), EngineRole::kReplay, &ranks());
+  other.load(checkpoint);
+  EXPECT_EQ(other.evaluate(other.plan()), heldout);
+  EXPECT_EQ(train_hashes(other, 6), expected);
+}
+
+// The same batches, micro-batch by micro-batch; only the order of the gradient's sum differs.
+TEST_P(RankEngines, LossesAreThoseOfOneProcessToRounding) {
+  std::vector<double> together = losses(*start(&ranks()), 10);
+  std::vector<double> alone = losses(*start(nullptr), 10);
+  EXPECT_EQ(together[0], alone[0]);
+  bool compressed = GetParam().gradient_wire != "full" || GetParam().weight_wire != "full";
+  for (size_t i = 0; i < alone.size(); ++i) {
+    EXPECT_NEAR(together[i], alone[i], (compressed ? 2e-2 : 5e-3) * alone[i]) << i;
+  }
+}
+
+TEST_P(RankEngines, ACheckpointOfAllRanksLoadsInOneProcessAndTheOtherWayRound) {
+  for (bool from_many : {true, false}) {
+    std::unique_ptr<Engine> writer = start(from_many ? &ranks() : nullptr);
+    train_hashes(*writer, 4);
+    std::filesystem::path checkpoint =
+        write_checkpoint(*writer, directory.path() / (from_many ? "from_many" : "from_one"));
+    Engine reader(config, EngineRole::kLive, from_many ? nullptr : &ranks());
+    reader.load(checkpoint);
+    EXPECT_EQ(reader.step(), 4);
+    EXPECT_EQ(reader.weights_hash(), writer->weights_hash());
+    EXPECT_EQ(reader.evaluate(PrecisionPlan::bf16()), writer->evaluate(PrecisionPlan::bf16()));
+    // And so are masters and moments: written again they are the same file.
+    std::filesystem::path again =
+        write_checkpoint(reader, directory.path() / (from_many ? "again_one" : "again_many"));
+    EXPECT_EQ(verify_checkpoint(again).manifest_hash, verify_checkpoint(checkpoint).manifest_hash);
+    double next = reader.train_step().loss;
+    EXPECT_NEAR(next, writer->train_step().loss, 1e-9);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, RankEngines,
+    testing::Values(Case{"bf16"}, Case{"current", "current"}, Case{"delayed", "delayed"},
+                    Case{"fp8_moments", "bf16", MomentFormat::kFp8},
+                    Case{"bf16_moments", "current", MomentFormat::kBf16},
+                    Case{"wires_by_block", "bf16", MomentFormat::kFp32, "e5m2", "e4m3"},
+                    Case{"wires_by_tensor", "bf16", MomentFormat::kFp32, "e4m3:tensor",
+                         "e4m3:tensor"}),
+    [](const auto& instance) { return instance.param.name; });
+
+class RanksOnly : public testing::Test {
+ protected:
+  RanksOnly() { config.batch.accumulation = 4; }
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+};
+
+TEST_F(RanksOnly, EachOwnsAPartOfMastersAndMoments) {
+  auto bytes = [](const Engine& engine) {
+    for (const ArenaSize& arena : engine.arenas()) {
+      if (arena.name == "optimizer") return static_cast<double>(arena.bytes);
+    }
+    return 0.0;
+  };
+  Engine alone(config);
+  Engine together(config, EngineRole::kReplay, &ranks());
+  EXPECT_NEAR(bytes(together) * collectives().size() / bytes(alone), 1.0, 0.05);
+}
+
+TEST_F(RanksOnly, MicroBatchesThatCannotBeSharedAreRefusedOnAll) {
+  config.batch.accumulation = 2 * collectives().size() + 1;
+  try {
+    Engine engine(config, EngineRole::kLive, &ranks());
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("accumulation"), std::string::npos) << error.what();
+  }
+  config.batch.accumulation = collectives().size();
+  Engine engine(config, EngineRole::kLive, &ranks());
+  engine.initialize();
+  EXPECT_TRUE(engine.train_step().finite);
+}
+
+TEST_F(RanksOnly, ACheckpointThatCannotBeReadLeavesEveryRankAsItWas) {
+  Engine engine(config, EngineRole::kLive, &ranks());
+  engine.initialize();
+  std::vector<uint64_t> first = train_hashes(engine, 3);
+  EXPECT_THROW(engine.load(directory.path() / "nowhere"), Error);
+  EXPECT_EQ(engine.step(), 3);
+  std::vector<uint64_t> rest = train_hashes(engine, 3);
+  Engine other(config, EngineRole::kLive, &ranks());
+  other.initialize();
+  train_hashes(other, 3);
+  EXPECT_EQ(train_hashes(other, 3), rest);
+}
+
+TEST_F(RanksOnly, ABitFlipReachesEveryRanksWeights) {
+  Fault fault;
+  fault.kind = FaultKind::kBitFlip;
+  fault.site = "model.norm.weight";  // the last elements: the last rank's
+  fault.start_step = 2;
+  fault.end_step = 2;
+  fault.element = 3;
+  fault.bit = 28;
+  config.faults = {fault};
+  Engine together(config, EngineRole::kLive, &ranks());
+  together.initialize();
+  std::vector<uint64_t> with = train_hashes(together, 3);
+  config.faults.clear();
+  Engine healthy(config, EngineRole::kLive, &ranks());
+  healthy.initialize();
+  std::vector<uint64_t> without = train_hashes(healthy, 3);
+  EXPECT_EQ(with[0], without[0]);
+  EXPECT_NE(with[1], without[1]);
+}
+
+TEST_F(RanksOnly, PlansChangeOnEveryRank) {
+  auto run = [&] {
+    Engine engine(config, EngineRole::kLive, &ranks());
+    engine.initialize();
+    std::vector<uint64_t> hashes = train_hashes(engine, 2);
+    engine.set_plan(PrecisionPlan::fp8(Recipe::kDelayed));
+    for (uint64_t hash : train_hashes(engine, 3)) hashes.push_back(hash);
+    engine.set_plan(PrecisionPlan::bf16());
+    for (uint64_t hash : train_hashes(engine, 2)) hashes.push_back(hash);
+    return hashes;
+  };
+  EXPECT_EQ(run(), run());
+}
+
+}  // namespace
+}  // namespace gnomon::test

@@ -1,0 +1,34 @@
+// A job of ranks in which rank 1 does what the argument says.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels/start_collectives.h"
+
+int main(int argc, char** argv) {
+  const char* trouble = argc > 1 ? argv[1] : "none";
+  auto ranks = gnomon::start_collectives(1.0);
+  auto is = [&](const char* kind) { return std::strcmp(trouble, kind) == 0; };
+  const bool guilty = ranks->rank() == 1;
+  ranks->barrier();
+  if (guilty && is("killed")) std::raise(SIGKILL);
+  if (guilty && is("hangs")) {
+    // Never comes to the next operation, and does not end on its own.
+    while (true) pause();
+  }
+  if (guilty && is("leaves")) ranks->abort("cannot go on");
+  // Rank 1 sends less than the others expect, or more.
+  const size_t usual = 100000;
+  const size_t count = guilty && is("short")  ? usual - 128
+                       : guilty && is("long") ? usual + 12800
+                                              : usual;
+  std::vector<float> values(count, 1.0f);
+  auto parts = gnomon::Partition::even(static_cast<int64_t>(count), ranks->size(), 128);
+  ranks->reduce_scatter(values, parts);
+  ranks->barrier();
+  if (ranks->rank() == 0) std::printf("finished\n");
+  return 0;
+}

@@ -1,0 +1,30 @@
+// Rank 0 runs the tests, the others follow its engines.
+#include <gtest/gtest.h>
+
+#include "kernels/start_collectives.h"
+#include "tests/ranks/ranks.h"
+
+namespace gnomon::test {
+EngineRanks& ranks() {
+  static EngineRanks all;
+  return all;
+}
+}  // namespace gnomon::test
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  auto collectives = gnomon::start_collectives(120);
+  gnomon::EngineRanks& ranks = gnomon::test::ranks();
+  ranks.collectives = collectives.get();
+  try {
+    if (collectives->rank() != 0) {
+      gnomon::follow_engines(ranks);
+      return 0;
+    }
+    int status = RUN_ALL_TESTS();
+    gnomon::end_followers(ranks);
+    return status;
+  } catch (const std::exception& error) {
+    collectives->abort(error.what());
+  }
+}

@@ -1,0 +1,107 @@
+#include "trainer/engine/engine_ranks.h"
+
+#include <boost/json.hpp>
+#include <map>
+
+#include "base/errors.h"
+#include "trainer/engine/json_fields.h"
+
+namespace gnomon {
+namespace {
+
+namespace json = boost::json;
+
+void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
+               std::map<int64_t, std::unique_ptr<Engine>>& engines) {
+  const int64_t number = fields.integer("engine");
+  const std::string argument = fields.text("argument");
+  const bool flag = fields.boolean("flag");
+  if (call == EngineCall::kCreate) {
+    engines[number] =
+        std::make_unique<Engine>(EngineConfig::from_json(argument, "rank 0's configuration"),
+                                 flag ? EngineRole::kLive : EngineRole::kReplay, &ranks);
+    return;
+  }
+  if (call == EngineCall::kDestroy) {
+    engines.erase(number);
+    return;
+  }
+  Engine& engine = *engines.at(number);
+  switch (call) {
+    case EngineCall::kInitialize:
+      return engine.initialize();
+    case EngineCall::kLoad:
+      return engine.load(argument, flag);
+    case EngineCall::kCheckpoint:
+      engine.checkpoint();
+      return;
+    case EngineCall::kPrepare:
+      return engine.prepare();
+    case EngineCall::kSetPlan:
+      return engine.set_plan(PrecisionPlan::parse(argument, "rank 0's plan"));
+    case EngineCall::kTrainStep:
+      engine.train_step();
+      return;
+    case EngineCall::kEvaluate:
+      engine.evaluate(PrecisionPlan::parse(argument, "rank 0's plan"));
+      return;
+    case EngineCall::kCreate:
+    case EngineCall::kDestroy:
+    case EngineCall::kEnd:
+      break;
+  }
+}
+
+}  // namespace
+
+void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::string argument,
+                    bool flag) {
+  if (!ranks.many() || ranks.collectives->rank() != 0) return;
+  std::string text = json::serialize(json::object{{"call", static_cast<int64_t>(call)},
+                                                  {"engine", engine},
+                                                  {"argument", std::move(argument)},
+                                                  {"flag", flag}});
+  ranks.collectives->broadcast_text(text, 0);
+}
+
+void do_together(Collectives& ranks, const std::function<void()>& body) {
+  if (ranks.size() == 1) return body();
+  std::exception_ptr own;
+  std::string text;
+  try {
+    body();
+  } catch (const std::exception& error) {
+    own = std::current_exception();
+    text = error.what();
+    if (text.empty()) text = "an error without a text";
+  }
+  try {
+    ranks.agree_on_success(text);
+  } catch (const Error&) {
+    if (own != nullptr) std::rethrow_exception(own);
+    throw;
+  }
+}
+
+void follow_engines(EngineRanks& ranks) {
+  GNOMON_ASSERT(ranks.collectives->rank() != 0);
+  std::map<int64_t, std::unique_ptr<Engine>> engines;
+  while (true) {
+    std::string text;
+    ranks.collectives->expect_pause();
+    ranks.collectives->broadcast_text(text, 0);
+    const json::value root = parse_json(text, "rank 0's call");
+    const JsonFields fields(root, "rank 0's call");
+    const EngineCall call = static_cast<EngineCall>(fields.integer("call"));
+    if (call == EngineCall::kEnd) return;
+    try {
+      make_call(ranks, call, fields, engines);
+    } catch (const Error&) {
+      // Thrown on every rank; rank 0 reports it.
+    }
+  }
+}
+
+void end_followers(EngineRanks& ranks) { tell_followers(ranks, EngineCall::kEnd, 0); }
+
+}  // namespace gnomon

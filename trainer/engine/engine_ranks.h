@@ -1,0 +1,52 @@
+// Engines that compute with several ranks. The program on rank 0 drives: every call of one of its
+// engines is first told to the others, whose program is follow_engines(). All ranks then do the
+// same call, each on its share; results are the same on every rank, except that only rank 0's
+// checkpoint() has content.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <string>
+
+#include "kernels/collectives.h"
+#include "trainer/engine/engine.h"
+
+namespace gnomon {
+
+struct EngineRanks {
+  Collectives* collectives = nullptr;  // must outlive every engine
+  int64_t engines = 0;                 // made so far, on rank 0
+
+  bool many() const { return collectives->size() > 1; }
+};
+
+enum class EngineCall {
+  kCreate,
+  kDestroy,
+  kInitialize,
+  kLoad,
+  kCheckpoint,
+  kPrepare,
+  kSetPlan,
+  kTrainStep,
+  kEvaluate,
+  kEnd,
+};
+
+// Tells the other ranks to make this call of engine number `engine`. On rank 0 of several; nothing
+// elsewhere.
+void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::string argument = {},
+                    bool flag = false);
+
+// Runs `body` on every rank; if it throws on some, throws on all: there its own exception,
+// elsewhere an Error that names those ranks. Nothing in `body` may wait for another rank.
+void do_together(Collectives& ranks, const std::function<void()>& body);
+
+// Makes the calls that rank 0 tells until it says that it is done. An Error of a call is rank 0's
+// to report; any other exception leaves this function, and the caller should end the job with it.
+void follow_engines(EngineRanks& ranks);
+
+// Rank 0's end of the same: tells the followers to return.
+void end_followers(EngineRanks& ranks);
+
+}  // namespace gnomon
