@@ -45,6 +45,10 @@ void add_bench_commands(CLI::App& app, Context&) {
   CLI::App* step = bench->add_subcommand(
       "step", "A training step in BF16 and FP8, as a share of the backend's own BF16 GEMM rate");
   step->add_option("--size", options->step.size, "demo, 10m or 100m")->capture_default_str();
+  step->add_option(
+          "--recipe", options->step.recipe,
+          "Scaling of the FP8 steps: current, delayed, rowwise, rowwise_gw_hp, block or mx")
+      ->capture_default_str();
   step->add_option("--threads", options->step.threads, "Threads of the backend")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -54,7 +54,21 @@ TEST(BenchStep, ReportsConsistentNumbersAndLeavesNothingBehind) {
   EXPECT_LE(result.at("memory_peak_bytes").as_int64(), 1.15 * static_cast<double>(sum));
 #endif
   EXPECT_EQ(result.at("threads").as_int64(), 1);
+  EXPECT_EQ(result.at("recipe").as_string(), "current");
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
+}
+
+TEST(BenchStep, RunsTheRecipeAskedFor) {
+  TemporaryDirectory directory;
+  BenchStepOptions options{
+      .size = "demo", .threads = 1, .recipe = "block", .rounds = 1, .scratch = directory.path()};
+  boost::json::object result = boost::json::parse(bench_step_json(options)).get_object();
+  EXPECT_EQ(result.at("recipe").as_string(), "block");
+  EXPECT_GT(result.at("fp8").at("step_seconds").as_double(), 0);
+  options.recipe = "none";
+  EXPECT_THROW(bench_step_json(options), ConfigError);
+  options.recipe = "blocks";
+  EXPECT_THROW(bench_step_json(options), Error);
 }
 
 }  // namespace

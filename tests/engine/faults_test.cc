@@ -70,6 +70,20 @@ TEST_F(FaultTest, AScaleShiftIsFeltByFp8FromItsFirstStep) {
   }
 }
 
+TEST_F(FaultTest, AScaleShiftIsFeltByEveryRecipeWithTiles) {
+  const PrecisionPlan block = PrecisionPlan::fp8(Recipe::kBlock);
+  const PrecisionPlan rowwise = PrecisionPlan::fp8(Recipe::kRowwise);
+  const PrecisionPlan hopper = PrecisionPlan::parse(
+      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"block\"\naccumulate = \"hopper\"\n");
+  for (const PrecisionPlan* plan : {&block, &rowwise, &hopper}) {
+    for (const char* tensor : {"input", "weight", "gradient"}) {
+      shift.tensor = tensor;
+      EXPECT_EQ(first_difference(run({}, *plan), run({shift}, *plan)), 4) << tensor;
+    }
+    EXPECT_EQ(run({frozen}, *plan), run({}, *plan));
+  }
+}
+
 TEST_F(FaultTest, AScaleShiftIsNotFeltInBf16) {
   EXPECT_EQ(run({shift, frozen}, bf16), run({}, bf16));
   PrecisionPlan pinned = current.with_bf16_sites({shift.site});

@@ -152,7 +152,7 @@ struct Timings {
   std::vector<double> step_gemms;    // seconds of all that a step runs
 };
 
-Timings measure(Engine& engine, PlainGemms& plain, int rounds) {
+Timings measure(Engine& engine, PlainGemms& plain, const PrecisionPlan& fp8, int rounds) {
   constexpr int kGemmsPerRound = 5;
   Timings timings;
   auto step = [&](const PrecisionPlan& plan, StepTimes& times) {
@@ -164,7 +164,7 @@ Timings measure(Engine& engine, PlainGemms& plain, int rounds) {
   for (int round = 0; round <= rounds; ++round) {
     std::vector<double> gemm_seconds = plain.seconds(kGemmsPerRound);
     step(PrecisionPlan::bf16(), timings.bf16_step);
-    step(PrecisionPlan::fp8(Recipe::kCurrent), timings.fp8_step);
+    step(fp8, timings.fp8_step);
     if (round == 0) {  // warm-up: pages come in
       timings = {};
       continue;
@@ -221,6 +221,10 @@ std::string bench_step_json(const BenchStepOptions& options) {
   if (options.rounds < 1) {
     throw ConfigError("bench step", 0, "rounds", std::to_string(options.rounds), "1 or more");
   }
+  const Recipe recipe = recipe_from_name(options.recipe);
+  if (recipe == Recipe::kNone) {
+    throw ConfigError("bench step", 0, "recipe", options.recipe, "a recipe with scales");
+  }
   EngineConfig config = bench_step_config(options.size);
   config.threads = options.threads;
   SyntheticData data(options.scratch, config.model.vocabulary,
@@ -231,7 +235,7 @@ std::string bench_step_json(const BenchStepOptions& options) {
   engine.initialize();
   engine.prepare();
   const int64_t planned = resident_bytes();
-  Timings timings = measure(engine, plain, options.rounds);
+  Timings timings = measure(engine, plain, PrecisionPlan::fp8(recipe), options.rounds);
 
   const StepGemm& largest = plain.gemms()[plain.largest()];
   double gemm_rate = largest.flops() / median(timings.largest_gemm);
@@ -261,6 +265,7 @@ std::string bench_step_json(const BenchStepOptions& options) {
   json::object result{
       {"bench", "step"},
       {"size", options.size},
+      {"recipe", options.recipe},
       {"parameters", config.model.parameters()},
       {"tokens_per_step", config.batch.tokens_per_step()},
       {"bf16", summary(timings.bf16_step)},
