@@ -22,7 +22,10 @@ LedgerError::LedgerError(const std::string& message, int sqlite_code)
     : Error(message), disk_full_((sqlite_code & 0xff) == SQLITE_FULL) {}
 
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error) {
-  return LedgerError(fmt::format("{}: {}", action, error.what()), error.getErrorCode());
+  bool damaged = (error.getErrorCode() & 0xff) == SQLITE_CORRUPT;
+  return LedgerError(fmt::format("{}: {}{}", action, error.what(),
+                                 damaged ? " (the file is damaged: restore a copy of it)" : ""),
+                     error.getErrorCode());
 }
 
 Query::~Query() {
