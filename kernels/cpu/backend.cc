@@ -61,7 +61,8 @@ struct RopeTable {
 template <class E>
 class CpuBackend final : public BackendOf<E> {
  public:
-  explicit CpuBackend(int threads) : threads_(threads), gemms_(threads), scaled_products_(threads) {}
+  explicit CpuBackend(int threads)
+      : threads_(threads), gemms_(threads), scaled_products_(threads) {}
 
   std::string name() const override { return "cpu"; }
   std::string device() const override {
