@@ -1,0 +1,318 @@
+"""The study's pictures."""
+
+import os
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+
+from analysis import BAND_DEVIATIONS, LOOK, LOSS_BLOCK, band, gap_curves, least_deviation, matching  # noqa: E402
+from analysis import looks_of, smoothed, transformed  # noqa: E402
+from conditions import BY_NAME, CONDITIONS  # noqa: E402
+from summary import COMMON, COMPARED, TWINS, words  # noqa: E402
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#444444"]
+BLACK, GREY = "#000000", "#999999"
+SMOOTH = 100 // LOSS_BLOCK  # blocks in a mean that is drawn
+FIRST_STEP = 100  # before it a mean over SMOOTH blocks is not one
+
+plt.rcParams.update(
+    {
+        "figure.dpi": 110,
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.grid": True,
+        "grid.color": "#E4E4E4",
+        "grid.linewidth": 0.6,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
+        "lines.linewidth": 1.4,
+    }
+)
+
+
+def steps_of(values, every):
+    return (np.arange(len(values)) + 1) * every
+
+
+def worth_drawing(steps):
+    return steps >= (FIRST_STEP if steps[-1] > 2 * FIRST_STEP else 0)
+
+
+def loss_of(study, name):
+    return np.array(
+        [smoothed(record["loss"], SMOOTH) for _, record in sorted(study["runs"][name].items())]
+    )
+
+
+def present(study, group):
+    return [one for one in CONDITIONS if one.group == group and one.name in study["runs"]]
+
+
+def draw_loss(axes, study, name, label, colour, style="-"):
+    curves = loss_of(study, name)
+    steps = steps_of(curves[0], LOSS_BLOCK)
+    keep = worth_drawing(steps)
+    axes.plot(steps[keep], curves.mean(axis=0)[keep], color=colour, label=label, linestyle=style)
+    if len(curves) > 1:
+        axes.fill_between(
+            steps[keep],
+            curves.min(axis=0)[keep],
+            curves.max(axis=0)[keep],
+            color=colour,
+            alpha=0.12,
+            linewidth=0,
+        )
+
+
+def loss_curves(study, path):
+    figure, panels = plt.subplots(1, 3, figsize=(11.5, 4.6), layout="constrained")
+    for axes, group, title in zip(
+        panels,
+        ("recipes", "mantissa", "bad"),
+        ("FP8 and MX recipes", "reduced mantissa", "known bad cases"),
+    ):
+        draw_loss(axes, study, "bf16", "BF16", BLACK)
+        for index, one in enumerate(present(study, group)):
+            draw_loss(
+                axes,
+                study,
+                one.name,
+                one.label,
+                COLOURS[index % len(COLOURS)],
+                "--" if index % 2 else "-",
+            )
+        axes.set_title(title)
+        axes.set_xlabel("step")
+        axes.legend(loc="upper right")
+    for axes in panels[:2]:
+        axes.set_yscale("log")
+        axes.set_yticks([3, 3.5, 4, 4.5, 5], ["3", "3.5", "4", "4.5", "5"])
+        axes.minorticks_off()
+    panels[0].set_ylabel("training loss, nats per token (mean of 100 steps)")
+    figure.suptitle("Training loss: mean of the seeds, least to most as a band", fontsize=10)
+    save(figure, path)
+
+
+def gap_panels(study, path):
+    shown = [one for group in ("recipes", "mantissa") for one in present(study, group)]
+    columns = 4
+    rows = -(-len(shown) // columns)
+    figure, panels = plt.subplots(
+        rows,
+        columns,
+        figsize=(11.5, 2.3 * rows),
+        layout="constrained",
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+    )
+    twins = gap_curves(study, *TWINS, smooth=SMOOTH)
+    top = 0.0
+    for axes, one in zip(panels.flat, shown):
+        curves = gap_curves(study, one.name, smooth=SMOOTH)
+        steps = steps_of(curves[0], LOSS_BLOCK)
+        keep = worth_drawing(steps)
+        if len(twins):
+            axes.fill_between(
+                steps[keep],
+                twins.min(axis=0)[keep],
+                twins.max(axis=0)[keep],
+                color=GREY,
+                alpha=0.4,
+                linewidth=0,
+            )
+        axes.axhline(0, color=BLACK, linewidth=0.8)
+        for curve in curves:
+            axes.plot(steps[keep], curve[keep], color=COLOURS[0], linewidth=0.7, alpha=0.6)
+        axes.plot(steps[keep], curves.mean(axis=0)[keep], color=COLOURS[1], linewidth=1.8)
+        axes.set_title(one.label)
+        top = max(top, np.nanmax(curves[:, keep]))
+    for axes in panels.flat[len(shown) :]:
+        axes.set_visible(False)
+    panels[0][0].set_ylim(-1.5, top * 1.05)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("gap, %")
+    for column in range(columns):
+        last = max(row for row in range(rows) if row * columns + column < len(shown))
+        panels[last][column].set_xlabel("step")
+        panels[last][column].tick_params(labelbottom=True)
+    figure.suptitle(
+        "Training loss above BF16's of the same seed (means of 100 steps). Blue: each seed. "
+        "Red: their mean. Grey: two BF16 runs that differ by 1e-6 at the start",
+        fontsize=9.5,
+    )
+    save(figure, path)
+
+
+def final_gaps(study, result, path):
+    rows = [row for row in result["conditions"] if row.get("gap")]
+    figure, panels = plt.subplots(
+        1, 2, figsize=(11.5, 5.2), layout="constrained", gridspec_kw={"width_ratios": [3, 2]}
+    )
+    good = [row for row in rows if row["group"] != "bad"]
+    bad = [row for row in rows if row["group"] == "bad"]
+    for axes, some, title in (
+        (panels[0], good, "recipes, mantissa, chance"),
+        (panels[1], bad, "known bad cases"),
+    ):
+        for place, row in enumerate(some):
+            for which, colour, shift, label in (
+                ("heldout", COLOURS[0], -0.14, "held-out split, evaluated in BF16"),
+                ("last", COLOURS[1], 0.14, "last 200 training steps"),
+            ):
+                gap = row["gap"][which]
+                axes.plot(
+                    gap["values"],
+                    [place + shift] * len(gap["values"]),
+                    "o",
+                    markersize=4,
+                    alpha=0.5,
+                    color=colour,
+                    markeredgewidth=0,
+                )
+                axes.errorbar(
+                    gap["mean"],
+                    place + shift,
+                    xerr=gap["std"],
+                    fmt="D",
+                    markersize=4.5,
+                    color=colour,
+                    capsize=2.5,
+                    linewidth=1.1,
+                    label=label if place == 0 else None,
+                )
+        axes.axvline(0, color=BLACK, linewidth=0.8)
+        axes.set_yticks(range(len(some)), [wrapped(row["label"]) for row in some])
+        axes.set_ylim(len(some) - 0.5, -0.5)
+        axes.set_xlabel("loss gap to BF16 of the same seed, %")
+        axes.set_title(title)
+    panels[0].legend(loc="lower right")
+    figure.suptitle(
+        "Gaps at the end: points are seeds, diamonds their mean with one standard deviation",
+        fontsize=10,
+    )
+    save(figure, path)
+
+
+def wrapped(label):
+    return label.replace(", ", ",\n", 1) if len(label) > 24 else label
+
+
+def statistics_of_bad(study, result, path):
+    """A column for each bad case: its gap, and the first statistics to move against their band."""
+    bad = [row for row in result["conditions"] if row["group"] == "bad" and row.get("first")]
+    depth = 3
+    figure, panels = plt.subplots(
+        1 + depth,
+        len(bad),
+        figsize=(2.95 * len(bad), 8.2),
+        layout="constrained",
+        sharex=True,
+        squeeze=False,
+    )
+    for column, row in enumerate(bad):
+        condition = BY_NAME[row["condition"]]
+        draw_gap(panels[0][column], study, condition, row["first"])
+        panels[0][column].set_title(wrapped(row["label"]))
+        for place, one in enumerate(distinct(row["first"]["moved"], depth)):
+            draw_series(panels[1 + place][column], study, condition, one, row["first"]["gap_steps"])
+        panels[depth][column].set_xlabel("step")
+    panels[0][0].set_ylabel("gap, %")
+    figure.suptitle(
+        "Known bad cases: the gap, and the statistics that left the healthy runs' band (grey) first,"
+        " each the worst of 13 sites.\nVertical lines: solid, where the statistic left the band; "
+        "dashed, where the gap did (medians over seeds)",
+        fontsize=9.5,
+    )
+    save(figure, path)
+
+
+def distinct(moved, count):
+    """The first of each number, so that one number on three tensors does not fill the picture."""
+    numbers, chosen = set(), []
+    for one in moved:
+        number = one["series"].rsplit("|", 1)[-1]
+        if number not in numbers:
+            numbers.add(number)
+            chosen.append(one)
+    return chosen[:count]
+
+
+def median(steps):
+    return None if not steps or any(step is None for step in steps) else float(np.median(steps))
+
+
+def mark(axes, step, style):
+    if step is not None:
+        axes.axvline(step, color=COLOURS[1], linestyle=style, linewidth=1.1)
+
+
+def draw_gap(axes, study, condition, first):
+    curves = gap_curves(study, condition.name, condition.reference, SMOOTH)
+    steps = steps_of(curves[0], LOSS_BLOCK)
+    keep = worth_drawing(steps)
+    for curve in curves:
+        axes.plot(steps[keep], curve[keep], color=COLOURS[0], linewidth=1)
+    axes.axhline(0, color=BLACK, linewidth=0.8)
+    mark(axes, median(first["gap_steps"]), "--")
+    axes.text(
+        0.03,
+        0.95,
+        f"gap to {BY_NAME[condition.reference].label.split(',')[0]}"
+        + (" at the same rate" if condition.reference != "bf16" else ""),
+        transform=axes.transAxes,
+        va="top",
+        fontsize=7.5,
+    )
+
+
+def looked_at(record, series):
+    return looks_of(record["grad_norm"]) if series == "grad_norm" else record["statistics"][series]
+
+
+def draw_series(axes, study, condition, one, gap_steps):
+    series = one["series"]
+    other = matching(series, COMPARED.get(condition.name, COMMON))
+    healthy = np.array(
+        [
+            transformed(other, looked_at(record, other))
+            for record in study["runs"][condition.statistics_reference].values()
+        ]
+    )
+    mean, deviation = band(healthy, least_deviation(series))
+    steps = steps_of(mean, LOOK)
+    axes.fill_between(
+        steps,
+        mean - BAND_DEVIATIONS * deviation,
+        mean + BAND_DEVIATIONS * deviation,
+        color=GREY,
+        alpha=0.35,
+        linewidth=0,
+    )
+    for record in study["runs"][condition.name].values():
+        axes.plot(
+            steps, transformed(series, looked_at(record, series)), color=COLOURS[2], linewidth=0.9
+        )
+    mark(axes, one["median_step"], "-")
+    mark(axes, median(gap_steps), "--")
+    logarithmic = not np.array_equal(transformed(series, [1.0, 2.0]), [1.0, 2.0])
+    axes.set_title(("log2 of " if logarithmic else "") + words(series), fontsize=8)
+
+
+def save(figure, path):
+    figure.savefig(path, pil_kwargs={"optimize": True})
+    plt.close(figure)
+
+
+def draw(study, result, folder):
+    loss_curves(study, os.path.join(folder, "loss.png"))
+    gap_panels(study, os.path.join(folder, "gap.png"))
+    final_gaps(study, result, os.path.join(folder, "final.png"))
+    statistics_of_bad(study, result, os.path.join(folder, "statistics.png"))

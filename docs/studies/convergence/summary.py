@@ -1,0 +1,156 @@
+"""From a kept study to results.json and the tables of README.md."""
+
+import numpy as np
+
+from analysis import gaps, loss_moved_paired, moved, ranking
+from conditions import BY_NAME, CONDITIONS
+
+TWINS = ("bf16_twin", "bf16")
+# A condition's roundings and the healthy runs' they are held against. "current" is asked of every
+# run, whatever it uses.
+COMMON = {"current": "current"}
+COMPARED = {
+    "delayed_frozen": COMMON | {"in use": "in use"},
+    "current_e5m2": COMMON | {"in use": "current:e5m2/e5m2"},
+}
+FIRST = 3  # series named in a table
+
+
+def first_moves(study, condition):
+    """What left the healthy band, and when, for one condition."""
+    name = condition.name
+    reference = condition.statistics_reference
+    steps_of = moved(study, name, reference, COMPARED.get(name, COMMON))
+    loss = steps_of.pop("loss", [])
+    ranked = ranking(steps_of)
+    return {
+        "reference": reference,
+        "series": len(steps_of),
+        "moved": [
+            {"series": series, "median_step": median, "steps": steps}
+            for series, median, steps in ranked
+        ],
+        "loss_steps": loss,
+        "gap_reference": condition.reference,
+        "gap_steps": loss_moved_paired(study, name, condition.reference, TWINS),
+    }
+
+
+def results(study):
+    rows = []
+    for condition in CONDITIONS:
+        if condition.name not in study["runs"]:
+            continue
+        row = {
+            "condition": condition.name,
+            "label": condition.label,
+            "group": condition.group,
+            "seeds": len(study["runs"][condition.name]),
+            "heldout_loss": [
+                record["heldout"] for record in study["runs"][condition.name].values()
+            ],
+        }
+        if condition.name != "bf16":
+            row["gap"] = gaps(study, condition.name)
+            if condition.reference != "bf16":
+                row["gap_to_reference"] = {
+                    "reference": condition.reference,
+                    **(gaps(study, condition.name, condition.reference) or {}),
+                }
+            row["first"] = first_moves(study, condition)
+        rows.append(row)
+    programs = sorted(
+        {record["program"] for runs in study["runs"].values() for record in runs.values()}
+    )
+    steps = sorted({record["steps"] for runs in study["runs"].values() for record in runs.values()})
+    return {"programs": programs, "steps": steps, "conditions": rows}
+
+
+def signed(value):
+    return "not finite" if not np.isfinite(value) else f"{value:+.2f}"
+
+
+def with_spread(gap):
+    if gap is None:
+        return "—"
+    if gap["std"] is None:
+        return f"{signed(gap['mean'])} (one seed)"
+    values = ", ".join(signed(value) for value in gap["values"])
+    return f"{signed(gap['mean'])} ± {gap['std']:.2f} ({values})"
+
+
+def gap_table(result):
+    lines = [
+        "| condition | held-out gap, % | gap of the last 200 training steps, % |",
+        "|---|---|---|",
+    ]
+    for row in result["conditions"]:
+        if row.get("gap"):
+            cells = [
+                row["label"],
+                with_spread(row["gap"]["heldout"]),
+                with_spread(row["gap"]["last"]),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def words(series):
+    parts = series.split("|")
+    if len(parts) == 1:
+        return parts[0].replace("_", " ")
+    tensor, rounding, number = parts
+    told = f"{tensor} {number}"
+    return (
+        told if not rounding else f"{told} ({'what if ' if rounding != 'in use' else ''}{rounding})"
+    )
+
+
+def told_steps(steps):
+    if not steps:
+        return "—"
+    return ", ".join("never" if step is None else str(step) for step in steps)
+
+
+def lead(row, loss):
+    """Steps by which a series came before the loss, in medians."""
+    if not loss or any(step is None for step in loss):
+        return ""
+    return f" ({float(np.median(loss)) - row['median_step']:+.0f})"
+
+
+def first_table(result):
+    lines = [
+        "| condition | held against | first to move, at step (steps before the gap moved) "
+        "| loss left the band | gap moved |",
+        "|---|---|---|---|---|",
+    ]
+    for row in result["conditions"]:
+        first = row.get("first")
+        if not first or not first["series"]:
+            continue
+        names = (
+            "; ".join(
+                f"{words(one['series'])} at {one['median_step']:.0f}{lead(one, first['gap_steps'])}"
+                for one in first["moved"][:FIRST]
+            )
+            or "nothing with every seed"
+        )
+        cells = [
+            row["label"],
+            BY_NAME[first["reference"]].label,
+            names,
+            told_steps(first["loss_steps"]),
+            told_steps(first["gap_steps"]),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def fill(text, tables):
+    """README.md with what stands between <!-- NAME --> and <!-- end NAME --> replaced."""
+    for name, table in tables.items():
+        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+        head, rest = text.split(begin, 1)
+        text = head + begin + "\n" + table + "\n" + end + rest.split(end, 1)[1]
+    return text
