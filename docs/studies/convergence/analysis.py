@@ -150,7 +150,7 @@ def matching(name, own):
 
 
 def moved(study, name, reference, roundings):
-    """For each series the steps at which it left the reference's band, seed by seed (None: never)."""
+    """For each series when it left the reference's band: a step for each seed, None for never."""
     references = list(study["runs"].get(reference, {}).values())
     cases = study["runs"].get(name, {})
     if len(references) < 2 or not cases:

@@ -27,7 +27,7 @@ def block_means(values):
 
 
 def worst_over_sites(statistics, looks):
-    """Series by tensor|rounding|number: the worst of all sites at each look; NaN where one has none."""
+    """Series by tensor|rounding|number: the worst of all sites at each look; NaN: none."""
     sites = {}
     for name, values in statistics.items():
         site, rest = name.split("|", 1)

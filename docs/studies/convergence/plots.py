@@ -226,7 +226,7 @@ def statistics_of_bad(study, result, path):
         panels[depth][column].set_xlabel("step")
     panels[0][0].set_ylabel("gap, %")
     figure.suptitle(
-        "Known bad cases: the gap, and the statistics that left the healthy runs' band (grey) first,"
+        "Known bad cases: the gap, and the statistics that left the healthy band (grey) first,"
         " each the worst of 13 sites.\nVertical lines: solid, where the statistic left the band; "
         "dashed, where the gap did (medians over seeds)",
         fontsize=9.5,

@@ -79,7 +79,7 @@ def check_gaps(one):
     check("no pair, no gap", gaps(one, "mx") is None)
     check(
         "the last loss is over the last 200 steps",
-        close(last_loss({"loss": [100.0] * 180 + [1.0] * 20}), 1.0),
+        close(last_loss({"loss": [100.0] * 180 + [3.0] * 10 + [1.0] * 10}), 2.0),
     )
     check(
         "smoothing takes what there is at the start",
@@ -105,6 +105,12 @@ def check_moves(one):
     mean, deviation = band(np.zeros((3, 10)), 1.0)
     values = np.zeros(10)
     values[4] = 100
+    long = np.full(30, 100.0)
+    long[1] = 0
+    check(
+        "a move begins with looks in a row",
+        first_moved(long, np.zeros(30), np.ones(30)) == 2,
+    )
     check("one look outside is no move", first_moved(values, mean, deviation) is None)
     values[4:7] = 100
     check("nor is what comes back", first_moved(values, mean, deviation) is None)
@@ -134,6 +140,7 @@ def check_files(one):
         )
         with open(os.path.join(folder, kept.STATISTICS), "rb") as file:
             before = file.read()
+        check("the compressed file has no time in it", before[4:8] == bytes(4))
         kept.write(folder, one)
         with open(os.path.join(folder, kept.STATISTICS), "rb") as file:
             check("the same numbers give the same bytes", file.read() == before)
