@@ -96,6 +96,38 @@ CONDITIONS = [
     ),
     Condition("e8m5", "E8M5", "mantissa", rule("none", ("e8m5", "e8m5")), cost=1.2),
     Condition("e8m6", "E8M6", "mantissa", rule("none", ("e8m6", "e8m6")), cost=1.2),
+    # Does a higher rate bring out what E5M2 everywhere does not show at the usual one?
+    Condition(
+        "bf16_lr3",
+        "BF16, rate × 3",
+        "rate",
+        BF16_PLAN,
+        learning_rate=3 * LEARNING_RATE,
+        what_if=("current", "current:e5m2/e5m2"),
+        seeds_max=3,
+    ),
+    Condition(
+        "current_lr3",
+        "current, rate × 3",
+        "rate",
+        rule("current"),
+        learning_rate=3 * LEARNING_RATE,
+        reference="bf16_lr3",
+        statistics_reference="bf16_lr3",
+        seeds_max=3,
+        cost=1.2,
+    ),
+    Condition(
+        "e5m2_lr3",
+        "current, E5M2 everywhere, rate × 3",
+        "rate",
+        E5M2_PLAN,
+        learning_rate=3 * LEARNING_RATE,
+        reference="bf16_lr3",
+        statistics_reference="bf16_lr3",
+        seeds_max=3,
+        cost=1.2,
+    ),
     # The same in BF16 from weights that differ by a millionth: how far apart chance alone takes
     # two runs.
     Condition(

@@ -11,12 +11,13 @@ import numpy as np  # noqa: E402
 from analysis import BAND_DEVIATIONS, LOOK, LOSS_BLOCK, band, gap_curves, least_deviation, matching  # noqa: E402
 from analysis import looks_of, smoothed, transformed  # noqa: E402
 from conditions import BY_NAME, CONDITIONS  # noqa: E402
-from summary import COMMON, COMPARED, TWINS, words  # noqa: E402
+from summary import COMMON, COMPARED, TWINS, compared, words  # noqa: E402
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#444444"]
 BLACK, GREY = "#000000", "#999999"
 SMOOTH = 100 // LOSS_BLOCK  # blocks in a mean that is drawn
+LARGE = 3.0  # percent: gaps above it are drawn apart, on a logarithmic scale
 FIRST_STEP = 100  # before it a mean over SMOOTH blocks is not one
 
 plt.rcParams.update(
@@ -41,8 +42,8 @@ def steps_of(values, every):
     return (np.arange(len(values)) + 1) * every
 
 
-def worth_drawing(steps):
-    return steps >= (FIRST_STEP if steps[-1] > 2 * FIRST_STEP else 0)
+def worth_drawing(steps, first_step=FIRST_STEP):
+    return steps >= (first_step if steps[-1] > 2 * first_step else 0)
 
 
 def loss_of(study, name):
@@ -55,10 +56,10 @@ def present(study, group):
     return [one for one in CONDITIONS if one.group == group and one.name in study["runs"]]
 
 
-def draw_loss(axes, study, name, label, colour, style="-"):
+def draw_loss(axes, study, name, label, colour, style="-", first_step=FIRST_STEP):
     curves = loss_of(study, name)
     steps = steps_of(curves[0], LOSS_BLOCK)
-    keep = worth_drawing(steps)
+    keep = worth_drawing(steps, first_step)
     axes.plot(steps[keep], curves.mean(axis=0)[keep], color=colour, label=label, linestyle=style)
     if len(curves) > 1:
         axes.fill_between(
@@ -73,12 +74,12 @@ def draw_loss(axes, study, name, label, colour, style="-"):
 
 def loss_curves(study, path):
     figure, panels = plt.subplots(1, 3, figsize=(11.5, 4.6), layout="constrained")
-    for axes, group, title in zip(
-        panels,
-        ("recipes", "mantissa", "bad"),
-        ("FP8 and MX recipes", "reduced mantissa", "known bad cases"),
+    for axes, group, title, first in (
+        (panels[0], "recipes", "FP8 and MX recipes, from step 400", 400),
+        (panels[1], "mantissa", "reduced mantissa, from step 400", 400),
+        (panels[2], "bad", "known bad cases", FIRST_STEP),
     ):
-        draw_loss(axes, study, "bf16", "BF16", BLACK)
+        draw_loss(axes, study, "bf16", "BF16", BLACK, first_step=first)
         for index, one in enumerate(present(study, group)):
             draw_loss(
                 axes,
@@ -87,14 +88,11 @@ def loss_curves(study, path):
                 one.label,
                 COLOURS[index % len(COLOURS)],
                 "--" if index % 2 else "-",
+                first,
             )
         axes.set_title(title)
         axes.set_xlabel("step")
         axes.legend(loc="upper right")
-    for axes in panels[:2]:
-        axes.set_yscale("log")
-        axes.set_yticks([3, 3.5, 4, 4.5, 5], ["3", "3.5", "4", "4.5", "5"])
-        axes.minorticks_off()
     panels[0].set_ylabel("training loss, nats per token (mean of 100 steps)")
     figure.suptitle("Training loss: mean of the seeds, least to most as a band", fontsize=10)
     save(figure, path)
@@ -102,8 +100,8 @@ def loss_curves(study, path):
 
 def gap_panels(study, path):
     shown = [one for group in ("recipes", "mantissa") for one in present(study, group)]
-    columns = 4
-    rows = -(-len(shown) // columns)
+    columns = max(1, min(4, len(shown)))
+    rows = max(1, -(-len(shown) // columns))
     figure, panels = plt.subplots(
         rows,
         columns,
@@ -151,49 +149,24 @@ def gap_panels(study, path):
     save(figure, path)
 
 
-def final_gaps(study, result, path):
-    rows = [row for row in result["conditions"] if row.get("gap")]
+def final_gaps(result, path):
+    rows = list(compared(result))
+    small = [row for row in rows if abs(row[2]["heldout"]["mean"]) <= LARGE]
+    large = [row for row in rows if row not in small]
     figure, panels = plt.subplots(
-        1, 2, figsize=(11.5, 5.2), layout="constrained", gridspec_kw={"width_ratios": [3, 2]}
+        1, 2, figsize=(11.5, 5.6), layout="constrained", gridspec_kw={"width_ratios": [3, 2]}
     )
-    good = [row for row in rows if row["group"] != "bad"]
-    bad = [row for row in rows if row["group"] == "bad"]
-    for axes, some, title in (
-        (panels[0], good, "recipes, mantissa, chance"),
-        (panels[1], bad, "known bad cases"),
-    ):
-        for place, row in enumerate(some):
-            for which, colour, shift, label in (
-                ("heldout", COLOURS[0], -0.14, "held-out split, evaluated in BF16"),
-                ("last", COLOURS[1], 0.14, "last 200 training steps"),
-            ):
-                gap = row["gap"][which]
-                axes.plot(
-                    gap["values"],
-                    [place + shift] * len(gap["values"]),
-                    "o",
-                    markersize=4,
-                    alpha=0.5,
-                    color=colour,
-                    markeredgewidth=0,
-                )
-                axes.errorbar(
-                    gap["mean"],
-                    place + shift,
-                    xerr=gap["std"],
-                    fmt="D",
-                    markersize=4.5,
-                    color=colour,
-                    capsize=2.5,
-                    linewidth=1.1,
-                    label=label if place == 0 else None,
-                )
-        axes.axvline(0, color=BLACK, linewidth=0.8)
-        axes.set_yticks(range(len(some)), [wrapped(row["label"]) for row in some])
-        axes.set_ylim(len(some) - 0.5, -0.5)
-        axes.set_xlabel("loss gap to BF16 of the same seed, %")
-        axes.set_title(title)
-    panels[0].legend(loc="lower right")
+    draw_gaps(panels[0], small)
+    draw_gaps(panels[1], large)
+    panels[0].set_title(f"up to {LARGE:.0f} %")
+    panels[0].set_xlabel("loss gap to the same seed in BF16 (or as said), %")
+    panels[1].set_title(f"above {LARGE:.0f} %")
+    panels[1].set_xlabel("loss gap, %, logarithmic")
+    panels[1].set_xscale("log")
+    panels[1].set_xticks([3, 10, 30, 100, 300, 1000], ["3", "10", "30", "100", "300", "1000"])
+    panels[1].minorticks_off()
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
     figure.suptitle(
         "Gaps at the end: points are seeds, diamonds their mean with one standard deviation",
         fontsize=10,
@@ -201,7 +174,34 @@ def final_gaps(study, result, path):
     save(figure, path)
 
 
+def draw_gaps(axes, rows):
+    for place, (_, _, gaps) in enumerate(rows):
+        for which, colour, shift, label in (
+            ("heldout", COLOURS[0], -0.14, "held-out split, evaluated in BF16"),
+            ("last", COLOURS[1], 0.14, "last 200 training steps"),
+        ):
+            gap = gaps[which]
+            heights = [place + shift] * len(gap["values"])
+            axes.plot(gap["values"], heights, "o", markersize=4, alpha=0.5, color=colour, mew=0)
+            axes.errorbar(
+                gap["mean"],
+                place + shift,
+                xerr=gap["std"],
+                fmt="D",
+                markersize=4.5,
+                color=colour,
+                capsize=2.5,
+                linewidth=1.1,
+                label=label if place == 0 else None,
+            )
+    axes.axvline(0, color=BLACK, linewidth=0.8)
+    axes.set_yticks(range(len(rows)), [wrapped(label) for label, _, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+
+
 def wrapped(label):
+    if ", against " in label:
+        return label.replace(", against ", ",\nagainst ", 1)
     return label.replace(", ", ",\n", 1) if len(label) > 24 else label
 
 
@@ -221,9 +221,14 @@ def statistics_of_bad(study, result, path):
         condition = BY_NAME[row["condition"]]
         draw_gap(panels[0][column], study, condition, row["first"])
         panels[0][column].set_title(wrapped(row["label"]))
+        used = 0
         for place, one in enumerate(distinct(row["first"]["moved"], depth)):
             draw_series(panels[1 + place][column], study, condition, one, row["first"]["gap_steps"])
-        panels[depth][column].set_xlabel("step")
+            used = 1 + place
+        for axes in panels[used + 1 :, column]:
+            axes.set_visible(False)
+        panels[used][column].set_xlabel("step")
+        panels[used][column].tick_params(labelbottom=True)
     panels[0][0].set_ylabel("gap, %")
     figure.suptitle(
         "Known bad cases: the gap, and the statistics that left the healthy band (grey) first,"
@@ -266,7 +271,7 @@ def draw_gap(axes, study, condition, first):
         0.03,
         0.95,
         f"gap to {BY_NAME[condition.reference].label.split(',')[0]}"
-        + (" at the same rate" if condition.reference != "bf16" else ""),
+        + (" at the same rate" if BY_NAME[condition.reference].ramp else ""),
         transform=axes.transAxes,
         va="top",
         fontsize=7.5,
@@ -314,5 +319,5 @@ def save(figure, path):
 def draw(study, result, folder):
     loss_curves(study, os.path.join(folder, "loss.png"))
     gap_panels(study, os.path.join(folder, "gap.png"))
-    final_gaps(study, result, os.path.join(folder, "final.png"))
+    final_gaps(result, os.path.join(folder, "final.png"))
     statistics_of_bad(study, result, os.path.join(folder, "statistics.png"))
