@@ -8,6 +8,9 @@
 
 namespace gnomon {
 
+// Before this much time has passed, a rate says nothing.
+constexpr double kSecondsToJudge = 1.0;
+
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   auto total = static_cast<int64_t>(std::llround(seconds));
@@ -72,7 +75,7 @@ void Progress::draw(bool last) {
   int64_t worked = done_ - std::max<int64_t>(first_done_, 0);
   if (last) {
     line += fmt::format("  took {}", format_duration(elapsed));
-  } else if (total_ > 0 && worked > 0) {
+  } else if (total_ > 0 && worked > 0 && elapsed >= kSecondsToJudge) {
     double left = elapsed / static_cast<double>(worked) * static_cast<double>(total_ - done_);
     line += fmt::format("  {} left", format_duration(left));
   }

@@ -51,6 +51,7 @@ TEST_F(ProgressTest, WritesPlainLinesWithoutATerminal) {
   progress.update(51, "too soon to be shown");
   EXPECT_THAT(text(), StartsWith("train 50/200  25%  loss 2.31"));
   EXPECT_EQ(text().find("too soon"), std::string::npos);
+  EXPECT_EQ(text().find("left"), std::string::npos) << "no rate is known yet";
   progress.finish("done");
   EXPECT_THAT(text(), HasSubstr("train 51/200  26%  done  took 0s\n"));
   EXPECT_EQ(text().find('\r'), std::string::npos);
