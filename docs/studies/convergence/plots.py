@@ -149,8 +149,7 @@ def gap_panels(study, path):
     save(figure, path)
 
 
-def final_gaps(result, path):
-    rows = list(compared(result))
+def final_gaps(rows, path):
     small = [row for row in rows if abs(row[2]["heldout"]["mean"]) <= LARGE]
     large = [row for row in rows if row not in small]
     figure, panels = plt.subplots(
@@ -317,7 +316,12 @@ def save(figure, path):
 
 
 def draw(study, result, folder):
+    """Leaves out a picture that would have nothing in it."""
+    rows = list(compared(result))
     loss_curves(study, os.path.join(folder, "loss.png"))
-    gap_panels(study, os.path.join(folder, "gap.png"))
-    final_gaps(result, os.path.join(folder, "final.png"))
-    statistics_of_bad(study, result, os.path.join(folder, "statistics.png"))
+    if present(study, "recipes") or present(study, "mantissa"):
+        gap_panels(study, os.path.join(folder, "gap.png"))
+    if rows:
+        final_gaps(rows, os.path.join(folder, "final.png"))
+    if any(row["group"] == "bad" for _, row, _ in rows):
+        statistics_of_bad(study, result, os.path.join(folder, "statistics.png"))

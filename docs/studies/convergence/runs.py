@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 import threading
@@ -98,6 +97,23 @@ def read_ledger(path):
     }
 
 
+def without_place(config):
+    return [line for line in config.splitlines() if not line.startswith("dir = ")]
+
+
+def is_done(out, condition, seed, steps):
+    """Whether the run's record is there. RunFailed when it is of another setup."""
+    path = record_path(out, condition, seed)
+    if not os.path.exists(path):
+        return False
+    with gzip.open(path, "rt") as file:
+        record = json.load(file)
+    wanted = without_place(trainer_config(condition, seed, steps, ""))
+    if without_place(record["config"]) != wanted or record["plan"] != condition.plan:
+        raise RunFailed(f"{path} is of another setup (other steps?): move it away or choose --out")
+    return True
+
+
 class Run:
     """One run in a folder of its own, with a controller of its own that only records."""
 
@@ -107,14 +123,14 @@ class Run:
         self.options = options
         self.dataset = dataset
         self.folder = os.path.join(options.out, "work", f"{condition.name}-s{seed}")
-        self.log = os.path.join(self.folder, "trainer.log")
+        self.processes = []
 
     def name(self):
         return f"{self.condition.name} seed {self.seed}"
 
     def steps_done(self):
         try:
-            with open(self.log, "rb") as log:
+            with open(self.log(), "rb") as log:
                 log.seek(0, os.SEEK_END)
                 log.seek(max(0, log.tell() - 4096))
                 found = re.findall(rb"train (\d+)/", log.read())
@@ -125,55 +141,31 @@ class Run:
     def execute(self):
         shutil.rmtree(self.folder, ignore_errors=True)
         os.makedirs(self.folder)
-        with open(os.path.join(self.folder, "plan.toml"), "w") as file:
+        with open(self.path("plan.toml"), "w") as file:
             file.write(self.condition.plan)
         config = trainer_config(self.condition, self.seed, self.options.steps, self.dataset)
-        with open(os.path.join(self.folder, "run.toml"), "w") as file:
+        with open(self.path("run.toml"), "w") as file:
             file.write(config)
-        with open(os.path.join(self.folder, "policy.toml"), "w") as file:
+        with open(self.path("policy.toml"), "w") as file:
             file.write(POLICY)
-        ledger = os.path.join(self.folder, "ledger.sqlite")
-        with open(os.path.join(self.folder, "gnomond.log"), "w") as log:
-            daemon = self.start(
-                [
-                    "gnomond",
-                    "--ledger",
-                    ledger,
-                    "--listen",
-                    "127.0.0.1:0",
-                    "--port-file",
-                    self.path("port"),
-                    "--policy",
-                    self.path("policy.toml"),
-                ],
-                log,
-            )
+        ledger = self.path("ledger.sqlite")
+        daemon = self.start(
+            "gnomond",
+            f"--ledger {ledger} --listen 127.0.0.1:0 --port-file {self.path('port')} "
+            f"--policy {self.path('policy.toml')}",
+        )
         try:
-            port = self.wait_for_port(daemon)
-            with open(self.log, "w") as log:
-                trainer = self.start(
-                    [
-                        "gnomon-trainer",
-                        "--config",
-                        self.path("run.toml"),
-                        "--dir",
-                        self.path("run"),
-                        "--controller",
-                        f"http://127.0.0.1:{port}",
-                    ],
-                    log,
-                )
-            try:
-                status = trainer.wait()
-            finally:
-                if trainer.poll() is None:
-                    trainer.send_signal(signal.SIGTERM)
-                    trainer.wait()
+            controller = f"http://127.0.0.1:{self.wait_for_port(daemon)}"
+            status = self.start(
+                "gnomon-trainer",
+                f"--config {self.path('run.toml')} --dir {self.path('run')} "
+                f"--controller {controller}",
+            ).wait()
         finally:
-            daemon.send_signal(signal.SIGTERM)
+            daemon.terminate()
             daemon.wait()
         if status != 0:
-            raise RunFailed(f"gnomon-trainer ended with status {status}: see {self.log}")
+            raise RunFailed(f"gnomon-trainer ended with status {status}: see {self.log()}")
         record = read_ledger(ledger)
         if len(record["loss"]) != self.options.steps:
             raise RunFailed(f"{len(record['loss'])} steps in {ledger}, not {self.options.steps}")
@@ -190,16 +182,27 @@ class Run:
     def path(self, name):
         return os.path.join(self.folder, name)
 
-    def start(self, command, log):
+    def start(self, program, arguments):
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-        program = os.path.join(self.options.bin, command[0])
-        return subprocess.Popen(
-            ["nice", "-n", str(self.options.nice), program, *command[1:]],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            start_new_session=True,
-        )
+        command = ["nice", "-n", str(self.options.nice), os.path.join(self.options.bin, program)]
+        with open(self.path(f"{program}.log"), "w") as log:
+            process = subprocess.Popen(
+                command + arguments.split(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def log(self):
+        return self.path("gnomon-trainer.log")
+
+    def stop(self):
+        for process in list(self.processes):
+            if process.poll() is None:
+                process.terminate()
 
     def wait_for_port(self, daemon):
         end = time.monotonic() + 60
@@ -235,6 +238,7 @@ class Queue:
         self.lock = threading.Lock()
         self.jobs = jobs
         self.say = say
+        self.stopping = False
 
     @staticmethod
     def cost(run):
@@ -250,8 +254,9 @@ class Queue:
             try:
                 run.execute()
             except (RunFailed, OSError, sqlite3.Error) as error:
-                self.failed.append(f"{run.name()}: {error}")
-                self.say(f"FAILED {self.failed[-1]}")
+                if not self.stopping:
+                    self.failed.append(f"{run.name()}: {error}")
+                    self.say(f"FAILED {self.failed[-1]}")
             with self.lock:
                 self.active.remove(run)
                 self.done_work += self.cost(run)
@@ -277,12 +282,27 @@ class Queue:
         for thread in threads:
             thread.start()
         told = started
-        while any(thread.is_alive() for thread in threads):
-            time.sleep(0.2)
-            if time.monotonic() - told >= every_seconds:
-                told = time.monotonic()
-                self.say(self.state(started))
+        try:
+            while any(thread.is_alive() for thread in threads):
+                time.sleep(0.2)
+                if time.monotonic() - told >= every_seconds:
+                    told = time.monotonic()
+                    self.say(self.state(started))
+        except KeyboardInterrupt:
+            self.stop(threads)
+            raise
         return self.failed
+
+    def stop(self, threads):
+        """Ends what is running; the next start trains it from its beginning."""
+        with self.lock:
+            self.stopping = True
+            self.waiting.clear()
+            active = list(self.active)
+        for run in active:
+            run.stop()
+        for thread in threads:
+            thread.join()
 
 
 def minutes(seconds):

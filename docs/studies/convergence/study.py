@@ -4,6 +4,7 @@
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 from conditions import BY_NAME, CONDITIONS  # noqa: E402
-from runs import Queue, Run, minutes, record_path  # noqa: E402
+from runs import Queue, Run, RunFailed, is_done, minutes  # noqa: E402
 
 
 def say(text):
@@ -115,7 +116,7 @@ def train(options):
     ]
     runs.sort(key=lambda run: run.condition.seeds_max < 1000)
     missing = [
-        run for run in runs if not os.path.exists(record_path(options.out, run.condition, run.seed))
+        run for run in runs if not is_done(options.out, run.condition, run.seed, options.steps)
     ]
     say(f"{options.program}: {len(missing)} of {len(runs)} runs to do, {options.steps} steps each")
     started = time.monotonic()
@@ -143,6 +144,9 @@ def compare(options):
         kept.write(data, kept.from_records(options.out))
     # What is drawn is what is kept, no more digits.
     study = kept.read(data)
+    if "bf16" not in study["runs"]:
+        say("no run in BF16: nothing to compare with")
+        return
     result = summary.results(study)
     with open(os.path.join(data, "results.json"), "w") as file:
         json.dump(result, file, indent=1)
@@ -174,5 +178,16 @@ def main():
     return 1 if failed else 0
 
 
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("interrupted; started again, it goes on with the runs that are missing")
+        sys.exit(130)
+    except (RunFailed, OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"study.py: {error}")
