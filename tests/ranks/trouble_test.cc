@@ -7,8 +7,9 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
+
+#include "tests/ranks/launcher.h"
 
 namespace {
 
@@ -19,14 +20,7 @@ struct Outcome {
 };
 
 Outcome run_ranks(const std::string& trouble) {
-  for (const char* setting :
-       {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-        "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_hwloc_base_binding_policy=none",
-        "OMPI_MCA_btl_vader_single_copy_mechanism=none", "OMPI_MCA_btl=self,vader"}) {
-    std::string text = setting;
-    size_t equals = text.find('=');
-    setenv(text.substr(0, equals).c_str(), text.substr(equals + 1).c_str(), 1);
-  }
+  gnomon::test::set_launcher_environment();
   auto start = std::chrono::steady_clock::now();
   std::string command = std::string(GNOMON_MPIEXEC) + " -n 3 " GNOMON_RANKS_IN_TROUBLE " " +
                         trouble + " 2>&1 </dev/null";
@@ -45,7 +39,8 @@ Outcome run_ranks(const std::string& trouble) {
 TEST(Ranks, WithoutTroubleFinish) {
   Outcome outcome = run_ranks("none");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
-  EXPECT_EQ(outcome.output, "finished\n");
+  // Before it, the MPI library may have had something to say about the machine.
+  EXPECT_THAT(outcome.output, testing::EndsWith("finished\n"));
 }
 
 struct Trouble {
