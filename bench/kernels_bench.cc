@@ -1,6 +1,7 @@
 // Each operation of the CPU backend at the shapes of the 10M model (8 × 256 tokens, width 320, 5
-// heads, FFN 864, vocabulary 2048), on one thread and in CPU time, so that other work on the
-// machine disturbs little.
+// heads, FFN 864, vocabulary 2048), and those of the 100M model (4 × 512, 768, 12, 2048, 16384)
+// that behave otherwise, on one thread and in CPU time, so that other work on the machine disturbs
+// little.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -51,6 +52,21 @@ BENCHMARK_CAPTURE(gemm, gate_dgrad, GemmShape{kTokens, kWidth, kFfn, false, fals
 BENCHMARK_CAPTURE(gemm, q_dgrad, GemmShape{kTokens, kWidth, kWidth, false, false}, true);
 BENCHMARK_CAPTURE(gemm, gate_wgrad, GemmShape{kFfn, kWidth, kTokens, true, false}, true);
 BENCHMARK_CAPTURE(gemm, q_wgrad, GemmShape{kWidth, kWidth, kTokens, true, false}, true);
+
+// fprop, dgrad and wgrad of the sites of the 100M model, as a step without FP8 runs them.
+#define GNOMON_SITE(name, in, out)                                                        \
+  BENCHMARK_CAPTURE(gemm, name##_fprop, GemmShape{kTokens, out, in, false, true}, false)  \
+      ->Unit(benchmark::kMillisecond);                                                    \
+  BENCHMARK_CAPTURE(gemm, name##_dgrad, GemmShape{kTokens, in, out, false, false}, false) \
+      ->Unit(benchmark::kMillisecond);                                                    \
+  BENCHMARK_CAPTURE(gemm, name##_wgrad, GemmShape{out, in, kTokens, true, false}, true)   \
+      ->Unit(benchmark::kMillisecond);
+GNOMON_SITE(large_qkv, 768, 2304)
+GNOMON_SITE(large_o, 768, 768)
+GNOMON_SITE(large_gate_up, 768, 4096)
+GNOMON_SITE(large_down, 2048, 768)
+GNOMON_SITE(large_head, 768, 16384)
+#undef GNOMON_SITE
 
 void amax(benchmark::State& state) {
   auto backend = make_cpu_backend(1);
@@ -109,7 +125,7 @@ BENCHMARK_CAPTURE(rms_norm, backward, true);
 void rope(benchmark::State& state) {
   auto backend = make_cpu_backend(1);
   auto x = values(kTokens * kWidth);
-  for (auto _ : state) backend->rope(x.data(), kTokens, 256, 5, 64, 10000.0, false, 0);
+  for (auto _ : state) backend->rope(x.data(), kTokens, 256, 5, 64, {.theta = 10000.0}, false, 0);
   report_bytes(state, std::ssize(x) * 4);
 }
 BENCHMARK(rope);

@@ -32,7 +32,8 @@ ModelConfig model_of(const PlanOptions& options) {
 
 std::string gemm_text(const SitePrecision& precision, Gemm gemm) {
   if (!precision.uses_fp8(gemm)) return "bf16";
-  return gemm == Gemm::kFprop ? precision.forward_format : precision.gradient_format;
+  const GemmPrecision& it = precision[gemm];
+  return gemm == Gemm::kFprop ? it.forward_format : it.gradient_format;
 }
 
 void check_plan(const PlanOptions& options) {
@@ -44,7 +45,7 @@ void check_plan(const PlanOptions& options) {
   boost::json::array rows;
   for (const std::string& site : sites) {
     SitePrecision precision = plan.resolve(site, model.layers);
-    std::string recipe = precision.any_fp8() ? std::string(recipe_name(precision.recipe)) : "-";
+    std::string recipe = precision.any_fp8() ? precision.recipes() : "-";
     boost::json::object row = {{"site", site}, {"recipe", recipe}};
     std::vector<std::string> cells = {site};
     for (Gemm gemm : kGemms) {

@@ -13,7 +13,10 @@ PlanPrecisions::PlanPrecisions(const RunHistory& history)
 PlanPrecisions::Sites PlanPrecisions::parse(const std::string& toml) const {
   PrecisionPlan plan = PrecisionPlan::parse(toml, "ledger");
   Sites sites;
-  for (const std::string& name : names_) sites.push_back(plan.resolve(name, layers_).fp8);
+  for (const std::string& name : names_) {
+    const SitePrecision precision = plan.resolve(name, layers_);
+    sites.push_back({precision.gemms[0].fp8, precision.gemms[1].fp8, precision.gemms[2].fp8});
+  }
   return sites;
 }
 

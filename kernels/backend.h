@@ -15,6 +15,7 @@
 #include "kernels/formats.h"
 #include "kernels/moments.h"
 #include "kernels/quantizer.h"
+#include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
 
 namespace gnomon {
@@ -130,7 +131,7 @@ class BackendOf : public BackendBase {
   // Rotates halves of each head in place (the Hugging Face convention); position = token index in
   // its sequence. x is [n, heads·head_dim]; `inverse` is the backward pass.
   virtual void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
-                    double theta, bool inverse, int64_t stride) = 0;
+                    const Rotary& rotary, bool inverse, int64_t stride) = 0;
   // y[n,d] = silu(gate)·up; y is dense, gate and up share a stride.
   virtual void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride,
                       E* y) = 0;

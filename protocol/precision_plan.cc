@@ -44,6 +44,22 @@ bool has_power_of_two(Recipe recipe) {
          recipe == Recipe::kRowwiseGwHp || recipe == Recipe::kBlock;
 }
 
+void read_gemms(TomlTable& table, PlanRule& rule) {
+  const std::vector<std::string> all = {"fprop", "dgrad", "wgrad"};
+  const std::vector<std::string> only = table.choices("only", all, all);
+  if (only.empty()) table.refuse("only", "at least one of fprop, dgrad and wgrad");
+  const std::string value = table.choice("gemms", "", kGemmValues);
+  for (Gemm gemm : kGemms) {
+    const auto index = static_cast<size_t>(gemm);
+    const std::string name(gemm_name(gemm));
+    rule.only[index] = one_of(only, name);
+    rule.gemms[index] = table.choice(name, rule.only[index] ? value : "", kGemmValues);
+    if (!rule.only[index] && table.has(name)) {
+      table.refuse(name, "no such key: by its `only`, this rule is not about " + name);
+    }
+  }
+}
+
 PlanRule read_rule(TomlTable& table) {
   PlanRule rule;
   rule.line = table.line_of("match");
@@ -58,11 +74,7 @@ PlanRule read_rule(TomlTable& table) {
         "match",
         "a glob with '*', '?' and balanced braces like \"{0,last}\", but this is " + problem);
   }
-  rule.gemms.fill(table.choice("gemms", "", kGemmValues));
-  for (Gemm gemm : kGemms) {
-    std::string& value = rule.gemms[static_cast<size_t>(gemm)];
-    value = table.choice(std::string(gemm_name(gemm)), value, kGemmValues);
-  }
+  read_gemms(table, rule);
   rule.forward_format = table.choice("forward_format", "", kFormats);
   rule.gradient_format = table.choice("gradient_format", "", kFormats);
   rule.recipe = table.choice("recipe", "", recipe_names());
@@ -85,10 +97,9 @@ PlanRule read_rule(TomlTable& table) {
   return rule;
 }
 
-void apply(const PlanRule& rule, SitePrecision& precision) {
-  for (size_t g = 0; g < rule.gemms.size(); ++g) {
-    if (!rule.gemms[g].empty()) precision.fp8[g] = rule.gemms[g] == "fp8";
-  }
+void apply(const PlanRule& rule, Gemm gemm, GemmPrecision& precision) {
+  const std::string& value = rule.gemms[static_cast<size_t>(gemm)];
+  if (!value.empty()) precision.fp8 = value == "fp8";
   if (!rule.recipe.empty()) precision.choose(recipe_from_name(rule.recipe));
   if (!rule.forward_format.empty()) precision.forward_format = rule.forward_format;
   if (!rule.gradient_format.empty()) precision.gradient_format = rule.gradient_format;
@@ -104,6 +115,13 @@ void apply(const PlanRule& rule, SitePrecision& precision) {
 
 void write_rule(const PlanRule& rule, std::string& out) {
   out += fmt::format("\n[[rule]]\nmatch = {}\n", toml_quoted(rule.match));
+  if (!(rule.only[0] && rule.only[1] && rule.only[2])) {
+    std::vector<std::string> only;
+    for (Gemm gemm : kGemms) {
+      if (rule.is_about(gemm)) only.push_back(toml_quoted(std::string(gemm_name(gemm))));
+    }
+    out += fmt::format("only = [{}]\n", fmt::join(only, ", "));
+  }
   if (!rule.gemms[0].empty() && rule.gemms[0] == rule.gemms[1] && rule.gemms[0] == rule.gemms[2]) {
     out += fmt::format("gemms = {}\n", toml_quoted(rule.gemms[0]));
   } else {
@@ -138,20 +156,22 @@ std::string some_of(const std::vector<std::string>& sites) {
 using RuleTest = std::function<bool(const PlanRule&)>;
 
 // What only the rules together decide: a key that is right in one rule may contradict another.
-class SiteCheck {
+class GemmCheck {
  public:
-  SiteCheck(const PrecisionPlan& plan, const std::string& site, int layers, const std::string& file)
+  GemmCheck(const PrecisionPlan& plan, const std::string& site, Gemm gemm, int layers,
+            const std::string& file)
       : plan_(plan),
         site_(site),
+        gemm_(gemm),
         layers_(layers),
         file_(file),
-        precision_(plan.resolve(site, layers)),
+        precision_(plan.resolve(site, layers)[gemm]),
         with_recipe_(fmt::format("with recipe = \"{}\"", recipe_name(precision_.recipe))),
         hopper_(precision_.accumulate == Accumulate::kHopper) {}
 
   void formats() const {
     format("forward_format", precision_.forward_format, &PlanRule::forward_format);
-    if (precision_.uses_fp8(Gemm::kDgrad) || precision_.uses_fp8(Gemm::kWgrad)) {
+    if (gemm_ != Gemm::kFprop) {
       format("gradient_format", precision_.gradient_format, &PlanRule::gradient_format);
     }
   }
@@ -176,13 +196,14 @@ class SiteCheck {
     }
     const RuleTest names_promotion = [](const PlanRule& rule) { return rule.promote_every >= 0; };
     const int every = precision_.promote_every;
-    if (!hopper_ && every != SitePrecision{}.promote_every) {
+    if (!hopper_ && every != GemmPrecision::kPromoteByRecipe && every != kBlockTerms) {
       refuse("promote_every", std::to_string(every),
              "no such key without accumulate = \"hopper\": FP32 sums need no promotion",
              names_promotion);
     }
+    const int terms = precision_.promotion(gemm_);
     if (hopper_ && precision_.recipe == Recipe::kBlock &&
-        (every == 0 || kBlockTerms % every != 0)) {
+        (terms == 0 || kBlockTerms % terms != 0)) {
       refuse("promote_every", std::to_string(every),
              "32, 64 or 128 " + with_recipe_ + ": its scales change every 128 terms",
              names_promotion);
@@ -210,19 +231,21 @@ class SiteCheck {
   // names a recipe.
   [[noreturn]] void refuse(const char* key, const std::string& value, const std::string& accepted,
                            const RuleTest& names) const {
-    const PlanRule* rule = plan_.last_rule(site_, layers_, names);
+    const PlanRule* rule = plan_.last_rule(site_, gemm_, layers_, names);
     if (rule == nullptr) {
-      rule = plan_.last_rule(site_, layers_, [](const PlanRule& it) { return !it.recipe.empty(); });
+      rule = plan_.last_rule(site_, gemm_, layers_,
+                             [](const PlanRule& it) { return !it.recipe.empty(); });
     }
     throw ConfigError(file_, rule == nullptr ? 0 : rule->line, key, value,
-                      fmt::format("{} (at {})", accepted, site_));
+                      fmt::format("{} (at the {} of {})", accepted, gemm_name(gemm_), site_));
   }
 
   const PrecisionPlan& plan_;
   const std::string& site_;
+  Gemm gemm_;
   int layers_;
   const std::string& file_;
-  SitePrecision precision_;
+  GemmPrecision precision_;
   std::string with_recipe_;
   bool hopper_;
 };
@@ -252,7 +275,13 @@ int64_t tile_multiple(Recipe recipe) {
                                                                                              : 16;
 }
 
-void SitePrecision::choose(Recipe chosen) {
+int GemmPrecision::promotion(Gemm gemm) const {
+  if (promote_every != kPromoteByRecipe) return promote_every;
+  const bool never = gemm == Gemm::kFprop && recipe != Recipe::kBlock && recipe != Recipe::kMx;
+  return never ? 0 : kBlockTerms;
+}
+
+void GemmPrecision::choose(Recipe chosen) {
   recipe = chosen;
   const bool hybrid = chosen == Recipe::kCurrent || chosen == Recipe::kDelayed;
   forward_format = "e4m3";
@@ -262,8 +291,18 @@ void SitePrecision::choose(Recipe chosen) {
 }
 
 bool SitePrecision::multiplies_e5m2_by_e5m2(Gemm gemm) const {
-  if (!uses_fp8(gemm) || forward_format != "e5m2") return false;
-  return gemm == Gemm::kFprop || gradient_format == "e5m2";
+  const GemmPrecision& precision = (*this)[gemm];
+  if (!precision.fp8 || precision.forward_format != "e5m2") return false;
+  return gemm == Gemm::kFprop || precision.gradient_format == "e5m2";
+}
+
+std::string SitePrecision::recipes() const {
+  std::vector<std::string_view> names;
+  for (const GemmPrecision& precision : gemms) {
+    if (precision.fp8 || !any_fp8()) names.push_back(recipe_name(precision.recipe));
+  }
+  const bool one = std::ranges::all_of(names, [&](auto name) { return name == names.front(); });
+  return one ? std::string(names.front()) : fmt::format("{}", fmt::join(names, "/"));
 }
 
 PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& file) {
@@ -281,7 +320,7 @@ PrecisionPlan PrecisionPlan::load(const std::string& path) { return parse(read_f
 
 PrecisionPlan PrecisionPlan::fp8(Recipe recipe) {
   GNOMON_ASSERT(recipe != Recipe::kNone);
-  SitePrecision defaults;
+  GemmPrecision defaults;
   defaults.choose(recipe);
   PlanRule rule;
   rule.match = std::string("*");
@@ -313,11 +352,13 @@ PrecisionPlan PrecisionPlan::with_bf16_sites(const std::vector<std::string>& sit
 SitePrecision PrecisionPlan::resolve(const std::string& site, int layers) const {
   SitePrecision precision;
   for (const PlanRule& rule : rules) {
-    if (site_matches(rule.match, site, layers)) apply(rule, precision);
+    if (!site_matches(rule.match, site, layers)) continue;
+    for (Gemm gemm : kGemms) {
+      if (rule.is_about(gemm)) apply(rule, gemm, precision[gemm]);
+    }
   }
-  if (precision.recipe == Recipe::kRowwiseGwHp) {
-    precision.fp8[static_cast<size_t>(Gemm::kWgrad)] = false;
-  }
+  GemmPrecision& wgrad = precision[Gemm::kWgrad];
+  if (wgrad.recipe == Recipe::kRowwiseGwHp) wgrad.fp8 = false;
   return precision;
 }
 
@@ -338,23 +379,28 @@ void PrecisionPlan::check_sites(const std::vector<std::string>& sites, int layer
       if (!allow_e5m2_e5m2 && precision.multiplies_e5m2_by_e5m2(gemm)) {
         refuse_e5m2_by_e5m2(site, gemm, layers, file);
       }
+      if (!precision.uses_fp8(gemm)) continue;
+      const GemmCheck check(*this, site, gemm, layers, file);
+      check.formats();
+      check.scales();
+      check.accumulation();
     }
-    check_precision(site, layers, file);
+    check_histories(site, layers, file);
   }
 }
 
-const PlanRule* PrecisionPlan::last_rule(const std::string& site, int layers,
+const PlanRule* PrecisionPlan::last_rule(const std::string& site, Gemm gemm, int layers,
                                          const std::function<bool(const PlanRule&)>& is) const {
   const auto found = std::find_if(rules.rbegin(), rules.rend(), [&](const PlanRule& rule) {
-    return is(rule) && site_matches(rule.match, site, layers);
+    return rule.is_about(gemm) && is(rule) && site_matches(rule.match, site, layers);
   });
   return found == rules.rend() ? nullptr : &*found;
 }
 
 void PrecisionPlan::refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int layers,
                                         const std::string& file) const {
-  const PlanRule* chose =
-      last_rule(site, layers, [](const PlanRule& rule) { return !rule.forward_format.empty(); });
+  const PlanRule* chose = last_rule(
+      site, gemm, layers, [](const PlanRule& rule) { return !rule.forward_format.empty(); });
   throw ConfigError(
       file, chose->line, "forward_format", "\"e5m2\"",
       fmt::format("\"e4m3\"{}: the {} of {} would multiply E5M2 by E5M2, which no hardware does "
@@ -363,13 +409,24 @@ void PrecisionPlan::refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int 
                   site));
 }
 
-void PrecisionPlan::check_precision(const std::string& site, int layers,
+// Every two GEMMs of a site read one tensor both, which has one history.
+void PrecisionPlan::check_histories(const std::string& site, int layers,
                                     const std::string& file) const {
-  if (!resolve(site, layers).any_fp8()) return;
-  SiteCheck check(*this, site, layers, file);
-  check.formats();
-  check.scales();
-  check.accumulation();
+  const SitePrecision precision = resolve(site, layers);
+  const GemmPrecision* first = nullptr;
+  for (Gemm gemm : kGemms) {
+    const GemmPrecision& it = precision[gemm];
+    if (!it.fp8 || it.recipe != Recipe::kDelayed) continue;
+    if (first == nullptr) first = &it;
+    if (it.amax_history == first->amax_history) continue;
+    const PlanRule* chose =
+        last_rule(site, gemm, layers, [](const PlanRule& rule) { return rule.amax_history >= 0; });
+    throw ConfigError(file, chose == nullptr ? 0 : chose->line, "amax_history",
+                      std::to_string(it.amax_history),
+                      fmt::format("{}, as for the other GEMMs of {}: they share their tensors' "
+                                  "histories",
+                                  first->amax_history, site));
+  }
 }
 
 std::string PrecisionPlan::to_toml() const {

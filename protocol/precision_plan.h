@@ -41,27 +41,44 @@ enum class Accumulate {
   kHopper,  // as Hopper's tensor cores do: kernels/hopper_sum.h
 };
 
-// How one site's three GEMMs run.
-struct SitePrecision {
-  std::array<bool, 3> fp8 = {false, false, false};  // by Gemm: low precision; false means BF16
-  std::string forward_format = "e4m3";              // activations and weights: a name of Format
-  std::string gradient_format = "e5m2";             // output gradients
+// How one GEMM of a site runs.
+struct GemmPrecision {
+  bool fp8 = false;                      // low precision; false means BF16
+  std::string forward_format = "e4m3";   // activations and weights: a name of Format
+  std::string gradient_format = "e5m2";  // output gradients
   Recipe recipe = Recipe::kCurrent;
   int amax_history = 1024;    // steps, `delayed` only
   int margin = 0;             // `delayed`: scale = FP8_MAX / amax / 2^margin
   bool power_of_two = false;  // `current`, `rowwise`, `rowwise_gw_hp`, `block`: no other scales
   bool mx_scale_up = true;    // `mx`: so that nothing saturates; otherwise OCP's rule
   Accumulate accumulate = Accumulate::kFp32;
-  int promote_every = 128;  // kHopper: terms after which a sum moves to FP32; 0 = never
+  // kHopper: terms after which a sum moves to FP32; 0 = never, kPromoteByRecipe = promotion().
+  int promote_every = kPromoteByRecipe;
+
+  static constexpr int kPromoteByRecipe = -1;
 
   // This recipe with its defaults for the formats, power_of_two and mx_scale_up.
   void choose(Recipe chosen);
+  // promote_every, or the recipe's default for this GEMM: every 128 terms, but never in the fprop
+  // of `current`, `delayed` and the rowwise recipes, as TransformerEngine and torchao run them.
+  int promotion(Gemm gemm) const;
+  bool operator==(const GemmPrecision&) const = default;
+};
 
-  bool uses_fp8(Gemm gemm) const { return fp8[static_cast<int>(gemm)]; }
-  bool any_fp8() const { return fp8[0] || fp8[1] || fp8[2]; }
+// How one site's three GEMMs run.
+struct SitePrecision {
+  std::array<GemmPrecision, 3> gemms;  // by Gemm
+
+  GemmPrecision& operator[](Gemm gemm) { return gemms[static_cast<size_t>(gemm)]; }
+  const GemmPrecision& operator[](Gemm gemm) const { return gemms[static_cast<size_t>(gemm)]; }
+  bool uses_fp8(Gemm gemm) const { return (*this)[gemm].fp8; }
+  bool any_fp8() const { return gemms[0].fp8 || gemms[1].fp8 || gemms[2].fp8; }
   // The GEMM multiplies E5M2 by E5M2, which no hardware does (NUMERICS.md): fprop multiplies two
   // tensors in the forward format, dgrad and wgrad one in it and one in the gradient format.
   bool multiplies_e5m2_by_e5m2(Gemm gemm) const;
+  // The recipe's name, or where GEMMs differ the names of fprop, dgrad and wgrad: "current/mx/mx".
+  // Those in BF16 are passed over, unless all are.
+  std::string recipes() const;
   bool operator==(const SitePrecision&) const = default;
 };
 
@@ -71,7 +88,8 @@ struct SitePrecision {
 struct PlanRule {
   std::string
       match;  // glob over module names; {a,b} alternatives; "last" inside braces is the last layer
-  std::array<std::string, 3> gemms;  // by Gemm: "", "fp8" or "bf16"
+  std::array<bool, 3> only = {true, true, true};  // by Gemm: whether the rule is about it
+  std::array<std::string, 3> gemms;               // by Gemm: "", "fp8" or "bf16"
   std::string forward_format;
   std::string gradient_format;
   std::string recipe;
@@ -82,6 +100,8 @@ struct PlanRule {
   std::string mx_scale;    // "up", "ocp"
   std::string accumulate;  // "fp32", "hopper"
   int promote_every = -1;
+
+  bool is_about(Gemm gemm) const { return only[static_cast<size_t>(gemm)]; }
 };
 
 class PrecisionPlan {
@@ -104,15 +124,16 @@ class PrecisionPlan {
   SitePrecision resolve(const std::string& site, int layers) const;
   // Throws ConfigError when a rule matches no one of `sites` (a typing error nobody would notice
   // otherwise), when a GEMM of a site would multiply E5M2 by E5M2 without `allow_e5m2_e5m2`, and
-  // when what the rules say of a site contradicts itself (a format without exponent range to spare
-  // and no scale, a key that the site's recipe does not have, ...).
+  // when what the rules say of a GEMM contradicts itself (a format without exponent range to spare
+  // and no scale, a key that its recipe does not have, ...), or two GEMMs that share a history
+  // want it of different lengths.
   void check_sites(const std::vector<std::string>& sites, int layers,
                    const std::string& file = "plan") const;
 
   std::string to_toml() const;
 
-  // The last rule that matches the site and for which `is` holds, or nullptr.
-  const PlanRule* last_rule(const std::string& site, int layers,
+  // The last rule about this GEMM of the site for which `is` holds, or nullptr.
+  const PlanRule* last_rule(const std::string& site, Gemm gemm, int layers,
                             const std::function<bool(const PlanRule&)>& is) const;
 
   int64_t version = 0;
@@ -124,7 +145,7 @@ class PrecisionPlan {
  private:
   [[noreturn]] void refuse_e5m2_by_e5m2(const std::string& site, Gemm gemm, int layers,
                                         const std::string& file) const;
-  void check_precision(const std::string& site, int layers, const std::string& file) const;
+  void check_histories(const std::string& site, int layers, const std::string& file) const;
 };
 
 // What every size of a site's GEMMs must be a multiple of for cuBLASLt to run this recipe: 16,

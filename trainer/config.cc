@@ -156,7 +156,7 @@ void ConfigReader::read_run() {
 }
 
 constexpr std::array kShapeKeys = {
-    "layers",  "width",    "heads",          "kv_heads",   "ffn",      "vocabulary",
+    "layers",  "width",    "heads",          "kv_heads",   "head_dim", "ffn",     "vocabulary",
     "context", "qkv_bias", "tie_embeddings", "rope_theta", "norm_eps", "init_std"};
 
 void ConfigReader::read_model() {
@@ -191,6 +191,7 @@ void ConfigReader::read_shape(TomlTable& table) {
   model.width = whole(table, "width", model.width, 1, kMax);
   model.heads = whole(table, "heads", model.heads, 1, kMax);
   model.kv_heads = whole(table, "kv_heads", std::min(model.kv_heads, model.heads), 1, kMax);
+  if (table.has("head_dim")) model.head_width = whole(table, "head_dim", 0, 1, kMax);
   model.ffn = whole(table, "ffn", model.ffn, 1, kMax);
   model.vocabulary =
       table.has("vocabulary") ? whole(table, "vocabulary", 0, 2, kMax) : data_vocabulary_;
@@ -297,9 +298,13 @@ void ConfigReader::read_precision() {
                       path.string());
   } else if (recipe != "bf16") {
     config_.plan = PrecisionPlan::fp8(recipe_from_name(recipe));
-    check_plan_shapes(config_.plan, config_.engine.model,
-                      int64_t{1} * config_.engine.batch.sequences * config_.engine.batch.tokens,
-                      table.file());
+    try {
+      check_plan_shapes(config_.plan, config_.engine.model,
+                        int64_t{1} * config_.engine.batch.sequences * config_.engine.batch.tokens);
+    } catch (const ConfigError& error) {
+      throw ConfigError(table.file(), table.line_of("recipe"), "precision.recipe", error.value(),
+                        error.accepted());
+    }
   }
 }
 

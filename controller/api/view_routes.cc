@@ -137,7 +137,7 @@ std::string list_layers(Connection& connection, const Request& request) {
         R"({{"site":{},"layer":{},"fprop":"{}","dgrad":"{}","wgrad":"{}","recipe":"{}","plan_version":{}}})",
         string_as_json(site), string_as_json(layer_of_site(site)),
         gemm_format(precision, Gemm::kFprop), gemm_format(precision, Gemm::kDgrad),
-        gemm_format(precision, Gemm::kWgrad), recipe_name(precision.recipe), plan.version);
+        gemm_format(precision, Gemm::kWgrad), precision.recipes(), plan.version);
     append_element(json, element);
   }
   json += ']';

@@ -42,13 +42,13 @@ std::string_view isa_name(dnnl::cpu_isa isa) {
   }
 }
 
-// cos and sin of position·theta^(−2i/head_dim), [tokens, head_dim/2], computed in FP64.
+// cos and sin of position·frequency, [tokens, head_dim/2], computed in FP64.
 struct RopeTable {
-  RopeTable(int64_t tokens, int head_dim, double theta) {
+  RopeTable(int64_t tokens, int head_dim, const Rotary& rotary) {
     int half = head_dim / 2;
     for (int64_t position = 0; position < tokens; ++position) {
       for (int i = 0; i < half; ++i) {
-        double angle = static_cast<double>(position) * std::pow(theta, -2.0 * i / head_dim);
+        double angle = static_cast<double>(position) * rotary.frequency(i, head_dim);
         cosines.push_back(static_cast<float>(std::cos(angle)));
         sines.push_back(static_cast<float>(std::sin(angle)));
       }
@@ -128,10 +128,10 @@ class CpuBackend final : public BackendOf<E> {
   void bias_backward(const E* dy, int64_t n, std::span<float> db, int64_t stride) override {
     cpu::bias_backward<E>(threads_, dy, n, db, stride, per_thread(std::ssize(db)));
   }
-  void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim, double theta,
-            bool inverse, int64_t stride) override {
-    auto [entry, inserted] = rope_tables_.try_emplace({tokens_per_sequence, head_dim, theta},
-                                                      tokens_per_sequence, head_dim, theta);
+  void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
+            const Rotary& rotary, bool inverse, int64_t stride) override {
+    auto [entry, inserted] = rope_tables_.try_emplace({tokens_per_sequence, head_dim, rotary},
+                                                      tokens_per_sequence, head_dim, rotary);
     const RopeTable& table = entry->second;
     cpu::rope<E>(threads_, x, n, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
                  inverse, stride);
@@ -203,7 +203,7 @@ class CpuBackend final : public BackendOf<E> {
   cpu::GemmCache gemms_;
   cpu::ScaledProducts scaled_products_;
   cpu::GrowingScratch per_thread_;
-  std::map<std::tuple<int64_t, int, double>, RopeTable> rope_tables_;
+  std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;
   std::map<AttentionShape, std::unique_ptr<cpu::Attention<E>>> attentions_;
 };
 

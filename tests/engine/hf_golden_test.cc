@@ -7,7 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <map>
+#include <sstream>
 
 #include "storage/safetensors.h"
 #include "trainer/engine/hf_import.h"
@@ -149,8 +151,34 @@ TEST_P(HfGolden, NoGradientOfTransformersIsLeftOut) {
   EXPECT_EQ(gradients, hf.layout().all().size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, HfGolden, testing::Values("llama", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(Models, HfGolden, testing::Values("llama", "llama3", "qwen2"),
                          [](const auto& instance) { return instance.param; });
+
+TEST(Rotary, FrequenciesAreThoseOfTransformers) {
+  const RopeScaling llama31{RopeScaling::Kind::kLlama3, 8, 1, 4, 8192};
+  const RopeScaling llama32{RopeScaling::Kind::kLlama3, 32, 1, 4, 8192};
+  const std::map<std::string, Rotary> rotations = {
+      {"llama31", {500000, llama31}},
+      {"llama32", {500000, llama32}},
+      {"linear", {10000, {.kind = RopeScaling::Kind::kLinear, .factor = 2.5}}},
+      {"plain", {1000000, {}}}};
+  std::ifstream file(fs::path(GNOMON_GOLDEN_DIRECTORY) / "rope_frequencies.txt");
+  size_t compared = 0;
+  for (std::string line; std::getline(file, line); ++compared) {
+    std::istringstream words(line);
+    std::string name;
+    words >> name;
+    std::vector<double> expected;
+    for (double value; words >> value;) expected.push_back(value);
+    ASSERT_GE(expected.size(), 32u) << line;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double found =
+          rotations.at(name).frequency(static_cast<int>(i), 2 * static_cast<int>(expected.size()));
+      EXPECT_NEAR(found, expected[i], 1e-6 * expected[i]) << name << " pair " << i;
+    }
+  }
+  EXPECT_EQ(compared, rotations.size());
+}
 
 }  // namespace
 }  // namespace gnomon::test

@@ -70,11 +70,31 @@ TEST(ModelConfig, RefusesWhatTheModelDoesNotComputeNamingKeyValueAndWhatIsAccept
       {"layer_types", R"(["full_attention","sliding_attention"])", "layer_types",
        R"("full_attention")"},
       {"quantization_config", R"({"bits":4})", "quantization_config", "null"},
-      {"head_dim", "16", "head_dim", "= 8"},
-      {"rope_scaling", R"({"type":"linear","factor":2.0})", "rope_scaling.type", R"("default")"},
+      {"head_dim", "7", "head_dim", "even"},
+      {"head_dim", "0", "head_dim", "2 to 4096"},
+      {"head_dim", "-8", "head_dim", "0 to 4096"},
+      {"rope_scaling", R"({"type":"dynamic","factor":2.0})", "rope_scaling.type", R"("llama3")"},
+      {"rope_scaling", R"({"rope_type":"yarn","factor":2.0})", "rope_scaling.rope_type",
+       R"("linear")"},
       {"rope_scaling", R"({"factor":2.0})", "rope_scaling.factor", "rope_theta"},
+      {"rope_scaling", R"({"type":"linear"})", "rope_scaling.factor", "1 to"},
+      {"rope_scaling", R"({"type":"linear","factor":0.5})", "rope_scaling.factor", "1 to"},
+      {"rope_scaling", R"({"type":"linear","factor":2,"beta_fast":32})", "rope_scaling.beta_fast",
+       "factor alone"},
       {"rope_parameters", R"({"rope_type":"llama3","rope_theta":10000.0})",
-       "rope_parameters.rope_type", R"("default")"},
+       "rope_parameters.factor", "a number of 1"},
+      {"rope_parameters",
+       R"({"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})",
+       "rope_parameters.high_freq_factor", "more than low_freq_factor"},
+      {"rope_parameters",
+       R"({"rope_type":"llama3","factor":8,"low_freq_factor":"1","high_freq_factor":4})",
+       "rope_parameters.low_freq_factor", "a number"},
+      {"rope_parameters",
+       R"({"rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,
+           "original_max_position_embeddings":0})",
+       "original_max_position_embeddings", "1 to 1048576"},
+      {"rope_scaling", R"({"type":"linear","factor":2.0})", "rope_parameters",
+       "only one of the two"},
       {"rope_parameters", R"({"rope_type":"default","rope_theta":5000.0})",
        "rope_parameters.rope_theta", "10000"},
       {"partial_rotary_factor", "0.5", "partial_rotary_factor", "1"},
@@ -118,6 +138,48 @@ TEST(ModelConfig, ReadsTheRotaryBaseWhereverTransformersPutIt) {
   EXPECT_EQ(read(nullptr, nullptr, R"({"rope_theta":1000000.0,"rope_type":"default"})"), 1000000);
   EXPECT_EQ(read("5e5", nullptr, R"({"rope_theta":5e5,"rope_type":"default"})"), 500000);
   EXPECT_EQ(read(nullptr, nullptr, nullptr), 10000);
+}
+
+TEST(ModelConfig, ScaledRotationAndWideHeadsRoundTrip) {
+  ModelConfig model = small_model();
+  model.head_width = 12;
+  for (const RopeScaling& scaling : {RopeScaling{.kind = RopeScaling::Kind::kLinear, .factor = 2.5},
+                                     RopeScaling{RopeScaling::Kind::kLlama3, 8, 1.5, 4, 4096}}) {
+    model.rope_scaling = scaling;
+    const ModelConfig again = ModelConfig::from_hf_json(model.to_hf_json(), "config.json");
+    EXPECT_EQ(again, model);
+    EXPECT_EQ(again.attention_width(), 48);
+    EXPECT_EQ(again.kv_width(), 24);
+    // As transformers before 5 reads it, and since.
+    for (const char* other : {"rope_scaling", "rope_parameters"}) {
+      boost::json::value half = boost::json::parse(model.to_hf_json());
+      half.as_object().erase(other);
+      EXPECT_EQ(ModelConfig::from_hf_json(boost::json::serialize(half), "config.json"), model);
+    }
+  }
+  // A head_dim that says nothing new is none.
+  boost::json::value plain = boost::json::parse(small_model().to_hf_json());
+  plain.as_object()["head_dim"] = 8;
+  EXPECT_EQ(ModelConfig::from_hf_json(boost::json::serialize(plain), "config.json"), small_model());
+}
+
+// As Llama 3.1 8B's own file has it.
+TEST(ModelConfig, ReadsLlama31) {
+  const ModelConfig model = ModelConfig::from_hf_json(R"({
+    "architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 128000, "eos_token_id": 128001, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 128256})",
+                                                      "config.json");
+  EXPECT_EQ(model.rope_theta, 500000);
+  EXPECT_EQ(model.rope_scaling, (RopeScaling{RopeScaling::Kind::kLlama3, 8, 1, 4, 8192}));
+  EXPECT_EQ(model.head_dim(), 128);
+  EXPECT_EQ(model.head_width, 0);
 }
 
 TEST(ModelConfig, AcceptsWhatIsSwitchedOff) {

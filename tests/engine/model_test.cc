@@ -27,6 +27,8 @@ struct Case {
   bool bias = false;
   bool tied = true;
   int ffn = 48;
+  int head_width = 0;
+  RopeScaling rope_scaling = {};
   std::string plan;
   double loss_tolerance = 1e-4;      // relative
   double gradient_tolerance = 1e-2;  // relative, by parameter
@@ -156,6 +158,8 @@ TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
   config.qkv_bias = GetParam().bias;
   config.tie_embeddings = GetParam().tied;
   config.ffn = GetParam().ffn;
+  config.head_width = GetParam().head_width;
+  config.rope_scaling = GetParam().rope_scaling;
   ModelUnderTest test(config);
   test.use_plan(GetParam().plan);
   double scale = 1.0 / (kSequences * kTokens);
@@ -172,6 +176,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "Bf16TiedGrouped", .plan = ""},
         Case{.name = "Bf16UntiedBias", .kv_heads = 4, .bias = true, .tied = false, .plan = ""},
         Case{.name = "Bf16OneKeyHead", .kv_heads = 1, .plan = ""},
+        Case{.name = "Bf16WideHeadsAndScaledRotation",
+             .bias = true,
+             .head_width = 12,
+             .rope_scaling = {RopeScaling::Kind::kLlama3, 8, 1, 4, 32},
+             .plan = ""},
+        Case{.name = "Fp8CurrentNarrowHeads",
+             .head_width = 4,
+             .rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4},
+             .plan = kCurrentPlan},
         Case{.name = "Fp8CurrentTied", .plan = kCurrentPlan},
         Case{.name = "Fp8CurrentUntiedBias",
              .kv_heads = 4,
@@ -212,7 +225,15 @@ INSTANTIATE_TEST_SUITE_P(
              .plan = recipe_plan("block") +
                      "[[rule]]\nmatch = \"*.k_proj\"\nrecipe = \"mx\"\n"
                      "[[rule]]\nmatch = \"*.up_proj\"\nrecipe = \"rowwise\"\npower_of_two = "
-                     "false\n[[rule]]\nmatch = \"lm_head\"\nrecipe = \"delayed\"\n"}),
+                     "false\n[[rule]]\nmatch = \"lm_head\"\nrecipe = \"delayed\"\n"},
+        Case{.name = "ARecipeForEachGemm",
+             .ffn = 304,
+             .plan = recipe_plan("current") +
+                     "[[rule]]\nmatch = \"*\"\nonly = [\"dgrad\"]\nrecipe = \"block\"\n"
+                     "[[rule]]\nmatch = \"*\"\nonly = [\"wgrad\"]\nrecipe = \"mx\"\n"
+                     "forward_format = \"e3m2\"\n"
+                     "[[rule]]\nmatch = \"*.{gate,q}_proj\"\nonly = [\"fprop\", \"wgrad\"]\n"
+                     "recipe = \"delayed\"\nmargin = 1\n"}),
     [](const auto& instance) { return instance.param.name; });
 
 double largest_error(ModelUnderTest& test) {
@@ -292,6 +313,34 @@ int64_t products_of(ModelUnderTest& test, const std::string& plan) {
   test.backend.clear();
   test.model.forward_backward(test.pass(false), test.tokens, test.targets, 1.0f, false);
   return std::ssize(test.backend.products());
+}
+
+// fprop multiplies by a transposed weight, wgrad by a transposed gradient, dgrad by neither.
+TEST(Model, HopperSumsArePromotedAsTheRecipeDoesUnlessThePlanSaysOtherwise) {
+  struct Expected {
+    std::string plan;
+    int64_t fprop, dgrad, wgrad;
+  };
+  const std::string hopper = "accumulate = \"hopper\"\n";
+  for (const Expected& it :
+       {Expected{recipe_plan("current", hopper), 0, 128, 128},
+        Expected{recipe_plan("rowwise", hopper), 0, 128, 128},
+        Expected{recipe_plan("block", hopper), 128, 128, 128},
+        Expected{recipe_plan("current", hopper + "promote_every = 64\n"), 64, 64, 64},
+        Expected{recipe_plan("delayed", hopper) +
+                     "[[rule]]\nmatch = \"*\"\nonly = [\"wgrad\"]\npromote_every = 0\n",
+                 0, 128, 0}}) {
+    ModelUnderTest test(small_model());
+    EXPECT_EQ(products_of(test, it.plan), 2 * (7 + 7 + 7) + 3);
+    EXPECT_EQ(test.backend.scaled_products().size(), 45u);
+    for (const auto& [shape, accumulation] : test.backend.scaled_products()) {
+      EXPECT_TRUE(accumulation.hopper);
+      EXPECT_EQ(accumulation.promote_every, shape.transpose_a   ? it.wgrad
+                                            : shape.transpose_b ? it.fprop
+                                                                : it.dgrad)
+          << it.plan;
+    }
+  }
 }
 
 // Two layers of seven sites in four groups, and the head; three GEMMs each.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/errors.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/engine.h"
@@ -55,6 +57,59 @@ TEST(PlanShapes, SizesThatCublasLtDoesNotTakeAreRefused) {
     plan.allow_ragged_tiles = true;
     EXPECT_NO_THROW(check_plan_shapes(plan, model, it.tokens));
   }
+}
+
+TEST(PlanShapes, AreCheckedGemmByGemm) {
+  ModelConfig model = small_model();
+  const std::string plan =
+      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n[[rule]]\nmatch = \"*\"\nrecipe = \"mx\"\n";
+  EXPECT_NO_THROW(check_plan_shapes(
+      PrecisionPlan::parse(plan + "only = [\"fprop\"]\n"),
+      [] {
+        ModelConfig wide = small_model();
+        wide.ffn = 64;
+        return wide;
+      }(),
+      20));
+  try {
+    check_plan_shapes(PrecisionPlan::parse(plan + "only = [\"wgrad\"]\n"), model, 20, "p.toml");
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.line(), 5);
+    EXPECT_EQ(error.value(), "\"mx\"");
+    EXPECT_NE(error.accepted().find("the wgrad of model.layers.0.self_attn.q_proj sums over 20"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(PlanShapes, HeadsOfAnotherWidthCount) {
+  ModelConfig model = small_model();
+  model.head_width = 10;  // q_proj is [40, 32], o_proj [32, 40]
+  try {
+    check_plan_shapes(PrecisionPlan::fp8(Recipe::kRowwise), model, 32, "p.toml");
+    ADD_FAILURE() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(error.accepted().find("fprop of model.layers.0.self_attn.q_proj has columns: 40"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(PlanShapes, TheExamplesFitAModel) {
+  ModelConfig model = small_model();
+  model.width = 128;
+  model.ffn = 352;
+  model.layers = 4;
+  int plans = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(GNOMON_EXAMPLE_PLANS)) {
+    const PrecisionPlan plan = PrecisionPlan::load(entry.path());
+    EXPECT_NO_THROW(plan.check_sites(model.sites(), model.layers, entry.path())) << entry.path();
+    EXPECT_NO_THROW(check_plan_shapes(plan, model, 256, entry.path())) << entry.path();
+    EXPECT_TRUE(plan.resolve("model.layers.1.mlp.up_proj", model.layers).any_fp8());
+    ++plans;
+  }
+  EXPECT_GE(plans, 7);
 }
 
 TEST(PlanShapes, TheEngineRefusesSuchAPlanAndKeepsItsOwn) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -29,9 +30,14 @@ class RecordingBackend final : public Backend {
   const std::vector<QuantisedTensor>& quantised() const { return quantised_; }
   // Every product since the last clear(), in order.
   const std::vector<GemmShape>& products() const { return products_; }
+  // How each of those that have scales was to add up.
+  const std::vector<std::pair<GemmShape, Accumulation>>& scaled_products() const {
+    return scaled_products_;
+  }
   void clear() {
     quantised_.clear();
     products_.clear();
+    scaled_products_.clear();
   }
   // The recorded tensor that was quantised so and whose source is within 5% of `x`, nullptr when
   // there is none. A scale of the whole tensor must be within 2% of `scale`.
@@ -45,11 +51,13 @@ class RecordingBackend final : public Backend {
   void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
                    const ScaledOperand& b, bf16* c) override {
     products_.push_back(shape);
+    scaled_products_.emplace_back(shape, accumulation);
     backend_->scaled_gemm(shape, accumulation, a, b, c);
   }
   void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
                    const ScaledOperand& b, float* c, bool accumulate) override {
     products_.push_back(shape);
+    scaled_products_.emplace_back(shape, accumulation);
     backend_->scaled_gemm(shape, accumulation, a, b, c, accumulate);
   }
 
@@ -91,9 +99,9 @@ class RecordingBackend final : public Backend {
   void bias_backward(const bf16* dy, int64_t n, std::span<float> db, int64_t stride) override {
     backend_->bias_backward(dy, n, db, stride);
   }
-  void rope(bf16* x, int64_t n, int64_t tokens, int heads, int head_dim, double theta, bool inverse,
-            int64_t stride) override {
-    backend_->rope(x, n, tokens, heads, head_dim, theta, inverse, stride);
+  void rope(bf16* x, int64_t n, int64_t tokens, int heads, int head_dim, const Rotary& rotary,
+            bool inverse, int64_t stride) override {
+    backend_->rope(x, n, tokens, heads, head_dim, rotary, inverse, stride);
   }
   void swiglu(const bf16* gate, const bf16* up, int64_t n, int64_t width, int64_t stride,
               bf16* y) override {
@@ -141,6 +149,7 @@ class RecordingBackend final : public Backend {
   std::unique_ptr<Backend> backend_;
   std::vector<QuantisedTensor> quantised_;
   std::vector<GemmShape> products_;
+  std::vector<std::pair<GemmShape, Accumulation>> scaled_products_;
 };
 
 }  // namespace gnomon::test

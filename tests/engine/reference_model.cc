@@ -56,7 +56,7 @@ Grid grid_of(const std::string& format) {
 }
 
 // The recipes once more, in the words of docs/recipes.md.
-Quantizer description(const SitePrecision& precision, Gemm gemm, const std::string& tensor,
+Quantizer description(const GemmPrecision& precision, Gemm gemm, const std::string& tensor,
                       const std::string& format) {
   Quantizer quantizer{format_from_name(format), {0, 0}, ScaleRule::kFp32};
   if (precision.power_of_two) quantizer.rule = ScaleRule::kPowerOfTwo;
@@ -137,8 +137,8 @@ Vector quantise_tiles(const Quantizer& quantizer, int log2_shift, const Vector& 
 
 Vector ReferenceModel::operand(const std::string& site, Gemm gemm, const std::string& tensor,
                                const Vector& x, int columns) const {
-  SitePrecision precision = plan.resolve(site, config.layers);
-  if (!rounds || !precision.uses_fp8(gemm)) return x;
+  const GemmPrecision precision = plan.resolve(site, config.layers)[gemm];
+  if (!rounds || !precision.fp8) return x;
   const std::string& format =
       tensor == "gradient" ? precision.gradient_format : precision.forward_format;
   const Quantizer quantizer = description(precision, gemm, tensor, format);
@@ -249,7 +249,7 @@ void ReferenceModel::rotate(Vector& x, int heads, bool inverse) const {
   for (int row = 0; row < n_; ++row) {
     for (int head = 0; head < heads; ++head) {
       for (int i = 0; i < size / 2; ++i) {
-        double angle = (row % t_) * std::pow(config.rope_theta, -2.0 * i / size);
+        double angle = (row % t_) * config.rotary().frequency(i, size);
         if (inverse) angle = -angle;
         double& a = x[at(row, int64_t{heads} * size, int64_t{head} * size + i)];
         double& b = x[at(row, int64_t{heads} * size, int64_t{head} * size + i + size / 2)];
@@ -263,7 +263,7 @@ void ReferenceModel::rotate(Vector& x, int heads, bool inverse) const {
 
 void ReferenceModel::attention(Layer& layer) const {
   int size = config.head_dim();
-  int width = config.width;
+  int width = config.heads * size;
   int kv_width = config.kv_heads * size;
   layer.attended.assign(layer.q.size(), 0);
   layer.probabilities.assign(static_cast<size_t>(n_ * config.heads * t_), 0);
@@ -295,7 +295,7 @@ void ReferenceModel::attention(Layer& layer) const {
 void ReferenceModel::attention_backward(const Layer& layer, const Vector& d_o, Vector& dq,
                                         Vector& dk, Vector& dv) const {
   int size = config.head_dim();
-  int width = config.width;
+  int width = config.heads * size;
   int kv_width = config.kv_heads * size;
   double root = std::sqrt(static_cast<double>(size));
   dq.assign(layer.q.size(), 0);
@@ -347,6 +347,7 @@ Vector ReferenceModel::forward_layer(int index, const Vector& residual) {
   Layer& layer = layers_[static_cast<size_t>(index)];
   std::string name = layer_name(index);
   int width = config.width;
+  int attention_width = config.heads * config.head_dim();
   int kv_width = config.kv_heads * config.head_dim();
   layer.residual1 = residual;
   layer.normed1 = norm(residual, name + "input_layernorm.weight", layer.rstd1);
@@ -356,14 +357,14 @@ Vector ReferenceModel::forward_layer(int index, const Vector& residual) {
     add_bias(y, site + ".bias");
     return y;
   };
-  layer.q = project("q_proj", width);
+  layer.q = project("q_proj", attention_width);
   layer.k = project("k_proj", kv_width);
   layer.v = project("v_proj", kv_width);
   rotate(layer.q, config.heads, false);
   rotate(layer.k, config.kv_heads, false);
   attention(layer);
   std::string o = name + "self_attn.o_proj";
-  layer.residual2 = fprop(o, layer.attended, o + ".weight", width, width);
+  layer.residual2 = fprop(o, layer.attended, o + ".weight", attention_width, width);
   add_into(layer.residual2, residual);
   round_all(layer.residual2);
   layer.normed2 = norm(layer.residual2, name + "post_attention_layernorm.weight", layer.rstd2);
@@ -384,6 +385,7 @@ void ReferenceModel::backward_layer(int index, Vector& d_residual) {
   const Layer& layer = layers_[static_cast<size_t>(index)];
   std::string name = layer_name(index);
   int width = config.width;
+  int attention_width = config.heads * config.head_dim();
   int kv_width = config.kv_heads * config.head_dim();
   auto back = [&](const std::string& site, const Vector& dy, const Vector& x, int in, int out) {
     wgrad(site, dy, x, site + ".weight", in, out);
@@ -406,7 +408,7 @@ void ReferenceModel::backward_layer(int index, Vector& d_residual) {
                 d_residual);
 
   std::string attn = name + "self_attn.";
-  Vector d_o = back(attn + "o_proj", d_residual, layer.attended, width, width);
+  Vector d_o = back(attn + "o_proj", d_residual, layer.attended, attention_width, width);
   round_all(d_o);
   Vector dq, dk, dv;
   attention_backward(layer, d_o, dq, dk, dv);
@@ -415,7 +417,7 @@ void ReferenceModel::backward_layer(int index, Vector& d_residual) {
   bias_backward(dq, attn + "q_proj.bias");
   bias_backward(dk, attn + "k_proj.bias");
   bias_backward(dv, attn + "v_proj.bias");
-  d_normed = back(attn + "q_proj", dq, layer.normed1, width, width);
+  d_normed = back(attn + "q_proj", dq, layer.normed1, width, attention_width);
   add_into(d_normed, back(attn + "k_proj", dk, layer.normed1, width, kv_width));
   add_into(d_normed, back(attn + "v_proj", dv, layer.normed1, width, kv_width));
   round_all(d_normed);

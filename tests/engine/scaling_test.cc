@@ -14,10 +14,13 @@ namespace gnomon {
 namespace {
 
 SitePrecision precision(Recipe recipe, bool fprop = true, bool dgrad = true, bool wgrad = true) {
-  SitePrecision result;
-  result.fp8 = {fprop, dgrad, wgrad};
-  result.recipe = recipe;
-  result.amax_history = 4;
+  GemmPrecision one;
+  one.recipe = recipe;
+  one.amax_history = 4;
+  SitePrecision result{{one, one, one}};
+  result[Gemm::kFprop].fp8 = fprop;
+  result[Gemm::kDgrad].fp8 = dgrad;
+  result[Gemm::kWgrad].fp8 = wgrad;
   return result;
 }
 
@@ -99,7 +102,7 @@ TEST(QuantizerFor, TilesRunAlongWhatTheGemmSumsOver) {
       {Recipe::kMx, ScaleRule::kPowerOfTwo,
        operands(row32, row32, row32, column32, column32, column32)}};
   for (const Case& it : cases) {
-    SitePrecision site;
+    GemmPrecision site;
     site.choose(it.recipe);
     for (const Expected& expected : it.operands) {
       Quantizer found = quantizer_for(site, expected.role, expected.gemm);
@@ -114,7 +117,7 @@ TEST(QuantizerFor, TilesRunAlongWhatTheGemmSumsOver) {
 }
 
 TEST(QuantizerFor, RowwiseWithHighPrecisionWgradTakesTheWholeWeightForDgrad) {
-  SitePrecision site;
+  GemmPrecision site;
   site.choose(Recipe::kRowwiseGwHp);
   EXPECT_EQ(quantizer_for(site, TensorRole::kInput, Gemm::kFprop).tile, (TileShape{1, 0}));
   EXPECT_EQ(quantizer_for(site, TensorRole::kWeight, Gemm::kFprop).tile, (TileShape{1, 0}));
@@ -123,7 +126,7 @@ TEST(QuantizerFor, RowwiseWithHighPrecisionWgradTakesTheWholeWeightForDgrad) {
 }
 
 TEST(QuantizerFor, KeysOfThePlanChooseRuleAndFormat) {
-  SitePrecision site;
+  GemmPrecision site;
   auto rule = [&](Recipe recipe, bool power_of_two, bool up) {
     site.choose(recipe);
     site.power_of_two = power_of_two;
@@ -200,7 +203,7 @@ TEST(ScalingState, AChangeOfPlanKeepsOnlyWhatStaysDelayed) {
   };
   SitePrecision delayed = precision(Recipe::kDelayed);
   SitePrecision longer = delayed;
-  longer.amax_history = 8;
+  for (GemmPrecision& gemm : longer.gemms) gemm.amax_history = 8;
   EXPECT_EQ(kept(delayed), "+++");
   EXPECT_EQ(kept(longer), "+++");
   EXPECT_EQ(kept(precision(Recipe::kCurrent)), "---");
@@ -208,6 +211,9 @@ TEST(ScalingState, AChangeOfPlanKeepsOnlyWhatStaysDelayed) {
   EXPECT_EQ(kept(precision(Recipe::kDelayed, true, false, false)), "++-");
   EXPECT_EQ(kept(precision(Recipe::kDelayed, false, true, false)), "-++");
   EXPECT_EQ(kept(precision(Recipe::kDelayed, false, false, true)), "+-+");
+  SitePrecision one = precision(Recipe::kCurrent);
+  one[Gemm::kDgrad].recipe = Recipe::kDelayed;
+  EXPECT_EQ(kept(one), "-++") << "what the one delayed GEMM reads";
 }
 
 }  // namespace

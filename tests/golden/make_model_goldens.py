@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes the golden values that tests/engine/hf_golden_test.cc compares the engine with.
 
-A small Llama (grouped keys, untied) and a small Qwen2 (biases on q, k, v; tied) from `transformers`, randomly
-initialised and saved as it saves them, and for one batch of tokens their logits, loss and every gradient, in FP32 and
-in BF16. Needs torch, transformers and safetensors; nothing else in this repository does.
+A small Llama (grouped keys, untied), one as of 3.1 (scaled rotation, heads wider than width / heads) and a small Qwen2
+(biases on q, k, v; tied) from `transformers`, randomly initialised and saved as it saves them, and for one batch of
+tokens their logits, loss and every gradient, in FP32 and in BF16; and the rotation frequencies of configurations that
+are in use. Needs torch, transformers and safetensors; nothing else in this repository does.
 
     tests/golden/make_model_goldens.py            writes beside this script
     tests/golden/make_model_goldens.py --check    compares what is there with what transformers gives now
@@ -37,11 +38,50 @@ COMMON = dict(
 )
 
 
+# Of six pairs, one fast, one between, four slow.
+LLAMA3_ROPE = dict(
+    rope_type="llama3",
+    rope_theta=10000.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=32,
+)
+# name: head_dim and rope_parameters. Llama 3.1 8B, 3.2 1B; a stretched Llama 2.
+ROPES = {
+    "llama31": (128, LLAMA3_ROPE | dict(rope_theta=500000.0, original_max_position_embeddings=8192)),
+    "llama32": (64, LLAMA3_ROPE | dict(rope_theta=500000.0, factor=32.0, original_max_position_embeddings=8192)),
+    "linear": (128, dict(rope_type="linear", rope_theta=10000.0, factor=2.5)),
+    "plain": (96, dict(rope_type="default", rope_theta=1000000.0)),
+}
+
+
+def rope_frequencies():
+    """One line for each: name and inverse frequencies, as transformers computes them in FP32."""
+    lines = []
+    for name, (head_dim, parameters) in ROPES.items():
+        config = transformers.LlamaConfig(
+            hidden_size=head_dim * 4,
+            num_attention_heads=4,
+            head_dim=head_dim,
+            max_position_embeddings=131072,
+            rope_parameters=dict(parameters),
+        )
+        rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+        assert rotary.attention_scaling == 1.0
+        lines.append(" ".join([name] + [repr(float(value)) for value in rotary.inv_freq]))
+    return "\n".join(lines) + "\n"
+
+
 def build(kind):
-    torch.manual_seed({"llama": 11, "qwen2": 12}[kind])
+    torch.manual_seed({"llama": 11, "qwen2": 12, "llama3": 13}[kind])
     if kind == "llama":
         config = transformers.LlamaConfig(
             **COMMON, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False
+        )
+    elif kind == "llama3":
+        config = transformers.LlamaConfig(
+            **COMMON, head_dim=12, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3_ROPE), tie_word_embeddings=True
         )
     else:
         config = transformers.Qwen2Config(
@@ -76,7 +116,7 @@ def make(kind, root):
     model = build(kind)
     directory = root / kind
     # Small shards, so that one of the two directories has an index.
-    model.save_pretrained(directory, max_shard_size="5GB" if kind == "llama" else "40KB")
+    model.save_pretrained(directory, max_shard_size="40KB" if kind == "qwen2" else "5GB")
     (directory / "generation_config.json").unlink(missing_ok=True)
     tokens = torch.randint(0, COMMON["vocab_size"], (SEQUENCES, TOKENS + 1))
     expected = {"tokens": tokens.to(torch.int64)}
@@ -119,6 +159,17 @@ def compare(golden, fresh):
     return wrong == 0 and len(new) > 0
 
 
+def same_frequencies(golden, fresh):
+    """Powers differ in the last bit between machines."""
+    old, new = ([line.split() for line in path.read_text().splitlines()] for path in (golden, fresh))
+    same = len(old) == len(new) and all(
+        a[0] == b[0] and len(a) == len(b) and all(abs(float(x) / float(y) - 1) < 1e-6 for x, y in zip(a[1:], b[1:]))
+        for a, b in zip(old, new)
+    )
+    print(f"frequencies of {len(new)} rotations compared" + ("" if same else ": they differ"))
+    return same
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, write nothing; status 1 when they differ")
@@ -127,9 +178,11 @@ def main():
     here = pathlib.Path(__file__).resolve().parent
     with tempfile.TemporaryDirectory() as temporary:
         root = pathlib.Path(temporary) if check else here
-        for kind in ("llama", "qwen2"):
+        for kind in ("llama", "llama3", "qwen2"):
             make(kind, root)
-        if check and not compare(here, root):
+        frequencies = root / "rope_frequencies.txt"
+        frequencies.write_text(rope_frequencies())
+        if check and not (compare(here, root) and same_frequencies(here / frequencies.name, frequencies)):
             sys.exit(1)
 
 

@@ -102,8 +102,8 @@ TEST(Rope, TurnsTheHalvesOfEachHeadByTheirAngle) {
         }
       }
     }
-    backend->rope(x.data(), std::ssize(x) / (kHeads * head_dim), kTokens, kHeads, head_dim, 10000.0,
-                  false, 0);
+    backend->rope(x.data(), std::ssize(x) / (kHeads * head_dim), kTokens, kHeads, head_dim,
+                  {.theta = 10000.0}, false, 0);
     expect_close(expected, x, kBf16NormError);
   }
 }
@@ -114,10 +114,12 @@ TEST(Rope, TheInverseIsTheBackwardPass) {
   constexpr int64_t kSize = 7 * 2 * 16;
   auto x = random_bf16(1, kSize), dy = random_bf16(2, kSize);
   auto rotated = x, dx = dy;
-  backend->rope(rotated.data(), std::ssize(rotated) / (2 * 16), 7, 2, 16, 500.0, false, 0);
-  backend->rope(dx.data(), std::ssize(dx) / (2 * 16), 7, 2, 16, 500.0, true, 0);
+  backend->rope(rotated.data(), std::ssize(rotated) / (2 * 16), 7, 2, 16, {.theta = 500.0}, false,
+                0);
+  backend->rope(dx.data(), std::ssize(dx) / (2 * 16), 7, 2, 16, {.theta = 500.0}, true, 0);
   EXPECT_NEAR(dot(doubles(dy), doubles(rotated)), dot(doubles(dx), doubles(x)), 0.05);
-  backend->rope(rotated.data(), std::ssize(rotated) / (2 * 16), 7, 2, 16, 500.0, true, 0);
+  backend->rope(rotated.data(), std::ssize(rotated) / (2 * 16), 7, 2, 16, {.theta = 500.0}, true,
+                0);
   expect_close(doubles(x), rotated, 2 * kBf16NormError);
 }
 
@@ -170,8 +172,8 @@ TEST(Strides, ColumnsOfAWiderMatrixGiveTheSameBitsAndTheRestStays) {
   expect_columns(strided, dense);
   dense = x;
   strided = wide;
-  backend->rope(dense.data(), kRows, 3, 2, 12, 100.0, false, 0);
-  backend->rope(strided.data() + 1, kRows, 3, 2, 12, 100.0, false, kStride);
+  backend->rope(dense.data(), kRows, 3, 2, 12, {.theta = 100.0}, false, 0);
+  backend->rope(strided.data() + 1, kRows, 3, 2, 12, {.theta = 100.0}, false, kStride);
   expect_columns(strided, dense);
   std::vector<float> db(kWidth), db_strided(kWidth);
   backend->bias_backward(x.data(), kRows, db, 0);

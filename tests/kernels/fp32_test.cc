@@ -131,7 +131,7 @@ TEST_P(Fp32Backend, RopeTurnsEachPair) {
       }
     }
   }
-  backend->rope(x.data(), 2 * kTokens, kTokens, kHeads, kDim, 500.0, false, 0);
+  backend->rope(x.data(), 2 * kTokens, kTokens, kHeads, kDim, {.theta = 500.0}, false, 0);
   expect_close(expected, x, kTolerance);
 }
 

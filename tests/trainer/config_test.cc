@@ -161,7 +161,7 @@ bit = 30
   EXPECT_EQ(config.engine.optimizer,
             (OptimizerConfig{2e-3, 0.2, 7, 100, 0.8, 0.9, 1e-9, 0.2, 0.5}));
   EXPECT_EQ(config.engine.heldout_sequences, 9);
-  EXPECT_EQ(config.plan.resolve("lm_head", 3).recipe, Recipe::kDelayed);
+  EXPECT_EQ(config.plan.resolve("lm_head", 3).recipes(), "delayed");
   EXPECT_EQ(config.checkpoint_every, 11);
   EXPECT_EQ(config.keep_last, 4);
   EXPECT_EQ(config.controller, "http://127.0.0.1:7717");
@@ -259,6 +259,31 @@ TEST_F(ConfigTest, AMistakeInThePlanFileNamesThePlanFile) {
       error_of("[data]\ndir = \"data\"\n[precision]\nplan = \"nowhere.toml\"\n");
   EXPECT_EQ(unmatched.file(), (*directory_ / "nowhere.toml").string());
   EXPECT_EQ(unmatched.line(), 2);
+}
+
+// Before an engine, and so any memory, is there.
+TEST_F(ConfigTest, ShapesThatARecipeCannotTileAreRefusedWithTheRecipesLine) {
+  for (const auto& [text, line, value] :
+       {std::tuple{
+            "[model]\nwidth = 72\nheads = 4\nkv_heads = 2\n[precision]\nrecipe = \"block\"\n", 8,
+            "\"block\""},
+        std::tuple{"[batch]\ntokens = 24\nsequences = 1\n[precision]\nrecipe = \"rowwise\"\n", 7,
+                   "\"rowwise\""}}) {
+    const ConfigError error = error_of(std::string("[data]\ndir = \"data\"\n") + text);
+    EXPECT_EQ(error.file(), (*directory_ / "run.toml").string());
+    EXPECT_EQ(error.line(), line) << error.what();
+    EXPECT_EQ(error.key(), "precision.recipe");
+    EXPECT_EQ(error.value(), value);
+    EXPECT_THAT(error.accepted(), HasSubstr("allow_ragged_tiles")) << error.what();
+  }
+  std::ofstream(*directory_ / "mx.toml")
+      << "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n\n[[rule]]\nmatch = \"lm_head\"\nrecipe = "
+         "\"mx\"\n";
+  const ConfigError error = error_of(
+      "[data]\ndir = \"data\"\n[model]\nvocabulary = 272\n[precision]\nplan = \"mx.toml\"\n");
+  EXPECT_EQ(error.file(), (*directory_ / "mx.toml").string());
+  EXPECT_EQ(error.line(), 6);
+  EXPECT_THAT(error.accepted(), HasSubstr("the dgrad of lm_head sums over 272"));
 }
 
 struct Bad {

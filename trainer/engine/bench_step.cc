@@ -61,11 +61,11 @@ std::vector<StepGemm> gemms_of_step(const EngineConfig& config) {
   const ModelConfig& model = config.model;
   int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
   int64_t width = model.width;
-  int64_t qkv = width + int64_t{2} * model.kv_heads * model.head_dim();
+  int64_t qkv = model.attention_width() + 2 * model.kv_width();
   std::vector<StepGemm> gemms;
   add_gemms(n, width, model.vocabulary, 1, gemms);
   add_gemms(n, width, qkv, model.layers, gemms);
-  add_gemms(n, width, width, model.layers, gemms);
+  add_gemms(n, model.attention_width(), width, model.layers, gemms);
   add_gemms(n, width, int64_t{2} * model.ffn, model.layers, gemms);
   add_gemms(n, model.ffn, width, model.layers, gemms);
   return gemms;
@@ -209,10 +209,12 @@ EngineConfig bench_step_config(const std::string& size) {
 
 double step_flops(const EngineConfig& config) {
   const ModelConfig& model = config.model;
-  int64_t kv_width = int64_t{1} * model.kv_heads * model.head_dim();
-  int64_t layer = int64_t{model.width} * (2 * model.width + 2 * kv_width + 3 * int64_t{model.ffn});
+  int64_t attention_width = model.attention_width();
+  int64_t layer =
+      int64_t{model.width} * (2 * attention_width + 2 * model.kv_width() + 3 * int64_t{model.ffn});
   int64_t weights = layer * model.layers + int64_t{model.vocabulary} * model.width;
-  double attention = 6.0 * model.layers * config.batch.tokens * model.width;
+  double attention =
+      6.0 * model.layers * config.batch.tokens * static_cast<double>(attention_width);
   return static_cast<double>(config.batch.tokens_per_step()) *
          (6.0 * static_cast<double>(weights) + attention);
 }

@@ -36,17 +36,49 @@ void check_bit_flip(const Fault& fault, const ParameterLayout& layout) {
   check_range("fault", "bit", fault.bit, 0, 31);
 }
 
+// Absent in checkpoints from before there was any.
+json::value to_json(const RopeScaling& scaling) {
+  if (scaling.kind == RopeScaling::Kind::kNone) return nullptr;
+  if (scaling.kind == RopeScaling::Kind::kLinear) {
+    return {{"kind", "linear"}, {"factor", exact_text(scaling.factor)}};
+  }
+  return {{"kind", "llama3"},
+          {"factor", exact_text(scaling.factor)},
+          {"low_frequency", exact_text(scaling.low_frequency)},
+          {"high_frequency", exact_text(scaling.high_frequency)},
+          {"original_context", scaling.original_context}};
+}
+
+RopeScaling rope_scaling_from(const JsonFields& model) {
+  const json::value* found = model.find("rope_scaling");
+  if (found == nullptr || found->is_null()) return {};
+  const JsonFields fields(*found, model.file());
+  RopeScaling scaling;
+  const std::string kind = fields.text("kind");
+  if (kind != "linear" && kind != "llama3") fields.refuse("kind", "\"linear\" or \"llama3\"");
+  scaling.factor = fields.exact("factor");
+  scaling.kind = RopeScaling::Kind::kLinear;
+  if (kind == "linear") return scaling;
+  scaling.kind = RopeScaling::Kind::kLlama3;
+  scaling.low_frequency = fields.exact("low_frequency");
+  scaling.high_frequency = fields.exact("high_frequency");
+  scaling.original_context = fields.integer("original_context");
+  return scaling;
+}
+
 json::object to_json(const ModelConfig& model) {
   return {{"layers", model.layers},
           {"width", model.width},
           {"heads", model.heads},
           {"kv_heads", model.kv_heads},
+          {"head_width", model.head_width},
           {"ffn", model.ffn},
           {"vocabulary", model.vocabulary},
           {"context", model.context},
           {"qkv_bias", model.qkv_bias},
           {"tie_embeddings", model.tie_embeddings},
           {"rope_theta", exact_text(model.rope_theta)},
+          {"rope_scaling", to_json(model.rope_scaling)},
           {"norm_eps", exact_text(model.norm_eps)},
           {"init_std", exact_text(model.init_std)}};
 }
@@ -57,12 +89,14 @@ ModelConfig model_from(const JsonFields& fields) {
   model.width = fields.integer32("width");
   model.heads = fields.integer32("heads");
   model.kv_heads = fields.integer32("kv_heads");
+  if (fields.find("head_width") != nullptr) model.head_width = fields.integer32("head_width");
   model.ffn = fields.integer32("ffn");
   model.vocabulary = fields.integer32("vocabulary");
   model.context = fields.integer32("context");
   model.qkv_bias = fields.boolean("qkv_bias");
   model.tie_embeddings = fields.boolean("tie_embeddings");
   model.rope_theta = fields.exact("rope_theta");
+  model.rope_scaling = rope_scaling_from(fields);
   model.norm_eps = fields.exact("norm_eps");
   model.init_std = fields.exact("init_std");
   return model;

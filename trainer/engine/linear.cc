@@ -55,7 +55,7 @@ bool LinearLayers<E>::frozen(int site, TensorRole role, int64_t step) const {
 }
 
 template <class E>
-float LinearLayers<E>::scale_for(int site, TensorRole role, GemmOperand<E>& operand,
+float LinearLayers<E>::scale_for(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
                                  const Quantizer& quantizer) requires std::is_same_v<E, bf16> {
   if (quantizer.rule == ScaleRule::kNone) return 1.0f;
   const bool delayed = quantizer.rule == ScaleRule::kGiven;
@@ -67,15 +67,14 @@ float LinearLayers<E>::scale_for(int site, TensorRole role, GemmOperand<E>& oper
   }
   if (!delayed) return tile_scale(quantizer.rule, quantizer.format, operand.amax);
   if (pass_.record) scaling_.observe(site, role, operand.amax);
-  const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
   return delayed_scale(from_history ? history.max() : operand.amax, quantizer.format,
-                       precision.margin, 1.0f);
+                       precision(site, gemm).margin, 1.0f);
 }
 
 namespace {
 
 // Whether a BF16 product cannot say what the plan wants exactly.
-bool needs_scaled_product(const SitePrecision& precision, Gemm gemm) {
+bool needs_scaled_product(const GemmPrecision& precision, Gemm gemm) {
   if (precision.accumulate == Accumulate::kHopper) return true;
   const TensorRole left = gemm == Gemm::kFprop ? TensorRole::kInput : TensorRole::kGradient;
   const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
@@ -93,10 +92,9 @@ Rounding LinearLayers<E>::rounding(int site, Gemm gemm, TensorRole role, GemmOpe
   Rounding found;
   if (uses_fp8(site, gemm)) {
     if constexpr (std::is_same_v<E, bf16>) {
-      const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
-      found = {true, quantizer_for(precision, role, gemm), 1.0f,
-               needs_scaled_product(precision, gemm)};
-      if (found.whole_tensor()) found.scale = scale_for(site, role, operand, found.quantizer);
+      const GemmPrecision& wanted = precision(site, gemm);
+      found = {true, quantizer_for(wanted, role, gemm), 1.0f, needs_scaled_product(wanted, gemm)};
+      if (found.whole_tensor()) found.scale = scale_for(site, gemm, role, operand, found.quantizer);
       found.scale = std::ldexp(found.scale, shift(site, role));
     } else {
       GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");
@@ -151,10 +149,10 @@ typename LinearLayers<E>::Ready LinearLayers<E>::prepare(GemmOperand<E>& operand
 }
 
 template <class E>
-Accumulation LinearLayers<E>::accumulation(int site) const {
-  const SitePrecision& precision = (*pass_.sites)[static_cast<size_t>(site)];
-  return {.hopper = precision.accumulate == Accumulate::kHopper,
-          .promote_every = precision.promote_every};
+Accumulation LinearLayers<E>::accumulation(int site, Gemm gemm) const {
+  const GemmPrecision& wanted = precision(site, gemm);
+  return {.hopper = wanted.accumulate == Accumulate::kHopper,
+          .promote_every = wanted.promotion(gemm)};
 }
 
 namespace {
@@ -168,11 +166,11 @@ ScaledOperand with_scales(const GemmOperand<bf16>& operand) {
 }  // namespace
 
 template <class E>
-void LinearLayers<E>::multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b,
-                               E* c) {
+void LinearLayers<E>::multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a,
+                               const Ready& b, E* c) {
   if constexpr (std::is_same_v<E, bf16>) {
     if (a.scaled != nullptr) {
-      backend_.scaled_gemm(shape, accumulation(site), with_scales(*a.scaled),
+      backend_.scaled_gemm(shape, accumulation(site, gemm), with_scales(*a.scaled),
                            with_scales(*b.scaled), c);
       return;
     }
@@ -181,11 +179,11 @@ void LinearLayers<E>::multiply(int site, const GemmShape& shape, const Ready& a,
 }
 
 template <class E>
-void LinearLayers<E>::multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b,
-                               float* c, bool accumulate) {
+void LinearLayers<E>::multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a,
+                               const Ready& b, float* c, bool accumulate) {
   if constexpr (std::is_same_v<E, bf16>) {
     if (a.scaled != nullptr) {
-      backend_.scaled_gemm(shape, accumulation(site), with_scales(*a.scaled),
+      backend_.scaled_gemm(shape, accumulation(site, gemm), with_scales(*a.scaled),
                            with_scales(*b.scaled), c, accumulate);
       return;
     }
@@ -230,7 +228,7 @@ void LinearLayers<E>::fprop_apart(const SiteGroup& group, GemmOperand<E>& x,
                     .k = group.in,
                     .transpose_b = true,
                     .stride_c = group.total_out()};
-    multiply(group.first + static_cast<int>(i), shape, input, weights[i], y);
+    multiply(group.first + static_cast<int>(i), Gemm::kFprop, shape, input, weights[i], y);
     y += group.out[i];
   }
 }
@@ -242,7 +240,7 @@ void LinearLayers<E>::fprop_together(const SiteGroup& group, Ready x, std::span<
   bool same_scale = std::ranges::all_of(
       w, [&](const Ready& weight) { return weight.inverse_scale == w[0].inverse_scale; });
   if (same_scale) {
-    multiply(group.first, shape, x, w[0], y);
+    multiply(group.first, Gemm::kFprop, shape, x, w[0], y);
     return;
   }
   column_alphas_.clear();
@@ -275,14 +273,14 @@ void LinearLayers<E>::backward(const SiteGroup& group, std::span<GemmOperand<E>>
     Ready weight = prepare(site, Gemm::kDgrad, TensorRole::kWeight, w[i], group.in);
     GemmShape dgrad{.m = n, .n = group.in, .k = out};
     if (one) {
-      multiply(site, dgrad, gradient, weight, dx);
+      multiply(site, Gemm::kDgrad, dgrad, gradient, weight, dx);
     } else {
-      multiply(site, dgrad, gradient, weight, sums, i > 0);
+      multiply(site, Gemm::kDgrad, dgrad, gradient, weight, sums, i > 0);
     }
     gradient = prepare(site, Gemm::kWgrad, TensorRole::kGradient, dy[i], out);
     Ready input = prepare(site, Gemm::kWgrad, TensorRole::kInput, x, group.in);
     GemmShape wgrad{.m = out, .n = group.in, .k = n, .transpose_a = true};
-    multiply(site, wgrad, gradient, input, dw[i], accumulate);
+    multiply(site, Gemm::kWgrad, wgrad, gradient, input, dw[i], accumulate);
   }
   if (!one) {
     size_t size = static_cast<size_t>(n * group.in);

@@ -115,9 +115,10 @@ class LinearLayers {
     const GemmOperand<E>* scaled = nullptr;
   };
 
-  bool uses_fp8(int site, Gemm gemm) const {
-    return (*pass_.sites)[static_cast<size_t>(site)].uses_fp8(gemm);
+  const GemmPrecision& precision(int site, Gemm gemm) const {
+    return (*pass_.sites)[static_cast<size_t>(site)][gemm];
   }
+  bool uses_fp8(int site, Gemm gemm) const { return precision(site, gemm).fp8; }
   // May look at the tensor (its amax) and note it for the scaling state.
   Rounding rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand);
   // `columns` are those of the matrix as it is stored.
@@ -127,13 +128,13 @@ class LinearLayers {
   }
   void quantize(GemmOperand<E>& operand, int64_t columns,
                 const Rounding& rounding) requires std::is_same_v<E, bf16>;
-  float scale_for(int site, TensorRole role, GemmOperand<E>& operand,
+  float scale_for(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
                   const Quantizer& quantizer) requires std::is_same_v<E, bf16>;
   // One site's product, C BF16 or (with `accumulate` or not) FP32.
-  void multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b, E* c);
-  void multiply(int site, const GemmShape& shape, const Ready& a, const Ready& b, float* c,
-                bool accumulate);
-  Accumulation accumulation(int site) const;
+  void multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a, const Ready& b, E* c);
+  void multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a, const Ready& b,
+                float* c, bool accumulate);
+  Accumulation accumulation(int site, Gemm gemm) const;
   int shift(int site, TensorRole role) const;
   void show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
             const Rounding& rounding) const;

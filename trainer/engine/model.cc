@@ -78,7 +78,7 @@ void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
 
   SiteGroup qkv = qkv_group(layer);
   E* q = act.qkv.data();
-  E* k = q + width_;
+  E* k = q + attention_width_;
   E* v = k + kv_width_;
   linears_.fprop(qkv, act.attention_input, weights_of(qkv), n_, q);
   if (at.q_bias >= 0) {
@@ -88,11 +88,11 @@ void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
   }
   // The heads of q and k are neighbours.
   backend_.rope(q, n_, tokens_, config_.heads + config_.kv_heads, config_.head_dim(),
-                config_.rope_theta, false, qkv_width());
+                config_.rotary(), false, qkv_width());
   backend_.attention(attention_shape(), q, k, v, act.attention_output.data(),
                      act.attention_saved.data(), attention_scratch_.data());
-  act.o_input.renew(rows(act.attention_output, width_));
-  SiteGroup o = one_site(site(layer, kO), width_, width_);
+  act.o_input.renew(rows(act.attention_output, attention_width_));
+  SiteGroup o = one_site(site(layer, kO), attention_width_, width_);
   linears_.fprop(o, act.o_input, weights_of(o), n_, update_.data());
 }
 

@@ -25,7 +25,7 @@ struct LayerActivations {
   std::span<E> attention_residual;  // what the first norm normalised [n,width]
   std::span<float> attention_rstd;  // [n]
   GemmOperand<E> attention_input;   // normalised, input of q, k, v
-  std::span<E> qkv;                 // [n, width + 2·kv_width], after bias and rotation
+  std::span<E> qkv;                 // [n, attention_width + 2·kv_width], after bias and rotation
   std::span<E> attention_output;
   GemmOperand<E> o_input;  // attention_output as operand
   std::span<std::byte> attention_saved;
@@ -130,7 +130,7 @@ class BasicModel final : public DecoderModel {
   void take_workspace();
 
   AttentionShape attention_shape() const;
-  int64_t qkv_width() const { return width_ + 2 * kv_width_; }
+  int64_t qkv_width() const { return attention_width_ + 2 * kv_width_; }
   std::span<const E> rows(std::span<E> x, int64_t row_width) const {
     return x.first(static_cast<size_t>(n_ * row_width));
   }
@@ -174,6 +174,7 @@ class BasicModel final : public DecoderModel {
   int64_t n_ = 0;      // tokens of the pass
   int layers_run_;     // all but while preparing
   int64_t width_;
+  int64_t attention_width_;
   int64_t kv_width_;
   int64_t ffn_;
 
@@ -196,8 +197,8 @@ class BasicModel final : public DecoderModel {
   std::span<E> update_;                // [n,width] what a block adds to the residual
   std::span<E> d_residual_, d_input_;  // [n,width]
   std::span<float> d_shared_;          // [n,width] sum over the sites that share an input
-  std::span<E> d_attention_;           // [n,width]
-  std::span<E> d_qkv_;                 // [n,width + 2·kv_width]
+  std::span<E> d_attention_;           // [n,attention_width]
+  std::span<E> d_qkv_;                 // [n,attention_width + 2·kv_width]
   std::span<E> d_hidden_;              // [n,ffn]
   std::span<E> d_gate_up_;             // [n,2·ffn]
   std::span<std::byte> attention_scratch_;

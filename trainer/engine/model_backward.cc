@@ -101,7 +101,7 @@ template <class E>
 void BasicModel<E>::backward_attention(int layer, bool accumulate) {
   LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  SiteGroup o = one_site(site(layer, kO), width_, width_);
+  SiteGroup o = one_site(site(layer, kO), attention_width_, width_);
   backward_group(o, d_residual_, act.o_input, {at.o}, d_attention_, accumulate);
   SiteGroup qkv = qkv_group(layer);
   auto [dq, dk, dv] = places(qkv, d_qkv_);
@@ -109,13 +109,14 @@ void BasicModel<E>::backward_attention(int layer, bool accumulate) {
   shape.stride_dq = dq.stride;
   shape.stride_dkv = dk.stride;
   const E* q = act.qkv.data();
-  backend_.attention_backward(shape, q, q + width_, q + width_ + kv_width_,
-                              act.attention_output.data(), d_attention_.data(), dq.data, dk.data,
-                              dv.data, act.attention_saved.data(), attention_scratch_.data());
-  backend_.rope(dq.data, n_, tokens_, config_.heads, config_.head_dim(), config_.rope_theta, true,
-                dq.stride);
-  backend_.rope(dk.data, n_, tokens_, config_.kv_heads, config_.head_dim(), config_.rope_theta,
-                true, dk.stride);
+  const E* k = q + attention_width_;
+  backend_.attention_backward(shape, q, k, k + kv_width_, act.attention_output.data(),
+                              d_attention_.data(), dq.data, dk.data, dv.data,
+                              act.attention_saved.data(), attention_scratch_.data());
+  const Rotary rotary = config_.rotary();
+  backend_.rope(dq.data, n_, tokens_, config_.heads, config_.head_dim(), rotary, true, dq.stride);
+  backend_.rope(dk.data, n_, tokens_, config_.kv_heads, config_.head_dim(), rotary, true,
+                dk.stride);
   if (at.q_bias >= 0) {
     backend_.bias_backward(dq.data, n_, gradient(at.q_bias), dq.stride);
     backend_.bias_backward(dk.data, n_, gradient(at.k_bias), dk.stride);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <initializer_list>
 #include <map>
@@ -66,36 +67,130 @@ void refuse_sliding_windows(const JsonFields& fields) {
   }
 }
 
+constexpr std::pair<RopeScaling::Kind, const char*> kRopeScalings[] = {
+    {RopeScaling::Kind::kNone, "default"},
+    {RopeScaling::Kind::kLinear, "linear"},
+    {RopeScaling::Kind::kLlama3, "llama3"}};
+
+// One of the objects that say how heads are rotated: `name` is rope_scaling or rope_parameters.
+class RopeObject {
+ public:
+  RopeObject(const JsonFields& config, const std::string& name)
+      : config_(config), name_(name), value_(config.at(name)) {
+    if (!value_.is_object()) config.refuse(name, "an object or null");
+  }
+
+  RopeScaling scaling() const {
+    const std::string kind_key = find("rope_type") != nullptr ? "rope_type" : "type";
+    RopeScaling scaling;
+    if (const json::value* kind = find(kind_key)) scaling.kind = kind_from(kind_key, *kind);
+    refuse_other_keys(scaling.kind);
+    if (scaling.kind == RopeScaling::Kind::kNone) return scaling;
+    scaling.factor = number("factor", 1, 1e6);
+    if (scaling.kind == RopeScaling::Kind::kLinear) return scaling;
+    scaling.low_frequency = number("low_freq_factor", 1e-6, 1e6);
+    scaling.high_frequency = number("high_freq_factor", 1e-6, 1e6);
+    if (!(scaling.high_frequency > scaling.low_frequency)) {
+      refuse("high_freq_factor",
+             fmt::format("more than low_freq_factor, which is {}", scaling.low_frequency));
+    }
+    scaling.original_context = original_context();
+    return scaling;
+  }
+
+  // The base, where it is said here; `top` is the one beside this object, if there is one.
+  double theta(double otherwise, bool is_at_top) const {
+    const double inner = JsonFields(value_, config_.file()).number_or("rope_theta", otherwise);
+    if (is_at_top && inner != otherwise) {
+      refuse("rope_theta", fmt::format("rope_theta, which is {}", otherwise));
+    }
+    return inner;
+  }
+
+ private:
+  const json::value* find(const std::string& key) const {
+    const json::value* found = value_.get_object().if_contains(key);
+    return found == nullptr || found->is_null() ? nullptr : found;
+  }
+  [[noreturn]] void refuse(const std::string& key, const std::string& accepted) const {
+    const json::value* found = find(key);
+    refuse_in_file(config_, name_ + "." + key, found == nullptr ? json::value("absent") : *found,
+                   accepted);
+  }
+  RopeScaling::Kind kind_from(const std::string& key, const json::value& value) const {
+    for (const auto& [kind, name] : kRopeScalings) {
+      if (value == name) return kind;
+    }
+    refuse(key, "\"default\", \"linear\", \"llama3\"");
+  }
+  double number(const std::string& key, double low, double high) const {
+    const json::value* found = find(key);
+    const bool is_number = found != nullptr && found->is_number();
+    const double value = is_number ? found->to_number<double>() : low;
+    if (!is_number || !(value >= low && value <= high)) {
+      refuse(key, fmt::format("a number of {} to {}", low, high));
+    }
+    return value;
+  }
+  int64_t original_context() const {
+    const std::string key = "original_max_position_embeddings";
+    if (find(key) == nullptr) return config_.integer32("max_position_embeddings");
+    const int64_t value = JsonFields(value_, config_.file()).integer(key);
+    if (value < 1 || value > 1 << 20) refuse(key, "1 to 1048576");
+    return value;
+  }
+  void refuse_other_keys(RopeScaling::Kind kind) const {
+    std::vector<std::string> known = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+    if (kind != RopeScaling::Kind::kNone) known.push_back("factor");
+    if (kind == RopeScaling::Kind::kLlama3) {
+      known.insert(known.end(),
+                   {"low_freq_factor", "high_freq_factor", "original_max_position_embeddings"});
+    }
+    for (const json::key_value_pair& member : value_.get_object()) {
+      const std::string key(member.key());
+      if (find(key) != nullptr && std::ranges::find(known, key) == known.end()) {
+        refuse(key, fmt::format("{} alone", fmt::join(known, ", ")));
+      }
+    }
+    require_number(JsonFields(value_, config_.file()), "partial_rotary_factor", 1);
+  }
+
+  const JsonFields& config_;
+  std::string name_;
+  const json::value& value_;
+};
+
 // Before transformers 5 the base stood at the top and rope_scaling beside it, since then both are
-// in rope_parameters. Only plain rotation is computed.
-double rope_theta_from(const JsonFields& fields) {
+// in rope_parameters.
+Rotary rotary_from(const JsonFields& fields) {
   constexpr double kDefault = 10000.0;
-  double theta = fields.number_or("rope_theta", kDefault);
+  const bool is_at_top = fields.find("rope_theta") != nullptr;
+  Rotary rotary{fields.number_or("rope_theta", kDefault), {}};
+  bool said = false;
   for (const std::string name : {"rope_scaling", "rope_parameters"}) {
     const json::value* value = fields.find(name);
     if (value == nullptr || value->is_null()) continue;
-    if (!value->is_object()) fields.refuse(name, "an object or null");
-    JsonFields rope(*value, fields.file());
-    for (const json::key_value_pair& member : value->get_object()) {
-      const std::string key(member.key());
-      const std::string path = name + "." + key;
-      if (key == "rope_type" || key == "type") {
-        if (member.value() != "default")
-          refuse_in_file(fields, path, member.value(), "\"default\": rotation without scaling");
-      } else if (key == "rope_theta") {
-        const double inner = rope.number_or(key, theta);
-        if (fields.find("rope_theta") != nullptr && inner != theta)
-          refuse_in_file(fields, path, member.value(),
-                         fmt::format("rope_theta, which is {}", theta));
-        theta = inner;
-      } else if (key == "partial_rotary_factor") {
-        require_number(rope, key, 1);
-      } else if (!member.value().is_null()) {
-        refuse_in_file(fields, path, member.value(), "rope_theta and rope_type alone");
-      }
+    const RopeObject rope(fields, name);
+    const RopeScaling scaling = rope.scaling();
+    if (said && scaling != rotary.scaling) {
+      refuse_in_file(fields, name, *value, "what rope_scaling says, or only one of the two");
     }
+    said = true;
+    rotary = {rope.theta(rotary.theta, is_at_top), scaling};
   }
-  return theta;
+  return rotary;
+}
+
+// For transformers since 5, and before (with `theta` at the top).
+json::object rope_to_hf(const RopeScaling& scaling) {
+  json::object object{{"rope_type", rope_scaling_name(scaling.kind)}};
+  if (scaling.kind != RopeScaling::Kind::kNone) object["factor"] = scaling.factor;
+  if (scaling.kind == RopeScaling::Kind::kLlama3) {
+    object["low_freq_factor"] = scaling.low_frequency;
+    object["high_freq_factor"] = scaling.high_frequency;
+    object["original_max_position_embeddings"] = scaling.original_context;
+  }
+  return object;
 }
 
 void refuse_what_is_not_computed(const JsonFields& fields, const std::string& type) {
@@ -110,6 +205,14 @@ void refuse_what_is_not_computed(const JsonFields& fields, const std::string& ty
 }
 
 }  // namespace
+
+std::string rope_scaling_name(RopeScaling::Kind kind) {
+  for (const auto& [known, name] : kRopeScalings) {
+    if (known == kind) return name;
+  }
+  GNOMON_ASSERT(!"a kind without a name");
+  return "";
+}
 
 int64_t ModelConfig::parameters() const {
   int64_t count = 0;
@@ -139,8 +242,12 @@ void ModelConfig::check() const {
   check_range("ffn", ffn, 1, 1 << 20);
   check_range("vocabulary", vocabulary, 2, 1 << 20);
   check_range("context", context, 1, 1 << 20);
-  if (width % heads != 0) {
+  check_range("head_dim", head_width, 0, 4096);
+  if (head_width == 0 && width % heads != 0) {
     refuse("heads", std::to_string(heads), fmt::format("a divisor of width ({})", width));
+  }
+  if (head_width % 2 != 0) {
+    refuse("head_dim", std::to_string(head_width), "an even number: elements turn in pairs");
   }
   if (head_dim() % 2 != 0) {
     refuse("width", std::to_string(width),
@@ -174,8 +281,12 @@ std::string ModelConfig::to_hf_json(const std::string& dtype) const {
   object["num_key_value_heads"] = kv_heads;
   object["rms_norm_eps"] = norm_eps;
   // Twice: for transformers since 5, and before.
-  object["rope_parameters"] = json::object{{"rope_theta", rope_theta}, {"rope_type", "default"}};
+  json::object rope = rope_to_hf(rope_scaling);
+  if (rope_scaling.kind != RopeScaling::Kind::kNone) object["rope_scaling"] = rope;
+  rope["rope_theta"] = rope_theta;
+  object["rope_parameters"] = std::move(rope);
   object["rope_theta"] = rope_theta;
+  if (head_width > 0) object["head_dim"] = head_width;
   object["tie_word_embeddings"] = tie_embeddings;
   object["dtype"] = dtype;
   object["torch_dtype"] = dtype;
@@ -212,7 +323,14 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   config.vocabulary = fields.integer32("vocab_size");
   config.context = fields.integer32("max_position_embeddings");
   config.norm_eps = fields.number_or("rms_norm_eps", 1e-6);
-  config.rope_theta = rope_theta_from(fields);
+  const Rotary rotary = rotary_from(fields);
+  config.rope_theta = rotary.theta;
+  config.rope_scaling = rotary.scaling;
+  const json::value* head_dim = fields.find("head_dim");
+  if (head_dim != nullptr && !head_dim->is_null()) {
+    config.head_width = fields.integer32("head_dim");
+    if (config.head_width == 0) refuse_in_file(fields, "head_dim", *head_dim, "2 to 4096");
+  }
   config.init_std = fields.number_or("initializer_range", 0.02);
   config.tie_embeddings = fields.boolean_or("tie_word_embeddings", false);
   try {
@@ -220,10 +338,8 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   } catch (const ConfigError& error) {
     throw ConfigError(file, 0, hf_key(error.key()), error.value(), error.accepted());
   }
-  const json::value* head_dim = fields.find("head_dim");
-  if (head_dim != nullptr && !head_dim->is_null() && *head_dim != config.head_dim())
-    refuse_in_file(fields, "head_dim", *head_dim,
-                   fmt::format("hidden_size / num_attention_heads = {}", config.head_dim()));
+  // One shape, one configuration.
+  if (int64_t{config.head_width} * config.heads == config.width) config.head_width = 0;
   return config;
 }
 

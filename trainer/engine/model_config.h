@@ -6,23 +6,33 @@
 #include <string>
 #include <vector>
 
+#include "kernels/rotary.h"
+
 namespace gnomon {
+
+// What config.json calls it: "default", "linear", "llama3".
+std::string rope_scaling_name(RopeScaling::Kind kind);
 
 struct ModelConfig {
   int layers = 4;              // num_hidden_layers
   int width = 128;             // hidden_size
   int heads = 4;               // num_attention_heads
   int kv_heads = 2;            // num_key_value_heads
+  int head_width = 0;          // head_dim; 0 is width / heads
   int ffn = 352;               // intermediate_size
   int vocabulary = 257;        // vocab_size
   int context = 1024;          // max_position_embeddings
   bool qkv_bias = false;       // Qwen2
   bool tie_embeddings = true;  // tie_word_embeddings
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling = {};
   double norm_eps = 1e-5;  // rms_norm_eps
   double init_std = 0.02;  // initializer_range
 
-  int head_dim() const { return width / heads; }
+  int head_dim() const { return head_width > 0 ? head_width : width / heads; }
+  int64_t attention_width() const { return int64_t{1} * heads * head_dim(); }  // of q and of o's x
+  int64_t kv_width() const { return int64_t{1} * kv_heads * head_dim(); }      // of k, of v
+  Rotary rotary() const { return {rope_theta, rope_scaling}; }
   int64_t parameters() const;
   // GEMM sites in model order: "model.layers.0.self_attn.q_proj", ..., "lm_head".
   std::vector<std::string> sites() const;

@@ -34,7 +34,8 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
       tokens_(tokens),
       layers_run_(config.layers),
       width_(config.width),
-      kv_width_(int64_t{1} * config.kv_heads * config.head_dim()),
+      attention_width_(config.attention_width()),
+      kv_width_(config.kv_width()),
       ffn_(config.ffn) {
   take_memory();
   for (Arena* arena :
@@ -111,7 +112,7 @@ SiteGroup BasicModel<E>::qkv_group(int layer) const {
   return {.first = site(layer, kQ),
           .count = 3,
           .in = width_,
-          .out = {width_, kv_width_, kv_width_},
+          .out = {attention_width_, kv_width_, kv_width_},
           .contiguous = neighbours({at.q, at.k, at.v})};
 }
 
@@ -137,8 +138,8 @@ void BasicModel<E>::take_activations() {
     layer.attention_input.room = arena.take<E>(n_ * width_).data();
     layer.qkv = arena.take<E>(n_ * qkv_width());
     layer.attention_saved = arena.take<std::byte>(saved);
-    layer.attention_output = arena.take<E>(n_ * width_);
-    layer.o_input.room = arena.take<E>(n_ * width_).data();
+    layer.attention_output = arena.take<E>(n_ * attention_width_);
+    layer.o_input.room = arena.take<E>(n_ * attention_width_).data();
     layer.mlp_residual = arena.take<E>(n_ * width_);
     layer.mlp_rstd = arena.take<float>(n_);
     layer.mlp_normed = arena.take<E>(n_ * width_);
@@ -158,7 +159,7 @@ void BasicModel<E>::take_activations() {
 template <class E>
 void BasicModel<E>::take_workspace() {
   Arena& arena = workspace_arena_;
-  int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_});
+  int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_, attention_width_});
   E* room = arena.take<E>(n_ * widest).data();
   for (GemmOperand<E>& dy : dy_) dy.room = room;
   embedded_ = arena.take<E>(n_ * width_);
@@ -166,7 +167,7 @@ void BasicModel<E>::take_workspace() {
   d_residual_ = arena.take<E>(n_ * width_);
   d_input_ = arena.take<E>(n_ * width_);
   d_shared_ = arena.take<float>(n_ * width_);
-  d_attention_ = arena.take<E>(n_ * width_);
+  d_attention_ = arena.take<E>(n_ * attention_width_);
   d_qkv_ = arena.take<E>(n_ * qkv_width());
   d_hidden_ = arena.take<E>(n_ * ffn_);
   d_gate_up_ = arena.take<E>(n_ * 2 * ffn_);

@@ -6,16 +6,17 @@ namespace gnomon {
 
 ParameterLayout::ParameterLayout(const ModelConfig& config) {
   int64_t width = config.width;
-  int64_t kv_width = int64_t{1} * config.kv_heads * config.head_dim();
+  int64_t kv_width = config.kv_width();
+  int64_t attention_width = config.attention_width();
   embedding_ = add("model.embed_tokens.weight", {config.vocabulary, width});
   layers_.resize(static_cast<size_t>(config.layers));
   for (int index = 0; index < config.layers; ++index) {
     LayerParameters& layer = layers_[static_cast<size_t>(index)];
     std::string prefix = fmt::format("model.layers.{}.", index);
-    layer.q = add(prefix + "self_attn.q_proj.weight", {width, width});
+    layer.q = add(prefix + "self_attn.q_proj.weight", {attention_width, width});
     layer.k = add(prefix + "self_attn.k_proj.weight", {kv_width, width});
     layer.v = add(prefix + "self_attn.v_proj.weight", {kv_width, width});
-    layer.o = add(prefix + "self_attn.o_proj.weight", {width, width});
+    layer.o = add(prefix + "self_attn.o_proj.weight", {width, attention_width});
     layer.gate = add(prefix + "mlp.gate_proj.weight", {config.ffn, width});
     layer.up = add(prefix + "mlp.up_proj.weight", {config.ffn, width});
     layer.down = add(prefix + "mlp.down_proj.weight", {width, config.ffn});
@@ -27,7 +28,7 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
     std::string prefix = fmt::format("model.layers.{}.", index);
     layer.attention_norm = add(prefix + "input_layernorm.weight", {width});
     if (config.qkv_bias) {
-      layer.q_bias = add(prefix + "self_attn.q_proj.bias", {width});
+      layer.q_bias = add(prefix + "self_attn.q_proj.bias", {attention_width});
       layer.k_bias = add(prefix + "self_attn.k_proj.bias", {kv_width});
       layer.v_bias = add(prefix + "self_attn.v_proj.bias", {kv_width});
     }

@@ -10,8 +10,14 @@ namespace {
 
 constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
 
-bool keeps_history(const SitePrecision& precision, TensorRole role) {
-  return precision.recipe == Recipe::kDelayed && quantises(precision, role);
+// The precision of a GEMM that quantises the tensor with the `delayed` recipe, or nullptr. Where
+// several do, their histories are of one length (PrecisionPlan::check_sites).
+const GemmPrecision* delayed(const SitePrecision& precision, TensorRole role) {
+  for (Gemm gemm : kGemms) {
+    const GemmPrecision& it = precision[gemm];
+    if (it.fp8 && it.recipe == Recipe::kDelayed && reads(gemm, role)) return &it;
+  }
+  return nullptr;
 }
 
 constexpr int64_t kBlockSide = 128;
@@ -50,19 +56,19 @@ TensorRole tensor_role_from_name(const std::string& name) {
   throw Error("tensor \"" + name + "\" is unknown; accepted: input, weight, gradient");
 }
 
-bool quantises(const SitePrecision& precision, TensorRole role) {
+bool reads(Gemm gemm, TensorRole role) {
   switch (role) {
     case TensorRole::kInput:
-      return precision.uses_fp8(Gemm::kFprop) || precision.uses_fp8(Gemm::kWgrad);
+      return gemm != Gemm::kDgrad;
     case TensorRole::kWeight:
-      return precision.uses_fp8(Gemm::kFprop) || precision.uses_fp8(Gemm::kDgrad);
+      return gemm != Gemm::kWgrad;
     case TensorRole::kGradient:
-      return precision.uses_fp8(Gemm::kDgrad) || precision.uses_fp8(Gemm::kWgrad);
+      return gemm != Gemm::kFprop;
   }
   return false;
 }
 
-Quantizer quantizer_for(const SitePrecision& precision, TensorRole role, Gemm gemm) {
+Quantizer quantizer_for(const GemmPrecision& precision, TensorRole role, Gemm gemm) {
   const std::string& format =
       role == TensorRole::kGradient ? precision.gradient_format : precision.forward_format;
   const bool over_rows = sums_over_rows(role, gemm);
@@ -128,7 +134,7 @@ void ScalingState::change(const std::vector<SitePrecision>& precisions) {
   GNOMON_ASSERT(precisions.size() * kTensorRoles == tensors_.size());
   for (size_t site = 0; site < precisions.size(); ++site) {
     for (TensorRole role : kAllRoles) {
-      if (!keeps_history(precisions[site], role)) at(static_cast<int>(site), role) = {};
+      if (delayed(precisions[site], role) == nullptr) at(static_cast<int>(site), role) = {};
     }
   }
 }
@@ -155,7 +161,9 @@ void ScalingState::finish_step(const std::vector<SitePrecision>& precisions,
     for (TensorRole role : kAllRoles) {
       Tensor& tensor = at(site, role);
       if (tensor.observed > 0 && (tensor.history.empty() || !frozen(site, role))) {
-        tensor.history.push(tensor.observed, precisions[index].amax_history);
+        const GemmPrecision* precision = delayed(precisions[index], role);
+        GNOMON_ASSERT(precision != nullptr);
+        tensor.history.push(tensor.observed, precision->amax_history);
       }
       tensor.observed = -1;
     }

@@ -18,14 +18,14 @@ enum class TensorRole { kInput = 0, kWeight = 1, kGradient = 2 };
 inline constexpr int kTensorRoles = 3;
 std::string tensor_role_name(TensorRole role);              // "input", "weight", "gradient"
 TensorRole tensor_role_from_name(const std::string& name);  // throws Error naming the accepted ones
-// Whether a site of this precision quantises the tensor at all.
-bool quantises(const SitePrecision& precision, TensorRole role);
+// Whether the GEMM reads the tensor.
+bool reads(Gemm gemm, TensorRole role);
 
-// How this GEMM of a site of this precision quantises the tensor. The tensor is as it is stored:
+// How this GEMM, of this precision, quantises the tensor. The tensor is as it is stored:
 // input [n, in], weight [out, in], gradient [n, out], row-major; tiles run along what that GEMM
 // sums over (docs/recipes.md). `delayed` alone gives ScaleRule::kGiven. Only for a GEMM in low
 // precision and a tensor that it reads.
-Quantizer quantizer_for(const SitePrecision& precision, TensorRole role, Gemm gemm);
+Quantizer quantizer_for(const GemmPrecision& precision, TensorRole role, Gemm gemm);
 
 // The last `length` amaxes of one tensor, one for each step. Equivalent to a ring buffer as far as
 // max() goes, for every length: an entry is dropped once a newer one is at least as large.

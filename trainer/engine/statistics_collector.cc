@@ -35,10 +35,10 @@ void set(StatisticsRow& row, StatisticsNumber number, double value) {
 
 }  // namespace
 
-SitePrecision what_if_precision(const std::string& name, const std::string& file,
+GemmPrecision what_if_precision(const std::string& name, const std::string& file,
                                 const std::string& key) {
   const size_t colon = name.find(':');
-  SitePrecision precision;
+  GemmPrecision precision;
   try {
     const Recipe recipe = recipe_from_name(name.substr(0, colon));
     precision.choose(recipe);
@@ -63,7 +63,7 @@ SitePrecision what_if_precision(const std::string& name, const std::string& file
                                   "or current:e4m3/e4m3 ({})",
                                   fmt::join(recipe_names(), ", "), error.what()));
   }
-  precision.fp8 = {true, true, true};
+  precision.fp8 = true;
   return precision;
 }
 
@@ -183,7 +183,7 @@ void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const
     keep(site, tensor, matrix);
   }
   if (quantizer != nullptr) {
-    const Recipe recipe = (*precisions_)[static_cast<size_t>(site)].recipe;
+    const Recipe recipe = (*precisions_)[static_cast<size_t>(site)][gemm].recipe;
     add_rounding_row(site, tensor, gemm, std::string(recipe_name(recipe)), true,
                      probe.compare(*quantizer, given_scale));
     keep_rounded(site, tensor, gemm, matrix, *quantizer, given_scale);

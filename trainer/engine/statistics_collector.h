@@ -27,7 +27,7 @@ struct StatisticsConfig {
 
 // A recipe to ask "what if" about: its name ("block"), optionally with formats other than its own
 // ("mx:e2m1", or "current:e4m3/e4m3" for forward and gradient). Throws ConfigError naming `key`.
-SitePrecision what_if_precision(const std::string& name, const std::string& file,
+GemmPrecision what_if_precision(const std::string& name, const std::string& file,
                                 const std::string& key);
 
 // Throws ConfigError (`file`, key "statistics.…") for globs that are none or match no site, unknown
@@ -65,7 +65,7 @@ class StatisticsCollector final : public TensorObserver {
   };
   struct WhatIf {
     std::string name;
-    SitePrecision precision;
+    GemmPrecision precision;
   };
   struct Dump {
     std::string name;
