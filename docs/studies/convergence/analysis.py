@@ -9,6 +9,8 @@ import numpy as np
 
 LOSS_BLOCK = 10  # steps in a kept mean
 LOOK = 20  # steps between looks at the statistics
+# Runs in BF16 that differ by a little at the start; the first is called the reference.
+REPLICAS = ("bf16", "bf16_twin", "bf16_twin2")
 LAST_STEPS = 200  # of the mean training loss at the end
 
 BAND_DEVIATIONS = 4.0
@@ -91,10 +93,30 @@ def percent(value, reference):
     return 100 * (value - reference) / reference
 
 
+def conditions_of(reference, name):
+    """What a reference stands for: BF16 for all its replicas, except the one that is compared."""
+    replicas = REPLICAS if reference == REPLICAS[0] else (reference,)
+    return [replica for replica in replicas if replica != name]
+
+
 def pairs(study, name, reference):
-    """Seeds that both conditions have."""
-    cases, references = study["runs"].get(name, {}), study["runs"].get(reference, {})
-    return [(seed, cases[seed], references[seed]) for seed in sorted(cases) if seed in references]
+    """(seed, record, the reference's losses) for each seed that both have.
+
+    The losses of BF16 are the mean of its replicas with that seed: what one of them has by luck
+    would otherwise be in every gap."""
+    result = []
+    for seed, record in sorted(study["runs"].get(name, {}).items()):
+        others = [
+            study["runs"][replica][seed]
+            for replica in conditions_of(reference, name)
+            if seed in study["runs"].get(replica, {})
+        ]
+        if others:
+            mean = {
+                key: np.mean([one[key] for one in others], axis=0) for key in ("loss", "heldout")
+            }
+            result.append((seed, record, mean))
+    return result
 
 
 def spread(values):
@@ -151,31 +173,38 @@ def matching(name, own):
 
 def moved(study, name, reference, roundings):
     """For each series when it left the reference's band: a step for each seed, None for never."""
-    references = list(study["runs"].get(reference, {}).values())
-    cases = study["runs"].get(name, {})
-    if len(references) < 2 or not cases:
-        return {}
-    every = [series_for_loss(record) | record["statistics"] for record in references]
+    references = [
+        series_for_loss(record) | record["statistics"]
+        for replica in conditions_of(reference, name)
+        for record in study["runs"].get(replica, {}).values()
+    ]
     result = {}
-    for seed in sorted(cases):
-        for series, values in (series_for_loss(cases[seed]) | cases[seed]["statistics"]).items():
+    for _, record in sorted(study["runs"].get(name, {}).items()):
+        for series, values in (series_for_loss(record) | record["statistics"]).items():
             other = matching(series, roundings)
-            if other is None or any(other not in one for one in every):
+            healthy = [transformed(other, one[other]) for one in references if other in one]
+            if len(healthy) < 2:
                 continue
-            healthy = np.array([transformed(other, one[other]) for one in every])
-            mean, deviation = band(healthy, least_deviation(series))
+            mean, deviation = band(np.array(healthy), least_deviation(series))
             look = first_moved(transformed(series, values), mean, deviation)
             result.setdefault(series, []).append(None if look is None else (look + 1) * LOOK)
     return result
 
 
-def loss_moved_paired(study, name, reference, twins):
-    """Steps at which the gap to the same seed's reference left the band of the twins' gaps.
-
-    `twins`: two conditions that differ by chance alone."""
-    chance = np.array(
-        [percent(looks_of(a["loss"]), looks_of(b["loss"])) for _, a, b in pairs(study, *twins)]
+def chance_curves(study, of_loss):
+    """Gaps of BF16's replicas to each other, which differ by chance alone: [runs, ...]."""
+    return np.array(
+        [
+            percent(of_loss(record["loss"]), of_loss(other["loss"]))
+            for replica in REPLICAS
+            for _, record, other in pairs(study, replica, REPLICAS[0])
+        ]
     )
+
+
+def gap_moved(study, name, reference):
+    """Steps at which the gap to the same seed's reference left the band of what chance does."""
+    chance = chance_curves(study, looks_of)
     if len(chance) < 2:
         return []
     mean, deviation = band(chance, least_deviation("gap"))

@@ -8,16 +8,35 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
-from analysis import BAND_DEVIATIONS, LOOK, LOSS_BLOCK, band, gap_curves, least_deviation, matching  # noqa: E402
-from analysis import looks_of, smoothed, transformed  # noqa: E402
+from analysis import (  # noqa: E402
+    BAND_DEVIATIONS,
+    LOOK,
+    LOSS_BLOCK,
+    band,
+    chance_curves,
+    conditions_of,
+    gap_curves,
+    least_deviation,
+    looks_of,
+    matching,
+    smoothed,
+    transformed,
+)
 from conditions import BY_NAME, CONDITIONS  # noqa: E402
-from summary import COMMON, COMPARED, TWINS, compared, words  # noqa: E402
+from summary import COMMON, COMPARED, compared, median_step, words  # noqa: E402
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D1F", "#444444"]
 BLACK, GREY = "#000000", "#999999"
 SMOOTH = 100 // LOSS_BLOCK  # blocks in a mean that is drawn
+GAP_SHOWN = 2.0  # percent: the scale of gaps over steps, where it is enough
 LARGE = 3.0  # percent: gaps above it are drawn apart, on a logarithmic scale
+SHARES = {"underflow", "saturation", "subnormal", "top_code"}  # their bands end at 0
+# Drawn where nothing moved.
+UNMOVED = [
+    {"series": series, "median_step": None}
+    for series in ("weight|in use|sqnr_db", "gradient|in use|underflow", "grad_norm")
+]
 FIRST_STEP = 100  # before it a mean over SMOOTH blocks is not one
 
 plt.rcParams.update(
@@ -108,20 +127,18 @@ def gap_panels(study, path):
         figsize=(11.5, 2.3 * rows),
         layout="constrained",
         sharex=True,
-        sharey=True,
         squeeze=False,
     )
-    twins = gap_curves(study, *TWINS, smooth=SMOOTH)
-    top = 0.0
+    chance = chance_curves(study, lambda loss: smoothed(loss, SMOOTH))
     for axes, one in zip(panels.flat, shown):
         curves = gap_curves(study, one.name, smooth=SMOOTH)
         steps = steps_of(curves[0], LOSS_BLOCK)
         keep = worth_drawing(steps)
-        if len(twins):
+        if len(chance):
             axes.fill_between(
                 steps[keep],
-                twins.min(axis=0)[keep],
-                twins.max(axis=0)[keep],
+                chance.min(axis=0)[keep],
+                chance.max(axis=0)[keep],
                 color=GREY,
                 alpha=0.4,
                 linewidth=0,
@@ -130,11 +147,12 @@ def gap_panels(study, path):
         for curve in curves:
             axes.plot(steps[keep], curve[keep], color=COLOURS[0], linewidth=0.7, alpha=0.6)
         axes.plot(steps[keep], curves.mean(axis=0)[keep], color=COLOURS[1], linewidth=1.8)
-        axes.set_title(one.label)
-        top = max(top, np.nanmax(curves[:, keep]))
+        highest = np.nanmax(np.abs(curves[:, keep]))
+        axes.set_title(one.label if highest <= GAP_SHOWN else f"{one.label} (other scale)")
+        if highest <= GAP_SHOWN:
+            axes.set_ylim(-GAP_SHOWN, GAP_SHOWN)
     for axes in panels.flat[len(shown) :]:
         axes.set_visible(False)
-    panels[0][0].set_ylim(-1.5, top * 1.05)
     for axes in panels[:, 0]:
         axes.set_ylabel("gap, %")
     for column in range(columns):
@@ -143,7 +161,7 @@ def gap_panels(study, path):
         panels[last][column].tick_params(labelbottom=True)
     figure.suptitle(
         "Training loss above BF16's of the same seed (means of 100 steps). Blue: each seed. "
-        "Red: their mean. Grey: two BF16 runs that differ by 1e-6 at the start",
+        "Red: their mean. Grey: BF16 runs against each other",
         fontsize=9.5,
     )
     save(figure, path)
@@ -174,6 +192,9 @@ def final_gaps(rows, path):
 
 
 def draw_gaps(axes, rows):
+    axes.set_visible(bool(rows))
+    if not rows:
+        return
     for place, (_, _, gaps) in enumerate(rows):
         for which, colour, shift, label in (
             ("heldout", COLOURS[0], -0.14, "held-out split, evaluated in BF16"),
@@ -221,7 +242,7 @@ def statistics_of_bad(study, result, path):
         draw_gap(panels[0][column], study, condition, row["first"])
         panels[0][column].set_title(wrapped(row["label"]))
         used = 0
-        for place, one in enumerate(distinct(row["first"]["moved"], depth)):
+        for place, one in enumerate(distinct(row["first"]["moved"] or UNMOVED, depth)):
             draw_series(panels[1 + place][column], study, condition, one, row["first"]["gap_steps"])
             used = 1 + place
         for axes in panels[used + 1 :, column]:
@@ -249,28 +270,24 @@ def distinct(moved, count):
     return chosen[:count]
 
 
-def median(steps):
-    return None if not steps or any(step is None for step in steps) else float(np.median(steps))
-
-
 def mark(axes, step, style):
     if step is not None:
         axes.axvline(step, color=COLOURS[1], linestyle=style, linewidth=1.1)
 
 
 def draw_gap(axes, study, condition, first):
-    curves = gap_curves(study, condition.name, condition.reference, SMOOTH)
+    reference = condition.statistics_reference
+    curves = gap_curves(study, condition.name, reference, SMOOTH)
     steps = steps_of(curves[0], LOSS_BLOCK)
     keep = worth_drawing(steps)
     for curve in curves:
         axes.plot(steps[keep], curve[keep], color=COLOURS[0], linewidth=1)
     axes.axhline(0, color=BLACK, linewidth=0.8)
-    mark(axes, median(first["gap_steps"]), "--")
+    mark(axes, median_step(first["gap_steps"]), "--")
     axes.text(
         0.03,
         0.95,
-        f"gap to {BY_NAME[condition.reference].label.split(',')[0]}"
-        + (" at the same rate" if BY_NAME[condition.reference].ramp else ""),
+        f"gap to {BY_NAME[reference].label}",
         transform=axes.transAxes,
         va="top",
         fontsize=7.5,
@@ -284,17 +301,19 @@ def looked_at(record, series):
 def draw_series(axes, study, condition, one, gap_steps):
     series = one["series"]
     other = matching(series, COMPARED.get(condition.name, COMMON))
-    healthy = np.array(
-        [
-            transformed(other, looked_at(record, other))
-            for record in study["runs"][condition.statistics_reference].values()
-        ]
-    )
+    records = [
+        record
+        for replica in conditions_of(condition.statistics_reference, condition.name)
+        for record in study["runs"].get(replica, {}).values()
+        if other == "grad_norm" or other in record["statistics"]
+    ]
+    healthy = np.array([transformed(other, looked_at(record, other)) for record in records])
     mean, deviation = band(healthy, least_deviation(series))
     steps = steps_of(mean, LOOK)
+    low = mean - BAND_DEVIATIONS * deviation
     axes.fill_between(
         steps,
-        mean - BAND_DEVIATIONS * deviation,
+        np.maximum(low, 0) if series.rsplit("|", 1)[-1] in SHARES else low,
         mean + BAND_DEVIATIONS * deviation,
         color=GREY,
         alpha=0.35,
@@ -305,7 +324,7 @@ def draw_series(axes, study, condition, one, gap_steps):
             steps, transformed(series, looked_at(record, series)), color=COLOURS[2], linewidth=0.9
         )
     mark(axes, one["median_step"], "-")
-    mark(axes, median(gap_steps), "--")
+    mark(axes, median_step(gap_steps), "--")
     logarithmic = not np.array_equal(transformed(series, [1.0, 2.0]), [1.0, 2.0])
     axes.set_title(("log2 of " if logarithmic else "") + words(series), fontsize=8)
 

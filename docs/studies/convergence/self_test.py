@@ -14,7 +14,7 @@ from analysis import (
     first_moved,
     gaps,
     last_loss,
-    loss_moved_paired,
+    gap_moved,
     moved,
     ranking,
     smoothed,
@@ -52,7 +52,8 @@ def study():
     seeds = (1, 2, 3)
     return {
         "runs": {
-            "bf16": {seed: record(seed) for seed in seeds},
+            # Their mean is what the others are made from.
+            "bf16": {seed: record(seed, 1 - 1e-4 * seed) for seed in seeds},
             "bf16_twin": {seed: record(seed, 1 + 1e-4 * seed) for seed in seeds},
             "current": {seed: record(seed, 1.01 + 0.001 * (seed - 2)) for seed in seeds},
             "current_e5m2": {seed: record(seed, jump=SETS_IN_AT) for seed in seeds},
@@ -75,6 +76,14 @@ def check_gaps(one):
     gap = gaps(one, "current")["heldout"]
     check("a gap is paired by seed and in percent", close(gap["mean"], 1.0, 1e-6))
     check("its spread is that of a sample", close(gap["std"], 0.1, 1e-6))
+    twin = gaps(one, "bf16_twin")["heldout"]["values"][2]
+    check("a replica is compared with the others", close(twin, 0.06, 1e-4))
+    deviation = summary.chance(one)["heldout"]
+    check("chance is the replicas' gaps, squared", close(deviation, 0.02 * (14 / 3) ** 0.5, 1e-4))
+    check(
+        "a mean is told in errors of chance",
+        summary.over_chance({"mean": 1.0, "values": [1, 1, 1, 1]}, 0.5) == "+4.00",
+    )
     check("a single seed has no spread", gaps(one, "current_hopper")["heldout"]["std"] is None)
     check("no pair, no gap", gaps(one, "mx") is None)
     check(
@@ -96,12 +105,9 @@ def check_moves(one):
         "what stayed in the band is not named",
         all(row[0] != "weight|current|sqnr_db" for row in ranking(steps_of)),
     )
-    paired = loss_moved_paired(one, "current_e5m2", "bf16", ("bf16_twin", "bf16"))
+    paired = gap_moved(one, "current_e5m2", "bf16")
     check("the gap moves when the loss does", paired == [SETS_IN_AT + LOSS_LATER + LOOK] * 3)
-    check(
-        "twins do not move",
-        loss_moved_paired(one, "bf16_twin", "bf16", ("bf16_twin", "bf16")) == [None] * 3,
-    )
+    check("twins do not move", gap_moved(one, "bf16_twin", "bf16") == [None] * 3)
     mean, deviation = band(np.zeros((3, 10)), 1.0)
     values = np.zeros(10)
     values[4] = 100

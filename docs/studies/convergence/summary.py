@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from analysis import gaps, loss_moved_paired, moved, ranking
+from analysis import REPLICAS, gap_moved, gaps, moved, ranking
 from conditions import BY_NAME, CONDITIONS
 
-TWINS = ("bf16_twin", "bf16")
 # A condition's roundings and the healthy runs' they are held against. "current" is asked of every
 # run, whatever it uses.
 COMMON = {"current": "current"}
@@ -32,8 +31,19 @@ def first_moves(study, condition):
             for series, median, steps in ranked
         ],
         "loss_steps": loss,
-        "gap_reference": condition.reference,
-        "gap_steps": loss_moved_paired(study, name, condition.reference, TWINS),
+        "gap_steps": gap_moved(study, name, reference),
+    }
+
+
+def chance(study):
+    """Standard deviation of one run's gap, in percent, when nothing but chance differs."""
+    every = [gap for gap in (gaps(study, replica) for replica in REPLICAS) if gap]
+    return {
+        which: float(
+            np.sqrt(np.mean([value**2 for gap in every for value in gap[which]["values"]]))
+        )
+        for which in ("heldout", "last")
+        if every
     }
 
 
@@ -51,20 +61,19 @@ def results(study):
                 record["heldout"] for record in study["runs"][condition.name].values()
             ],
         }
-        if condition.name != "bf16":
-            row["gap"] = gaps(study, condition.name)
-            if condition.reference != "bf16":
-                row["gap_to_reference"] = {
-                    "reference": condition.reference,
-                    **(gaps(study, condition.name, condition.reference) or {}),
-                }
-            row["first"] = first_moves(study, condition)
+        row["gap"] = gaps(study, condition.name)
+        if condition.reference != "bf16":
+            row["gap_to_reference"] = {
+                "reference": condition.reference,
+                **(gaps(study, condition.name, condition.reference) or {}),
+            }
+        row["first"] = first_moves(study, condition)
         rows.append(row)
     programs = sorted(
         {record["program"] for runs in study["runs"].values() for record in runs.values()}
     )
     steps = sorted({record["steps"] for runs in study["runs"].values() for record in runs.values()})
-    return {"programs": programs, "steps": steps, "conditions": rows}
+    return {"programs": programs, "steps": steps, "chance": chance(study), "conditions": rows}
 
 
 def signed(value):
@@ -92,13 +101,25 @@ def compared(result):
             yield f"{row['label']}, against {label_of[own['reference']]}", row, own
 
 
+def over_chance(gap, deviation):
+    """A mean gap in standard errors of what chance alone would leave of that many seeds."""
+    if not deviation:
+        return "—"
+    return signed(gap["mean"] / (deviation / np.sqrt(len(gap["values"]))))
+
+
 def gap_table(result):
     lines = [
-        "| condition | held-out gap, % | gap of the last 200 training steps, % |",
-        "|---|---|---|",
+        "| condition | held-out gap, % | in errors of chance | gap of the last 200 steps, % "
+        "| in errors of chance |",
+        "|---|---|---|---|---|",
     ]
     for label, _, gap in compared(result):
-        lines.append(f"| {label} | {with_spread(gap['heldout'])} | {with_spread(gap['last'])} |")
+        cells = [label]
+        for which in ("heldout", "last"):
+            cells.append(with_spread(gap[which]))
+            cells.append(over_chance(gap[which], result["chance"].get(which)))
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -119,11 +140,18 @@ def told_steps(steps):
     return ", ".join("never" if step is None else str(step) for step in steps)
 
 
+def median_step(steps):
+    """The median over seeds; None when that is among those that never moved."""
+    if not steps:
+        return None
+    median = float(np.median([np.inf if step is None else step for step in steps]))
+    return median if np.isfinite(median) else None
+
+
 def lead(row, loss):
     """Steps by which a series came before the loss, in medians."""
-    if not loss or any(step is None for step in loss):
-        return ""
-    return f" ({float(np.median(loss)) - row['median_step']:+.0f})"
+    median = median_step(loss)
+    return "" if median is None else f" ({median - row['median_step']:+.0f})"
 
 
 def first_table(result):
