@@ -59,6 +59,7 @@ void add_bench_commands(CLI::App& app, Context&) {
   step->footer("Example:\n  gnomon bench step --size 10m --json");
   step->callback([options] { bench_step(*options); });
   add_bench_cast_command(*bench);
+  add_bench_statistics_command(*bench);
 }
 
 }  // namespace gnomon::cli

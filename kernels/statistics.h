@@ -20,6 +20,7 @@ struct MatrixView {
   int64_t columns = 0;
   int64_t stride = 0;
 
+  bool operator==(const MatrixView&) const = default;
   int64_t size() const { return rows * columns; }
   const bf16* row(int64_t r) const { return data + r * (stride == 0 ? columns : stride); }
 };

@@ -10,8 +10,10 @@
 namespace {
 
 std::atomic<size_t> largest_request = 0;
+std::atomic<size_t> request_count = 0;
 
 void note(size_t bytes) {
+  ++request_count;
   size_t largest = largest_request.load();
   while (bytes > largest && !largest_request.compare_exchange_weak(largest, bytes)) {
   }
@@ -37,7 +39,8 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::fre
 
 namespace gnomon::test {
 
-void forget_requests() { largest_request = 0; }
+void forget_requests() { largest_request = request_count = 0; }
+std::size_t requests() { return request_count; }
 std::size_t largest_request_bytes() { return largest_request; }
 
 }  // namespace gnomon::test

@@ -9,6 +9,7 @@
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/resident_memory.h"
+#include "trainer/engine/statistics_collector.h"
 
 namespace gnomon::test {
 namespace {
@@ -62,6 +63,34 @@ TEST_P(EngineMemory, NoStepAsksForAnythingBigOnceTheEngineIsPrepared) {
   forget_requests();
   for (int i = 0; i < 3; ++i) step_and_evaluate();
   EXPECT_LT(largest_request_bytes(), 4096u);
+}
+
+// A run that looks at its tensors every 100 steps: the 99 others ask for what a run without
+// statistics asks for, and what a look took is given back or used again.
+TEST_P(EngineMemory, StatisticsTakeNothingBetweenTwoLooks) {
+  constexpr size_t kSlackBytes = 16 << 10;
+  engine.prepare();
+  for (int i = 0; i < 2; ++i) step_and_evaluate();
+  auto requests_of_steps = [&] {
+    forget_requests();
+    for (int i = 0; i < 4; ++i) engine.train_step();
+    return requests();
+  };
+  const size_t without = requests_of_steps();
+  const size_t start = bytes_in_use();
+  {
+    StatisticsConfig all;
+    all.what_if = {"block", "mx"};
+    std::unique_ptr<StatisticsCollector> collector = engine.statistics(all, "test");
+    engine.train_step(collector.get());
+    EXPECT_GT(bytes_in_use(), start + kSlackBytes);  // its rows
+    // A std::deque of `delayed` scaling takes and gives blocks as it moves on.
+    EXPECT_LE(requests_of_steps(), without + 3 * engine.config().model.sites().size());
+    const size_t one_look = bytes_in_use();
+    for (int i = 0; i < 3; ++i) engine.train_step(collector.get());
+    EXPECT_LE(bytes_in_use(), one_look + kSlackBytes);
+  }
+  EXPECT_LE(bytes_in_use(), start + kSlackBytes);
 }
 
 TEST_P(EngineMemory, PreparingChangesNoBit) {

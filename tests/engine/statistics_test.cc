@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/errors.h"
 #include "storage/safetensors.h"
@@ -111,6 +112,57 @@ TEST_F(Statistics, JoinedGemmsAreTakenApart) {
       EXPECT_EQ(one->elements, other->elements);
       EXPECT_EQ(one->numbers, other->numbers) << site << " " << tensor;
     }
+  }
+}
+
+// Gradients of all layers stand in the same memory one after the other, and sites share inputs:
+// every row is of the tensor it names, which the dumps hold.
+TEST_F(Statistics, RowsAreOfTheTensorsTheyName) {
+  config.threads = 2;
+  for (const PrecisionPlan& plan : {PrecisionPlan::bf16(), PrecisionPlan::fp8(Recipe::kCurrent)}) {
+    Engine engine(config);
+    engine.set_plan(plan);
+    engine.initialize();
+    StatisticsConfig asked;
+    asked.what_if = {"rowwise", "mx"};
+    std::unique_ptr<StatisticsCollector> collector = engine.statistics(asked, "test");
+    const std::vector<std::string> sites = config.model.sites();
+    for (const std::string& site : sites) {
+      for (const char* tensor : {"input", "weight", "gradient", "output"}) {
+        collector->dump(site, tensor);
+      }
+    }
+    engine.inspect(1, *collector);
+    const std::filesystem::path path = directory.path() / "all.safetensors";
+    collector->write_dumps(path.string());
+    SafetensorsFile file(path);
+    std::set<double> deviations;
+    for (const StatisticsRow& row : collector->rows()) {
+      const TensorView* x = file.find(row.site + "." + row.tensor);
+      ASSERT_NE(x, nullptr) << row.site << " " << row.tensor;
+      const TensorProbe probe({static_cast<const bf16*>(x->data), x->shape[0], x->shape[1]},
+                              config.threads);
+      SCOPED_TRACE(row.site + " " + row.tensor + " " + row.gemm + " " + row.recipe);
+      EXPECT_EQ(row.elements, x->shape[0] * x->shape[1]);
+      if (row.recipe.empty()) {
+        const TensorStatistics expected = probe.measure();
+        EXPECT_EQ(row.number(StatisticsNumber::kStd), expected.std);
+        EXPECT_EQ(row.number(StatisticsNumber::kTokenKurtosisMax), expected.token_kurtosis_max);
+        if (row.tensor != "input") deviations.insert(expected.std);
+        continue;
+      }
+      const TensorRole role = tensor_role_from_name(row.tensor);
+      const Gemm gemm = row.gemm == "fprop"   ? Gemm::kFprop
+                        : row.gemm == "dgrad" ? Gemm::kDgrad
+                                              : Gemm::kWgrad;
+      const Quantizer quantizer =
+          quantizer_for(what_if_precision(row.recipe, "test", "recipe"), role, gemm);
+      const QuantizationStatistics expected =
+          probe.compare(quantizer, tile_scale(ScaleRule::kFp32, quantizer.format, probe.amax()));
+      EXPECT_EQ(row.number(StatisticsNumber::kMse), expected.mse);
+      EXPECT_EQ(row.number(StatisticsNumber::kTileRangeMean), expected.tile_range_mean);
+    }
+    EXPECT_EQ(deviations.size(), 3 * sites.size()) << "tensors of their own";
   }
 }
 

@@ -195,6 +195,7 @@ template <class E>
 void LinearLayers<E>::fprop(const SiteGroup& group, GemmOperand<E>& x, std::span<GemmOperand<E>> w,
                             int64_t n, E* y) {
   GNOMON_ASSERT(w.size() == static_cast<size_t>(group.count) && w.size() <= SiteGroup::kMax);
+  if (pass_.observer != nullptr) pass_.observer->begin_products();
   std::array<Rounding, SiteGroup::kMax> inputs;
   std::array<Ready, SiteGroup::kMax> weights;
   bool together = true;
@@ -265,6 +266,7 @@ template <class E>
 void LinearLayers<E>::backward(const SiteGroup& group, std::span<GemmOperand<E>> dy,
                                std::span<GemmOperand<E>> w, GemmOperand<E>& x, int64_t n, E* dx,
                                std::span<float* const> dw, bool accumulate, float* sums) {
+  if (pass_.observer != nullptr) pass_.observer->begin_products();
   const bool one = dy.size() == 1;
   for (size_t i = 0; i < dy.size(); ++i) {
     int site = group.first + static_cast<int>(i);

@@ -121,7 +121,29 @@ void StatisticsCollector::begin(int64_t n, const std::vector<SitePrecision>& pre
   rows_.clear();
   measured_.clear();
   dumps_.clear();
+  seen_.clear();
   group_ = 1;
+}
+
+StatisticsCollector::Seen& StatisticsCollector::seen(const MatrixView& matrix) {
+  for (Seen& it : seen_) {
+    if (it.matrix == matrix) return it;
+  }
+  return seen_.emplace_back(Seen{matrix, TensorProbe(matrix, threads_)});
+}
+
+const TensorStatistics& StatisticsCollector::Seen::measure() {
+  if (!statistics) statistics = probe.measure();
+  return *statistics;
+}
+
+const QuantizationStatistics& StatisticsCollector::Seen::compare(const Quantizer& quantizer,
+                                                                 float given_scale) {
+  for (const Answer& it : answers) {
+    if (it.quantizer == quantizer && it.given_scale == given_scale) return it.statistics;
+  }
+  return answers.emplace_back(Answer{quantizer, given_scale, probe.compare(quantizer, given_scale)})
+      .statistics;
 }
 
 bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
@@ -166,7 +188,7 @@ void StatisticsCollector::output(int site, std::span<const bf16> content, int64_
     const MatrixView matrix{content.data() + at, n, out, columns};
     at += out;
     if (!wanted(i, "output")) continue;
-    add_tensor_row(i, "output", TensorProbe(matrix, threads_));
+    add_tensor_row(i, "output", TensorProbe(matrix, threads_).measure());
     keep(i, "output", matrix);
   }
 }
@@ -177,22 +199,23 @@ void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const
   if (!wanted(site, tensor)) return;
   const bool first = !measured_.contains({site, tensor});
   if (!first && quantizer == nullptr && what_if_.empty()) return;
-  const TensorProbe probe(matrix, threads_);
+  Seen& tensor_seen = seen(matrix);
   if (first) {
-    add_tensor_row(site, tensor, probe);
+    add_tensor_row(site, tensor, tensor_seen.measure());
     keep(site, tensor, matrix);
   }
   if (quantizer != nullptr) {
     const Recipe recipe = (*precisions_)[static_cast<size_t>(site)][gemm].recipe;
     add_rounding_row(site, tensor, gemm, std::string(recipe_name(recipe)), true,
-                     probe.compare(*quantizer, given_scale));
+                     tensor_seen.compare(*quantizer, given_scale));
     keep_rounded(site, tensor, gemm, matrix, *quantizer, given_scale);
   }
   for (const WhatIf& it : what_if_) {
     if (it.precision.recipe == Recipe::kRowwiseGwHp && gemm == Gemm::kWgrad) continue;  // BF16
     const Quantizer other = quantizer_for(it.precision, role, gemm);
-    add_rounding_row(site, tensor, gemm, it.name, false,
-                     probe.compare(other, current_scale(probe.amax(), other.format)));
+    add_rounding_row(
+        site, tensor, gemm, it.name, false,
+        tensor_seen.compare(other, current_scale(tensor_seen.probe.amax(), other.format)));
   }
 }
 
@@ -204,10 +227,9 @@ StatisticsRow StatisticsCollector::row(int site, const std::string& tensor) cons
 }
 
 void StatisticsCollector::add_tensor_row(int site, const std::string& tensor,
-                                         const TensorProbe& probe) {
+                                         const TensorStatistics& s) {
   using enum StatisticsNumber;
   if (!measured_.insert({site, tensor}).second) return;
-  const TensorStatistics s = probe.measure();
   StatisticsRow made = row(site, tensor);
   made.elements = s.elements;
   set(made, kNans, static_cast<double>(s.nans));

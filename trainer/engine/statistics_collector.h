@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -52,6 +54,7 @@ class StatisticsCollector final : public TensorObserver {
   // each GEMM that rounds it ("SITE.TENSOR.GEMM.rounded", ".scales": rounded/scale ≈ tensor).
   void write_dumps(const std::string& path) const;
 
+  void begin_products() override { seen_.clear(); }
   void operand(int site, Gemm gemm, TensorRole role, std::span<const bf16> content,
                const Quantizer* quantizer, float given_scale) override;
   void output(int site, std::span<const bf16> content, int64_t n) override;
@@ -75,11 +78,27 @@ class StatisticsCollector final : public TensorObserver {
     std::vector<float> numbers;  // scales, in place of values
   };
 
+  // A tensor of the products at hand, and what was asked about it: q, k and v share their input.
+  struct Seen {
+    MatrixView matrix;
+    TensorProbe probe;
+    struct Answer {
+      Quantizer quantizer;
+      float given_scale;
+      QuantizationStatistics statistics;
+    };
+    std::vector<Answer> answers = {};
+    std::optional<TensorStatistics> statistics = {};
+    const TensorStatistics& measure();
+    const QuantizationStatistics& compare(const Quantizer& quantizer, float given_scale);
+  };
+
+  Seen& seen(const MatrixView& matrix);
   bool wanted(int site, const std::string& tensor) const;
   void operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
                   const Quantizer* quantizer, float given_scale);
   StatisticsRow row(int site, const std::string& tensor) const;
-  void add_tensor_row(int site, const std::string& tensor, const TensorProbe& probe);
+  void add_tensor_row(int site, const std::string& tensor, const TensorStatistics& statistics);
   void add_rounding_row(int site, const std::string& tensor, Gemm gemm, const std::string& recipe,
                         bool in_use, const QuantizationStatistics& statistics);
   void keep(int site, const std::string& tensor, const MatrixView& matrix);
@@ -96,6 +115,7 @@ class StatisticsCollector final : public TensorObserver {
   std::set<std::pair<int, std::string>> measured_;  // tensors with a row of their own already
   std::set<std::pair<int, std::string>> dumped_;
   std::vector<Dump> dumps_;
+  std::deque<Seen> seen_;
   int group_ = 1;  // sites of the last gradient, which ran as one
 };
 

@@ -15,6 +15,9 @@ class TensorObserver {
  public:
   virtual ~TensorObserver() = default;
 
+  // The operands shown from here on until the next call keep their content meanwhile: the same
+  // place is the same tensor.
+  virtual void begin_products() = 0;
   // An operand of the site's GEMM, as it is before rounding: input [n,in], weight [out,in],
   // gradient [n,out]. Where neighbouring sites run as one GEMM in BF16 it is called for the first
   // of them, with the gradients side by side. `quantizer` says how the GEMM's copy is rounded, with
