@@ -152,7 +152,11 @@ def compare(options):
         json.dump(result, file, indent=1)
         file.write("\n")
     plots.draw(study, result, folder)
-    tables = {"gaps": summary.gap_table(result), "moves": summary.first_table(result)}
+    tables = {
+        "gaps": summary.gap_table(result),
+        "moves": summary.first_table(result),
+        "levels": summary.level_table(result),
+    }
     readme = os.path.join(folder, "README.md")
     if os.path.exists(readme):
         with open(readme) as file:

@@ -26,6 +26,9 @@ def first_moves(study, condition):
     return {
         "reference": reference,
         "series": len(steps_of),
+        "moved_with_a_seed": sum(
+            any(step is not None for step in steps) for steps in steps_of.values()
+        ),
         "moved": [
             {"series": series, "median_step": median, "steps": steps}
             for series, median, steps in ranked
@@ -33,6 +36,21 @@ def first_moves(study, condition):
         "loss_steps": loss,
         "gap_steps": gap_moved(study, name, reference),
     }
+
+
+def levels(study, name, number):
+    """A number of the rounding in use, by tensor: of the worst site, mean over looks and seeds."""
+    found = {}
+    for tensor in ("input", "weight", "gradient"):
+        series = f"{tensor}|in use|{number}"
+        values = [
+            float(np.mean(record["statistics"][series]))
+            for record in study["runs"][name].values()
+            if series in record["statistics"]
+        ]
+        if values:
+            found[tensor] = float(np.mean(values))
+    return found
 
 
 def chance(study):
@@ -68,6 +86,8 @@ def results(study):
                 **(gaps(study, condition.name, condition.reference) or {}),
             }
         row["first"] = first_moves(study, condition)
+        row["sqnr_db"] = levels(study, condition.name, "sqnr_db")
+        row["underflow"] = levels(study, condition.name, "underflow")
         rows.append(row)
     programs = sorted(
         {record["program"] for runs in study["runs"].values() for record in runs.values()}
@@ -157,8 +177,8 @@ def lead(row, loss):
 def first_table(result):
     lines = [
         "| condition | held against | first to move, at step (steps before the gap moved) "
-        "| loss left the band | gap moved |",
-        "|---|---|---|---|---|",
+        "| series moved: all seeds, any, of | loss left the band | gap moved |",
+        "|---|---|---|---|---|---|",
     ]
     for row in result["conditions"]:
         first = row.get("first")
@@ -175,10 +195,26 @@ def first_table(result):
             row["label"],
             BY_NAME[first["reference"]].label,
             names,
+            f"{len(first['moved'])}, {first['moved_with_a_seed']}, {first['series']}",
             told_steps(first["loss_steps"]),
             told_steps(first["gap_steps"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def level_table(result):
+    lines = [
+        "| condition | SQNR in use, dB: input, weight, gradient | underflow in use, %: the same "
+        "| gap of the last 200 steps, % |",
+        "|---|---|---|---|",
+    ]
+    rows = [row for row in result["conditions"] if row["sqnr_db"] and row["group"] != "rate"]
+    for row in sorted(rows, key=lambda one: one["sqnr_db"]["weight"]):
+        sqnr = ", ".join(f"{value:.1f}" for value in row["sqnr_db"].values())
+        underflow = ", ".join(f"{100 * value:.3g}" for value in row["underflow"].values())
+        gap = signed(row["gap"]["last"]["mean"]) if row["gap"] else "—"
+        lines.append(f"| {row['label']} | {sqnr} | {underflow} | {gap} |")
     return "\n".join(lines)
 
 
