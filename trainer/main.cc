@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <cstdio>
 #include <thread>
 
@@ -41,7 +40,7 @@ with run.toml:
 Several ranks: mpirun -n 2 gnomon-trainer --config run.toml (docs/data_parallel.md).
 
 docs/trainer.md explains every key. Killed in any way, the trainer goes on from its newest checkpoint when it is
-started again with the same --dir. SIGTERM and SIGINT finish the step, write a checkpoint and end with status 0; a
+started again with the same --dir. SIGTERM, SIGINT and SIGUSR1 finish the step, write a checkpoint and end with status 0; a
 second signal ends at once.
 
 Exit status: 0 finished, stopped or interrupted in order; 1 failed; 2 the configuration cannot be accepted (nothing was
@@ -94,7 +93,7 @@ void define(CLI::App& app, Arguments& arguments) {
 // A rank may be long in one checkpoint or one step; one that is silent for longer is lost.
 constexpr double kRankSilenceSecondsMax = 1800;
 
-// What the other ranks do: they end when rank 0 says so. SIGINT and SIGTERM, which a launcher
+// What the other ranks do: they end when rank 0 says so. Signals that end it, which a launcher
 // passes on, stay blocked here.
 void follow(EngineRanks& ranks) {
   try {
@@ -152,13 +151,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kStatusConfig;
   }
-  // Before MPI starts threads of its own: they would take the signals that SignalListener waits
-  // for.
-  sigset_t ending;
-  sigemptyset(&ending);
-  sigaddset(&ending, SIGINT);
-  sigaddset(&ending, SIGTERM);
-  ::pthread_sigmask(SIG_BLOCK, &ending, nullptr);
+  block_ending_signals();
   std::unique_ptr<Collectives> collectives;
   try {
     collectives = start_collectives(kRankSilenceSecondsMax);

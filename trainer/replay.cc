@@ -1,10 +1,13 @@
 #include "trainer/replay.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cmath>
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "trainer/engine/engine_ranks.h"
 
 namespace gnomon {
 namespace {
@@ -24,7 +27,7 @@ PrecisionPlan plan_of_arm(const ReplayRequest& request, const PrecisionPlan& own
 
 }  // namespace
 
-Replayer::Replayer(int threads) : threads_(threads) {}
+Replayer::Replayer(int threads, EngineRanks* ranks) : threads_(threads), ranks_(ranks) {}
 Replayer::~Replayer() = default;
 
 ReplayResult Replayer::run(const ReplayRequest& request,
@@ -36,9 +39,14 @@ ReplayResult Replayer::run(const ReplayRequest& request,
   Clock::time_point start = Clock::now();
   EngineConfig config = read_engine_config(request.checkpoint);
   if (threads_ > 0) config.threads = threads_;
+  const int ranks = ranks_ == nullptr ? 1 : ranks_->collectives->size();
+  if (config.batch.accumulation % ranks != 0) {
+    throw Error(fmt::format("{} ranks cannot share the {} micro-batches of this run's steps", ranks,
+                            config.batch.accumulation));
+  }
   if (engine_ == nullptr || engine_->config().to_json() != config.to_json()) {
     engine_.reset();
-    engine_ = std::make_unique<Engine>(config, EngineRole::kReplay);
+    engine_ = std::make_unique<Engine>(config, EngineRole::kReplay, ranks_);
   }
   Engine& engine = *engine_;
   result.fingerprint = engine.fingerprint();

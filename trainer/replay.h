@@ -26,8 +26,9 @@ struct ReplayRequest {
 class Replayer {
  public:
   // `threads` > 0 overrides the checkpoint's thread count (bits then differ: the fingerprint says
-  // so).
-  explicit Replayer(int threads = 0);
+  // so). With `ranks`, which must outlive it, replays run on all of them (engine_ranks.h); a run
+  // whose micro-batches they cannot share is an Error, which another verifier may not have.
+  explicit Replayer(int threads = 0, EngineRanks* ranks = nullptr);
   ~Replayer();
 
   // Runs it. `progress` gets the steps done and returns false to abandon (throws Error). Fills
@@ -38,6 +39,7 @@ class Replayer {
  private:
   std::unique_ptr<Engine> engine_;
   int threads_;
+  EngineRanks* ranks_;
 };
 
 }  // namespace gnomon

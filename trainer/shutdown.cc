@@ -18,6 +18,7 @@ sigset_t ending_signals() {
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGUSR1);
   return set;
 }
 
@@ -41,12 +42,17 @@ bool Shutdown::wait_for(std::chrono::milliseconds duration) {
   return changed_.wait_for(lock, duration, [this] { return requested_; });
 }
 
+void block_ending_signals() {
+  const sigset_t set = ending_signals();
+  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
 SignalListener::SignalListener(std::function<void(int)> on_signal)
     : on_signal_(std::move(on_signal)) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  block_ending_signals();
   const sigset_t set = ending_signals();
-  ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signals_ = FileDescriptor(::signalfd(-1, &set, SFD_CLOEXEC));
   ended_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
   if (!signals_ || !ended_) throw SystemError("make", "a signal descriptor", errno);

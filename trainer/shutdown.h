@@ -1,5 +1,6 @@
-// Orderly ends: a flag that threads can wait on, and SIGTERM/SIGINT turned into it without signal
-// handlers.
+// Orderly ends: a flag that threads can wait on, and signals turned into it without handlers:
+// SIGTERM, SIGINT, and SIGUSR1, which batch systems send ahead of the end and mpirun passes on at
+// once.
 #pragma once
 
 #include <chrono>
@@ -26,10 +27,13 @@ class Shutdown {
   bool requested_ = false;
 };
 
-// Blocks SIGTERM and SIGINT in the calling thread (and threads made later) and calls `on_signal` on
-// a thread of its own for the first one. A second one ends the process at once, as the system's
-// default does. Make it before any other thread. SIGPIPE and SIGXFSZ are ignored from then on:
-// writes report those errors themselves.
+// Blocks these signals in the calling thread and threads made later. What starts threads before
+// there is a SignalListener, as MPI does, must come after it.
+void block_ending_signals();
+
+// Blocks them too and calls `on_signal` on a thread of its own for the first one. A second one ends
+// the process at once, as the system's default does. Make it before any other thread. SIGPIPE and
+// SIGXFSZ are ignored from then on: writes report those errors themselves.
 class SignalListener {
  public:
   explicit SignalListener(std::function<void(int)> on_signal);

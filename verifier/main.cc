@@ -8,7 +8,10 @@
 #include <climits>
 #include <cstdio>
 
+#include "base/errors.h"
 #include "base/version.h"
+#include "kernels/start_collectives.h"
+#include "trainer/engine/engine_ranks.h"
 #include "trainer/shutdown.h"
 #include "verifier/worker.h"
 
@@ -26,8 +29,11 @@ Example, two verifiers beside one controller:
   gnomon-verifier --controller http://127.0.0.1:7717 --name verifier-2 &
 
 A verifier must reach the run's checkpoints and data under the same paths as the trainer. Start as many as there are
-spare devices; one that dies costs the time of its lease and nothing else. SIGTERM and SIGINT finish and answer the
+spare devices; one that dies costs the time of its lease and nothing else. SIGTERM, SIGINT and SIGUSR1 finish and answer the
 replay at hand, then end with status 0; a second signal ends at once.
+
+A run of several ranks is repeated bit for bit by as many ranks alone (docs/data_parallel.md):
+  mpirun -n 2 gnomon-verifier --controller http://127.0.0.1:7717 --name verifier-1
 
 Exit status: 0 ended in order; 1 failed (with --once: no replay was completed); 2 the command line cannot be accepted.)";
 
@@ -83,7 +89,10 @@ void define(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-int run(const Arguments& arguments) {
+// A rank that is silent for longer inside a step is lost.
+constexpr double kRankSilenceSecondsMax = 1800;
+
+int run(const Arguments& arguments, EngineRanks& ranks) {
   Shutdown shutdown;
   std::function<void()> wake = [] {};
   std::mutex wake_mutex;
@@ -96,7 +105,7 @@ int run(const Arguments& arguments) {
   log.set_pattern("%H:%M:%S.%e %^%l%$ %v");
   log.set_level(spdlog::level::from_str(arguments.level));
   try {
-    Worker worker(arguments.options, shutdown, log);
+    Worker worker(arguments.options, shutdown, log, &ranks);
     {
       std::lock_guard lock(wake_mutex);
       wake = [&worker] { worker.wake(); };
@@ -130,5 +139,23 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kStatusConfig;
   }
-  return run(arguments);
+  block_ending_signals();
+  try {
+    const std::unique_ptr<Collectives> collectives = start_collectives(kRankSilenceSecondsMax);
+    EngineRanks ranks{collectives.get()};
+    if (collectives->rank() != 0) {
+      try {
+        follow_engines(ranks);
+        return 0;
+      } catch (const std::exception& error) {
+        collectives->abort(error.what());
+      }
+    }
+    const int status = run(arguments, ranks);
+    end_followers(ranks);
+    return status;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "gnomon-verifier: %s\n", error.what());
+    return kStatusFailed;
+  }
 }

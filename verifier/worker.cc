@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "kernels/backend.h"
 #include "protocol/json.h"
+#include "trainer/engine/engine_ranks.h"
 #include "verifier/lease_keeper.h"
 
 namespace gnomon {
@@ -17,7 +18,7 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Fingerprint fingerprint_of(int threads) {
+Fingerprint fingerprint_of(int threads, const EngineRanks* ranks) {
   const auto backend = make_cpu_backend(threads > 0 ? threads : 1);
   Fingerprint fingerprint;
   fingerprint.device = backend->device();
@@ -25,6 +26,7 @@ Fingerprint fingerprint_of(int threads) {
   fingerprint.libraries = backend->libraries();
   fingerprint.build = fmt::format("gnomon {} ({}, {})", kVersion, kRevision, kCompiler);
   fingerprint.threads = backend->threads();
+  if (ranks != nullptr) fingerprint.world_size = ranks->collectives->size();
   return fingerprint;
 }
 
@@ -41,14 +43,14 @@ ReplayRequest request_of(const ReplayTask& task) {
 
 }  // namespace
 
-Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log)
+Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, EngineRanks* ranks)
     : options_(std::move(options)),
       shutdown_(shutdown),
       log_(log),
       client_(options_.url),
       backoff_(options_.backoff_first, options_.backoff_longest),
-      replayer_(options_.threads),
-      request_{options_.name, fingerprint_of(options_.threads)} {}
+      replayer_(options_.threads, ranks),
+      request_{options_.name, fingerprint_of(options_.threads, ranks)} {}
 
 void Worker::wake() {
   if (asking_) client_.cancel();

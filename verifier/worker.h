@@ -30,8 +30,10 @@ struct WorkerOptions {
 
 class Worker {
  public:
-  // The references must outlive the worker. Throws ConfigError for a bad URL.
-  Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log);
+  // The references, and `ranks`, must outlive the worker. Of several ranks this one, which must be
+  // rank 0, holds the leases. Throws ConfigError for a bad URL.
+  Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log,
+         EngineRanks* ranks = nullptr);
 
   // Until a shutdown is requested (the replay at hand is finished and answered first) or, with
   // `once`, a lease is done. Returns the number of replays that were completed.

@@ -113,6 +113,59 @@ INSTANTIATE_TEST_SUITE_P(
                          "e4m3:tensor"}),
     [](const auto& instance) { return instance.param.name; });
 
+// The yardstick is what another seed does to a run in which nothing is compressed: a format passes
+// when its mean distance over the seeds is within two standard errors of that spread, as for
+// moments (tests/engine/moments_test.cc).
+TEST(CommunicationLoss, EveryFormatEndsWhereUncompressedRanksEnd) {
+  if (collectives().size() > 2) return;  // one number of ranks is enough for 200 steps
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.optimizer.learning_rate = 5e-3;
+  config.optimizer.total_steps = 200;
+  config.optimizer.warmup_steps = 20;
+  constexpr int kSeeds = 4;
+  auto losses = [&](const std::string& gradients, const std::string& weights) {
+    std::vector<double> ends;
+    for (int seed = 1; seed <= kSeeds; ++seed) {
+      EngineConfig run = config;
+      run.seed = seed;
+      run.gradient_wire = wire_format_from_name(gradients);
+      run.weight_wire = wire_format_from_name(weights);
+      Engine engine(run, EngineRole::kReplay, &ranks());
+      engine.initialize();
+      double last = 0;
+      for (int step = 1; step <= 200; ++step) {
+        double loss = engine.train_step().loss;
+        if (step > 160) last += loss / 40;
+      }
+      ends.push_back(last);
+    }
+    return ends;
+  };
+  auto mean_of = [](const std::vector<double>& values) {
+    double sum = 0;
+    for (double value : values) sum += value;
+    return sum / static_cast<double>(values.size());
+  };
+  std::vector<double> full = losses("full", "full");
+  double mean = mean_of(full), squares = 0;
+  for (double loss : full) squares += (loss - mean) * (loss - mean);
+  double spread = std::sqrt(squares / (kSeeds - 1));
+  EXPECT_LT(mean, 4.0);  // it learns: ln 64 is 4.16
+  struct Wires {
+    const char *gradients, *weights;
+  };
+  for (const Wires& it :
+       {Wires{"e4m3", "full"}, Wires{"e5m2", "full"}, Wires{"e4m3:tensor", "full"},
+        Wires{"e5m2:tensor", "full"}, Wires{"full", "e4m3"}, Wires{"full", "e4m3:tensor"},
+        Wires{"e5m2", "e4m3"}}) {
+    double gap = mean_of(losses(it.gradients, it.weights)) - mean;
+    RecordProperty(std::string(it.gradients) + "_" + it.weights + "_gap_nats", std::to_string(gap));
+    EXPECT_LT(std::abs(gap), 2 * spread / std::sqrt(kSeeds))
+        << "gradients " << it.gradients << ", weights " << it.weights << ", spread " << spread;
+  }
+}
+
 class RanksOnly : public testing::Test {
  protected:
   RanksOnly() { config.batch.accumulation = 4; }

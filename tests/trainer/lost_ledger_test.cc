@@ -1,6 +1,5 @@
 // A real gnomond loses its ledger under a running gnomon-trainer, and the run goes on at the new
 // one.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,61 +7,20 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
-#include "protocol/client.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_decisions.h"
+#include "tests/trainer/real_daemon.h"
 #include "tests/trainer/trainer_fixture.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::ChildProcess;
+using gnomon::testing::RealDaemon;
 using gnomon::testing::TrainerFixture;
 using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
 namespace json = boost::json;
-
-// Always on the port it had first.
-class Daemon {
- public:
-  explicit Daemon(fs::path folder) : folder_(std::move(folder)) {
-    fs::create_directories(folder_);
-    write_file_atomically(folder_ / "policy.toml", "[window]\nevery = 10\nsteps = 10\n");
-  }
-
-  void start() {
-    fs::remove(folder_ / "port");
-    process_ = std::make_unique<ChildProcess>(
-        std::vector<std::string>{GNOMOND, "--ledger", (folder_ / "ledger.sqlite").string(),
-                                 "--listen", fmt::format("127.0.0.1:{}", port_), "--port-file",
-                                 (folder_ / "port").string(), "--policy",
-                                 (folder_ / "policy.toml").string()},
-        folder_ / "log");
-    ASSERT_TRUE(testing::eventually(
-        [this] { return fs::exists(folder_ / "port") || !process_->running(); }));
-    ASSERT_TRUE(process_->running()) << process_->output();
-    port_ = std::stoi(read_file(folder_ / "port"));
-  }
-  void kill() { process_.reset(); }
-  void lose_ledger() {
-    for (const char* suffix : {"", "-wal", "-shm"})
-      fs::remove(folder_ / (std::string("ledger.sqlite") + suffix));
-  }
-  fs::path ledger() const { return folder_ / "ledger.sqlite"; }
-  std::string url() const { return fmt::format("http://127.0.0.1:{}", port_); }
-  std::string log() const { return read_file(folder_ / "log"); }
-  // Rows of GET /v1/runs/run-1/`what`; none while there is no such run.
-  json::array rows(const std::string& what) const {
-    const HttpResponse response = HttpClient(url()).request("GET", "/v1/runs/run-1/" + what);
-    return response.status == 200 ? json::parse(response.body).as_array() : json::array();
-  }
-
- private:
-  fs::path folder_;
-  int port_ = 0;
-  std::unique_ptr<ChildProcess> process_;
-};
 
 class LostLedger : public TrainerFixture {
  protected:
@@ -99,7 +57,7 @@ class LostLedger : public TrainerFixture {
     return eventually([&] { return state_of(number) == "applied"; });
   }
 
-  Daemon daemon_{directory_ / "daemon"};
+  RealDaemon daemon_{directory_ / "daemon"};
 };
 
 TEST_F(LostLedger, ReportsFlowWindowsOpenAndDirectivesAreAppliedAtTheNewOne) {
