@@ -82,7 +82,7 @@ def check_gaps(one):
     check("chance is the replicas' gaps, squared", close(deviation, 0.02 * (14 / 3) ** 0.5, 1e-4))
     check(
         "a mean is told in errors of chance",
-        summary.over_chance({"mean": 1.0, "values": [1, 1, 1, 1]}, 0.5) == "+4.00",
+        summary.over_chance({"mean": 1.0, "values": [1, 1, 1, 1]}, 0.5) == "+4.0",
     )
     check("a single seed has no spread", gaps(one, "current_hopper")["heldout"]["std"] is None)
     check("no pair, no gap", gaps(one, "mx") is None)
@@ -174,6 +174,10 @@ def check_tables(one):
     check(
         "the table of moves has the lead over the gap",
         f"(+{LOSS_LATER})" in summary.first_table(result),
+    )
+    quiet = summary.first_table(result).split("neither loss nor gap with any: ")[1]
+    check(
+        "what stayed quiet is named below the table", "off by 1e-6" in quiet and "E5M2" not in quiet
     )
     filled = summary.fill("a <!-- t -->old<!-- end t --> b", {"t": "new"})
     check("a table takes the place of the old one", filled == "a <!-- t -->\nnew\n<!-- end t --> b")

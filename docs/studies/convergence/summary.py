@@ -13,6 +13,7 @@ COMPARED = {
     "current_e5m2": COMMON | {"in use": "current:e5m2/e5m2"},
     "e5m2_lr3": COMMON | {"in use": "current:e5m2/e5m2"},
 }
+ERRORS_TOLD = 10  # standard errors: more than so many are not told apart
 FIRST = 3  # series named in a table
 
 
@@ -125,7 +126,8 @@ def over_chance(gap, deviation):
     """A mean gap in standard errors of what chance alone would leave of that many seeds."""
     if not deviation:
         return "—"
-    return signed(gap["mean"] / (deviation / np.sqrt(len(gap["values"]))))
+    errors = gap["mean"] / (deviation / np.sqrt(len(gap["values"])))
+    return f"above {ERRORS_TOLD:.0f}" if errors > ERRORS_TOLD else f"{errors:+.1f}"
 
 
 def gap_table(result):
@@ -144,14 +146,13 @@ def gap_table(result):
 
 
 def words(series):
-    parts = series.split("|")
+    parts = [part.replace("sqnr_db", "SQNR (dB)").replace("_", " ") for part in series.split("|")]
     if len(parts) == 1:
-        return parts[0].replace("_", " ")
+        return parts[0]
     tensor, rounding, number = parts
-    told = f"{tensor} {number}"
-    return (
-        told if not rounding else f"{told} ({'what if ' if rounding != 'in use' else ''}{rounding})"
-    )
+    if not rounding:
+        return f"{tensor} {number}"
+    return f"{tensor} {number}, {'what if ' if rounding != 'in use' else ''}{rounding}"
 
 
 def told_steps(steps):
@@ -174,15 +175,26 @@ def lead(row, loss):
     return "" if median is None else f" ({median - row['median_step']:+.0f})"
 
 
+def is_quiet(first):
+    return not first["moved"] and all(
+        step is None for step in first["loss_steps"] + first["gap_steps"]
+    )
+
+
 def first_table(result):
+    quiet = []
     lines = [
         "| condition | held against | first to move, at step (steps before the gap moved) "
         "| series moved: all seeds, any, of | loss left the band | gap moved |",
         "|---|---|---|---|---|---|",
     ]
     for row in result["conditions"]:
-        first = row.get("first")
-        if not first or not first["series"]:
+        first = row["first"]
+        if not first["series"]:
+            continue
+        if is_quiet(first):
+            seen = f"{first['moved_with_a_seed']} of {first['series']} series with a seed"
+            quiet.append(f"{row['label']} ({seen})")
             continue
         names = (
             "; ".join(
@@ -200,6 +212,13 @@ def first_table(result):
             told_steps(first["gap_steps"]),
         ]
         lines.append("| " + " | ".join(cells) + " |")
+    if quiet:
+        lines += [
+            "",
+            "No series moved with every seed, and neither loss nor gap with any: "
+            + "; ".join(quiet)
+            + ".",
+        ]
     return "\n".join(lines)
 
 
