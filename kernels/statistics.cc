@@ -54,24 +54,41 @@ double row_kurtosis(const bf16* row, int64_t columns) {
   return ratio(fourths * static_cast<double>(columns), squares * squares);
 }
 
-struct TokenKurtosis {
+// NaN unless both rows are finite and have a direction.
+double row_cosine(const bf16* x, const bf16* y, int64_t columns) {
+  double xs = 0;
+  double ys = 0;
+  double products = 0;
+#pragma omp simd reduction(+ : xs, ys, products)
+  for (int64_t c = 0; c < columns; ++c) {
+    const double a = static_cast<double>(to_float(x[c]));
+    const double b = static_cast<double>(to_float(y[c]));
+    xs += a * a;
+    ys += b * b;
+    products += a * b;
+  }
+  if (!std::isfinite(xs) || !std::isfinite(ys) || !(xs > 0) || !(ys > 0)) return kNothing;
+  return products / (std::sqrt(xs) * std::sqrt(ys));
+}
+
+struct MeanAndMax {
   double mean = kNothing;
   double max = kNothing;
 };
 
-TokenKurtosis token_kurtosis(const MatrixView& x, int threads) {
+// Of the rows whose number `of_row(r)` ≥ 0 is not NaN.
+template <typename OfRow>
+MeanAndMax over_rows(const MatrixView& x, int threads, OfRow of_row) {
   std::vector<double> rows(static_cast<size_t>(x.columns > 0 ? x.rows : 0));
 #pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t r = 0; r < std::ssize(rows); ++r) {
-    rows[static_cast<size_t>(r)] = row_kurtosis(x.row(r), x.columns);
-  }
+  for (int64_t r = 0; r < std::ssize(rows); ++r) rows[static_cast<size_t>(r)] = of_row(r);
   double sum = 0;
   double largest = 0;
   int64_t known = 0;
-  for (double kurtosis : rows) {
-    if (std::isnan(kurtosis)) continue;
-    sum += kurtosis;
-    largest = std::max(largest, kurtosis);
+  for (double number : rows) {
+    if (std::isnan(number)) continue;
+    sum += number;
+    largest = std::max(largest, number);
     ++known;
   }
   if (known == 0) return {};
@@ -96,6 +113,13 @@ ExponentHistogram histogram_of(const std::array<int64_t, 261>& counts) {
 }
 
 }  // namespace
+
+RowCosines row_cosines(const MatrixView& x, const MatrixView& y, int threads) {
+  GNOMON_ASSERT(threads >= 1 && x.rows == y.rows && x.columns == y.columns);
+  const MeanAndMax found = over_rows(
+      x, threads, [&](int64_t r) { return std::abs(row_cosine(x.row(r), y.row(r), x.columns)); });
+  return {found.mean, found.max};
+}
 
 TensorProbe::TensorProbe(const MatrixView& x, int threads) : x_(x), threads_(threads) {
   GNOMON_ASSERT(threads >= 1 && x.rows >= 0 && x.columns >= 0);
@@ -168,7 +192,8 @@ TensorStatistics TensorProbe::measure() const {
   }
   out.std = std::sqrt(ratio(second, n));
   out.kurtosis = ratio(fourth * n, second * second);
-  const TokenKurtosis tokens = token_kurtosis(x_, threads_);
+  const MeanAndMax tokens =
+      over_rows(x_, threads_, [&](int64_t r) { return row_kurtosis(x_.row(r), x_.columns); });
   out.token_kurtosis_mean = tokens.mean;
   out.token_kurtosis_max = tokens.max;
   out.histogram = histogram_of(exponents);

@@ -83,6 +83,14 @@ struct QuantizationStatistics {
   double scale_error = 0;  // given scale/(format_max/amax) − 1; NaN unless the scale was given
 };
 
+// |cos| between row i of one matrix and row i of another of the same shape, over the rows where
+// both have a direction: neither zero nor with NaN or Inf. NaN where there is none.
+struct RowCosines {
+  double mean = 0;
+  double max = 0;
+};
+RowCosines row_cosines(const MatrixView& x, const MatrixView& y, int threads);
+
 struct QuantizationTally;
 
 // A tensor that was counted once, for any number of questions. The matrix must stay as it is while

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/errors.h"
@@ -196,6 +197,67 @@ TEST_F(Statistics, WeightsAreThoseOfTheCheckpoint) {
                 ->number(StatisticsNumber::kSqnrDb),
             probe.compare(mx).sqnr_db);
   EXPECT_EQ(collector->rows().size(), 5u);
+}
+
+TEST_F(Statistics, GateAndUpAreHeldAgainstEachOtherChannelByChannel) {
+  for (const PrecisionPlan& plan : {PrecisionPlan::bf16(), PrecisionPlan::fp8(Recipe::kCurrent)}) {
+    Engine engine(config);
+    engine.set_plan(plan);
+    engine.initialize();
+    SafetensorsFile file(write_checkpoint(engine, directory.path() / "gates") /
+                         "model.safetensors");
+    StatisticsConfig weights;
+    weights.match = {"*.up_proj", "*.down_proj"};  // the gate need not be looked at
+    weights.tensors = {"weight"};
+    std::unique_ptr<StatisticsCollector> collector = engine.statistics(weights, "test");
+    engine.inspect(1, *collector);
+    for (int layer = 0; layer < config.model.layers; ++layer) {
+      const std::string mlp = "model.layers." + std::to_string(layer) + ".mlp.";
+      auto view = [&](const std::string& name) {
+        const TensorView* tensor = file.find(mlp + name + ".weight");
+        return MatrixView{static_cast<const bf16*>(tensor->data), tensor->shape[0],
+                          tensor->shape[1]};
+      };
+      const RowCosines expected = row_cosines(view("gate_proj"), view("up_proj"), 1);
+      const StatisticsRow* up = find(collector->rows(), mlp + "up_proj", "weight");
+      ASSERT_NE(up, nullptr);
+      EXPECT_EQ(up->number(StatisticsNumber::kGateCosineMean), expected.mean);
+      EXPECT_EQ(up->number(StatisticsNumber::kGateCosineMax), expected.max);
+      EXPECT_GT(expected.max, 0);
+      EXPECT_LT(expected.max, 0.9);  // random rows of 32
+      const StatisticsRow* down = find(collector->rows(), mlp + "down_proj", "weight");
+      EXPECT_FALSE(down->number(StatisticsNumber::kGateCosineMax).has_value());
+    }
+  }
+}
+
+TEST_F(Statistics, AmaxIsHeldAgainstThoseOfTheLooksBefore) {
+  Engine engine(config);
+  engine.initialize();
+  StatisticsConfig gradients;
+  gradients.tensors = {"gradient"};
+  std::unique_ptr<StatisticsCollector> collector = engine.statistics(gradients, "test");
+  std::map<std::string, std::vector<double>> looks;
+  int beyond_the_window = 0;
+  for (size_t look = 0; look < 2 * StatisticsCollector::kWindowLooks; ++look) {
+    engine.train_step(collector.get());
+    for (const StatisticsRow& row : collector->rows()) {
+      std::vector<double>& before = looks[row.site];
+      const double amax = *row.number(StatisticsNumber::kAmax);
+      const std::optional<double> ratio = row.number(StatisticsNumber::kAmaxOverWindow);
+      const auto window =
+          std::ssize(before) -
+          std::min(std::ssize(before), static_cast<int64_t>(StatisticsCollector::kWindowLooks));
+      EXPECT_EQ(ratio.has_value(), !before.empty());
+      if (!before.empty()) {
+        const double most = *std::max_element(before.begin() + window, before.end());
+        EXPECT_EQ(ratio, amax / most) << row.site << " look " << look;
+        beyond_the_window += most != *std::ranges::max_element(before);
+      }
+      before.push_back(amax);
+    }
+  }
+  EXPECT_GT(beyond_the_window, 0) << "nothing that the bound of the window would change";
 }
 
 TEST_F(Statistics, DelayedScalesAreHeldAgainstTheCurrentOnes) {

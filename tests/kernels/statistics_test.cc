@@ -182,6 +182,39 @@ TEST(TensorStatistics, HistogramIsBoundedAndReachesDownToDenormals) {
   EXPECT_EQ(s.histogram.bins.back(), 1);
 }
 
+TEST(RowCosines, AreThoseOfTheReferenceAndDoNotDependOnThreads) {
+  constexpr int64_t kRows = 37, kColumns = 53, kStride = 60;
+  std::vector<bf16> x = wild(kRows * kStride, 6), y = wild(kRows * kColumns, 7);
+  x[2 * kStride + 5] = to_bf16(kNan);
+  y[9 * kColumns] = to_bf16(kInfinity);
+  for (int64_t c = 0; c < kColumns; ++c) y[static_cast<size_t>(4 * kColumns + c)] = bf16{};
+  for (int64_t c = 0; c < kColumns; ++c) {  // one row against its negative
+    float value = to_float(x[static_cast<size_t>(30 * kStride + c)]);
+    y[static_cast<size_t>(30 * kColumns + c)] = to_bf16(-2 * value);
+  }
+  long double sum = 0, largest_but_one = 0;
+  for (int64_t r = 0; r < kRows; ++r) {
+    if (r == 2 || r == 4 || r == 9) continue;
+    long double xs = 0, ys = 0, products = 0;
+    for (int64_t c = 0; c < kColumns; ++c) {
+      long double a = to_float(x[static_cast<size_t>(r * kStride + c)]);
+      long double b = to_float(y[static_cast<size_t>(r * kColumns + c)]);
+      xs += a * a, ys += b * b, products += a * b;
+    }
+    long double cosine = std::abs(products) / std::sqrt(xs * ys);
+    sum += cosine;
+    if (r != 30) largest_but_one = std::max(largest_but_one, cosine);
+  }
+  const MatrixView a{x.data(), kRows, kColumns, kStride}, b{y.data(), kRows, kColumns};
+  for (int threads : {1, 3}) {
+    RowCosines cosines = row_cosines(a, b, threads);
+    expect_close(cosines.mean, sum / (kRows - 3), "mean");
+    EXPECT_NEAR(cosines.max, 1.0, 1e-15);
+  }
+  EXPECT_LT(largest_but_one, 0.999);
+  EXPECT_TRUE(std::isnan(row_cosines({x.data(), 0, 5}, {y.data(), 0, 5}, 1).max));
+}
+
 // ---- against a quantizer ----
 
 void expect_comparison(const MatrixView& x, const Quantizer& quantizer, float given, int threads) {

@@ -29,6 +29,9 @@ MatrixView dense(std::span<const bf16> content, int64_t columns) {
   return {content.data(), std::ssize(content) / columns, columns};
 }
 
+// Whose output multiplies that of the next site.
+bool is_gate(const std::string& site) { return site.ends_with(".gate_proj"); }
+
 void set(StatisticsRow& row, StatisticsNumber number, double value) {
   if (!std::isnan(value)) row.numbers[static_cast<size_t>(number)] = value;
 }
@@ -121,7 +124,7 @@ void StatisticsCollector::begin(int64_t n, const std::vector<SitePrecision>& pre
   rows_.clear();
   measured_.clear();
   dumps_.clear();
-  seen_.clear();
+  begin_products();
   group_ = 1;
 }
 
@@ -144,6 +147,11 @@ const QuantizationStatistics& StatisticsCollector::Seen::compare(const Quantizer
   }
   return answers.emplace_back(Answer{quantizer, given_scale, probe.compare(quantizer, given_scale)})
       .statistics;
+}
+
+void StatisticsCollector::begin_products() {
+  seen_.clear();
+  gate_.reset();
 }
 
 bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
@@ -196,12 +204,16 @@ void StatisticsCollector::output(int site, std::span<const bf16> content, int64_
 void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
                                      const Quantizer* quantizer, float given_scale) {
   const std::string tensor = tensor_role_name(role);
+  if (role == TensorRole::kWeight && is_gate(sites_[static_cast<size_t>(site)].name)) {
+    gate_ = matrix;
+  }
   if (!wanted(site, tensor)) return;
   const bool first = !measured_.contains({site, tensor});
   if (!first && quantizer == nullptr && what_if_.empty()) return;
   Seen& tensor_seen = seen(matrix);
   if (first) {
-    add_tensor_row(site, tensor, tensor_seen.measure());
+    StatisticsRow* row = add_tensor_row(site, tensor, tensor_seen.measure());
+    if (role == TensorRole::kWeight && row != nullptr) add_gate_cosines(site, matrix, *row);
     keep(site, tensor, matrix);
   }
   if (quantizer != nullptr) {
@@ -226,10 +238,29 @@ StatisticsRow StatisticsCollector::row(int site, const std::string& tensor) cons
   return made;
 }
 
-void StatisticsCollector::add_tensor_row(int site, const std::string& tensor,
-                                         const TensorStatistics& s) {
+std::optional<double> StatisticsCollector::amax_over_window(int site, const std::string& tensor,
+                                                            double amax) {
+  if (std::isnan(amax)) return std::nullopt;
+  std::deque<double>& looks = amaxes_[{site, tensor}];
+  std::optional<double> ratio;
+  if (!looks.empty() && std::ranges::max(looks) > 0) ratio = amax / std::ranges::max(looks);
+  looks.push_back(amax);
+  if (looks.size() > kWindowLooks) looks.pop_front();
+  return ratio;
+}
+
+void StatisticsCollector::add_gate_cosines(int site, const MatrixView& matrix, StatisticsRow& row) {
+  const bool gated = site > 0 && is_gate(sites_[static_cast<size_t>(site - 1)].name);
+  if (!gated || !gate_ || gate_->rows != matrix.rows || gate_->columns != matrix.columns) return;
+  const RowCosines cosines = row_cosines(*gate_, matrix, threads_);
+  set(row, StatisticsNumber::kGateCosineMean, cosines.mean);
+  set(row, StatisticsNumber::kGateCosineMax, cosines.max);
+}
+
+StatisticsRow* StatisticsCollector::add_tensor_row(int site, const std::string& tensor,
+                                                   const TensorStatistics& s) {
   using enum StatisticsNumber;
-  if (!measured_.insert({site, tensor}).second) return;
+  if (!measured_.insert({site, tensor}).second) return nullptr;
   StatisticsRow made = row(site, tensor);
   made.elements = s.elements;
   set(made, kNans, static_cast<double>(s.nans));
@@ -250,7 +281,8 @@ void StatisticsCollector::add_tensor_row(int site, const std::string& tensor,
   made.histogram_lowest = s.histogram.lowest;
   made.histogram_below = s.histogram.below;
   made.histogram = s.histogram.bins;
-  rows_.push_back(std::move(made));
+  made.numbers[static_cast<size_t>(kAmaxOverWindow)] = amax_over_window(site, tensor, s.amax);
+  return &rows_.emplace_back(std::move(made));
 }
 
 void StatisticsCollector::add_rounding_row(int site, const std::string& tensor, Gemm gemm,

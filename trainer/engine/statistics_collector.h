@@ -39,6 +39,9 @@ void check_statistics(const StatisticsConfig& config, const std::vector<std::str
 
 class StatisticsCollector final : public TensorObserver {
  public:
+  // Looks back that a tensor's amax is held against.
+  static constexpr size_t kWindowLooks = 16;
+
   // `config` has passed check_statistics.
   StatisticsCollector(const StatisticsConfig& config, const std::vector<std::string>& sites,
                       int layers, const ParameterLayout& layout, int threads);
@@ -54,7 +57,7 @@ class StatisticsCollector final : public TensorObserver {
   // each GEMM that rounds it ("SITE.TENSOR.GEMM.rounded", ".scales": rounded/scale ≈ tensor).
   void write_dumps(const std::string& path) const;
 
-  void begin_products() override { seen_.clear(); }
+  void begin_products() override;
   void operand(int site, Gemm gemm, TensorRole role, std::span<const bf16> content,
                const Quantizer* quantizer, float given_scale) override;
   void output(int site, std::span<const bf16> content, int64_t n) override;
@@ -98,7 +101,10 @@ class StatisticsCollector final : public TensorObserver {
   void operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
                   const Quantizer* quantizer, float given_scale);
   StatisticsRow row(int site, const std::string& tensor) const;
-  void add_tensor_row(int site, const std::string& tensor, const TensorStatistics& statistics);
+  StatisticsRow* add_tensor_row(int site, const std::string& tensor,
+                                const TensorStatistics& statistics);
+  std::optional<double> amax_over_window(int site, const std::string& tensor, double amax);
+  void add_gate_cosines(int site, const MatrixView& matrix, StatisticsRow& row);
   void add_rounding_row(int site, const std::string& tensor, Gemm gemm, const std::string& recipe,
                         bool in_use, const QuantizationStatistics& statistics);
   void keep(int site, const std::string& tensor, const MatrixView& matrix);
@@ -113,6 +119,9 @@ class StatisticsCollector final : public TensorObserver {
   const std::vector<SitePrecision>* precisions_ = nullptr;
   std::vector<StatisticsRow> rows_;
   std::set<std::pair<int, std::string>> measured_;  // tensors with a row of their own already
+  // Of the newest looks, this one's too; of finite tensors.
+  std::map<std::pair<int, std::string>, std::deque<double>> amaxes_;
+  std::optional<MatrixView> gate_;  // the weight of the product at hand that gates the next site's
   std::set<std::pair<int, std::string>> dumped_;
   std::vector<Dump> dumps_;
   std::deque<Seen> seen_;
