@@ -9,7 +9,6 @@ import array
 import pathlib
 import random
 import re
-import resource
 import statistics
 import struct
 import subprocess
@@ -62,9 +61,10 @@ def substituted(source, pattern, replacement):
     return text
 
 
-def prepare(checkout, scratch, shape, steps):
+def prepare(checkout, scratch, shape, steps, compiler):
     """Returns the program, to be run in `scratch`. The batch, the number of steps and the batches of its
-    validation are constants of its main function."""
+    validation are constants of its main function; what a step prints gets the CPU time so far. The flags are
+    those of its Makefile, which takes OpenMP where it finds it."""
     checkout, scratch = pathlib.Path(checkout).resolve(), pathlib.Path(scratch)
     source = (checkout / "train_gpt2.c").read_text()
     source = substituted(source, r"int B = 4;", f"int B = {shape['sequences']};")
@@ -72,11 +72,14 @@ def prepare(checkout, scratch, shape, steps):
     source = substituted(source, r"step <= 40", f"step <= {steps}")
     source = substituted(source, r"val_num_batches = 5", "val_num_batches = 0")
     source = substituted(source, r"step > 0 && step % 20 == 0", "0")
+    source = substituted(source, r"\(took %f ms\)\\n\", step, model.mean_loss, time_elapsed_s \* 1000\)",
+                         r'(took %f ms, CPU %f s)\\n", step, model.mean_loss, time_elapsed_s * 1000, '
+                         r"(double)clock() / CLOCKS_PER_SEC)")
     copy = scratch / "train_gpt2.c"
     copy.write_text(source)
     program = scratch / "train_gpt2"
     subprocess.run(
-        ["cc", "-Ofast", "-march=native", "-fopenmp", "-DOMP", "-w", f"-I{checkout}", str(copy), "-lm",
+        [compiler, "-Ofast", "-march=native", "-fopenmp", "-DOMP", "-w", f"-I{checkout}", str(copy), "-lm",
          "-o", str(program)],
         check=True)
     write_checkpoint(scratch / "gpt2_124M.bin", shape["layers"], shape["width"], shape["heads"],
@@ -88,15 +91,12 @@ def prepare(checkout, scratch, shape, steps):
     return program
 
 
-def step_seconds(program, environment):
-    """Median seconds of a step, the first left out, and CPU seconds of a step, start included."""
-    before = cpu_seconds_of_children()
+def step_times(program, environment):
+    """Medians of a step's seconds and CPU seconds; the first step, which takes the memory, is left out."""
     output = subprocess.run([str(program)], cwd=program.parent, env=environment, check=True,
                             capture_output=True, text=True).stdout
-    seconds = [float(ms) / 1000 for ms in re.findall(r"\(took ([0-9.]+) ms\)", output)]
-    return statistics.median(seconds[1:]), (cpu_seconds_of_children() - before) / len(seconds)
-
-
-def cpu_seconds_of_children():
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    steps = re.findall(r"\(took ([0-9.]+) ms, CPU ([0-9.]+) s\)", output)
+    seconds = [float(ms) / 1000 for ms, _ in steps]
+    cpu = [float(so_far) for _, so_far in steps]
+    cpu_steps = [after - before for before, after in zip(cpu, cpu[1:])]
+    return statistics.median(seconds[1:]), statistics.median(cpu_steps)

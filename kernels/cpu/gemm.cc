@@ -1,6 +1,7 @@
 #include "kernels/cpu/gemm.h"
 
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,6 +19,8 @@ using dnnl::memory;
 using DataType = memory::data_type;
 
 constexpr int64_t kAlignment = 64;
+// From here on scratch memory asks for huge pages: products walk over all of it again and again.
+constexpr int64_t kHugePage = int64_t{2} << 20;
 // With BF16 output oneDNN keeps the FP32 sums in scratch. Rows are taken in pieces, so that these
 // stay in cache.
 constexpr int64_t kSumsBytesMax = int64_t{4} << 20;
@@ -87,11 +90,13 @@ void GrowingScratch::Free::operator()(std::byte* memory) const { std::free(memor
 
 std::byte* GrowingScratch::at_least(int64_t bytes) {
   if (bytes > bytes_) {
-    int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const int64_t alignment = bytes >= kHugePage ? kHugePage : kAlignment;
+    const int64_t rounded = (bytes + alignment - 1) / alignment * alignment;
     memory_.reset();
-    memory_.reset(
-        static_cast<std::byte*>(std::aligned_alloc(kAlignment, static_cast<size_t>(rounded))));
+    memory_.reset(static_cast<std::byte*>(
+        std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded))));
     if (memory_ == nullptr) throw std::bad_alloc();
+    if (alignment == kHugePage) madvise(memory_.get(), static_cast<size_t>(rounded), MADV_HUGEPAGE);
     bytes_ = rounded;
   }
   return memory_.get();

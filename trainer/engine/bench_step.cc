@@ -31,6 +31,24 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Other work on the machine prolongs `seconds` much and `cpu_seconds`, of all threads, little.
+struct Duration {
+  double seconds;
+  double cpu_seconds;
+};
+
+class Stopwatch {
+ public:
+  Duration read() const {
+    return {std::chrono::duration<double>(Clock::now() - start_).count(),
+            static_cast<double>(std::clock() - cpu_start_) / CLOCKS_PER_SEC};
+  }
+
+ private:
+  Clock::time_point start_ = Clock::now();
+  std::clock_t cpu_start_ = std::clock();
+};
+
 // A product of the model's step and how often a step runs it.
 struct StepGemm {
   cpu::MatmulShape shape;
@@ -106,19 +124,20 @@ class PlainGemms {
     auto by_flops = [](const StepGemm& x, const StepGemm& y) { return x.flops() < y.flops(); };
     return static_cast<size_t>(std::ranges::max_element(gemms_, by_flops) - gemms_.begin());
   }
-  // Seconds for one of each, from `repeats` of them.
-  std::vector<double> seconds(int repeats) {
+  // For one of each, from `repeats` of them.
+  std::vector<Duration> durations(int repeats) {
     cpu::ThreadCountGuard guard(threads_);
-    std::vector<double> seconds;
+    std::vector<Duration> durations;
     for (const std::unique_ptr<cpu::Matmul>& product : products_) {
-      Clock::time_point start = Clock::now();
+      Stopwatch watch;
       for (int i = 0; i < repeats; ++i) {
         product->run(stream_, nullptr, a_.data(), b_.data(), c_.data(), scratch_.at_least(0));
         stream_.wait();
       }
-      seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count() / repeats);
+      const Duration all = watch.read();
+      durations.push_back({all.seconds / repeats, all.cpu_seconds / repeats});
     }
-    return seconds;
+    return durations;
   }
   int64_t bytes() const { return arena_.bytes() + scratch_.bytes(); }
 
@@ -140,41 +159,47 @@ class PlainGemms {
   std::span<float> c_;
 };
 
-// What the machine's other work does to a step shows in `seconds`, little of it in `cpu_seconds`.
-struct StepTimes {
+// One duration a round.
+struct Durations {
   std::vector<double> seconds;
-  std::vector<double> cpu_seconds;  // of all threads
+  std::vector<double> cpu_seconds;
+  void add(const Duration& duration) {
+    seconds.push_back(duration.seconds);
+    cpu_seconds.push_back(duration.cpu_seconds);
+  }
 };
 
 struct Timings {
-  StepTimes bf16_step, fp8_step;
-  std::vector<double> largest_gemm;  // seconds of one
-  std::vector<double> step_gemms;    // seconds of all that a step runs
+  Durations bf16_step, fp8_step;
+  Durations largest_gemm;  // one
+  Durations step_gemms;    // all that a step runs
 };
 
 Timings measure(Engine& engine, PlainGemms& plain, const PrecisionPlan& fp8, int rounds) {
   constexpr int kGemmsPerRound = 5;
   Timings timings;
-  auto step = [&](const PrecisionPlan& plan, StepTimes& times) {
+  auto step = [&](const PrecisionPlan& plan, Durations& durations) {
     engine.set_plan(plan);
-    std::clock_t start = std::clock();
-    times.seconds.push_back(engine.train_step().seconds);
-    times.cpu_seconds.push_back(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    Stopwatch watch;
+    const double seconds = engine.train_step().seconds;
+    durations.add({seconds, watch.read().cpu_seconds});
   };
   for (int round = 0; round <= rounds; ++round) {
-    std::vector<double> gemm_seconds = plain.seconds(kGemmsPerRound);
+    const std::vector<Duration> gemms = plain.durations(kGemmsPerRound);
     step(PrecisionPlan::bf16(), timings.bf16_step);
     step(fp8, timings.fp8_step);
     if (round == 0) {  // warm-up: pages come in
       timings = {};
       continue;
     }
-    double all = 0;
-    for (size_t i = 0; i < gemm_seconds.size(); ++i) {
-      all += gemm_seconds[i] * static_cast<double>(plain.gemms()[i].count);
+    Duration all{};
+    for (size_t i = 0; i < gemms.size(); ++i) {
+      const auto count = static_cast<double>(plain.gemms()[i].count);
+      all.seconds += gemms[i].seconds * count;
+      all.cpu_seconds += gemms[i].cpu_seconds * count;
     }
-    timings.largest_gemm.push_back(gemm_seconds[plain.largest()]);
-    timings.step_gemms.push_back(all);
+    timings.largest_gemm.add(gemms[plain.largest()]);
+    timings.step_gemms.add(all);
   }
   return timings;
 }
@@ -240,21 +265,25 @@ std::string bench_step_json(const BenchStepOptions& options) {
   Timings timings = measure(engine, plain, PrecisionPlan::fp8(recipe), options.rounds);
 
   const StepGemm& largest = plain.gemms()[plain.largest()];
-  double gemm_rate = largest.flops() / median(timings.largest_gemm);
+  double gemm_rate = largest.flops() / median(timings.largest_gemm.seconds);
   double gemm_flops = 0;
   for (const StepGemm& gemm : plain.gemms()) {
     gemm_flops += gemm.flops() * static_cast<double>(gemm.count);
   }
-  double step_gemm_rate = gemm_flops / median(timings.step_gemms);
+  double step_gemm_rate = gemm_flops / median(timings.step_gemms.seconds);
+  double step_gemm_cpu_rate = gemm_flops / median(timings.step_gemms.cpu_seconds);
   double tokens = static_cast<double>(config.batch.tokens_per_step());
-  auto summary = [&](const StepTimes& steps) {
+  auto summary = [&](const Durations& steps) {
     double seconds = median(steps.seconds);
+    double cpu_seconds = median(steps.cpu_seconds);
     double rate = step_flops(config) / seconds;
-    return json::object{{"tokens_per_second", tokens / seconds},
-                        {"step_seconds", seconds},
-                        {"step_cpu_seconds", median(steps.cpu_seconds)},
-                        {"gemm_share", rate / gemm_rate},
-                        {"step_gemm_share", rate / step_gemm_rate}};
+    return json::object{
+        {"tokens_per_second", tokens / seconds},
+        {"step_seconds", seconds},
+        {"step_cpu_seconds", cpu_seconds},
+        {"gemm_share", rate / gemm_rate},
+        {"step_gemm_share", rate / step_gemm_rate},
+        {"step_gemm_share_by_cpu", step_flops(config) / cpu_seconds / step_gemm_cpu_rate}};
   };
   json::object arenas{{"gemm", plain.bytes()}};
   int64_t program = planned - plain.bytes();
@@ -273,11 +302,15 @@ std::string bench_step_json(const BenchStepOptions& options) {
       {"bf16", summary(timings.bf16_step)},
       {"fp8", summary(timings.fp8_step)},
       {"fp8_over_bf16", median(timings.bf16_step.seconds) / median(timings.fp8_step.seconds)},
+      {"fp8_over_bf16_by_cpu",
+       median(timings.bf16_step.cpu_seconds) / median(timings.fp8_step.cpu_seconds)},
       {"gemm", json::object{{"m", largest.shape.m},
                             {"n", largest.shape.n},
                             {"k", largest.shape.k},
                             {"flops_per_second", gemm_rate}}},
-      {"step_gemms", json::object{{"flops", gemm_flops}, {"flops_per_second", step_gemm_rate}}},
+      {"step_gemms", json::object{{"flops", gemm_flops},
+                                  {"flops_per_second", step_gemm_rate},
+                                  {"flops_per_cpu_second", step_gemm_cpu_rate}}},
       {"flop_formula", kFlopFormula},
       {"step_flops", step_flops(config)},
       {"rounds", options.rounds},
