@@ -4,7 +4,8 @@
 Trains a small Llama (grouped keys, untied) and a small Qwen2 (tied) for a few steps in BF16 and in FP32, then loads
 each last checkpoint with AutoModelForCausalLM: nothing may be missing or left over, the loss on the run's held-out
 tokens must be the trainer's own within the tolerance of its element type, and it must generate tokens. The same for
-what `gnomon checkpoint export` writes, sharded, and for a run that begins with model.from.
+what `gnomon checkpoint export` writes, sharded, and for a run that begins with model.from; and for runs that begin with a
+model as of Llama 3.1 (scaled rotation, wide heads), which only model.from can describe.
 
     tests/golden/check_transformers.py [--bin build/release/bin]
 """
@@ -124,6 +125,47 @@ def check(name, directory, batch, expected, compute):
     generate(model, batch)
 
 
+def save_llama31(directory):
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24,
+        vocab_size=272,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+        bos_token_id=None,  # Llama's own would end what is generated
+        eos_token_id=None,
+        rope_parameters=dict(
+            rope_type="llama3",
+            rope_theta=500000.0,
+            factor=8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=64,
+        ),
+    )
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
+
+
+def check_llama31(programs, root, batch):
+    saved = root / "llama31"
+    save_llama31(saved)
+    for compute in ("bf16", "fp32"):
+        checkpoints = train(programs, root, f"llama31-{compute}", compute, f'from = "{saved}"')
+        if compute == "fp32":
+            check("llama31, step 0", saved, batch, heldout_loss(programs, checkpoints[0]), compute)
+        check(f"llama31-{compute}", checkpoints[-1], batch, heldout_loss(programs, checkpoints[-1]), compute)
+    export = root / "llama31-export"
+    run(programs / "gnomon", "checkpoint", "export", checkpoints[-1], "--out", export)
+    assert load(export).config.rope_parameters["rope_type"] == "llama3"
+    check("llama31, exported", export, batch, heldout_loss(programs, checkpoints[-1]), "fp32")
+
+
 def write_text(root):
     (root / "text").mkdir()
     for i in range(40):
@@ -159,6 +201,7 @@ def main():
             again = heldout_loss(programs, first)
             print(f"{kind}: step 0 from what transformers saved: loss {again:.6f}, before {expected:.6f}")
             assert first.name.endswith("00000000") and again == expected, (first, again, expected)
+        check_llama31(programs, root, batch)
 
 
 if __name__ == "__main__":
