@@ -53,6 +53,28 @@ BENCHMARK_CAPTURE(gemm, q_dgrad, GemmShape{kTokens, kWidth, kWidth, false, false
 BENCHMARK_CAPTURE(gemm, gate_wgrad, GemmShape{kFfn, kWidth, kTokens, true, false}, true);
 BENCHMARK_CAPTURE(gemm, q_wgrad, GemmShape{kWidth, kWidth, kTokens, true, false}, true);
 
+// Scales by tile and Hopper's sums, beside gate_fprop: E4M3, blocks of 128 along the sum.
+void scaled_gemm(benchmark::State& state, Accumulation accumulation) {
+  auto backend = make_cpu_backend(1);
+  const GemmShape shape{kTokens, kFfn, kWidth, false, true};
+  auto x = values(shape.m * shape.k), w = values(shape.n * shape.k), c = values(shape.m * shape.n);
+  auto a = x, b = w;
+  const Quantizer row{Format::kE4m3, {1, 128}, ScaleRule::kFp32};
+  const Quantizer square{Format::kE4m3, {128, 128}, ScaleRule::kFp32};
+  std::vector<float> a_scales(static_cast<size_t>(tile_grid(row, shape.m, shape.k).count()));
+  std::vector<float> b_scales(static_cast<size_t>(tile_grid(square, shape.n, shape.k).count()));
+  backend->quantize_tiles(row, {}, x, shape.m, shape.k, a, a_scales);
+  backend->quantize_tiles(square, {}, w, shape.n, shape.k, b, b_scales);
+  for (auto _ : state) {
+    backend->scaled_gemm(shape, accumulation, {a.data(), row, a_scales.data()},
+                         {b.data(), square, b_scales.data()}, c.data());
+  }
+  report_flops(state, 2.0 * static_cast<double>(shape.m * shape.n * shape.k));
+}
+BENCHMARK_CAPTURE(scaled_gemm, fp32, Accumulation{});
+BENCHMARK_CAPTURE(scaled_gemm, hopper_128, Accumulation{true, 128});
+BENCHMARK_CAPTURE(scaled_gemm, hopper_32, Accumulation{true, 32});
+
 // fprop, dgrad and wgrad of the sites of the 100M model, as a step without FP8 runs them.
 #define GNOMON_SITE(name, in, out)                                                        \
   BENCHMARK_CAPTURE(gemm, name##_fprop, GemmShape{kTokens, out, in, false, true}, false)  \
