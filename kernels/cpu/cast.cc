@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "kernels/cpu/cast_avx512.h"
@@ -47,6 +49,18 @@ struct Encoding {
   int sign_shift;
   uint32_t sign_bit;
 };
+
+// The same as vectors take it: the cap is the largest value, or what follows it where that is what
+// an overflow gives.
+MagnitudeCodes magnitude_codes(const Encoding& e, int mantissa_bits) {
+  GNOMON_ASSERT(e.overflow == e.largest || e.overflow == e.largest + 1);
+  const uint32_t cap = (e.overflow << (23 - mantissa_bits)) + e.rebias;
+  return {.cap = std::bit_cast<float>(cap),
+          .smallest_normal = e.smallest_normal,
+          .mantissa_bits = mantissa_bits,
+          .sign_bit = static_cast<uint8_t>(e.sign_bit),
+          .nan = static_cast<uint8_t>(e.nan)};
+}
 
 template <int kShift, class E>
 void encode_block(const Encoding& encoding, const E* __restrict x, int64_t count, float scale,
@@ -151,10 +165,19 @@ void cast_to_codes(int threads, Format format, std::span<const E> x, float scale
                    std::span<uint8_t> codes, bool saturate) {
   GNOMON_ASSERT(format_info(format).bits <= 8 && x.size() == codes.size() && threads >= 1);
   const Encoding encoding(format, saturate);
-  EncodeBlock<E> encode_some = encode_block_for<E>(format_info(format).mantissa_bits);
+  const int mantissa_bits = format_info(format).mantissa_bits;
+  EncodeBlock<E> encode_some = encode_block_for<E>(mantissa_bits);
+  const MagnitudeCodes magnitudes = magnitude_codes(encoding, mantissa_bits);
+  const bool vectors =
+      std::is_same_v<E, bf16> && avx512_cast_runs() && scale > 0.0f && std::isfinite(scale);
   for_each_block(threads, static_cast<int64_t>(x.size_bytes()), codes,
                  [&](int64_t begin, int64_t count, uint8_t* out) {
-                   encode_some(encoding, x.data() + begin, count, scale, out);
+                   const E* from = x.data() + begin;
+                   int64_t done = 0;
+                   if constexpr (std::is_same_v<E, bf16>) {
+                     if (vectors) done = avx512_encode(magnitudes, from, count, scale, out);
+                   }
+                   encode_some(encoding, from + done, count - done, scale, out + done);
                  });
 }
 

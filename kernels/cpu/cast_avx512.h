@@ -31,4 +31,19 @@ bool avx512_cast_runs();
 template <class E>
 int64_t avx512_decode(const CodeTable<E>& table, const uint8_t* codes, int64_t count, E* y);
 
+// How magnitudes become codes of at most 8 bits.
+struct MagnitudeCodes {
+  // From `cap` on the code is that of cap, whatever the magnitude, save NaN's.
+  float cap;
+  uint32_t smallest_normal;  // FP32 bits
+  int mantissa_bits;
+  uint8_t sign_bit;
+  uint8_t nan;
+};
+
+// codes[i] = the code of x[i]·scale, the product rounded to FP32 first, for whole vectors of 64;
+// returns how many that were. 0 < scale < ∞.
+int64_t avx512_encode(const MagnitudeCodes& format, const bf16* x, int64_t count, float scale,
+                      uint8_t* codes);
+
 }  // namespace gnomon::cpu

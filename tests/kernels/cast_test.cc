@@ -14,7 +14,8 @@ namespace {
 const std::vector<Format> kByteFormats = {Format::kE4m3, Format::kE5m2, Format::kE3m2,
                                           Format::kE2m3, Format::kE2m1};
 // 1 leaves every tie as it is; the others move values over all binades, into overflow and below.
-const std::vector<float> kScales = {1.0f, 0x1p-120f, 0x1p100f, 3.7f, 0.0f};
+const std::vector<float> kScales = {1.0f,  0x1p-120f, 0x1p100f, 3.7f,
+                                    -3.7f, 0x1p-148f, 0.0f,     INFINITY};
 
 std::vector<bf16> every_bf16() {
   std::vector<bf16> values(0x10000);
@@ -113,6 +114,20 @@ TEST(Cast, ShortArraysAreCastWhole) {
     std::vector<uint8_t> codes(count);
     cpu::cast_to_codes<float>(3, Format::kE4m3, x, 1.0f, codes);
     for (size_t i = 0; i < count; ++i) ASSERT_EQ(codes[i], encode(Format::kE4m3, x[i]));
+  }
+}
+
+TEST(Cast, ShortBf16ArraysAreCastWholeAndNoFurther) {
+  std::vector<bf16> all;
+  for (float value : near_ties(200)) all.push_back(to_bf16(value));
+  for (size_t count = 0; count <= all.size(); ++count) {
+    std::span<const bf16> x(all.data(), count);
+    std::vector<uint8_t> codes(count + 1, 0xAA);
+    cpu::cast_to_codes<bf16>(3, Format::kE3m2, x, 5.3f, std::span(codes).first(count));
+    for (size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(codes[i], encode(Format::kE3m2, to_float(x[i]) * 5.3f)) << i << " of " << count;
+    }
+    ASSERT_EQ(codes[count], 0xAA) << count;
   }
 }
 
