@@ -169,6 +169,7 @@ std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) co
   check_plan_shapes(wanted, config.model,
                     int64_t{1} * config.batch.sequences * config.batch.tokens);
   std::vector<SitePrecision> resolved;
+  resolved.reserve(model->sites().size());
   for (const std::string& site : model->sites()) {
     SitePrecision precision = wanted.resolve(site, config.model.layers);
     if (config.compute == Compute::kFp32 && precision.any_fp8()) {
