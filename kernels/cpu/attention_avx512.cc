@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kBlock = 64;        // tokens; four vectors of FP32
 constexpr int64_t kForwardRows = 6;   // queries of a forward tile
-constexpr int64_t kBackwardRows = 4;  // keys of a backward tile, an even number
+constexpr int64_t kBackwardRows = 6;  // keys of a backward tile, an even number
 constexpr int64_t kHeadDimMax = 256;
 
 int64_t round_up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
