@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <filesystem>
 #include <memory>
 
 #include "base/errors.h"
@@ -8,6 +10,7 @@
 #include "cli/paths.h"
 #include "cli/statistics_table.h"
 #include "protocol/json.h"
+#include "protocol/json_text.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/statistics_collector.h"
 
@@ -34,12 +37,20 @@ struct InspectOptions {
   throw ConfigError("", 0, option, error.value(), error.accepted());
 }
 
+// Before the work rather than behind it.
+void require_place_for(const std::string& file) {
+  const std::filesystem::path folder = std::filesystem::absolute(file).parent_path();
+  std::error_code error;
+  if (!std::filesystem::is_directory(folder, error)) throw SystemError("write", file, ENOENT);
+}
+
 void inspect(InspectOptions& options) try {
   check_sort_key(options.sort);
   require_checkpoint("--checkpoint", options.checkpoint);
   for (const std::string& recipe : options.statistics.what_if) {
     what_if_precision(recipe, "", "--what-if");
   }
+  if (!options.dumps.empty()) require_place_for(options.out);
   EngineConfig config = read_engine_config(options.checkpoint);
   if (options.threads > 0) config.threads = options.threads;
   Engine engine(config, EngineRole::kReplay);
@@ -47,8 +58,11 @@ void inspect(InspectOptions& options) try {
   std::unique_ptr<StatisticsCollector> collector = engine.statistics(options.statistics, "");
   for (const std::string& dump : options.dumps) {
     const size_t colon = dump.rfind(':');
-    collector->dump(dump.substr(0, colon),
-                    colon == std::string::npos ? "" : dump.substr(colon + 1));
+    if (colon == std::string::npos) {
+      throw ConfigError("", 0, "--dump", dump,
+                        "SITE:TENSOR, as in model.layers.0.mlp.up_proj:input");
+    }
+    collector->dump(dump.substr(0, colon), dump.substr(colon + 1));
   }
   engine.load(options.checkpoint);
   const int64_t step = options.batch > 0 ? options.batch : engine.step() + 1;
@@ -59,7 +73,7 @@ void inspect(InspectOptions& options) try {
   report.plan_version = engine.plan().version;
   report.rows = collector->rows();
   if (options.json) {
-    boost::json::object object = boost::json::parse(to_json(report)).as_object();
+    boost::json::object object = parse_json_exactly(to_json(report)).as_object();
     object["loss"] = json_number(loss);
     object["checkpoint"] = options.checkpoint;
     object["checkpoint_step"] = engine.step();

@@ -11,6 +11,7 @@
 #include "cli/paths.h"
 #include "cli/table.h"
 #include "protocol/json.h"
+#include "protocol/json_text.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/replay.h"
 
@@ -92,7 +93,7 @@ void replay(ReplayOptions& options) {
   });
   progress.finish();
   if (options.json) {
-    fmt::print("{}", pretty_json(boost::json::parse(to_json(result))));
+    fmt::print("{}", pretty_json(parse_json_exactly(to_json(result))));
   } else {
     print_result(result);
   }

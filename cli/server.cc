@@ -5,6 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "protocol/json.h"
+#include "protocol/json_text.h"
+
 namespace gnomon::cli {
 
 void add_url_option(CLI::App& command, ServerOptions& options) {
@@ -24,10 +27,11 @@ std::string Server::post(const std::string& target, const std::string& body) {
 
 boost::json::value Server::get(const std::string& target) {
   HttpResponse response = client_.checked("GET", target);
-  boost::json::error_code error;
-  boost::json::value value = boost::json::parse(response.body, error);
-  if (error) throw Error(fmt::format("GET {}: the answer is no JSON: {}", target, error.message()));
-  return value;
+  try {
+    return parse_json_exactly(response.body);
+  } catch (const JsonError& error) {
+    throw Error(fmt::format("GET {}: the answer is no JSON: {}", target, error.what()));
+  }
 }
 
 boost::json::array Server::get_list(const std::string& target) {
