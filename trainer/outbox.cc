@@ -13,6 +13,8 @@ constexpr int64_t kReserveShare = 4;  // of the spool
 // More than this must be free before a gap is told and steps are stored again, so that a spool that
 // is emptied slowly does not alternate between the two.
 constexpr int64_t kRoomShare = 8;
+// What may be lost keeps this much free, so that step reports and the rest find room behind it.
+constexpr int64_t kOfferShare = 2;
 constexpr size_t kKeptMax = 10'000;
 
 double now_seconds() {
@@ -129,8 +131,7 @@ void Outbox::record(const std::string& target, const std::string& body) {
 bool Outbox::offer(const std::string& target, const std::string& body) {
   std::lock_guard lock(mutex_);
   if (!store_kept_locked() || !dropped_.empty()) return false;
-  return spool_.append(target, body, spool_.bytes_max() / kReserveShare) ==
-         Spool::Outcome::kWritten;
+  return spool_.append(target, body, spool_.bytes_max() / kOfferShare) == Spool::Outcome::kWritten;
 }
 
 void Outbox::notice(TrainerNotice notice) {

@@ -44,8 +44,8 @@ class Outbox {
   // Stores anything else. Without room: under kDropSteps it is kept in memory, up to a bound behind
   // which it waits; under kWait it waits. Throws Interrupted.
   void record(const std::string& target, const std::string& body);
-  // Stores what may be lost. Never waits: false, and nothing stored, when there is less room than
-  // is kept free for everything else, or when something waits already.
+  // Stores what may be lost. Never waits: false, and nothing stored, when half of the spool
+  // would not stay free for everything else, or when something waits already.
   bool offer(const std::string& target, const std::string& body);
   // Never waits: without room it is kept in memory.
   void notice(TrainerNotice notice);

@@ -6,6 +6,7 @@
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_leases.h"
 #include "storage/ledger_runs.h"
+#include "storage/ledger_statistics.h"
 #include "storage/ledger_windows.h"
 #include "tests/storage/ledger_fixture.h"
 
@@ -47,6 +48,52 @@ TEST_F(LedgerRowsTest, NanIsWrittenAsNullAndReadBackAsNanAndInfinitiesAreKept) {
     EXPECT_EQ(steps[1].grad_norm, 0.1 + 0.2);
   });
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM steps WHERE loss IS NULL"), 1);
+}
+
+TEST_F(LedgerRowsTest, StatisticsOfTheNewestStepsAreKept) {
+  auto insert = [&](int64_t attempt, int64_t step) {
+    StatisticsReport report;
+    report.attempt = attempt;
+    report.step = step;
+    for (const char* site : {"a", "b"}) {
+      StatisticsRow row;
+      row.site = site;
+      row.tensor = "input";
+      report.rows.push_back(row);
+    }
+    int64_t inserted = 0;
+    write([&](Connection& connection) {
+      inserted = ledger::insert_statistics(connection, run_, report, {"{}", "{}"}, 1.0);
+    });
+    return inserted;
+  };
+  const int64_t most = ledger::kStatisticsStepsMax;
+  write([&](Connection& connection) {  // all but the last of them at once
+    connection.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
+        "INSERT INTO statistics_steps (run, attempt, step, plan_version, measured_at, reported_at) "
+        "SELECT ?, 1, 10 * i, 1, 0, 0 FROM n",
+        most - 1, run_);
+    connection.execute(
+        "INSERT INTO statistics (run, attempt, step, site, tensor, gemm, recipe, in_use, body) "
+        "SELECT run, attempt, step, 'a', 'input', '', '', 0, '{}' FROM statistics_steps");
+  });
+  auto steps = [&] { return number(ledger_, "SELECT count(*) FROM statistics_steps"); };
+  auto oldest = [&] {
+    return number(ledger_, "SELECT min(step) FROM statistics WHERE attempt = 1");
+  };
+  EXPECT_EQ(insert(1, 10 * most), 2);
+  EXPECT_EQ(steps(), most);
+  EXPECT_EQ(oldest(), 10);
+  EXPECT_EQ(insert(1, 10 * most), 0) << "the same again";
+  EXPECT_EQ(oldest(), 10);
+  // A later attempt from an earlier step on: the old attempt's oldest steps go, not the new ones.
+  EXPECT_EQ(insert(2, 15), 2);
+  EXPECT_EQ(insert(2, 25), 2);
+  EXPECT_EQ(steps(), most);
+  EXPECT_EQ(oldest(), 30);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM statistics WHERE attempt = 2"), 4);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM statistics"), most - 3 + 2 + 4);
 }
 
 TEST_F(LedgerRowsTest, AStepIsKeptOnce) {

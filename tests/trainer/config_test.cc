@@ -62,6 +62,27 @@ TEST_F(ConfigTest, Fp32ComputingTakesNoFp8Plan) {
               HasSubstr("fp32"));
 }
 
+TEST_F(ConfigTest, StatisticsAreOffUntilTheFileSaysEveryHowManySteps) {
+  EXPECT_EQ(load(kSmallest).statistics.every, 0);
+  EXPECT_EQ(load(kSmallest + std::string("[statistics]\nevery = 0\n")).statistics.every, 0);
+  const StatisticsConfig all =
+      load(kSmallest + std::string("[statistics]\nevery = 100\n")).statistics;
+  EXPECT_EQ(all.every, 100);
+  EXPECT_EQ(all.match, std::vector<std::string>{"*"});
+  EXPECT_EQ(all.tensors, (std::vector<std::string>{"input", "weight", "gradient", "output"}));
+  EXPECT_TRUE(all.what_if.empty());
+  const StatisticsConfig some =
+      load(kSmallest + std::string("[statistics]\nevery = 7\nmatch = [\"*.down_proj\", "
+                                   "\"model.layers.{0,last}.*\"]\ntensors = [\"gradient\"]\n"
+                                   "what_if = [\"mx:e2m1\", \"current:e4m3/e4m3\"]\n"
+                                   "sites_max = 30\n"))
+          .statistics;
+  EXPECT_EQ(some.match, (std::vector<std::string>{"*.down_proj", "model.layers.{0,last}.*"}));
+  EXPECT_EQ(some.tensors, std::vector<std::string>{"gradient"});
+  EXPECT_EQ(some.what_if, (std::vector<std::string>{"mx:e2m1", "current:e4m3/e4m3"}));
+  EXPECT_EQ(some.sites_max, 30);
+}
+
 TEST_F(ConfigTest, TheSmallestFileGivesUsableDefaults) {
   const TrainerConfig config = load(kSmallest);
   EXPECT_EQ(config.name, "run");
@@ -321,6 +342,27 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
       {"[controller]\non_loss = \"stop\"\n", 6, "controller.on_loss",
        "\"continue\", \"bf16\", \"pause\""},
       {"[controller]\nspool_bytes_max = 10\n", 6, "controller.spool_bytes_max", "65536"},
+      {"[statistics]\nevery = -1\n", 6, "statistics.every", "from 0 to"},
+      {"[statistics]\nevery = \"100\"\n", 6, "statistics.every", "an integer"},
+      {"[statistics]\nmatch = [\"lm_head\"]\n", 6, "statistics.match", "statistics.every"},
+      {"[statistics]\nwhat_if = [\"mx\"]\n", 6, "statistics.what_if", "statistics.every"},
+      {"[statistics]\nevery = 5\nmatch = [\"*\", \"model.layer.*\"]\n", 7, "statistics.match",
+       "model.layers.0.self_attn.q_proj to lm_head"},
+      {"[statistics]\nevery = 5\nmatch = [\"{\"]\n", 7, "statistics.match",
+       "lm_head (here an opening brace"},
+      {"[statistics]\nevery = 5\nmatch = \"lm_head\"\n", 7, "statistics.match",
+       "an array of strings"},
+      {"[statistics]\nevery = 5\n\ntensors = [\"input\", \"activations\"]\n", 8,
+       "statistics.tensors", "input, weight, gradient, output"},
+      {"[statistics]\nevery = 5\nwhat_if = [\"block\", \"blocks\"]\n", 7, "statistics.what_if",
+       "one of current, delayed, rowwise"},
+      {"[statistics]\nevery = 5\nwhat_if = [\"mx:e9m9\"]\n", 7, "statistics.what_if", "e2m1"},
+      {"[statistics]\nevery = 5\nsites_max = 3\n", 7, "statistics.sites_max", "at least 29"},
+      {"[statistics]\nevery = 5\nsites_max = 0\n", 7, "statistics.sites_max", "1 to"},
+      {"[statistics]\nevery = 5\nfrequency = 5\n", 7, "statistics.frequency",
+       "every, match, tensors, what_if, sites_max"},
+      {"[model]\ncompute = \"fp32\"\n[statistics]\nevery = 5\n", 8, "statistics.every",
+       "model.compute = \"fp32\""},
       {"[eval]\nsequences = 0\n", 6, "eval.sequences", "1 to"},
       {"[eval]\nsequences = 1000000\n", 6, "eval.sequences", "tokens, and a sequence has 256"},
       {"[[fault]]\nkind = \"corrupt_batch\"\nsite = \"lm_head\"\nstart_step = 3\n", 7,

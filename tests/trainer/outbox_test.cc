@@ -154,6 +154,48 @@ TEST_F(OutboxTest, ANoticeNeverWaits) {
   EXPECT_THAT(targets(), ElementsAre("notices", "steps"));
 }
 
+TEST_F(OutboxTest, WhatMayBeLostTakesOnlyRoomThatNothingElseNeeds) {
+  for (FullSpool policy : {FullSpool::kWait, FullSpool::kDropSteps}) {
+    make(policy);
+    const std::string body(1000, 's');
+    int offered = 0;
+    while (outbox_->offer("statistics", body)) ASSERT_LT(++offered, 1000);
+    EXPECT_GT(offered, 20);
+    EXPECT_LE(spool_.bytes(), kSpoolBytes / 2);
+    const size_t before = spool_.records();
+    for (int64_t number = 1; number <= 20; ++number) outbox_->step(step(number));
+    outbox_->record("checkpoints", "{}");
+    EXPECT_EQ(spool_.records(), before + 21);
+    EXPECT_EQ(outbox_->steps_dropped(), 0);
+    EXPECT_FALSE(outbox_->offer("statistics", body));
+    deliver_all();
+    EXPECT_TRUE(outbox_->offer("statistics", body));
+    deliver_all();
+  }
+}
+
+TEST_F(OutboxTest, NothingIsOfferedAheadOfWhatWaits) {
+  make(FullSpool::kDropSteps);
+  fill_wholly();
+  outbox_->record("attempts", "{}");  // is kept in memory
+  EXPECT_FALSE(outbox_->offer("statistics", "{}"));
+  EXPECT_EQ(outbox_->pending("statistics").size(), 0u);
+  deliver_all();
+  EXPECT_TRUE(outbox_->offer("statistics", "{}"));
+  EXPECT_THAT(targets(), ElementsAre("attempts", "statistics"));
+}
+
+TEST_F(OutboxTest, NothingIsOfferedWhileAGapOfStepsIsUntold) {
+  make(FullSpool::kDropSteps);
+  fill(1);
+  EXPECT_FALSE(outbox_->offer("statistics", "{}"));
+  deliver_all();
+  EXPECT_FALSE(outbox_->offer("statistics", "{}")) << "the gap comes first";
+  outbox_->step(step(1000));
+  EXPECT_TRUE(outbox_->offer("statistics", "{}"));
+  EXPECT_THAT(targets(), ElementsAre("notices", "steps", "statistics"));
+}
+
 TEST_F(OutboxTest, AtTheEndEverythingThatIsKeptFindsItsRoomFirst) {
   make(FullSpool::kDropSteps);
   fill_wholly();

@@ -79,9 +79,8 @@ void check_statistics(const StatisticsConfig& config, const std::vector<std::str
                      });
     if (!any) {
       throw ConfigError(file, 0, "statistics.match", glob,
-                        wrong.empty() ? fmt::format("globs that match GEMM sites, {} to {}",
-                                                    sites.front(), sites.back())
-                                      : wrong);
+                        fmt::format("globs that match GEMM sites, {} to {}{}", sites.front(),
+                                    sites.back(), wrong.empty() ? "" : " (here " + wrong + ")"));
     }
   }
   for (const std::string& tensor : config.tensors) {
