@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "controller/api/services.h"
 #include "controller/json_rows.h"
@@ -41,13 +42,49 @@ std::vector<std::string> site_globs(const Request& request) {
   return expand_glob(glob, 0);
 }
 
+// Which rows of a step, and in which order. Statements are kept by their address: literals alone.
+struct Choice {
+  const char* worst;
+  const char* sql;
+  int64_t rows = INT64_MAX;
+};
+
+#define GNOMON_ROWS_OF_STEP                                                       \
+  "SELECT site, body FROM statistics WHERE run = ? AND attempt = ? AND step = ? " \
+  "AND (? = '' OR tensor = ?) "
+constexpr Choice kAll = {"", GNOMON_ROWS_OF_STEP "ORDER BY site, tensor, gemm, recipe, in_use"};
+constexpr std::array<Choice, 3> kWorst = {{
+    {"underflow",
+     GNOMON_ROWS_OF_STEP "AND in_use ORDER BY underflow DESC, sqnr_db, site, tensor, gemm"},
+    {"saturation",
+     GNOMON_ROWS_OF_STEP "AND in_use ORDER BY saturation DESC, sqnr_db, site, tensor, gemm"},
+    {"sqnr_db",
+     GNOMON_ROWS_OF_STEP "AND in_use ORDER BY sqnr_db IS NULL, sqnr_db, site, tensor, gemm"},
+}};
+#undef GNOMON_ROWS_OF_STEP
+
+Choice chosen_rows(const Request& request) {
+  const std::string worst = parameter(request, "worst");
+  if (worst.empty()) return kAll;
+  const auto* found =
+      std::ranges::find_if(kWorst, [&](const Choice& choice) { return choice.worst == worst; });
+  if (found == kWorst.end()) {
+    throw Refusal(400, "Bad query parameter", fmt::format("worst = \"{}\"", worst),
+                  "underflow, saturation, sqnr_db");
+  }
+  Choice choice = *found;
+  choice.rows = query_integer(request, "rows", 16, 1, 1'000);
+  return choice;
+}
+
 // Reports as trainers send them, whole steps, the oldest first. Without from and to the newest step
-// alone.
+// alone. With worst: of each step only so many roundings in use, the worst first.
 std::string show(Connection& connection, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   if (!ledger::load_run(connection, run)) throw unknown_run(request.arguments[0]);
   const std::vector<std::string> globs = site_globs(request);
   const std::string tensor = parameter(request, "tensor");
+  const Choice choice = chosen_rows(request);
   const bool newest = !request.query.contains("from") && !request.query.contains("to");
   const int64_t from = query_integer(request, "from", 0, 0, INT64_MAX);
   const int64_t to = query_integer(request, "to", INT64_MAX, 0, INT64_MAX);
@@ -59,16 +96,16 @@ std::string show(Connection& connection, const Request& request) {
       run, from, to, limit);
   std::string json = "[";
   while (steps.next()) {
-    Query rows = connection.query(
-        "SELECT site, body FROM statistics WHERE run = ? AND attempt = ? AND step = ? "
-        "AND (? = '' OR tensor = ?)",
-        run, steps.integer(0), steps.integer(1), tensor, tensor);
+    Query rows =
+        connection.query(choice.sql, run, steps.integer(0), steps.integer(1), tensor, tensor);
     std::string list = "[";
-    while (rows.next()) {
+    for (int64_t taken = 0; taken < choice.rows && rows.next();) {
       const std::string site = rows.text(0);
       const bool wanted = std::ranges::any_of(
           globs, [&](const std::string& glob) { return simple_glob_matches(glob, site); });
-      if (wanted) append_element(list, rows.text(1));
+      if (!wanted) continue;
+      append_element(list, rows.text(1));
+      ++taken;
     }
     append_element(json, fmt::format(R"({{"attempt":{},"step":{},"plan_version":{},"time":{},)"
                                      R"("rows":{}]}})",

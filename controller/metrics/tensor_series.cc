@@ -18,6 +18,8 @@ TensorFamilies::TensorFamilies(prometheus::Registry& registry)
                        "share of elements beyond the format's largest; the worst tensors")),
       sqnr(gauge(registry, "gnomon_run_tensor_sqnr_decibels",
                  "signal to quantisation noise; the worst tensors")),
+      kurtosis(gauge(registry, "gnomon_run_tensor_kurtosis",
+                     "kurtosis, 3 for a normal distribution; the tensors with the heaviest tails")),
       step(gauge(registry, "gnomon_run_statistics_step", "newest step with tensor statistics")) {}
 
 TensorSeries::~TensorSeries() { clear(); }
@@ -30,9 +32,16 @@ void TensorSeries::clear() {
 void TensorSeries::take(const StatisticsReport& report) {
   const std::pair<int64_t, int64_t> at{report.attempt, report.step};
   if (at < newest_) return;
-  if (at > newest_) roundings_.clear();
+  if (at > newest_) {
+    roundings_.clear();
+    tensors_.clear();
+  }
   newest_ = at;
   for (const StatisticsRow& row : report.rows) {
+    if (row.recipe.empty()) {
+      tensors_.push_back({{{"run", label_}, {"site", row.site}, {"tensor", row.tensor}},
+                          {row.number(StatisticsNumber::kKurtosis)}});
+    }
     if (!row.in_use) continue;
     roundings_.push_back(
         {{{"run", label_}, {"site", row.site}, {"tensor", row.tensor}, {"gemm", row.gemm}},
@@ -43,19 +52,21 @@ void TensorSeries::take(const StatisticsReport& report) {
   prometheus::Gauge& step = families_.step.Add({{"run", label_}});
   step.Set(static_cast<double>(report.step));
   shown_.emplace_back(&families_.step, &step);
-  show(families_.underflow, 0, true);
-  show(families_.saturation, 1, true);
-  show(families_.sqnr, 2, false);
+  show(families_.underflow, roundings_, 0, true);
+  show(families_.saturation, roundings_, 1, true);
+  show(families_.sqnr, roundings_, 2, false);
+  show(families_.kurtosis, tensors_, 0, true);
 }
 
-void TensorSeries::show(Family& family, size_t number, bool largest) {
-  std::vector<const Rounding*> worst;
-  for (const Rounding& it : roundings_) {
+void TensorSeries::show(Family& family, const std::vector<Known>& known, size_t number,
+                        bool largest) {
+  std::vector<const Known*> worst;
+  for (const Known& it : known) {
     if (it.numbers[number]) worst.push_back(&it);
   }
   const size_t count = std::min(kWorstMax, worst.size());
   std::partial_sort(worst.begin(), worst.begin() + static_cast<std::ptrdiff_t>(count), worst.end(),
-                    [&](const Rounding* a, const Rounding* b) {
+                    [&](const Known* a, const Known* b) {
                       if (*a->numbers[number] == *b->numbers[number]) return a->labels < b->labels;
                       return (*a->numbers[number] > *b->numbers[number]) == largest;
                     });

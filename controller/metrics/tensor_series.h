@@ -17,7 +17,7 @@ namespace gnomon {
 // Made once for the registry.
 struct TensorFamilies {
   explicit TensorFamilies(prometheus::Registry& registry);
-  prometheus::Family<prometheus::Gauge>&underflow, &saturation, &sqnr, &step;
+  prometheus::Family<prometheus::Gauge>&underflow, &saturation, &sqnr, &kurtosis, &step;
 };
 
 class TensorSeries {
@@ -33,23 +33,25 @@ class TensorSeries {
   TensorSeries& operator=(const TensorSeries&) = delete;
 
   // Of the newest step, all parts reported so far: roundings in use with the largest underflow, the
-  // largest saturation and the smallest SQNR. Parts of older steps change nothing.
+  // largest saturation and the smallest SQNR, and tensors with the largest kurtosis. Parts of older
+  // steps change nothing.
   void take(const StatisticsReport& report);
 
  private:
   using Family = prometheus::Family<prometheus::Gauge>;
   using Labels = std::map<std::string, std::string>;
-  struct Rounding {
+  struct Known {
     Labels labels;
     std::vector<std::optional<double>> numbers;  // by family
   };
-  void show(Family& family, size_t number, bool largest);
+  void show(Family& family, const std::vector<Known>& known, size_t number, bool largest);
   void clear();
 
   TensorFamilies& families_;
   std::string label_;
   std::pair<int64_t, int64_t> newest_{0, 0};  // attempt, step
-  std::vector<Rounding> roundings_;
+  std::vector<Known> roundings_;              // in use
+  std::vector<Known> tensors_;
   std::vector<std::pair<Family*, prometheus::Gauge*>> shown_;
 };
 

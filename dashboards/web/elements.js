@@ -71,5 +71,5 @@ window.gnomon = (() => {
     return element('div', {}, element('b', {}, title), body);
   }
 
-  return {color, count, duration, element, hideTip, percent, showTip, sitesInWords, svg, tipTable};
+  return {color, count, duration, element, hideTip, percent, shortSite, showTip, sitesInWords, svg, tipTable};
 })();

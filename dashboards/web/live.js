@@ -125,6 +125,15 @@
     gnomon.noticesTable(place('notices'), notices, run.registered_at);
   }
 
+  const kTensorsShown = 12;
+  function showTensors(reports) {
+    const newest = reports[reports.length - 1];
+    place('tensors-section').hidden = !newest || newest.rows.length === 0;
+    if (!newest) return;
+    place('tensors-note').textContent = `Step ${gnomon.count(newest.step)}: the largest underflow of roundings in use (nonzero elements that became 0).`;
+    gnomon.tensorsTable(place('tensors'), newest.rows, kTensorsShown);
+  }
+
   // `wanted()` says whether this look is still the newest one: the reader may have chosen another run meanwhile.
   async function showRun(summary, wanted) {
     const base = `/v1/runs/${summary.run}`;
@@ -137,7 +146,8 @@
     showOrdersAndNotices(run, overrides, notices);
     const key = [version, windows.map((window) => window.state).join(), decisions.length].join();
     if (key === drawn) return;
-    const [steps, shadow] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`)]);
+    const [steps, shadow, statistics] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`),
+      rows(`${base}/statistics?worst=underflow&rows=${2 * kTensorsShown}`)]);
     const plans = await precisions(base, steps);
     if (!wanted()) return;
     if (shown !== summary.run) {
@@ -156,6 +166,7 @@
     gnomon.lossChart(place('loss'), data);
     gnomon.gapChart(place('gap'), data);
     gnomon.precisionTimeline(place('precision'), data);
+    showTensors(statistics);
     const told = decisions.map((decision) => ({
       ...decision, enforced: Boolean(decision.enforced),
       sites: typeof decision.sites === 'string' ? JSON.parse(decision.sites) : decision.sites,

@@ -1,7 +1,7 @@
 // Tiles with key numbers, and what was decided, told and ordered by hand, in words.
 'use strict';
 (() => {
-  const {count, duration, element} = gnomon;
+  const {count, duration, element, shortSite} = gnomon;
 
   // [name, value, more, class] each.
   function tiles(host, list) {
@@ -92,6 +92,36 @@
       element('div', {class: 'sentence'}, one.text)])));
   }
 
+  // ---- what rounding does to tensors -----------------------------------------------------------------------
+
+  // Three digits, and never rounded to 0.
+  function digits(value) {
+    return typeof value === 'number' ? String(Number(value.toPrecision(3))) : value === 'Infinity' ? '∞' : '–';
+  }
+  const share = (value) => (typeof value === 'number' ? `${digits(100 * value)}%` : '–');
+
+  // GEMMs that round a tensor alike stand together.
+  function alike(rows) {
+    const groups = new Map();
+    for (const row of rows) {
+      const key = [row.site, row.tensor, row.recipe, row.underflow, row.saturation, row.sqnr_db].join();
+      if (groups.has(key)) groups.get(key).gemm += `, ${row.gemm}`; else groups.set(key, {...row});
+    }
+    return [...groups.values()];
+  }
+
+  // Of the rows of a statistics report in use, worst first, at most `most` lines.
+  function tensorsTable(host, report, most) {
+    const headings = [['site', ''], ['tensor', ''], ['GEMM', ''], ['recipe', ''], ['underflow', 'number'], ['saturation', 'number'], ['SQNR, dB', 'number']];
+    const head = element('tr', {}, ...headings.map(([name, kind]) => element('th', {class: kind}, name)));
+    const body = alike(report).slice(0, most).map((row) => {
+      const cells = [element('span', {class: 'site', title: row.site}, shortSite(row.site)), row.tensor, row.gemm, row.recipe,
+        share(row.underflow), share(row.saturation), digits(row.sqnr_db)];
+      return element('tr', {}, ...cells.map((cell, i) => element('td', {class: headings[i][1], 'data-name': headings[i][0]}, cell)));
+    });
+    host.replaceChildren(element('table', {class: 'tensors'}, element('thead', {}, head), element('tbody', {}, ...body)));
+  }
+
   // The pause that the run stands in, or null: {pause, stage} with stage "paused" or "pausing".
   function pauseOf(run, directives) {
     if (run.state !== 'live') return null;
@@ -114,5 +144,5 @@
       element('div', {}, 'To go on: ', element('code', {}, `gnomon override ${run.name}/${run.job_id} resume --reason "..."`)));
   }
 
-  Object.assign(gnomon, {decisionsTable, noticesTable, overridesTable, pauseBanner, tiles});
+  Object.assign(gnomon, {decisionsTable, noticesTable, overridesTable, pauseBanner, tensorsTable, tiles});
 })();

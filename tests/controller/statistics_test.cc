@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <limits>
+#include <map>
+#include <tuple>
 
+#include "controller/metrics/tensor_series.h"
 #include "tests/controller/api_fixture.h"
 
 namespace gnomon {
@@ -107,6 +110,100 @@ TEST_F(StatisticsTest, TheWorstTensorsOfTheNewestStepAreInTheMetrics) {
   EXPECT_EQ(metric("gnomon_run_statistics_step{run=\"test/1\"}"), 20);
   post(report(10, {rounding(1, 0.9)}));  // late
   EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 1)), 0.5);
+}
+
+TEST_F(StatisticsTest, TheWorstRoundingsInUseCanBeAskedFor) {
+  StatisticsRow what_if = rounding(2, 0.99);
+  what_if.in_use = false;
+  StatisticsRow tensor = rounding(3, 0.98);
+  tensor.gemm = tensor.recipe = "";
+  tensor.in_use = false;
+  StatisticsRow noisy = rounding(3, 0.0);
+  noisy.numbers[static_cast<size_t>(StatisticsNumber::kSqnrDb)] = 3.0;
+  post(report(10, {rounding(0, 0.1), rounding(1, 0.3), what_if, tensor, noisy}));
+  auto sites_of = [&](const std::string& query) {
+    std::vector<std::string> found;
+    const std::vector<StatisticsReport> reports = list(query);
+    for (const StatisticsRow& row : reports.at(0).rows) found.push_back(row.site);
+    return found;
+  };
+  EXPECT_THAT(sites_of("?worst=underflow"), ::testing::ElementsAre(site(1), site(0), site(3)));
+  EXPECT_THAT(sites_of("?worst=underflow&rows=2"), ::testing::ElementsAre(site(1), site(0)));
+  EXPECT_THAT(sites_of("?worst=underflow&rows=1&site=" + site(0)), ::testing::ElementsAre(site(0)));
+  EXPECT_EQ(sites_of("?worst=sqnr_db&rows=1"), std::vector<std::string>{site(3)});
+  EXPECT_EQ(sites_of("").size(), 5u);
+  EXPECT_THAT(refused("GET", trainer.path("/statistics?worst=mse")).accepted,
+              HasSubstr("underflow, saturation, sqnr_db"));
+  EXPECT_EQ(refused("GET", trainer.path("/statistics?worst=sqnr_db&rows=0")).status, 400);
+}
+
+// Many sites, of which the metrics keep the worst: fewer series than a scrape would suffer from.
+TEST(TensorSeries, KeepsTheWorstOfEachFamilyAndNoMore) {
+  prometheus::Registry registry;
+  TensorFamilies families(registry);
+  TensorSeries series(families, "r/1");
+  constexpr int kSites = 100;
+  StatisticsReport report;
+  report.step = 5;
+  for (int i = 0; i < kSites; ++i) {
+    StatisticsRow row;
+    row.site = fmt::format("site.{:03}", i);
+    row.tensor = "input";
+    auto set = [&](StatisticsNumber number, double value) {
+      row.numbers[static_cast<size_t>(number)] = value;
+    };
+    set(StatisticsNumber::kKurtosis, i);
+    report.rows.push_back(row);
+    row.gemm = "fprop";
+    row.recipe = "mx";  // a what-if, worse than all
+    set(StatisticsNumber::kUnderflow, 1.0);
+    set(StatisticsNumber::kSqnrDb, -9.0);
+    report.rows.push_back(row);
+    row.recipe = "current";
+    row.in_use = true;
+    set(StatisticsNumber::kUnderflow, i * 1e-9);
+    set(StatisticsNumber::kSaturation, (kSites - i) * 1e-9);
+    set(StatisticsNumber::kSqnrDb, i);
+    report.rows.push_back(row);
+  }
+  series.take(report);
+  // The numbers of a family by site.
+  auto samples = [&](const std::string& name) {
+    std::map<std::string, double> found;
+    for (const prometheus::MetricFamily& family : registry.Collect()) {
+      if (family.name != name) continue;
+      for (const prometheus::ClientMetric& metric : family.metric) {
+        for (const auto& label : metric.label) {
+          if (label.name == "site") found[label.value] = metric.gauge.value;
+        }
+      }
+    }
+    return found;
+  };
+  for (const auto& [name, first, value] :
+       {std::tuple{"gnomon_run_tensor_underflow_ratio", "site.084", 84e-9},
+        std::tuple{"gnomon_run_tensor_saturation_ratio", "site.000", 100e-9},
+        std::tuple{"gnomon_run_tensor_sqnr_decibels", "site.000", 0.0},
+        std::tuple{"gnomon_run_tensor_kurtosis", "site.084", 84.0}}) {
+    const std::map<std::string, double> found = samples(name);
+    ASSERT_EQ(found.size(), TensorSeries::kWorstMax) << name;
+    EXPECT_EQ(found.begin()->first, first) << name;
+    EXPECT_DOUBLE_EQ(found.begin()->second, value) << name;
+  }
+  report.step = 6;
+  report.rows.resize(3);
+  series.take(report);
+  EXPECT_EQ(samples("gnomon_run_tensor_kurtosis").size(), 1u);
+  EXPECT_EQ(samples("gnomon_run_tensor_underflow_ratio").size(), 1u);
+}
+
+// A number that others print as 0.0000.
+TEST_F(StatisticsTest, SmallNumbersKeepTheirDigitsInTheMetrics) {
+  post(report(10, {rounding(0, 5e-5), rounding(1, 1.0 / 3e9)}));
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 0)), 5e-5);
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 1)), 1.0 / 3e9);
+  const std::string text = daemon.client().checked("GET", "/metrics").body;
+  EXPECT_THAT(text, HasSubstr(gauge("gnomon_run_tensor_underflow_ratio", 0) + " 5e-05\n"));
 }
 
 TEST_F(StatisticsTest, WrongRowsAreNamed) {

@@ -91,8 +91,8 @@ class LivePanels : public ::testing::Test {
   std::vector<std::string> process(const std::string& kind) {
     std::string url = fmt::format("http://127.0.0.1:{}", daemon_port_);
     if (kind == "verifier") return {GNOMON_VERIFIER, "--controller", url, "--threads", "1"};
-    std::filesystem::path config =
-        testing::write_tiny_config(folder_.path(), folder_ / "data", 2000);
+    std::filesystem::path config = testing::write_tiny_config(folder_.path(), folder_ / "data",
+                                                              2000, "[statistics]\nevery = 20\n");
     return {GNOMON_TRAINER, "--config", config.string(), "--controller", url, "--dir", file("run")};
   }
 
