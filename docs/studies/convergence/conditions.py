@@ -139,11 +139,11 @@ CONDITIONS = [
         "reference",
         BF16_PLAN,
         init_std=0.02 * (1 + 1e-3),
-        seeds_max=3,
+        seeds_max=5,
     ),
     Condition(
         "current_hopper",
-        "current, Hopper sums never promoted",
+        "current, Hopper sums",
         "recipes",
         rule("current", accumulate="hopper", promote_every=0),
         seeds_max=1,

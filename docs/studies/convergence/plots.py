@@ -68,10 +68,22 @@ def worth_drawing(steps, first_step=FIRST_STEP):
     return steps >= (first_step if steps[-1] > 2 * first_step else 0)
 
 
+def common_seeds(study):
+    """Those that all conditions have which were trained with several: other seeds shift a mean."""
+    groups = ("reference", "recipes", "mantissa", "bad")
+    seeds = [
+        set(runs)
+        for name, runs in study["runs"].items()
+        if len(runs) > 1 and BY_NAME[name].group in groups
+    ]
+    return set.intersection(*seeds) if seeds else set()
+
+
 def loss_of(study, name):
-    return np.array(
-        [smoothed(record["loss"], SMOOTH) for _, record in sorted(study["runs"][name].items())]
-    )
+    """[seeds, blocks]: smoothed losses."""
+    runs = study["runs"][name]
+    seeds = common_seeds(study) & set(runs) or set(runs)
+    return np.array([smoothed(runs[seed]["loss"], SMOOTH) for seed in sorted(seeds)])
 
 
 def present(study, group):
@@ -115,8 +127,12 @@ def loss_curves(study, path):
         axes.set_title(title)
         axes.set_xlabel("step")
         axes.legend(loc="upper right")
+    low, high = panels[0].get_ylim()
+    panels[0].set_ylim(low, high + 0.25 * (high - low))  # room for the legend
     panels[0].set_ylabel("training loss, nats per token (mean of 100 steps)")
-    figure.suptitle("Training loss: mean of the seeds, least to most as a band", fontsize=10)
+    figure.suptitle(
+        "Training loss: mean of the seeds that all have, least to most as a band", fontsize=10
+    )
     save(figure, path)
 
 
