@@ -109,6 +109,12 @@ void add_plans(const Corpus& corpus) {
   corpus.add("rules.toml",
              "version = 7\n[[rule]]\nmatch = \"model.layers.{0,last}.*\"\nfprop = \"fp8\"\n"
              "forward_format = \"e4m3\"\nrecipe = \"delayed\"\namax_history = 16\nmargin = -2\n");
+  corpus.add(
+      "by_gemm.toml",
+      "allow_ragged_tiles = true\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"current\"\n"
+      "accumulate = \"hopper\"\npromote_every = 64\n[[rule]]\nmatch = \"*\"\nonly = [\"dgrad\", "
+      "\"wgrad\"]\nrecipe = \"mx\"\nmx_scale = \"ocp\"\naccumulate = \"fp32\"\npromote_every = "
+      "128\n");
   corpus.add("glob_stars.toml",
              "[[rule]]\nmatch = \"" + std::string(60, '*') + "{a,{b}\"\nwgrad = \"bf16\"\n");
   corpus.add("unknown_key.toml", "[[rule]]\nmatch = \"*\"\nfrpop = \"fp8\"\n");
