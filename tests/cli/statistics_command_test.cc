@@ -93,6 +93,8 @@ TEST_F(StatisticsCommandTest, ChoosesStepsSitesAndTensors) {
               AllOf(HasSubstr(sites_[0]), Not(HasSubstr(sites_[1]))));
   // A glob whose characters mean something in an address.
   EXPECT_THAT(statistics({"--site", "model.layers.{0,1}.*"}).output, HasSubstr(sites_[0]));
+  EXPECT_THAT(statistics({"--site", sites_[1] + "&tensor=weight"}).output,
+              Not(HasSubstr(sites_[1])));
 }
 
 TEST_F(StatisticsCommandTest, SmallNumbersKeepTheirDigits) {
