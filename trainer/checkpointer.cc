@@ -1,8 +1,5 @@
 #include "trainer/checkpointer.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <cstring>
 
 #include "base/progress.h"
@@ -27,10 +24,6 @@ size_t arena_size(const CheckpointContent& content) {
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
-
-// The training threads wait for each other at every product: what writing takes from one of them,
-// all of them lose. Linux keeps this number for each thread.
-void let_training_go_first() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10); }
 
 }  // namespace
 
@@ -108,7 +101,6 @@ void Checkpointer::copy(const CheckpointContent& content) {
 }
 
 void Checkpointer::run() {
-  let_training_go_first();
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return writing_ || stopping_; });

@@ -132,13 +132,15 @@ class KilledRank : public RanksOfProcesses, public ::testing::WithParamInterface
 
 // The bits of a job that nobody killed, which also shows that it repeats.
 TEST_P(KilledRank, EndsTheJobAndTheNextOneGoesOnToTheSameBits) {
-  constexpr int kSteps = 40;
+  constexpr int kSteps = 60;
   const auto whole = train(2, config(kSteps), {"--dir", (directory_ / "whole").string()});
   ASSERT_EQ(whole->wait(), 0) << whole->output();
 
   FakeController controller;
   const auto victim = train(2, config(kSteps), controller);
-  ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 13; })) << victim->output();
+  ASSERT_TRUE(eventually([&] {
+    return controller.steps_told() >= 13 && newest(run_dir()).step >= 10;
+  })) << victim->output();
   const pid_t rank = pid_of_rank(victim->pid(), GetParam());
   ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGKILL), 0);
