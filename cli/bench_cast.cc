@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <chrono>
 #include <cstring>
 #include <functional>
 #include <memory>
 
 #include "base/philox.h"
+#include "base/stopwatch.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
@@ -29,14 +29,9 @@ struct CastBenchOptions {
 };
 
 double seconds_of(const std::function<void()>& work) {
-  auto start = std::chrono::steady_clock::now();
+  Stopwatch watch;
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
+  return watch.read().seconds;
 }
 
 // memcpy of `bytes` bytes, divided among the threads as the casts are.

@@ -90,19 +90,6 @@ void define(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-// A rank may be long in one checkpoint or one step; one that is silent for longer is lost.
-constexpr double kRankSilenceSecondsMax = 1800;
-
-// What the other ranks do: they end when rank 0 says so. Signals that end it, which a launcher
-// passes on, stay blocked here.
-void follow(EngineRanks& ranks) {
-  try {
-    follow_engines(ranks);
-  } catch (const std::exception& error) {
-    ranks.collectives->abort(error.what());
-  }
-}
-
 int run(const Arguments& arguments, EngineRanks& ranks) {
   TrainerConfig config;
   try {
@@ -151,20 +138,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kStatusConfig;
   }
-  block_ending_signals();
-  std::unique_ptr<Collectives> collectives;
+  block_ending_signals();  // those that do not lead leave them blocked: a launcher passes them on
   try {
-    collectives = start_collectives(kRankSilenceSecondsMax);
+    const std::unique_ptr<Collectives> collectives = start_collectives();
+    return lead_or_follow(*collectives, [&](EngineRanks& ranks) { return run(arguments, ranks); });
   } catch (const Error& error) {
     std::fprintf(stderr, "gnomon-trainer: %s\n", error.what());
     return kStatusFailed;
   }
-  EngineRanks ranks{collectives.get()};
-  if (collectives->rank() != 0) {
-    follow(ranks);
-    return 0;
-  }
-  const int status = run(arguments, ranks);
-  end_followers(ranks);
-  return status;
 }

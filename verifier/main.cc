@@ -89,9 +89,6 @@ void define(CLI::App& app, Arguments& arguments) {
       ->capture_default_str();
 }
 
-// A rank that is silent for longer inside a step is lost.
-constexpr double kRankSilenceSecondsMax = 1800;
-
 int run(const Arguments& arguments, EngineRanks& ranks) {
   Shutdown shutdown;
   std::function<void()> wake = [] {};
@@ -139,21 +136,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kStatusConfig;
   }
-  block_ending_signals();
+  block_ending_signals();  // those that do not lead leave them blocked: a launcher passes them on
   try {
-    const std::unique_ptr<Collectives> collectives = start_collectives(kRankSilenceSecondsMax);
-    EngineRanks ranks{collectives.get()};
-    if (collectives->rank() != 0) {
-      try {
-        follow_engines(ranks);
-        return 0;
-      } catch (const std::exception& error) {
-        collectives->abort(error.what());
-      }
-    }
-    const int status = run(arguments, ranks);
-    end_followers(ranks);
-    return status;
+    const std::unique_ptr<Collectives> collectives = start_collectives();
+    return lead_or_follow(*collectives, [&](EngineRanks& ranks) { return run(arguments, ranks); });
   } catch (const Error& error) {
     std::fprintf(stderr, "gnomon-verifier: %s\n", error.what());
     return kStatusFailed;

@@ -2,12 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
-#include <chrono>
-#include <ctime>
 
 #include "base/errors.h"
+#include "base/stopwatch.h"
 #include "base/version.h"
 #include "protocol/json.h"
 #include "trainer/engine/bench_step.h"
@@ -19,29 +17,15 @@ namespace {
 
 namespace json = boost::json;
 
-struct Times {
-  std::vector<double> seconds;
-  std::vector<double> cpu_seconds;  // of all threads
-};
-
-double median(std::vector<double> values) {
-  GNOMON_ASSERT(!values.empty());
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 template <typename Work>
-void time_of(Work work, Times& times) {
-  const auto start = std::chrono::steady_clock::now();
-  const std::clock_t cpu_start = std::clock();
+void time_of(Work work, Durations& durations) {
+  Stopwatch watch;
   work();
-  times.cpu_seconds.push_back(static_cast<double>(std::clock() - cpu_start) / CLOCKS_PER_SEC);
-  times.seconds.push_back(
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  durations.add(watch.read());
 }
 
 struct Measured {
-  Times off, idle, look;
+  Durations off, idle, look;
   size_t rows = 0;
   size_t report_bytes = 0;
 };
@@ -66,7 +50,7 @@ Measured measure(Engine& engine, StatisticsCollector& all, StatisticsCollector& 
   return measured;
 }
 
-json::object summary(const Times& times) {
+json::object summary(const Durations& times) {
   return {{"step_seconds", median(times.seconds)}, {"step_cpu_seconds", median(times.cpu_seconds)}};
 }
 

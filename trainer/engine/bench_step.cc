@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <chrono>
-#include <ctime>
 
 #include "base/errors.h"
 #include "base/philox.h"
+#include "base/stopwatch.h"
 #include "base/version.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/gemm.h"
@@ -20,34 +19,9 @@ namespace gnomon {
 namespace {
 
 namespace json = boost::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* kFlopFormula =
     "per token: 6 x weights of the GEMM sites + 6 x layers x tokens x width (causal attention)";
-
-double median(std::vector<double> values) {
-  GNOMON_ASSERT(!values.empty());
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-// Other work on the machine prolongs `seconds` much and `cpu_seconds`, of all threads, little.
-struct Duration {
-  double seconds;
-  double cpu_seconds;
-};
-
-class Stopwatch {
- public:
-  Duration read() const {
-    return {std::chrono::duration<double>(Clock::now() - start_).count(),
-            static_cast<double>(std::clock() - cpu_start_) / CLOCKS_PER_SEC};
-  }
-
- private:
-  Clock::time_point start_ = Clock::now();
-  std::clock_t cpu_start_ = std::clock();
-};
 
 // A product of the model's step and how often a step runs it.
 struct StepGemm {
@@ -157,16 +131,6 @@ class PlainGemms {
   Arena arena_{"gemm"};
   std::span<bf16> a_, b_;
   std::span<float> c_;
-};
-
-// One duration a round.
-struct Durations {
-  std::vector<double> seconds;
-  std::vector<double> cpu_seconds;
-  void add(const Duration& duration) {
-    seconds.push_back(duration.seconds);
-    cpu_seconds.push_back(duration.cpu_seconds);
-  }
 };
 
 struct Timings {

@@ -104,4 +104,19 @@ void follow_engines(EngineRanks& ranks) {
 
 void end_followers(EngineRanks& ranks) { tell_followers(ranks, EngineCall::kEnd, 0); }
 
+int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead) {
+  EngineRanks ranks{&collectives};
+  if (collectives.rank() == 0) {
+    const int status = lead(ranks);
+    end_followers(ranks);
+    return status;
+  }
+  try {
+    follow_engines(ranks);
+  } catch (const std::exception& error) {
+    collectives.abort(error.what());
+  }
+  return 0;
+}
+
 }  // namespace gnomon

@@ -49,4 +49,8 @@ void follow_engines(EngineRanks& ranks);
 // Rank 0's end of the same: tells the followers to return.
 void end_followers(EngineRanks& ranks);
 
+// A program's work on every rank: `lead` on rank 0, whose status this returns, and the calls that
+// it makes on the others. An exception that leaves follow_engines() ends the job with its text.
+int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead);
+
 }  // namespace gnomon
