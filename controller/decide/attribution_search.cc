@@ -6,8 +6,9 @@
 
 namespace gnomon::decide {
 
-AttributionSearch AttributionSearch::start(std::vector<std::string> sites) {
+AttributionSearch AttributionSearch::start(std::vector<std::string> sites, bool ranked) {
   AttributionSearch search;
+  search.ranked = ranked;
   search.candidates = std::move(sites);
   search.known_good = static_cast<int64_t>(search.candidates.size());
   search.settle();
@@ -37,6 +38,30 @@ bool AttributionSearch::exhausted(const SearchLimits& limits) const {
   return asked.empty() && replays >= limits.replays_max;
 }
 
+// The next prefix worth asking for while `room` more questions may be under way; 0 when there is
+// none.
+int64_t AttributionSearch::next_prefix(int64_t room) const {
+  if (ranked && known_good == static_cast<int64_t>(candidates.size())) {
+    const int64_t tried = asked.empty() ? known_bad : std::max(known_bad, asked.back());
+    const int64_t doubled = std::max<int64_t>(1, 2 * tried);
+    if (doubled < known_good) return doubled;
+  }
+  // Cut the widest stretch that no question lies in; into as many parts as there is room for.
+  int64_t low = known_bad;
+  int64_t widest_low = low;
+  int64_t widest = 0;
+  for (size_t i = 0; i <= asked.size(); ++i) {
+    const int64_t high = i < asked.size() ? asked[i] : known_good;
+    if (high - low > widest) {
+      widest = high - low;
+      widest_low = low;
+    }
+    low = high;
+  }
+  if (widest < 2) return 0;
+  return widest_low + std::max<int64_t>(1, widest / (room + 1));
+}
+
 std::vector<int64_t> AttributionSearch::next(const SearchLimits& limits) {
   std::vector<int64_t> questions;
   const auto ask = [&](int64_t prefix) {
@@ -50,21 +75,9 @@ std::vector<int64_t> AttributionSearch::next(const SearchLimits& limits) {
   if (done() || exhausted(limits)) return questions;
   if (empty_unknown && room() && !std::binary_search(asked.begin(), asked.end(), 0)) ask(0);
   while (room()) {
-    // Cut the widest stretch that no question lies in; into as many parts as there is room for.
-    int64_t low = known_bad;
-    int64_t widest_low = low;
-    int64_t widest = 0;
-    for (size_t i = 0; i <= asked.size(); ++i) {
-      const int64_t high = i < asked.size() ? asked[i] : known_good;
-      if (high - low > widest) {
-        widest = high - low;
-        widest_low = low;
-      }
-      low = high;
-    }
-    if (widest < 2) break;
-    const int64_t parts = limits.width - static_cast<int64_t>(asked.size()) + 1;
-    ask(widest_low + std::max<int64_t>(1, widest / parts));
+    const int64_t prefix = next_prefix(limits.width - static_cast<int64_t>(asked.size()));
+    if (prefix == 0) break;
+    ask(prefix);
   }
   return questions;
 }

@@ -21,7 +21,9 @@ struct SearchLimits {
 // together with the sites already found guilty; its last element is guilty. Keep it, go on with the
 // candidates before it, and stop as soon as the guilty alone recover. With width w the interval is
 // cut in w + 1 parts. For k guilty sites about k·log2(n) + k replays (width 1); the last of them
-// confirms the result by itself.
+// confirms the result by itself. When the candidates are ranked, the guiltiest first, prefixes of 1,
+// 2, 4… are tried before the interval between two of them is cut: a single culprit of rank k is found
+// and confirmed with at most 2⌈log2 k⌉ + 2 replays, however many sites there are.
 struct AttributionSearch {
   std::vector<std::string> candidates;  // in the order of the search; shrinks
   std::vector<std::string> guilty;
@@ -31,10 +33,11 @@ struct AttributionSearch {
   std::vector<int64_t> asked;  // prefixes under way
   int64_t replays = 0;
   int64_t failures = 0;
+  bool ranked = false;  // the candidates stand in the order of suspicion
 
   // Rescuing nothing is known not to recover and rescuing all of `sites` is known to: the alarm
   // itself.
-  static AttributionSearch start(std::vector<std::string> sites);
+  static AttributionSearch start(std::vector<std::string> sites, bool ranked = false);
 
   // Prefixes to be asked now, so that `width` questions are under way. Counts them as asked.
   std::vector<int64_t> next(const SearchLimits& limits);
@@ -51,6 +54,7 @@ struct AttributionSearch {
 
  private:
   void settle();
+  int64_t next_prefix(int64_t room) const;
 };
 
 }  // namespace gnomon::decide

@@ -12,31 +12,22 @@ namespace {
 
 namespace json = boost::json;
 
-SearchLimits search_limits(const Policy& policy) {
-  SearchLimits limits;
-  limits.width = policy.attribution.parallel;
-  limits.replays_max = policy.attribution.replays_max;
-  limits.guilty_max = policy.attribution.sites_max;
-  return limits;
-}
+constexpr int64_t kAroundSpike = 8;  // steps by which a nudged replay's spike may come off the run's
 
-void order_same(Core& core, const WindowState& window, bool endpoints) {
-  // The base of a rollback was saved under the plan before it: `same` would replay that one.
-  const bool as_saved = window.start.plan_version == window.plan_version;
-  order(core, window, as_saved ? "same" : "plan", "same",
-        as_saved ? std::string() : plan_of(core.s, window.plan_version).toml, endpoints,
-        kPriorityTriage);
-}
-
-// The newest checkpoint well before a step, saved after the last change of plan.
-const KnownCheckpoint* incident_start(const State& s, int64_t step) {
+// The newest checkpoint well before a step, saved after the last change of plan; the oldest such
+// for `far`.
+const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
+                                      bool far = false) {
   const KnownCheckpoint* close = nullptr;
   const KnownCheckpoint* clear = nullptr;
   for (const KnownCheckpoint& known : s.checkpoints) {
-    if (plan_after(s, known) != s.plan_version || known.step < s.attempt.base_step) continue;
+    if (plan_after(s, known) != plan_version || known.step < s.attempt.base_step) continue;
     if (!one_plan(s, known.step, step)) continue;
     if (known.step < step) close = &known;
-    if (known.step <= step - kIncidentLeadSteps) clear = &known;
+    if (known.step <= step - kIncidentLeadSteps) {
+      clear = &known;
+      if (far) break;
+    }
   }
   return clear != nullptr ? clear : close;
 }
@@ -60,162 +51,256 @@ json::object finding_evidence(const SpikeFinding& finding) {
           {"threshold", finding.threshold ? number(*finding.threshold) : json::value(nullptr)}};
 }
 
-json::object verdict_evidence(const Case& investigation) {
-  json::object evidence{{"trigger", investigation.trigger}, {"window", investigation.window}};
-  if (investigation.finding) evidence["finding"] = finding_evidence(*investigation.finding);
-  if (investigation.measured.d_percent)
-    evidence["d_percent"] = number(*investigation.measured.d_percent);
-  if (investigation.same) {
-    const Reproduction& same = *investigation.same;
-    evidence["reproduces"] = same.reproduces;
-    evidence["bitwise"] = same.bitwise;
-    evidence["first_mismatch_step"] =
+json::value or_null(const std::optional<double>& value) {
+  return value ? number(*value) : json::value(nullptr);
+}
+
+json::object answer_evidence(const TriageAnswer& answer) {
+  json::object out{{"test", answer.kind}};
+  if (answer.seed != 0) out["seed"] = answer.seed;
+  if (answer.failed) {
+    out["failed"] = true;
+    return out;
+  }
+  if (!answer.verifier.empty()) out["verifier"] = answer.verifier;
+  if (answer.reproduction) {
+    const Reproduction& same = *answer.reproduction;
+    out["reproduces"] = same.reproduces;
+    out["bitwise"] = same.bitwise;
+    out["first_mismatch_step"] =
         same.first_mismatch_step ? json::value(*same.first_mismatch_step) : json::value(nullptr);
+    if (same.other_batch) out["other_batch"] = true;
   }
-  if (investigation.bf16) {
-    evidence["bf16_loss"] =
-        investigation.bf16->loss ? number(*investigation.bf16->loss) : json::value(nullptr);
-    evidence["bf16_spikes"] = investigation.bf16->spikes;
-    evidence["bf16_non_finite"] = investigation.bf16->non_finite;
+  if (answer.spike) {
+    out["spike_loss"] = or_null(answer.spike->loss);
+    out["spikes"] = answer.spike->spikes;
+    out["non_finite"] = answer.spike->non_finite;
   }
-  return evidence;
-}
-
-std::string verdict_sentence(const Case& investigation, const std::string& verdict) {
-  const std::string seen =
-      investigation.same ? investigation.same->sentence
-                         : std::string("No verifier could replay the window under the same plan");
-  if (verdict == "transient_fault") {
-    return seen + ": a transient fault of hardware or software, not FP8.";
+  if (answer.end_loss) out["end_loss"] = number(*answer.end_loss);
+  if (answer.long_d_percent) {
+    out["long_d_percent"] = number(*answer.long_d_percent);
+    out["long_steps"] = answer.long_steps;
   }
-  if (verdict == "generic_spike") {
-    return seen + ", and BF16 suffers at the same step too: data or learning rate, not FP8.";
-  }
-  if (verdict == "fp8_numerics") return seen + ", and BF16 does not suffer: FP8 is to blame.";
-  return seen +
-         (investigation.same ? ", but BF16 could not be tried: unexplained." : ": unexplained.");
+  return out;
 }
 
-void give_up_attribution(Core& core, const std::string& why) {
-  Case& investigation = *core.s.investigation;
-  RecordDecision& decision = core.record(
-      "attribution", fmt::format("The blame could not be pinned to single sites: {}.", why),
-      {{"replays", investigation.search.replays},
-       {"found", names(investigation.search.guilty)},
-       {"why", why}});
-  decision.verdict = "fp8_numerics";
-  decision.window = investigation.window;
-  respond(core, "fp8_numerics", {});
+json::object verdict_evidence(const Case& investigation) {
+  const TriageEvidence& evidence = investigation.evidence;
+  json::object out{{"trigger", evidence.trigger}, {"window", investigation.window}};
+  if (evidence.finding) out["finding"] = finding_evidence(*evidence.finding);
+  if (evidence.measured.d_percent) out["d_percent"] = number(*evidence.measured.d_percent);
+  out["chance_excluded"] = evidence.chance_excluded;
+  json::array tests;
+  for (const TriageAnswer& answer : evidence.answers) tests.push_back(answer_evidence(answer));
+  out["tests"] = std::move(tests);
+  return out;
 }
 
-void finish_attribution(Core& core) {
-  Case& investigation = *core.s.investigation;
-  std::vector<std::string> guilty = investigation.search.guilty;
-  std::sort(guilty.begin(), guilty.end());
-  RecordDecision& decision =
-      core.record("attribution",
-                  fmt::format("Blamed: {}. With {} in BF16 the damage is gone ({} replays).",
-                              fmt::join(guilty, ", "), guilty.size() == 1 ? "it" : "them",
-                              investigation.search.replays),
-                  {{"replays", investigation.search.replays}, {"sites", names(guilty)}});
-  decision.verdict = "fp8_numerics";
-  decision.window = investigation.window;
-  decision.sites = guilty;
-  respond(core, "fp8_numerics", guilty);
+// How a test of the triage is ordered.
+struct HowToAsk {
+  std::string arm;
+  std::string plan;
+  bool on_trainer = false;
+};
+
+HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& window) {
+  if (test.kind == "bf16" || test.kind == "bf16_nudged") return {"bf16", "", false};
+  // The base of a rollback was saved under the plan before it: `same` would replay that one.
+  const bool as_saved = window.start.plan_version == window.plan_version;
+  const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
+  if (test.kind == "fakequant") return {"fakequant", plan, false};
+  return {as_saved ? "same" : "plan", plan, test.kind == "same_on_trainer"};
 }
 
-// Orders what the search wants to know, or ends it.
-void pump_search(Core& core) {
-  State& s = core.s;
-  AttributionSearch& search = s.investigation->search;
-  const SearchLimits limits = search_limits(core.policy);
-  const WindowState& window = *find_window(s, s.investigation->window);
-  if (search.done() && !search.guilty.empty()) return finish_attribution(core);
-  if (search.done()) return give_up_attribution(core, "no site of the plan runs in FP8");
-  const std::string plan = plan_of(s, window.plan_version).toml;
-  for (int64_t prefix : search.next(limits)) {
-    order(core, window, "plan", "rescue",
-          rescue_plan(plan, search.rescued(prefix), window.plan_version),
-          s.investigation->trigger == "gap", kPriorityAttribution, prefix);
-  }
-  if (!search.exhausted(limits)) return;
-  give_up_attribution(core, search.failures >= limits.failures_max
-                                ? fmt::format("{} replays could not be done", search.failures)
-                                : fmt::format("{} replays and {} sites found were not enough",
-                                              search.replays, search.guilty.size()));
+bool under_way(const State& s, const TriageTest& test) {
+  return std::any_of(s.replays.begin(), s.replays.end(), [&](const PendingReplay& replay) {
+    return replay.role == test.kind && replay.number == test.seed &&
+           (replay.window == s.investigation->window ||
+            replay.window == s.investigation->far_window ||
+            replay.window == s.investigation->fork_window);
+  });
 }
 
-void start_attribution(Core& core) {
-  State& s = core.s;
-  const WindowState& window = *find_window(s, s.investigation->window);
-  s.investigation->stage = "attribution";
-  s.investigation->search =
-      AttributionSearch::start(fp8_sites(s.run, plan_of(s, window.plan_version).toml));
-  pump_search(core);
+void answer_failed(Core& core, const TriageTest& test) {
+  TriageAnswer answer;
+  answer.kind = test.kind;
+  answer.seed = test.seed;
+  answer.failed = true;
+  core.s.investigation->evidence.answers.push_back(std::move(answer));
 }
 
-void conclude(Core& core, const std::string& verdict) {
-  State& s = core.s;
-  const Case& investigation = *s.investigation;
-  RecordDecision& decision = core.record("verdict", verdict_sentence(investigation, verdict),
-                                         verdict_evidence(investigation));
-  decision.verdict = verdict;
-  decision.window = investigation.window;
-  if (verdict == "generic_spike") {
-    if (s.generic_spike_steps.size() >= kGenericSpikesMax) {
-      s.generic_spike_steps.erase(s.generic_spike_steps.begin());
-    }
-    s.generic_spike_steps.push_back(investigation.finding->step);
-    return end_case(core, "quiet");
-  }
-  if (verdict == "unexplained" && investigation.trigger == "spike") return end_case(core, "failed");
-  if (verdict == "fp8_numerics" && next_rung_pins(core)) return start_attribution(core);
-  respond(core, verdict, {});
-}
-
-void advance_triage(Core& core) {
-  const Case& investigation = *core.s.investigation;
-  const bool same_known = investigation.same || investigation.same_failed;
-  if (!same_known) return;
-  if (investigation.trigger == "gap") return conclude(core, gap_verdict(investigation.same));
-  const bool differs = investigation.same && !investigation.same->reproduces;
-  if (!differs && !investigation.bf16 && !investigation.bf16_failed) return;
-  conclude(core, spike_verdict(*investigation.finding, investigation.same, investigation.bf16));
-}
-
-void take_rescue(Core& core, int64_t prefix, const ReplayFinished& result) {
+// Nudged replays of a spike begin further back, so that the weights have time to part.
+const WindowState& window_for(Core& core, const TriageTest& test) {
   State& s = core.s;
   Case& investigation = *s.investigation;
-  const WindowState& window = *find_window(s, investigation.window);
-  const double share = core.policy.attribution.recovered_share;
-  const bool recovers = investigation.trigger == "gap"
-                            ? rescue_closes_gap(result, investigation.measured, share,
-                                                core.policy.detector.tolerance_percent)
-                            : rescue_avoids_spike(result, *investigation.finding,
-                                                  *investigation.bf16, share, window.steps);
-  const size_t found = investigation.search.guilty.size();
-  core.say(fmt::format("Rescuing {} site(s) {}.", investigation.search.rescued(prefix).size(),
-                       recovers ? "recovers" : "does not recover"));
-  investigation.search.answer(prefix, recovers);
-  const AttributionSearch& search = investigation.search;
-  std::erase_if(s.replays, [&](const PendingReplay& replay) {
-    if (replay.role != "rescue") return false;
-    return search.guilty.size() != found ||
-           std::find(search.asked.begin(), search.asked.end(), replay.prefix) == search.asked.end();
+  const bool far = investigation.evidence.finding && test.seed != 0;
+  if (!far) return *find_window(s, investigation.window);
+  if (investigation.far_window != 0) return *find_window(s, investigation.far_window);
+  const WindowState near = *find_window(s, investigation.window);
+  const KnownCheckpoint* start =
+      incident_start(s, investigation.evidence.finding->step, near.plan_version, true);
+  if (start == nullptr || start->step >= near.start.step) {
+    investigation.far_window = near.id;
+    return *find_window(s, near.id);
+  }
+  const WindowState& added =
+      add_window(core, "incident", KnownCheckpoint(*start),
+                 investigation.evidence.finding->step + kAroundSpike, "", near.plan_version);
+  s.investigation->far_window = added.id;
+  return added;
+}
+
+// Orders BF16 from the oldest kept checkpoint of the window's plan to the newest; false when that
+// is hardly longer than the window.
+bool order_long_fork(Core& core) {
+  State& s = core.s;
+  const WindowState window = *find_window(s, s.investigation->window);
+  const KnownCheckpoint* start = nullptr;
+  const KnownCheckpoint* end = nullptr;
+  for (const KnownCheckpoint& known : s.checkpoints) {
+    if (known.attempt != s.attempt.number && known.step != s.attempt.base_step) continue;
+    if (start == nullptr && plan_after(s, known) == window.plan_version &&
+        one_plan(s, known.step, s.newest_step))
+      start = &known;
+    if (known.plan_version == window.plan_version) end = &known;
+  }
+  if (start == nullptr || end == nullptr || 2 * (end->step - start->step) < 3 * window.steps)
+    return false;
+  const WindowState& fork = add_window(core, "long", KnownCheckpoint(*start), end->step,
+                                       std::string(end->uri), window.plan_version);
+  s.investigation->fork_window = fork.id;
+  order(core, fork, "bf16", "long_fork", "", true, kPriorityTriage);
+  return true;
+}
+
+void ask(Core& core, const TriageTest& test) {
+  State& s = core.s;
+  if (test.kind == "long_fork") {
+    if (!order_long_fork(core)) answer_failed(core, test);
+    return;
+  }
+  const WindowState window = window_for(core, test);
+  const HowToAsk how = how_to_ask(s, test, window);
+  OrderReplay wanted;
+  wanted.arm = how.arm;
+  wanted.plan = how.plan;
+  wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
+  wanted.priority = kPriorityTriage;
+  wanted.nudge = test.seed;
+  wanted.on_trainer = how.on_trainer;
+  if (test.kind == "same_elsewhere") {
+    for (const TriageAnswer& known : s.investigation->evidence.answers) {
+      if (known.kind == "same") wanted.avoid = known.verifier;
+    }
+  }
+  order(core, window, test.kind, test.seed, std::move(wanted));
+}
+
+// Transient faults that were found on the trainer's host not long ago.
+int64_t earlier_transients(const Core& core) {
+  const State& s = core.s;
+  return std::count_if(s.transients.begin(), s.transients.end(), [&](const TransientFault& known) {
+    return known.host == s.attempt.host &&
+           known.step + core.policy.triage.transient_steps >= s.newest_step;
   });
-  pump_search(core);
+}
+
+TriageRules rules_of(const Core& core) {
+  const State& s = core.s;
+  TriageRules rules;
+  rules.pairs = core.policy.triage.pairs;
+  rules.tolerance_percent = core.policy.detector.tolerance_percent;
+  rules.noise_percent = std::sqrt(s.gap.scale.variance);
+  rules.trainer_replays = s.run.trainer_replays && !s.ended;
+  std::string first;
+  for (const TriageAnswer& known : s.investigation->evidence.answers) {
+    if (known.kind == "same") first = known.verifier;
+  }
+  rules.other_verifiers =
+      std::any_of(s.verifiers.begin(), s.verifiers.end(), [&](const std::string& known) {
+        return known != first && std::find(s.quarantined.begin(), s.quarantined.end(), known) ==
+                                     s.quarantined.end();
+      });
+  const int64_t before = earlier_transients(core);
+  rules.earlier_transients = before >= core.policy.triage.transients_max ? before : 0;
+  rules.accept_percent = core.policy.detector.accept_percent;
+  const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
+  rules.steps_ahead = std::min(left, kStepsAhead * std::max<int64_t>(1, core.policy.window.steps));
+  return rules;
+}
+
+// Orders what the triage wants to know, or ends it.
+void advance_triage(Core& core) {
+  for (;;) {
+    const TriageStep step = triage(core.s.investigation->evidence, rules_of(core));
+    if (step.verdict) return conclude(core, *step.verdict);
+    const size_t answered = core.s.investigation->evidence.answers.size();
+    for (const TriageTest& test : step.tests) {
+      if (!under_way(core.s, test)) ask(core, test);
+    }
+    // A test that nobody can do is answered at once.
+    if (core.s.investigation->evidence.answers.size() == answered) return;
+  }
+}
+
+TriageAnswer answer_of(const Case& investigation, const WindowState& window,
+                       const PendingReplay& replay, const ReplayFinished& result) {
+  const TriageEvidence& evidence = investigation.evidence;
+  TriageAnswer answer;
+  answer.kind = replay.role;
+  answer.seed = replay.number;
+  answer.verifier = result.verifier;
+  answer.start_loss_plan = result.start_loss_plan;
+  answer.end_loss = result.replay_end_loss_bf16;
+  const bool same = replay.role.starts_with("same");
+  if (evidence.finding) {
+    if (same) answer.reproduction = compare_same_spike(result, *evidence.finding, window.steps);
+    answer.spike = compare_spike(result, *evidence.finding, window.steps,
+                                 replay.number != 0 ? kAroundSpike : 0);
+  } else if (same) {
+    answer.reproduction = compare_same_gap(result, evidence.measured);
+  }
+  if (replay.role == "long_fork") {
+    const Measurement measured = measure_shadow(result);
+    if (measured.unusable.empty()) answer.long_d_percent = measured.d_percent;
+    answer.long_steps = window.steps;
+  }
+  return answer;
+}
+
+void open_case(Core& core, int64_t window, TriageEvidence evidence) {
+  Case opened;
+  opened.window = window;
+  opened.stage = "triage";
+  opened.evidence = std::move(evidence);
+  core.s.investigation = std::move(opened);
 }
 
 }  // namespace
 
 void open_gap_case(Core& core, const WindowState& window) {
-  Case opened;
-  opened.window = window.id;
-  opened.trigger = "gap";
-  opened.stage = "triage";
-  opened.measured = *window.measured;
-  core.s.investigation = std::move(opened);
-  order_same(core, window, true);
+  TriageEvidence evidence;
+  evidence.trigger = "gap";
+  evidence.measured = *window.measured;
+  evidence.chance_excluded =
+      window.alarm && window.alarm->rule != "ceiling" && window.alarm->rule != "non_finite";
+  evidence.steps = window.steps;
+  evidence.level_percent = window.level_percent;
+  open_case(core, window.id, std::move(evidence));
+  advance_triage(core);
+}
+
+void open_drift_case(Core& core, const WindowState& window) {
+  TriageEvidence evidence;
+  evidence.trigger = "offset";
+  evidence.measured = *window.measured;
+  open_case(core, window.id, std::move(evidence));
+  Verdict verdict;
+  verdict.name = "scale_drift";
+  verdict.sentence =
+      "Equal weights lose more under the run's plan than they did, and BF16 shows no damage to "
+      "them: a scale or the quantiser has drifted. The recipe is to blame, the weights are sound.";
+  conclude(core, verdict);
 }
 
 void suspect_step(Core& core, const SpikeFinding& finding) {
@@ -228,7 +313,7 @@ void suspect_step(Core& core, const SpikeFinding& finding) {
   if (core.held() || s.fault_reported) {
     return core.say(finding_words(finding) + "; the fault has already been reported.");
   }
-  const KnownCheckpoint* start = incident_start(s, finding.step);
+  const KnownCheckpoint* start = incident_start(s, finding.step, s.plan_version);
   if (start == nullptr) {
     core.record("alarm", finding_words(finding) + ". No checkpoint before it can be replayed.",
                 finding_evidence(finding));
@@ -260,53 +345,57 @@ void open_suspicion(Core& core) {
                               window.start.step + 1, window.end_step()),
                   finding_evidence(finding));
   decision.window = window.id;
-  Case opened;
-  opened.window = window.id;
-  opened.trigger = finding.kind;
-  opened.stage = "triage";
-  opened.finding = finding;
-  s.investigation = std::move(opened);
-  order_same(core, window, false);
-  if (plan_of(s, window.plan_version).bf16) return;  // `same` is the BF16 replay
-  order(core, window, "bf16", "bf16", "", false, kPriorityTriage);
+  TriageEvidence evidence;
+  evidence.trigger = finding.kind;
+  evidence.finding = finding;
+  evidence.in_bf16 = plan_of(s, window.plan_version).bf16;
+  open_case(core, window.id, std::move(evidence));
+  advance_triage(core);
+}
+
+RecordDecision& record_verdict(Core& core, const Verdict& verdict) {
+  const Case& investigation = *core.s.investigation;
+  RecordDecision& decision =
+      core.record("verdict", verdict.sentence, verdict_evidence(investigation));
+  decision.verdict = verdict.name;
+  decision.window = investigation.window;
+  return decision;
+}
+
+bool of_case(const State& s, int64_t window) {
+  return s.investigation &&
+         (s.investigation->window == window || s.investigation->far_window == window ||
+          s.investigation->fork_window == window);
 }
 
 void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result) {
   State& s = core.s;
-  GNOMON_ASSERT(s.investigation && s.investigation->window == replay.window);
+  GNOMON_ASSERT(of_case(s, replay.window));
   Case& investigation = *s.investigation;
-  if (replay.role == "rescue") return take_rescue(core, replay.prefix, result);
-  const WindowState& window = *find_window(s, replay.window);
-  const bool all_bf16 = plan_of(s, window.plan_version).bf16;
-  if (replay.role == "same") {
-    investigation.same = investigation.finding
-                             ? compare_same_spike(result, *investigation.finding, window.steps)
-                             : compare_same_gap(result, investigation.measured);
-  }
-  if (investigation.finding && (replay.role == "bf16" || all_bf16)) {
-    investigation.bf16 = compare_spike(result, *investigation.finding, window.steps);
-  }
+  if (replay.role == "scores") return take_scores(core, result);
+  if (replay.role == "rescue") return take_rescue(core, replay.number, result);
+  investigation.evidence.answers.push_back(
+      answer_of(investigation, *find_window(s, replay.window), replay, result));
   advance_triage(core);
 }
 
 void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
-  GNOMON_ASSERT(core.s.investigation && core.s.investigation->window == replay.window);
-  Case& investigation = *core.s.investigation;
+  GNOMON_ASSERT(of_case(core.s, replay.window));
   core.say(fmt::format("Replay {} could not be done: {}.", replay.id, why));
-  if (replay.role == "rescue") {
-    investigation.search.failed(replay.prefix);
-    return pump_search(core);
-  }
-  if (replay.role == "same") investigation.same_failed = true;
-  if (replay.role == "bf16") investigation.bf16_failed = true;
+  if (replay.role == "scores") return scores_failed(core);
+  if (replay.role == "rescue") return rescue_failed(core, replay.number);
+  answer_failed(core, {replay.role, replay.number});
   advance_triage(core);
 }
 
 void end_case(Core& core, const std::string& outcome) {
   State& s = core.s;
-  const int64_t window = s.investigation->window;
+  const Case ended = std::move(*s.investigation);
   s.investigation.reset();
-  close_window(core, window, outcome);
+  for (int64_t id : {ended.far_window, ended.fork_window}) {
+    if (id != ended.window) close_window(core, id, "skipped");
+  }
+  if (!outcome.empty()) close_window(core, ended.window, outcome);
   if (s.suspicion && !s.directive && !core.held() && !s.ended && core.muted().empty()) {
     open_suspicion(core);
   }

@@ -27,10 +27,19 @@ inline constexpr size_t kOlderVerifiedMax = 2;  // beside the newest, for a roll
 inline constexpr size_t kRefusedBasesMax = 64;
 inline constexpr size_t kExpiredDirectivesMax = 8;
 
+inline constexpr size_t kTransientsMax = 16;
+inline constexpr size_t kQuarantinedMax = 64;
+inline constexpr size_t kVerifiersMax = 64;
+inline constexpr size_t kScoresMax = 4096;
+inline constexpr int64_t kLevelWindows = 8;  // whose mean gap an alarm of evidence is about
+inline constexpr int64_t kStepsAhead = 40;   // windows that a small gap's growth is carried on
+
 inline constexpr int kPriorityTriage = 100;
 inline constexpr int kPriorityAttribution = 80;
 inline constexpr int kPriorityShadow = 50;
 inline constexpr int kPriorityProbe = 30;
+inline constexpr int kPriorityInstrument = 20;
+inline constexpr int kPriorityLong = 10;
 
 struct Core {
   State& s;
@@ -68,9 +77,14 @@ WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoi
 // Closes and forgets a window and its unanswered replays. A window that is not there is nothing to
 // do.
 void close_window(Core& core, int64_t id, const std::string& outcome);
+// Closes a shadow window as quiet once nothing is waited for in it any more.
+void finish_window(Core& core, int64_t id);
+// Orders a replay of the window; `wanted` says how, its ids and purpose are filled in. Returns its
+// id.
+int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
+              OrderReplay wanted);
 int64_t order(Core& core, const WindowState& window, const std::string& arm,
-              const std::string& role, const std::string& plan, bool endpoints, int priority,
-              int64_t prefix = 0);
+              const std::string& role, const std::string& plan, bool endpoints, int priority);
 // Quiet ends become verified when nothing before them is in doubt any more.
 void settle_verified(Core& core);
 // Says which checkpoints must stay, if that changed, and forgets the others.
@@ -81,16 +95,43 @@ void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
 void shadow_failed(Core& core, int64_t window, const std::string& why);
 // Windows that were put off while a case was open are judged now.
 void judge_deferred(Core& core);
+GapSettings gap_settings(const Policy& policy);
+GapSettings long_gap_settings(const Policy& policy, int64_t steps);
+GapSettings offset_settings(const Policy& policy);
+
+// -- instrument.cc: is what measures sound, and is there anybody to measure?
+bool instrument_due(const Core& core);
+void order_instrument(Core& core, WindowState& window);
+void take_instrument(Core& core, int64_t window, const ReplayFinished& replay);
+void take_instrument_again(Core& core, int64_t window, const ReplayFinished& replay);
+void instrument_failed(Core& core, int64_t window);
+// A window that nobody verified.
+void note_unverified(Core& core);
 
 // -- case.cc: one investigation from the alarm to the verdict
 void open_gap_case(Core& core, const WindowState& window);
+void open_drift_case(Core& core, const WindowState& window);
 void suspect_step(Core& core, const SpikeFinding& finding);
 // Opens the case of a suspicion that had to wait.
 void open_suspicion(Core& core);
+// Whether the open case asks for replays of this window.
+bool of_case(const State& state, int64_t window);
 void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
 void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why);
-// The case is over without an action: what had waited for it goes on.
+RecordDecision& record_verdict(Core& core, const Verdict& verdict);
+// The case is over without an action: what had waited for it goes on. Its window is closed, but not
+// with an empty outcome.
 void end_case(Core& core, const std::string& outcome);
+
+// -- verdicts.cc: what follows from a verdict
+void conclude(Core& core, const Verdict& verdict);
+
+// -- attribution.cc: from a verdict against FP8 to the guilty sites
+void start_attribution(Core& core);
+void take_scores(Core& core, const ReplayFinished& result);
+void scores_failed(Core& core);
+void take_rescue(Core& core, int64_t prefix, const ReplayFinished& result);
+void rescue_failed(Core& core, int64_t prefix);
 
 // -- ladder.cc: from a verdict to an action
 // True when the next rung blames single sites, so that attribution is worth its replays.
@@ -99,8 +140,8 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
 // The containment that a rung and its plan lead to.
 void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
              int64_t plan_version);
-// Pauses the run until a person lets it go on.
-void hold(Core& core, const std::string& why);
+// Pauses the run until a person lets it go on, or stops it.
+void hold(Core& core, const std::string& why, const std::string& directive = "pause");
 // The containment of a run that stands in this plan: none in its own.
 std::optional<Containment> standing_in(const State& state, int64_t plan_version);
 // What the run would stand in if no operator interfered.

@@ -24,13 +24,16 @@ void take(Core& core, const RunRegisteredEvent& event) {
       // A restart may come with other settings; the model and the base plan stay.
       s.run.checkpoint_every = event.checkpoint_every;
       s.run.total_steps = event.total_steps;
+      s.run.trainer_replays = event.trainer_replays;
+      s.run.tokens_per_step = event.tokens_per_step;
       number_above(s, event);
     }
     return core.say("The run is registered already.");
   }
   s.registered = true;
   s.run = {event.name,   event.base_plan,        event.sites,
-           event.layers, event.checkpoint_every, event.total_steps};
+           event.layers, event.checkpoint_every, event.total_steps,
+           event.trainer_replays, event.tokens_per_step};
   s.plan_version = 1;
   s.wait_windows = core.policy.returning.quiet_windows;
   remember_plan(s, 1, event.base_plan);
@@ -68,11 +71,22 @@ std::optional<PendingReplay> answered(State& s, int64_t id) {
   return replay;
 }
 
+void note_verifier(State& s, const std::string& verifier) {
+  if (verifier.empty()) return;
+  std::erase(s.verifiers, verifier);
+  if (s.verifiers.size() >= kVerifiersMax) s.verifiers.erase(s.verifiers.begin());
+  s.verifiers.push_back(verifier);
+}
+
 void take(Core& core, const ReplayFinished& event) {
-  const auto replay = answered(core.s, event.replay);
+  State& s = core.s;
+  const auto replay = answered(s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
+  note_verifier(s, event.verifier);
   if (replay->role == "shadow") return take_shadow(core, replay->window, event);
   if (replay->role == "probe") return take_probe(core, replay->window, event);
+  if (replay->role == "instrument") return take_instrument(core, replay->window, event);
+  if (replay->role == "instrument_again") return take_instrument_again(core, replay->window, event);
   take_case_replay(core, *replay, event);
 }
 
@@ -81,6 +95,7 @@ void take(Core& core, const ReplayFailed& event) {
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
   if (replay->role == "shadow") return shadow_failed(core, replay->window, event.reason);
   if (replay->role == "probe") return probe_failed(core, replay->window, event.reason);
+  if (replay->role.starts_with("instrument")) return instrument_failed(core, replay->window);
   case_replay_failed(core, *replay, event.reason);
 }
 

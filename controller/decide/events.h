@@ -25,6 +25,8 @@ struct RunRegisteredEvent {
   // numbered above these.
   int64_t last_directive = 0;
   int64_t newest_plan_version = 0;
+  bool trainer_replays = false;  // the trainer takes leases itself (inline verification)
+  int64_t tokens_per_step = 0;
 };
 
 struct AttemptStarted {
@@ -32,6 +34,7 @@ struct AttemptStarted {
   int64_t base_step = 0;
   std::string cause;  // start, restart, rollback
   int64_t plan_version = 0;
+  std::string host;  // where it runs; empty = not said
 };
 
 struct StepReported {
@@ -40,6 +43,7 @@ struct StepReported {
   int64_t plan_version = 0;
   double loss = 0;       // may be NaN or infinite
   double grad_norm = 0;  // may be NaN or infinite
+  double seconds = 0;    // of the step; 0 = not said
 };
 
 struct CheckpointCompleted {
@@ -49,13 +53,22 @@ struct CheckpointCompleted {
   int64_t plan_version = 0;
 };
 
+// What an analysis of a checkpoint says about one GEMM site; trainer/engine/site_scores.h has the
+// formulas.
+struct SiteScore {
+  std::string site;
+  double phi = 0;      // first and second order estimate of what its FP8 costs the loss, nats
+  double psi = 0;      // what its FP8 gradient costs the next update on held-out text, nats
+  double sqnr_db = 0;  // of its output
+};
+
 // A replay's result, joined by the supervisor with what the trainer had reported for the same
 // steps.
 struct ReplayFinished {
   int64_t replay = 0;
   int64_t window = 0;
-  std::string arm;                 // bf16, same, plan
-  std::string purpose;             // shadow, triage, attribution, probe
+  std::string arm;                 // as it was ordered
+  std::string purpose;             // shadow, triage, attribution, probe, instrument
   bool fingerprint_equal = false;  // replay's against the run's
   int64_t compared_steps = 0;      // steps whose hashes both sides have
   std::optional<int64_t>
@@ -67,6 +80,13 @@ struct ReplayFinished {
   std::optional<double> start_loss_plan;
   std::optional<double> run_end_loss_bf16;
   std::optional<double> replay_end_loss_bf16;
+  std::string verifier;     // who did it
+  bool on_trainer = false;  // the trainer itself, between two steps
+  std::optional<int64_t> first_other_batch_step;  // first step whose tokens were not the run's
+  std::string end_hash;                           // of the weights after the last replayed step
+  std::optional<double> gap_error;  // standard error of run_end − replay_end over held-out text, nats
+  double seconds = 0;               // compute spent
+  std::vector<SiteScore> scores;    // arm "scores"
 };
 
 // A replay that no verifier could finish (after the lease's retries).
@@ -116,7 +136,7 @@ using Event =
 // its state.
 struct OpenWindow {
   int64_t window = 0;
-  std::string kind;  // shadow (regular), incident (non-finite or spike), probe
+  std::string kind;  // shadow (regular), incident (non-finite or spike), probe, long
   int64_t attempt = 1;
   int64_t start_step = 0;
   int64_t steps = 0;
@@ -128,11 +148,14 @@ struct OpenWindow {
 struct OrderReplay {
   int64_t replay = 0;
   int64_t window = 0;
-  std::string arm;
-  std::string plan;     // TOML for arm "plan"
-  std::string purpose;  // shadow, triage, attribution, probe
+  std::string arm;      // bf16, same, plan, fakequant, bf16-perturbed, scores
+  std::string plan;     // TOML for arm "plan"; for "fakequant" and "scores" if not the checkpoint's
+  std::string purpose;  // shadow, triage, attribution, probe, instrument
   bool evaluate_endpoints = false;
-  int priority = 0;  // higher first
+  int priority = 0;         // higher first
+  int64_t nudge = 0;        // seed of a nudge of the weights by rounding noise; 0 = none
+  std::string avoid;        // a verifier that is not to do it, as long as there is another
+  bool on_trainer = false;  // only the trainer itself can do it
 };
 
 struct CloseWindow {
@@ -173,9 +196,9 @@ struct RecordDecision {
   int64_t decision = 0;
   std::string kind;     // alarm, verdict, attribution, action, recovered, probe, return, accept,
                         // instrument, override, directive
-  std::string verdict;  // none, transient_fault, generic_spike, fp8_numerics, unexplained
-  std::string
-      action;  // none, pin, bf16, rollback, hold, return; in observe mode what would have been done
+  std::string verdict;  // none, or triage.h: Verdict; scale_drift, accepted_gap, broken_instrument
+  std::string action;   // none, pin, recipe, bf16, rollback, hold, stop, return, quarantine; when not
+                        // enforced, what would have been done
   bool enforced = false;
   int64_t attempt = 1;
   int64_t step = 0;                // newest step known then
@@ -185,12 +208,18 @@ struct RecordDecision {
   std::string evidence;            // JSON object: the numbers it rests on
 };
 
+// The verifier computes wrongly: this run takes no answers of it any more.
+struct QuarantineVerifier {
+  std::string verifier;
+  std::string reason;  // a sentence for people
+};
+
 // Checkpoints that must not be deleted: replaces the list before.
 struct ProtectCheckpoints {
   std::vector<std::string> uris;
 };
 
 using Effect = std::variant<OpenWindow, OrderReplay, CloseWindow, MarkVerified, IssueDirective,
-                            RecordDecision, ProtectCheckpoints, EndDirective>;
+                            RecordDecision, ProtectCheckpoints, EndDirective, QuarantineVerifier>;
 
 }  // namespace gnomon::decide

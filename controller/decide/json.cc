@@ -18,14 +18,16 @@ namespace gnomon::decide {
 
 BOOST_DESCRIBE_STRUCT(RunRegisteredEvent, (),
                       (name, base_plan, sites, layers, checkpoint_every, total_steps,
-                       last_directive, newest_plan_version))
-BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version))
-BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm))
+                       last_directive, newest_plan_version, trainer_replays, tokens_per_step))
+BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version, host))
+BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm, seconds))
+BOOST_DESCRIBE_STRUCT(SiteScore, (), (site, phi, psi, sqnr_db))
 BOOST_DESCRIBE_STRUCT(CheckpointCompleted, (), (attempt, step, uri, plan_version))
 BOOST_DESCRIBE_STRUCT(ReplayFinished, (),
                       (replay, window, arm, purpose, fingerprint_equal, compared_steps,
                        first_mismatch_step, steps, losses, run_losses, start_loss_bf16,
-                       start_loss_plan, run_end_loss_bf16, replay_end_loss_bf16))
+                       start_loss_plan, run_end_loss_bf16, replay_end_loss_bf16, verifier,
+                       on_trainer, first_other_batch_step, end_hash, gap_error, seconds, scores))
 BOOST_DESCRIBE_STRUCT(ReplayFailed, (), (replay, window, arm, reason))
 BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reason))
 BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
@@ -35,7 +37,8 @@ BOOST_DESCRIBE_STRUCT(OperatorOverride, (), (kind, plan, mode, owner, reason, ex
 BOOST_DESCRIBE_STRUCT(OpenWindow, (),
                       (window, kind, attempt, start_step, steps, start_uri, end_uri, plan_version))
 BOOST_DESCRIBE_STRUCT(OrderReplay, (),
-                      (replay, window, arm, plan, purpose, evaluate_endpoints, priority))
+                      (replay, window, arm, plan, purpose, evaluate_endpoints, priority, nudge,
+                       avoid, on_trainer))
 BOOST_DESCRIBE_STRUCT(CloseWindow, (), (window, outcome, gap, offset, d_percent, tolerance_percent))
 BOOST_DESCRIBE_STRUCT(MarkVerified, (), (attempt, step, uri))
 BOOST_DESCRIBE_STRUCT(IssueDirective, (),
@@ -45,37 +48,61 @@ BOOST_DESCRIBE_STRUCT(RecordDecision, (),
                        sentence, evidence))
 BOOST_DESCRIBE_STRUCT(ProtectCheckpoints, (), (uris))
 BOOST_DESCRIBE_STRUCT(EndDirective, (), (number, state, reason))
+BOOST_DESCRIBE_STRUCT(QuarantineVerifier, (), (verifier, reason))
 
 BOOST_DESCRIBE_STRUCT(KnownCheckpoint, (), (attempt, step, uri, plan_version))
 BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
 BOOST_DESCRIBE_STRUCT(PlanChange, (), (step, plan_version))
-BOOST_DESCRIBE_STRUCT(RunFacts, (), (name, base_plan, sites, layers, checkpoint_every, total_steps))
-BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause))
-BOOST_DESCRIBE_STRUCT(Measurement, (), (gap, offset, d_percent, reference, unusable))
+BOOST_DESCRIBE_STRUCT(RunFacts, (),
+                      (name, base_plan, sites, layers, checkpoint_every, total_steps,
+                       trainer_replays, tokens_per_step))
+BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause, host))
+BOOST_DESCRIBE_STRUCT(Measurement, (),
+                      (gap, offset, d_percent, reference, start_loss_plan, gap_error, unusable))
+BOOST_DESCRIBE_STRUCT(GapSample, (),
+                      (d_percent, floor_percent, steps, tokens_per_step, plan_version))
+BOOST_DESCRIBE_STRUCT(GapScale, (),
+                      (variance, weight, freedom, last_d, steps, tokens_per_step, plan_version,
+                       baseline_windows, baseline_mean, null_percent, accepted_percent))
+BOOST_DESCRIBE_STRUCT(GapEvidence, (), (main, watch, burst, burst_left, rival, recent))
+BOOST_DESCRIBE_STRUCT(GapState, (), (scale, evidence, scale_before, evidence_before, newest))
+BOOST_DESCRIBE_STRUCT(GapVerdict, (),
+                      (alarm, suspicious, rule, statistic, threshold, x, scale_percent,
+                       null_percent, freedom, burst_left))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
-                       probe_pending, deferred, measured))
-BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, prefix))
+                       probe_pending, instrument_pending, deferred, measured, verifier,
+                       shadow_hash, shadow_fingerprint_equal, alarm, level_percent))
+BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
                       (kind, step, loss, grad_norm, expected, deviation, threshold, rule))
 BOOST_DESCRIBE_STRUCT(Suspicion, (), (finding, start, attempt, plan_version))
-BOOST_DESCRIBE_STRUCT(Reproduction, (), (reproduces, bitwise, first_mismatch_step, sentence))
+BOOST_DESCRIBE_STRUCT(Reproduction, (),
+                      (reproduces, bitwise, first_mismatch_step, other_batch, sentence))
 BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))
+BOOST_DESCRIBE_STRUCT(TriageAnswer, (),
+                      (kind, seed, failed, verifier, reproduction, spike, start_loss_plan, end_loss,
+                       long_d_percent, long_steps))
+BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
+                      (trigger, measured, finding, chance_excluded, steps, level_percent, in_bf16,
+                       answers))
+BOOST_DESCRIBE_STRUCT(InstrumentState, (),
+                      (checks, mean_square, last_percent, windows_since, broken))
+BOOST_DESCRIBE_STRUCT(TransientFault, (), (host, step))
 BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
                       (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
-                       failures))
+                       failures, ranked))
 BOOST_DESCRIBE_STRUCT(Case, (),
-                      (window, trigger, stage, measured, finding, same, same_failed, bf16,
-                       bf16_failed, search))
+                      (window, stage, evidence, far_window, fork_window, verdict, since_step,
+                       scores, search))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
                        deadline, steps_since, silence_said))
 BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step))
-BOOST_DESCRIBE_STRUCT(Containment, (), (rung, sites, plan_version, recovered, quiet, probe_passes))
+BOOST_DESCRIBE_STRUCT(Containment, (), (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
-BOOST_DESCRIBE_STRUCT(DetectorState, (), (quiet_windows, mean_d, sum_squares))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
 BOOST_DESCRIBE_STRUCT(State, (),
@@ -83,7 +110,9 @@ BOOST_DESCRIBE_STRUCT(State, (),
                        attempt, newest_step, plan_version, next_window, next_replay, next_directive,
                        next_decision, next_plan_version, plans, plan_changes, checkpoints,
                        next_start, windows, replays, quiet_ends, last_verified, older_verified,
-                       refused_bases, watch_from, protected_uris, detector, spikes,
+                       refused_bases, watch_from, protected_uris, gap, long_gap, offset, instrument,
+                       burst_left, windows_judged, every, next_long, long_start,
+                       unverified_windows, verifiers, quarantined, transients, spikes,
                        generic_spike_steps, suspicion, investigation, directive,
                        operator_directives, expired_directives, silence, mode_override,
                        operator_plan, restore_plan, recovery, containment, fault_reported, actions,
@@ -211,7 +240,8 @@ constexpr const char* kEventNames[] = {"run_registered",       "attempt_started"
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 constexpr const char* kEffectNames[] = {"open_window",         "order_replay",    "close_window",
                                         "mark_verified",       "issue_directive", "record_decision",
-                                        "protect_checkpoints", "end_directive"};
+                                        "protect_checkpoints", "end_directive",
+                                        "quarantine_verifier"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

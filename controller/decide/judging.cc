@@ -11,20 +11,30 @@ namespace {
 
 namespace json = boost::json;
 
-json::object gap_evidence(const Core& core, const WindowState& window) {
+// What the detector made of a window.
+struct Judgement {
+  GapVerdict gap;
+  bool drifted = false;  // the offset has moved
+  GapVerdict offset;
+};
+
+json::object gap_evidence(const WindowState& window, const GapVerdict& verdict) {
   const Measurement& m = *window.measured;
-  const DetectorState& learned = core.s.detector;
   return {{"window", window.id},
           {"start_step", window.start.step},
           {"end_step", window.end_step()},
           {"gap", m.gap ? number(*m.gap) : json::value(nullptr)},
+          {"gap_error", m.gap_error ? number(*m.gap_error) : json::value(nullptr)},
           {"offset", m.offset ? number(*m.offset) : json::value(nullptr)},
           {"d_percent", number(*m.d_percent)},
           {"bf16_loss", number(*m.reference)},
-          {"tolerance_percent", core.policy.detector.tolerance_percent},
-          {"quiet_windows", learned.quiet_windows},
-          {"quiet_mean_percent", number(learned.mean_d)},
-          {"quiet_deviation_percent", number(learned.deviation())}};
+          {"rule", verdict.rule},
+          {"statistic", number(verdict.statistic)},
+          {"threshold", number(verdict.threshold)},
+          {"x", number(verdict.x)},
+          {"scale_percent", number(verdict.scale_percent)},
+          {"null_percent", number(verdict.null_percent)},
+          {"freedom", number(verdict.freedom)}};
 }
 
 // True when a spike that BF16 shares lies in the window: what follows it diverges by chance.
@@ -37,30 +47,41 @@ std::optional<int64_t> generic_spike_in(const State& s, const WindowState& windo
 
 void alarm_without_case(Core& core, const WindowState& window) {
   const std::string why = core.s.ended ? "the run has ended"
+                          : core.s.instrument.broken ? "the instrument is broken"
                           : window.start.step < core.s.watch_from
                               ? "it began before a person let the run go on"
                               : "the fault has already been reported";
-  core.say(fmt::format("{}: D = {}, over the tolerance; {}.", window_name(window),
-                       percent(*window.measured->d_percent), why));
+  core.say(fmt::format("{}: D = {}, an alarm ({}); {}.", window_name(window),
+                       percent(*window.measured->d_percent), window.alarm->rule, why));
   close_window(core, window.id, "alarm");
 }
 
-std::string alarm_words(const Core& core, const WindowState& window) {
+std::string alarm_words(const WindowState& window) {
   const Measurement& m = *window.measured;
-  const std::string what =
-      m.gap ? fmt::format("the FP8 run's held-out loss is {} above the BF16 replay's",
-                          percent(*m.d_percent))
-            : std::string("the FP8 run's held-out loss is not finite, the BF16 replay's is");
-  return fmt::format("{}: {}; tolerance {}", window_name(window), what,
-                     percent(core.policy.detector.tolerance_percent));
+  const GapVerdict& verdict = *window.alarm;
+  if (!m.gap) {
+    return fmt::format("{}: the FP8 run's held-out loss is not finite, the BF16 replay's is",
+                       window_name(window));
+  }
+  const std::string why =
+      verdict.rule == "ceiling"
+          ? fmt::format("one window may not be over {}", percent(verdict.threshold))
+      : verdict.rule == "burst" || verdict.rule == "evidence"
+          ? fmt::format("{} evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
+                        verdict.rule == "burst" ? "confirming" : "accumulated", verdict.statistic,
+                        percent(verdict.null_percent), verdict.threshold)
+          : fmt::format("{} {:.3g}, alarm at {:.3g}", verdict.rule, verdict.statistic,
+                        verdict.threshold);
+  return fmt::format("{}: the FP8 run's held-out loss is {} above the BF16 replay's; {}",
+                     window_name(window), percent(*m.d_percent), why);
 }
 
 void muted_alarm(Core& core, const WindowState& window, const std::string& why) {
-  json::object evidence = gap_evidence(core, window);
+  json::object evidence = gap_evidence(window, *window.alarm);
   evidence["muted"] = why;
-  RecordDecision& decision =
-      core.record("alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(core, window), why),
-                  std::move(evidence));
+  RecordDecision& decision = core.record(
+      "alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why),
+      std::move(evidence));
   decision.window = window.id;
   close_window(core, window.id, "alarm");
 }
@@ -75,9 +96,10 @@ void judge_alarm(Core& core, WindowState& window) {
                                 "what follows a spike differs "
                                 "by chance.",
                                 window_name(window), percent(*m.d_percent), *spike),
-                    gap_evidence(core, window));
+                    gap_evidence(window, *window.alarm));
     decision.verdict = "generic_spike";
     decision.window = window.id;
+    restart_gap(s.gap);
     close_window(core, window.id, "skipped");
     return;
   }
@@ -86,52 +108,153 @@ void judge_alarm(Core& core, WindowState& window) {
   }
   if (s.investigation || s.directive) {
     window.deferred = true;
-    core.say(fmt::format("{} is over the tolerance (D = {}) and waits for the open case.",
+    core.say(fmt::format("{} is an alarm (D = {}) and waits for the open case.",
                          window_name(window), percent(*m.d_percent)));
     return;
   }
-  if (s.ended || s.fault_reported || core.held() || window.start.step < s.watch_from) {
+  if (s.ended || s.fault_reported || core.held() || s.instrument.broken ||
+      window.start.step < s.watch_from) {
     return alarm_without_case(core, window);
   }
   RecordDecision& decision =
-      core.record("alarm", alarm_words(core, window) + ".", gap_evidence(core, window));
+      core.record("alarm", alarm_words(window) + ".", gap_evidence(window, *window.alarm));
   decision.window = window.id;
   open_gap_case(core, window);
+}
+
+// The quantiser has drifted when equal weights lose more in FP8 than they did, and no damage is
+// seen. True when a case was made of it, which ends the window.
+bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdict) {
+  State& s = core.s;
+  restart_gap(s.offset);
+  accept_gap(s.offset, 100 * *window.measured->offset / *window.measured->reference);
+  if (!core.muted().empty() || s.investigation || s.directive || s.ended || core.held()) {
+    core.say("The offset has moved; nothing follows now.");
+    return false;
+  }
+  RecordDecision& decision = core.record(
+      "alarm",
+      fmt::format("{}: evaluating in FP8 costs {:.4f} nats at equal weights, more than it did "
+                  "(evidence {:.3g}, alarm at {:.3g}); the weights show no damage.",
+                  window_name(window), *window.measured->offset, verdict.statistic,
+                  verdict.threshold),
+      gap_evidence(window, verdict));
+  decision.window = window.id;
+  open_drift_case(core, window);
+  return true;
+}
+
+Judgement observe(Core& core, const WindowState& window) {
+  State& s = core.s;
+  const Measurement& m = *window.measured;
+  GapSample sample;
+  sample.d_percent = *m.d_percent;
+  sample.floor_percent = std::sqrt(s.instrument.mean_square);
+  sample.steps = static_cast<double>(window.steps);
+  sample.tokens_per_step = static_cast<double>(s.run.tokens_per_step);
+  sample.plan_version = window.plan_version;
+  Judgement result;
+  if (window.kind == "long") {
+    result.gap = observe_gap(s.long_gap, sample, long_gap_settings(core.policy, window.steps));
+    return result;
+  }
+  result.gap = observe_gap(s.gap, sample, gap_settings(core.policy));
+  s.burst_left = result.gap.burst_left;
+  if (result.gap.suspicious) {
+    core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
+                         result.gap.statistic, result.gap.burst_left));
+  }
+  if (!m.offset) return result;
+  sample.d_percent = 100 * *m.offset / *m.reference;
+  sample.floor_percent = 0;
+  result.offset = observe_gap(s.offset, sample, offset_settings(core.policy));
+  result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
+  return result;
+}
+
+void take_quiet(Core& core, const WindowState& quiet, bool burn_in) {
+  State& s = core.s;
+  s.fault_reported = false;
+  if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
+  s.quiet_ends.push_back({quiet.start.step, {quiet.attempt, quiet.end_step(), quiet.end_uri,
+                                             quiet.plan_version}});
+  core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
+                       burn_in ? "in the burn-in and not judged" : "quiet",
+                       percent(*quiet.measured->d_percent)));
 }
 
 void judge(Core& core, WindowState& window) {
   State& s = core.s;
   const bool burn_in = window.start.step < core.policy.detector.burn_in_steps &&
                        std::isfinite(*window.measured->d_percent);
-  if (!burn_in) {
-    if (gap_alarm(s.detector, *window.measured, core.policy.detector))
-      return judge_alarm(core, window);
-    learn_quiet(s.detector, *window.measured);
+  Judgement judged;
+  if (!burn_in) judged = observe(core, window);
+  s.windows_judged += 1;
+  if (judged.gap.alarm) {
+    window.alarm = judged.gap;
+    window.level_percent =
+        newest_level(window.kind == "long" ? s.long_gap : s.gap, kLevelWindows).mean_percent;
+    return judge_alarm(core, window);
   }
-  s.fault_reported = false;
   const WindowState quiet = window;
-  const KnownCheckpoint end{quiet.attempt, quiet.end_step(), quiet.end_uri, quiet.plan_version};
-  if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
-  s.quiet_ends.push_back({quiet.start.step, end});
-  core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
-                       burn_in ? "in the burn-in and not judged" : "quiet",
-                       percent(*quiet.measured->d_percent)));
-  if (!quiet.probe_pending) close_window(core, quiet.id, "quiet");
+  take_quiet(core, quiet, burn_in);
+  if (judged.drifted && judge_drift(core, quiet, judged.offset)) return;
+  finish_window(core, quiet.id);
   settle_verified(core);
+  if (quiet.kind == "long") return;
   note_quiet(core, quiet.id, quiet.attempt, quiet.plan_version, quiet.start.step, quiet.end_step(),
              *quiet.measured);
 }
 
 }  // namespace
 
+GapSettings gap_settings(const Policy& policy) {
+  const Policy::Detector& d = policy.detector;
+  GapSettings settings;
+  settings.kind = d.kind;
+  settings.windows_between_false_alarms = d.windows_between_false_alarms;
+  settings.tolerance_percent = d.tolerance_percent;
+  settings.ceiling_percent = d.ceiling_percent;
+  settings.prior_scale_percent = d.prior_scale_percent;
+  settings.burn_in_windows = d.burn_in_windows;
+  settings.burst = d.burst;
+  settings.fixed_percent = d.fixed_percent;
+  return settings;
+}
+
+// Noise grows as the root of the steps that a fork is long.
+GapSettings long_gap_settings(const Policy& policy, int64_t steps) {
+  GapSettings settings = gap_settings(policy);
+  const double longer = std::sqrt(static_cast<double>(steps) /
+                                  static_cast<double>(std::max<int64_t>(1, policy.window.steps)));
+  settings.ceiling_percent *= longer;
+  settings.prior_scale_percent *= longer;
+  settings.burst = false;
+  return settings;
+}
+
+// The offset has a level of its own, which is learned whatever it is.
+GapSettings offset_settings(const Policy& policy) {
+  GapSettings settings;
+  settings.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
+  settings.tolerance_percent = HUGE_VAL;
+  settings.ceiling_percent = HUGE_VAL;
+  settings.prior_scale_percent = policy.detector.prior_scale_percent;
+  settings.burn_in_windows = policy.detector.burn_in_windows;
+  settings.burst = false;
+  return settings;
+}
+
 void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
-  WindowState& window = *find_window(core.s, window_id);
+  State& s = core.s;
+  WindowState& window = *find_window(s, window_id);
   window.shadow_pending = false;
+  s.unverified_windows = 0;
   Measurement measured = measure_shadow(replay);
   if (!measured.unusable.empty()) {
     const std::string sentence =
         fmt::format("{} cannot be judged: {}.", window_name(window), measured.unusable);
-    if (core.s.spikes.non_finite_reported) {
+    if (s.spikes.non_finite_reported) {
       core.say(sentence);  // of a run that is not finite any more, which was said when it happened
     } else {
       core.record("instrument", sentence, {{"window", window.id}, {"why", measured.unusable}})
@@ -142,6 +265,9 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
     return;
   }
   window.measured = std::move(measured);
+  window.verifier = replay.verifier;
+  window.shadow_hash = replay.end_hash;
+  window.shadow_fingerprint_equal = replay.fingerprint_equal;
   judge(core, window);
 }
 
@@ -150,6 +276,7 @@ void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
                        window_name(*find_window(core.s, window_id)), why));
   close_window(core, window_id, "failed");
   settle_verified(core);
+  note_unverified(core);
 }
 
 void judge_deferred(Core& core) {

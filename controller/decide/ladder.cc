@@ -38,14 +38,11 @@ std::string next_rung(const Core& core, bool pin_possible) {
 }
 
 // The newest checkpoint that the fault cannot have reached.
-KnownCheckpoint rollback_target(const State& s, const std::string& verdict,
-                                const WindowState& window) {
+KnownCheckpoint rollback_target(const State& s, const WindowState& window) {
   const Case& investigation = *s.investigation;
-  int64_t newest = investigation.finding ? investigation.finding->step - 1 : window.start.step;
-  if (verdict == "transient_fault" && investigation.same &&
-      investigation.same->first_mismatch_step) {
-    newest = *investigation.same->first_mismatch_step - 1;
-  }
+  const auto& finding = investigation.evidence.finding;
+  int64_t newest = finding ? finding->step - 1 : window.start.step;
+  if (investigation.since_step) newest = *investigation.since_step - 1;
   return good_checkpoint(s, newest).value_or(window.start);
 }
 
@@ -61,28 +58,46 @@ void limit_rollbacks(const Core& core, const WindowState& window, Action& action
   action.target.reset();
 }
 
+// A change of recipe is on the ladder, and the run is not in that recipe already.
+bool recipe_helps(const Core& core) {
+  return has_rung(core, "recipe") &&
+         !(core.s.containment && core.s.containment->rung == "recipe");
+}
+
 Action choose(const Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
   const State& s = core.s;
   const Case& investigation = *s.investigation;
   const WindowState& window = *find_window(core.s, investigation.window);
   Action action;
+  const TriageEvidence& evidence = investigation.evidence;
   action.non_finite =
-      investigation.trigger == "non_finite" ||
-      (investigation.measured.d_percent && !std::isfinite(*investigation.measured.d_percent));
+      evidence.trigger == "non_finite" ||
+      (evidence.measured.d_percent && !std::isfinite(*evidence.measured.d_percent));
   if (s.actions >= core.policy.limits.actions_max) {
     action.rung = "hold";
     action.why =
         fmt::format("the limit of {} automatic actions is reached", core.policy.limits.actions_max);
     return action;
   }
-  action.rung = verdict == "transient_fault" ? "rollback" : next_rung(core, !sites.empty());
+  if (verdict == "scale_drift") {
+    action.rung = "recipe";
+    return action;
+  }
+  if (verdict == "persistent_fault") {
+    action.rung = "hold";
+    action.why = fmt::format("the run must go to another host; its last good checkpoint is step {}",
+                             rollback_target(s, window).step);
+    return action;
+  }
+  const bool same_plan = verdict == "transient_fault" || verdict == "data_mismatch";
+  action.rung = same_plan ? "rollback" : next_rung(core, !sites.empty());
   if (action.rung == "bf16" && plan_of(s, window.plan_version).bf16) action.rung = "hold";
   if (action.rung == "rollback" || core.policy.ladder.from == "last_verified" ||
       action.non_finite) {
-    action.target = rollback_target(s, verdict, window);
+    action.target = rollback_target(s, window);
   }
   limit_rollbacks(core, window, action);
-  if (action.rung == "hold") action.target.reset();
+  if (action.rung == "hold" || action.rung == "stop") action.target.reset();
   if (action.rung == "pin") action.sites = sites;
   return action;
 }
@@ -96,6 +111,10 @@ std::string action_words(const Core& core, const Action& action) {
   if (action.rung == "rollback") words = fmt::format("the same plan {}", from);
   if (action.rung == "pin")
     words = fmt::format("{} in BF16, {}", fmt::join(action.sites, ", "), from);
+  if (action.rung == "recipe")
+    words = fmt::format("the recipe \"{}\" wherever the run is in FP8, {}",
+                        core.policy.ladder.recipe, from);
+  if (action.rung == "stop") words = "training is stopped";
   if (action.rung == "bf16") words = fmt::format("the whole run in BF16, {}", from);
   if (action.rung == "hold") words = "training is paused: a person must look";
   if (!action.why.empty()) words += fmt::format(" ({})", action.why);
@@ -108,6 +127,7 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   pending.non_finite = action.non_finite;
   pending.plan_version = plan.version;
   if (action.rung == "hold") return hold(core, why);
+  if (action.rung == "stop") return hold(core, why, "stop");
   s.actions += 1;
   if (action.rung != "rollback") {
     contain(core, action.rung, action.sites, plan.version);
@@ -127,12 +147,14 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
 
 KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
   const KnownPlan& before = plan_of(core.s, window_plan);
-  if (action.rung != "pin" && action.rung != "bf16") return before;
+  if (action.rung != "pin" && action.rung != "bf16" && action.rung != "recipe") return before;
   KnownPlan plan;
   plan.version = core.s.next_plan_version;
   if (core.enforcing()) core.s.next_plan_version += 1;
   plan.toml = action.rung == "pin" ? rescue_plan(before.toml, action.sites, plan.version)
-                                   : bf16_plan(plan.version);
+              : action.rung == "recipe"
+                  ? recipe_plan(before.toml, core.policy.ladder.recipe, plan.version)
+                  : bf16_plan(plan.version);
   return plan;
 }
 
@@ -155,13 +177,13 @@ void contain(Core& core, const std::string& rung, const std::vector<std::string>
   s.containment = std::move(containment);
 }
 
-void hold(Core& core, const std::string& why) {
+void hold(Core& core, const std::string& why, const std::string& directive) {
   State& s = core.s;
   s.actions += 1;
   contain(core, "hold", {}, s.plan_version);
   s.recovery.reset();
   PendingDirective pending;
-  pending.kind = "pause";
+  pending.kind = directive;
   pending.purpose = "hold";
   issue(core, std::move(pending), "", why);
 }
@@ -188,6 +210,13 @@ int64_t wanted_plan(const State& s) {
 
 void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
   State& s = core.s;
+  if (verdict == "scale_drift" && !recipe_helps(core)) {
+    core.record("accept",
+                "The ladder has no other recipe to change to: it is recorded and training goes on.",
+                {{"verdict", verdict}})
+        .verdict = verdict;
+    return end_case(core, "quiet");
+  }
   const Action action = choose(core, verdict, sites);
   const int64_t window_id = s.investigation->window;
   const KnownPlan plan = make_plan(core, action, find_window(s, window_id)->plan_version);
@@ -214,6 +243,8 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
     return end_case(core, "alarm");
   }
   s.suspicion.reset();
+  restart_gap(s.gap);
+  restart_gap(s.long_gap);
   carry_out(core, action, plan, sentence);
   end_case(core, "alarm");
 }

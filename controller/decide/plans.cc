@@ -39,6 +39,16 @@ std::string rescue_plan(const std::string& toml, const std::vector<std::string>&
   return plan.to_toml();
 }
 
+std::string recipe_plan(const std::string& toml, const std::string& recipe, int64_t version) {
+  PrecisionPlan plan = PrecisionPlan::parse(toml);
+  PlanRule rule;
+  rule.match = "*";
+  rule.recipe = recipe;
+  plan.rules.push_back(std::move(rule));
+  plan.version = version;
+  return plan.to_toml();
+}
+
 std::string bf16_plan(int64_t version) {
   PrecisionPlan plan = PrecisionPlan::bf16();
   plan.version = version;

@@ -20,6 +20,8 @@ std::vector<std::string> fp8_sites(const RunFacts& run, const std::string& toml)
 // `toml` with `sites` in BF16 as well, and the given version. `toml` must be a plan.
 std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,
                         int64_t version);
+// `toml` with another recipe wherever it has FP8. `toml` must be a plan, `recipe` a recipe's name.
+std::string recipe_plan(const std::string& toml, const std::string& recipe, int64_t version);
 // Every site in BF16.
 std::string bf16_plan(int64_t version);
 

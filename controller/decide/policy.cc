@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "protocol/precision_plan.h"
 #include "protocol/toml_reader.h"
 
 namespace gnomon::decide {
@@ -14,7 +15,8 @@ namespace {
 
 constexpr int64_t kStepsMax = 1'000'000'000;
 const std::vector<std::string> kModes = {"observe", "advise", "enforce"};
-const std::vector<std::string> kRungs = {"pin", "bf16", "hold"};
+const std::vector<std::string> kRungs = {"pin", "recipe", "bf16", "hold", "stop"};
+const std::vector<std::string> kDetectors = {"eprocess", "fixed", "shewhart", "cusum", "ewma", "glr"};
 
 int small(TomlTable& table, const std::string& key, int fallback, int min, int max) {
   return static_cast<int>(table.integer(key, fallback, min, max));
@@ -24,6 +26,24 @@ void read_window(TomlTable table, Policy::Window& window) {
   window.every = table.integer("every", window.every, 1, kStepsMax);
   window.steps = table.integer("steps", std::min(window.steps, window.every), 1, kStepsMax);
   window.open_max = small(table, "open_max", window.open_max, 1, 1000);
+  window.cadence = table.choice("cadence", window.cadence, {"fixed", "optimised"});
+  window.every_max =
+      table.integer("every_max", std::max(window.every_max, window.every), 1, kStepsMax);
+  window.long_steps = table.integer("long_steps", window.long_steps, 0, kStepsMax);
+  window.long_every =
+      table.integer("long_every", std::max(window.long_every, window.long_steps), 1, kStepsMax);
+  if (window.every_max < window.every) {
+    table.refuse("every_max", fmt::format("at least every ({} here)", window.every));
+  }
+  if (window.long_steps > 0 && window.long_steps <= window.steps) {
+    table.refuse("long_steps",
+                 fmt::format("0 (no long forks) or more than steps ({} here)", window.steps));
+  }
+  if (window.long_every < window.long_steps) {
+    table.refuse("long_every", fmt::format("at least long_steps ({} here): long forks must not "
+                                           "overlap",
+                                           window.long_steps));
+  }
   if (window.steps > window.every) {
     table.refuse(
         table.has("steps") ? "steps" : "every",
@@ -33,8 +53,24 @@ void read_window(TomlTable table, Policy::Window& window) {
 }
 
 void read_detector(TomlTable table, Policy::Detector& detector) {
+  detector.kind = table.choice("kind", detector.kind, kDetectors);
+  detector.windows_between_false_alarms =
+      table.number("windows_between_false_alarms", detector.windows_between_false_alarms, 20, 1e9);
   detector.tolerance_percent =
-      table.number("tolerance_percent", detector.tolerance_percent, 1e-6, 100);
+      table.number("tolerance_percent", detector.tolerance_percent, 0, 100);
+  detector.ceiling_percent =
+      table.number("ceiling_percent",
+                   std::max(detector.ceiling_percent, 2 * detector.tolerance_percent), 1e-6, 1e6);
+  detector.fixed_percent = table.number("fixed_percent", detector.fixed_percent, 1e-6, 1e6);
+  detector.prior_scale_percent =
+      table.number("prior_scale_percent", detector.prior_scale_percent, 1e-6, 100);
+  detector.burn_in_windows = small(table, "burn_in_windows", detector.burn_in_windows, 2, 10000);
+  detector.burst = table.boolean("burst", detector.burst);
+  detector.accept_percent = table.number("accept_percent", detector.accept_percent, 0, 100);
+  if (detector.ceiling_percent <= detector.tolerance_percent) {
+    table.refuse(table.has("ceiling_percent") ? "ceiling_percent" : "tolerance_percent",
+                 fmt::format("a ceiling above the tolerance ({} here)", detector.tolerance_percent));
+  }
   detector.burn_in_steps = table.integer("burn_in_steps", detector.burn_in_steps, 0, 1'000'000'000);
   detector.spike_sigma = table.number("spike_sigma", detector.spike_sigma, 1, 1000);
   detector.spike_history = small(table, "spike_history", detector.spike_history, 32, 10000);
@@ -44,7 +80,31 @@ void read_detector(TomlTable table, Policy::Detector& detector) {
   table.refuse_unknown_keys();
 }
 
+void read_instrument(TomlTable table, Policy::Instrument& instrument) {
+  instrument.every = small(table, "every", instrument.every, 0, 1'000'000);
+  instrument.ratio = table.number("ratio", instrument.ratio, 1.5, 1e6);
+  table.refuse_unknown_keys();
+}
+
+void read_triage(TomlTable table, Policy::Triage& triage) {
+  triage.pairs = small(table, "pairs", triage.pairs, 0, 8);
+  triage.transients_max = small(table, "transients_max", triage.transients_max, 0, 1000);
+  triage.transient_steps =
+      table.integer("transient_steps", triage.transient_steps, 1, 1'000'000'000'000);
+  table.refuse_unknown_keys();
+}
+
+void read_economics(TomlTable table, Policy::Economics& economics) {
+  economics.speedup = table.number("speedup", economics.speedup, 0.1, 100);
+  economics.spare_fraction = table.number("spare_fraction", economics.spare_fraction, 0, 100);
+  economics.switch_steps = table.number("switch_steps", economics.switch_steps, 0, 1e9);
+  economics.restart_steps = table.number("restart_steps", economics.restart_steps, 0, 1e9);
+  economics.loss_exponent = table.number("loss_exponent", economics.loss_exponent, 1e-3, 1);
+  table.refuse_unknown_keys();
+}
+
 void read_attribution(TomlTable table, Policy::Attribution& attribution) {
+  attribution.scores = table.boolean("scores", attribution.scores);
   attribution.recovered_share =
       table.number("recovered_share", attribution.recovered_share, 0, 0.99);
   attribution.replays_max = small(table, "replays_max", attribution.replays_max, 1, 10000);
@@ -62,12 +122,14 @@ void read_ladder(TomlTable table, Policy::Ladder& ladder) {
     if (place < next) {
       table.refuse(
           "rungs",
-          "each rung once, in the order \"pin\", \"bf16\", \"hold\": the ladder only climbs");
+          "each rung once, in the order \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\": the ladder "
+          "only climbs");
     }
     next = place + 1;
   }
-  if (ladder.rungs.empty()) table.refuse("rungs", "at least one of \"pin\", \"bf16\", \"hold\"");
+  if (ladder.rungs.empty()) table.refuse("rungs", "at least one of \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\"");
   ladder.from = table.choice("from", ladder.from, {"last_verified", "here"});
+  ladder.recipe = table.choice("recipe", ladder.recipe, recipe_names());
   table.refuse_unknown_keys();
 }
 
@@ -75,6 +137,7 @@ void read_return(TomlTable table, Policy::Return& returning) {
   returning.enabled = table.boolean("enabled", returning.enabled);
   returning.quiet_windows = small(table, "quiet_windows", returning.quiet_windows, 0, 1'000'000);
   returning.probe_passes = small(table, "probe_passes", returning.probe_passes, 1, 1000);
+  returning.evidence = table.number("evidence", returning.evidence, 1, 1e9);
   returning.backoff = table.number("backoff", returning.backoff, 1, 100);
   const int fallback = std::max(returning.quiet_windows_max, returning.quiet_windows);
   returning.quiet_windows_max = small(table, "quiet_windows_max", fallback, 1, 1'000'000);
@@ -102,6 +165,10 @@ void read_rest(TomlTable& root, Policy& policy) {
       verifier.number("lease_ttl_seconds", policy.verifier.lease_ttl_seconds, 0.1, 86400);
   policy.verifier.attempts_max =
       small(verifier, "attempts_max", policy.verifier.attempts_max, 1, 1000);
+  policy.verifier.on_loss =
+      verifier.choice("on_loss", policy.verifier.on_loss, {"continue", "bf16", "hold"});
+  policy.verifier.loss_windows =
+      small(verifier, "loss_windows", policy.verifier.loss_windows, 1, 1'000'000);
   verifier.refuse_unknown_keys();
   TomlTable directives = root.table("directives");
   policy.directives.timeout_seconds =
@@ -133,9 +200,12 @@ Policy Policy::parse(std::string_view toml, const std::string& file) {
   policy.mode = static_cast<Mode>(std::find(kModes.begin(), kModes.end(), mode) - kModes.begin());
   read_window(root.table("window"), policy.window);
   read_detector(root.table("detector"), policy.detector);
+  read_instrument(root.table("instrument"), policy.instrument);
+  read_triage(root.table("triage"), policy.triage);
   read_attribution(root.table("attribution"), policy.attribution);
   read_ladder(root.table("ladder"), policy.ladder);
   read_return(root.table("return"), policy.returning);
+  read_economics(root.table("economics"), policy.economics);
   read_rest(root, policy);
   root.refuse_unknown_keys();
   return policy;
@@ -143,35 +213,97 @@ Policy Policy::parse(std::string_view toml, const std::string& file) {
 
 Policy Policy::load(const std::string& path) { return parse(read_file(path), path); }
 
+namespace {
+
+// One [table] of a policy, key by key.
+class TomlWriter {
+ public:
+  explicit TomlWriter(std::string& out) : out_(out) {}
+  TomlWriter& table(const char* name) {
+    out_ += fmt::format("\n[{}]\n", name);
+    return *this;
+  }
+  TomlWriter& key(const char* name, const std::string& value) { return raw(name, fmt::format("\"{}\"", value)); }
+  TomlWriter& key(const char* name, double value) { return raw(name, toml_number(value)); }
+  TomlWriter& key(const char* name, int64_t value) { return raw(name, fmt::format("{}", value)); }
+  TomlWriter& key(const char* name, int value) { return raw(name, fmt::format("{}", value)); }
+  TomlWriter& key(const char* name, bool value) { return raw(name, value ? "true" : "false"); }
+  TomlWriter& raw(const char* name, const std::string& value) {
+    out_ += fmt::format("{} = {}\n", name, value);
+    return *this;
+  }
+
+ private:
+  std::string& out_;
+};
+
+}  // namespace
+
 std::string Policy::to_toml() const {
   std::string out = fmt::format("mode = \"{}\"\n", mode_name(mode));
-  out += fmt::format("\n[window]\nevery = {}\nsteps = {}\nopen_max = {}\n", window.every,
-                     window.steps, window.open_max);
-  out += fmt::format(
-      "\n[detector]\ntolerance_percent = {}\nburn_in_steps = {}\nspike_sigma = {}\nspike_history = "
-      "{}\nspike_ratio = "
-      "{}\n",
-      toml_number(detector.tolerance_percent), detector.burn_in_steps,
-      toml_number(detector.spike_sigma), detector.spike_history, toml_number(detector.spike_ratio));
-  out += fmt::format(
-      "\n[attribution]\nrecovered_share = {}\nreplays_max = {}\nparallel = {}\nsites_max = {}\n",
-      toml_number(attribution.recovered_share), attribution.replays_max, attribution.parallel,
-      attribution.sites_max);
-  out += fmt::format("\n[ladder]\nrungs = [\"{}\"]\nfrom = \"{}\"\n",
-                     fmt::join(ladder.rungs, "\", \""), ladder.from);
-  out += fmt::format(
-      "\n[return]\nenabled = {}\nquiet_windows = {}\nprobe_passes = {}\nbackoff = "
-      "{}\nquiet_windows_max = {}\n",
-      returning.enabled, returning.quiet_windows, returning.probe_passes,
-      toml_number(returning.backoff), returning.quiet_windows_max);
-  out += fmt::format("\n[limits]\nactions_max = {}\nrollbacks_to_same_step_max = {}\n",
-                     limits.actions_max, limits.rollbacks_to_same_step_max);
-  out += fmt::format("\n[controller]\non_loss = \"{}\"\ngrace_seconds = {}\n", controller.on_loss,
-                     toml_number(controller.grace_seconds));
-  out += fmt::format("\n[verifier]\nlease_ttl_seconds = {}\nattempts_max = {}\n",
-                     toml_number(verifier.lease_ttl_seconds), verifier.attempts_max);
-  out += fmt::format("\n[directives]\ntimeout_seconds = {}\n",
-                     toml_number(directives.timeout_seconds));
+  TomlWriter to(out);
+  to.table("window")
+      .key("every", window.every)
+      .key("steps", window.steps)
+      .key("open_max", window.open_max)
+      .key("cadence", window.cadence)
+      .key("every_max", window.every_max)
+      .key("long_steps", window.long_steps)
+      .key("long_every", window.long_every);
+  to.table("detector")
+      .key("kind", detector.kind)
+      .key("windows_between_false_alarms", detector.windows_between_false_alarms)
+      .key("tolerance_percent", detector.tolerance_percent)
+      .key("ceiling_percent", detector.ceiling_percent)
+      .key("fixed_percent", detector.fixed_percent)
+      .key("prior_scale_percent", detector.prior_scale_percent)
+      .key("burn_in_windows", detector.burn_in_windows)
+      .key("burst", detector.burst)
+      .key("accept_percent", detector.accept_percent)
+      .key("burn_in_steps", detector.burn_in_steps)
+      .key("spike_sigma", detector.spike_sigma)
+      .key("spike_history", detector.spike_history)
+      .key("spike_ratio", detector.spike_ratio);
+  to.table("instrument").key("every", instrument.every).key("ratio", instrument.ratio);
+  to.table("triage")
+      .key("pairs", triage.pairs)
+      .key("transients_max", triage.transients_max)
+      .key("transient_steps", triage.transient_steps);
+  to.table("attribution")
+      .key("scores", attribution.scores)
+      .key("recovered_share", attribution.recovered_share)
+      .key("replays_max", attribution.replays_max)
+      .key("parallel", attribution.parallel)
+      .key("sites_max", attribution.sites_max);
+  to.table("ladder")
+      .raw("rungs", fmt::format("[\"{}\"]", fmt::join(ladder.rungs, "\", \"")))
+      .key("from", ladder.from)
+      .key("recipe", ladder.recipe);
+  to.table("return")
+      .key("enabled", returning.enabled)
+      .key("quiet_windows", returning.quiet_windows)
+      .key("probe_passes", returning.probe_passes)
+      .key("evidence", returning.evidence)
+      .key("backoff", returning.backoff)
+      .key("quiet_windows_max", returning.quiet_windows_max);
+  to.table("limits")
+      .key("actions_max", limits.actions_max)
+      .key("rollbacks_to_same_step_max", limits.rollbacks_to_same_step_max);
+  to.table("controller")
+      .key("on_loss", controller.on_loss)
+      .key("grace_seconds", controller.grace_seconds);
+  to.table("verifier")
+      .key("lease_ttl_seconds", verifier.lease_ttl_seconds)
+      .key("attempts_max", verifier.attempts_max)
+      .key("on_loss", verifier.on_loss)
+      .key("loss_windows", verifier.loss_windows);
+  to.table("directives").key("timeout_seconds", directives.timeout_seconds);
+  to.table("economics")
+      .key("speedup", economics.speedup)
+      .key("spare_fraction", economics.spare_fraction)
+      .key("switch_steps", economics.switch_steps)
+      .key("restart_steps", economics.restart_steps)
+      .key("loss_exponent", economics.loss_exponent);
   return out;
 }
 

@@ -22,10 +22,22 @@ struct Policy {
     int64_t steps = 25;  // K; a multiple of the checkpoint interval, at most `every`
     int open_max =
         4;  // windows waiting for verifiers; beyond it a new window is skipped, and recorded so
+    std::string cadence = "fixed";  // or "optimised": `every` follows the economics, up to every_max
+    int64_t every_max = 1000;       // cadence "optimised"
+    int64_t long_steps = 0;  // length of a long fork; 0 = none
+    int64_t long_every = 500;       // steps from one long fork's start to the next
   } window;
 
   struct Detector {
-    double tolerance_percent = 0.5;  // alarm when 100·gap/L16 exceeds it
+    std::string kind = "eprocess";  // gap_detector.h, gap_rivals.h
+    double windows_between_false_alarms = 10000;
+    double tolerance_percent = 0.1;  // a mean gap up to this is none
+    double ceiling_percent = 0.5;    // one window's gap above it is looked into at once
+    double fixed_percent = 0.25;     // of the rival "fixed"
+    double prior_scale_percent = 0.05;  // of D's deviation before anything was learned
+    int burn_in_windows = 20;           // that the null is learned over
+    bool burst = true;                  // a suspicion orders windows back to back
+    double accept_percent = 0.25;  // a small gap that will stay under it is accepted; 0 = never
     int64_t burn_in_steps = 0;  // windows that begin before it are measured but raise no gap alarm
     double spike_sigma =
         7.0;  // step loss above the trend + this many standard deviations, current step excluded
@@ -34,7 +46,20 @@ struct Policy {
         10.0;  // or above this many times the largest of the first 100 finite losses
   } detector;
 
+  // Whether the instrument itself is sound: BF16 against BF16 with another order of sums.
+  struct Instrument {
+    int every = 20;      // windows from one check to the next; 0 = never
+    double ratio = 5.0;  // RMS over this many times its history: broken
+  } instrument;
+
+  struct Triage {
+    int pairs = 3;  // nudged replays of FP8 and of BF16 that rule out chance; 0 = not asked
+    int transients_max = 1;  // transient faults on one host; the next one is persistent
+    int64_t transient_steps = 10000;  // for so long a transient fault is remembered
+  } triage;
+
   struct Attribution {
+    bool scores = true;  // rank the sites by an analysis of the checkpoint first
     double recovered_share =
         0.25;  // a rescue recovers when it leaves at most this share of the gap (or the tolerance)
     int replays_max = 40;  // then the whole run goes to BF16
@@ -45,12 +70,14 @@ struct Policy {
   struct Ladder {
     std::vector<std::string> rungs = {"pin", "bf16", "hold"};  // tried in this order
     std::string from = "last_verified";                        // or "here"
+    std::string recipe = "block";  // of the rung "recipe"
   } ladder;
 
   struct Return {
     bool enabled = true;
     int quiet_windows = 2;  // after an action, before the first probe
     int probe_passes = 2;   // consecutive passing probe windows before FP8 comes back
+    double evidence = 1;    // and their evidence for equivalence must have reached this
     double backoff = 2.0;   // a failed probe multiplies the waiting windows by this
     int quiet_windows_max = 64;
   } returning;
@@ -69,7 +96,18 @@ struct Policy {
   struct Verifier {
     double lease_ttl_seconds = 10;
     int attempts_max = 4;  // leases of one replay before it is given up
+    std::string on_loss = "continue";  // when windows go unverified: continue, bf16, hold
+    int loss_windows = 16;             // so many in a row
   } verifier;
+
+  // What a decision about money rests on until it is measured; docs/economics.md.
+  struct Economics {
+    double speedup = 1.3;         // s: BF16 step time over FP8's
+    double spare_fraction = 0;    // verifiers' devices over the trainers'; 0 = they are the same
+    double switch_steps = 30;     // c: FP8 steps that a replay's loading and switching cost
+    double restart_steps = 100;   // R: FP8 steps that a rollback costs beside those repeated
+    double loss_exponent = 0.05;  // L ∝ C^−this
+  } economics;
 
   struct Directives {
     double timeout_seconds = 600;  // for the trainer's answer to a directive

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "controller/decide/core.h"
@@ -19,6 +20,43 @@ void wait_longer(Core& core) {
       static_cast<int64_t>(std::min(longer, static_cast<double>(policy.quiet_windows_max)));
 }
 
+void forget_probes(Containment& containment) {
+  containment.probe_passes = 0;
+  containment.quiet = 0;
+  containment.log_evidence = 0;
+}
+
+double scale_of_probe(const Core& core, const WindowState& window) {
+  GapSample sample;
+  sample.floor_percent = std::sqrt(core.s.instrument.mean_square);
+  sample.steps = static_cast<double>(window.steps);
+  sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
+  sample.plan_version = window.plan_version;
+  return gap_scale_percent(core.s.gap.scale, sample, gap_settings(core.policy));
+}
+
+// What a healthy window may show, and in no case what would be an alarm by itself.
+double probe_limit(const Core& core, const WindowState& window) {
+  constexpr double kDeviations = 4;
+  const GapSettings settings = gap_settings(core.policy);
+  const double healthy = gap_null_percent(core.s.gap.scale, settings) +
+                         kDeviations * scale_of_probe(core, window);
+  return std::min(settings.ceiling_percent, std::max(healthy, settings.ceiling_percent / 2));
+}
+
+// Of the e-value against "FP8 is worse by the ceiling": that of gap_detector.h the other way round.
+double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
+  const double scale = scale_of_probe(core, window);
+  const double x = (core.policy.detector.ceiling_percent - d_percent) / scale;
+  const double freedom = core.s.gap.scale.freedom;
+  const double y = x / (gap_evalues::kShiftInflation * gap_evalues::confidence_factor(freedom));
+  std::array<double, gap_evalues::kMembers> e = {};
+  gap_evalues::all(x, y, freedom >= 1, e.data());
+  double mean = 0;
+  for (size_t i = 0; i < e.size(); ++i) mean += gap_evalues::weight(i) * e[i];
+  return std::log(mean);
+}
+
 std::string contained_run(const Containment& containment) {
   if (containment.rung != "pin") return "the run in BF16";
   const size_t count = containment.sites.size();
@@ -34,9 +72,7 @@ void say_recovered(Core& core, int64_t window_id, int64_t start_step, int64_t en
   std::string proof = "every step in BF16";
   if (measured.d_percent) {
     evidence["d_percent"] = number(*measured.d_percent);
-    evidence["tolerance_percent"] = core.policy.detector.tolerance_percent;
-    proof = fmt::format("D = {}, tolerance {}", percent(*measured.d_percent),
-                        percent(core.policy.detector.tolerance_percent));
+    proof = fmt::format("D = {}", percent(*measured.d_percent));
   }
   RecordDecision& decision =
       core.record("recovered",
@@ -52,21 +88,22 @@ void go_back(Core& core) {
   State& s = core.s;
   const KnownPlan base = base_plan(s);
   const std::string sentence = fmt::format(
-      "FP8 comes back: {} probes in a row under the run's own plan stayed within {} of "
-      "{}.",
-      s.containment->probe_passes, percent(core.policy.detector.tolerance_percent),
-      contained_run(*s.containment));
+      "FP8 comes back: {} probes in a row under the run's own plan ended no worse than {} "
+      "(evidence {:.3g} against a gap of {}).",
+      s.containment->probe_passes, contained_run(*s.containment),
+      std::exp(std::min(s.containment->log_evidence, 700.0)),
+      percent(core.policy.detector.ceiling_percent));
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", s.containment->probe_passes},
+                   {"log_evidence", s.containment->log_evidence},
                    {"plan_version", base.version},
                    {"rung", s.containment->rung}});
   decision.action = "return";
   decision.enforced = core.enforcing();
   decision.sites = s.containment->sites;
   if (!core.enforcing()) {
-    s.containment->probe_passes = 0;
-    s.containment->quiet = 0;
+    forget_probes(*s.containment);
     return;
   }
   PendingDirective pending;
@@ -76,17 +113,13 @@ void go_back(Core& core) {
   issue(core, pending, base.toml, sentence);
 }
 
-// The probe is answered; a probe window ends with it, a shadow window when its shadow is judged
-// too.
+// The probe is answered; a probe window ends with it, a shadow window when nothing else is waited
+// for.
 void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
   WindowState& window = *find_window(core.s, id);
   window.probe_pending = false;
-  if (window.kind == "probe") {
-    close_window(core, id, outcome);
-  } else if (!window.shadow_pending && !window.deferred &&
-             !(core.s.investigation && core.s.investigation->window == id)) {
-    close_window(core, id, "quiet");
-  }
+  if (window.kind == "probe") return close_window(core, id, outcome);
+  finish_window(core, id);
 }
 
 }  // namespace
@@ -132,33 +165,36 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   if (!measured.unusable.empty()) {
     return probe_failed(core, window_id, measured.unusable);
   }
-  const bool passes = *measured.d_percent <= core.policy.detector.tolerance_percent;
+  const double limit = probe_limit(core, window);
+  const bool passes = *measured.d_percent <= limit;
+  if (passes) s.containment->log_evidence += log_equivalence(core, window, *measured.d_percent);
   RecordDecision& decision = core.record(
       "probe",
       fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} above {}; "
-                  "tolerance {}: {}.",
-                  name, percent(*measured.d_percent), contained_run(*s.containment),
-                  percent(core.policy.detector.tolerance_percent), passes ? "passed" : "failed"),
+                  "limit {}: {}.",
+                  name, percent(*measured.d_percent), contained_run(*s.containment), percent(limit),
+                  passes ? "passed" : "failed"),
       {{"window", window_id},
        {"d_percent", number(*measured.d_percent)},
        {"gap", measured.gap ? number(*measured.gap) : json::value(nullptr)},
        {"run_loss", number(*measured.reference)},
-       {"tolerance_percent", core.policy.detector.tolerance_percent},
+       {"limit_percent", number(limit)},
+       {"evidence", number(std::exp(std::min(s.containment->log_evidence, 700.0)))},
        {"passed", passes}});
   decision.window = window_id;
   if (window.kind == "probe") window.measured = measured;
   finish_probe_window(core, window_id, passes ? "quiet" : "alarm");
   if (passes) {
     s.containment->probe_passes += 1;
-    if (s.containment->probe_passes >= core.policy.returning.probe_passes && !s.investigation &&
-        !s.directive && !s.ended) {
+    const bool enough = s.containment->probe_passes >= core.policy.returning.probe_passes &&
+                        s.containment->log_evidence >= std::log(core.policy.returning.evidence);
+    if (enough && !s.investigation && !s.directive && !s.ended) {
       go_back(core);
     }
     return;
   }
   wait_longer(core);
-  s.containment->probe_passes = 0;
-  s.containment->quiet = 0;
+  forget_probes(*s.containment);
 }
 
 void probe_failed(Core& core, int64_t window_id, const std::string& why) {
@@ -178,8 +214,7 @@ void finish_return(Core& core) {
 
 void refuse_return(Core& core) {
   if (!core.s.containment) return;
-  core.s.containment->probe_passes = 0;
-  core.s.containment->quiet = 0;
+  forget_probes(*core.s.containment);
 }
 
 }  // namespace gnomon::decide

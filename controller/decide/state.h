@@ -10,6 +10,7 @@
 
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/detector.h"
+#include "controller/decide/gap_detector.h"
 #include "controller/decide/triage.h"
 
 namespace gnomon::decide {
@@ -36,6 +37,8 @@ struct RunFacts {
   int64_t layers = 0;
   int64_t checkpoint_every = 0;
   int64_t total_steps = 0;
+  bool trainer_replays = false;
+  int64_t tokens_per_step = 0;
 };
 
 struct AttemptFacts {
@@ -43,12 +46,13 @@ struct AttemptFacts {
   int64_t base_step = 0;
   int64_t plan_version = 0;  // at its start
   std::string cause;
+  std::string host;
 };
 
 // A window that waits for replays.
 struct WindowState {
   int64_t id = 0;
-  std::string kind;  // shadow, incident, probe
+  std::string kind;  // shadow, incident, probe, long
   KnownCheckpoint start;
   int64_t steps = 0;
   std::string end_uri;
@@ -56,9 +60,14 @@ struct WindowState {
   int64_t plan_version = 0;
   bool shadow_pending = false;
   bool probe_pending = false;
-  bool deferred =
-      false;  // over the limit, but another case is open: judged again when that one ends
+  bool instrument_pending = false;  // its perturbed BF16 replay
+  bool deferred = false;  // an alarm, but another case is open: it is opened when that one ends
   std::optional<Measurement> measured;
+  std::string verifier;     // who did the shadow
+  std::string shadow_hash;  // of the shadow's weights at the end
+  bool shadow_fingerprint_equal = false;
+  std::optional<GapVerdict> alarm;
+  double level_percent = 0; // mean D of the newest windows at its alarm
   int64_t end_step() const { return start.step + steps; }
 };
 
@@ -66,8 +75,9 @@ struct WindowState {
 struct PendingReplay {
   int64_t id = 0;
   int64_t window = 0;
-  std::string role;    // shadow, same, bf16, rescue, probe
-  int64_t prefix = 0;  // rescue: the search's probe
+  std::string role;    // shadow, probe, instrument, instrument_again, scores, rescue, long_fork; or a
+                       // TriageTest's kind
+  int64_t number = 0;  // rescue: the search's prefix; of a TriageTest: its seed
 };
 
 // A window's end that was quiet and becomes "verified" once nothing before it is in doubt.
@@ -87,15 +97,29 @@ struct Suspicion {
 // The one investigation that may be open at a time.
 struct Case {
   int64_t window = 0;
-  std::string trigger;                  // gap, spike, non_finite
-  std::string stage;                    // triage, attribution
-  Measurement measured;                 // trigger gap
-  std::optional<SpikeFinding> finding;  // triggers spike, non_finite
-  std::optional<Reproduction> same;
-  bool same_failed = false;
-  std::optional<SpikeComparison> bf16;
-  bool bf16_failed = false;
+  std::string stage;  // triage, attribution
+  TriageEvidence evidence;
+  int64_t far_window = 0;   // where the nudged replays of a spike begin; 0 = in `window`
+  int64_t fork_window = 0;  // of the long fork
+  std::string verdict;      // once triage is over
+  std::optional<int64_t> since_step;  // the first step that is wrong, if the verdict knows
+  std::vector<SiteScore> scores;  // as they came; empty before, or when nobody could do it
   AttributionSearch search;
+};
+
+// The run's instrument: how far BF16 and BF16 with another order of sums part in a window.
+struct InstrumentState {
+  int64_t checks = 0;
+  double mean_square = 0;     // of the differences in per cent, exponentially weighted
+  double last_percent = 0;    // the newest one
+  int64_t windows_since = 0;  // shadows since the newest check
+  bool broken = false;        // gap alarms lead to nothing
+};
+
+// A transient fault that was found.
+struct TransientFault {
+  std::string host;
+  int64_t step = 0;
 };
 
 struct PendingDirective {
@@ -134,12 +158,13 @@ struct Recovery {
 
 // The run is in another plan than it wants to be in.
 struct Containment {
-  std::string rung;  // pin, bf16, hold
+  std::string rung;  // pin, recipe, bf16, hold
   std::vector<std::string> sites;
   int64_t plan_version = 0;
   bool recovered = false;
   int64_t quiet = 0;         // quiet windows since it recovered or since the last failed probe
   int64_t probe_passes = 0;  // consecutive
+  double log_evidence = 0;   // of the probes, that FP8 is as good as the run is now
 };
 
 // The first step that ran with another plan than the step before it.
@@ -184,7 +209,19 @@ struct State {
   int64_t watch_from = 0;                  // alarms of windows that begin before it are history
   std::vector<std::string> protected_uris;
 
-  DetectorState detector;
+  GapState gap;
+  GapState long_gap;  // of the long forks
+  GapState offset;    // of L8 − L16 at equal weights, 100·offset/L16, about its own mean
+  InstrumentState instrument;
+  int64_t burst_left = 0;      // windows to be taken back to back
+  int64_t windows_judged = 0;  // shadows
+  int64_t every = 0;           // steps between windows as the economics have it; 0 = the policy's
+  int64_t next_long = 0;       // no long fork begins before it
+  int64_t long_start = -1;     // step where the next long fork begins; -1 = none is waited for
+  int64_t unverified_windows = 0;  // in a row that no verifier has answered
+  std::vector<std::string> verifiers;    // that have answered, newest last
+  std::vector<std::string> quarantined;  // verifiers whose answers are not believed
+  std::vector<TransientFault> transients;
   SpikeState spikes;
   std::vector<int64_t> generic_spike_steps;
   std::optional<Suspicion> suspicion;  // came while another case was open

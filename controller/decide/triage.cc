@@ -17,6 +17,8 @@ std::optional<Reproduction> compare_bits(const ReplayFinished& same) {
   Reproduction result;
   result.bitwise = true;
   result.first_mismatch_step = same.first_mismatch_step;
+  result.other_batch = same.first_other_batch_step.has_value() &&
+                       same.first_other_batch_step <= same.first_mismatch_step;
   result.reproduces = !same.first_mismatch_step.has_value();
   result.sentence =
       result.reproduces
@@ -76,7 +78,7 @@ Reproduction compare_same_spike(const ReplayFinished& same, const SpikeFinding& 
 }
 
 SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& finding,
-                              int64_t steps_asked) {
+                              int64_t steps_asked, int64_t around) {
   SpikeComparison result;
   const size_t count = std::min(replay.steps.size(), replay.losses.size());
   result.non_finite = static_cast<int64_t>(count) < steps_asked;
@@ -89,7 +91,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
       continue;
     }
     if (step == finding.step) result.loss = loss;
-    if (step <= finding.step && step >= finding.step - kStepsAroundSpike)
+    if (step <= finding.step + around && step >= finding.step - kStepsAroundSpike - around)
       highest = std::max(highest, loss);
   }
   if (finding.threshold && highest > *finding.threshold) result.spikes = true;
@@ -101,18 +103,18 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
   return result;
 }
 
-std::string gap_verdict(const std::optional<Reproduction>& same) {
-  if (!same) return "unexplained";
-  return same->reproduces ? "fp8_numerics" : "transient_fault";
-}
-
-std::string spike_verdict(const SpikeFinding& finding, const std::optional<Reproduction>& same,
-                          const std::optional<SpikeComparison>& bf16) {
-  if (!same) return "unexplained";
-  if (!same->reproduces) return "transient_fault";
-  if (!bf16) return "unexplained";
-  if (finding.kind == "non_finite") return bf16->non_finite ? "generic_spike" : "fp8_numerics";
-  return bf16->non_finite || bf16->spikes ? "generic_spike" : "fp8_numerics";
+double fisher_p(int64_t hits_a, int64_t a, int64_t hits_b, int64_t b) {
+  const auto log_choose = [](int64_t n, int64_t k) {
+    const auto gamma = [](int64_t m) { return std::lgamma(static_cast<double>(m) + 1); };
+    return gamma(n) - gamma(k) - gamma(n - k);
+  };
+  const int64_t hits = hits_a + hits_b;
+  double p = 0;
+  for (int64_t k = hits_a; k <= std::min(a, hits); ++k) {
+    if (hits - k > b) continue;
+    p += std::exp(log_choose(a, k) + log_choose(b, hits - k) - log_choose(a + b, hits));
+  }
+  return std::min(p, 1.0);
 }
 
 bool rescue_closes_gap(const ReplayFinished& rescue, const Measurement& measured,

@@ -1,5 +1,7 @@
-// The first level of triage, as pure functions: does a replay under the same plan do what the run
-// did, and does BF16 suffer too? Hardware is ruled out before numerics is blamed.
+// Triage: from an alarm to a verdict. triage() is a pure function of the evidence so far: it says
+// which replays to order next, cheapest first, or what the verdict is and why. Hardware, data and
+// kernels are ruled out before numerics is blamed, and chance before all of them when the alarm
+// rests on one window alone. docs/triage.md draws the table.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +14,13 @@
 
 namespace gnomon::decide {
 
-// What the `same` replay says about the run.
+// What a replay under the run's own plan says about the run.
 struct Reproduction {
   bool reproduces = false;
   bool bitwise = false;  // rests on hashes; else on losses, because the fingerprints differ
   std::optional<int64_t> first_mismatch_step;
-  std::string sentence;  // how it was compared and what came out
+  bool other_batch = false;  // at that step the run's tokens were not the replay's
+  std::string sentence;      // how it was compared and what came out
 };
 
 // A window that alarmed by its gap of `measured`. Bits count only between equal fingerprints and
@@ -36,15 +39,88 @@ struct SpikeComparison {
   bool spikes = false;         // over the threshold, or at least half as high as the run's spike
 };
 
-// Looks at the finding's step and the two before it.
+// Looks at the finding's step and the two before it, and at `around` steps to both sides of it.
 SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& finding,
-                              int64_t steps_asked);
+                              int64_t steps_asked, int64_t around = 0);
 
-// Verdicts: transient_fault, generic_spike, fp8_numerics, unexplained. A missing argument means
-// that nobody could do that replay.
-std::string gap_verdict(const std::optional<Reproduction>& same);
-std::string spike_verdict(const SpikeFinding& finding, const std::optional<Reproduction>& same,
-                          const std::optional<SpikeComparison>& bf16);
+// One replay that the triage wants. Kinds:
+//   same             the run's plan, by anyone
+//   same_elsewhere   the run's plan, by another verifier than the one that found a difference
+//   same_on_trainer  the run's plan, by the trainer's own device
+//   bf16             every GEMM in BF16 (of a spike; a gap has its BF16 replay already)
+//   fp8_nudged       the run's plan from weights nudged by rounding noise of this seed
+//   bf16_nudged      BF16 from weights nudged in the same way
+//   fakequant        FP8 values in BF16 GEMMs
+//   long_fork        BF16 over a longer stretch of the run: does the gap keep growing?
+struct TriageTest {
+  std::string kind;
+  int64_t seed = 0;
+  bool operator==(const TriageTest&) const = default;
+};
+
+struct TriageAnswer {
+  std::string kind;
+  int64_t seed = 0;
+  bool failed = false;  // nobody could do it
+  std::string verifier;
+  std::optional<Reproduction> reproduction;  // same, same_elsewhere, same_on_trainer
+  std::optional<SpikeComparison> spike;      // of a finding
+  std::optional<double> start_loss_plan;     // at the window's beginning, under the replay's plan
+  std::optional<double> end_loss;            // in BF16; may be not finite
+  std::optional<double> long_d_percent;      // long_fork: D over its
+  int64_t long_steps = 0;                    // steps
+};
+
+// Everything that is known in a case. Bounded: every test is answered once.
+struct TriageEvidence {
+  std::string trigger;  // gap, spike, non_finite
+  Measurement measured;                 // trigger gap
+  std::optional<SpikeFinding> finding;  // triggers spike, non_finite
+  // Sequential evidence over many windows has ruled chance out already.
+  bool chance_excluded = false;
+  int64_t steps = 0;          // trigger gap: the window's length
+  double level_percent = 0;   // trigger gap, chance excluded: mean D of the newest windows
+  bool in_bf16 = false;  // the run was in BF16: there is no FP8 to blame
+  std::vector<TriageAnswer> answers;
+};
+
+struct TriageRules {
+  int pairs = 3;  // nudged replays of each arm beside the plain ones; 0 = chance is not asked
+  double tolerance_percent = 0.1;  // a gap up to this is none
+  double noise_percent = 0;        // deviation of healthy windows, as far as it is known
+  bool trainer_replays = false;    // the trainer can be asked for a replay itself
+  bool other_verifiers = false;    // there is another verifier to ask
+  int64_t earlier_transients = 0;  // transient faults found on the trainer's host not long ago
+  double accept_percent = 0;       // a gap that will stay under this is worth less than FP8 saves
+  int64_t steps_ahead = 0;         // of the run: how far a growing gap is carried on
+};
+
+// Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,
+// chance, kernel_bug, accepted_gap, fp8_numerics, unexplained. (scale_drift and broken_instrument
+// are not found by replays of a case; see judging.cc.)
+struct Verdict {
+  std::string name;
+  std::string sentence;               // for people
+  std::string verifier;               // verifier_fault: whose answers are not to be believed
+  std::optional<int64_t> since_step;  // faults: the first step that is wrong
+};
+
+// Exactly one of the two: tests to be under way now (asked already or not), or the verdict.
+struct TriageStep {
+  std::vector<TriageTest> tests;
+  std::optional<Verdict> verdict;
+};
+
+TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules);
+
+// What a gap of `level` per cent after `steps` steps comes to after `ahead` more, when it was `later`
+// after `later_steps`: it grows as a power of the steps, with an exponent between 0 and 1 through the
+// two points (√t is healthy rounding noise, t a bias, 0 saturation).
+double carried_on(double level, int64_t steps, double later, int64_t later_steps, int64_t ahead);
+
+// One-sided Fisher exact test: the chance to see at least `hits_a` of `a` against at most `hits_b`
+// of `b` if both arms spiked equally often.
+double fisher_p(int64_t hits_a, int64_t a, int64_t hits_b, int64_t b);
 
 // Does a rescue close the gap? What remains, 100·(L16(w_rescue) − L16(w16))/L16(w16), must be at
 // most max(share·D, min(tolerance, D/2)): at least half of the gap goes, however near the tolerance

@@ -21,7 +21,9 @@ Cadence cadence(const Core& core) {
   Cadence result;
   result.unit = std::max<int64_t>(1, core.s.run.checkpoint_every);
   result.steps = round_up(core.policy.window.steps, result.unit);
-  result.every = std::max(result.steps, round_up(core.policy.window.every, result.unit));
+  const int64_t every = core.s.every > 0 ? core.s.every : core.policy.window.every;
+  result.every = std::max(result.steps, round_up(every, result.unit));
+  if (core.s.burst_left > 0) result.every = result.steps;
   return result;
 }
 
@@ -54,7 +56,9 @@ const KnownCheckpoint* first_after(const State& state, int64_t step) {
 
 int64_t count_waiting(const State& state) {
   return std::count_if(state.windows.begin(), state.windows.end(),
-                       [](const WindowState& window) { return window.kind != "incident"; });
+                       [](const WindowState& window) {
+                         return window.kind == "shadow" || window.kind == "probe";
+                       });
 }
 
 void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
@@ -95,11 +99,42 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
         fmt::format("Window {} (steps {}–{}) is skipped: {} windows already wait for verifiers.",
                     window.id, window.start.step, window.end_step(), core.policy.window.open_max));
     close_window(core, window.id, "skipped");
+    note_unverified(core);
     return;
   }
   window.shadow_pending = true;
+  s.instrument.windows_since += 1;
   order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  if (instrument_due(core)) order_instrument(core, window);
   if (probe_due(core)) order_probe(core, window);
+}
+
+// Long forks see slow bias. One is waited for at a time: its start is kept until its end is there.
+void open_long_fork(Core& core) {
+  State& s = core.s;
+  const int64_t unit = std::max<int64_t>(1, s.run.checkpoint_every);
+  const int64_t steps = round_up(core.policy.window.long_steps, unit);
+  if (steps <= 0 || s.checkpoints.empty()) return;
+  if (s.long_start < 0) {
+    const KnownCheckpoint& newest = s.checkpoints.back();
+    if (newest.step >= s.next_long) s.long_start = newest.step;
+    return;
+  }
+  const KnownCheckpoint* start = checkpoint_at(s, s.long_start);
+  const KnownCheckpoint* end = checkpoint_at(s, s.long_start + steps);
+  const bool broken = start == nullptr || !one_plan(s, start->step, s.newest_step) ||
+                      plan_of(s, plan_after(s, *start)).bf16 || s.investigation || s.directive;
+  if (broken || (end == nullptr && first_after(s, s.long_start + steps) != nullptr)) {
+    s.long_start = -1;  // another one from the next checkpoint on
+    return;
+  }
+  if (end == nullptr) return;
+  s.next_long = s.long_start + std::max(steps, round_up(core.policy.window.long_every, unit));
+  s.long_start = -1;
+  WindowState& window = add_window(core, "long", KnownCheckpoint(*start), end->step,
+                                   std::string(end->uri), plan_after(s, *start));
+  window.shadow_pending = true;
+  order(core, window, "bf16", "shadow", "", true, kPriorityLong);
 }
 
 void open_due_windows(Core& core) {
@@ -137,8 +172,7 @@ void forget_after(Core& core, int64_t base) {
   if (s.suspicion && s.suspicion->finding.step > base) s.suspicion.reset();
   std::vector<int64_t> moot;
   for (const WindowState& window : s.windows) {
-    const bool in_case = s.investigation && s.investigation->window == window.id;
-    if (window.end_step() > base && !in_case) moot.push_back(window.id);
+    if (window.end_step() > base && !of_case(s, window.id)) moot.push_back(window.id);
   }
   for (int64_t id : moot)
     close_window(core, id, find_window(s, id)->deferred ? "alarm" : "skipped");
@@ -150,6 +184,9 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.older_verified, [&](const KnownCheckpoint& known) {
     return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
   });
+  if (s.long_start > base) s.long_start = -1;
+  s.next_long = std::min(s.next_long, base);
+  s.burst_left = 0;
 }
 
 bool one_plan(const State& state, int64_t start, int64_t end) {
@@ -190,17 +227,37 @@ WindowState* find_window(State& state, int64_t id) {
   return nullptr;
 }
 
-int64_t order(Core& core, const WindowState& window, const std::string& arm,
-              const std::string& role, const std::string& plan, bool endpoints, int priority,
-              int64_t prefix) {
+int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
+              OrderReplay wanted) {
   State& s = core.s;
-  const int64_t id = s.next_replay++;
-  const std::string purpose = role == "same" || role == "bf16" ? "triage"
-                              : role == "rescue"               ? "attribution"
-                                                               : role;
-  s.replays.push_back({id, window.id, role, prefix});
-  core.effects.emplace_back(OrderReplay{id, window.id, arm, plan, purpose, endpoints, priority});
-  return id;
+  const bool plain = role == "shadow" || role == "probe";
+  wanted.replay = s.next_replay++;
+  wanted.window = window.id;
+  wanted.purpose = plain ? role
+                   : role == "scores" || role == "rescue"   ? "attribution"
+                   : role.starts_with("instrument")         ? "instrument"
+                                                            : "triage";
+  s.replays.push_back({wanted.replay, window.id, role, number});
+  core.effects.emplace_back(std::move(wanted));
+  return s.replays.back().id;
+}
+
+int64_t order(Core& core, const WindowState& window, const std::string& arm,
+              const std::string& role, const std::string& plan, bool endpoints, int priority) {
+  OrderReplay wanted;
+  wanted.arm = arm;
+  wanted.plan = plan;
+  wanted.evaluate_endpoints = endpoints;
+  wanted.priority = priority;
+  return order(core, window, role, 0, std::move(wanted));
+}
+
+void finish_window(Core& core, int64_t id) {
+  const WindowState* window = find_window(core.s, id);
+  if (window == nullptr || window->shadow_pending || window->probe_pending ||
+      window->instrument_pending || window->deferred || of_case(core.s, id))
+    return;
+  close_window(core, id, "quiet");
 }
 
 void close_window(Core& core, int64_t id, const std::string& outcome) {
@@ -230,7 +287,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
   s.watch_from = std::min(s.watch_from, event.base_step);
   s.ended = false;  // a run that had stopped or failed goes on
   rewind_spikes(s.spikes, s.newest_step - event.base_step);
-  s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause};
+  s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause, event.host};
   s.newest_step = event.base_step;
   s.plan_version = event.plan_version;
   if (first) {
@@ -289,14 +346,15 @@ void take_checkpoint(Core& core, const CheckpointCompleted& event) {
   if (s.attempt.cause == "start" && event.step == s.attempt.base_step)
     mark_verified(core, checkpoint);
   open_due_windows(core);
+  open_long_fork(core);
 }
 
 void settle_verified(Core& core) {
   State& s = core.s;
   int64_t doubtful = INT64_MAX;  // the first step from which the run is in doubt
   for (const WindowState& window : s.windows) {
-    const bool in_case = s.investigation && s.investigation->window == window.id;
-    if (window.shadow_pending || window.deferred || in_case)
+    const bool waits = window.shadow_pending && window.kind != "long";
+    if (waits || window.deferred || of_case(s, window.id))
       doubtful = std::min(doubtful, window.start.step);
   }
   if (s.suspicion) doubtful = std::min(doubtful, s.suspicion->start.step);
@@ -319,6 +377,7 @@ void protect(Core& core) {
       if (known.uri == older.uri) return true;
     }
     if (s.recovery && s.recovery->attempt == 0 && known.step == s.recovery->to_step) return true;
+    if (known.step == s.long_start) return true;
     return std::any_of(s.windows.begin(), s.windows.end(),
                        [&](const WindowState& window) { return window.start.uri == known.uri; });
   };

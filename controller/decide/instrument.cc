@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kHistoryMin = 3;      // checks before one can be called out of the ordinary
+constexpr double kHistoryWeight = 0.1;  // of a new check once there are more than ten
+
+json::object evidence_of(const WindowState& window, const InstrumentState& instrument) {
+  return {{"window", window.id},
+          {"difference_percent", number(instrument.last_percent)},
+          {"history_percent", number(std::sqrt(instrument.mean_square))},
+          {"checks", instrument.checks}};
+}
+
+void learn(InstrumentState& instrument, double difference) {
+  instrument.checks += 1;
+  const double weight =
+      std::max(kHistoryWeight, 1.0 / static_cast<double>(std::max<int64_t>(1, instrument.checks)));
+  instrument.mean_square += weight * (difference * difference - instrument.mean_square);
+}
+
+void say_sound_again(Core& core, const WindowState& window) {
+  InstrumentState& instrument = core.s.instrument;
+  if (!instrument.broken) return;
+  instrument.broken = false;
+  RecordDecision& decision = core.record(
+      "instrument",
+      fmt::format("{}: the instrument is sound again; gaps are judged from now on.",
+                  window_name(window)),
+      evidence_of(window, instrument));
+  decision.window = window.id;
+  restart_gap(core.s.gap);
+}
+
+}  // namespace
+
+bool instrument_due(const Core& core) {
+  const Policy::Instrument& policy = core.policy.instrument;
+  if (policy.every == 0) return false;
+  const InstrumentState& instrument = core.s.instrument;
+  return instrument.broken || instrument.checks == 0 || instrument.windows_since >= policy.every;
+}
+
+void order_instrument(Core& core, WindowState& window) {
+  core.s.instrument.windows_since = 0;
+  window.instrument_pending = true;
+  order(core, window, "bf16-perturbed", "instrument", "", false, kPriorityInstrument);
+}
+
+void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay) {
+  InstrumentState& instrument = core.s.instrument;
+  WindowState& window = *find_window(core.s, window_id);
+  window.instrument_pending = false;
+  const bool usable = window.measured && window.measured->reference && replay.replay_end_loss_bf16 &&
+                      std::isfinite(*replay.replay_end_loss_bf16);
+  if (!usable) return finish_window(core, window_id);
+  const double reference = *window.measured->reference;
+  const double difference = 100 * (*replay.replay_end_loss_bf16 - reference) / reference;
+  instrument.last_percent = difference;
+  const double usual = std::sqrt(instrument.mean_square);
+  const bool out_of_order = instrument.checks >= kHistoryMin &&
+                            std::abs(difference) > core.policy.instrument.ratio * usual;
+  if (!out_of_order && !instrument.broken) {
+    learn(instrument, difference);
+    return finish_window(core, window_id);
+  }
+  // The same replay once more: equal bits, or the machine that measures cannot be trusted.
+  window.instrument_pending = true;
+  order(core, window, "bf16", "instrument_again", "", false, kPriorityTriage);
+}
+
+void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& replay) {
+  InstrumentState& instrument = core.s.instrument;
+  WindowState& window = *find_window(core.s, window_id);
+  window.instrument_pending = false;
+  const bool comparable = !replay.end_hash.empty() && !window.shadow_hash.empty() &&
+                          replay.fingerprint_equal && window.shadow_fingerprint_equal;
+  if (comparable && replay.end_hash != window.shadow_hash) {
+    if (!instrument.broken) {
+      RecordDecision& decision = core.record(
+          "instrument",
+          fmt::format("{}: the same BF16 replay gave other bits the second time (by {} and {}): "
+                      "the instrument is broken. Gaps lead to nothing until it is sound.",
+                      window_name(window), window.verifier, replay.verifier),
+          evidence_of(window, instrument));
+      decision.verdict = "broken_instrument";
+      decision.window = window_id;
+    }
+    instrument.broken = true;
+    return finish_window(core, window_id);
+  }
+  say_sound_again(core, window);
+  learn(instrument, instrument.last_percent);
+  core.say("BF16 under another order of sums parts further than it did, with the same bits each "
+           "time.");
+  finish_window(core, window_id);
+}
+
+void instrument_failed(Core& core, int64_t window_id) {
+  find_window(core.s, window_id)->instrument_pending = false;
+  finish_window(core, window_id);
+}
+
+void note_unverified(Core& core) {
+  State& s = core.s;
+  s.unverified_windows += 1;
+  const Policy::Verifier& policy = core.policy.verifier;
+  if (s.unverified_windows != policy.loss_windows) return;
+  const std::string what =
+      fmt::format("{} windows in a row were verified by nobody: the run has no shadow",
+                  s.unverified_windows);
+  json::object evidence{{"windows", s.unverified_windows}};
+  if (policy.on_loss == "continue" || !core.enforcing() || !core.muted().empty() || s.directive ||
+      s.investigation || core.held() || s.ended || plan_of(s, s.plan_version).bf16) {
+    core.record("instrument", what + ". It goes on as it is.", std::move(evidence));
+    return;
+  }
+  const std::string sentence = fmt::format(
+      "Action: {}; {}.", what,
+      policy.on_loss == "bf16" ? "the whole run goes to BF16 from here on" : "training is paused");
+  RecordDecision& decision = core.record("action", sentence, std::move(evidence));
+  decision.action = policy.on_loss;
+  decision.enforced = true;
+  if (policy.on_loss == "hold") return hold(core, sentence);
+  s.actions += 1;
+  const int64_t version = s.next_plan_version++;
+  const std::string plan = bf16_plan(version);
+  contain(core, "bf16", {}, version);
+  remember_plan(s, version, plan);
+  s.recovery = Recovery{"bf16", false, 0, version, -1};
+  PendingDirective pending;
+  pending.kind = "set_plan";
+  pending.purpose = "contain";
+  pending.plan_version = version;
+  issue(core, std::move(pending), plan, sentence);
+}
+
+}  // namespace gnomon::decide

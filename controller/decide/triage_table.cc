@@ -1,0 +1,314 @@
+// The table of triage: rows in the order in which they are asked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/triage.h"
+
+namespace gnomon::decide {
+namespace {
+
+constexpr double kKernelShare = 0.1;  // of the offset, that two ways to compute FP8 may differ by
+constexpr double kKernelNoise = 3;    // deviations that a gap must lose without the FP8 kernels
+
+// The evidence as the rows read it.
+class Table {
+ public:
+  Table(const TriageEvidence& evidence, const TriageRules& rules)
+      : evidence_(evidence), rules_(rules) {}
+
+  TriageStep step() const {
+    if (auto next = hardware()) return *next;
+    if (auto next = shared_with_bf16()) return *next;
+    if (auto next = chance()) return *next;
+    if (auto next = kernel()) return *next;
+    if (auto next = growth()) return *next;
+    return verdict("fp8_numerics", seen_same() + ", and BF16 does not suffer: FP8 is to blame.");
+  }
+
+ private:
+  bool of_step() const { return evidence_.finding.has_value(); }
+
+  const TriageAnswer* answer(const std::string& kind, int64_t seed = 0) const {
+    for (const TriageAnswer& known : evidence_.answers) {
+      if (known.kind == kind && known.seed == seed) return &known;
+    }
+    return nullptr;
+  }
+
+  static TriageStep ask(std::vector<TriageTest> tests) { return {std::move(tests), std::nullopt}; }
+
+  static TriageStep verdict(const std::string& name, std::string sentence) {
+    TriageStep step;
+    step.verdict = Verdict{name, std::move(sentence), "", std::nullopt};
+    return step;
+  }
+
+  std::string seen_same() const {
+    const TriageAnswer* same = answer("same");
+    return same != nullptr && same->reproduction
+               ? same->reproduction->sentence
+               : std::string("No verifier could replay the window under the same plan");
+  }
+
+  // ---- Does the run's own plan do it again? And if not, whose machine is wrong?
+  std::optional<TriageStep> hardware() const {
+    const TriageAnswer* same = answer("same");
+    if (same == nullptr) {
+      std::vector<TriageTest> first = {{"same"}};
+      // In BF16 `same` is the BF16 replay; in a gap's window that was the alarm itself.
+      if (of_step() && !evidence_.in_bf16) first.push_back({"bf16"});
+      return ask(std::move(first));
+    }
+    if (!same->reproduction) {
+      return verdict("unexplained", seen_same() + ": unexplained.");
+    }
+    if (same->reproduction->reproduces) return std::nullopt;
+    return differs(*same);
+  }
+
+  TriageStep differs(const TriageAnswer& same) const {
+    const Reproduction& first = *same.reproduction;
+    if (!first.bitwise) {
+      return fault("transient_fault",
+                   first.sentence + ": a transient fault of hardware or software, not FP8.", first);
+    }
+    if (first.other_batch) {
+      return fault("data_mismatch",
+                   fmt::format("{}, where the run took other tokens than the data's order gives: "
+                               "the data, not FP8.",
+                               first.sentence),
+                   first);
+    }
+    if (rules_.other_verifiers) {
+      const TriageAnswer* second = answer("same_elsewhere");
+      if (second == nullptr) return ask({{"same_elsewhere"}});
+      if (second->reproduction && second->reproduction->bitwise &&
+          second->reproduction->reproduces) {
+        TriageStep result = fault(
+            "verifier_fault",
+            fmt::format("{}, but another verifier gets the run's bits: {} computes wrongly, not "
+                        "the run.",
+                        first.sentence, same.verifier),
+            first);
+        result.verdict->verifier = same.verifier;
+        return result;
+      }
+    }
+    return trainer_differs(first);
+  }
+
+  // The run's bits are wrong. Does the trainer's device do it again?
+  TriageStep trainer_differs(const Reproduction& first) const {
+    const TriageAnswer* own = rules_.trainer_replays ? answer("same_on_trainer") : nullptr;
+    if (rules_.trainer_replays && own == nullptr) return ask({{"same_on_trainer"}});
+    const bool again = own != nullptr && own->reproduction && own->reproduction->bitwise &&
+                       own->reproduction->reproduces;
+    if (again) {
+      return fault("persistent_fault",
+                   first.sentence +
+                       ", but the trainer's own device does it again: a persistent fault of that "
+                       "host, not FP8.",
+                   first);
+    }
+    if (rules_.earlier_transients > 0) {
+      return fault("persistent_fault",
+                   fmt::format("{}, for the {} time on this host: a persistent fault of it, not "
+                               "FP8.",
+                               first.sentence, rules_.earlier_transients == 1 ? "second" : "next"),
+                   first);
+    }
+    return fault("transient_fault",
+                 first.sentence + ": a transient fault of hardware or software, not FP8.", first);
+  }
+
+  static TriageStep fault(const std::string& name, std::string sentence, const Reproduction& seen) {
+    TriageStep step = verdict(name, std::move(sentence));
+    step.verdict->since_step = seen.first_mismatch_step;
+    return step;
+  }
+
+  // ---- A spike: does BF16 spike too?
+  static bool suffers(const SpikeComparison& seen, const SpikeFinding& finding) {
+    return finding.kind == "non_finite" ? seen.non_finite : seen.non_finite || seen.spikes;
+  }
+
+  std::optional<TriageStep> shared_with_bf16() const {
+    if (!of_step()) return std::nullopt;
+    const TriageAnswer* bf16 = answer(evidence_.in_bf16 ? "same" : "bf16");
+    if (bf16 == nullptr) return ask({{"bf16"}});
+    if (bf16->failed || !bf16->spike) {
+      return verdict("unexplained", seen_same() + ", but BF16 could not be tried: unexplained.");
+    }
+    if (evidence_.in_bf16 || suffers(*bf16->spike, *evidence_.finding)) {
+      return verdict("generic_spike",
+                     seen_same() +
+                         ", and BF16 suffers at the same step too: data or learning rate, not FP8.");
+    }
+    return std::nullopt;
+  }
+
+  // ---- Chance: do nudged replays of both arms part as the plain ones did?
+  std::optional<TriageStep> chance() const {
+    if (evidence_.chance_excluded || rules_.pairs == 0) return std::nullopt;
+    return of_step() ? chance_of_spike() : chance_of_gap();
+  }
+
+  struct Nudged {
+    std::vector<const TriageAnswer*> fp8;
+    std::vector<const TriageAnswer*> bf16;
+    std::vector<TriageTest> open;  // still to be answered, pair by pair
+  };
+
+  Nudged nudged() const {
+    Nudged result;
+    for (int64_t seed = 1; seed <= rules_.pairs; ++seed) {
+      for (const char* kind : {"fp8_nudged", "bf16_nudged"}) {
+        const TriageAnswer* known = answer(kind, seed);
+        if (known == nullptr) {
+          result.open.push_back({kind, seed});
+        } else if (!known->failed) {
+          (kind[0] == 'f' ? result.fp8 : result.bf16).push_back(known);
+        }
+      }
+    }
+    return result;
+  }
+
+  TriageStep chance_verdict(const std::string& why) const {
+    return verdict(of_step() ? "generic_spike" : "chance",
+                   fmt::format("{}, but {}: chance, not FP8.", seen_same(), why));
+  }
+
+  std::optional<TriageStep> chance_of_spike() const {
+    const SpikeFinding& finding = *evidence_.finding;
+    const Nudged seen = nudged();
+    int64_t fp8 = 1;  // the run itself, reproduced
+    int64_t bf16 = 0;
+    for (const TriageAnswer* known : seen.fp8)
+      fp8 += known->spike && suffers(*known->spike, finding) ? 1 : 0;
+    for (const TriageAnswer* known : seen.bf16)
+      bf16 += known->spike && suffers(*known->spike, finding) ? 1 : 0;
+    if (bf16 > 0) {
+      return chance_verdict("BF16 suffers too when its weights are nudged by a rounding error");
+    }
+    if (!seen.open.empty()) return ask(seen.open);
+    const int64_t fp8_all = 1 + static_cast<int64_t>(seen.fp8.size());
+    const int64_t bf16_all = 1 + static_cast<int64_t>(seen.bf16.size());
+    // The best that so many replays can show, and no more than one FP8 replay may fail to.
+    const double p = fisher_p(fp8, fp8_all, bf16, bf16_all);
+    const double needed = fisher_p(fp8_all - (fp8_all > 4 ? 1 : 0), fp8_all, 0, bf16_all);
+    if (p <= needed * (1 + 1e-9)) return std::nullopt;
+    return chance_verdict(fmt::format("only {} of {} replays under the run's plan and {} of {} in "
+                                      "BF16 suffer (Fisher's exact test: p = {:.2g})",
+                                      fp8, fp8_all, bf16, bf16_all, p));
+  }
+
+  std::optional<TriageStep> chance_of_gap() const {
+    if (!evidence_.measured.gap || !evidence_.measured.reference) return std::nullopt;
+    const Nudged seen = nudged();
+    const double reference = *evidence_.measured.reference;
+    double highest_bf16 = reference;
+    double lowest_fp8 = reference + *evidence_.measured.gap;
+    for (const TriageAnswer* known : seen.bf16)
+      if (known->end_loss) highest_bf16 = std::max(highest_bf16, *known->end_loss);
+    for (const TriageAnswer* known : seen.fp8)
+      if (known->end_loss) lowest_fp8 = std::min(lowest_fp8, *known->end_loss);
+    const double allowed = highest_bf16 * (1 + rules_.tolerance_percent / 100);
+    if (lowest_fp8 <= allowed) {
+      return chance_verdict(
+          fmt::format("replays whose weights were nudged by a rounding error overlap: the best "
+                      "under the run's plan ends at {:.4f}, the worst in BF16 at {:.4f}",
+                      lowest_fp8, highest_bf16));
+    }
+    if (!seen.open.empty()) return ask(seen.open);
+    return std::nullopt;
+  }
+
+  // ---- The same FP8 values through BF16 GEMMs: rounding, or the kernels?
+  std::optional<TriageStep> kernel() const {
+    const TriageAnswer* fake = answer("fakequant");
+    if (fake == nullptr) return ask({{"fakequant"}});
+    if (fake->failed) return std::nullopt;
+    const std::string what =
+        ", but the same FP8 values multiplied in BF16 {}: the FP8 kernels or their copies of the "
+        "weights, not rounding.";
+    if (of_step()) {
+      if (fake->spike && !suffers(*fake->spike, *evidence_.finding))
+        return verdict("kernel_bug", seen_same() + fmt::format(fmt::runtime(what), "do not suffer"));
+      return std::nullopt;
+    }
+    if (const auto share = offset_difference(*fake); share && *share > kKernelShare) {
+      return verdict(
+          "kernel_bug",
+          seen_same() + fmt::format(fmt::runtime(what),
+                                    fmt::format("give another loss at equal weights ({:.0f}% of "
+                                                "what evaluating in FP8 costs)",
+                                                100 * *share)));
+    }
+    if (!evidence_.measured.d_percent || !fake->end_loss || !evidence_.measured.reference)
+      return std::nullopt;
+    const double reference = *evidence_.measured.reference;
+    const double d = *evidence_.measured.d_percent;
+    const double without = 100 * (*fake->end_loss - reference) / reference;
+    const bool closes = !std::isfinite(d) ? without <= rules_.tolerance_percent
+                                          : without <= d / 2 &&
+                                                d - without >= kKernelNoise * rules_.noise_percent;
+    if (!closes) return std::nullopt;
+    return verdict(
+        "kernel_bug",
+        seen_same() + fmt::format(fmt::runtime(what),
+                                  fmt::format("leave a gap of {:.2f}% only", without)));
+  }
+
+  // ---- A small gap that will not become a large one is borne.
+  std::optional<TriageStep> growth() const {
+    const double level = evidence_.level_percent;
+    if (of_step() || !evidence_.chance_excluded || level >= rules_.accept_percent)
+      return std::nullopt;
+    const TriageAnswer* fork = answer("long_fork");
+    if (fork == nullptr) return ask({{"long_fork"}});
+    if (!fork->long_d_percent) return std::nullopt;
+    const double end = carried_on(level, evidence_.steps, *fork->long_d_percent, fork->long_steps,
+                                  rules_.steps_ahead);
+    if (end >= rules_.accept_percent) return std::nullopt;
+    return verdict(
+        "accepted_gap",
+        fmt::format("{}, but the gap of {:.3f}% in {} steps is {:.3f}% in {}: carried on it stays "
+                    "at {:.3f}%, under the {:.2f}% that FP8 is worth. It is accepted.",
+                    seen_same(), level, evidence_.steps, *fork->long_d_percent, fork->long_steps,
+                    end, rules_.accept_percent));
+  }
+
+  // |L8 − Lfq| / |L8 − L16| at the window's beginning.
+  std::optional<double> offset_difference(const TriageAnswer& fake) const {
+    const Measurement& m = evidence_.measured;
+    if (!m.offset || !m.start_loss_plan || !fake.start_loss_plan || *m.offset == 0)
+      return std::nullopt;
+    return std::abs(*m.start_loss_plan - *fake.start_loss_plan) / std::abs(*m.offset);
+  }
+
+  const TriageEvidence& evidence_;
+  const TriageRules& rules_;
+};
+
+}  // namespace
+
+double carried_on(double level, int64_t steps, double later, int64_t later_steps, int64_t ahead) {
+  if (later <= 0) return std::max(level, 0.0);
+  double exponent = 1;
+  if (level > 0 && later_steps > steps && steps > 0) {
+    exponent = std::log(later / level) /
+               std::log(static_cast<double>(later_steps) / static_cast<double>(steps));
+    exponent = std::clamp(exponent, 0.0, 1.0);
+  }
+  const double ratio = 1 + static_cast<double>(ahead) / static_cast<double>(std::max<int64_t>(later_steps, 1));
+  return std::max(level, later * std::pow(ratio, exponent));
+}
+
+TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
+  return Table(evidence, rules).step();
+}
+
+}  // namespace gnomon::decide

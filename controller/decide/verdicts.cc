@@ -1,0 +1,99 @@
+// What follows from a verdict.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+void remember_transient(Core& core, const Verdict& verdict) {
+  State& s = core.s;
+  if (s.transients.size() >= kTransientsMax) s.transients.erase(s.transients.begin());
+  s.transients.push_back({s.attempt.host, verdict.since_step.value_or(s.newest_step)});
+}
+
+// The window is measured again by somebody else.
+void distrust_verifier(Core& core, const std::string& verifier, const std::string& why) {
+  State& s = core.s;
+  if (s.quarantined.size() >= kQuarantinedMax) s.quarantined.erase(s.quarantined.begin());
+  s.quarantined.push_back(verifier);
+  core.effects.emplace_back(QuarantineVerifier{verifier, why});
+  RecordDecision& decision =
+      core.record("action",
+                  fmt::format("Action: no replay of this run goes to {} any more; the window is "
+                              "measured again by another verifier.",
+                              verifier),
+                  {{"verifier", verifier}});
+  decision.verdict = "verifier_fault";
+  decision.action = "quarantine";
+  decision.enforced = true;
+  decision.window = s.investigation->window;
+  WindowState& window = *find_window(s, s.investigation->window);
+  const bool shadow = window.measured.has_value();
+  restart_gap(window.kind == "long" ? s.long_gap : s.gap);
+  if (!shadow) return end_case(core, "skipped");
+  window.measured.reset();
+  window.alarm.reset();
+  window.shadow_pending = true;
+  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  end_case(core, "");
+}
+
+void take_as_quiet(Core& core) {
+  State& s = core.s;
+  const WindowState window = *find_window(s, s.investigation->window);
+  s.fault_reported = false;
+  s.quiet_ends.push_back(
+      {window.start.step,
+       {window.attempt, window.end_step(), window.end_uri, window.plan_version}});
+  end_case(core, "quiet");
+}
+
+void accept(Core& core) {
+  State& s = core.s;
+  const WindowState& window = *find_window(s, s.investigation->window);
+  GapState& gap = window.kind == "long" ? s.long_gap : s.gap;
+  const double level = s.investigation->evidence.level_percent;
+  accept_gap(gap, level);
+  RecordDecision& decision = core.record(
+      "accept",
+      fmt::format("A mean gap of up to {:.3f}% is taken as the run's own from now on.", level),
+      {{"level_percent", number(level)}});
+  decision.verdict = "accepted_gap";
+  decision.window = window.id;
+  take_as_quiet(core);
+}
+
+void share_spike(Core& core) {
+  State& s = core.s;
+  if (s.generic_spike_steps.size() >= kGenericSpikesMax) {
+    s.generic_spike_steps.erase(s.generic_spike_steps.begin());
+  }
+  s.generic_spike_steps.push_back(s.investigation->evidence.finding->step);
+  end_case(core, "quiet");
+}
+
+}  // namespace
+
+void conclude(Core& core, const Verdict& verdict) {
+  State& s = core.s;
+  const std::string& name = verdict.name;
+  record_verdict(core, verdict);
+  s.investigation->verdict = name;
+  s.investigation->since_step = verdict.since_step;
+  if (name == "generic_spike") return share_spike(core);
+  if (name == "verifier_fault") return distrust_verifier(core, verdict.verifier, verdict.sentence);
+  if (name == "accepted_gap") return accept(core);
+  if (name == "chance") return take_as_quiet(core);
+  if (name == "unexplained" && s.investigation->evidence.trigger == "spike")
+    return end_case(core, "failed");
+  if (name == "transient_fault") remember_transient(core, verdict);
+  const bool of_sites = name == "fp8_numerics" || name == "kernel_bug";
+  if (of_sites && next_rung_pins(core)) return start_attribution(core);
+  respond(core, name, {});
+}
+
+}  // namespace gnomon::decide
