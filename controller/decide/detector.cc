@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -63,115 +62,6 @@ void learn_quiet(DetectorState& state, const Measurement& measured) {
   const double delta = *measured.d_percent - state.mean_d;
   state.mean_d += delta / static_cast<double>(state.quiet_windows);
   state.sum_squares += delta * (*measured.d_percent - state.mean_d);
-}
-
-namespace {
-
-struct Threshold {
-  double expected = 0;
-  double deviation = 0;
-  std::optional<double> loss;
-  std::string rule;
-};
-
-struct Trend {
-  double next = 0;       // the line's value one step behind the last loss
-  double deviation = 0;  // of the losses about the line, n − 2 degrees of freedom
-};
-
-// Ordinary least squares of the losses over their index. A mean alone would hide a spike while the
-// loss still falls: the fall itself would count as noise.
-Trend fit_trend(const std::vector<double>& losses) {
-  const double count = static_cast<double>(losses.size());
-  const double middle = (count - 1) / 2;
-  double mean = 0;
-  for (double loss : losses) mean += loss / count;
-  double covariance = 0;
-  double variance = 0;
-  for (size_t i = 0; i < losses.size(); ++i) {
-    const double x = static_cast<double>(i) - middle;
-    covariance += x * (losses[i] - mean);
-    variance += x * x;
-  }
-  const double slope = covariance / variance;
-  double squares = 0;
-  for (size_t i = 0; i < losses.size(); ++i) {
-    const double residual = losses[i] - mean - slope * (static_cast<double>(i) - middle);
-    squares += residual * residual;
-  }
-  return {mean + slope * (count - middle), std::sqrt(squares / (count - 2))};
-}
-
-Threshold spike_threshold(const SpikeState& state, const Policy::Detector& policy) {
-  Threshold result;
-  if (static_cast<int64_t>(state.recent.size()) >= kSpikeHistoryMin) {
-    const Trend trend = fit_trend(state.recent);
-    result.expected = trend.next;
-    result.deviation = trend.deviation;
-    result.loss = trend.next + std::max(policy.spike_sigma * trend.deviation,
-                                        kSpikeRiseMin * std::abs(trend.next));
-    result.rule =
-        fmt::format("{} standard deviations and 5% above the trend of the {} steps before",
-                    policy.spike_sigma, state.recent.size());
-  }
-  if (state.first_count >= kFirstLosses) {
-    const double by_ratio = policy.spike_ratio * state.first_max;
-    if (!result.loss || by_ratio < *result.loss) {
-      result.loss = by_ratio;
-      result.rule = fmt::format("{} times the largest of the first {} losses", policy.spike_ratio,
-                                kFirstLosses);
-    }
-  }
-  return result;
-}
-
-void remember(SpikeState& state, double loss, const Threshold& threshold, int64_t history) {
-  if (state.first_count < kFirstLosses) {
-    state.first_max = state.first_count == 0 ? loss : std::max(state.first_max, loss);
-    state.first_count += 1;
-  }
-  state.recent.push_back(threshold.loss ? std::min(loss, *threshold.loss) : loss);
-  const int64_t excess = static_cast<int64_t>(state.recent.size()) - history;
-  if (excess > 0) state.recent.erase(state.recent.begin(), state.recent.begin() + excess);
-}
-
-}  // namespace
-
-void rewind_spikes(SpikeState& state, int64_t steps) {
-  const int64_t known = static_cast<int64_t>(state.recent.size());
-  const int64_t left = std::clamp<int64_t>(known - std::max<int64_t>(steps, 0), 0, known);
-  state.recent.resize(static_cast<size_t>(left));
-  state.silent_until = 0;
-  state.non_finite_reported = false;
-}
-
-std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,
-                                         const Policy::Detector& policy) {
-  const Threshold threshold = spike_threshold(state, policy);
-  SpikeFinding finding;
-  finding.step = step.step;
-  finding.loss = step.loss;
-  finding.grad_norm = step.grad_norm;
-  finding.expected = threshold.expected;
-  finding.deviation = threshold.deviation;
-  finding.threshold = threshold.loss;
-  finding.rule = threshold.rule;
-  if (!std::isfinite(step.loss) || !std::isfinite(step.grad_norm)) {
-    const bool known = state.non_finite_reported;
-    state.non_finite_reported = true;
-    if (std::isfinite(step.loss)) remember(state, step.loss, threshold, policy.spike_history);
-    if (known) return std::nullopt;
-    finding.kind = "non_finite";
-    return finding;
-  }
-  state.non_finite_reported = false;
-  remember(state, step.loss, threshold, policy.spike_history);
-  if (!threshold.loss || step.loss <= *threshold.loss) return std::nullopt;
-  const bool silent = step.step <= state.silent_until;
-  state.silent_until = step.step + kSpikeCoolDownSteps;
-  if (silent) return std::nullopt;
-  finding.kind = "spike";
-  return finding;
 }
 
 }  // namespace gnomon::decide
