@@ -95,9 +95,11 @@ MeanAndMax over_rows(const MatrixView& x, int threads, OfRow of_row) {
   return {sum / static_cast<double>(known), largest};
 }
 
-// By exponent + 133: the smallest BF16 is 2^-133, the largest exponent 127.
+// Of the smallest BF16; the largest is 127.
+constexpr int kSmallestExponent = -133;
+
+// `counts` is by exponent - kSmallestExponent.
 ExponentHistogram histogram_of(const std::array<int64_t, 261>& counts) {
-  constexpr int kSmallest = -133;
   ExponentHistogram histogram;
   int highest = 260;
   while (highest >= 0 && counts[static_cast<size_t>(highest)] == 0) --highest;
@@ -107,7 +109,7 @@ ExponentHistogram histogram_of(const std::array<int64_t, 261>& counts) {
   if (histogram.below == 0) {
     while (counts[static_cast<size_t>(first)] == 0) ++first;
   }
-  histogram.lowest = first + kSmallest;
+  histogram.lowest = first + kSmallestExponent;
   histogram.bins.assign(counts.begin() + first, counts.begin() + highest + 1);
   return histogram;
 }
@@ -175,7 +177,8 @@ TensorStatistics TensorProbe::measure() const {
       continue;
     }
     out.amin = std::fmin(out.amin, std::abs(v));
-    exponents[static_cast<size_t>(std::ilogb(v) + 133)] += count;
+    const int exponent = std::ilogb(v) - kSmallestExponent;
+    exponents[static_cast<size_t>(exponent)] += count;
   }
   const double n = static_cast<double>(finite);
   out.mean = ratio(sum, n);

@@ -124,9 +124,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int start(int argc, char** argv) {
   CLI::App app{
       "Trains a Llama-style language model under a precision plan (FP8 or BF16 for each GEMM), "
       "writes\n"
@@ -139,10 +137,16 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : kStatusConfig;
   }
   block_ending_signals();  // those that do not lead leave them blocked: a launcher passes them on
+  const std::unique_ptr<Collectives> collectives = start_collectives();
+  return lead_or_follow(*collectives, [&](EngineRanks& ranks) { return run(arguments, ranks); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
   try {
-    const std::unique_ptr<Collectives> collectives = start_collectives();
-    return lead_or_follow(*collectives, [&](EngineRanks& ranks) { return run(arguments, ranks); });
-  } catch (const Error& error) {
+    return start(argc, argv);
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "gnomon-trainer: %s\n", error.what());
     return kStatusFailed;
   }

@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "controller/decide/core.h"
+#include "controller/decide/gap_evalues.h"
 #include "controller/decide/plans.h"
 
 namespace gnomon::decide {
@@ -46,14 +46,13 @@ double probe_limit(const Core& core, const WindowState& window) {
 
 // Of the e-value against "FP8 is worse by the ceiling": that of gap_detector.h the other way round.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
-  const double scale = scale_of_probe(core, window);
-  const double x = (core.policy.detector.ceiling_percent - d_percent) / scale;
-  const double freedom = core.s.gap.scale.freedom;
-  const double y = x / (gap_evalues::kShiftInflation * gap_evalues::confidence_factor(freedom));
-  std::array<double, gap_evalues::kMembers> e = {};
-  gap_evalues::all(x, y, freedom >= 1, e.data());
+  const GapScale& learned = core.s.gap.scale;
+  const double x = (core.policy.detector.ceiling_percent - d_percent) / scale_of_probe(core, window);
+  const double confidence = scale_confidence(learned.freedom);
+  const bool known = std::isfinite(confidence);
+  const GapEvalues e = gap_evalues(x, known ? x / confidence : 0, known);
   double mean = 0;
-  for (size_t i = 0; i < e.size(); ++i) mean += gap_evalues::weight(i) * e[i];
+  for (size_t i = 0; i < e.size(); ++i) mean += gap_weight(i) * e[i];
   return std::log(mean);
 }
 

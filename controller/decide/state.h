@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "controller/decide/attribution_search.h"
-#include "controller/decide/detector.h"
 #include "controller/decide/gap_detector.h"
+#include "controller/decide/spikes.h"
 #include "controller/decide/triage.h"
 
 namespace gnomon::decide {

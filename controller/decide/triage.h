@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "controller/decide/detector.h"
 #include "controller/decide/events.h"
+#include "controller/decide/measurement.h"
+#include "controller/decide/spikes.h"
 
 namespace gnomon::decide {
 

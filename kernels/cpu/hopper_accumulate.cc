@@ -14,10 +14,11 @@ namespace {
 
 constexpr int64_t kRows = 64;     // of a tile of C
 constexpr int64_t kColumns = 32;  // two vectors of FP32 numbers, one of exponents
-constexpr int64_t kChunk = 256;   // terms that are unpacked at a time, a multiple of kHopperTerms
+constexpr int64_t kChunk =
+    256;  // terms that are unpacked at a time, a multiple of kTensorCoreTermsMax
 constexpr int16_t kZeroExponent = -126;
-// No sum that starts at zero has bits below: a product of two FP8 numbers has at least 2^-28, of
-// which 13 bits are kept.
+// No sum that starts at zero has bits below: a product of two FP8 numbers has an exponent of at
+// least -28, and at most 23 bits behind it are kept.
 constexpr int kExponentMin = -60;
 
 using Floats = float __attribute__((vector_size(64)));
@@ -80,10 +81,11 @@ struct Tile {
   int64_t row, rows, column, columns;
 };
 
-// Terms [begin, end) of the tile's rows and columns, zeros behind. False when one is not finite.
+// Terms [begin, end) of the tile's rows and columns, zeros behind up to a multiple of
+// `instruction`. False when one is not finite.
 bool unpack(const Operand& a, const Operand& b, const Tile& tile, int64_t begin, int64_t end,
-            Workspace& w) {
-  const int64_t filled = (end - begin + kHopperTerms - 1) / kHopperTerms * kHopperTerms;
+            int64_t instruction, Workspace& w) {
+  const int64_t filled = (end - begin + instruction - 1) / instruction * instruction;
   bool finite = true;
   for (int64_t i = 0; i < tile.rows; ++i) {
     for (int64_t t = 0; t < filled; ++t) {
@@ -120,9 +122,10 @@ void add_fp32(const Tile& tile, int64_t terms, Workspace& w) {
 }
 
 // The largest exponents of a row's products over one instruction, by column.
+template <int kTerms>
 void largest_exponents(const int16_t* a, const int16_t (*b)[kColumns], int16_t* largest) {
   std::fill(largest, largest + kColumns, static_cast<int16_t>(kExponentMin));
-  for (int64_t t = 0; t < kHopperTerms; ++t) {
+  for (int64_t t = 0; t < kTerms; ++t) {
 #pragma omp simd
     for (int64_t j = 0; j < kColumns; ++j) {
       const auto exponent = static_cast<int16_t>(a[t] + b[t][j]);
@@ -131,11 +134,35 @@ void largest_exponents(const int16_t* a, const int16_t (*b)[kColumns], int16_t* 
   }
 }
 
+// Whether a whole instruction's sum, in units of its last bit kept, stays below 2^24: significands
+// of products are at most 3.52, that of c is below 2.
+constexpr bool sums_fit_fp32(int terms, int fraction_bits) {
+  return terms * 3.52 + 2 <= static_cast<double>(1 << (24 - fraction_bits));
+}
+static_assert(kTensorCoreTermsMax * 3.52 + 2 <= (1 << (31 - kTensorCoreBitsMax)));  // fits Ints
+
+// The whole numbers `total`, cut off to a leading bit and `bits` more.
+template <bool kWide>
+Floats cut_off(Ints total, int bits) {
+  if constexpr (kWide) {
+    using Doubles = double __attribute__((vector_size(128)));
+    using Longs = int64_t __attribute__((vector_size(128)));
+    const Doubles sum = __builtin_convertvector(total, Doubles);
+    const Longs kept = (Longs)sum & ~((int64_t{1} << (52 - bits)) - 1);
+    return __builtin_convertvector((Doubles)kept, Floats);
+  } else {
+    const Floats sum = __builtin_convertvector(total, Floats);
+    return (Floats)((Ints)sum & ~((1 << (23 - bits)) - 1));
+  }
+}
+
 // hopper_sum() for finite operands and sums that started at zero, a vector of columns at a time.
-void add_instruction(const float* a, const int16_t* a_exponents, const float (*b)[kColumns],
-                     const int16_t (*b_exponents)[kColumns], float* sums) {
+template <int kTerms, bool kWide>
+void add_instruction(const TensorCoreSum& rule, const float* a, const int16_t* a_exponents,
+                     const float (*b)[kColumns], const int16_t (*b_exponents)[kColumns],
+                     float* sums) {
   int16_t product_exponents[kColumns];
-  largest_exponents(a_exponents, b_exponents, product_exponents);
+  largest_exponents<kTerms>(a_exponents, b_exponents, product_exponents);
   for (int64_t first = 0; first < kColumns; first += kLanes) {
     Floats c;
     std::memcpy(&c, sums + first, sizeof(c));
@@ -143,40 +170,59 @@ void add_instruction(const float* a, const int16_t* a_exponents, const float (*b
     for (int64_t lane = 0; lane < kLanes; ++lane) exponents[lane] = product_exponents[first + lane];
     const Ints c_exponents = ((Ints)c >> 23 & 0xFF) - 127;
     exponents = c_exponents > exponents ? c_exponents : exponents;
-    const Ints up = (127 + kHopperFractionBits - exponents) << 23;
-    const Ints down = (127 - kHopperFractionBits + exponents) << 23;
+    const Ints up = (127 + rule.fraction_bits - exponents) << 23;
+    const Ints down = (127 - rule.fraction_bits + exponents) << 23;
     const Floats factor = (Floats)up;
     Ints total = __builtin_convertvector(c * factor, Ints);
-    for (int64_t t = 0; t < kHopperTerms; ++t) {
+    for (int64_t t = 0; t < kTerms; ++t) {
       const Floats products = a[t] * *reinterpret_cast<const Floats*>(&b[t][first]);
       total += __builtin_convertvector(products * factor, Ints);
     }
-    // Below 2^21, so exact; then 13 bits behind the leading one are kept.
-    Floats sum = __builtin_convertvector(total, Floats);
-    const Ints kept = (Ints)sum & ~((1 << (23 - kHopperFractionBits)) - 1);
-    sum = (Floats)kept * (Floats)down;
+    const Floats sum = cut_off<kWide>(total, rule.result_bits) * (Floats)down;
     std::memcpy(sums + first, &sum, sizeof(sum));
   }
 }
 
-void add_hopper(const Tile& tile, int64_t terms, Workspace& w) {
+template <int kTerms, bool kWide>
+void add_instructions(const TensorCoreSum& rule, const Tile& tile, int64_t terms, Workspace& w) {
   for (int64_t i = 0; i < tile.rows; ++i) {
-    for (int64_t t = 0; t < terms; t += kHopperTerms) {
-      add_instruction(&w.a[i][t], &w.a_exponents[i][t], &w.b[t], &w.b_exponents[t], w.partial[i]);
+    for (int64_t t = 0; t < terms; t += kTerms) {
+      add_instruction<kTerms, kWide>(rule, &w.a[i][t], &w.a_exponents[i][t], &w.b[t],
+                                     &w.b_exponents[t], w.partial[i]);
     }
   }
 }
 
+template <int kTerms>
+void add_hopper_of(const TensorCoreSum& rule, const Tile& tile, int64_t terms, Workspace& w) {
+  if (sums_fit_fp32(kTerms, rule.fraction_bits)) {
+    add_instructions<kTerms, false>(rule, tile, terms, w);
+  } else {
+    add_instructions<kTerms, true>(rule, tile, terms, w);
+  }
+}
+
+void add_hopper(const TensorCoreSum& rule, const Tile& tile, int64_t terms, Workspace& w) {
+  if (rule.terms == 16) {
+    add_hopper_of<16>(rule, tile, terms, w);
+  } else if (rule.terms == 32) {
+    add_hopper_of<32>(rule, tile, terms, w);
+  } else {
+    add_hopper_of<64>(rule, tile, terms, w);
+  }
+}
+
 // The same for operands with NaN or infinities among them, and sums that have become such.
-void add_hopper_slowly(const Tile& tile, int64_t terms, Format format_a, Format format_b,
-                       Workspace& w) {
-  float b[kHopperTerms];
+void add_hopper_slowly(const TensorCoreSum& rule, const Tile& tile, int64_t terms, Format format_a,
+                       Format format_b, Workspace& w) {
+  float b[kTensorCoreTermsMax];
+  const auto instruction = static_cast<size_t>(rule.terms);
   for (int64_t i = 0; i < tile.rows; ++i) {
     for (int64_t j = 0; j < tile.columns; ++j) {
-      for (int64_t t = 0; t < terms; t += kHopperTerms) {
-        for (int64_t k = 0; k < kHopperTerms; ++k) b[k] = w.b[t + k][j];
-        w.partial[i][j] =
-            hopper_sum(w.partial[i][j], format_a, {&w.a[i][t], kHopperTerms}, format_b, b);
+      for (int64_t t = 0; t < terms; t += rule.terms) {
+        for (int64_t k = 0; k < rule.terms; ++k) b[k] = w.b[t + k][j];
+        w.partial[i][j] = hopper_sum(w.partial[i][j], format_a, {&w.a[i][t], instruction}, format_b,
+                                     {b, instruction}, rule);
       }
     }
   }
@@ -210,13 +256,13 @@ void multiply_tile(const Operand& a, const Operand& b, const Tile& tile, int64_t
     bool finite = true;
     for (int64_t at = begin; at < end; at += kChunk) {
       const int64_t terms = std::min(kChunk, end - at);
-      finite = unpack(a, b, tile, at, at + terms, w) && finite;
+      finite = unpack(a, b, tile, at, at + terms, accumulation.sum.terms, w) && finite;
       if (!accumulation.hopper) {
         add_fp32(tile, terms, w);
       } else if (finite) {
-        add_hopper(tile, terms, w);
+        add_hopper(accumulation.sum, tile, terms, w);
       } else {
-        add_hopper_slowly(tile, terms, a.format(), b.format(), w);
+        add_hopper_slowly(accumulation.sum, tile, terms, a.format(), b.format(), w);
       }
     }
     add_to_total(a, b, tile, begin, w);
@@ -244,7 +290,11 @@ void ScaledProducts::run(const GemmShape& shape, const Accumulation& accumulatio
                          const ScaledOperand& a, const ScaledOperand& b, Out* c, bool accumulate) {
   GNOMON_ASSERT(shape.m > 0 && shape.n > 0 && shape.k > 0);
   GNOMON_ASSERT(shape.stride_a == 0 && shape.stride_b == 0);
-  GNOMON_ASSERT(accumulation.promote_every % kHopperTerms == 0);
+  const TensorCoreSum& sum = accumulation.sum;
+  GNOMON_ASSERT(sum.terms == 16 || sum.terms == 32 || sum.terms == 64);
+  GNOMON_ASSERT(sum.fraction_bits > 0 && sum.fraction_bits <= kTensorCoreBitsMax);
+  GNOMON_ASSERT(sum.result_bits > 0 && sum.result_bits <= kTensorCoreBitsMax);
+  GNOMON_ASSERT(accumulation.promote_every % sum.terms == 0);
   const Operand left(a, shape.m, shape.k, shape.transpose_a);
   const Operand right(b, shape.n, shape.k, !shape.transpose_b);
   const int64_t tile_columns = (shape.n + kColumns - 1) / kColumns;

@@ -42,7 +42,8 @@ TEST_F(ApiRefusalTest, NumbersThatNoRunHasAreRefusedForGood) {
   Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}}));
   EXPECT_EQ(refusal.status, 400);
   EXPECT_THAT(refusal.detail, HasSubstr("learning_rate"));
-  step = test_step(INT64_MAX);
+  step = test_step(1);
+  step.step = INT64_MAX;
   EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).status, 400);
   RunRegistration registration;
   registration.name = "huge";

@@ -61,9 +61,9 @@ Pieces pieces_of_fp32(float value) {
   return p;
 }
 
-// The magnitude in units of 2^(largest − 13), cut off.
-int64_t aligned(const Pieces& p, int largest) {
-  const int left = 13 - p.fraction + p.exponent - largest;
+// The magnitude in units of 2^(largest − bits), cut off.
+int64_t aligned(const Pieces& p, int largest, int bits) {
+  const int left = bits - p.fraction + p.exponent - largest;
   int64_t magnitude = 0;
   if (left >= 0) {
     magnitude = p.significand << left;
@@ -75,7 +75,7 @@ int64_t aligned(const Pieces& p, int largest) {
 
 // One instruction in whole numbers, written without a look at kernels/scaled_product.cc.
 uint32_t model_bits(float c, const std::vector<uint32_t>& a, bool a_e4m3,
-                    const std::vector<uint32_t>& b, bool b_e4m3) {
+                    const std::vector<uint32_t>& b, bool b_e4m3, const TensorCoreSum& rule) {
   std::vector<Pieces> terms = {pieces_of_fp32(c)};
   for (size_t i = 0; i < a.size(); ++i) {
     const Pieces x = pieces_of_code(a[i], a_e4m3), y = pieces_of_code(b[i], b_e4m3);
@@ -101,16 +101,16 @@ uint32_t model_bits(float c, const std::vector<uint32_t>& a, bool a_e4m3,
   if (negative) return 0xFF800000u;
   int64_t sum = 0;
   for (const Pieces& term : terms) {
-    if (term.significand != 0) sum += aligned(term, largest);
+    if (term.significand != 0) sum += aligned(term, largest, rule.fraction_bits);
   }
   if (sum == 0) return 0;
   uint64_t magnitude = static_cast<uint64_t>(sum < 0 ? -sum : sum);
-  int exponent = largest - 13;              // of the lowest bit
-  while (magnitude >= uint64_t{1} << 14) {  // bits that fall off are cut off
+  int exponent = largest - rule.fraction_bits;            // of the lowest bit
+  while (magnitude >= uint64_t{2} << rule.result_bits) {  // bits that fall off are cut off
     magnitude >>= 1;
     ++exponent;
   }
-  while (exponent < -126 - 13) {
+  while (exponent < -126 - rule.result_bits) {
     magnitude >>= 1;
     ++exponent;
   }
@@ -129,19 +129,23 @@ Codes decoded(std::vector<uint32_t> codes, Format format) {
   return result;
 }
 
-Codes random_codes(uint64_t key, uint64_t stream, Format format, uint32_t mask, uint32_t bits) {
+Codes random_codes(uint64_t key, uint64_t stream, Format format, uint32_t mask,
+                   uint64_t count = kHopperTerms) {
   std::vector<uint32_t> codes;
-  for (uint64_t i = 0; i < kHopperTerms; ++i)
-    codes.push_back((philox(key, stream, i)[0] & mask) | bits);
+  for (uint64_t i = 0; i < count; ++i) codes.push_back(philox(key, stream, i)[0] & mask);
   return decoded(std::move(codes), format);
 }
 
-void expect_model(float c, Format fa, const Codes& a, Format fb, const Codes& b) {
-  const float found = hopper_sum(c, fa, a.values, fb, b.values);
+void expect_model(float c, Format fa, const Codes& a, Format fb, const Codes& b,
+                  const TensorCoreSum& rule = {}) {
+  const float found = hopper_sum(c, fa, a.values, fb, b.values, rule);
   ASSERT_EQ(std::bit_cast<uint32_t>(found),
-            model_bits(c, a.codes, fa == Format::kE4m3, b.codes, fb == Format::kE4m3))
+            model_bits(c, a.codes, fa == Format::kE4m3, b.codes, fb == Format::kE4m3, rule))
       << "c " << c << " found " << found;
 }
+
+const TensorCoreSum kOtherRules[] = {{16, 10, 10}, {16, 13, 23}, {32, 17, 17}, {32, 18, 18},
+                                     {32, 23, 23}, {64, 13, 13}, {64, 16, 10}, {64, 23, 23}};
 
 TEST(HopperSum, EqualsTheModelInWholeNumbersForRandomCodes) {
   for (Format fa : {Format::kE4m3, Format::kE5m2}) {
@@ -153,11 +157,25 @@ TEST(HopperSum, EqualsTheModelInWholeNumbersForRandomCodes) {
                               : round % 4 == 1 ? 0xBBu
                               : round % 4 == 2 ? 0x8Fu
                                                : 0xFBu;
-        Codes a = random_codes(round, 1, fa, mask, 0), b = random_codes(round, 2, fb, mask, 0);
+        Codes a = random_codes(round, 1, fa, mask), b = random_codes(round, 2, fb, mask);
         for (float c :
              {0.0f, 1.0f, -0x1.8p20f, 0x1.fffp-12f, std::bit_cast<float>(philox(round, 3, 0)[0])}) {
           expect_model(c, fa, a, fb, b);
         }
+      }
+    }
+  }
+}
+
+TEST(HopperSum, EqualsTheModelForOtherRulesOfTheSum) {
+  for (const TensorCoreSum& rule : kOtherRules) {
+    for (uint64_t round = 0; round < 500; ++round) {
+      const uint32_t mask = round % 2 == 0 ? 0xBBu : 0x8Fu;
+      const auto terms = static_cast<uint64_t>(rule.terms);
+      Codes a = random_codes(round, 1, Format::kE4m3, mask, terms);
+      Codes b = random_codes(round, 2, Format::kE5m2, mask, terms);
+      for (float c : {0.0f, -0x1.8p20f, 0x1.fffffep-12f}) {
+        expect_model(c, Format::kE4m3, a, Format::kE5m2, b, rule);
       }
     }
   }
@@ -266,8 +284,9 @@ float expected_element(const Case& it, const Accumulation& accumulation, const M
     xs.push_back(x);
     ys.push_back(y);
     if (!accumulation.hopper) partial = partial + x * y;
-    if (accumulation.hopper && (xs.size() == kHopperTerms || cut(k + 1))) {
-      partial = hopper_sum(partial, a.quantizer.format, xs, b.quantizer.format, ys);
+    if (accumulation.hopper && (std::ssize(xs) == accumulation.sum.terms || cut(k + 1))) {
+      partial =
+          hopper_sum(partial, a.quantizer.format, xs, b.quantizer.format, ys, accumulation.sum);
       xs.clear();
       ys.clear();
     }
@@ -325,6 +344,16 @@ TEST(ScaledProduct, EqualsPlainLoopsBitForBit) {
     }
     auto [a, b] = operands(it, Format::kE5m2, Format::kE4m3);
     expect_product(it, Accumulation{true, 128}, a, b);
+  }
+}
+
+TEST(ScaledProduct, OtherRulesOfTheSumEqualPlainLoopsBitForBit) {
+  for (const TensorCoreSum& rule : kOtherRules) {
+    auto [a, b] = operands(kFprop, Format::kE4m3, Format::kE5m2);
+    expect_product(kFprop, Accumulation{true, 64, rule}, a, b);
+    expect_product(kFprop, Accumulation{true, 0, rule}, a, b);
+    a.values[300 * 3 + 260] = to_bf16(kNan);
+    expect_product(kFprop, Accumulation{true, 64, rule}, a, b);
   }
 }
 

@@ -1,12 +1,14 @@
-// A job of ranks in which rank 1 does what the argument says.
+// A job of ranks in which rank 1, or the one that leads, does what the argument says.
 #include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <stdexcept>
 #include <vector>
 
 #include "kernels/start_collectives.h"
+#include "trainer/engine/engine_ranks.h"
 
 int main(int argc, char** argv) {
   const char* trouble = argc > 1 ? argv[1] : "none";
@@ -20,6 +22,10 @@ int main(int argc, char** argv) {
     while (true) pause();
   }
   if (guilty && is("leaves")) ranks->abort("cannot go on");
+  if (is("throws")) {
+    return gnomon::lead_or_follow(
+        *ranks, [](gnomon::EngineRanks&) -> int { throw std::runtime_error("what it was"); });
+  }
   // Rank 1 sends less than the others expect, or more.
   const size_t usual = 100000;
   const size_t count = guilty && is("short")  ? usual - 128

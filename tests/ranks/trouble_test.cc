@@ -62,6 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RanksInTrouble,
                          testing::Values(Trouble{"killed", "signal 9"},
                                          Trouble{"hangs", "waited [0-9.]+ s for"},
                                          Trouble{"leaves", "rank 1 of 3: cannot go on"},
+                                         Trouble{"throws", "rank 0 of 3: what it was"},
                                          Trouble{"short", "disagree|another size"},
                                          Trouble{"long", "disagree|another size"}),
                          [](const auto& instance) { return instance.param.kind; });

@@ -106,17 +106,18 @@ void end_followers(EngineRanks& ranks) { tell_followers(ranks, EngineCall::kEnd,
 
 int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead) {
   EngineRanks ranks{&collectives};
-  if (collectives.rank() == 0) {
+  try {
+    if (collectives.rank() != 0) {
+      follow_engines(ranks);
+      return 0;
+    }
     const int status = lead(ranks);
     end_followers(ranks);
     return status;
-  }
-  try {
-    follow_engines(ranks);
   } catch (const std::exception& error) {
-    collectives.abort(error.what());
+    if (ranks.many()) collectives.abort(error.what());
+    throw;
   }
-  return 0;
 }
 
 }  // namespace gnomon

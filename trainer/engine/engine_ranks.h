@@ -50,7 +50,8 @@ void follow_engines(EngineRanks& ranks);
 void end_followers(EngineRanks& ranks);
 
 // A program's work on every rank: `lead` on rank 0, whose status this returns, and the calls that
-// it makes on the others. An exception that leaves follow_engines() ends the job with its text.
+// it makes on the others. An exception that leaves either ends a job of several ranks with its
+// text, and leaves this function where there is one.
 int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead);
 
 }  // namespace gnomon

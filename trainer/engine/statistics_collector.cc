@@ -178,12 +178,9 @@ void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
     return;
   }
   // Sites that ran as one: their weights were met in fprop, where this is the first one's alone.
-  for (int i = site; i < site + group_; ++i) {
-    if (role == TensorRole::kInput) {
-      operand_of(i, gemm, role, dense(content, first.in), quantizer, given_scale);
-    } else if (i == site) {
-      operand_of(i, gemm, role, dense(content, first.in), quantizer, given_scale);
-    }
+  const int met = role == TensorRole::kInput ? group_ : 1;
+  for (int i = site; i < site + met; ++i) {
+    operand_of(i, gemm, role, dense(content, first.in), quantizer, given_scale);
   }
 }
 

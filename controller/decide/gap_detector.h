@@ -1,0 +1,145 @@
+// Decides from one number a window, D = 100·gap/L16, whether FP8 is worse than it may be: a test
+// that may be looked at after every window for as long as the run lasts. Pure arithmetic over a
+// small plain state; the caller says which windows count and what an alarm leads to.
+//
+// The evidence is a Shiryaev–Roberts mixture of e-values (gap_evalues.h), numbers e_j made from D
+// and from what was known before it, whose mean under the null, given the past, is at most 1: R_j ←
+// (1 + R_j)·e_j from 0, R = Σ π_j R_j with Σ π_j = 1. The null is "not worse than tolerated": the
+// mean of D is at most δ0.
+//
+// Guarantee. Because E[R_w | past] ≤ R_{w−1} + 1, R_w − w is a supermartingale and the mean number
+// of windows until R ≥ A is at least A. The burst rule adds a second sum Q with the same recursion;
+// at Q ≥ A₁ the caller is asked for fresh windows, over which P = Σ π_j ∏ e_j runs from 1; P ≥ c
+// confirms, and after the last of them P and Q begin anew. Let V be Q/(A₁c) while watching and P/c
+// during a burst. V − w/(A₁c) is a supermartingale too: entering a burst takes V from at least 1/c
+// to 1/c, leaving it takes V to 0, both downwards. So R/A + V − w·(1/A + 1/(A₁c)) is one, it starts
+// at 0, and at a false alarm R/A + V ≥ 1: the mean time between false alarms is at least 1/(1/A +
+// 1/(A₁c)), and P(false alarm within W windows) ≤ W·(1/A + 1/(A₁c)), whatever the cadence and
+// whenever one looks. A and A₁ are chosen so that this is `windows_between_false_alarms`.
+//
+// Nothing in it needs the scale to be constant or the windows to be equally long: a change of
+// cadence or batch size rescales s before the next D is seen, which is predictable, so the evidence
+// stays. What the guarantee does not cover (skewed noise, windows that depend on each other, a
+// deviation above its confidence limit, a baseline that was learned too low) is measured in
+// docs/detector.md.
+//
+// Sources: Shiryaev (1963) and Roberts (1966) for R; Shin, Ramdas and Rinaldo, "E-detectors" (2022)
+// for sums of e-values and the bound; Ville's inequality for P.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gnomon::decide {
+
+struct GapSettings {
+  // eprocess; or a rival (gap_rivals.h): fixed, shewhart, cusum, ewma, glr.
+  std::string kind = "eprocess";
+  double windows_between_false_alarms = 10000;  // mean, at least 20
+  double tolerance_percent = 0.1;     // the null's mean is never learned to be more than this
+  double ceiling_percent = 0.5;       // one window above it is an alarm by itself; infinity = off
+  double prior_scale_percent = 0.05;  // s before anything was learned; positive
+  int burn_in_windows = 20;           // δ0 is learned over so many; until then it is the tolerance
+  bool burst = true;                  // eprocess: ask for fresh windows at a suspicion
+  double fixed_percent = 0.25;        // of the rival `fixed`
+  std::optional<double> threshold;    // of a rival in its own unit, instead of the derived one
+};
+
+struct GapSample {
+  double d_percent = 0;
+  double floor_percent = 0;    // RMS of BF16 against perturbed BF16: s is never less; 0 = not known
+  double steps = 0;            // K, the window's length; 0 = not known
+  double tokens_per_step = 0;  // 0 = not known
+  int64_t plan_version = 0;
+};
+
+// What was learned about D: s² is a mean of squared successive differences, ½(D_i − D_{i−1})²,
+// which neither a shift nor a slow drift of the mean inflates.
+struct GapScale {
+  double variance = 0;           // s² in per cent², the prior's share included
+  double weight = 0;             // of `variance`, in squares; 0 before the first window
+  double freedom = 0;            // degrees of freedom that were measured, without the prior
+  std::optional<double> last_d;  // of the window before, when the next difference may use it
+  double steps = 0;
+  double tokens_per_step = 0;
+  int64_t plan_version = 0;
+  int64_t baseline_windows = 0;  // of the mean below
+  double baseline_mean = 0;
+  std::optional<double> null_percent;  // δ0 once it was learned
+  double accepted_percent = 0;         // what was accepted after an alarm: δ0 may go so far
+};
+
+// What speaks against the null. A vector is empty before the first window.
+struct GapEvidence {
+  std::vector<double> main;    // R_j
+  std::vector<double> watch;   // Q_j
+  std::vector<double> burst;   // ∏ e_j while a burst is under way
+  int64_t burst_left = 0;      // windows of it still to come
+  double rival = 0;            // the sum or mean of CUSUM and EWMA
+  std::vector<double> recent;  // GLR: the newest x, oldest first
+};
+
+inline constexpr size_t kGapNewestMax = 16;  // windows that can be forgotten exactly
+
+struct GapState {
+  GapScale scale;
+  GapEvidence evidence;
+  // Both as they were before the windows of `newest`: forgetting replays from there.
+  GapScale scale_before;
+  GapEvidence evidence_before;
+  std::vector<GapSample> newest;  // oldest first, at most kGapNewestMax
+};
+
+struct GapVerdict {
+  bool alarm = false;
+  bool suspicious = false;  // fresh back-to-back windows are wanted: up to burst_left of them
+  std::string rule;      // evidence, burst, ceiling, non_finite or the rival's kind; empty = quiet
+  double statistic = 0;  // R (P for the rule burst, D for ceiling and fixed, else the rival's)
+  double threshold = 0;  // of the statistic
+  double x = 0;          // (D − δ0)/s
+  double scale_percent = 0;  // s
+  double null_percent = 0;   // δ0
+  double freedom = 0;        // degrees of freedom behind s
+  int64_t burst_left = 0;    // windows of the burst still to come
+};
+
+// Takes one window into account. A D that is not finite is an alarm (rule non_finite) and changes
+// nothing that is remembered but its place among the newest. Until the caller restarts or accepts,
+// the evidence of an alarm stays and every further bad window is one too.
+GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettings& settings);
+
+// An alarm was acted upon: evidence begins at 0, what was learned stays.
+void restart_gap(GapState& state);
+// The gap was found to be bearable: δ0 becomes `percent`, even above the tolerance (not less than
+// 0); evidence begins at 0.
+void accept_gap(GapState& state, double percent);
+// The gap of the newest windows and its standard error, in per cent: what accept_gap may be given.
+struct GapLevel {
+  double mean_percent = 0;
+  double error_percent = 0;
+  int64_t windows = 0;
+};
+GapLevel newest_level(const GapState& state, int64_t windows);
+// A rollback: the newest `windows` windows were never seen. Exact up to kGapNewestMax since the
+// last restart; beyond that the evidence begins at 0. It is right because the windows that are
+// measured again are the same ones (a crash) or others whose noise is new (a rollback): in both
+// cases the rest is a sequence that counts each window once.
+void forget_newest(GapState& state, int64_t windows, const GapSettings& settings);
+
+// δ0 and s for the next window, as it would be compared.
+double gap_null_percent(const GapScale& scale, const GapSettings& settings);
+double gap_scale_percent(const GapScale& scale, const GapSample& sample,
+                         const GapSettings& settings);
+
+// A, A₁ and c of the guarantee.
+struct GapThresholds {
+  double main = 0;
+  double watch = 0;  // infinity without bursts
+  double confirm = 0;
+};
+GapThresholds gap_thresholds(const GapSettings& settings);
+inline constexpr int64_t kBurstWindows = 12;
+
+}  // namespace gnomon::decide
