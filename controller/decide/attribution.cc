@@ -49,9 +49,8 @@ std::vector<std::string> ranked_sites(const std::vector<std::string>& sites,
     return std::make_pair(std::min(by_phi.at(site), by_psi.at(site)), by_phi.at(site));
   };
   std::vector<std::string> order = sites;
-  std::stable_sort(order.begin(), order.end(), [&](const std::string& a, const std::string& b) {
-    return best(a) < best(b);
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const std::string& a, const std::string& b) { return best(a) < best(b); });
   return order;
 }
 
@@ -128,9 +127,8 @@ void start_search(Core& core) {
   const WindowState& window = *find_window(s, s.investigation->window);
   const std::vector<std::string> sites = fp8_sites(s.run, plan_of(s, window.plan_version).toml);
   const std::vector<SiteScore>& scores = s.investigation->scores;
-  s.investigation->search =
-      AttributionSearch::start(scores.empty() ? sites : ranked_sites(sites, scores),
-                               !scores.empty());
+  s.investigation->search = AttributionSearch::start(
+      scores.empty() ? sites : ranked_sites(sites, scores), !scores.empty());
   pump_search(core);
 }
 

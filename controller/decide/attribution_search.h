@@ -21,9 +21,9 @@ struct SearchLimits {
 // together with the sites already found guilty; its last element is guilty. Keep it, go on with the
 // candidates before it, and stop as soon as the guilty alone recover. With width w the interval is
 // cut in w + 1 parts. For k guilty sites about k·log2(n) + k replays (width 1); the last of them
-// confirms the result by itself. When the candidates are ranked, the guiltiest first, prefixes of 1,
-// 2, 4… are tried before the interval between two of them is cut: a single culprit of rank k is found
-// and confirmed with at most 2⌈log2 k⌉ + 2 replays, however many sites there are.
+// confirms the result by itself. When the candidates are ranked, the guiltiest first, prefixes of
+// 1, 2, 4… are tried before the interval between two of them is cut: a single culprit of rank k is
+// found and confirmed with at most 2⌈log2 k⌉ + 2 replays, however many sites there are.
 struct AttributionSearch {
   std::vector<std::string> candidates;  // in the order of the search; shrinks
   std::vector<std::string> guilty;

@@ -12,7 +12,8 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int64_t kAroundSpike = 8;  // steps by which a nudged replay's spike may come off the run's
+constexpr int64_t kAroundSpike =
+    8;  // steps by which a nudged replay's spike may come off the run's
 
 // The newest checkpoint well before a step, saved after the last change of plan; the oldest such
 // for `far`.
@@ -199,10 +200,11 @@ void ask(Core& core, const TriageTest& test) {
 // Transient faults that were found on the trainer's host not long ago.
 int64_t earlier_transients(const Core& core) {
   const State& s = core.s;
-  return std::count_if(s.transients.begin(), s.transients.end(), [&](const TransientFault& known) {
-    return known.host == s.attempt.host &&
-           known.step + core.policy.triage.transient_steps >= s.newest_step;
-  });
+  return std::count_if(s.trust.transients.begin(), s.trust.transients.end(),
+                       [&](const TransientFault& known) {
+                         return known.host == s.attempt.host &&
+                                known.step + core.policy.triage.transient_steps >= s.newest_step;
+                       });
 }
 
 TriageRules rules_of(const Core& core) {
@@ -210,16 +212,16 @@ TriageRules rules_of(const Core& core) {
   TriageRules rules;
   rules.pairs = core.policy.triage.pairs;
   rules.tolerance_percent = core.policy.detector.tolerance_percent;
-  rules.noise_percent = std::sqrt(s.gap.scale.variance);
+  rules.noise_percent = std::sqrt(s.watch.gap.scale.variance);
   rules.trainer_replays = s.run.trainer_replays && !s.ended;
   std::string first;
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
     if (known.kind == "same") first = known.verifier;
   }
-  rules.other_verifiers =
-      std::any_of(s.verifiers.begin(), s.verifiers.end(), [&](const std::string& known) {
-        return known != first && std::find(s.quarantined.begin(), s.quarantined.end(), known) ==
-                                     s.quarantined.end();
+  rules.other_verifiers = std::any_of(
+      s.trust.verifiers.begin(), s.trust.verifiers.end(), [&](const std::string& known) {
+        return known != first && std::find(s.trust.quarantined.begin(), s.trust.quarantined.end(),
+                                           known) == s.trust.quarantined.end();
       });
   const int64_t before = earlier_transients(core);
   rules.earlier_transients = before >= core.policy.triage.transients_max ? before : 0;

@@ -31,9 +31,14 @@ void take(Core& core, const RunRegisteredEvent& event) {
     return core.say("The run is registered already.");
   }
   s.registered = true;
-  s.run = {event.name,   event.base_plan,        event.sites,
-           event.layers, event.checkpoint_every, event.total_steps,
-           event.trainer_replays, event.tokens_per_step};
+  s.run = {event.name,
+           event.base_plan,
+           event.sites,
+           event.layers,
+           event.checkpoint_every,
+           event.total_steps,
+           event.trainer_replays,
+           event.tokens_per_step};
   s.plan_version = 1;
   s.wait_windows = core.policy.returning.quiet_windows;
   remember_plan(s, 1, event.base_plan);
@@ -73,9 +78,9 @@ std::optional<PendingReplay> answered(State& s, int64_t id) {
 
 void note_verifier(State& s, const std::string& verifier) {
   if (verifier.empty()) return;
-  std::erase(s.verifiers, verifier);
-  if (s.verifiers.size() >= kVerifiersMax) s.verifiers.erase(s.verifiers.begin());
-  s.verifiers.push_back(verifier);
+  std::erase(s.trust.verifiers, verifier);
+  if (s.trust.verifiers.size() >= kVerifiersMax) s.trust.verifiers.erase(s.trust.verifiers.begin());
+  s.trust.verifiers.push_back(verifier);
 }
 
 void take(Core& core, const ReplayFinished& event) {

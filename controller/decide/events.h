@@ -34,7 +34,7 @@ struct AttemptStarted {
   int64_t base_step = 0;
   std::string cause;  // start, restart, rollback
   int64_t plan_version = 0;
-  std::string host;  // where it runs; empty = not said
+  std::string host = {};  // where it runs; empty = not said
 };
 
 struct StepReported {
@@ -80,13 +80,14 @@ struct ReplayFinished {
   std::optional<double> start_loss_plan;
   std::optional<double> run_end_loss_bf16;
   std::optional<double> replay_end_loss_bf16;
-  std::string verifier;     // who did it
-  bool on_trainer = false;  // the trainer itself, between two steps
-  std::optional<int64_t> first_other_batch_step;  // first step whose tokens were not the run's
-  std::string end_hash;                           // of the weights after the last replayed step
-  std::optional<double> gap_error;  // standard error of run_end − replay_end over held-out text, nats
-  double seconds = 0;               // compute spent
-  std::vector<SiteScore> scores;    // arm "scores"
+  std::string verifier = {};                           // who did it
+  bool on_trainer = false;                             // the trainer itself, between two steps
+  std::optional<int64_t> first_other_batch_step = {};  // first step whose tokens were not the run's
+  std::string end_hash = {};  // of the weights after the last replayed step
+  std::optional<double> gap_error =
+      {};              // standard error of run_end − replay_end over held-out text, nats
+  double seconds = 0;  // compute spent
+  std::vector<SiteScore> scores = {};  // arm "scores"
 };
 
 // A replay that no verifier could finish (after the lease's retries).
@@ -154,7 +155,7 @@ struct OrderReplay {
   bool evaluate_endpoints = false;
   int priority = 0;         // higher first
   int64_t nudge = 0;        // seed of a nudge of the weights by rounding noise; 0 = none
-  std::string avoid;        // a verifier that is not to do it, as long as there is another
+  std::string avoid = {};   // a verifier that is not to do it, as long as there is another
   bool on_trainer = false;  // only the trainer itself can do it
 };
 
@@ -197,8 +198,8 @@ struct RecordDecision {
   std::string kind;     // alarm, verdict, attribution, action, recovered, probe, return, accept,
                         // instrument, override, directive
   std::string verdict;  // none, or triage.h: Verdict; scale_drift, accepted_gap, broken_instrument
-  std::string action;   // none, pin, recipe, bf16, rollback, hold, stop, return, quarantine; when not
-                        // enforced, what would have been done
+  std::string action;   // none, pin, recipe, bf16, rollback, hold, stop, return, quarantine; when
+                       // not enforced, what would have been done
   bool enforced = false;
   int64_t attempt = 1;
   int64_t step = 0;                // newest step known then

@@ -29,16 +29,16 @@ void learn(InstrumentState& instrument, double difference) {
 }
 
 void say_sound_again(Core& core, const WindowState& window) {
-  InstrumentState& instrument = core.s.instrument;
+  InstrumentState& instrument = core.s.watch.instrument;
   if (!instrument.broken) return;
   instrument.broken = false;
-  RecordDecision& decision = core.record(
-      "instrument",
-      fmt::format("{}: the instrument is sound again; gaps are judged from now on.",
-                  window_name(window)),
-      evidence_of(window, instrument));
+  RecordDecision& decision =
+      core.record("instrument",
+                  fmt::format("{}: the instrument is sound again; gaps are judged from now on.",
+                              window_name(window)),
+                  evidence_of(window, instrument));
   decision.window = window.id;
-  restart_gap(core.s.gap);
+  restart_gap(core.s.watch.gap);
 }
 
 }  // namespace
@@ -46,22 +46,22 @@ void say_sound_again(Core& core, const WindowState& window) {
 bool instrument_due(const Core& core) {
   const Policy::Instrument& policy = core.policy.instrument;
   if (policy.every == 0) return false;
-  const InstrumentState& instrument = core.s.instrument;
+  const InstrumentState& instrument = core.s.watch.instrument;
   return instrument.broken || instrument.checks == 0 || instrument.windows_since >= policy.every;
 }
 
 void order_instrument(Core& core, WindowState& window) {
-  core.s.instrument.windows_since = 0;
+  core.s.watch.instrument.windows_since = 0;
   window.instrument_pending = true;
   order(core, window, "bf16-perturbed", "instrument", "", false, kPriorityInstrument);
 }
 
 void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay) {
-  InstrumentState& instrument = core.s.instrument;
+  InstrumentState& instrument = core.s.watch.instrument;
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
-  const bool usable = window.measured && window.measured->reference && replay.replay_end_loss_bf16 &&
-                      std::isfinite(*replay.replay_end_loss_bf16);
+  const bool usable = window.measured && window.measured->reference &&
+                      replay.replay_end_loss_bf16 && std::isfinite(*replay.replay_end_loss_bf16);
   if (!usable) return finish_window(core, window_id);
   const double reference = *window.measured->reference;
   const double difference = 100 * (*replay.replay_end_loss_bf16 - reference) / reference;
@@ -79,7 +79,7 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
 }
 
 void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& replay) {
-  InstrumentState& instrument = core.s.instrument;
+  InstrumentState& instrument = core.s.watch.instrument;
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
   const bool comparable = !replay.end_hash.empty() && !window.shadow_hash.empty() &&
@@ -100,8 +100,9 @@ void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& 
   }
   say_sound_again(core, window);
   learn(instrument, instrument.last_percent);
-  core.say("BF16 under another order of sums parts further than it did, with the same bits each "
-           "time.");
+  core.say(
+      "BF16 under another order of sums parts further than it did, with the same bits each "
+      "time.");
   finish_window(core, window_id);
 }
 
@@ -112,13 +113,13 @@ void instrument_failed(Core& core, int64_t window_id) {
 
 void note_unverified(Core& core) {
   State& s = core.s;
-  s.unverified_windows += 1;
+  s.watch.unverified_windows += 1;
   const Policy::Verifier& policy = core.policy.verifier;
-  if (s.unverified_windows != policy.loss_windows) return;
+  if (s.watch.unverified_windows != policy.loss_windows) return;
   const std::string what =
       fmt::format("{} windows in a row were verified by nobody: the run has no shadow",
-                  s.unverified_windows);
-  json::object evidence{{"windows", s.unverified_windows}};
+                  s.watch.unverified_windows);
+  json::object evidence{{"windows", s.watch.unverified_windows}};
   if (policy.on_loss == "continue" || !core.enforcing() || !core.muted().empty() || s.directive ||
       s.investigation || core.held() || s.ended || plan_of(s, s.plan_version).bf16) {
     core.record("instrument", what + ". It goes on as it is.", std::move(evidence));

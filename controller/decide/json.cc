@@ -71,7 +71,7 @@ BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                        null_percent, freedom, burst_left))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
-                       probe_pending, instrument_pending, deferred, measured, verifier,
+                       probe_pending, instrument_pending, deferred, outcome, measured, verifier,
                        shadow_hash, shadow_fingerprint_equal, alarm, level_percent))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
@@ -101,18 +101,22 @@ BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                        deadline, steps_since, silence_said))
 BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step))
-BOOST_DESCRIBE_STRUCT(Containment, (), (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence))
+BOOST_DESCRIBE_STRUCT(Containment, (),
+                      (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence,
+                       stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
+BOOST_DESCRIBE_STRUCT(Watch, (),
+                      (gap, long_gap, offset, instrument, burst_left, windows_judged, every,
+                       next_long, long_start, unverified_windows))
+BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients))
 BOOST_DESCRIBE_STRUCT(State, (),
                       (registered, ended, rounding_said, inherited, unknown_plan_said, paused, run,
                        attempt, newest_step, plan_version, next_window, next_replay, next_directive,
                        next_decision, next_plan_version, plans, plan_changes, checkpoints,
                        next_start, windows, replays, quiet_ends, last_verified, older_verified,
-                       refused_bases, watch_from, protected_uris, gap, long_gap, offset, instrument,
-                       burst_left, windows_judged, every, next_long, long_start,
-                       unverified_windows, verifiers, quarantined, transients, spikes,
+                       refused_bases, watch_from, protected_uris, watch, trust, spikes,
                        generic_spike_steps, suspicion, investigation, directive,
                        operator_directives, expired_directives, silence, mode_override,
                        operator_plan, restore_plan, recovery, containment, fault_reported, actions,
@@ -166,12 +170,35 @@ json::value to_value(const T& value) {
 }
 
 // Members that events and states of ledgers written by version 1 lack.
-constexpr std::string_view kAddedLater[] = {
-    "last_directive", "newest_plan_version", "inherited",          "unknown_plan_said",
-    "paused",         "older_verified",      "refused_bases",      "watch_from",
-    "deadline",       "steps_since",         "silence_said",       "operator_directives",
-    "silence",        "mode_override",       "expired_directives", "operator_plan",
-    "restore_plan"};
+constexpr std::string_view kAddedLater[] = {"trainer_replays",
+                                            "tokens_per_step",
+                                            "host",
+                                            "seconds",
+                                            "verifier",
+                                            "on_trainer",
+                                            "first_other_batch_step",
+                                            "end_hash",
+                                            "gap_error",
+                                            "scores",
+                                            "nudge",
+                                            "avoid",
+                                            "last_directive",
+                                            "newest_plan_version",
+                                            "inherited",
+                                            "unknown_plan_said",
+                                            "paused",
+                                            "older_verified",
+                                            "refused_bases",
+                                            "watch_from",
+                                            "deadline",
+                                            "steps_since",
+                                            "silence_said",
+                                            "operator_directives",
+                                            "silence",
+                                            "mode_override",
+                                            "expired_directives",
+                                            "operator_plan",
+                                            "restore_plan"};
 
 bool may_lack(std::string_view member) {
   return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);
@@ -238,10 +265,10 @@ constexpr const char* kEventNames[] = {"run_registered",       "attempt_started"
                                        "directive_changed",    "run_ended",       "tick",
                                        "operator_override"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
-constexpr const char* kEffectNames[] = {"open_window",         "order_replay",    "close_window",
-                                        "mark_verified",       "issue_directive", "record_decision",
-                                        "protect_checkpoints", "end_directive",
-                                        "quarantine_verifier"};
+constexpr const char* kEffectNames[] = {
+    "open_window",         "order_replay",    "close_window",
+    "mark_verified",       "issue_directive", "record_decision",
+    "protect_checkpoints", "end_directive",   "quarantine_verifier"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

@@ -45,15 +45,16 @@ std::optional<int64_t> generic_spike_in(const State& s, const WindowState& windo
   return std::nullopt;
 }
 
-void alarm_without_case(Core& core, const WindowState& window) {
-  const std::string why = core.s.ended ? "the run has ended"
-                          : core.s.instrument.broken ? "the instrument is broken"
+void alarm_without_case(Core& core, WindowState& window) {
+  const std::string why = core.s.ended                     ? "the run has ended"
+                          : core.s.watch.instrument.broken ? "the instrument is broken"
                           : window.start.step < core.s.watch_from
                               ? "it began before a person let the run go on"
                               : "the fault has already been reported";
   core.say(fmt::format("{}: D = {}, an alarm ({}); {}.", window_name(window),
                        percent(*window.measured->d_percent), window.alarm->rule, why));
-  close_window(core, window.id, "alarm");
+  window.outcome = "alarm";
+  finish_window(core, window.id);
 }
 
 std::string alarm_words(const WindowState& window) {
@@ -79,9 +80,9 @@ std::string alarm_words(const WindowState& window) {
 void muted_alarm(Core& core, const WindowState& window, const std::string& why) {
   json::object evidence = gap_evidence(window, *window.alarm);
   evidence["muted"] = why;
-  RecordDecision& decision = core.record(
-      "alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why),
-      std::move(evidence));
+  RecordDecision& decision =
+      core.record("alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why),
+                  std::move(evidence));
   decision.window = window.id;
   close_window(core, window.id, "alarm");
 }
@@ -99,7 +100,7 @@ void judge_alarm(Core& core, WindowState& window) {
                     gap_evidence(window, *window.alarm));
     decision.verdict = "generic_spike";
     decision.window = window.id;
-    restart_gap(s.gap);
+    restart_gap(s.watch.gap);
     close_window(core, window.id, "skipped");
     return;
   }
@@ -112,7 +113,7 @@ void judge_alarm(Core& core, WindowState& window) {
                          window_name(window), percent(*m.d_percent)));
     return;
   }
-  if (s.ended || s.fault_reported || core.held() || s.instrument.broken ||
+  if (s.ended || s.fault_reported || core.held() || s.watch.instrument.broken ||
       window.start.step < s.watch_from) {
     return alarm_without_case(core, window);
   }
@@ -126,8 +127,8 @@ void judge_alarm(Core& core, WindowState& window) {
 // seen. True when a case was made of it, which ends the window.
 bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdict) {
   State& s = core.s;
-  restart_gap(s.offset);
-  accept_gap(s.offset, 100 * *window.measured->offset / *window.measured->reference);
+  restart_gap(s.watch.offset);
+  accept_gap(s.watch.offset, 100 * *window.measured->offset / *window.measured->reference);
   if (!core.muted().empty() || s.investigation || s.directive || s.ended || core.held()) {
     core.say("The offset has moved; nothing follows now.");
     return false;
@@ -149,17 +150,18 @@ Judgement observe(Core& core, const WindowState& window) {
   const Measurement& m = *window.measured;
   GapSample sample;
   sample.d_percent = *m.d_percent;
-  sample.floor_percent = std::sqrt(s.instrument.mean_square);
+  sample.floor_percent = std::sqrt(s.watch.instrument.mean_square);
   sample.steps = static_cast<double>(window.steps);
   sample.tokens_per_step = static_cast<double>(s.run.tokens_per_step);
   sample.plan_version = window.plan_version;
   Judgement result;
   if (window.kind == "long") {
-    result.gap = observe_gap(s.long_gap, sample, long_gap_settings(core.policy, window.steps));
+    result.gap =
+        observe_gap(s.watch.long_gap, sample, long_gap_settings(core.policy, window.steps));
     return result;
   }
-  result.gap = observe_gap(s.gap, sample, gap_settings(core.policy));
-  s.burst_left = result.gap.burst_left;
+  result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
+  s.watch.burst_left = result.gap.burst_left;
   if (result.gap.suspicious) {
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
                          result.gap.statistic, result.gap.burst_left));
@@ -167,7 +169,7 @@ Judgement observe(Core& core, const WindowState& window) {
   if (!m.offset) return result;
   sample.d_percent = 100 * *m.offset / *m.reference;
   sample.floor_percent = 0;
-  result.offset = observe_gap(s.offset, sample, offset_settings(core.policy));
+  result.offset = observe_gap(s.watch.offset, sample, offset_settings(core.policy));
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
   return result;
 }
@@ -176,24 +178,42 @@ void take_quiet(Core& core, const WindowState& quiet, bool burn_in) {
   State& s = core.s;
   s.fault_reported = false;
   if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
-  s.quiet_ends.push_back({quiet.start.step, {quiet.attempt, quiet.end_step(), quiet.end_uri,
-                                             quiet.plan_version}});
+  s.quiet_ends.push_back(
+      {quiet.start.step, {quiet.attempt, quiet.end_step(), quiet.end_uri, quiet.plan_version}});
   core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
                        burn_in ? "in the burn-in and not judged" : "quiet",
                        percent(*quiet.measured->d_percent)));
 }
 
+// The run has taken another plan since: what the window shows was answered by that, and says
+// nothing of the plan in force.
+void judge_history(Core& core, WindowState& window) {
+  const double d = *window.measured->d_percent;
+  const bool over = !(d <= core.policy.detector.ceiling_percent);
+  core.say(fmt::format("{} ran under plan {}, which is not in force any more (D = {}).",
+                       window_name(window), window.plan_version, percent(d)));
+  if (over) return close_window(core, window.id, "alarm");
+  const WindowState quiet = window;
+  take_quiet(core, quiet, false);
+  finish_window(core, quiet.id);
+}
+
 void judge(Core& core, WindowState& window) {
   State& s = core.s;
+  if (window.plan_version != s.plan_version) {
+    judge_history(core, window);
+    return settle_verified(core);
+  }
   const bool burn_in = window.start.step < core.policy.detector.burn_in_steps &&
                        std::isfinite(*window.measured->d_percent);
   Judgement judged;
   if (!burn_in) judged = observe(core, window);
-  s.windows_judged += 1;
+  s.watch.windows_judged += 1;
   if (judged.gap.alarm) {
     window.alarm = judged.gap;
     window.level_percent =
-        newest_level(window.kind == "long" ? s.long_gap : s.gap, kLevelWindows).mean_percent;
+        newest_level(window.kind == "long" ? s.watch.long_gap : s.watch.gap, kLevelWindows)
+            .mean_percent;
     return judge_alarm(core, window);
   }
   const WindowState quiet = window;
@@ -249,7 +269,7 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   State& s = core.s;
   WindowState& window = *find_window(s, window_id);
   window.shadow_pending = false;
-  s.unverified_windows = 0;
+  s.watch.unverified_windows = 0;
   Measurement measured = measure_shadow(replay);
   if (!measured.unusable.empty()) {
     const std::string sentence =

@@ -60,8 +60,7 @@ void limit_rollbacks(const Core& core, const WindowState& window, Action& action
 
 // A change of recipe is on the ladder, and the run is not in that recipe already.
 bool recipe_helps(const Core& core) {
-  return has_rung(core, "recipe") &&
-         !(core.s.containment && core.s.containment->rung == "recipe");
+  return has_rung(core, "recipe") && !(core.s.containment && core.s.containment->rung == "recipe");
 }
 
 Action choose(const Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
@@ -70,9 +69,8 @@ Action choose(const Core& core, const std::string& verdict, const std::vector<st
   const WindowState& window = *find_window(core.s, investigation.window);
   Action action;
   const TriageEvidence& evidence = investigation.evidence;
-  action.non_finite =
-      evidence.trigger == "non_finite" ||
-      (evidence.measured.d_percent && !std::isfinite(*evidence.measured.d_percent));
+  action.non_finite = evidence.trigger == "non_finite" ||
+                      (evidence.measured.d_percent && !std::isfinite(*evidence.measured.d_percent));
   if (s.actions >= core.policy.limits.actions_max) {
     action.rung = "hold";
     action.why =
@@ -131,6 +129,7 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   s.actions += 1;
   if (action.rung != "rollback") {
     contain(core, action.rung, action.sites, plan.version);
+    s.containment->stays = s.investigation && s.investigation->verdict == "scale_drift";
     remember_plan(s, plan.version, plan.toml);
   }
   s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
@@ -243,8 +242,8 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
     return end_case(core, "alarm");
   }
   s.suspicion.reset();
-  restart_gap(s.gap);
-  restart_gap(s.long_gap);
+  restart_gap(s.watch.gap);
+  restart_gap(s.watch.long_gap);
   carry_out(core, action, plan, sentence);
   end_case(core, "alarm");
 }

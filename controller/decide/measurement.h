@@ -16,10 +16,10 @@ struct Measurement {
   std::optional<double> gap;        // L16(w8) − L16(w16)
   std::optional<double> offset;     // L8 − L16 at the start checkpoint
   std::optional<double> d_percent;  // 100·gap / L16(w16); infinite when the run's end is not finite
-  std::optional<double> reference;  // L16(w16)
+  std::optional<double> reference;        // L16(w16)
   std::optional<double> start_loss_plan;  // L8 at the start checkpoint
   std::optional<double> gap_error;        // standard error of the gap over the held-out text, nats
-  std::string unusable;             // why the window cannot be judged; empty when it can
+  std::string unusable;                   // why the window cannot be judged; empty when it can
 };
 
 // From a BF16 replay with endpoints: w8 is the run's end, w16 the replay's.

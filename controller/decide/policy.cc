@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kStepsMax = 1'000'000'000;
 const std::vector<std::string> kModes = {"observe", "advise", "enforce"};
 const std::vector<std::string> kRungs = {"pin", "recipe", "bf16", "hold", "stop"};
-const std::vector<std::string> kDetectors = {"eprocess", "fixed", "shewhart", "cusum", "ewma", "glr"};
+const std::vector<std::string> kDetectors = {"eprocess", "fixed", "shewhart",
+                                             "cusum",    "ewma",  "glr"};
 
 int small(TomlTable& table, const std::string& key, int fallback, int min, int max) {
   return static_cast<int>(table.integer(key, fallback, min, max));
@@ -68,8 +69,9 @@ void read_detector(TomlTable table, Policy::Detector& detector) {
   detector.burst = table.boolean("burst", detector.burst);
   detector.accept_percent = table.number("accept_percent", detector.accept_percent, 0, 100);
   if (detector.ceiling_percent <= detector.tolerance_percent) {
-    table.refuse(table.has("ceiling_percent") ? "ceiling_percent" : "tolerance_percent",
-                 fmt::format("a ceiling above the tolerance ({} here)", detector.tolerance_percent));
+    table.refuse(
+        table.has("ceiling_percent") ? "ceiling_percent" : "tolerance_percent",
+        fmt::format("a ceiling above the tolerance ({} here)", detector.tolerance_percent));
   }
   detector.burn_in_steps = table.integer("burn_in_steps", detector.burn_in_steps, 0, 1'000'000'000);
   detector.spike_sigma = table.number("spike_sigma", detector.spike_sigma, 1, 1000);
@@ -120,14 +122,15 @@ void read_ladder(TomlTable table, Policy::Ladder& ladder) {
     const size_t place =
         static_cast<size_t>(std::find(kRungs.begin(), kRungs.end(), rung) - kRungs.begin());
     if (place < next) {
-      table.refuse(
-          "rungs",
-          "each rung once, in the order \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\": the ladder "
-          "only climbs");
+      table.refuse("rungs",
+                   "each rung once, in the order \"pin\", \"recipe\", \"bf16\", \"hold\", "
+                   "\"stop\": the ladder "
+                   "only climbs");
     }
     next = place + 1;
   }
-  if (ladder.rungs.empty()) table.refuse("rungs", "at least one of \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\"");
+  if (ladder.rungs.empty())
+    table.refuse("rungs", "at least one of \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\"");
   ladder.from = table.choice("from", ladder.from, {"last_verified", "here"});
   ladder.recipe = table.choice("recipe", ladder.recipe, recipe_names());
   table.refuse_unknown_keys();
@@ -223,7 +226,9 @@ class TomlWriter {
     out_ += fmt::format("\n[{}]\n", name);
     return *this;
   }
-  TomlWriter& key(const char* name, const std::string& value) { return raw(name, fmt::format("\"{}\"", value)); }
+  TomlWriter& key(const char* name, const std::string& value) {
+    return raw(name, fmt::format("\"{}\"", value));
+  }
   TomlWriter& key(const char* name, double value) { return raw(name, toml_number(value)); }
   TomlWriter& key(const char* name, int64_t value) { return raw(name, fmt::format("{}", value)); }
   TomlWriter& key(const char* name, int value) { return raw(name, fmt::format("{}", value)); }

@@ -22,18 +22,19 @@ struct Policy {
     int64_t steps = 25;  // K; a multiple of the checkpoint interval, at most `every`
     int open_max =
         4;  // windows waiting for verifiers; beyond it a new window is skipped, and recorded so
-    std::string cadence = "fixed";  // or "optimised": `every` follows the economics, up to every_max
-    int64_t every_max = 1000;       // cadence "optimised"
-    int64_t long_steps = 0;  // length of a long fork; 0 = none
-    int64_t long_every = 500;       // steps from one long fork's start to the next
+    std::string cadence =
+        "fixed";               // or "optimised": `every` follows the economics, up to every_max
+    int64_t every_max = 1000;  // cadence "optimised"
+    int64_t long_steps = 0;    // length of a long fork; 0 = none
+    int64_t long_every = 500;  // steps from one long fork's start to the next
   } window;
 
   struct Detector {
     std::string kind = "eprocess";  // gap_detector.h, gap_rivals.h
     double windows_between_false_alarms = 10000;
-    double tolerance_percent = 0.1;  // a mean gap up to this is none
-    double ceiling_percent = 0.5;    // one window's gap above it is looked into at once
-    double fixed_percent = 0.25;     // of the rival "fixed"
+    double tolerance_percent = 0.1;     // a mean gap up to this is none
+    double ceiling_percent = 0.5;       // one window's gap above it is looked into at once
+    double fixed_percent = 0.25;        // of the rival "fixed"
     double prior_scale_percent = 0.05;  // of D's deviation before anything was learned
     int burn_in_windows = 20;           // that the null is learned over
     bool burst = true;                  // a suspicion orders windows back to back
@@ -54,7 +55,7 @@ struct Policy {
 
   struct Triage {
     int pairs = 3;  // nudged replays of FP8 and of BF16 that rule out chance; 0 = not asked
-    int transients_max = 1;  // transient faults on one host; the next one is persistent
+    int transients_max = 1;           // transient faults on one host; the next one is persistent
     int64_t transient_steps = 10000;  // for so long a transient fault is remembered
   } triage;
 
@@ -70,7 +71,7 @@ struct Policy {
   struct Ladder {
     std::vector<std::string> rungs = {"pin", "bf16", "hold"};  // tried in this order
     std::string from = "last_verified";                        // or "here"
-    std::string recipe = "block";  // of the rung "recipe"
+    std::string recipe = "block";                              // of the rung "recipe"
   } ladder;
 
   struct Return {
@@ -95,7 +96,7 @@ struct Policy {
 
   struct Verifier {
     double lease_ttl_seconds = 10;
-    int attempts_max = 4;  // leases of one replay before it is given up
+    int attempts_max = 4;              // leases of one replay before it is given up
     std::string on_loss = "continue";  // when windows go unverified: continue, bf16, hold
     int loss_windows = 16;             // so many in a row
   } verifier;

@@ -28,26 +28,27 @@ void forget_probes(Containment& containment) {
 
 double scale_of_probe(const Core& core, const WindowState& window) {
   GapSample sample;
-  sample.floor_percent = std::sqrt(core.s.instrument.mean_square);
+  sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
   sample.steps = static_cast<double>(window.steps);
   sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
   sample.plan_version = window.plan_version;
-  return gap_scale_percent(core.s.gap.scale, sample, gap_settings(core.policy));
+  return gap_scale_percent(core.s.watch.gap.scale, sample, gap_settings(core.policy));
 }
 
 // What a healthy window may show, and in no case what would be an alarm by itself.
 double probe_limit(const Core& core, const WindowState& window) {
   constexpr double kDeviations = 4;
   const GapSettings settings = gap_settings(core.policy);
-  const double healthy = gap_null_percent(core.s.gap.scale, settings) +
+  const double healthy = gap_null_percent(core.s.watch.gap.scale, settings) +
                          kDeviations * scale_of_probe(core, window);
   return std::min(settings.ceiling_percent, std::max(healthy, settings.ceiling_percent / 2));
 }
 
 // Of the e-value against "FP8 is worse by the ceiling": that of gap_detector.h the other way round.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
-  const GapScale& learned = core.s.gap.scale;
-  const double x = (core.policy.detector.ceiling_percent - d_percent) / scale_of_probe(core, window);
+  const GapScale& learned = core.s.watch.gap.scale;
+  const double x =
+      (core.policy.detector.ceiling_percent - d_percent) / scale_of_probe(core, window);
   const double confidence = scale_confidence(learned.freedom);
   const bool known = std::isfinite(confidence);
   const GapEvalues e = gap_evalues(x, known ? x / confidence : 0, known);
@@ -139,7 +140,8 @@ void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_ver
 bool probe_due(const Core& core) {
   const State& s = core.s;
   if (!core.policy.returning.enabled || s.ended || s.investigation || s.directive) return false;
-  if (!s.containment || !s.containment->recovered || core.held()) return false;
+  if (!s.containment || !s.containment->recovered || s.containment->stays || core.held())
+    return false;
   if (!core.muted().empty()) return false;
   const int64_t under_way =
       std::count_if(s.windows.begin(), s.windows.end(),

@@ -62,12 +62,13 @@ struct WindowState {
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay
   bool deferred = false;  // an alarm, but another case is open: it is opened when that one ends
+  std::string outcome = "quiet";  // that it is closed with once nothing is waited for any more
   std::optional<Measurement> measured;
   std::string verifier;     // who did the shadow
   std::string shadow_hash;  // of the shadow's weights at the end
   bool shadow_fingerprint_equal = false;
   std::optional<GapVerdict> alarm;
-  double level_percent = 0; // mean D of the newest windows at its alarm
+  double level_percent = 0;  // mean D of the newest windows at its alarm
   int64_t end_step() const { return start.step + steps; }
 };
 
@@ -75,8 +76,8 @@ struct WindowState {
 struct PendingReplay {
   int64_t id = 0;
   int64_t window = 0;
-  std::string role;    // shadow, probe, instrument, instrument_again, scores, rescue, long_fork; or a
-                       // TriageTest's kind
+  std::string role;  // shadow, probe, instrument, instrument_again, scores, rescue, long_fork; or a
+                     // TriageTest's kind
   int64_t number = 0;  // rescue: the search's prefix; of a TriageTest: its seed
 };
 
@@ -99,11 +100,11 @@ struct Case {
   int64_t window = 0;
   std::string stage;  // triage, attribution
   TriageEvidence evidence;
-  int64_t far_window = 0;   // where the nudged replays of a spike begin; 0 = in `window`
-  int64_t fork_window = 0;  // of the long fork
-  std::string verdict;      // once triage is over
+  int64_t far_window = 0;             // where the nudged replays of a spike begin; 0 = in `window`
+  int64_t fork_window = 0;            // of the long fork
+  std::string verdict;                // once triage is over
   std::optional<int64_t> since_step;  // the first step that is wrong, if the verdict knows
-  std::vector<SiteScore> scores;  // as they came; empty before, or when nobody could do it
+  std::vector<SiteScore> scores;      // as they came; empty before, or when nobody could do it
   AttributionSearch search;
 };
 
@@ -165,6 +166,7 @@ struct Containment {
   int64_t quiet = 0;         // quiet windows since it recovered or since the last failed probe
   int64_t probe_passes = 0;  // consecutive
   double log_evidence = 0;   // of the probes, that FP8 is as good as the run is now
+  bool stays = false;        // no probe leads back: the weights show no damage that could be gone
 };
 
 // The first step that ran with another plan than the step before it.
@@ -176,6 +178,27 @@ struct PlanChange {
 struct RollbackCount {
   int64_t step = 0;
   int64_t count = 0;
+};
+
+// What the shadows have shown so far, and where the next ones begin.
+struct Watch {
+  GapState gap;
+  GapState long_gap;  // of the long forks
+  GapState offset;    // of L8 − L16 at equal weights, 100·offset/L16, about its own mean
+  InstrumentState instrument;
+  int64_t burst_left = 0;      // windows to be taken back to back
+  int64_t windows_judged = 0;  // shadows
+  int64_t every = 0;           // steps between windows as the economics have it; 0 = the policy's
+  int64_t next_long = 0;       // no long fork begins before it
+  int64_t long_start = -1;     // step where the next long fork begins; -1 = none is waited for
+  int64_t unverified_windows = 0;  // in a row that no verifier has answered
+};
+
+// Whose results and whose hardware are believed.
+struct Trust {
+  std::vector<std::string> verifiers;    // that have answered, newest last
+  std::vector<std::string> quarantined;  // verifiers whose answers are not believed
+  std::vector<TransientFault> transients;
 };
 
 struct State {
@@ -209,19 +232,8 @@ struct State {
   int64_t watch_from = 0;                  // alarms of windows that begin before it are history
   std::vector<std::string> protected_uris;
 
-  GapState gap;
-  GapState long_gap;  // of the long forks
-  GapState offset;    // of L8 − L16 at equal weights, 100·offset/L16, about its own mean
-  InstrumentState instrument;
-  int64_t burst_left = 0;      // windows to be taken back to back
-  int64_t windows_judged = 0;  // shadows
-  int64_t every = 0;           // steps between windows as the economics have it; 0 = the policy's
-  int64_t next_long = 0;       // no long fork begins before it
-  int64_t long_start = -1;     // step where the next long fork begins; -1 = none is waited for
-  int64_t unverified_windows = 0;  // in a row that no verifier has answered
-  std::vector<std::string> verifiers;    // that have answered, newest last
-  std::vector<std::string> quarantined;  // verifiers whose answers are not believed
-  std::vector<TransientFault> transients;
+  Watch watch;
+  Trust trust;
   SpikeState spikes;
   std::vector<int64_t> generic_spike_steps;
   std::optional<Suspicion> suspicion;  // came while another case was open

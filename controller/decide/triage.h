@@ -74,14 +74,14 @@ struct TriageAnswer {
 
 // Everything that is known in a case. Bounded: every test is answered once.
 struct TriageEvidence {
-  std::string trigger;  // gap, spike, non_finite
+  std::string trigger;                  // gap, spike, non_finite
   Measurement measured;                 // trigger gap
   std::optional<SpikeFinding> finding;  // triggers spike, non_finite
   // Sequential evidence over many windows has ruled chance out already.
   bool chance_excluded = false;
-  int64_t steps = 0;          // trigger gap: the window's length
-  double level_percent = 0;   // trigger gap, chance excluded: mean D of the newest windows
-  bool in_bf16 = false;  // the run was in BF16: there is no FP8 to blame
+  int64_t steps = 0;         // trigger gap: the window's length
+  double level_percent = 0;  // trigger gap, chance excluded: mean D of the newest windows
+  bool in_bf16 = false;      // the run was in BF16: there is no FP8 to blame
   std::vector<TriageAnswer> answers;
 };
 
@@ -114,9 +114,9 @@ struct TriageStep {
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules);
 
-// What a gap of `level` per cent after `steps` steps comes to after `ahead` more, when it was `later`
-// after `later_steps`: it grows as a power of the steps, with an exponent between 0 and 1 through the
-// two points (√t is healthy rounding noise, t a bias, 0 saturation).
+// What a gap of `level` per cent after `steps` steps comes to after `ahead` more, when it was
+// `later` after `later_steps`: it grows as a power of the steps, with an exponent between 0 and 1
+// through the two points (√t is healthy rounding noise, t a bias, 0 saturation).
 double carried_on(double level, int64_t steps, double later, int64_t later_steps, int64_t ahead);
 
 // One-sided Fisher exact test: the chance to see at least `hits_a` of `a` against at most `hits_b`

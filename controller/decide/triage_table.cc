@@ -142,9 +142,9 @@ class Table {
       return verdict("unexplained", seen_same() + ", but BF16 could not be tried: unexplained.");
     }
     if (evidence_.in_bf16 || suffers(*bf16->spike, *evidence_.finding)) {
-      return verdict("generic_spike",
-                     seen_same() +
-                         ", and BF16 suffers at the same step too: data or learning rate, not FP8.");
+      return verdict(
+          "generic_spike",
+          seen_same() + ", and BF16 suffers at the same step too: data or learning rate, not FP8.");
     }
     return std::nullopt;
   }
@@ -200,9 +200,10 @@ class Table {
     const double p = fisher_p(fp8, fp8_all, bf16, bf16_all);
     const double needed = fisher_p(fp8_all - (fp8_all > 4 ? 1 : 0), fp8_all, 0, bf16_all);
     if (p <= needed * (1 + 1e-9)) return std::nullopt;
-    return chance_verdict(fmt::format("only {} of {} replays under the run's plan and {} of {} in "
-                                      "BF16 suffer (Fisher's exact test: p = {:.2g})",
-                                      fp8, fp8_all, bf16, bf16_all, p));
+    return chance_verdict(
+        fmt::format("only {} of {} replays under the run's plan and {} of {} in "
+                    "BF16 suffer (Fisher's exact test: p = {:.2g})",
+                    fp8, fp8_all, bf16, bf16_all, p));
   }
 
   std::optional<TriageStep> chance_of_gap() const {
@@ -236,7 +237,8 @@ class Table {
         "weights, not rounding.";
     if (of_step()) {
       if (fake->spike && !suffers(*fake->spike, *evidence_.finding))
-        return verdict("kernel_bug", seen_same() + fmt::format(fmt::runtime(what), "do not suffer"));
+        return verdict("kernel_bug",
+                       seen_same() + fmt::format(fmt::runtime(what), "do not suffer"));
       return std::nullopt;
     }
     if (const auto share = offset_difference(*fake); share && *share > kKernelShare) {
@@ -252,14 +254,13 @@ class Table {
     const double reference = *evidence_.measured.reference;
     const double d = *evidence_.measured.d_percent;
     const double without = 100 * (*fake->end_loss - reference) / reference;
-    const bool closes = !std::isfinite(d) ? without <= rules_.tolerance_percent
-                                          : without <= d / 2 &&
-                                                d - without >= kKernelNoise * rules_.noise_percent;
+    const bool closes =
+        !std::isfinite(d) ? without <= rules_.tolerance_percent
+                          : without <= d / 2 && d - without >= kKernelNoise * rules_.noise_percent;
     if (!closes) return std::nullopt;
-    return verdict(
-        "kernel_bug",
-        seen_same() + fmt::format(fmt::runtime(what),
-                                  fmt::format("leave a gap of {:.2f}% only", without)));
+    return verdict("kernel_bug",
+                   seen_same() + fmt::format(fmt::runtime(what),
+                                             fmt::format("leave a gap of {:.2f}% only", without)));
   }
 
   // ---- A small gap that will not become a large one is borne.
@@ -303,7 +304,8 @@ double carried_on(double level, int64_t steps, double later, int64_t later_steps
                std::log(static_cast<double>(later_steps) / static_cast<double>(steps));
     exponent = std::clamp(exponent, 0.0, 1.0);
   }
-  const double ratio = 1 + static_cast<double>(ahead) / static_cast<double>(std::max<int64_t>(later_steps, 1));
+  const double ratio =
+      1 + static_cast<double>(ahead) / static_cast<double>(std::max<int64_t>(later_steps, 1));
   return std::max(level, later * std::pow(ratio, exponent));
 }
 

@@ -11,15 +11,17 @@ namespace {
 
 void remember_transient(Core& core, const Verdict& verdict) {
   State& s = core.s;
-  if (s.transients.size() >= kTransientsMax) s.transients.erase(s.transients.begin());
-  s.transients.push_back({s.attempt.host, verdict.since_step.value_or(s.newest_step)});
+  if (s.trust.transients.size() >= kTransientsMax)
+    s.trust.transients.erase(s.trust.transients.begin());
+  s.trust.transients.push_back({s.attempt.host, verdict.since_step.value_or(s.newest_step)});
 }
 
 // The window is measured again by somebody else.
 void distrust_verifier(Core& core, const std::string& verifier, const std::string& why) {
   State& s = core.s;
-  if (s.quarantined.size() >= kQuarantinedMax) s.quarantined.erase(s.quarantined.begin());
-  s.quarantined.push_back(verifier);
+  if (s.trust.quarantined.size() >= kQuarantinedMax)
+    s.trust.quarantined.erase(s.trust.quarantined.begin());
+  s.trust.quarantined.push_back(verifier);
   core.effects.emplace_back(QuarantineVerifier{verifier, why});
   RecordDecision& decision =
       core.record("action",
@@ -33,7 +35,7 @@ void distrust_verifier(Core& core, const std::string& verifier, const std::strin
   decision.window = s.investigation->window;
   WindowState& window = *find_window(s, s.investigation->window);
   const bool shadow = window.measured.has_value();
-  restart_gap(window.kind == "long" ? s.long_gap : s.gap);
+  restart_gap(window.kind == "long" ? s.watch.long_gap : s.watch.gap);
   if (!shadow) return end_case(core, "skipped");
   window.measured.reset();
   window.alarm.reset();
@@ -55,7 +57,7 @@ void take_as_quiet(Core& core) {
 void accept(Core& core) {
   State& s = core.s;
   const WindowState& window = *find_window(s, s.investigation->window);
-  GapState& gap = window.kind == "long" ? s.long_gap : s.gap;
+  GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
   const double level = s.investigation->evidence.level_percent;
   accept_gap(gap, level);
   RecordDecision& decision = core.record(

@@ -21,9 +21,9 @@ Cadence cadence(const Core& core) {
   Cadence result;
   result.unit = std::max<int64_t>(1, core.s.run.checkpoint_every);
   result.steps = round_up(core.policy.window.steps, result.unit);
-  const int64_t every = core.s.every > 0 ? core.s.every : core.policy.window.every;
+  const int64_t every = core.s.watch.every > 0 ? core.s.watch.every : core.policy.window.every;
   result.every = std::max(result.steps, round_up(every, result.unit));
-  if (core.s.burst_left > 0) result.every = result.steps;
+  if (core.s.watch.burst_left > 0) result.every = result.steps;
   return result;
 }
 
@@ -55,10 +55,9 @@ const KnownCheckpoint* first_after(const State& state, int64_t step) {
 }
 
 int64_t count_waiting(const State& state) {
-  return std::count_if(state.windows.begin(), state.windows.end(),
-                       [](const WindowState& window) {
-                         return window.kind == "shadow" || window.kind == "probe";
-                       });
+  return std::count_if(state.windows.begin(), state.windows.end(), [](const WindowState& window) {
+    return window.kind == "shadow" || window.kind == "probe";
+  });
 }
 
 void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
@@ -103,7 +102,7 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
     return;
   }
   window.shadow_pending = true;
-  s.instrument.windows_since += 1;
+  s.watch.instrument.windows_since += 1;
   order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
   if (instrument_due(core)) order_instrument(core, window);
   if (probe_due(core)) order_probe(core, window);
@@ -115,22 +114,23 @@ void open_long_fork(Core& core) {
   const int64_t unit = std::max<int64_t>(1, s.run.checkpoint_every);
   const int64_t steps = round_up(core.policy.window.long_steps, unit);
   if (steps <= 0 || s.checkpoints.empty()) return;
-  if (s.long_start < 0) {
+  if (s.watch.long_start < 0) {
     const KnownCheckpoint& newest = s.checkpoints.back();
-    if (newest.step >= s.next_long) s.long_start = newest.step;
+    if (newest.step >= s.watch.next_long) s.watch.long_start = newest.step;
     return;
   }
-  const KnownCheckpoint* start = checkpoint_at(s, s.long_start);
-  const KnownCheckpoint* end = checkpoint_at(s, s.long_start + steps);
+  const KnownCheckpoint* start = checkpoint_at(s, s.watch.long_start);
+  const KnownCheckpoint* end = checkpoint_at(s, s.watch.long_start + steps);
   const bool broken = start == nullptr || !one_plan(s, start->step, s.newest_step) ||
                       plan_of(s, plan_after(s, *start)).bf16 || s.investigation || s.directive;
-  if (broken || (end == nullptr && first_after(s, s.long_start + steps) != nullptr)) {
-    s.long_start = -1;  // another one from the next checkpoint on
+  if (broken || (end == nullptr && first_after(s, s.watch.long_start + steps) != nullptr)) {
+    s.watch.long_start = -1;  // another one from the next checkpoint on
     return;
   }
   if (end == nullptr) return;
-  s.next_long = s.long_start + std::max(steps, round_up(core.policy.window.long_every, unit));
-  s.long_start = -1;
+  s.watch.next_long =
+      s.watch.long_start + std::max(steps, round_up(core.policy.window.long_every, unit));
+  s.watch.long_start = -1;
   WindowState& window = add_window(core, "long", KnownCheckpoint(*start), end->step,
                                    std::string(end->uri), plan_after(s, *start));
   window.shadow_pending = true;
@@ -184,9 +184,9 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.older_verified, [&](const KnownCheckpoint& known) {
     return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
   });
-  if (s.long_start > base) s.long_start = -1;
-  s.next_long = std::min(s.next_long, base);
-  s.burst_left = 0;
+  if (s.watch.long_start > base) s.watch.long_start = -1;
+  s.watch.next_long = std::min(s.watch.next_long, base);
+  s.watch.burst_left = 0;
 }
 
 bool one_plan(const State& state, int64_t start, int64_t end) {
@@ -233,10 +233,10 @@ int64_t order(Core& core, const WindowState& window, const std::string& role, in
   const bool plain = role == "shadow" || role == "probe";
   wanted.replay = s.next_replay++;
   wanted.window = window.id;
-  wanted.purpose = plain ? role
-                   : role == "scores" || role == "rescue"   ? "attribution"
-                   : role.starts_with("instrument")         ? "instrument"
-                                                            : "triage";
+  wanted.purpose = plain                                  ? role
+                   : role == "scores" || role == "rescue" ? "attribution"
+                   : role.starts_with("instrument")       ? "instrument"
+                                                          : "triage";
   s.replays.push_back({wanted.replay, window.id, role, number});
   core.effects.emplace_back(std::move(wanted));
   return s.replays.back().id;
@@ -257,7 +257,7 @@ void finish_window(Core& core, int64_t id) {
   if (window == nullptr || window->shadow_pending || window->probe_pending ||
       window->instrument_pending || window->deferred || of_case(core.s, id))
     return;
-  close_window(core, id, "quiet");
+  close_window(core, id, std::string(window->outcome));
 }
 
 void close_window(Core& core, int64_t id, const std::string& outcome) {
@@ -377,7 +377,7 @@ void protect(Core& core) {
       if (known.uri == older.uri) return true;
     }
     if (s.recovery && s.recovery->attempt == 0 && known.step == s.recovery->to_step) return true;
-    if (known.step == s.long_start) return true;
+    if (known.step == s.watch.long_start) return true;
     return std::any_of(s.windows.begin(), s.windows.end(),
                        [&](const WindowState& window) { return window.start.uri == known.uri; });
   };

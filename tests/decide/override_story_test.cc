@@ -14,7 +14,11 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 Policy enforcing(std::vector<std::string> rungs = {"pin", "bf16", "hold"}) {
-  return with([&](Policy& policy) { policy.ladder.rungs = std::move(rungs); });
+  return with([&](Policy& policy) {
+    policy.ladder.rungs = std::move(rungs);
+    policy.instrument.every = 0;
+    policy.triage.pairs = 0;
+  });
 }
 
 std::vector<std::string> kinds(const SimulatedRun& run) {
@@ -312,7 +316,7 @@ TEST(OverrideStory, ARollbackThatIsRefusedGoesFurtherBack) {
 TEST(OverrideStory, ADamagedRunThatCannotGoBackAnywhereIsHeld) {
   Truth flip;
   flip.bit_flips = {333};
-  SimulatedRun run(flip, story_policy());
+  SimulatedRun run(flip, with([](Policy& policy) { policy.triage.transients_max = 100; }));
   run.refuses = {"rollback"};
   run.start();
   run.train_until(1000);

@@ -25,28 +25,52 @@ TEST(PolicyTest, EveryKeyIsReadAndWrittenBack) {
 every = 100
 steps = 40
 open_max = 7
+cadence = "optimised"
+every_max = 2000
+long_steps = 200
+long_every = 800
 
 [detector]
-tolerance_percent = 0.25
+kind = "cusum"
+windows_between_false_alarms = 500.0
+tolerance_percent = 0.05
+ceiling_percent = 0.7
+fixed_percent = 0.3
+prior_scale_percent = 0.02
+burn_in_windows = 10
+burst = false
+accept_percent = 0.2
 burn_in_steps = 30
 spike_sigma = 6.5
 spike_history = 64
 spike_ratio = 5.0
 
+[instrument]
+every = 7
+ratio = 4.0
+
+[triage]
+pairs = 2
+transients_max = 3
+transient_steps = 5000
+
 [attribution]
+scores = false
 recovered_share = 0.3
 replays_max = 11
 parallel = 3
 sites_max = 4
 
 [ladder]
-rungs = ["bf16", "hold"]
+rungs = ["recipe", "bf16", "stop"]
 from = "here"
+recipe = "mx"
 
 [return]
 enabled = false
 quiet_windows = 3
 probe_passes = 4
+evidence = 20.0
 backoff = 1.5
 quiet_windows_max = 33
 
@@ -61,9 +85,18 @@ grace_seconds = 12.5
 [verifier]
 lease_ttl_seconds = 3.0
 attempts_max = 9
+on_loss = "bf16"
+loss_windows = 5
 
 [directives]
 timeout_seconds = 90.5
+
+[economics]
+speedup = 1.4
+spare_fraction = 0.25
+switch_steps = 12.0
+restart_steps = 50.0
+loss_exponent = 0.07
 )";
   const Policy policy = Policy::parse(text);
   EXPECT_EQ(policy.to_toml(), text);
@@ -71,7 +104,7 @@ timeout_seconds = 90.5
   EXPECT_EQ(policy.window.open_max, 7);
   EXPECT_EQ(policy.detector.spike_history, 64);
   EXPECT_EQ(policy.attribution.parallel, 3);
-  EXPECT_EQ(policy.ladder.rungs, (std::vector<std::string>{"bf16", "hold"}));
+  EXPECT_EQ(policy.ladder.rungs, (std::vector<std::string>{"recipe", "bf16", "stop"}));
   EXPECT_FALSE(policy.returning.enabled);
   EXPECT_EQ(policy.limits.rollbacks_to_same_step_max, 1);
   EXPECT_EQ(policy.controller.on_loss, "pause");
@@ -115,8 +148,24 @@ INSTANTIATE_TEST_SUITE_P(
         BadPolicy{"OutOfRange", "[window]\nopen_max = 0", 2, "window.open_max", "0", "1"},
         BadPolicy{"WindowsOverlap", "[window]\nevery = 20\nsteps = 30", 3, "window.steps", "30",
                   "at most every (20"},
-        BadPolicy{"ToleranceZero", "[detector]\ntolerance_percent = 0", 2,
-                  "detector.tolerance_percent", "0", ""},
+        BadPolicy{"CeilingUnderTolerance",
+                  "[detector]\ntolerance_percent = 0.3\nceiling_percent = 0.2", 3,
+                  "detector.ceiling_percent", "0.2", "above the tolerance (0.3"},
+        BadPolicy{"Detector", "[detector]\nkind = \"hunch\"", 2, "detector.kind", "hunch",
+                  "eprocess"},
+        BadPolicy{"TooManyFalseAlarms", "[detector]\nwindows_between_false_alarms = 3", 2,
+                  "windows_between_false_alarms", "3", "20"},
+        BadPolicy{"EveryMaxTooSmall", "[window]\nevery = 100\nevery_max = 50", 3,
+                  "window.every_max", "50", "at least every (100"},
+        BadPolicy{"LongForkTooShort", "[window]\nevery = 50\nsteps = 25\nlong_steps = 20", 4,
+                  "window.long_steps", "20", "more than steps (25"},
+        BadPolicy{"LongForksOverlap", "[window]\nlong_steps = 200\nlong_every = 100", 3,
+                  "window.long_every", "100", "at least long_steps"},
+        BadPolicy{"Pairs", "[triage]\npairs = 9", 2, "triage.pairs", "9", "8"},
+        BadPolicy{"Recipe", "[ladder]\nrecipe = \"cake\"", 2, "ladder.recipe", "cake", "block"},
+        BadPolicy{"VerifierLoss", "[verifier]\non_loss = \"pray\"", 2, "verifier.on_loss", "pray",
+                  "hold"},
+        BadPolicy{"Speedup", "[economics]\nspeedup = 0", 2, "economics.speedup", "0", "0.1"},
         BadPolicy{"ToleranceNan", "[detector]\ntolerance_percent = nan", 2,
                   "detector.tolerance_percent", "nan", ""},
         BadPolicy{"HistoryTooShort", "[detector]\nspike_history = 8", 2, "detector.spike_history",

@@ -60,6 +60,8 @@ void SimulatedRun::take(const Effect& effect) {
                   [&](const Queued& queued) { return queued.order.window == close->window; });
   } else if (const auto* directive = std::get_if<IssueDirective>(&effect)) {
     mailbox_.push_back(*directive);
+  } else if (const auto* quarantine = std::get_if<QuarantineVerifier>(&effect)) {
+    quarantined_.insert(quarantine->verifier);
   } else if (const auto* protect = std::get_if<ProtectCheckpoints>(&effect)) {
     protected_ = std::set<std::string>(protect->uris.begin(), protect->uris.end());
   }
@@ -67,9 +69,9 @@ void SimulatedRun::take(const Effect& effect) {
 
 void SimulatedRun::start() {
   feed(RunRegisteredEvent{"simulated", plan_, sites_, truth_.layers, truth_.checkpoint_every,
-                          truth_.total_steps});
+                          truth_.total_steps, 0, 0, truth_.trainer_replays, 4096});
   attempt = 1;
-  feed(AttemptStarted{1, 0, "start", 1});
+  feed(AttemptStarted{1, 0, "start", 1, "trainer-host"});
   save();
 }
 
@@ -117,8 +119,13 @@ void SimulatedRun::train_step() {
     damage += 20;
     flipped_.insert({attempt, step});
   }
+  const auto& others = truth_.other_batches;
+  if (std::find(others.begin(), others.end(), step) != others.end() && attempt == 1) {
+    damage += 5;
+    flipped_.insert({attempt, step});
+  }
   reported_[{attempt, step}] = loss;
-  feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss});
+  feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss, 1.0});
   if (step % truth_.checkpoint_every == 0) save();
 }
 
@@ -138,7 +145,7 @@ void SimulatedRun::carry_out(const IssueDirective& directive) {
     damage = found->second.damage;
     feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
     attempt += 1;
-    feed(AttemptStarted{attempt, step, "rollback", plan_version_});
+    feed(AttemptStarted{attempt, step, "rollback", plan_version_, "trainer-host"});
     return;
   }
   feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
@@ -186,44 +193,101 @@ void SimulatedRun::ask(const std::string& kind, double seconds, const std::strin
   feed(asked);
 }
 
+std::string SimulatedRun::next_verifier(const OrderReplay& order) {
+  if (order.on_trainer) return "trainer-host:0";
+  for (size_t tried = 0; tried < truth_.verifiers.size(); ++tried) {
+    const std::string& name = truth_.verifiers[turn_++ % truth_.verifiers.size()];
+    if (name != order.avoid && !quarantined_.contains(name)) return name;
+  }
+  return truth_.verifiers.front();
+}
+
+void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string>& sites,
+                                double& total, ReplayFinished& result) {
+  const OpenWindow& window = queued.window;
+  const bool damaged = queued.order.arm != "fakequant" || !truth_.in_kernel;
+  const bool bad = result.verifier == truth_.bad_verifier && !sites.empty();
+  bool differs = bad || queued.order.nudge != 0;
+  for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {
+    const double loss = step_loss(at, total, sites);
+    if (truth_.damage && damaged) total += truth_.damage(at, sites);
+    if (!std::isfinite(loss)) total = loss;
+    result.steps.push_back(at);
+    result.losses.push_back(loss);
+    const auto reported = reported_.find({window.attempt, at});
+    const bool known = reported != reported_.end();
+    result.run_losses.push_back(known ? reported->second : NAN);
+    if (known) {
+      const double run = reported->second;
+      const bool same_loss = loss == run || (std::isnan(loss) && std::isnan(run));
+      const bool flipped = flipped_.contains({window.attempt, at});
+      const auto& others = truth_.other_batches;
+      const bool other = std::find(others.begin(), others.end(), at) != others.end() && flipped;
+      if (other && !result.first_other_batch_step) result.first_other_batch_step = at;
+      if (flipped && truth_.stuck && queued.order.on_trainer) total += 20;
+      result.compared_steps += 1;
+      differs = differs || !same_loss || (flipped && !(truth_.stuck && queued.order.on_trainer));
+      if (differs && !result.first_mismatch_step) result.first_mismatch_step = at;
+    }
+    if (!std::isfinite(loss)) break;
+  }
+  if (bad) total += 20;
+}
+
+void SimulatedRun::score(const Queued& queued, const std::set<std::string>& sites,
+                         ReplayFinished& result) {
+  for (const std::string& site : sites) {
+    const double own = truth_.damage ? truth_.damage(queued.window.start_step + 1, {site}) : 0.0;
+    const double noise =
+        philox_uniform(philox(11, site.size(), static_cast<uint64_t>(queued.window.start_step))[0]);
+    result.scores.push_back({site, own / 100 + 1e-5 * noise, 0, 25});
+  }
+}
+
 ReplayFinished SimulatedRun::replay(const Queued& queued) {
   const OpenWindow& window = queued.window;
+  const OrderReplay& order = queued.order;
   ReplayFinished result;
-  result.replay = queued.order.replay;
+  result.replay = order.replay;
   result.window = window.window;
-  result.arm = queued.order.arm;
-  result.purpose = queued.order.purpose;
+  result.arm = order.arm;
+  result.purpose = order.purpose;
+  result.verifier = next_verifier(order);
+  result.on_trainer = order.on_trainer;
   result.fingerprint_equal = truth_.equal_fingerprints;
   const auto start = saved_.find(window.start_uri);
   EXPECT_NE(start, saved_.end()) << window.start_uri << " was deleted before its replay";
   if (start == saved_.end()) return result;
-  const bool bf16 = queued.order.arm == "bf16";
-  const std::string plan = queued.order.arm == "plan" ? queued.order.plan : start->second.plan;
+  const bool bf16 = order.arm.starts_with("bf16");
+  const std::string plan = order.plan.empty() ? start->second.plan : order.plan;
   const std::set<std::string> sites = bf16 ? std::set<std::string>() : fp8(plan);
-  double total = start->second.damage;
-  bool differs = false;
-  for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {
-    const double loss = step_loss(at, total, sites);
-    if (truth_.damage) total += truth_.damage(at, sites);
-    if (!std::isfinite(loss)) total = loss;
-    const double reported = reported_.at({window.attempt, at});
-    result.steps.push_back(at);
-    result.losses.push_back(loss);
-    result.run_losses.push_back(reported);
-    result.compared_steps += 1;
-    const bool same_loss = loss == reported || (std::isnan(loss) && std::isnan(reported));
-    differs = differs || !same_loss || flipped_.contains({window.attempt, at});
-    if (differs && !result.first_mismatch_step) result.first_mismatch_step = at;
-    if (!std::isfinite(loss)) break;
+  if (order.arm == "scores") {
+    score(queued, sites, result);
+    return result;
   }
-  if (!queued.order.evaluate_endpoints) return result;
+  double total = start->second.damage;
+  replay_steps(queued, sites, total, result);
   const int64_t end_step = window.start_step + window.steps;
-  const double noise =
-      truth_.noise_percent *
-      (philox_uniform(philox(9, 2, static_cast<uint64_t>(window.start_step))[0]) - 0.3);
+  // Paired noise: the plain replays of a window differ by one draw, nudged ones by one of their
+  // own.
+  const uint64_t draw =
+      static_cast<uint64_t>(window.start_step * 64 + order.nudge * 2 + (bf16 ? 0 : 1));
+  double noise = truth_.noise_percent *
+                 (philox_uniform(philox(9, 2, static_cast<uint64_t>(window.start_step))[0]) - 0.3);
+  const double own = order.nudge == 0
+                         ? (sites.empty() ? 0 : noise)
+                         : truth_.noise_percent * (philox_uniform(philox(9, 5, draw)[0]) - 0.5);
+  const double order_of_sums = order.arm == "bf16-perturbed" ? truth_.perturbed_percent : 0;
+  if (std::isfinite(total))
+    result.replay_end_loss_bf16 = held_out(end_step, total + own + order_of_sums);
+  result.end_hash = fmt::format("{}-{}-{}-{}", window.start_uri, end_step, plan.size() * !bf16,
+                                bf16 && truth_.bf16_differs ? ++bf16_replays_ : 0);
+  if (!order.evaluate_endpoints) return result;
+  const double drift = truth_.drift ? truth_.drift(window.start_step) : 0;
+  const double flutter = 0.002 * philox_uniform(philox(9, 3, static_cast<uint64_t>(end_step))[0]);
   result.start_loss_bf16 = held_out(window.start_step, start->second.damage);
-  result.start_loss_plan = *result.start_loss_bf16 * 1.0012;
-  result.replay_end_loss_bf16 = held_out(end_step, total + (sites.empty() ? 0 : noise));
+  result.start_loss_plan =
+      *result.start_loss_bf16 * (1 + (truth_.offset_percent + drift + flutter) / 100);
   const auto end = saved_.find(window.end_uri);
   EXPECT_NE(end, saved_.end()) << window.end_uri << " was deleted before its replay";
   if (end != saved_.end()) {
@@ -280,7 +344,7 @@ void SimulatedRun::restart_from(int64_t at) {
   plan_ = found->plan;
   plan_version_ = found->plan_version;
   attempt += 1;
-  feed(AttemptStarted{attempt, step, "restart", plan_version_});
+  feed(AttemptStarted{attempt, step, "restart", plan_version_, "trainer-host"});
 }
 
 void SimulatedRun::end(const std::string& outcome) { feed(RunEnded{outcome, step}); }

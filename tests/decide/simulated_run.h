@@ -28,6 +28,16 @@ struct Truth {
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   bool equal_fingerprints = true;
+  bool in_kernel = false;  // the damage comes from the FP8 kernels: `fakequant` has none of it
+  std::vector<std::string> verifiers = {"v1:1", "v2:2"};  // they answer in turn
+  std::string bad_verifier;  // its replays under FP8 plans give other bits, and damaged weights
+  bool trainer_replays = false;
+  bool stuck = false;  // bit flips come again when the trainer itself replays their steps
+  std::vector<int64_t> other_batches;  // in these steps the run took other tokens, and 5% damage
+  bool bf16_differs = false;           // BF16 replays give other bits each time
+  double perturbed_percent = 0.001;    // between BF16 and BF16 with another order of sums
+  double offset_percent = 0.12;
+  std::function<double(int64_t step)> drift;  // added to the offset, per cent
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
 };
@@ -63,7 +73,9 @@ class SimulatedRun {
   void train_until_phase(const std::string& phase, int64_t step_max);
   void restart_from(int64_t step);  // a crash: the next attempt begins at that checkpoint
   void flip_next() { flips_left_.insert(step + 3); }  // a bit flips three steps from now
-  void drain();                                       // answers all replays that are waiting
+  void perturb(double percent) { truth_.perturbed_percent = percent; }
+  void make_sound() { truth_.bf16_differs = false; }
+  void drain();  // answers all replays that are waiting
   void end(const std::string& outcome = "completed");
   void feed(const Event& event);
 
@@ -104,6 +116,10 @@ class SimulatedRun {
   void carry_out(const IssueDirective& directive);
   bool answer_next();
   ReplayFinished replay(const Queued& queued);
+  void replay_steps(const Queued& queued, const std::set<std::string>& sites, double& total,
+                    ReplayFinished& result);
+  void score(const Queued& queued, const std::set<std::string>& sites, ReplayFinished& result);
+  std::string next_verifier(const OrderReplay& order);
   std::set<std::string> fp8(const std::string& plan) const;
   double step_loss(int64_t at, double damage_before, const std::set<std::string>& sites) const;
   double held_out(int64_t at, double total_damage) const;
@@ -123,6 +139,9 @@ class SimulatedRun {
   std::set<std::string> protected_;
   std::map<std::string, std::set<std::string>> fp8_cache_;
   int64_t verifier_credit_ = 0;
+  size_t turn_ = 0;
+  std::set<std::string> quarantined_;
+  int64_t bf16_replays_ = 0;
   Invariants invariants_;
 };
 

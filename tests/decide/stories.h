@@ -100,6 +100,25 @@ inline std::vector<Story> all_stories() {
     run.end("stopped");
     run.drain();
   };
+  Truth kernel = numerical_fault({kGuilty}, 201, 460);
+  kernel.in_kernel = true;
+  Truth bad_verifier = numerical_fault({kGuilty}, 201, 460);
+  bad_verifier.bad_verifier = "v2:2";
+  Truth stuck = flip;
+  stuck.stuck = stuck.trainer_replays = true;
+  Truth other_batch;
+  other_batch.other_batches = {333};
+  Truth wild;
+  wild.noise_percent = 1.2;
+  Truth drift;
+  drift.total_steps = 2000;
+  drift.drift = [](int64_t step) { return step >= 700 ? 0.2 : 0.0; };
+  const auto longer = [](SimulatedRun& run) {
+    run.start();
+    run.train_until(2000);
+    run.end();
+    run.drain();
+  };
   const auto deaf = [whole](SimulatedRun& run) {
     run.ignores = {"rollback", "pause"};
     whole(run);
@@ -126,6 +145,22 @@ inline std::vector<Story> all_stories() {
       {"Overrides", numerical_fault({kGuilty}, 201, 1000), story_policy(), overridden},
       {"DeafTrainer", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.directives.timeout_seconds = 60; }), deaf},
+      {"KernelBug", kernel, story_policy(), whole},
+      {"BadVerifier", bad_verifier, story_policy(), whole},
+      {"StuckBit", stuck, story_policy(), whole},
+      {"OtherBatch", other_batch, story_policy(), whole},
+      {"WildNoise", wild, story_policy(), whole},
+      {"Drift", drift, with([](Policy& p) {
+         p.ladder.rungs = {"pin", "recipe", "bf16", "hold"};
+         p.ladder.recipe = "mx";
+       }),
+       longer},
+      {"DriftNoRecipe", drift, story_policy(), longer},
+      {"LongForks", numerical_fault({kGuilty}, 1, 1000, 0.004), with([](Policy& p) {
+         p.window.long_steps = 100;
+         p.window.long_every = 100;
+       }),
+       whole},
       {"NoActionsLeft", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.limits.actions_max = 0; }), whole},
   };

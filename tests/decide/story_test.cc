@@ -35,7 +35,7 @@ TEST(StoryTest, AHealthyRunOf200WindowsIsLeftAlone) {
   EXPECT_THAT(run.decisions(""), IsEmpty());
   EXPECT_THAT(run.directives(""), IsEmpty());
   EXPECT_EQ(run.state.last_verified->step, 4000);
-  EXPECT_EQ(run.state.detector.quiet_windows, 200);
+  EXPECT_EQ(run.state.watch.windows_judged, 200);
   EXPECT_EQ(phase_name(run.state), "watching");
 }
 
@@ -45,7 +45,7 @@ TEST(StoryTest, AnFp8OnlyFaultIsCaughtExplainedPinnedAndFp8ComesBackWhenItIsGone
   run.train_until_phase("triage", 300);
   ASSERT_THAT(run.decisions("alarm"), SizeIs(1));
   EXPECT_THAT(run.decisions("alarm")[0].sentence, HasSubstr("held-out loss is 4.0"));
-  EXPECT_EQ(run.state.investigation->trigger, "gap");
+  EXPECT_EQ(run.state.investigation->evidence.trigger, "gap");
   run.train_until_phase("attribution", 300);
   ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
@@ -277,7 +277,7 @@ TEST(StoryTest, WithoutActionsLeftTheRunIsPausedForAPerson) {
 TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenThenBf16ThenHold) {
   // Every attempt takes a flip soon after its base: replays never reproduce it.
   Truth truth;
-  SimulatedRun run(truth, story_policy());
+  SimulatedRun run(truth, with([](Policy& p) { p.triage.transients_max = 100; }));
   run.start();
   run.train_until(200);
   run.drain();
@@ -305,6 +305,158 @@ TEST(StoryTest, ACrashDuringAttributionDoesNotLoseTheCase) {
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
   ASSERT_GE(run.directives("rollback").size(), 1u);
   EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, AKernelBugIsToldFromNumerics) {
+  const SimulatedRun run = tell("KernelBug");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("multiplied in BF16"));
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  EXPECT_EQ(run.decisions("action")[0].verdict, "kernel_bug");
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftAlone) {
+  // v2's `same` differs; v1 reproduces the run's bits.
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
+  Truth truth = numerical_fault({kGuilty}, 201, 460);
+  truth.bad_verifier = "v2:2";
+  SimulatedRun bad(truth, story_policy());
+  bad.start();
+  bad.train_until(460);
+  bad.drain();
+  const auto verdicts = bad.decisions("verdict");
+  const bool found = std::any_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
+    return verdict.verdict == "verifier_fault";
+  });
+  if (found) {
+    EXPECT_THAT(bad.state.trust.quarantined, ElementsAre("v2:2"));
+  }
+  ASSERT_FALSE(verdicts.empty());
+  EXPECT_EQ(verdicts.back().verdict, "fp8_numerics") << "the fault is found all the same";
+  EXPECT_TRUE(std::none_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
+    return verdict.verdict == "transient_fault" || verdict.verdict == "persistent_fault";
+  }));
+}
+
+TEST(StoryTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
+  const SimulatedRun run = tell("StuckBit");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "persistent_fault");
+  EXPECT_EQ(run.decisions("action")[0].action, "hold");
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("another host"));
+  EXPECT_TRUE(run.paused);
+}
+
+TEST(StoryTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
+  Truth truth;
+  truth.bit_flips = {333, 433};
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(1000);
+  run.drain();
+  const auto verdicts = run.decisions("verdict");
+  ASSERT_GE(verdicts.size(), 2u);
+  EXPECT_EQ(verdicts[0].verdict, "transient_fault");
+  EXPECT_EQ(verdicts[1].verdict, "persistent_fault");
+  EXPECT_THAT(verdicts[1].sentence, HasSubstr("second time"));
+}
+
+TEST(StoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
+  const SimulatedRun run = tell("OtherBatch");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "data_mismatch");
+  EXPECT_EQ(run.decisions("action")[0].action, "rollback");
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, AWindowThatChanceMadeLeadsToNothing) {
+  const SimulatedRun run = tell("WildNoise");
+  EXPECT_GT(run.decisions("alarm").size(), 0u) << "the noise reaches the ceiling";
+  for (const auto& verdict : run.decisions("verdict")) EXPECT_EQ(verdict.verdict, "chance");
+  EXPECT_THAT(run.decisions("action"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+}
+
+TEST(StoryTest, AnOffsetThatDriftsChangesTheRecipeAndLosesNoStep) {
+  const SimulatedRun run = tell("Drift");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "scale_drift");
+  ASSERT_THAT(run.directives("set_plan"), SizeIs(1));
+  EXPECT_THAT(run.directives("set_plan")[0].plan, HasSubstr("recipe = \"mx\""));
+  EXPECT_EQ(run.steps_lost, 0);
+}
+
+TEST(StoryTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
+  const SimulatedRun run = tell("DriftNoRecipe");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_THAT(run.decisions("action"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_EQ(phase_name(run.state), "ended");
+}
+
+TEST(StoryTest, ABrokenInstrumentSuspendsAlarms) {
+  Truth truth = numerical_fault({kGuilty}, 401, 1000);
+  truth.bf16_differs = true;
+  Policy policy = story_policy();
+  policy.instrument.every = 3;
+  SimulatedRun run(truth, policy);
+  run.start();
+  run.train_until(300);
+  run.drain();
+  EXPECT_FALSE(run.state.watch.instrument.broken);
+  run.perturb(1.0);
+  run.train_until(600);
+  run.drain();
+  ASSERT_TRUE(run.state.watch.instrument.broken);
+  ASSERT_GE(run.decisions("instrument").size(), 1u);
+  EXPECT_EQ(run.decisions("instrument")[0].verdict, "broken_instrument");
+  EXPECT_THAT(run.decisions("action"), IsEmpty()) << "its gaps are not believed";
+  run.make_sound();
+  run.train_until(800);
+  run.drain();
+  EXPECT_FALSE(run.state.watch.instrument.broken);
+  EXPECT_GE(run.decisions("action").size(), 1u);
+}
+
+TEST(StoryTest, ASlowBiasIsFoundByLongForksBeforeShortWindowsSeeIt) {
+  // 0.0015% a step: 0.03% in a window, under its noise; 0.3% in a long fork.
+  Truth truth = numerical_fault({kGuilty}, 1, 100000, 0.0015);
+  truth.total_steps = 8000;
+  const auto first_alarm = [&](int64_t long_steps) {
+    SimulatedRun run(truth, with([&](Policy& p) {
+                       p.window.long_steps = long_steps;
+                       p.window.long_every = std::max<int64_t>(long_steps, 200);
+                       p.detector.accept_percent = 0.1;
+                     }));
+    run.start();
+    while (run.decisions("alarm").empty() && run.step < 8000) run.advance();
+    return run.step;
+  };
+  EXPECT_LT(first_alarm(200), first_alarm(0));
+}
+
+TEST(StoryTest, WithoutAVerifierThePolicySaysWhatTheRunDoes) {
+  SimulatedRun run(Truth(), with([](Policy& p) {
+                     p.verifier.on_loss = "bf16";
+                     p.verifier.loss_windows = 5;
+                   }));
+  run.start();
+  while (run.step < 400) {
+    run.train_one_step();
+    run.obey();
+  }
+  ASSERT_THAT(run.directives("set_plan"), SizeIs(1)) << "nobody answers";
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("verified by nobody"));
+  run.train_until(1000);
+  run.drain();
+  EXPECT_THAT(run.decisions("return"), SizeIs(1)) << "they are back";
+}
+
+TEST(StoryTest, AttributionByScoresFindsTheSiteInAFewReplays) {
+  const SimulatedRun run = tell("FaultPinReturn");
+  EXPECT_EQ(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";
 }
 
 class EveryStory : public ::testing::TestWithParam<Story> {};

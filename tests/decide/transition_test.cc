@@ -22,6 +22,9 @@ class TransitionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     policy_ = story_policy();
+    policy_.instrument.every = 0;
+    policy_.triage.pairs = 0;
+    policy_.attribution.scores = false;
     hear(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(2), 2,
                             10, 1000});
     hear(AttemptStarted{1, 0, "start", 1});
@@ -108,7 +111,7 @@ TEST_F(TransitionTest, ABurnInWindowIsMeasuredButRaisesNoAlarmUnlessItsEndIsNotF
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
   ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
-  EXPECT_EQ(state().detector.quiet_windows, 0) << "it teaches no noise either";
+  EXPECT_EQ(state().watch.gap.scale.weight, 0) << "it teaches no noise either";
   checkpoint(40);
   shadow(2, 30);
   ASSERT_THAT(all<RecordDecision>(), SizeIs(1)) << "steps 20 to 40 are judged";
@@ -234,6 +237,7 @@ TEST_F(TransitionTest, AnAlarmOfStepsThatARollbackUndidIsNotRaised) {
   shadow(1, 3);
   shadow(2, 4);  // steps 20–40: waits for the case
   shadow(3, 3);  // `same`
+  shadow(4, 3);  // `fakequant`
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   ASSERT_EQ(all<IssueDirective>()[0].kind, "rollback");
   ASSERT_EQ(all<IssueDirective>()[0].to_step, 0);
@@ -357,9 +361,10 @@ TEST_F(TransitionTest, FailedRescuesEndAttributionInBf16) {
   same.fingerprint_equal = true;
   same.compared_steps = 20;
   hear(same);
+  shadow(3, 3);  // `fakequant`
   EXPECT_EQ(phase_name(state()), "attribution");
   EXPECT_THAT(all<OrderReplay>(), SizeIs(2)) << "two at a time";
-  for (int64_t replay = 3; replay < 6; ++replay) hear(ReplayFailed{replay, 1, "plan", "broken"});
+  for (int64_t replay = 4; replay < 7; ++replay) hear(ReplayFailed{replay, 1, "plan", "broken"});
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("3 replays could not be done"));
 }

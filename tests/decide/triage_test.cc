@@ -113,47 +113,270 @@ TEST(TriageTest, SpikesOnAnotherMachineReproduceWhenTheyAreSeen) {
   EXPECT_FALSE(compare_same_spike(replay_of({3, 3, 3, 3, 3}), nan_finding(), 5).reproduces);
 }
 
-struct VerdictCase {
+// ---- the table
+
+TriageAnswer same(bool reproduces, bool bitwise = true, std::optional<int64_t> mismatch = {},
+                  const std::string& kind = "same") {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.verifier = "v1";
+  answer.reproduction = Reproduction{reproduces, bitwise, mismatch, false, "It was compared"};
+  return answer;
+}
+TriageAnswer failed(const std::string& kind, int64_t seed = 0) {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.seed = seed;
+  answer.failed = true;
+  return answer;
+}
+// Of a finding: 0 calm, 1 spikes, 2 not finite.
+TriageAnswer went(const std::string& kind, int how, int64_t seed = 0) {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.seed = seed;
+  answer.spike = SpikeComparison{3.0, how == 2, how == 1};
+  return answer;
+}
+// Of a gap: an end loss this many per cent over the BF16 replay's 2.0.
+TriageAnswer ended(const std::string& kind, double percent, int64_t seed = 0) {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.seed = seed;
+  answer.end_loss = 2.0 * (1 + percent / 100);
+  return answer;
+}
+TriageAnswer forked(double d_percent, int64_t steps) {
+  TriageAnswer answer;
+  answer.kind = "long_fork";
+  answer.long_d_percent = d_percent;
+  answer.long_steps = steps;
+  return answer;
+}
+
+TriageEvidence of_gap(std::vector<TriageAnswer> answers, double percent = 2,
+                      bool chance_excluded = false) {
+  TriageEvidence evidence;
+  evidence.trigger = "gap";
+  evidence.measured = gap_of(percent);
+  evidence.measured.offset = 0.002;
+  evidence.measured.start_loss_plan = 2.102;
+  evidence.steps = 25;
+  evidence.level_percent = percent;
+  evidence.chance_excluded = chance_excluded;
+  evidence.answers = std::move(answers);
+  return evidence;
+}
+TriageEvidence of_spike(std::vector<TriageAnswer> answers, bool non_finite = false) {
+  TriageEvidence evidence;
+  evidence.trigger = non_finite ? "non_finite" : "spike";
+  evidence.finding = non_finite ? nan_finding() : spike_finding();
+  evidence.answers = std::move(answers);
+  return evidence;
+}
+
+// "same bf16", or "= fp8_numerics".
+std::string told(const TriageStep& step) {
+  if (step.verdict) {
+    EXPECT_TRUE(step.tests.empty());
+    EXPECT_FALSE(step.verdict->sentence.empty());
+    return "= " + step.verdict->name;
+  }
+  std::string out;
+  for (const TriageTest& test : step.tests) {
+    if (!out.empty()) out += ' ';
+    out += test.kind;
+    if (test.seed != 0) out += std::to_string(test.seed);
+  }
+  return out;
+}
+
+struct TableCase {
   const char* name;
-  bool non_finite;           // trigger
-  std::optional<bool> same;  // reproduces; absent = nobody could replay
-  std::optional<int> bf16;   // 0 calm, 1 spikes, 2 not finite; absent = nobody could replay
-  const char* verdict;
+  TriageEvidence evidence;
+  TriageRules rules;
+  const char* next;
 };
-void PrintTo(const VerdictCase& table, std::ostream* out) { *out << table.name; }
+void PrintTo(const TableCase& table, std::ostream* out) { *out << table.name; }
 
-class Verdict : public ::testing::TestWithParam<VerdictCase> {};
+class TriageTable : public ::testing::TestWithParam<TableCase> {};
 
-TEST_P(Verdict, FollowsTheTable) {
-  const VerdictCase& c = GetParam();
-  std::optional<Reproduction> same;
-  if (c.same) same = Reproduction{*c.same, true, std::nullopt, ""};
-  std::optional<SpikeComparison> bf16;
-  if (c.bf16) bf16 = SpikeComparison{3.0, *c.bf16 == 2, *c.bf16 == 1};
-  EXPECT_EQ(spike_verdict(c.non_finite ? nan_finding() : spike_finding(), same, bf16), c.verdict);
+TEST_P(TriageTable, SaysWhatToAskNextOrWhatItIs) {
+  EXPECT_EQ(told(triage(GetParam().evidence, GetParam().rules)), GetParam().next);
+}
+
+TriageRules plain(int pairs = 0) {
+  TriageRules rules;
+  rules.pairs = pairs;
+  rules.tolerance_percent = 0.1;
+  return rules;
+}
+TriageRules with(void (*change)(TriageRules&), int pairs = 0) {
+  TriageRules rules = plain(pairs);
+  change(rules);
+  return rules;
+}
+const auto others = [](TriageRules& rules) { rules.other_verifiers = true; };
+const auto trainer = [](TriageRules& rules) { rules.trainer_replays = true; };
+const auto relapse = [](TriageRules& rules) { rules.earlier_transients = 1; };
+const auto bears = [](TriageRules& rules) {
+  rules.accept_percent = 0.25;
+  rules.steps_ahead = 1000;
+};
+TriageAnswer other_batch() {
+  TriageAnswer answer = same(false, true, 105);
+  answer.reproduction->other_batch = true;
+  return answer;
+}
+TriageAnswer other_start(double start_loss_plan) {
+  TriageAnswer answer = ended("fakequant", 2);
+  answer.start_loss_plan = start_loss_plan;
+  return answer;
+}
+std::vector<TriageAnswer> pairs_of_gap(double fp8, double bf16) {
+  return {same(true),
+          ended("fp8_nudged", 2.1, 1),
+          ended("bf16_nudged", 0.02, 1),
+          ended("fp8_nudged", fp8, 2),
+          ended("bf16_nudged", bf16, 2),
+          ended("fp8_nudged", 1.9, 3),
+          ended("bf16_nudged", -0.01, 3)};
+}
+std::vector<TriageAnswer> pairs_of_spike(int fp8_hits, int bf16_hits) {
+  std::vector<TriageAnswer> answers = {same(true), went("bf16", 0)};
+  for (int seed = 1; seed <= 3; ++seed) {
+    answers.push_back(went("fp8_nudged", seed <= fp8_hits ? 1 : 0, seed));
+    answers.push_back(went("bf16_nudged", seed <= bf16_hits ? 1 : 0, seed));
+  }
+  return answers;
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Table, Verdict,
-    ::testing::Values(VerdictCase{"SpikeNotReproduced", false, false, 1, "transient_fault"},
-                      VerdictCase{"SpikeNotReproducedBf16Unknown", false, false, std::nullopt,
-                                  "transient_fault"},
-                      VerdictCase{"SpikeInBoth", false, true, 1, "generic_spike"},
-                      VerdictCase{"SpikeAndBf16NotFinite", false, true, 2, "generic_spike"},
-                      VerdictCase{"SpikeOfFp8", false, true, 0, "fp8_numerics"},
-                      VerdictCase{"SpikeBf16Unknown", false, true, std::nullopt, "unexplained"},
-                      VerdictCase{"SpikeSameUnknown", false, std::nullopt, 0, "unexplained"},
-                      VerdictCase{"NanNotReproduced", true, false, 0, "transient_fault"},
-                      VerdictCase{"NanInBoth", true, true, 2, "generic_spike"},
-                      VerdictCase{"NanOfFp8", true, true, 0, "fp8_numerics"},
-                      VerdictCase{"NanWhereBf16OnlySpikes", true, true, 1, "fp8_numerics"},
-                      VerdictCase{"NanSameUnknown", true, std::nullopt, 2, "unexplained"}),
+    Gap, TriageTable,
+    ::testing::Values(
+        TableCase{"FirstTheSameAgain", of_gap({}), plain(), "same"},
+        TableCase{"NobodyCould", of_gap({failed("same")}), plain(), "= unexplained"},
+        TableCase{"OtherBits", of_gap({same(false, true, 105)}), plain(), "= transient_fault"},
+        TableCase{"OtherBitsAskAnother", of_gap({same(false, true, 105)}), with(others),
+                  "same_elsewhere"},
+        TableCase{"TheVerifierWasWrong",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}),
+                  with(others), "= verifier_fault"},
+        TableCase{"BothVerifiersSayTheTrainer",
+                  of_gap({same(false, true, 105), same(false, true, 105, "same_elsewhere")}),
+                  with(others), "= transient_fault"},
+        TableCase{"NobodyElseCould", of_gap({same(false, true, 105), failed("same_elsewhere")}),
+                  with(others), "= transient_fault"},
+        TableCase{"AskTheTrainer", of_gap({same(false, true, 105)}), with(trainer),
+                  "same_on_trainer"},
+        TableCase{"TheTrainerDoesItAgain",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_on_trainer")}),
+                  with(trainer), "= persistent_fault"},
+        TableCase{"TheTrainerDoesNot",
+                  of_gap({same(false, true, 105), same(false, true, 105, "same_on_trainer")}),
+                  with(trainer), "= transient_fault"},
+        TableCase{"OnceTooOften", of_gap({same(false, true, 105)}), with(relapse),
+                  "= persistent_fault"},
+        TableCase{"OtherTokens", of_gap({other_batch()}), with(others), "= data_mismatch"},
+        TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), with(others),
+                  "= transient_fault"},
+        TableCase{"PairsAreAsked", of_gap({same(true)}), plain(2),
+                  "fp8_nudged1 bf16_nudged1 fp8_nudged2 bf16_nudged2"},
+        TableCase{"AnOverlapEndsItAtOnce", of_gap({same(true), ended("bf16_nudged", 1.95, 1)}),
+                  plain(3), "= chance"},
+        TableCase{"AnOverlapWithinTheTolerance",
+                  of_gap({same(true), ended("bf16_nudged", 1.95, 1)}), plain(1), "= chance"},
+        TableCase{"PairsPart", of_gap(pairs_of_gap(2.0, 0.03)), plain(3), "fakequant"},
+        TableCase{"PairsOverlap", of_gap(pairs_of_gap(0.1, 0.03)), plain(3), "= chance"},
+        TableCase{"EvidenceNeedsNoPairs", of_gap({same(true)}, 2, true), plain(3), "fakequant"},
+        TableCase{"Rounding", of_gap({same(true), ended("fakequant", 2)}), plain(),
+                  "= fp8_numerics"},
+        TableCase{"TheKernel", of_gap({same(true), ended("fakequant", 0.1)}), plain(),
+                  "= kernel_bug"},
+        TableCase{"TheKernelAtEqualWeights", of_gap({same(true), other_start(2.1)}), plain(),
+                  "= kernel_bug"},
+        TableCase{"EqualWeightsAgree", of_gap({same(true), other_start(2.1019)}), plain(),
+                  "= fp8_numerics"},
+        TableCase{"NoFakequantToBeHad", of_gap({same(true), failed("fakequant")}), plain(),
+                  "= fp8_numerics"},
+        TableCase{"WithinTheNoise", of_gap({same(true), ended("fakequant", 0.1)}, 0.3, true),
+                  with([](TriageRules& rules) { rules.noise_percent = 0.1; }), "= fp8_numerics"},
+        TableCase{"ASmallGapIsForked", of_gap({same(true), ended("fakequant", 0.15)}, 0.15, true),
+                  with(bears), "long_fork"},
+        TableCase{"ItSaturates",
+                  of_gap({same(true), ended("fakequant", 0.15), forked(0.16, 100)}, 0.15, true),
+                  with(bears), "= accepted_gap"},
+        TableCase{"ItGrows",
+                  of_gap({same(true), ended("fakequant", 0.15), forked(0.5, 100)}, 0.15, true),
+                  with(bears), "= fp8_numerics"},
+        TableCase{"NoForkToBeHad",
+                  of_gap({same(true), ended("fakequant", 0.15), failed("long_fork")}, 0.15, true),
+                  with(bears), "= fp8_numerics"},
+        TableCase{"ALargeGapIsNotBorne", of_gap({same(true), ended("fakequant", 2)}, 2, true),
+                  with(bears), "= fp8_numerics"}),
     [](const auto& table) { return table.param.name; });
 
-TEST(TriageTest, GapVerdicts) {
-  EXPECT_EQ(gap_verdict(std::nullopt), "unexplained");
-  EXPECT_EQ(gap_verdict(Reproduction{true, true, std::nullopt, ""}), "fp8_numerics");
-  EXPECT_EQ(gap_verdict(Reproduction{false, true, 5, ""}), "transient_fault");
+INSTANTIATE_TEST_SUITE_P(
+    Spike, TriageTable,
+    ::testing::Values(
+        TableCase{"FirstBoth", of_spike({}), plain(), "same bf16"},
+        TableCase{"NotAgain", of_spike({same(false, true, 105)}), plain(), "= transient_fault"},
+        TableCase{"SameUnknown", of_spike({failed("same"), went("bf16", 0)}), plain(),
+                  "= unexplained"},
+        TableCase{"WaitsForBf16", of_spike({same(true)}), plain(), "bf16"},
+        TableCase{"InBoth", of_spike({same(true), went("bf16", 1)}), plain(3), "= generic_spike"},
+        TableCase{"Bf16NotFinite", of_spike({same(true), went("bf16", 2)}), plain(3),
+                  "= generic_spike"},
+        TableCase{"Bf16Unknown", of_spike({same(true), failed("bf16")}), plain(3), "= unexplained"},
+        TableCase{"PairsAreAsked", of_spike({same(true), went("bf16", 0)}), plain(1),
+                  "fp8_nudged1 bf16_nudged1"},
+        TableCase{"Bf16SpikesWhenNudged",
+                  of_spike({same(true), went("bf16", 0), went("bf16_nudged", 1, 2)}), plain(3),
+                  "= generic_spike"},
+        TableCase{"FourOfFourAgainstNone", of_spike(pairs_of_spike(3, 0)), plain(3), "fakequant"},
+        TableCase{"TwoOfFourAgainstNone", of_spike(pairs_of_spike(1, 0)), plain(3),
+                  "= generic_spike"},
+        TableCase{"OneOfFourAgainst", of_spike(pairs_of_spike(3, 1)), plain(3), "= generic_spike"},
+        TableCase{"Rounding", of_spike({same(true), went("bf16", 0), went("fakequant", 1)}),
+                  plain(), "= fp8_numerics"},
+        TableCase{"TheKernel", of_spike({same(true), went("bf16", 0), went("fakequant", 0)}),
+                  plain(), "= kernel_bug"},
+        TableCase{"NanInBoth", of_spike({same(true), went("bf16", 2)}, true), plain(),
+                  "= generic_spike"},
+        TableCase{"NanWhereBf16OnlySpikes",
+                  of_spike({same(true), went("bf16", 1), went("fakequant", 2)}, true), plain(),
+                  "= fp8_numerics"}),
+    [](const auto& table) { return table.param.name; });
+
+TEST(TriageTest, ARunInBf16HasNoFp8ToBlame) {
+  TriageEvidence evidence = of_spike({});
+  evidence.in_bf16 = true;
+  EXPECT_EQ(told(triage(evidence, plain(3))), "same");
+  TriageAnswer answer = same(true);
+  answer.spike = SpikeComparison{4.0, false, true};
+  evidence.answers = {answer};
+  EXPECT_EQ(told(triage(evidence, plain(3))), "= generic_spike");
+}
+
+TEST(TriageTest, AFaultsVerdictSaysSinceWhenAndWhose) {
+  const TriageStep step = triage(
+      of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}), with(others));
+  EXPECT_EQ(step.verdict->since_step, 105);
+  EXPECT_EQ(step.verdict->verifier, "v1");
+}
+
+TEST(TriageTest, FishersExactTest) {
+  EXPECT_NEAR(fisher_p(4, 4, 0, 4), 1.0 / 70, 1e-12);
+  EXPECT_NEAR(fisher_p(3, 4, 1, 4), 17.0 / 70, 1e-12);
+  EXPECT_NEAR(fisher_p(0, 4, 0, 4), 1, 1e-12);
+}
+
+TEST(TriageTest, AGapIsCarriedOnAsItGrew) {
+  EXPECT_NEAR(carried_on(0.1, 25, 0.1, 100, 100), 0.1, 1e-12) << "saturated";
+  EXPECT_NEAR(carried_on(0.1, 25, 0.2, 100, 300), 0.4, 1e-12) << "as the root";
+  EXPECT_NEAR(carried_on(0.1, 25, 0.4, 100, 300), 1.6, 1e-12) << "in proportion";
+  EXPECT_NEAR(carried_on(0.1, 25, 4, 100, 300), 16, 1e-12) << "never faster than that";
+  EXPECT_NEAR(carried_on(0.1, 25, -1, 100, 300), 0.1, 1e-12);
 }
 
 TEST(TriageTest, ARescueClosesTheGapWhenLittleEnoughRemains) {

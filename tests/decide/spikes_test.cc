@@ -1,4 +1,4 @@
-#include "controller/decide/detector.h"
+#include "controller/decide/spikes.h"
 
 #include <gtest/gtest.h>
 
@@ -9,63 +9,6 @@ namespace gnomon::decide {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-ReplayFinished shadow(std::optional<double> run_end, std::optional<double> replay_end) {
-  ReplayFinished replay;
-  replay.start_loss_bf16 = 2.0;
-  replay.start_loss_plan = 2.003;
-  replay.run_end_loss_bf16 = run_end;
-  replay.replay_end_loss_bf16 = replay_end;
-  return replay;
-}
-
-TEST(GapTest, GapAndOffsetAreMeasuredApart) {
-  const Measurement measured = measure_shadow(shadow(2.04, 2.0));
-  EXPECT_DOUBLE_EQ(*measured.gap, 2.04 - 2.0);
-  EXPECT_DOUBLE_EQ(*measured.offset, 2.003 - 2.0);
-  EXPECT_DOUBLE_EQ(*measured.d_percent, 100 * (2.04 - 2.0) / 2.0);
-  EXPECT_TRUE(measured.unusable.empty());
-}
-
-TEST(GapTest, AlarmsAboveTheToleranceOnly) {
-  Policy::Detector policy;
-  policy.tolerance_percent = 0.5;
-  EXPECT_FALSE(gap_alarm({}, measure_shadow(shadow(2.0099, 2.0)), policy));
-  EXPECT_TRUE(gap_alarm({}, measure_shadow(shadow(2.0101, 2.0)), policy));
-  EXPECT_FALSE(gap_alarm({}, measure_shadow(shadow(1.0, 2.0)), policy))
-      << "FP8 better than BF16 is no alarm";
-}
-
-TEST(GapTest, ARunThatIsNotFiniteBesideAFiniteReplayIsAnAlarm) {
-  for (double end : {std::nan(""), kInfinity, -kInfinity}) {
-    const Measurement measured = measure_shadow(shadow(end, 2.0));
-    EXPECT_TRUE(measured.unusable.empty());
-    EXPECT_FALSE(measured.gap.has_value());
-    EXPECT_TRUE(gap_alarm({}, measured, {}));
-  }
-}
-
-TEST(GapTest, WithoutAFiniteReferenceNothingCanBeSaid) {
-  EXPECT_FALSE(measure_shadow(shadow(2.0, std::nan(""))).unusable.empty());
-  EXPECT_FALSE(measure_shadow(shadow(std::nan(""), std::nan(""))).unusable.empty());
-  EXPECT_FALSE(measure_shadow(shadow(2.0, std::nullopt)).unusable.empty());
-  EXPECT_FALSE(measure_shadow(shadow(std::nullopt, 2.0)).unusable.empty());
-  EXPECT_FALSE(measure_shadow(shadow(2.0, 0.0)).unusable.empty());
-}
-
-TEST(GapTest, AProbeIsJudgedTheOtherWayRound) {
-  const Measurement measured = measure_probe(shadow(2.0, 2.04));
-  EXPECT_DOUBLE_EQ(*measured.gap, 2.04 - 2.0);
-  EXPECT_TRUE(std::isinf(*measure_probe(shadow(2.0, std::nan(""))).d_percent));
-}
-
-TEST(GapTest, LearnsMeanAndDeviationOfQuietWindows) {
-  DetectorState state;
-  for (double end : {2.002, 2.004, 2.006}) learn_quiet(state, measure_shadow(shadow(end, 2.0)));
-  EXPECT_EQ(state.quiet_windows, 3);
-  EXPECT_NEAR(state.mean_d, 0.2, 1e-9);
-  EXPECT_NEAR(state.deviation(), 0.1, 1e-9);
-}
 
 class SpikeTest : public ::testing::Test {
  protected:
