@@ -26,6 +26,9 @@ constexpr double kBurstAgain = 4;       // R must grow so much before it asks fo
 
 bool eprocess(const GapSettings& settings) { return !is_rival(settings.kind); }
 
+// Per cent; nothing that is learned overflows.
+double bounded(double d_percent) { return std::clamp(d_percent, -1e6, 1e6); }
+
 bool symmetric(const GapSettings& settings) { return settings.noise != "any"; }
 
 // How much the noise changes by a change of the window's length and the batch size: the divergence
@@ -99,17 +102,16 @@ void learn_square(GapScale& scale, double square) {
 
 // `used` is the scale that the window was judged by.
 void learn(GapScale& scale, const GapSample& sample, double used, const GapSettings& settings) {
+  const double d_percent = bounded(sample.d_percent);
   if (scale.last_d) {
-    const double difference = sample.d_percent - *scale.last_d;
-    double square = difference * difference / 2;
-    if (scale.freedom >= kFreedomMin) square = std::min(square, kSquareMax * used * used);
-    learn_square(scale, square);
+    const double difference = d_percent - *scale.last_d;
+    learn_square(scale, std::min(difference * difference / 2, kSquareMax * used * used));
   }
-  scale.last_d = sample.d_percent;
+  scale.last_d = d_percent;
   if (scale.null_percent || settings.burn_in_windows <= 0) return;
   scale.baseline_windows += 1;
   scale.baseline_mean +=
-      (sample.d_percent - scale.baseline_mean) / static_cast<double>(scale.baseline_windows);
+      (d_percent - scale.baseline_mean) / static_cast<double>(scale.baseline_windows);
   if (scale.baseline_windows < settings.burn_in_windows) return;
   const double s = gap_scale_percent(scale, sample, settings);
   const double error = s / std::sqrt(static_cast<double>(scale.baseline_windows));
@@ -196,7 +198,7 @@ GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
   verdict.null_percent = gap_null_percent(scale, settings);
   verdict.scale_percent = gap_scale_percent(scale, sample, settings);
   verdict.freedom = scale.freedom;
-  verdict.x = (sample.d_percent - verdict.null_percent) / verdict.scale_percent;
+  verdict.x = (bounded(sample.d_percent) - verdict.null_percent) / verdict.scale_percent;
   const Reading reading = observe_by_kind(evidence, scale, sample, verdict.x, settings);
   verdict.alarm = reading.alarm;
   verdict.suspicious = reading.suspicious;
