@@ -26,7 +26,7 @@ double mean_of(const NoiseShape& shape, double mean, Function f) {
   return total * 2 * kReach / kPoints;
 }
 
-constexpr double kIntegration = 5e-4;  // the skewed densities jump
+constexpr double kIntegration = 1e-3;  // the skewed densities jump
 
 TEST(NoiseTest, EveryDensityHasMeanZeroAndDeviationOne) {
   for (const NoiseShape& shape : noise_shapes()) {
