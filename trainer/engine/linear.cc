@@ -19,14 +19,16 @@ LinearLayers<E>::LinearLayers(BackendOf<E>& backend, const FaultView* faults, Sc
 
 template <class E>
 float LinearLayers<E>::scale_for(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
-                                 const Quantizer& quantizer) requires std::is_same_v<E, bf16> {
+                                 const Quantizer& quantizer) {
   if (quantizer.rule == ScaleRule::kNone) return 1.0f;
   const bool delayed = quantizer.rule == ScaleRule::kGiven;
   const AmaxHistory& history = scaling_.history(site, role);
   bool from_history = delayed && !history.empty();
-  if (!operand.amax_known && (!from_history || pass_.record)) {
-    operand.amax = backend_.amax(operand.data);
-    operand.amax_known = true;
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (!operand.amax_known && (!from_history || pass_.record)) {
+      operand.amax = backend_.amax(operand.data);
+      operand.amax_known = true;
+    }
   }
   if (!delayed) return tile_scale(quantizer.rule, quantizer.format, operand.amax);
   if (pass_.record) scaling_.observe(site, role, operand.amax);
@@ -76,22 +78,23 @@ void LinearLayers<E>::show(int site, Gemm gemm, TensorRole role, const GemmOpera
 }
 
 template <class E>
-void LinearLayers<E>::quantize(GemmOperand<E>& operand, int64_t columns,
-                               const Rounding& rounding) requires std::is_same_v<E, bf16> {
-  std::span<bf16> room{operand.room, operand.data.size()};
-  if (rounding.whole_tensor()) {
-    backend_.quantize(operand.data, rounding.quantizer.format, rounding.scale, room);
-    return;
+void LinearLayers<E>::quantize(GemmOperand<E>& operand, int64_t columns, const Rounding& rounding) {
+  if constexpr (std::is_same_v<E, bf16>) {
+    std::span<bf16> room{operand.room, operand.data.size()};
+    if (rounding.whole_tensor()) {
+      backend_.quantize(operand.data, rounding.quantizer.format, rounding.scale, room);
+      return;
+    }
+    const int64_t rows = std::ssize(operand.data) / columns;
+    if (rounding.scaled) {
+      const int64_t tiles = tile_grid(rounding.quantizer, rows, columns).count();
+      operand.scales.resize(static_cast<size_t>(tiles));
+    }
+    backend_.quantize_tiles(
+        rounding.quantizer,
+        {.log2_shift = std::ilogb(rounding.scale), .dequantise = !rounding.scaled}, operand.data,
+        rows, columns, room, rounding.scaled ? std::span(operand.scales) : std::span<float>());
   }
-  const int64_t rows = std::ssize(operand.data) / columns;
-  if (rounding.scaled) {
-    const int64_t tiles = tile_grid(rounding.quantizer, rows, columns).count();
-    operand.scales.resize(static_cast<size_t>(tiles));
-  }
-  backend_.quantize_tiles(
-      rounding.quantizer,
-      {.log2_shift = std::ilogb(rounding.scale), .dequantise = !rounding.scaled}, operand.data,
-      rows, columns, room, rounding.scaled ? std::span(operand.scales) : std::span<float>());
 }
 
 template <class E>
