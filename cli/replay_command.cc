@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "base/errors.h"
@@ -29,8 +31,8 @@ struct ReplayOptions {
 
 void check_arm(const ReplayOptions& options) {
   const std::string& arm = options.request.arm;
-  if (arm != "bf16" && arm != "same" && arm != "plan") {
-    throw ConfigError("", 0, "--arm", arm, "bf16, same or plan");
+  if (std::ranges::find(replay_arms(), arm) == replay_arms().end()) {
+    throw ConfigError("", 0, "--arm", arm, fmt::format("{}", fmt::join(replay_arms(), ", ")));
   }
   if ((arm == "plan") == options.plan_file.empty()) {
     throw ConfigError("", 0, "--plan", options.plan_file,
@@ -64,6 +66,8 @@ void print_result(const ReplayResult& result) {
   };
   held_out("held-out loss at the start, BF16", result.start_loss_bf16);
   held_out("held-out loss at the start, the run's plan", result.start_loss_plan);
+  held_out("held-out loss at the start, the run's plan without the FP8 kernel",
+           result.start_loss_fakequant);
   held_out("held-out loss at the run's end, BF16", result.run_end_loss_bf16);
   held_out("held-out loss at the replay's end, BF16", result.replay_end_loss_bf16);
   fmt::print("{:.1f} s in steps, {:.1f} s in loading and evaluations\n", result.replay_seconds,
@@ -112,12 +116,23 @@ void add_replay_command(CLI::App& app, Context&) {
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
   command
       ->add_option("--arm", options->request.arm,
-                   "bf16 (the shadow), same (the plan of the checkpoint) or plan")
+                   "bf16 (the shadow), same (the plan of the checkpoint), fakequant (its values, "
+                   "no FP8 kernel), bf16-perturbed (other orders of summation) or plan")
       ->capture_default_str();
   command->add_option("--plan", options->plan_file, "Plan file of --arm plan");
   command->add_option(
       "--end-checkpoint", options->end_checkpoint,
       "The run's own checkpoint at the end, to evaluate beside the replay's (as with --evaluate)");
+  command
+      ->add_option(
+          "--perturb", options->request.perturb,
+          "Move the start's weights a little, by this seed: replays with several show what "
+          "chance does (0: not)")
+      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()));
+  command
+      ->add_option("--perturb-scale", options->request.perturb_scale,
+                   "Relative size of --perturb's moves (default: 2^-9)")
+      ->check(CLI::Range(0.0, 1.0));
   command->add_flag("--evaluate", options->request.evaluate_endpoints,
                     "Also measure the held-out losses at start and end");
   command

@@ -205,6 +205,8 @@ void visit_members(V& v, ReplayTask& m) {
   v.required("steps", m.steps);
   v.optional("end_checkpoint_uri", m.end_checkpoint_uri);
   v.optional("evaluate_endpoints", m.evaluate_endpoints);
+  v.optional("perturb", m.perturb);
+  v.optional("perturb_scale", m.perturb_scale);
 }
 
 template <class V>
@@ -242,6 +244,7 @@ void visit_members(V& v, ReplayResult& m) {
   v.optional("replay_seconds", m.replay_seconds);
   v.optional("eval_seconds", m.eval_seconds);
   v.optional("time", m.time);
+  v.optional("start_loss_fakequant", m.start_loss_fakequant);
 }
 
 template <class V>

@@ -310,7 +310,7 @@ struct ReplayTask {
   int64_t replay = 0;  // id
   int64_t window = 0;  // id
   int64_t attempt = 1;
-  std::string arm;      // "bf16", "same", "plan"
+  std::string arm;      // "bf16", "same", "fakequant", "bf16-perturbed", "plan"
   std::string plan;     // TOML for arm "plan"
   std::string purpose;  // shadow, triage, attribution, probe
   std::string checkpoint_uri;
@@ -319,6 +319,10 @@ struct ReplayTask {
   std::string end_checkpoint_uri;  // the run's own checkpoint at start_step + steps; may be empty
   bool evaluate_endpoints =
       false;  // also evaluate start (BF16 and the run's plan) and end checkpoint (BF16)
+  // Other than 0: the arm starts from weights that this seed moves a little, so that repeated
+  // replays of one arm spread as chance would spread them. The scale is relative; 0 = the default.
+  int64_t perturb = 0;
+  double perturb_scale = 0;
 };
 
 struct Lease {
@@ -357,6 +361,8 @@ struct ReplayResult {
   double replay_seconds = 0;  // compute spent in steps
   double eval_seconds = 0;    // compute spent in evaluations and loading
   double time = 0;
+  // Arm "fakequant": as start_loss_plan, but without the FP8 kernel.
+  std::optional<double> start_loss_fakequant = {};
 };
 
 // POST /v1/leases/{lease}/fail

@@ -12,6 +12,7 @@
 #include "protocol/client.h"
 #include "protocol/toml_reader.h"
 #include "storage/token_shards.h"
+#include "trainer/config_faults.h"
 #include "trainer/engine/hf_import.h"
 #include "trainer/engine/plan_shapes.h"
 
@@ -43,9 +44,9 @@ class ConfigReader {
     read_checkpoint();
     read_controller();
     read_statistics();
+    check_together();
     for (TomlTable& table : root_.tables("fault")) read_fault(table);
     root_.refuse_unknown_keys();
-    check_together();
     return std::move(config_);
   }
 
@@ -80,7 +81,6 @@ class ConfigReader {
   void read_fault(TomlTable& table);
   void check_together();
   std::string identifier(TomlTable& table, const char* key, const std::string& fallback);
-  void refuse_what_a_kind_ignores(TomlTable& table, const std::string& kind);
 
   const TrainerOverrides& overrides_;
   TrainerConfig config_;
@@ -370,54 +370,10 @@ void ConfigReader::read_statistics() {
   }
 }
 
-// Keys that would have no effect are a mistake.
-void ConfigReader::refuse_what_a_kind_ignores(TomlTable& table, const std::string& kind) {
-  static const std::map<std::string, std::vector<std::string>> kIgnored = {
-      {"frozen_amax", {"log2_factor", "element", "bit"}},
-      {"scale_shift", {"element", "bit"}},
-      {"corrupt_batch", {"site", "tensor", "log2_factor", "element", "bit"}},
-      {"bit_flip", {"tensor", "end_step", "log2_factor"}}};
-  for (const std::string& key : kIgnored.at(kind)) {
-    if (table.has(key)) table.refuse(key, fmt::format("nothing: kind \"{}\" has no {}", kind, key));
-  }
-}
-
 void ConfigReader::read_fault(TomlTable& table) {
-  Fault fault;
-  const std::string kind =
-      table.choice("kind", "", {"frozen_amax", "scale_shift", "corrupt_batch", "bit_flip"});
-  if (kind.empty())
-    table.refuse("kind",
-                 "one of \"frozen_amax\", \"scale_shift\", \"corrupt_batch\", \"bit_flip\"");
-  refuse_what_a_kind_ignores(table, kind);
-  fault.kind = fault_kind_from_name(kind);
-  fault.site = table.text("site", "");
-  fault.tensor = table.choice("tensor", fault.tensor, {"input", "weight", "gradient"});
-  fault.start_step = table.integer("start_step", -1, 1, kStepsMax);
-  if (fault.start_step < 1) table.refuse("start_step", "the first step it acts in, at least 1");
-  fault.end_step = table.integer("end_step", 0, 0, kStepsMax);
-  if (fault.end_step != 0 && fault.end_step <= fault.start_step) {
-    table.refuse("end_step", "a step after start_step, or 0 for a fault without an end");
-  }
-  fault.log2_factor = whole(table, "log2_factor", 0, -32, 32);
-  fault.element = table.integer("element", 0, 0, std::numeric_limits<int64_t>::max());
-  fault.bit = whole(table, "bit", fault.bit, 0, 31);
-  table.refuse_unknown_keys();
-  const std::vector<std::string> sites = config_.engine.model.sites();
-  const bool needs_site =
-      fault.kind == FaultKind::kFrozenAmax || fault.kind == FaultKind::kScaleShift;
-  if (needs_site && std::find(sites.begin(), sites.end(), fault.site) == sites.end()) {
-    table.refuse(
-        "site", fmt::format("a GEMM site of the model, like \"{}\" or \"lm_head\"", sites.front()));
-  }
-  if (fault.kind == FaultKind::kBitFlip && fault.site.empty())
-    table.refuse("site", "a parameter's name");
-  if (fault.kind == FaultKind::kScaleShift && fault.log2_factor == 0) {
-    table.refuse("log2_factor", "-32 to 32 and not 0, which would change nothing");
-  }
+  config_.engine.faults.push_back(gnomon::read_fault(table, config_.engine));
   config_.lines.emplace("fault", table.line());
-  config_.lines.emplace("fault.site." + fault.site, table.line_of("site"));
-  config_.engine.faults.push_back(std::move(fault));
+  config_.lines.emplace("fault.site." + config_.engine.faults.back().site, table.line_of("site"));
 }
 
 // What one key alone cannot tell. The optimizer's cosine was read with the file's steps: --steps

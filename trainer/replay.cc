@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -18,27 +20,66 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+const std::string kPerturbedArm = "bf16-perturbed";
+
 PrecisionPlan plan_of_arm(const ReplayRequest& request, const PrecisionPlan& own) {
-  if (request.arm == "bf16") return PrecisionPlan::bf16();
-  if (request.arm == "same") return own;
+  if (request.arm == "bf16" || request.arm == kPerturbedArm) return PrecisionPlan::bf16();
   if (request.arm == "plan") return PrecisionPlan::parse(request.plan_toml, "plan of the arm");
-  throw ConfigError("replay", 0, "arm", request.arm, "bf16, same, plan");
+  return own;
+}
+
+EngineMode mode_of_arm(const ReplayRequest& request) {
+  EngineMode mode{.role = request.role, .fakequant = request.arm == "fakequant"};
+  if (request.arm == kPerturbedArm) mode.order_seed = request.perturb == 0 ? 1 : request.perturb;
+  return mode;
+}
+
+void check_request(const ReplayRequest& request) {
+  if (request.steps < 0) {
+    throw ConfigError("replay", 0, "steps", std::to_string(request.steps), "0 or more");
+  }
+  if (std::ranges::find(replay_arms(), request.arm) == replay_arms().end()) {
+    throw ConfigError("replay", 0, "arm", request.arm,
+                      fmt::format("{}", fmt::join(replay_arms(), ", ")));
+  }
+  if (request.perturb < 0) {
+    throw ConfigError("replay", 0, "perturb", std::to_string(request.perturb),
+                      "a seed above 0, or 0 for no perturbation");
+  }
+  if (!(request.perturb_scale >= 0 && request.perturb_scale <= 1)) {
+    throw ConfigError("replay", 0, "perturb_scale", fmt::format("{}", request.perturb_scale),
+                      "0 to 1");
+  }
+}
+
+// A single sequence has one order only.
+void check_batch(const ReplayRequest& request, const BatchConfig& batch) {
+  if (request.arm == kPerturbedArm && batch.sequences * int64_t{1} * batch.accumulation < 2) {
+    throw ConfigError("replay", 0, "arm", request.arm,
+                      "an arm without another order: this run's steps have one sequence (bf16 with "
+                      "a perturbation says what chance does)");
+  }
 }
 
 }  // namespace
+
+std::span<const std::string> replay_arms() {
+  static const std::array<std::string, 5> kArms = {"bf16", "same", "fakequant", kPerturbedArm,
+                                                   "plan"};
+  return kArms;
+}
 
 Replayer::Replayer(int threads, EngineRanks* ranks) : threads_(threads), ranks_(ranks) {}
 Replayer::~Replayer() = default;
 
 ReplayResult Replayer::run(const ReplayRequest& request,
                            const std::function<bool(int64_t)>& progress) {
-  if (request.steps < 0) {
-    throw ConfigError("replay", 0, "steps", std::to_string(request.steps), "0 or more");
-  }
+  check_request(request);
   ReplayResult result;
   Clock::time_point start = Clock::now();
   EngineConfig config = read_engine_config(request.checkpoint);
   if (threads_ > 0) config.threads = threads_;
+  check_batch(request, config.batch);
   const int ranks = ranks_ == nullptr ? 1 : ranks_->collectives->size();
   if (config.batch.accumulation % ranks != 0) {
     throw Error(fmt::format("{} ranks cannot share the {} micro-batches of this run's steps", ranks,
@@ -49,6 +90,7 @@ ReplayResult Replayer::run(const ReplayRequest& request,
     engine_ = std::make_unique<Engine>(config, EngineRole::kReplay, ranks_);
   }
   Engine& engine = *engine_;
+  engine.set_mode({.role = request.role});
   result.fingerprint = engine.fingerprint();
   result.heldout_tokens = engine.heldout_tokens();
   if (request.evaluate_endpoints && !request.end_checkpoint.empty()) {
@@ -61,7 +103,12 @@ ReplayResult Replayer::run(const ReplayRequest& request,
     result.start_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
     result.start_loss_plan = engine.evaluate(own);
   }
+  engine.set_mode(mode_of_arm(request));
+  if (request.evaluate_endpoints && engine.mode().fakequant) {
+    result.start_loss_fakequant = engine.evaluate(own);
+  }
   engine.set_plan(plan_of_arm(request, own));
+  if (request.perturb != 0) engine.perturb(request.perturb, request.perturb_scale);
   result.eval_seconds = seconds_since(start);
 
   bool finite = true;

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "protocol/messages.h"
@@ -13,13 +14,25 @@
 
 namespace gnomon {
 
+// bf16: every GEMM in BF16, the shadow. same: the plan of the checkpoint. fakequant: its values, no
+// FP8 kernel. bf16-perturbed: bf16 with the sequences of each step in another order, so that the
+// sums over them are rounded in another order. plan: any other.
+std::span<const std::string> replay_arms();
+// How large a perturbation is where a request does not say: half the distance of BF16 numbers.
+inline constexpr double kPerturbScale = 0x1p-9;
+
 struct ReplayRequest {
   std::filesystem::path checkpoint;
   int64_t steps = 0;
-  std::string arm = "bf16";                   // bf16, same, plan
+  std::string arm = "bf16";                   // one of replay_arms()
   std::string plan_toml = {};                 // arm "plan"
   std::filesystem::path end_checkpoint = {};  // may be empty
   bool evaluate_endpoints = false;
+  // Other than 0, in any arm: the start's master weights are multiplied by 1 + scale·N(0, 1), drawn
+  // from (perturb, element); bf16-perturbed draws its orders from it too (from 1 where it is 0).
+  int64_t perturb = 0;
+  double perturb_scale = kPerturbScale;
+  EngineRole role = EngineRole::kReplay;  // kInline on the run's own device
 };
 
 // Keeps one engine between replays as long as the checkpoints' configurations agree.

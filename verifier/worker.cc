@@ -38,6 +38,8 @@ ReplayRequest request_of(const ReplayTask& task) {
   request.plan_toml = task.plan;
   request.end_checkpoint = task.end_checkpoint_uri;
   request.evaluate_endpoints = task.evaluate_endpoints;
+  request.perturb = task.perturb;
+  if (task.perturb_scale != 0) request.perturb_scale = task.perturb_scale;
   return request;
 }
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr double kDeviationMin = 1e-9;         // per cent: s is never less
 constexpr double kPriorWeight = 1;             // of the prior's s², in squares
-constexpr double kWeightMax = 40;              // squares that s² remembers
+constexpr double kWeightMax = 60;              // squares that s² remembers
 constexpr double kFreedomPerSquare = 2.0 / 3;  // overlapping differences (von Neumann 1941)
 constexpr double kSquareMax = 25;       // of a square, in s²: one window cannot blind the detector
 constexpr double kQuietEvidence = 100;  // R up to which windows are learned from
@@ -21,23 +21,15 @@ constexpr double kPlanFreedom = 4;      // what remains of s at a change of plan
 constexpr double kCarryError = 0.5;     // of the logarithm of a carried scale's change
 constexpr double kCarryMax = 16;        // largest change of the scale by cadence and batch size
 constexpr double kEvidenceMax = 1e30;   // of one R_j
-constexpr double kBurstShare = 0.5;     // of the false alarms
-constexpr double kConfirm = 20;         // c
+constexpr double kBurstEnd = 0.25;      // of the suspicion: R below it ends a burst
+constexpr double kBurstAgain = 4;       // R must grow so much before it asks for another
 
 bool eprocess(const GapSettings& settings) { return !is_rival(settings.kind); }
 
-double mixture(const std::vector<double>& sums) {
-  double total = 0;
-  for (size_t j = 0; j < sums.size(); ++j) total += gap_weight(j) * sums[j];
-  return total;
-}
+// Per cent; nothing that is learned overflows.
+double bounded(double d_percent) { return std::clamp(d_percent, -1e6, 1e6); }
 
-// R_j ← (1 + R_j)·e_j, or for products R_j ← R_j·e_j.
-void multiply(std::vector<double>& sums, const GapEvalues& e, double added) {
-  for (size_t j = 0; j < e.size(); ++j) {
-    sums[j] = std::min((added + sums[j]) * e[j], kEvidenceMax);
-  }
-}
+bool symmetric(const GapSettings& settings) { return settings.noise != "any"; }
 
 // How much the noise changes by a change of the window's length and the batch size: the divergence
 // of two runs grows as the root of the steps, and its share that is noise falls with the tokens.
@@ -110,17 +102,16 @@ void learn_square(GapScale& scale, double square) {
 
 // `used` is the scale that the window was judged by.
 void learn(GapScale& scale, const GapSample& sample, double used, const GapSettings& settings) {
+  const double d_percent = bounded(sample.d_percent);
   if (scale.last_d) {
-    const double difference = sample.d_percent - *scale.last_d;
-    double square = difference * difference / 2;
-    if (scale.freedom >= kFreedomMin) square = std::min(square, kSquareMax * used * used);
-    learn_square(scale, square);
+    const double difference = d_percent - *scale.last_d;
+    learn_square(scale, std::min(difference * difference / 2, kSquareMax * used * used));
   }
-  scale.last_d = sample.d_percent;
-  if (scale.null_percent) return;
+  scale.last_d = d_percent;
+  if (scale.null_percent || settings.burn_in_windows <= 0) return;
   scale.baseline_windows += 1;
   scale.baseline_mean +=
-      (sample.d_percent - scale.baseline_mean) / static_cast<double>(scale.baseline_windows);
+      (d_percent - scale.baseline_mean) / static_cast<double>(scale.baseline_windows);
   if (scale.baseline_windows < settings.burn_in_windows) return;
   const double s = gap_scale_percent(scale, sample, settings);
   const double error = s / std::sqrt(static_cast<double>(scale.baseline_windows));
@@ -137,59 +128,39 @@ struct Reading {
   double threshold = 0;
 };
 
-void end_burst(GapEvidence& evidence) {
-  evidence.burst.clear();
-  evidence.burst_left = 0;
-  std::fill(evidence.watch.begin(), evidence.watch.end(), 0.0);
-}
-
-// Watching, or within a burst.
-void observe_burst(GapEvidence& evidence, const GapEvalues& e, const GapThresholds& limits,
-                   Reading& reading) {
-  if (evidence.burst_left == 0) {
-    multiply(evidence.watch, e, 1);
-    if (mixture(evidence.watch) < limits.watch) return;
-    evidence.burst.assign(kGapMembers, 1.0);
-    evidence.burst_left = kBurstWindows;
-    reading.suspicious = true;
-    return;
+// `total` is R after the window. Returns true when fresh windows are wanted.
+bool observe_burst(GapEvidence& evidence, double total, const GapThresholds& limits) {
+  if (total < kBurstEnd * limits.suspicion) {
+    evidence.burst_left = 0;
+    evidence.burst_level = 0;
+    return false;
   }
-  multiply(evidence.burst, e, 0);
-  evidence.burst_left -= 1;
-  const double product = mixture(evidence.burst);
-  if (product >= limits.confirm) {
-    reading.alarm = true;
-    reading.rule = "burst";
-    reading.statistic = product;
-    reading.threshold = limits.confirm;
+  if (evidence.burst_left > 0) {
+    evidence.burst_left -= 1;
+    return false;
   }
-  if (reading.alarm || evidence.burst_left == 0 || product < 1 / limits.confirm) {
-    end_burst(evidence);
-  }
+  if (total < std::max(limits.suspicion, evidence.burst_level)) return false;
+  evidence.burst_left = kBurstWindows;
+  evidence.burst_level = kBurstAgain * total;
+  return true;
 }
 
 Reading observe_evidence(GapEvidence& evidence, const GapEvalues& e, const GapSettings& settings) {
-  if (evidence.main.size() != kGapMembers) {
-    evidence.main.assign(kGapMembers, 0.0);
-    evidence.watch.assign(kGapMembers, 0.0);
+  evidence.sums.resize(kGapMembers, 0.0);
+  for (size_t j = 0; j < kGapMembers; ++j) {
+    evidence.sums[j] = std::min((1 + evidence.sums[j]) * e[j], kEvidenceMax);
   }
   const GapThresholds limits = gap_thresholds(settings);
   Reading reading;
-  multiply(evidence.main, e, 1);
-  const double total = mixture(evidence.main);
-  reading.quiet = total <= kQuietEvidence;
-  if (settings.burst) observe_burst(evidence, e, limits, reading);
-  if (total >= limits.main || !reading.alarm) {
-    reading.statistic = total;
-    reading.threshold = limits.main;
-  }
-  if (total >= limits.main) {
-    reading.alarm = true;
-    reading.rule = "evidence";
-  }
-  if (reading.alarm && reading.suspicious) {
-    reading.suspicious = false;
-    end_burst(evidence);
+  reading.statistic = gap_mixture(evidence.sums.data(), symmetric(settings));
+  reading.threshold = limits.alarm;
+  reading.alarm = reading.statistic >= limits.alarm;
+  reading.quiet = reading.statistic <= kQuietEvidence;
+  reading.rule = reading.alarm ? "evidence" : "";
+  if (reading.alarm) {
+    evidence.burst_left = 0;
+  } else if (settings.burst) {
+    reading.suspicious = observe_burst(evidence, reading.statistic, limits);
   }
   return reading;
 }
@@ -199,10 +170,11 @@ Reading observe_by_kind(GapEvidence& evidence, const GapScale& scale, const GapS
   if (eprocess(settings)) {
     const double confidence = scale_confidence(scale.freedom);
     const bool known = std::isfinite(confidence);
-    return observe_evidence(evidence, gap_evalues(x, known ? x / confidence : 0, known), settings);
+    const double y = known ? x / confidence : 0;
+    return observe_evidence(evidence, gap_evalues(x, y, known, symmetric(settings)), settings);
   }
-  const RivalReading rival =
-      observe_rival(evidence, sample.d_percent, x, !scale.null_percent, settings);
+  const RivalReading rival = observe_rival(
+      evidence, sample.d_percent, x, settings.burn_in_windows > 0 && !scale.null_percent, settings);
   Reading reading;
   reading.alarm = rival.alarm;
   reading.quiet = rival.quiet;
@@ -226,7 +198,7 @@ GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
   verdict.null_percent = gap_null_percent(scale, settings);
   verdict.scale_percent = gap_scale_percent(scale, sample, settings);
   verdict.freedom = scale.freedom;
-  verdict.x = (sample.d_percent - verdict.null_percent) / verdict.scale_percent;
+  verdict.x = (bounded(sample.d_percent) - verdict.null_percent) / verdict.scale_percent;
   const Reading reading = observe_by_kind(evidence, scale, sample, verdict.x, settings);
   verdict.alarm = reading.alarm;
   verdict.suspicious = reading.suspicious;
@@ -265,8 +237,7 @@ double gap_scale_percent(const GapScale& scale, const GapSample& sample,
 
 GapThresholds gap_thresholds(const GapSettings& settings) {
   const double windows = settings.windows_between_false_alarms;
-  if (!settings.burst) return {windows, std::numeric_limits<double>::infinity(), kConfirm};
-  return {windows / (1 - kBurstShare), windows / kBurstShare / kConfirm, kConfirm};
+  return {windows, std::sqrt(windows)};
 }
 
 GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettings& settings) {

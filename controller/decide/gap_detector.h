@@ -7,15 +7,12 @@
 // (1 + R_j)·e_j from 0, R = Σ π_j R_j with Σ π_j = 1. The null is "not worse than tolerated": the
 // mean of D is at most δ0.
 //
-// Guarantee. Because E[R_w | past] ≤ R_{w−1} + 1, R_w − w is a supermartingale and the mean number
-// of windows until R ≥ A is at least A. The burst rule adds a second sum Q with the same recursion;
-// at Q ≥ A₁ the caller is asked for fresh windows, over which P = Σ π_j ∏ e_j runs from 1; P ≥ c
-// confirms, and after the last of them P and Q begin anew. Let V be Q/(A₁c) while watching and P/c
-// during a burst. V − w/(A₁c) is a supermartingale too: entering a burst takes V from at least 1/c
-// to 1/c, leaving it takes V to 0, both downwards. So R/A + V − w·(1/A + 1/(A₁c)) is one, it starts
-// at 0, and at a false alarm R/A + V ≥ 1: the mean time between false alarms is at least 1/(1/A +
-// 1/(A₁c)), and P(false alarm within W windows) ≤ W·(1/A + 1/(A₁c)), whatever the cadence and
-// whenever one looks. A and A₁ are chosen so that this is `windows_between_false_alarms`.
+// Guarantee. Because E[R_w | past] ≤ R_{w−1} + 1, R_w − w is a supermartingale that starts at 0. So
+// the mean number of windows until a false alarm R ≥ A is at least A, and P(false alarm within W
+// windows) ≤ W/A, with A = `windows_between_false_alarms`, whatever decides when a window is
+// measured and when one looks. That is why a suspicion costs nothing: at R ≥ √A the caller is asked
+// for fresh windows back to back, and they are added to the same R. (A confirmation with evidence
+// of its own would have to share the false alarms with R and begin from nothing.)
 //
 // Nothing in it needs the scale to be constant or the windows to be equally long: a change of
 // cadence or batch size rescales s before the next D is seen, which is predictable, so the evidence
@@ -41,10 +38,13 @@ struct GapSettings {
   double tolerance_percent = 0.1;     // the null's mean is never learned to be more than this
   double ceiling_percent = 0.5;       // one window above it is an alarm by itself; infinity = off
   double prior_scale_percent = 0.05;  // s before anything was learned; positive
-  int burn_in_windows = 20;           // δ0 is learned over so many; until then it is the tolerance
-  bool burst = true;                  // eprocess: ask for fresh windows at a suspicion
-  double fixed_percent = 0.25;        // of the rival `fixed`
-  std::optional<double> threshold;    // of a rival in its own unit, instead of the derived one
+  int burn_in_windows =
+      20;  // δ0 is learned over so many; until then, and with 0, it is the tolerance
+  // Of D about its mean: symmetric, or any (slower; silent until the scale was learned).
+  std::string noise = "symmetric";
+  bool burst = true;                // eprocess: ask for fresh windows at a suspicion
+  double fixed_percent = 0.25;      // of the rival `fixed`
+  std::optional<double> threshold;  // of a rival in its own unit, instead of the derived one
 };
 
 struct GapSample {
@@ -71,12 +71,11 @@ struct GapScale {
   double accepted_percent = 0;         // what was accepted after an alarm: δ0 may go so far
 };
 
-// What speaks against the null. A vector is empty before the first window.
+// What speaks against the null.
 struct GapEvidence {
-  std::vector<double> main;    // R_j
-  std::vector<double> watch;   // Q_j
-  std::vector<double> burst;   // ∏ e_j while a burst is under way
-  int64_t burst_left = 0;      // windows of it still to come
+  std::vector<double> sums;    // R_j of gap_members(); empty before the first window
+  int64_t burst_left = 0;      // windows of a burst still to come
+  double burst_level = 0;      // R at which another may be asked for
   double rival = 0;            // the sum or mean of CUSUM and EWMA
   std::vector<double> recent;  // GLR: the newest x, oldest first
 };
@@ -94,11 +93,11 @@ struct GapState {
 
 struct GapVerdict {
   bool alarm = false;
-  bool suspicious = false;  // fresh back-to-back windows are wanted: up to burst_left of them
-  std::string rule;      // evidence, burst, ceiling, non_finite or the rival's kind; empty = quiet
-  double statistic = 0;  // R (P for the rule burst, D for ceiling and fixed, else the rival's)
-  double threshold = 0;  // of the statistic
-  double x = 0;          // (D − δ0)/s
+  bool suspicious = false;   // fresh back-to-back windows are wanted: up to burst_left of them
+  std::string rule;          // evidence, ceiling, non_finite or the rival's kind; empty = quiet
+  double statistic = 0;      // R; D for ceiling and fixed; else the rival's
+  double threshold = 0;      // of the statistic
+  double x = 0;              // (D − δ0)/s
   double scale_percent = 0;  // s
   double null_percent = 0;   // δ0
   double freedom = 0;        // degrees of freedom behind s
@@ -133,13 +132,13 @@ double gap_null_percent(const GapScale& scale, const GapSettings& settings);
 double gap_scale_percent(const GapScale& scale, const GapSample& sample,
                          const GapSettings& settings);
 
-// A, A₁ and c of the guarantee.
 struct GapThresholds {
-  double main = 0;
-  double watch = 0;  // infinity without bursts
-  double confirm = 0;
+  double alarm = 0;      // A
+  double suspicion = 0;  // √A
 };
 GapThresholds gap_thresholds(const GapSettings& settings);
-inline constexpr int64_t kBurstWindows = 12;
+// Of one burst; it ends early when R falls below a quarter of the suspicion. Another one follows
+// when R has fallen so far, or has grown fourfold.
+inline constexpr int64_t kBurstWindows = 16;
 
 }  // namespace gnomon::decide

@@ -1,7 +1,5 @@
 #include "controller/decide/gap_evalues.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,44 +7,82 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr double kArgumentMax = 1e6;  // deviations; what lies beyond counts as this
-constexpr double kSymmetricShare = 0.4;
 constexpr double kQuantile = 1.2815515655446004;  // of the standard normal at 90%
+
+// Arguments in deviations; what lies beyond counts as this, and nothing overflows.
+double bounded(double deviations) { return std::clamp(deviations, -1e6, 1e6); }
+
+constexpr std::array<GapMember, kGapMembers> kSymmetric = {{
+    {"sign", sign_evalue, 0.25, 0.1, false},
+    {"sign", sign_evalue, 0.5, 0.1, false},
+    {"sign", sign_evalue, 1, 0.1, false},
+    {"moment", moment_evalue, 0.25, 0.14, true},
+    {"moment", moment_evalue, 0.5, 0.14, true},
+    {"moment", moment_evalue, 1, 0.14, true},
+    {"moment", moment_evalue, 2, 0.14, true},
+    {"moment", moment_evalue, 4, 0.14, true},
+}};
+
+constexpr std::array<GapMember, kGapMembers> kAnyShape = {{
+    {"catoni", catoni_evalue, 0.125, 0.125, true},
+    {"catoni", catoni_evalue, 0.25, 0.125, true},
+    {"catoni", catoni_evalue, 0.5, 0.125, true},
+    {"catoni", catoni_evalue, 1, 0.125, true},
+    {"catoni", catoni_evalue, 1.5, 0.125, true},
+    {"catoni", catoni_evalue, 2, 0.125, true},
+    {"catoni", catoni_evalue, 4, 0.125, true},
+    {"catoni", catoni_evalue, 8, 0.125, true},
+}};
+
+constexpr size_t kSigns = 3;
+static_assert(kSymmetric[kSigns].rate == 0.25 && kSymmetric[kGapMembers - 1].rate == 4);
 
 }  // namespace
 
-double symmetric_evalue(double x, double rate) { return 2 / (1 + std::exp(-2 * rate * x)); }
+double sign_evalue(double x, double rate) { return 2 / (1 + std::exp(-2 * rate * bounded(x))); }
 
-double variance_evalue(double y, double rate) {
-  const double u = rate * std::clamp(y, -kArgumentMax, kArgumentMax);
+double moment_evalue(double y, double rate) {
+  const double a = rate * rate / (1 + rate * rate);
+  const double b = bounded(y);
+  return (1 - a + a * b * b) * sign_evalue(y, rate);
+}
+
+double catoni_evalue(double y, double rate) {
+  const double u = rate * bounded(y);
   const double phi = u >= 0 ? 1 + u + u * u / 2 : 1 / (1 - u + u * u / 2);
   return phi / (1 + rate * rate / 2);
 }
 
-GapEvalues gap_evalues(double x, double y, bool known) {
+const std::array<GapMember, kGapMembers>& gap_members(bool symmetric) {
+  return symmetric ? kSymmetric : kAnyShape;
+}
+
+GapEvalues gap_evalues(double x, double y, bool scale_known, bool symmetric) {
   GapEvalues e;
-  size_t member = 0;
-  // exp(−x/2) and its squares serve all rates, each twice the one before.
-  static_assert(kSymmetricRates[0] == 0.25 && kSymmetricRates[4] == 4);
-  double power = std::exp(-std::clamp(x, -40.0, 40.0) / 2);
-  for (size_t i = 0; i < kSymmetricRates.size(); ++i) {
-    e[member++] = 2 / (1 + power);
-    power *= power;
+  if (!symmetric) {
+    for (size_t j = 0; j < kGapMembers; ++j) {
+      e[j] = scale_known ? catoni_evalue(y, kAnyShape[j].rate) : 1.0;
+    }
+    return e;
   }
-  for (double rate : kVarianceRates) e[member++] = known ? variance_evalue(y, rate) : 1.0;
+  // Each rate is twice the one before: exp(−2·rate·x) is the square of the one before.
+  double power = std::exp(-bounded(x) / 2);
+  for (size_t j = 0; j < kSigns; ++j, power *= power) e[j] = 2 / (1 + power);
+  const double b = bounded(y);
+  power = std::exp(-b / 2);
+  for (size_t j = kSigns; j < kGapMembers; ++j, power *= power) {
+    const double a =
+        kSymmetric[j].rate * kSymmetric[j].rate / (1 + kSymmetric[j].rate * kSymmetric[j].rate);
+    e[j] = scale_known ? (1 - a + a * b * b) * 2 / (1 + power) : 1.0;
+  }
   return e;
 }
 
-double gap_weight(size_t member) {
-  return member < kSymmetricRates.size()
-             ? kSymmetricShare / static_cast<double>(kSymmetricRates.size())
-             : (1 - kSymmetricShare) / static_cast<double>(kVarianceRates.size());
-}
-
-std::string gap_member_name(size_t member) {
-  return member < kSymmetricRates.size()
-             ? fmt::format("symmetric {}", kSymmetricRates[member])
-             : fmt::format("variance {}", kVarianceRates[member - kSymmetricRates.size()]);
+double gap_mixture(const double* sums, bool symmetric) {
+  const auto& members = gap_members(symmetric);
+  double total = 0;
+  for (size_t j = 0; j < kGapMembers; ++j) total += members[j].weight * sums[j];
+  return total;
 }
 
 double scale_confidence(double freedom) {

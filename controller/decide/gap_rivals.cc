@@ -29,8 +29,17 @@ double cusum_threshold(double windows) {
   return b - 1.166;
 }
 
-double ewma_threshold(double windows) { return 0.9 + 0.3 * std::log(windows); }
-double glr_threshold(double windows) { return 1 + std::log(windows); }
+double ewma_threshold(double windows) {
+  const double logarithm = std::log(windows);
+  return std::sqrt(std::max(-4.19925 + 1.939113 * logarithm - 3.008026 / logarithm, 0.01));
+}
+
+// h of T = 5.75·e^h/√h, by fixed-point iteration.
+double glr_threshold(double windows) {
+  double h = std::max(std::log(windows), 1.0);
+  for (int i = 0; i < 60; ++i) h = std::max(std::log(windows / 5.75) + std::log(h) / 2, 0.5);
+  return h;
+}
 
 double glr_statistic(const std::vector<double>& recent) {
   double sum = 0;

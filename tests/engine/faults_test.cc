@@ -147,7 +147,8 @@ double saturated_share(const char* recipe, bool frozen) {
   }
   RecordingBackend backend(1);
   ScalingState scaling(1);
-  LinearLayers linears(backend, {site}, faults, scaling);
+  const FaultView view(faults, {site}, 1);
+  LinearLayers linears(backend, &view, scaling);
   PrecisionPlan plan = PrecisionPlan::parse(
       std::string("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\namax_history = 4\nmargin = 1\n") +
       "recipe = \"" + recipe + "\"\n");
@@ -167,7 +168,7 @@ double saturated_share(const char* recipe, bool frozen) {
     linears.begin({.sites = &sites, .step = step, .record = true});
     linears.fprop({.in = kWidth, .out = {kWidth}}, input, std::span(&weight, 1), kRows, y.data());
     scaling.finish_step(sites,
-                        [&](int at, TensorRole role) { return linears.frozen(at, role, step); });
+                        [&](int at, TensorRole role) { return view.frozen(at, role, step); });
     const QuantisedTensor& quantised = *std::ranges::find_if(
         backend.quantised(),
         [&](const QuantisedTensor& it) { return it.source.size() == x.size(); });

@@ -126,10 +126,121 @@ TEST_F(ReplayTest, ANonFiniteReplayEndsEarlyAndSaysSo) {
   EXPECT_FALSE(result.replay_end_loss_bf16);
 }
 
+TEST_F(ReplayTest, AHealthyRunWithoutTheFp8KernelHasTheSameBits) {
+  Replayer replayer;
+  const ReplayResult without = replayer.run(
+      {.checkpoint = start, .steps = 5, .arm = "fakequant", .evaluate_endpoints = true});
+  EXPECT_EQ(without.steps.back().weights_hash, hex64(steps.back().weights_hash));
+  EXPECT_EQ(without.start_loss_fakequant, start_plan);
+  EXPECT_EQ(without.start_loss_plan, start_plan);
+}
+
+TEST_F(ReplayTest, ASumInTheTensorCoresWayIsTheKernels) {
+  const PrecisionPlan hopper =
+      PrecisionPlan::parse("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\naccumulate = \"hopper\"\n");
+  const PrecisionPlan exact = PrecisionPlan::parse("[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n");
+  Engine engine(config, EngineRole::kReplay);
+  auto last_hash = [&](const PrecisionPlan& wanted, bool fakequant) {
+    engine.load(start);
+    engine.set_plan(wanted);
+    engine.set_mode({.role = EngineRole::kReplay, .fakequant = fakequant});
+    return train_hashes(engine, 3).back();
+  };
+  EXPECT_NE(last_hash(hopper, false), last_hash(exact, false));
+  EXPECT_EQ(last_hash(hopper, true), last_hash(exact, false));
+}
+
+TEST_F(ReplayTest, AnotherOrderOfSummationMovesBf16ByRoundingOnly) {
+  Replayer replayer;
+  auto run = [&](const std::string& arm, int64_t seed) {
+    return replayer.run(
+        {.checkpoint = start, .steps = 3, .arm = arm, .perturb = seed, .perturb_scale = 0});
+  };
+  const ReplayResult bf16 = run("bf16", 0);
+  const ReplayResult first = run("bf16-perturbed", 0);
+  // The same sequences, so the same loss and gradient but for their rounding.
+  EXPECT_NEAR(first.steps[0].loss, bf16.steps[0].loss, 1e-6);
+  EXPECT_NEAR(first.steps[0].grad_norm, bf16.steps[0].grad_norm, 1e-5);
+  EXPECT_NE(first.steps[0].grad_norm, bf16.steps[0].grad_norm);
+  EXPECT_NEAR(*first.replay_end_loss_bf16, *bf16.replay_end_loss_bf16, 0.01);
+  EXPECT_EQ(run("bf16-perturbed", 0).steps[0].grad_norm, first.steps[0].grad_norm);
+  EXPECT_NE(run("bf16-perturbed", 77).steps[0].grad_norm, first.steps[0].grad_norm);
+  EXPECT_EQ(run("bf16", 0).steps.back().weights_hash, bf16.steps.back().weights_hash);
+}
+
+TEST_F(ReplayTest, APerturbationSpreadsAnyArmAndIsAFunctionOfItsSeed) {
+  Replayer replayer;
+  for (const std::string arm : {"bf16", "same", "fakequant"}) {
+    auto loss = [&](int64_t seed, double scale = kPerturbScale) {
+      return *replayer
+                  .run({.checkpoint = start,
+                        .steps = 3,
+                        .arm = arm,
+                        .perturb = seed,
+                        .perturb_scale = scale})
+                  .replay_end_loss_bf16;
+    };
+    const double exact = loss(0);
+    EXPECT_NE(loss(1), exact) << arm;
+    EXPECT_NE(loss(1), loss(2)) << arm;
+    EXPECT_EQ(loss(1), loss(1)) << arm;
+    EXPECT_NEAR(loss(1), exact, 0.01) << arm;
+    EXPECT_NE(loss(1, 0.5), loss(1)) << arm;
+    EXPECT_EQ(loss(1, 0.0), exact) << arm;
+  }
+}
+
+TEST_F(ReplayTest, APerturbationIsRelativeAndOfItsScale) {
+  Engine engine(config);
+  engine.load(start);
+  auto masters = [&] {
+    std::vector<float> all;
+    for (const TensorView& tensor : engine.checkpoint().optimizer) {
+      if (!tensor.name.starts_with("master.")) continue;
+      const auto* values = static_cast<const float*>(tensor.data);
+      all.insert(all.end(), values, values + tensor.bytes() / 4);
+    }
+    return all;
+  };
+  const std::vector<float> before = masters();
+  engine.perturb(5, 0.01);
+  const std::vector<float> after = masters();
+  double sum = 0, squares = 0, count = 0;
+  for (size_t i = 0; i < before.size(); ++i) {
+    if (std::abs(before[i]) < 1e-6f) continue;
+    const double moved = static_cast<double>(after[i]) / static_cast<double>(before[i]) - 1;
+    sum += moved;
+    squares += moved * moved;
+    ++count;
+  }
+  EXPECT_NEAR(std::sqrt(squares / count), 0.01, 0.0005);
+  EXPECT_NEAR(sum / count, 0, 0.0005);
+  // The working weights are the masters' own: a checkpoint of them can be loaded.
+  const auto path = write_checkpoint(engine, directory.path() / "perturbed");
+  Engine reader(config);
+  reader.load(path);
+  EXPECT_EQ(reader.weights_hash(), engine.weights_hash());
+  EXPECT_EQ(train_hashes(reader, 1), train_hashes(engine, 1));
+}
+
+TEST_F(ReplayTest, ARunOfOneSequenceAStepHasNoOtherOrder) {
+  EngineConfig single = config;
+  single.batch = {.sequences = 1, .tokens = 16, .accumulation = 1};
+  Engine engine(single);
+  engine.initialize();
+  const auto path = write_checkpoint(engine, directory.path() / "single");
+  Replayer replayer;
+  EXPECT_THROW(replayer.run({.checkpoint = path, .steps = 1, .arm = "bf16-perturbed"}),
+               ConfigError);
+}
+
 TEST_F(ReplayTest, RefusesAnUnknownArmAndANegativeNumberOfSteps) {
   Replayer replayer;
   EXPECT_THROW(replayer.run({.checkpoint = start, .steps = 1, .arm = "fp16"}), ConfigError);
   EXPECT_THROW(replayer.run({.checkpoint = start, .steps = -1}), ConfigError);
+  EXPECT_THROW(replayer.run({.checkpoint = start, .steps = 1, .perturb = -1}), ConfigError);
+  EXPECT_THROW(replayer.run({.checkpoint = start, .steps = 1, .perturb = 1, .perturb_scale = 2}),
+               ConfigError);
   EXPECT_THROW(replayer.run({.checkpoint = start, .steps = 1, .arm = "plan", .plan_toml = "fp8"}),
                ConfigError);
   EXPECT_THROW(replayer.run({.checkpoint = directory.path() / "nothing", .steps = 1}), Error);

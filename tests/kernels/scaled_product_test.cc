@@ -367,7 +367,8 @@ TEST(ScaledProduct, NanStaysInItsRowAndColumn) {
 }
 
 TEST(ScaledProduct, HopperLosesWhatFp32KeepsAndPromotionSavesSomeOfIt) {
-  auto [a, b] = operands(kWhole, Format::kE4m3, Format::kE4m3);
+  auto both = operands(kWhole, Format::kE4m3, Format::kE4m3);
+  Matrix &a = both.first, &b = both.second;
   for (bf16& value : a.values) value = to_bf16(std::abs(to_float(value)));
   for (bf16& value : b.values) value = to_bf16(std::abs(to_float(value)));
   auto error = [&](const Accumulation& accumulation) {

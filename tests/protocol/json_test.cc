@@ -21,7 +21,8 @@ Fingerprint fingerprint() {
 }
 
 ReplayTask task() {
-  return {"run-1", 3, 4, 5, "plan", "version = 1\n", "triage", "/c/start", 60, 20, "/c/end", true};
+  return {"run-1", 3,        4,    5, "plan", "version = 1\n", "triage", "/c/start", 60,
+          20,      "/c/end", true, 7, 0.25};
 }
 
 // Writing what was read gives the same text, and the text has every member: together a round trip.
@@ -80,8 +81,8 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
   expect_round_trip(LeaseHeartbeat{7, 8}, {"\"token\":7", "\"steps_done\":8"});
   expect_round_trip(
       ReplayResult{
-          1, fingerprint(), {ReplayStep{61, 2.5, 0.5, "h"}}, 1.0, 2.0, 3.0, 4.0, 5, 6, 7, 8},
-      {"\"run_end_loss_bf16\":3E0", "\"heldout_tokens\":5"});
+          1, fingerprint(), {ReplayStep{61, 2.5, 0.5, "h"}}, 1.0, 2.0, 3.0, 4.0, 5, 6, 7, 8, 9.0},
+      {"\"run_end_loss_bf16\":3E0", "\"heldout_tokens\":5", "\"start_loss_fakequant\":9E0"});
   expect_round_trip(LeaseFailure{1, "disk", false}, {"\"retryable\":false"});
   expect_round_trip(Problem{"t", "Conflict", 409, "d", "a"}, {"\"status\":409"});
 }

@@ -380,10 +380,25 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
        "fault[0].site", "model.layers.0.self_attn.q_proj"},
       {"[[fault]]\nkind = \"scale_shift\"\nsite = \"lm_head\"\nstart_step = 5\n", 5,
        "fault[0].log2_factor", "not 0"},
-      {"[[fault]]\nkind = \"bit_flip\"\nsite = \"x\"\nstart_step = 5\nbit = 32\n", 9,
-       "fault[0].bit", "0 to 31"},
+      {"[[fault]]\nkind = \"bit_flip\"\nsite = \"x\"\nstart_step = 5\n", 7, "fault[0].site",
+       "a parameter's name"},
+      {"[[fault]]\nkind = \"bit_flip\"\nsite = \"model.norm.weight\"\nstart_step = 5\nbit = 32\n",
+       9, "fault[0].bit", "0 to 31"},
       {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nsteps = 3\n", 8, "fault[0].steps",
-       "log2_factor"},
+       "\"corrupt_batch\" has no steps"},
+      {"[[fault]]\nkind = \"corrupt_batch\"\nstart_step = 5\nseverity = 3\n", 8,
+       "fault[0].severity", "start_step"},
+      {"[[fault]]\nkind = \"e5m2_everywhere\"\nsite = \"*.mlp\"\nstart_step = 5\n", 7,
+       "fault[0].site", "a glob that matches"},
+      {"[[fault]]\nkind = \"outlier_channel\"\nsite = \"lm_head\"\nstart_step = 5\n", 7,
+       "fault[0].site", "a down projection"},
+      {"[[fault]]\nkind = \"reduced_mantissa\"\nstart_step = 5\n", 5, "fault[0].format",
+       "e8m3, e8m4"},
+      {"[[fault]]\nkind = \"learning_rate_spike\"\nstart_step = 5\nfactor = 1\n", 8,
+       "fault[0].factor", "not 1"},
+      {"[[fault]]\nkind = \"dropped_k_block\"\nsite = \"lm_head\"\ngemm = \"fprop\"\n"
+       "start_step = 5\nelement = 100\nterms = 64\n",
+       11, "fault[0].terms", "1 to 28"},
   };
   for (const Bad& bad : cases) {
     const ConfigError error = error_of(std::string(kSmallest) + bad.text);
@@ -428,9 +443,9 @@ TEST_F(ConfigTest, BadCommandLineValuesAreNamedAsSuch) {
 TEST_F(ConfigTest, AnErrorOfTheEngineGetsTheFilesLine) {
   const TrainerConfig config = load(std::string(kSmallest) +
                                     "[run]\nthreads = 1\n[[fault]]\nkind = \"bit_flip\"\n"
-                                    "start_step = 1\nsite = \"nothing\"\n");
+                                    "start_step = 1\nsite = \"model.norm.weight\"\n");
   const ConfigError fault =
-      config.located(ConfigError("fault", 0, "site", "nothing", "a parameter"));
+      config.located(ConfigError("fault", 0, "site", "model.norm.weight", "a parameter"));
   EXPECT_EQ(fault.line(), 10);
   EXPECT_EQ(config.located(ConfigError("engine", 0, "threads", "0", "1 to 1024")).line(), 6);
   EXPECT_EQ(config.located(ConfigError("model", 0, "vocabulary", "2", "257")).key(),

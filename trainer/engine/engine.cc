@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "trainer/engine/engine_impl.h"
 #include "trainer/engine/hf_import.h"
+#include "trainer/engine/normal.h"
 #include "trainer/engine/plan_shapes.h"
 #include "trainer/engine/statistics_collector.h"
 
@@ -21,20 +22,6 @@ namespace gnomon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kWeightStream = 0x77656967;  // "weig"
-
-// Normal with standard deviation `deviation`: Box-Muller over Philox, element by element.
-void fill_normal(uint64_t seed, uint64_t stream, double deviation, std::span<float> values) {
-  for (size_t i = 0; i < values.size(); i += 2) {
-    std::array<uint32_t, 4> words = philox(seed ^ (kWeightStream << 32), stream, i / 2);
-    double u = (static_cast<double>(words[0]) + 0.5) / 4294967296.0;
-    double angle = 2.0 * std::numbers::pi * static_cast<double>(words[1]) / 4294967296.0;
-    double radius = deviation * std::sqrt(-2.0 * std::log(u));
-    values[i] = static_cast<float>(radius * std::cos(angle));
-    if (i + 1 < values.size()) values[i + 1] = static_cast<float>(radius * std::sin(angle));
-  }
-}
 
 void draw_weights(const EngineConfig& config, const ParameterLayout& layout,
                   std::span<float> masters) {
@@ -117,13 +104,14 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
       ranks(engine_ranks == nullptr ? &alone : engine_ranks),
       collectives(*ranks->collectives),
       config((check_engine_config(engine_config), std::move(engine_config))),
-      role(engine_role),
+      mode{.role = engine_role},
+      faults(config.faults, config.model.sites(), config.model.layers),
       data(open_data(config)),
       order(data.train.tokens(), config.batch.tokens,
             int64_t{1} * config.batch.sequences * config.batch.accumulation,
             static_cast<uint64_t>(config.seed)),
-      scaling(static_cast<int>(config.model.sites().size())),
-      fired(config.faults.size(), false) {
+      scaling(static_cast<int>(config.model.sites().size())) {
+  faults.set_role(engine_role);
   check_share(config.batch, collectives.size());
   config.compute == Compute::kFp32 ? make_model<float>() : make_model<bf16>();
   const ParameterLayout& layout = model->layout();
@@ -138,7 +126,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
   for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
   const Arena& optimizer_arena = optimizer->state().arena();
   arenas.push_back({optimizer_arena.name(), optimizer_arena.bytes()});
-  if (ranks->many() && rank == 0 && role == EngineRole::kLive) {
+  if (ranks->many() && rank == 0 && engine_role != EngineRole::kReplay) {
     gathered = std::make_unique<OptimizerState>("gathered optimizer", config.optimizer,
                                                 Shard{0, layout.elements()});
     arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
@@ -161,7 +149,7 @@ template <class E>
 void Engine::Impl::make_model() {
   std::unique_ptr<BackendOf<E>> typed = make_cpu_backend<E>(config.threads);
   model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
-                                          *typed, scaling, config.faults);
+                                          *typed, scaling, &faults);
   backend = std::move(typed);
 }
 
@@ -181,47 +169,23 @@ std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) co
   return resolved;
 }
 
-bool Engine::Impl::batch_is_corrupt(int64_t at) const {
-  return std::any_of(config.faults.begin(), config.faults.end(), [&](const Fault& fault) {
-    return fault.kind == FaultKind::kCorruptBatch && fault.active(at);
-  });
-}
-
 void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
   tokens.clear();
   targets.clear();
+  const int64_t from = faults.batch_of(at);
   for (int64_t i = 0; i < config.batch.sequences; ++i) {
     int64_t position = micro_batch * config.batch.sequences + i;
-    if (batch_is_corrupt(at)) {
+    if (mode.order_seed != 0) {
+      const int64_t all = int64_t{1} * config.batch.sequences * config.batch.accumulation;
+      position = Permutation(all, static_cast<uint64_t>(mode.order_seed), at)(position);
+    }
+    if (faults.corrupt(at)) {
       random_tokens(static_cast<uint64_t>(config.seed), at, position, config.model.vocabulary,
                     sequence);
     } else {
-      data.train.read(order.first_token(at, position), sequence);
+      data.train.read(order.first_token(from, position), sequence);
     }
     split_sequence(sequence, tokens, targets);
-  }
-}
-
-void Engine::Impl::flip_bits() {
-  if (role != EngineRole::kLive) return;
-  for (size_t i = 0; i < config.faults.size(); ++i) {
-    const Fault& fault = config.faults[i];
-    if (fault.kind != FaultKind::kBitFlip || fired[i] || step != fault.start_step) continue;
-    const Parameter* parameter = model->layout().find(fault.site);
-    GNOMON_ASSERT(parameter != nullptr);
-    const int64_t element = parameter->offset + fault.element;
-    const Shard& shard = optimizer->shard();
-    int owner = 0;
-    while (parts.begin(owner) + parts.size(owner) <= element) ++owner;
-    float value = 0;
-    if (owner == collectives.rank()) {
-      float& master = optimizer->masters()[static_cast<size_t>(element - shard.begin)];
-      master = std::bit_cast<float>(std::bit_cast<uint32_t>(master) ^ (uint32_t{1} << fault.bit));
-      value = master;
-    }
-    collectives.broadcast(std::as_writable_bytes(std::span(&value, 1)), owner);
-    model->set_weights(std::span(&value, 1), element);
-    fired[i] = true;
   }
 }
 
@@ -349,6 +313,27 @@ void Engine::set_plan(const PrecisionPlan& plan) {
   impl_->plan = plan;
 }
 
+const EngineMode& Engine::mode() const { return impl_->mode; }
+
+void Engine::set_mode(const EngineMode& mode) {
+  if (mode == impl_->mode) return;
+  impl_->tell(EngineCall::kSetMode, mode_argument(mode));
+  impl_->mode = mode;
+  impl_->faults.set_role(mode.role);
+}
+
+void Engine::perturb(int64_t seed, double scale) {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  self.tell(EngineCall::kPerturb, perturb_argument(seed, scale));
+  const Shard& shard = self.optimizer->shard();
+  std::span<float> masters = self.optimizer->masters();
+  perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);
+  self.model->set_weights(masters, shard.begin);
+  self.share_weights();
+  self.model->weights_changed();
+}
+
 StepResult Engine::train_step(StatisticsCollector* collector) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
@@ -356,14 +341,16 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   Clock::time_point start = Clock::now();
   const BatchConfig& batch = self.config.batch;
   int64_t step = self.step + 1;
-  PassPlan pass{.sites = &self.sites, .step = step, .record = true};
+  const std::vector<SitePrecision>& sites = self.in_truth(self.sites, step);
+  PassPlan pass{.sites = &sites, .step = step, .record = true, .fakequant = self.mode.fakequant};
+  self.model->begin_step(step);
   float gradient_scale = static_cast<float>(1.0 / static_cast<double>(batch.tokens_per_step()));
   const int64_t first = self.first_micro_batch();
   self.losses.assign(static_cast<size_t>(batch.accumulation), 0.0);
   for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
     self.read_batch(step, micro);
     pass.observer = micro == 0 ? collector : nullptr;
-    if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), self.sites);
+    if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), sites);
     self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
         pass, self.tokens, self.targets, gradient_scale, micro > first);
   }
@@ -378,18 +365,20 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   result.step = step;
   result.loss = loss_sum / static_cast<double>(batch.tokens_per_step());
   result.grad_norm = std::sqrt(squares);
-  result.learning_rate = self.config.optimizer.at(step);
+  result.learning_rate = self.config.optimizer.at(step) * self.faults.learning_rate_factor(step);
   result.tokens = batch.tokens_per_step();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (result.finite) {
-    self.optimizer->update(step, result.grad_norm, gradients, self.model->working_weights());
+    self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
+                           self.model->working_weights());
+    self.round_second_moments(sites, step);
     self.share_weights();
     self.model->weights_changed();
   }
   self.scaling.finish_step(
-      self.sites, [&](int site, TensorRole role) { return self.model->frozen(site, role, step); });
+      sites, [&](int site, TensorRole role) { return self.faults.frozen(site, role, step); });
   self.step = step;
-  self.flip_bits();
+  self.strike_weights();
   result.weights_hash = self.weights_hash();
   self.check_weights(result.weights_hash);
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -400,8 +389,13 @@ double Engine::inspect(int64_t step, StatisticsCollector& collector) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.read_batch(step, 0);
-  collector.begin(std::ssize(self.tokens), self.sites);
-  PassPlan pass{.sites = &self.sites, .step = step, .record = false, .observer = &collector};
+  const std::vector<SitePrecision>& sites = self.in_truth(self.sites, step);
+  collector.begin(std::ssize(self.tokens), sites);
+  PassPlan pass{.sites = &sites,
+                .step = step,
+                .record = false,
+                .observer = &collector,
+                .fakequant = self.mode.fakequant};
   const double scale = 1.0 / static_cast<double>(self.config.batch.tokens_per_step());
   const double loss = self.model->forward_backward(pass, self.tokens, self.targets,
                                                    static_cast<float>(scale), false);
@@ -423,9 +417,12 @@ std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& 
 double Engine::evaluate(const PrecisionPlan& plan) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  std::vector<SitePrecision> sites = self.resolve(plan);
+  const std::vector<SitePrecision> planned = self.resolve(plan);
   self.tell(EngineCall::kEvaluate, plan.to_toml());
-  PassPlan pass{.sites = &sites, .step = self.step, .record = false};
+  PassPlan pass{.sites = &self.in_truth(planned, self.step),
+                .step = self.step,
+                .record = false,
+                .fakequant = self.mode.fakequant};
   std::span<const int32_t> tokens = self.heldout_tokens;
   std::span<const int32_t> targets = self.heldout_targets;
   size_t most = static_cast<size_t>(self.config.batch.sequences) *

@@ -14,7 +14,7 @@
 #include "protocol/messages.h"
 #include "protocol/precision_plan.h"
 #include "storage/checkpoint_store.h"
-#include "trainer/engine/faults.h"
+#include "trainer/engine/fault_view.h"
 #include "trainer/engine/model_config.h"
 
 namespace gnomon {
@@ -86,7 +86,18 @@ struct ArenaSize {
   int64_t bytes = 0;
 };
 
-enum class EngineRole { kLive, kReplay };  // hardware faults strike kLive only
+// How an engine computes, besides its plan: what makes an arm of a replay.
+struct EngineMode {
+  EngineRole role = EngineRole::kLive;  // decides which faults strike (fault_view.h)
+  // Products of FP8 values are made as BF16 ones are, not by the FP8 kernel. On the CPU, whose FP8
+  // kernel is a BF16 product of these values, a healthy run's bits are the same then, unless its
+  // plan adds up as Hopper does.
+  bool fakequant = false;
+  // Other than 0: the sequences of a step in another order, drawn from this number and the step, so
+  // that the sums over them are rounded in another order.
+  int64_t order_seed = 0;
+  bool operator==(const EngineMode&) const = default;
+};
 
 struct EngineRanks;
 class StatisticsCollector;
@@ -131,6 +142,14 @@ class Engine {
   // Takes effect with the next step. Scaling state of sites that stay in FP8 with the same recipe
   // is kept. Throws ConfigError for sites that do not exist, and for FP8 where compute is kFp32.
   void set_plan(const PrecisionPlan& plan);
+
+  const EngineMode& mode() const;
+  // Takes effect with the next step or evaluation. At first the role given and otherwise nothing.
+  void set_mode(const EngineMode& mode);
+  // Multiplies every master weight by 1 + scale·N(0, 1), drawn from (seed, element), and rounds the
+  // working weights anew: another run that chance alone tells from this one. After initialize() or
+  // load().
+  void perturb(int64_t seed, double scale);
 
   // One optimizer step. A step whose loss or gradient norm is not finite is reported so and changes
   // no weight; it counts as a step, and the next one has other data.

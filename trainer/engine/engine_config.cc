@@ -4,8 +4,8 @@
 
 #include "base/errors.h"
 #include "trainer/engine/engine_impl.h"
+#include "trainer/engine/fault_check.h"
 #include "trainer/engine/json_fields.h"
-#include "trainer/engine/parameters.h"
 
 namespace gnomon {
 namespace {
@@ -24,16 +24,6 @@ void check_real(const std::string& key, double value, double low, double high) {
     throw ConfigError("optimizer", 0, key, fmt::format("{}", value),
                       fmt::format("{} to {}", low, high));
   }
-}
-
-void check_bit_flip(const Fault& fault, const ParameterLayout& layout) {
-  const Parameter* parameter = layout.find(fault.site);
-  if (parameter == nullptr) {
-    throw ConfigError("fault", 0, "site", fault.site,
-                      "a parameter's name, such as " + layout.all()[1].name);
-  }
-  check_range("fault", "element", fault.element, 0, parameter->size - 1);
-  check_range("fault", "bit", fault.bit, 0, 31);
 }
 
 // Absent in checkpoints from before there was any.
@@ -161,9 +151,17 @@ json::object to_json(const Fault& fault) {
           {"end_step", fault.end_step},
           {"log2_factor", fault.log2_factor},
           {"element", fault.element},
-          {"bit", fault.bit}};
+          {"bit", fault.bit},
+          {"format", fault.format},
+          {"gemm", fault.gemm},
+          {"factor", exact_text(fault.factor)},
+          {"steps", fault.steps},
+          {"terms", fault.terms},
+          {"value", fault.value},
+          {"fraction_bits", fault.fraction_bits}};
 }
 
+// The fields behind `bit` are absent in checkpoints from before there were faults that have them.
 Fault fault_from(const JsonFields& fields) {
   Fault fault;
   fault.kind = fault_kind_from_name(fields.text("kind"));
@@ -174,6 +172,14 @@ Fault fault_from(const JsonFields& fields) {
   fault.log2_factor = fields.integer32("log2_factor");
   fault.element = fields.integer("element");
   fault.bit = fields.integer32("bit");
+  if (fields.find("format") == nullptr) return fault;
+  fault.format = fields.text("format");
+  fault.gemm = fields.text("gemm");
+  fault.factor = fields.exact("factor");
+  fault.steps = fields.integer("steps");
+  fault.terms = fields.integer("terms");
+  fault.value = fields.integer32("value");
+  fault.fraction_bits = fields.integer32("fraction_bits");
   return fault;
 }
 
@@ -205,11 +211,7 @@ void check_engine_config(const EngineConfig& config) {
   check_real("eps", optimizer.eps, 1e-30, 1);
   check_real("weight_decay", optimizer.weight_decay, 0, 100);
   check_real("clip", optimizer.clip, 0, 1e30);
-  ParameterLayout layout(config.model);
-  for (const Fault& fault : config.faults) {
-    check_range("fault", "start_step", fault.start_step, 0, int64_t{1} << 40);
-    if (fault.kind == FaultKind::kBitFlip) check_bit_flip(fault, layout);
-  }
+  for (const Fault& fault : config.faults) check_fault(fault, config);
 }
 
 std::string EngineConfig::to_json() const {

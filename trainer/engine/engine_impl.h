@@ -3,11 +3,13 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/compressed_collectives.h"
+#include "storage/safetensors.h"
 #include "storage/token_shards.h"
 #include "trainer/engine/data_order.h"
 #include "trainer/engine/engine.h"
@@ -23,8 +25,18 @@ struct Engine::Impl {
 
   std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;
   void read_batch(int64_t step, int64_t micro_batch);
-  bool batch_is_corrupt(int64_t step) const;
-  void flip_bits();
+  // How the sites run in truth where the plan says `planned`.
+  const std::vector<SitePrecision>& in_truth(const std::vector<SitePrecision>& planned,
+                                             int64_t at) {
+    return faults.precisions(planned, at, faulty_sites);
+  }
+  void strike_weights();
+  void strike_weight(const Fault& fault);
+  void round_second_moments(const std::vector<SitePrecision>& run, int64_t at);
+  // What optimizer.safetensors has of step `at` under these faults besides OptimizerState's; with
+  // data where the model has them.
+  std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
+  void take_stale_weights(const SafetensorsFile& file, int64_t at);
   uint64_t weights_hash() const;
   template <class E>
   void make_model();
@@ -46,7 +58,8 @@ struct Engine::Impl {
   int64_t number = 0;  // of this engine among those of the ranks
 
   EngineConfig config;
-  EngineRole role;
+  EngineMode mode;
+  FaultView faults;
   Dataset data;
   DataOrder order;
   ScalingState scaling;
@@ -62,9 +75,10 @@ struct Engine::Impl {
   bool ready = false;  // initialize() or load() was called
   int64_t step = 0;
   PrecisionPlan plan;
-  std::vector<SitePrecision> sites;  // plan, resolved
-  std::vector<bool> fired;           // by fault: bit flips strike once
-  std::vector<int32_t> sequence;     // T + 1 tokens
+  std::vector<SitePrecision> sites;         // plan, resolved
+  std::vector<SitePrecision> faulty_sites;  // room for in_truth()
+  std::set<const Fault*> flipped;           // bit flips that have struck: each does so once
+  std::vector<int32_t> sequence;            // T + 1 tokens
   std::vector<int32_t> tokens, targets;
   std::vector<int32_t> heldout_tokens, heldout_targets;
 };

@@ -11,6 +11,20 @@ namespace {
 
 namespace json = boost::json;
 
+EngineMode mode_from(const std::string& argument) {
+  const json::value root = parse_json(argument, "rank 0's mode");
+  const JsonFields fields(root, "rank 0's mode");
+  return {.role = static_cast<EngineRole>(fields.integer("role")),
+          .fakequant = fields.boolean("fakequant"),
+          .order_seed = fields.integer("order_seed")};
+}
+
+void perturb(Engine& engine, const std::string& argument) {
+  const json::value root = parse_json(argument, "rank 0's perturbation");
+  const JsonFields fields(root, "rank 0's perturbation");
+  engine.perturb(fields.integer("seed"), fields.exact("scale"));
+}
+
 void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
                std::map<int64_t, std::unique_ptr<Engine>>& engines) {
   const int64_t number = fields.integer("engine");
@@ -39,6 +53,10 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
       return engine.prepare();
     case EngineCall::kSetPlan:
       return engine.set_plan(PrecisionPlan::parse(argument, "rank 0's plan"));
+    case EngineCall::kSetMode:
+      return engine.set_mode(mode_from(argument));
+    case EngineCall::kPerturb:
+      return perturb(engine, argument);
     case EngineCall::kTrainStep:
       engine.train_step();
       return;
@@ -62,6 +80,16 @@ void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::st
                                                   {"argument", std::move(argument)},
                                                   {"flag", flag}});
   ranks.collectives->broadcast_text(text, 0);
+}
+
+std::string mode_argument(const EngineMode& mode) {
+  return json::serialize(json::object{{"role", static_cast<int64_t>(mode.role)},
+                                      {"fakequant", mode.fakequant},
+                                      {"order_seed", mode.order_seed}});
+}
+
+std::string perturb_argument(int64_t seed, double scale) {
+  return json::serialize(json::object{{"seed", seed}, {"scale", exact_text(scale)}});
 }
 
 void do_together(Collectives& ranks, const std::function<void()>& body) {

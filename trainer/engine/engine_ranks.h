@@ -28,6 +28,8 @@ enum class EngineCall {
   kCheckpoint,
   kPrepare,
   kSetPlan,
+  kSetMode,
+  kPerturb,
   kTrainStep,
   kEvaluate,
   kEnd,
@@ -37,6 +39,10 @@ enum class EngineCall {
 // elsewhere.
 void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::string argument = {},
                     bool flag = false);
+
+// The arguments of kSetMode and kPerturb.
+std::string mode_argument(const EngineMode& mode);
+std::string perturb_argument(int64_t seed, double scale);
 
 // Runs `body` on every rank; if it throws on some, throws on all: there its own exception,
 // elsewhere an Error that names those ranks. Nothing in `body` may wait for another rank.

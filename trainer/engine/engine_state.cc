@@ -165,7 +165,7 @@ CheckpointContent Engine::checkpoint() const {
   self.tell(EngineCall::kCheckpoint);
   CheckpointContent content;
   if (self.ranks->many()) {
-    GNOMON_ASSERT(self.role == EngineRole::kLive);
+    GNOMON_ASSERT(self.collectives.rank() != 0 || self.gathered != nullptr);
     self.optimizer->state().gather(self.collectives, self.parts, self.gathered.get());
     if (self.collectives.rank() != 0) return content;
   }
@@ -175,6 +175,9 @@ CheckpointContent Engine::checkpoint() const {
              self.model->working_weights());
   content.optimizer =
       (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
+  for (const TensorView& stale : self.stale_weights(self.faults, self.step)) {
+    content.optimizer.push_back(stale);
+  }
   content.trainer_state_json = self.state_json();
   return content;
 }
@@ -237,20 +240,24 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
       },
       self.model->working_weights());
   check_tensors(model, model_file, weights);
-  check_tensors(*optimizer, optimizer_file, OptimizerState::names(layout, self.config.optimizer));
+  int64_t step = state.integer("step");
+  const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
+  std::vector<TensorView> wanted_state = OptimizerState::names(layout, self.config.optimizer);
+  for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
+  check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);
   std::string hash = hex64(hash64(staging.data(), staging.size_bytes()));
   if (hash != state.text("weights_hash")) {
     throw FormatError(model_file, 0, "weights with hash " + hash,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
-  int64_t step = state.integer("step");
 
   return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
     std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
                self.model->working_weights());
     self.optimizer->state().take(*optimizer, self.model->layout());
+    self.take_stale_weights(*optimizer, step);
     self.model->weights_changed();
     self.scaling = std::move(histories);
     if (take_plan) {

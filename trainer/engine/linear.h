@@ -19,40 +19,13 @@
 #include "kernels/backend.h"
 #include "kernels/formats.h"
 #include "protocol/precision_plan.h"
-#include "trainer/engine/faults.h"
+#include "trainer/engine/fault_view.h"
+#include "trainer/engine/faulty_operands.h"
+#include "trainer/engine/gemm_operand.h"
 #include "trainer/engine/scaling.h"
 #include "trainer/engine/tensor_observer.h"
 
 namespace gnomon {
-
-// How a copy of an operand is rounded, if at all.
-struct Rounding {
-  bool quantises = false;
-  Quantizer quantizer;
-  float scale = 1;      // of a whole tensor; what the scales of tiles are multiplied by
-  bool scaled = false;  // the copy keeps its scales for Backend::scaled_gemm
-  bool operator==(const Rounding&) const = default;
-
-  bool whole_tensor() const { return quantizer.tile == TileShape{}; }
-};
-
-// One tensor as a GEMM operand, with room for its quantised copy, of which it remembers how it was
-// made: another GEMM that wants another one makes it anew.
-template <class E>
-struct GemmOperand {
-  std::span<const E> data;
-  E* room = nullptr;  // for data.size() elements
-  bool amax_known = false;
-  float amax = 0;
-  Rounding rounding = {};          // of the copy at hand
-  std::vector<float> scales = {};  // of its tiles, where it keeps them
-
-  // The tensor has new content.
-  void renew(std::span<const E> content) {
-    data = content;
-    amax_known = rounding.quantises = false;
-  }
-};
 
 // How one pass over the model runs.
 struct PassPlan {
@@ -60,6 +33,9 @@ struct PassPlan {
   int64_t step = 0;                                   // for faults
   bool record = false;                                // whether amaxes count for the histories
   TensorObserver* observer = nullptr;                 // looks on; of a BF16 model only
+  // The values of the plan's formats, but no FP8 kernel: products of them are made as those of BF16
+  // are, with FP32 sums, and of weights as they are now. A fault of a kernel is not felt.
+  bool fakequant = false;
 };
 
 // Sites that read the same input, neighbours in the numbering of sites: one, or q k v, or gate up.
@@ -77,10 +53,8 @@ struct SiteGroup {
 template <class E>
 class LinearLayers {
  public:
-  // All must outlive this object. Faults of the kind scale_shift act here. Throws ConfigError for a
-  // fault whose site or tensor does not exist.
-  LinearLayers(BackendOf<E>& backend, const std::vector<std::string>& sites,
-               const std::vector<Fault>& faults, ScalingState& scaling);
+  // All must outlive this object; `faults` may be nullptr.
+  LinearLayers(BackendOf<E>& backend, const FaultView* faults, ScalingState& scaling);
 
   void begin(const PassPlan& pass) { pass_ = pass; }
 
@@ -97,28 +71,28 @@ class LinearLayers {
                 GemmOperand<E>& x, int64_t n, E* dx, std::span<float* const> dw, bool accumulate,
                 float* sums);
 
-  // Whether the fault frozen_amax holds this history at `step`.
-  bool frozen(int site, TensorRole role, int64_t step) const;
+  FaultyOperands<E>& faulty_operands() { return faulty_; }
 
  private:
-  struct SiteFault {
-    FaultKind kind;
-    int site;
-    TensorRole role;
-    Fault fault;
-  };
   // An operand as the GEMM reads it, and what undoes the scale of the whole tensor; for a product
   // with scales, the operand itself.
   struct Ready {
     const E* data = nullptr;
     float inverse_scale = 1;
     const GemmOperand<E>* scaled = nullptr;
+    bool quantised = false;
   };
 
   const GemmPrecision& precision(int site, Gemm gemm) const {
     return (*pass_.sites)[static_cast<size_t>(site)][gemm];
   }
   bool uses_fp8(int site, Gemm gemm) const { return precision(site, gemm).fp8; }
+  bool uses_fp8_kernel(int site, Gemm gemm) const {
+    return uses_fp8(site, gemm) && !pass_.fakequant;
+  }
+  GemmOperand<E>& weight_of(int site, Gemm gemm, int64_t columns, GemmOperand<E>& own) {
+    return faulty_.weight(site, pass_.step, uses_fp8_kernel(site, gemm), columns, own);
+  }
   // May look at the tensor (its amax) and note it for the scaling state.
   Rounding rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand);
   // `columns` are those of the matrix as it is stored.
@@ -126,16 +100,20 @@ class LinearLayers {
   Ready prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand, int64_t columns) {
     return prepare(operand, columns, rounding(site, gemm, role, operand));
   }
-  void quantize(GemmOperand<E>& operand, int64_t columns,
-                const Rounding& rounding) requires std::is_same_v<E, bf16>;
+  // Both for BF16 elements only. Not by a constraint: clang 14 instantiates constrained members all
+  // the same.
+  void quantize(GemmOperand<E>& operand, int64_t columns, const Rounding& rounding);
   float scale_for(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
-                  const Quantizer& quantizer) requires std::is_same_v<E, bf16>;
+                  const Quantizer& quantizer);
   // One site's product, C BF16 or (with `accumulate` or not) FP32.
   void multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a, const Ready& b, E* c);
   void multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a, const Ready& b,
                 float* c, bool accumulate);
   Accumulation accumulation(int site, Gemm gemm) const;
-  int shift(int site, TensorRole role) const;
+  bool needs_scaled_product(int site, Gemm gemm) const;
+  // The left operand as a kernel that loses terms reads it.
+  Ready as_the_kernel_reads(int site, Gemm gemm, const GemmShape& shape, const Ready& a);
+  void stick_bits(const SiteGroup& group, int64_t n, E* y) const;
   void show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
             const Rounding& rounding) const;
   void fprop_together(const SiteGroup& group, Ready x, std::span<const Ready> w, int64_t n, E* y);
@@ -144,9 +122,12 @@ class LinearLayers {
 
   BackendOf<E>& backend_;
   ScalingState& scaling_;
-  std::vector<SiteFault> faults_;
+  const FaultView no_faults_;
+  const FaultView& faults_;
+  FaultyOperands<E> faulty_;
   PassPlan pass_;
   std::vector<float> column_alphas_;
+  std::vector<E> kept_terms_;
 };
 
 }  // namespace gnomon

@@ -73,8 +73,16 @@ class DecoderModel {
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
 
-  // Whether the fault frozen_amax holds this history at `step`.
-  virtual bool frozen(int site, TensorRole role, int64_t step) const = 0;
+  // ---- faults ----
+  // Before the passes of `step`: what a fault keeps of the weights as they are now.
+  virtual void begin_step(int64_t step) = 0;
+  // The weight of a site whose FP8 copy is stale in `step`, which later steps cannot be computed
+  // without; empty where there is none.
+  virtual std::span<std::byte> stale_weight(int site, int64_t step) = 0;
+  // Room for the one that a checkpoint has.
+  virtual std::span<std::byte> take_stale_weight(int site) = 0;
+  virtual void forget_stale_weights() = 0;
+
   virtual std::vector<const Arena*> arenas() const = 0;
 
  protected:
@@ -87,11 +95,11 @@ class DecoderModel {
 template <class E>
 class BasicModel final : public DecoderModel {
  public:
-  // For micro-batches of up to `sequences` × `tokens`. `backend` and `scaling` must outlive the
-  // model. Throws ConfigError (config.check(), faults that name no site), Error when memory is
+  // For micro-batches of up to `sequences` × `tokens`. `backend`, `scaling` and `faults`, which may
+  // be nullptr, must outlive the model. Throws ConfigError (config.check()), Error when memory is
   // short.
   BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
-             ScalingState& scaling, const std::vector<Fault>& faults);
+             ScalingState& scaling, const FaultView* faults);
 
   std::span<E> weights() { return weights_; }
   std::span<E> weight(int index) { return slice(weights_, index); }
@@ -107,9 +115,17 @@ class BasicModel final : public DecoderModel {
                           bool accumulate) override;
   void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
-  bool frozen(int site, TensorRole role, int64_t step) const override {
-    return linears_.frozen(site, role, step);
+  void begin_step(int64_t step) override {
+    linears_.faulty_operands().begin_step(step, site_weights_);
   }
+  std::span<std::byte> stale_weight(int site, int64_t step) override {
+    return std::as_writable_bytes(linears_.faulty_operands().stale_weight(site, step));
+  }
+  std::span<std::byte> take_stale_weight(int site) override {
+    const auto size = std::ssize(site_weights_[static_cast<size_t>(site)].data);
+    return std::as_writable_bytes(linears_.faulty_operands().take_stale_weight(site, size));
+  }
+  void forget_stale_weights() override { linears_.faulty_operands().forget_stale_weights(); }
   std::vector<const Arena*> arenas() const override {
     return {&weights_arena_, &gradients_arena_, &activations_arena_, &workspace_arena_};
   }

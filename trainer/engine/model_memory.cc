@@ -25,11 +25,10 @@ void DecoderModel::set_weights(std::span<const float> values, int64_t offset) {
 
 template <class E>
 BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens,
-                          BackendOf<E>& backend, ScalingState& scaling,
-                          const std::vector<Fault>& faults)
+                          BackendOf<E>& backend, ScalingState& scaling, const FaultView* faults)
     : DecoderModel(config),
       backend_(backend),
-      linears_(backend, sites_, faults, scaling),
+      linears_(backend, faults, scaling),
       sequences_(sequences),
       tokens_(tokens),
       layers_run_(config.layers),
@@ -175,9 +174,9 @@ void BasicModel<E>::take_workspace() {
 }
 
 template BasicModel<bf16>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<bf16>&,
-                                      ScalingState&, const std::vector<Fault>&);
+                                      ScalingState&, const FaultView*);
 template BasicModel<float>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<float>&,
-                                       ScalingState&, const std::vector<Fault>&);
+                                       ScalingState&, const FaultView*);
 template void BasicModel<bf16>::weights_changed();
 template void BasicModel<float>::weights_changed();
 template AttentionShape BasicModel<bf16>::attention_shape() const;

@@ -42,10 +42,15 @@ double Optimizer::norm(std::span<const float> gradients) const {
 
 void Optimizer::update(int64_t step, double norm, std::span<const float> gradients,
                        WeightSpan weights) {
+  update(step, config_.at(step), norm, gradients, weights);
+}
+
+void Optimizer::update(int64_t step, double learning_rate, double norm,
+                       std::span<const float> gradients, WeightSpan weights) {
   double clip = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1.0;
   double t = static_cast<double>(step);
   AdamwStep adamw{
-      .learning_rate = static_cast<float>(config_.at(step)),
+      .learning_rate = static_cast<float>(learning_rate),
       .beta1 = static_cast<float>(config_.beta1),
       .beta2 = static_cast<float>(config_.beta2),
       .eps = static_cast<float>(config_.eps),

@@ -36,6 +36,9 @@ class Optimizer {
   // One update as step 1, 2, ...: gradients are clipped to config.clip by `norm`, that of all
   // elements. `gradients` are the shard's; `weights`, the working copy, all elements', of which the
   // shard's are written, as are masters and moments.
+  void update(int64_t step, double learning_rate, double norm, std::span<const float> gradients,
+              WeightSpan weights);
+  // The same at the configured learning rate.
   void update(int64_t step, double norm, std::span<const float> gradients, WeightSpan weights);
 
  private:

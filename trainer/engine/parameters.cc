@@ -53,4 +53,9 @@ const Parameter* ParameterLayout::find(const std::string& name) const {
   return nullptr;
 }
 
+const Parameter& ParameterLayout::weight_of(const std::string& site) const {
+  const Parameter* found = find(site + ".weight");
+  return found == nullptr ? parameters_[static_cast<size_t>(head_)] : *found;
+}
+
 }  // namespace gnomon

@@ -35,6 +35,8 @@ class ParameterLayout {
   const std::vector<Parameter>& all() const { return parameters_; }
   const Parameter& operator[](int index) const { return parameters_[static_cast<size_t>(index)]; }
   const Parameter* find(const std::string& name) const;  // nullptr when absent
+  // The weight that a GEMM site multiplies by; the site is one of the model's.
+  const Parameter& weight_of(const std::string& site) const;
   const std::vector<LayerParameters>& layers() const { return layers_; }
   int embedding() const { return embedding_; }
   int head() const { return head_; }  // the embedding when tied

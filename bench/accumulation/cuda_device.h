@@ -1,0 +1,24 @@
+// cuBLASLt on the current CUDA device, as what is compared.
+#pragma once
+
+#include "bench/accumulation/comparison.h"
+#include "kernels/cuda/fp8_gemm.h"
+
+namespace gnomon {
+
+class CublasLtDevice final : public ProductDevice {
+ public:
+  // At most `algorithms` of the library's kernels for each product.
+  CublasLtDevice(const cuda::DeviceInfo& info, int algorithms)
+      : info_(info), algorithms_(algorithms) {}
+
+  std::string name() const override;
+  std::vector<DeviceProduct> multiply(const Problem& problem, bool fast_accumulate) override;
+
+ private:
+  cuda::DeviceInfo info_;
+  int algorithms_;
+  cuda::Fp8Gemm gemm_;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,35 @@
+// How often FP8 goes wrong, learned while the run goes on: a constant rate of faults per FP8 step
+// with a Gamma prior, which the counts of steps and faults turn into a Gamma posterior.
+#pragma once
+
+#include <cstdint>
+
+namespace gnomon::decide {
+
+// Before anything is seen the mean is 1/20k with a 90% range from 1/5.2M to 1/5.2k: shape ½ is
+// Jeffreys' for a rate, and 10,000 steps let one quiet day speak louder than the prior.
+struct Hazard {
+  double prior_faults = 0.5;
+  double prior_steps = 10'000;
+  int64_t steps = 0;   // in FP8
+  int64_t faults = 0;  // that led to an action
+};
+
+// Throws ConfigError when prior_faults is not in [1e-3, 1e6] or prior_steps not in [1, 1e12].
+void check_prior(const Hazard& hazard);
+
+// Negative counts are not accepted: false, and nothing changes.
+bool observe_steps(Hazard& hazard, int64_t steps);
+bool observe_faults(Hazard& hazard, int64_t faults);
+
+// Of the posterior Gamma(prior_faults + faults, prior_steps + steps), faults per step. The expected
+// cost of a cadence is to first order linear in the hazard, so the mean is what to optimise with.
+double hazard_mean(const Hazard& hazard);
+// `probability` in (0, 1); throws ConfigError otherwise.
+double hazard_quantile(const Hazard& hazard, double probability);
+
+// A prior with this mean, worth prior_steps = prior_faults / mean. Throws ConfigError when the mean
+// is not in (0, 1].
+Hazard hazard_prior(double mean, double prior_faults = 0.5);
+
+}  // namespace gnomon::decide

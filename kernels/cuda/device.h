@@ -1,0 +1,68 @@
+// The CUDA device at hand: whether there is one, what it is, its memory, and errors that say which
+// call failed and why. Built where the toolkit is found; no header here needs the toolkit's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/errors.h"
+
+struct CUstream_st;
+
+namespace gnomon::cuda {
+
+using Stream = CUstream_st*;  // cudaStream_t; nullptr is the default stream
+
+// A call of the driver, the runtime or a library failed.
+class CudaError : public Error {
+ public:
+  using Error::Error;
+};
+
+// There is nothing to run on: no device, no driver, or one that is too old for the runtime.
+class NoCudaDevice : public Error {
+ public:
+  using Error::Error;
+};
+
+struct DeviceInfo {
+  std::string name;
+  int major = 0;  // compute capability
+  int minor = 0;
+  int driver_version = 0;   // CUDA version of the driver, 1000·major + 10·minor
+  int runtime_version = 0;  // of the runtime, as above
+  size_t cublaslt_version = 0;
+  bool has_fp8() const { return major > 8 || (major == 8 && minor >= 9); }
+};
+
+// Of the current device. Throws NoCudaDevice, saying what the runtime says.
+DeviceInfo device_info();
+
+// Memory of the current device, 256-byte aligned, freed with the object. Throws CudaError.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(size_t bytes);
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+  // Whole copies of at most bytes(), done when they return.
+  void copy_from_host(const void* from, size_t bytes);
+  void copy_to_host(void* to, size_t bytes) const;
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Waits for all work of the device. Throws CudaError for what failed in it.
+void synchronize();
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,94 @@
+// What the faults of a run do to each thing that the engine computes: one question for each place
+// where something can go wrong, asked there by site and step. Without faults every answer is
+// "nothing" and costs a look at an empty list.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/scaled_product.h"
+#include "protocol/precision_plan.h"
+#include "trainer/engine/faults.h"
+#include "trainer/engine/scaling.h"
+
+namespace gnomon {
+
+// Where an engine computes, and what for.
+enum class EngineRole {
+  kLive,    // the run itself: every fault strikes
+  kReplay,  // elsewhere: no fault of the hardware, nor of the run's data loader
+  kInline,  // a replay on the run's own device: its persistent faults strike, and no other
+};
+
+// Terms [first, first + count) of a sum.
+struct TermRange {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const TermRange&) const = default;
+};
+
+struct OutlierChannel {
+  int64_t channel = 0;
+  int log2_factor = 0;  // at this step; 0: not grown yet
+};
+
+// How second moments are stored: rounded to `format`, with amax/largest as scale, off by 2^n.
+struct MomentRounding {
+  Format format = Format::kE4m3;
+  int log2_factor = 0;
+};
+
+class FaultView {
+ public:
+  FaultView() = default;  // no faults
+  // `sites` and `layers` are the model's. Every fault has passed check_fault().
+  FaultView(std::vector<Fault> faults, const std::vector<std::string>& sites, int layers);
+
+  void set_role(EngineRole role) { role_ = role; }
+  EngineRole role() const { return role_; }
+  const std::vector<Fault>& faults() const { return faults_; }
+
+  // ---- the precision of GEMMs ----
+  // How the sites run in truth where the plan says `planned`: that, or `room` with what is wrong.
+  const std::vector<SitePrecision>& precisions(const std::vector<SitePrecision>& planned,
+                                               int64_t step,
+                                               std::vector<SitePrecision>& room) const;
+
+  // ---- quantisation ----
+  int scale_shift(int site, TensorRole role, int64_t step) const;  // log2 of what scales are off by
+  bool frozen(int site, TensorRole role, int64_t step) const;      // whether the amax history is
+  std::optional<OutlierChannel> outlier(int site, int64_t step) const;
+  // Whether the FP8 copy of the weight is an old one in this step, and whether it is made anew
+  // before it.
+  bool stale(int site, int64_t step) const;
+  bool refreshes(int site, int64_t step) const;
+
+  // ---- the FP8 kernel ----
+  std::optional<TermRange> dropped(int site, Gemm gemm, int64_t step) const;
+  std::optional<Accumulation> accumulation(int site, Gemm gemm, int64_t step) const;
+
+  // ---- the device ----
+  const Fault* stuck_output(int site, int64_t step) const;  // nullptr: none
+  // Faults of master weights that strike after this step: bit_flip and stuck_bit.
+  std::vector<const Fault*> struck_weights(int64_t step) const;
+
+  // ---- data and optimizer ----
+  bool corrupt(int64_t step) const;
+  int64_t batch_of(int64_t step) const;  // the step whose batch is read
+  double learning_rate_factor(int64_t step) const;
+  std::optional<MomentRounding> second_moment(int site, int64_t step) const;
+
+ private:
+  // The last fault of this kind that acts at the site in this step; nullptr: none.
+  const Fault* find(FaultKind kind, int site, int64_t step) const;
+  const Fault* find(FaultKind kind, int site, Gemm gemm, int64_t step) const;
+  bool at(size_t fault, int site) const { return sites_[fault][static_cast<size_t>(site)]; }
+
+  std::vector<Fault> faults_;
+  std::vector<std::vector<bool>> sites_;  // by fault: whether it is about the site
+  EngineRole role_ = EngineRole::kLive;
+};
+
+}  // namespace gnomon
