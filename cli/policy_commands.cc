@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/policy_explain.h"
 #include "controller/decide/policy.h"
 
 namespace gnomon::cli {
@@ -29,6 +30,17 @@ void add_policy_commands(CLI::App& app, Context&) {
   show->callback([file] {
     decide::Policy shown = file->empty() ? decide::Policy() : decide::Policy::load(*file);
     fmt::print("{}", shown.to_toml());
+  });
+
+  CLI::App* explain = policy->add_subcommand("explain", "Says in words what a policy does");
+  explain->add_option("FILE", *file, "Policy in TOML; without it, the defaults");
+  explain->footer("Example:\n  gnomon policy explain examples/policies/cautious.toml");
+  explain->callback([file] {
+    const decide::Policy policy = file->empty() ? decide::Policy() : decide::Policy::load(*file);
+    for (const PolicySection& section : explain_policy(policy)) {
+      fmt::print("{}\n", section.title);
+      for (const std::string& sentence : section.sentences) fmt::print("  {}\n", sentence);
+    }
   });
 }
 

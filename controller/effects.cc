@@ -1,5 +1,7 @@
 #include "controller/effects.h"
 
+#include <fmt/format.h>
+
 #include "controller/json_rows.h"
 #include "controller/metrics/totals.h"
 #include "controller/refusal.h"
@@ -44,7 +46,8 @@ void apply(const EffectContext& context, const decide::OpenWindow& open) {
 void apply(const EffectContext& context, const decide::OrderReplay& order) {
   ledger::insert_replay(context.transaction.connection(),
                         {context.run, order.replay, order.window, order.arm, order.plan,
-                         order.purpose, order.evaluate_endpoints, order.priority, "queued", 0},
+                         order.purpose, order.evaluate_endpoints, order.priority, "queued", 0,
+                         order.nudge, order.avoid, order.on_trainer},
                         context.time);
   show_queue(context);
   context.transaction.on_commit([&bell = context.bells.work] { bell.ring(); });
@@ -54,7 +57,8 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
   Connection& connection = context.transaction.connection();
   ledger::close_window(connection, context.run,
                        {close.window, close.outcome, close.gap, close.offset, close.d_percent,
-                        close.tolerance_percent},
+                        close.tolerance_percent, close.gap_error, close.rule, close.statistic,
+                        close.threshold, close.scale_percent, close.null_percent},
                        context.time);
   if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
     show_queue(context);
@@ -107,6 +111,14 @@ void apply(const EffectContext& context, const decide::RecordDecision& record) {
   Query query = connection.query("SELECT * FROM decisions WHERE run = ? AND decision = ?",
                                  context.run, record.decision);
   add_to_stream(context, "decision", first_row_as_json(query));
+}
+
+void apply(const EffectContext& context, const decide::QuarantineVerifier& quarantine) {
+  Connection& connection = context.transaction.connection();
+  ledger::insert_quarantine(connection, context.run, quarantine.verifier, quarantine.reason,
+                            context.time);
+  ledger::insert_audit(connection, context.time, context.run, "quarantine",
+                       fmt::format("{}: {}", quarantine.verifier, quarantine.reason));
 }
 
 void apply(const EffectContext& context, const decide::ProtectCheckpoints& protect) {

@@ -72,7 +72,8 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
   seen(request.verifier);
   const std::vector<ledger::ReplayRow> queue = ledger::queued_replays(connection, kQueueLook);
   const auto replay = std::find_if(queue.begin(), queue.end(), [&](const ledger::ReplayRow& row) {
-    return !better_left_to_others(connection, row, request.verifier);
+    return may_do(connection, row, request) &&
+           !better_left_to_others(connection, row, request.verifier);
   });
   if (replay == queue.end()) {
     return std::nullopt;
@@ -90,7 +91,15 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
       id, token, ttl,
       ReplayTask{run_name(replay->run), replay->replay, replay->window, window.attempt, replay->arm,
                  replay->plan, replay->purpose, window.start_uri, window.start_step, window.steps,
-                 window.end_uri, replay->evaluate_endpoints}};
+                 window.end_uri, replay->evaluate_endpoints, replay->nudge}};
+}
+
+// A trainer does its own run's work only, and what is the trainer's nobody else does.
+bool Leases::may_do(Connection& connection, const ledger::ReplayRow& replay,
+                    const LeaseRequest& request) {
+  if (request.on_trainer && request.run != run_name(replay.run)) return false;
+  if (replay.on_trainer && !request.on_trainer) return false;
+  return !ledger::is_quarantined(connection, replay.run, request.verifier);
 }
 
 void Leases::seen(const std::string& verifier) {
@@ -101,6 +110,9 @@ void Leases::seen(const std::string& verifier) {
 
 bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
                                    const std::string& verifier) const {
+  const bool others = std::any_of(seen_.begin(), seen_.end(),
+                                  [&](const auto& entry) { return entry.first != replay.avoid; });
+  if (replay.avoid == verifier && others) return true;
   if (replay.token == 0) return false;
   const std::vector<std::string> failed =
       ledger::verifiers_that_failed(connection, replay.run, replay.replay);

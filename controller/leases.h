@@ -43,6 +43,8 @@ class Leases {
 
  private:
   void seen(const std::string& verifier);
+  static bool may_do(Connection& connection, const ledger::ReplayRow& replay,
+                     const LeaseRequest& request);
   bool better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
                              const std::string& verifier) const;
   ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);

@@ -14,7 +14,8 @@ bool same_bits(double a, double b) {
 
 decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
                                    const std::vector<StepReport>& run_steps,
-                                   const Fingerprint& run_fingerprint) {
+                                   const Fingerprint& run_fingerprint, const std::string& verifier,
+                                   bool on_trainer) {
   decide::ReplayFinished event;
   event.replay = replay.replay;
   event.window = replay.window;
@@ -22,9 +23,18 @@ decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const Replay
   event.purpose = replay.purpose;
   event.fingerprint_equal = result.fingerprint == run_fingerprint;
   event.start_loss_bf16 = result.start_loss_bf16;
-  event.start_loss_plan = result.start_loss_plan;
+  event.start_loss_plan =
+      result.start_loss_fakequant ? result.start_loss_fakequant : result.start_loss_plan;
   event.run_end_loss_bf16 = result.run_end_loss_bf16;
   event.replay_end_loss_bf16 = result.replay_end_loss_bf16;
+  event.verifier = verifier;
+  event.on_trainer = on_trainer;
+  event.gap_error = result.gap_error;
+  event.seconds = result.replay_seconds + result.eval_seconds;
+  if (!result.steps.empty()) event.end_hash = result.steps.back().weights_hash;
+  for (const SiteScoreRow& score : result.scores) {
+    event.scores.push_back({score.site, score.phi, score.psi, score.sqnr_db});
+  }
   std::map<int64_t, const StepReport*> by_step;
   for (const StepReport& step : run_steps) {
     by_step[step.step] = &step;
@@ -37,9 +47,12 @@ decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const Replay
     bool comparable = reported && std::isfinite(reported->loss);
     event.run_losses.push_back(comparable ? reported->loss
                                           : std::numeric_limits<double>::quiet_NaN());
-    if (!reported || reported->weights_hash.empty() || step.weights_hash.empty()) {
-      continue;
+    if (!reported) continue;
+    const bool hashed = !reported->batch_hash.empty() && !step.batch_hash.empty();
+    if (hashed && reported->batch_hash != step.batch_hash && !event.first_other_batch_step) {
+      event.first_other_batch_step = step.step;
     }
+    if (reported->weights_hash.empty() || step.weights_hash.empty()) continue;
     ++event.compared_steps;
     bool equal = reported->weights_hash == step.weights_hash &&
                  same_bits(reported->loss, step.loss) &&

@@ -18,6 +18,7 @@ bool same_bits(double a, double b);
 // gradient norms and weight hashes are compared bit for bit.
 decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
                                    const std::vector<StepReport>& run_steps,
-                                   const Fingerprint& run_fingerprint);
+                                   const Fingerprint& run_fingerprint, const std::string& verifier,
+                                   bool on_trainer);
 
 }  // namespace gnomon

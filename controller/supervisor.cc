@@ -186,7 +186,8 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::R
       ledger::steps_between(connection, replay.run, window.attempt, window.start_step + 1,
                             window.start_step + window.steps);
   decide::ReplayFinished event =
-      join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt));
+      join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt),
+                  verifier, replay.on_trainer);
   hear(transaction, run, event);
   save(transaction, run);
   double seconds = result.replay_seconds + result.eval_seconds;

@@ -30,6 +30,8 @@ std::string difference(const StepReport& known, const StepReport& repeated) {
     return differs("grad_norm", known.grad_norm, repeated.grad_norm);
   if (known.weights_hash != repeated.weights_hash)
     return differs("weights_hash", known.weights_hash, repeated.weights_hash);
+  if (known.batch_hash != repeated.batch_hash)
+    return differs("batch_hash", known.batch_hash, repeated.batch_hash);
   if (known.plan_version != repeated.plan_version)
     return differs("plan_version", known.plan_version, repeated.plan_version);
   return {};
@@ -93,9 +95,11 @@ void check_registration(const RunRegistration& registration) {
 }
 
 decide::RunRegisteredEvent registered_event(const RunRegistration& registration) {
-  return {registration.name,           registration.base_plan,          registration.sites,
-          registration.layers,         registration.checkpoint_every,   registration.total_steps,
-          registration.last_directive, registration.newest_plan_version};
+  return {
+      registration.name,           registration.base_plan,           registration.sites,
+      registration.layers,         registration.checkpoint_every,    registration.total_steps,
+      registration.last_directive, registration.newest_plan_version, registration.trainer_replays,
+      registration.tokens_per_step};
 }
 
 [[noreturn]] void refuse_unknown_attempt(int64_t attempt, int64_t newest) {
@@ -129,6 +133,8 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
     const bool other_settings =
         run.registration.checkpoint_every != registration.checkpoint_every ||
         run.registration.total_steps != registration.total_steps ||
+        run.registration.trainer_replays != registration.trainer_replays ||
+        run.registration.tokens_per_step != registration.tokens_per_step ||
         registration.last_directive >= run.state.next_directive ||
         registration.newest_plan_version >= run.state.next_plan_version;
     run.registration = registration;
@@ -168,6 +174,8 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
           "cause", fmt::format("\"{}\"", attempt.cause), "start, restart or rollback");
   require_step(attempt.base_step, "base_step", 0);
+  require(attempt.host.size() <= 200, "host", fmt::format("\"{}\"", attempt.host),
+          "at most 200 characters");
   ledger::AttemptRow fresh{attempt, std::nullopt};
   if (attempt.fingerprint) {
     fresh.fingerprint = to_json(*attempt.fingerprint);
@@ -201,7 +209,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   ledger::insert_attempt(connection, id, fresh);
   hear(transaction, run,
        decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
-                              attempt.plan_version});
+                              attempt.plan_version, attempt.host});
   show_layers(transaction, run, attempt.plan_version);
   save(transaction, run);
   transaction.on_commit([this, id, number = attempt.attempt] {
@@ -261,7 +269,7 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   for (const StepReport& report : fresh) {
     hear(transaction, run,
          decide::StepReported{report.attempt, report.step, report.plan_version, report.loss,
-                              report.grad_norm});
+                              report.grad_norm, report.step_seconds});
   }
   int64_t accepted = static_cast<int64_t>(fresh.size());
   if (!fresh.empty()) {

@@ -42,6 +42,7 @@ void visit_members(V& v, RunRegistration& m) {
   v.optional("faults", m.faults);
   v.optional("last_directive", m.last_directive);
   v.optional("newest_plan_version", m.newest_plan_version);
+  v.optional("trainer_replays", m.trainer_replays);
 }
 
 template <class V>
@@ -58,6 +59,7 @@ void visit_members(V& v, AttemptStart& m) {
   v.required("plan_version", m.plan_version);
   v.optional("fingerprint", m.fingerprint);
   v.optional("time", m.time);
+  v.optional("host", m.host);
 }
 
 template <class V>
@@ -123,6 +125,7 @@ void visit_members(V& v, StepReport& m) {
   v.optional("step_seconds", m.step_seconds);
   v.optional("weights_hash", m.weights_hash);
   v.optional("time", m.time);
+  v.optional("batch_hash", m.batch_hash);
 }
 
 template <class V>
@@ -189,6 +192,8 @@ template <class V>
 void visit_members(V& v, LeaseRequest& m) {
   v.required("verifier", m.verifier);
   v.required("fingerprint", m.fingerprint);
+  v.optional("run", m.run);
+  v.optional("on_trainer", m.on_trainer);
 }
 
 template <class V>
@@ -229,6 +234,15 @@ void visit_members(V& v, ReplayStep& m) {
   v.required("loss", m.loss);
   v.required("grad_norm", m.grad_norm);
   v.optional("weights_hash", m.weights_hash);
+  v.optional("batch_hash", m.batch_hash);
+}
+
+template <class V>
+void visit_members(V& v, SiteScoreRow& m) {
+  v.required("site", m.site);
+  v.required("phi", m.phi);
+  v.required("psi", m.psi);
+  v.required("sqnr_db", m.sqnr_db);
 }
 
 template <class V>
@@ -245,6 +259,8 @@ void visit_members(V& v, ReplayResult& m) {
   v.optional("eval_seconds", m.eval_seconds);
   v.optional("time", m.time);
   v.optional("start_loss_fakequant", m.start_loss_fakequant);
+  v.optional("gap_error", m.gap_error);
+  v.optional("scores", m.scores);
 }
 
 template <class V>

@@ -54,6 +54,7 @@ struct RunRegistration {
   // directives and plans are numbered from there on.
   int64_t last_directive = 0;
   int64_t newest_plan_version = 0;
+  bool trainer_replays = false;  // the trainer asks for leases itself (inline verification)
 };
 
 struct RunRegistered {
@@ -70,6 +71,7 @@ struct AttemptStart {
   int64_t plan_version = 0;
   double time = 0;
   std::optional<Fingerprint> fingerprint = {};  // of this attempt; absent = the registration's
+  std::string host = {};                        // where rank 0 runs; empty = not said
 };
 
 // One training step. Identity is (run, attempt, step); a repeat with another loss, grad_norm,
@@ -85,6 +87,7 @@ struct StepReport {
   double step_seconds = 0;
   std::string weights_hash;  // of all BF16 weights after the update
   double time = 0;
+  std::string batch_hash = {};  // of the step's token ids in their order; empty = not said
 };
 
 // POST /v1/runs/{run}/steps
@@ -302,6 +305,10 @@ struct OverrideAccepted {
 struct LeaseRequest {
   std::string verifier;  // name, unique per process: "host:pid"
   Fingerprint fingerprint;
+  // A trainer that replays between two steps asks for its own run's work only, and takes what only
+  // the trainer can do.
+  std::string run = {};
+  bool on_trainer = false;
 };
 
 // What to replay: a window in one arm.
@@ -310,9 +317,9 @@ struct ReplayTask {
   int64_t replay = 0;  // id
   int64_t window = 0;  // id
   int64_t attempt = 1;
-  std::string arm;      // "bf16", "same", "fakequant", "bf16-perturbed", "plan"
-  std::string plan;     // TOML for arm "plan"
-  std::string purpose;  // shadow, triage, attribution, probe
+  std::string arm;      // "bf16", "same", "fakequant", "bf16-perturbed", "plan", "scores"
+  std::string plan;     // TOML for arm "plan"; "fakequant", "scores": if not the checkpoint's
+  std::string purpose;  // shadow, triage, attribution, probe, instrument
   std::string checkpoint_uri;
   int64_t start_step = 0;          // the checkpoint's
   int64_t steps = 0;               // K
@@ -344,6 +351,16 @@ struct ReplayStep {
   double loss = 0;
   double grad_norm = 0;
   std::string weights_hash;
+  std::string batch_hash = {};
+};
+
+// What an analysis of a checkpoint says of one GEMM site; trainer/engine/site_scores.h has the
+// formulas. Nats.
+struct SiteScoreRow {
+  std::string site;
+  double phi = 0;      // what its FP8 costs the loss of a forward pass, first and second order
+  double psi = 0;      // what its FP8 gradient costs the next update on held-out text
+  double sqnr_db = 0;  // of its output in FP8
 };
 
 // POST /v1/leases/{lease}/complete. Held-out losses are means in nats per token; absent = not
@@ -363,6 +380,9 @@ struct ReplayResult {
   double time = 0;
   // Arm "fakequant": as start_loss_plan, but without the FP8 kernel.
   std::optional<double> start_loss_fakequant = {};
+  // Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over held-out sequences.
+  std::optional<double> gap_error = {};
+  std::vector<SiteScoreRow> scores = {};  // arm "scores"
 };
 
 // POST /v1/leases/{lease}/fail

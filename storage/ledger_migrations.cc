@@ -77,8 +77,44 @@ CREATE TABLE statistics (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+constexpr const char* kFrom3To4 = R"sql(
+ALTER TABLE attempts ADD COLUMN host TEXT NOT NULL DEFAULT '';
+ALTER TABLE steps ADD COLUMN batch_hash TEXT NOT NULL DEFAULT '';
+ALTER TABLE replay_steps ADD COLUMN batch_hash TEXT NOT NULL DEFAULT '';
+ALTER TABLE windows ADD COLUMN gap_error REAL;
+ALTER TABLE windows ADD COLUMN rule TEXT NOT NULL DEFAULT '';
+ALTER TABLE windows ADD COLUMN statistic REAL;
+ALTER TABLE windows ADD COLUMN threshold REAL;
+ALTER TABLE windows ADD COLUMN scale_percent REAL;
+ALTER TABLE windows ADD COLUMN null_percent REAL;
+ALTER TABLE replays ADD COLUMN nudge INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE replays ADD COLUMN avoid TEXT NOT NULL DEFAULT '';
+ALTER TABLE replays ADD COLUMN on_trainer INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE results ADD COLUMN gap_error REAL;
+ALTER TABLE results ADD COLUMN start_loss_fakequant REAL;
+
+CREATE TABLE scores (
+  run     INTEGER NOT NULL,
+  replay  INTEGER NOT NULL,
+  site    TEXT NOT NULL,
+  phi     REAL,
+  psi     REAL,
+  sqnr_db REAL,
+  PRIMARY KEY (run, replay, site)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE quarantines (
+  run      INTEGER NOT NULL,
+  verifier TEXT NOT NULL,
+  reason   TEXT NOT NULL,
+  since    REAL NOT NULL,
+  PRIMARY KEY (run, verifier)
+) STRICT, WITHOUT ROWID;
+)sql";
+
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
-constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2, kFrom2To3};
+constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2, kFrom2To3,
+                                                                     kFrom3To4};
 
 // Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
 // Returns its version; 0 = empty.

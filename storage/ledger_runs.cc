@@ -71,13 +71,19 @@ void insert_fault(Connection& connection, int64_t run, const InjectedFault& faul
 
 std::optional<AttemptRow> find_attempt(Connection& connection, int64_t run, int64_t attempt) {
   Query query = connection.query(
-      "SELECT base_step, cause, plan_version, started_at, fingerprint FROM attempts "
+      "SELECT base_step, cause, plan_version, started_at, fingerprint, host FROM attempts "
       "WHERE run = ? AND attempt = ?",
       run, attempt);
   if (!query.next()) {
     return std::nullopt;
   }
-  return AttemptRow{{attempt, query.integer(0), query.text(1), query.integer(2), query.real(3), {}},
+  return AttemptRow{{attempt,
+                     query.integer(0),
+                     query.text(1),
+                     query.integer(2),
+                     query.real(3),
+                     {},
+                     query.text(5)},
                     query.optional_text(4)};
 }
 
@@ -91,9 +97,9 @@ void insert_attempt(Connection& connection, int64_t run, const AttemptRow& row) 
   const AttemptStart& start = row.start;
   connection.execute(
       "INSERT INTO attempts (run, attempt, base_step, cause, plan_version, started_at, "
-      "fingerprint) VALUES (?, ?, ?, ?, ?, ?, ?)",
+      "fingerprint, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
       run, start.attempt, start.base_step, start.cause, start.plan_version, start.time,
-      row.fingerprint);
+      row.fingerprint, start.host);
 }
 
 std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
@@ -106,9 +112,9 @@ void insert_step(Connection& connection, int64_t run, const StepReport& step, do
   connection.execute(
       "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm, learning_rate, "
       "tokens, step_seconds, "
-      "weights_hash, reported_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "weights_hash, reported_at, batch_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
       run, step.attempt, step.step, step.plan_version, step.loss, step.grad_norm,
-      step.learning_rate, step.tokens, step.step_seconds, step.weights_hash, now);
+      step.learning_rate, step.tokens, step.step_seconds, step.weights_hash, now, step.batch_hash);
 }
 
 std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
@@ -116,12 +122,13 @@ std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64
   std::vector<StepReport> steps;
   Query query = connection.query(
       "SELECT step, plan_version, loss, grad_norm, learning_rate, tokens, step_seconds, "
-      "weights_hash, reported_at "
+      "weights_hash, reported_at, batch_hash "
       "FROM steps WHERE run = ? AND attempt = ? AND step BETWEEN ? AND ? ORDER BY step",
       run, attempt, from, to);
   while (query.next()) {
     steps.push_back({attempt, query.integer(0), query.integer(1), query.real(2), query.real(3),
-                     query.real(4), query.integer(5), query.real(6), query.text(7), query.real(8)});
+                     query.real(4), query.integer(5), query.real(6), query.text(7), query.real(8),
+                     query.text(9)});
   }
   return steps;
 }

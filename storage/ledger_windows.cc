@@ -4,9 +4,10 @@ namespace gnomon::ledger {
 namespace {
 
 ReplayRow replay_row(Query& query) {
-  return {query.integer(0), query.integer(1), query.integer(2),      query.text(3),
-          query.text(4),    query.text(5),    query.integer(6) != 0, query.integer(7),
-          query.text(8),    query.integer(9)};
+  return {query.integer(0),      query.integer(1), query.integer(2),      query.text(3),
+          query.text(4),         query.text(5),    query.integer(6) != 0, query.integer(7),
+          query.text(8),         query.integer(9), query.integer(10),     query.text(11),
+          query.integer(12) != 0};
 }
 
 }  // namespace
@@ -23,10 +24,11 @@ void insert_window(Connection& connection, int64_t run, const WindowRow& window,
 void close_window(Connection& connection, int64_t run, const WindowClose& close, double now) {
   connection.execute(
       "UPDATE windows SET state = ?, gap = ?, offset_loss = ?, d_percent = ?, tolerance_percent = "
-      "?, closed_at = ? "
-      "WHERE run = ? AND window = ?",
-      close.outcome, close.gap, close.offset, close.d_percent, close.tolerance_percent, now, run,
-      close.window);
+      "?, closed_at = ?, gap_error = ?, rule = ?, statistic = ?, threshold = ?, scale_percent = ?, "
+      "null_percent = ? WHERE run = ? AND window = ?",
+      close.outcome, close.gap, close.offset, close.d_percent, close.tolerance_percent, now,
+      close.gap_error, close.rule, close.statistic, close.threshold, close.scale_percent,
+      close.null_percent, run, close.window);
 }
 
 std::optional<WindowRow> find_window(Connection& connection, int64_t run, int64_t window) {
@@ -46,15 +48,17 @@ std::optional<WindowRow> find_window(Connection& connection, int64_t run, int64_
 void insert_replay(Connection& connection, const ReplayRow& replay, double now) {
   connection.execute(
       "INSERT INTO replays (run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, "
-      "state, token, "
-      "ordered_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "state, token, ordered_at, nudge, avoid, on_trainer) "
+      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
       replay.run, replay.replay, replay.window, replay.arm, replay.plan, replay.purpose,
-      replay.evaluate_endpoints, replay.priority, replay.state, replay.token, now);
+      replay.evaluate_endpoints, replay.priority, replay.state, replay.token, now, replay.nudge,
+      replay.avoid, replay.on_trainer);
 }
 
 std::optional<ReplayRow> find_replay(Connection& connection, int64_t run, int64_t replay) {
   Query query = connection.query(
-      "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token "
+      "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token, "
+      "nudge, avoid, on_trainer "
       "FROM replays "
       "WHERE run = ? AND replay = ?",
       run, replay);
@@ -69,7 +73,8 @@ std::optional<ReplayRow> next_queued_replay(Connection& connection) {
 std::vector<ReplayRow> queued_replays(Connection& connection, int limit) {
   std::vector<ReplayRow> replays;
   Query query = connection.query(
-      "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token "
+      "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token, "
+      "nudge, avoid, on_trainer "
       "FROM replays "
       "WHERE state = 'queued' ORDER BY priority DESC, ordered_at, run, replay LIMIT ?",
       limit);
@@ -108,17 +113,38 @@ void insert_result(Connection& connection, const ReplayRow& replay, const std::s
       "INSERT INTO results (run, replay, token, verifier, fingerprint, start_loss_bf16, "
       "start_loss_plan, "
       "run_end_loss_bf16, replay_end_loss_bf16, heldout_tokens, replay_seconds, eval_seconds, "
-      "finished_at) "
-      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "finished_at, gap_error, start_loss_fakequant) "
+      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
       replay.run, replay.replay, result.token, verifier, fingerprint, result.start_loss_bf16,
       result.start_loss_plan, result.run_end_loss_bf16, result.replay_end_loss_bf16,
-      result.heldout_tokens, result.replay_seconds, result.eval_seconds, now);
+      result.heldout_tokens, result.replay_seconds, result.eval_seconds, now, result.gap_error,
+      result.start_loss_fakequant);
   for (const ReplayStep& step : result.steps) {
     connection.execute(
-        "INSERT INTO replay_steps (run, replay, step, loss, grad_norm, weights_hash) VALUES (?, ?, "
-        "?, ?, ?, ?)",
-        replay.run, replay.replay, step.step, step.loss, step.grad_norm, step.weights_hash);
+        "INSERT INTO replay_steps (run, replay, step, loss, grad_norm, weights_hash, batch_hash) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?)",
+        replay.run, replay.replay, step.step, step.loss, step.grad_norm, step.weights_hash,
+        step.batch_hash);
   }
+  for (const SiteScoreRow& score : result.scores) {
+    connection.execute(
+        "INSERT OR IGNORE INTO scores (run, replay, site, phi, psi, sqnr_db) VALUES (?, ?, ?, ?, "
+        "?, ?)",
+        replay.run, replay.replay, score.site, score.phi, score.psi, score.sqnr_db);
+  }
+}
+
+void insert_quarantine(Connection& connection, int64_t run, const std::string& verifier,
+                       const std::string& reason, double now) {
+  connection.execute(
+      "INSERT OR IGNORE INTO quarantines (run, verifier, reason, since) VALUES (?, ?, ?, ?)", run,
+      verifier, reason, now);
+}
+
+bool is_quarantined(Connection& connection, int64_t run, const std::string& verifier) {
+  Query query =
+      connection.query("SELECT 1 FROM quarantines WHERE run = ? AND verifier = ?", run, verifier);
+  return query.next();
 }
 
 }  // namespace gnomon::ledger

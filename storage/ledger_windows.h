@@ -12,7 +12,7 @@ namespace gnomon::ledger {
 
 struct WindowRow {
   int64_t window = 0;
-  std::string kind;  // shadow, incident, probe
+  std::string kind;  // shadow, incident, probe, long
   int64_t attempt = 1;
   int64_t start_step = 0;
   int64_t steps = 0;
@@ -30,6 +30,12 @@ struct WindowClose {
   std::optional<double> offset;
   std::optional<double> d_percent;
   double tolerance_percent = 0;
+  std::optional<double> gap_error = {};
+  std::string rule = {};  // of an alarm
+  std::optional<double> statistic = {};
+  std::optional<double> threshold = {};
+  std::optional<double> scale_percent = {};
+  std::optional<double> null_percent = {};
 };
 
 void insert_window(Connection& connection, int64_t run, const WindowRow& window, double now);
@@ -47,6 +53,9 @@ struct ReplayRow {
   int64_t priority = 0;
   std::string state = "queued";  // queued, leased, done, failed, cancelled
   int64_t token = 0;
+  int64_t nudge = 0;
+  std::string avoid = {};
+  bool on_trainer = false;
 };
 
 void insert_replay(Connection& connection, const ReplayRow& replay, double now);
@@ -61,6 +70,11 @@ void set_replay_state(Connection& connection, int64_t run, int64_t replay, const
 // Returns how many were queued.
 int cancel_queued_replays(Connection& connection, int64_t run, int64_t window, double now);
 int64_t count_queued_replays(Connection& connection);
+
+// A verifier whose answers the run does not believe any more.
+void insert_quarantine(Connection& connection, int64_t run, const std::string& verifier,
+                       const std::string& reason, double now);
+bool is_quarantined(Connection& connection, int64_t run, const std::string& verifier);
 
 void insert_result(Connection& connection, const ReplayRow& replay, const std::string& verifier,
                    const std::string& fingerprint, const ReplayResult& result, double now);

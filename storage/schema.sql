@@ -1,4 +1,4 @@
--- The ledger, version 2, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- The ledger, version 4, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits. `run` is runs.id everywhere.
@@ -35,6 +35,7 @@ CREATE TABLE attempts (
   plan_version INTEGER NOT NULL,
   started_at   REAL NOT NULL,
   fingerprint  TEXT,                        -- Fingerprint as JSON; NULL = the registration's
+  host         TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (run, attempt)
 ) STRICT, WITHOUT ROWID;
 
@@ -50,6 +51,7 @@ CREATE TABLE steps (
   step_seconds  REAL NOT NULL,
   weights_hash  TEXT NOT NULL,
   reported_at   REAL NOT NULL,
+  batch_hash    TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (run, attempt, step)
 ) STRICT, WITHOUT ROWID;
 
@@ -82,7 +84,7 @@ CREATE TABLE plans (
 CREATE TABLE windows (
   run               INTEGER NOT NULL,
   window            INTEGER NOT NULL,
-  kind              TEXT NOT NULL,          -- shadow, incident, probe
+  kind              TEXT NOT NULL,          -- shadow, incident, probe, long
   attempt           INTEGER NOT NULL,
   start_step        INTEGER NOT NULL,
   steps             INTEGER NOT NULL,
@@ -96,6 +98,12 @@ CREATE TABLE windows (
   tolerance_percent REAL,
   opened_at         REAL NOT NULL,
   closed_at         REAL,
+  gap_error         REAL,                   -- nats, standard error over the held-out text
+  rule              TEXT NOT NULL DEFAULT '', -- of the alarm: evidence, burst, ceiling, non_finite, a rival's name
+  statistic         REAL,                   -- of the detector, and what it is an alarm from
+  threshold         REAL,
+  scale_percent     REAL,                   -- deviation of D in healthy windows, as known then
+  null_percent      REAL,                   -- mean D that is no fault, as known then
   PRIMARY KEY (run, window)
 ) STRICT, WITHOUT ROWID;
 
@@ -103,9 +111,9 @@ CREATE TABLE replays (
   run                INTEGER NOT NULL,
   replay             INTEGER NOT NULL,
   window             INTEGER NOT NULL,
-  arm                TEXT NOT NULL,         -- bf16, same, plan
+  arm                TEXT NOT NULL,         -- bf16, same, plan, fakequant, bf16-perturbed, scores
   plan               TEXT NOT NULL,         -- TOML for arm plan
-  purpose            TEXT NOT NULL,         -- shadow, triage, attribution, probe
+  purpose            TEXT NOT NULL,         -- shadow, triage, attribution, probe, instrument
   evaluate_endpoints INTEGER NOT NULL,
   priority           INTEGER NOT NULL,
   state              TEXT NOT NULL,         -- queued, leased, done, failed, cancelled
@@ -113,6 +121,9 @@ CREATE TABLE replays (
   fail_reason        TEXT,
   ordered_at         REAL NOT NULL,
   finished_at        REAL,
+  nudge              INTEGER NOT NULL DEFAULT 0,  -- seed of the nudge that the weights begin with; 0 = none
+  avoid              TEXT NOT NULL DEFAULT '',    -- the verifier that is not to do it, if there is another
+  on_trainer         INTEGER NOT NULL DEFAULT 0,  -- only the trainer itself can do it
   PRIMARY KEY (run, replay)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX replays_queue ON replays (state, priority DESC, ordered_at, run, replay);
@@ -146,6 +157,8 @@ CREATE TABLE results (
   replay_seconds       REAL NOT NULL,
   eval_seconds         REAL NOT NULL,
   finished_at          REAL NOT NULL,
+  gap_error            REAL,                -- nats
+  start_loss_fakequant REAL,
   PRIMARY KEY (run, replay)
 ) STRICT, WITHOUT ROWID;
 
@@ -156,7 +169,26 @@ CREATE TABLE replay_steps (
   loss         REAL,
   grad_norm    REAL,
   weights_hash TEXT NOT NULL,
+  batch_hash   TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (run, replay, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE scores (                       -- what an analysis of a checkpoint says of its GEMM sites
+  run     INTEGER NOT NULL,
+  replay  INTEGER NOT NULL,
+  site    TEXT NOT NULL,
+  phi     REAL,                             -- nats
+  psi     REAL,                             -- nats
+  sqnr_db REAL,
+  PRIMARY KEY (run, replay, site)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE quarantines (                  -- verifiers whose answers a run does not believe any more
+  run      INTEGER NOT NULL,
+  verifier TEXT NOT NULL,
+  reason   TEXT NOT NULL,
+  since    REAL NOT NULL,
+  PRIMARY KEY (run, verifier)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE decisions (

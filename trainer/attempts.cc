@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/hash.h"
+#include "base/host.h"
 #include "protocol/json.h"
 #include "trainer/loop.h"
 
@@ -244,8 +245,8 @@ void TrainingLoop::add_attempt(const std::string& cause, int64_t base_step, int6
                                const std::string& base_checkpoint) {
   AttemptRecord record;
   record.start = {
-      state_.attempt() + 1, base_step, cause, engine_.plan().version, wall_clock_seconds(),
-      engine_.fingerprint()};
+      state_.attempt() + 1,  base_step,  cause, engine_.plan().version, wall_clock_seconds(),
+      engine_.fingerprint(), host_name()};
   record.base_attempt = base_attempt;
   record.base_checkpoint = base_checkpoint;
   {

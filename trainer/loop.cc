@@ -74,6 +74,7 @@ void TrainingLoop::train_one_step() {
   step.tokens = result.tokens;
   step.step_seconds = result.seconds;
   step.weights_hash = weights_hash_;
+  step.batch_hash = hex64(result.batch_hash);
   step.time = wall_clock_seconds();
   if (outbox_) outbox_->step(step);
   if (look) report_statistics(step);

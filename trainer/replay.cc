@@ -24,7 +24,8 @@ const std::string kPerturbedArm = "bf16-perturbed";
 
 PrecisionPlan plan_of_arm(const ReplayRequest& request, const PrecisionPlan& own) {
   if (request.arm == "bf16" || request.arm == kPerturbedArm) return PrecisionPlan::bf16();
-  if (request.arm == "plan") return PrecisionPlan::parse(request.plan_toml, "plan of the arm");
+  if (request.arm == "plan" || !request.plan_toml.empty())
+    return PrecisionPlan::parse(request.plan_toml, "plan of the arm");
   return own;
 }
 
@@ -32,6 +33,34 @@ EngineMode mode_of_arm(const ReplayRequest& request) {
   EngineMode mode{.role = request.role, .fakequant = request.arm == "fakequant"};
   if (request.arm == kPerturbedArm) mode.order_seed = request.perturb == 0 ? 1 : request.perturb;
   return mode;
+}
+
+// The plan that the run had in the window: that of the checkpoint unless the request says another.
+PrecisionPlan plan_of_run(const ReplayRequest& request, const PrecisionPlan& saved) {
+  if (request.arm == "plan" || request.plan_toml.empty()) return saved;
+  return PrecisionPlan::parse(request.plan_toml, "plan of the arm");
+}
+
+// Standard error of the difference of two mean losses, from the differences of their parts; nothing
+// for fewer than two parts.
+std::optional<double> paired_error(const std::vector<Engine::Part>& a,
+                                   const std::vector<Engine::Part>& b) {
+  if (a.size() < 2 || a.size() != b.size()) return std::nullopt;
+  double tokens = 0, sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    tokens += static_cast<double>(a[i].tokens);
+    sum += a[i].loss_sum - b[i].loss_sum;
+  }
+  const double mean = sum / tokens;
+  double squares = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double of_part = static_cast<double>(a[i].tokens);
+    const double residual = a[i].loss_sum - b[i].loss_sum - mean * of_part;
+    squares += residual * residual;
+  }
+  const double count = static_cast<double>(a.size());
+  const double error = std::sqrt(squares * count / (count - 1)) / tokens;
+  return std::isfinite(error) ? std::optional<double>(error) : std::nullopt;
 }
 
 void check_request(const ReplayRequest& request) {
@@ -91,14 +120,16 @@ ReplayResult Replayer::run(const ReplayRequest& request,
   }
   Engine& engine = *engine_;
   engine.set_mode({.role = request.role});
+  std::vector<Engine::Part> run_end;
   result.fingerprint = engine.fingerprint();
   result.heldout_tokens = engine.heldout_tokens();
   if (request.evaluate_endpoints && !request.end_checkpoint.empty()) {
     engine.load(request.end_checkpoint);
     result.run_end_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
+    run_end = engine.evaluated_parts();
   }
   engine.load(request.checkpoint);
-  PrecisionPlan own = engine.plan();
+  const PrecisionPlan own = plan_of_run(request, engine.plan());
   if (request.evaluate_endpoints) {
     result.start_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
     result.start_loss_plan = engine.evaluate(own);
@@ -114,7 +145,8 @@ ReplayResult Replayer::run(const ReplayRequest& request,
   bool finite = true;
   for (int64_t done = 0; done < request.steps && finite;) {
     StepResult step = engine.train_step();
-    result.steps.push_back({step.step, step.loss, step.grad_norm, hex64(step.weights_hash)});
+    result.steps.push_back(
+        {step.step, step.loss, step.grad_norm, hex64(step.weights_hash), hex64(step.batch_hash)});
     result.replay_seconds += step.seconds;
     finite = step.finite;
     ++done;
@@ -123,6 +155,7 @@ ReplayResult Replayer::run(const ReplayRequest& request,
   if (finite) {
     Clock::time_point evaluation = Clock::now();
     result.replay_end_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
+    result.gap_error = paired_error(run_end, engine.evaluated_parts());
     result.eval_seconds += seconds_since(evaluation);
   }
   return result;

@@ -25,7 +25,7 @@ struct ReplayRequest {
   std::filesystem::path checkpoint;
   int64_t steps = 0;
   std::string arm = "bf16";                   // one of replay_arms()
-  std::string plan_toml = {};                 // arm "plan"
+  std::string plan_toml = {};                 // arm "plan"; others: if not the checkpoint's
   std::filesystem::path end_checkpoint = {};  // may be empty
   bool evaluate_endpoints = false;
   // Other than 0, in any arm: the start's master weights are multiplied by 1 + scale·N(0, 1), drawn

@@ -18,9 +18,9 @@ std::string write_attempt(const AttemptRecord& record) {
   std::string text = fmt::format(
       "\n[[attempt]]\nnumber = {}\nbase_step = {}\ncause = {}\nplan_version = {}\ntime = "
       "{:.6f}\nbase_attempt = {}\n"
-      "base_checkpoint = {}\n",
+      "base_checkpoint = {}\nhost = {}\n",
       start.attempt, start.base_step, toml_quoted(start.cause), start.plan_version, start.time,
-      record.base_attempt, toml_quoted(record.base_checkpoint));
+      record.base_attempt, toml_quoted(record.base_checkpoint), toml_quoted(start.host));
   if (start.fingerprint) {
     const Fingerprint& print = *start.fingerprint;
     text += fmt::format(
@@ -54,6 +54,7 @@ AttemptRecord read_attempt(TomlTable& table) {
   record.start.time = table.number("time", 0, 0, 1e12);
   record.base_attempt = table.integer("base_attempt", 0, 0, kMax);
   record.base_checkpoint = table.text("base_checkpoint", "");
+  record.start.host = table.text("host", "");
   // Absent in files written before there was one.
   if (table.has("fingerprint")) {
     record.start.fingerprint = read_fingerprint(table.table("fingerprint"));

@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "base/errors.h"
+#include "base/host.h"
 #include "base/version.h"
 #include "kernels/start_collectives.h"
 #include "trainer/engine/engine_ranks.h"
@@ -43,9 +44,7 @@ struct Arguments {
 };
 
 std::string default_name() {
-  char host[HOST_NAME_MAX + 1] = {};
-  ::gethostname(host, sizeof(host) - 1);
-  return fmt::format("{}:{}", host, ::getpid());
+  return fmt::format("{}:{}", host_name(), ::getpid());
 }
 
 // Names end up in leases, log lines and metric labels.

@@ -285,7 +285,7 @@ void open_gap_case(Core& core, const WindowState& window) {
   evidence.trigger = "gap";
   evidence.measured = *window.measured;
   evidence.chance_excluded =
-      window.alarm && window.alarm->rule != "ceiling" && window.alarm->rule != "non_finite";
+      window.judged && window.judged->rule != "ceiling" && window.judged->rule != "non_finite";
   evidence.steps = window.steps;
   evidence.level_percent = window.level_percent;
   open_case(core, window.id, std::move(evidence));
@@ -388,6 +388,21 @@ void case_replay_failed(Core& core, const PendingReplay& replay, const std::stri
   if (replay.role == "rescue") return rescue_failed(core, replay.number);
   answer_failed(core, {replay.role, replay.number});
   advance_triage(core);
+}
+
+void time_out_replays(Core& core) {
+  std::vector<PendingReplay> overdue;
+  for (const PendingReplay& replay : core.s.replays) {
+    if (replay.deadline > 0 && core.now >= replay.deadline) overdue.push_back(replay);
+  }
+  for (const PendingReplay& replay : overdue) {
+    const auto found =
+        std::find_if(core.s.replays.begin(), core.s.replays.end(),
+                     [&](const PendingReplay& known) { return known.id == replay.id; });
+    if (found == core.s.replays.end()) continue;  // its case has ended with the one before
+    core.s.replays.erase(found);
+    case_replay_failed(core, replay, "the trainer did not take it");
+  }
 }
 
 void end_case(Core& core, const std::string& outcome) {

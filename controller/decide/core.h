@@ -118,6 +118,8 @@ void open_suspicion(Core& core);
 bool of_case(const State& state, int64_t window);
 void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
 void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why);
+// What only the trainer could have done, and has not.
+void time_out_replays(Core& core);
 RecordDecision& record_verdict(Core& core, const Verdict& verdict);
 // The case is over without an action: what had waited for it goes on. Its window is closed, but not
 // with an empty outcome.
@@ -156,6 +158,16 @@ std::optional<KnownCheckpoint> good_checkpoint(const State& state, int64_t newes
 // A rollback was refused: further back, or held when no good checkpoint is left. At most one
 // directive is issued, and no checkpoint is tried twice.
 void go_further_back(Core& core, const PendingDirective& refused);
+
+// -- money.cc: what the run has cost, and how often verifying it pays
+void count_step(Core& core, const StepReported& step);
+// The steps after `base` are gone; before the state forgets them.
+void count_lost_steps(Core& core, int64_t base, bool rolled_back);
+void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
+void count_fault(Core& core);
+void count_pause(Core& core, bool paused);
+// Takes another cadence when the policy lets the economics choose and one is better.
+void choose_cadence(Core& core);
 
 // -- directives.cc: a directive from its issue to its end
 // Issues a directive of the core's own and remembers it as pending; returns its number.

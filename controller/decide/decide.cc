@@ -56,11 +56,13 @@ void take(Core& core, const StepReported& event) {
   s.newest_step = event.step;
   s.plan_version = event.plan_version;
   note_plan(core, event.plan_version);
+  if (s.paused) count_pause(core, false);
   note_steps(s);
   if (s.plan_changes.empty() || s.plan_changes.back().plan_version != event.plan_version) {
     if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());
     s.plan_changes.push_back({event.step, event.plan_version});
   }
+  count_step(core, event);
   const auto finding = observe_step(s.spikes, event, core.policy.detector);
   if (finding) suspect_step(core, *finding);
 }
@@ -87,7 +89,8 @@ void take(Core& core, const ReplayFinished& event) {
   State& s = core.s;
   const auto replay = answered(s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
-  note_verifier(s, event.verifier);
+  if (!event.on_trainer) note_verifier(s, event.verifier);
+  count_replay(core, *replay, event);
   if (replay->role == "shadow") return take_shadow(core, replay->window, event);
   if (replay->role == "probe") return take_probe(core, replay->window, event);
   if (replay->role == "instrument") return take_instrument(core, replay->window, event);
@@ -135,6 +138,7 @@ void take(Core& core, const RunEnded& event) {
 void take(Core& core, const Tick&) {
   end_overrides(core);
   time_out_directives(core);
+  time_out_replays(core);
 }
 
 void take(Core& core, const OperatorOverride& asked) { take_override(core, asked); }
@@ -164,6 +168,7 @@ double next_deadline(const State& state) {
     if (deadline > 0) next = std::min(next, deadline);
   };
   if (state.directive) consider(state.directive->deadline);
+  for (const PendingReplay& replay : state.replays) consider(replay.deadline);
   for (const PendingDirective& open : state.operator_directives) consider(open.deadline);
   for (const auto* order : {&state.silence, &state.mode_override, &state.operator_plan}) {
     if (*order) consider((*order)->expires_at);

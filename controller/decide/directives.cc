@@ -128,7 +128,10 @@ void take_plan(Core& core, const PendingDirective& done) {
 void carried_out(Core& core, const PendingDirective& done) {
   State& s = core.s;
   if (done.kind == "set_plan") take_plan(core, done);
-  if (done.kind == "pause") s.paused = true;
+  if (done.kind == "pause") {
+    s.paused = true;
+    count_pause(core, true);
+  }
   if (done.kind == "resume") finish_resume(core);
   if (done.kind != "rollback") return;
   // Their alarm is answered; the attempt that begins now does not have these steps.

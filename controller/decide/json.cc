@@ -39,7 +39,9 @@ BOOST_DESCRIBE_STRUCT(OpenWindow, (),
 BOOST_DESCRIBE_STRUCT(OrderReplay, (),
                       (replay, window, arm, plan, purpose, evaluate_endpoints, priority, nudge,
                        avoid, on_trainer))
-BOOST_DESCRIBE_STRUCT(CloseWindow, (), (window, outcome, gap, offset, d_percent, tolerance_percent))
+BOOST_DESCRIBE_STRUCT(CloseWindow, (),
+                      (window, outcome, gap, offset, d_percent, tolerance_percent, gap_error, rule,
+                       statistic, threshold, scale_percent, null_percent))
 BOOST_DESCRIBE_STRUCT(MarkVerified, (), (attempt, step, uri))
 BOOST_DESCRIBE_STRUCT(IssueDirective, (),
                       (number, kind, plan, plan_version, to_step, checkpoint_uri, reason))
@@ -72,8 +74,8 @@ BOOST_DESCRIBE_STRUCT(GapVerdict, (),
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
                        probe_pending, instrument_pending, deferred, outcome, measured, verifier,
-                       shadow_hash, shadow_fingerprint_equal, alarm, level_percent))
-BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number))
+                       shadow_hash, shadow_fingerprint_equal, judged, level_percent))
+BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
                       (kind, step, loss, grad_norm, expected, deviation, threshold, rule))
@@ -111,12 +113,20 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, instrument, burst_left, windows_judged, every,
                        next_long, long_start, unverified_windows))
 BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients))
+BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
+BOOST_DESCRIBE_STRUCT(Account, (),
+                      (fp8, pinned, bf16, fp8_lost, pinned_lost, bf16_lost, trainer_replay_bf16,
+                       spare_replay_fp8, spare_replay_bf16, verifications,
+                       trainer_verification_seconds, spare_verification_seconds, spare_idle_seconds,
+                       holds, hold_seconds, rollbacks, switches, switch_seconds, loss_gap_percent))
+BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
+BOOST_DESCRIBE_STRUCT(Money, (), (account, hazard, shadows, paused_since))
 BOOST_DESCRIBE_STRUCT(State, (),
                       (registered, ended, rounding_said, inherited, unknown_plan_said, paused, run,
                        attempt, newest_step, plan_version, next_window, next_replay, next_directive,
                        next_decision, next_plan_version, plans, plan_changes, checkpoints,
                        next_start, windows, replays, quiet_ends, last_verified, older_verified,
-                       refused_bases, watch_from, protected_uris, watch, trust, spikes,
+                       refused_bases, watch_from, protected_uris, watch, trust, money, spikes,
                        generic_spike_steps, suspicion, investigation, directive,
                        operator_directives, expired_directives, silence, mode_override,
                        operator_plan, restore_plan, recovery, containment, fault_reported, actions,

@@ -52,14 +52,14 @@ void alarm_without_case(Core& core, WindowState& window) {
                               ? "it began before a person let the run go on"
                               : "the fault has already been reported";
   core.say(fmt::format("{}: D = {}, an alarm ({}); {}.", window_name(window),
-                       percent(*window.measured->d_percent), window.alarm->rule, why));
+                       percent(*window.measured->d_percent), window.judged->rule, why));
   window.outcome = "alarm";
   finish_window(core, window.id);
 }
 
 std::string alarm_words(const WindowState& window) {
   const Measurement& m = *window.measured;
-  const GapVerdict& verdict = *window.alarm;
+  const GapVerdict& verdict = *window.judged;
   if (!m.gap) {
     return fmt::format("{}: the FP8 run's held-out loss is not finite, the BF16 replay's is",
                        window_name(window));
@@ -78,7 +78,7 @@ std::string alarm_words(const WindowState& window) {
 }
 
 void muted_alarm(Core& core, const WindowState& window, const std::string& why) {
-  json::object evidence = gap_evidence(window, *window.alarm);
+  json::object evidence = gap_evidence(window, *window.judged);
   evidence["muted"] = why;
   RecordDecision& decision =
       core.record("alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why),
@@ -97,7 +97,7 @@ void judge_alarm(Core& core, WindowState& window) {
                                 "what follows a spike differs "
                                 "by chance.",
                                 window_name(window), percent(*m.d_percent), *spike),
-                    gap_evidence(window, *window.alarm));
+                    gap_evidence(window, *window.judged));
     decision.verdict = "generic_spike";
     decision.window = window.id;
     restart_gap(s.watch.gap);
@@ -118,7 +118,7 @@ void judge_alarm(Core& core, WindowState& window) {
     return alarm_without_case(core, window);
   }
   RecordDecision& decision =
-      core.record("alarm", alarm_words(window) + ".", gap_evidence(window, *window.alarm));
+      core.record("alarm", alarm_words(window) + ".", gap_evidence(window, *window.judged));
   decision.window = window.id;
   open_gap_case(core, window);
 }
@@ -209,8 +209,8 @@ void judge(Core& core, WindowState& window) {
   Judgement judged;
   if (!burn_in) judged = observe(core, window);
   s.watch.windows_judged += 1;
+  if (!burn_in) window.judged = judged.gap;
   if (judged.gap.alarm) {
-    window.alarm = judged.gap;
     window.level_percent =
         newest_level(window.kind == "long" ? s.watch.long_gap : s.watch.gap, kLevelWindows)
             .mean_percent;
@@ -221,6 +221,7 @@ void judge(Core& core, WindowState& window) {
   if (judged.drifted && judge_drift(core, quiet, judged.offset)) return;
   finish_window(core, quiet.id);
   settle_verified(core);
+  choose_cadence(core);
   if (quiet.kind == "long") return;
   note_quiet(core, quiet.id, quiet.attempt, quiet.plan_version, quiet.start.step, quiet.end_step(),
              *quiet.measured);

@@ -244,6 +244,8 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
   s.suspicion.reset();
   restart_gap(s.watch.gap);
   restart_gap(s.watch.long_gap);
+  const bool of_fp8 = verdict == "fp8_numerics" || verdict == "kernel_bug";
+  if (of_fp8 || verdict == "scale_drift") count_fault(core);
   carry_out(core, action, plan, sentence);
   end_case(core, "alarm");
 }

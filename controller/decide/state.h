@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "controller/decide/account.h"
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/gap_detector.h"
+#include "controller/decide/hazard.h"
 #include "controller/decide/spikes.h"
 #include "controller/decide/triage.h"
 
@@ -67,7 +69,7 @@ struct WindowState {
   std::string verifier;     // who did the shadow
   std::string shadow_hash;  // of the shadow's weights at the end
   bool shadow_fingerprint_equal = false;
-  std::optional<GapVerdict> alarm;
+  std::optional<GapVerdict> judged;
   double level_percent = 0;  // mean D of the newest windows at its alarm
   int64_t end_step() const { return start.step + steps; }
 };
@@ -79,6 +81,8 @@ struct PendingReplay {
   std::string role;  // shadow, probe, instrument, instrument_again, scores, rescue, long_fork; or a
                      // TriageTest's kind
   int64_t number = 0;  // rescue: the search's prefix; of a TriageTest: its seed
+  double deadline =
+      0;  // only the trainer can do it, and may not; seconds since the epoch, 0 = none
 };
 
 // A window's end that was quiet and becomes "verified" once nothing before it is in doubt.
@@ -201,6 +205,14 @@ struct Trust {
   std::vector<TransientFault> transients;
 };
 
+// What the run has cost so far, and what has been learned about its faults.
+struct Money {
+  Account account;
+  Hazard hazard;
+  int64_t shadows = 0;      // replays
+  double paused_since = 0;  // seconds since the epoch; 0 = not paused
+};
+
 struct State {
   bool registered = false;
   bool ended = false;
@@ -234,6 +246,7 @@ struct State {
 
   Watch watch;
   Trust trust;
+  Money money;
   SpikeState spikes;
   std::vector<int64_t> generic_spike_steps;
   std::optional<Suspicion> suspicion;  // came while another case was open

@@ -38,7 +38,7 @@ void distrust_verifier(Core& core, const std::string& verifier, const std::strin
   restart_gap(window.kind == "long" ? s.watch.long_gap : s.watch.gap);
   if (!shadow) return end_case(core, "skipped");
   window.measured.reset();
-  window.alarm.reset();
+  window.judged.reset();
   window.shadow_pending = true;
   order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
   end_case(core, "");

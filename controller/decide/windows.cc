@@ -237,7 +237,8 @@ int64_t order(Core& core, const WindowState& window, const std::string& role, in
                    : role == "scores" || role == "rescue" ? "attribution"
                    : role.starts_with("instrument")       ? "instrument"
                                                           : "triage";
-  s.replays.push_back({wanted.replay, window.id, role, number});
+  const double deadline = wanted.on_trainer ? core.now + core.policy.directives.timeout_seconds : 0;
+  s.replays.push_back({wanted.replay, window.id, role, number, deadline});
   core.effects.emplace_back(std::move(wanted));
   return s.replays.back().id;
 }
@@ -270,6 +271,15 @@ void close_window(Core& core, int64_t id, const std::string& outcome) {
     close.gap = window->measured->gap;
     close.offset = window->measured->offset;
     close.d_percent = window->measured->d_percent;
+    close.gap_error = window->measured->gap_error;
+  }
+  if (window->judged) {
+    const GapVerdict& judged = *window->judged;
+    close.rule = judged.rule;
+    close.statistic = judged.statistic;
+    close.threshold = judged.threshold;
+    close.scale_percent = judged.scale_percent;
+    close.null_percent = judged.null_percent;
   }
   close.tolerance_percent = core.policy.detector.tolerance_percent;
   core.effects.emplace_back(std::move(close));
@@ -283,6 +293,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     return core.say(fmt::format("Attempt {} is not new.", event.attempt));
   }
   const bool first = s.attempt.number == 0;
+  if (!first) count_lost_steps(core, event.base_step, event.cause == "rollback");
   note_new_attempt(core);
   s.watch_from = std::min(s.watch_from, event.base_step);
   s.ended = false;  // a run that had stopped or failed goes on

@@ -107,7 +107,10 @@ void Invariants::check_open_directives(const Event& event, const State& after) {
   EXPECT_EQ(open_directives_, known);
   EXPECT_LE(kinds.count("pause") + kinds.count("resume"), 1u);
   for (const char* kind : {"stop", "checkpoint_now", "set_plan"}) EXPECT_LE(kinds.count(kind), 1u);
-  const bool waits = !known.empty() || (after.silence && after.silence->expires_at > 0) ||
+  const bool trainer = std::any_of(after.replays.begin(), after.replays.end(),
+                                   [](const PendingReplay& replay) { return replay.deadline > 0; });
+  const bool waits = trainer || !known.empty() ||
+                     (after.silence && after.silence->expires_at > 0) ||
                      (after.operator_plan && after.operator_plan->expires_at > 0) ||
                      (after.mode_override && after.mode_override->expires_at > 0);
   EXPECT_EQ(std::isfinite(next_deadline(after)), waits && !after.ended);

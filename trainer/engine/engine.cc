@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -185,6 +186,7 @@ void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
     } else {
       data.train.read(order.first_token(from, position), sequence);
     }
+    batch_hash += hash64(sequence.data(), sequence.size() * sizeof(int32_t));
     split_sequence(sequence, tokens, targets);
   }
 }
@@ -207,9 +209,24 @@ int64_t Engine::Impl::first_micro_batch() const { return micro_batches() * colle
 // rank's part.
 void Engine::Impl::sum_over_ranks() {
   if (!ranks->many()) return;
+  sum_batch_hash();
   collectives.all_reduce_sum(losses);
   scaling.combine_observed([&](std::span<double> amaxes) { collectives.all_reduce_max(amaxes); });
   wires->reduce_scatter(config.gradient_wire, model->gradients());
+}
+
+// In four pieces, whose sums doubles hold exactly.
+void Engine::Impl::sum_batch_hash() {
+  constexpr int kPieceBits = 16;
+  std::array<double, 64 / kPieceBits> pieces = {};
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    pieces[i] = static_cast<double>(batch_hash >> (kPieceBits * i) & 0xffff);
+  }
+  collectives.all_reduce_sum(pieces);
+  batch_hash = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    batch_hash += static_cast<uint64_t>(pieces[i]) << (kPieceBits * i);
+  }
 }
 
 void Engine::Impl::share_weights() {
@@ -347,6 +364,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   float gradient_scale = static_cast<float>(1.0 / static_cast<double>(batch.tokens_per_step()));
   const int64_t first = self.first_micro_batch();
   self.losses.assign(static_cast<size_t>(batch.accumulation), 0.0);
+  self.batch_hash = 0;
   for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
     self.read_batch(step, micro);
     pass.observer = micro == 0 ? collector : nullptr;
@@ -379,6 +397,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
       sites, [&](int site, TensorRole role) { return self.faults.frozen(site, role, step); });
   self.step = step;
   self.strike_weights();
+  result.batch_hash = self.batch_hash;
   result.weights_hash = self.weights_hash();
   self.check_weights(result.weights_hash);
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -439,6 +458,18 @@ double Engine::evaluate(const PrecisionPlan& plan) {
   double loss_sum = 0;
   for (double loss : self.losses) loss_sum += loss;
   return loss_sum / static_cast<double>(tokens.size());
+}
+
+std::vector<Engine::Part> Engine::evaluated_parts() const {
+  const BatchConfig& batch = impl_->config.batch;
+  const int64_t most = int64_t{1} * batch.sequences * batch.tokens;
+  std::vector<Part> parts;
+  int64_t left = heldout_tokens();
+  for (double loss : impl_->losses) {
+    parts.push_back({loss, std::min(most, left)});
+    left -= parts.back().tokens;
+  }
+  return parts;
 }
 
 }  // namespace gnomon

@@ -78,7 +78,8 @@ struct StepResult {
   int64_t tokens = 0;
   double seconds = 0;
   uint64_t weights_hash = 0;
-  bool finite = true;  // loss and grad_norm
+  uint64_t batch_hash = 0;  // of the sequences it took, whatever their order
+  bool finite = true;       // loss and grad_norm
 };
 
 struct ArenaSize {
@@ -165,6 +166,13 @@ class Engine {
   // Mean loss (nats per token) on the fixed held-out batch under `plan`; changes no state at all.
   // Faults in the numerics act as in step step().
   double evaluate(const PrecisionPlan& plan);
+  // Loss sums in nats of the last evaluation, by micro-batch, and how many tokens each had: what an
+  // evaluation under other weights is paired with.
+  struct Part {
+    double loss_sum = 0;
+    int64_t tokens = 0;
+  };
+  std::vector<Part> evaluated_parts() const;
   // Tokens in that batch: heldout_sequences × tokens, less when the held-out split is shorter.
   int64_t heldout_tokens() const;
   // XXH3-64 of all working weights, in a fixed order.

@@ -45,6 +45,7 @@ struct Engine::Impl {
   int64_t first_micro_batch() const;
   int64_t micro_batches() const;
   void sum_over_ranks();
+  void sum_batch_hash();
   void share_weights();
   void check_weights(uint64_t hash);
   std::string state_json() const;
@@ -69,6 +70,7 @@ struct Engine::Impl {
   Partition parts;  // of masters and moments among the ranks
   std::unique_ptr<CompressedCollectives> wires;
   std::unique_ptr<OptimizerState> gathered;  // rank 0 of several, for checkpoints
+  uint64_t batch_hash = 0;                   // of the sequences read in this step, their sum
   std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
   std::vector<ArenaSize> arenas;
 

@@ -1,0 +1,165 @@
+#include "cli/policy_explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace gnomon::cli {
+namespace {
+
+using decide::Mode;
+using decide::Policy;
+using Sentences = std::vector<std::string>;
+
+Sentences mode_words(const Policy& policy) {
+  switch (policy.mode) {
+    case Mode::kEnforce:
+      return {"What is decided is carried out."};
+    case Mode::kAdvise:
+      return {"Decisions are recorded with what would be done; nothing is carried out by itself."};
+    case Mode::kObserve:
+      return {"Everything is measured and recorded; nothing is carried out."};
+  }
+  return {};
+}
+
+Sentences window_words(const Policy::Window& window) {
+  Sentences words;
+  const double share =
+      100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every);
+  words.push_back(
+      fmt::format("Of every {} steps {} are replayed in BF16 and compared ({:.0f}% of the run).",
+                  window.every, window.steps, share));
+  if (window.cadence == "optimised") {
+    words.push_back(fmt::format(
+        "How often is worked out again after each window from what the run has shown to cost and "
+        "to go wrong, between every {} and every {} steps.",
+        window.steps, window.every_max));
+  }
+  if (window.long_steps > 0) {
+    words.push_back(fmt::format(
+        "Every {} steps a long fork of {} steps looks for a bias too slow for a window.",
+        window.long_every, window.long_steps));
+  }
+  words.push_back(fmt::format("When {} windows wait for verifiers, further ones are skipped.",
+                              window.open_max));
+  return words;
+}
+
+std::string detector_words(const Policy::Detector& d) {
+  if (d.kind == "fixed") return fmt::format("one window is over {}%", d.fixed_percent);
+  const std::string what = d.kind == "eprocess"
+                               ? "the accumulated evidence for a mean gap over the tolerance is so "
+                                 "strong"
+                               : fmt::format("the {} statistic of the windows is so high", d.kind);
+  return fmt::format("{} that healthy windows reach it once in {:.0f} on average", what,
+                     d.windows_between_false_alarms);
+}
+
+Sentences alarm_words(const Policy& policy) {
+  const Policy::Detector& d = policy.detector;
+  Sentences words;
+  words.push_back(fmt::format(
+      "A gap is what the FP8 run's held-out loss is above the BF16 replay's. A mean gap of up to "
+      "{}% is tolerated.",
+      d.tolerance_percent));
+  words.push_back(fmt::format("There is an alarm when {}, or when one window is over {}%.",
+                              detector_words(d), d.ceiling_percent));
+  if (d.burst && d.kind == "eprocess")
+    words.push_back("A suspicion is confirmed or dropped by windows taken back to back.");
+  if (d.burn_in_steps > 0)
+    words.push_back(
+        fmt::format("Windows that begin before step {} raise no gap alarm.", d.burn_in_steps));
+  words.push_back(fmt::format(
+      "A step is looked into when its loss is {} standard deviations above the trend of the {} "
+      "steps before, {} times the largest of the first 100, or not finite.",
+      d.spike_sigma, d.spike_history, d.spike_ratio));
+  if (policy.instrument.every > 0)
+    words.push_back(fmt::format(
+        "Every {} windows it is checked that the measurement itself is sound; while it is not, "
+        "gaps lead to nothing.",
+        policy.instrument.every));
+  return words;
+}
+
+Sentences triage_words(const Policy& policy) {
+  Sentences words;
+  words.push_back(
+      "Before FP8 is blamed, hardware, data, kernels and chance are ruled out by replays.");
+  if (policy.triage.pairs > 0)
+    words.push_back(
+        fmt::format("Chance takes {} pairs of replays from nudged weights.", policy.triage.pairs));
+  else
+    words.push_back("Chance is not asked: one window over the ceiling is enough.");
+  words.push_back(fmt::format(
+      "After {} transient {} on one host within {} steps the next one counts as a broken host, and "
+      "the run is held.",
+      policy.triage.transients_max, policy.triage.transients_max == 1 ? "fault" : "faults",
+      policy.triage.transient_steps));
+  if (policy.detector.accept_percent > 0)
+    words.push_back(fmt::format("A small gap that will stay under {}% is accepted.",
+                                policy.detector.accept_percent));
+  return words;
+}
+
+std::string rung_words(const std::string& rung, const Policy& policy) {
+  if (rung == "pin")
+    return fmt::format("run the guilty GEMM sites (at most {}) in BF16",
+                       policy.attribution.sites_max);
+  if (rung == "recipe") return fmt::format("change the recipe to \"{}\"", policy.ladder.recipe);
+  if (rung == "bf16") return "run everything in BF16";
+  if (rung == "hold") return "pause until a person has looked";
+  return "stop the run";
+}
+
+Sentences action_words(const Policy& policy) {
+  Sentences words;
+  std::vector<std::string> rungs;
+  for (const std::string& rung : policy.ladder.rungs) rungs.push_back(rung_words(rung, policy));
+  words.push_back(
+      fmt::format("When FP8 is to blame: {}.", fmt::join(rungs, "; if that is not enough, ")));
+  words.push_back(policy.ladder.from == "here"
+                      ? "Training goes on from where it stands, unless its weights are not finite."
+                      : "Training goes back to the last verified checkpoint before the fault.");
+  words.push_back(fmt::format(
+      "At most {} automatic actions in a run and {} rollbacks to one step; then the run is held.",
+      policy.limits.actions_max, policy.limits.rollbacks_to_same_step_max));
+  return words;
+}
+
+Sentences return_words(const Policy::Return& back) {
+  if (!back.enabled) return {"FP8 never comes back by itself."};
+  return {fmt::format(
+              "After {} quiet windows the run's own FP8 plan is tried in replays. {} in a row must "
+              "be no worse than the run, with evidence of at least {}; then FP8 comes back.",
+              back.quiet_windows, back.probe_passes, back.evidence),
+          fmt::format("A failed try, and a return, make the next wait {} times as long, up to {} "
+                      "windows.",
+                      back.backoff, back.quiet_windows_max)};
+}
+
+Sentences loss_words(const Policy& policy) {
+  const auto words = [](const std::string& what) -> std::string {
+    if (what == "continue") return "goes on as it is";
+    return what == "bf16" ? "goes to BF16" : "pauses";
+  };
+  return {fmt::format("When the controller has been away for {} seconds the trainer {}.",
+                      policy.controller.grace_seconds, words(policy.controller.on_loss)),
+          fmt::format("When nobody has verified {} windows in a row the run {}.",
+                      policy.verifier.loss_windows, words(policy.verifier.on_loss))};
+}
+
+}  // namespace
+
+std::vector<PolicySection> explain_policy(const Policy& policy) {
+  return {{"Mode", mode_words(policy)},
+          {"What is verified", window_words(policy.window)},
+          {"Alarms", alarm_words(policy)},
+          {"What an alarm is", triage_words(policy)},
+          {"What is done", action_words(policy)},
+          {"How FP8 comes back", return_words(policy.returning)},
+          {"When parts are missing", loss_words(policy)}};
+}
+
+}  // namespace gnomon::cli
