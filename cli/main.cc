@@ -71,6 +71,7 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<std::string> extra = command.remaining();
   if (known.empty()) return error.what();
   std::vector<std::string> names;
+  names.reserve(known.size());
   for (const CLI::App* one : known) names.push_back(one->get_name());
   return fmt::format("{}: not accepted; expected one of {}",
                      extra.empty() ? "no command" : "command = " + extra.front(),
