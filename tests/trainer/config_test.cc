@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "storage/safetensors.h"
-#include "tests/trainer/child_process.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/engine/parameters.h"
 
@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 class ConfigTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    directory_ = new gnomon::testing::TemporaryDirectory();
-    gnomon::testing::make_tiny_dataset(*directory_ / "data");
+    directory_ = new test::TemporaryDirectory();
+    gnomon::test::make_tiny_dataset(*directory_ / "data");
   }
   static void TearDownTestSuite() { delete directory_; }
 
@@ -43,10 +43,10 @@ class ConfigTest : public ::testing::Test {
     return ConfigError("", 0, "", "", "");
   }
 
-  static gnomon::testing::TemporaryDirectory* directory_;
+  static test::TemporaryDirectory* directory_;
 };
 
-gnomon::testing::TemporaryDirectory* ConfigTest::directory_ = nullptr;
+test::TemporaryDirectory* ConfigTest::directory_ = nullptr;
 
 constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
 
