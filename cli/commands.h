@@ -25,7 +25,8 @@ void add_replay_command(CLI::App& app, Context& context);      // replay
 void add_inspect_command(CLI::App& app, Context& context);     // inspect
 void add_statistics_command(CLI::App& app, Context& context);  // statistics
 void add_policy_commands(CLI::App& app, Context& context);     // policy check, policy show
-void add_plan_commands(CLI::App& app, Context& context);       // plan check
+void add_plan_commands(CLI::App& app, Context& context);       // plan, plan check
+void add_run_planning_options(CLI::App& plan);                 // plan
 void add_checkpoint_commands(CLI::App& app,
                              Context& context);              // checkpoint verify, checkpoint list
 void add_checkpoint_model_commands(CLI::App& checkpoint);    // checkpoint show, checkpoint export
