@@ -90,7 +90,7 @@ double nanoseconds_per_window() {
   for (double value : drawn) {
     alarms += observe_gap(state, {.d_percent = 0.05 * value}, settings).alarm;
   }
-  const double seconds = watch.read().seconds;
+  const double seconds = watch.read().cpu_seconds;
   return alarms > 0 ? 0 : 1e9 * seconds / static_cast<double>(drawn.size());
 }
 
