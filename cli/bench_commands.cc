@@ -60,6 +60,7 @@ void add_bench_commands(CLI::App& app, Context&) {
   step->callback([options] { bench_step(*options); });
   add_bench_cast_command(*bench);
   add_bench_statistics_command(*bench);
+  add_bench_detector_command(*bench);
 }
 
 }  // namespace gnomon::cli

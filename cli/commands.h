@@ -25,7 +25,8 @@ void add_replay_command(CLI::App& app, Context& context);      // replay
 void add_inspect_command(CLI::App& app, Context& context);     // inspect
 void add_statistics_command(CLI::App& app, Context& context);  // statistics
 void add_policy_commands(CLI::App& app, Context& context);     // policy check, policy show
-void add_plan_commands(CLI::App& app, Context& context);       // plan check
+void add_plan_commands(CLI::App& app, Context& context);       // plan, plan check
+void add_run_planning_options(CLI::App& plan);                 // plan
 void add_checkpoint_commands(CLI::App& app,
                              Context& context);              // checkpoint verify, checkpoint list
 void add_checkpoint_model_commands(CLI::App& checkpoint);    // checkpoint show, checkpoint export
@@ -36,6 +37,7 @@ void drop_double_dash(std::vector<std::string>& arguments);
 void add_bench_commands(CLI::App& app, Context& context);    // bench step, bench cast
 void add_bench_cast_command(CLI::App& bench);                // bench cast
 void add_bench_statistics_command(CLI::App& bench);          // bench statistics
+void add_bench_detector_command(CLI::App& bench);            // bench detector
 void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
 void add_backtest_command(CLI::App& app, Context& context);  // backtest
 

@@ -108,7 +108,9 @@ void add_inspect_command(CLI::App& app, Context&) {
   command->add_option("--match", options->statistics.match, "Globs over GEMM sites")
       ->take_all()
       ->capture_default_str();
-  command->add_option("--tensor", options->statistics.tensors, "input, weight, gradient, output")
+  command
+      ->add_option("--tensor", options->statistics.tensors,
+                   "input, weight, gradient, output, weight_gradient")
       ->take_all()
       ->capture_default_str();
   command->add_option("--dump", options->dumps,

@@ -69,8 +69,13 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error) {
   const std::vector<const CLI::App*> known =
       command.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
   const std::vector<std::string> extra = command.remaining();
-  if (known.empty()) return error.what();
+  // An option that is wrong, where a command may stand but need not.
+  const bool optional = command.get_require_subcommand_min() == 0;
+  if (known.empty() || (optional && (extra.empty() || extra.front().starts_with('-')))) {
+    return error.what();
+  }
   std::vector<std::string> names;
+  names.reserve(known.size());
   for (const CLI::App* one : known) names.push_back(one->get_name());
   return fmt::format("{}: not accepted; expected one of {}",
                      extra.empty() ? "no command" : "command = " + extra.front(),

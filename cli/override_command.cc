@@ -63,6 +63,7 @@ const Kind& kind_named(std::string name) {
     if (name == kind.name) return kind;
   }
   std::vector<std::string_view> names;
+  names.reserve(kKinds.size());
   for (const Kind& kind : kKinds) names.emplace_back(kind.name);
   throw ConfigError("", 0, "KIND", name, fmt::format("one of {}", fmt::join(names, ", ")));
 }

@@ -66,8 +66,10 @@ void check_plan(const PlanOptions& options) {
 }  // namespace
 
 void add_plan_commands(CLI::App& app, Context&) {
-  CLI::App* plan = app.add_subcommand("plan", "Precision plans: which GEMM runs in which format");
-  plan->require_subcommand(1);
+  CLI::App* plan = app.add_subcommand(
+      "plan", "Is FP8 worth it for a run to come; and precision plans: which GEMM in which format");
+  plan->require_subcommand(0, 1);
+  add_run_planning_options(*plan);
   auto options = std::make_shared<PlanOptions>();
   CLI::App* check =
       plan->add_subcommand("check", "Says whether a plan fits a model, and what each site gets");

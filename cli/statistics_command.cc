@@ -74,7 +74,7 @@ void add_statistics_command(CLI::App& app, Context&) {
   command->add_option("RUN", options->server.run, "run-1, a name, or name/job")->required();
   command->add_option("--site", options->site, "A glob over GEMM sites");
   command->add_option("--tensor", options->tensor, "Only this one")
-      ->check(CLI::IsMember({"input", "weight", "gradient", "output"}));
+      ->check(CLI::IsMember({"input", "weight", "gradient", "output", "weight_gradient"}));
   command->add_option("--from", options->from, "First step, in place of the newest alone");
   command->add_option("--to", options->to, "Last step");
   command->add_option("--sort", options->sort, "site, tensor or the name of a number, worst first")

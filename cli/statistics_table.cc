@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
+#include <limits>
 #include <map>
+#include <string_view>
 #include <tuple>
 
 #include "base/errors.h"
@@ -46,8 +49,32 @@ std::vector<Line> lines_of(const std::vector<StatisticsRow>& rows) {
   return lines;
 }
 
+// Of "model.layers.10.mlp.up_proj" 10; nothing where no part of the name is a number.
+std::optional<int64_t> layer_of(std::string_view site) {
+  while (!site.empty()) {
+    const std::string_view part = site.substr(0, site.find('.'));
+    int64_t number = 0;
+    const auto [stopped, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+    if (error == std::errc() && stopped == part.data() + part.size()) return number;
+    site.remove_prefix(std::min(part.size() + 1, site.size()));
+  }
+  return std::nullopt;
+}
+
+// What belongs to no layer stays in front of the layers or behind them.
+void sort_by_layer(std::vector<Line>& lines) {
+  const auto first = std::ranges::find_if(
+      lines, [](const Line& line) { return layer_of(line.rounding->site).has_value(); });
+  std::ranges::stable_sort(first, lines.end(), {}, [](const Line& line) {
+    return layer_of(line.rounding->site).value_or(std::numeric_limits<int64_t>::max());
+  });
+}
+
 void sort_lines(std::vector<Line>& lines, const std::string& key) {
-  if (key == "site") return;  // as the model's GEMMs came
+  if (key == "site") {
+    sort_by_layer(lines);
+    return;
+  }
   if (key == "tensor") {
     std::ranges::stable_sort(lines, {}, [](const Line& line) { return line.rounding->tensor; });
     return;

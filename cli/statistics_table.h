@@ -12,7 +12,8 @@ namespace gnomon::cli {
 void check_sort_key(const std::string& key);
 
 // Lines of roundings, each with what is known of its tensor, and of tensors that nothing rounds.
-// "site" and "tensor" sort by name; a number sorts by its worst first: the largest, but the
+// "site" keeps the order that the rows have, but for layers, which go by their number; "tensor"
+// sorts by name; a number sorts by its worst first: the largest, but the
 // smallest of sqnr_db and cosine. Where a line does not have the number it comes last.
 std::string statistics_table(const std::vector<StatisticsRow>& rows, const std::string& sort);
 

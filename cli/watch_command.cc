@@ -122,7 +122,7 @@ class Watcher {
         what += fmt::format(": gap {} against a tolerance of {}", format_percent(gap),
                             format_percent(number_of(row, "tolerance_percent")));
       }
-      say(state == "alarm" ? kRed : kPlain, what + ", " + state);
+      say(state == "alarm" ? kRed : kPlain, fmt::format("{}, {}", what, state));
     }
   }
 

@@ -33,8 +33,8 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
     if (std::ranges::find(sites, row.site) == sites.end()) {
       refuse(i, "site", row.site, "a GEMM site of the run's registration");
     }
-    if (!is_one_of(row.tensor, {"input", "weight", "gradient", "output"})) {
-      refuse(i, "tensor", row.tensor, "input, weight, gradient, output");
+    if (!is_one_of(row.tensor, {"input", "weight", "gradient", "output", "weight_gradient"})) {
+      refuse(i, "tensor", row.tensor, "input, weight, gradient, output, weight_gradient");
     }
     if (!is_one_of(row.gemm, {"", "fprop", "dgrad", "wgrad"})) {
       refuse(i, "gemm", row.gemm, "fprop, dgrad, wgrad, or nothing for the tensor itself");

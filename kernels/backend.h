@@ -36,9 +36,9 @@ struct AttentionShape {
   int heads = 0;          // H
   int kv_heads = 0;       // divides heads
   int head_dim = 0;
-  int64_t stride_q = 0, stride_kv = 0;    // o and its gradient are dense
-  int64_t stride_dq = 0, stride_dkv = 0;  // of the gradients
-  auto operator<=>(const AttentionShape&) const = default;
+  int64_t stride_q = 0, stride_kv = 0;                      // o and its gradient are dense
+  int64_t stride_dq = 0, stride_dkv = 0;                    // of the gradients
+  auto operator<=>(const AttentionShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 // What quantising a tensor did to it. NaN counts as neither.

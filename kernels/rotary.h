@@ -20,13 +20,13 @@ struct RopeScaling {
   double low_frequency = 1;
   double high_frequency = 4;
   int64_t original_context = 8192;
-  auto operator<=>(const RopeScaling&) const = default;
+  auto operator<=>(const RopeScaling&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct Rotary {
   double theta = 10000;
   RopeScaling scaling = {};
-  auto operator<=>(const Rotary&) const = default;
+  auto operator<=>(const Rotary&) const = default;  // NOLINT(modernize-use-nullptr)
 
   // Radians that pair `pair` of head_dim / 2 turns from one position to the next: theta^(-2i/d),
   // scaled as transformers' modeling_rope_utils does.

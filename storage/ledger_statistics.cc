@@ -1,28 +1,59 @@
 #include "storage/ledger_statistics.h"
 
+#include <algorithm>
+#include <optional>
+
 namespace gnomon::ledger {
 namespace {
 
+struct Step {
+  int64_t attempt = 0;
+  int64_t step = 0;
+};
+
 // By attempt first: a step that was rolled back is older than any of the next attempt.
-void trim(Connection& connection, int64_t run) {
-  Query oldest = connection.query(
-      "SELECT attempt, step FROM statistics_steps WHERE run = ? "
-      "ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?",
-      run, kStatisticsStepsMax);
-  if (!oldest.next()) return;
-  const int64_t attempt = oldest.integer(0);
-  const int64_t step = oldest.integer(1);
-  for (const char* sql :
-       {"DELETE FROM statistics WHERE run = ? AND (attempt, step) <= (?, ?)",
-        "DELETE FROM statistics_steps WHERE run = ? AND (attempt, step) <= (?, ?)"}) {
-    connection.execute(sql, run, attempt, step);
+constexpr const char* kNewestFirst =
+    "SELECT attempt, step FROM statistics_steps WHERE run = ? "
+    "ORDER BY attempt DESC, step DESC LIMIT 1 OFFSET ?";
+constexpr const char* kOldestFirst =
+    "SELECT attempt, step FROM statistics_steps WHERE run = ? "
+    "ORDER BY attempt, step LIMIT 1 OFFSET ?";
+
+std::optional<Step> step_at(Connection& connection, const char* order, int64_t run,
+                            int64_t position) {
+  Query found = connection.query(order, run, position);
+  if (!found.next()) return std::nullopt;
+  return Step{found.integer(0), found.integer(1)};
+}
+
+int64_t rows_of(Connection& connection, int64_t run, const std::optional<Step>& step) {
+  if (!step) return 0;
+  Query count =
+      connection.query("SELECT count(*) FROM statistics WHERE run = ? AND attempt = ? AND step = ?",
+                       run, step->attempt, step->step);
+  return count.next() ? count.integer(0) : 0;
+}
+
+void trim(Connection& connection, int64_t run, const StatisticsLimits& limits) {
+  const int64_t newest = rows_of(connection, run, step_at(connection, kNewestFirst, run, 0));
+  while (true) {
+    const std::optional<Step> oldest = step_at(connection, kOldestFirst, run, 0);
+    const int64_t largest = std::max({newest, rows_of(connection, run, oldest), int64_t{1}});
+    const int64_t kept = std::clamp(limits.rows / largest, int64_t{1}, limits.steps);
+    if (!step_at(connection, kNewestFirst, run, kept)) return;
+    for (const char* sql :
+         {"DELETE FROM statistics WHERE run = ? AND attempt = ? AND step = ?",
+          "DELETE FROM statistics_steps WHERE run = ? AND attempt = ? AND step = ?"}) {
+      connection.execute(sql, run, oldest->attempt, oldest->step);
+    }
   }
 }
 
 }  // namespace
 
 int64_t insert_statistics(Connection& connection, int64_t run, const StatisticsReport& report,
-                          const std::vector<std::string>& bodies, double now) {
+                          const std::vector<std::string>& bodies, double now,
+                          const StatisticsLimits& limits) {
   const int new_step = connection.execute(
       "INSERT INTO statistics_steps (run, attempt, step, plan_version, measured_at, reported_at) "
       "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -39,7 +70,7 @@ int64_t insert_statistics(Connection& connection, int64_t run, const StatisticsR
         row.number(StatisticsNumber::kUnderflow), row.number(StatisticsNumber::kSaturation),
         row.number(StatisticsNumber::kSqnrDb), bodies[i]);
   }
-  if (new_step > 0) trim(connection, run);
+  if (new_step > 0 || inserted > 0) trim(connection, run, limits);
   return inserted;
 }
 

@@ -11,11 +11,21 @@
 
 namespace gnomon::ledger {
 
-// Steps of a run that keep their statistics; beyond it the oldest step's rows go.
 inline constexpr int64_t kStatisticsStepsMax = 2'000;
+// A row takes about 650 bytes: at most some 330 MB for a run.
+inline constexpr int64_t kStatisticsRowsMax = 500'000;
+
+// What a run keeps; beyond either, all rows of the oldest steps go, but never those of the newest.
+struct StatisticsLimits {
+  int64_t steps = kStatisticsStepsMax;
+  // As many steps are kept as have room if all are as large as the larger of the newest and the
+  // oldest: no row is counted but those of these two.
+  int64_t rows = kStatisticsRowsMax;
+};
 
 // bodies[i] is the JSON of report.rows[i]. Returns how many rows were new.
 int64_t insert_statistics(Connection& connection, int64_t run, const StatisticsReport& report,
-                          const std::vector<std::string>& bodies, double now);
+                          const std::vector<std::string>& bodies, double now,
+                          const StatisticsLimits& limits = {});
 
 }  // namespace gnomon::ledger

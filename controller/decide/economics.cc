@@ -202,9 +202,9 @@ double best_every(const RunModel& model, double hazard, double every_max) {
   return std::clamp(std::exp(best), low, every_max);
 }
 
-double break_even_hazard(const RunModel& model, double every_max) {
+double break_even_hazard(const RunModel& model, double net_needed, double every_max) {
   const auto pays = [&](double hazard) {
-    return net_speedup(model, best_every(model, hazard, every_max), hazard) > 1;
+    return net_speedup(model, best_every(model, hazard, every_max), hazard) > net_needed;
   };
   if (!pays(0)) return 0;
   if (pays(1)) return 1;

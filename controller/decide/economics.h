@@ -63,9 +63,10 @@ double best_every_closed_form(const RunModel& model, double hazard);
 // The minimum of step_cost over [every_min, every_max], to a relative 1e-6 in `every`.
 double best_every(const RunModel& model, double hazard, double every_max = 1e9);
 
-// The hazard above which FP8 is not worth it at any cadence: net_speedup at best_every is below 1.
-// 0 when FP8 does not pay even without faults, 1 (the largest there is) when it always does.
-double break_even_hazard(const RunModel& model, double every_max = 1e9);
+// The hazard above which FP8 is not worth it at any cadence: net_speedup at best_every is below
+// net_needed, which is above 1 when something else has to be paid, a loss gap for instance. 0 when
+// FP8 does not pay even without faults, 1 (the largest there is) when it always does.
+double break_even_hazard(const RunModel& model, double net_needed = 1, double every_max = 1e9);
 // On training devices, to first order: the root of 1 + s/A + 2√(λsmW) + λ(sK + R) = s, with W
 // without the hold, which in BF16 costs nothing over BF16. 0 when there is none.
 double break_even_hazard_closed_form(const RunModel& model);

@@ -21,7 +21,7 @@
 // docs/detector.md.
 //
 // Sources: Shiryaev (1963) and Roberts (1966) for R; Shin, Ramdas and Rinaldo, "E-detectors" (2022)
-// for sums of e-values and the bound; Ville's inequality for P.
+// for sums of e-values and the bound.
 #pragma once
 
 #include <cstdint>

@@ -7,15 +7,25 @@
 #include "base/errors.h"
 
 namespace gnomon::decide {
+namespace {
+
+double shape(const Hazard& hazard) {
+  return hazard.prior_faults + static_cast<double>(hazard.faults);
+}
+double steps(const Hazard& hazard) {
+  return hazard.prior_steps + static_cast<double>(hazard.steps);
+}
+
+}  // namespace
 
 void check_prior(const Hazard& hazard) {
   if (!(hazard.prior_faults >= 1e-3 && hazard.prior_faults <= 1e6)) {
     throw ConfigError("", 0, "prior faults", fmt::format("{}", hazard.prior_faults),
                       "a number from 0.001 to 1e6");
   }
-  if (!(hazard.prior_steps >= 1 && hazard.prior_steps <= 1e12)) {
+  if (!(hazard.prior_steps >= 0.1 && hazard.prior_steps <= 1e15)) {
     throw ConfigError("", 0, "prior steps", fmt::format("{}", hazard.prior_steps),
-                      "a number of steps from 1 to 1e12");
+                      "a number of steps from 0.1 to 1e15");
   }
 }
 
@@ -31,10 +41,7 @@ bool observe_faults(Hazard& hazard, int64_t faults) {
   return true;
 }
 
-double hazard_mean(const Hazard& hazard) {
-  return (hazard.prior_faults + static_cast<double>(hazard.faults)) /
-         (hazard.prior_steps + static_cast<double>(hazard.steps));
-}
+double hazard_mean(const Hazard& hazard) { return shape(hazard) / steps(hazard); }
 
 double hazard_quantile(const Hazard& hazard, double probability) {
   if (!(probability > 0 && probability < 1)) {
@@ -42,9 +49,12 @@ double hazard_quantile(const Hazard& hazard, double probability) {
                       "a number between 0 and 1");
   }
   check_prior(hazard);
-  const double shape = hazard.prior_faults + static_cast<double>(hazard.faults);
-  const double steps = hazard.prior_steps + static_cast<double>(hazard.steps);
-  return boost::math::gamma_p_inv(shape, probability) / steps;
+  return boost::math::gamma_p_inv(shape(hazard), probability) / steps(hazard);
+}
+
+double hazard_above(const Hazard& hazard, double limit) {
+  check_prior(hazard);
+  return limit > 0 ? boost::math::gamma_q(shape(hazard), limit * steps(hazard)) : 1;
 }
 
 Hazard hazard_prior(double mean, double prior_faults) {

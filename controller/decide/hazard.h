@@ -6,7 +6,7 @@
 
 namespace gnomon::decide {
 
-// Before anything is seen the mean is 1/20k with a 90% range from 1/5.2M to 1/5.2k: shape ½ is
+// Before anything is seen the mean is 1/20k with a 90% range from 1/5.1M to 1/5.2k: shape ½ is
 // Jeffreys' for a rate, and 10,000 steps let one quiet day speak louder than the prior.
 struct Hazard {
   double prior_faults = 0.5;
@@ -15,7 +15,7 @@ struct Hazard {
   int64_t faults = 0;  // that led to an action
 };
 
-// Throws ConfigError when prior_faults is not in [1e-3, 1e6] or prior_steps not in [1, 1e12].
+// Throws ConfigError when prior_faults is not in [1e-3, 1e6] or prior_steps not in [0.1, 1e15].
 void check_prior(const Hazard& hazard);
 
 // Negative counts are not accepted: false, and nothing changes.
@@ -27,6 +27,8 @@ bool observe_faults(Hazard& hazard, int64_t faults);
 double hazard_mean(const Hazard& hazard);
 // `probability` in (0, 1); throws ConfigError otherwise.
 double hazard_quantile(const Hazard& hazard, double probability);
+// The probability that it is above `limit`, faults per step; 1 for a limit of 0 or less.
+double hazard_above(const Hazard& hazard, double limit);
 
 // A prior with this mean, worth prior_steps = prior_faults / mean. Throws ConfigError when the mean
 // is not in (0, 1].

@@ -66,7 +66,7 @@ BOOST_DESCRIBE_STRUCT(GapSample, (),
 BOOST_DESCRIBE_STRUCT(GapScale, (),
                       (variance, weight, freedom, last_d, steps, tokens_per_step, plan_version,
                        baseline_windows, baseline_mean, null_percent, accepted_percent))
-BOOST_DESCRIBE_STRUCT(GapEvidence, (), (main, watch, burst, burst_left, rival, recent))
+BOOST_DESCRIBE_STRUCT(GapEvidence, (), (sums, burst_left, burst_level, rival, recent))
 BOOST_DESCRIBE_STRUCT(GapState, (), (scale, evidence, scale_before, evidence_before, newest))
 BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                       (alarm, suspicious, rule, statistic, threshold, x, scale_percent,

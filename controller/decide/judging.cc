@@ -67,10 +67,9 @@ std::string alarm_words(const WindowState& window) {
   const std::string why =
       verdict.rule == "ceiling"
           ? fmt::format("one window may not be over {}", percent(verdict.threshold))
-      : verdict.rule == "burst" || verdict.rule == "evidence"
-          ? fmt::format("{} evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
-                        verdict.rule == "burst" ? "confirming" : "accumulated", verdict.statistic,
-                        percent(verdict.null_percent), verdict.threshold)
+      : verdict.rule == "evidence"
+          ? fmt::format("evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
+                        verdict.statistic, percent(verdict.null_percent), verdict.threshold)
           : fmt::format("{} {:.3g}, alarm at {:.3g}", verdict.rule, verdict.statistic,
                         verdict.threshold);
   return fmt::format("{}: the FP8 run's held-out loss is {} above the BF16 replay's; {}",
@@ -238,6 +237,7 @@ GapSettings gap_settings(const Policy& policy) {
   settings.ceiling_percent = d.ceiling_percent;
   settings.prior_scale_percent = d.prior_scale_percent;
   settings.burn_in_windows = d.burn_in_windows;
+  settings.noise = d.noise;
   settings.burst = d.burst;
   settings.fixed_percent = d.fixed_percent;
   return settings;
@@ -261,7 +261,7 @@ GapSettings offset_settings(const Policy& policy) {
   settings.tolerance_percent = HUGE_VAL;
   settings.ceiling_percent = HUGE_VAL;
   settings.prior_scale_percent = policy.detector.prior_scale_percent;
-  settings.burn_in_windows = policy.detector.burn_in_windows;
+  settings.burn_in_windows = std::max(policy.detector.burn_in_windows, 2);
   settings.burst = false;
   return settings;
 }

@@ -65,7 +65,8 @@ void read_detector(TomlTable table, Policy::Detector& detector) {
   detector.fixed_percent = table.number("fixed_percent", detector.fixed_percent, 1e-6, 1e6);
   detector.prior_scale_percent =
       table.number("prior_scale_percent", detector.prior_scale_percent, 1e-6, 100);
-  detector.burn_in_windows = small(table, "burn_in_windows", detector.burn_in_windows, 2, 10000);
+  detector.burn_in_windows = small(table, "burn_in_windows", detector.burn_in_windows, 0, 10000);
+  detector.noise = table.choice("noise", detector.noise, {"symmetric", "any"});
   detector.burst = table.boolean("burst", detector.burst);
   detector.accept_percent = table.number("accept_percent", detector.accept_percent, 0, 100);
   if (detector.ceiling_percent <= detector.tolerance_percent) {
@@ -263,6 +264,7 @@ std::string Policy::to_toml() const {
       .key("fixed_percent", detector.fixed_percent)
       .key("prior_scale_percent", detector.prior_scale_percent)
       .key("burn_in_windows", detector.burn_in_windows)
+      .key("noise", detector.noise)
       .key("burst", detector.burst)
       .key("accept_percent", detector.accept_percent)
       .key("burn_in_steps", detector.burn_in_steps)

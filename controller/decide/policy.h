@@ -37,6 +37,7 @@ struct Policy {
     double fixed_percent = 0.25;        // of the rival "fixed"
     double prior_scale_percent = 0.05;  // of D's deviation before anything was learned
     int burn_in_windows = 20;           // that the null is learned over
+    std::string noise = "symmetric";    // or "any": slower, and silent until the scale was learned
     bool burst = true;                  // a suspicion orders windows back to back
     double accept_percent = 0.25;  // a small gap that will stay under it is accepted; 0 = never
     int64_t burn_in_steps = 0;  // windows that begin before it are measured but raise no gap alarm

@@ -51,9 +51,11 @@ double log_equivalence(const Core& core, const WindowState& window, double d_per
       (core.policy.detector.ceiling_percent - d_percent) / scale_of_probe(core, window);
   const double confidence = scale_confidence(learned.freedom);
   const bool known = std::isfinite(confidence);
-  const GapEvalues e = gap_evalues(x, known ? x / confidence : 0, known);
+  const bool symmetric = core.policy.detector.noise == "symmetric";
+  const GapEvalues e = gap_evalues(x, known ? x / confidence : 0, known, symmetric);
+  const auto& members = gap_members(symmetric);
   double mean = 0;
-  for (size_t i = 0; i < e.size(); ++i) mean += gap_weight(i) * e[i];
+  for (size_t i = 0; i < e.size(); ++i) mean += members[i].weight * e[i];
   return std::log(mean);
 }
 

@@ -146,6 +146,7 @@ void swiglu_backward(int threads, const E* gate, const E* up, const E* dy, int64
   }
 }
 
+// NOLINTBEGIN(bugprone-macro-parentheses): E is a type.
 #define GNOMON_INSTANTIATE(E)                                                                    \
   template void round_sum<E>(int, std::span<const float>, std::span<E>);                         \
   template void add_bias<E>(int, E*, int64_t, std::span<const E>, int64_t);                      \
@@ -156,6 +157,7 @@ void swiglu_backward(int threads, const E* gate, const E* up, const E* dy, int64
   template void swiglu<E>(int, const E*, const E*, int64_t, int64_t, int64_t, E*);               \
   template void swiglu_backward<E>(int, const E*, const E*, const E*, int64_t, int64_t, int64_t, \
                                    E*, E*, int64_t);
+// NOLINTEND(bugprone-macro-parentheses)
 GNOMON_INSTANTIATE(bf16)
 GNOMON_INSTANTIATE(float)
 

@@ -10,13 +10,15 @@
 #include "protocol/json.h"
 #include "tests/cli/program.h"
 #include "tests/cli/synthetic_ledger.h"
-#include "tests/controller/daemon_process.h"
 #include "tests/controller/registration.h"
+#include "tests/support/daemon_process.h"
 
 namespace gnomon::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using test::DaemonProcess;
+using test::EndedProcess;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -76,7 +78,7 @@ DaemonProcess* BadCommandLineTest::daemon_ = nullptr;
 
 TEST_P(BadCommandLineTest, HasItsStatusAndNamesWhatWasGiven) {
   const Case& one = GetParam();
-  ProgramResult result = run_gnomon(arguments_of(one.command));
+  EndedProcess result = run_gnomon(arguments_of(one.command));
   EXPECT_EQ(result.status, one.status) << result.errors << result.output;
   EXPECT_THAT(result.errors, HasSubstr(one.message));
   // One sentence for people, without what only we know.

@@ -14,6 +14,7 @@ namespace gnomon::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using test::EndedProcess;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -26,12 +27,12 @@ class CheckpointModelTest : public ::testing::Test {
     checkpoint_ = test::write_checkpoint(engine, directory_.path() / "checkpoints");
     parameters_ = engine.config().model.parameters();
   }
-  ProgramResult export_to(const fs::path& out, std::vector<std::string> more = {}) {
+  EndedProcess export_to(const fs::path& out, std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"checkpoint", "export", checkpoint_.string(), "--out", out});
     return run_gnomon(more);
   }
   boost::json::object show(const fs::path& path) {
-    const ProgramResult result = run_gnomon({"checkpoint", "show", path.string(), "--json"});
+    const EndedProcess result = run_gnomon({"checkpoint", "show", path.string(), "--json"});
     EXPECT_EQ(result.status, 0) << result.errors;
     return boost::json::parse(result.output).as_object();
   }
@@ -60,7 +61,7 @@ TEST_F(CheckpointModelTest, ShowTellsTheModelItsFilesAndWhereItBegan) {
   EXPECT_EQ(object.at("compute").as_string(), "bf16");
   EXPECT_EQ(object.at("from").as_string(), "the seed");
   EXPECT_NE(object.at("norm_eps").to_number<double>(), 0.0);
-  const ProgramResult words = run_gnomon({"checkpoint", "show", checkpoint_.string()});
+  const EndedProcess words = run_gnomon({"checkpoint", "show", checkpoint_.string()});
   EXPECT_THAT(words.output, AllOf(HasSubstr("model_type"), HasSubstr("llama"),
                                   HasSubstr(std::to_string(parameters_)), HasSubstr("1e-05")));
 }
@@ -68,10 +69,10 @@ TEST_F(CheckpointModelTest, ShowTellsTheModelItsFilesAndWhereItBegan) {
 TEST_F(CheckpointModelTest, ExportWritesTheWeightsAsStoredOrTheMasters) {
   const SafetensorsFile model(checkpoint_ / "model.safetensors");
   const SafetensorsFile optimizer(checkpoint_ / "optimizer.safetensors");
-  const ProgramResult stored = export_to(path("stored"));
+  const EndedProcess stored = export_to(path("stored"));
   EXPECT_EQ(stored.status, 0) << stored.errors;
   EXPECT_EQ(stored.output, path("stored").string() + ": model.safetensors, config.json\n");
-  const ProgramResult masters = export_to(path("masters"), {"--dtype", "fp32", "--json"});
+  const EndedProcess masters = export_to(path("masters"), {"--dtype", "fp32", "--json"});
   EXPECT_EQ(masters.status, 0) << masters.errors;
   EXPECT_EQ(boost::json::parse(masters.output).at("files").as_array().size(), 2u);
   const SafetensorsFile as_stored(path("stored") / "model.safetensors");
@@ -92,7 +93,7 @@ TEST_F(CheckpointModelTest, ExportWritesTheWeightsAsStoredOrTheMasters) {
 }
 
 TEST_F(CheckpointModelTest, ExportInShardsHoldsTheSameModel) {
-  const ProgramResult result = export_to(path("shards"), {"--max-shard-size", "10kB", "--json"});
+  const EndedProcess result = export_to(path("shards"), {"--max-shard-size", "10kB", "--json"});
   EXPECT_EQ(result.status, 0) << result.errors;
   const boost::json::object whole = show(checkpoint_);
   const boost::json::object shards = show(path("shards"));
@@ -125,7 +126,7 @@ TEST_F(CheckpointModelTest, MistakesAreNamedAndWriteNothing) {
   for (const Mistake& mistake : mistakes) {
     std::vector<std::string> arguments = mistake.arguments;
     arguments.insert(arguments.begin(), "checkpoint");
-    const ProgramResult result = run_gnomon(arguments);
+    const EndedProcess result = run_gnomon(arguments);
     EXPECT_EQ(result.status, 2) << mistake.said << result.errors;
     EXPECT_THAT(result.errors, AllOf(HasSubstr("gnomon: "), HasSubstr(mistake.said)));
     EXPECT_EQ(std::ranges::count(result.errors, '\n'), 1) << result.errors;
@@ -139,7 +140,7 @@ TEST_F(CheckpointModelTest, ADamagedCheckpointIsNotExported) {
   std::string bytes = read_file(weights);
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   write_file_atomically(weights, bytes);
-  const ProgramResult result = export_to(path("out"));
+  const EndedProcess result = export_to(path("out"));
   EXPECT_NE(result.status, 0);
   EXPECT_THAT(result.errors, HasSubstr("model.safetensors"));
   EXPECT_FALSE(fs::exists(path("out")));

@@ -18,6 +18,7 @@ namespace gnomon::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using test::EndedProcess;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
@@ -43,13 +44,13 @@ class InspectTest : public ::testing::Test {
     delete directory_;
   }
 
-  static ProgramResult inspect(std::vector<std::string> arguments) {
+  static EndedProcess inspect(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {"inspect", "--checkpoint", checkpoint_->string()});
     return run_gnomon(arguments);
   }
   static std::vector<StatisticsRow> rows(std::vector<std::string> arguments) {
     arguments.push_back("--json");
-    const ProgramResult result = inspect(arguments);
+    const EndedProcess result = inspect(arguments);
     EXPECT_EQ(result.status, 0) << result.errors;
     return from_json<StatisticsReport>(report_in(result.output)).rows;
   }
@@ -101,7 +102,7 @@ TEST_F(InspectTest, TheTableIsSortedByTheNumberAskedForWorstFirst) {
   for (const auto& [key, small_first] :
        {std::pair{"sqnr_db", true}, std::pair{"underflow", false}, std::pair{"l2", false},
         std::pair{"cosine", true}, std::pair{"token_kurtosis_max", false}}) {
-    const ProgramResult result = inspect({"--sort", key});
+    const EndedProcess result = inspect({"--sort", key});
     ASSERT_EQ(result.status, 0) << result.errors;
     const std::vector<std::string> cells = column(result.output, key);
     ASSERT_GT(cells.size(), 6u * sites_);
@@ -123,18 +124,18 @@ TEST_F(InspectTest, TheTableIsSortedByTheNumberAskedForWorstFirst) {
 }
 
 TEST_F(InspectTest, TheTableIsOfTheNextStepUnlessAnotherBatchIsNamed) {
-  const ProgramResult next = inspect({});
+  const EndedProcess next = inspect({});
   EXPECT_THAT(next.output, HasSubstr("checkpoint of step 3, batch 4: loss "));
-  const ProgramResult named = inspect({"--batch", "4"});
+  const EndedProcess named = inspect({"--batch", "4"});
   EXPECT_EQ(named.output, next.output);
-  const ProgramResult other = inspect({"--batch", "7"});
+  const EndedProcess other = inspect({"--batch", "7"});
   EXPECT_THAT(other.output, HasSubstr("checkpoint of step 3, batch 7: loss "));
   EXPECT_NE(other.output.substr(0, other.output.find("checkpoint of")),
             next.output.substr(0, next.output.find("checkpoint of")));
 }
 
 TEST_F(InspectTest, JsonHasEveryRowInFull) {
-  const ProgramResult result = inspect({"--json", "--what-if", "mx:e2m1", "block"});
+  const EndedProcess result = inspect({"--json", "--what-if", "mx:e2m1", "block"});
   ASSERT_EQ(result.status, 0) << result.errors;
   const boost::json::object object = boost::json::parse(result.output).as_object();
   EXPECT_EQ(object.at("step").as_int64(), 4);
@@ -164,7 +165,7 @@ TEST_F(InspectTest, JsonHasEveryRowInFull) {
 }
 
 TEST_F(InspectTest, SeveralWhatIfsAreMarkedAndOnlyWhatIsChosenIsShown) {
-  const ProgramResult result =
+  const EndedProcess result =
       inspect({"--what-if", "block", "--what-if", "mx", "rowwise", "current:e4m3/e4m3", "--match",
                "*.down_proj", "--tensor", "gradient"});
   ASSERT_EQ(result.status, 0) << result.errors;
@@ -223,7 +224,7 @@ double mse_of(const TensorView& x, const TensorView& rounded, const TensorView& 
 TEST_F(InspectTest, DumpsHoldTheTensorItsRoundedCopiesAndTheirScales) {
   const std::string q = "model.layers.0.self_attn.q_proj";
   const fs::path out = directory_->path() / "dump.safetensors";
-  const ProgramResult result =
+  const EndedProcess result =
       inspect({"--dump", q + ":input", "--dump", std::string(kDown) + ":weight", "--dump",
                "lm_head:output", "--out", out.string()});
   ASSERT_EQ(result.status, 0) << result.errors;
@@ -295,7 +296,7 @@ TEST_F(InspectTest, MistakesAreNamedWithWhatWouldBeAccepted) {
   };
   for (const Mistake& mistake : mistakes) {
     SCOPED_TRACE(mistake.arguments.back());
-    const ProgramResult result = inspect(mistake.arguments);
+    const EndedProcess result = inspect(mistake.arguments);
     EXPECT_EQ(result.status, 2) << result.errors << result.output;
     EXPECT_EQ(result.output, "");
     EXPECT_EQ(std::ranges::count(result.errors, '\n'), 1) << result.errors;
@@ -303,7 +304,7 @@ TEST_F(InspectTest, MistakesAreNamedWithWhatWouldBeAccepted) {
     for (const std::string& text : mistake.said) EXPECT_THAT(result.errors, HasSubstr(text));
   }
   for (const char* absent : {"/absent", "/dev/null"}) {
-    const ProgramResult result = run_gnomon({"inspect", "--checkpoint", absent});
+    const EndedProcess result = run_gnomon({"inspect", "--checkpoint", absent});
     EXPECT_EQ(result.status, 2);
     EXPECT_THAT(result.errors, AllOf(HasSubstr(absent), HasSubstr("a checkpoint directory")));
   }

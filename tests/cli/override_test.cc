@@ -8,12 +8,14 @@
 #include "protocol/json.h"
 #include "tests/cli/program.h"
 #include "tests/cli/synthetic_ledger.h"
-#include "tests/controller/daemon_process.h"
 #include "tests/controller/registration.h"
+#include "tests/support/daemon_process.h"
 
 namespace gnomon::cli {
 namespace {
 
+using test::DaemonProcess;
+using test::EndedProcess;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -31,7 +33,7 @@ class OverrideTest : public ::testing::Test {
   std::string post(const std::string& target, const std::string& body) {
     return daemon_.client().checked("POST", target, body).body;
   }
-  ProgramResult gnomon(std::vector<std::string> arguments) {
+  EndedProcess gnomon(std::vector<std::string> arguments) {
     arguments.insert(arguments.end(), {"--url", daemon_.url()});
     return run_gnomon(arguments);
   }
@@ -50,7 +52,7 @@ class OverrideTest : public ::testing::Test {
 };
 
 TEST_F(OverrideTest, IsOnRecordWithWhoAndWhy) {
-  ProgramResult result = gnomon({"override", "small", "pause", "--reason", "moving the job"});
+  EndedProcess result = gnomon({"override", "small", "pause", "--reason", "moving the job"});
   EXPECT_EQ(result.status, 0) << result.errors;
   EXPECT_THAT(result.output, AllOf(HasSubstr("run-1: pause is recorded as decision 1 by tester"),
                                    HasSubstr("The trainer hears of it by directive 1: gnomon "
@@ -77,7 +79,7 @@ TEST_F(OverrideTest, TheOwnerCanBeAnother) {
 
 TEST_F(OverrideTest, HoldsAsLongAsAsked) {
   double before = now();
-  ProgramResult result =
+  EndedProcess result =
       gnomon({"override", "small", "silence", "--for", "1h30m", "--reason", "new data"});
   EXPECT_EQ(result.status, 0) << result.errors;
   EXPECT_THAT(result.output, AllOf(HasSubstr("It ends at"), HasSubstr("in 90 min")));
@@ -92,7 +94,7 @@ TEST_F(OverrideTest, CarriesThePlanAndTheMode) {
   std::string plan = "version = 1\n[[rule]]\nmatch = \"lm_head\"\nfprop = \"fp8\"\n";
   std::string file = files_.path() / "plan.toml";
   write_file_atomically(file, plan);
-  ProgramResult result =
+  EndedProcess result =
       gnomon({"override", "small", "set-plan", file, "--for", "3d", "--reason", "r"});
   EXPECT_EQ(result.status, 0) << result.errors;
   result = gnomon({"override", "small", "mode", "observe", "--for", "2h", "--reason", "r"});
@@ -104,7 +106,7 @@ TEST_F(OverrideTest, CarriesThePlanAndTheMode) {
 }
 
 TEST_F(OverrideTest, JsonIsTheAnswer) {
-  ProgramResult result =
+  EndedProcess result =
       gnomon({"override", "small", "silence", "--for", "2h", "--reason", "r", "--json"});
   boost::json::value answer = boost::json::parse(result.output);
   EXPECT_EQ(answer.at("decision").to_number<int64_t>(), 1);
@@ -118,7 +120,7 @@ TEST_F(OverrideTest, APlanForOtherSitesIsRefusedByTheController) {
   std::string file = files_.path() / "plan.toml";
   write_file_atomically(file,
                         "version = 1\n[[rule]]\nmatch = \"model.layers.7.*\"\nfprop = \"fp8\"\n");
-  ProgramResult result =
+  EndedProcess result =
       gnomon({"override", "small", "set_plan", file, "--for", "2h", "--reason", "r"});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.errors, HasSubstr("model.layers.7.*"));
@@ -129,7 +131,7 @@ TEST_F(OverrideTest, AnEndedRunTakesNone) {
   post(
       "/v1/runs/run-1/finished",
       R"({"outcome": "completed", "step": 0, "final_loss": 2.0, "train_seconds": 1.0, "time": 1.7e9})");
-  ProgramResult result = gnomon({"override", "small", "pause", "--reason", "r"});
+  EndedProcess result = gnomon({"override", "small", "pause", "--reason", "r"});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.errors, HasSubstr("ended"));
 }
@@ -145,10 +147,10 @@ TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
     notice.time = 1.7e9 + static_cast<double>(step);
     post("/v1/runs/run-1/notices", to_json(notice));
   }
-  ProgramResult listed = gnomon({"notices", "small"});
+  EndedProcess listed = gnomon({"notices", "small"});
   EXPECT_THAT(listed.output, AllOf(HasSubstr("checkpoint_failed"),
                                    HasSubstr("No room for checkpoint 1."), HasSubstr("2023-11-1")));
-  ProgramResult status = gnomon({"status", "small"});
+  EndedProcess status = gnomon({"status", "small"});
   EXPECT_THAT(status.output,
               AllOf(HasSubstr("notices of the trainer: 4"), HasSubstr("checkpoint 2."),
                     HasSubstr("at step 4"), Not(HasSubstr("checkpoint 1.")),

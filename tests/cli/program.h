@@ -4,16 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/child_process.h"
+
 namespace gnomon::cli {
 
-struct ProgramResult {
-  int status = -1;     // exit status; -1 when it did not exit by itself
-  std::string output;  // what it printed to standard output
-  std::string errors;  // and to standard error
-};
-
-// To its end. Standard input is empty; the environment is the test's, without GNOMON_URL, and with
-// USER=tester.
-ProgramResult run_gnomon(const std::vector<std::string>& arguments);
+// To its end. The environment is the test's, without GNOMON_URL, and with USER=tester.
+test::EndedProcess run_gnomon(const std::vector<std::string>& arguments);
 
 }  // namespace gnomon::cli

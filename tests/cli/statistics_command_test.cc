@@ -6,12 +6,14 @@
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 #include "tests/cli/program.h"
-#include "tests/controller/daemon_process.h"
 #include "tests/controller/registration.h"
+#include "tests/support/daemon_process.h"
 
 namespace gnomon::cli {
 namespace {
 
+using test::DaemonProcess;
+using test::EndedProcess;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -51,7 +53,7 @@ class StatisticsCommandTest : public ::testing::Test {
     made.rows = std::move(rows);
     post("/v1/runs/run-1/statistics", to_json(made));
   }
-  ProgramResult statistics(std::vector<std::string> arguments = {}) {
+  EndedProcess statistics(std::vector<std::string> arguments = {}) {
     arguments.insert(arguments.begin(), {"statistics", "small", "--url", daemon_.url()});
     return run_gnomon(arguments);
   }
@@ -64,7 +66,7 @@ class StatisticsCommandTest : public ::testing::Test {
 TEST_F(StatisticsCommandTest, ShowsTheNewestStepWorstFirst) {
   report(100, {rounding(sites_[0], 0.9)});
   report(200, {rounding(sites_[0], 0.125), rounding(sites_[1], 0.5), rounding(sites_[2], 0.25)});
-  const ProgramResult result = statistics();
+  const EndedProcess result = statistics();
   ASSERT_EQ(result.status, 0) << result.errors;
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("attempt 1, step 200, plan 1"), Not(HasSubstr("step 100"))));
@@ -99,9 +101,9 @@ TEST_F(StatisticsCommandTest, ChoosesStepsSitesAndTensors) {
 
 TEST_F(StatisticsCommandTest, SmallNumbersKeepTheirDigits) {
   report(100, {rounding(sites_[0], 5e-5), rounding(sites_[1], 1.0 / 3e9)});
-  const ProgramResult table = statistics();
+  const EndedProcess table = statistics();
   EXPECT_THAT(table.output, AllOf(HasSubstr(" 5e-05 "), HasSubstr(" 3.33333e-10 ")));
-  const ProgramResult json = statistics({"--json"});
+  const EndedProcess json = statistics({"--json"});
   ASSERT_EQ(json.status, 0) << json.errors;
   const boost::json::value reports = parse_json_exactly(json.output);
   const boost::json::array& rows = reports.as_array().at(0).at("rows").as_array();
@@ -113,7 +115,7 @@ TEST_F(StatisticsCommandTest, SmallNumbersKeepTheirDigits) {
 }
 
 TEST_F(StatisticsCommandTest, SaysSoWhereThereIsNothing) {
-  const ProgramResult result = statistics();
+  const EndedProcess result = statistics();
   EXPECT_EQ(result.status, 0);
   EXPECT_THAT(result.output,
               AllOf(HasSubstr("small has no tensor statistics"), HasSubstr("[statistics]")));
@@ -131,12 +133,12 @@ TEST_F(StatisticsCommandTest, MistakesAreNamed) {
            {{"--sort", "worst"}, "--sort = worst"},
            {{"--from", "soon"}, "--from"},
        }) {
-    const ProgramResult result = statistics(mistake.arguments);
+    const EndedProcess result = statistics(mistake.arguments);
     EXPECT_EQ(result.status, 2) << mistake.said << result.output;
     EXPECT_THAT(result.errors, HasSubstr(mistake.said));
     EXPECT_EQ(std::ranges::count(result.errors, '\n'), 1) << result.errors;
   }
-  const ProgramResult nobody = run_gnomon({"statistics", "nobody", "--url", daemon_.url()});
+  const EndedProcess nobody = run_gnomon({"statistics", "nobody", "--url", daemon_.url()});
   EXPECT_EQ(nobody.status, 2);
   EXPECT_THAT(nobody.errors, HasSubstr("RUN = nobody"));
 }

@@ -2,26 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
-#include <cstdlib>
-
-#include "base/errors.h"
 #include "base/files.h"
 #include "protocol/json.h"
 
 namespace gnomon::cli {
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "gnomon-cli-XXXXXX").string();
-  GNOMON_ASSERT(mkdtemp(name.data()) != nullptr);
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 RunRegistration SyntheticLedger::registration() {
   RunRegistration registration;

@@ -11,21 +11,11 @@
 #include <vector>
 
 #include "protocol/messages.h"
+#include "tests/support/temporary_directory.h"
 
 namespace gnomon::cli {
 
-// A directory under the system's temporary one, removed with everything in it.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
+using test::TemporaryDirectory;
 
 struct WindowSpec {
   int64_t window = 0;

@@ -6,8 +6,8 @@
 
 #include <boost/json.hpp>
 
-#include "tests/controller/daemon_process.h"
 #include "tests/controller/fake_clients.h"
+#include "tests/support/daemon_process.h"
 
 namespace gnomon {
 
@@ -52,7 +52,7 @@ class ApiTest : public ::testing::Test {
     return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
   }
 
-  DaemonProcess daemon;
+  test::DaemonProcess daemon;
 };
 
 }  // namespace gnomon

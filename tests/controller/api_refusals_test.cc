@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tests/controller/api_fixture.h"
+#include "tests/controller/raw_connection.h"
 
 namespace gnomon {
 namespace {

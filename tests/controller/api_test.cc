@@ -6,10 +6,12 @@
 #include <limits>
 
 #include "tests/controller/api_fixture.h"
+#include "tests/controller/raw_connection.h"
 
 namespace gnomon {
 namespace {
 
+using test::eventually;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;

@@ -7,10 +7,12 @@
 
 #include "base/files.h"
 #include "tests/controller/api_fixture.h"
+#include "tests/controller/raw_connection.h"
 
 namespace gnomon {
 namespace {
 
+using test::DaemonProcess;
 using ::testing::HasSubstr;
 
 class ApiViewTest : public ApiTest {

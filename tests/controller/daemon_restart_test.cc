@@ -13,6 +13,9 @@
 namespace gnomon {
 namespace {
 
+using test::DaemonProcess;
+using test::eventually;
+
 class RestartTest : public ApiTest {
  protected:
   void restart() {

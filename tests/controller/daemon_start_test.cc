@@ -12,6 +12,9 @@
 namespace gnomon {
 namespace {
 
+using test::DaemonProcess;
+using test::EndedProcess;
+using test::run_gnomond;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -19,7 +22,7 @@ TEST(DaemonStartTest, ABadPolicyIsRefusedWithItsLineAndNothingIsStarted) {
   DaemonProcess place;  // for its folder
   std::filesystem::path policy = place.folder() / "bad.toml";
   write_file_atomically(policy, "mode = \"enforce\"\n[window]\nevery = \"often\"\n");
-  ProcessResult result =
+  EndedProcess result =
       run_gnomond({"--policy", policy.string(), "--ledger", place.ledger().string()});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr(policy.string() + ":3"));
@@ -29,8 +32,7 @@ TEST(DaemonStartTest, ABadPolicyIsRefusedWithItsLineAndNothingIsStarted) {
 
 TEST(DaemonStartTest, AddressesThatOthersCanReachAreRefused) {
   DaemonProcess place;
-  ProcessResult result =
-      run_gnomond({"--listen", "0.0.0.0:0", "--ledger", place.ledger().string()});
+  EndedProcess result = run_gnomond({"--listen", "0.0.0.0:0", "--ledger", place.ledger().string()});
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr("loopback"));
   EXPECT_FALSE(std::filesystem::exists(place.ledger()));
@@ -40,7 +42,7 @@ TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
   EXPECT_EQ(run_gnomond({"--lisen", "x"}).status, 2);
   EXPECT_EQ(run_gnomond({"--log-level", "loud"}).status, 2);
   EXPECT_THAT(run_gnomond({"--help"}).output, HasSubstr("--port-file"));
-  ProcessResult version = run_gnomond({"--version"});
+  EndedProcess version = run_gnomond({"--version"});
   EXPECT_EQ(version.status, 0);
   EXPECT_THAT(version.output, HasSubstr("gnomond "));
 }
@@ -48,7 +50,7 @@ TEST(DaemonStartTest, UnknownOptionsAreRefusedAndHelpAndVersionAreGiven) {
 TEST(DaemonStartTest, ASecondDaemonOnTheSameLedgerRefusesToStart) {
   DaemonProcess daemon;
   daemon.start();
-  ProcessResult second =
+  EndedProcess second =
       run_gnomond({"--listen", "127.0.0.1:0", "--ledger", daemon.ledger().string()});
   EXPECT_EQ(second.status, 2);
   EXPECT_THAT(second.output, HasSubstr(fmt::format("process {}", daemon.pid())));
@@ -64,8 +66,8 @@ class RefusedStartTest : public ::testing::Test {
     }
     return names;
   }
-  ProcessResult start(const std::filesystem::path& ledger, const std::string& listen,
-                      const std::filesystem::path& port_path) {
+  EndedProcess start(const std::filesystem::path& ledger, const std::string& listen,
+                     const std::filesystem::path& port_path) {
     return run_gnomond(
         {"--ledger", ledger.string(), "--listen", listen, "--port-file", port_path.string()});
   }
@@ -76,7 +78,7 @@ class RefusedStartTest : public ::testing::Test {
 
 TEST_F(RefusedStartTest, ALedgerInAFolderThatIsNotThere) {
   std::filesystem::path nowhere = place.folder() / "nowhere";
-  ProcessResult result = start(nowhere / "ledger.sqlite", "127.0.0.1:0", port_file);
+  EndedProcess result = start(nowhere / "ledger.sqlite", "127.0.0.1:0", port_file);
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr("there is no folder " + nowhere.string()));
   EXPECT_THAT(files(), IsEmpty());
@@ -84,7 +86,7 @@ TEST_F(RefusedStartTest, ALedgerInAFolderThatIsNotThere) {
 
 TEST_F(RefusedStartTest, ALedgerThatIsNoDatabase) {
   std::ofstream(place.ledger()) << "not a database, but long enough to have a header" << std::endl;
-  ProcessResult result = start(place.ledger(), "127.0.0.1:0", port_file);
+  EndedProcess result = start(place.ledger(), "127.0.0.1:0", port_file);
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr(place.ledger().string()));
   EXPECT_THAT(result.output, HasSubstr("not a database"));
@@ -92,7 +94,7 @@ TEST_F(RefusedStartTest, ALedgerThatIsNoDatabase) {
 }
 
 TEST_F(RefusedStartTest, APortFileInAFolderThatIsNotThere) {
-  ProcessResult result = start(place.ledger(), "127.0.0.1:0", place.folder() / "nowhere" / "port");
+  EndedProcess result = start(place.ledger(), "127.0.0.1:0", place.folder() / "nowhere" / "port");
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr("--port-file"));
   EXPECT_THAT(result.output, HasSubstr("nowhere/port"));
@@ -100,7 +102,7 @@ TEST_F(RefusedStartTest, APortFileInAFolderThatIsNotThere) {
 }
 
 TEST_F(RefusedStartTest, APortFileThatIsAFolder) {
-  ProcessResult result = start(place.ledger(), "127.0.0.1:0", place.folder());
+  EndedProcess result = start(place.ledger(), "127.0.0.1:0", place.folder());
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr("--port-file"));
   EXPECT_THAT(files(), IsEmpty());
@@ -109,8 +111,7 @@ TEST_F(RefusedStartTest, APortFileThatIsAFolder) {
 TEST_F(RefusedStartTest, APortThatIsTaken) {
   DaemonProcess other;
   other.start();
-  ProcessResult result =
-      start(place.ledger(), fmt::format("127.0.0.1:{}", other.port()), port_file);
+  EndedProcess result = start(place.ledger(), fmt::format("127.0.0.1:{}", other.port()), port_file);
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr(fmt::format("127.0.0.1:{}", other.port())));
   EXPECT_THAT(files(), IsEmpty());
@@ -123,7 +124,7 @@ TEST_F(RefusedStartTest, ALedgerThatIsDamagedKeepsItsFilesAndNoMore) {
   std::string bytes = read_file(whole.ledger());
   std::ofstream(place.ledger(), std::ios::binary)
       << bytes.substr(0, bytes.size() - 8192) << std::string(8192, 'x');
-  ProcessResult result = start(place.ledger(), "127.0.0.1:0", port_file);
+  EndedProcess result = start(place.ledger(), "127.0.0.1:0", port_file);
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr("damaged"));
   EXPECT_EQ(files(), std::set<std::string>{"ledger.sqlite"});

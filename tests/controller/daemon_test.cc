@@ -8,10 +8,13 @@
 
 #include "base/files.h"
 #include "tests/controller/api_fixture.h"
+#include "tests/controller/raw_connection.h"
 
 namespace gnomon {
 namespace {
 
+using test::DaemonProcess;
+using test::eventually;
 using ::testing::HasSubstr;
 
 class DaemonTest : public ApiTest {

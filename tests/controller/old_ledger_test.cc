@@ -9,6 +9,8 @@
 namespace gnomon {
 namespace {
 
+using test::DaemonProcess;
+
 class OldLedgerTest : public ::testing::Test {
  protected:
   OldLedgerTest() {

@@ -3,6 +3,7 @@
 
 #include "protocol/precision_plan.h"
 #include "tests/controller/api_fixture.h"
+#include "tests/controller/raw_connection.h"
 
 namespace gnomon {
 namespace {

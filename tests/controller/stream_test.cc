@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include "tests/controller/api_fixture.h"
+#include "tests/controller/raw_connection.h"
 
 namespace gnomon {
 namespace {
 
+using test::eventually;
 using ::testing::HasSubstr;
 
 class StreamTest : public ApiTest {

@@ -13,14 +13,14 @@
 #include "base/files.h"
 #include "protocol/client.h"
 #include "tests/dashboards/dashboard.h"
-#include "tests/trainer/child_process.h"
+#include "tests/support/daemon_process.h"
 #include "tests/trainer/tiny_run.h"
 
 namespace gnomon::dashboards {
 namespace {
 
-using testing::ChildProcess;
-using testing::eventually;
+using test::ChildProcess;
+using test::eventually;
 
 // A port that was free a moment ago.
 int free_port() {
@@ -44,27 +44,12 @@ std::string url_encoded(const std::string& text) {
 class LivePanels : public ::testing::Test {
  protected:
   void SetUp() override {
-    testing::make_tiny_dataset(folder_ / "data");
-    write_file_atomically(folder_ / "policy.toml",
-                          "[window]\nevery = 50\nsteps = 10\nopen_max = 4\n"
-                          "[detector]\ntolerance_percent = 50.0\n");
-    start_daemon();
+    test::make_tiny_dataset(folder_ / "data");
+    daemon_.start();
     start_prometheus();
   }
 
   std::string file(const std::string& name) { return (folder_ / name).string(); }
-
-  void start_daemon() {
-    daemon_ = std::make_unique<ChildProcess>(
-        std::vector<std::string>{GNOMOND, "--ledger", file("ledger.sqlite"), "--listen",
-                                 "127.0.0.1:0", "--port-file", file("port"), "--policy",
-                                 file("policy.toml")},
-        folder_ / "gnomond.log");
-    ASSERT_TRUE(eventually([&] {
-      return std::filesystem::exists(folder_ / "port") && !read_file(folder_ / "port").empty();
-    })) << daemon_->output();
-    daemon_port_ = std::stoi(read_file(folder_ / "port"));
-  }
 
   void start_prometheus() {
     int port = free_port();
@@ -72,7 +57,7 @@ class LivePanels : public ::testing::Test {
         folder_ / "prometheus.yml",
         fmt::format("global:\n  scrape_interval: 1s\nscrape_configs:\n  - job_name: gnomon\n"
                     "    static_configs:\n      - targets: ['127.0.0.1:{}']\n",
-                    daemon_port_));
+                    daemon_.port()));
     prometheus_ = std::make_unique<ChildProcess>(
         std::vector<std::string>{PROMETHEUS, "--config.file=" + file("prometheus.yml"),
                                  "--storage.tsdb.path=" + file("tsdb"),
@@ -89,11 +74,12 @@ class LivePanels : public ::testing::Test {
   }
 
   std::vector<std::string> process(const std::string& kind) {
-    std::string url = fmt::format("http://127.0.0.1:{}", daemon_port_);
-    if (kind == "verifier") return {GNOMON_VERIFIER, "--controller", url, "--threads", "1"};
-    std::filesystem::path config = testing::write_tiny_config(folder_.path(), folder_ / "data",
-                                                              2000, "[statistics]\nevery = 20\n");
-    return {GNOMON_TRAINER, "--config", config.string(), "--controller", url, "--dir", file("run")};
+    if (kind == "verifier")
+      return {GNOMON_VERIFIER, "--controller", daemon_.url(), "--threads", "1"};
+    std::filesystem::path config = test::write_tiny_config(folder_.path(), folder_ / "data", 2000,
+                                                           "[statistics]\nevery = 20\n");
+    return {GNOMON_TRAINER, "--config", config.string(), "--controller",
+            daemon_.url(),  "--dir",    file("run")};
   }
 
   size_t series_of(const std::string& expr) {
@@ -103,11 +89,12 @@ class LivePanels : public ::testing::Test {
     return boost::json::parse(answer.body).at("data").at("result").as_array().size();
   }
 
-  testing::TemporaryDirectory folder_;
-  std::unique_ptr<ChildProcess> daemon_;
+  test::TemporaryDirectory folder_;
+  test::DaemonProcess daemon_{{},
+                              "[window]\nevery = 50\nsteps = 10\nopen_max = 4\n"
+                              "[detector]\ntolerance_percent = 50.0\n"};
   std::unique_ptr<ChildProcess> prometheus_;
   std::unique_ptr<HttpClient> client_;
-  int daemon_port_ = 0;
 };
 
 TEST_F(LivePanels, EveryQueryOfEveryPanelReturnsSeries) {

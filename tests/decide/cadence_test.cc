@@ -80,7 +80,8 @@ TEST(CadenceTest, TheLimitsHold) {
   EXPECT_EQ(rare.every, 450);
   EXPECT_THAT(rare.reason, HasSubstr("as rarely as"));
   EXPECT_EQ(choose_cadence(example(), 1e-2, 100, tight).every, 150) << "100 is below the least";
-  EXPECT_EQ(choose_cadence(example(), 1e-5, 475, tight).every % 50, 0) << "475 is no multiple";
+  EXPECT_EQ(choose_cadence(example(), 1e-5, 440, tight).every, 450) << "440 is no multiple";
+  EXPECT_EQ(choose_cadence(example(), 1e-5, 500, tight).every, 450) << "500 is above the most";
 }
 
 TEST(CadenceTest, LimitsWithoutAMultipleBetweenThemGiveTheNextOne) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <ostream>
 #include <random>
 
 #include "controller/decide/economics.h"
@@ -90,6 +91,8 @@ struct Case {
   int64_t every;
   double hazard;
 };
+
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 //                     s    K   c  m  H    R   A         g    price
 const Case kCases[] = {

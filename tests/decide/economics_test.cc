@@ -166,11 +166,14 @@ TEST(EconomicsTest, TheHoldDoesNotDecideWhetherFp8IsWorthIt) {
 
 TEST(EconomicsTest, TheClosedBreakEvenIsNearAndOnTheSafeSide) {
   for (double speedup : {1.1, 1.2, 1.35, 1.6}) {
-    RunModel model = example();
-    model.speedup = speedup;
-    const double ratio = break_even_hazard_closed_form(model) / break_even_hazard(model);
-    EXPECT_LT(ratio, 1);
-    EXPECT_GT(ratio, 0.85);
+    for (double alarms : {kInfinity, 200.0}) {
+      RunModel model = example();
+      model.speedup = speedup;
+      model.windows_between_false_alarms = alarms;
+      const double ratio = break_even_hazard_closed_form(model) / break_even_hazard(model);
+      EXPECT_LT(ratio, 1) << speedup << ' ' << alarms;
+      EXPECT_GT(ratio, 0.85) << speedup << ' ' << alarms;
+    }
   }
 }
 

@@ -363,6 +363,14 @@ TEST_F(GapDetectorTest, NoiseOfAnyShapeIsSilentUntilTheScaleIsKnown) {
   EXPECT_ALARM_WITHIN(4, 0.5);
 }
 
+TEST_F(GapDetectorTest, TheEvidenceStaysFiniteHoweverLongAnAlarmIsIgnored) {
+  healthy(40);
+  for (int i = 0; i < 2000; ++i) see(1000);
+  EXPECT_TRUE(std::isfinite(see(1000).statistic));
+  for (int i = 0; i < 200; ++i) see(-0.1);
+  EXPECT_LT(evidence(), 10) << "it falls when the gap does";
+}
+
 TEST_F(GapDetectorTest, StaysBoundedAndFiniteWhateverComes) {
   GapNoise noise(noise_shape("t3"), 9);
   const double wild[] = {1e300, -1e300, 0, 1e-300, std::nan(""), kInfinity, -1e17, 0.05};

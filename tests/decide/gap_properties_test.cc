@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <ostream>
 
 #include "controller/decide/gap_detector.h"
 #include "controller/decide/gap_evalues.h"
@@ -158,6 +159,8 @@ struct Story {
   // The window's sample; the deviation that D has there is returned.
   double (*shape)(int64_t window, GapSample& sample) = nullptr;
 };
+
+void PrintTo(const Story& story, std::ostream* out) { *out << story.name; }
 
 double steady(int64_t, GapSample&) { return 1; }
 double other_cadences(int64_t window, GapSample& sample) {

@@ -143,10 +143,10 @@ TEST(RivalTest, TheyAreSilentUntilTheBaselineIsKnown) {
     GapState state;
     GapSample sample;
     for (int i = 0; i < 20; ++i) {
-      sample.d_percent = i % 2 == 0 ? 0.03 : 0.05;
+      sample.d_percent = i == 7 ? 3 : i % 2 == 0 ? 0.03 : 0.05;
       EXPECT_FALSE(observe_gap(state, sample, settings).alarm);
     }
-    sample.d_percent = 2;
+    sample.d_percent = 9;
     const GapVerdict verdict = observe_gap(state, sample, settings);
     EXPECT_TRUE(verdict.alarm) << kind;
     EXPECT_EQ(verdict.rule, kind);

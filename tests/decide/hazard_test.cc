@@ -33,6 +33,14 @@ TEST(HazardTest, QuantilesOfAnExponentialPosterior) {
   EXPECT_NEAR(hazard_quantile(hazard, 0.95), -std::log(0.05) / 1000, 1e-15);
 }
 
+TEST(HazardTest, TheChanceOfMoreIsTheQuantilesInverse) {
+  for (double probability : {0.05, 0.5, 0.99}) {
+    const Hazard hazard{0.5, 10'000, 30'000, 2};
+    EXPECT_NEAR(hazard_above(hazard, hazard_quantile(hazard, probability)), 1 - probability, 1e-9);
+  }
+  EXPECT_EQ(hazard_above({}, 0), 1);
+}
+
 TEST(HazardTest, TheIntervalHoldsTheTruthAsOftenAsItSays) {
   std::mt19937_64 random(1);
   const double truth = 1 / 8e3;

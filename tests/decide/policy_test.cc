@@ -38,6 +38,7 @@ ceiling_percent = 0.7
 fixed_percent = 0.3
 prior_scale_percent = 0.02
 burn_in_windows = 10
+noise = "any"
 burst = false
 accept_percent = 0.2
 burn_in_steps = 30

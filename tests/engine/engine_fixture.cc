@@ -1,26 +1,10 @@
 #include "tests/engine/engine_fixture.h"
 
-#include <stdlib.h>
-
-#include <cerrno>
-
-#include "base/errors.h"
 #include "base/philox.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/engine/synthetic_data.h"
 
 namespace gnomon::test {
-
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = std::filesystem::temp_directory_path() / "gnomon-engine-test-XXXXXX";
-  if (mkdtemp(name.data()) == nullptr) throw SystemError("create directory", name, errno);
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 std::vector<uint32_t> uniform_tokens(uint64_t key, int32_t vocabulary, int64_t count) {
   std::vector<uint32_t> tokens(static_cast<size_t>(count));

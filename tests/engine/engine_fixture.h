@@ -1,4 +1,4 @@
-// Small models, small datasets and temporary folders for the engine's tests.
+// Small models and small datasets for the engine's tests.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_directory.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon::test {
-
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 std::vector<uint32_t> uniform_tokens(uint64_t key, int32_t vocabulary, int64_t count);
 // Tokens that can be learned: each follows from the two before it by a fixed rule, one in eight is

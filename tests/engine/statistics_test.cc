@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -197,6 +198,66 @@ TEST_F(Statistics, WeightsAreThoseOfTheCheckpoint) {
                 ->number(StatisticsNumber::kSqnrDb),
             probe.compare(mx).sqnr_db);
   EXPECT_EQ(collector->rows().size(), 5u);
+}
+
+// dW = dYᵀ·X of the dumped operands.
+std::vector<double> product_of_dumps(const SafetensorsFile& file, const std::string& site) {
+  const TensorView* dy = file.find(site + ".gradient");
+  const TensorView* x = file.find(site + ".input");
+  const int64_t out = dy->shape[1], in = x->shape[1];
+  std::vector<double> product(static_cast<size_t>(out * in));
+  for (int64_t token = 0; token < dy->shape[0]; ++token) {
+    const bf16* left = static_cast<const bf16*>(dy->data) + token * out;
+    const bf16* right = static_cast<const bf16*>(x->data) + token * in;
+    for (int64_t i = 0; i < out * in; ++i) {
+      product[static_cast<size_t>(i)] += static_cast<double>(to_float(left[i / in])) *
+                                         static_cast<double>(to_float(right[i % in]));
+    }
+  }
+  return product;
+}
+
+TEST_F(Statistics, WeightGradientsAreThoseOfTheFirstMicroBatch) {
+  config.threads = 2;
+  config.model.tie_embeddings = false;  // else the head's gradient is the embedding's too
+  Engine engine(config);
+  engine.initialize();
+  StatisticsConfig asked;
+  asked.tensors = {"weight_gradient"};
+  asked.what_if = {"mx"};
+  std::unique_ptr<StatisticsCollector> collector = engine.statistics(asked, "test");
+  const std::vector<std::string> sites = config.model.sites();
+  engine.train_step(nullptr);
+  engine.inspect(2, *collector);
+  const std::vector<StatisticsRow> inspected = collector->rows();
+  ASSERT_EQ(inspected.size(), sites.size());  // nothing rounds them
+  for (const std::string& site : sites) {
+    for (const char* tensor : {"input", "gradient", "weight_gradient"}) {
+      collector->dump(site, tensor);
+    }
+  }
+  engine.train_step(collector.get());  // of two micro-batches
+  const std::filesystem::path path = directory.path() / "gradients.safetensors";
+  collector->write_dumps(path.string());
+  const SafetensorsFile file(path);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const StatisticsRow* row = find(collector->rows(), sites[i], "weight_gradient");
+    ASSERT_NE(row, nullptr) << sites[i];
+    EXPECT_EQ(row->numbers[static_cast<size_t>(StatisticsNumber::kL2)],
+              find(inspected, sites[i], "weight_gradient")->number(StatisticsNumber::kL2));
+    const std::vector<double> expected = product_of_dumps(file, sites[i]);
+    const TensorView* dumped = file.find(sites[i] + ".weight_gradient");
+    ASSERT_NE(dumped, nullptr);
+    ASSERT_EQ(row->elements, std::ssize(expected));
+    double gap = 0, size = 0;
+    for (size_t e = 0; e < expected.size(); ++e) {
+      const double found = static_cast<double>(to_float(static_cast<const bf16*>(dumped->data)[e]));
+      gap += (found - expected[e]) * (found - expected[e]);
+      size += expected[e] * expected[e];
+    }
+    EXPECT_LT(std::sqrt(gap / size), 4e-3) << sites[i];
+    EXPECT_NEAR(*row->number(StatisticsNumber::kL2), std::sqrt(size), 4e-3 * std::sqrt(size));
+  }
 }
 
 TEST_F(Statistics, GateAndUpAreHeldAgainstEachOtherChannelByChannel) {

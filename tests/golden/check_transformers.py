@@ -15,10 +15,11 @@ import json
 import pathlib
 import subprocess
 import sys
-import tempfile
 
 import torch
 import transformers
+
+from fixture import llama3_rope, random_model, work_folder
 
 STEPS = 12
 TOKENS = 64
@@ -126,13 +127,10 @@ def check(name, directory, batch, expected, compute):
 
 
 def save_llama31(directory):
-    torch.manual_seed(1)
-    config = transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+    model = random_model(
+        transformers.LlamaConfig,
+        seed=1,
+        width=64,
         head_dim=24,
         vocab_size=272,
         max_position_embeddings=256,
@@ -140,16 +138,9 @@ def save_llama31(directory):
         tie_word_embeddings=False,
         bos_token_id=None,  # Llama's own would end what is generated
         eos_token_id=None,
-        rope_parameters=dict(
-            rope_type="llama3",
-            rope_theta=500000.0,
-            factor=8.0,
-            low_freq_factor=1.0,
-            high_freq_factor=4.0,
-            original_max_position_embeddings=64,
-        ),
+        rope_parameters=llama3_rope(rope_theta=500000.0, original_max_position_embeddings=64),
     )
-    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(directory)
+    model.save_pretrained(directory)
 
 
 def check_llama31(programs, root, batch):
@@ -177,9 +168,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--bin", default="build/release/bin", type=pathlib.Path, help="where the programs are")
     programs = parser.parse_args().bin.resolve()
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as temporary:
-        root = pathlib.Path(temporary)
+    with work_folder() as root:
         write_text(root)
         run(programs / "gnomon", "data", "prepare", "--input", root / "text", "--out", root / "data", "--heldout", 0.2)
         batch = heldout_batch(root)

@@ -13,44 +13,30 @@ are in use. Needs torch, transformers and safetensors; nothing else in this repo
 import argparse
 import pathlib
 import sys
-import tempfile
 
 import safetensors
 import safetensors.torch
 import torch
 import transformers
 
+from fixture import llama3_rope, random_model, work_folder
+
 SEQUENCES, TOKENS = 3, 24
 # Wide enough that attention is far from uniform and BF16's rounding far from drowning.
 INITIALIZER_RANGE = 0.12
-
+VOCABULARY = 61
 COMMON = dict(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    vocab_size=61,
+    width=32,
+    vocab_size=VOCABULARY,
     max_position_embeddings=64,
     initializer_range=INITIALIZER_RANGE,
     bos_token_id=1,
     eos_token_id=2,
 )
-
-
-# Of six pairs, one fast, one between, four slow.
-LLAMA3_ROPE = dict(
-    rope_type="llama3",
-    rope_theta=10000.0,
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=32,
-)
 # name: head_dim and rope_parameters. Llama 3.1 8B, 3.2 1B; a stretched Llama 2.
 ROPES = {
-    "llama31": (128, LLAMA3_ROPE | dict(rope_theta=500000.0, original_max_position_embeddings=8192)),
-    "llama32": (64, LLAMA3_ROPE | dict(rope_theta=500000.0, factor=32.0, original_max_position_embeddings=8192)),
+    "llama31": (128, llama3_rope(rope_theta=500000.0, original_max_position_embeddings=8192)),
+    "llama32": (64, llama3_rope(rope_theta=500000.0, factor=32.0, original_max_position_embeddings=8192)),
     "linear": (128, dict(rope_type="linear", rope_theta=10000.0, factor=2.5)),
     "plain": (96, dict(rope_type="default", rope_theta=1000000.0)),
 }
@@ -73,22 +59,26 @@ def rope_frequencies():
     return "\n".join(lines) + "\n"
 
 
+# kind: its configuration's class, what else it is made with, and its seed.
+MODELS = {
+    "llama": (
+        transformers.LlamaConfig,
+        dict(rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False, seed=11),
+    ),
+    "llama3": (
+        transformers.LlamaConfig,
+        dict(head_dim=12, rms_norm_eps=1e-5, rope_parameters=llama3_rope(), tie_word_embeddings=True, seed=13),
+    ),
+    "qwen2": (
+        transformers.Qwen2Config,
+        dict(rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True, seed=12),
+    ),
+}
+
+
 def build(kind):
-    torch.manual_seed({"llama": 11, "qwen2": 12, "llama3": 13}[kind])
-    if kind == "llama":
-        config = transformers.LlamaConfig(
-            **COMMON, rms_norm_eps=1e-5, rope_theta=10000.0, tie_word_embeddings=False
-        )
-    elif kind == "llama3":
-        config = transformers.LlamaConfig(
-            **COMMON, head_dim=12, rms_norm_eps=1e-5, rope_parameters=dict(LLAMA3_ROPE), tie_word_embeddings=True
-        )
-    else:
-        config = transformers.Qwen2Config(
-            **COMMON, rms_norm_eps=1e-6, rope_theta=1000000.0, tie_word_embeddings=True
-        )
-    config._attn_implementation = "eager"
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    config_class, settings = MODELS[kind]
+    model = random_model(config_class, **COMMON, **settings)
     with torch.no_grad():  # transformers starts norms at 1 and biases at 0, which would hide mistakes
         for name, parameter in model.named_parameters():
             if name.endswith("norm.weight"):
@@ -118,7 +108,7 @@ def make(kind, root):
     # Small shards, so that one of the two directories has an index.
     model.save_pretrained(directory, max_shard_size="40KB" if kind == "qwen2" else "5GB")
     (directory / "generation_config.json").unlink(missing_ok=True)
-    tokens = torch.randint(0, COMMON["vocab_size"], (SEQUENCES, TOKENS + 1))
+    tokens = torch.randint(0, VOCABULARY, (SEQUENCES, TOKENS + 1))
     expected = {"tokens": tokens.to(torch.int64)}
     expected |= results(model, tokens, "fp32")
     expected |= results(model.to(torch.bfloat16), tokens, "bf16")
@@ -174,11 +164,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true", help="compare, write nothing; status 1 when they differ")
     check = parser.parse_args().check
-    torch.set_num_threads(1)
     here = pathlib.Path(__file__).resolve().parent
-    with tempfile.TemporaryDirectory() as temporary:
-        root = pathlib.Path(temporary) if check else here
-        for kind in ("llama", "llama3", "qwen2"):
+    with work_folder(kept=None if check else here) as root:
+        for kind in MODELS:
             make(kind, root)
         frequencies = root / "rope_frequencies.txt"
         frequencies.write_text(rope_frequencies())

@@ -12,7 +12,7 @@
 
 #include "base/errors.h"
 
-namespace gnomon::testing {
+namespace gnomon::test {
 
 namespace http = boost::beast::http;
 using boost::asio::ip::tcp;
@@ -126,4 +126,4 @@ void HttpTestServer::release() {
   changed_.notify_all();
 }
 
-}  // namespace gnomon::testing
+}  // namespace gnomon::test

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace gnomon::testing {
+namespace gnomon::test {
 
 struct HttpRequest {
   std::string method;
@@ -65,4 +65,4 @@ class HttpTestServer {
   std::vector<std::shared_ptr<Connection>> open_;
 };
 
-}  // namespace gnomon::testing
+}  // namespace gnomon::test

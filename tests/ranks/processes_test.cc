@@ -6,49 +6,37 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <mutex>
 #include <set>
 #include <sstream>
 
-#include "protocol/json.h"
 #include "protocol/precision_plan.h"
-#include "tests/protocol/http_test_server.h"
 #include "tests/ranks/launcher.h"
 #include "tests/trainer/trainer_fixture.h"
+#include "tests/verifier/lease_server.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::ChildProcess;
-using gnomon::testing::eventually;
-using gnomon::testing::FakeController;
-using gnomon::testing::HttpReply;
-using gnomon::testing::HttpRequest;
-using gnomon::testing::HttpTestServer;
-using gnomon::testing::TrainerFixture;
+using test::ChildProcess;
+using test::eventually;
+using test::FakeController;
+using test::LeaseServer;
+using test::TrainerFixture;
 using ::testing::HasSubstr;
 
 class RanksOfProcesses : public TrainerFixture {
  protected:
-  static void SetUpTestSuite() {
-    test::set_launcher_environment();
-    TrainerFixture::SetUpTestSuite();
-  }
-
   // Four micro-batches, so that one, two and four ranks can share them.
-  std::filesystem::path config(int steps, const std::string& extra = {}) {
-    const std::filesystem::path path = TrainerFixture::config(steps, extra);
-    std::string text = read_file(path);
-    text.replace(text.find("tokens = 32\n"), 12, "tokens = 32\naccumulation = 4\n");
-    text.replace(text.find("keep_last = 2"), 13, "keep_last = 9");
-    write_file_atomically(path, text);
-    return path;
+  std::filesystem::path config(int steps) {
+    Edits edits = kKeepAllCheckpoints;
+    edits.push_back({"tokens = 32\n", "tokens = 32\naccumulation = 4\n"});
+    return TrainerFixture::config(steps, {}, edits);
   }
   std::unique_ptr<ChildProcess> start_ranks(int ranks, const std::string& program,
                                             const std::vector<std::string>& arguments) {
-    std::vector<std::string> command = {GNOMON_MPIEXEC, "-n", std::to_string(ranks), program};
+    std::vector<std::string> command = {program};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    return std::make_unique<ChildProcess>(command, directory_ / ("log" + std::to_string(++logs_)));
+    return launch(test::as_ranks(ranks, command), test::launcher_options());
   }
   std::unique_ptr<ChildProcess> train(int ranks, const std::filesystem::path& config,
                                       const std::vector<std::string>& more = {}) {
@@ -62,31 +50,6 @@ class RanksOfProcesses : public TrainerFixture {
     more.insert(more.end(), {"--controller", controller.url()});
     return train(ranks, config, more);
   }
-
-  int64_t issue(FakeController& controller, Directive directive) {
-    directive.reason = "the test wants it";
-    controller.issue(directive);
-    return ++issued_;
-  }
-  static DirectiveAck last_ack(const FakeController& controller, int64_t number) {
-    DirectiveAck found;
-    for (const auto& [acked, ack] : controller.told().acks) {
-      if (acked == number) found = ack;
-    }
-    return found;
-  }
-  static bool reaches(const FakeController& controller, int64_t number, const std::string& state) {
-    return eventually([&] { return controller.ack_state(number) == state; });
-  }
-  static int64_t newest_step(const FakeController& controller, int64_t attempt) {
-    int64_t newest = -1;
-    for (const auto& [key, step] : controller.told().steps) {
-      if (key.first == attempt) newest = std::max(newest, key.second);
-    }
-    return newest;
-  }
-
-  int64_t issued_ = 0;
 };
 
 // The process of this rank among the launcher's children; 0 while there is none.
@@ -173,7 +136,7 @@ TEST_P(SignalledRanks, LeaveACheckpointThatOneAndFourRanksGoOnFrom) {
   EXPECT_TRUE(controller.told().finished.empty());
 
   const auto one = start(config(100000), {"--controller", controller.url(), "--resume"});
-  ASSERT_TRUE(eventually([&] { return newest_step(controller, 2) >= stopped.step + 3; }))
+  ASSERT_TRUE(eventually([&] { return controller.newest_step(2) >= stopped.step + 3; }))
       << one->output();
   one->signal(SIGTERM);
   ASSERT_EQ(one->wait(), 0) << one->output();
@@ -208,16 +171,16 @@ INSTANTIATE_TEST_SUITE_P(Signals, SignalledRanks, ::testing::Values(SIGUSR1, SIG
 TEST_F(RanksOfProcesses, DirectivesTakeEffectOnEveryRank) {
   FakeController controller;
   const auto trainer = train(2, config(1000000), controller);
-  ASSERT_TRUE(eventually([&] { return newest_step(controller, 1) >= 12; })) << trainer->output();
+  ASSERT_TRUE(eventually([&] { return controller.newest_step(1) >= 12; })) << trainer->output();
 
   Directive directive;
   directive.kind = "set_plan";
   directive.plan = PrecisionPlan::fp8(Recipe::kBlock).with_bf16_sites({"lm_head"}).to_toml();
   directive.plan_version = 5;
-  const int64_t set_plan = issue(controller, directive);
-  ASSERT_TRUE(reaches(controller, set_plan, "applied")) << trainer->output();
-  const int64_t changed = last_ack(controller, set_plan).step;
-  ASSERT_TRUE(eventually([&] { return newest_step(controller, 1) >= changed + 3; }))
+  const int64_t set_plan = controller.issue(directive);
+  ASSERT_TRUE(controller.reaches(set_plan, "applied")) << trainer->output();
+  const int64_t changed = controller.last_ack(set_plan).step;
+  ASSERT_TRUE(eventually([&] { return controller.newest_step(1) >= changed + 3; }))
       << trainer->output();
   for (const auto& [key, step] : controller.told().steps) {
     EXPECT_EQ(step.plan_version, key.second <= changed ? 0 : 5) << key.second;
@@ -225,30 +188,30 @@ TEST_F(RanksOfProcesses, DirectivesTakeEffectOnEveryRank) {
 
   directive = {};
   directive.kind = "pause";
-  const int64_t pause = issue(controller, directive);
-  ASSERT_TRUE(reaches(controller, pause, "applied")) << trainer->output();
+  const int64_t pause = controller.issue(directive);
+  ASSERT_TRUE(controller.reaches(pause, "applied")) << trainer->output();
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("paused at step") != std::string::npos;
   })) << trainer->output();
-  const int64_t paused = last_ack(controller, pause).step;
+  const int64_t paused = controller.last_ack(pause).step;
   directive.kind = "resume";
-  const int64_t resume = issue(controller, directive);
-  ASSERT_TRUE(reaches(controller, resume, "applied")) << trainer->output();
-  EXPECT_EQ(last_ack(controller, resume).step, paused) << "no step while paused";
-  ASSERT_TRUE(eventually([&] { return newest_step(controller, 1) > paused; }));
+  const int64_t resume = controller.issue(directive);
+  ASSERT_TRUE(controller.reaches(resume, "applied")) << trainer->output();
+  EXPECT_EQ(controller.last_ack(resume).step, paused) << "no step while paused";
+  ASSERT_TRUE(eventually([&] { return controller.newest_step(1) > paused; }));
 
   directive.kind = "rollback";
   const CheckpointReport target = controller.told().checkpoints.at(0);
   controller.protect({target.uri});
   directive.checkpoint_uri = target.uri;
   directive.to_step = target.step;
-  const int64_t rollback = issue(controller, directive);
-  ASSERT_TRUE(reaches(controller, rollback, "applied")) << trainer->output();
-  ASSERT_TRUE(eventually([&] { return newest_step(controller, 2) >= 10; })) << trainer->output();
+  const int64_t rollback = controller.issue(directive);
+  ASSERT_TRUE(controller.reaches(rollback, "applied")) << trainer->output();
+  ASSERT_TRUE(eventually([&] { return controller.newest_step(2) >= 10; })) << trainer->output();
 
   directive = {};
   directive.kind = "stop";
-  const int64_t stop = issue(controller, directive);
+  const int64_t stop = controller.issue(directive);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(controller.ack_state(stop), "applied");
   const auto told = controller.told();
@@ -260,107 +223,62 @@ TEST_F(RanksOfProcesses, DirectivesTakeEffectOnEveryRank) {
   }
 }
 
-// Hands out one lease, and keeps the answer.
-class OneLease {
- public:
-  explicit OneLease(Lease lease)
-      : lease_(std::move(lease)),
-        server_([this](const HttpRequest& request) { return answer(request); }) {}
-  std::string url() const { return server_.url(); }
-  std::optional<ReplayResult> result() const {
-    std::lock_guard lock(mutex_);
-    return result_;
-  }
-  std::optional<LeaseFailure> failure() const {
-    std::lock_guard lock(mutex_);
-    return failure_;
-  }
-
- private:
-  HttpReply answer(const HttpRequest& request) {
-    std::lock_guard lock(mutex_);
-    if (request.target.starts_with("/v1/leases?")) {
-      return std::exchange(given_, true) ? HttpReply{204, ""} : HttpReply{200, to_json(lease_)};
-    }
-    if (request.target.ends_with("/complete")) result_ = from_json<ReplayResult>(request.body);
-    if (request.target.ends_with("/fail")) failure_ = from_json<LeaseFailure>(request.body);
-    return {200, "{}"};
-  }
-
-  const Lease lease_;
-  mutable std::mutex mutex_;
-  bool given_ = false;
-  std::optional<ReplayResult> result_;
-  std::optional<LeaseFailure> failure_;
-  HttpTestServer server_;
-};
-
 class RanksOfVerifiers : public RanksOfProcesses {
  protected:
   void SetUp() override {
     const auto trainer = train(2, config(20), controller_);
     ASSERT_EQ(trainer->wait(), 0) << trainer->output();
     told_ = controller_.told();
-    ASSERT_EQ(told_.checkpoints.at(0).step, 0);
-    lease_.lease = 4;
-    lease_.token = 17;
-    lease_.ttl_seconds = 60;
-    lease_.task.run = "run-1";
-    lease_.task.arm = "same";
-    lease_.task.purpose = "triage";
-    lease_.task.checkpoint_uri = told_.checkpoints[0].uri;
-    lease_.task.steps = 10;
-    lease_.task.end_checkpoint_uri = told_.checkpoints.at(1).uri;
-    lease_.task.evaluate_endpoints = true;
+    Lease lease = test::lease_of(told_, "same");
+    lease.task.purpose = "triage";
+    leases_.queue(lease);
   }
-  std::vector<std::string> arguments(const OneLease& server) const {
-    return {"--controller", server.url(), "--name", "v1", "--once"};
+  std::vector<std::string> arguments() const {
+    return {"--controller", leases_.url(), "--name", "v1", "--once"};
   }
 
   FakeController controller_;
   FakeController::Told told_;
-  Lease lease_;
+  LeaseServer leases_;
 };
 
 TEST_F(RanksOfVerifiers, AsManyAsTheRunHadRepeatItBitForBit) {
-  OneLease server(lease_);
-  const auto verifier = start_ranks(2, GNOMON_VERIFIER, arguments(server));
+  const auto verifier = start_ranks(2, GNOMON_VERIFIER, arguments());
   ASSERT_EQ(verifier->wait(), 0) << verifier->output();
-  const auto result = server.result();
-  ASSERT_TRUE(result) << verifier->output();
-  EXPECT_EQ(result->fingerprint, told_.registrations.at(0).fingerprint);
-  ASSERT_EQ(result->steps.size(), 10u);
-  for (const ReplayStep& step : result->steps) {
+  const auto results = leases_.completed();
+  ASSERT_EQ(results.size(), 1u) << verifier->output();
+  EXPECT_EQ(results[0].fingerprint, told_.registrations.at(0).fingerprint);
+  ASSERT_EQ(results[0].steps.size(), 10u);
+  for (const ReplayStep& step : results[0].steps) {
     EXPECT_EQ(step.weights_hash, told_.steps.at({1, step.step}).weights_hash) << step.step;
     EXPECT_EQ(step.loss, told_.steps.at({1, step.step}).loss) << step.step;
   }
-  EXPECT_EQ(result->run_end_loss_bf16, result->replay_end_loss_bf16);
+  EXPECT_EQ(results[0].run_end_loss_bf16, results[0].replay_end_loss_bf16);
 }
 
 // Then the controller compares losses: tests/decide/triage_test.cc.
 TEST_F(RanksOfVerifiers, AnotherNumberSaysSoInItsFingerprintAndHasNearlyTheSameLosses) {
-  OneLease server(lease_);
   std::vector<std::string> command = {GNOMON_VERIFIER};
-  for (const std::string& argument : arguments(server)) command.push_back(argument);
-  ChildProcess verifier(command, directory_ / "verifier");
-  ASSERT_EQ(verifier.wait(), 0) << verifier.output();
-  const auto result = server.result();
-  ASSERT_TRUE(result) << verifier.output();
-  EXPECT_EQ(result->fingerprint.world_size, 1);
-  ASSERT_EQ(result->steps.size(), 10u);
-  for (const ReplayStep& step : result->steps) {
+  for (const std::string& argument : arguments()) command.push_back(argument);
+  const auto verifier = launch(command);
+  ASSERT_EQ(verifier->wait(), 0) << verifier->output();
+  const auto results = leases_.completed();
+  ASSERT_EQ(results.size(), 1u) << verifier->output();
+  EXPECT_EQ(results[0].fingerprint.world_size, 1);
+  ASSERT_EQ(results[0].steps.size(), 10u);
+  for (const ReplayStep& step : results[0].steps) {
     EXPECT_NEAR(step.loss, told_.steps.at({1, step.step}).loss, 5e-3 * step.loss) << step.step;
   }
-  EXPECT_NEAR(*result->run_end_loss_bf16, *result->replay_end_loss_bf16, 5e-3);
+  EXPECT_NEAR(*results[0].run_end_loss_bf16, *results[0].replay_end_loss_bf16, 5e-3);
 }
 
 TEST_F(RanksOfVerifiers, RanksThatCannotShareTheMicroBatchesLeaveTheReplayToOthers) {
-  OneLease server(lease_);
-  const auto verifier = start_ranks(3, GNOMON_VERIFIER, arguments(server));
+  const auto verifier = start_ranks(3, GNOMON_VERIFIER, arguments());
   EXPECT_NE(verifier->wait(), 0) << verifier->output();
-  ASSERT_TRUE(server.failure()) << verifier->output();
-  EXPECT_TRUE(server.failure()->retryable);
-  EXPECT_THAT(server.failure()->reason, HasSubstr("3 ranks cannot share the 4 micro-batches"));
+  const auto failures = leases_.failed();
+  ASSERT_EQ(failures.size(), 1u) << verifier->output();
+  EXPECT_TRUE(failures[0].retryable);
+  EXPECT_THAT(failures[0].reason, HasSubstr("3 ranks cannot share the 4 micro-batches"));
 }
 
 }  // namespace

@@ -96,6 +96,46 @@ TEST_F(LedgerRowsTest, StatisticsOfTheNewestStepsAreKept) {
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM statistics"), most - 3 + 2 + 4);
 }
 
+TEST_F(LedgerRowsTest, StatisticsAreBoundedByRowsAndTheOldestStepsGo) {
+  auto insert = [&](int64_t step, int rows, const std::string& tensor = "input") {
+    StatisticsReport report;
+    report.attempt = 1;
+    report.step = step;
+    for (int i = 0; i < rows; ++i) {
+      StatisticsRow row;
+      row.site = std::to_string(i);
+      row.tensor = tensor;
+      report.rows.push_back(row);
+    }
+    write([&](Connection& connection) {
+      ledger::insert_statistics(connection, run_, report,
+                                std::vector<std::string>(report.rows.size(), "{}"), 1.0, {8, 20});
+    });
+  };
+  auto rows = [&] { return number(ledger_, "SELECT count(*) FROM statistics"); };
+  auto steps = [&] { return number(ledger_, "SELECT count(*) FROM statistics_steps"); };
+  auto oldest = [&] { return number(ledger_, "SELECT min(step) FROM statistics"); };
+  for (int64_t step = 1; step <= 9; ++step) insert(step, 1);
+  EXPECT_EQ(steps(), 8) << "room for 20 rows, but not for 20 steps";
+  EXPECT_EQ(oldest(), 2);
+  insert(10, 5);  // four as large as this one
+  EXPECT_EQ(steps(), 4);
+  EXPECT_EQ(oldest(), 7);
+  for (int64_t step = 11; step <= 20; ++step) insert(step, 5);
+  EXPECT_EQ(rows(), 20);
+  EXPECT_EQ(oldest(), 17);
+  insert(20, 5, "output");  // more of the newest: it has ten now
+  EXPECT_EQ(rows(), 15);
+  EXPECT_EQ(oldest(), 19);
+  for (int64_t step = 21; step <= 23; ++step)
+    insert(step, 1);  // not more while a large one is left
+  EXPECT_EQ(oldest(), 21);
+  EXPECT_EQ(rows(), 3);
+  insert(24, 100);
+  EXPECT_EQ(rows(), 100) << "the newest step stays whatever its size";
+  EXPECT_EQ(steps(), 1);
+}
+
 TEST_F(LedgerRowsTest, AStepIsKeptOnce) {
   StepReport step{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", 0};
   write([&](Connection& connection) { ledger::insert_step(connection, run_, step, 2.0); });

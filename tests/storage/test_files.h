@@ -1,41 +1,20 @@
-// Files for the storage tests: a folder that goes away, whole-file writes, and a disk that is full
-// after some bytes.
+// Files for the storage tests: whole-file writes, and a disk that is full after some bytes.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 
+#include "tests/support/temporary_directory.h"
+
 namespace gnomon {
 
-class TemporaryDirectory {
- public:
-  TemporaryDirectory() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gnomon-test-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    path_ = pattern;
-  }
-  ~TemporaryDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-  bool empty() const { return std::filesystem::is_empty(path_); }
-
- private:
-  std::filesystem::path path_;
-};
+using test::TemporaryDirectory;
 
 inline void put(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::create_directories(path.parent_path());

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <future>
 
-#include "tests/trainer/child_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace gnomon {
 namespace {
@@ -49,7 +49,7 @@ class CheckpointerTest : public ::testing::Test {
     return steps;
   }
 
-  gnomon::testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   spdlog::logger log_{"test", std::make_shared<spdlog::sinks::null_sink_mt>()};
   CheckpointStore store_{directory_ / "checkpoints"};
   std::vector<float> values_ = std::vector<float>(1000, 1.0f);

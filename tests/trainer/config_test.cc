@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "storage/safetensors.h"
-#include "tests/trainer/child_process.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/trainer/tiny_run.h"
 #include "trainer/engine/parameters.h"
 
@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 class ConfigTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    directory_ = new gnomon::testing::TemporaryDirectory();
-    gnomon::testing::make_tiny_dataset(*directory_ / "data");
+    directory_ = new test::TemporaryDirectory();
+    gnomon::test::make_tiny_dataset(*directory_ / "data");
   }
   static void TearDownTestSuite() { delete directory_; }
 
@@ -43,10 +43,10 @@ class ConfigTest : public ::testing::Test {
     return ConfigError("", 0, "", "", "");
   }
 
-  static gnomon::testing::TemporaryDirectory* directory_;
+  static test::TemporaryDirectory* directory_;
 };
 
-gnomon::testing::TemporaryDirectory* ConfigTest::directory_ = nullptr;
+test::TemporaryDirectory* ConfigTest::directory_ = nullptr;
 
 constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
 
@@ -438,6 +438,49 @@ TEST_F(ConfigTest, BadCommandLineValuesAreNamedAsSuch) {
   TrainerOverrides threads;
   threads.threads = -1;
   EXPECT_EQ(error_of(kSmallest, threads).key(), "--threads");
+}
+
+TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
+  struct Kind {
+    const char* name;
+    const char* keys;
+    const char* says;
+  };
+  const Kind kinds[] = {
+      {"frozen_amax", "site = \"lm_head\"", "the amax history of lm_head's input stops updating"},
+      {"scale_shift", "site = \"lm_head\"\nlog2_factor = 3",
+       "the quantisation scale of lm_head's input is off by 2^3"},
+      {"outlier_channel", "site = \"model.layers.0.mlp.down_proj\"\nlog2_factor = 9\nelement = 2",
+       "channel 2 of model.layers.0.mlp.down_proj's input grows to 2^9 times its size over 1 "
+       "steps"},
+      {"gradient_underflow", "", "the gradients of * are in E4M3, their scale off by 2^0"},
+      {"reduced_mantissa", "format = \"e8m3\"", "the FP8 GEMMs of * run in e8m3"},
+      {"e5m2_everywhere", "site = \"*.mlp.*\"",
+       "the FP8 GEMMs of *.mlp.* have every operand in E5M2"},
+      {"coarse_recipe", "site = \"lm_head\"",
+       "the FP8 GEMMs of lm_head run in e4m3 with one scale for each tensor, off by 2^0"},
+      {"fp8_second_moment", "log2_factor = -4",
+       "the second moments of * are stored in e4m3 with one scale, off by 2^-4"},
+      {"wrong_accumulation", "", "the FP8 GEMMs of * keep 13 bits of a sum and never promote it"},
+      {"dropped_k_block", "site = \"lm_head\"\nterms = 16\ngemm = \"fprop\"",
+       "the FP8 fprop GEMMs of lm_head leave out terms 0 to 15 of every sum"},
+      {"stale_weight", "site = \"lm_head\"\nsteps = 4",
+       "the FP8 copy of lm_head's weight is made anew every 4 steps only"},
+      {"bit_flip", "site = \"model.norm.weight\"",
+       "bit 30 of element 0 of model.norm.weight flips after step 7"},
+      {"stuck_bit", "site = \"lm_head\"", "bit 15 of column 0 of lm_head's output is stuck at 1"},
+      {"corrupt_batch", "", "the tokens are replaced by random ones"},
+      {"learning_rate_spike", "factor = 2.5", "the learning rate is multiplied by 2.5"},
+      {"skipped_batch", "", "the trainer reads the batch of 1 step later"}};
+  ASSERT_EQ(std::size(kinds), all_faults().size());
+  for (const Kind& kind : kinds) {
+    const TrainerConfig config = load(fmt::format(
+        "{}[[fault]]\nkind = \"{}\"\nstart_step = 7\n{}\n", kSmallest, kind.name, kind.keys));
+    ASSERT_EQ(config.engine.faults.size(), 1u);
+    EXPECT_EQ(fault_kind_name(config.engine.faults[0].kind), kind.name);
+    EXPECT_THAT(config.engine.faults[0].describe(), HasSubstr(kind.says));
+    EXPECT_THAT(config.engine.faults[0].describe(), HasSubstr("step 7"));
+  }
 }
 
 TEST_F(ConfigTest, AnErrorOfTheEngineGetsTheFilesLine) {

@@ -7,16 +7,17 @@
 #include <atomic>
 
 #include "protocol/json.h"
-#include "tests/trainer/child_process.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/trainer/fake_controller.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::eventually;
-using gnomon::testing::FakeController;
-using gnomon::testing::HttpReply;
-using gnomon::testing::HttpRequest;
+using test::eventually;
+using test::FakeController;
+using test::HttpReply;
+using test::HttpRequest;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -47,7 +48,7 @@ class DirectiveInboxTest : public ::testing::Test {
     return directive;
   }
 
-  gnomon::testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   spdlog::logger log_{"test", std::make_shared<spdlog::sinks::null_sink_mt>()};
   FakeController controller_;
   Spool spool_{directory_ / "spool", 1 << 20};

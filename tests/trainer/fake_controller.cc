@@ -4,8 +4,9 @@
 #include <thread>
 
 #include "protocol/json.h"
+#include "tests/support/child_process.h"
 
-namespace gnomon::testing {
+namespace gnomon::test {
 namespace {
 
 bool ends_with(const std::string& text, const std::string& end) { return text.ends_with(end); }
@@ -27,15 +28,23 @@ void FakeController::interfere(Interference interference) {
   interference_ = std::move(interference);
 }
 
-void FakeController::issue(Directive directive) {
+int64_t FakeController::issue(Directive directive) {
   std::lock_guard lock(mutex_);
   if (directive.number == 0) {
     int64_t last = told_.registrations.empty() ? 0 : told_.registrations.back().last_directive;
     for (const Directive& each : directives_) last = std::max(last, each.number);
     directive.number = last + 1;
   }
+  if (directive.reason.empty()) directive.reason = "the test wants it";
   directive.state = "pending";
   directives_.push_back(std::move(directive));
+  return directives_.back().number;
+}
+
+int64_t FakeController::issue(const std::string& kind) {
+  Directive directive;
+  directive.kind = kind;
+  return issue(directive);
 }
 
 void FakeController::lose_ledger() {
@@ -60,13 +69,26 @@ int64_t FakeController::steps_told() const {
   return static_cast<int64_t>(told_.steps.size());
 }
 
-std::string FakeController::ack_state(int64_t number) const {
+int64_t FakeController::newest_step(int64_t attempt) const {
   std::lock_guard lock(mutex_);
-  std::string state;
-  for (const auto& [acked, ack] : told_.acks) {
-    if (acked == number) state = ack.state;
+  int64_t newest = -1;
+  for (const auto& [key, step] : told_.steps) {
+    if (key.first == attempt) newest = std::max(newest, key.second);
   }
-  return state;
+  return newest;
+}
+
+DirectiveAck FakeController::last_ack(int64_t number) const {
+  std::lock_guard lock(mutex_);
+  DirectiveAck last;
+  for (const auto& [acked, ack] : told_.acks) {
+    if (acked == number) last = ack;
+  }
+  return last;
+}
+
+bool FakeController::reaches(int64_t number, const std::string& state) const {
+  return eventually([&] { return ack_state(number) == state; });
 }
 
 HttpReply FakeController::acknowledged() {
@@ -172,4 +194,4 @@ HttpReply FakeController::answer(const HttpRequest& request) {
   return problem(404, "No such route: " + request.target);
 }
 
-}  // namespace gnomon::testing
+}  // namespace gnomon::test

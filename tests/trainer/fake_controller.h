@@ -14,7 +14,7 @@
 #include "protocol/messages.h"
 #include "tests/protocol/http_test_server.h"
 
-namespace gnomon::testing {
+namespace gnomon::test {
 
 class FakeController {
  public:
@@ -28,9 +28,10 @@ class FakeController {
   void come_back() { server_.start(); }
   void interfere(Interference interference);
 
-  // Number (unless it has one) and state are filled in; numbers go on from what the newest
-  // registration said.
-  void issue(Directive directive);
+  // Number (unless it has one), state and reason (likewise) are filled in; numbers go on from what
+  // the newest registration said. The directive's number.
+  int64_t issue(Directive directive);
+  int64_t issue(const std::string& kind);
   // All that was told is forgotten, as with a new ledger: the run is unknown until it is
   // registered, and reports of attempts that were not told since are refused in gnomond's words.
   void lose_ledger();
@@ -52,7 +53,12 @@ class FakeController {
   };
   Told told() const;
   int64_t steps_told() const;
-  std::string ack_state(int64_t number) const;  // newest; "" when none
+  // Of those of `attempt`; -1 when there is none.
+  int64_t newest_step(int64_t attempt) const;
+  DirectiveAck last_ack(int64_t number) const;  // with state "" when there is none
+  std::string ack_state(int64_t number) const { return last_ack(number).state; }
+  // Waits until the newest acknowledgement says so.
+  bool reaches(int64_t number, const std::string& state) const;
 
  private:
   HttpReply answer(const HttpRequest& request);
@@ -73,4 +79,4 @@ class FakeController {
 // A problem document, as gnomond answers.
 HttpReply problem(int status, const std::string& title);
 
-}  // namespace gnomon::testing
+}  // namespace gnomon::test

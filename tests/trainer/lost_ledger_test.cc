@@ -9,24 +9,20 @@
 
 #include "storage/ledger_connection.h"
 #include "storage/ledger_decisions.h"
-#include "tests/trainer/real_daemon.h"
-#include "tests/trainer/trainer_fixture.h"
+#include "tests/trainer/daemon_fixture.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::RealDaemon;
-using gnomon::testing::TrainerFixture;
+using test::DaemonFixture;
+using test::eventually;
 using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
 namespace json = boost::json;
 
-class LostLedger : public TrainerFixture {
+class LostLedger : public DaemonFixture {
  protected:
-  bool eventually(const std::function<bool()>& condition) {
-    return testing::eventually(condition, std::chrono::seconds(30));
-  }
   // Puts a directive into the ledger while no daemon has it; it is delivered once one is there.
   void ask_in_the_ledger(int64_t number) {
     Directive directive;
@@ -39,7 +35,7 @@ class LostLedger : public TrainerFixture {
       Connection connection(daemon_.ledger(), Connection::Kind::kWriter);
       ledger::insert_directive(connection, 1, directive, 1);
     }
-    daemon_.start();
+    daemon_.start_again();
   }
   bool knows_attempt(int64_t number) {
     const json::array steps = daemon_.rows("steps");
@@ -47,29 +43,18 @@ class LostLedger : public TrainerFixture {
       return step.at("attempt").as_int64() == number;
     });
   }
-  std::string state_of(int64_t number) {
-    for (const json::value& row : daemon_.rows("directives")) {
-      if (row.at("number").as_int64() == number) return std::string(row.at("state").as_string());
-    }
-    return {};
-  }
-  bool applied(int64_t number) {
-    return eventually([&] { return state_of(number) == "applied"; });
-  }
-
-  RealDaemon daemon_{directory_ / "daemon"};
 };
 
 TEST_F(LostLedger, ReportsFlowWindowsOpenAndDirectivesAreAppliedAtTheNewOne) {
   daemon_.start();
-  auto trainer = start(config(1000000), {"--controller", daemon_.url()});
+  auto trainer = start_supervised(config(1000000));
   ASSERT_TRUE(eventually([&] { return !daemon_.rows("windows").empty(); })) << trainer->output();
   ask_in_the_ledger(1);
-  ASSERT_TRUE(applied(1)) << trainer->output();
+  ASSERT_TRUE(reaches(1, "applied")) << trainer->output();
   // A second attempt, so that more than one has to be told again.
   trainer->signal(SIGKILL);
   trainer->wait();
-  trainer = start(config(1000000), {"--controller", daemon_.url()});
+  trainer = start_supervised(config(1000000));
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("attempt 2 goes on") != std::string::npos;
   })) << trainer->output();
@@ -77,15 +62,14 @@ TEST_F(LostLedger, ReportsFlowWindowsOpenAndDirectivesAreAppliedAtTheNewOne) {
 
   daemon_.kill();
   daemon_.lose_ledger();
-  daemon_.start();
+  daemon_.start_again();
   ASSERT_TRUE(eventually([&] { return !daemon_.rows("steps").empty(); })) << trainer->output();
   ASSERT_TRUE(eventually([&] { return !daemon_.rows("windows").empty(); })) << trainer->output();
   EXPECT_FALSE(knows_attempt(1)) << "what the lost ledger had is not sent again";
   ask_in_the_ledger(2);
-  EXPECT_TRUE(applied(2)) << trainer->output() << daemon_.log();
+  EXPECT_TRUE(reaches(2, "applied")) << trainer->output() << daemon_.log();
   ask_in_the_ledger(1);
-  EXPECT_TRUE(eventually([&] { return state_of(1) == "rejected"; }))
-      << "a number that was used: " << trainer->output();
+  EXPECT_TRUE(reaches(1, "rejected")) << "a number that was used: " << trainer->output();
   trainer->signal(SIGTERM);
   EXPECT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_THAT(trainer->output(), Not(HasSubstr("refused a report"))) << trainer->output();

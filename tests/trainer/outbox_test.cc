@@ -8,12 +8,13 @@
 
 #include "base/files.h"
 #include "protocol/json.h"
-#include "tests/trainer/child_process.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::eventually;
+using test::eventually;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -57,7 +58,7 @@ class OutboxTest : public ::testing::Test {
     return from_json<TrainerNotice>(spool_.pending("notices").at(index));
   }
 
-  gnomon::testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   spdlog::logger log_{
       "test", std::make_shared<spdlog::sinks::basic_file_sink_mt>((directory_ / "log").string())};
   Shutdown shutdown_;

@@ -1,6 +1,7 @@
 // Another recipe in the middle of a run, by an operator's override through a real gnomond: it takes
 // effect at a step boundary, training goes on as a run that was started there would, and the ledger
 // says what changed, when, by whom and which steps ran with it.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,19 +10,17 @@
 
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
-#include "tests/trainer/real_daemon.h"
-#include "tests/trainer/trainer_fixture.h"
+#include "tests/trainer/daemon_fixture.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::eventually;
-using gnomon::testing::RealDaemon;
-using gnomon::testing::TrainerFixture;
+using test::DaemonFixture;
+using test::eventually;
 using ::testing::HasSubstr;
 namespace json = boost::json;
 
-class RecipeChange : public TrainerFixture {
+class RecipeChange : public DaemonFixture {
  protected:
   HttpResponse ask(const std::string& plan) {
     OverrideRequest request;
@@ -30,31 +29,21 @@ class RecipeChange : public TrainerFixture {
     request.owner = "a tester";
     request.reason = "the study wants it";
     request.expires_seconds = 3600;
-    return HttpClient(daemon_.url()).request("POST", "/v1/runs/run-1/overrides", to_json(request));
-  }
-  json::object directive(int64_t number) {
-    for (const json::value& row : daemon_.rows("directives")) {
-      if (row.at("number").as_int64() == number) return row.as_object();
-    }
-    return {};
+    return daemon_.client().request("POST", "/v1/runs/run-1/overrides", to_json(request));
   }
   int64_t newest_step() {
-    const HttpResponse response = HttpClient(daemon_.url()).request("GET", "/v1/runs/run-1");
+    const HttpResponse response = daemon_.client().request("GET", "/v1/runs/run-1");
     if (response.status != 200) return 0;
     const json::value step = json::parse(response.body).at("step");
     return step.is_null() ? 0 : step.as_int64();
   }
-
-  RealDaemon daemon_{directory_ / "daemon"};
 };
 
 TEST_F(RecipeChange, IsRecordedAndEveryStepSaysWhichPlanItRanWith) {
   daemon_.start();
   // "delayed" at the start, so that histories are dropped on the way.
-  std::string text = read_file(config(1000000));
-  text.replace(text.find("context = 32\n"), 13, "context = 32\nvocabulary = 272\n");
-  write_file_atomically(directory_ / "run.toml", text);
-  const auto trainer = start(directory_ / "run.toml", {"--controller", daemon_.url()});
+  const auto trainer = start_supervised(
+      config(1000000, {}, {{"context = 32\n", "context = 32\nvocabulary = 272\n"}}));
   ASSERT_TRUE(eventually([&] { return newest_step() >= 5; })) << trainer->output();
 
   const std::string rule = "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = ";
@@ -75,10 +64,7 @@ TEST_F(RecipeChange, IsRecordedAndEveryStepSaysWhichPlanItRanWith) {
     }
     ASSERT_EQ(response.status / 100, 2) << response.body;
     number = from_json<OverrideAccepted>(response.body).directive;
-    ASSERT_TRUE(eventually([&] {
-      const json::object row = directive(number);
-      return !row.empty() && row.at("state").as_string() == "applied";
-    })) << trainer->output();
+    ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
     const json::object row = directive(number);
     const int64_t changed = row.at("applied_step").as_int64();
     versions.push_back(row.at("plan_version").as_int64());

@@ -10,17 +10,18 @@
 
 #include "base/files.h"
 #include "protocol/json.h"
-#include "tests/trainer/child_process.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temporary_directory.h"
 #include "tests/trainer/fake_controller.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::eventually;
-using gnomon::testing::FakeController;
-using gnomon::testing::HttpReply;
-using gnomon::testing::HttpRequest;
-using gnomon::testing::problem;
+using test::eventually;
+using test::FakeController;
+using test::HttpReply;
+using test::HttpRequest;
+using test::problem;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -67,7 +68,7 @@ class ReporterTest : public ::testing::Test {
       EXPECT_EQ(told.step_order[static_cast<size_t>(i)].second, i + 1);
   }
 
-  gnomon::testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   std::ostringstream text_;
   spdlog::logger log_{"test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)};
   FakeController controller_;

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "tests/trainer/child_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace gnomon {
 namespace {
@@ -44,7 +44,7 @@ class RunStateTest : public ::testing::Test {
     std::ofstream(store_.path_of(attempt_number, step) / "model.safetensors", std::ios::app) << "x";
   }
 
-  gnomon::testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   CheckpointStore store_{directory_ / "checkpoints"};
   RunState state_;
   std::vector<std::string> skipped_;

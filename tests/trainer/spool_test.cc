@@ -10,7 +10,7 @@
 
 #include <fstream>
 
-#include "tests/trainer/child_process.h"
+#include "tests/support/temporary_directory.h"
 
 namespace gnomon {
 namespace {
@@ -39,7 +39,7 @@ std::vector<fs::path> segments(const fs::path& directory) {
 
 class SpoolTest : public ::testing::Test {
  protected:
-  gnomon::testing::TemporaryDirectory directory_;
+  test::TemporaryDirectory directory_;
   fs::path where_ = directory_ / "spool";
 };
 

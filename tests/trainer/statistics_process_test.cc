@@ -10,14 +10,13 @@
 
 #include "protocol/json.h"
 #include "storage/ledger_connection.h"
-#include "tests/trainer/real_daemon.h"
-#include "tests/trainer/trainer_fixture.h"
+#include "tests/trainer/daemon_fixture.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::RealDaemon;
-using gnomon::testing::TrainerFixture;
+using test::DaemonFixture;
+using test::eventually;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
@@ -29,11 +28,8 @@ constexpr const char* kStatistics =
     "[statistics]\nevery = 5\nmatch = [\"*.down_proj\", \"lm_head\"]\ntensors = [\"input\", "
     "\"gradient\"]\nwhat_if = [\"block\"]\n";
 
-class StatisticsProcess : public TrainerFixture {
+class StatisticsProcess : public DaemonFixture {
  protected:
-  bool eventually(const std::function<bool()>& condition) {
-    return testing::eventually(condition, std::chrono::seconds(30));
-  }
   boost::json::array reports(const std::string& query = "?from=0") {
     return daemon_.rows("statistics" + query);
   }
@@ -43,7 +39,7 @@ class StatisticsProcess : public TrainerFixture {
       steps.push_back(report.at("step").as_int64());
     return steps;
   }
-  std::string metrics() const { return HttpClient(daemon_.url()).checked("GET", "/metrics").body; }
+  std::string metrics() const { return daemon_.client().checked("GET", "/metrics").body; }
   // Of the model at the end of a run to its end.
   std::string trained(const std::string& extra, const std::vector<std::string>& more) {
     auto trainer = start(config(30, extra), more);
@@ -54,13 +50,12 @@ class StatisticsProcess : public TrainerFixture {
     return hash;
   }
 
-  RealDaemon daemon_{directory_ / "daemon"};
   std::string output_;
 };
 
 TEST_F(StatisticsProcess, TravelToTheLedgerTheApiAndTheMetrics) {
   daemon_.start();
-  auto trainer = start(config(30, kStatistics), {"--controller", daemon_.url()});
+  auto trainer = start_supervised(config(30, kStatistics));
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   ASSERT_THAT(steps_on_record(), ElementsAre(5, 10, 15, 20, 25, 30));
   for (const boost::json::value& value : reports()) {
@@ -119,7 +114,7 @@ TEST_F(StatisticsProcess, NeitherTheyNorAnAbsentControllerChangeABitOfTheRun) {
 TEST_F(StatisticsProcess, WhatWasGatheredWithoutAControllerArrivesOnceThereIsOne) {
   daemon_.start();
   daemon_.kill();
-  auto trainer = start(config(1000000, kStatistics), {"--controller", daemon_.url()});
+  auto trainer = start_supervised(config(1000000, kStatistics));
   ASSERT_TRUE(eventually([&] {
     if (!std::filesystem::exists(run_dir() / "checkpoints")) return false;
     const auto checkpoint = CheckpointStore(run_dir() / "checkpoints").newest_intact();
@@ -127,11 +122,11 @@ TEST_F(StatisticsProcess, WhatWasGatheredWithoutAControllerArrivesOnceThereIsOne
   })) << trainer->output();
   trainer->signal(SIGKILL);  // and the trainer itself falls
   trainer->wait();
-  trainer = start(config(1000000, kStatistics), {"--controller", daemon_.url()});
+  trainer = start_supervised(config(1000000, kStatistics));
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("attempt 2 goes on") != std::string::npos;
   })) << trainer->output();
-  daemon_.start();
+  daemon_.start_again();
   auto of_attempt = [&](int64_t number) {
     const boost::json::array all = reports();
     return std::ranges::count_if(all, [number](const boost::json::value& report) {
@@ -152,12 +147,12 @@ TEST_F(StatisticsProcess, AFullSpoolLosesThemAndNothingElse) {
       "[controller]\nspool_bytes_max = 65536\non_loss = \"continue\"\nflush_seconds = 0.1\n"
       "[statistics]\nevery = 1\nmatch = [\"*.down_proj\"]\ntensors = [\"input\"]\n"
       "what_if = [\"block\", \"mx\", \"rowwise\"]\n";
-  auto trainer = start(config(30, many), {"--controller", daemon_.url()});
+  auto trainer = start_supervised(config(30, many));
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_THAT(trainer->output(), HasSubstr("no room in the spool for tensor statistics"));
   EXPECT_THAT(trainer->output(), Not(HasSubstr("STEP REPORTS ARE DROPPED")));
-  daemon_.start();
-  trainer = start(config(30, many), {"--controller", daemon_.url()});  // sends what is left
+  daemon_.start_again();
+  trainer = start_supervised(config(30, many));  // sends what is left
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(daemon_.rows("steps").size(), 30u) << "every step is on record";
   EXPECT_THAT(steps_on_record(), AllOf(Contains(1), Not(Contains(29))));

@@ -6,7 +6,7 @@
 
 #include "storage/prepare.h"
 
-namespace gnomon::testing {
+namespace gnomon::test {
 
 void make_tiny_dataset(const std::filesystem::path& directory) {
   const std::filesystem::path text =
@@ -75,4 +75,4 @@ keep_last = 2
   return path;
 }
 
-}  // namespace gnomon::testing
+}  // namespace gnomon::test

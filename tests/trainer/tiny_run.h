@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-namespace gnomon::testing {
+namespace gnomon::test {
 
 // Writes a byte dataset of about 200 kB into `directory`.
 void make_tiny_dataset(const std::filesystem::path& directory);
@@ -14,4 +14,4 @@ std::filesystem::path write_tiny_config(const std::filesystem::path& directory,
                                         const std::filesystem::path& data, int steps,
                                         const std::string& extra = {});
 
-}  // namespace gnomon::testing
+}  // namespace gnomon::test

@@ -17,58 +17,28 @@
 namespace gnomon {
 namespace {
 
-using gnomon::testing::eventually;
-using gnomon::testing::FakeController;
-using gnomon::testing::HttpReply;
-using gnomon::testing::HttpRequest;
-using gnomon::testing::problem;
-using gnomon::testing::TrainerFixture;
+using test::ChildProcess;
+using test::eventually;
+using test::FakeController;
+using test::HttpReply;
+using test::HttpRequest;
+using test::problem;
+using test::TrainerFixture;
 using ::testing::HasSubstr;
 
 class TrainerDirectives : public TrainerFixture {
  protected:
-  int64_t issue(const std::string& kind) {
-    Directive directive;
-    directive.kind = kind;
-    return issue(directive);
-  }
-  int64_t issue(Directive directive) {
-    directive.reason = "the test wants it";
-    controller_.issue(directive);
-    return ++issued_;
-  }
-  bool reaches(int64_t number, const std::string& state) {
-    return eventually([&] { return controller_.ack_state(number) == state; },
-                      std::chrono::seconds(30));
-  }
-  DirectiveAck last_ack(int64_t number) {
-    DirectiveAck found;
-    for (const auto& [acked, ack] : controller_.told().acks) {
-      if (acked == number) found = ack;
-    }
-    return found;
-  }
-  std::unique_ptr<gnomon::testing::ChildProcess> start_long(const std::string& extra = {}) {
+  std::unique_ptr<ChildProcess> start_long(const std::string& extra = {}) {
     auto trainer = start(config(1000000, extra), {"--controller", controller_.url()});
     EXPECT_TRUE(eventually([this] { return controller_.steps_told() >= 3; })) << trainer->output();
     return trainer;
   }
-  void stop(gnomon::testing::ChildProcess& trainer) {
-    const int64_t number = issue("stop");
+  void stop(ChildProcess& trainer) {
+    const int64_t number = controller_.issue("stop");
     ASSERT_EQ(trainer.wait(), 0) << trainer.output();
     EXPECT_EQ(controller_.ack_state(number), "applied");
   }
-  // The step that a given attempt reported newest.
-  int64_t newest_step(int64_t attempt) {
-    int64_t newest = -1;
-    for (const auto& [key, step] : controller_.told().steps) {
-      if (key.first == attempt) newest = std::max(newest, key.second);
-    }
-    return newest;
-  }
-
   FakeController controller_;
-  int64_t issued_ = 0;
 };
 
 TEST_F(TrainerDirectives, StopEndsTheRunAsStoppedWithACheckpoint) {
@@ -86,10 +56,10 @@ TEST_F(TrainerDirectives, SetPlanTakesEffectAfterTheStepThatIsAcknowledged) {
   directive.kind = "set_plan";
   directive.plan = PrecisionPlan::fp8().with_bf16_sites({"lm_head"}).to_toml();
   directive.plan_version = 5;
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
-  const int64_t step = last_ack(number).step;
-  ASSERT_TRUE(eventually([&] { return newest_step(1) >= step + 3; }));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(controller_.reaches(number, "applied")) << trainer->output();
+  const int64_t step = controller_.last_ack(number).step;
+  ASSERT_TRUE(eventually([&] { return controller_.newest_step(1) >= step + 3; }));
   stop(*trainer);
   for (const auto& [key, report] : controller_.told().steps) {
     EXPECT_EQ(report.plan_version, key.second <= step ? 0 : 5) << "step " << key.second;
@@ -101,14 +71,14 @@ TEST_F(TrainerDirectives, ABadPlanIsRejectedWithItsReasonAndTrainingGoesOn) {
   Directive directive;
   directive.kind = "set_plan";
   directive.plan = "[[rule]]\nmatch = \"model.nothing\"\ngemms = \"bf16\"\n";
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "rejected"));
-  EXPECT_THAT(last_ack(number).reason, HasSubstr("model.nothing"));
-  const int64_t unknown = issue("dance");
-  ASSERT_TRUE(reaches(unknown, "rejected"));
-  EXPECT_THAT(last_ack(unknown).reason, HasSubstr("dance"));
-  const int64_t before = newest_step(1);
-  EXPECT_TRUE(eventually([&] { return newest_step(1) > before + 2; }));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(controller_.reaches(number, "rejected"));
+  EXPECT_THAT(controller_.last_ack(number).reason, HasSubstr("model.nothing"));
+  const int64_t unknown = controller_.issue("dance");
+  ASSERT_TRUE(controller_.reaches(unknown, "rejected"));
+  EXPECT_THAT(controller_.last_ack(unknown).reason, HasSubstr("dance"));
+  const int64_t before = controller_.newest_step(1);
+  EXPECT_TRUE(eventually([&] { return controller_.newest_step(1) > before + 2; }));
   stop(*trainer);
 }
 
@@ -127,17 +97,17 @@ TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
   directive.to_step = target.step;
   directive.plan = PrecisionPlan::bf16().to_toml();
   directive.plan_version = 9;
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
-  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; }));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(controller_.reaches(number, "applied")) << trainer->output();
+  ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; }));
   stop(*trainer);
   const auto told = controller_.told();
   ASSERT_EQ(told.attempts.size(), 2u);
   EXPECT_EQ(told.attempts[1].cause, "rollback");
   EXPECT_EQ(told.attempts[1].base_step, target.step);
   EXPECT_EQ(told.attempts[1].plan_version, 9);
-  EXPECT_EQ(last_ack(number).attempt, 1);
-  EXPECT_EQ(last_ack(number).step, newest_step(1));
+  EXPECT_EQ(controller_.last_ack(number).attempt, 1);
+  EXPECT_EQ(controller_.last_ack(number).step, controller_.newest_step(1));
   const StepReport& first = told.steps.at({2, target.step + 1});
   EXPECT_EQ(first.plan_version, 9);
   EXPECT_NE(first.weights_hash, told.steps.at({1, target.step + 1}).weights_hash)
@@ -155,9 +125,9 @@ TEST_F(TrainerDirectives, ARollbacksAnswerAndItsAttemptReachTheDiskAsOne) {
   controller_.protect({directive.checkpoint_uri});
   const FileDescriptor watch(::inotify_init1(IN_NONBLOCK));
   ASSERT_GE(::inotify_add_watch(watch.get(), run_dir().c_str(), IN_MOVED_TO), 0);
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "applied")) << trainer->output();
-  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; }));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(controller_.reaches(number, "applied")) << trainer->output();
+  ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; }));
   alignas(inotify_event) char events[4096];
   const ssize_t size = ::read(watch.get(), events, sizeof(events));
   int saved = 0;
@@ -172,21 +142,25 @@ TEST_F(TrainerDirectives, ARollbacksAnswerAndItsAttemptReachTheDiskAsOne) {
 
 TEST_F(TrainerDirectives, ARollbackWithoutAPlanRepeatsTheSameBits) {
   const auto trainer = start_long();
-  ASSERT_TRUE(eventually(
-      [this] { return newest_step(1) >= 12 && controller_.told().checkpoints.size() >= 2; }));
+  ASSERT_TRUE(eventually([this] {
+    return controller_.newest_step(1) >= 12 && controller_.told().checkpoints.size() >= 2;
+  }));
   Directive directive;
   directive.kind = "rollback";
   const CheckpointReport target = controller_.told().checkpoints[0];
   ASSERT_EQ(target.step, 0);
   controller_.protect({target.uri});
   directive.checkpoint_uri = target.uri;
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "applied") || reaches(number, "rejected"));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(eventually([&] {
+    const std::string state = controller_.ack_state(number);
+    return state == "applied" || state == "rejected";
+  }));
   if (controller_.ack_state(number) == "rejected") {
     // keep_last had let it go before the test could protect it: then the reason must say so.
-    EXPECT_THAT(last_ack(number).reason, HasSubstr(target.uri));
+    EXPECT_THAT(controller_.last_ack(number).reason, HasSubstr(target.uri));
   } else {
-    ASSERT_TRUE(eventually([this] { return newest_step(2) >= 8; }));
+    ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) >= 8; }));
     for (int64_t step = 1; step <= 8; ++step) {
       EXPECT_EQ(controller_.told().steps.at({2, step}).weights_hash,
                 controller_.told().steps.at({1, step}).weights_hash);
@@ -200,18 +174,18 @@ TEST_F(TrainerDirectives, ARollbackToADamagedCheckpointIsRejected) {
   Directive directive;
   directive.kind = "rollback";
   directive.checkpoint_uri = (directory_ / "nowhere").string();
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "rejected"));
-  EXPECT_THAT(last_ack(number).reason, HasSubstr("nowhere"));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(controller_.reaches(number, "rejected"));
+  EXPECT_THAT(controller_.last_ack(number).reason, HasSubstr("nowhere"));
   stop(*trainer);
   EXPECT_EQ(controller_.told().attempts.size(), 1u);
 }
 
 TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
   auto trainer = start_long();
-  const int64_t pause = issue("pause");
-  ASSERT_TRUE(reaches(pause, "applied"));
-  const int64_t step = last_ack(pause).step;
+  const int64_t pause = controller_.issue("pause");
+  ASSERT_TRUE(controller_.reaches(pause, "applied"));
+  const int64_t step = controller_.last_ack(pause).step;
   trainer->signal(SIGKILL);
   trainer->wait();
   trainer = start(config(1000000), {"--controller", controller_.url()});
@@ -219,11 +193,11 @@ TEST_F(TrainerDirectives, PauseHoldsTheStepsUntilResumeAlsoAcrossAKill) {
       << trainer->output();
   ASSERT_TRUE(
       eventually([&] { return trainer->output().find("paused at step") != std::string::npos; }));
-  EXPECT_EQ(newest_step(1), step);
-  EXPECT_EQ(newest_step(2), -1);
-  const int64_t resume = issue("resume");
-  ASSERT_TRUE(reaches(resume, "applied"));
-  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; }));
+  EXPECT_EQ(controller_.newest_step(1), step);
+  EXPECT_EQ(controller_.newest_step(2), -1);
+  const int64_t resume = controller_.issue("resume");
+  ASSERT_TRUE(controller_.reaches(resume, "applied"));
+  ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; }));
   stop(*trainer);
 }
 
@@ -232,39 +206,39 @@ TEST_F(TrainerDirectives, WhilePausedEveryDirectiveIsAnswered) {
   ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
   const CheckpointReport target = controller_.told().checkpoints[0];
   controller_.protect({target.uri});
-  ASSERT_TRUE(reaches(issue("pause"), "applied"));
+  ASSERT_TRUE(controller_.reaches(controller_.issue("pause"), "applied"));
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("gnomon override run-1 resume --owner ME --reason WHY") !=
            std::string::npos;
   })) << trainer->output();
-  const int64_t now = issue("checkpoint_now");
-  ASSERT_TRUE(reaches(now, "applied"));
-  const int64_t paused_at = last_ack(now).step;
+  const int64_t now = controller_.issue("checkpoint_now");
+  ASSERT_TRUE(controller_.reaches(now, "applied"));
+  const int64_t paused_at = controller_.last_ack(now).step;
   EXPECT_TRUE(eventually([&] { return controller_.told().checkpoints.back().step == paused_at; }));
   Directive plan;
   plan.kind = "set_plan";
   plan.plan = PrecisionPlan::bf16().to_toml();
   plan.plan_version = 5;
-  ASSERT_TRUE(reaches(issue(plan), "applied"));
+  ASSERT_TRUE(controller_.reaches(controller_.issue(plan), "applied"));
   Directive back;
   back.kind = "rollback";
   back.checkpoint_uri = target.uri;
   back.to_step = target.step;
   back.plan = PrecisionPlan::bf16().to_toml();
   back.plan_version = 6;
-  ASSERT_TRUE(reaches(issue(back), "applied")) << trainer->output();
+  ASSERT_TRUE(controller_.reaches(controller_.issue(back), "applied")) << trainer->output();
   ASSERT_TRUE(eventually([this] { return controller_.told().attempts.size() == 2; }));
-  EXPECT_EQ(newest_step(1), paused_at) << "no step in the pause";
-  EXPECT_EQ(newest_step(2), -1) << "nor after the rollback";
-  ASSERT_TRUE(reaches(issue("resume"), "applied"));
-  ASSERT_TRUE(eventually([this] { return newest_step(2) > 1; }));
+  EXPECT_EQ(controller_.newest_step(1), paused_at) << "no step in the pause";
+  EXPECT_EQ(controller_.newest_step(2), -1) << "nor after the rollback";
+  ASSERT_TRUE(controller_.reaches(controller_.issue("resume"), "applied"));
+  ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 1; }));
   EXPECT_EQ(controller_.told().steps.at({2, target.step + 1}).plan_version, 6);
   stop(*trainer);
 }
 
 TEST_F(TrainerDirectives, APausedRunCanBeStopped) {
   const auto trainer = start_long();
-  ASSERT_TRUE(reaches(issue("pause"), "applied"));
+  ASSERT_TRUE(controller_.reaches(controller_.issue("pause"), "applied"));
   stop(*trainer);
   ASSERT_EQ(controller_.told().finished.size(), 1u);
   EXPECT_EQ(controller_.told().finished[0].outcome, "stopped");
@@ -283,13 +257,13 @@ TEST_F(TrainerDirectives, WhatIsStillOpenAtTheEndIsRejectedBeforeTheEndIsTold) {
   });
   const auto trainer = start_long();
   hold = true;
-  const int64_t stopping = issue("stop");
-  const int64_t open = issue("checkpoint_now");
+  const int64_t stopping = controller_.issue("stop");
+  const int64_t open = controller_.issue("checkpoint_now");
   hold = false;
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(controller_.ack_state(stopping), "applied");
   EXPECT_EQ(controller_.ack_state(open), "rejected");
-  EXPECT_EQ(last_ack(open).reason, "the run has stopped");
+  EXPECT_EQ(controller_.last_ack(open).reason, "the run has stopped");
   const std::string ack = fmt::format("/v1/runs/run-1/directives/{}/ack", open);
   EXPECT_EQ(std::ranges::count(order, ack), 2) << "acknowledged, rejected";
   EXPECT_EQ(order.back(), "/v1/runs/run-1/finished");
@@ -298,9 +272,9 @@ TEST_F(TrainerDirectives, WhatIsStillOpenAtTheEndIsRejectedBeforeTheEndIsTold) {
 
 TEST_F(TrainerDirectives, CheckpointNowWritesOneAtThatStep) {
   const auto trainer = start_long("");
-  const int64_t number = issue("checkpoint_now");
-  ASSERT_TRUE(reaches(number, "applied"));
-  const int64_t step = last_ack(number).step;
+  const int64_t number = controller_.issue("checkpoint_now");
+  ASSERT_TRUE(controller_.reaches(number, "applied"));
+  const int64_t step = controller_.last_ack(number).step;
   EXPECT_TRUE(eventually([&] {
     const auto told = controller_.told();
     return std::any_of(told.checkpoints.begin(), told.checkpoints.end(),
@@ -320,13 +294,13 @@ TEST_P(TrainerKilledWith, APlanOutlivesAKillAlthoughNoCheckpointHasIt) {
   directive.kind = "set_plan";
   directive.plan = PrecisionPlan::bf16().to_toml();
   directive.plan_version = 4;
-  const int64_t number = issue(directive);
-  ASSERT_TRUE(reaches(number, "applied"));
+  const int64_t number = controller_.issue(directive);
+  ASSERT_TRUE(controller_.reaches(number, "applied"));
   trainer->signal(SIGKILL);
   trainer->wait();
   if (GetParam() == "no checkpoint") std::filesystem::remove_all(run_dir() / "checkpoints");
   trainer = start(config(1000000), {"--controller", controller_.url()});
-  ASSERT_TRUE(eventually([this] { return newest_step(2) > 0; })) << trainer->output();
+  ASSERT_TRUE(eventually([this] { return controller_.newest_step(2) > 0; })) << trainer->output();
   stop(*trainer);
   const auto told = controller_.told();
   EXPECT_EQ(told.attempts.at(1).plan_version, 4);

@@ -16,10 +16,10 @@
 namespace gnomon {
 namespace {
 
-using gnomon::testing::ChildProcess;
-using gnomon::testing::eventually;
-using gnomon::testing::FakeController;
-using gnomon::testing::TrainerFixture;
+using test::ChildProcess;
+using test::eventually;
+using test::FakeController;
+using test::TrainerFixture;
 using ::testing::HasSubstr;
 using ::testing::Not;
 namespace fs = std::filesystem;
@@ -190,10 +190,7 @@ TEST_F(TrainerProcess, ABadConfigurationEndsWithStatus2AndStartsNothing) {
 
 TEST_F(TrainerProcess, GoingOnWithAnotherConfigurationIsRefused) {
   ASSERT_EQ(start(config(12))->wait(), 0);
-  std::string text = read_file(config(30));
-  text.replace(text.find("seed = 3"), 8, "seed = 4");
-  std::ofstream(directory_ / "run.toml") << text;
-  const auto trainer = start(directory_ / "run.toml");
+  const auto trainer = start(config(30, {}, {{"seed = 3", "seed = 4"}}));
   EXPECT_EQ(trainer->wait(), 2);
   EXPECT_THAT(trainer->output(), HasSubstr("run.seed = 4"));
 }

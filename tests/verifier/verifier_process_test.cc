@@ -5,139 +5,38 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <condition_variable>
-#include <deque>
-#include <mutex>
-
-#include "protocol/json.h"
 #include "tests/trainer/trainer_fixture.h"
+#include "tests/verifier/lease_server.h"
 
 namespace gnomon {
 namespace {
 
-using gnomon::testing::ChildProcess;
-using gnomon::testing::eventually;
-using gnomon::testing::FakeController;
-using gnomon::testing::HttpReply;
-using gnomon::testing::HttpRequest;
-using gnomon::testing::HttpTestServer;
-using gnomon::testing::TrainerFixture;
+using test::ChildProcess;
+using test::eventually;
+using test::FakeController;
+using test::LeaseServer;
+using test::TrainerFixture;
 using ::testing::HasSubstr;
-
-constexpr double kLongTtl = 60;
-
-// Hands out queued leases and records the answers.
-class LeaseServer {
- public:
-  LeaseServer() : server_([this](const HttpRequest& request) { return answer(request); }) {}
-
-  std::string url() const { return server_.url(); }
-  HttpTestServer& server() { return server_; }
-
-  void queue(Lease lease) {
-    std::lock_guard lock(mutex_);
-    leases_.push_back(std::move(lease));
-    changed_.notify_all();
-  }
-  void set_status(int heartbeat, int answer) {
-    std::lock_guard lock(mutex_);
-    heartbeat_status_ = heartbeat;
-    answer_status_ = answer;
-  }
-  std::vector<ReplayResult> completed() {
-    std::lock_guard lock(mutex_);
-    return completed_;
-  }
-  std::vector<LeaseFailure> failed() {
-    std::lock_guard lock(mutex_);
-    return failed_;
-  }
-  std::vector<LeaseHeartbeat> heartbeats() {
-    std::lock_guard lock(mutex_);
-    return heartbeats_;
-  }
-  int asked() {
-    std::lock_guard lock(mutex_);
-    return asked_;
-  }
-
- private:
-  HttpReply answer(const HttpRequest& request) {
-    std::unique_lock lock(mutex_);
-    if (request.target.starts_with("/v1/leases?")) {
-      ++asked_;
-      verifier_ = from_json<LeaseRequest>(request.body).verifier;
-      changed_.wait_for(lock, std::chrono::milliseconds(100), [this] { return !leases_.empty(); });
-      if (leases_.empty()) return {204, ""};
-      const Lease lease = leases_.front();
-      leases_.pop_front();
-      return {200, to_json(lease)};
-    }
-    if (request.target.ends_with("/heartbeat")) {
-      heartbeats_.push_back(from_json<LeaseHeartbeat>(request.body));
-      return {heartbeat_status_, "{}"};
-    }
-    if (request.target.ends_with("/complete") && answer_status_ == 200) {
-      completed_.push_back(from_json<ReplayResult>(request.body));
-    }
-    if (request.target.ends_with("/fail")) failed_.push_back(from_json<LeaseFailure>(request.body));
-    return {answer_status_, "{}"};
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Lease> leases_;
-  int heartbeat_status_ = 200;
-  int answer_status_ = 200;
-  int asked_ = 0;
-  std::string verifier_;
-  std::vector<ReplayResult> completed_;
-  std::vector<LeaseFailure> failed_;
-  std::vector<LeaseHeartbeat> heartbeats_;
-  HttpTestServer server_;
-};
 
 class VerifierProcess : public TrainerFixture {
  protected:
   // A finished run of 20 steps with checkpoints at 0, 10 and 20, and what it reported.
   void SetUp() override {
     FakeController controller;
-    std::string text = read_file(config(20));
-    text.replace(text.find("keep_last = 2"), 13, "keep_last = 9");
-    write_file_atomically(directory_ / "run.toml", text);
-    const auto trainer = start(directory_ / "run.toml", {"--controller", controller.url()});
+    const auto trainer =
+        start(config(20, {}, kKeepAllCheckpoints), {"--controller", controller.url()});
     ASSERT_EQ(trainer->wait(), 0) << trainer->output();
     told_ = controller.told();
   }
 
   Lease lease(const std::string& arm, int64_t steps = 10) const {
-    Lease lease;
-    lease.lease = 4;
-    lease.token = 17;
-    lease.ttl_seconds = kLongTtl;
-    lease.task.run = "run-1";
-    lease.task.replay = 2;
-    lease.task.window = 1;
-    lease.task.arm = arm;
-    lease.task.purpose = "shadow";
-    lease.task.checkpoint_uri = uri_at(0);
-    lease.task.steps = steps;
-    lease.task.end_checkpoint_uri = uri_at(10);
-    lease.task.evaluate_endpoints = true;
-    return lease;
-  }
-  std::string uri_at(int64_t step) const {
-    for (const CheckpointReport& checkpoint : told_.checkpoints) {
-      if (checkpoint.step == step) return checkpoint.uri;
-    }
-    return "missing";
+    return test::lease_of(told_, arm, steps);
   }
   std::unique_ptr<ChildProcess> verify(const std::vector<std::string>& more = {}) {
     std::vector<std::string> command = {GNOMON_VERIFIER, "--controller", leases_.url(), "--name",
                                         "v1"};
     command.insert(command.end(), more.begin(), more.end());
-    return std::make_unique<ChildProcess>(command,
-                                          directory_ / ("verifier" + std::to_string(++logs_)));
+    return launch(command);
   }
   // A replay that takes long enough to be interrupted.
   Lease long_lease() const {
@@ -281,12 +180,12 @@ TEST_F(VerifierProcess, SigtermEndsAnIdleLongPollAtOnce) {
 }
 
 TEST_F(VerifierProcess, ABadCommandLineEndsWithStatus2) {
-  const auto run = [this](const std::vector<std::string>& arguments) {
+  const auto run = [](const std::vector<std::string>& arguments) {
     std::vector<std::string> command = {GNOMON_VERIFIER};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    return ChildProcess(command, directory_ / "bad").wait();
+    return test::run_to_end(command);
   };
-  EXPECT_EQ(run({}), 2);
+  EXPECT_EQ(run({}).status, 2);
   const std::vector<std::string> good = {"--controller", "http://127.0.0.1:1", "--once"};
   for (const std::vector<std::string>& bad :
        std::vector<std::vector<std::string>>{{"--name", ""},
@@ -296,17 +195,16 @@ TEST_F(VerifierProcess, ABadCommandLineEndsWithStatus2) {
                                              {"--threads", "-1"},
                                              {"--log-level", "loud"},
                                              {"more"}}) {
-    std::vector<std::string> command = {GNOMON_VERIFIER};
-    command.insert(command.end(), good.begin(), good.end());
-    command.insert(command.end(), bad.begin(), bad.end());
-    ChildProcess verifier(command, directory_ / ("bad" + std::to_string(++logs_)));
-    EXPECT_EQ(verifier.wait(std::chrono::seconds(10)), 2) << bad[0] << verifier.output();
-    EXPECT_EQ(verifier.output().find('\n'), verifier.output().size() - 1) << verifier.output();
+    std::vector<std::string> arguments = good;
+    arguments.insert(arguments.end(), bad.begin(), bad.end());
+    const test::EndedProcess verifier = run(arguments);
+    EXPECT_EQ(verifier.status, 2) << bad[0] << verifier.output;
+    EXPECT_EQ(verifier.output.find('\n'), verifier.output.size() - 1) << verifier.output;
   }
-  EXPECT_EQ(run({"--controller", "localhost"}), 2);
-  EXPECT_EQ(run({"--controller", "http://127.0.0.1:1", "--threads", "0"}), 2);
-  EXPECT_EQ(run({"--help"}), 0);
-  EXPECT_EQ(run({"--version"}), 0);
+  EXPECT_EQ(run({"--controller", "localhost"}).status, 2);
+  EXPECT_EQ(run({"--controller", "http://127.0.0.1:1", "--threads", "0"}).status, 2);
+  EXPECT_EQ(run({"--help"}).status, 0);
+  EXPECT_EQ(run({"--version"}).status, 0);
 }
 
 }  // namespace

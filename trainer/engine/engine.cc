@@ -371,6 +371,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
     if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), sites);
     self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
         pass, self.tokens, self.targets, gradient_scale, micro > first);
+    if (pass.observer != nullptr) collector->weight_gradients(self.model->gradients());
   }
   self.sum_over_ranks();
   double loss_sum = 0;
@@ -418,6 +419,7 @@ double Engine::inspect(int64_t step, StatisticsCollector& collector) {
   const double scale = 1.0 / static_cast<double>(self.config.batch.tokens_per_step());
   const double loss = self.model->forward_backward(pass, self.tokens, self.targets,
                                                    static_cast<float>(scale), false);
+  collector.weight_gradients(self.model->gradients());
   return loss / static_cast<double>(self.tokens.size());
 }
 

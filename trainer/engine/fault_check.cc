@@ -48,7 +48,7 @@ class FaultCheck {
 
   void run() const {
     check_range("start_step", fault_.start_step, 0, kStepsMax);
-    if (fault_.end_step != 0 && fault_.end_step <= fault_.start_step) {
+    if (traits_.has("end_step") && fault_.end_step != 0 && fault_.end_step <= fault_.start_step) {
       refuse("end_step", std::to_string(fault_.end_step),
              "a step after start_step, or 0 for a fault without an end");
     }

@@ -16,7 +16,8 @@ namespace gnomon {
 namespace {
 
 const std::vector<std::string>& tensor_names() {
-  static const std::vector<std::string> kNames = {"input", "weight", "gradient", "output"};
+  static const std::vector<std::string> kNames = {"input", "weight", "gradient", "output",
+                                                  "weight_gradient"};
   return kNames;
 }
 
@@ -109,8 +110,8 @@ StatisticsCollector::StatisticsCollector(const StatisticsConfig& config,
     const Parameter* weight = layout.find(name + ".weight");
     // The head of a model with tied embeddings is the embedding.
     if (weight == nullptr) weight = &layout[layout.head()];
-    sites_.push_back(
-        {name, weight->shape[1], weight->shape[0], matches(config.match, name, layers)});
+    sites_.push_back({name, weight->shape[1], weight->shape[0], weight->offset,
+                      matches(config.match, name, layers)});
   }
   for (const std::string& name : config.what_if) {
     what_if_.push_back({name, what_if_precision(name, "statistics", "what_if")});
@@ -194,6 +195,20 @@ void StatisticsCollector::output(int site, std::span<const bf16> content, int64_
     if (!wanted(i, "output")) continue;
     add_tensor_row(i, "output", TensorProbe(matrix, threads_).measure());
     keep(i, "output", matrix);
+  }
+}
+
+void StatisticsCollector::weight_gradients(std::span<const float> gradients) {
+  for (int site = 0; site < static_cast<int>(sites_.size()); ++site) {
+    if (!wanted(site, "weight_gradient")) continue;
+    const Site& it = sites_[static_cast<size_t>(site)];
+    const auto own = gradients.subspan(static_cast<size_t>(it.weight_offset),
+                                       static_cast<size_t>(it.out * it.in));
+    weight_gradient_.resize(own.size());
+    std::ranges::transform(own, weight_gradient_.begin(), to_bf16);
+    const MatrixView matrix = dense(weight_gradient_, it.in);
+    add_tensor_row(site, "weight_gradient", TensorProbe(matrix, threads_).measure());
+    keep(site, "weight_gradient", matrix);
   }
 }
 

@@ -22,6 +22,7 @@ class ParameterLayout;
 struct StatisticsConfig {
   int64_t every = 0;                       // steps; 0 = off
   std::vector<std::string> match = {"*"};  // globs over sites
+  // Of these, and "weight_gradient", which has to be asked for.
   std::vector<std::string> tensors = {"input", "weight", "gradient", "output"};
   std::vector<std::string> what_if;  // recipes, as what_if_precision() takes them
   int sites_max = 256;               // more than that match: an error
@@ -57,6 +58,10 @@ class StatisticsCollector final : public TensorObserver {
   // each GEMM that rounds it ("SITE.TENSOR.GEMM.rounded", ".scales": rounded/scale ≈ tensor).
   void write_dumps(const std::string& path) const;
 
+  // After the pass: the gradients of all parameters, numbered as ParameterLayout does, of the
+  // tokens of this pass alone. Looked at as BF16.
+  void weight_gradients(std::span<const float> gradients);
+
   void begin_products() override;
   void operand(int site, Gemm gemm, TensorRole role, std::span<const bf16> content,
                const Quantizer* quantizer, float given_scale) override;
@@ -67,6 +72,7 @@ class StatisticsCollector final : public TensorObserver {
     std::string name;
     int64_t in = 0;
     int64_t out = 0;
+    int64_t weight_offset = 0;  // among all parameters
     bool chosen = false;
   };
   struct WhatIf {
@@ -125,7 +131,8 @@ class StatisticsCollector final : public TensorObserver {
   std::set<std::pair<int, std::string>> dumped_;
   std::vector<Dump> dumps_;
   std::deque<Seen> seen_;
-  int group_ = 1;  // sites of the last gradient, which ran as one
+  std::vector<bf16> weight_gradient_;  // the one at hand
+  int group_ = 1;                      // sites of the last gradient, which ran as one
 };
 
 }  // namespace gnomon

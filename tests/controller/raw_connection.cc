@@ -1,0 +1,56 @@
+#include "tests/controller/raw_connection.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/errors.h"
+
+namespace gnomon {
+
+RawConnection::RawConnection(int port) : socket_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  timeval timeout{10, 0};
+  ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+  if (::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    throw Error("cannot connect");
+  }
+}
+
+RawConnection::~RawConnection() { close(); }
+
+void RawConnection::close() {
+  if (socket_ >= 0) {
+    ::close(socket_);
+    socket_ = -1;
+  }
+}
+
+void RawConnection::send(const std::string& text) {
+  size_t sent = 0;
+  while (sent < text.size()) {
+    ssize_t size = ::send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+    if (size <= 0) {
+      return;  // the daemon has had enough; its answer says why
+    }
+    sent += static_cast<size_t>(size);
+  }
+}
+
+std::string RawConnection::read_until(const std::string& text) {
+  char buffer[4096];
+  while (read_.find(text) == std::string::npos) {
+    ssize_t size = ::recv(socket_, buffer, sizeof buffer, 0);
+    if (size <= 0) {
+      break;
+    }
+    read_.append(buffer, static_cast<size_t>(size));
+  }
+  return read_;
+}
+
+}  // namespace gnomon

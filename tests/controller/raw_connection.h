@@ -1,0 +1,24 @@
+// A connection on which a test says exactly what it wants.
+#pragma once
+
+#include <string>
+
+namespace gnomon {
+
+class RawConnection {
+ public:
+  explicit RawConnection(int port);
+  ~RawConnection();
+  RawConnection(const RawConnection&) = delete;
+  RawConnection& operator=(const RawConnection&) = delete;
+  void send(const std::string& text);
+  // Reads until `text` has come or the connection ends; returns everything read so far.
+  std::string read_until(const std::string& text);
+  void close();
+
+ private:
+  int socket_ = -1;
+  std::string read_;
+};
+
+}  // namespace gnomon

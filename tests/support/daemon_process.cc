@@ -1,0 +1,70 @@
+#include "tests/support/daemon_process.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include "base/errors.h"
+#include "base/files.h"
+
+namespace gnomon::test {
+
+DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::string& policy)
+    : arguments_(std::move(arguments)) {
+  if (!policy.empty()) {
+    write_file_atomically(folder_ / "policy.toml", policy);
+    arguments_.insert(arguments_.end(), {"--policy", (folder_ / "policy.toml").string()});
+  }
+}
+
+void DaemonProcess::start() { start_at(0); }
+
+void DaemonProcess::start_again() { start_at(port_); }
+
+void DaemonProcess::start_at(int port) {
+  const std::filesystem::path port_file = folder_ / "port";
+  std::filesystem::remove(port_file);
+  std::vector<std::string> command = {GNOMOND,
+                                      "--ledger",
+                                      ledger().string(),
+                                      "--listen",
+                                      fmt::format("127.0.0.1:{}", port),
+                                      "--port-file",
+                                      port_file.string()};
+  command.insert(command.end(), arguments_.begin(), arguments_.end());
+  process_.reset();
+  process_ = std::make_unique<ChildProcess>(command, folder_ / "log");
+  eventually([&] { return std::filesystem::exists(port_file) || !process_->running(); });
+  if (!process_->running() || !std::filesystem::exists(port_file)) {
+    throw Error("gnomond did not start: " + log());
+  }
+  port_ = std::stoi(read_file(port_file));
+}
+
+int DaemonProcess::stop() {
+  signal(SIGTERM);
+  return process_->wait();
+}
+
+void DaemonProcess::lose_ledger() const {
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    std::filesystem::remove(ledger().string() + suffix);
+  }
+}
+
+std::string DaemonProcess::url() const { return fmt::format("http://127.0.0.1:{}", port_); }
+
+std::string DaemonProcess::log() const { return read_file(folder_ / "log"); }
+
+boost::json::array DaemonProcess::rows(const std::string& what) const {
+  const HttpResponse response = client().request("GET", "/v1/runs/run-1/" + what);
+  return response.status == 200 ? boost::json::parse(response.body).as_array()
+                                : boost::json::array();
+}
+
+EndedProcess run_gnomond(const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {GNOMOND};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return run_to_end(command);
+}
+
+}  // namespace gnomon::test
