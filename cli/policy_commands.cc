@@ -36,8 +36,8 @@ void add_policy_commands(CLI::App& app, Context&) {
   explain->add_option("FILE", *file, "Policy in TOML; without it, the defaults");
   explain->footer("Example:\n  gnomon policy explain examples/policies/cautious.toml");
   explain->callback([file] {
-    const decide::Policy policy = file->empty() ? decide::Policy() : decide::Policy::load(*file);
-    for (const PolicySection& section : explain_policy(policy)) {
+    const decide::Policy told = file->empty() ? decide::Policy() : decide::Policy::load(*file);
+    for (const PolicySection& section : explain_policy(told)) {
       fmt::print("{}\n", section.title);
       for (const std::string& sentence : section.sentences) fmt::print("  {}\n", sentence);
     }

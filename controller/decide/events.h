@@ -166,12 +166,12 @@ struct CloseWindow {
   std::optional<double> offset;     // nats: L8 − L16 at the checkpoint
   std::optional<double> d_percent;  // 100·gap / L16(w16)
   double tolerance_percent = 0;
-  std::optional<double> gap_error;  // nats
-  std::string rule;                 // of an alarm
-  std::optional<double> statistic;  // of the detector, and what it is an alarm from
-  std::optional<double> threshold;
-  std::optional<double> scale_percent;
-  std::optional<double> null_percent;
+  std::optional<double> gap_error = {};  // nats
+  std::string rule = {};                 // of an alarm
+  std::optional<double> statistic = {};  // of the detector, and what it is an alarm from
+  std::optional<double> threshold = {};
+  std::optional<double> scale_percent = {};
+  std::optional<double> null_percent = {};
 };
 
 // The checkpoint is known to be good: rollbacks may go there, retention keeps it.
