@@ -27,6 +27,8 @@ void add_statistics_command(CLI::App& app, Context& context);  // statistics
 void add_policy_commands(CLI::App& app, Context& context);     // policy check, policy show
 void add_plan_commands(CLI::App& app, Context& context);       // plan, plan check
 void add_run_planning_options(CLI::App& plan);                 // plan
+// What stands before a subcommand of `plan` would be ignored: throws ConfigError.
+void refuse_options_of_a_run(const CLI::App& plan);
 void add_checkpoint_commands(CLI::App& app,
                              Context& context);              // checkpoint verify, checkpoint list
 void add_checkpoint_model_commands(CLI::App& checkpoint);    // checkpoint show, checkpoint export

@@ -81,7 +81,10 @@ void add_plan_commands(CLI::App& app, Context&) {
   model->require_option(1);
   check->add_flag("--json", options->json, "Print JSON");
   check->footer("Example:\n  gnomon plan check pinned.toml --layers 8");
-  check->callback([options] { check_plan(*options); });
+  check->callback([options, plan] {
+    refuse_options_of_a_run(*plan);
+    check_plan(*options);
+  });
 }
 
 }  // namespace gnomon::cli

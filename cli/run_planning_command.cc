@@ -160,6 +160,15 @@ void add_verification_options(CLI::App& plan, Options& options) {
 
 }  // namespace
 
+void refuse_options_of_a_run(const CLI::App& plan_command) {
+  for (const CLI::Option* option : plan_command.get_options()) {
+    if (option->count() == 0) continue;
+    throw ConfigError(
+        "", 0, option->get_name(), option->results().front(),
+        "no option of a run before " + plan_command.get_subcommands().front()->get_name());
+  }
+}
+
 void add_run_planning_options(CLI::App& plan_command) {
   auto options = std::make_shared<Options>();
   options->question.model.window_steps = static_cast<double>(decide::Policy().window.steps);

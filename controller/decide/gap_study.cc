@@ -49,15 +49,15 @@ FalseAlarms count_false_alarms(const GapSettings& wanted, const NoiseShape& shap
   GapNoise noise(shape, seed);
   while (result.alarms < alarms_max && result.windows < windows_max) {
     GapState state;
-    for (int64_t w = 0; w < run_windows && result.alarms < alarms_max; ++w) {
+    bool alarm = false;
+    for (int64_t w = 0; w < run_windows && !alarm; ++w) {
       if (state.evidence.burst_left > 0) result.burst_windows += 1;
       const GapVerdict verdict = observe_gap(state, sample_at(0, settings, noise), settings);
       result.windows += 1;
       result.suspicions += verdict.suspicious;
-      if (!verdict.alarm) continue;
-      result.alarms += 1;
-      restart_gap(state);
+      alarm = verdict.alarm;
     }
+    result.alarms += alarm;
   }
   const auto windows = static_cast<double>(result.windows);
   const auto alarms = static_cast<double>(result.alarms);

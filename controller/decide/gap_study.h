@@ -23,9 +23,8 @@ struct FalseAlarms {
   double between_high = 0;
 };
 
-// Runs of at most `run_windows` windows each, of which the first `settings.burn_in_windows` belong
-// to it, until there are `alarms_max` alarms or `windows_max` windows. An alarm restarts the
-// evidence.
+// Runs that end with their first alarm or after `run_windows` windows, burn-in included, until
+// there are `alarms_max` alarms or `windows_max` windows.
 FalseAlarms count_false_alarms(const GapSettings& settings, const NoiseShape& shape,
                                int64_t run_windows, int64_t alarms_max, int64_t windows_max,
                                uint64_t seed);

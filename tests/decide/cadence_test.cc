@@ -80,7 +80,7 @@ TEST(CadenceTest, TheLimitsHold) {
   EXPECT_EQ(rare.every, 450);
   EXPECT_THAT(rare.reason, HasSubstr("as rarely as"));
   EXPECT_EQ(choose_cadence(example(), 1e-2, 100, tight).every, 150) << "100 is below the least";
-  EXPECT_EQ(choose_cadence(example(), 1e-5, 440, tight).every, 450) << "440 is no multiple";
+  EXPECT_EQ(choose_cadence(example(), 1e-5, 449, tight).every, 450) << "449 is no multiple";
   EXPECT_EQ(choose_cadence(example(), 1e-5, 500, tight).every, 450) << "500 is above the most";
 }
 

@@ -344,16 +344,18 @@ TEST_F(FaultRuns, AStuckWeightHoldsItsBit) {
   Fault fault = sample(FaultKind::kStuckBit);
   fault.tensor = "weight";
   fault.bit = 31;
-  fault.value = 1;
-  auto engine = start({fault}, plan);
-  for (int64_t step = 1; step < kEnd; ++step) {
-    engine->train_step();
-    const CheckpointContent content = engine->checkpoint();
-    const auto tensor =
-        std::ranges::find(content.optimizer, "master." + kDown + ".weight", &TensorView::name);
-    ASSERT_NE(tensor, content.optimizer.end());
-    const float weight = static_cast<const float*>(tensor->data)[3];
-    EXPECT_TRUE(step < kStart || std::signbit(weight)) << step;
+  for (int value : {0, 1}) {
+    fault.value = value;
+    auto engine = start({fault}, plan);
+    for (int64_t step = 1; step < kEnd; ++step) {
+      engine->train_step();
+      const CheckpointContent content = engine->checkpoint();
+      const auto tensor =
+          std::ranges::find(content.optimizer, "master." + kDown + ".weight", &TensorView::name);
+      ASSERT_NE(tensor, content.optimizer.end());
+      const float weight = static_cast<const float*>(tensor->data)[3];
+      EXPECT_TRUE(step < kStart || std::signbit(weight) == (value == 1)) << step;
+    }
   }
 }
 

@@ -203,7 +203,9 @@ TEST_F(ReplayTest, APerturbationIsRelativeAndOfItsScale) {
     return all;
   };
   const std::vector<float> before = masters();
+  const uint64_t unmoved = engine.weights_hash();
   engine.perturb(5, 0.01);
+  EXPECT_NE(engine.weights_hash(), unmoved);
   const std::vector<float> after = masters();
   double sum = 0, squares = 0, count = 0;
   for (size_t i = 0; i < before.size(); ++i) {

@@ -10,9 +10,9 @@
 namespace gnomon {
 namespace {
 
-using testing::HttpReply;
-using testing::HttpRequest;
-using testing::HttpTestServer;
+using test::HttpReply;
+using test::HttpRequest;
+using test::HttpTestServer;
 using namespace std::chrono_literals;
 
 TEST(HttpClient, SendsMethodTargetAndBodyAndReturnsTheAnswer) {
