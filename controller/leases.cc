@@ -68,6 +68,13 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
     throw Refusal(400, "Value not accepted", fmt::format("verifier is \"{}\"", request.verifier),
                   "1 to 200 characters, unique for each verifier process");
   }
+  if (is_trainer(request.verifier) != request.on_trainer) {
+    throw Refusal(
+        400, "Value not accepted",
+        fmt::format("verifier is \"{}\" and on_trainer {}", request.verifier, request.on_trainer),
+        fmt::format("a name that begins with \"{}\" for a trainer, and for nobody else",
+                    kTrainerPrefix));
+  }
   Connection& connection = transaction.connection();
   seen(request.verifier);
   const std::vector<ledger::ReplayRow> queue = ledger::queued_replays(connection, kQueueLook);
@@ -94,22 +101,25 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
                  window.end_uri, replay->evaluate_endpoints, replay->nudge}};
 }
 
-// A trainer does its own run's work only, and what is the trainer's nobody else does.
+// A trainer does its own run's work only, and while there are verifiers, what only it can do; what
+// is the trainer's nobody else does.
 bool Leases::may_do(Connection& connection, const ledger::ReplayRow& replay,
-                    const LeaseRequest& request) {
+                    const LeaseRequest& request) const {
   if (request.on_trainer && request.run != run_name(replay.run)) return false;
+  if (request.on_trainer && !replay.on_trainer && !seen_.empty()) return false;
   if (replay.on_trainer && !request.on_trainer) return false;
   return !ledger::is_quarantined(connection, replay.run, request.verifier);
 }
 
 void Leases::seen(const std::string& verifier) {
   const double now = supervisor_.steady_now();
-  seen_[verifier] = now;
+  if (!is_trainer(verifier)) seen_[verifier] = now;
   std::erase_if(seen_, [&](const auto& entry) { return entry.second + kSeenSeconds < now; });
 }
 
 bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
                                    const std::string& verifier) const {
+  if (replay.on_trainer) return false;
   const bool others = std::any_of(seen_.begin(), seen_.end(),
                                   [&](const auto& entry) { return entry.first != replay.avoid; });
   if (replay.avoid == verifier && others) return true;

@@ -1,7 +1,8 @@
 // Leases of replays: who works on what, until when. A lease is lost when its verifier does not
 // speak for the TTL of the run's policy; the replay then goes back to the queue, up to the policy's
 // number of leases. Deadlines are kept on a clock that never jumps and are not written down: after
-// a restart every live lease gets a fresh TTL.
+// a restart every live lease gets a fresh TTL. A trainer that replays is asked for what only it can
+// do, and for its own run's other replays while no verifier speaks.
 #pragma once
 
 #include <map>
@@ -43,8 +44,8 @@ class Leases {
 
  private:
   void seen(const std::string& verifier);
-  static bool may_do(Connection& connection, const ledger::ReplayRow& replay,
-                     const LeaseRequest& request);
+  bool may_do(Connection& connection, const ledger::ReplayRow& replay,
+              const LeaseRequest& request) const;
   bool better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
                              const std::string& verifier) const;
   ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
@@ -59,7 +60,8 @@ class Leases {
   Bells& bells_;
   mutable std::mutex mutex_;
   std::map<int64_t, double> deadlines_;  // by lease, steady clock seconds
-  // By verifier, when it spoke last, steady clock seconds. The writer's thread only.
+  // By verifier, trainers aside, when it spoke last, steady clock seconds. The writer's thread
+  // only.
   std::map<std::string, double> seen_;
 };
 

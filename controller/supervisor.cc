@@ -187,7 +187,7 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::R
                             window.start_step + window.steps);
   decide::ReplayFinished event =
       join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt),
-                  verifier, replay.on_trainer);
+                  verifier, replay.on_trainer || is_trainer(verifier));
   hear(transaction, run, event);
   save(transaction, run);
   double seconds = result.replay_seconds + result.eval_seconds;

@@ -33,6 +33,10 @@ class Arena {
 
   const std::string& name() const { return name_; }
   int64_t bytes() const { return counting_ ? used_ : capacity_; }
+  // All of it, once it is committed.
+  std::span<std::byte> content() {
+    return {memory_, static_cast<size_t>(counting_ ? 0 : capacity_)};
+  }
 
  private:
   void* take_bytes(int64_t bytes);

@@ -301,9 +301,13 @@ struct OverrideAccepted {
 // ---- leases: controller ↔ verifier
 // -----------------------------------------------------------------------
 
+// What the name of a trainer that asks for leases begins with, and no other verifier's.
+inline constexpr const char* kTrainerPrefix = "trainer:";
+inline bool is_trainer(const std::string& verifier) { return verifier.starts_with(kTrainerPrefix); }
+
 // POST /v1/leases?wait=SECONDS. 200 with a Lease, or 204 when there is nothing to do.
 struct LeaseRequest {
-  std::string verifier;  // name, unique per process: "host:pid"
+  std::string verifier;  // name, unique per process: "host:pid"; a trainer's "trainer:host:pid"
   Fingerprint fingerprint;
   // A trainer that replays between two steps asks for its own run's work only, and takes what only
   // the trainer can do.

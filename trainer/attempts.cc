@@ -31,6 +31,7 @@ RunRegistration registration_of(const TrainerConfig& config, const Engine& engin
   run.checkpoint_every = config.checkpoint_every;
   run.seed = config.engine.seed;
   run.checkpoint_root = checkpoints.string();
+  run.trainer_replays = config.verification.by_trainer;
   for (const Fault& fault : config.engine.faults) {
     run.faults.push_back({fault_kind_name(fault.kind), fault.site, fault.start_step, fault.end_step,
                           fault.describe()});
@@ -105,6 +106,7 @@ void TrainingLoop::start_services() {
   callbacks.needed = [this](const CheckpointInfo& info) { return is_needed(info); };
   checkpointer_ = std::make_unique<Checkpointer>(*store_, engine_.checkpoint(), config_.keep_last,
                                                  std::move(callbacks), log_);
+  if (inbox_ && config_.verification.by_trainer) start_verification();
   engine_.prepare();
   print_arenas();
 }

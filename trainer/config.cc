@@ -44,6 +44,7 @@ class ConfigReader {
     read_checkpoint();
     read_controller();
     read_statistics();
+    read_verification();
     check_together();
     for (TomlTable& table : root_.tables("fault")) read_fault(table);
     root_.refuse_unknown_keys();
@@ -78,6 +79,7 @@ class ConfigReader {
   void read_checkpoint();
   void read_controller();
   void read_statistics();
+  void read_verification();
   void read_fault(TomlTable& table);
   void check_together();
   std::string identifier(TomlTable& table, const char* key, const std::string& fallback);
@@ -368,6 +370,18 @@ void ConfigReader::read_statistics() {
     throw ConfigError(config_.file, config_.lines[error.key()], error.key(), error.value(),
                       error.accepted());
   }
+}
+
+void ConfigReader::read_verification() {
+  TomlTable table = section("verification", {"inline", "share_max"});
+  constexpr double kLeast = 0.001;
+  config_.verification.by_trainer = table.boolean("inline", false);
+  config_.verification.share_max =
+      table.number("share_max", config_.verification.share_max, kLeast, 1);
+  if (table.has("share_max") && !config_.verification.by_trainer) {
+    table.refuse("share_max", "nothing while verification.inline is not true");
+  }
+  table.refuse_unknown_keys();
 }
 
 void ConfigReader::read_fault(TomlTable& table) {

@@ -18,6 +18,12 @@ namespace gnomon {
 // What the trainer does when the controller has been away for grace_seconds.
 enum class OnLoss { kContinue, kBf16, kPause };
 
+// Whether the trainer replays its run's windows itself, between two steps.
+struct VerificationConfig {
+  bool by_trainer = false;
+  double share_max = 0.2;  // of the run's time that no further replay begins beyond
+};
+
 struct TrainerConfig {
   std::string file;
   std::string name;
@@ -34,6 +40,7 @@ struct TrainerConfig {
   double flush_seconds = 0;  // how long the end waits for the controller to take the last reports
   int64_t spool_bytes_max = 0;
   StatisticsConfig statistics;
+  VerificationConfig verification;
 
   // Where keys stand in the file ("model.heads" → 12), for errors found after reading.
   std::map<std::string, int> lines;

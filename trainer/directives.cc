@@ -50,6 +50,12 @@ std::optional<Directive> DirectiveInbox::take() {
   return directive;
 }
 
+bool DirectiveInbox::urgent() const {
+  std::lock_guard lock(mutex_);
+  return std::any_of(queue_.begin(), queue_.end(),
+                     [](const Directive& each) { return each.kind != "checkpoint_now"; });
+}
+
 // Returns whether to stop.
 bool DirectiveInbox::wait(std::chrono::milliseconds duration) {
   std::unique_lock lock(mutex_);

@@ -45,6 +45,8 @@ class DirectiveInbox {
   // The next directive, oldest first; nothing when there is none. Its acknowledgement is spooled
   // already.
   std::optional<Directive> take();
+  // Whether take() has one that should not wait for a replay: any but checkpoint_now.
+  bool urgent() const;
   // Takes in no more, ends the thread, and returns what take() had still to return.
   std::vector<Directive> close();
 
@@ -69,7 +71,7 @@ class DirectiveInbox {
   int64_t ledger_ = 0;        // Reporter::ledgers() for which that holds
   int64_t registration_ = 0;  // Reporter::registrations() since which all open ones were asked for
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool stopping_ = false;
   std::deque<Directive> queue_;

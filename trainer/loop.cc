@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cmath>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/progress.h"
@@ -96,10 +97,10 @@ void TrainingLoop::show_progress(const StepResult& result, double seconds) {
                   fmt::format("loss {:.4f}  {:.0f} tok/s", result.loss, tokens_per_second_));
 }
 
-// At every step boundary: directives, pauses, the controller's absence. Returns whether to take
-// another step.
+// At every step boundary: directives, pauses, replays, the controller's absence. Returns whether to
+// take another step.
 bool TrainingLoop::boundary() {
-  for (bool told = false;; told = true) {
+  for (bool told = false;;) {
     if (shutdown_.requested()) return false;
     check_contact();
     while (inbox_ && !stop_) {
@@ -108,8 +109,9 @@ bool TrainingLoop::boundary() {
       apply(*directive);
     }
     if (stop_) return false;
+    if (verify()) continue;
     if (!state_.paused) return true;
-    if (!told) tell_paused();
+    if (!std::exchange(told, true)) tell_paused();
     shutdown_.wait_for(kIdle);
   }
 }
@@ -169,6 +171,11 @@ void TrainingLoop::finish(const std::string& outcome) {
   log_.info("{:.1f} s in steps; reports and checkpoints held them up by {:.3f} s ({:.2f} %)",
             train_seconds_, overhead_seconds_,
             train_seconds_ > 0 ? 100 * overhead_seconds_ / train_seconds_ : 0);
+  if (leases_) {
+    log_.info("{} windows' replays between steps took {:.1f} s more ({:.1f} % of the run)",
+              replays_, verify_seconds_,
+              verify_seconds_ > 0 ? 100 * verify_seconds_ / (train_seconds_ + verify_seconds_) : 0);
+  }
   if (checkpointer_->waits() > 0) {
     log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_->waits(),
               checkpointer_->wait_seconds());

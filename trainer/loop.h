@@ -15,7 +15,9 @@
 #include "trainer/console.h"
 #include "trainer/directives.h"
 #include "trainer/engine/engine.h"
+#include "trainer/inline_leases.h"
 #include "trainer/outbox.h"
+#include "trainer/replay.h"
 #include "trainer/reporter.h"
 #include "trainer/run_state.h"
 #include "trainer/shutdown.h"
@@ -64,6 +66,16 @@ class TrainingLoop {
   void tell_plan_without_controller();
   void reject_open_directives(const std::string& outcome);
   void flush(double seconds);
+
+  // verify_inline.cc
+  void start_verification();
+  bool verify();
+  bool may_verify() const;
+  ReplayRequest request_of(const Lease& lease) const;
+  std::optional<ReplayResult> replay(const Lease& lease, LeaseFailure& failure);
+  std::string why_abandon() const;
+  void tell_verification(const Lease& lease, const std::optional<ReplayResult>& result,
+                         const std::string& why_not, double seconds);
 
   // attempts.cc
   void take_directory(ResumeMode mode);
@@ -117,6 +129,8 @@ class TrainingLoop {
   double train_seconds_ = 0;
   double overhead_seconds_ = 0;  // between steps, of reports and checkpoints
   double tokens_per_second_ = 0;
+  double verify_seconds_ = 0;  // in replays and around them, but in pauses
+  int64_t replays_ = 0;        // completed
 
   std::mutex base_mutex_;
   std::string base_checkpoint_;  // of this attempt; read by the checkpointer's thread
@@ -128,6 +142,7 @@ class TrainingLoop {
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<DirectiveInbox> inbox_;
   std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<InlineLeases> leases_;  // null unless the trainer verifies
 };
 
 // Seconds since the epoch.

@@ -1,9 +1,9 @@
 # The trainer's process around the engine. gnomon_processes knows nothing of tensors: the verifier uses it too.
-gnomon_library(gnomon_processes console.cc directives.cc outbox.cc refused_log.cc reporter.cc shutdown.cc spool.cc)
+gnomon_library(gnomon_processes console.cc directives.cc inline_leases.cc lease_keeper.cc outbox.cc refused_log.cc reporter.cc shutdown.cc spool.cc)
 target_link_libraries(gnomon_processes PUBLIC gnomon_protocol gnomon_base fmt::fmt spdlog::spdlog Threads::Threads
   PRIVATE Boost::json)
 
-gnomon_library(gnomon_training apply_directives.cc attempts.cc checkpointer.cc config.cc config_faults.cc loop.cc run_state.cc telling.cc)
+gnomon_library(gnomon_training apply_directives.cc attempts.cc checkpointer.cc config.cc config_faults.cc loop.cc run_state.cc telling.cc verify_inline.cc)
 target_link_libraries(gnomon_training PUBLIC gnomon_engine gnomon_processes gnomon_storage)
 
 gnomon_executable(gnomon-trainer main.cc)

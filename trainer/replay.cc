@@ -90,7 +90,32 @@ void check_batch(const ReplayRequest& request, const BatchConfig& batch) {
   }
 }
 
+// Bits would differ for a reason that is neither the plan nor the device. Where the data lies and
+// how many threads there are is no setting: a hash of the data is checked, and the fingerprint says
+// the threads.
+void check_settings(const EngineConfig& own, const std::filesystem::path& checkpoint) {
+  EngineConfig config = read_engine_config(checkpoint);
+  config.threads = own.threads;
+  config.data = own.data;
+  if (config.to_json() == own.to_json()) return;
+  throw Error(
+      fmt::format("{} was written under other settings than this engine has", checkpoint.string()));
+}
+
 }  // namespace
+
+ReplayRequest replay_request(const ReplayTask& task) {
+  ReplayRequest request;
+  request.checkpoint = task.checkpoint_uri;
+  request.steps = task.steps;
+  request.arm = task.arm;
+  request.plan_toml = task.plan;
+  request.end_checkpoint = task.end_checkpoint_uri;
+  request.evaluate_endpoints = task.evaluate_endpoints;
+  request.perturb = task.perturb;
+  if (task.perturb_scale != 0) request.perturb_scale = task.perturb_scale;
+  return request;
+}
 
 std::span<const std::string> replay_arms() {
   static const std::array<std::string, 5> kArms = {"bf16", "same", "fakequant", kPerturbedArm,
@@ -101,14 +126,10 @@ std::span<const std::string> replay_arms() {
 Replayer::Replayer(int threads, EngineRanks* ranks) : threads_(threads), ranks_(ranks) {}
 Replayer::~Replayer() = default;
 
-ReplayResult Replayer::run(const ReplayRequest& request,
-                           const std::function<bool(int64_t)>& progress) {
+ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& progress) {
   check_request(request);
-  ReplayResult result;
-  Clock::time_point start = Clock::now();
   EngineConfig config = read_engine_config(request.checkpoint);
   if (threads_ > 0) config.threads = threads_;
-  check_batch(request, config.batch);
   const int ranks = ranks_ == nullptr ? 1 : ranks_->collectives->size();
   if (config.batch.accumulation % ranks != 0) {
     throw Error(fmt::format("{} ranks cannot share the {} micro-batches of this run's steps", ranks,
@@ -118,7 +139,21 @@ ReplayResult Replayer::run(const ReplayRequest& request,
     engine_.reset();
     engine_ = std::make_unique<Engine>(config, EngineRole::kReplay, ranks_);
   }
-  Engine& engine = *engine_;
+  return replay_on(*engine_, request, progress);
+}
+
+ReplayResult replay_on(Engine& engine, const ReplayRequest& request,
+                       const ReplayProgress& progress) {
+  check_request(request);
+  check_settings(engine.config(), request.checkpoint);
+  check_batch(request, engine.config().batch);
+  ReplayResult result;
+  Clock::time_point start = Clock::now();
+  const auto go_on = [&] {
+    if (progress && !progress(std::ssize(result.steps))) {
+      throw ReplayAbandoned("the replay was abandoned");
+    }
+  };
   engine.set_mode({.role = request.role});
   std::vector<Engine::Part> run_end;
   result.fingerprint = engine.fingerprint();
@@ -127,11 +162,13 @@ ReplayResult Replayer::run(const ReplayRequest& request,
     engine.load(request.end_checkpoint);
     result.run_end_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
     run_end = engine.evaluated_parts();
+    go_on();
   }
   engine.load(request.checkpoint);
   const PrecisionPlan own = plan_of_run(request, engine.plan());
   if (request.evaluate_endpoints) {
     result.start_loss_bf16 = engine.evaluate(PrecisionPlan::bf16());
+    go_on();
     result.start_loss_plan = engine.evaluate(own);
   }
   engine.set_mode(mode_of_arm(request));
@@ -143,14 +180,14 @@ ReplayResult Replayer::run(const ReplayRequest& request,
   result.eval_seconds = seconds_since(start);
 
   bool finite = true;
-  for (int64_t done = 0; done < request.steps && finite;) {
+  go_on();
+  while (finite && std::ssize(result.steps) < request.steps) {
     StepResult step = engine.train_step();
     result.steps.push_back(
         {step.step, step.loss, step.grad_norm, hex64(step.weights_hash), hex64(step.batch_hash)});
     result.replay_seconds += step.seconds;
     finite = step.finite;
-    ++done;
-    if (progress && !progress(done)) throw Error("the replay was abandoned");
+    go_on();
   }
   if (finite) {
     Clock::time_point evaluation = Clock::now();

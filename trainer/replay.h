@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "base/errors.h"
 #include "protocol/messages.h"
 #include "trainer/engine/engine.h"
 
@@ -35,6 +36,24 @@ struct ReplayRequest {
   EngineRole role = EngineRole::kReplay;  // kInline on the run's own device
 };
 
+// What a lease asks for, by an engine elsewhere.
+ReplayRequest replay_request(const ReplayTask& task);
+
+// What a caller's `progress` gets, now and then: the steps done. False abandons the replay.
+using ReplayProgress = std::function<bool(int64_t steps)>;
+
+// `progress` said so.
+class ReplayAbandoned : public Error {
+ public:
+  using Error::Error;
+};
+
+// Runs it on this engine, whose state is then another one, also when it throws. Throws Error where
+// the checkpoint is of a run with other settings than the engine's. Fills everything of the result
+// but token and time. A replay that turns non-finite ends early and says so by its last step.
+ReplayResult replay_on(Engine& engine, const ReplayRequest& request,
+                       const ReplayProgress& progress = {});
+
 // Keeps one engine between replays as long as the checkpoints' configurations agree.
 class Replayer {
  public:
@@ -44,10 +63,8 @@ class Replayer {
   explicit Replayer(int threads = 0, EngineRanks* ranks = nullptr);
   ~Replayer();
 
-  // Runs it. `progress` gets the steps done and returns false to abandon (throws Error). Fills
-  // everything of the result but token and time. A replay that turns non-finite ends early and says
-  // so by its last step.
-  ReplayResult run(const ReplayRequest& request, const std::function<bool(int64_t)>& progress = {});
+  // As replay_on().
+  ReplayResult run(const ReplayRequest& request, const ReplayProgress& progress = {});
 
  private:
   std::unique_ptr<Engine> engine_;

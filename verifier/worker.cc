@@ -9,7 +9,7 @@
 #include "kernels/backend.h"
 #include "protocol/json.h"
 #include "trainer/engine/engine_ranks.h"
-#include "verifier/lease_keeper.h"
+#include "trainer/lease_keeper.h"
 
 namespace gnomon {
 namespace {
@@ -28,19 +28,6 @@ Fingerprint fingerprint_of(int threads, const EngineRanks* ranks) {
   fingerprint.threads = backend->threads();
   if (ranks != nullptr) fingerprint.world_size = ranks->collectives->size();
   return fingerprint;
-}
-
-ReplayRequest request_of(const ReplayTask& task) {
-  ReplayRequest request;
-  request.checkpoint = task.checkpoint_uri;
-  request.steps = task.steps;
-  request.arm = task.arm;
-  request.plan_toml = task.plan;
-  request.end_checkpoint = task.end_checkpoint_uri;
-  request.evaluate_endpoints = task.evaluate_endpoints;
-  request.perturb = task.perturb;
-  if (task.perturb_scale != 0) request.perturb_scale = task.perturb_scale;
-  return request;
 }
 
 }  // namespace
@@ -104,7 +91,7 @@ bool Worker::work(const Lease& lease) {
   std::string what = "complete";
   std::string body;
   try {
-    ReplayResult result = replayer_.run(request_of(task), [&keeper](int64_t steps) {
+    ReplayResult result = replayer_.run(replay_request(task), [&keeper](int64_t steps) {
       keeper.set_steps_done(steps);
       return !keeper.lost();
     });

@@ -133,6 +133,14 @@ class Engine {
   // and moments, is taken with the engine, unless that is for replays.
   CheckpointContent checkpoint() const;
 
+  // For replays on the run's own engine, between two of its steps. take_snapshot_memory(), once,
+  // takes room for a copy of all that later steps depend on; snapshot() makes the copy, and
+  // restore() brings it back bit for bit, whatever was loaded, changed and trained in between, as
+  // often as it is called. Of several ranks each keeps its own part.
+  void take_snapshot_memory();
+  void snapshot();
+  void restore();
+
   // Runs the passes of a step and of an evaluation once on tokens of no meaning and forgets what
   // they gave, so that the backend compiles its kernels and takes their scratch memory now: later
   // steps and evaluations take none. Changes no state. After initialize() or load().

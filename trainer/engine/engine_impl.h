@@ -20,6 +20,21 @@
 
 namespace gnomon {
 
+// What snapshot() keeps. Scaling histories and stale weights take the little they need when they
+// are copied.
+struct EngineSnapshot {
+  EngineSnapshot(int64_t state_bytes, int64_t weight_bytes, int sites);
+
+  Arena arena{"state kept while verifying"};
+  std::span<std::byte> masters_and_moments, weights;
+  ScalingState scaling;
+  EngineMode mode;
+  int64_t step = 0;
+  PrecisionPlan plan;
+  std::vector<SitePrecision> sites;
+  std::set<const Fault*> flipped;
+};
+
 struct Engine::Impl {
   Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks);
 
@@ -73,6 +88,9 @@ struct Engine::Impl {
   uint64_t batch_hash = 0;                   // of the sequences read in this step, their sum
   std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
   std::vector<ArenaSize> arenas;
+
+  std::unique_ptr<EngineSnapshot> kept_state;
+  bool has_kept = false;
 
   bool ready = false;  // initialize() or load() was called
   int64_t step = 0;

@@ -49,6 +49,12 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
     case EngineCall::kCheckpoint:
       engine.checkpoint();
       return;
+    case EngineCall::kSnapshotMemory:
+      return engine.take_snapshot_memory();
+    case EngineCall::kSnapshot:
+      return engine.snapshot();
+    case EngineCall::kRestore:
+      return engine.restore();
     case EngineCall::kPrepare:
       return engine.prepare();
     case EngineCall::kSetPlan:

@@ -131,6 +131,13 @@ void take_tensors(const SafetensorsFile& file, const std::vector<TensorView>& ho
   }
 }
 
+// The gaps between gradients stay zero: the norm is over all elements.
+struct ZeroWhenDone {
+  explicit ZeroWhenDone(std::span<float> all) : values(all) { std::ranges::fill(values, 0.0f); }
+  ~ZeroWhenDone() { std::ranges::fill(values, 0.0f); }
+  std::span<float> values;
+};
+
 json::value read_state(const std::filesystem::path& checkpoint, const std::string& file) {
   json::value root = parse_json(read_file(checkpoint / "trainer_state.json"), file);
   JsonFields fields(root, file);
@@ -229,7 +236,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   SafetensorsFile model(model_file);
   auto optimizer = std::make_shared<SafetensorsFile>(optimizer_file);
   // Gradients are no state: their memory serves to hash the weights before any state changes.
-  std::ranges::fill(self.model->gradients(), 0.0f);
+  const auto zero = std::make_shared<ZeroWhenDone>(self.model->gradients());
   std::span<std::byte> staging(reinterpret_cast<std::byte*>(self.model->gradients().data()),
                                self.model->weight_bytes().size());
   std::vector<TensorView> weights;
@@ -252,7 +259,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
 
-  return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
+  return [&self, staging, zero, optimizer, take_plan, step, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
     std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
                self.model->working_weights());

@@ -81,6 +81,20 @@ std::span<E> FaultyOperands<E>::take_stale_weight(int site, int64_t elements) {
   return kept.data;
 }
 
+template <class E>
+void FaultyOperands<E>::keep_stale_weights() {
+  std::erase_if(kept_stale_, [&](const auto& kept) { return !stale_.contains(kept.first); });
+  for (const auto& [site, tensor] : stale_) kept_stale_[site] = tensor.data;
+}
+
+template <class E>
+void FaultyOperands<E>::restore_stale_weights() {
+  forget_stale_weights();
+  for (const auto& [site, kept] : kept_stale_) {
+    std::ranges::copy(kept, take_stale_weight(site, std::ssize(kept)).begin());
+  }
+}
+
 template class FaultyOperands<bf16>;
 template class FaultyOperands<float>;
 template void scale_column(std::span<bf16>, int64_t, int64_t, int);

@@ -37,6 +37,8 @@ class FaultyOperands {
   // Room for one that a checkpoint has.
   std::span<E> take_stale_weight(int site, int64_t elements);
   void forget_stale_weights() { stale_.clear(); }
+  void keep_stale_weights();
+  void restore_stale_weights();
 
  private:
   struct Tensor {
@@ -50,6 +52,7 @@ class FaultyOperands {
 
   const FaultView& faults_;
   std::map<int, Tensor> inputs_, weights_, stale_;  // by site
+  std::map<int, std::vector<E>> kept_stale_;
 };
 
 // Column `column` of rows of `columns` multiplied by 2^log2_factor.

@@ -82,6 +82,9 @@ class DecoderModel {
   // Room for the one that a checkpoint has.
   virtual std::span<std::byte> take_stale_weight(int site) = 0;
   virtual void forget_stale_weights() = 0;
+  // Keeps a copy of all stale weights, and brings it back.
+  virtual void keep_stale_weights() = 0;
+  virtual void restore_stale_weights() = 0;
 
   virtual std::vector<const Arena*> arenas() const = 0;
 
@@ -126,6 +129,8 @@ class BasicModel final : public DecoderModel {
     return std::as_writable_bytes(linears_.faulty_operands().take_stale_weight(site, size));
   }
   void forget_stale_weights() override { linears_.faulty_operands().forget_stale_weights(); }
+  void keep_stale_weights() override { linears_.faulty_operands().keep_stale_weights(); }
+  void restore_stale_weights() override { linears_.faulty_operands().restore_stale_weights(); }
   std::vector<const Arena*> arenas() const override {
     return {&weights_arena_, &gradients_arena_, &activations_arena_, &workspace_arena_};
   }

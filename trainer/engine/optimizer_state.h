@@ -39,6 +39,8 @@ class OptimizerState {
   const MomentSpan& second_moments() const { return second_moments_; }
   const Shard& shard() const { return shard_; }
   const Arena& arena() const { return arena_; }
+  // Masters and moments as they lie in memory.
+  std::span<std::byte> content() { return arena_.content(); }
   void clear_moments();
 
   // Every tensor of the file for all elements of `layout`, which the shard must be.

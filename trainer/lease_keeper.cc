@@ -1,4 +1,4 @@
-#include "verifier/lease_keeper.h"
+#include "trainer/lease_keeper.h"
 
 #include <fmt/format.h>
 

@@ -1,0 +1,75 @@
+// An engine's state kept in memory while it replays, and brought back.
+#include <cstring>
+
+#include "base/errors.h"
+#include "trainer/engine/engine_impl.h"
+
+namespace gnomon {
+namespace {
+
+void copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
+  GNOMON_ASSERT(from.size() == to.size());
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+}  // namespace
+
+EngineSnapshot::EngineSnapshot(int64_t state_bytes, int64_t weight_bytes, int site_count)
+    : scaling(site_count) {
+  for (bool committed : {false, true}) {
+    masters_and_moments = arena.take<std::byte>(state_bytes);
+    weights = arena.take<std::byte>(weight_bytes);
+    if (!committed) arena.commit();
+  }
+}
+
+void Engine::take_snapshot_memory() {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.kept_state == nullptr);
+  self.tell(EngineCall::kSnapshotMemory);
+  do_together(self.collectives, [&] {
+    self.kept_state = std::make_unique<EngineSnapshot>(std::ssize(self.optimizer->state().content()),
+                                                 std::ssize(self.model->weight_bytes()),
+                                                 static_cast<int>(self.model->sites().size()));
+  });
+  self.arenas.push_back({self.kept_state->arena.name(), self.kept_state->arena.bytes()});
+}
+
+// Working weights are kept too: what travelled between ranks in FP8 is not what masters round to.
+void Engine::snapshot() {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready && self.kept_state != nullptr);
+  self.tell(EngineCall::kSnapshot);
+  EngineSnapshot& kept = *self.kept_state;
+  copy_bytes(self.optimizer->state().content(), kept.masters_and_moments);
+  copy_bytes(self.model->weight_bytes(), kept.weights);
+  self.model->keep_stale_weights();
+  kept.scaling = self.scaling;
+  kept.mode = self.mode;
+  kept.step = self.step;
+  kept.plan = self.plan;
+  kept.sites = self.sites;
+  kept.flipped = self.flipped;
+  self.has_kept = true;
+}
+
+void Engine::restore() {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.has_kept);
+  self.tell(EngineCall::kRestore);
+  const EngineSnapshot& kept = *self.kept_state;
+  copy_bytes(kept.masters_and_moments, self.optimizer->state().content());
+  std::visit([&](auto working) { copy_bytes(kept.weights, std::as_writable_bytes(working)); },
+             self.model->working_weights());
+  self.model->restore_stale_weights();
+  self.model->weights_changed();
+  self.scaling = kept.scaling;
+  self.mode = kept.mode;
+  self.faults.set_role(kept.mode.role);
+  self.step = kept.step;
+  self.plan = kept.plan;
+  self.sites = kept.sites;
+  self.flipped = kept.flipped;
+}
+
+}  // namespace gnomon

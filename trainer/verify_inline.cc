@@ -1,0 +1,125 @@
+// Verification by the trainer itself: at a step boundary it keeps its state in memory, replays a
+// window in the arm that the controller asked for, takes its state back and goes on.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/host.h"
+#include "trainer/loop.h"
+
+namespace gnomon {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+}  // namespace
+
+void TrainingLoop::start_verification() {
+  engine_.take_snapshot_memory();
+  InlineLeaseOptions options;
+  options.url = config_.controller;
+  options.name = fmt::format("{}{}:{}", kTrainerPrefix, host_name(), ::getpid());
+  options.fingerprint = engine_.fingerprint();
+  leases_ = std::make_unique<InlineLeases>(std::move(options), *reporter_, log_);
+}
+
+// Whether another replay may begin: in a pause it costs no step.
+bool TrainingLoop::may_verify() const {
+  const double run = train_seconds_ + overhead_seconds_ + verify_seconds_;
+  return state_.paused || verify_seconds_ <= config_.verification.share_max * run;
+}
+
+// Does one replay, if the controller wants one. Returns whether, for the caller to look at
+// directives again.
+bool TrainingLoop::verify() {
+  if (!leases_) return false;
+  leases_->want(may_verify());
+  const std::optional<Lease> lease = leases_->take();
+  if (!lease) return false;
+  const auto start = Clock::now();
+  LeaseFailure failure;
+  failure.token = lease->token;
+  engine_.snapshot();
+  std::optional<ReplayResult> result = replay(*lease, failure);
+  engine_.restore();
+  if (hex64(engine_.weights_hash()) != weights_hash_) {
+    throw Error(fmt::format(
+        "the weights of step {} are not what they were before a replay: this device's memory is "
+        "not to be trusted; start again to go on from the newest checkpoint",
+        engine_.step()));
+  }
+  if (result) {
+    result->time = wall_clock_seconds();
+    leases_->complete(*result);
+    ++replays_;
+  } else {
+    leases_->fail(failure);
+  }
+  const double seconds = seconds_since(start);
+  if (!state_.paused) verify_seconds_ += seconds;
+  leases_->want(may_verify());
+  tell_verification(*lease, result, failure.reason, seconds);
+  return true;
+}
+
+ReplayRequest TrainingLoop::request_of(const Lease& lease) const {
+  ReplayRequest request = replay_request(lease.task);
+  request.role = EngineRole::kInline;
+  return request;
+}
+
+// Nothing when it failed; `failure` then says why. The engine's state is another one afterwards.
+std::optional<ReplayResult> TrainingLoop::replay(const Lease& lease, LeaseFailure& failure) {
+  const ReplayTask& task = lease.task;
+  const int64_t step = engine_.step();
+  std::string why;
+  try {
+    ReplayResult result = replay_on(engine_, request_of(lease), [&](int64_t steps) {
+      leases_->set_steps_done(steps);
+      console_.update(step, fmt::format("verifying window {}, {}: {} of {} steps", task.window,
+                                        task.arm, steps, task.steps));
+      why = why_abandon();
+      return why.empty();
+    });
+    result.token = lease.token;
+    return result;
+  } catch (const ReplayAbandoned&) {
+    failure.reason = why;
+  } catch (const std::exception& error) {
+    failure.reason = error.what();
+    failure.retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
+  }
+  return std::nullopt;
+}
+
+// Empty: go on.
+std::string TrainingLoop::why_abandon() const {
+  if (leases_->lost()) return "the lease was lost";
+  if (shutdown_.requested()) return "the trainer was asked to end";
+  if (inbox_->urgent()) return "a directive came";
+  return {};
+}
+
+void TrainingLoop::tell_verification(const Lease& lease, const std::optional<ReplayResult>& result,
+                                     const std::string& why_not, double seconds) {
+  const ReplayTask& task = lease.task;
+  const std::string what = fmt::format("window {} (steps {} to {}), arm {}", task.window,
+                                       task.start_step, task.start_step + task.steps, task.arm);
+  if (!result) {
+    return log_.warn("{}: not verified at step {}, {:.1f} s: {}", what, engine_.step(), seconds,
+                     why_not);
+  }
+  const double run = train_seconds_ + overhead_seconds_ + verify_seconds_;
+  log_.info(
+      "{}: verified at step {} in {:.1f} s ({} steps {:.1f} s, evaluations and loading {:.1f} s); "
+      "{:.1f} % of the run so far",
+      what, engine_.step(), seconds, result->steps.size(), result->replay_seconds,
+      result->eval_seconds, run > 0 ? 100 * verify_seconds_ / run : 0);
+}
+
+}  // namespace gnomon
