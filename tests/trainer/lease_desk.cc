@@ -1,0 +1,107 @@
+#include "tests/trainer/lease_desk.h"
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "protocol/json.h"
+
+namespace gnomon::test {
+namespace {
+
+constexpr int64_t kWindowSteps = 10;
+
+std::string uri_at(const FakeController::Told& told, int64_t step) {
+  const auto found = std::ranges::find(told.checkpoints, step, &CheckpointReport::step);
+  return found == told.checkpoints.end() ? "" : found->uri;
+}
+
+}  // namespace
+
+LeaseDesk::LeaseDesk(FakeController& controller, Work work, double ttl_seconds)
+    : controller_(controller), work_(std::move(work)), ttl_seconds_(ttl_seconds) {
+  controller_.interfere([this](const HttpRequest& request) { return answer(request); });
+}
+
+LeaseDesk::~LeaseDesk() { controller_.go_away(); }
+
+LeaseDesk::Seen LeaseDesk::seen() const {
+  std::lock_guard lock(mutex_);
+  return seen_;
+}
+
+void LeaseDesk::set_heartbeat_status(int status) {
+  std::lock_guard lock(mutex_);
+  heartbeat_status_ = status;
+}
+
+std::optional<HttpReply> LeaseDesk::answer(const HttpRequest& request) {
+  if (!request.target.starts_with("/v1/leases")) return std::nullopt;
+  if (request.target.starts_with("/v1/leases?")) return give(request);
+  std::lock_guard lock(mutex_);
+  if (request.target.ends_with("/heartbeat")) {
+    seen_.heartbeats.push_back(from_json<LeaseHeartbeat>(request.body));
+    return HttpReply{heartbeat_status_, "{}"};
+  }
+  if (request.target.ends_with("/complete")) {
+    seen_.completed.emplace_back(seen_.given.back(), from_json<ReplayResult>(request.body));
+  } else {
+    seen_.failed.push_back(from_json<LeaseFailure>(request.body));
+  }
+  out_ = false;
+  return HttpReply{200, "{}"};
+}
+
+// A short poll in place of a long one: nothing waits for anything in a test.
+HttpReply LeaseDesk::give(const HttpRequest& request) {
+  const FakeController::Told told = controller_.told();
+  {
+    std::lock_guard lock(mutex_);
+    seen_.requests.push_back(from_json<LeaseRequest>(request.body));
+    if (const auto task = out_ ? std::nullopt : work_(told)) {
+      out_ = true;
+      const int64_t number = std::ssize(seen_.given) + 1;
+      Lease lease{number, 100 + number, ttl_seconds_, *task};
+      lease.task.run = "run-1";
+      lease.task.replay = lease.task.window = number;
+      lease.task.purpose = "shadow";
+      seen_.given.push_back(lease);
+      return {200, to_json(lease)};
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  return {204, ""};
+}
+
+LeaseDesk::Work every_window(std::vector<std::string> arms) {
+  return [arms = std::move(arms), from = int64_t{0},
+          given = size_t{0}](const FakeController::Told& told) mutable {
+    std::optional<ReplayTask> task;
+    if (uri_at(told, from + kWindowSteps).empty()) return task;
+    task.emplace();
+    task->arm = arms[given++ % arms.size()];
+    task->checkpoint_uri = uri_at(told, from);
+    task->start_step = from;
+    task->steps = kWindowSteps;
+    task->end_checkpoint_uri = uri_at(told, from + kWindowSteps);
+    task->evaluate_endpoints = true;
+    from += kWindowSteps;
+    return task;
+  };
+}
+
+LeaseDesk::Work one_endless_replay() {
+  return [given = false](const FakeController::Told& told) mutable {
+    std::optional<ReplayTask> task;
+    if (given || uri_at(told, 0).empty()) return task;
+    given = true;
+    task.emplace();
+    task->arm = "bf16";
+    task->checkpoint_uri = uri_at(told, 0);
+    task->steps = 100'000'000;
+    return task;
+  };
+}
+
+}  // namespace gnomon::test
