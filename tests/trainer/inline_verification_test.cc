@@ -106,7 +106,9 @@ TEST_P(WithMoments, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
   EXPECT_TRUE(seen.requests[0].on_trainer);
   EXPECT_EQ(seen.requests[0].run, "run-1");
   EXPECT_EQ(seen.requests[0].fingerprint, told.registrations[0].fingerprint);
-  EXPECT_TRUE(seen.failed.empty()) << trainer->output();
+  // The last step may come before the last lease.
+  ASSERT_LE(seen.failed.size(), 1u) << trainer->output();
+  for (const LeaseFailure& failure : seen.failed) EXPECT_EQ(failure.reason, "the trainer ends");
   ASSERT_GE(seen.completed.size(), 4u);
   for (const auto& [lease, result] : seen.completed) {
     EXPECT_EQ(result.token, lease.token);
@@ -118,8 +120,12 @@ TEST_P(WithMoments, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
     for (const ReplayStep& step : result.steps) {
       const StepReport& run = told.steps.at({1, step.step});
       EXPECT_EQ(step.batch_hash, run.batch_hash);
-      if (lease.task.arm == "same" && !flipped) EXPECT_EQ(step.weights_hash, run.weights_hash);
-      if (lease.task.arm == "bf16") EXPECT_NE(step.weights_hash, run.weights_hash);
+      if (lease.task.arm == "same" && !flipped) {
+        EXPECT_EQ(step.weights_hash, run.weights_hash);
+      }
+      if (lease.task.arm == "bf16") {
+        EXPECT_NE(step.weights_hash, run.weights_hash);
+      }
     }
   }
 }
