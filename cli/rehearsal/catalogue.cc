@@ -223,7 +223,7 @@ void add_references(std::vector<CatalogueRun>& runs, const std::string& configur
 
 std::string CatalogueRun::file_name() const {
   const std::string variant = perturb == 0 ? "" : fmt::format("-{}", perturb);
-  return fmt::format("{}.{}.seed{}.{}{}.jsonl", configuration, fault, seed, role, variant);
+  return fmt::format("{}.{}.seed{}.{}{}.jsonl.gz", configuration, fault, seed, role, variant);
 }
 
 std::vector<std::string> configuration_names() {
@@ -265,10 +265,10 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options) {
   return references;
 }
 
-Setup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
-               const std::filesystem::path& scratch) {
+RunSetup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
+                  const std::filesystem::path& scratch) {
   const Configuration& of = configuration(run.configuration);
-  Setup setup;
+  RunSetup setup;
   setup.configuration = run.configuration;
   setup.fault = run.fault;
   setup.engine = engine_of(of, run.seed);
@@ -289,10 +289,10 @@ Setup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
   return setup;
 }
 
-Truth truth_of(const Setup& setup) {
+Truth truth_of(const EngineConfig& engine) {
   Truth truth;
-  if (setup.engine.faults.empty()) return truth;
-  const Fault& fault = setup.engine.faults.front();
+  if (engine.faults.empty()) return truth;
+  const Fault& fault = engine.faults.front();
   const FaultTraits& traits = fault_traits(fault.kind);
   switch (traits.origin) {
     case FaultOrigin::kNumerics:
@@ -317,8 +317,8 @@ Truth truth_of(const Setup& setup) {
   const bool blames =
       traits.origin == FaultOrigin::kNumerics || traits.origin == FaultOrigin::kKernel;
   if (!blames) return truth;
-  for (const std::string& site : setup.engine.model.sites()) {
-    if (site_matches(fault.site, site, setup.engine.model.layers)) truth.sites.push_back(site);
+  for (const std::string& site : engine.model.sites()) {
+    if (site_matches(fault.site, site, engine.model.layers)) truth.sites.push_back(site);
   }
   return truth;
 }

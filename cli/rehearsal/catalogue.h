@@ -24,7 +24,7 @@ struct CatalogueRun {
   int64_t seed = 1;
   int64_t perturb = 0;
 
-  // "current-96.scale_shift:+6.seed1.observed.jsonl"
+  // "current-96.scale_shift:+6.seed1.observed.jsonl.gz"
   std::string file_name() const;
 };
 
@@ -42,10 +42,10 @@ std::vector<CatalogueRun> catalogue(const CatalogueOptions& options);
 std::vector<std::string> configuration_names();
 std::vector<std::string> fault_names();  // kind:strength
 
-// `data`: a dataset directory (bytes). `scratch`: as in Setup. Throws ConfigError for names that
+// `data`: a dataset directory (bytes). `scratch`: as in RunSetup. Throws ConfigError for names that
 // are none of those above.
-Setup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
-               const std::filesystem::path& scratch);
+RunSetup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
+                  const std::filesystem::path& scratch);
 
 // What should be found in a run with this fault (docs/faults.md): verdicts that are right, and the
 // sites one of which a pin must contain; no sites where none is guilty.
@@ -53,6 +53,6 @@ struct Truth {
   std::vector<std::string> verdicts;
   std::vector<std::string> sites;
 };
-Truth truth_of(const Setup& setup);
+Truth truth_of(const EngineConfig& engine);
 
 }  // namespace gnomon::rehearsal

@@ -39,7 +39,7 @@ PrecisionPlan numbered(PrecisionPlan plan) {
 
 class Rehearsal {
  public:
-  explicit Rehearsal(const Setup& setup)
+  explicit Rehearsal(const RunSetup& setup)
       : setup_(setup), store_(setup.scratch), engine_(setup.engine) {}
 
   Trace run();
@@ -66,7 +66,7 @@ class Rehearsal {
   fs::path path_of(const std::string& uri) const;
   std::string setup_json() const;
 
-  const Setup& setup_;
+  const RunSetup& setup_;
   CheckpointStore store_;
   Engine engine_;
   Replayer replayer_;
@@ -377,7 +377,7 @@ Trace Rehearsal::run() {
   return std::move(trace_);
 }
 
-void check(const Setup& setup) {
+void check(const RunSetup& setup) {
   if (setup.checkpoint_every < 1 || setup.steps < 1 || setup.steps % setup.checkpoint_every != 0) {
     throw ConfigError(
         "rehearsal", 0, "steps", std::to_string(setup.steps),
@@ -389,7 +389,7 @@ void check(const Setup& setup) {
 
 }  // namespace
 
-Trace rehearse(const Setup& setup) {
+Trace rehearse(const RunSetup& setup) {
   check(setup);
   return Rehearsal(setup).run();
 }

@@ -14,7 +14,7 @@
 
 namespace gnomon::rehearsal {
 
-struct Setup {
+struct RunSetup {
   std::string configuration;   // names for people and statistics: the run without its fault
   std::string fault = "none";  // and what is wrong with it
   EngineConfig engine;         // its faults are the truth; the core does not see them
@@ -33,6 +33,6 @@ struct Setup {
 // Replays stop the run's clock unless spare devices do them (`policy.economics.spare_fraction`).
 // The same setup gives the same trace, byte for byte. A run that the core pauses ends there.
 // Throws ConfigError for a setup that the engine refuses, or steps that are no multiple.
-Trace rehearse(const Setup& setup);
+Trace rehearse(const RunSetup& setup);
 
 }  // namespace gnomon::rehearsal

@@ -14,7 +14,9 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "cli/rehearsal/gzip.h"
 #include "controller/decide/decide.h"
+#include "protocol/json_text.h"
 
 namespace gnomon::rehearsal {
 namespace {
@@ -137,7 +139,12 @@ bool consecutive(const std::vector<int64_t>& steps) {
   return true;
 }
 
-// Without what `attempt` and the reported steps say already; nothing if they do not say it.
+json::object replay_of_defaults() {
+  return parse_json_exactly(decide::event_to_json(decide::ReplayFinished{})).as_object();
+}
+
+// Without what `attempt` and the reported steps say already, and without what is as it is by
+// default; nothing if they do not say it.
 std::optional<json::object> short_replay(const decide::ReplayFinished& replay, int64_t attempt,
                                          const Losses& reported) {
   const std::vector<double> known = losses_of_run(reported, attempt, replay.steps);
@@ -145,10 +152,11 @@ std::optional<json::object> short_replay(const decide::ReplayFinished& replay, i
   for (size_t i = 0; i < known.size(); ++i) {
     if (!same(known[i], replay.run_losses[i])) return std::nullopt;
   }
-  json::object body = json::parse(decide::event_to_json(replay)).as_object();
-  body.erase("steps");
-  body.erase("losses");
-  body.erase("run_losses");
+  json::object body = parse_json_exactly(decide::event_to_json(replay)).as_object();
+  for (const char* elsewhere : {"steps", "losses", "run_losses"}) body.erase(elsewhere);
+  for (const auto& [key, value] : replay_of_defaults()) {
+    if (body.contains(key) && body.at(key) == value) body.erase(key);
+  }
   return body;
 }
 
@@ -165,8 +173,8 @@ std::string line_of_replay(double at, const decide::ReplayFinished& replay, int6
 }
 
 decide::Event read_replay(const json::object& line, const Losses& reported) {
-  json::object body = line.at("replay").as_object();
-  for (const char* absent : {"steps", "losses", "run_losses"}) body[absent] = json::array();
+  json::object body = replay_of_defaults();
+  for (const auto& [key, value] : line.at("replay").as_object()) body[key] = value;
   decide::Event event = decide::event_from_json("replay_finished", json::serialize(body));
   auto& replay = std::get<decide::ReplayFinished>(event);
   replay.losses = to_doubles(line.at("losses"));
@@ -329,7 +337,7 @@ Trace Trace::from_text(const std::string& text, const std::string& file) {
   long long offset = 0;
   for (std::string line; std::getline(lines, line);) {
     try {
-      const json::object object = json::parse(line).as_object();
+      const json::object object = parse_json_exactly(line).as_object();
       read_line(object, trace, reported);
       ended = object.contains("result");
     } catch (const std::exception& error) {
@@ -342,11 +350,11 @@ Trace Trace::from_text(const std::string& text, const std::string& file) {
 }
 
 void Trace::write(const std::filesystem::path& file) const {
-  write_file_atomically(file, to_text());
+  write_file_atomically(file, gzip(to_text()));
 }
 
 Trace Trace::read(const std::filesystem::path& file) {
-  return from_text(read_file(file), file.string());
+  return from_text(gunzip(read_file(file), file.string()), file.string());
 }
 
 }  // namespace gnomon::rehearsal
