@@ -42,7 +42,7 @@ std::string rescue_plan(const std::string& toml, const std::vector<std::string>&
 std::string recipe_plan(const std::string& toml, const std::string& recipe, int64_t version) {
   PrecisionPlan plan = PrecisionPlan::parse(toml);
   PlanRule rule;
-  rule.match = "*";
+  rule.match = std::string(1, '*');  // GCC 12 warns of an assigned literal (-Wrestrict)
   rule.recipe = recipe;
   plan.rules.push_back(std::move(rule));
   plan.version = version;
