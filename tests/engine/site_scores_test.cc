@@ -124,6 +124,51 @@ TEST_F(SiteScores, TheSumOfPhiIsAboutTheOffset) {
   EXPECT_LT(phi, offset * 2);
 }
 
+// One site at a time, where no other one's error is in the way.
+TEST_F(SiteScores, PhiFollowsEachSitesOwnOffset) {
+  EngineConfig config = read_engine_config(checkpoints[0]);
+  config.heldout_sequences = 250;
+  Engine engine(config, EngineRole::kReplay);
+  engine.load(checkpoints[0]);
+  const double bf16 = engine.evaluate(PrecisionPlan::bf16());
+  double both = 0, of_phi = 0, of_offset = 0;
+  for (const SiteScoreRow& row : scores(engine)) {
+    const double offset =
+        engine.evaluate(plan_of("[[rule]]\nmatch = \"" + row.site + "\"\nfprop = \"fp8\"\n")) -
+        bf16;
+    both += row.phi * offset;
+    of_phi += row.phi * row.phi;
+    of_offset += offset * offset;
+  }
+  RecordProperty("cosine", std::to_string(both / std::sqrt(of_phi * of_offset)));
+  EXPECT_GT(both / std::sqrt(of_phi * of_offset), 0.8);
+}
+
+// Without scales every number is rounded by itself.
+TEST_F(SiteScores, HowAStepIsCutIntoMicroBatchesDoesNotMatter) {
+  const PrecisionPlan plan = plan_of(
+      "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"none\"\nforward_format = "
+      "\"e8m3\"\ngradient_format = \"e8m3\"\n");
+  std::array<std::vector<SiteScoreRow>, 2> rows;
+  for (int two = 0; two < 2; ++two) {
+    EngineConfig config = read_engine_config(checkpoints[0]);
+    config.batch = {.sequences = two == 1 ? 8 : 16, .tokens = 32, .accumulation = two + 1};
+    Engine engine(config, EngineRole::kReplay);
+    engine.load(checkpoints[0]);
+    rows[static_cast<size_t>(two)] = engine.scores(plan, engine.step() + 1);
+  }
+  double psi = 0, phi = 0, psi_apart = 0, phi_apart = 0;
+  for (size_t i = 0; i < rows[0].size(); ++i) {
+    psi += std::abs(rows[0][i].psi);
+    phi += std::abs(rows[0][i].phi);
+    psi_apart += std::abs(rows[0][i].psi - rows[1][i].psi);
+    phi_apart += std::abs(rows[0][i].phi - rows[1][i].phi);
+  }
+  EXPECT_GT(psi, 0);
+  EXPECT_LT(psi_apart, 0.1 * psi);
+  EXPECT_LT(phi_apart, 0.1 * phi);
+}
+
 TEST_F(SiteScores, RowsAreOfTheSitesInFp8InTheModelsOrder) {
   auto engine = load(1);
   const std::vector<std::string> sites = engine->config().model.sites();
@@ -320,6 +365,21 @@ TEST_F(SiteScores, AnOutlierChannelCountsOnlyInFp8) {
       EXPECT_EQ(rows[i].phi, without[i].phi) << rows[i].site;
       EXPECT_EQ(rows[i].sqnr_db, without[i].sqnr_db) << rows[i].site;
     }
+  }
+}
+
+TEST_F(SiteScores, AnOutlierChannelThatHasNotGrownYetCostsNothing) {
+  auto healthy = load(1);
+  auto engine = load(1, {{.kind = FaultKind::kOutlierChannel,
+                          .site = kDown,
+                          .start_step = healthy->step() + 1,
+                          .log2_factor = 4,
+                          .element = 5,
+                          .steps = 1000}});
+  const std::vector<SiteScoreRow> rows = scores(*engine), without = scores(*healthy);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(rows[i].phi, without[i].phi) << rows[i].site;
+    EXPECT_EQ(rows[i].psi, without[i].psi) << rows[i].site;
   }
 }
 
