@@ -39,6 +39,7 @@ void drop_double_dash(std::vector<std::string>& arguments);
 void add_bench_commands(CLI::App& app, Context& context);    // bench step, bench cast
 void add_bench_cast_command(CLI::App& bench);                // bench cast
 void add_bench_statistics_command(CLI::App& bench);          // bench statistics
+void add_bench_detect_command(CLI::App& bench);              // bench detect
 void add_bench_detector_command(CLI::App& bench);            // bench detector
 void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
 void add_backtest_command(CLI::App& app, Context& context);  // backtest

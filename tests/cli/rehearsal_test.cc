@@ -1,0 +1,281 @@
+// Rehearsals: whole runs of a tiny engine under the real decision core, and their traces.
+#include "cli/rehearsal/rehearsal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "cli/rehearsal/catalogue.h"
+#include "cli/rehearsal/detection.h"
+#include "controller/decide/decide.h"
+#include "tests/engine/engine_fixture.h"
+#include "trainer/engine/synthetic_data.h"
+
+namespace gnomon::test {
+namespace {
+
+using rehearsal::RunSetup;
+using rehearsal::Trace;
+using ::testing::Contains;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+const std::string kDown = "model.layers.1.mlp.down_proj";
+
+class RehearsalTest : public ::testing::Test {
+ protected:
+  // Two layers of width 32, 120 steps, a window every ten of them.
+  RunSetup tiny() {
+    RunSetup setup;
+    setup.configuration = "tiny";
+    setup.engine = small_engine(directory_.path());
+    setup.engine.batch = {.sequences = 8, .tokens = 16, .accumulation = 1};
+    setup.engine.optimizer.total_steps = 120;
+    setup.engine.optimizer.warmup_steps = 10;
+    setup.plan = PrecisionPlan::fp8();
+    setup.policy.window = {.every = 10, .steps = 10};
+    setup.policy.detector.burn_in_steps = 20;
+    setup.policy.attribution.scores = false;
+    setup.steps = 120;
+    setup.checkpoint_every = 10;
+    setup.scratch = directory_.path() / "scratch";
+    return setup;
+  }
+
+  static Fault fault(FaultKind kind, const std::string& site, int64_t start_step) {
+    Fault result;
+    result.kind = kind;
+    result.site = site;
+    result.start_step = start_step;
+    return result;
+  }
+
+  RunSetup shifted() {
+    RunSetup setup = tiny();
+    setup.fault = "scale_shift";
+    setup.engine.faults = {fault(FaultKind::kScaleShift, kDown, 61)};
+    setup.engine.faults[0].log2_factor = 8;
+    return setup;
+  }
+
+  TemporaryDirectory directory_;
+};
+
+std::vector<std::string> verdicts(const Trace& trace) {
+  std::vector<std::string> result;
+  for (const auto& each : trace.decisions) {
+    if (each.decision.kind == "verdict") result.push_back(each.decision.verdict);
+  }
+  return result;
+}
+
+std::vector<std::string> actions(const Trace& trace) {
+  std::vector<std::string> result;
+  for (const auto& each : trace.decisions) {
+    if (each.decision.kind == "action" && each.decision.enforced) {
+      result.push_back(each.decision.action);
+    }
+  }
+  return result;
+}
+
+TEST_F(RehearsalTest, AHealthyRunIsMeasuredAndLeftAlone) {
+  const Trace trace = rehearsal::rehearse(tiny());
+  EXPECT_EQ(trace.result.outcome, "completed");
+  EXPECT_EQ(trace.result.step, 120);
+  EXPECT_EQ(trace.result.steps_trained, 120);
+  EXPECT_THAT(actions(trace), SizeIs(0));
+  const rehearsal::Series series = rehearsal::series_of(trace);
+  ASSERT_THAT(series.samples, SizeIs(10));  // of twelve windows, the first two in the burn-in
+  EXPECT_EQ(series.first_faulty, 10U);
+  for (const auto& sample : series.samples) EXPECT_NE(sample.d_percent, 0);
+}
+
+TEST_F(RehearsalTest, AShiftedScaleIsFoundBlamedAndPinned) {
+  RunSetup reference = tiny();
+  reference.plan = PrecisionPlan::bf16();
+  reference.watched = false;
+  const double bf16 = rehearsal::rehearse(reference).result.heldout_bf16;
+  RunSetup left_alone = shifted();
+  left_alone.policy.mode = decide::Mode::kObserve;
+  const Trace harmed = rehearsal::rehearse(left_alone);
+  const Trace trace = rehearsal::rehearse(shifted());
+
+  EXPECT_THAT(verdicts(trace), Contains("fp8_numerics"));
+  EXPECT_THAT(actions(trace), Contains("pin"));
+  std::vector<std::string> pinned;
+  for (const auto& each : trace.decisions) {
+    if (each.decision.action == "pin") pinned = each.decision.sites;
+  }
+  EXPECT_THAT(pinned, Contains(kDown));
+  EXPECT_GT(trace.result.attempts, 1);
+  EXPECT_GT(trace.result.steps_trained, 120);
+  EXPECT_EQ(trace.result.outcome, "completed");
+  // What the fault costs when nobody acts, and what is left of it.
+  const double harm = harmed.result.heldout_bf16 - bf16;
+  EXPECT_GT(harm, 0.02 * bf16);
+  EXPECT_LT(std::abs(trace.result.heldout_bf16 - bf16), harm / 3);
+}
+
+TEST_F(RehearsalTest, ObservingChangesNothing) {
+  RunSetup observed = shifted();
+  observed.policy.mode = decide::Mode::kObserve;
+  RunSetup alone = shifted();
+  alone.watched = false;
+  const Trace trace = rehearsal::rehearse(observed);
+  EXPECT_EQ(trace.result.heldout_bf16, rehearsal::rehearse(alone).result.heldout_bf16);
+  EXPECT_THAT(actions(trace), SizeIs(0));
+  EXPECT_THAT(verdicts(trace), Contains("fp8_numerics"));
+  const rehearsal::Series series = rehearsal::series_of(trace);
+  EXPECT_EQ(series.first_faulty, 4U);
+  EXPECT_THAT(series.samples, SizeIs(10));
+}
+
+TEST_F(RehearsalTest, AFlippedBitIsNotBlamedOnFp8) {
+  RunSetup setup = tiny();
+  setup.engine.faults = {fault(FaultKind::kBitFlip, kDown + ".weight", 65)};
+  setup.engine.faults[0].bit = 30;
+  const Trace trace = rehearsal::rehearse(setup);
+  EXPECT_THAT(verdicts(trace), Contains("transient_fault"));
+  EXPECT_THAT(verdicts(trace), Not(Contains("fp8_numerics")));
+  EXPECT_THAT(actions(trace), Contains("rollback"));
+  EXPECT_TRUE(std::isfinite(trace.result.heldout_bf16));
+}
+
+TEST_F(RehearsalTest, AStuckBitOfTheDeviceHoldsTheRun) {
+  RunSetup setup = tiny();
+  setup.engine.faults = {fault(FaultKind::kStuckBit, kDown, 61)};
+  setup.engine.faults[0].tensor = "output";
+  setup.engine.faults[0].bit = 14;
+  const Trace trace = rehearsal::rehearse(setup);
+  EXPECT_THAT(verdicts(trace), Contains("persistent_fault"));
+  EXPECT_EQ(trace.result.outcome, "held");
+  EXPECT_LT(trace.result.step, 120);
+}
+
+TEST_F(RehearsalTest, TheSameRehearsalGivesTheSameTrace) {
+  RunSetup setup = shifted();
+  const std::string first = rehearsal::rehearse(setup).to_text();
+  setup.scratch = directory_.path() / "elsewhere";
+  EXPECT_EQ(rehearsal::rehearse(setup).to_text(), first);
+  setup.engine.seed = 2;
+  EXPECT_NE(rehearsal::rehearse(setup).to_text(), first);
+}
+
+TEST_F(RehearsalTest, ATraceIsReadBackToTheBit) {
+  for (const bool blows_up : {false, true}) {
+    RunSetup setup = shifted();
+    if (blows_up) {
+      setup.engine.faults = {fault(FaultKind::kLearningRateSpike, "", 61)};
+      setup.engine.faults[0].factor = 1e6;
+    }
+    const Trace trace = rehearsal::rehearse(setup);
+    const std::filesystem::path file = directory_.path() / "run.jsonl.gz";
+    trace.write(file);
+    const Trace read = Trace::read(file);
+    EXPECT_EQ(read.to_text(), trace.to_text());
+    ASSERT_EQ(read.events.size(), trace.events.size());
+    for (size_t i = 0; i < read.events.size(); ++i) {
+      EXPECT_EQ(read.events[i].at, trace.events[i].at);
+      EXPECT_EQ(decide::event_to_json(read.events[i].event),
+                decide::event_to_json(trace.events[i].event));
+    }
+  }
+}
+
+TEST_F(RehearsalTest, DecisionsComeAgainFromTheTrace) {
+  const RunSetup setup = shifted();
+  const Trace trace =
+      Trace::from_text(rehearsal::rehearse(setup).to_text(), "a trace that was just made");
+  decide::State state;
+  std::vector<std::string> again;
+  for (const auto& [at, event] : trace.events) {
+    decide::Outcome outcome = decide::decide(std::move(state), event, setup.policy, at);
+    state = std::move(outcome.state);
+    for (const decide::Effect& effect : outcome.effects) {
+      if (std::holds_alternative<decide::RecordDecision>(effect)) {
+        again.push_back(decide::effect_to_json(effect));
+      }
+    }
+  }
+  std::vector<std::string> recorded;
+  for (const auto& each : trace.decisions) {
+    recorded.push_back(decide::effect_to_json(each.decision));
+  }
+  EXPECT_FALSE(recorded.empty());
+  EXPECT_EQ(again, recorded);
+}
+
+TEST_F(RehearsalTest, CheckpointsThatNobodyNeedsAreRemoved) {
+  const RunSetup setup = tiny();
+  rehearsal::rehearse(setup);
+  int64_t left = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(setup.scratch)) {
+    left += entry.path().filename() == "manifest.json";
+  }
+  EXPECT_GE(left, 1);
+  EXPECT_LE(left, 6);
+}
+
+TEST_F(RehearsalTest, ADamagedTraceIsRefused) {
+  RunSetup setup = tiny();
+  setup.watched = false;
+  const std::string text = rehearsal::rehearse(setup).to_text();
+  EXPECT_THROW(Trace::from_text(text.substr(0, text.rfind("{\"result\"")), "cut.jsonl"),
+               FormatError);
+  EXPECT_THROW(Trace::from_text("{\"steps\":3}\n" + text, "odd.jsonl"), FormatError);
+}
+
+TEST_F(RehearsalTest, StepsAreAMultipleOfTheCheckpointInterval) {
+  RunSetup setup = tiny();
+  setup.steps = 125;
+  EXPECT_THROW(rehearsal::rehearse(setup), ConfigError);
+}
+
+TEST(CatalogueTest, EveryFaultIsOneThatItsConfigurationCanHave) {
+  TemporaryDirectory directory;
+  write_token_dataset(directory.path() / "data", {uniform_tokens(1, 257, 2000)},
+                      uniform_tokens(2, 257, 2000), 257);
+  const auto runs = rehearsal::catalogue({});
+  std::vector<std::string> files;
+  for (const rehearsal::CatalogueRun& run : runs) {
+    files.push_back(run.file_name());
+    const RunSetup setup = rehearsal::setup_of(run, directory.path() / "data", directory.path());
+    EXPECT_EQ(setup.engine.faults.empty(), run.fault == "none");
+    if (run.seed > 1) continue;
+    EXPECT_NO_THROW(Engine{setup.engine}) << run.file_name();
+    EXPECT_NO_THROW(setup.plan.check_sites(setup.engine.model.sites(), setup.engine.model.layers));
+  }
+  std::ranges::sort(files);
+  EXPECT_EQ(std::ranges::adjacent_find(files), files.end());
+}
+
+TEST(DetectionTest, DelaysAreCountedFromTheFaultAndFalseAlarmsBeforeIt) {
+  rehearsal::Series series;
+  for (int i = 0; i < 40; ++i) {
+    const double noise = i % 2 == 0 ? 0.04 : -0.04;
+    series.samples.push_back({.d_percent = noise + (i < 30 ? 0.0 : 0.4)});
+  }
+  series.first_faulty = 30;
+  decide::GapSettings fixed;
+  fixed.kind = "fixed";
+  fixed.ceiling_percent = 1e9;
+  EXPECT_EQ(rehearsal::replay_detector(series, fixed).delay, 1);
+  EXPECT_EQ(rehearsal::replay_detector(series, fixed).false_alarms, 0);
+  EXPECT_EQ(rehearsal::replay_detector(series, fixed).healthy_windows, 30);
+  fixed.threshold = 0.01;
+  EXPECT_EQ(rehearsal::replay_detector(series, fixed).false_alarms, 15);
+  fixed.threshold = 0.42;
+  EXPECT_EQ(rehearsal::replay_detector(series, fixed).delay, 1);
+  fixed.threshold = 0.5;
+  EXPECT_EQ(rehearsal::replay_detector(series, fixed).delay, std::nullopt);
+  // As loose as no false alarm allows.
+  const decide::GapSettings equal = rehearsal::at_equal_false_alarms(fixed, {series}, 0);
+  EXPECT_NEAR(equal.threshold.value_or(0), 0.04, 1e-6);
+}
+
+}  // namespace
+}  // namespace gnomon::test
