@@ -97,7 +97,8 @@ void record(const DetectBenchOptions& options) {
 
 std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
   std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, absent)) {
     if (entry.path().string().ends_with(".jsonl.gz")) files.push_back(entry.path());
   }
   if (files.empty()) {

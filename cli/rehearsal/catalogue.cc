@@ -223,7 +223,9 @@ void add_references(std::vector<CatalogueRun>& runs, const std::string& configur
 
 std::string CatalogueRun::file_name() const {
   const std::string variant = perturb == 0 ? "" : fmt::format("-{}", perturb);
-  return fmt::format("{}.{}.seed{}.{}{}.jsonl.gz", configuration, fault, seed, role, variant);
+  std::string wrong = fault;
+  std::ranges::replace(wrong, ':', '=');
+  return fmt::format("{}.{}.seed{}.{}{}.jsonl.gz", configuration, wrong, seed, role, variant);
 }
 
 std::vector<std::string> configuration_names() {
