@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -20,6 +22,8 @@
 namespace gnomon::cli {
 namespace {
 
+constexpr const char* kScoresArm = "scores";
+
 struct ReplayOptions {
   ReplayRequest request;
   std::string checkpoint;
@@ -34,10 +38,14 @@ void check_arm(const ReplayOptions& options) {
   if (std::ranges::find(replay_arms(), arm) == replay_arms().end()) {
     throw ConfigError("", 0, "--arm", arm, fmt::format("{}", fmt::join(replay_arms(), ", ")));
   }
+  if (arm == kScoresArm) return;
+  if (options.request.steps == 0) {
+    throw ConfigError("", 0, "--steps", "0", "1 or more; only --arm scores needs none");
+  }
   if ((arm == "plan") == options.plan_file.empty()) {
     throw ConfigError("", 0, "--plan", options.plan_file,
                       arm == "plan" ? "a plan file, because of --arm plan"
-                                    : "no plan file, because --arm is not plan");
+                                    : "no plan file, because --arm is neither plan nor scores");
   }
 }
 
@@ -52,6 +60,49 @@ void check_end(const ReplayOptions& options) {
                                   "one is at step {})",
                                   expected, step));
   }
+}
+
+// The order in which attribution suspects them: by the better one of the ranks by φ and by ψ.
+void sort_by_suspicion(std::vector<SiteScoreRow>& scores) {
+  const auto ranks = [&](double SiteScoreRow::*member) {
+    const auto suspicion = [&](size_t i) {
+      const double value = scores[i].*member;
+      return std::isnan(value) ? HUGE_VAL : value;
+    };
+    std::vector<size_t> order(scores.size()), rank(scores.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, std::greater<>(), suspicion);
+    for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
+    return rank;
+  };
+  const std::vector<size_t> by_phi = ranks(&SiteScoreRow::phi), by_psi = ranks(&SiteScoreRow::psi);
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::less<>(), [&](size_t i) {
+    return std::pair(std::min(by_phi[i], by_psi[i]), by_phi[i]);
+  });
+  std::vector<SiteScoreRow> sorted;
+  for (size_t i : order) sorted.push_back(std::move(scores[i]));
+  scores = std::move(sorted);
+}
+
+void print_scores(const ReplayResult& result) {
+  if (result.scores.empty()) {
+    fmt::print("no site of the plan runs in FP8\n");
+    return;
+  }
+  Table table({">", "site", ">phi (nats)", ">psi (nats)", ">SQNR (dB)"});
+  double phi = 0, psi = 0;
+  for (const SiteScoreRow& row : result.scores) {
+    phi += row.phi;
+    psi += row.psi;
+    table.add({std::to_string(&row - result.scores.data() + 1), row.site,
+               fmt::format("{:.3e}", row.phi), fmt::format("{:.3e}", row.psi),
+               fmt::format("{:.1f}", row.sqnr_db)});
+  }
+  fmt::print(
+      "{}sum of phi {:.3e} nats per token (the offset), of psi {:.3e} (per update); {:.1f} s\n",
+      table.text(), phi, psi, result.eval_seconds);
 }
 
 void print_result(const ReplayResult& result) {
@@ -96,8 +147,11 @@ void replay(ReplayOptions& options) {
     return true;
   });
   progress.finish();
+  sort_by_suspicion(result.scores);
   if (options.json) {
     fmt::print("{}", pretty_json(parse_json_exactly(to_json(result))));
+  } else if (request.arm == kScoresArm) {
+    print_scores(result);
   } else {
     print_result(result);
   }
@@ -111,15 +165,21 @@ void add_replay_command(CLI::App& app, Context&) {
       app.add_subcommand("replay", "Replays a window from a checkpoint, without any daemon");
   command->add_option("--checkpoint", options->checkpoint, "Checkpoint directory to start from")
       ->required();
-  command->add_option("--steps", options->request.steps, "Steps to replay")
-      ->required()
+  command
+      ->add_option(
+          "--steps", options->request.steps,
+          "Steps to replay (of --arm scores: the step after the checkpoint whose batch and faults "
+          "it takes; 1 if not given)")
       ->check(CLI::Range(int64_t{1}, int64_t{1000000}));
   command
-      ->add_option("--arm", options->request.arm,
-                   "bf16 (the shadow), same (the plan of the checkpoint), fakequant (its values, "
-                   "no FP8 kernel), bf16-perturbed (other orders of summation) or plan")
+      ->add_option(
+          "--arm", options->request.arm,
+          "bf16 (the shadow), same (the plan of the checkpoint), fakequant (its values, "
+          "no FP8 kernel), bf16-perturbed (other orders of summation), plan, or scores (no "
+          "steps: what each site's FP8 costs)")
       ->capture_default_str();
-  command->add_option("--plan", options->plan_file, "Plan file of --arm plan");
+  command->add_option("--plan", options->plan_file,
+                      "Plan file of --arm plan; of --arm scores, if not the checkpoint's");
   command->add_option(
       "--end-checkpoint", options->end_checkpoint,
       "The run's own checkpoint at the end, to evaluate beside the replay's (as with --evaluate)");

@@ -119,8 +119,11 @@ class Watcher {
                                      integer_of(row, "start_step") + integer_of(row, "steps"));
       double gap = number_of(row, "d_percent");
       if (std::isfinite(gap)) {
-        what += fmt::format(": gap {} against a tolerance of {}", format_percent(gap),
-                            format_percent(number_of(row, "tolerance_percent")));
+        what += fmt::format(": gap {}", format_percent(gap));
+        const double evidence = number_of(row, "statistic");
+        if (std::isfinite(evidence)) {
+          what += fmt::format(", evidence {:.3g} of {:.3g}", evidence, number_of(row, "threshold"));
+        }
       }
       say(state == "alarm" ? kRed : kPlain, fmt::format("{}, {}", what, state));
     }

@@ -21,6 +21,7 @@ double seconds_since(Clock::time_point start) {
 }
 
 const std::string kPerturbedArm = "bf16-perturbed";
+const std::string kScoresArm = "scores";
 
 PrecisionPlan plan_of_arm(const ReplayRequest& request, const PrecisionPlan& own) {
   if (request.arm == "bf16" || request.arm == kPerturbedArm) return PrecisionPlan::bf16();
@@ -93,8 +94,8 @@ void check_batch(const ReplayRequest& request, const BatchConfig& batch) {
 }  // namespace
 
 std::span<const std::string> replay_arms() {
-  static const std::array<std::string, 5> kArms = {"bf16", "same", "fakequant", kPerturbedArm,
-                                                   "plan"};
+  static const std::array<std::string, 6> kArms = {"bf16",        "same", "fakequant",
+                                                   kPerturbedArm, "plan", kScoresArm};
   return kArms;
 }
 
@@ -142,6 +143,12 @@ ReplayResult Replayer::run(const ReplayRequest& request,
   if (request.perturb != 0) engine.perturb(request.perturb, request.perturb_scale);
   result.eval_seconds = seconds_since(start);
 
+  if (request.arm == kScoresArm) {
+    Clock::time_point analysis = Clock::now();
+    result.scores = engine.scores(own, engine.step() + std::max<int64_t>(request.steps, 1));
+    result.eval_seconds += seconds_since(analysis);
+    return result;
+  }
   bool finite = true;
   for (int64_t done = 0; done < request.steps && finite;) {
     StepResult step = engine.train_step();

@@ -16,7 +16,9 @@ namespace gnomon {
 
 // bf16: every GEMM in BF16, the shadow. same: the plan of the checkpoint. fakequant: its values, no
 // FP8 kernel. bf16-perturbed: bf16 with the sequences of each step in another order, so that the
-// sums over them are rounded in another order. plan: any other.
+// sums over them are rounded in another order. plan: any other. scores: no steps, but an analysis
+// of the checkpoint by site under the plan of the checkpoint or of the request (Engine::scores),
+// with the batch and the faults of the window's last step.
 std::span<const std::string> replay_arms();
 // How large a perturbation is where a request does not say: half the distance of BF16 numbers.
 inline constexpr double kPerturbScale = 0x1p-9;

@@ -77,6 +77,8 @@ WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoi
 // Closes and forgets a window and its unanswered replays. A window that is not there is nothing to
 // do.
 void close_window(Core& core, int64_t id, const std::string& outcome);
+// Closes incident windows that no case asks for any more.
+void close_orphans(Core& core);
 // Closes a window with its outcome once nothing is waited for in it any more.
 void finish_window(Core& core, int64_t id);
 // Orders a replay of the window; `wanted` says how, its ids and purpose are filled in. Returns its

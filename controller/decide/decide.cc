@@ -193,6 +193,8 @@ Outcome decide(State state, const Event& event, const Policy& policy, double now
     core.say("The run has ended.");
   } else {
     std::visit([&](const auto& known) { take(core, known); }, event);
+    judge_deferred(core);
+    close_orphans(core);
     restore_plan_if_due(core);
     protect(core);
   }

@@ -12,6 +12,7 @@
 
 #include "base/errors.h"
 #include "controller/decide/decide.h"
+#include "controller/decide/old_states.h"
 #include "protocol/json_text.h"
 
 namespace gnomon::decide {
@@ -180,7 +181,26 @@ json::value to_value(const T& value) {
 }
 
 // Members that events and states of ledgers written by version 1 lack.
-constexpr std::string_view kAddedLater[] = {"trainer_replays",
+constexpr std::string_view kAddedLater[] = {"instrument_pending",
+                                            "outcome",
+                                            "shadow_hash",
+                                            "shadow_fingerprint_equal",
+                                            "judged",
+                                            "level_percent",
+                                            "watch",
+                                            "trust",
+                                            "money",
+                                            "log_evidence",
+                                            "stays",
+                                            "ranked",
+                                            "number",
+                                            "start_loss_plan",
+                                            "rule",
+                                            "statistic",
+                                            "threshold",
+                                            "scale_percent",
+                                            "null_percent",
+                                            "trainer_replays",
                                             "tokens_per_step",
                                             "host",
                                             "seconds",
@@ -312,7 +332,9 @@ std::string state_to_json(const State& state) { return json::serialize(to_value(
 
 State state_from_json(const std::string& text) {
   State state;
-  from_value(parse_json_exactly(text), "", state);
+  json::value value = parse_json_exactly(text);
+  if (value.is_object()) upgrade_state(value.get_object());
+  from_value(value, "", state);
   return state;
 }
 

@@ -253,6 +253,14 @@ int64_t order(Core& core, const WindowState& window, const std::string& arm,
   return order(core, window, role, 0, std::move(wanted));
 }
 
+void close_orphans(Core& core) {
+  std::vector<int64_t> orphans;
+  for (const WindowState& window : core.s.windows) {
+    if (window.kind == "incident" && !of_case(core.s, window.id)) orphans.push_back(window.id);
+  }
+  for (int64_t id : orphans) close_window(core, id, "skipped");
+}
+
 void finish_window(Core& core, int64_t id) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr || window->shadow_pending || window->probe_pending ||

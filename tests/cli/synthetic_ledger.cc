@@ -83,7 +83,7 @@ void SyntheticLedger::add_steps(int64_t attempt, int64_t first, int64_t last,
                                 int64_t plan_version) {
   SQLite::Statement insert(database_,
                            "INSERT INTO steps VALUES (1, ?, ?, ?, ?, 1.0, 0.001, 256, 1.0,"
-                           " '0123456789abcdef', ?)");
+                           " '0123456789abcdef', ?, '')");
   for (int64_t step = first; step <= last; ++step) {
     double loss = 2.0 + 3.0 / static_cast<double>(step);
     SQLite::bind(insert, attempt, step, plan_version, loss, kStart + static_cast<double>(step));
@@ -119,16 +119,16 @@ void SyntheticLedger::add_window(const WindowSpec& window) {
 void SyntheticLedger::add_shadow(int64_t replay, const WindowSpec& window, double seconds) {
   SQLite::Statement order(database_,
                           "INSERT INTO replays VALUES (1, ?, ?, 'bf16', '', 'shadow', 1, 0, 'done',"
-                          " 1, NULL, ?, ?)");
+                          " 1, NULL, ?, ?, 0, '', 0)");
   SQLite::bind(order, replay, window.window, kStart, kStart);
   order.exec();
   SQLite::Statement result(database_,
                            "INSERT INTO results VALUES (1, ?, 1, 'v', '{}', 2.0, 2.002, 2.0, 2.0,"
-                           " 1000, ?, ?, ?)");
+                           " 1000, ?, ?, ?, NULL, NULL)");
   SQLite::bind(result, replay, seconds, seconds, kStart);
   result.exec();
-  SQLite::Statement step(database_,
-                         "INSERT INTO replay_steps VALUES (1, ?, ?, ?, 1.0, '0123456789abcdef')");
+  SQLite::Statement step(
+      database_, "INSERT INTO replay_steps VALUES (1, ?, ?, ?, 1.0, '0123456789abcdef', '')");
   for (int64_t i = 1; i <= kWindowSteps; ++i) {
     SQLite::bind(step, replay, window.start_step + i, 2.5);
     step.exec();

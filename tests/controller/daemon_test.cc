@@ -117,7 +117,9 @@ TEST_F(ExpiringSeriesTest, SeriesOfAnEndedRunAreDropped) {
 class ShortLeaseTest : public ::testing::Test {};
 
 TEST_F(ShortLeaseTest, AVerifierThatDiesCostsOneLeaseTime) {
-  DaemonProcess daemon({}, "[window]\nevery = 5\nsteps = 5\n[verifier]\nlease_ttl_seconds = 1.0\n");
+  DaemonProcess daemon({},
+                       "[window]\nevery = 5\nsteps = 5\n[verifier]\nlease_ttl_seconds = "
+                       "1.0\n[instrument]\nevery = 0\n");
   daemon.start();
   FakeTrainer trainer(daemon.url());
   trainer.begin();

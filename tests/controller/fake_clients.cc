@@ -122,7 +122,8 @@ void FakeVerifier::complete(const Lease& lease, double gap) {
 }
 
 std::string test_policy() {
-  return "[window]\nevery = 5\nsteps = 5\n[verifier]\nlease_ttl_seconds = 30.0\nattempts_max = 2\n";
+  return "[window]\nevery = 5\nsteps = 5\n[verifier]\nlease_ttl_seconds = 30.0\nattempts_max = 2\n"
+         "[instrument]\nevery = 0\n[triage]\npairs = 0\n[attribution]\nscores = false\n";
 }
 
 Directive provoke_directive(FakeTrainer& trainer, FakeVerifier& verifier) {

@@ -23,7 +23,8 @@ decide::ReplayFinished join(const std::vector<ReplayStep>& replayed,
                             const std::vector<StepReport>& reported) {
   ReplayResult result;
   result.steps = replayed;
-  return join_replay({1, 4, 2, "same", "", "triage", false, 0, "leased", 1}, result, reported, {});
+  return join_replay({1, 4, 2, "same", "", "triage", false, 0, "leased", 1}, result, reported, {},
+                     "host:7", false);
 }
 
 TEST(ReplayJoinTest, EqualBitsEverywhereAreNoMismatch) {
@@ -69,13 +70,46 @@ TEST(ReplayJoinTest, ANonFiniteLossOfTheRunIsNan) {
       std::isnan(join({{11, 2.0, 1.0, "a"}}, {run_step(11, infinity, 1.0, "a")}).run_losses[0]));
 }
 
+TEST(ReplayJoinTest, TheFirstStepWithOtherTokensIsNamed) {
+  const auto run = [](int64_t step, const std::string& batch) {
+    StepReport report = run_step(step, 2.0, 1.0, "a");
+    report.batch_hash = batch;
+    return report;
+  };
+  const std::vector<ReplayStep> replayed = {
+      {11, 2.0, 1.0, "a", "x"}, {12, 2.0, 1.0, "a", "y"}, {13, 2.0, 1.0, "a", "z"}};
+  EXPECT_EQ(join(replayed, {run(11, "x"), run(12, "w"), run(13, "w")}).first_other_batch_step, 12);
+  EXPECT_FALSE(join(replayed, {run(11, "x"), run(12, "")}).first_other_batch_step.has_value())
+      << "a run that does not say";
+}
+
+TEST(ReplayJoinTest, WhatTheReplayCostAndWhoDidItIsTakenOver) {
+  ReplayResult result;
+  result.steps = {{11, 2.0, 1.0, "a"}, {12, 2.0, 1.0, "b"}};
+  result.replay_seconds = 2;
+  result.eval_seconds = 0.5;
+  result.gap_error = 0.01;
+  result.start_loss_plan = 2.1;
+  result.start_loss_fakequant = 2.2;
+  result.scores = {{"lm_head", 0.1, 0.2, 30}};
+  const decide::ReplayFinished event = join_replay({}, result, {}, {}, "host:7", true);
+  EXPECT_EQ(event.verifier, "host:7");
+  EXPECT_TRUE(event.on_trainer);
+  EXPECT_EQ(event.end_hash, "b");
+  EXPECT_DOUBLE_EQ(event.seconds, 2.5);
+  EXPECT_DOUBLE_EQ(*event.gap_error, 0.01);
+  EXPECT_DOUBLE_EQ(*event.start_loss_plan, 2.2) << "the arm without the FP8 kernel says its own";
+  ASSERT_EQ(event.scores.size(), 1u);
+  EXPECT_EQ(event.scores[0].site, "lm_head");
+}
+
 TEST(ReplayJoinTest, FingerprintsAreEqualOnlyInEveryMember) {
   Fingerprint own{"cpu A", "cpu", "lib 1", "build", 1, 2};
   ReplayResult result;
   result.fingerprint = own;
-  EXPECT_TRUE(join_replay({}, result, {}, own).fingerprint_equal);
+  EXPECT_TRUE(join_replay({}, result, {}, own, "", false).fingerprint_equal);
   result.fingerprint.threads = 1;
-  EXPECT_FALSE(join_replay({}, result, {}, own).fingerprint_equal);
+  EXPECT_FALSE(join_replay({}, result, {}, own, "", false).fingerprint_equal);
 }
 
 }  // namespace

@@ -200,6 +200,20 @@ TEST_F(RanksOnly, MicroBatchesThatCannotBeSharedAreRefusedOnAll) {
   EXPECT_TRUE(engine.train_step().finite);
 }
 
+TEST_F(RanksOnly, AnAnalysisBySiteIsRefusedAndDisturbsNoRank) {
+  Engine engine(config, EngineRole::kReplay, &ranks());
+  const PrecisionPlan plan = PrecisionPlan::fp8(Recipe::kCurrent);
+  engine.set_plan(plan);
+  engine.initialize();
+  try {
+    engine.scores(plan, 1);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("one rank"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(engine.train_step().finite);
+}
+
 TEST_F(RanksOnly, ACheckpointThatCannotBeReadLeavesEveryRankAsItWas) {
   Engine engine(config, EngineRole::kLive, &ranks());
   engine.initialize();

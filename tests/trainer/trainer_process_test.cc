@@ -171,7 +171,7 @@ TEST_F(TrainerProcess, ABadConfigurationEndsWithStatus2AndStartsNothing) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"[model]\nwidth = 32\n", "run.toml:"},  // a section twice
       {"[[fault]]\nkind = \"bit_flip\"\nsite = \"nothing\"\nstart_step = 1\n",
-       "fault.site = nothing"},
+       "fault[0].site = \"nothing\""},
       {"[checkpoints]\n", "checkpoints"},
       {"[controller]\nurl = \"gopher://x\"\n", "controller.url"},
   };

@@ -163,6 +163,13 @@ class Engine {
   // which rounds nothing.
   std::unique_ptr<StatisticsCollector> statistics(const StatisticsConfig& statistics,
                                                   const std::string& file) const;
+  // What each site that `plan` runs in FP8 costs (site_scores.h), in the model's order: on the
+  // fixed held-out batch, and for the next update, of the moments as they are. Faults in the
+  // numerics act as in step `at`, which is after step(), and that step's batch is taken. Changes no
+  // state at all. Takes 8 bytes for each parameter, 4 for each weight in FP8, and 2 for each number
+  // that such a GEMM reads of a micro-batch; gives them back. Throws ConfigError as set_plan(),
+  // Error with several ranks.
+  std::vector<SiteScoreRow> scores(const PrecisionPlan& plan, int64_t at);
   // Mean loss (nats per token) on the fixed held-out batch under `plan`; changes no state at all.
   // Faults in the numerics act as in step step().
   double evaluate(const PrecisionPlan& plan);

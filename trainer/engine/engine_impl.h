@@ -21,6 +21,8 @@
 namespace gnomon {
 
 struct Engine::Impl {
+  struct Analysis;  // engine_scores.cc
+
   Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks);
 
   std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;

@@ -218,6 +218,9 @@ void LinearLayers<E>::fprop(const SiteGroup& group, GemmOperand<E>& own_x,
                             std::span<GemmOperand<E>> w, int64_t n, E* y) {
   GNOMON_ASSERT(w.size() == static_cast<size_t>(group.count) && w.size() <= SiteGroup::kMax);
   if (pass_.observer != nullptr) pass_.observer->begin_products();
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (pass_.observer != nullptr) pass_.observer->before_fprop(group, own_x);
+  }
   std::array<Rounding, SiteGroup::kMax> inputs;
   std::array<Ready, SiteGroup::kMax> weights;
   bool together = true;
@@ -294,6 +297,9 @@ void LinearLayers<E>::backward(const SiteGroup& group, std::span<GemmOperand<E>>
                                std::span<GemmOperand<E>> w, GemmOperand<E>& own_x, int64_t n, E* dx,
                                std::span<float* const> dw, bool accumulate, float* sums) {
   if (pass_.observer != nullptr) pass_.observer->begin_products();
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (pass_.observer != nullptr) pass_.observer->before_backward(group, dy, w, own_x, n);
+  }
   GemmOperand<E>& x = faulty_.kept_input(group.first, pass_.step, own_x);
   const std::optional<OutlierChannel> outlier = faults_.outlier(group.first, pass_.step);
   const bool one = dy.size() == 1;

@@ -7,9 +7,12 @@
 
 #include "kernels/quantizer.h"
 #include "protocol/precision_plan.h"
+#include "trainer/engine/gemm_operand.h"
 #include "trainer/engine/scaling.h"
 
 namespace gnomon {
+
+struct SiteGroup;  // linear.h
 
 class TensorObserver {
  public:
@@ -26,6 +29,15 @@ class TensorObserver {
                        const Quantizer* quantizer, float given_scale) = 0;
   // What fprop gave for the sites from `site` on, side by side: n rows.
   virtual void output(int site, std::span<const bf16> content, int64_t n) = 0;
+
+  // What the sites of a group are about to read, as the model has it: no fault has changed it. For
+  // who wants to run the products once more in another way.
+  virtual void before_fprop(const SiteGroup& /*group*/, const GemmOperand<bf16>& /*x*/) {}
+  // `dy` as LinearLayers::backward takes it.
+  virtual void before_backward(const SiteGroup& /*group*/,
+                               std::span<const GemmOperand<bf16>> /*dy*/,
+                               std::span<const GemmOperand<bf16>> /*w*/,
+                               const GemmOperand<bf16>& /*x*/, int64_t /*n*/) {}
 };
 
 }  // namespace gnomon

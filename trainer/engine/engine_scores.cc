@@ -1,0 +1,241 @@
+// The passes of an analysis by site (site_scores.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/errors.h"
+#include "trainer/engine/engine_impl.h"
+#include "trainer/engine/site_scores.h"
+
+namespace gnomon {
+namespace {
+
+// How far the weights are displaced along V, against their own size: as far as errors of the second
+// order stay small beside what BF16 rounds away of the inputs.
+constexpr double kDisplacement = 0x1p-6;
+// Where √v̂ is smaller than this part of what it is in its tensor, V takes it for this large: a
+// slope of 1/ε at an element that no gradient has reached yet says nothing of errors of real size.
+constexpr double kLeastRoot = 0x1p-4;
+
+struct Moments {
+  const MomentSpan& first;
+  const MomentSpan& second;
+  double m(int64_t i) const { return static_cast<double>(moment_value(first, Format::kE4m3, i)); }
+  double v(int64_t i) const { return static_cast<double>(moment_value(second, Format::kE5m2, i)); }
+};
+
+// The model's working weights, for as long as others stand in their place.
+class WeightSwap {
+ public:
+  explicit WeightSwap(DecoderModel& model)
+      : model_(model),
+        weights_(std::get<std::span<bf16>>(model.working_weights())),
+        own_(weights_.begin(), weights_.end()) {}
+  WeightSwap(const WeightSwap&) = delete;
+  WeightSwap& operator=(const WeightSwap&) = delete;
+  ~WeightSwap() { restore(); }
+
+  void put(std::span<const bf16> others) {
+    std::ranges::copy(others, weights_.begin());
+    model_.weights_changed();
+  }
+  void restore() { put(own_); }
+
+ private:
+  DecoderModel& model_;
+  std::span<bf16> weights_;
+  std::vector<bf16> own_;
+};
+
+}  // namespace
+
+// One analysis: the passes in their order, and what they leave.
+struct Engine::Impl::Analysis {
+  Analysis(Impl& engine, std::vector<SitePrecision> in_fp8, int64_t at)
+      : self(engine),
+        step(at),
+        fp8(std::move(in_fp8)),
+        bf16_sites(fp8.size()),
+        scorer(dynamic_cast<Backend&>(*engine.backend), engine.faults, engine.scaling,
+               {.sites = &fp8, .step = at, .fakequant = engine.mode.fakequant}),
+        moments{engine.optimizer->first_moments(), engine.optimizer->second_moments()} {
+    for (int site = 0; site < static_cast<int>(fp8.size()); ++site) {
+      const std::span<std::byte> stale = self.model->stale_weight(site, at);
+      if (!stale.empty()) scorer.take_stale_weight(site, stale);
+    }
+    const OptimizerConfig& optimizer = self.config.optimizer;
+    const double t = static_cast<double>(self.step + 1);
+    update = {.learning_rate = optimizer.at(self.step + 1) * self.faults.learning_rate_factor(step),
+              .beta1 = optimizer.beta1,
+              .beta2 = optimizer.beta2,
+              .eps = optimizer.eps,
+              .bias_correction1 = 1 - std::pow(optimizer.beta1, t),
+              .bias_correction2 = 1 - std::pow(optimizer.beta2, t)};
+  }
+
+  PassPlan pass(bool looks) {
+    return {.sites = &bf16_sites, .step = step, .observer = looks ? &scorer : nullptr};
+  }
+  bool any(Gemm gemm) const {
+    return std::ranges::any_of(fp8, [&](const SitePrecision& it) { return it.uses_fp8(gemm); });
+  }
+  std::span<const float> gradients() const { return self.model->gradients(); }
+  double clip(double of_norm) const {
+    const double most = self.config.optimizer.clip;
+    return most > 0 && of_norm > most ? most / of_norm : 1.0;
+  }
+
+  void look_at_heldout();
+  void look_at_step();
+  double pass_over_step(int64_t micro, const PassPlan& how);
+  std::vector<bf16> displaced_weights(double& length) const;
+  double wgrad(int site) const;
+
+  Impl& self;
+  int64_t step;
+  std::vector<SitePrecision> fp8, bf16_sites;
+  SiteScorer scorer;
+  Moments moments;
+  AdamUpdate update;
+  std::vector<float> heldout_gradient;
+  double norm = 0;  // of the step's gradient in BF16
+};
+
+void Engine::Impl::Analysis::look_at_heldout() {
+  const std::span<const int32_t> tokens = self.heldout_tokens;
+  const std::span<const int32_t> targets = self.heldout_targets;
+  const size_t most = static_cast<size_t>(self.config.batch.sequences) *
+                      static_cast<size_t>(self.config.batch.tokens);
+  scorer.look_at_outputs(std::ssize(tokens));
+  const float scale = static_cast<float>(1.0 / static_cast<double>(tokens.size()));
+  for (size_t at = 0; at < tokens.size(); at += most) {
+    const size_t count = std::min(most, tokens.size() - at);
+    self.model->forward_backward(pass(true), tokens.subspan(at, count), targets.subspan(at, count),
+                                 scale, at > 0);
+  }
+  heldout_gradient.assign(gradients().begin(), gradients().end());
+}
+
+double Engine::Impl::Analysis::pass_over_step(int64_t micro, const PassPlan& how) {
+  const double tokens = static_cast<double>(self.config.batch.tokens_per_step());
+  return self.model->forward_backward(how, self.tokens, self.targets,
+                                      static_cast<float>(1.0 / tokens), micro > 0);
+}
+
+// `length` is what V was multiplied by.
+std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) const {
+  const std::span<const float> masters = self.optimizer->masters();
+  const ParameterLayout& layout = self.model->layout();
+  std::vector<float> direction(masters.size());
+  const double clipped = clip(norm);
+  double of_weights = 0, of_direction = 0;
+  for (const Parameter& parameter : layout.all()) {
+    const auto begin = parameter.offset, end = parameter.offset + parameter.size;
+    double squares = 0;
+    for (int64_t i = begin; i < end; ++i) squares += moments.v(i);
+    const double least = kLeastRoot * std::sqrt(squares / static_cast<double>(parameter.size) /
+                                                update.bias_correction2);
+    const bool counts = begin < layout.decayed() && &parameter != &layout[layout.embedding()];
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const double gradient = static_cast<double>(gradients()[at]) * clipped;
+      const double slope = clipped * update.slope(gradient, moments.m(i), moments.v(i), least);
+      const double v = slope * static_cast<double>(heldout_gradient[at]);
+      direction[at] = static_cast<float>(v);
+      if (!counts) continue;
+      const double weight = static_cast<double>(masters[at]);
+      of_weights += weight * weight;
+      of_direction += v * v;
+    }
+  }
+  length = of_direction > 0 ? kDisplacement * std::sqrt(of_weights / of_direction) : 1;
+  std::vector<bf16> displaced(masters.size());
+  for (size_t i = 0; i < displaced.size(); ++i) {
+    displaced[i] = to_bf16(static_cast<float>(static_cast<double>(masters[i]) +
+                                              length * static_cast<double>(direction[i])));
+  }
+  return displaced;
+}
+
+void Engine::Impl::Analysis::look_at_step() {
+  const int64_t micro_batches = self.config.batch.accumulation;
+  for (int64_t micro = 0; micro < micro_batches; ++micro) {
+    self.read_batch(step, micro);
+    pass_over_step(micro, pass(false));
+  }
+  norm = self.optimizer->norm(gradients());
+  double length = 1;
+  std::vector<bf16> displaced;
+  std::optional<WeightSwap> weights;
+  if (any(Gemm::kDgrad)) {
+    displaced = displaced_weights(length);
+    weights.emplace(*self.model);
+  }
+  for (int64_t micro = 0; micro < micro_batches; ++micro) {
+    self.read_batch(step, micro);
+    if (weights) {
+      scorer.look_at_displaced_inputs(length);
+      weights->put(displaced);
+      self.model->forward(pass(true), self.tokens, self.targets);
+      weights->restore();
+    }
+    scorer.look_at_gradients(micro > 0);
+    pass_over_step(micro, pass(true));
+  }
+}
+
+// The first term of ψ. Clipping is by the norm that the gradient has with this site's in FP8.
+double Engine::Impl::Analysis::wgrad(int site) const {
+  const std::span<const float> errors = scorer.found(site).weight_gradient_error;
+  if (errors.empty()) return 0;
+  const int64_t offset =
+      self.model->layout().weight_of(self.model->sites()[static_cast<size_t>(site)]).offset;
+  const auto high = gradients().subspan(static_cast<size_t>(offset), errors.size());
+  double squares = norm * norm;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    const double error = static_cast<double>(errors[i]);
+    squares += error * (2 * static_cast<double>(high[i]) + error);
+  }
+  const double clip16 = clip(norm), clip8 = clip(std::sqrt(std::max(squares, 0.0)));
+  double sum = 0;
+  for (size_t i = 0; i < errors.size(); ++i) {
+    const int64_t at = offset + static_cast<int64_t>(i);
+    const double m = moments.m(at), v = moments.v(at), dw16 = static_cast<double>(high[i]);
+    const double u8 = update((dw16 + static_cast<double>(errors[i])) * clip8, m, v);
+    const double u16 = update(dw16 * clip16, m, v);
+    sum += static_cast<double>(heldout_gradient[static_cast<size_t>(at)]) * (u8 - u16);
+  }
+  return sum;
+}
+
+std::vector<SiteScoreRow> Engine::scores(const PrecisionPlan& plan, int64_t at) {
+  Impl& self = *impl_;
+  GNOMON_ASSERT(self.ready);
+  GNOMON_ASSERT(at > self.step);
+  plan.check_sites(self.model->sites(), self.config.model.layers);
+  if (self.ranks->many()) {
+    throw Error(
+        fmt::format("an analysis of a checkpoint by site (arm scores) runs on one rank, "
+                    "not on {}",
+                    self.collectives.size()));
+  }
+  const std::vector<SitePrecision> planned = self.resolve(plan);
+  std::vector<SitePrecision> fp8 = self.in_truth(planned, at);
+  std::vector<SiteScoreRow> rows;
+  if (std::ranges::none_of(fp8, [](const SitePrecision& it) { return it.any_fp8(); })) return rows;
+  Impl::Analysis analysis(self, std::move(fp8), at);
+  analysis.look_at_heldout();
+  const bool backward = analysis.any(Gemm::kDgrad) || analysis.any(Gemm::kWgrad);
+  if (backward) analysis.look_at_step();
+  for (int site = 0; site < static_cast<int>(analysis.fp8.size()); ++site) {
+    if (!analysis.fp8[static_cast<size_t>(site)].any_fp8()) continue;
+    const SiteScorer::Found& found = analysis.scorer.found(site);
+    rows.push_back({self.model->sites()[static_cast<size_t>(site)], found.phi(),
+                    analysis.wgrad(site) + found.dgrad, found.sqnr_db()});
+  }
+  return rows;
+}
+
+}  // namespace gnomon
