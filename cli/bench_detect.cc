@@ -1,7 +1,10 @@
-// `gnomon bench detect`: real training runs, healthy and faulty, recorded once as small traces.
+// `gnomon bench detect`: real training runs, healthy and faulty, recorded once as small traces; and
+// what those traces say about the decision core.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -10,8 +13,11 @@
 
 #include "base/errors.h"
 #include "base/stopwatch.h"
+#include "base/version.h"
 #include "cli/commands.h"
+#include "cli/json_output.h"
 #include "cli/rehearsal/catalogue.h"
+#include "cli/rehearsal/findings.h"
 
 namespace gnomon::cli {
 namespace {
@@ -20,6 +26,8 @@ namespace fs = std::filesystem;
 
 struct DetectBenchOptions {
   std::string record;
+  std::string traces;
+  bool json = false;
   std::string data;
   std::string scratch;
   rehearsal::CatalogueOptions catalogue;
@@ -87,6 +95,55 @@ void record(const DetectBenchOptions& options) {
   if (!recorder.failure.empty()) throw Error(recorder.failure);
 }
 
+std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
+  std::vector<fs::path> files;
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, absent)) {
+    if (entry.path().string().ends_with(".jsonl.gz")) files.push_back(entry.path());
+  }
+  if (files.empty()) {
+    throw ConfigError("", 0, "--traces", directory, "a directory that --record has filled");
+  }
+  std::ranges::sort(files);
+  std::vector<rehearsal::Trace> traces;
+  for (const fs::path& file : files) traces.push_back(rehearsal::Trace::read(file));
+  return traces;
+}
+
+// "a share: 0.98", objects below their key.
+void print_in_words(const boost::json::object& object, const std::string& indent) {
+  for (const auto& [key, value] : object) {
+    if (value.is_object()) {
+      fmt::print("{}{}\n", indent, std::string_view(key));
+      print_in_words(value.as_object(), indent + "  ");
+    } else if (value.is_double()) {
+      fmt::print("{}{}: {:.4g}\n", indent, std::string_view(key), value.as_double());
+    } else {
+      fmt::print("{}{}: {}\n", indent, std::string_view(key), boost::json::serialize(value));
+    }
+  }
+}
+
+void bench_detect(const DetectBenchOptions& options) {
+  if (options.record.empty() == options.traces.empty()) {
+    throw ConfigError("", 0, "--record", options.record,
+                      "exactly one of --record and --traces, each a directory");
+  }
+  if (options.traces.empty()) {
+    if (options.data.empty()) {
+      throw ConfigError("", 0, "--data", "", "with --record a dataset directory of bytes");
+    }
+    return record(options);
+  }
+  boost::json::object found = rehearsal::findings(read_traces(options.traces));
+  found["build"] = fmt::format("{} ({}, {}, {})", kVersion, kRevision, kBuildType, kCompiler);
+  if (options.json) {
+    fmt::print("{}", pretty_json(found));
+  } else {
+    print_in_words(found, "");
+  }
+}
+
 }  // namespace
 
 void add_bench_detect_command(CLI::App& bench) {
@@ -94,11 +151,11 @@ void add_bench_detect_command(CLI::App& bench) {
   options->scratch = (fs::temp_directory_path() / "gnomon-bench-detect").string();
   CLI::App* detect = bench.add_subcommand(
       "detect", "Real training runs, healthy and faulty, under the decision core");
-  detect
-      ->add_option("--record", options->record,
-                   "Directory for the traces; one that is there is not recorded again")
-      ->required();
-  detect->add_option("--data", options->data, "Dataset of bytes (gnomon data prepare)")->required();
+  detect->add_option("--record", options->record,
+                     "Directory for the traces; one that is there is not recorded again");
+  detect->add_option("--traces", options->traces, "Directory of traces to judge");
+  detect->add_flag("--json", options->json, "Print JSON");
+  detect->add_option("--data", options->data, "To record: dataset of bytes (gnomon data prepare)");
   detect->add_option("--scratch", options->scratch, "Directory for checkpoints")
       ->capture_default_str();
   detect->add_option("--runs", options->runs, "At most so many runs now; 0 = all")
@@ -115,8 +172,9 @@ void add_bench_detect_command(CLI::App& bench) {
   detect->add_option("--role", options->catalogue.role, "Runs of this role only")
       ->check(CLI::IsMember({"bf16", "observed", "enforced"}));
   detect->footer(
-      "Example:\n  gnomon bench detect --record traces --data data --scratch /dev/shm/rehearsal");
-  detect->callback([options] { record(*options); });
+      "Examples:\n  gnomon bench detect --record traces --data data --scratch /dev/shm/rehearsal\n"
+      "  gnomon bench detect --traces traces --json");
+  detect->callback([options] { bench_detect(*options); });
 }
 
 }  // namespace gnomon::cli

@@ -23,10 +23,10 @@ struct Configuration {
 };
 
 constexpr Configuration kConfigurations[] = {
-    {"current-96", Recipe::kCurrent, 2, 96, 6, 256, 2e-3},
-    {"delayed-64", Recipe::kDelayed, 2, 64, 4, 192, 4e-3},
-    {"rowwise-64x4", Recipe::kRowwise, 4, 64, 4, 192, 2e-3},
-    {"block-128", Recipe::kBlock, 2, 128, 8, 352, 1e-3},
+    {"current-96", Recipe::kCurrent, 2, 96, 6, 256, 1e-3},
+    {"delayed-64", Recipe::kDelayed, 2, 64, 4, 192, 1.5e-3},
+    {"rowwise-64x4", Recipe::kRowwise, 4, 64, 4, 192, 7e-4},
+    {"block-128", Recipe::kBlock, 2, 128, 8, 352, 5e-4},
     {"mx-96x3", Recipe::kMx, 3, 96, 6, 256, 1e-3},
 };
 
@@ -223,7 +223,9 @@ void add_references(std::vector<CatalogueRun>& runs, const std::string& configur
 
 std::string CatalogueRun::file_name() const {
   const std::string variant = perturb == 0 ? "" : fmt::format("-{}", perturb);
-  return fmt::format("{}.{}.seed{}.{}{}.jsonl.gz", configuration, fault, seed, role, variant);
+  std::string wrong = fault;
+  std::ranges::replace(wrong, ':', '=');
+  return fmt::format("{}.{}.seed{}.{}{}.jsonl.gz", configuration, wrong, seed, role, variant);
 }
 
 std::vector<std::string> configuration_names() {
