@@ -99,7 +99,7 @@ void shadow_failed(Core& core, int64_t window, const std::string& why);
 void judge_deferred(Core& core);
 GapSettings gap_settings(const Policy& policy);
 GapSettings long_gap_settings(const Policy& policy, int64_t steps);
-GapSettings offset_settings(const Policy& policy);
+GapSettings offset_settings(const Policy& policy, double level_percent);
 
 // -- instrument.cc: is what measures sound, and is there anybody to measure?
 bool instrument_due(const Core& core);

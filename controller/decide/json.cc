@@ -111,8 +111,8 @@ BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
 BOOST_DESCRIBE_STRUCT(Watch, (),
-                      (gap, long_gap, offset, instrument, burst_left, windows_judged, every,
-                       next_long, long_start, unverified_windows))
+                      (gap, long_gap, offset, offset_level, offset_windows, instrument, burst_left,
+                       windows_judged, every, next_long, long_start, unverified_windows))
 BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),

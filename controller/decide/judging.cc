@@ -11,6 +11,8 @@ namespace {
 
 namespace json = boost::json;
 
+constexpr double kOffsetWeight = 0.1;  // of a new window in the offset's level
+
 // What the detector made of a window.
 struct Judgement {
   GapVerdict gap;
@@ -127,7 +129,7 @@ void judge_alarm(Core& core, WindowState& window) {
 bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdict) {
   State& s = core.s;
   restart_gap(s.watch.offset);
-  accept_gap(s.watch.offset, 100 * *window.measured->offset / *window.measured->reference);
+  s.watch.offset_level = 100 * *window.measured->offset / *window.measured->reference;
   if (!core.muted().empty() || s.investigation || s.directive || s.ended || core.held()) {
     core.say("The offset has moved; nothing follows now.");
     return false;
@@ -166,9 +168,16 @@ Judgement observe(Core& core, const WindowState& window) {
                          result.gap.statistic, result.gap.burst_left));
   }
   if (!m.offset) return result;
-  sample.d_percent = 100 * *m.offset / *m.reference;
+  const double offset = 100 * *m.offset / *m.reference;
+  sample.d_percent = offset - s.watch.offset_level;
   sample.floor_percent = 0;
-  result.offset = observe_gap(s.watch.offset, sample, offset_settings(core.policy));
+  if (s.watch.offset_windows > 0) {
+    result.offset =
+        observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
+  }
+  s.watch.offset_windows += 1;
+  const double weight = std::max(kOffsetWeight, 1.0 / static_cast<double>(s.watch.offset_windows));
+  s.watch.offset_level += weight * (offset - s.watch.offset_level);
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
   return result;
 }
@@ -254,14 +263,17 @@ GapSettings long_gap_settings(const Policy& policy, int64_t steps) {
   return settings;
 }
 
-// The offset has a level of its own, which is learned whatever it is.
-GapSettings offset_settings(const Policy& policy) {
+// A drift is a rise over the level of the windows before by more than a quarter of it, and by more
+// than rounding makes of nothing.
+GapSettings offset_settings(const Policy& policy, double level_percent) {
+  constexpr double kShare = 0.25;
+  constexpr double kLeastPercent = 0.02;
   GapSettings settings;
   settings.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
-  settings.tolerance_percent = HUGE_VAL;
+  settings.tolerance_percent = std::max(kLeastPercent, kShare * std::abs(level_percent));
   settings.ceiling_percent = HUGE_VAL;
   settings.prior_scale_percent = policy.detector.prior_scale_percent;
-  settings.burn_in_windows = std::max(policy.detector.burn_in_windows, 2);
+  settings.burn_in_windows = 0;
   settings.burst = false;
   return settings;
 }

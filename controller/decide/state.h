@@ -187,8 +187,10 @@ struct RollbackCount {
 // What the shadows have shown so far, and where the next ones begin.
 struct Watch {
   GapState gap;
-  GapState long_gap;  // of the long forks
-  GapState offset;    // of L8 − L16 at equal weights, 100·offset/L16, about its own mean
+  GapState long_gap;        // of the long forks
+  GapState offset;          // of L8 − L16 at equal weights, 100·offset/L16, about its level
+  double offset_level = 0;  // its exponentially weighted mean: it moves slowly while a run learns
+  int64_t offset_windows = 0;
   InstrumentState instrument;
   int64_t burst_left = 0;      // windows to be taken back to back
   int64_t windows_judged = 0;  // shadows

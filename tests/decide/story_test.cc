@@ -388,6 +388,17 @@ TEST(StoryTest, AnOffsetThatDriftsChangesTheRecipeAndLosesNoStep) {
   EXPECT_EQ(run.steps_lost, 0);
 }
 
+TEST(StoryTest, AnOffsetThatMovesSlowlyAsARunLearnsIsNoDrift) {
+  Truth truth;
+  truth.total_steps = 4000;
+  truth.drift = [](int64_t step) { return 0.2 * static_cast<double>(step) / 4000; };
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(4000);
+  run.drain();
+  EXPECT_THAT(run.decisions("verdict"), IsEmpty());
+}
+
 TEST(StoryTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
   const SimulatedRun run = tell("DriftNoRecipe");
   ASSERT_GE(run.decisions("verdict").size(), 1u);

@@ -101,7 +101,7 @@ TEST_F(ReplayTest, ProgressCountsStepsAndCanAbandon) {
     seen.push_back(done);
     return true;
   });
-  EXPECT_EQ(seen, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3})) << "after loading, and after each step";
   EXPECT_THROW(
       replayer.run({.checkpoint = start, .steps = 3}, [](int64_t done) { return done < 2; }),
       Error);
