@@ -43,9 +43,7 @@ struct Arguments {
   std::string level = "info";
 };
 
-std::string default_name() {
-  return fmt::format("{}:{}", host_name(), ::getpid());
-}
+std::string default_name() { return fmt::format("{}:{}", host_name(), ::getpid()); }
 
 // Names end up in leases, log lines and metric labels.
 std::string check_name(const std::string& name) {

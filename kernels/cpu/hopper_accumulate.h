@@ -17,9 +17,9 @@ class ScaledProducts {
   // C[m,n] = Σ over segments of (sum over the segment)·(1/s_a)·(1/s_b) (+ C when `accumulate`).
   // What is summed over is cut into segments where a scale of either operand changes and, for
   // hopper, every promote_every terms; a segment's sum starts at zero and goes through its terms in
-  // order (hopper: in instructions of accumulation.sum.terms, the last one filled up with zeros), and is added to the
-  // total in FP32 with one rounding. Strides other than the dense ones only for C. Out is bf16 or
-  // float. The bits do not depend on the number of threads.
+  // order (hopper: in instructions of accumulation.sum.terms, the last one filled up with zeros),
+  // and is added to the total in FP32 with one rounding. Strides other than the dense ones only for
+  // C. Out is bf16 or float. The bits do not depend on the number of threads.
   template <class Out>
   void run(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
            const ScaledOperand& b, Out* c, bool accumulate);

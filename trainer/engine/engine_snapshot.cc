@@ -28,9 +28,9 @@ void Engine::take_snapshot_memory() {
   GNOMON_ASSERT(self.kept_state == nullptr);
   self.tell(EngineCall::kSnapshotMemory);
   do_together(self.collectives, [&] {
-    self.kept_state = std::make_unique<EngineSnapshot>(std::ssize(self.optimizer->state().content()),
-                                                 std::ssize(self.model->weight_bytes()),
-                                                 static_cast<int>(self.model->sites().size()));
+    self.kept_state = std::make_unique<EngineSnapshot>(
+        std::ssize(self.optimizer->state().content()), std::ssize(self.model->weight_bytes()),
+        static_cast<int>(self.model->sites().size()));
   });
   self.arenas.push_back({self.kept_state->arena.name(), self.kept_state->arena.bytes()});
 }
