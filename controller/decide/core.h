@@ -87,6 +87,10 @@ int64_t order(Core& core, const WindowState& window, const std::string& role, in
               OrderReplay wanted);
 int64_t order(Core& core, const WindowState& window, const std::string& arm,
               const std::string& role, const std::string& plan, bool endpoints, int priority);
+// A window ended quietly here; the oldest such ends are forgotten beyond the bound.
+void add_quiet_end(State& state, int64_t start_step, KnownCheckpoint end);
+// The same of a window that was measured.
+void add_quiet_end(State& state, const WindowState& window);
 // Quiet ends become verified when nothing before them is in doubt any more.
 void settle_verified(Core& core);
 // Says which checkpoints must stay, if that changed, and forgets the others.

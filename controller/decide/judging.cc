@@ -185,9 +185,7 @@ Judgement observe(Core& core, const WindowState& window) {
 void take_quiet(Core& core, const WindowState& quiet, bool burn_in) {
   State& s = core.s;
   s.fault_reported = false;
-  if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
-  s.quiet_ends.push_back(
-      {quiet.start.step, {quiet.attempt, quiet.end_step(), quiet.end_uri, quiet.plan_version}});
+  add_quiet_end(s, quiet);
   core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
                        burn_in ? "in the burn-in and not judged" : "quiet",
                        percent(*quiet.measured->d_percent)));

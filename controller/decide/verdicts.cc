@@ -48,9 +48,7 @@ void take_as_quiet(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
   s.fault_reported = false;
-  s.quiet_ends.push_back(
-      {window.start.step,
-       {window.attempt, window.end_step(), window.end_uri, window.plan_version}});
+  add_quiet_end(s, window);
   end_case(core, "quiet");
 }
 

@@ -78,7 +78,7 @@ void order_probe(Core& core, WindowState& window) {
 void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
                       int64_t plan) {
   State& s = core.s;
-  s.quiet_ends.push_back({start.step, end});
+  add_quiet_end(s, start.step, end);
   settle_verified(core);
   const bool probe = probe_due(core);
   note_quiet(core, 0, s.attempt.number, plan, start.step, end.step, {});
@@ -366,6 +366,16 @@ void take_checkpoint(Core& core, const CheckpointCompleted& event) {
     mark_verified(core, checkpoint);
   open_due_windows(core);
   open_long_fork(core);
+}
+
+void add_quiet_end(State& s, int64_t start_step, KnownCheckpoint end) {
+  if (s.quiet_ends.size() >= kQuietEndsMax) s.quiet_ends.erase(s.quiet_ends.begin());
+  s.quiet_ends.push_back({start_step, std::move(end)});
+}
+
+void add_quiet_end(State& s, const WindowState& window) {
+  add_quiet_end(s, window.start.step,
+                {window.attempt, window.end_step(), window.end_uri, window.plan_version});
 }
 
 void settle_verified(Core& core) {
