@@ -11,7 +11,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kOffsetWeight = 0.1;  // of a new window in the offset's level
+constexpr double kOffsetWeight = 0.03;  // of a new window in the offset's level
 
 // What the detector made of a window.
 struct Judgement {
@@ -168,13 +168,13 @@ Judgement observe(Core& core, const WindowState& window) {
                          result.gap.statistic, result.gap.burst_left));
   }
   if (!m.offset) return result;
+  if (s.watch.offset.scale.plan_version != window.plan_version) s.watch.offset_windows = 0;
   const double offset = 100 * *m.offset / *m.reference;
+  if (s.watch.offset_windows == 0) s.watch.offset_level = offset;
   sample.d_percent = offset - s.watch.offset_level;
   sample.floor_percent = 0;
-  if (s.watch.offset_windows > 0) {
-    result.offset =
-        observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
-  }
+  result.offset =
+      observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
   s.watch.offset_windows += 1;
   const double weight = std::max(kOffsetWeight, 1.0 / static_cast<double>(s.watch.offset_windows));
   s.watch.offset_level += weight * (offset - s.watch.offset_level);
@@ -261,14 +261,13 @@ GapSettings long_gap_settings(const Policy& policy, int64_t steps) {
   return settings;
 }
 
-// A drift is a rise over the level of the windows before by more than a quarter of it, and by more
-// than rounding makes of nothing.
+// A drift is a rise over the level of the windows before by more than that level itself, and by
+// more than a gap may be: the offset of healthy runs wanders by a part of itself as they learn, a
+// scale that has gone wrong multiplies it.
 GapSettings offset_settings(const Policy& policy, double level_percent) {
-  constexpr double kShare = 0.25;
-  constexpr double kLeastPercent = 0.02;
   GapSettings settings;
   settings.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
-  settings.tolerance_percent = std::max(kLeastPercent, kShare * std::abs(level_percent));
+  settings.tolerance_percent = std::max(policy.detector.tolerance_percent, std::abs(level_percent));
   settings.ceiling_percent = HUGE_VAL;
   settings.prior_scale_percent = policy.detector.prior_scale_percent;
   settings.burn_in_windows = 0;

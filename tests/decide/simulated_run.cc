@@ -286,9 +286,11 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   const double drift = truth_.drift ? truth_.drift(window.start_step) : 0;
   const double flutter = 0.002 * philox_uniform(philox(9, 3, static_cast<uint64_t>(end_step))[0]);
   result.start_loss_bf16 = held_out(window.start_step, start->second.damage);
-  result.start_loss_plan =
-      *result.start_loss_bf16 * (1 + (truth_.offset_percent + drift + flutter) / 100);
   const auto end = saved_.find(window.end_uri);
+  const bool pinned = end != saved_.end() && fp8(end->second.plan).size() < sites_.size();
+  const double offset =
+      pinned ? truth_.pinned_offset_percent.value_or(truth_.offset_percent) : truth_.offset_percent;
+  result.start_loss_plan = *result.start_loss_bf16 * (1 + (offset + drift + flutter) / 100);
   EXPECT_NE(end, saved_.end()) << window.end_uri << " was deleted before its replay";
   if (end != saved_.end()) {
     const bool run_fp8 = !fp8(end->second.plan).empty();

@@ -37,7 +37,8 @@ struct Truth {
   bool bf16_differs = false;           // BF16 replays give other bits each time
   double perturbed_percent = 0.001;    // between BF16 and BF16 with another order of sums
   double offset_percent = 0.12;
-  std::function<double(int64_t step)> drift;  // added to the offset, per cent
+  std::optional<double> pinned_offset_percent;  // while some sites are in BF16
+  std::function<double(int64_t step)> drift;    // added to the offset, per cent
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
 };

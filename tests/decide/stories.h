@@ -112,7 +112,7 @@ inline std::vector<Story> all_stories() {
   wild.noise_percent = 1.2;
   Truth drift;
   drift.total_steps = 2000;
-  drift.drift = [](int64_t step) { return step >= 700 ? 0.2 : 0.0; };
+  drift.drift = [](int64_t step) { return step >= 700 ? 0.3 : 0.0; };
   const auto longer = [](SimulatedRun& run) {
     run.start();
     run.train_until(2000);

@@ -399,6 +399,18 @@ TEST(StoryTest, AnOffsetThatMovesSlowlyAsARunLearnsIsNoDrift) {
   EXPECT_THAT(run.decisions("verdict"), IsEmpty());
 }
 
+TEST(StoryTest, AnotherPlanHasAnOffsetOfItsOwn) {
+  Truth truth = numerical_fault({kGuilty}, 201, 400);
+  truth.pinned_offset_percent = 0.01;
+  truth.offset_percent = 0.4;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(1000);
+  run.drain();
+  EXPECT_THAT(run.decisions("return"), SizeIs(1));
+  EXPECT_THAT(run.decisions("verdict"), SizeIs(1)) << "of the fault";
+}
+
 TEST(StoryTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
   const SimulatedRun run = tell("DriftNoRecipe");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
