@@ -143,9 +143,12 @@ std::string summary_in_words(const RunSummary& summary) {
     text +=
         fmt::format(" Final held-out loss in BF16: {:.4f} nats per token.", *summary.final_loss);
   }
-  text += fmt::format(" It took {}; verification was {:.1f}% of all compute.",
-                      format_duration(summary.wall_seconds), 100 * summary.verification_share);
-  return text;
+  text += fmt::format(" It took {}", format_duration(summary.wall_seconds));
+  if (summary.worth && summary.worth->statement.useful_steps > 0) {
+    return text + ". " + summary.worth->statement.sentence;
+  }
+  return text + fmt::format("; verification was {:.1f}% of all compute.",
+                            100 * summary.verification_share);
 }
 
 }  // namespace gnomon::cli

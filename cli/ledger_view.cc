@@ -163,11 +163,14 @@ std::vector<StepRow> LedgerView::steps(int64_t run) const {
 }
 
 std::vector<WindowRow> LedgerView::windows(int64_t run) const {
+  const bool judged =
+      has_columns("windows", "'rule', 'statistic', 'threshold', 'scale_percent'", 4);
   SQLite::Statement query(
       *database_,
-      "SELECT window, kind, attempt, start_step, steps, plan_version, state, gap, offset_loss,"
-      " d_percent, tolerance_percent, opened_at, closed_at FROM windows WHERE run = ?"
-      " ORDER BY window");
+      fmt::format("SELECT window, kind, attempt, start_step, steps, plan_version, state, gap,"
+                  " offset_loss, d_percent, tolerance_percent, opened_at, closed_at, {}"
+                  " FROM windows WHERE run = ? ORDER BY window",
+                  judged ? "rule, statistic, threshold, scale_percent" : "'', NULL, NULL, NULL"));
   query.bind(1, run);
   std::vector<WindowRow> rows;
   while (query.executeStep()) {
@@ -185,6 +188,10 @@ std::vector<WindowRow> LedgerView::windows(int64_t run) const {
     row.tolerance_percent = optional_double(query.getColumn(10));
     row.opened_at = query.getColumn(11).getDouble();
     row.closed_at = optional_double(query.getColumn(12));
+    row.rule = query.getColumn(13).getString();
+    row.statistic = optional_double(query.getColumn(14));
+    row.threshold = optional_double(query.getColumn(15));
+    row.scale_percent = optional_double(query.getColumn(16));
     rows.push_back(std::move(row));
   }
   return rows;
@@ -278,6 +285,32 @@ std::vector<ShadowStepRow> LedgerView::shadow_steps(int64_t run) const {
   return rows;
 }
 
+bool LedgerView::has_columns(const std::string& table, const std::string& names, int count) const {
+  SQLite::Statement known(
+      *database_,
+      fmt::format("SELECT count(*) FROM pragma_table_info('{}') WHERE name IN ({})", table, names));
+  known.executeStep();
+  return known.getColumn(0).getInt() == count;
+}
+
+std::vector<ReplayRow> LedgerView::replays(int64_t run) const {
+  const bool nudged = has_columns("replays", "'nudge', 'avoid', 'on_trainer'", 3);
+  SQLite::Statement query(
+      *database_, fmt::format("SELECT replay, window, arm, plan, purpose, evaluate_endpoints, {}"
+                              " FROM replays WHERE run = ? ORDER BY replay",
+                              nudged ? "nudge, avoid, on_trainer" : "0, '', 0"));
+  query.bind(1, run);
+  std::vector<ReplayRow> rows;
+  while (query.executeStep()) {
+    rows.push_back({query.getColumn(0).getInt64(), query.getColumn(1).getInt64(),
+                    query.getColumn(2).getString(), text_or_empty(query.getColumn(3)),
+                    query.getColumn(4).getString(), query.getColumn(5).getInt() != 0,
+                    query.getColumn(6).getInt64(), query.getColumn(7).getString(),
+                    query.getColumn(8).getInt() != 0});
+  }
+  return rows;
+}
+
 std::vector<EventRow> LedgerView::events(int64_t run) const {
   SQLite::Statement query(*database_,
                           "SELECT seq, time, type, attempt, step, body FROM events WHERE run = ?"
@@ -301,6 +334,13 @@ double LedgerView::verify_seconds(int64_t run) const {
   return query.getColumn(0).getDouble();
 }
 
+std::optional<std::string> LedgerView::decision_state(int64_t run) const {
+  SQLite::Statement query(*database_, "SELECT body FROM decision_state WHERE run = ?");
+  query.bind(1, run);
+  if (!query.executeStep()) return std::nullopt;
+  return query.getColumn(0).getString();
+}
+
 RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
   RunHistory history;
   history.run = ledger.run_named(run_name);
@@ -314,6 +354,7 @@ RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
   history.faults = ledger.faults(id);
   history.shadow = ledger.shadow_steps(id);
   history.verify_seconds = ledger.verify_seconds(id);
+  history.decision_state = ledger.decision_state(id);
   return history;
 }
 

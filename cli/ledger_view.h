@@ -65,6 +65,11 @@ struct WindowRow {
   std::optional<double> offset;
   std::optional<double> d_percent;
   std::optional<double> tolerance_percent;
+  // Of the detector's judgement; empty in ledgers before version 4.
+  std::string rule;
+  std::optional<double> statistic;
+  std::optional<double> threshold;
+  std::optional<double> scale_percent;
   double opened_at = 0;
   std::optional<double> closed_at;
 
@@ -116,6 +121,18 @@ struct ShadowStepRow {
   double loss = 0;
 };
 
+struct ReplayRow {
+  int64_t replay = 0;
+  int64_t window = 0;
+  std::string arm;
+  std::string plan;  // TOML, or empty
+  std::string purpose;
+  bool evaluate_endpoints = false;
+  int64_t nudge = 0;  // these three as in ledgers of version 4, else as if not asked for
+  std::string avoid;
+  bool on_trainer = false;
+};
+
 struct EventRow {
   int64_t seq = 0;
   double time = 0;
@@ -147,11 +164,17 @@ class LedgerView {
   std::vector<PlanRow> plans(int64_t run) const;
   std::vector<InjectedFault> faults(int64_t run) const;
   std::vector<ShadowStepRow> shadow_steps(
-      int64_t run) const;                           // of done `bf16` replays with purpose shadow
-  std::vector<EventRow> events(int64_t run) const;  // by seq
-  double verify_seconds(int64_t run) const;         // replays and evaluations
+      int64_t run) const;                             // of done `bf16` replays with purpose shadow
+  std::vector<ReplayRow> replays(int64_t run) const;  // by number
+  std::vector<EventRow> events(int64_t run) const;    // by seq
+  double verify_seconds(int64_t run) const;           // replays and evaluations
+  // The decision core's state as JSON; empty when the ledger has none.
+  std::optional<std::string> decision_state(int64_t run) const;
 
  private:
+  // Whether a table has all of these columns ("'a', 'b'").
+  bool has_columns(const std::string& table, const std::string& names, int count) const;
+
   std::string path_;
   std::unique_ptr<SQLite::Database> database_;
 };
@@ -168,6 +191,7 @@ struct RunHistory {
   std::vector<InjectedFault> faults;
   std::vector<ShadowStepRow> shadow;
   double verify_seconds = 0;
+  std::optional<std::string> decision_state;  // JSON
 };
 
 // `run_name` as for LedgerView::run_named.

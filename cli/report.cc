@@ -61,6 +61,7 @@ std::string report_html(const RunHistory& history, const RunSummary& summary) {
       {"/*STEP_CHARTS*/", kAsset_step_charts},
       {"/*TIMELINE*/", kAsset_timeline},
       {"/*TABLES*/", kAsset_tables},
+      {"/*WORTH*/", kAsset_worth},
       {"/*SCRIPT*/", kAsset_script}};
   for (const auto& [mark, content] : scripts) replace_once(page, mark, content);
   replace_once(page, "@TITLE@", escape_html(summary.run));

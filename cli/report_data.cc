@@ -103,7 +103,11 @@ boost::json::array windows_data(const RunHistory& history) {
                        {"gap", json_optional(row.gap)},
                        {"offset_loss", json_optional(row.offset)},
                        {"d_percent", json_optional(row.d_percent)},
-                       {"tolerance_percent", json_optional(row.tolerance_percent)}});
+                       {"tolerance_percent", json_optional(row.tolerance_percent)},
+                       {"rule", row.rule},
+                       {"statistic", json_optional(row.statistic)},
+                       {"threshold", json_optional(row.threshold)},
+                       {"scale_percent", json_optional(row.scale_percent)}});
   }
   return windows;
 }

@@ -10,6 +10,7 @@
 #include "base/progress.h"
 #include "cli/json_output.h"
 #include "cli/plan_precision.h"
+#include "controller/decide/decide.h"
 
 namespace gnomon::cli {
 namespace {
@@ -171,6 +172,16 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
   summary.verification_share = all > 0 ? summary.verify_seconds / all : 0;
 }
 
+std::optional<decide::Worth> read_worth(const RunHistory& history) {
+  if (!history.decision_state) return std::nullopt;
+  try {
+    return decide::worth(decide::state_from_json(*history.decision_state),
+                         decide::Policy::parse(history.run.policy, "the run's own policy"));
+  } catch (const Error&) {
+    return std::nullopt;  // written by a version that this one does not know: all else is told
+  }
+}
+
 }  // namespace
 
 bool fault_acts_in(const InjectedFault& fault, int64_t first, int64_t last) {
@@ -194,6 +205,7 @@ RunSummary summarize(const RunHistory& history) {
   summary.steps_lost = count_steps_lost(history);
   summary.missing_steps = count_missing_steps(history);
   sum_up_cost(history, summary);
+  summary.worth = read_worth(history);
   return summary;
 }
 
@@ -235,6 +247,8 @@ std::string summary_to_json(const RunSummary& summary) {
   object["train_seconds"] = summary.train_seconds;
   object["verify_seconds"] = summary.verify_seconds;
   object["verification_share"] = summary.verification_share;
+  object["economics"] = summary.worth ? boost::json::parse(decide::worth_to_json(*summary.worth))
+                                      : boost::json::value(nullptr);
   return pretty_json(object);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/ledger_view.h"
+#include "controller/decide/worth.h"
 
 namespace gnomon::cli {
 
@@ -40,6 +41,8 @@ struct RunSummary {
   double train_seconds = 0;
   double verify_seconds = 0;
   double verification_share = 0;  // verify / (verify + train)
+  // The account; empty when the ledger has none that this version can read.
+  std::optional<decide::Worth> worth;
 };
 
 RunSummary summarize(const RunHistory& history);

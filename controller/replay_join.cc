@@ -31,6 +31,7 @@ decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const Replay
   event.on_trainer = on_trainer;
   event.gap_error = result.gap_error;
   event.seconds = result.replay_seconds + result.eval_seconds;
+  event.step_seconds = result.replay_seconds;
   if (!result.steps.empty()) event.end_hash = result.steps.back().weights_hash;
   for (const SiteScoreRow& score : result.scores) {
     event.scores.push_back({score.site, score.phi, score.psi, score.sqnr_db});

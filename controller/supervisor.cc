@@ -125,8 +125,12 @@ std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run
 void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
   transaction.on_commit([this, id = run.id, phase = decide::phase_name(run.state),
+                         money = money_numbers(run.state, run.policy),
                          deadline = decide::next_deadline(run.state)] {
-    metrics_.update_run(id, [&](RunSeries& series) { series.set_phase(phase); });
+    metrics_.update_run(id, [&](RunSeries& series) {
+      series.set_phase(phase);
+      series.set_money(money);
+    });
     deadlines_.set(id, deadline);
   });
 }

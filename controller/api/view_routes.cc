@@ -2,6 +2,7 @@
 
 #include "controller/api/services.h"
 #include "controller/decide/decide.h"
+#include "controller/decide/worth.h"
 #include "controller/json_rows.h"
 #include "controller/layers.h"
 #include "protocol/json.h"
@@ -38,12 +39,14 @@ std::string with_members(std::string row, const std::string& members) {
   return row;
 }
 
+decide::State state_of(Connection& connection, int64_t run) {
+  std::optional<ledger::StateRow> row = ledger::load_state(connection, run);
+  return row ? decide::state_from_json(row->body) : decide::State{};
+}
+
 // The summary of one run, with what only the decision core and the policy know.
 std::string run_summary(Connection& connection, const ledger::RunRow& run) {
-  decide::State state;
-  if (std::optional<ledger::StateRow> row = ledger::load_state(connection, run.id)) {
-    state = decide::state_from_json(row->body);
-  }
+  decide::State state = state_of(connection, run.id);
   decide::Policy policy = decide::Policy::parse(run.policy, "policy");
   Query query = connection.query(kRunSummary, run.id);
   return with_members(first_row_as_json(query),
@@ -80,6 +83,12 @@ std::string show_run(Connection& connection, const Request& request) {
       fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"decision_state":{})",
                   run.registration, string_as_json(run.policy), rows_as_json(faults),
                   rows_as_json(attempts), state ? state->body : "null"));
+}
+
+std::string show_economics(Connection& connection, const Request& request) {
+  ledger::RunRow run = require_run(connection, request);
+  return decide::worth_to_json(
+      decide::worth(state_of(connection, run.id), decide::Policy::parse(run.policy, "policy")));
 }
 
 std::string list_steps(Connection& connection, const Request& request) {
@@ -166,6 +175,7 @@ std::vector<Route> view_routes(Services&) {
       view("/v1/runs/{run}", show_run),
       view("/v1/runs/{run}/steps", list_steps),
       view("/v1/runs/{run}/layers", list_layers),
+      view("/v1/runs/{run}/economics", show_economics),
       rows_view(
           "/v1/runs/{run}/checkpoints",
           "SELECT * FROM checkpoints WHERE run = ? AND step >= ? ORDER BY attempt, step LIMIT ?"),

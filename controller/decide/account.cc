@@ -63,8 +63,13 @@ void add_item(Statement& to, const char* key, const char* words, double seconds)
 std::string in_words(const Statement& made) {
   if (made.useful_steps == 0) return "No step of this run is kept yet.";
   std::string text = fmt::format("Net speed-up {:.3f} over BF16 without verification", made.net);
-  text += fmt::format(" ({:.2f} from FP8's faster steps, {})", made.speedup.value,
-                      made.speedup.source == "prior" ? "assumed" : "measured");
+  const char* known = made.speedup.source == "prior" ? "assumed" : "measured";
+  text += made.speedup.value >= 1
+              ? fmt::format(" ({:.2f} from FP8's faster steps, {})", made.speedup.value, known)
+              : fmt::format(
+                    " (FP8's steps have {:.2f} times BF16's speed, {}, as where FP8 is "
+                    "emulated)",
+                    made.speedup.value, known);
   std::vector<AccountItem> costs(made.items.begin() + 1, made.items.end());
   std::stable_sort(costs.begin(), costs.end(), [](const AccountItem& a, const AccountItem& b) {
     return a.seconds > b.seconds;
@@ -84,10 +89,10 @@ std::string_view step_kind_name(StepKind kind) {
   return kind == StepKind::kPinned ? "pinned" : "bf16";
 }
 
-bool StepTimes::add(double step_seconds) {
-  if (!(step_seconds > 0 && step_seconds <= kStepSecondsMax)) return false;
-  ++steps;
-  seconds += step_seconds;
+bool StepTimes::add(double step_seconds, int64_t count) {
+  if (!(step_seconds > 0 && step_seconds <= kStepSecondsMax) || count < 1) return false;
+  steps += count;
+  seconds += step_seconds * static_cast<double>(count);
   if (recent.size() == kStepTimesKept) recent.erase(recent.begin());
   recent.push_back(step_seconds);
   return true;
@@ -101,13 +106,14 @@ bool add_step(Account& account, StepKind kind, double seconds) {
   return times_of(account, kind).add(seconds);
 }
 
-bool add_replayed_step(Account& account, Where where, StepKind kind, double seconds) {
+bool add_replayed_steps(Account& account, Where where, StepKind kind, int64_t steps,
+                        double mean_seconds) {
   if (kind == StepKind::kPinned) return false;
   if (where == Where::kTrainer) {
-    return kind == StepKind::kBf16 && account.trainer_replay_bf16.add(seconds);
+    return kind == StepKind::kBf16 && account.trainer_replay_bf16.add(mean_seconds, steps);
   }
   return (kind == StepKind::kBf16 ? account.spare_replay_bf16 : account.spare_replay_fp8)
-      .add(seconds);
+      .add(mean_seconds, steps);
 }
 
 bool add_verification(Account& account, Where where, double seconds, double device_share) {

@@ -24,10 +24,12 @@ inline constexpr double kStepSecondsMax = 1e7;
 struct StepTimes {
   int64_t steps = 0;
   double seconds = 0;
-  std::vector<double> recent;     // seconds of the newest ones
-  bool add(double step_seconds);  // false, and nothing changes, unless in (0, kStepSecondsMax]
-  double mean() const;            // 0 without steps
-  double typical() const;         // the median of `recent`; 0 without steps
+  std::vector<double> recent;  // seconds of the newest ones, of replays their means
+  // `count` steps that took so long on average; they are one of `recent`. False, and nothing
+  // changes, unless it is in (0, kStepSecondsMax] and count at least 1.
+  bool add(double step_seconds, int64_t count = 1);
+  double mean() const;     // 0 without steps
+  double typical() const;  // the median of `recent`; 0 without steps
   bool trusted() const { return steps >= kStepTimesTrusted; }
 };
 
@@ -58,8 +60,10 @@ struct Account {
 // Each returns false and changes nothing when a number is not finite, negative, or says what cannot
 // be (more steps lost than run).
 bool add_step(Account& account, StepKind kind, double seconds);
-// Neither pinned plans nor, on the trainer, FP8 are taken: its own steps tell that.
-bool add_replayed_step(Account& account, Where where, StepKind kind, double seconds);
+// The steps of one replay and their mean time. Neither pinned plans nor, on the trainer, FP8 are
+// taken: its own steps tell that.
+bool add_replayed_steps(Account& account, Where where, StepKind kind, int64_t steps,
+                        double mean_seconds);
 // `device_share`: the devices at work over the training devices. On the trainer it is 1.
 bool add_verification(Account& account, Where where, double seconds, double device_share = 1);
 bool add_spare_idle(Account& account, double seconds, double device_share);
@@ -79,9 +83,9 @@ struct MeasuredSpeedup {
   double value = 1;
   std::string source;  // steps, inline_replays, spare_replays, prior
 };
-// From medians, in this order: the run's own steps in both precisions; BF16 replays on the training
-// devices against the run's FP8 steps; replays in both precisions on the spare devices; else the
-// prior. Both sides need kStepTimesTrusted steps.
+// From medians of the newest kStepTimesKept steps or replays, in this order: the run's own steps in
+// both precisions; BF16 replays on the training devices against the run's FP8 steps; replays in
+// both precisions on the spare devices; else the prior. Both sides need kStepTimesTrusted steps.
 MeasuredSpeedup measured_speedup(const Account& account, double prior);
 
 struct AccountItem {

@@ -30,6 +30,7 @@ inline constexpr size_t kExpiredDirectivesMax = 8;
 inline constexpr size_t kTransientsMax = 16;
 inline constexpr size_t kQuarantinedMax = 64;
 inline constexpr size_t kVerifiersMax = 64;
+inline constexpr size_t kMoneyPointsMax = 96;
 inline constexpr size_t kScoresMax = 4096;
 inline constexpr int64_t kLevelWindows = 8;  // whose mean gap an alarm of evidence is about
 inline constexpr int64_t kStepsAhead = 40;   // windows that a small gap's growth is carried on

@@ -88,6 +88,7 @@ struct ReplayFinished {
       {};              // standard error of run_end − replay_end over held-out text, nats
   double seconds = 0;  // compute spent
   std::vector<SiteScore> scores = {};  // arm "scores"
+  double step_seconds = 0;             // of `seconds`, those of the replayed steps
 };
 
 // A replay that no verifier could finish (after the lease's retries).
@@ -202,7 +203,7 @@ struct EndDirective {
 struct RecordDecision {
   int64_t decision = 0;
   std::string kind;     // alarm, verdict, attribution, action, recovered, probe, return, accept,
-                        // instrument, override, directive
+                        // instrument, override, directive, cadence
   std::string verdict;  // none, or triage.h: Verdict; scale_drift, accepted_gap, broken_instrument
   std::string action;   // none, pin, recipe, bf16, rollback, hold, stop, return, quarantine; when
                         // not enforced, what would have been done

@@ -28,7 +28,8 @@ BOOST_DESCRIBE_STRUCT(ReplayFinished, (),
                       (replay, window, arm, purpose, fingerprint_equal, compared_steps,
                        first_mismatch_step, steps, losses, run_losses, start_loss_bf16,
                        start_loss_plan, run_end_loss_bf16, replay_end_loss_bf16, verifier,
-                       on_trainer, first_other_batch_step, end_hash, gap_error, seconds, scores))
+                       on_trainer, first_other_batch_step, end_hash, gap_error, seconds, scores,
+                       step_seconds))
 BOOST_DESCRIBE_STRUCT(ReplayFailed, (), (replay, window, arm, reason))
 BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reason))
 BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
@@ -121,7 +122,10 @@ BOOST_DESCRIBE_STRUCT(Account, (),
                        trainer_verification_seconds, spare_verification_seconds, spare_idle_seconds,
                        holds, hold_seconds, rollbacks, switches, switch_seconds, loss_gap_percent))
 BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
-BOOST_DESCRIBE_STRUCT(Money, (), (account, hazard, shadows, paused_since))
+BOOST_DESCRIBE_STRUCT(MoneyPoint, (), (step, speedup, net))
+BOOST_DESCRIBE_STRUCT(Money, (),
+                      (account, hazard, shadows, paused_since, last_step_at, waited_seconds,
+                       switching, points, point_every))
 BOOST_DESCRIBE_STRUCT(State, (),
                       (registered, ended, rounding_said, inherited, unknown_plan_said, paused, run,
                        attempt, newest_step, plan_version, next_window, next_replay, next_directive,
@@ -210,6 +214,12 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "end_hash",
                                             "gap_error",
                                             "scores",
+                                            "step_seconds",
+                                            "last_step_at",
+                                            "waited_seconds",
+                                            "switching",
+                                            "points",
+                                            "point_every",
                                             "nudge",
                                             "avoid",
                                             "last_directive",

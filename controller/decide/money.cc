@@ -4,15 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "controller/decide/cadence.h"
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/worth.h"
 
 namespace gnomon::decide {
 namespace {
-
-constexpr double kDelayWindows = 2;     // until an alarm, of faults that are worth one
-constexpr double kSpeedupLeast = 1.01;  // below it there is nothing to optimise
 
 StepKind kind_of(const State& s, int64_t plan_version) {
   const KnownPlan& plan = plan_of(s, plan_version);
@@ -20,7 +17,7 @@ StepKind kind_of(const State& s, int64_t plan_version) {
   return plan.version == base_plan(s).version ? StepKind::kFp8 : StepKind::kPinned;
 }
 
-// Steps after `base` up to the newest one, by kind.
+// Steps after `base` up to the newest one, by kind: at most those that the account has.
 StepCounts steps_after(const State& s, int64_t base) {
   StepCounts counts = {};
   for (size_t i = 0; i < s.plan_changes.size(); ++i) {
@@ -30,21 +27,57 @@ StepCounts steps_after(const State& s, int64_t base) {
     if (to < from) continue;
     counts[static_cast<size_t>(kind_of(s, s.plan_changes[i].plan_version))] += to - from + 1;
   }
+  const Account& account = s.money.account;
+  const StepCounts kept = {account.fp8.steps - account.fp8_lost,
+                           account.pinned.steps - account.pinned_lost,
+                           account.bf16.steps - account.bf16_lost};
+  for (size_t kind = 0; kind < counts.size(); ++kind)
+    counts[kind] = std::min(counts[kind], kept[kind]);
   return counts;
 }
 
-RunModel model_of(const Core& core) {
-  const Policy& policy = core.policy;
-  RunModel model;
-  model.speedup = measured_speedup(core.s.money.account, policy.economics.speedup).value;
-  model.window_steps = static_cast<double>(policy.window.steps);
-  model.switch_steps = policy.economics.switch_steps;
-  model.delay_windows = kDelayWindows;
-  model.hold_steps = static_cast<double>(policy.window.every * policy.returning.quiet_windows);
-  model.restart_steps = policy.economics.restart_steps;
-  model.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
-  model.spare_share = policy.economics.spare_fraction;
-  return model;
+double waited_seconds(const Account& account) {
+  return account.hold_seconds + account.trainer_verification_seconds;
+}
+
+// From the last step before a rollback or a change of plan to this first one after it, without what
+// the account has already: this step, holds, verification that training waited for.
+void count_switch(Core& core, const StepReported& step) {
+  Money& money = core.s.money;
+  const std::vector<PlanChange>& changes = core.s.plan_changes;
+  const bool other_plan = changes.size() > 1 && changes.back().step == step.step;
+  if ((money.switching || other_plan) && money.last_step_at > 0) {
+    const double waited = waited_seconds(money.account) - money.waited_seconds;
+    add_switch(money.account, std::max(0.0, core.now - money.last_step_at - step.seconds - waited));
+  }
+  money.switching = false;
+}
+
+void note_point(Core& core, int64_t step) {
+  Money& money = core.s.money;
+  if (money.point_every == 0) money.point_every = std::max<int64_t>(1, core.policy.window.every);
+  const int64_t last = money.points.empty() ? 0 : money.points.back().step;
+  if (step < last + money.point_every) return;
+  const Statement made = statement(account_now(core.s, core.policy), core.policy.economics.speedup,
+                                   core.policy.economics.loss_exponent);
+  if (made.useful_steps == 0) return;
+  money.points.push_back({step, made.speedup.value, made.net});
+  if (money.points.size() < kMoneyPointsMax) return;
+  std::vector<MoneyPoint> thinned;
+  for (size_t i = 1; i < money.points.size(); i += 2) thinned.push_back(money.points[i]);
+  money.points = std::move(thinned);
+  money.point_every *= 2;
+}
+
+std::optional<StepKind> kind_replayed(const State& s, const PendingReplay& replay,
+                                      const ReplayFinished& result) {
+  if (result.arm == "bf16" || result.arm == "bf16-perturbed") return StepKind::kBf16;
+  if (replay.role == "probe") return StepKind::kFp8;
+  if (result.arm != "same") return std::nullopt;
+  for (const WindowState& window : s.windows) {
+    if (window.id == replay.window) return kind_of(s, window.plan_version);
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -52,14 +85,21 @@ RunModel model_of(const Core& core) {
 void count_step(Core& core, const StepReported& step) {
   Money& money = core.s.money;
   const StepKind kind = kind_of(core.s, step.plan_version);
+  count_switch(core, step);
   add_step(money.account, kind, step.seconds);
   if (kind != StepKind::kBf16) observe_steps(money.hazard, 1);
+  money.last_step_at = core.now;
+  money.waited_seconds = waited_seconds(money.account);
+  note_point(core, step.step);
 }
 
 void count_lost_steps(Core& core, int64_t base, bool rolled_back) {
+  Money& money = core.s.money;
   const StepCounts lost = steps_after(core.s, base);
-  Account& account = core.s.money.account;
-  rolled_back ? add_rollback(account, lost) : add_crash(account, lost);
+  rolled_back ? add_rollback(money.account, lost) : add_crash(money.account, lost);
+  money.switching = rolled_back;
+  if (!rolled_back) money.last_step_at = 0;
+  std::erase_if(money.points, [&](const MoneyPoint& point) { return point.step > base; });
 }
 
 void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result) {
@@ -69,6 +109,11 @@ void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished&
   const Where where = on_training_devices ? Where::kTrainer : Where::kSpare;
   add_verification(account, where, result.seconds, on_training_devices ? 1 : spare);
   if (replay.role == "shadow") core.s.money.shadows += 1;
+  const std::optional<StepKind> kind = kind_replayed(core.s, replay, result);
+  if (!kind || result.steps.empty()) return;
+  const auto steps = static_cast<int64_t>(result.steps.size());
+  add_replayed_steps(account, where, *kind, steps,
+                     result.step_seconds / static_cast<double>(steps));
 }
 
 void count_fault(Core& core) { observe_faults(core.s.money.hazard, 1); }
@@ -85,14 +130,11 @@ void count_pause(Core& core, bool paused) {
 void choose_cadence(Core& core) {
   State& s = core.s;
   if (core.policy.window.cadence != "optimised" || s.ended) return;
-  const RunModel model = model_of(core);
-  if (model.speedup < kSpeedupLeast) return;
-  CadenceLimits limits;
-  limits.every_min = core.policy.window.steps;
-  limits.every_max = core.policy.window.every_max;
-  limits.checkpoint_every = std::max<int64_t>(1, s.run.checkpoint_every);
+  const RunModel model = run_model(s, core.policy);
+  if (model.speedup < kSpeedupWorthIt) return;
   const int64_t now = s.watch.every > 0 ? s.watch.every : core.policy.window.every;
-  const Cadence chosen = choose_cadence(model, hazard_mean(s.money.hazard), now, limits);
+  const Cadence chosen =
+      choose_cadence(model, hazard_mean(s.money.hazard), now, cadence_limits(s, core.policy));
   if (!chosen.changed || chosen.every == now) return;
   s.watch.every = chosen.every;
   core.record("cadence", chosen.reason,

@@ -207,12 +207,24 @@ struct Trust {
   std::vector<TransientFault> transients;
 };
 
+// The net speed-up as it stood when this step was new.
+struct MoneyPoint {
+  int64_t step = 0;
+  double speedup = 1;  // of the FP8 steps alone
+  double net = 0;
+};
+
 // What the run has cost so far, and what has been learned about its faults.
 struct Money {
   Account account;
   Hazard hazard;
-  int64_t shadows = 0;      // replays
-  double paused_since = 0;  // seconds since the epoch; 0 = not paused
+  int64_t shadows = 0;        // replays
+  double paused_since = 0;    // seconds since the epoch; 0 = not paused
+  double last_step_at = 0;    // seconds since the epoch, of the newest step; 0 = none to count from
+  double waited_seconds = 0;  // holds and verification on the trainer, of the account by then
+  bool switching = false;     // a rollback was carried out and no step came since
+  std::vector<MoneyPoint> points;  // ascending steps, all over the run
+  int64_t point_every = 0;         // steps between them; doubles when there are too many
 };
 
 struct State {

@@ -11,7 +11,7 @@ constexpr std::array kPhases = {"watching",  "triage",    "attribution", "contai
 constexpr std::array kOutcomes = {"quiet", "alarm", "skipped", "failed"};
 constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", "action",
                                        "recovered",  "probe",    "return",      "accept",
-                                       "instrument", "override", "directive"};
+                                       "instrument", "override", "directive",   "cadence"};
 constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
                                         "pause",    "resume",   "stop"};
 constexpr std::array kNoticeKinds = {"checkpoint_failed", "reports_dropped",
@@ -54,6 +54,13 @@ RunFamilies::RunFamilies(prometheus::Registry& r)
                              "newest step minus the end of the newest closed window")),
       verified_step(gauge(r, "gnomon_run_verified_step", "step of the last verified checkpoint")),
       layer_precision(gauge(r, "gnomon_run_layer_precision", "share of the layer's GEMMs in FP8")),
+      net_speedup(gauge(r, "gnomon_run_net_speedup_ratio",
+                        "speed over BF16 without verification, everything paid")),
+      speedup(gauge(r, "gnomon_run_speedup_ratio", "BF16's step time over FP8's")),
+      verification_share(gauge(r, "gnomon_run_verification_ratio",
+                               "share of everything paid that went into verification")),
+      hazard(gauge(r, "gnomon_run_hazard_per_step", "faults of FP8 per FP8 step, as learned")),
+      steps_lost(gauge(r, "gnomon_run_steps_lost", "steps that rollbacks took away")),
       tokens(counter_family(r, "gnomon_run_tokens_total", "tokens trained, over all attempts")),
       steps(counter_family(r, "gnomon_run_steps_total", "steps reported, over all attempts")),
       windows(counter_family(r, "gnomon_run_windows_total", "windows closed")),
@@ -133,6 +140,9 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
     set_shadow(totals.shadow_and_run_loss->first, totals.shadow_and_run_loss->second);
   }
   set_layers(totals.layers);
+  if (totals.money) {
+    set_money(*totals.money);
+  }
 }
 
 RunSeries::~RunSeries() {
@@ -208,6 +218,16 @@ void RunSeries::set_verified_step(int64_t step) {
 void RunSeries::set_shadow(double shadow_loss, double run_loss) {
   set(families_.shadow_loss, shadow_loss);
   set(families_.paired_loss, run_loss);
+}
+
+void RunSeries::set_money(const MoneyNumbers& money) {
+  if (money.net_speedup) {
+    set(families_.net_speedup, *money.net_speedup);
+  }
+  set(families_.speedup, money.speedup);
+  set(families_.verification_share, money.verification_share);
+  set(families_.hazard, money.hazard_per_step);
+  set(families_.steps_lost, static_cast<double>(money.steps_lost));
 }
 
 void RunSeries::window(const WindowNumbers& window) {

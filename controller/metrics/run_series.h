@@ -30,7 +30,8 @@ struct RunFamilies {
 
   MetricFamilyOf<prometheus::Gauge>&state, &step, &attempt, &plan_version, &loss, &shadow_loss,
       &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance, &offset,
-      &verification_lag, &verified_step, &layer_precision;
+      &verification_lag, &verified_step, &layer_precision, &net_speedup, &speedup,
+      &verification_share, &hazard, &steps_lost;
   MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives, &notices,
       &train_seconds, &verify_seconds;
   MetricFamilyOf<prometheus::Histogram>& step_duration;
@@ -44,6 +45,15 @@ struct WindowNumbers {
   std::optional<double> gap_ratio;
   std::optional<double> tolerance_ratio;
   std::optional<double> offset_ratio;
+};
+
+// What FP8 under verification is worth so far; docs/economics.md.
+struct MoneyNumbers {
+  std::optional<double> net_speedup;  // empty before any step is kept
+  double speedup = 1;                 // of the FP8 steps alone, measured or the policy's word
+  double verification_share = 0;      // of everything paid
+  double hazard_per_step = 0;
+  int64_t steps_lost = 0;  // by rollbacks
 };
 
 // What the ledger knows about a run when the daemon starts.
@@ -64,6 +74,7 @@ struct RunTotals {
   std::optional<WindowNumbers> newest_window;
   std::optional<int64_t> verified_step;
   std::optional<std::pair<double, double>> shadow_and_run_loss;
+  std::optional<MoneyNumbers> money;
   std::vector<std::pair<std::string, double>> layers;  // label and its share of GEMMs in FP8
 };
 
@@ -84,6 +95,7 @@ class RunSeries {
   void set_verified_step(int64_t step);
   void set_shadow(double shadow_loss, double run_loss);
   void window(const WindowNumbers& window);
+  void set_money(const MoneyNumbers& money);
   void decision(const std::string& kind);
   void directive(const std::string& kind);
   void notice(const std::string& kind);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "controller/decide/decide.h"
+#include "controller/decide/worth.h"
 #include "controller/layers.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
@@ -104,6 +105,19 @@ WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step)
   return numbers;
 }
 
+MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy) {
+  const decide::Account account = decide::account_now(state, policy);
+  const decide::Statement made =
+      decide::statement(account, policy.economics.speedup, policy.economics.loss_exponent);
+  MoneyNumbers numbers;
+  if (made.useful_steps > 0) numbers.net_speedup = made.net;
+  numbers.speedup = made.speedup.value;
+  numbers.verification_share = decide::verification_share(made);
+  numbers.hazard_per_step = decide::hazard_mean(state.money.hazard);
+  numbers.steps_lost = decide::steps_lost(account);
+  return numbers;
+}
+
 RunTotals load_run_totals(Connection& connection, int64_t run) {
   RunTotals totals;
   load_step_totals(connection, run, totals);
@@ -131,7 +145,10 @@ RunTotals load_run_totals(Connection& connection, int64_t run) {
     totals.verified_step = verified.integer(0);
   }
   if (std::optional<ledger::StateRow> state = ledger::load_state(connection, run)) {
-    totals.phase = decide::phase_name(decide::state_from_json(state->body));
+    const decide::State known = decide::state_from_json(state->body);
+    totals.phase = decide::phase_name(known);
+    totals.money = money_numbers(
+        known, decide::Policy::parse(ledger::load_run(connection, run).value().policy, "policy"));
   }
   return totals;
 }

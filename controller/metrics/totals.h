@@ -3,6 +3,8 @@
 #pragma once
 
 #include "controller/decide/events.h"
+#include "controller/decide/policy.h"
+#include "controller/decide/state.h"
 #include "controller/metrics/run_series.h"
 #include "storage/ledger_connection.h"
 
@@ -10,6 +12,8 @@ namespace gnomon {
 
 // A closed window's gauges: D = 100 gap / L16, so that L16 follows from the gap and D.
 WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step);
+
+MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
 
 RunTotals load_run_totals(Connection& connection, int64_t run);
 

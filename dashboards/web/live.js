@@ -22,6 +22,12 @@
     return answer.json();
   }
 
+  // One object; null where the daemon is older than this page.
+  async function object(path) {
+    const found = await rows(path);
+    return Array.isArray(found) ? null : found;
+  }
+
   function wantedName() {
     try { return decodeURIComponent(location.hash.slice(1)); } catch { return location.hash.slice(1); }
   }
@@ -106,8 +112,8 @@
     return Object.fromEntries(entries);
   }
 
-  function showTiles(run, windows) {
-    const measured = windows.filter((window) => typeof window.d_percent === 'number').pop();
+  function showTiles(run, windows, economics) {
+    const measured = windows.filter((window) => typeof window.d_percent === 'number' && window.kind === 'shadow').pop();
     const above = measured && measured.d_percent > measured.tolerance_percent;
     gnomon.tiles(place('tiles'), [
       ['Phase', run.phase, `mode ${run.mode}`],
@@ -115,6 +121,7 @@
       ['Loss', typeof run.loss === 'number' ? run.loss.toFixed(4) : '–', 'training, nats per token'],
       ['Gap', measured ? gnomon.percent(measured.d_percent) : '–',
         measured ? `tolerance ${gnomon.percent(measured.tolerance_percent)}, window ${measured.window}` : 'no window measured yet', above ? 'bad' : ''],
+      gnomon.worthTile(economics, economics && economics.speedup_source === 'prior' ? 'FP8’s own speed is assumed' : ''),
     ]);
   }
 
@@ -146,12 +153,13 @@
     showOrdersAndNotices(run, overrides, notices);
     const key = [version, windows.map((window) => window.state).join(), decisions.length].join();
     if (key === drawn) return;
-    const [steps, shadow, statistics] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`),
-      rows(`${base}/statistics?worst=underflow&rows=${2 * kTensorsShown}`)]);
+    const [steps, shadow, statistics, economics] = await Promise.all([get(`${base}/steps?every=${every}`), get(`${base}/shadow`),
+      rows(`${base}/statistics?worst=underflow&rows=${2 * kTensorsShown}`), object(`${base}/economics`)]);
     const plans = await precisions(base, steps);
     if (!wanted()) return;
     if (shown !== summary.run) {
       ['loss', 'gap'].forEach((id) => gnomon.dropChart(place(id)));
+      gnomon.dropWorth(place('worth'));
       shown = summary.run;
     }
     drawn = key;
@@ -162,9 +170,10 @@
     };
     place('title').textContent = `${run.name}/${run.job_id}`;
     place('run').hidden = false;
-    showTiles(run, windows);
+    showTiles(run, windows, economics);
     gnomon.lossChart(place('loss'), data);
     gnomon.gapChart(place('gap'), data);
+    gnomon.worth(place('worth'), economics, data);
     gnomon.precisionTimeline(place('precision'), data);
     showTensors(statistics);
     const told = decisions.map((decision) => ({

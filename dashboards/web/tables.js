@@ -27,6 +27,9 @@
   function decisionRow(decision, start) {
     const time = element('td', {class: 'number', title: new Date(decision.time * 1000).toLocaleString()}, duration(decision.time - start));
     const what = element('td', {class: 'what'}, element('div', {class: 'sentence'}, decision.sentence));
+    const said = [decision.verdict !== 'none' && decision.kind === 'verdict' ? `verdict: ${decision.verdict.replace(/_/g, ' ')}` : '',
+      decision.action !== 'none' ? `action: ${decision.action}` : ''].filter(Boolean).join(' · ');
+    if (said) what.append(element('div', {class: 'quiet'}, said));
     if (decision.sites.length) {
       what.append(element('div', {class: 'site quiet'}, decision.sites.join(', ')));
     }

@@ -81,7 +81,7 @@ TEST_F(ReportTest, IsOneFileThatLoadsNothing) {
   EXPECT_THAT(page, Not(HasSubstr("@import")));
   EXPECT_THAT(page, Not(HasSubstr("sourceMappingURL")));
   for (const char* mark : {"/*DATA*/", "/*STYLE*/", "/*ELEMENTS*/", "/*STEP_CHARTS*/",
-                           "/*TIMELINE*/", "/*TABLES*/", "/*SCRIPT*/", "@TITLE@"}) {
+                           "/*TIMELINE*/", "/*TABLES*/", "/*WORTH*/", "/*SCRIPT*/", "@TITLE@"}) {
     EXPECT_THAT(page, Not(HasSubstr(mark)));
   }
 }

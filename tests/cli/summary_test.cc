@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 
 #include "base/errors.h"
+#include "controller/decide/decide.h"
 #include "tests/cli/synthetic_ledger.h"
 
 namespace gnomon::cli {
@@ -46,6 +47,42 @@ TEST_F(SummaryTest, TellsACaughtFaultFromStartToReturn) {
   EXPECT_DOUBLE_EQ(s.wall_seconds, 150);
   EXPECT_DOUBLE_EQ(s.verification_share, 24.0 / (24.0 + 135.0));
   EXPECT_THAT(unmet_expectations(s, "fp8"), IsEmpty());
+}
+
+// A hundred steps of a second, and verification for ten.
+decide::State paid_state() {
+  decide::State state;
+  for (int step = 0; step < 100; ++step)
+    decide::add_step(state.money.account, decide::StepKind::kFp8, 1);
+  decide::add_verification(state.money.account, decide::Where::kTrainer, 10);
+  state.newest_step = 100;
+  return state;
+}
+
+TEST_F(SummaryTest, SaysTheNetSpeedUpThatTheDecisionCoreHasCounted) {
+  {
+    SyntheticLedger ledger(file());
+    ledger.add_run();
+    ledger.add_attempt(1, 0, "start");
+    ledger.add_steps(1, 1, 100);
+    ledger.set_decision_state(decide::state_to_json(paid_state()));
+  }
+  RunSummary s = summary();
+  ASSERT_TRUE(s.worth.has_value());
+  EXPECT_DOUBLE_EQ(s.worth->statement.net, 1.3 * 100 / 110);
+  EXPECT_THAT(summary_in_words(s), HasSubstr("Net speed-up 1.182 over BF16"));
+  boost::json::value json = boost::json::parse(summary_to_json(s));
+  EXPECT_DOUBLE_EQ(json.at("economics").at("net_speedup").as_double(), 1.3 * 100 / 110);
+}
+
+TEST_F(SummaryTest, ALedgerWithoutAnAccountOrWithOneOfTheFutureIsToldWithoutIt) {
+  write_caught_fault(file());
+  EXPECT_FALSE(summary().worth.has_value());
+  EXPECT_TRUE(boost::json::parse(summary_to_json(summary())).at("economics").is_null());
+  SQLite::Database(file(), SQLite::OPEN_READWRITE)
+      .exec("INSERT INTO decision_state (run, seq, body) VALUES (1, 1, '{\"tomorrow\": 1}')");
+  EXPECT_FALSE(summary().worth.has_value());
+  EXPECT_EQ(summary().steps, 100);
 }
 
 TEST_F(SummaryTest, AnAlarmBeforeTheFaultIsFalseAndDetectsNothing) {

@@ -55,6 +55,13 @@ void SyntheticLedger::add_run(int64_t id, const std::string& name, const std::st
   if (id == 1) add_plan(1, said.base_plan);
 }
 
+void SyntheticLedger::set_decision_state(const std::string& json) {
+  SQLite::Statement insert(database_,
+                           "INSERT INTO decision_state (run, seq, body) VALUES (1, 1, ?)");
+  SQLite::bind(insert, json);
+  insert.exec();
+}
+
 void SyntheticLedger::finish(const std::string& state, double final_loss, double after_seconds) {
   SQLite::Statement update(database_,
                            "UPDATE runs SET state = ?, finished_at = ?, finished_step ="

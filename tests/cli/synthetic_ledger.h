@@ -62,6 +62,7 @@ class SyntheticLedger {
   void add_decision(const DecisionSpec& decision);
   void add_directive(int64_t number, const std::string& kind, const std::string& plan,
                      int64_t plan_version, const std::string& state = "applied");
+  void set_decision_state(const std::string& json);  // of run 1
   SQLite::Database& database() { return database_; }
 
   static RunRegistration registration();

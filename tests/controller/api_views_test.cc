@@ -112,6 +112,32 @@ TEST_F(ApiViewTest, TheBuiltInPageIsServedWhereThereIsNoFolder) {
   EXPECT_THAT(client.checked("GET", "/").body, HasSubstr("<h1>gnomond</h1>"));
 }
 
+TEST_F(ApiViewTest, EconomicsTellWhatTheRunCostsAndTheMetricsAgree) {
+  verifier.complete(verifier.lease().value(), 0.001);
+  boost::json::value told = get(trainer.path("/economics"));
+  EXPECT_EQ(told.at("useful_steps").as_int64(), 10);
+  EXPECT_EQ(told.at("speedup_source").as_string(), "prior");
+  EXPECT_EQ(told.at("replays").as_int64(), 1);
+  EXPECT_EQ(told.at("verification_seconds").to_number<double>(), 2.0);
+  // Ten steps of 0.25 seconds and one replay of 2, at the 1.3 that the policy states.
+  EXPECT_NEAR(told.at("net_speedup").to_number<double>(), 1.3 * 2.5 / 4.5, 1e-12);
+  EXPECT_NEAR(metric("gnomon_run_net_speedup_ratio{run=\"test/1\"}"), 1.3 * 2.5 / 4.5, 1e-9);
+  EXPECT_NEAR(metric("gnomon_run_verification_ratio{run=\"test/1\"}"), 2.0 / 4.5, 1e-9);
+  EXPECT_EQ(metric("gnomon_run_speedup_ratio{run=\"test/1\"}"), 1.3);
+  EXPECT_EQ(metric("gnomon_run_steps_lost{run=\"test/1\"}"), 0);
+  EXPECT_NEAR(metric("gnomon_run_hazard_per_step{run=\"test/1\"}"), 0.5 / 10010, 1e-12);
+  EXPECT_EQ(refused("GET", "/v1/runs/9/economics").status, 404);
+}
+
+TEST_F(ApiViewTest, EconomicsOutliveARestart) {
+  verifier.complete(verifier.lease().value(), 0.001);
+  boost::json::value before = get(trainer.path("/economics"));
+  daemon.kill();
+  daemon.start_again();
+  EXPECT_EQ(get(trainer.path("/economics")), before);
+  EXPECT_NEAR(metric("gnomon_run_net_speedup_ratio{run=\"test/1\"}"), 1.3 * 2.5 / 4.5, 1e-9);
+}
+
 // Every name and type of docs/metrics.md, and, where promtool is installed, its judgement.
 TEST_F(ApiViewTest, MetricsHaveTheDocumentedNamesAndTypes) {
   verifier.complete(verifier.lease().value(), 0.001);
@@ -145,7 +171,7 @@ TEST_F(ApiViewTest, MetricsHaveTheDocumentedNamesAndTypes) {
         << name << " has no sample";
     ++documented;
   }
-  EXPECT_EQ(documented, 39);
+  EXPECT_EQ(documented, 44);
 }
 
 TEST_F(ApiViewTest, PromtoolFindsNothingWrongWithTheMetrics) {

@@ -196,12 +196,13 @@ TEST(AccountTest, TheSpeedupComesFromTheBestSourceThereIs) {
   EXPECT_EQ(measured_speedup(account, 1.3).source, "prior");
   EXPECT_EQ(measured_speedup(account, 1.3).value, 1.3);
   for (int i = 0; i < 8; ++i) {
-    add_replayed_step(account, Where::kSpare, StepKind::kBf16, 2.5);
-    add_replayed_step(account, Where::kSpare, StepKind::kFp8, 2.0);
+    add_replayed_steps(account, Where::kSpare, StepKind::kBf16, 1, 2.5);
+    add_replayed_steps(account, Where::kSpare, StepKind::kFp8, 1, 2.0);
   }
   EXPECT_EQ(measured_speedup(account, 1.3).source, "spare_replays");
   EXPECT_DOUBLE_EQ(measured_speedup(account, 1.3).value, 1.25);
-  for (int i = 0; i < 8; ++i) add_replayed_step(account, Where::kTrainer, StepKind::kBf16, 1.35);
+  for (int i = 0; i < 8; ++i)
+    add_replayed_steps(account, Where::kTrainer, StepKind::kBf16, 1, 1.35);
   EXPECT_EQ(measured_speedup(account, 1.3).source, "inline_replays");
   EXPECT_DOUBLE_EQ(measured_speedup(account, 1.3).value, 1.35);
   run(account, StepKind::kBf16, 7, 1.4);
@@ -209,6 +210,17 @@ TEST(AccountTest, TheSpeedupComesFromTheBestSourceThereIs) {
   run(account, StepKind::kBf16, 1, 1.4);
   EXPECT_EQ(measured_speedup(account, 1.3).source, "steps");
   EXPECT_DOUBLE_EQ(measured_speedup(account, 1.3).value, 1.4);
+}
+
+TEST(AccountTest, AReplayIsOneTimeOfTheMedianHoweverManyStepsItHas) {
+  Account account;
+  run(account, StepKind::kFp8, 20, 1.0);
+  for (double seconds : {1.3, 1.4, 9.0})
+    EXPECT_TRUE(add_replayed_steps(account, Where::kTrainer, StepKind::kBf16, 25, seconds));
+  EXPECT_EQ(account.trainer_replay_bf16.steps, 75);
+  EXPECT_DOUBLE_EQ(account.trainer_replay_bf16.seconds, 25 * (1.3 + 1.4 + 9.0));
+  EXPECT_DOUBLE_EQ(measured_speedup(account, 2).value, 1.4);
+  EXPECT_FALSE(add_replayed_steps(account, Where::kTrainer, StepKind::kBf16, 0, 1.3));
 }
 
 TEST(AccountTest, AStallDoesNotMoveTheSpeedupButIsPaid) {
@@ -231,7 +243,7 @@ TEST(AccountTest, NonsenseChangesNothing) {
   const Statement before = statement(account, 1.3);
   for (double wrong : {static_cast<double>(NAN), kInfinity, -kInfinity, -1.0}) {
     for (StepKind kind : kStepKinds) EXPECT_FALSE(add_step(account, kind, wrong));
-    EXPECT_FALSE(add_replayed_step(account, Where::kSpare, StepKind::kBf16, wrong));
+    EXPECT_FALSE(add_replayed_steps(account, Where::kSpare, StepKind::kBf16, 1, wrong));
     EXPECT_FALSE(add_verification(account, Where::kTrainer, wrong));
     EXPECT_FALSE(add_verification(account, Where::kSpare, 1, wrong));
     EXPECT_FALSE(add_spare_idle(account, 1, wrong));
@@ -241,8 +253,8 @@ TEST(AccountTest, NonsenseChangesNothing) {
   EXPECT_FALSE(set_loss_gap(account, NAN));
   EXPECT_FALSE(set_loss_gap(account, kInfinity));
   EXPECT_FALSE(add_step(account, StepKind::kFp8, 0));
-  EXPECT_FALSE(add_replayed_step(account, Where::kTrainer, StepKind::kFp8, 1));
-  EXPECT_FALSE(add_replayed_step(account, Where::kSpare, StepKind::kPinned, 1));
+  EXPECT_FALSE(add_replayed_steps(account, Where::kTrainer, StepKind::kFp8, 1, 1));
+  EXPECT_FALSE(add_replayed_steps(account, Where::kSpare, StepKind::kPinned, 1, 1));
   EXPECT_FALSE(add_rollback(account, {951, 0, 0})) << "50 of 1000 are lost already";
   EXPECT_FALSE(add_rollback(account, {0, 0, -1}));
   EXPECT_FALSE(add_crash(account, {0, 91, 0}));

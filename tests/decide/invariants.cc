@@ -123,6 +123,7 @@ void Invariants::check_bounds(const State& s, const Policy& policy) {
   EXPECT_LE(s.trust.quarantined.size(), 64u);
   EXPECT_LE(s.watch.gap.newest.size(), kGapNewestMax);
   EXPECT_TRUE(!s.investigation || s.investigation->evidence.answers.size() <= 32u);
+  EXPECT_LE(s.money.points.size(), 96u);
   EXPECT_LE(s.checkpoints.size(), 64u);
   EXPECT_LE(s.quiet_ends.size(), 64u);
   EXPECT_LE(s.plans.size(), 64u);

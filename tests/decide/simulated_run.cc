@@ -125,7 +125,8 @@ void SimulatedRun::train_step() {
     flipped_.insert({attempt, step});
   }
   reported_[{attempt, step}] = loss;
-  feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss, 1.0});
+  const double seconds = sites.empty() ? truth_.bf16_step_seconds : 1;
+  feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss, seconds});
   if (step % truth_.checkpoint_every == 0) save();
 }
 
@@ -267,6 +268,9 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   }
   double total = start->second.damage;
   replay_steps(queued, sites, total, result);
+  result.step_seconds =
+      static_cast<double>(window.steps) * (sites.empty() ? truth_.bf16_step_seconds : 1);
+  result.seconds = result.step_seconds + truth_.replay_overhead_seconds;
   const int64_t end_step = window.start_step + window.steps;
   // Paired noise: the plain replays of a window differ by one draw, nudged ones by one of their
   // own.

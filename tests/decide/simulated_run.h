@@ -41,6 +41,8 @@ struct Truth {
   std::function<double(int64_t step)> drift;    // added to the offset, per cent
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
+  double bf16_step_seconds = 1;           // an FP8 step takes one second
+  double replay_overhead_seconds = 0;     // of each replay, beside its steps
 };
 
 std::vector<std::string> site_names(int layers);  // 7 per layer and lm_head

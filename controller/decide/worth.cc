@@ -1,0 +1,197 @@
+#include "controller/decide/worth.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json/array.hpp>
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+#include <cmath>
+
+#include "base/errors.h"
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kDelayWindows = 2;  // until an alarm, of faults that are worth one
+constexpr double kGapErrors = 2;     // standard errors that a gap must lie above 0
+
+double training_seconds(const Account& account) {
+  return account.fp8.seconds + account.pinned.seconds + account.bf16.seconds +
+         account.trainer_verification_seconds + account.hold_seconds + account.switch_seconds;
+}
+
+CadenceWorth cadence_worth(const State& state, const Policy& policy) {
+  CadenceWorth made;
+  made.kind = policy.window.cadence;
+  made.every = state.watch.every > 0 ? state.watch.every : policy.window.every;
+  const RunModel model = run_model(state, policy);
+  if (model.speedup < kSpeedupWorthIt) {
+    made.reason =
+        fmt::format("FP8's steps are {:.2f} times as fast as BF16's: there is nothing to optimise.",
+                    model.speedup);
+    return made;
+  }
+  CadenceLimits limits = cadence_limits(state, policy);
+  limits.gain_min = 0;
+  try {
+    const Cadence best = choose_cadence(model, hazard_mean(state.money.hazard), made.every, limits);
+    made.best = best.every;
+    made.best_net = best.net;
+    if (best.net_current > 0) made.net = best.net_current;
+    made.reason = best.reason;
+  } catch (const ConfigError& impossible) {
+    made.reason = impossible.what();
+  }
+  return made;
+}
+
+json::value or_null(const std::optional<double>& value) {
+  return value ? number(*value) : json::value(nullptr);
+}
+
+json::object steps_to_json(const StepTimes& times, int64_t lost) {
+  return {{"run", times.steps},
+          {"kept", times.steps - lost},
+          {"lost", lost},
+          {"mean_seconds", number(times.mean())}};
+}
+
+}  // namespace
+
+double loss_gap_now(const State& state) {
+  if (!state.registered || plan_of(state, state.plan_version).bf16) return 0;
+  for (const GapState* gap : {&state.watch.long_gap, &state.watch.gap}) {
+    const GapLevel level = newest_level(*gap, static_cast<int64_t>(kGapNewestMax));
+    if (level.windows < kLevelWindows) continue;
+    return level.mean_percent > kGapErrors * level.error_percent ? level.mean_percent : 0;
+  }
+  return 0;
+}
+
+Account account_now(const State& state, const Policy& policy) {
+  Account account = state.money.account;
+  set_loss_gap(account, loss_gap_now(state));
+  const double spare = policy.economics.spare_fraction * training_seconds(account);
+  account.spare_idle_seconds = std::max(0.0, spare - account.spare_verification_seconds);
+  return account;
+}
+
+RunModel run_model(const State& state, const Policy& policy) {
+  RunModel model;
+  model.speedup = measured_speedup(state.money.account, policy.economics.speedup).value;
+  model.window_steps = static_cast<double>(policy.window.steps);
+  model.switch_steps = policy.economics.switch_steps;
+  model.delay_windows = kDelayWindows;
+  model.hold_steps = static_cast<double>(policy.window.every * policy.returning.quiet_windows);
+  model.restart_steps = policy.economics.restart_steps;
+  model.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
+  model.spare_share = policy.economics.spare_fraction;
+  return model;
+}
+
+CadenceLimits cadence_limits(const State& state, const Policy& policy) {
+  CadenceLimits limits;
+  limits.every_min = policy.window.steps;
+  limits.every_max = policy.window.every_max;
+  limits.checkpoint_every = std::max<int64_t>(1, state.run.checkpoint_every);
+  return limits;
+}
+
+double verification_share(const Statement& statement) {
+  double share = 0;
+  for (const AccountItem& item : statement.items) {
+    if (item.key == "verification" || item.key == "spare" || item.key == "spare_idle")
+      share += item.share;
+  }
+  return share;
+}
+
+int64_t steps_lost(const Account& account) {
+  return account.fp8_lost + account.pinned_lost + account.bf16_lost;
+}
+
+Worth worth(const State& state, const Policy& policy) {
+  Worth made;
+  made.account = account_now(state, policy);
+  made.statement =
+      statement(made.account, policy.economics.speedup, policy.economics.loss_exponent);
+  made.verification_share = verification_share(made.statement);
+  made.hazard = state.money.hazard;
+  made.hazard_mean = hazard_mean(made.hazard);
+  made.hazard_low = hazard_quantile(made.hazard, 0.05);
+  made.hazard_high = hazard_quantile(made.hazard, 0.95);
+  made.cadence = cadence_worth(state, policy);
+  made.points = state.money.points;
+  const bool newer = made.points.empty() || made.points.back().step < state.newest_step;
+  if (made.statement.useful_steps > 0 && newer) {
+    made.points.push_back({state.newest_step, made.statement.speedup.value, made.statement.net});
+  }
+  return made;
+}
+
+std::string worth_to_json(const Worth& worth) {
+  const Account& account = worth.account;
+  const Statement& made = worth.statement;
+  json::array items;
+  for (const AccountItem& item : made.items) {
+    items.push_back({{"key", item.key},
+                     {"words", item.words},
+                     {"seconds", number(item.seconds)},
+                     {"share", number(item.share)}});
+  }
+  json::array points;
+  for (const MoneyPoint& point : worth.points) {
+    points.push_back({{"step", point.step},
+                      {"speedup", number(point.speedup)},
+                      {"net_speedup", number(point.net)}});
+  }
+  const CadenceWorth& cadence = worth.cadence;
+  json::object object{
+      {"net_speedup", made.useful_steps > 0 ? number(made.net) : json::value(nullptr)},
+      {"sentence", made.sentence},
+      {"speedup", number(made.speedup.value)},
+      {"speedup_source", made.speedup.source},
+      {"useful_steps", made.useful_steps},
+      {"bf16_seconds", number(made.bf16_seconds)},
+      {"paid_seconds", number(made.paid_seconds)},
+      {"steps",
+       {{"fp8", steps_to_json(account.fp8, account.fp8_lost)},
+        {"pinned", steps_to_json(account.pinned, account.pinned_lost)},
+        {"bf16", steps_to_json(account.bf16, account.bf16_lost)}}},
+      {"steps_lost", steps_lost(account)},
+      {"rollbacks", account.rollbacks},
+      {"replays", account.verifications},
+      {"verification_seconds", number(account.trainer_verification_seconds)},
+      {"spare_verification_seconds", number(account.spare_verification_seconds)},
+      {"spare_idle_seconds", number(account.spare_idle_seconds)},
+      {"verification_share", number(worth.verification_share)},
+      {"holds", account.holds},
+      {"hold_seconds", number(account.hold_seconds)},
+      {"switches", account.switches},
+      {"switch_seconds", number(account.switch_seconds)},
+      {"loss_gap_percent", number(account.loss_gap_percent)},
+      {"items", std::move(items)},
+      {"hazard",
+       {{"fp8_steps", worth.hazard.steps},
+        {"faults", worth.hazard.faults},
+        {"per_step", number(worth.hazard_mean)},
+        {"per_step_low", number(worth.hazard_low)},
+        {"per_step_high", number(worth.hazard_high)},
+        {"words", hazard_in_words(worth.hazard_mean)}}},
+      {"cadence",
+       {{"kind", cadence.kind},
+        {"every", cadence.every},
+        {"net_speedup_expected", or_null(cadence.net)},
+        {"best_every", cadence.best ? json::value(*cadence.best) : json::value(nullptr)},
+        {"best_net_speedup_expected", or_null(cadence.best_net)},
+        {"reason", cadence.reason}}},
+      {"points", std::move(points)}};
+  return json::serialize(object);
+}
+
+}  // namespace gnomon::decide

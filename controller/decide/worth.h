@@ -1,0 +1,65 @@
+// Was it worth it? What FP8 under verification has cost and earned so far, for people and programs:
+// the run's account with what only the state and the policy know, the hazard learned, and the
+// cadence in force beside the best one. The API, the metrics, the page, the summary, the report and
+// the backtest all show this.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/decide/cadence.h"
+#include "controller/decide/economics.h"
+#include "controller/decide/policy.h"
+#include "controller/decide/state.h"
+
+namespace gnomon::decide {
+
+// The account with the loss gap of the plan in force, and with the seconds that spare devices have
+// waited: they are paid for as long as the run trains, holds and switches.
+Account account_now(const State& state, const Policy& policy);
+
+// The gap in per cent that the newest windows show beyond twice their standard error, of the long
+// forks if there are any; 0 while there are fewer than kLevelWindows of either, or in BF16. It is
+// what one window (or fork) adds: what becomes of it later is not known.
+double loss_gap_now(const State& state);
+
+// The run as the economics see it: what was measured where it was, else the policy's word.
+RunModel run_model(const State& state, const Policy& policy);
+
+// Below it there is nothing to optimise.
+inline constexpr double kSpeedupWorthIt = 1.01;
+CadenceLimits cadence_limits(const State& state, const Policy& policy);
+
+struct CadenceWorth {
+  std::string kind;                // the policy's: fixed, optimised
+  int64_t every = 0;               // in force, steps from one window's start to the next
+  std::optional<double> net;       // expected with it; empty when it is not possible
+  std::optional<int64_t> best;     // the best multiple of the checkpoint interval
+  std::optional<double> best_net;  // expected with that
+  std::string reason;              // why there is no best one, or what it would save
+};
+
+// Of everything paid: what training waited for, and the spare devices, busy or not.
+double verification_share(const Statement& statement);
+int64_t steps_lost(const Account& account);  // by rollbacks
+
+struct Worth {
+  Account account;
+  Statement statement;
+  double verification_share = 0;
+  Hazard hazard;
+  double hazard_mean = 0;  // faults per FP8 step
+  double hazard_low = 0;   // 5%
+  double hazard_high = 0;  // 95%
+  CadenceWorth cadence;
+  std::vector<MoneyPoint> points;  // along the run, and as it stands now
+};
+
+Worth worth(const State& state, const Policy& policy);
+
+// One JSON object with plain keys; docs/api.md lists them.
+std::string worth_to_json(const Worth& worth);
+
+}  // namespace gnomon::decide

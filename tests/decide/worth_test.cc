@@ -1,0 +1,256 @@
+#include "controller/decide/worth.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+
+#include "controller/decide/decide.h"
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
+
+Truth fast(Truth truth) {
+  truth.bf16_step_seconds = 1.35;
+  truth.replay_overhead_seconds = 4;
+  return truth;
+}
+
+double item(const Worth& worth, const std::string& key) {
+  for (const AccountItem& each : worth.statement.items) {
+    if (each.key == key) return each.seconds;
+  }
+  ADD_FAILURE() << "no item " << key;
+  return 0;
+}
+
+// Seconds of the replays that were answered, from the events.
+double replay_seconds(const SimulatedRun& run) {
+  double seconds = 0;
+  for (const Event& event : run.events) {
+    if (const auto* done = std::get_if<ReplayFinished>(&event)) seconds += done->seconds;
+  }
+  return seconds;
+}
+
+TEST(WorthTest, ARunWithAFaultIsPaidInFullAndItsSpeedUpIsMeasured) {
+  SimulatedRun run(fast(numerical_fault({kGuilty}, 201, 460)), story_policy());
+  run.start();
+  run.train_until(1000);
+  run.end();
+  run.drain();
+  ASSERT_GT(run.steps_lost, 0);
+  const Worth made = worth(run.state, run.policy);
+  EXPECT_EQ(made.statement.speedup.source, "inline_replays");
+  EXPECT_DOUBLE_EQ(made.statement.speedup.value, 1.35);
+  EXPECT_EQ(made.statement.useful_steps, 1000);
+  EXPECT_EQ(steps_lost(made.account), run.steps_lost);
+  EXPECT_DOUBLE_EQ(item(made, "rolled_back"), static_cast<double>(run.steps_lost));
+  EXPECT_DOUBLE_EQ(item(made, "verification"), replay_seconds(run));
+  EXPECT_GE(made.account.pinned.steps, 20);
+  EXPECT_EQ(made.hazard.faults, 1);
+  const double paid = (1000.0 + static_cast<double>(run.steps_lost) + replay_seconds(run) +
+                       made.account.switch_seconds) *
+                      compute_factor(made.account.loss_gap_percent);
+  EXPECT_NEAR(made.statement.net, 1350.0 / paid, 1e-12);
+  EXPECT_LT(made.hazard_low, made.hazard_mean);
+  EXPECT_GT(made.hazard_high, made.hazard_mean);
+}
+
+TEST(WorthTest, ASwitchIsTheTimeWithoutStepsBetweenTheLastStepAndTheFirst) {
+  SimulatedRun run(fast(Truth()), story_policy());
+  run.start();
+  run.train_until(95);
+  const double last = run.times.back();
+  run.feed(AttemptStarted{2, 60, "rollback", 1, "trainer-host"});
+  run.wait(40);
+  run.feed(StepReported{2, 61, 1, 3.0, 1.0, 2.0});
+  const Account& account = run.state.money.account;
+  EXPECT_EQ(account.switches, 1);
+  EXPECT_DOUBLE_EQ(account.switch_seconds, run.times.back() - last - 2.0);
+  EXPECT_EQ(account.fp8_lost, 35);
+  run.feed(StepReported{2, 62, 1, 3.0, 1.0, 2.0});
+  EXPECT_EQ(account.switches, 1);
+}
+
+TEST(WorthTest, AChangeOfPlanWithoutARollbackIsASwitchToo) {
+  SimulatedRun run(fast(numerical_fault({kGuilty}, 201, 1000)),
+                   with([](Policy& p) { p.ladder.from = "here"; }));
+  run.start();
+  run.train_until(600);
+  EXPECT_EQ(run.state.money.account.rollbacks, 0);
+  EXPECT_EQ(run.state.money.account.switches,
+            static_cast<int64_t>(run.directives("set_plan").size()));
+}
+
+TEST(WorthTest, ACrashIsNeitherPaidNorASwitch) {
+  SimulatedRun run(fast(Truth()), story_policy());
+  run.start();
+  run.train_until(95);
+  run.restart_from(60);
+  run.wait(1000);
+  run.train_until(100);
+  const Worth made = worth(run.state, run.policy);
+  EXPECT_EQ(made.account.fp8.steps, 100);
+  EXPECT_EQ(steps_lost(made.account), 0);
+  EXPECT_EQ(made.account.switches, 0);
+  EXPECT_EQ(item(made, "switches"), 0);
+}
+
+TEST(WorthTest, StepsWhoseTimeIsNotKnownDoNotHideARollback) {
+  SimulatedRun run(fast(Truth()), story_policy());
+  run.filter = [](const Event&) { return true; };
+  run.start();
+  run.feed(StepReported{1, 1, 1, 3.0, 1.0, 1.0});
+  run.feed(StepReported{1, 2, 1, 3.0, 1.0, 0.0});
+  run.feed(AttemptStarted{2, 0, "rollback", 1, "trainer-host"});
+  EXPECT_EQ(run.state.money.account.rollbacks, 1);
+  EXPECT_EQ(run.state.money.account.fp8_lost, 1);
+}
+
+TEST(WorthTest, SpareDevicesArePaidWhileTheyWait) {
+  Policy policy = story_policy();
+  policy.economics.spare_fraction = 0.25;
+  policy.window.every = 40;
+  SimulatedRun run(fast(Truth()), policy);
+  run.start();
+  run.train_until(400);
+  run.drain();
+  const Worth made = worth(run.state, policy);
+  EXPECT_EQ(item(made, "verification"), 0);
+  EXPECT_DOUBLE_EQ(item(made, "spare"), 0.25 * replay_seconds(run));
+  EXPECT_DOUBLE_EQ(item(made, "spare") + item(made, "spare_idle"), 0.25 * 400);
+  EXPECT_NEAR(made.verification_share, 100 / made.statement.paid_seconds, 1e-12);
+}
+
+TEST(WorthTest, AGapIsPaidForOnceItStandsOutOfTheNoiseAndNotInBf16) {
+  SimulatedRun run(fast(numerical_fault({kGuilty}, 1, 1000, 0.004)), story_policy());
+  run.start();
+  run.train_until(100);
+  EXPECT_EQ(loss_gap_now(run.state), 0) << "five windows are too few";
+  run.train_until(300);
+  run.drain();
+  EXPECT_NEAR(loss_gap_now(run.state), 20 * 0.004, 0.04);
+  const Worth made = worth(run.state, run.policy);
+  EXPECT_GT(item(made, "loss_gap"), 0);
+  State in_bf16 = run.state;
+  in_bf16.plans.push_back({9, "", true});
+  in_bf16.plan_version = 9;
+  EXPECT_EQ(loss_gap_now(in_bf16), 0);
+}
+
+TEST(WorthTest, AGapWithinTwiceItsErrorIsNoise) {
+  State state;
+  state.registered = true;
+  state.plans.push_back({1, "", false});
+  state.plan_version = 1;
+  for (double d : {0.06, -0.05, 0.04, -0.02, 0.05, -0.03, 0.05, -0.04}) {
+    GapSample sample;
+    sample.d_percent = d;
+    state.watch.gap.newest.push_back(sample);
+  }
+  EXPECT_EQ(loss_gap_now(state), 0);
+  for (GapSample& sample : state.watch.gap.newest) sample.d_percent += 0.05;
+  EXPECT_NEAR(loss_gap_now(state), 0.0575, 1e-12);
+  for (GapSample sample : state.watch.gap.newest) {
+    sample.d_percent = 0.3;
+    state.watch.long_gap.newest.push_back(sample);
+  }
+  EXPECT_NEAR(loss_gap_now(state), 0.3, 1e-12) << "long forks tell more";
+}
+
+TEST(WorthTest, PointsAlongTheRunAreBoundedAndThoseBehindARollbackGo) {
+  Truth truth = fast(Truth());
+  truth.total_steps = 10'000;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(5000);
+  const std::vector<MoneyPoint>& points = run.state.money.points;
+  ASSERT_GT(points.size(), 40u);
+  EXPECT_LT(points.size(), 96u);
+  for (size_t i = 1; i < points.size(); ++i) EXPECT_GT(points[i].step, points[i - 1].step);
+  EXPECT_LE(points.front().step, 100);
+  EXPECT_GE(points.back().step, 4900);
+  EXPECT_EQ(worth(run.state, run.policy).points.back().step, 5000);
+  run.feed(AttemptStarted{2, 2500, "rollback", 1, "trainer-host"});
+  EXPECT_LE(run.state.money.points.back().step, 2500);
+  EXPECT_GT(run.state.money.points.back().step, 2300);
+}
+
+TEST(WorthTest, TheBestCadenceStandsBesideTheOneInForce) {
+  SimulatedRun run(fast(Truth()), story_policy());
+  run.start();
+  run.train_until(400);
+  run.drain();
+  const CadenceWorth cadence = worth(run.state, run.policy).cadence;
+  EXPECT_EQ(cadence.kind, "fixed");
+  EXPECT_EQ(cadence.every, 20);
+  ASSERT_TRUE(cadence.best.has_value());
+  EXPECT_GT(*cadence.best, 20);
+  EXPECT_EQ(*cadence.best % 10, 0) << "a multiple of the checkpoint interval";
+  EXPECT_GT(cadence.best_net.value(), cadence.net.value());
+
+  Policy slow = run.policy;
+  slow.economics.speedup = 0.9;
+  const CadenceWorth none = worth(State{}, slow).cadence;
+  EXPECT_FALSE(none.best.has_value());
+  EXPECT_THAT(none.reason, HasSubstr("0.90 times"));
+}
+
+TEST(WorthTest, ASlowerFp8IsNotCalledFaster) {
+  Truth truth = fast(Truth());
+  truth.bf16_step_seconds = 0.5;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(100);
+  run.drain();
+  const Worth made = worth(run.state, run.policy);
+  EXPECT_LT(made.statement.net, 0.5);
+  EXPECT_THAT(made.statement.sentence, HasSubstr("FP8's steps have 0.50 times BF16's speed"));
+}
+
+TEST(WorthTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
+  SimulatedRun run(fast(Truth()), story_policy());
+  run.start();
+  boost::json::value none = boost::json::parse(worth_to_json(worth(run.state, run.policy)));
+  EXPECT_TRUE(none.at("net_speedup").is_null());
+  EXPECT_TRUE(none.at("points").as_array().empty());
+  run.train_until(200);
+  run.drain();
+  boost::json::value json = boost::json::parse(worth_to_json(worth(run.state, run.policy)));
+  std::vector<std::string> keys;
+  for (const auto& member : json.as_object()) keys.emplace_back(member.key());
+  EXPECT_THAT(keys,
+              UnorderedElementsAre(
+                  "net_speedup", "sentence", "speedup", "speedup_source", "useful_steps",
+                  "bf16_seconds", "paid_seconds", "steps", "steps_lost", "rollbacks", "replays",
+                  "verification_seconds", "spare_verification_seconds", "spare_idle_seconds",
+                  "verification_share", "holds", "hold_seconds", "switches", "switch_seconds",
+                  "loss_gap_percent", "items", "hazard", "cadence", "points"));
+  EXPECT_EQ(json.at("steps").at("fp8").at("kept").as_int64(), 200);
+  EXPECT_EQ(json.at("hazard").at("fp8_steps").as_int64(), 200);
+  EXPECT_EQ(json.at("cadence").at("every").as_int64(), 20);
+  EXPECT_GT(json.at("net_speedup").as_double(), 0);
+  EXPECT_LT(json.at("net_speedup").as_double(), 1.35);
+}
+
+TEST(WorthTest, AStateOfAnOlderLedgerHasAnAccountWithoutPoints) {
+  SimulatedRun run(fast(Truth()), story_policy());
+  run.start();
+  run.train_until(100);
+  boost::json::value json = boost::json::parse(state_to_json(run.state));
+  boost::json::object& money = json.as_object().at("money").as_object();
+  for (const char* added : {"last_step_at", "waited_seconds", "switching", "points", "point_every"})
+    EXPECT_EQ(money.erase(added), 1u) << added;
+  const Worth made = worth(state_from_json(boost::json::serialize(json)), run.policy);
+  EXPECT_EQ(made.statement.useful_steps, 100);
+  EXPECT_EQ(made.points.size(), 1u);
+}
+
+}  // namespace
+}  // namespace gnomon::decide
