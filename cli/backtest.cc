@@ -14,6 +14,8 @@
 namespace gnomon::cli {
 namespace {
 
+constexpr int64_t kNearWindows = 4;  // so far apart two alarms may be about the same trouble
+
 std::map<int64_t, std::vector<BacktestDecision>> recorded_by_event(
     const std::vector<DecisionRow>& decisions) {
   std::map<int64_t, std::vector<BacktestDecision>> by_event;
@@ -168,44 +170,51 @@ std::optional<double> expected_net(decide::State state, const decide::Policy& po
   }
 }
 
-// The rollback that an action's decision announced: the next one of the record, in steps lost.
-std::optional<int64_t> steps_lost_by(const RecordedRun& record, const DecisionRow& action) {
+// The rollback that an action's decision announced: the record's next one. Null: none was made.
+const RecordedDirective* rollback_of(const RecordedRun& record, const DecisionRow& action) {
   for (const RecordedDirective& directive : record.directives) {
     if (directive.kind != "rollback" || !directive.attempt_at) continue;
     const RecordedEvent& event = record.events[static_cast<size_t>(directive.issued_at)];
-    if (event.seq < action.event_seq) continue;
-    const auto& attempt = std::get<decide::AttemptStarted>(
-        record.events[static_cast<size_t>(*directive.attempt_at)].event);
-    return directive.applied_step - attempt.base_step;
+    if (event.seq >= action.event_seq) return &directive;
   }
-  return std::nullopt;
+  return nullptr;
 }
 
-// The record's alarm nearest to this step that led to a rollback before the next alarm.
+// The record's alarm nearest to this step, not further than `within` steps, that led to a rollback
+// before the next alarm.
 std::optional<BacktestEstimate> estimate_at(const RecordedRun& record,
-                                            const std::vector<DecisionRow>& decisions,
-                                            int64_t step) {
+                                            const std::vector<DecisionRow>& decisions, int64_t step,
+                                            int64_t within) {
   std::optional<BacktestEstimate> best;
   const DecisionRow* alarm = nullptr;
   for (const DecisionRow& decision : decisions) {
     if (decision.kind == "alarm") alarm = &decision;
     if (alarm == nullptr || decision.kind != "action" || !decision.enforced) continue;
     const int64_t apart = std::abs(alarm->step - step);
-    if (best && std::abs(best->alarm_step - step) <= apart) continue;
-    if (const auto lost = steps_lost_by(record, decision)) {
-      best = BacktestEstimate{alarm->step, decision.action, decision.verdict,
-                              std::max<int64_t>(0, *lost + step - alarm->step), std::nullopt};
-    }
+    if (apart > within || (best && std::abs(best->alarm_step - step) <= apart)) continue;
+    const RecordedDirective* rollback = rollback_of(record, decision);
+    if (rollback == nullptr) continue;
+    const auto& attempt = std::get<decide::AttemptStarted>(
+        record.events[static_cast<size_t>(*rollback->attempt_at)].event);
+    const int64_t lost =
+        rollback->applied_step - attempt.base_step + std::max<int64_t>(0, step - alarm->step);
+    best = BacktestEstimate{alarm->step,
+                            decision.action,
+                            decision.verdict,
+                            std::max<int64_t>(0, rollback->applied_step - alarm->step),
+                            std::max<int64_t>(0, lost),
+                            std::nullopt};
   }
   return best;
 }
 
-// The statement of a run that goes back by so many steps now.
+// The statement of a run that trains on and then goes back as in the estimate.
 decide::Statement after_rollback(decide::State state, const decide::Policy& policy,
-                                 int64_t steps_lost) {
+                                 const BacktestEstimate& estimate) {
   decide::Account& account = state.money.account;
+  account.fp8.add(account.fp8.mean(), estimate.steps_to_rollback);
   const int64_t kept = account.fp8.steps - account.fp8_lost;
-  decide::add_rollback(account, {std::min(steps_lost, kept), 0, 0});
+  decide::add_rollback(account, {std::min(estimate.steps_lost, kept), 0, 0});
   decide::add_switch(account, policy.economics.restart_steps * account.fp8.typical());
   return statement_of(state, policy);
 }
@@ -240,7 +249,8 @@ void close(const RecordedRun& record, const std::vector<DecisionRow>& decisions,
   for (const decide::RecordDecision& decision : other.tally().decisions)
     count(decision, result.replayed_side);
   if (result.parting && other.state().investigation)
-    result.estimate = estimate_at(record, decisions, result.step);
+    result.estimate =
+        estimate_at(record, decisions, result.step, kNearWindows * own.policy().window.every);
 }
 
 }  // namespace
@@ -286,7 +296,7 @@ BacktestResult backtest(const LedgerView& ledger, const RunRow& run, const decid
   result.replayed_side.net_speedup = net_at(statement_of(other.state(), policy), result.speedup);
   if (result.estimate) {
     result.estimate->net_speedup =
-        net_at(after_rollback(other.state(), policy, result.estimate->steps_lost), result.speedup);
+        net_at(after_rollback(other.state(), policy, *result.estimate), result.speedup);
   }
   result.expected_recorded = expected_net(own.state(), own.policy());
   result.expected_replayed = expected_net(own.state(), policy);

@@ -67,7 +67,8 @@ struct BacktestEstimate {
   int64_t alarm_step = 0;  // of the record's nearest alarm that led to an action
   std::string action;
   std::string verdict;
-  int64_t steps_lost = 0;             // by it, more or less those between the two alarms
+  int64_t steps_to_rollback = 0;      // from the alarm
+  int64_t steps_lost = 0;             // by it, with those from its alarm to a later one
   std::optional<double> net_speedup;  // of this policy, with those and a restart paid
 };
 

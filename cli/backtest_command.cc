@@ -138,7 +138,7 @@ void print_sides(const BacktestResult& result) {
   row("steps rolled back", [](const BacktestSide& s) { return s.steps_lost; });
   row("net speed-up", [](const BacktestSide& s) { return ratio(s.net_speedup); });
   table.add(
-      {"expected of such a run", ratio(result.expected_recorded), ratio(result.expected_replayed)});
+      {"expected by economics", ratio(result.expected_recorded), ratio(result.expected_replayed)});
   fmt::print("{}", table.text());
 }
 
@@ -191,7 +191,8 @@ void print_in_words(const BacktestResult& result, const std::string& run,
         *result.not_as_recorded_seq);
   }
   if (result.first) print_first(*result.first);
-  for (const std::string& shift : result.shifts) fmt::print("Taken as the same: {}.\n", shift);
+  for (const std::string& shift : result.shifts)
+    fmt::print("Carried out as in the record: {}.\n", shift);
   fmt::print("{} step {}:\n", result.parting ? "Compared up to" : "Compared to the end,",
              result.step);
   print_sides(result);
@@ -206,11 +207,12 @@ void print_in_words(const BacktestResult& result, const std::string& run,
         *result.parting->steps_lost);
   }
   if (result.estimate) {
+    const BacktestEstimate& like = *result.estimate;
     fmt::print(
-        " An estimate: the record's alarm at step {} came to {} and {}; if this one did, {} "
-        "steps would be lost, and the net speed-up would be {} here.",
-        result.estimate->alarm_step, result.estimate->verdict, result.estimate->action,
-        result.estimate->steps_lost, ratio(result.estimate->net_speedup));
+        " An estimate: the record's alarm at step {} came to {} and {} {} steps later; if this one "
+        "does, {} steps are lost and the net speed-up is {} then.",
+        like.alarm_step, like.verdict, like.action, like.steps_to_rollback, like.steps_lost,
+        ratio(like.net_speedup));
   }
   fmt::print(
       " Along the rest of the recorded run this policy raises {} alarm(s), with nothing "

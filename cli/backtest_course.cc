@@ -13,6 +13,7 @@ namespace {
 
 constexpr double kTickSlackSeconds = 2;  // the daemon looks for what is due every second
 constexpr int kTicksMax = 1000;
+constexpr int64_t kWindowsMax = 1'000'000'000;
 
 // Replays whose absence leaves the course as it was: nobody has measured, that is all.
 bool can_be_missing(const decide::OrderReplay& order) {
@@ -58,11 +59,7 @@ void BacktestCourse::hear(int64_t index) {
   if (parting_) return;
   index_ = index;
   const RecordedEvent& recorded = record_.events[static_cast<size_t>(index)];
-  now_ = std::max(now_, recorded.time - shift_);
-  const bool skipping = index < skip_until_;
-  const bool answer = std::holds_alternative<decide::ReplayFinished>(recorded.event) ||
-                      std::holds_alternative<decide::ReplayFailed>(recorded.event);
-  if (index == skip_until_ || (skipping && !answer)) return;
+  now_ = std::max(now_, recorded.time);
   tick_until(now_);
   if (!parting_) std::visit([&](const auto& event) { hear(event); }, recorded.event);
 }
@@ -96,7 +93,6 @@ bool BacktestCourse::unordered_plan(int64_t recorded) const {
 }
 
 void BacktestCourse::hear(const decide::StepReported& step) {
-  if (jump_ && step.step > jump_->step) return jump_to_rollback();
   if (unordered_plan(step.plan_version)) {
     return part(
         fmt::format("the recorded run took plan {} after step {}, which this policy has "
@@ -124,7 +120,6 @@ void BacktestCourse::hear(const decide::AttemptStarted& attempt) {
                       "not ordered by then",
                       attempt.base_step));
     }
-    jump_.reset();
   }
   decide::AttemptStarted here = attempt;
   here.plan_version = plan_version(attempt.plan_version);
@@ -195,37 +190,43 @@ void BacktestCourse::feed(const decide::Event& event) {
 
 void BacktestCourse::feed_answers() {
   while (!answers_.empty() && !parting_) {
-    const decide::Event event = std::move(answers_.front());
+    const Answer answer = std::move(answers_.front());
     answers_.pop_front();
-    feed(event);
     // That the record lacks a window is not that no verifier is there.
-    if (std::holds_alternative<decide::ReplayFailed>(event)) state_.watch.unverified_windows = 0;
+    const int64_t unverified = state_.watch.unverified_windows;
+    if (answer.missing) state_.watch.unverified_windows = -kWindowsMax;
+    feed(answer.event);
+    if (answer.missing) state_.watch.unverified_windows = unverified;
   }
 }
 
 void BacktestCourse::take(const decide::OrderReplay& order) {
   const std::string question = question_of(place(order.window), order.arm, order.plan, order.nudge,
                                            !order.avoid.empty(), order.on_trainer);
+  // An answer under the same purpose is best; a question that the record has and whose answer it
+  // never got is waited for in vain, as it was there.
+  const auto worth = [&](const RecordedReplay& recorded) {
+    return (recorded.answered_at ? 2 : 0) + (recorded.purpose == order.purpose ? 1 : 0);
+  };
   std::optional<size_t> found;
   for (size_t i = 0; i < record_.replays.size(); ++i) {
     const RecordedReplay& recorded = record_.replays[i];
     if (replay_taken_[i] || recorded.question != question) continue;
     if (order.evaluate_endpoints && !recorded.endpoints) continue;
-    if (!found || recorded.purpose == order.purpose) found = i;
-    if (recorded.purpose == order.purpose) break;
+    if (!found || worth(recorded) > worth(record_.replays[*found])) found = i;
   }
   if (!found) return leave_unanswered(order);
   replay_taken_[*found] = true;
   const RecordedReplay& recorded = record_.replays[*found];
-  if (recorded.answered_at > index_) {
+  if (!recorded.answered_at || *recorded.answered_at > index_) {
     waiting_[recorded.replay] = order;
     return;
   }
-  const decide::Event& answer = record_.events[static_cast<size_t>(recorded.answered_at)].event;
+  const decide::Event& answer = record_.events[static_cast<size_t>(*recorded.answered_at)].event;
   if (const auto* done = std::get_if<decide::ReplayFinished>(&answer))
-    answers_.push_back(as_answer(*done, order));
+    answers_.push_back({as_answer(*done, order), false});
   if (const auto* failed = std::get_if<decide::ReplayFailed>(&answer))
-    answers_.push_back(as_answer(*failed, order));
+    answers_.push_back({as_answer(*failed, order), false});
 }
 
 void BacktestCourse::leave_unanswered(const decide::OrderReplay& order) {
@@ -244,8 +245,9 @@ void BacktestCourse::leave_unanswered(const decide::OrderReplay& order) {
   tally_.replays_unanswered += 1;
   tally_.seconds_estimated += seconds;
   if (order.purpose == "shadow") tally_.windows_unmeasured += 1;
-  answers_.push_back(decide::ReplayFailed{order.replay, order.window, order.arm,
-                                          "the recorded run has no such replay"});
+  answers_.push_back({decide::ReplayFailed{order.replay, order.window, order.arm,
+                                           "the recorded run has no such replay"},
+                      true});
 }
 
 void BacktestCourse::take(const decide::IssueDirective& issued) {
@@ -260,38 +262,9 @@ void BacktestCourse::take(const decide::IssueDirective& issued) {
       shifts_.push_back(fmt::format("{} is ordered at step {}, in the record at step {}",
                                     issued.kind, state_.newest_step, recorded.issued_step));
     }
-    if (recorded.issued_at > index_ && recorded.attempt_at) {
-      jump_ = Jump{i, state_.newest_step +
-                          std::max<int64_t>(0, recorded.applied_step - recorded.issued_step)};
-    }
     return;
   }
   if (kind_ == Kind::kFollow) part_by_action(issued);
-}
-
-// The rollback that the record has later is carried out now: the attempt that it begins is the same
-// whenever it begins.
-void BacktestCourse::jump_to_rollback() {
-  const RecordedDirective& recorded = record_.directives[jump_->directive];
-  const decide::IssueDirective issued = *directives_[jump_->directive];
-  jump_.reset();
-  const auto attempt_at = static_cast<size_t>(*recorded.attempt_at);
-  size_t last_step = attempt_at;
-  while (last_step > 0 &&
-         !std::holds_alternative<decide::StepReported>(record_.events[last_step].event)) {
-    --last_step;
-  }
-  const double took = record_.events[attempt_at].time - record_.events[last_step].time;
-  skip_until_ = *recorded.attempt_at;
-  shift_ = record_.events[attempt_at].time - (now_ + took);
-  now_ += took;
-  decide::AttemptStarted attempt =
-      std::get<decide::AttemptStarted>(record_.events[attempt_at].event);
-  feed(decide::DirectiveChanged{issued.number, "applied", state_.attempt.number, state_.newest_step,
-                                ""});
-  if (parting_) return;
-  attempt.plan_version = plan_version(attempt.plan_version);
-  feed(attempt);
 }
 
 void BacktestCourse::part(std::string reason) {

@@ -55,7 +55,8 @@ class BacktestCourse {
   const decide::Policy& policy() const { return policy_; }
   // Its window, for words and comparisons.
   WindowPlace place(int64_t window) const;
-  // Actions that the recorded run took at another step: taken as if here. A sentence each.
+  // Orders that this course gives at another step than the record: they are carried out when the
+  // record's are. A sentence each.
   const std::vector<std::string>& shifts() const { return shifts_; }
 
  private:
@@ -77,7 +78,6 @@ class BacktestCourse {
   void take(const decide::OrderReplay& order);
   void take(const decide::IssueDirective& issued);
   void leave_unanswered(const decide::OrderReplay& order);
-  void jump_to_rollback();
   void part(std::string reason);
   void part_by_action(const decide::IssueDirective& issued);
   int64_t plan_version(int64_t recorded) const;
@@ -89,7 +89,6 @@ class BacktestCourse {
   decide::State state_;
   int64_t index_ = -1;
   double now_ = 0;
-  double shift_ = 0;  // seconds that this course is ahead of the record
   std::vector<decide::Effect> effects_;
   BacktestTally tally_;
   std::optional<BacktestParting> parting_;
@@ -97,14 +96,12 @@ class BacktestCourse {
   std::map<int64_t, WindowPlace> places_;
   std::vector<bool> replay_taken_;                  // of record_.replays
   std::map<int64_t, decide::OrderReplay> waiting_;  // by the record's number
-  std::deque<decide::Event> answers_;
-  std::vector<std::optional<decide::IssueDirective>> directives_;  // of record_.directives
-  struct Jump {
-    size_t directive = 0;  // of record_.directives
-    int64_t step = 0;      // the rollback is carried out after it
+  struct Answer {
+    decide::Event event;
+    bool missing = false;  // the record has none
   };
-  std::optional<Jump> jump_;
-  int64_t skip_until_ = -1;  // the attempt at this index has been begun already
+  std::deque<Answer> answers_;
+  std::vector<std::optional<decide::IssueDirective>> directives_;  // of record_.directives
 };
 
 }  // namespace gnomon::cli

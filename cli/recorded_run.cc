@@ -72,11 +72,12 @@ void read_replays(const LedgerView& ledger, int64_t run, RecordedRun& record) {
   }
   for (const ReplayRow& row : ledger.replays(run)) {
     const auto answer = answers.find(row.replay);
-    if (answer == answers.end()) continue;
+    const auto answered_at =
+        answer == answers.end() ? std::nullopt : std::optional<int64_t>(answer->second);
     record.replays.push_back({row.replay,
                               question_of(places[row.window], row.arm, row.plan, row.nudge,
                                           !row.avoid.empty(), row.on_trainer),
-                              row.purpose, row.evaluate_endpoints, answer->second});
+                              row.purpose, row.evaluate_endpoints, answered_at});
   }
 }
 
@@ -98,17 +99,19 @@ void read_directives(const LedgerView& ledger, int64_t run, RecordedRun& record)
     directive.kind = row.kind;
     directive.order = order_of(row.kind, row.to_step, row.plan);
     directive.plan_version = row.plan_version;
+    int64_t newest_step = 0;
     for (size_t i = 0; i < record.events.size(); ++i) {
       const RecordedEvent& event = record.events[i];
+      const auto* step = std::get_if<decide::StepReported>(&event.event);
+      if (step != nullptr) newest_step = step->step;
       if (event.time <= row.issued_at) {
         directive.issued_at = static_cast<int64_t>(i);
-        const auto* step = std::get_if<decide::StepReported>(&event.event);
-        if (step != nullptr) directive.issued_step = step->step;
+        directive.issued_step = newest_step;
       }
       const auto* changed = std::get_if<decide::DirectiveChanged>(&event.event);
       if (changed == nullptr || changed->number != row.number) continue;
       directive.answered_at = static_cast<int64_t>(i);
-      directive.applied_step = changed->step;
+      directive.applied_step = newest_step;
       if (changed->state == "applied" && row.kind == "rollback")
         directive.attempt_at = attempt_after(record, static_cast<int64_t>(i), row.to_step);
     }

@@ -24,8 +24,9 @@ struct RecordedReplay {
   int64_t replay = 0;
   std::string question;  // question_of()
   std::string purpose;
-  bool endpoints = false;   // the losses at both ends were evaluated
-  int64_t answered_at = 0;  // index of the event with its answer
+  bool endpoints = false;  // the losses at both ends were evaluated
+  std::optional<int64_t>
+      answered_at;  // index of the event with its answer; empty: moot, or not yet
 };
 
 struct RecordedDirective {
@@ -36,13 +37,13 @@ struct RecordedDirective {
   int64_t issued_at = 0;     // index of the newest event when it was issued
   int64_t issued_step = 0;
   std::optional<int64_t> answered_at;  // index of the newest event with its answer
-  int64_t applied_step = 0;
-  std::optional<int64_t> attempt_at;  // of a rollback: index of the attempt that it began
+  int64_t applied_step = 0;            // newest step then
+  std::optional<int64_t> attempt_at;   // of a rollback: index of the attempt that it began
 };
 
 struct RecordedRun {
   std::vector<RecordedEvent> events;
-  std::vector<RecordedReplay> replays;        // that were answered
+  std::vector<RecordedReplay> replays;        // by number
   std::vector<RecordedDirective> directives;  // by number
   double seconds_per_replayed_step = 0;       // mean, with what loading and evaluating took
 };

@@ -218,6 +218,7 @@ TEST(AccountTest, AReplayIsOneTimeOfTheMedianHoweverManyStepsItHas) {
   for (double seconds : {1.3, 1.4, 9.0})
     EXPECT_TRUE(add_replayed_steps(account, Where::kTrainer, StepKind::kBf16, 25, seconds));
   EXPECT_EQ(account.trainer_replay_bf16.steps, 75);
+  EXPECT_EQ(account.trainer_replay_bf16.recent.size(), 3u);
   EXPECT_DOUBLE_EQ(account.trainer_replay_bf16.seconds, 25 * (1.3 + 1.4 + 9.0));
   EXPECT_DOUBLE_EQ(measured_speedup(account, 2).value, 1.4);
   EXPECT_FALSE(add_replayed_steps(account, Where::kTrainer, StepKind::kBf16, 0, 1.3));
