@@ -25,6 +25,8 @@ struct Truth {
   // Added to a step's loss, in nats, under any plan with these FP8 sites; NaN and infinity are
   // allowed.
   std::function<double(int64_t step, const std::set<std::string>& fp8_sites)> bump;
+  // The same under any plan, where the weights have taken damage (per cent) before.
+  std::function<double(int64_t step, double damage)> bump_of_damaged;
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   bool equal_fingerprints = true;

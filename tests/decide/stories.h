@@ -100,6 +100,11 @@ inline std::vector<Story> all_stories() {
     run.end("stopped");
     run.drain();
   };
+  // What FP8 does to the weights shows 15 steps later, in a step that BF16 cannot save any more.
+  Truth late = numerical_fault({kGuilty}, 311, 325, 0.02);
+  late.bump_of_damaged = [](int64_t step, double damage) {
+    return step == 339 && damage > 0.15 ? 3.0 : 0.0;
+  };
   Truth kernel = numerical_fault({kGuilty}, 201, 460);
   kernel.in_kernel = true;
   Truth bad_verifier = numerical_fault({kGuilty}, 201, 460);
@@ -131,6 +136,7 @@ inline std::vector<Story> all_stories() {
       {"BitFlipOtherMachine", flips_again, story_policy(), whole},
       {"GenericSpike", spike(333, 3.0), story_policy(), whole},
       {"Fp8Spike", spike(333, 3.0, kGuilty), story_policy(), whole},
+      {"SpoiltWeights", late, story_policy(), whole},
       {"NanInFp8", spike(333, NAN, kGuilty), story_policy(), whole},
       {"NanInBoth", spike(333, NAN), story_policy(), whole},
       {"Observe", numerical_fault({kGuilty}, 201, 1000),

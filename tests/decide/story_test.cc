@@ -165,6 +165,17 @@ TEST(StoryTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
   EXPECT_LT(run.directives("rollback")[0].to_step, 333);
 }
 
+TEST(StoryTest, ASpikeOfWeightsThatFp8HadSpoiltIsNotTakenForAGenericOne) {
+  const SimulatedRun run = tell("SpoiltWeights");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  ASSERT_GE(run.directives("rollback").size(), 1u);
+  EXPECT_LE(run.directives("rollback")[0].to_step, 310);
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
 TEST(StoryTest, ANanOfFp8AloneIsRolledBackAndPinned) {
   const SimulatedRun run = tell("NanInFp8");
   ASSERT_GE(run.decisions("alarm").size(), 1u);
