@@ -122,7 +122,7 @@ void SimulatedRun::train_step() {
   }
   const auto& others = truth_.other_batches;
   if (std::find(others.begin(), others.end(), step) != others.end() && attempt == 1) {
-    damage += 5;
+    damage += truth_.other_batch_damage;
     flipped_.insert({attempt, step});
   }
   reported_[{attempt, step}] = loss;

@@ -35,7 +35,8 @@ struct Truth {
   std::string bad_verifier;  // its replays under FP8 plans give other bits, and damaged weights
   bool trainer_replays = false;
   bool stuck = false;  // bit flips come again when the trainer itself replays their steps
-  std::vector<int64_t> other_batches;  // in these steps the run took other tokens, and 5% damage
+  std::vector<int64_t> other_batches;  // in these steps the run took other tokens
+  double other_batch_damage = 5;       // per cent, of each
   bool bf16_differs = false;           // BF16 replays give other bits each time
   double perturbed_percent = 0.001;    // between BF16 and BF16 with another order of sums
   double offset_percent = 0.12;

@@ -113,6 +113,9 @@ inline std::vector<Story> all_stories() {
   stuck.stuck = stuck.trainer_replays = true;
   Truth other_batch;
   other_batch.other_batches = {333};
+  Truth harmless_batches;
+  harmless_batches.other_batches = {333, 353, 413};
+  harmless_batches.other_batch_damage = 0.02;
   Truth wild;
   wild.noise_percent = 1.2;
   Truth drift;
@@ -155,6 +158,7 @@ inline std::vector<Story> all_stories() {
       {"BadVerifier", bad_verifier, story_policy(), whole},
       {"StuckBit", stuck, story_policy(), whole},
       {"OtherBatch", other_batch, story_policy(), whole},
+      {"HarmlessBatches", harmless_batches, story_policy(), whole},
       {"WildNoise", wild, story_policy(), whole},
       {"Drift", drift, with([](Policy& p) {
          p.ladder.rungs = {"pin", "recipe", "bf16", "hold"};

@@ -382,6 +382,19 @@ TEST(StoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
+TEST(StoryTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
+  const SimulatedRun run = tell("HarmlessBatches");
+  const auto verdicts = run.decisions("verdict");
+  ASSERT_THAT(verdicts, SizeIs(2)) << "steps 333 and 353 lie in windows in a row";
+  EXPECT_EQ(verdicts[0].verdict, "data_mismatch");
+  EXPECT_THAT(verdicts[0].sentence, HasSubstr("step 333"));
+  EXPECT_THAT(verdicts[1].sentence, HasSubstr("step 413"));
+  EXPECT_THAT(run.decisions("alarm"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_EQ(run.closed("skipped"), 3);
+  EXPECT_EQ(run.state.watch.windows_judged, 47);
+}
+
 TEST(StoryTest, AWindowThatChanceMadeLeadsToNothing) {
   const SimulatedRun run = tell("WildNoise");
   EXPECT_GT(run.decisions("alarm").size(), 0u) << "the noise reaches the ceiling";
