@@ -54,7 +54,8 @@ struct Core {
   void say(std::string sentence);
   bool enforcing() const { return policy.mode == Mode::kEnforce; }
   bool held() const { return s.containment && s.containment->rung == "hold"; }
-  // By whose order an alarm leads to nothing now; empty when no operator interferes.
+  // By whose order an alarm leads to nothing now; empty when no operator interferes and the run was
+  // not told to stop.
   std::string muted() const;
 };
 
@@ -191,6 +192,8 @@ void withdraw_all(Core& core, const std::string& reason);
 void time_out_directives(Core& core);
 // The trainer lives, or begins again.
 void note_steps(State& state);
+// Whether an order to stop is unanswered.
+bool stop_is_open(const State& state);
 void note_new_attempt(Core& core);
 
 // -- overrides.cc: what operators order

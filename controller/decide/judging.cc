@@ -177,7 +177,10 @@ Judgement observe(Core& core, const WindowState& window) {
       observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
   s.watch.offset_windows += 1;
   const double weight = std::max(kOffsetWeight, 1.0 / static_cast<double>(s.watch.offset_windows));
-  s.watch.offset_level += weight * (offset - s.watch.offset_level);
+  // One window moves the level by no more than a drift is.
+  const double most =
+      std::max(core.policy.detector.tolerance_percent, std::abs(s.watch.offset_level));
+  s.watch.offset_level += weight * std::clamp(offset - s.watch.offset_level, -most, most);
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
   return result;
 }

@@ -222,6 +222,7 @@ struct State {
   bool inherited = false;         // the trainer had another ledger's directives or plans before
   int64_t unknown_plan_said = 0;  // the newest plan of that ledger that was spoken of
   bool paused = false;            // the trainer has said so and reported no step since
+  bool stopping = false;  // it was told to stop: nothing else is ordered until it begins again
   RunFacts run;
   AttemptFacts attempt;
   int64_t newest_step = 0;
