@@ -170,7 +170,7 @@ void add_bench_detect_command(CLI::App& bench) {
       ->capture_default_str();
   detect->add_option("--only", options->catalogue.only, "One fault's kind, or none: healthy runs");
   detect->add_option("--role", options->catalogue.role, "Runs of this role only")
-      ->check(CLI::IsMember({"bf16", "observed", "enforced"}));
+      ->check(CLI::IsMember({"bf16", "fp8", "observed", "enforced"}));
   detect->footer(
       "Examples:\n  gnomon bench detect --record traces --data data --scratch /dev/shm/rehearsal\n"
       "  gnomon bench detect --traces traces --json");
