@@ -106,6 +106,18 @@ GapSettings gap_settings(const Policy& policy);
 GapSettings long_gap_settings(const Policy& policy, int64_t steps);
 GapSettings offset_settings(const Policy& policy, double level_percent);
 
+// -- seen.cc: which windows the evidence is made of
+// A spike that BF16 shares lies in the window: what follows it diverges by chance, and the window
+// is no evidence.
+std::optional<int64_t> generic_spike_in(const State& state, const WindowState& window);
+// After observe_gap: whose sample it was.
+void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window);
+// What the windows that hold a step have shown is forgotten. Of them those can be that are among
+// the newest kGapNewestMax.
+void forget_spiked(Core& core, int64_t step);
+// Steps after `base` are gone and may be measured again: their windows count once.
+void forget_seen_after(Core& core, int64_t base);
+
 // -- instrument.cc: is what measures sound, and is there anybody to measure?
 bool instrument_due(const Core& core);
 void order_instrument(Core& core, WindowState& window);

@@ -69,7 +69,8 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
   const bool usable = window.measured && window.measured->reference &&
-                      replay.replay_end_loss_bf16 && std::isfinite(*replay.replay_end_loss_bf16);
+                      !generic_spike_in(core.s, window) && replay.replay_end_loss_bf16 &&
+                      std::isfinite(*replay.replay_end_loss_bf16);
   if (!usable) return finish_window(core, window_id);
   const double reference = *window.measured->reference;
   const double difference = 100 * (*replay.replay_end_loss_bf16 - reference) / reference;

@@ -110,9 +110,11 @@ BOOST_DESCRIBE_STRUCT(Containment, (),
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
+BOOST_DESCRIBE_STRUCT(SeenWindow, (), (window, start_step, end_step))
 BOOST_DESCRIBE_STRUCT(Watch, (),
-                      (gap, long_gap, offset, offset_level, offset_windows, instrument, burst_left,
-                       windows_judged, every, next_long, long_start, unverified_windows))
+                      (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
+                       offset_seen, instrument, burst_left, windows_judged, every, next_long,
+                       long_start, unverified_windows))
 BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
@@ -229,6 +231,9 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "mode_override",
                                             "expired_directives",
                                             "operator_plan",
+                                            "seen",
+                                            "long_seen",
+                                            "offset_seen",
                                             "restore_plan"};
 
 bool may_lack(std::string_view member) {
