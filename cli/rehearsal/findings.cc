@@ -39,8 +39,8 @@ double quantile(std::vector<double> values, double q) {
 
 // ---- the detector and its rivals
 
-decide::GapSettings settings_of(const std::string& detector, bool ceiling) {
-  decide::GapSettings settings;
+decide::GapSettings settings_of(decide::GapSettings settings, const std::string& detector,
+                                bool ceiling) {
   settings.kind = detector == "eprocess_any" ? "eprocess" : detector;
   if (detector == "eprocess_any") settings.noise = "any";
   if (!ceiling) settings.ceiling_percent = kInfinity;
@@ -87,8 +87,7 @@ int64_t false_alarms(const std::vector<RecordedRun>& observed,
 
 json::object rival(const std::vector<RecordedRun>& observed,
                    const std::vector<RecordedRun>& healthy, const std::vector<Series>& series,
-                   const std::string& detector, int64_t alarms) {
-  const decide::GapSettings as_set_up = settings_of(detector, false);
+                   const decide::GapSettings& as_set_up, int64_t alarms) {
   const decide::GapSettings equal = at_equal_false_alarms(as_set_up, series, alarms);
   const Delays delays = delays_of(observed, equal);
   json::object object{{"false_alarms", false_alarms(healthy, as_set_up)},
@@ -131,7 +130,8 @@ json::object by_fault(const std::vector<RecordedRun>& observed, const decide::Ga
   return result;
 }
 
-void add_detection(json::object& result, const std::vector<RecordedRun>& observed) {
+void add_detection(json::object& result, const std::vector<RecordedRun>& observed,
+                   const decide::GapSettings& own) {
   int64_t windows = 0;
   std::vector<Series> series;
   // Faulty runs begin as the healthy one of their seed does: their windows are no others.
@@ -142,7 +142,6 @@ void add_detection(json::object& result, const std::vector<RecordedRun>& observe
     series.push_back(run.series);
     healthy.push_back(run);
   }
-  const decide::GapSettings own = settings_of("eprocess", true);
   const int64_t alarms = false_alarms(healthy, own);
   result["healthy_windows"] = windows;
   result["false_alarms"] = alarms;
@@ -155,10 +154,10 @@ void add_detection(json::object& result, const std::vector<RecordedRun>& observe
   add_delays(result, delays);
   result["by_fault"] = by_fault(observed, own);
   result["missed"] = json::value_from(delays.missed);
-  const int64_t equal = false_alarms(healthy, settings_of("eprocess", false));
+  const int64_t equal = false_alarms(healthy, settings_of(own, "eprocess", false));
   json::object rivals;
   for (const std::string& detector : kDetectors) {
-    rivals[detector] = rival(observed, healthy, series, detector, equal);
+    rivals[detector] = rival(observed, healthy, series, settings_of(own, detector, false), equal);
   }
   result["rivals"] = std::move(rivals);
 }
@@ -270,13 +269,13 @@ void add_ends(json::object& result, const RecordedRuns& runs) {
 
 }  // namespace
 
-json::object findings(const std::vector<Trace>& traces) {
+json::object findings(const std::vector<Trace>& traces, const decide::GapSettings& detector) {
   const RecordedRuns runs = sorted_out(traces);
   json::object result{{"bench", "detect"}, {"traces", static_cast<int64_t>(traces.size())}};
   result["chance_percent"] = json::value_from(runs.chance_bf16);
   result["chance_fp8_percent"] = json::value_from(runs.chance_fp8);
   result["healthy_cost_percent"] = json::value_from(runs.healthy_cost);
-  add_detection(result, runs.observed);
+  add_detection(result, runs.observed, detector);
   add_triage(result, runs);
   add_actions(result, runs.enforced);
   add_ends(result, runs);

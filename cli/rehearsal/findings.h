@@ -6,12 +6,13 @@
 #include <vector>
 
 #include "cli/rehearsal/trace.h"
+#include "controller/decide/gap_detector.h"
 
 namespace gnomon::rehearsal {
 
 // Keys, of which those that no trace speaks of are null (docs/studies/detection/README.md).
 // Of the observed runs:
-//   healthy_windows, false_alarms, false_alarms_high_95   without a fault, default detector
+//   healthy_windows, false_alarms, false_alarms_high_95   without a fault
 //   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows, missed
 //   by_fault     kind and strength: runs, harmful, mean end above BF16 and above healthy FP8,
 //   caught rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has,
@@ -24,6 +25,7 @@ namespace gnomon::rehearsal {
 //   guilty_site_pinned_share, mean_pinned_sites, replays_per_attribution
 //   final_within_share (of BF16), final_within_healthy_share (of healthy FP8), mean_final_percent,
 //   mean_final_healthy_percent   where the fault was harmful
-boost::json::object findings(const std::vector<Trace>& traces);
+// `detector`: of kind eprocess.
+boost::json::object findings(const std::vector<Trace>& traces, const decide::GapSettings& detector);
 
 }  // namespace gnomon::rehearsal

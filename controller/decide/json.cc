@@ -115,7 +115,7 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
                        offset_seen, instrument, burst_left, windows_judged, every, next_long,
                        long_start, unverified_windows))
-BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients))
+BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients, other_tokens))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
                       (fp8, pinned, bf16, fp8_lost, pinned_lost, bf16_lost, trainer_replay_bf16,
@@ -231,6 +231,7 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "mode_override",
                                             "expired_directives",
                                             "operator_plan",
+                                            "other_tokens",
                                             "seen",
                                             "long_seen",
                                             "offset_seen",

