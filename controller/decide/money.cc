@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/errors.h"
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/worth.h"
@@ -80,6 +81,17 @@ std::optional<StepKind> kind_replayed(const State& s, const PendingReplay& repla
   return std::nullopt;
 }
 
+// Absent when the run is none that the economics can say something about.
+std::optional<Cadence> best_cadence(Core& core, const RunModel& model, int64_t now) {
+  try {
+    return choose_cadence(model, hazard_mean(core.s.money.hazard), now,
+                          cadence_limits(core.s, core.policy));
+  } catch (const ConfigError& refused) {
+    core.say(fmt::format("The cadence stays as it is: {}.", refused.what()));
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 void count_step(Core& core, const StepReported& step) {
@@ -133,17 +145,16 @@ void choose_cadence(Core& core) {
   const RunModel model = run_model(s, core.policy);
   if (model.speedup < kSpeedupWorthIt) return;
   const int64_t now = s.watch.every > 0 ? s.watch.every : core.policy.window.every;
-  const Cadence chosen =
-      choose_cadence(model, hazard_mean(s.money.hazard), now, cadence_limits(s, core.policy));
-  if (!chosen.changed || chosen.every == now) return;
-  s.watch.every = chosen.every;
-  core.record("cadence", chosen.reason,
-              {{"every", chosen.every},
+  const std::optional<Cadence> chosen = best_cadence(core, model, now);
+  if (!chosen || !chosen->changed || chosen->every == now) return;
+  s.watch.every = chosen->every;
+  core.record("cadence", chosen->reason,
+              {{"every", chosen->every},
                {"before", now},
                {"hazard", number(hazard_mean(s.money.hazard))},
                {"speedup", number(model.speedup)},
-               {"net", number(chosen.net)},
-               {"net_before", number(chosen.net_current)}});
+               {"net", number(chosen->net)},
+               {"net_before", number(chosen->net_current)}});
 }
 
 }  // namespace gnomon::decide

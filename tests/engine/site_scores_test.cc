@@ -324,6 +324,48 @@ TEST_F(SiteScores, WithoutTheFp8KernelItsFaultsCostNothing) {
   EXPECT_GT(with, 2 * without);
 }
 
+// Two sites whose FP8 leaves nearly nothing of their inputs. φ takes each error for a small one: in
+// the first seed it puts the keys first (0.23 nats against 0.09), where the loss pays 0.06 for them
+// and 0.43 for the down projection.
+TEST_F(SiteScores, WhereErrorsAreLargeTheLossIsMeasuredAndNamesTheWorstSite) {
+  const std::string keys = "model.layers.0.self_attn.k_proj";
+  const std::string down = "model.layers.0.mlp.down_proj";
+  int64_t first = 0;
+  for (int64_t seed = 1; seed <= kSeeds; ++seed) {
+    auto engine = load(seed, {{.kind = FaultKind::kScaleShift, .site = keys, .log2_factor = 6},
+                              {.kind = FaultKind::kScaleShift, .site = down, .log2_factor = 6}});
+    const std::vector<SiteScoreRow> rows = scores(*engine);
+    const double bf16 = engine->evaluate(PrecisionPlan::bf16());
+    for (const std::string& site : {keys, down}) {
+      const double measured =
+          engine->evaluate(plan_of("[[rule]]\nmatch = \"" + site + "\"\nfprop = \"fp8\"\n")) - bf16;
+      const double score = std::ranges::find(rows, site, &SiteScoreRow::site)->phi;
+      EXPECT_NEAR(score, measured, 0.25 * measured + 0.02) << site << ", seed " << seed;
+    }
+    first += std::ranges::max(rows, {}, &SiteScoreRow::phi).site == down;
+  }
+  EXPECT_EQ(first, kSeeds);
+}
+
+// At most so many sites are measured, and those that are passed over do not overtake them.
+TEST_F(SiteScores, WhenEverySiteIsBrokenTheMeasuredOnesStayAhead) {
+  std::vector<Fault> faults;
+  auto healthy = load(1);
+  for (const SiteScoreRow& row : scores(*healthy)) {
+    faults.push_back({.kind = FaultKind::kScaleShift, .site = row.site, .log2_factor = 6});
+  }
+  auto engine = load(1, faults);
+  const double bf16 = engine->evaluate(PrecisionPlan::bf16());
+  std::vector<SiteScoreRow> rows = scores(*engine);
+  std::ranges::stable_sort(rows, std::greater<>(), &SiteScoreRow::phi);
+  for (size_t i = 0; i < 4; ++i) {
+    const double measured =
+        engine->evaluate(plan_of("[[rule]]\nmatch = \"" + rows[i].site + "\"\nfprop = \"fp8\"\n")) -
+        bf16;
+    EXPECT_NEAR(rows[i].phi, measured, 0.25 * measured + 0.02) << rows[i].site;
+  }
+}
+
 // An outlier channel and its weight's column cancel in BF16; its site is judged by the FP8 of both.
 TEST_F(SiteScores, AnOutlierChannelCountsOnlyInFp8) {
   auto healthy = load(1);

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <optional>
 
 #include "base/errors.h"
@@ -18,6 +20,12 @@ constexpr double kDisplacement = 0x1p-6;
 // Where √v̂ is smaller than this part of what it is in its tensor, V takes it for this large: a
 // slope of 1/ε at an element that no gradient has reached yet says nothing of errors of real size.
 constexpr double kLeastRoot = 0x1p-4;
+// φ is an expansion in the site's error. It is no guide where the error is not small beside the
+// output, or where φ itself says that the loss moves far; there the loss is measured.
+constexpr double kLeastSqnr = 10;     // dB
+constexpr double kLargestPhi = 0.05;  // nats
+constexpr size_t kPoisonedMost = 8;   // sites
+constexpr int64_t kPoisonedPart = 8;  // of the held-out sequences, one in so many
 
 struct Moments {
   const MomentSpan& first;
@@ -89,6 +97,10 @@ struct Engine::Impl::Analysis {
 
   void look_at_heldout();
   void look_at_step();
+  // Measures the loss with one site alone in FP8, at the sites where φ is no guide.
+  void poison();
+  double loss_on_part(const std::vector<SitePrecision>& sites);
+  double phi(int site) const;
   double pass_over_step(int64_t micro, const PassPlan& how);
   std::vector<bf16> displaced_weights(double& length) const;
   double wgrad(int site) const;
@@ -100,7 +112,9 @@ struct Engine::Impl::Analysis {
   Moments moments;
   AdamUpdate update;
   std::vector<float> heldout_gradient;
-  double norm = 0;  // of the step's gradient in BF16
+  std::map<int, double> poisoned;  // by site: L(it alone in FP8) − L16; at most kPoisonedMost
+  std::optional<double> least_measured;  // finite one of these
+  double norm = 0;                       // of the step's gradient in BF16
 };
 
 void Engine::Impl::Analysis::look_at_heldout() {
@@ -116,6 +130,57 @@ void Engine::Impl::Analysis::look_at_heldout() {
                                  scale, at > 0);
   }
   heldout_gradient.assign(gradients().begin(), gradients().end());
+}
+
+double Engine::Impl::Analysis::loss_on_part(const std::vector<SitePrecision>& sites) {
+  const int64_t length = self.config.batch.tokens;
+  const int64_t sequences = std::ssize(self.heldout_tokens) / length;
+  const auto part = static_cast<size_t>(length * ((sequences + kPoisonedPart - 1) / kPoisonedPart));
+  const std::span<const int32_t> tokens = std::span(self.heldout_tokens).first(part);
+  const std::span<const int32_t> targets = std::span(self.heldout_targets).first(part);
+  const auto most = static_cast<size_t>(self.config.batch.sequences * length);
+  const PassPlan how{
+      .sites = &sites, .step = step, .record = false, .fakequant = self.mode.fakequant};
+  double sum = 0;
+  for (size_t at = 0; at < part; at += most) {
+    const size_t count = std::min(most, part - at);
+    sum += self.model->forward(how, tokens.subspan(at, count), targets.subspan(at, count));
+  }
+  return sum / static_cast<double>(part);
+}
+
+void Engine::Impl::Analysis::poison() {
+  std::vector<int> doubtful;
+  for (int site = 0; site < static_cast<int>(fp8.size()); ++site) {
+    if (!fp8[static_cast<size_t>(site)].uses_fp8(Gemm::kFprop)) continue;
+    const SiteScorer::Found& found = scorer.found(site);
+    const bool small = found.sqnr_db() >= kLeastSqnr && std::abs(found.phi()) <= kLargestPhi;
+    if (!small) doubtful.push_back(site);
+  }
+  const auto suspicion = [this](int site) {
+    const double value = scorer.found(site).phi();
+    return std::isfinite(value) ? value : HUGE_VAL;
+  };
+  std::ranges::stable_sort(doubtful, std::greater<>(), suspicion);
+  if (doubtful.size() > kPoisonedMost) doubtful.resize(kPoisonedMost);
+  if (doubtful.empty()) return;
+  const double in_bf16 = loss_on_part(bf16_sites);
+  for (int site : doubtful) {
+    std::vector<SitePrecision> alone = bf16_sites;
+    alone[static_cast<size_t>(site)] = fp8[static_cast<size_t>(site)];
+    const double cost = loss_on_part(alone) - in_bf16;
+    poisoned[site] = cost;
+    if (std::isfinite(cost)) least_measured = std::min(least_measured.value_or(cost), cost);
+  }
+}
+
+// A site that was passed over because others were more suspicious counts as no more than these.
+double Engine::Impl::Analysis::phi(int site) const {
+  if (const auto measured = poisoned.find(site); measured != poisoned.end())
+    return measured->second;
+  const double value = scorer.found(site).phi();
+  return least_measured && poisoned.size() >= kPoisonedMost ? std::min(value, *least_measured)
+                                                            : value;
 }
 
 double Engine::Impl::Analysis::pass_over_step(int64_t micro, const PassPlan& how) {
@@ -227,12 +292,13 @@ std::vector<SiteScoreRow> Engine::scores(const PrecisionPlan& plan, int64_t at) 
   if (std::ranges::none_of(fp8, [](const SitePrecision& it) { return it.any_fp8(); })) return rows;
   Impl::Analysis analysis(self, std::move(fp8), at);
   analysis.look_at_heldout();
+  analysis.poison();
   const bool backward = analysis.any(Gemm::kDgrad) || analysis.any(Gemm::kWgrad);
   if (backward) analysis.look_at_step();
   for (int site = 0; site < static_cast<int>(analysis.fp8.size()); ++site) {
     if (!analysis.fp8[static_cast<size_t>(site)].any_fp8()) continue;
     const SiteScorer::Found& found = analysis.scorer.found(site);
-    rows.push_back({self.model->sites()[static_cast<size_t>(site)], found.phi(),
+    rows.push_back({self.model->sites()[static_cast<size_t>(site)], analysis.phi(site),
                     analysis.wgrad(site) + found.dgrad, found.sqnr_db()});
   }
   return rows;
