@@ -21,6 +21,14 @@ struct Outcome {
 // closed window, an old attempt's step) leave the state as it is and say so in `reason`.
 Outcome decide(State state, const Event& event, const Policy& policy, double now);
 
+// The same, changing the state where it stands, for whoever plays millions of events. When it
+// throws, the state is to be thrown away.
+struct Consequences {
+  std::vector<Effect> effects;
+  std::string reason;
+};
+Consequences decide_in_place(State& state, const Event& event, const Policy& policy, double now);
+
 // When the next Tick is due, in seconds since the epoch; +infinity when nothing has a deadline.
 double next_deadline(const State& state);
 
