@@ -73,6 +73,7 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
     learn(instrument, difference);
     return finish_window(core, window_id);
   }
+  if (core.s.ended) return finish_window(core, window_id);  // nothing more is asked for
   // The same replay once more: equal bits, or the machine that measures cannot be trusted.
   window.instrument_pending = true;
   order(core, window, "bf16", "instrument_again", "", false, kPriorityTriage);

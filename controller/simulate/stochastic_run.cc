@@ -334,10 +334,10 @@ void StochasticRun::end(const std::string& outcome) {
   feed(decide::RunEnded{outcome == "completed" ? outcome : "stopped", step});
   // What is under way is finished, and nothing new follows.
   for (int64_t i = 0; i < 10'000 && !(queue_.empty() && pool_.idle()); ++i) {
-    if (model_.verifiers > 0) now = std::max(now, pool_.next_done());
+    if (model_.verifiers > 0) now = std::max(now, pool_.next_change(now));
     serve();
   }
-  if (!queue_.empty()) complain("replays are ordered for ever after the end");
+  if (!queue_.empty() || !pool_.idle()) complain("replays are ordered for ever after the end");
 }
 
 Tally StochasticRun::run() {

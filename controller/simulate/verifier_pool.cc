@@ -78,11 +78,11 @@ std::optional<VerifierPool::Done> VerifierPool::take_done(double now) {
   return done;
 }
 
-double VerifierPool::next_done() const {
+double VerifierPool::next_change(double now) const {
   double next = std::numeric_limits<double>::infinity();
   for (const Verifier& one : verifiers_) {
     if (one.work) next = std::min(next, one.done_at);
-    if (!one.work && one.absent_until > 0) next = std::min(next, one.absent_until);
+    if (!one.work && one.absent_until > now) next = std::min(next, one.absent_until);
   }
   return next;
 }

@@ -39,7 +39,8 @@ class VerifierPool {
   void start(Task task, const std::vector<std::string>& quarantined, double now, double seconds);
   // The earliest that is finished by then.
   std::optional<Done> take_done(double now);
-  double next_done() const;  // +infinity when nobody works
+  // When somebody will be done, or back, at the earliest; +infinity when everybody is free.
+  double next_change(double now) const;
   bool idle() const;
 
  private:

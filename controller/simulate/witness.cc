@@ -114,13 +114,15 @@ bool Witness::shows(FaultKind kind, Sign sign) const {
 std::optional<size_t> Witness::guilty(Sign sign, int64_t attempt, int64_t start,
                                       int64_t end) const {
   std::optional<size_t> most;
-  double most_harm = -1;
+  std::pair<double, bool> most_harm = {-1, false};  // of equals one that no alarm has found yet
   for (const size_t index : felt_) {
     if (!shows(faults_[index].kind, sign)) continue;
     const std::optional<double> harm = harm_in(index, attempt, start, end);
-    if (!harm || *harm <= most_harm) continue;
+    if (!harm) continue;
+    const std::pair<double, bool> weight = {*harm, !known_[index].result.alarmed};
+    if (weight <= most_harm) continue;
     most = index;
-    most_harm = *harm;
+    most_harm = weight;
   }
   return most;
 }
