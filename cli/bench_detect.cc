@@ -18,6 +18,7 @@
 #include "cli/json_output.h"
 #include "cli/rehearsal/catalogue.h"
 #include "cli/rehearsal/findings.h"
+#include "controller/decide/core.h"
 
 namespace gnomon::cli {
 namespace {
@@ -27,6 +28,7 @@ namespace fs = std::filesystem;
 struct DetectBenchOptions {
   std::string record;
   std::string traces;
+  std::string policy;
   bool json = false;
   std::string data;
   std::string scratch;
@@ -135,7 +137,10 @@ void bench_detect(const DetectBenchOptions& options) {
     }
     return record(options);
   }
-  boost::json::object found = rehearsal::findings(read_traces(options.traces));
+  boost::json::object found = rehearsal::findings(
+      read_traces(options.traces),
+      decide::gap_settings(options.policy.empty() ? decide::Policy()
+                                                  : decide::Policy::load(options.policy)));
   found["build"] = fmt::format("{} ({}, {}, {})", kVersion, kRevision, kBuildType, kCompiler);
   if (options.json) {
     fmt::print("{}", pretty_json(found));
@@ -154,6 +159,8 @@ void add_bench_detect_command(CLI::App& bench) {
   detect->add_option("--record", options->record,
                      "Directory for the traces; one that is there is not recorded again");
   detect->add_option("--traces", options->traces, "Directory of traces to judge");
+  detect->add_option("--policy", options->policy,
+                     "To judge: the detector of this policy instead of the default one");
   detect->add_flag("--json", options->json, "Print JSON");
   detect->add_option("--data", options->data, "To record: dataset of bytes (gnomon data prepare)");
   detect->add_option("--scratch", options->scratch, "Directory for checkpoints")
@@ -170,7 +177,7 @@ void add_bench_detect_command(CLI::App& bench) {
       ->capture_default_str();
   detect->add_option("--only", options->catalogue.only, "One fault's kind, or none: healthy runs");
   detect->add_option("--role", options->catalogue.role, "Runs of this role only")
-      ->check(CLI::IsMember({"bf16", "observed", "enforced"}));
+      ->check(CLI::IsMember({"bf16", "fp8", "observed", "enforced"}));
   detect->footer(
       "Examples:\n  gnomon bench detect --record traces --data data --scratch /dev/shm/rehearsal\n"
       "  gnomon bench detect --traces traces --json");

@@ -211,11 +211,14 @@ const Configuration& turn(const std::string& fault, size_t number) {
 
 void add_references(std::vector<CatalogueRun>& runs, const std::string& configuration,
                     int64_t seed) {
-  for (int64_t perturb : {0, 1, 2}) {
-    const bool there = std::ranges::any_of(runs, [&](const CatalogueRun& run) {
-      return run.configuration == configuration && run.seed == seed && run.perturb == perturb;
-    });
-    if (!there) runs.push_back({"bf16", configuration, "none", seed, perturb});
+  for (const char* role : {"bf16", "fp8"}) {
+    for (int64_t perturb : {0, 1, 2}) {
+      const bool there = std::ranges::any_of(runs, [&](const CatalogueRun& run) {
+        return run.role == role && run.configuration == configuration && run.seed == seed &&
+               run.perturb == perturb;
+      });
+      if (!there) runs.push_back({role, configuration, "none", seed, perturb});
+    }
   }
 }
 
@@ -283,7 +286,7 @@ RunSetup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
     setup.plan.allow_ragged_tiles = true;
   }
   setup.policy = policy_of(run.role);
-  setup.watched = run.role != "bf16";
+  setup.watched = run.role == "observed" || run.role == "enforced";
   setup.steps = kSteps;
   setup.checkpoint_every = kWindow;
   setup.perturb = run.perturb;

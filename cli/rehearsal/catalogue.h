@@ -15,6 +15,7 @@ namespace gnomon::rehearsal {
 // What a run is for.
 //   bf16      every GEMM in BF16, no fault, no core: what the others are compared with. Three of
 //             them, two from weights nudged by a rounding error, say what chance does
+//   fp8       the same in FP8: what is FP8's own cost, and not the fault's
 //   observed  FP8 under a policy that measures every window and does nothing
 //   enforced  FP8 under the default policy
 struct CatalogueRun {

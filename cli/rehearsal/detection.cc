@@ -6,6 +6,7 @@
 
 #include "cli/rehearsal/catalogue.h"
 #include "controller/decide/policy.h"
+#include "protocol/precision_plan.h"
 
 namespace gnomon::rehearsal {
 namespace {
@@ -31,6 +32,7 @@ RunLabel label_of(const Trace& trace) {
   label.fault = text(setup, "fault");
   label.seed = setup.at("seed").to_number<int64_t>();
   label.watched = setup.at("watched").as_bool();
+  label.fp8 = !PrecisionPlan::parse(text(setup, "plan")).rules.empty();
   label.mode = text(setup, "mode");
   label.steps = setup.at("steps").to_number<int64_t>();
   const EngineConfig engine =

@@ -18,6 +18,7 @@ struct RunLabel {
   std::string fault;  // "none", or kind:strength
   int64_t seed = 1;
   bool watched = true;
+  bool fp8 = true;   // its plan has rules; without any the whole run is in BF16
   std::string mode;  // observe, enforce
   int64_t steps = 0;
   int64_t tokens_per_step = 0;

@@ -6,27 +6,26 @@
 #include <vector>
 
 #include "cli/rehearsal/trace.h"
+#include "controller/decide/gap_detector.h"
 
 namespace gnomon::rehearsal {
 
-// A run is harmful when the loss that it ends with, unattended, lies above the mean of its BF16
-// references by more than this, and by more than three deviations of what chance does: the same
-// training from weights nudged by a rounding error ends elsewhere (`chance_percent` by
-// configuration, pooled over its seeds).
-inline constexpr double kHarmPercent = 0.1;
-inline constexpr double kHarmDeviations = 3;
-
-// Keys, of which those that no trace speaks of are null (docs/studies/detection/README.md):
-//   healthy_windows, false_alarms, false_alarms_high_95   of the detector of the default policy
-//   actions_on_healthy, healthy_runs                      of enforced runs
-//   chance_percent, worse_runs (by the first limit alone)
-//   harmful_runs, caught_share, median_delay_windows, p95_delay_windows, missed
-//   rivals              by kind: false_alarms as it is set up; then at as many as `eprocess` has,
+// Keys, of which those that no trace speaks of are null (docs/studies/detection/README.md).
+// Of the observed runs:
+//   healthy_windows, false_alarms, false_alarms_high_95   without a fault
+//   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows, missed
+//   by_fault     kind and strength: runs, harmful, mean end above BF16 and above healthy FP8,
+//   caught rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has,
 //   all
-//                       without the ceiling: threshold, caught_share and delays, and by fault
+//                without the ceiling: threshold, caught_share, delays, medians by fault
+//   chance_percent, chance_fp8_percent, healthy_cost_percent   by configuration
+// Of the enforced runs:
+//   healthy_runs, actions_on_healthy, accepted_on_healthy
 //   triage_accuracy, confusion, spikes_blamed_on_fp8
 //   guilty_site_pinned_share, mean_pinned_sites, replays_per_attribution
-//   final_within_share, mean_final_percent                of enforced harmful runs, against BF16
-boost::json::object findings(const std::vector<Trace>& traces);
+//   final_within_share (of BF16), final_within_healthy_share (of healthy FP8), mean_final_percent,
+//   mean_final_healthy_percent   where the fault was harmful
+// `detector`: of kind eprocess.
+boost::json::object findings(const std::vector<Trace>& traces, const decide::GapSettings& detector);
 
 }  // namespace gnomon::rehearsal

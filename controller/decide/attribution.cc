@@ -139,11 +139,12 @@ bool rescues(const Core& core, const ReplayFinished& result, const WindowState& 
     return rescue_closes_gap(result, evidence.measured, share,
                              core.policy.detector.tolerance_percent);
   }
+  SpikeComparison bf16;
   for (const TriageAnswer& answer : evidence.answers) {
-    if (answer.kind == "bf16" && answer.spike)
-      return rescue_avoids_spike(result, *evidence.finding, *answer.spike, share, window.steps);
+    const bool of_bf16 = answer.kind == "bf16" || answer.kind == "bf16_far";
+    if (of_bf16 && answer.spike) bf16 = *answer.spike;
   }
-  return rescue_avoids_spike(result, *evidence.finding, {}, share, window.steps);
+  return rescue_avoids_spike(result, *evidence.finding, bf16, share, window.steps);
 }
 
 }  // namespace

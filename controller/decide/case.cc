@@ -105,7 +105,7 @@ struct HowToAsk {
 };
 
 HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& window) {
-  if (test.kind == "bf16" || test.kind == "bf16_nudged") return {"bf16", "", false};
+  if (test.kind.starts_with("bf16")) return {"bf16", "", false};
   // The base of a rollback was saved under the plan before it: `same` would replay that one.
   const bool as_saved = window.start.plan_version == window.plan_version;
   const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
@@ -131,11 +131,15 @@ void answer_failed(Core& core, const TriageTest& test) {
 }
 
 // Nudged replays of a spike begin further back, so that the weights have time to part.
+bool from_afar(const TriageEvidence& evidence, const std::string& kind, int64_t seed) {
+  return evidence.finding && (seed != 0 || kind == "bf16_far");
+}
+
 const WindowState& window_for(Core& core, const TriageTest& test) {
   State& s = core.s;
   Case& investigation = *s.investigation;
-  const bool far = investigation.evidence.finding && test.seed != 0;
-  if (!far) return *find_window(s, investigation.window);
+  if (!from_afar(investigation.evidence, test.kind, test.seed))
+    return *find_window(s, investigation.window);
   if (investigation.far_window != 0) return *find_window(s, investigation.far_window);
   const WindowState near = *find_window(s, investigation.window);
   const KnownCheckpoint* start =
@@ -181,6 +185,10 @@ void ask(Core& core, const TriageTest& test) {
     return;
   }
   const WindowState window = window_for(core, test);
+  // The nearest checkpoint is the oldest one: this was answered.
+  if (test.kind == "bf16_far" && window.id == s.investigation->window) {
+    return answer_failed(core, test);
+  }
   const HowToAsk how = how_to_ask(s, test, window);
   OrderReplay wanted;
   wanted.arm = how.arm;
@@ -257,8 +265,9 @@ TriageAnswer answer_of(const Case& investigation, const WindowState& window,
   const bool same = replay.role.starts_with("same");
   if (evidence.finding) {
     if (same) answer.reproduction = compare_same_spike(result, *evidence.finding, window.steps);
-    answer.spike = compare_spike(result, *evidence.finding, window.steps,
-                                 replay.number != 0 ? kAroundSpike : 0);
+    answer.spike =
+        compare_spike(result, *evidence.finding, window.steps,
+                      from_afar(evidence, replay.role, replay.number) ? kAroundSpike : 0);
   } else if (same) {
     answer.reproduction = compare_same_gap(result, evidence.measured);
   }

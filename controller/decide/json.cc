@@ -113,7 +113,7 @@ BOOST_DESCRIBE_STRUCT(SpikeState, (),
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_level, offset_windows, instrument, burst_left,
                        windows_judged, every, next_long, long_start, unverified_windows))
-BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients))
+BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients, other_tokens))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
                       (fp8, pinned, bf16, fp8_lost, pinned_lost, bf16_lost, trainer_replay_bf16,

@@ -185,6 +185,7 @@ Judgement observe(Core& core, const WindowState& window) {
 void take_quiet(Core& core, const WindowState& quiet, bool burn_in) {
   State& s = core.s;
   s.fault_reported = false;
+  s.trust.other_tokens = false;
   add_quiet_end(s, quiet);
   core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
                        burn_in ? "in the burn-in and not judged" : "quiet",
@@ -231,6 +232,36 @@ void judge(Core& core, WindowState& window) {
   if (quiet.kind == "long") return;
   note_quiet(core, quiet.id, quiet.attempt, quiet.plan_version, quiet.start.step, quiet.end_step(),
              *quiet.measured);
+}
+
+// The run took other tokens than the replay: what parts them is not FP8's doing, and the window is
+// no evidence. A gap over the ceiling goes the way of every alarm, whose triage finds the tokens
+// too and goes back. True when the window is done with.
+bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& replay) {
+  State& s = core.s;
+  if (!replay.first_other_batch_step) return false;
+  const double d = *window.measured->d_percent;
+  if (!(d <= core.policy.detector.ceiling_percent)) return false;
+  const std::string sentence = fmt::format(
+      "{}: in step {} the run took other tokens than the data's order gives (D = {}). The window "
+      "says nothing of FP8, and no replay will get the run's bits there: look at how the data is "
+      "loaded.",
+      window_name(window), *replay.first_other_batch_step, percent(d));
+  if (s.trust.other_tokens) {
+    core.say(sentence);
+  } else {
+    RecordDecision& decision =
+        core.record("verdict", sentence,
+                    {{"window", window.id},
+                     {"first_other_batch_step", *replay.first_other_batch_step},
+                     {"d_percent", number(d)}});
+    decision.verdict = "data_mismatch";
+    decision.window = window.id;
+    s.trust.other_tokens = true;
+  }
+  close_window(core, window.id, "skipped");
+  settle_verified(core);
+  return true;
 }
 
 }  // namespace
@@ -298,6 +329,7 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   window.verifier = replay.verifier;
   window.shadow_hash = replay.end_hash;
   window.shadow_fingerprint_equal = replay.fingerprint_equal;
+  if (judge_tokens(core, window, replay)) return;
   judge(core, window);
 }
 

@@ -41,7 +41,8 @@ std::string next_rung(const Core& core, bool pin_possible) {
 KnownCheckpoint rollback_target(const State& s, const WindowState& window) {
   const Case& investigation = *s.investigation;
   const auto& finding = investigation.evidence.finding;
-  int64_t newest = finding ? finding->step - 1 : window.start.step;
+  const bool from_step = finding && !spoilt_before(investigation.evidence);
+  int64_t newest = from_step ? finding->step - 1 : window.start.step;
   if (investigation.since_step) newest = *investigation.since_step - 1;
   return good_checkpoint(s, newest).value_or(window.start);
 }

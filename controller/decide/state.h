@@ -205,6 +205,7 @@ struct Trust {
   std::vector<std::string> verifiers;    // that have answered, newest last
   std::vector<std::string> quarantined;  // verifiers whose answers are not believed
   std::vector<TransientFault> transients;
+  bool other_tokens = false;  // of the newest window: said once, until a window is quiet
 };
 
 // What the run has cost so far, and what has been learned about its faults.

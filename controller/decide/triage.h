@@ -49,6 +49,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   same_elsewhere   the run's plan, by another verifier than the one that found a difference
 //   same_on_trainer  the run's plan, by the trainer's own device
 //   bf16             every GEMM in BF16 (of a spike; a gap has its BF16 replay already)
+//   bf16_far         the same from the oldest checkpoint kept: did FP8 spoil the weights before?
 //   fp8_nudged       the run's plan from weights nudged by rounding noise of this seed
 //   bf16_nudged      BF16 from weights nudged in the same way
 //   fakequant        FP8 values in BF16 GEMMs
@@ -111,6 +112,10 @@ struct TriageStep {
   std::vector<TriageTest> tests;
   std::optional<Verdict> verdict;
 };
+
+// Of a spike that is not generic: BF16 suffers as well from the nearest checkpoint, whose weights
+// were spoilt already, and not from the oldest one.
+bool spoilt_before(const TriageEvidence& evidence);
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules);
 

@@ -141,11 +141,15 @@ class Table {
     if (bf16->failed || !bf16->spike) {
       return verdict("unexplained", seen_same() + ", but BF16 could not be tried: unexplained.");
     }
-    if (evidence_.in_bf16 || suffers(*bf16->spike, *evidence_.finding)) {
-      return verdict(
-          "generic_spike",
-          seen_same() + ", and BF16 suffers at the same step too: data or learning rate, not FP8.");
-    }
+    if (!evidence_.in_bf16 && !suffers(*bf16->spike, *evidence_.finding)) return std::nullopt;
+    const std::string sentence =
+        seen_same() + ", and BF16 suffers at the same step too: data or learning rate, not FP8.";
+    if (evidence_.in_bf16) return verdict("generic_spike", sentence);
+    // A few steps in BF16 do not mend weights that FP8 has spoilt before.
+    const TriageAnswer* far = answer("bf16_far");
+    if (far == nullptr) return ask({{"bf16_far"}});
+    const bool shared = far->failed || !far->spike || suffers(*far->spike, *evidence_.finding);
+    if (shared) return verdict("generic_spike", sentence);
     return std::nullopt;
   }
 
@@ -307,6 +311,12 @@ double carried_on(double level, int64_t steps, double later, int64_t later_steps
   const double ratio =
       1 + static_cast<double>(ahead) / static_cast<double>(std::max<int64_t>(later_steps, 1));
   return std::max(level, later * std::pow(ratio, exponent));
+}
+
+bool spoilt_before(const TriageEvidence& evidence) {
+  return std::ranges::any_of(evidence.answers, [](const TriageAnswer& answer) {
+    return answer.kind == "bf16_far" && !answer.failed;
+  });
 }
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {

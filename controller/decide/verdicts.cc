@@ -76,6 +76,13 @@ void share_spike(Core& core) {
   end_case(core, "quiet");
 }
 
+// Rescues and the way back begin where BF16 does not suffer.
+void look_from_afar(Case& investigation) {
+  if (spoilt_before(investigation.evidence)) {
+    std::swap(investigation.window, investigation.far_window);
+  }
+}
+
 }  // namespace
 
 void conclude(Core& core, const Verdict& verdict) {
@@ -92,6 +99,7 @@ void conclude(Core& core, const Verdict& verdict) {
     return end_case(core, "failed");
   if (name == "transient_fault") remember_transient(core, verdict);
   const bool of_sites = name == "fp8_numerics" || name == "kernel_bug";
+  if (of_sites) look_from_afar(*s.investigation);
   if (of_sites && next_rung_pins(core)) return start_attribution(core);
   respond(core, name, {});
 }

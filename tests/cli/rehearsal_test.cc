@@ -11,6 +11,7 @@
 #include "cli/rehearsal/catalogue.h"
 #include "cli/rehearsal/detection.h"
 #include "cli/rehearsal/findings.h"
+#include "controller/decide/core.h"
 #include "controller/decide/decide.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"
@@ -212,31 +213,38 @@ TEST_F(RehearsalTest, DecisionsComeAgainFromTheTrace) {
 
 TEST_F(RehearsalTest, FindingsAreDrawnFromTraces) {
   std::vector<Trace> traces;
-  for (int64_t perturb : {0, 1}) {
-    RunSetup reference = tiny();
-    reference.plan = PrecisionPlan::bf16();
-    reference.watched = false;
-    reference.perturb = perturb;
-    traces.push_back(rehearsal::rehearse(reference));
+  for (const PrecisionPlan& plan : {PrecisionPlan::bf16(), tiny().plan}) {
+    for (int64_t perturb : {0, 1}) {
+      RunSetup reference = tiny();
+      reference.plan = plan;
+      reference.watched = false;
+      reference.perturb = perturb;
+      traces.push_back(rehearsal::rehearse(reference));
+    }
   }
   EXPECT_NE(traces[0].result.heldout_bf16, traces[1].result.heldout_bf16);
   traces.push_back(rehearsal::rehearse(tiny()));
   traces.push_back(rehearsal::rehearse(shifted()));
-  RunSetup observed = shifted();
-  observed.policy.mode = decide::Mode::kObserve;
-  traces.push_back(rehearsal::rehearse(observed));
+  for (RunSetup observed : {tiny(), shifted()}) {
+    observed.policy.mode = decide::Mode::kObserve;
+    traces.push_back(rehearsal::rehearse(observed));
+  }
 
-  const boost::json::object found = rehearsal::findings(traces);
-  EXPECT_EQ(found.at("healthy_windows"), 4);
+  const boost::json::object found =
+      rehearsal::findings(traces, decide::gap_settings(tiny().policy));
+  EXPECT_EQ(found.at("healthy_windows"), 10);
   EXPECT_EQ(found.at("false_alarms"), 0);
   EXPECT_EQ(found.at("healthy_runs"), 1);
   EXPECT_EQ(found.at("actions_on_healthy"), 0);
-  EXPECT_EQ(found.at("worse_runs"), 1);
   EXPECT_EQ(found.at("harmful_runs"), 1);
   EXPECT_EQ(found.at("caught_share"), 1.0);
   EXPECT_EQ(found.at("median_delay_windows"), 1.0);
   EXPECT_EQ(found.at("triage_accuracy"), 1.0);
   EXPECT_EQ(found.at("confusion").at("numerics").at("fp8_numerics"), 1);
+  EXPECT_EQ(found.at("triage_judged"), 1);
+  EXPECT_EQ(found.at("by_fault").as_object().size(), 1u);
+  EXPECT_EQ(found.at("final_within_healthy_share"), 1.0);
+  EXPECT_EQ(found.at("healthy_cost_percent").as_object().size(), 1u);
   EXPECT_EQ(found.at("guilty_site_pinned_share"), 1.0);
   EXPECT_GT(found.at("replays_per_attribution").as_double(), 1);
   EXPECT_EQ(found.at("rivals").at("fixed").at("caught_share"), 1.0);

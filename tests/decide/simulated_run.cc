@@ -65,6 +65,7 @@ double SimulatedRun::step_loss(int64_t at, double damage_before,
   const double noise = philox_uniform(philox(7, 1, static_cast<uint64_t>(at))[0]) - 0.5;
   double loss = held_out(at, damage_before) * (1 + 0.01 * noise);
   if (truth_.bump) loss += truth_.bump(at, sites);
+  if (truth_.bump_of_damaged) loss += truth_.bump_of_damaged(at, damage_before);
   return loss;
 }
 
@@ -84,7 +85,7 @@ void SimulatedRun::train_step() {
   }
   const auto& others = truth_.other_batches;
   if (std::find(others.begin(), others.end(), step) != others.end() && attempt == 1) {
-    damage += 5;
+    damage += truth_.other_batch_damage;
     flipped_.insert({attempt, step});
   }
   remember_loss(loss);

@@ -26,6 +26,8 @@ struct Truth {
   // Added to a step's loss, in nats, under any plan with these FP8 sites; NaN and infinity are
   // allowed.
   std::function<double(int64_t step, const std::set<std::string>& fp8_sites)> bump;
+  // The same under any plan, where the weights have taken damage (per cent) before.
+  std::function<double(int64_t step, double damage)> bump_of_damaged;
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   bool equal_fingerprints = true;
@@ -34,7 +36,8 @@ struct Truth {
   std::string bad_verifier;  // its replays under FP8 plans give other bits, and damaged weights
   bool trainer_replays = false;
   bool stuck = false;  // bit flips come again when the trainer itself replays their steps
-  std::vector<int64_t> other_batches;  // in these steps the run took other tokens, and 5% damage
+  std::vector<int64_t> other_batches;  // in these steps the run took other tokens
+  double other_batch_damage = 5;       // per cent, of each
   bool bf16_differs = false;           // BF16 replays give other bits each time
   double perturbed_percent = 0.001;    // between BF16 and BF16 with another order of sums
   double offset_percent = 0.12;

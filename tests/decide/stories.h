@@ -100,6 +100,11 @@ inline std::vector<Story> all_stories() {
     run.end("stopped");
     run.drain();
   };
+  // What FP8 does to the weights shows 15 steps later, in a step that BF16 cannot save any more.
+  Truth late = numerical_fault({kGuilty}, 311, 325, 0.02);
+  late.bump_of_damaged = [](int64_t step, double damage) {
+    return step == 339 && damage > 0.15 ? 3.0 : 0.0;
+  };
   Truth kernel = numerical_fault({kGuilty}, 201, 460);
   kernel.in_kernel = true;
   Truth bad_verifier = numerical_fault({kGuilty}, 201, 460);
@@ -108,6 +113,9 @@ inline std::vector<Story> all_stories() {
   stuck.stuck = stuck.trainer_replays = true;
   Truth other_batch;
   other_batch.other_batches = {333};
+  Truth harmless_batches;
+  harmless_batches.other_batches = {333, 353, 413};
+  harmless_batches.other_batch_damage = 0.02;
   Truth wild;
   wild.noise_percent = 1.2;
   Truth drift;
@@ -131,6 +139,7 @@ inline std::vector<Story> all_stories() {
       {"BitFlipOtherMachine", flips_again, story_policy(), whole},
       {"GenericSpike", spike(333, 3.0), story_policy(), whole},
       {"Fp8Spike", spike(333, 3.0, kGuilty), story_policy(), whole},
+      {"SpoiltWeights", late, story_policy(), whole},
       {"NanInFp8", spike(333, NAN, kGuilty), story_policy(), whole},
       {"NanInBoth", spike(333, NAN), story_policy(), whole},
       {"Observe", numerical_fault({kGuilty}, 201, 1000),
@@ -149,6 +158,7 @@ inline std::vector<Story> all_stories() {
       {"BadVerifier", bad_verifier, story_policy(), whole},
       {"StuckBit", stuck, story_policy(), whole},
       {"OtherBatch", other_batch, story_policy(), whole},
+      {"HarmlessBatches", harmless_batches, story_policy(), whole},
       {"WildNoise", wild, story_policy(), whole},
       {"Drift", drift, with([](Policy& p) {
          p.ladder.rungs = {"pin", "recipe", "bf16", "hold"};

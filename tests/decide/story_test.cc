@@ -165,6 +165,17 @@ TEST(StoryTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
   EXPECT_LT(run.directives("rollback")[0].to_step, 333);
 }
 
+TEST(StoryTest, ASpikeOfWeightsThatFp8HadSpoiltIsNotTakenForAGenericOne) {
+  const SimulatedRun run = tell("SpoiltWeights");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
+  ASSERT_GE(run.decisions("attribution").size(), 1u);
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  ASSERT_GE(run.directives("rollback").size(), 1u);
+  EXPECT_LE(run.directives("rollback")[0].to_step, 310);
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
 TEST(StoryTest, ANanOfFp8AloneIsRolledBackAndPinned) {
   const SimulatedRun run = tell("NanInFp8");
   ASSERT_GE(run.decisions("alarm").size(), 1u);
@@ -369,6 +380,19 @@ TEST(StoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "data_mismatch");
   EXPECT_EQ(run.decisions("action")[0].action, "rollback");
   EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
+  const SimulatedRun run = tell("HarmlessBatches");
+  const auto verdicts = run.decisions("verdict");
+  ASSERT_THAT(verdicts, SizeIs(2)) << "steps 333 and 353 lie in windows in a row";
+  EXPECT_EQ(verdicts[0].verdict, "data_mismatch");
+  EXPECT_THAT(verdicts[0].sentence, HasSubstr("step 333"));
+  EXPECT_THAT(verdicts[1].sentence, HasSubstr("step 413"));
+  EXPECT_THAT(run.decisions("alarm"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_EQ(run.closed("skipped"), 3);
+  EXPECT_EQ(run.state.watch.windows_judged, 47);
 }
 
 TEST(StoryTest, AWindowThatChanceMadeLeadsToNothing) {
