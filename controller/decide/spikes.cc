@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace gnomon::decide {
 namespace {
+
+constexpr size_t kLanes = 8;
+typedef double Lanes __attribute__((vector_size(kLanes * sizeof(double))));
 
 struct Threshold {
   double expected = 0;
@@ -76,7 +80,6 @@ std::string rule_of(const Threshold& threshold, size_t history, const Policy::De
 // rise. The trend is summed in lanes, in another order than fit_trend's, and the margin is wider
 // than what that can change: nearly all steps end here, at a tenth of the cost.
 bool calm_for_certain(const SpikeState& state, double loss, const Policy::Detector& policy) {
-  constexpr size_t kLanes = 8;
   constexpr double kMargin = 1e-9;
   const size_t n = state.recent.size();
   if (static_cast<int64_t>(n) < kSpikeHistoryMin) return false;
@@ -85,18 +88,17 @@ bool calm_for_certain(const SpikeState& state, double loss, const Policy::Detect
   }
   const double count = static_cast<double>(n);
   const double middle = (count - 1) / 2;
-  double sum[kLanes] = {}, moment[kLanes] = {}, size[kLanes] = {}, place[kLanes];
+  Lanes sum = {}, moment = {}, size = {}, place;
   for (size_t lane = 0; lane < kLanes; ++lane) place[lane] = static_cast<double>(lane) - middle;
   const double* recent = state.recent.data();
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) {
-      const double known = recent[i + lane];
-      sum[lane] += known;
-      moment[lane] += place[lane] * known;
-      size[lane] += std::abs(known);
-      place[lane] += kLanes;
-    }
+    Lanes known;
+    std::memcpy(&known, recent + i, sizeof known);
+    sum += known;
+    moment += place * known;
+    size += known < 0 ? -known : known;
+    place += static_cast<double>(kLanes);
   }
   for (; i < n; ++i) {
     sum[0] += recent[i];

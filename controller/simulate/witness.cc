@@ -7,6 +7,7 @@ namespace gnomon::simulate {
 namespace {
 
 constexpr size_t kAlarmsKept = 16;
+constexpr int64_t kStepsBack = 50;  // a jump of the loss may pass the threshold only later
 constexpr size_t kMarksKept = 1024;
 constexpr int64_t kWindowsBack = 2;  // evidence of a fault that is over may still bring an alarm
 
@@ -173,7 +174,9 @@ void Witness::alarmed(const decide::RecordDecision& decision, int64_t trained) {
     if (window->incident) start = end - 2;  // a gradient that is not finite shows a step later
   }
   Alarm alarm{decision.window, kNoCause, guilty(sign, attempt, start, end)};
-  if (!alarm.fault && sign == Sign::kStep) alarm.fault = guilty(Sign::kHit, attempt, start, end);
+  if (!alarm.fault && sign == Sign::kStep) {
+    alarm.fault = guilty(Sign::kHit, attempt, start - kStepsBack, end);
+  }
   const bool lied = std::ranges::find(lies_, decision.window) != lies_.end();
   if (!alarm.fault && !lied) {
     if (sign == Sign::kStep) sign = Sign::kGap;
