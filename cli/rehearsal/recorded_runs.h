@@ -15,10 +15,10 @@ namespace gnomon::rehearsal {
 
 // A fault is harmful when the run that nobody attended to ends worse than its BF16 references by
 // more than this, and worse than its healthy FP8 references by more than this and by more than
-// three deviations of what chance does: the same training from weights nudged by a rounding error
+// four deviations of what chance does: the same training from weights nudged by a rounding error
 // ends elsewhere.
 inline constexpr double kHarmPercent = 0.1;
-inline constexpr double kHarmDeviations = 3;
+inline constexpr double kHarmDeviations = 4;
 
 struct RecordedRun {
   const Trace* trace = nullptr;

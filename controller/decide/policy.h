@@ -32,14 +32,14 @@ struct Policy {
   struct Detector {
     std::string kind = "eprocess";  // gap_detector.h, gap_rivals.h
     double windows_between_false_alarms = 10000;
-    double tolerance_percent = 0.1;     // a mean gap up to this is none
-    double ceiling_percent = 0.5;       // one window's gap above it is looked into at once
+    double tolerance_percent = 0.25;    // a mean gap up to this is none
+    double ceiling_percent = 1;         // one window's gap above it is looked into at once
     double fixed_percent = 0.25;        // of the rival "fixed"
     double prior_scale_percent = 0.05;  // of D's deviation before anything was learned
-    int burn_in_windows = 20;           // that the null is learned over
+    int burn_in_windows = 15;           // that the null is learned over
     std::string noise = "symmetric";    // or "any": slower, and silent until the scale was learned
     bool burst = true;                  // a suspicion orders windows back to back
-    double accept_percent = 0.25;  // a small gap that will stay under it is accepted; 0 = never
+    double accept_percent = 0.5;  // a small gap that will stay under it is accepted; 0 = never
     int64_t burn_in_steps = 0;  // windows that begin before it are measured but raise no gap alarm
     double spike_sigma =
         7.0;  // step loss above the trend + this many standard deviations, current step excluded

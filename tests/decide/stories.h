@@ -117,7 +117,7 @@ inline std::vector<Story> all_stories() {
   harmless_batches.other_batches = {333, 353, 413};
   harmless_batches.other_batch_damage = 0.02;
   Truth wild;
-  wild.noise_percent = 1.2;
+  wild.noise_percent = 2;
   Truth drift;
   drift.total_steps = 2000;
   drift.drift = [](int64_t step) { return step >= 700 ? 0.3 : 0.0; };
