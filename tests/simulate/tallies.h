@@ -46,9 +46,14 @@ inline Summary played(const RunModel& model, const decide::Policy& policy, int64
   return summarise(simulate_runs(model, {policy}, runs_of(runs)).by_policy.front());
 }
 
-// Every step in a window.
+// Every step in a window, and nothing that changes with the defaults.
 inline decide::Policy covering_policy() {
   decide::Policy policy;
+  policy.detector.tolerance_percent = 0.1;
+  policy.detector.ceiling_percent = 0.5;
+  policy.detector.accept_percent = 0.25;
+  policy.detector.prior_scale_percent = 0.05;
+  policy.detector.burn_in_windows = 20;
   policy.window.every = policy.window.steps = 25;
   return policy;
 }
