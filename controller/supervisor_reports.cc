@@ -88,6 +88,10 @@ void check_registration(const RunRegistration& registration) {
   require(registration.checkpoint_every >= 0 && registration.checkpoint_every <= kStepMax,
           "checkpoint_every", fmt::format("{}", registration.checkpoint_every),
           "0 (none) to 1000000000000");
+  require_step(registration.total_steps, "total_steps", 0);
+  require_step(registration.tokens_per_step, "tokens_per_step", 0);
+  require_step(registration.last_directive, "last_directive", 0);
+  require_step(registration.newest_plan_version, "newest_plan_version", 0);
   require(registration.sites.size() <= 100'000, "sites",
           fmt::format("{} names", registration.sites.size()), "at most 100000");
   PrecisionPlan::parse(registration.base_plan, "base_plan")

@@ -31,6 +31,7 @@ void Core::say(std::string sentence) {
 std::string Core::muted() const {
   if (s.silence)
     return fmt::format("silenced by {} {}", s.silence->owner, until(s.silence->expires_at));
+  if (s.stopping) return "the run was told to stop";
   if (!s.operator_plan) return "";
   return fmt::format("the plan set by {} is in force {}", s.operator_plan->owner,
                      until(s.operator_plan->expires_at));

@@ -56,7 +56,8 @@ struct Core {
   void say(std::string sentence);
   bool enforcing() const { return policy.mode == Mode::kEnforce; }
   bool held() const { return s.containment && s.containment->rung == "hold"; }
-  // By whose order an alarm leads to nothing now; empty when no operator interferes.
+  // By whose order an alarm leads to nothing now; empty when no operator interferes and the run was
+  // not told to stop.
   std::string muted() const;
 };
 
@@ -106,6 +107,18 @@ void judge_deferred(Core& core);
 GapSettings gap_settings(const Policy& policy);
 GapSettings long_gap_settings(const Policy& policy, int64_t steps);
 GapSettings offset_settings(const Policy& policy, double level_percent);
+
+// -- seen.cc: which windows the evidence is made of
+// A spike that BF16 shares lies in the window: what follows it diverges by chance, and the window
+// is no evidence.
+std::optional<int64_t> generic_spike_in(const State& state, const WindowState& window);
+// After observe_gap: whose sample it was.
+void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window);
+// What the windows that hold a step have shown is forgotten. Of them those can be that are among
+// the newest kGapNewestMax.
+void forget_spiked(Core& core, int64_t step);
+// Steps after `base` are gone and may be measured again: their windows count once.
+void forget_seen_after(Core& core, int64_t base);
 
 // -- instrument.cc: is what measures sound, and is there anybody to measure?
 bool instrument_due(const Core& core);
@@ -193,6 +206,8 @@ void withdraw_all(Core& core, const std::string& reason);
 void time_out_directives(Core& core);
 // The trainer lives, or begins again.
 void note_steps(State& state);
+// Whether an order to stop is unanswered.
+bool stop_is_open(const State& state);
 void note_new_attempt(Core& core);
 
 // -- overrides.cc: what operators order

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <limits>
 
 #include "controller/decide/core.h"
@@ -144,6 +145,52 @@ void take(Core& core, const Tick&) {
 
 void take(Core& core, const OperatorOverride& asked) { take_override(core, asked); }
 
+// Whole numbers are added and multiplied: beyond this nothing that was counted can lie.
+constexpr int64_t kNumberMax = 1'000'000'000'000'000;
+
+bool counted(std::initializer_list<int64_t> numbers) {
+  return std::all_of(numbers.begin(), numbers.end(),
+                     [](int64_t number) { return number >= 0 && number <= kNumberMax; });
+}
+
+// Below 0: a plan that the trainer took while the controller was away.
+bool versioned(int64_t plan_version) {
+  return plan_version >= -kNumberMax && plan_version <= kNumberMax;
+}
+
+bool makes_sense(const RunRegisteredEvent& event) {
+  return counted({event.layers, event.checkpoint_every, event.total_steps, event.last_directive,
+                  event.newest_plan_version, event.tokens_per_step});
+}
+bool makes_sense(const AttemptStarted& event) {
+  return counted({event.attempt, event.base_step}) && versioned(event.plan_version);
+}
+bool makes_sense(const StepReported& event) {
+  return counted({event.attempt, event.step}) && versioned(event.plan_version);
+}
+bool makes_sense(const CheckpointCompleted& event) {
+  return counted({event.attempt, event.step}) && versioned(event.plan_version);
+}
+bool makes_sense(const ReplayFinished& event) {
+  return counted({event.compared_steps, event.first_mismatch_step.value_or(0),
+                  event.first_other_batch_step.value_or(0)}) &&
+         std::all_of(event.steps.begin(), event.steps.end(),
+                     [](int64_t step) { return counted({step}); });
+}
+// Of the others no number is calculated with.
+template <class Other>
+bool makes_sense(const Other&) {
+  return true;
+}
+
+void hear(Core& core, const Event& event) {
+  const bool sound = std::visit([](const auto& known) { return makes_sense(known); }, event);
+  if (sound) return std::visit([&](const auto& known) { take(core, known); }, event);
+  const auto* replay = std::get_if<ReplayFinished>(&event);
+  if (replay == nullptr) return core.say("The event's numbers make no sense: it is not heard.");
+  take(core, ReplayFailed{replay->replay, replay->window, replay->arm, "its steps make no sense"});
+}
+
 bool needs_attempt(const Event& event) {
   return std::holds_alternative<StepReported>(event) ||
          std::holds_alternative<CheckpointCompleted>(event) ||
@@ -193,7 +240,7 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
   } else if (state.ended && !heard_after_end(event)) {
     core.say("The run has ended.");
   } else {
-    std::visit([&](const auto& known) { take(core, known); }, event);
+    hear(core, event);
     judge_deferred(core);
     close_orphans(core);
     restore_plan_if_due(core);

@@ -18,7 +18,9 @@ struct Outcome {
 };
 
 // `now` in seconds since the epoch; only differences matter. Unknown or late events (a result of a
-// closed window, an old attempt's step) leave the state as it is and say so in `reason`.
+// closed window, an old attempt's step) leave the state as it is and say so in `reason`; so do
+// events with steps or attempts below 0 or anything above 10^15, but for a replay's result, which
+// counts as a failed replay then.
 Outcome decide(State state, const Event& event, const Policy& policy, double now);
 
 // The same, changing the state where it stands, for whoever plays millions of events. When it

@@ -19,6 +19,7 @@ PendingDirective& number_it(Core& core, PendingDirective& pending, const std::st
   pending.deadline = core.now + core.policy.directives.timeout_seconds;
   pending.steps_since = false;
   pending.silence_said = false;
+  if (pending.kind == "stop") core.s.stopping = true;
   core.effects.emplace_back(IssueDirective{pending.number, pending.kind, plan, pending.plan_version,
                                            pending.to_step, pending.checkpoint_uri, why});
   return pending;
@@ -133,6 +134,7 @@ void carried_out(Core& core, const PendingDirective& done) {
     count_pause(core, true);
   }
   if (done.kind == "resume") finish_resume(core);
+  if (done.kind == "stop") core.s.stopping = true;
   if (done.kind != "rollback") return;
   // Their alarm is answered; the attempt that begins now does not have these steps.
   const bool begun = s.attempt.cause == "rollback" && s.attempt.base_step == done.to_step;
@@ -215,6 +217,7 @@ int64_t issue_override(Core& core, PendingDirective pending, const std::string& 
 void withdraw(Core& core, const PendingDirective& directive, const std::string& reason) {
   std::vector<PendingDirective>& expired = core.s.expired_directives;
   core.effects.emplace_back(EndDirective{directive.number, "expired", reason});
+  if (directive.kind == "stop") core.s.stopping = false;
   if (expired.size() >= kExpiredDirectivesMax) expired.erase(expired.begin());
   expired.push_back(directive);
 }
@@ -235,7 +238,14 @@ void note_steps(State& s) {
   each_open(s, [](PendingDirective& open) { open.steps_since = true; });
 }
 
+bool stop_is_open(const State& s) {
+  const auto stops = [](const PendingDirective& open) { return open.kind == "stop"; };
+  return (s.directive && stops(*s.directive)) ||
+         std::any_of(s.operator_directives.begin(), s.operator_directives.end(), stops);
+}
+
 void note_new_attempt(Core& core) {
+  core.s.stopping = stop_is_open(core.s);
   each_open(core.s, [&](PendingDirective& open) {
     open.steps_since = false;
     open.deadline = core.now + core.policy.directives.timeout_seconds;
@@ -264,6 +274,7 @@ void directive_changed(Core& core, const DirectiveChanged& event) {
   const auto answered = closed(s, event.number);
   if (!answered) return core.say(fmt::format("Directive {} is not waited for.", event.number));
   if (event.state == "rejected") {
+    if (answered->kind == "stop") s.stopping = false;
     core.record("instrument",
                 fmt::format("The trainer refused directive {} ({}): {}.", event.number,
                             answered->kind, event.reason),

@@ -11,8 +11,9 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int64_t kHistoryMin = 3;      // checks before one can be called out of the ordinary
-constexpr double kHistoryWeight = 0.1;  // of a new check once there are more than ten
+constexpr int64_t kHistoryMin = 3;       // checks before one can be called out of the ordinary
+constexpr double kDifferenceMin = 0.01;  // per cent: from a history of nothing one can still learn
+constexpr double kHistoryWeight = 0.1;   // of a new check once there are more than ten
 
 json::object evidence_of(const WindowState& window, const InstrumentState& instrument) {
   return {{"window", window.id},
@@ -21,7 +22,14 @@ json::object evidence_of(const WindowState& window, const InstrumentState& instr
           {"checks", instrument.checks}};
 }
 
-void learn(InstrumentState& instrument, double difference) {
+// One check cannot blind the detector, whose scale is never under this history: it counts as no
+// more than what would be out of the ordinary, an early one as no more than the ceiling.
+void learn(Core& core, double difference) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  const double most = instrument.checks >= kHistoryMin
+                          ? core.policy.instrument.ratio * std::sqrt(instrument.mean_square)
+                          : core.policy.detector.ceiling_percent;
+  difference = std::min(std::abs(difference), std::max(most, kDifferenceMin));
   instrument.checks += 1;
   const double weight =
       std::max(kHistoryWeight, 1.0 / static_cast<double>(std::max<int64_t>(1, instrument.checks)));
@@ -61,7 +69,8 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
   const bool usable = window.measured && window.measured->reference &&
-                      replay.replay_end_loss_bf16 && std::isfinite(*replay.replay_end_loss_bf16);
+                      !generic_spike_in(core.s, window) && replay.replay_end_loss_bf16 &&
+                      std::isfinite(*replay.replay_end_loss_bf16);
   if (!usable) return finish_window(core, window_id);
   const double reference = *window.measured->reference;
   const double difference = 100 * (*replay.replay_end_loss_bf16 - reference) / reference;
@@ -70,10 +79,10 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   const bool out_of_order = instrument.checks >= kHistoryMin &&
                             std::abs(difference) > core.policy.instrument.ratio * usual;
   if (!out_of_order && !instrument.broken) {
-    learn(instrument, difference);
+    learn(core, difference);
     return finish_window(core, window_id);
   }
-  if (core.s.ended) return finish_window(core, window_id);  // nothing more is asked for
+  if (core.s.ended) return finish_window(core, window_id);  // nothing is ordered any more
   // The same replay once more: equal bits, or the machine that measures cannot be trusted.
   window.instrument_pending = true;
   order(core, window, "bf16", "instrument_again", "", false, kPriorityTriage);
@@ -100,7 +109,7 @@ void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& 
     return finish_window(core, window_id);
   }
   say_sound_again(core, window);
-  learn(instrument, instrument.last_percent);
+  learn(core, instrument.last_percent);
   core.say(
       "BF16 under another order of sums parts further than it did, with the same bits each "
       "time.");

@@ -110,9 +110,11 @@ BOOST_DESCRIBE_STRUCT(Containment, (),
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
+BOOST_DESCRIBE_STRUCT(SeenWindow, (), (window, start_step, end_step))
 BOOST_DESCRIBE_STRUCT(Watch, (),
-                      (gap, long_gap, offset, offset_level, offset_windows, instrument, burst_left,
-                       windows_judged, every, next_long, long_start, unverified_windows))
+                      (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
+                       offset_seen, instrument, burst_left, windows_judged, every, next_long,
+                       long_start, unverified_windows))
 BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients, other_tokens))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
@@ -123,12 +125,12 @@ BOOST_DESCRIBE_STRUCT(Account, (),
 BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
 BOOST_DESCRIBE_STRUCT(Money, (), (account, hazard, shadows, paused_since))
 BOOST_DESCRIBE_STRUCT(State, (),
-                      (registered, ended, rounding_said, inherited, unknown_plan_said, paused, run,
-                       attempt, newest_step, plan_version, next_window, next_replay, next_directive,
-                       next_decision, next_plan_version, plans, plan_changes, checkpoints,
-                       next_start, windows, replays, quiet_ends, last_verified, older_verified,
-                       refused_bases, watch_from, protected_uris, watch, trust, money, spikes,
-                       generic_spike_steps, suspicion, investigation, directive,
+                      (registered, ended, rounding_said, inherited, unknown_plan_said, paused,
+                       stopping, run, attempt, newest_step, plan_version, next_window, next_replay,
+                       next_directive, next_decision, next_plan_version, plans, plan_changes,
+                       checkpoints, next_start, windows, replays, quiet_ends, last_verified,
+                       older_verified, refused_bases, watch_from, protected_uris, watch, trust,
+                       money, spikes, generic_spike_steps, suspicion, investigation, directive,
                        operator_directives, expired_directives, silence, mode_override,
                        operator_plan, restore_plan, recovery, containment, fault_reported, actions,
                        rollbacks, wait_windows, quiet_since_return))
@@ -217,6 +219,7 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "inherited",
                                             "unknown_plan_said",
                                             "paused",
+                                            "stopping",
                                             "older_verified",
                                             "refused_bases",
                                             "watch_from",
@@ -228,6 +231,10 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "mode_override",
                                             "expired_directives",
                                             "operator_plan",
+                                            "other_tokens",
+                                            "seen",
+                                            "long_seen",
+                                            "offset_seen",
                                             "restore_plan"};
 
 bool may_lack(std::string_view member) {

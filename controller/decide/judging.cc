@@ -39,12 +39,22 @@ json::object gap_evidence(const WindowState& window, const GapVerdict& verdict) 
           {"freedom", number(verdict.freedom)}};
 }
 
-// True when a spike that BF16 shares lies in the window: what follows it diverges by chance.
-std::optional<int64_t> generic_spike_in(const State& s, const WindowState& window) {
-  for (int64_t step : s.generic_spike_steps) {
-    if (step > window.start.step && step <= window.end_step()) return step;
+// A spike that BF16 shares lies in the window: it is measured and is no evidence. That is recorded
+// when the gap is one that would have led to something.
+void set_aside(Core& core, const WindowState& window, int64_t spike, bool worth_telling) {
+  const std::string sentence = fmt::format(
+      "{} is not counted (D = {}): step {} in it spiked in BF16 too, and what follows a spike "
+      "differs by chance.",
+      window_name(window), percent(*window.measured->d_percent), spike);
+  if (worth_telling) {
+    RecordDecision& decision = core.record(
+        "verdict", sentence, gap_evidence(window, window.judged.value_or(GapVerdict{})));
+    decision.verdict = "generic_spike";
+    decision.window = window.id;
+  } else {
+    core.say(sentence);
   }
-  return std::nullopt;
+  close_window(core, window.id, "skipped");
 }
 
 void alarm_without_case(Core& core, WindowState& window) {
@@ -92,18 +102,7 @@ void judge_alarm(Core& core, WindowState& window) {
   State& s = core.s;
   const Measurement& m = *window.measured;
   if (const auto spike = generic_spike_in(s, window)) {
-    RecordDecision& decision =
-        core.record("verdict",
-                    fmt::format("{} is not counted (D = {}): step {} in it spiked in BF16 too, and "
-                                "what follows a spike differs "
-                                "by chance.",
-                                window_name(window), percent(*m.d_percent), *spike),
-                    gap_evidence(window, *window.judged));
-    decision.verdict = "generic_spike";
-    decision.window = window.id;
-    restart_gap(s.watch.gap);
-    close_window(core, window.id, "skipped");
-    return;
+    return set_aside(core, window, *spike, true);
   }
   if (const std::string muted = core.muted(); !muted.empty()) {
     return muted_alarm(core, window, muted);
@@ -159,9 +158,11 @@ Judgement observe(Core& core, const WindowState& window) {
   if (window.kind == "long") {
     result.gap =
         observe_gap(s.watch.long_gap, sample, long_gap_settings(core.policy, window.steps));
+    note_seen(s.watch.long_gap, s.watch.long_seen, window);
     return result;
   }
   result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
+  note_seen(s.watch.gap, s.watch.seen, window);
   s.watch.burst_left = result.gap.burst_left;
   if (result.gap.suspicious) {
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
@@ -175,9 +176,13 @@ Judgement observe(Core& core, const WindowState& window) {
   sample.floor_percent = 0;
   result.offset =
       observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
+  note_seen(s.watch.offset, s.watch.offset_seen, window);
   s.watch.offset_windows += 1;
   const double weight = std::max(kOffsetWeight, 1.0 / static_cast<double>(s.watch.offset_windows));
-  s.watch.offset_level += weight * (offset - s.watch.offset_level);
+  // One window moves the level by no more than a drift is.
+  const double most =
+      std::max(core.policy.detector.tolerance_percent, std::abs(s.watch.offset_level));
+  s.watch.offset_level += weight * std::clamp(offset - s.watch.offset_level, -most, most);
   result.drifted = result.offset.alarm && !result.gap.alarm && !result.gap.suspicious;
   return result;
 }
@@ -209,6 +214,11 @@ void judge(Core& core, WindowState& window) {
   State& s = core.s;
   if (window.plan_version != s.plan_version) {
     judge_history(core, window);
+    return settle_verified(core);
+  }
+  if (const auto spike = generic_spike_in(s, window)) {
+    const bool over = !(*window.measured->d_percent <= core.policy.detector.ceiling_percent);
+    set_aside(core, window, *spike, over);
     return settle_verified(core);
   }
   const bool burn_in = window.start.step < core.policy.detector.burn_in_steps &&

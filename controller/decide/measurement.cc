@@ -25,6 +25,7 @@ Measurement compare(const std::optional<double>& damaged, const std::optional<do
   if (std::isfinite(*damaged)) {
     result.gap = *damaged - *reference;
     result.d_percent = 100.0 * *result.gap / *reference;
+    if (!std::isfinite(*result.d_percent)) result.d_percent = 100.0 * (*result.gap / *reference);
   } else {
     result.d_percent = std::numeric_limits<double>::infinity();
   }
@@ -38,8 +39,12 @@ Measurement measure_shadow(const ReplayFinished& replay) {
                                "the run's end", "the BF16 replay's end");
   if (replay.start_loss_bf16 && replay.start_loss_plan && std::isfinite(*replay.start_loss_bf16) &&
       std::isfinite(*replay.start_loss_plan)) {
-    result.offset = *replay.start_loss_plan - *replay.start_loss_bf16;
-    result.start_loss_plan = replay.start_loss_plan;
+    const double offset = *replay.start_loss_plan - *replay.start_loss_bf16;
+    // What is learned from it is a share of the loss.
+    if (std::isfinite(100 * offset / result.reference.value_or(1))) {
+      result.offset = offset;
+      result.start_loss_plan = replay.start_loss_plan;
+    }
   }
   result.gap_error = replay.gap_error;
   return result;

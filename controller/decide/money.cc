@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/errors.h"
 #include "controller/decide/cadence.h"
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
@@ -47,6 +48,20 @@ RunModel model_of(const Core& core) {
   return model;
 }
 
+// Absent when the run is none that the economics can say something about.
+std::optional<Cadence> best_cadence(Core& core, const RunModel& model, int64_t now) {
+  CadenceLimits limits;
+  limits.every_min = core.policy.window.steps;
+  limits.every_max = core.policy.window.every_max;
+  limits.checkpoint_every = std::max<int64_t>(1, core.s.run.checkpoint_every);
+  try {
+    return choose_cadence(model, hazard_mean(core.s.money.hazard), now, limits);
+  } catch (const ConfigError& refused) {
+    core.say(fmt::format("The cadence stays as it is: {}.", refused.what()));
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 void count_step(Core& core, const StepReported& step) {
@@ -87,21 +102,17 @@ void choose_cadence(Core& core) {
   if (core.policy.window.cadence != "optimised" || s.ended) return;
   const RunModel model = model_of(core);
   if (model.speedup < kSpeedupLeast) return;
-  CadenceLimits limits;
-  limits.every_min = core.policy.window.steps;
-  limits.every_max = core.policy.window.every_max;
-  limits.checkpoint_every = std::max<int64_t>(1, s.run.checkpoint_every);
   const int64_t now = s.watch.every > 0 ? s.watch.every : core.policy.window.every;
-  const Cadence chosen = choose_cadence(model, hazard_mean(s.money.hazard), now, limits);
-  if (!chosen.changed || chosen.every == now) return;
-  s.watch.every = chosen.every;
-  core.record("cadence", chosen.reason,
-              {{"every", chosen.every},
+  const std::optional<Cadence> chosen = best_cadence(core, model, now);
+  if (!chosen || !chosen->changed || chosen->every == now) return;
+  s.watch.every = chosen->every;
+  core.record("cadence", chosen->reason,
+              {{"every", chosen->every},
                {"before", now},
                {"hazard", number(hazard_mean(s.money.hazard))},
                {"speedup", number(model.speedup)},
-               {"net", number(chosen.net)},
-               {"net_before", number(chosen.net_current)}});
+               {"net", number(chosen->net)},
+               {"net_before", number(chosen->net_current)}});
 }
 
 }  // namespace gnomon::decide

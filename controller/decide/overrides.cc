@@ -41,6 +41,7 @@ std::string why_no_directive(const State& s, const OperatorOverride& asked) {
   if (const auto* stop = open_override(s, "stop")) {
     return fmt::format("the run is told to stop already (directive {})", stop->number);
   }
+  if (s.stopping) return "the run was told to stop";
   if (asked.kind == "pause" && will_be_paused(s)) return "the run is paused already, or told to";
   if (asked.kind == "resume") {
     if (const auto* resume = open_override(s, "resume")) {
@@ -218,6 +219,7 @@ void take_override(Core& core, const OperatorOverride& asked) {
   }
   if (asked.kind == "set_plan") start_operator_plan(core, asked);
   order_now(core, asked, sentence);
+  if (asked.kind == "stop") drop_case(core);
   judge_deferred(core);
 }
 
@@ -252,7 +254,7 @@ void operator_plan_failed(Core& core) {
 
 void restore_plan_if_due(Core& core) {
   State& s = core.s;
-  if (!s.restore_plan || s.directive || s.ended || s.operator_plan) return;
+  if (!s.restore_plan || s.directive || s.ended || s.stopping || s.operator_plan) return;
   s.restore_plan = false;
   const KnownPlan plan = plan_of(s, wanted_plan(s));
   if (s.containment && !held(s)) s.containment->quiet = s.containment->probe_passes = 0;

@@ -168,6 +168,11 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   if (!measured.unusable.empty()) {
     return probe_failed(core, window_id, measured.unusable);
   }
+  if (const auto spike = generic_spike_in(s, window)) {
+    core.say(fmt::format("{}: the probe is not counted: step {} in it spiked in BF16 too.", name,
+                         *spike));
+    return finish_probe_window(core, window_id, "skipped");
+  }
   const double limit = probe_limit(core, window);
   const bool passes = *measured.d_percent <= limit;
   if (passes) s.containment->log_evidence += log_equivalence(core, window, *measured.d_percent);

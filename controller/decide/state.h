@@ -184,6 +184,13 @@ struct RollbackCount {
   int64_t count = 0;
 };
 
+// A window that a detector has taken into account.
+struct SeenWindow {
+  int64_t window = 0;
+  int64_t start_step = 0;
+  int64_t end_step = 0;
+};
+
 // What the shadows have shown so far, and where the next ones begin.
 struct Watch {
   GapState gap;
@@ -191,6 +198,9 @@ struct Watch {
   GapState offset;          // of L8 − L16 at equal weights, 100·offset/L16, about its level
   double offset_level = 0;  // its exponentially weighted mean: it moves slowly while a run learns
   int64_t offset_windows = 0;
+  std::vector<SeenWindow> seen;         // the windows of gap.newest
+  std::vector<SeenWindow> long_seen;    // of long_gap.newest
+  std::vector<SeenWindow> offset_seen;  // and of offset.newest
   InstrumentState instrument;
   int64_t burst_left = 0;      // windows to be taken back to back
   int64_t windows_judged = 0;  // shadows
@@ -223,6 +233,7 @@ struct State {
   bool inherited = false;         // the trainer had another ledger's directives or plans before
   int64_t unknown_plan_said = 0;  // the newest plan of that ledger that was spoken of
   bool paused = false;            // the trainer has said so and reported no step since
+  bool stopping = false;  // it was told to stop: nothing else is ordered until it begins again
   RunFacts run;
   AttemptFacts attempt;
   int64_t newest_step = 0;

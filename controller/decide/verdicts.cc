@@ -72,7 +72,9 @@ void share_spike(Core& core) {
   if (s.generic_spike_steps.size() >= kGenericSpikesMax) {
     s.generic_spike_steps.erase(s.generic_spike_steps.begin());
   }
-  s.generic_spike_steps.push_back(s.investigation->evidence.finding->step);
+  const int64_t step = s.investigation->evidence.finding->step;
+  s.generic_spike_steps.push_back(step);
+  forget_spiked(core, step);
   end_case(core, "quiet");
 }
 

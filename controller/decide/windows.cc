@@ -191,6 +191,7 @@ void forget_after(Core& core, int64_t base) {
   });
   if (s.watch.long_start > base) s.watch.long_start = -1;
   s.watch.next_long = std::min(s.watch.next_long, base);
+  forget_seen_after(core, base);
   s.watch.burst_left = 0;
 }
 

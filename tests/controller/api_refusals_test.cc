@@ -52,6 +52,11 @@ TEST_F(ApiRefusalTest, NumbersThatNoRunHasAreRefusedForGood) {
   refusal = refused("POST", "/v1/runs", to_json(registration));
   EXPECT_EQ(refusal.status, 400);
   EXPECT_THAT(refusal.detail, HasSubstr("checkpoint_every"));
+  registration.checkpoint_every = 10;
+  registration.last_directive = -1;
+  refusal = refused("POST", "/v1/runs", to_json(registration));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("last_directive"));
   AttemptStart attempt;
   attempt.attempt = 2;
   attempt.base_step = INT64_MAX;

@@ -10,9 +10,9 @@ namespace gnomon::decide {
 void Invariants::check_own_directive(const IssueDirective& directive) {
   EXPECT_FALSE(operator_plan_) << directive.kind << " while an operator's plan is in force";
   EXPECT_EQ(directive.kind == "rollback", !directive.checkpoint_uri.empty());
-  EXPECT_EQ(directive.kind == "pause", directive.plan.empty());
-  EXPECT_TRUE(directive.kind == "rollback" || directive.kind == "pause" ||
-              directive.kind == "set_plan");
+  const bool halts = directive.kind == "pause" || directive.kind == "stop";
+  EXPECT_EQ(halts, directive.plan.empty()) << directive.kind << ", to " << purpose_;
+  EXPECT_TRUE(halts || directive.kind == "rollback" || directive.kind == "set_plan");
   if (purpose_ == "restore") {
     EXPECT_EQ(directive.kind, "set_plan");
     EXPECT_TRUE(before_.restore_plan || before_.operator_plan ||
@@ -31,6 +31,8 @@ void Invariants::check_own_directive(const IssueDirective& directive) {
 void Invariants::check_directive(const IssueDirective& directive) {
   EXPECT_EQ(directive.number, ++last_directive_);
   EXPECT_FALSE(ended_) << "a directive after the run's end";
+  EXPECT_EQ(stop_, 0) << directive.kind << " after the order to stop, directive " << stop_;
+  if (directive.kind == "stop") stop_ = directive.number;
   open_directives_.insert(directive.number);
   if (!overridden_ || directive.number == own_) return check_own_directive(directive);
   EXPECT_TRUE(override_said_) << "an order that no decision tells of";
@@ -66,6 +68,7 @@ void Invariants::check_effect(const Effect& effect) {
     EXPECT_FALSE(end->reason.empty());
     EXPECT_EQ(open_directives_.erase(end->number), 1u)
         << "directive " << end->number << " ended twice or never issued";
+    if (end->number == stop_) stop_ = 0;
   } else if (const auto* decision = std::get_if<RecordDecision>(&effect)) {
     EXPECT_EQ(decision->decision, ++last_decision_);
     EXPECT_FALSE(decision->sentence.empty());
@@ -89,7 +92,8 @@ void Invariants::check_effect(const Effect& effect) {
 
 // Every directive that was issued and has not ended is known to the state, and no other.
 void Invariants::check_open_directives(const Event& event, const State& after) {
-  if (const auto* changed = std::get_if<DirectiveChanged>(&event)) {
+  const auto* changed = std::get_if<DirectiveChanged>(&event);
+  if (changed != nullptr && (changed->state == "applied" || changed->state == "rejected")) {
     open_directives_.erase(changed->number);
   }
   const auto* attempt = std::get_if<AttemptStarted>(&event);
@@ -136,16 +140,56 @@ void Invariants::check_bounds(const State& s, const Policy& policy) {
       3 * (policy.window.open_max + 1) + policy.attribution.parallel + 2 * policy.triage.pairs + 4);
 }
 
+namespace {
+
+// Nothing that was measured or asked can make the evidence, the scale or the account unusable.
+void check_gap(const GapState& gap, const char* which) {
+  for (const GapScale* scale : {&gap.scale, &gap.scale_before}) {
+    EXPECT_TRUE(std::isfinite(scale->variance) && scale->variance >= 0) << which;
+    EXPECT_TRUE(std::isfinite(scale->weight) && scale->weight >= 0) << which;
+    EXPECT_TRUE(std::isfinite(scale->baseline_mean)) << which;
+    EXPECT_TRUE(std::isfinite(scale->last_d.value_or(0))) << which;
+    EXPECT_TRUE(std::isfinite(scale->null_percent.value_or(0))) << which;
+  }
+  for (const GapEvidence* evidence : {&gap.evidence, &gap.evidence_before}) {
+    for (double sum : evidence->sums) EXPECT_TRUE(std::isfinite(sum) && sum >= 0) << which;
+    EXPECT_TRUE(std::isfinite(evidence->rival)) << which;
+    for (double x : evidence->recent) EXPECT_TRUE(std::isfinite(x)) << which;
+  }
+}
+
+}  // namespace
+
+void Invariants::check_evidence(const State& s) {
+  check_gap(s.watch.gap, "gap");
+  check_gap(s.watch.long_gap, "long_gap");
+  check_gap(s.watch.offset, "offset");
+  EXPECT_TRUE(std::isfinite(s.watch.offset_level));
+  EXPECT_TRUE(std::isfinite(s.watch.instrument.mean_square));
+  for (double loss : s.spikes.recent) EXPECT_TRUE(std::isfinite(loss));
+  const Account& account = s.money.account;
+  for (double seconds : {account.trainer_verification_seconds, account.spare_verification_seconds,
+                         account.hold_seconds, account.fp8.seconds, account.bf16.seconds}) {
+    EXPECT_TRUE(std::isfinite(seconds) && seconds >= 0);
+  }
+  EXPECT_TRUE(std::isfinite(s.money.hazard.faults) && std::isfinite(s.money.hazard.steps));
+}
+
 void Invariants::check(const Event& event, const Outcome& outcome, const Policy& policy) {
   const State& s = outcome.state;
+  const auto* changed = std::get_if<DirectiveChanged>(&event);
   // A run that has ended may only close what is open, until it goes on.
   if (std::holds_alternative<AttemptStarted>(event) && !s.ended) ended_ = false;
+  // A run that was told to stop hears nothing more until it begins again and is not to stop still.
+  const bool refused = changed != nullptr && changed->state == "rejected";
+  if (changed != nullptr && changed->number == stop_ && refused) stop_ = 0;
+  if (s.attempt.number != before_.attempt.number && !open_directives_.contains(stop_)) stop_ = 0;
   overridden_ = std::holds_alternative<OperatorOverride>(event);
   muted_ = before_.silence && s.silence;
   operator_plan_ = before_.operator_plan && s.operator_plan;
   mode_ = mode_in_force(before_, policy);
-  if (const auto* registered = std::get_if<RunRegisteredEvent>(&event)) {
-    last_directive_ = std::max(last_directive_, registered->last_directive);
+  if (std::holds_alternative<RunRegisteredEvent>(event)) {
+    last_directive_ = std::max(last_directive_, s.next_directive - 1);
   }
   purpose_ = s.directive ? s.directive->purpose : "";
   own_ = s.directive ? s.directive->number : 0;
@@ -154,6 +198,7 @@ void Invariants::check(const Event& event, const Outcome& outcome, const Policy&
   if (std::holds_alternative<RunEnded>(event) && s.ended) ended_ = true;
   check_open_directives(event, s);
   check_bounds(s, policy);
+  check_evidence(s);
   EXPECT_EQ(s.windows.size(), open_.size());
   for (const auto& [id, window] : open_) {
     EXPECT_TRUE(protected_.contains(window.start_uri)) << "window " << id << " may lose its start";

@@ -22,6 +22,7 @@ class Invariants {
   void check_own_directive(const IssueDirective& directive);
   void check_open_directives(const Event& event, const State& after);
   static void check_bounds(const State& state, const Policy& policy);
+  static void check_evidence(const State& state);
 
   struct Window {
     std::string start_uri;
@@ -47,6 +48,7 @@ class Invariants {
   std::string purpose_;         // of the core's own directive after the event
   int64_t own_ = 0;             // its number
   std::set<int64_t> open_directives_;
+  int64_t stop_ = 0;  // directive that told the run to stop; 0 = none
   State before_;
 };
 

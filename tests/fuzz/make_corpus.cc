@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/philox.h"
 #include "controller/decide/policy.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
@@ -161,6 +162,15 @@ void add_messages(const Corpus& corpus) {
   corpus.add("half_a_surrogate", R"(o{"title":"\ud800"})");
 }
 
+// Events by chance: nothing but bytes that choose.
+void add_decide(const Corpus& corpus) {
+  for (uint64_t run = 0; run < 6; ++run) {
+    std::string bytes;
+    for (uint64_t i = 0; i < 200; ++i) bytes += static_cast<char>(philox(5, run, i)[0] & 0xff);
+    corpus.add(fmt::format("chance_{}", run), bytes);
+  }
+}
+
 }  // namespace
 }  // namespace gnomon::fuzz
 
@@ -175,5 +185,6 @@ int main(int argc, char** argv) {
   add_plans({argv[1], "plan"});
   add_policies({argv[1], "policy"});
   add_messages({argv[1], "json"});
+  add_decide({argv[1], "decide"});
   return 0;
 }

@@ -16,7 +16,6 @@
 namespace gnomon::fuzz {
 namespace {
 
-constexpr uint64_t kMutationsPerTarget = 10'000;
 constexpr size_t kBytesMax = 1 << 14;
 
 std::vector<std::string> corpus_of(std::string_view target) {
@@ -92,7 +91,7 @@ TEST_P(FuzzCorpus, IsReadOrRefused) {
 TEST_P(FuzzCorpus, IsReadOrRefusedWithMutations) {
   std::vector<std::string> corpus = corpus_of(GetParam().name);
   ASSERT_FALSE(corpus.empty());
-  for (uint64_t i = 0; i < kMutationsPerTarget; ++i) {
+  for (uint64_t i = 0; i < GetParam().mutations; ++i) {
     std::array<uint32_t, 4> choice = philox(11, 0, i);
     std::string input = corpus[choice[0] % corpus.size()];
     const std::string& other = corpus[choice[1] % corpus.size()];

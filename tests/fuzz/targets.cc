@@ -19,6 +19,7 @@
 #include "protocol/precision_plan.h"
 #include "storage/safetensors.h"
 #include "storage/token_shards.h"
+#include "tests/fuzz/decide_target.h"
 
 namespace gnomon::fuzz {
 namespace {
@@ -148,9 +149,12 @@ void run_json(std::span<const uint8_t> input) {
   }
 }
 
-constexpr std::array kTargets = {Target{"safetensors", run_safetensors}, Target{"shard", run_shard},
-                                 Target{"plan", run_plan}, Target{"policy", run_policy},
-                                 Target{"json", run_json}};
+constexpr std::array kTargets = {Target{"safetensors", run_safetensors},
+                                 Target{"shard", run_shard},
+                                 Target{"plan", run_plan},
+                                 Target{"policy", run_policy},
+                                 Target{"json", run_json},
+                                 Target{"decide", run_decide, 300}};
 
 }  // namespace
 

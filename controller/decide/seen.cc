@@ -1,0 +1,87 @@
+// Which windows the detectors' evidence is made of, so that one that should not have counted can be
+// taken out again.
+#include <algorithm>
+#include <functional>
+
+#include "controller/decide/core.h"
+
+namespace gnomon::decide {
+namespace {
+
+using Gone = std::function<bool(const SeenWindow&)>;
+
+// The i-th window from the end is the i-th sample from the end; older windows cannot be taken out.
+void align(const GapState& gap, std::vector<SeenWindow>& seen) {
+  if (seen.size() <= gap.newest.size()) return;
+  seen.erase(seen.begin(), seen.end() - static_cast<int64_t>(gap.newest.size()));
+}
+
+// Exact: what is left is observed again from before the oldest window that goes.
+void take_out(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
+              const Gone& gone) {
+  align(gap, seen);
+  const auto first = std::find_if(seen.begin(), seen.end(), gone);
+  if (first == seen.end()) return;
+  const std::vector<SeenWindow> later(first, seen.end());
+  const std::vector<GapSample> samples(gap.newest.end() - std::ssize(later), gap.newest.end());
+  forget_newest(gap, std::ssize(later), settings);
+  seen.erase(first, seen.end());
+  for (size_t i = 0; i < later.size(); ++i) {
+    if (gone(later[i])) continue;
+    observe_gap(gap, samples[i], settings);
+    seen.push_back(later[i]);
+  }
+}
+
+void take_out_after(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& settings,
+                    int64_t base) {
+  align(gap, seen);
+  if (seen.size() >= kGapNewestMax && seen.front().start_step > base) {
+    // Windows that are not known one by one any more are gone, too: the evidence begins anew.
+    forget_newest(gap, std::ssize(gap.newest) + 1, settings);
+    seen.clear();
+    return;
+  }
+  take_out(gap, seen, settings,
+           [base](const SeenWindow& window) { return window.end_step > base; });
+}
+
+GapSettings settings_of_forks(const Core& core) {
+  const std::vector<SeenWindow>& seen = core.s.watch.long_seen;
+  const int64_t steps = seen.empty() ? 1 : seen.back().end_step - seen.back().start_step;
+  return long_gap_settings(core.policy, steps);
+}
+
+}  // namespace
+
+std::optional<int64_t> generic_spike_in(const State& s, const WindowState& window) {
+  for (int64_t step : s.generic_spike_steps) {
+    if (step > window.start.step && step <= window.end_step()) return step;
+  }
+  return std::nullopt;
+}
+
+void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window) {
+  seen.push_back({window.id, window.start.step, window.end_step()});
+  align(gap, seen);
+}
+
+void forget_spiked(Core& core, int64_t step) {
+  Watch& watch = core.s.watch;
+  const Gone holds = [step](const SeenWindow& window) {
+    return window.start_step < step && step <= window.end_step;
+  };
+  take_out(watch.gap, watch.seen, gap_settings(core.policy), holds);
+  take_out(watch.long_gap, watch.long_seen, settings_of_forks(core), holds);
+  watch.burst_left = watch.gap.evidence.burst_left;
+}
+
+void forget_seen_after(Core& core, int64_t base) {
+  Watch& watch = core.s.watch;
+  take_out_after(watch.gap, watch.seen, gap_settings(core.policy), base);
+  take_out_after(watch.long_gap, watch.long_seen, settings_of_forks(core), base);
+  take_out_after(watch.offset, watch.offset_seen, offset_settings(core.policy, watch.offset_level),
+                 base);
+}
+
+}  // namespace gnomon::decide

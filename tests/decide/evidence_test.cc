@@ -1,0 +1,239 @@
+// What the evidence is made of: each window once, and none that a spike shared by BF16 has shaken.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr int64_t kSpikeStep = 225;  // in the window 220–240
+
+double healthy_d(int64_t window_start) {
+  return 0.01 * static_cast<double>(window_start % 70) / 10;
+}
+
+// A run whose windows are answered when the test says so.
+class EvidenceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    policy_ = story_policy();
+    policy_.instrument.every = 0;
+    policy_.triage.pairs = 0;
+    policy_.window.open_max = 40;
+    policy_.detector.burn_in_windows = 4;
+    hear(RunRegisteredEvent{"run", "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", site_names(1), 1,
+                            10, 1000});
+    hear(AttemptStarted{1, 0, "start", 1});
+    checkpoint(0);
+  }
+
+  void hear(const Event& event) {
+    Outcome outcome = decide(std::move(state_), event, policy_, 0);
+    state_ = std::move(outcome.state);
+    for (const Effect& effect : outcome.effects) {
+      if (const auto* close = std::get_if<CloseWindow>(&effect)) closed_.push_back(*close);
+    }
+  }
+  void checkpoint(int64_t step) {
+    hear(CheckpointCompleted{attempt_, step, fmt::format("a{}s{}", attempt_, step), 1});
+  }
+
+  // Steps and their checkpoints; windows that open stay unanswered.
+  void train_to(int64_t last, bool spike = true) {
+    for (int64_t step = state_.newest_step + 1; step <= last; ++step) {
+      const bool spikes = spike && step == kSpikeStep;
+      hear(StepReported{attempt_, step, 1,
+                        spikes ? 50.0 : 2.0 + 0.001 * static_cast<double>(step % 3), 1.0});
+      if (step % 10 == 0) checkpoint(step);
+    }
+  }
+
+  const PendingReplay* pending(const std::string& role, int64_t window_start = -1) const {
+    for (const PendingReplay& replay : state_.replays) {
+      for (const WindowState& window : state_.windows) {
+        const bool meant = window_start < 0 || window.start.step == window_start;
+        if (replay.window == window.id && meant && replay.role == role) return &replay;
+      }
+    }
+    return nullptr;
+  }
+
+  ReplayFinished shadow_of(int64_t window_start, double d_percent) const {
+    const PendingReplay* replay = pending("shadow", window_start);
+    EXPECT_NE(replay, nullptr) << window_start;
+    ReplayFinished result;
+    if (replay == nullptr) return result;
+    result.replay = replay->id;
+    result.window = replay->window;
+    result.replay_end_loss_bf16 = 2.0;
+    result.run_end_loss_bf16 = 2.0 * (1 + d_percent / 100);
+    result.start_loss_bf16 = 2.0;
+    result.start_loss_plan = 2.002;
+    return result;
+  }
+  void judge(int64_t window_start, double d_percent) { hear(shadow_of(window_start, d_percent)); }
+  void judge_all() {
+    for (;;) {
+      const PendingReplay* replay = pending("shadow");
+      if (replay == nullptr) return;
+      const int64_t id = replay->window;
+      const auto window = std::find_if(state_.windows.begin(), state_.windows.end(),
+                                       [id](const WindowState& known) { return known.id == id; });
+      judge(window->start.step, healthy_d(window->start.step));
+    }
+  }
+
+  // BF16 spikes at the step, too.
+  void share_the_spike() {
+    for (const char* role : {"same", "bf16", "bf16_far"}) {
+      const PendingReplay* replay = pending(role);
+      if (replay == nullptr) continue;
+      ReplayFinished result;
+      result.replay = replay->id;
+      result.window = replay->window;
+      result.fingerprint_equal = true;
+      result.compared_steps = 5;
+      result.steps = {kSpikeStep};
+      result.losses = {50};
+      result.run_losses = {50};
+      hear(result);
+    }
+    ASSERT_THAT(state_.generic_spike_steps, ElementsAre(kSpikeStep));
+    ASSERT_FALSE(state_.investigation);
+  }
+
+  // All that the detectors have learned and hold.
+  std::string evidence() const {
+    State bare;
+    bare.watch.gap = state_.watch.gap;
+    bare.watch.long_gap = state_.watch.long_gap;
+    bare.watch.burst_left = state_.watch.burst_left;
+    return state_to_json(bare);
+  }
+  std::string outcome_of(int64_t window) const {
+    for (const CloseWindow& close : closed_) {
+      if (close.window == window) return close.outcome;
+    }
+    return "open";
+  }
+
+  Policy policy_;
+  State state_;
+  int64_t attempt_ = 1;
+  std::vector<CloseWindow> closed_;
+};
+
+TEST_F(EvidenceTest, AWindowWithAKnownGenericSpikeIsMeasuredAndTeachesNothing) {
+  train_to(220);
+  judge_all();
+  train_to(239);
+  share_the_spike();
+  checkpoint(240);
+  train_to(240);
+  const std::string before = evidence();
+  judge(220, 0.45);  // far above the others, below the ceiling: quiet otherwise
+  EXPECT_EQ(evidence(), before);
+  ASSERT_FALSE(closed_.empty());
+  EXPECT_EQ(closed_.back().outcome, "skipped");
+  EXPECT_NEAR(*closed_.back().d_percent, 0.45, 1e-9);
+  EXPECT_EQ(state_.last_verified->step, 220) << "nor does it verify its end";
+}
+
+TEST_F(EvidenceTest, ASpikeIsTakenOutOfWhatWasJudgedBeforeItsVerdict) {
+  train_to(300);
+  const std::string twin = state_to_json(state_);
+  // In one run the window is judged first, and three others after it; in the other it never is.
+  judge_all();
+  EXPECT_THAT(state_.watch.seen, SizeIs(15));
+  const std::string with = evidence();
+  share_the_spike();
+  const std::string without = evidence();
+  EXPECT_NE(without, with);
+  EXPECT_THAT(state_.watch.seen, SizeIs(14));
+  state_ = state_from_json(twin);
+  share_the_spike();
+  judge_all();
+  EXPECT_EQ(evidence(), without);
+}
+
+TEST_F(EvidenceTest, AnAlarmOfAWindowThatASpikeHasShakenLeavesNoEvidence) {
+  train_to(220);
+  judge_all();
+  const std::string before = evidence();
+  train_to(240);
+  judge(220, 1.5);  // an alarm that waits for the open case
+  share_the_spike();
+  EXPECT_EQ(evidence(), before);
+  EXPECT_EQ(closed_.back().outcome, "skipped");
+  EXPECT_FALSE(state_.investigation);
+}
+
+TEST_F(EvidenceTest, WindowsThatACrashMakesTheRunRepeatCountOnce) {
+  train_to(200, false);
+  judge_all();
+  EXPECT_THAT(state_.watch.seen, SizeIs(10));
+  attempt_ = 2;
+  hear(AttemptStarted{2, 130, "restart", 1});
+  EXPECT_THAT(state_.watch.seen, SizeIs(6)) << "those that end at 120 and before";
+  checkpoint(130);
+  train_to(200, false);
+  judge_all();
+  EXPECT_THAT(state_.watch.seen, SizeIs(9)) << "and 130–150, 150–170, 170–190";
+}
+
+TEST_F(EvidenceTest, ACrashThatUndoesMoreWindowsThanAreKnownBeginsTheEvidenceAnew) {
+  policy_.detector.burst = false;
+  train_to(500, false);
+  judge_all();
+  hear(AttemptStarted{2, 60, "restart", 1});
+  EXPECT_THAT(state_.watch.seen, IsEmpty());
+  EXPECT_THAT(state_.watch.gap.evidence.sums, ::testing::Each(0.0));
+}
+
+class EveryStory : public ::testing::TestWithParam<Story> {};
+
+// After each event an earlier answer once more, as it was and spoilt.
+TEST_P(EveryStory, LateAnswersOfAnyArmChangeNothing) {
+  SimulatedRun run(GetParam().truth, GetParam().policy);
+  GetParam().tell(run);
+  State state;
+  std::vector<ReplayFinished> answers;
+  std::set<std::string> arms;
+  uint64_t turn = 0;
+  for (size_t i = 0; i < run.events.size(); ++i) {
+    Outcome outcome = decide(std::move(state), run.events[i], GetParam().policy, run.times[i]);
+    state = std::move(outcome.state);
+    if (const auto* answer = std::get_if<ReplayFinished>(&run.events[i]))
+      answers.push_back(*answer);
+    if (answers.empty() || i % 7 != 0) continue;
+    ReplayFinished late = answers[turn++ * 2654435761 % answers.size()];
+    arms.insert(late.arm);
+    if (turn % 2 == 0) {
+      late.run_end_loss_bf16 = std::numeric_limits<double>::quiet_NaN();
+      late.replay_end_loss_bf16 = std::numeric_limits<double>::infinity();
+      late.fingerprint_equal = !late.fingerprint_equal;
+      late.seconds = 1e9;
+    }
+    const std::string before = state_to_json(state);
+    outcome = decide(std::move(state), late, GetParam().policy, run.times[i]);
+    state = std::move(outcome.state);
+    EXPECT_EQ(state_to_json(state), before) << late.arm;
+    EXPECT_THAT(outcome.effects, IsEmpty()) << late.arm;
+  }
+  EXPECT_TRUE(arms.contains("bf16"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Stories, EveryStory, ::testing::ValuesIn(all_stories()),
+                         [](const auto& story) { return story.param.name; });
+
+}  // namespace
+}  // namespace gnomon::decide
