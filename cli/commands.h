@@ -43,5 +43,6 @@ void add_bench_detect_command(CLI::App& bench);              // bench detect
 void add_bench_detector_command(CLI::App& bench);            // bench detector
 void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
 void add_backtest_command(CLI::App& app, Context& context);  // backtest
+void add_simulate_command(CLI::App& app, Context& context);  // simulate
 
 }  // namespace gnomon::cli

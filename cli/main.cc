@@ -36,6 +36,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
   add_override_command(app, context);
   add_ledger_commands(app, context);
   add_backtest_command(app, context);
+  add_simulate_command(app, context);
   add_data_commands(app, context);
   add_replay_command(app, context);
   add_inspect_command(app, context);

@@ -47,6 +47,8 @@ struct Core {
   double now = 0;        // seconds since the epoch
   std::vector<Effect> effects = {};
   std::string reason = {};
+  // The event touches nothing that checkpoints are kept for.
+  bool keeps_checkpoints = false;
 
   // A decision for the log with what is the same in all of them filled in.
   RecordDecision& record(const std::string& kind, std::string sentence,

@@ -65,7 +65,8 @@ void take(Core& core, const StepReported& event) {
   }
   count_step(core, event);
   const auto finding = observe_step(s.spikes, event, core.policy.detector);
-  if (finding) suspect_step(core, *finding);
+  if (finding) return suspect_step(core, *finding);
+  core.keeps_checkpoints = true;
 }
 
 void take(Core& core, const CheckpointCompleted& event) { take_checkpoint(core, event); }
@@ -228,10 +229,10 @@ Mode mode_in_force(const State& state, const Policy& policy) {
   return mode_from_name(state.mode_override->mode).value_or(policy.mode);
 }
 
-Outcome decide(State state, const Event& event, const Policy& policy, double now) {
-  Policy in_force = policy;
-  in_force.mode = mode_in_force(state, policy);
-  Core core{state, in_force, now};
+Consequences decide_in_place(State& state, const Event& event, const Policy& policy, double now) {
+  std::optional<Policy> ordered;  // with the mode that an operator has ordered
+  if (state.mode_override) ordered.emplace(policy).mode = mode_in_force(state, policy);
+  Core core{state, ordered ? *ordered : policy, now};
   if (!state.registered && !std::holds_alternative<RunRegisteredEvent>(event)) {
     core.say("The run is not registered.");
   } else if (state.attempt.number == 0 && needs_attempt(event)) {
@@ -243,11 +244,14 @@ Outcome decide(State state, const Event& event, const Policy& policy, double now
     judge_deferred(core);
     close_orphans(core);
     restore_plan_if_due(core);
-    protect(core);
+    if (!core.keeps_checkpoints) protect(core);
   }
-  std::vector<Effect> effects = std::move(core.effects);
-  std::string reason = std::move(core.reason);
-  return {std::move(state), std::move(effects), std::move(reason)};
+  return {std::move(core.effects), std::move(core.reason)};
+}
+
+Outcome decide(State state, const Event& event, const Policy& policy, double now) {
+  Consequences follows = decide_in_place(state, event, policy, now);
+  return {std::move(state), std::move(follows.effects), std::move(follows.reason)};
 }
 
 }  // namespace gnomon::decide

@@ -4,15 +4,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace gnomon::decide {
 namespace {
+
+constexpr size_t kLanes = 8;
+typedef double Lanes __attribute__((vector_size(kLanes * sizeof(double))));
 
 struct Threshold {
   double expected = 0;
   double deviation = 0;
   std::optional<double> loss;
-  std::string rule;
+  bool by_ratio = false;
 };
 
 struct Trend {
@@ -51,19 +55,63 @@ Threshold spike_threshold(const SpikeState& state, const Policy::Detector& polic
     result.deviation = trend.deviation;
     result.loss = trend.next + std::max(policy.spike_sigma * trend.deviation,
                                         kSpikeRiseMin * std::abs(trend.next));
-    result.rule =
-        fmt::format("{} standard deviations and 5% above the trend of the {} steps before",
-                    policy.spike_sigma, state.recent.size());
   }
   if (state.first_count >= kFirstLosses) {
     const double by_ratio = policy.spike_ratio * state.first_max;
     if (!result.loss || by_ratio < *result.loss) {
       result.loss = by_ratio;
-      result.rule = fmt::format("{} times the largest of the first {} losses", policy.spike_ratio,
-                                kFirstLosses);
+      result.by_ratio = true;
     }
   }
   return result;
+}
+
+std::string rule_of(const Threshold& threshold, size_t history, const Policy::Detector& policy) {
+  if (!threshold.loss) return "";
+  if (threshold.by_ratio) {
+    return fmt::format("{} times the largest of the first {} losses", policy.spike_ratio,
+                       kFirstLosses);
+  }
+  return fmt::format("{} standard deviations and 5% above the trend of the {} steps before",
+                     policy.spike_sigma, history);
+}
+
+// True only when the loss lies under the threshold for certain: not over the trend and the least
+// rise. The trend is summed in lanes, in another order than fit_trend's, and the margin is wider
+// than what that can change: nearly all steps end here, at a tenth of the cost.
+bool calm_for_certain(const SpikeState& state, double loss, const Policy::Detector& policy) {
+  constexpr double kMargin = 1e-9;
+  const size_t n = state.recent.size();
+  if (static_cast<int64_t>(n) < kSpikeHistoryMin) return false;
+  if (state.first_count >= kFirstLosses && !(loss <= policy.spike_ratio * state.first_max)) {
+    return false;
+  }
+  const double count = static_cast<double>(n);
+  const double middle = (count - 1) / 2;
+  Lanes sum = {}, moment = {}, size = {}, place;
+  for (size_t lane = 0; lane < kLanes; ++lane) place[lane] = static_cast<double>(lane) - middle;
+  const double* recent = state.recent.data();
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Lanes known;
+    std::memcpy(&known, recent + i, sizeof known);
+    sum += known;
+    moment += place * known;
+    size += known < 0 ? -known : known;
+    place += static_cast<double>(kLanes);
+  }
+  for (; i < n; ++i) {
+    sum[0] += recent[i];
+    moment[0] += (static_cast<double>(i) - middle) * recent[i];
+    size[0] += std::abs(recent[i]);
+  }
+  double sums = 0, moments = 0, sizes = 0;
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    sums += sum[lane], moments += moment[lane], sizes += size[lane];
+  }
+  const double variance = count * (count * count - 1) / 12;
+  const double next = sums / count + moments / variance * (count - middle);
+  return loss <= next + kSpikeRiseMin * std::abs(next) - kMargin * sizes;
 }
 
 void remember(SpikeState& state, double loss, const Threshold& threshold, int64_t history) {
@@ -88,7 +136,14 @@ void rewind_spikes(SpikeState& state, int64_t steps) {
 
 std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,
                                          const Policy::Detector& policy) {
+  const bool finite = std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+  if (finite && calm_for_certain(state, step.loss, policy)) {
+    state.non_finite_reported = false;
+    remember(state, step.loss, {}, policy.spike_history);
+    return std::nullopt;
+  }
   const Threshold threshold = spike_threshold(state, policy);
+  const size_t history = state.recent.size();
   SpikeFinding finding;
   finding.step = step.step;
   finding.loss = step.loss;
@@ -96,13 +151,13 @@ std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& 
   finding.expected = threshold.expected;
   finding.deviation = threshold.deviation;
   finding.threshold = threshold.loss;
-  finding.rule = threshold.rule;
-  if (!std::isfinite(step.loss) || !std::isfinite(step.grad_norm)) {
+  if (!finite) {
     const bool known = state.non_finite_reported;
     state.non_finite_reported = true;
     if (std::isfinite(step.loss)) remember(state, step.loss, threshold, policy.spike_history);
     if (known) return std::nullopt;
     finding.kind = "non_finite";
+    finding.rule = rule_of(threshold, history, policy);
     return finding;
   }
   state.non_finite_reported = false;
@@ -112,6 +167,7 @@ std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& 
   state.silent_until = step.step + kSpikeCoolDownSteps;
   if (silent) return std::nullopt;
   finding.kind = "spike";
+  finding.rule = rule_of(threshold, history, policy);
   return finding;
 }
 

@@ -108,9 +108,14 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
   if (probe_due(core)) order_probe(core, window);
 }
 
-// Long forks see slow bias. One is waited for at a time: its start is kept until its end is there.
+// Long forks see slow bias. One is waited for at a time: its start is kept until its end is there,
+// and while verifiers are too slow for it no other begins.
 void open_long_fork(Core& core) {
   State& s = core.s;
+  const bool waits = std::any_of(s.windows.begin(), s.windows.end(), [](const WindowState& window) {
+    return window.kind == "long" && window.shadow_pending;
+  });
+  if (waits) return;
   const int64_t unit = std::max<int64_t>(1, s.run.checkpoint_every);
   const int64_t steps = round_up(core.policy.window.long_steps, unit);
   if (steps <= 0 || s.checkpoints.empty()) return;

@@ -12,20 +12,8 @@
 
 namespace gnomon::decide {
 
-std::vector<std::string> site_names(int layers) {
-  std::vector<std::string> sites;
-  for (int layer = 0; layer < layers; ++layer) {
-    for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                             "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
-      sites.push_back(fmt::format("model.layers.{}.{}", layer, name));
-    }
-  }
-  sites.push_back("lm_head");
-  return sites;
-}
-
 SimulatedRun::SimulatedRun(Truth truth, Policy chosen)
-    : policy(std::move(chosen)), truth_(std::move(truth)), sites_(site_names(truth_.layers)) {
+    : Stage(std::move(chosen)), truth_(std::move(truth)), sites_(site_names(truth_.layers)) {
   PrecisionPlan plan = PrecisionPlan::fp8();
   plan.version = 1;
   plan_ = plan.to_toml();
@@ -50,22 +38,7 @@ void SimulatedRun::feed(const Event& event) {
   }
 }
 
-void SimulatedRun::take(const Effect& effect) {
-  if (const auto* open = std::get_if<OpenWindow>(&effect)) {
-    windows_[open->window] = *open;
-  } else if (const auto* order = std::get_if<OrderReplay>(&effect)) {
-    queue_.push_back({*order, windows_.at(order->window)});
-  } else if (const auto* close = std::get_if<CloseWindow>(&effect)) {
-    std::erase_if(queue_,
-                  [&](const Queued& queued) { return queued.order.window == close->window; });
-  } else if (const auto* directive = std::get_if<IssueDirective>(&effect)) {
-    mailbox_.push_back(*directive);
-  } else if (const auto* quarantine = std::get_if<QuarantineVerifier>(&effect)) {
-    quarantined_.insert(quarantine->verifier);
-  } else if (const auto* protect = std::get_if<ProtectCheckpoints>(&effect)) {
-    protected_ = std::set<std::string>(protect->uris.begin(), protect->uris.end());
-  }
-}
+void SimulatedRun::complain(const std::string& what) { ADD_FAILURE() << what; }
 
 void SimulatedRun::start() {
   feed(RunRegisteredEvent{"simulated", plan_, sites_, truth_.layers, truth_.checkpoint_every,
@@ -100,16 +73,6 @@ double SimulatedRun::held_out(int64_t at, double total_damage) const {
   return (2.0 + 3.0 * std::exp(-static_cast<double>(at) / 400.0)) * (1 + total_damage / 100);
 }
 
-void SimulatedRun::save() {
-  const std::string uri = fmt::format("attempt{}/step{}", attempt, step);
-  saved_[uri] = {step, attempt, damage, plan_version_, plan_};
-  feed(CheckpointCompleted{attempt, step, uri, plan_version_});
-  // What nobody protects is deleted, the newest excepted.
-  std::erase_if(saved_, [&](const auto& entry) {
-    return !protected_.contains(entry.first) && entry.first != uri;
-  });
-}
-
 void SimulatedRun::train_step() {
   step += 1;
   const std::set<std::string> sites = fp8(plan_);
@@ -125,45 +88,19 @@ void SimulatedRun::train_step() {
     damage += truth_.other_batch_damage;
     flipped_.insert({attempt, step});
   }
-  reported_[{attempt, step}] = loss;
+  remember_loss(loss);
   feed(StepReported{attempt, step, plan_version_, loss, std::isfinite(loss) ? 1.0 : loss, 1.0});
   if (step % truth_.checkpoint_every == 0) save();
 }
 
-void SimulatedRun::carry_out(const IssueDirective& directive) {
-  if (directive.kind == "pause" || directive.kind == "resume") paused = directive.kind == "pause";
-  if (directive.kind == "stop") stopped = true;
-  if (directive.kind == "set_plan" || directive.kind == "rollback") {
-    plan_ = directive.plan;
-    plan_version_ = directive.plan_version;
-  }
-  if (directive.kind == "rollback") {
-    const auto found = saved_.find(directive.checkpoint_uri);
-    ASSERT_NE(found, saved_.end()) << directive.checkpoint_uri << " was deleted";
-    EXPECT_EQ(found->second.step, directive.to_step);
-    steps_lost += step - directive.to_step;
-    step = directive.to_step;
-    damage = found->second.damage;
-    feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
-    attempt += 1;
-    feed(AttemptStarted{attempt, step, "rollback", plan_version_, "trainer-host"});
-    return;
-  }
-  feed(DirectiveChanged{directive.number, "applied", attempt, step, ""});
-}
-
-void SimulatedRun::obey() {
-  while (!mailbox_.empty()) {
-    const IssueDirective directive = mailbox_.front();
-    mailbox_.erase(mailbox_.begin());
-    if (ignores.contains(directive.kind)) {
-      ignored.push_back(directive);
-    } else if (refuses.contains(directive.kind) || refuses_bases.contains(directive.to_step)) {
-      feed(DirectiveChanged{directive.number, "rejected", attempt, step,
-                            "the simulated trainer refuses"});
-    } else {
-      carry_out(directive);
-    }
+void SimulatedRun::answer_directive(const IssueDirective& directive) {
+  if (ignores.contains(directive.kind)) {
+    ignored.push_back(directive);
+  } else if (refuses.contains(directive.kind) || refuses_bases.contains(directive.to_step)) {
+    feed(DirectiveChanged{directive.number, "rejected", attempt, step,
+                          "the simulated trainer refuses"});
+  } else {
+    carry_out(directive);
   }
 }
 
@@ -171,15 +108,6 @@ void SimulatedRun::obey_late() {
   const std::vector<IssueDirective> late = std::move(ignored);
   ignored.clear();
   for (const IssueDirective& directive : late) carry_out(directive);
-}
-
-void SimulatedRun::wait(double seconds) {
-  const double end = now + seconds;
-  while (next_deadline(state) <= end) {
-    now = std::max(now, next_deadline(state));
-    feed(Tick{});
-  }
-  now = std::max(now, end);
 }
 
 void SimulatedRun::ask(const std::string& kind, double seconds, const std::string& what) {
@@ -198,7 +126,9 @@ std::string SimulatedRun::next_verifier(const OrderReplay& order) {
   if (order.on_trainer) return "trainer-host:0";
   for (size_t tried = 0; tried < truth_.verifiers.size(); ++tried) {
     const std::string& name = truth_.verifiers[turn_++ % truth_.verifiers.size()];
-    if (name != order.avoid && !quarantined_.contains(name)) return name;
+    const bool trusted =
+        std::find(quarantined_.begin(), quarantined_.end(), name) == quarantined_.end();
+    if (name != order.avoid && trusted) return name;
   }
   return truth_.verifiers.front();
 }
@@ -215,11 +145,9 @@ void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string
     if (!std::isfinite(loss)) total = loss;
     result.steps.push_back(at);
     result.losses.push_back(loss);
-    const auto reported = reported_.find({window.attempt, at});
-    const bool known = reported != reported_.end();
-    result.run_losses.push_back(known ? reported->second : NAN);
-    if (known) {
-      const double run = reported->second;
+    const double run = reported_loss(window.attempt, at);
+    result.run_losses.push_back(run);
+    if (was_reported(window.attempt, at)) {
       const bool same_loss = loss == run || (std::isnan(loss) && std::isnan(run));
       const bool flipped = flipped_.contains({window.attempt, at});
       const auto& others = truth_.other_batches;
@@ -256,17 +184,17 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   result.verifier = next_verifier(order);
   result.on_trainer = order.on_trainer;
   result.fingerprint_equal = truth_.equal_fingerprints;
-  const auto start = saved_.find(window.start_uri);
-  EXPECT_NE(start, saved_.end()) << window.start_uri << " was deleted before its replay";
-  if (start == saved_.end()) return result;
+  const Saved* start = find_saved(window.start_uri);
+  EXPECT_NE(start, nullptr) << window.start_uri << " was deleted before its replay";
+  if (start == nullptr) return result;
   const bool bf16 = order.arm.starts_with("bf16");
-  const std::string plan = order.plan.empty() ? start->second.plan : order.plan;
+  const std::string plan = order.plan.empty() ? start->plan : order.plan;
   const std::set<std::string> sites = bf16 ? std::set<std::string>() : fp8(plan);
   if (order.arm == "scores") {
     score(queued, sites, result);
     return result;
   }
-  double total = start->second.damage;
+  double total = start->damage;
   replay_steps(queued, sites, total, result);
   const int64_t end_step = window.start_step + window.steps;
   // Paired noise: the plain replays of a window differ by one draw, nudged ones by one of their
@@ -286,30 +214,24 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   if (!order.evaluate_endpoints) return result;
   const double drift = truth_.drift ? truth_.drift(window.start_step) : 0;
   const double flutter = 0.002 * philox_uniform(philox(9, 3, static_cast<uint64_t>(end_step))[0]);
-  result.start_loss_bf16 = held_out(window.start_step, start->second.damage);
-  const auto end = saved_.find(window.end_uri);
-  const bool pinned = end != saved_.end() && fp8(end->second.plan).size() < sites_.size();
+  result.start_loss_bf16 = held_out(window.start_step, start->damage);
+  const Saved* end = find_saved(window.end_uri);
+  const bool pinned = end != nullptr && fp8(end->plan).size() < sites_.size();
   const double offset =
       pinned ? truth_.pinned_offset_percent.value_or(truth_.offset_percent) : truth_.offset_percent;
   result.start_loss_plan = *result.start_loss_bf16 * (1 + (offset + drift + flutter) / 100);
-  EXPECT_NE(end, saved_.end()) << window.end_uri << " was deleted before its replay";
-  if (end != saved_.end()) {
-    const bool run_fp8 = !fp8(end->second.plan).empty();
-    result.run_end_loss_bf16 = held_out(end_step, end->second.damage + (run_fp8 ? noise : 0));
+  EXPECT_NE(end, nullptr) << window.end_uri << " was deleted before its replay";
+  if (end != nullptr) {
+    const bool run_fp8 = !fp8(end->plan).empty();
+    result.run_end_loss_bf16 = held_out(end_step, end->damage + (run_fp8 ? noise : 0));
   }
   return result;
 }
 
 bool SimulatedRun::answer_next() {
-  if (queue_.empty()) return false;
-  const auto first =
-      std::max_element(queue_.begin(), queue_.end(), [](const Queued& a, const Queued& b) {
-        return std::make_pair(a.order.priority, -a.order.replay) <
-               std::make_pair(b.order.priority, -b.order.replay);
-      });
-  const Queued queued = *first;
-  queue_.erase(first);
-  feed(replay(queued));
+  const auto queued = take_next_replay();
+  if (!queued) return false;
+  feed(replay(*queued));
   return true;
 }
 
@@ -337,17 +259,11 @@ void SimulatedRun::train_until_phase(const std::string& phase, int64_t step_max)
 }
 
 void SimulatedRun::restart_from(int64_t at) {
-  const Saved* found = nullptr;
-  for (const auto& [uri, saved] : saved_) {
-    if (saved.step == at) found = &saved;
-  }
+  const Saved* found = find_saved(at);
   ASSERT_NE(found, nullptr);
-  step = at;
-  damage = found->damage;
   plan_ = found->plan;
   plan_version_ = found->plan_version;
-  attempt += 1;
-  feed(AttemptStarted{attempt, step, "restart", plan_version_, "trainer-host"});
+  begin_attempt(Saved(*found), "restart");
 }
 
 void SimulatedRun::end(const std::string& outcome) { feed(RunEnded{outcome, step}); }

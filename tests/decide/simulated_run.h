@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "controller/decide/decide.h"
+#include "controller/simulate/stage.h"
 #include "tests/decide/invariants.h"
 
 namespace gnomon::decide {
@@ -46,9 +47,9 @@ struct Truth {
   double noise_percent = 0.05;            // of each replayed window
 };
 
-std::vector<std::string> site_names(int layers);  // 7 per layer and lm_head
+using simulate::site_names;
 
-class SimulatedRun {
+class SimulatedRun : public simulate::Stage {
  public:
   SimulatedRun(Truth truth, Policy policy);
 
@@ -62,11 +63,9 @@ class SimulatedRun {
   // The trainer does as if directives of these kinds did not exist; it answers later when told to.
   std::set<std::string> ignores;
   std::vector<IssueDirective> ignored;
-  // The clock, in seconds since the epoch: it goes on by one with each event and by `wait`.
-  double now = 0;
-  void wait(double seconds);  // ticks as the supervisor does
+  // The clock goes on by one with each event and by `wait`.
+  void wait(double seconds) { wait_until(now + seconds); }
   void ask(const std::string& kind, double seconds = 0, const std::string& mode_or_plan = "");
-  void obey();       // what a paused trainer does, too
   void obey_late();  // it carries out what it has ignored
 
   void start();
@@ -81,7 +80,7 @@ class SimulatedRun {
   void make_sound() { truth_.bf16_differs = false; }
   void drain();  // answers all replays that are waiting
   void end(const std::string& outcome = "completed");
-  void feed(const Event& event);
+  void feed(const Event& event) override;
 
   // What came of it.
   std::vector<RecordDecision> decisions(const std::string& kind) const;
@@ -89,35 +88,15 @@ class SimulatedRun {
   int64_t orders(const std::string& purpose) const;
   int64_t closed(const std::string& outcome) const;
 
-  State state;
-  Policy policy;
   std::vector<std::string> log;  // every effect as JSON, in order
   std::vector<Effect> effects;
   std::vector<Event> events;
   std::vector<double> times;  // of the events
-  int64_t step = 0;
-  int64_t attempt = 0;
-  bool paused = false;
-  bool stopped = false;
-  double damage = 0;  // per cent, of the run's weights now
-  int64_t steps_lost = 0;
 
  private:
-  struct Saved {
-    int64_t step = 0;
-    int64_t attempt = 1;
-    double damage = 0;
-    int64_t plan_version = 1;
-    std::string plan;
-  };
-  struct Queued {
-    OrderReplay order;
-    OpenWindow window;
-  };
-
+  void complain(const std::string& what) override;
+  void answer_directive(const IssueDirective& directive) override;
   void train_step();
-  void save();
-  void carry_out(const IssueDirective& directive);
   bool answer_next();
   ReplayFinished replay(const Queued& queued);
   void replay_steps(const Queued& queued, const std::set<std::string>& sites, double& total,
@@ -127,24 +106,14 @@ class SimulatedRun {
   std::set<std::string> fp8(const std::string& plan) const;
   double step_loss(int64_t at, double damage_before, const std::set<std::string>& sites) const;
   double held_out(int64_t at, double total_damage) const;
-  void take(const Effect& effect);
 
   Truth truth_;
   std::vector<std::string> sites_;
-  std::string plan_;
-  int64_t plan_version_ = 1;
-  std::map<std::string, Saved> saved_;
-  std::map<std::pair<int64_t, int64_t>, double> reported_;  // by attempt and step
-  std::set<std::pair<int64_t, int64_t>> flipped_;           // attempt, step
+  std::set<std::pair<int64_t, int64_t>> flipped_;  // attempt, step
   std::set<int64_t> flips_left_;
-  std::map<int64_t, OpenWindow> windows_;
-  std::vector<Queued> queue_;
-  std::vector<IssueDirective> mailbox_;
-  std::set<std::string> protected_;
   std::map<std::string, std::set<std::string>> fp8_cache_;
   int64_t verifier_credit_ = 0;
   size_t turn_ = 0;
-  std::set<std::string> quarantined_;
   int64_t bf16_replays_ = 0;
   Invariants invariants_;
 };
