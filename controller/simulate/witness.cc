@@ -204,6 +204,7 @@ void Witness::alarmed(const decide::RecordDecision& decision, int64_t trained) {
 void Witness::judged(const decide::RecordDecision& decision) {
   const Alarm* alarm = alarm_of(decision.window);
   if (alarm == nullptr) return;  // a window that is not counted: no case
+  judged_ = *alarm;
   const size_t verdict = verdict_index(decision.verdict);
   tally.verdicts[alarm->cause][verdict] += 1;
   if (alarm->fault && is_right(alarm->cause, verdict)) known_[*alarm->fault].result.answered = true;
@@ -213,6 +214,8 @@ void Witness::acted(const decide::RecordDecision& decision) {
   if (!decision.enforced || decision.action == "none" || decision.action == "quarantine") return;
   tally.actions += 1;
   const Alarm* alarm = alarm_of(decision.window);
+  // The case of a spike may move to a window of its own.
+  if (alarm == nullptr && decision.verdict != "none" && judged_) alarm = &*judged_;
   if (alarm == nullptr) return;  // nobody verifies the run, or a rollback was refused
   const bool founded = alarm->fault && faults_[*alarm->fault].kind != FaultKind::kSpike;
   tally.unfounded_actions += founded ? 0 : 1;

@@ -133,6 +133,7 @@ class Witness {
   std::vector<size_t> felt_;  // faults that did anything
   std::vector<Open> open_;
   std::vector<Alarm> alarms_;
+  std::optional<Alarm> judged_;  // the newest that had a verdict
   std::vector<int64_t> lies_;
 };
 
