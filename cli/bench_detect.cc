@@ -115,6 +115,7 @@ std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
 // "a share: 0.98", objects below their key.
 void print_in_words(const boost::json::object& object, const std::string& indent) {
   for (const auto& [key, value] : object) {
+    if (key == "runs") continue;
     if (value.is_object()) {
       fmt::print("{}{}\n", indent, std::string_view(key));
       print_in_words(value.as_object(), indent + "  ");

@@ -267,6 +267,31 @@ void add_ends(json::object& result, const RecordedRuns& runs) {
   result["mean_final_healthy_percent"] = finite(fp8 / static_cast<double>(ended));
 }
 
+json::array rows(const RecordedRuns& runs, const decide::GapSettings& detector) {
+  json::array result;
+  const auto add = [&](const RecordedRun& run, bool harmed) {
+    json::object row{{"configuration", run.label.configuration},
+                     {"fault", run.label.fault},
+                     {"seed", run.label.seed},
+                     {"mode", run.label.mode},
+                     {"outcome", run.trace->result.outcome},
+                     {"harmful", harmed},
+                     {"above_bf16_percent", finite(run.above_bf16.value_or(kInfinity))},
+                     {"above_healthy_percent", finite(run.above_fp8.value_or(kInfinity))}};
+    if (run.label.mode == "observe") {
+      const auto delay = replay_detector(run.series, detector).delay;
+      row["delay_windows"] = delay ? json::value(*delay) : nullptr;
+    } else {
+      row["verdict"] = verdict_of(run);
+      row["steps_trained"] = run.trace->result.steps_trained;
+    }
+    result.push_back(std::move(row));
+  };
+  for (const RecordedRun& run : runs.observed) add(run, run.harmful());
+  for (const RecordedRun& run : runs.enforced) add(run, runs.harmed(run));
+  return result;
+}
+
 }  // namespace
 
 json::object findings(const std::vector<Trace>& traces, const decide::GapSettings& detector) {
@@ -279,6 +304,7 @@ json::object findings(const std::vector<Trace>& traces, const decide::GapSetting
   add_triage(result, runs);
   add_actions(result, runs.enforced);
   add_ends(result, runs);
+  result["runs"] = rows(runs, detector);
   return result;
 }
 

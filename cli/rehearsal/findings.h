@@ -25,6 +25,7 @@ namespace gnomon::rehearsal {
 //   guilty_site_pinned_share, mean_pinned_sites, replays_per_attribution
 //   final_within_share (of BF16), final_within_healthy_share (of healthy FP8), mean_final_percent,
 //   mean_final_healthy_percent   where the fault was harmful
+// And `runs`, a row for each run of both kinds.
 // `detector`: of kind eprocess.
 boost::json::object findings(const std::vector<Trace>& traces, const decide::GapSettings& detector);
 
