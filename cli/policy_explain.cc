@@ -122,6 +122,11 @@ Sentences action_words(const Policy& policy) {
   words.push_back(policy.ladder.from == "here"
                       ? "Training goes on from where it stands, unless its weights are not finite."
                       : "Training goes back to the last verified checkpoint before the fault.");
+  if (policy.ladder.from == "evidence") {
+    words.push_back(
+        "When many windows made the alarm, it goes back to where their evidence began to rise, at "
+        "most 16 windows; the checkpoints for that are kept.");
+  }
   words.push_back(fmt::format(
       "At most {} automatic actions in a run and {} rollbacks to one step; then the run is held.",
       policy.limits.actions_max, policy.limits.rollbacks_to_same_step_max));

@@ -113,7 +113,13 @@ GapSettings offset_settings(const Policy& policy, double level_percent);
 // is no evidence.
 std::optional<int64_t> generic_spike_in(const State& state, const WindowState& window);
 // After observe_gap: whose sample it was.
-void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window);
+void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
+               double statistic);
+// The step up to which the gaps say nothing against FP8: the end of the last window after which the
+// evidence was at most 1, or else at its least, of those that are known one by one.
+std::optional<int64_t> evidence_rises_after(const State& state);
+// Whether that is, or may become, this step.
+bool evidence_may_rise_after(const State& state, int64_t step);
 // What the windows that hold a step have shown is forgotten. Of them those can be that are among
 // the newest kGapNewestMax.
 void forget_spiked(Core& core, int64_t step);

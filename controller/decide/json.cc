@@ -110,7 +110,7 @@ BOOST_DESCRIBE_STRUCT(Containment, (),
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
-BOOST_DESCRIBE_STRUCT(SeenWindow, (), (window, start_step, end_step))
+BOOST_DESCRIBE_STRUCT(SeenWindow, (), (window, start_step, end_step, statistic))
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
                        offset_seen, instrument, burst_left, windows_judged, every, next_long,

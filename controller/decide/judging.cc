@@ -158,11 +158,11 @@ Judgement observe(Core& core, const WindowState& window) {
   if (window.kind == "long") {
     result.gap =
         observe_gap(s.watch.long_gap, sample, long_gap_settings(core.policy, window.steps));
-    note_seen(s.watch.long_gap, s.watch.long_seen, window);
+    note_seen(s.watch.long_gap, s.watch.long_seen, window, result.gap.statistic);
     return result;
   }
   result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
-  note_seen(s.watch.gap, s.watch.seen, window);
+  note_seen(s.watch.gap, s.watch.seen, window, result.gap.statistic);
   s.watch.burst_left = result.gap.burst_left;
   if (result.gap.suspicious) {
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
@@ -176,7 +176,7 @@ Judgement observe(Core& core, const WindowState& window) {
   sample.floor_percent = 0;
   result.offset =
       observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
-  note_seen(s.watch.offset, s.watch.offset_seen, window);
+  note_seen(s.watch.offset, s.watch.offset_seen, window, result.offset.statistic);
   s.watch.offset_windows += 1;
   const double weight = std::max(kOffsetWeight, 1.0 / static_cast<double>(s.watch.offset_windows));
   // One window moves the level by no more than a drift is.

@@ -37,13 +37,24 @@ std::string next_rung(const Core& core, bool pin_possible) {
   return next < rungs.size() ? rungs[next] : "hold";
 }
 
+// Where the evidence of an alarm that many windows have added to began to rise.
+std::optional<int64_t> rising_since(const Core& core, const WindowState& window) {
+  const Case& investigation = *core.s.investigation;
+  const bool slow = investigation.evidence.trigger == "gap" &&
+                    investigation.evidence.chance_excluded && window.kind == "shadow";
+  if (core.policy.ladder.from != "evidence" || !slow || investigation.since_step) return {};
+  return evidence_rises_after(core.s);
+}
+
 // The newest checkpoint that the fault cannot have reached.
-KnownCheckpoint rollback_target(const State& s, const WindowState& window) {
+KnownCheckpoint rollback_target(const Core& core, const WindowState& window) {
+  const State& s = core.s;
   const Case& investigation = *s.investigation;
   const auto& finding = investigation.evidence.finding;
   const bool from_step = finding && !spoilt_before(investigation.evidence);
   int64_t newest = from_step ? finding->step - 1 : window.start.step;
   if (investigation.since_step) newest = *investigation.since_step - 1;
+  newest = std::min(newest, rising_since(core, window).value_or(newest));
   return good_checkpoint(s, newest).value_or(window.start);
 }
 
@@ -85,15 +96,15 @@ Action choose(const Core& core, const std::string& verdict, const std::vector<st
   if (verdict == "persistent_fault") {
     action.rung = "hold";
     action.why = fmt::format("the run must go to another host; its last good checkpoint is step {}",
-                             rollback_target(s, window).step);
+                             rollback_target(core, window).step);
     return action;
   }
   const bool same_plan = verdict == "transient_fault" || verdict == "data_mismatch";
   action.rung = same_plan ? "rollback" : next_rung(core, !sites.empty());
   if (action.rung == "bf16" && plan_of(s, window.plan_version).bf16) action.rung = "hold";
-  if (action.rung == "rollback" || core.policy.ladder.from == "last_verified" ||
-      action.non_finite) {
-    action.target = rollback_target(s, window);
+  if (action.rung == "rollback" || core.policy.ladder.from != "here" || action.non_finite) {
+    action.target = rollback_target(core, window);
+    if (rising_since(core, window)) action.why = "where the evidence began to rise";
   }
   limit_rollbacks(core, window, action);
   if (action.rung == "hold" || action.rung == "stop") action.target.reset();

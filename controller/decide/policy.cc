@@ -132,7 +132,7 @@ void read_ladder(TomlTable table, Policy::Ladder& ladder) {
   }
   if (ladder.rungs.empty())
     table.refuse("rungs", "at least one of \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\"");
-  ladder.from = table.choice("from", ladder.from, {"last_verified", "here"});
+  ladder.from = table.choice("from", ladder.from, {"last_verified", "evidence", "here"});
   ladder.recipe = table.choice("recipe", ladder.recipe, recipe_names());
   table.refuse_unknown_keys();
 }

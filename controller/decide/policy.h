@@ -71,8 +71,8 @@ struct Policy {
 
   struct Ladder {
     std::vector<std::string> rungs = {"pin", "bf16", "hold"};  // tried in this order
-    std::string from = "last_verified";                        // or "here"
-    std::string recipe = "block";                              // of the rung "recipe"
+    std::string from = "last_verified";  // or "evidence": where it began to rise; or "here"
+    std::string recipe = "block";        // of the rung "recipe"
   } ladder;
 
   struct Return {

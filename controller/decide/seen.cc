@@ -1,12 +1,15 @@
 // Which windows the detectors' evidence is made of, so that one that should not have counted can be
 // taken out again.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "controller/decide/core.h"
 
 namespace gnomon::decide {
 namespace {
+
+constexpr double kNoEvidence = 1;  // R grows from it by a factor with each window of a fault
 
 using Gone = std::function<bool(const SeenWindow&)>;
 
@@ -28,8 +31,9 @@ void take_out(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& s
   seen.erase(first, seen.end());
   for (size_t i = 0; i < later.size(); ++i) {
     if (gone(later[i])) continue;
-    observe_gap(gap, samples[i], settings);
-    seen.push_back(later[i]);
+    SeenWindow again = later[i];
+    again.statistic = observe_gap(gap, samples[i], settings).statistic;
+    seen.push_back(again);
   }
 }
 
@@ -61,9 +65,31 @@ std::optional<int64_t> generic_spike_in(const State& s, const WindowState& windo
   return std::nullopt;
 }
 
-void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window) {
-  seen.push_back({window.id, window.start.step, window.end_step()});
+void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
+               double statistic) {
+  seen.push_back({window.id, window.start.step, window.end_step(), statistic});
   align(gap, seen);
+}
+
+std::optional<int64_t> evidence_rises_after(const State& s) {
+  const std::vector<SeenWindow>& seen = s.watch.seen;
+  if (seen.empty() || seen.size() > s.watch.gap.newest.size()) return std::nullopt;
+  const SeenWindow* last = &seen.front();
+  for (const SeenWindow& window : seen) {
+    if (window.statistic <= std::max(kNoEvidence, last->statistic)) last = &window;
+  }
+  return last->end_step;
+}
+
+bool evidence_may_rise_after(const State& s, int64_t step) {
+  double least = HUGE_VAL;
+  for (auto window = s.watch.seen.rbegin(); window != s.watch.seen.rend(); ++window) {
+    if (window->statistic >= least) continue;
+    if (window->end_step == step) return true;
+    if (window->statistic <= kNoEvidence) return false;
+    least = window->statistic;
+  }
+  return false;
 }
 
 void forget_spiked(Core& core, int64_t step) {

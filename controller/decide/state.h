@@ -189,6 +189,7 @@ struct SeenWindow {
   int64_t window = 0;
   int64_t start_step = 0;
   int64_t end_step = 0;
+  double statistic = 0;  // of the detector after it
 };
 
 // What the shadows have shown so far, and where the next ones begin.

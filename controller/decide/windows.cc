@@ -413,8 +413,11 @@ void protect(Core& core) {
     }
     if (s.recovery && s.recovery->attempt == 0 && known.step == s.recovery->to_step) return true;
     if (known.step == s.watch.long_start) return true;
-    return std::any_of(s.windows.begin(), s.windows.end(),
-                       [&](const WindowState& window) { return window.start.uri == known.uri; });
+    const bool ends_count = core.policy.ladder.from == "evidence";
+    if (ends_count && evidence_may_rise_after(s, known.step)) return true;
+    return std::any_of(s.windows.begin(), s.windows.end(), [&](const WindowState& window) {
+      return window.start.uri == known.uri || (ends_count && window.end_uri == known.uri);
+    });
   };
   const auto needed_later = [&](size_t i) {
     return s.checkpoints[i].step >= s.next_start ||

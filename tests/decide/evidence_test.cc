@@ -199,6 +199,57 @@ TEST_F(EvidenceTest, ACrashThatUndoesMoreWindowsThanAreKnownBeginsTheEvidenceAne
   EXPECT_THAT(state_.watch.gap.evidence.sums, ::testing::Each(0.0));
 }
 
+// A bias that each window shows a little of: the alarm comes when the windows before it were quiet,
+// and verified.
+SimulatedRun slow_bias(const std::string& from) {
+  Policy policy = story_policy();
+  policy.ladder.from = from;
+  policy.detector.accept_percent = 0;
+  SimulatedRun run(numerical_fault({kGuilty}, 601, 2000, 0.02), policy);
+  run.start();
+  run.train_until(600);
+  EXPECT_EQ(run.damage, 0);
+  run.train_until_phase("containing", 1000);
+  run.train_until_phase("contained", 1100);
+  return run;
+}
+
+TEST(ChangePointTest, ARollbackToTheLastVerifiedCheckpointKeepsWhatASlowBiasHasDone) {
+  const SimulatedRun run = slow_bias("last_verified");
+  ASSERT_THAT(run.directives("rollback"), SizeIs(1));
+  EXPECT_GT(run.directives("rollback")[0].to_step, 600);
+  EXPECT_GT(run.damage, 0.1);
+}
+
+TEST(ChangePointTest, ARollbackToWhereTheEvidenceBeganToRiseUndoesIt) {
+  const SimulatedRun run = slow_bias("evidence");
+  ASSERT_THAT(run.directives("rollback"), SizeIs(1));
+  const int64_t to = run.directives("rollback")[0].to_step;
+  EXPECT_LE(to, 600);
+  EXPECT_GE(to, 500) << "and not much more";
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+  EXPECT_THAT(run.directives("rollback")[0].reason,
+              ::testing::HasSubstr("where the evidence began to rise"));
+  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
+}
+
+// The checkpoints that it may need are kept, and not all of them.
+TEST(ChangePointTest, AHealthyRunKeepsAFewCheckpointsForIt) {
+  Policy policy = story_policy();
+  policy.ladder.from = "evidence";
+  Truth truth;
+  truth.total_steps = 4000;
+  SimulatedRun run(truth, policy);
+  run.start();
+  size_t most = 0;
+  while (run.step < 4000) {
+    run.advance();
+    most = std::max(most, run.state.checkpoints.size());
+  }
+  EXPECT_GT(most, 5u);
+  EXPECT_LE(most, 24u);
+}
+
 class EveryStory : public ::testing::TestWithParam<Story> {};
 
 // After each event an earlier answer once more, as it was and spoilt.

@@ -160,6 +160,7 @@ TEST_P(RandomEvents, NeverBreakAnInvariant) {
   if (GetParam() % 4 == 1) policy.mode = Mode::kObserve;
   if (GetParam() % 4 == 2) policy.ladder.from = "here";
   if (GetParam() % 4 == 3) policy.attribution.parallel = 4;
+  if (GetParam() % 8 == 3) policy.ladder.from = "evidence";
   policy.limits.actions_max = 1000;
   policy.returning.quiet_windows = 1;
   policy.returning.probe_passes = 1;

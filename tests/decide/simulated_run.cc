@@ -169,7 +169,12 @@ void SimulatedRun::score(const Queued& queued, const std::set<std::string>& site
     const double own = truth_.damage ? truth_.damage(queued.window.start_step + 1, {site}) : 0.0;
     const double noise =
         philox_uniform(philox(11, site.size(), static_cast<uint64_t>(queued.window.start_step))[0]);
-    result.scores.push_back({site, own / 100 + 1e-5 * noise, 0, 25});
+    double phi = own / 100 + 1e-5 * noise;
+    for (int64_t i = 1; truth_.bump && i <= queued.window.steps; ++i) {
+      const double bump = truth_.bump(queued.window.start_step + i, {site});
+      if (!std::isfinite(bump)) phi = bump;  // the loss with it alone in FP8 is measured
+    }
+    result.scores.push_back({site, phi, 0, 25});
   }
 }
 

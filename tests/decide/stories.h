@@ -146,6 +146,11 @@ inline std::vector<Story> all_stories() {
        with([](Policy& p) { p.mode = Mode::kObserve; }), whole},
       {"Here", numerical_fault({kGuilty}, 201, 1000),
        with([](Policy& p) { p.ladder.from = "here"; }), whole},
+      {"SlowBias", numerical_fault({kGuilty}, 601, 2000, 0.02), with([](Policy& p) {
+         p.ladder.from = "evidence";
+         p.detector.accept_percent = 0;
+       }),
+       whole},
       {"StraightToBf16", numerical_fault({kGuilty}, 201, 460),
        with([](Policy& p) { p.ladder.rungs = {"bf16"}; }), whole},
       {"TooManySites", numerical_fault(site_names(4), 201, 460, 0.02), story_policy(), whole},

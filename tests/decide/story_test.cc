@@ -506,6 +506,13 @@ TEST(StoryTest, AttributionByScoresFindsTheSiteInAFewReplays) {
   EXPECT_EQ(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";
 }
 
+TEST(StoryTest, ASiteThatAloneMakesTheLossNotFiniteIsTriedFirst) {
+  const SimulatedRun run = tell("NanInFp8");
+  ASSERT_THAT(run.decisions("attribution"), SizeIs(1));
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  EXPECT_LE(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";
+}
+
 class EveryStory : public ::testing::TestWithParam<Story> {};
 
 TEST_P(EveryStory, GoesOnTheSameWhenTheStateIsWrittenAndReadBetweenAnyTwoEvents) {

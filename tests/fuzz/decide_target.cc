@@ -107,7 +107,7 @@ Policy policy_of(Choices& choose) {
                                                     {"pin", "stop"},
                                                     {"hold"}};
   p.ladder.rungs = choose.of(kRungs);
-  p.ladder.from = choose.of({"last_verified", "here"});
+  p.ladder.from = choose.of({"last_verified", "here", "evidence"});
   p.returning.enabled = !choose.one_in(4);
   p.returning.quiet_windows = static_cast<int>(choose.pick(0, 2));
   p.returning.probe_passes = static_cast<int>(choose.pick(1, 2));
