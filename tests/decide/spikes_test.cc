@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "base/philox.h"
+
 namespace gnomon::decide {
 namespace {
 
@@ -103,6 +105,49 @@ TEST_F(SpikeTest, ASpikeDoesNotBlindTheRuleForTheNext) {
   EXPECT_TRUE(step(300).has_value());
   calm(40);
   EXPECT_TRUE(step(5).has_value());
+}
+
+// Most steps are let through by a sum in another order than the rule's own: never one over the
+// threshold, however near.
+TEST(SpikesTest, CalmStepsAreLetThroughExactlyBelowTheThreshold) {
+  Policy::Detector policy;
+  policy.spike_sigma = 1;
+  int over = 0, under = 0;
+  for (uint64_t run = 0; run < 400; ++run) {
+    const double level = run % 3 == 0 ? 1e-3 : run % 3 == 1 ? 3.0 : -2.0;
+    const double noise = run % 2 == 0 ? 1e-4 : 0.03;
+    SpikeState state;
+    int64_t step = 0;
+    double sum = 0, moment = 0;
+    const int n = 33 + static_cast<int>(run % 60);  // too few for the rule of ratios
+    for (int i = 0; i < n; ++i) {
+      const double loss =
+          level * (1 + noise * philox_uniform(philox(run, 1, static_cast<uint64_t>(i))[0]));
+      observe_step(state, {1, ++step, 1, loss, 1.0, 1.0}, policy);
+    }
+    const double middle = (n - 1) / 2.0;
+    double variance = 0, squares = 0;
+    for (int i = 0; i < n; ++i) {
+      sum += state.recent[static_cast<size_t>(i)];
+      moment += (i - middle) * state.recent[static_cast<size_t>(i)];
+      variance += (i - middle) * (i - middle);
+    }
+    for (int i = 0; i < n; ++i) {
+      const double line = sum / n + moment / variance * (i - middle);
+      squares += std::pow(state.recent[static_cast<size_t>(i)] - line, 2);
+    }
+    const double next = sum / n + moment / variance * (n - middle);
+    const double threshold =
+        next + std::max(std::sqrt(squares / (n - 2)), kSpikeRiseMin * std::abs(next));
+    const double off = (run / 2 % 2 == 0 ? 1 : -1) * 1e-7 * std::abs(level);
+    state.silent_until = 0;
+    const auto finding = observe_step(state, {1, ++step, 1, threshold + off, 1.0, 1.0}, policy);
+    EXPECT_EQ(finding.has_value(), off > 0) << "run " << run;
+    EXPECT_NEAR(state.recent.back(), threshold + std::min(off, 0.0), 1e-9 * std::abs(level));
+    (off > 0 ? over : under) += 1;
+  }
+  EXPECT_GT(over, 100);
+  EXPECT_GT(under, 100);
 }
 
 }  // namespace
