@@ -61,7 +61,8 @@ class Rehearsal {
   void follow();
   std::string next_verifier(const std::string& avoid);
   double step_seconds(const PrecisionPlan& plan) const;
-  double seconds_of(const ReplayRequest& request, const ReplayResult& result) const;
+  void set_seconds(decide::ReplayFinished& finished, const ReplayRequest& request,
+                   const ReplayResult& result) const;
   std::string uri_now() const;
   fs::path path_of(const std::string& uri) const;
   std::string setup_json() const;
@@ -106,7 +107,8 @@ double Rehearsal::step_seconds(const PrecisionPlan& plan) const {
   return 1 + (setup_.policy.economics.speedup - 1) * share;
 }
 
-double Rehearsal::seconds_of(const ReplayRequest& request, const ReplayResult& result) const {
+void Rehearsal::set_seconds(decide::ReplayFinished& finished, const ReplayRequest& request,
+                            const ReplayResult& result) const {
   const double bf16 = setup_.policy.economics.speedup;
   PrecisionPlan plan = engine_.plan();
   if (request.arm.starts_with("bf16")) plan = PrecisionPlan::bf16();
@@ -114,7 +116,8 @@ double Rehearsal::seconds_of(const ReplayRequest& request, const ReplayResult& r
   const int evaluations = 1 + (request.evaluate_endpoints ? 3 : 0);
   const double evaluation = bf16 / 3 * static_cast<double>(result.heldout_tokens) /
                             static_cast<double>(setup_.engine.batch.tokens_per_step());
-  return static_cast<double>(result.steps.size()) * step_seconds(plan) + evaluations * evaluation;
+  finished.step_seconds = static_cast<double>(result.steps.size()) * step_seconds(plan);
+  finished.seconds = finished.step_seconds + evaluations * evaluation;
 }
 
 // The engine's configuration without the place of its data, which is another on every machine.
@@ -276,7 +279,7 @@ decide::ReplayFinished Rehearsal::replay(const Order& ordered) {
   const std::string who = order.on_trainer ? kHost : next_verifier(order.avoid);
   decide::ReplayFinished finished =
       join_replay(row, result, run_steps, engine_.fingerprint(), who, order.on_trainer);
-  finished.seconds = seconds_of(request, result);
+  set_seconds(finished, request, result);
   std::ranges::transform(finished.losses, finished.losses.begin(), as_traced);
   std::ranges::transform(finished.run_losses, finished.run_losses.begin(), as_traced);
   return finished;
