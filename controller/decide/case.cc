@@ -193,7 +193,7 @@ void ask(Core& core, const TriageTest& test) {
   OrderReplay wanted;
   wanted.arm = how.arm;
   wanted.plan = how.plan;
-  wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
+  wanted.evaluate_endpoints = !s.investigation->evidence.finding;
   wanted.priority = kPriorityTriage;
   wanted.nudge = test.seed;
   wanted.on_trainer = how.on_trainer;
@@ -306,12 +306,7 @@ void open_drift_case(Core& core, const WindowState& window) {
   evidence.trigger = "offset";
   evidence.measured = *window.measured;
   open_case(core, window.id, std::move(evidence));
-  Verdict verdict;
-  verdict.name = "scale_drift";
-  verdict.sentence =
-      "Equal weights lose more under the run's plan than they did, and BF16 shows no damage to "
-      "them: a scale or the quantiser has drifted. The recipe is to blame, the weights are sound.";
-  conclude(core, verdict);
+  advance_triage(core);
 }
 
 void suspect_step(Core& core, const SpikeFinding& finding) {

@@ -89,7 +89,7 @@ Action choose(const Core& core, const std::string& verdict, const std::vector<st
         fmt::format("the limit of {} automatic actions is reached", core.policy.limits.actions_max);
     return action;
   }
-  if (verdict == "scale_drift") {
+  if (evidence.trigger == "offset") {
     action.rung = "recipe";
     return action;
   }
@@ -141,7 +141,7 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   s.actions += 1;
   if (action.rung != "rollback") {
     contain(core, action.rung, action.sites, plan.version);
-    s.containment->stays = s.investigation && s.investigation->verdict == "scale_drift";
+    s.containment->stays = s.investigation && s.investigation->evidence.trigger == "offset";
     remember_plan(s, plan.version, plan.toml);
   }
   s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
@@ -221,7 +221,7 @@ int64_t wanted_plan(const State& s) {
 
 void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
   State& s = core.s;
-  if (verdict == "scale_drift" && !recipe_helps(core)) {
+  if (s.investigation->evidence.trigger == "offset" && !recipe_helps(core)) {
     core.record("accept",
                 "The ladder has no other recipe to change to: it is recorded and training goes on.",
                 {{"verdict", verdict}})

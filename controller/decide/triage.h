@@ -75,7 +75,7 @@ struct TriageAnswer {
 
 // Everything that is known in a case. Bounded: every test is answered once.
 struct TriageEvidence {
-  std::string trigger;                  // gap, spike, non_finite
+  std::string trigger;                  // gap, offset, spike, non_finite
   Measurement measured;                 // trigger gap
   std::optional<SpikeFinding> finding;  // triggers spike, non_finite
   // Sequential evidence over many windows has ruled chance out already.
@@ -98,8 +98,8 @@ struct TriageRules {
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,
-// chance, kernel_bug, accepted_gap, fp8_numerics, unexplained. (scale_drift and broken_instrument
-// are not found by replays of a case; see judging.cc.)
+// chance, kernel_bug, accepted_gap, fp8_numerics, scale_drift, unexplained. (broken_instrument is
+// not found by replays of a case; see instrument.cc.)
 struct Verdict {
   std::string name;
   std::string sentence;               // for people

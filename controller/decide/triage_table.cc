@@ -19,6 +19,7 @@ class Table {
       : evidence_(evidence), rules_(rules) {}
 
   TriageStep step() const {
+    if (evidence_.trigger == "offset") return drift();
     if (auto next = hardware()) return *next;
     if (auto next = shared_with_bf16()) return *next;
     if (auto next = chance()) return *next;
@@ -265,6 +266,27 @@ class Table {
     return verdict("kernel_bug",
                    seen_same() + fmt::format(fmt::runtime(what),
                                              fmt::format("leave a gap of {:.2f}% only", without)));
+  }
+
+  // ---- Equal weights lose more than they did, and no damage: the numbers, or the kernels?
+  TriageStep drift() const {
+    const TriageAnswer* fake = answer("fakequant");
+    if (fake == nullptr) return ask({{"fakequant"}});
+    const std::string seen =
+        "Equal weights lose more under the run's plan than they did, and BF16 shows no damage to "
+        "them";
+    const auto share = fake->failed ? std::nullopt : offset_difference(*fake);
+    if (share && *share > kKernelShare) {
+      return verdict("kernel_bug",
+                     seen + fmt::format(", but the same FP8 values multiplied in BF16 give another "
+                                        "loss ({:.0f}% of what evaluating in FP8 costs): the FP8 "
+                                        "kernels or their copies of the weights, not rounding.",
+                                        100 * *share));
+    }
+    return verdict("scale_drift",
+                   seen +
+                       ": a scale or the quantiser has drifted. The recipe is to blame, the "
+                       "weights are sound.");
   }
 
   // ---- A small gap that will not become a large one is borne.

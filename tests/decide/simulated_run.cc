@@ -221,7 +221,8 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
   result.end_hash = fmt::format("{}-{}-{}-{}", window.start_uri, end_step, plan.size() * !bf16,
                                 bf16 && truth_.bf16_differs ? ++bf16_replays_ : 0);
   if (!order.evaluate_endpoints) return result;
-  const double drift = truth_.drift ? truth_.drift(window.start_step) : 0;
+  const bool drifts = truth_.drift && (order.arm != "fakequant" || !truth_.in_kernel);
+  const double drift = drifts ? truth_.drift(window.start_step) : 0;
   const double flutter = 0.002 * philox_uniform(philox(9, 3, static_cast<uint64_t>(end_step))[0]);
   result.start_loss_bf16 = held_out(window.start_step, start->damage);
   const Saved* end = find_saved(window.end_uri);

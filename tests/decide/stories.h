@@ -121,6 +121,8 @@ inline std::vector<Story> all_stories() {
   Truth drift;
   drift.total_steps = 2000;
   drift.drift = [](int64_t step) { return step >= 700 ? 0.3 : 0.0; };
+  Truth stale = drift;
+  stale.in_kernel = true;
   const auto longer = [](SimulatedRun& run) {
     run.start();
     run.train_until(2000);
@@ -170,6 +172,7 @@ inline std::vector<Story> all_stories() {
          p.ladder.recipe = "mx";
        }),
        longer},
+      {"StaleCopies", stale, story_policy(), longer},
       {"DriftNoRecipe", drift, story_policy(), longer},
       {"LongForks", numerical_fault({kGuilty}, 1, 1000, 0.004), with([](Policy& p) {
          p.window.long_steps = 100;

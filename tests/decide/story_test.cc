@@ -435,6 +435,14 @@ TEST(StoryTest, AnotherPlanHasAnOffsetOfItsOwn) {
   EXPECT_THAT(run.decisions("verdict"), SizeIs(1)) << "of the fault";
 }
 
+TEST(StoryTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {
+  const SimulatedRun run = tell("StaleCopies");
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
+  EXPECT_THAT(run.decisions("attribution"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+}
+
 TEST(StoryTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
   const SimulatedRun run = tell("DriftNoRecipe");
   ASSERT_GE(run.decisions("verdict").size(), 1u);

@@ -233,6 +233,11 @@ TriageAnswer other_start(double start_loss_plan) {
   answer.start_loss_plan = start_loss_plan;
   return answer;
 }
+TriageEvidence of_offset(std::vector<TriageAnswer> answers) {
+  TriageEvidence evidence = of_gap(std::move(answers), 0.02);
+  evidence.trigger = "offset";
+  return evidence;
+}
 std::vector<TriageAnswer> pairs_of_gap(double fp8, double bf16) {
   return {same(true),
           ended("fp8_nudged", 2.1, 1),
@@ -314,6 +319,15 @@ INSTANTIATE_TEST_SUITE_P(
                   with(bears), "= fp8_numerics"},
         TableCase{"ALargeGapIsNotBorne", of_gap({same(true), ended("fakequant", 2)}, 2, true),
                   with(bears), "= fp8_numerics"}),
+    [](const auto& table) { return table.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Offset, TriageTable,
+    ::testing::Values(
+        TableCase{"TheKernelsAreAsked", of_offset({}), with(others), "fakequant"},
+        TableCase{"TheKernel", of_offset({other_start(2.1)}), plain(), "= kernel_bug"},
+        TableCase{"EqualWeightsAgree", of_offset({other_start(2.1019)}), plain(), "= scale_drift"},
+        TableCase{"NobodyCould", of_offset({failed("fakequant")}), plain(), "= scale_drift"}),
     [](const auto& table) { return table.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(
