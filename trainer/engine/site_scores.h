@@ -7,7 +7,8 @@
 //   φ = 1/T · Σ_t [ g_t·δ_t + ½ (g_t·δ_t)² ]                        (DECISION.md §4)
 //
 // the change of the mean loss to second order, the curvature being that of the empirical Fisher
-// matrix (where δ is large, Engine::scores measures the loss instead: docs/attribution.md). With u(dW) the update that AdamW makes of a gradient, from the moments at hand,
+// matrix (where δ is large, Engine::scores measures the loss instead: docs/attribution.md). With
+// u(dW) the update that AdamW makes of a gradient, from the moments at hand,
 //
 //   ψ = ⟨∇L_heldout, u(dW8) − u(dW16)⟩ + Σ_t (dx8_t − dx16_t)·ẋ_t
 //
