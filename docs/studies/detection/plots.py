@@ -116,8 +116,8 @@ def draw_ends(findings, out):
     axis.set_yticks(range(len(pairs)), [key[0] for key, _ in pairs], fontsize=7)
     axis.set_xscale("log")
     axis.set_xlabel(
-        "last held-out loss above healthy FP8's, % (orange: nobody attended; green: default policy; "
-        f"square: held; {LEAST} or less at the left edge)"
+        "last held-out loss above healthy FP8's, % (at the left edge: "
+        f"{LEAST} or less)\norange: nobody attended; green: default policy; square: held"
     )
     figure.tight_layout()
     figure.savefig(out)
