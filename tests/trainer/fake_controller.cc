@@ -1,7 +1,7 @@
 #include "tests/trainer/fake_controller.h"
 
 #include <algorithm>
-#include <thread>
+#include <chrono>
 
 #include "protocol/json.h"
 #include "tests/support/child_process.h"
@@ -23,6 +23,33 @@ HttpReply problem(int status, const std::string& title) {
 FakeController::FakeController()
     : server_([this](const HttpRequest& request) { return answer(request); }) {}
 
+void FakeController::go_away() {
+  {
+    std::lock_guard lock(mutex_);
+    gone_ = true;
+  }
+  changed_.notify_all();
+  server_.stop();
+}
+
+void FakeController::come_back() {
+  {
+    std::lock_guard lock(mutex_);
+    gone_ = false;
+  }
+  server_.start();
+}
+
+int64_t FakeController::news() const {
+  std::lock_guard lock(mutex_);
+  return news_;
+}
+
+void FakeController::wait_beyond(int64_t seen) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::seconds(1), [&] { return gone_ || news_ > seen; });
+}
+
 void FakeController::interfere(Interference interference) {
   std::lock_guard lock(mutex_);
   interference_ = std::move(interference);
@@ -38,6 +65,8 @@ int64_t FakeController::issue(Directive directive) {
   if (directive.reason.empty()) directive.reason = "the test wants it";
   directive.state = "pending";
   directives_.push_back(std::move(directive));
+  ++news_;
+  changed_.notify_all();
   return directives_.back().number;
 }
 
@@ -117,7 +146,6 @@ HttpReply FakeController::take_step_batch(const HttpRequest& request) {
   return acknowledged();
 }
 
-// A short poll in place of a long one: nothing waits for anything in a test.
 HttpReply FakeController::list_directives(const HttpRequest& request) {
   const int64_t after = std::stoll(request.target.substr(request.target.find("after=") + 6));
   DirectiveList list;
@@ -152,19 +180,31 @@ HttpReply FakeController::answer(const HttpRequest& request) {
   if (interference) {
     if (auto reply = interference(request)) return *reply;
   }
-  std::unique_lock lock(mutex_);
+  if (!request.target.starts_with("/v1/runs/run-1/directives?")) {
+    const std::lock_guard lock(mutex_);
+    HttpReply reply = record(request);
+    ++news_;
+    changed_.notify_all();
+    return reply;
+  }
+  const auto listed = [&] {
+    const std::lock_guard lock(mutex_);
+    if (strict_ && told_.registrations.empty()) return problem(404, "Unknown run");
+    return list_directives(request);
+  };
+  const int64_t seen = news();
+  const HttpReply reply = listed();
+  if (reply.body != "{\"directives\":[]}") return reply;
+  wait_beyond(seen);
+  return listed();
+}
+
+HttpReply FakeController::record(const HttpRequest& request) {
   if (request.target == "/v1/runs") {
     told_.registrations.push_back(from_json<RunRegistration>(request.body));
     return {201, to_json(RunRegistered{"run-1", "enforce"})};
   }
   if (strict_ && told_.registrations.empty()) return problem(404, "Unknown run");
-  if (request.target.starts_with("/v1/runs/run-1/directives?")) {
-    const HttpReply reply = list_directives(request);
-    lock.unlock();
-    if (reply.body == "{\"directives\":[]}")
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return reply;
-  }
   if (ends_with(request.target, "/steps")) return take_step_batch(request);
   if (ends_with(request.target, "/attempts")) return take_attempt(request);
   if (ends_with(request.target, "/checkpoints")) {

@@ -2,6 +2,7 @@
 // at what it was told and choose what it answers.
 #pragma once
 
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -22,10 +23,11 @@ class FakeController {
   using Interference = std::function<std::optional<HttpReply>(const HttpRequest&)>;
 
   FakeController();
+  ~FakeController() { go_away(); }
 
   std::string url() const { return server_.url(); }
-  void go_away() { server_.stop(); }
-  void come_back() { server_.start(); }
+  void go_away();
+  void come_back();
   void interfere(Interference interference);
 
   // Number (unless it has one), state and reason (likewise) are filled in; numbers go on from what
@@ -52,6 +54,10 @@ class FakeController {
     int64_t conflicts = 0;  // with other values
   };
   Told told() const;
+  // For polls with nothing to answer: `news()` counts what was told and issued, and `wait_beyond`
+  // returns when there is more than `seen`, the controller goes away, or the poll has lasted long.
+  int64_t news() const;
+  void wait_beyond(int64_t seen);
   int64_t steps_told() const;
   // Of those of `attempt`; -1 when there is none.
   int64_t newest_step(int64_t attempt) const;
@@ -62,12 +68,16 @@ class FakeController {
 
  private:
   HttpReply answer(const HttpRequest& request);
+  HttpReply record(const HttpRequest& request);
   HttpReply take_step_batch(const HttpRequest& request);
   HttpReply list_directives(const HttpRequest& request);
   HttpReply take_attempt(const HttpRequest& request);
   HttpReply acknowledged();
 
   mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t news_ = 0;
+  bool gone_ = false;
   Told told_;
   std::vector<Directive> directives_;
   std::vector<std::string> protected_;

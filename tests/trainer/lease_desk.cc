@@ -1,9 +1,7 @@
 #include "tests/trainer/lease_desk.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
-#include <thread>
 
 #include "protocol/json.h"
 
@@ -53,8 +51,8 @@ std::optional<HttpReply> LeaseDesk::answer(const HttpRequest& request) {
   return HttpReply{200, "{}"};
 }
 
-// A short poll in place of a long one: nothing waits for anything in a test.
 HttpReply LeaseDesk::give(const HttpRequest& request) {
+  const int64_t news = controller_.news();
   const FakeController::Told told = controller_.told();
   {
     std::lock_guard lock(mutex_);
@@ -70,7 +68,7 @@ HttpReply LeaseDesk::give(const HttpRequest& request) {
       return {200, to_json(lease)};
     }
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  controller_.wait_beyond(news);
   return {204, ""};
 }
 
