@@ -11,6 +11,7 @@
 
 #include "cli/rehearsal/detection.h"
 #include "cli/rehearsal/recorded_runs.h"
+#include "controller/decide/gap_rivals.h"
 
 namespace gnomon::rehearsal {
 namespace {
@@ -18,8 +19,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-const std::vector<std::string> kDetectors = {"eprocess", "eprocess_any", "cusum", "ewma",
-                                             "glr",      "shewhart",     "fixed"};
+const std::vector<std::string> kDetectors = {"eprocess", "eprocess_any", "evidence", "cusum",
+                                             "ewma",     "glr",          "shewhart", "fixed"};
 
 // Null where it is not finite: JSON has no infinity, and a delay without an alarm has no length.
 json::value finite(double value) {
@@ -41,7 +42,8 @@ double quantile(std::vector<double> values, double q) {
 
 decide::GapSettings settings_of(decide::GapSettings settings, const std::string& detector,
                                 bool ceiling) {
-  settings.kind = detector == "eprocess_any" ? "eprocess" : detector;
+  settings.kind = decide::is_rival(detector) ? detector : "eprocess";
+  if (detector == "evidence") settings.jump_deviations = 0;
   if (detector == "eprocess_any") settings.noise = "any";
   if (!ceiling) settings.ceiling_percent = kInfinity;
   return settings;

@@ -293,8 +293,7 @@ void open_gap_case(Core& core, const WindowState& window) {
   TriageEvidence evidence;
   evidence.trigger = "gap";
   evidence.measured = *window.measured;
-  evidence.chance_excluded =
-      window.judged && window.judged->rule != "ceiling" && window.judged->rule != "non_finite";
+  evidence.chance_excluded = window.judged && !of_one_window(*window.judged);
   evidence.steps = window.steps;
   evidence.level_percent = window.level_percent;
   open_case(core, window.id, std::move(evidence));

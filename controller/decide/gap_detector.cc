@@ -184,6 +184,22 @@ Reading observe_by_kind(GapEvidence& evidence, const GapScale& scale, const GapS
   return reading;
 }
 
+// What one window may show before it is an alarm by itself; infinite while the scale is not known.
+double jump_limit(const GapVerdict& verdict, const GapSettings& settings) {
+  if (settings.jump_deviations <= 0 || !eprocess(settings)) return HUGE_VAL;
+  const double jump =
+      settings.jump_deviations * scale_confidence(verdict.freedom) * verdict.scale_percent;
+  return std::max(settings.tolerance_percent, verdict.null_percent + jump);
+}
+
+void alarm_alone(GapVerdict& verdict, const char* rule, double d_percent, double limit) {
+  if (verdict.alarm || !(d_percent > limit)) return;
+  verdict.alarm = true;
+  verdict.rule = rule;
+  verdict.statistic = d_percent;
+  verdict.threshold = limit;
+}
+
 GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
                 const GapSettings& settings) {
   GapVerdict verdict;
@@ -206,13 +222,8 @@ GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
   verdict.statistic = reading.statistic;
   verdict.threshold = reading.threshold;
   verdict.burst_left = evidence.burst_left;
-  const bool over_ceiling = sample.d_percent > settings.ceiling_percent;
-  if (over_ceiling && !verdict.alarm) {
-    verdict.alarm = true;
-    verdict.rule = "ceiling";
-    verdict.statistic = sample.d_percent;
-    verdict.threshold = settings.ceiling_percent;
-  }
+  alarm_alone(verdict, "ceiling", sample.d_percent, settings.ceiling_percent);
+  alarm_alone(verdict, "jump", sample.d_percent, jump_limit(verdict, settings));
   if (reading.quiet && !verdict.alarm) {
     learn(scale, sample, verdict.scale_percent, settings);
   } else {
@@ -238,6 +249,10 @@ double gap_scale_percent(const GapScale& scale, const GapSample& sample,
 GapThresholds gap_thresholds(const GapSettings& settings) {
   const double windows = settings.windows_between_false_alarms;
   return {windows, std::sqrt(windows)};
+}
+
+bool of_one_window(const GapVerdict& verdict) {
+  return verdict.rule == "ceiling" || verdict.rule == "jump" || verdict.rule == "non_finite";
 }
 
 GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettings& settings) {

@@ -14,6 +14,10 @@
 // for fresh windows back to back, and they are added to the same R. (A confirmation with evidence
 // of its own would have to share the false alarms with R and begin from nothing.)
 //
+// Beside the evidence stand two rules for a single window, `ceiling` and `jump`: a mixture of e-values
+// that are valid for every symmetric noise needs two or three windows however far one lies out. They
+// are outside the guarantee; the caller has to rule chance out by other means.
+//
 // Nothing in it needs the scale to be constant or the windows to be equally long: a change of
 // cadence or batch size rescales s before the next D is seen, which is predictable, so the evidence
 // stays. What the guarantee does not cover (skewed noise, windows that depend on each other, a
@@ -37,6 +41,8 @@ struct GapSettings {
   double windows_between_false_alarms = 10000;  // mean, at least 20
   double tolerance_percent = 0.1;     // the null's mean is never learned to be more than this
   double ceiling_percent = 0.5;       // one window above it is an alarm by itself; infinity = off
+  double jump_deviations = 0;  // eprocess: and one that lies so many s⁺ over δ0, and over the
+                               // tolerance; 0 = off
   double prior_scale_percent = 0.05;  // s before anything was learned; positive
   int burn_in_windows =
       20;  // δ0 is learned over so many; until then, and with 0, it is the tolerance
@@ -94,8 +100,8 @@ struct GapState {
 struct GapVerdict {
   bool alarm = false;
   bool suspicious = false;   // fresh back-to-back windows are wanted: up to burst_left of them
-  std::string rule;          // evidence, ceiling, non_finite or the rival's kind; empty = quiet
-  double statistic = 0;      // R; D for ceiling and fixed; else the rival's
+  std::string rule;      // evidence, ceiling, jump, non_finite or the rival's kind; empty = quiet
+  double statistic = 0;  // R; D for ceiling, jump and fixed; else the rival's
   double threshold = 0;      // of the statistic
   double x = 0;              // (D − δ0)/s
   double scale_percent = 0;  // s
@@ -103,6 +109,9 @@ struct GapVerdict {
   double freedom = 0;        // degrees of freedom behind s
   int64_t burst_left = 0;    // windows of the burst still to come
 };
+
+// The alarm rests on its window alone: chance has not been ruled out by the windows before.
+bool of_one_window(const GapVerdict& verdict);
 
 // Takes one window into account. A D that is not finite is an alarm (rule non_finite) and changes
 // nothing that is remembered but its place among the newest. Until the caller restarts or accepts,

@@ -79,6 +79,9 @@ std::string alarm_words(const WindowState& window) {
   const std::string why =
       verdict.rule == "ceiling"
           ? fmt::format("one window may not be over {}", percent(verdict.threshold))
+      : verdict.rule == "jump"
+          ? fmt::format("that is {:.1f} deviations over {}, for one window too far", verdict.x,
+                        percent(verdict.null_percent))
       : verdict.rule == "evidence"
           ? fmt::format("evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
                         verdict.statistic, percent(verdict.null_percent), verdict.threshold)
@@ -228,9 +231,10 @@ void judge(Core& core, WindowState& window) {
   s.watch.windows_judged += 1;
   if (!burn_in) window.judged = judged.gap;
   if (judged.gap.alarm) {
-    window.level_percent =
-        newest_level(window.kind == "long" ? s.watch.long_gap : s.watch.gap, kLevelWindows)
-            .mean_percent;
+    const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
+    window.level_percent = of_one_window(judged.gap)
+                               ? *window.measured->d_percent
+                               : newest_level(gap, kLevelWindows).mean_percent;
     return judge_alarm(core, window);
   }
   const WindowState quiet = window;
@@ -283,6 +287,8 @@ GapSettings gap_settings(const Policy& policy) {
   settings.windows_between_false_alarms = d.windows_between_false_alarms;
   settings.tolerance_percent = d.tolerance_percent;
   settings.ceiling_percent = d.ceiling_percent;
+  // Without pairs nobody would ask whether it was chance.
+  settings.jump_deviations = policy.triage.pairs > 0 ? d.jump_deviations : 0;
   settings.prior_scale_percent = d.prior_scale_percent;
   settings.burn_in_windows = d.burn_in_windows;
   settings.noise = d.noise;

@@ -62,6 +62,8 @@ void read_detector(TomlTable table, Policy::Detector& detector) {
   detector.ceiling_percent =
       table.number("ceiling_percent",
                    std::max(detector.ceiling_percent, 2 * detector.tolerance_percent), 1e-6, 1e6);
+  detector.jump_deviations =
+      table.number("jump_deviations", detector.jump_deviations, 0, 1000);
   detector.fixed_percent = table.number("fixed_percent", detector.fixed_percent, 1e-6, 1e6);
   detector.prior_scale_percent =
       table.number("prior_scale_percent", detector.prior_scale_percent, 1e-6, 100);
@@ -261,6 +263,7 @@ std::string Policy::to_toml() const {
       .key("windows_between_false_alarms", detector.windows_between_false_alarms)
       .key("tolerance_percent", detector.tolerance_percent)
       .key("ceiling_percent", detector.ceiling_percent)
+      .key("jump_deviations", detector.jump_deviations)
       .key("fixed_percent", detector.fixed_percent)
       .key("prior_scale_percent", detector.prior_scale_percent)
       .key("burn_in_windows", detector.burn_in_windows)

@@ -34,6 +34,8 @@ struct Policy {
     double windows_between_false_alarms = 10000;
     double tolerance_percent = 0.25;    // a mean gap up to this is none
     double ceiling_percent = 1;         // one window's gap above it is looked into at once
+    double jump_deviations = 5;         // or so many deviations over the null, if pairs can say
+                                        // whether that was chance; 0 = off
     double fixed_percent = 0.25;        // of the rival "fixed"
     double prior_scale_percent = 0.05;  // of D's deviation before anything was learned
     int burn_in_windows = 15;           // that the null is learned over

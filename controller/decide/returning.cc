@@ -35,20 +35,22 @@ double scale_of_probe(const Core& core, const WindowState& window) {
   return gap_scale_percent(core.s.watch.gap.scale, sample, gap_settings(core.policy));
 }
 
-// What a healthy window may show, and in no case what would be an alarm by itself.
-double probe_limit(const Core& core, const WindowState& window) {
+// How much worse FP8 may be to count as good again: what a healthy window may show, or a gap that
+// would be accepted; in no case what would be an alarm by itself.
+double return_margin(const Core& core, const WindowState& window) {
   constexpr double kDeviations = 4;
   const GapSettings settings = gap_settings(core.policy);
   const double healthy = gap_null_percent(core.s.watch.gap.scale, settings) +
                          kDeviations * scale_of_probe(core, window);
-  return std::min(settings.ceiling_percent, std::max(healthy, settings.ceiling_percent / 2));
+  return std::min(settings.ceiling_percent,
+                  std::max({healthy, core.policy.detector.accept_percent, settings.tolerance_percent}));
 }
 
-// Of the e-value against "FP8 is worse by the ceiling": that of gap_detector.h the other way round.
+// Of the e-value against "FP8 is worse by the margin": that of gap_detector.h the other way round.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
   const GapScale& learned = core.s.watch.gap.scale;
   const double x =
-      (core.policy.detector.ceiling_percent - d_percent) / scale_of_probe(core, window);
+      (return_margin(core, window) - d_percent) / scale_of_probe(core, window);
   const double confidence = scale_confidence(learned.freedom);
   const bool known = std::isfinite(confidence);
   const bool symmetric = core.policy.detector.noise == "symmetric";
@@ -86,7 +88,7 @@ void say_recovered(Core& core, int64_t window_id, int64_t start_step, int64_t en
   s.recovery.reset();
 }
 
-void go_back(Core& core) {
+void go_back(Core& core, double margin_percent) {
   State& s = core.s;
   const KnownPlan base = base_plan(s);
   const std::string sentence = fmt::format(
@@ -94,7 +96,7 @@ void go_back(Core& core) {
       "(evidence {:.3g} against a gap of {}).",
       s.containment->probe_passes, contained_run(*s.containment),
       std::exp(std::min(s.containment->log_evidence, 700.0)),
-      percent(core.policy.detector.ceiling_percent));
+      percent(margin_percent));
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", s.containment->probe_passes},
@@ -173,7 +175,7 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
                          *spike));
     return finish_probe_window(core, window_id, "skipped");
   }
-  const double limit = probe_limit(core, window);
+  const double limit = return_margin(core, window);
   const bool passes = *measured.d_percent <= limit;
   if (passes) s.containment->log_evidence += log_equivalence(core, window, *measured.d_percent);
   RecordDecision& decision = core.record(
@@ -197,7 +199,7 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
     const bool enough = s.containment->probe_passes >= core.policy.returning.probe_passes &&
                         s.containment->log_evidence >= std::log(core.policy.returning.evidence);
     if (enough && !s.investigation && !s.directive && !s.ended) {
-      go_back(core);
+      go_back(core, limit);
     }
     return;
   }

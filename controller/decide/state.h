@@ -70,7 +70,7 @@ struct WindowState {
   std::string shadow_hash;  // of the shadow's weights at the end
   bool shadow_fingerprint_equal = false;
   std::optional<GapVerdict> judged;
-  double level_percent = 0;  // mean D of the newest windows at its alarm
+  double level_percent = 0;  // at its alarm: D, or its mean over the newest windows
   int64_t end_step() const { return start.step + steps; }
 };
 

@@ -77,6 +77,27 @@ Reproduction compare_same_spike(const ReplayFinished& same, const SpikeFinding& 
   return result;
 }
 
+namespace {
+
+constexpr int64_t kBeforeMin = 8;  // steps that say where a replay's own losses were
+constexpr int64_t kBeforeMax = 32;
+
+// What the replay's loss was before it came near the spike; nothing when it had hardly begun.
+std::optional<double> own_level(const ReplayFinished& replay, int64_t near_step) {
+  std::vector<double> before;
+  const size_t count = std::min(replay.steps.size(), replay.losses.size());
+  for (size_t i = 0; i < count; ++i) {
+    const bool counts = replay.steps[i] < near_step && replay.steps[i] >= near_step - kBeforeMax;
+    if (counts && std::isfinite(replay.losses[i])) before.push_back(replay.losses[i]);
+  }
+  if (static_cast<int64_t>(before.size()) < kBeforeMin) return std::nullopt;
+  const auto middle = before.begin() + static_cast<std::ptrdiff_t>(before.size() / 2);
+  std::nth_element(before.begin(), middle, before.end());
+  return *middle;
+}
+
+}  // namespace
+
 SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& finding,
                               int64_t steps_asked, int64_t around) {
   SpikeComparison result;
@@ -95,10 +116,12 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
       highest = std::max(highest, loss);
   }
   if (finding.threshold && highest > *finding.threshold) result.spikes = true;
-  const double rise = finding.loss - finding.expected;
-  if (finding.kind == "spike" && finding.expected != 0 &&
-      highest - finding.expected >= kSpikeShare * rise) {
-    result.spikes = true;
+  if (finding.kind == "spike" && finding.expected != 0) {
+    const double rise = finding.loss - finding.expected;
+    const auto own =
+        around > 0 ? own_level(replay, finding.step - kStepsAroundSpike - around) : std::nullopt;
+    const double level = std::min(finding.expected, own.value_or(finding.expected));
+    result.spikes |= highest - level >= kSpikeShare * rise;
   }
   return result;
 }

@@ -40,7 +40,10 @@ struct SpikeComparison {
   bool spikes = false;         // over the threshold, or at least half as high as the run's spike
 };
 
-// Looks at the finding's step and the two before it, and at `around` steps to both sides of it.
+// Looks at the finding's step and the two before it. `around` > 0, for a replay that began so long
+// before that it goes another way: also at so many steps to both sides of it, and the spike counts by
+// its rise over the replay's own losses before it (median), because the run's trend may hold damage
+// that the replay does not share.
 SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& finding,
                               int64_t steps_asked, int64_t around = 0);
 
@@ -81,7 +84,7 @@ struct TriageEvidence {
   // Sequential evidence over many windows has ruled chance out already.
   bool chance_excluded = false;
   int64_t steps = 0;         // trigger gap: the window's length
-  double level_percent = 0;  // trigger gap, chance excluded: mean D of the newest windows
+  double level_percent = 0;  // trigger gap: D of the window, or of the newest that alarmed together
   bool in_bf16 = false;      // the run was in BF16: there is no FP8 to blame
   std::vector<TriageAnswer> answers;
 };

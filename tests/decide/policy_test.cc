@@ -35,6 +35,7 @@ kind = "cusum"
 windows_between_false_alarms = 500.0
 tolerance_percent = 0.05
 ceiling_percent = 0.7
+jump_deviations = 4.5
 fixed_percent = 0.3
 prior_scale_percent = 0.02
 burn_in_windows = 10
