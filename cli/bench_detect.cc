@@ -1,6 +1,7 @@
 // `gnomon bench detect`: real training runs, healthy and faulty, recorded once as small traces; and
 // what those traces say about the decision core.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -65,7 +66,7 @@ void Recorder::told(const rehearsal::CatalogueRun& run, const rehearsal::TracedR
 void Recorder::work(int job) {
   try {
     for (size_t i = next++; i < left.size(); i = next++) {
-      const fs::path scratch = fs::path(options.scratch) / fmt::format("job{}", job);
+      const fs::path scratch = fs::path(options.scratch) / fmt::format("{}-job{}", getpid(), job);
       fs::remove_all(scratch);
       const rehearsal::Trace trace =
           rehearsal::rehearse(rehearsal::setup_of(left[i], options.data, scratch));

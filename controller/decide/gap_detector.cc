@@ -255,6 +255,12 @@ bool of_one_window(const GapVerdict& verdict) {
   return verdict.rule == "ceiling" || verdict.rule == "jump" || verdict.rule == "non_finite";
 }
 
+double gap_total(const GapState& state, const GapSettings& settings) {
+  if (!eprocess(settings)) return state.evidence.rival;
+  const std::vector<double>& sums = state.evidence.sums;
+  return sums.empty() ? 0 : gap_mixture(sums.data(), symmetric(settings));
+}
+
 GapVerdict observe_gap(GapState& state, const GapSample& sample, const GapSettings& settings) {
   if (state.newest.size() >= kGapNewestMax) {
     step(state.scale_before, state.evidence_before, state.newest.front(), settings);

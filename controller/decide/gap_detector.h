@@ -14,9 +14,9 @@
 // for fresh windows back to back, and they are added to the same R. (A confirmation with evidence
 // of its own would have to share the false alarms with R and begin from nothing.)
 //
-// Beside the evidence stand two rules for a single window, `ceiling` and `jump`: a mixture of e-values
-// that are valid for every symmetric noise needs two or three windows however far one lies out. They
-// are outside the guarantee; the caller has to rule chance out by other means.
+// Beside the evidence stand two rules for a single window, `ceiling` and `jump`: a mixture of
+// e-values that are valid for every symmetric noise needs two or three windows however far one lies
+// out. They are outside the guarantee; the caller has to rule chance out by other means.
 //
 // Nothing in it needs the scale to be constant or the windows to be equally long: a change of
 // cadence or batch size rescales s before the next D is seen, which is predictable, so the evidence
@@ -39,8 +39,8 @@ struct GapSettings {
   // eprocess; or a rival (gap_rivals.h): fixed, shewhart, cusum, ewma, glr.
   std::string kind = "eprocess";
   double windows_between_false_alarms = 10000;  // mean, at least 20
-  double tolerance_percent = 0.1;     // the null's mean is never learned to be more than this
-  double ceiling_percent = 0.5;       // one window above it is an alarm by itself; infinity = off
+  double tolerance_percent = 0.1;  // the null's mean is never learned to be more than this
+  double ceiling_percent = 0.5;    // one window above it is an alarm by itself; infinity = off
   double jump_deviations = 0;  // eprocess: and one that lies so many s⁺ over δ0, and over the
                                // tolerance; 0 = off
   double prior_scale_percent = 0.05;  // s before anything was learned; positive
@@ -99,11 +99,11 @@ struct GapState {
 
 struct GapVerdict {
   bool alarm = false;
-  bool suspicious = false;   // fresh back-to-back windows are wanted: up to burst_left of them
+  bool suspicious = false;  // fresh back-to-back windows are wanted: up to burst_left of them
   std::string rule;      // evidence, ceiling, jump, non_finite or the rival's kind; empty = quiet
   double statistic = 0;  // R; D for ceiling, jump and fixed; else the rival's
-  double threshold = 0;      // of the statistic
-  double x = 0;              // (D − δ0)/s
+  double threshold = 0;  // of the statistic
+  double x = 0;          // (D − δ0)/s
   double scale_percent = 0;  // s
   double null_percent = 0;   // δ0
   double freedom = 0;        // degrees of freedom behind s
@@ -112,6 +112,9 @@ struct GapVerdict {
 
 // The alarm rests on its window alone: chance has not been ruled out by the windows before.
 bool of_one_window(const GapVerdict& verdict);
+
+// R after the newest window, whatever rule raised an alarm; of a rival its running sum or mean.
+double gap_total(const GapState& state, const GapSettings& settings);
 
 // Takes one window into account. A D that is not finite is an alarm (rule non_finite) and changes
 // nothing that is remembered but its place among the newest. Until the caller restarts or accepts,

@@ -161,11 +161,12 @@ Judgement observe(Core& core, const WindowState& window) {
   if (window.kind == "long") {
     result.gap =
         observe_gap(s.watch.long_gap, sample, long_gap_settings(core.policy, window.steps));
-    note_seen(s.watch.long_gap, s.watch.long_seen, window, result.gap.statistic);
+    note_seen(s.watch.long_gap, s.watch.long_seen, window,
+              gap_total(s.watch.long_gap, gap_settings(core.policy)));
     return result;
   }
   result.gap = observe_gap(s.watch.gap, sample, gap_settings(core.policy));
-  note_seen(s.watch.gap, s.watch.seen, window, result.gap.statistic);
+  note_seen(s.watch.gap, s.watch.seen, window, gap_total(s.watch.gap, gap_settings(core.policy)));
   s.watch.burst_left = result.gap.burst_left;
   if (result.gap.suspicious) {
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",

@@ -37,11 +37,10 @@ std::string next_rung(const Core& core, bool pin_possible) {
   return next < rungs.size() ? rungs[next] : "hold";
 }
 
-// Where the evidence of an alarm that many windows have added to began to rise.
+// Where the evidence of an alarm began to rise, when windows before it have added to it.
 std::optional<int64_t> rising_since(const Core& core, const WindowState& window) {
   const Case& investigation = *core.s.investigation;
-  const bool slow = investigation.evidence.trigger == "gap" &&
-                    investigation.evidence.chance_excluded && window.kind == "shadow";
+  const bool slow = investigation.evidence.trigger == "gap" && window.kind == "shadow";
   if (core.policy.ladder.from != "evidence" || !slow || investigation.since_step) return {};
   return evidence_rises_after(core.s);
 }
@@ -222,9 +221,16 @@ int64_t wanted_plan(const State& s) {
 void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
   State& s = core.s;
   if (s.investigation->evidence.trigger == "offset" && !recipe_helps(core)) {
-    core.record("accept",
-                "The ladder has no other recipe to change to: it is recorded and training goes on.",
-                {{"verdict", verdict}})
+    const std::string look = verdict == "kernel_bug"
+                                 ? " Look at what the FP8 GEMMs are made of: their library, and "
+                                   "the copies of the weights "
+                                   "that they read (are they made anew after every update?)."
+                                 : "";
+    core.record(
+            "accept",
+            "The ladder has no other recipe to change to: it is recorded and training goes on." +
+                look,
+            {{"verdict", verdict}})
         .verdict = verdict;
     return end_case(core, "quiet");
   }

@@ -62,8 +62,7 @@ void read_detector(TomlTable table, Policy::Detector& detector) {
   detector.ceiling_percent =
       table.number("ceiling_percent",
                    std::max(detector.ceiling_percent, 2 * detector.tolerance_percent), 1e-6, 1e6);
-  detector.jump_deviations =
-      table.number("jump_deviations", detector.jump_deviations, 0, 1000);
+  detector.jump_deviations = table.number("jump_deviations", detector.jump_deviations, 0, 1000);
   detector.fixed_percent = table.number("fixed_percent", detector.fixed_percent, 1e-6, 1e6);
   detector.prior_scale_percent =
       table.number("prior_scale_percent", detector.prior_scale_percent, 1e-6, 100);

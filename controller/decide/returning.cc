@@ -42,15 +42,14 @@ double return_margin(const Core& core, const WindowState& window) {
   const GapSettings settings = gap_settings(core.policy);
   const double healthy = gap_null_percent(core.s.watch.gap.scale, settings) +
                          kDeviations * scale_of_probe(core, window);
-  return std::min(settings.ceiling_percent,
-                  std::max({healthy, core.policy.detector.accept_percent, settings.tolerance_percent}));
+  return std::min(settings.ceiling_percent, std::max({healthy, core.policy.detector.accept_percent,
+                                                      settings.tolerance_percent}));
 }
 
 // Of the e-value against "FP8 is worse by the margin": that of gap_detector.h the other way round.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
   const GapScale& learned = core.s.watch.gap.scale;
-  const double x =
-      (return_margin(core, window) - d_percent) / scale_of_probe(core, window);
+  const double x = (return_margin(core, window) - d_percent) / scale_of_probe(core, window);
   const double confidence = scale_confidence(learned.freedom);
   const bool known = std::isfinite(confidence);
   const bool symmetric = core.policy.detector.noise == "symmetric";
@@ -95,8 +94,7 @@ void go_back(Core& core, double margin_percent) {
       "FP8 comes back: {} probes in a row under the run's own plan ended no worse than {} "
       "(evidence {:.3g} against a gap of {}).",
       s.containment->probe_passes, contained_run(*s.containment),
-      std::exp(std::min(s.containment->log_evidence, 700.0)),
-      percent(margin_percent));
+      std::exp(std::min(s.containment->log_evidence, 700.0)), percent(margin_percent));
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", s.containment->probe_passes},

@@ -41,9 +41,9 @@ struct SpikeComparison {
 };
 
 // Looks at the finding's step and the two before it. `around` > 0, for a replay that began so long
-// before that it goes another way: also at so many steps to both sides of it, and the spike counts by
-// its rise over the replay's own losses before it (median), because the run's trend may hold damage
-// that the replay does not share.
+// before that it goes another way: also at so many steps to both sides of it, and the spike counts
+// by its rise over the replay's own losses before it (median), because the run's trend may hold
+// damage that the replay does not share.
 SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& finding,
                               int64_t steps_asked, int64_t around = 0);
 

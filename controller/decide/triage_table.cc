@@ -292,7 +292,8 @@ class Table {
   // ---- A small gap that will not become a large one is borne.
   std::optional<TriageStep> growth() const {
     const double level = evidence_.level_percent;
-    const bool measured = evidence_.measured.d_percent && std::isfinite(*evidence_.measured.d_percent);
+    const bool measured =
+        evidence_.measured.d_percent && std::isfinite(*evidence_.measured.d_percent);
     if (of_step() || !measured || level >= rules_.accept_percent) return std::nullopt;
     const TriageAnswer* fork = answer("long_fork");
     if (fork == nullptr) return ask({{"long_fork"}});

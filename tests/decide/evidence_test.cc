@@ -205,6 +205,7 @@ SimulatedRun slow_bias(const std::string& from) {
   Policy policy = story_policy();
   policy.ladder.from = from;
   policy.detector.accept_percent = 0;
+  policy.detector.jump_deviations = 0;  // would see it in its first windows
   SimulatedRun run(numerical_fault({kGuilty}, 601, 2000, 0.02), policy);
   run.start();
   run.train_until(600);

@@ -102,6 +102,33 @@ TEST_F(GapDetectorTest, TheCeilingIsAnAlarmInOneWindow) {
   EXPECT_EQ(verdict.threshold, 0.5);
 }
 
+TEST_F(GapDetectorTest, AJumpIsAnAlarmInOneWindowOnceTheScaleIsKnown) {
+  settings_.jump_deviations = 5;
+  EXPECT_FALSE(see(5).alarm) << "nothing is known of the scale";
+  state_ = {};
+  healthy(60);
+  const double limit =
+      *state_.scale.null_percent + 5 * scale_confidence(state_.scale.freedom) *
+                                       gap_scale_percent(state_.scale, sample_, settings_);
+  EXPECT_GT(limit, settings_.tolerance_percent);
+  const GapState before = state_;
+  EXPECT_FALSE(see(limit - 1e-6).alarm);
+  state_ = before;
+  const GapVerdict verdict = see(limit + 1e-6);
+  EXPECT_TRUE(verdict.alarm);
+  EXPECT_EQ(verdict.rule, "jump");
+  EXPECT_DOUBLE_EQ(verdict.threshold, limit);
+  EXPECT_TRUE(of_one_window(verdict));
+  EXPECT_EQ(state_.scale.variance, before.scale.variance);
+}
+
+TEST_F(GapDetectorTest, WithinTheToleranceNothingIsAJump) {
+  settings_.jump_deviations = 5;
+  settings_.tolerance_percent = 1;
+  healthy(60);
+  EXPECT_FALSE(see(0.9).alarm) << "over 40 deviations";
+}
+
 TEST_F(GapDetectorTest, WhatIsNotFiniteIsAnAlarmAndIsNeverLearned) {
   healthy(30);
   const GapState before = state_;

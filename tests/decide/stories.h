@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,19 @@ inline Policy with(std::function<void(Policy&)> change) {
   Policy policy = story_policy();
   change(policy);
   return policy;
+}
+
+inline std::vector<Story> all_stories();
+
+// The story's run at its end.
+inline SimulatedRun tell(const std::string& name) {
+  for (const Story& story : all_stories()) {
+    if (story.name != name) continue;
+    SimulatedRun run(story.truth, story.policy);
+    story.tell(run);
+    return run;
+  }
+  throw std::logic_error("no story " + name);
 }
 
 inline std::vector<Story> all_stories() {
@@ -174,6 +188,7 @@ inline std::vector<Story> all_stories() {
        longer},
       {"StaleCopies", stale, story_policy(), longer},
       {"DriftNoRecipe", drift, story_policy(), longer},
+      {"Jump", numerical_fault({kGuilty}, 401, 1000, 0.035), story_policy(), whole},
       {"LongForks", numerical_fault({kGuilty}, 1, 1000, 0.004), with([](Policy& p) {
          p.window.long_steps = 100;
          p.window.long_every = 100;

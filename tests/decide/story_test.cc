@@ -14,16 +14,6 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
-SimulatedRun tell(const std::string& name) {
-  for (const Story& story : all_stories()) {
-    if (story.name != name) continue;
-    SimulatedRun run(story.truth, story.policy);
-    story.tell(run);
-    return run;
-  }
-  throw std::logic_error("no story " + name);
-}
-
 TEST(StoryTest, AHealthyRunOf200WindowsIsLeftAlone) {
   Truth truth;
   truth.total_steps = 4000;
@@ -123,29 +113,6 @@ TEST(StoryTest, TwoGuiltySitesAreBothPinned) {
   ASSERT_GE(run.decisions("attribution").size(), 1u);
   EXPECT_THAT(run.decisions("attribution")[0].sites, UnorderedElementsAre(kGuilty, "lm_head"));
   EXPECT_THAT(run.directives("rollback"), SizeIs(1));
-}
-
-TEST(StoryTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
-  const SimulatedRun run = tell("BitFlip");
-  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
-  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
-  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("step 333"));
-  ASSERT_THAT(run.directives(""), SizeIs(1));
-  const IssueDirective directive = run.directives("")[0];
-  EXPECT_EQ(directive.kind, "rollback");
-  EXPECT_EQ(directive.plan_version, 1);
-  EXPECT_LT(directive.to_step, 333);
-  EXPECT_NEAR(run.damage, 0, 1e-9);
-  EXPECT_THAT(run.decisions("attribution"), IsEmpty());
-  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
-}
-
-TEST(StoryTest, ABitFlipSeenFromAnotherMachineIsToldByLosses) {
-  const SimulatedRun run = tell("BitFlipOtherMachine");
-  ASSERT_GE(run.decisions("verdict").size(), 1u);
-  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
-  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("the fingerprints differ"));
-  EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
 TEST(StoryTest, ASpikeThatBf16SharesIsNotBlamedOnFp8) {
@@ -318,81 +285,31 @@ TEST(StoryTest, ACrashDuringAttributionDoesNotLoseTheCase) {
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, AKernelBugIsToldFromNumerics) {
-  const SimulatedRun run = tell("KernelBug");
-  ASSERT_GE(run.decisions("verdict").size(), 1u);
-  EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
-  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("multiplied in BF16"));
-  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
-  EXPECT_EQ(run.decisions("action")[0].verdict, "kernel_bug");
+TEST(StoryTest, OneWindowFarOutIsEnoughOnceNudgedPairsHaveRuledOutChance) {
+  const SimulatedRun run = tell("Jump");
+  ASSERT_THAT(run.decisions("alarm"), SizeIs(1));
+  const RecordDecision alarm = run.decisions("alarm")[0];
+  EXPECT_THAT(alarm.sentence, HasSubstr("steps 400–420"));
+  EXPECT_THAT(alarm.sentence, HasSubstr("deviations over"));
+  EXPECT_THAT(run.decisions("verdict")[0].evidence, HasSubstr("bf16_nudged"));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "fp8_numerics");
+  EXPECT_THAT(run.decisions("action")[0].sites, ElementsAre(kGuilty));
   EXPECT_NEAR(run.damage, 0, 1e-9);
 }
 
-TEST(StoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftAlone) {
-  // v2's `same` differs; v1 reproduces the run's bits.
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
-  Truth truth = numerical_fault({kGuilty}, 201, 460);
-  truth.bad_verifier = "v2:2";
-  SimulatedRun bad(truth, story_policy());
-  bad.start();
-  bad.train_until(460);
-  bad.drain();
-  const auto verdicts = bad.decisions("verdict");
-  const bool found = std::any_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
-    return verdict.verdict == "verifier_fault";
-  });
-  if (found) {
-    EXPECT_THAT(bad.state.trust.quarantined, ElementsAre("v2:2"));
+TEST(StoryTest, WhereChanceIsNotAskedOneWindowFarOutIsNoAlarm) {
+  for (const double deviations : {5.0, 0.0}) {
+    SimulatedRun run(numerical_fault({kGuilty}, 401, 1000, 0.035), with([&](Policy& p) {
+                       p.triage.pairs = deviations > 0 ? 0 : 3;
+                       p.detector.jump_deviations = deviations;
+                     }));
+    run.start();
+    run.train_until(1000);
+    run.drain();
+    ASSERT_FALSE(run.decisions("alarm").empty());
+    EXPECT_THAT(run.decisions("alarm")[0].sentence, HasSubstr("evidence of"));
+    EXPECT_GT(run.decisions("alarm")[0].step, 420);
   }
-  ASSERT_FALSE(verdicts.empty());
-  EXPECT_EQ(verdicts.back().verdict, "fp8_numerics") << "the fault is found all the same";
-  EXPECT_TRUE(std::none_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
-    return verdict.verdict == "transient_fault" || verdict.verdict == "persistent_fault";
-  }));
-}
-
-TEST(StoryTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
-  const SimulatedRun run = tell("StuckBit");
-  ASSERT_GE(run.decisions("verdict").size(), 1u);
-  EXPECT_EQ(run.decisions("verdict")[0].verdict, "persistent_fault");
-  EXPECT_EQ(run.decisions("action")[0].action, "hold");
-  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("another host"));
-  EXPECT_TRUE(run.paused);
-}
-
-TEST(StoryTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
-  Truth truth;
-  truth.bit_flips = {333, 433};
-  SimulatedRun run(truth, story_policy());
-  run.start();
-  run.train_until(1000);
-  run.drain();
-  const auto verdicts = run.decisions("verdict");
-  ASSERT_GE(verdicts.size(), 2u);
-  EXPECT_EQ(verdicts[0].verdict, "transient_fault");
-  EXPECT_EQ(verdicts[1].verdict, "persistent_fault");
-  EXPECT_THAT(verdicts[1].sentence, HasSubstr("second time"));
-}
-
-TEST(StoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
-  const SimulatedRun run = tell("OtherBatch");
-  ASSERT_GE(run.decisions("verdict").size(), 1u);
-  EXPECT_EQ(run.decisions("verdict")[0].verdict, "data_mismatch");
-  EXPECT_EQ(run.decisions("action")[0].action, "rollback");
-  EXPECT_NEAR(run.damage, 0, 1e-9);
-}
-
-TEST(StoryTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
-  const SimulatedRun run = tell("HarmlessBatches");
-  const auto verdicts = run.decisions("verdict");
-  ASSERT_THAT(verdicts, SizeIs(2)) << "steps 333 and 353 lie in windows in a row";
-  EXPECT_EQ(verdicts[0].verdict, "data_mismatch");
-  EXPECT_THAT(verdicts[0].sentence, HasSubstr("step 333"));
-  EXPECT_THAT(verdicts[1].sentence, HasSubstr("step 413"));
-  EXPECT_THAT(run.decisions("alarm"), IsEmpty());
-  EXPECT_THAT(run.directives(""), IsEmpty());
-  EXPECT_EQ(run.closed("skipped"), 3);
-  EXPECT_EQ(run.state.watch.windows_judged, 47);
 }
 
 TEST(StoryTest, AWindowThatChanceMadeLeadsToNothing) {
@@ -435,44 +352,12 @@ TEST(StoryTest, AnotherPlanHasAnOffsetOfItsOwn) {
   EXPECT_THAT(run.decisions("verdict"), SizeIs(1)) << "of the fault";
 }
 
-TEST(StoryTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {
-  const SimulatedRun run = tell("StaleCopies");
-  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
-  EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
-  EXPECT_THAT(run.decisions("attribution"), IsEmpty());
-  EXPECT_THAT(run.directives(""), IsEmpty());
-}
-
 TEST(StoryTest, WithoutARecipeOnTheLadderADriftIsRecordedOnly) {
   const SimulatedRun run = tell("DriftNoRecipe");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_THAT(run.decisions("action"), IsEmpty());
   EXPECT_THAT(run.directives(""), IsEmpty());
   EXPECT_EQ(phase_name(run.state), "ended");
-}
-
-TEST(StoryTest, ABrokenInstrumentSuspendsAlarms) {
-  Truth truth = numerical_fault({kGuilty}, 401, 1000);
-  truth.bf16_differs = true;
-  Policy policy = story_policy();
-  policy.instrument.every = 3;
-  SimulatedRun run(truth, policy);
-  run.start();
-  run.train_until(300);
-  run.drain();
-  EXPECT_FALSE(run.state.watch.instrument.broken);
-  run.perturb(1.0);
-  run.train_until(600);
-  run.drain();
-  ASSERT_TRUE(run.state.watch.instrument.broken);
-  ASSERT_GE(run.decisions("instrument").size(), 1u);
-  EXPECT_EQ(run.decisions("instrument")[0].verdict, "broken_instrument");
-  EXPECT_THAT(run.decisions("action"), IsEmpty()) << "its gaps are not believed";
-  run.make_sound();
-  run.train_until(800);
-  run.drain();
-  EXPECT_FALSE(run.state.watch.instrument.broken);
-  EXPECT_GE(run.decisions("action").size(), 1u);
 }
 
 TEST(StoryTest, ASlowBiasIsFoundByLongForksBeforeShortWindowsSeeIt) {
@@ -492,23 +377,6 @@ TEST(StoryTest, ASlowBiasIsFoundByLongForksBeforeShortWindowsSeeIt) {
   EXPECT_LT(first_alarm(200), first_alarm(0));
 }
 
-TEST(StoryTest, WithoutAVerifierThePolicySaysWhatTheRunDoes) {
-  SimulatedRun run(Truth(), with([](Policy& p) {
-                     p.verifier.on_loss = "bf16";
-                     p.verifier.loss_windows = 5;
-                   }));
-  run.start();
-  while (run.step < 400) {
-    run.train_one_step();
-    run.obey();
-  }
-  ASSERT_THAT(run.directives("set_plan"), SizeIs(1)) << "nobody answers";
-  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("verified by nobody"));
-  run.train_until(1000);
-  run.drain();
-  EXPECT_THAT(run.decisions("return"), SizeIs(1)) << "they are back";
-}
-
 TEST(StoryTest, AttributionByScoresFindsTheSiteInAFewReplays) {
   const SimulatedRun run = tell("FaultPinReturn");
   EXPECT_EQ(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";
@@ -520,59 +388,6 @@ TEST(StoryTest, ASiteThatAloneMakesTheLossNotFiniteIsTriedFirst) {
   EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
   EXPECT_LE(run.orders("attribution"), 3) << "scores, one rescue that recovers, its neighbour";
 }
-
-class EveryStory : public ::testing::TestWithParam<Story> {};
-
-TEST_P(EveryStory, GoesOnTheSameWhenTheStateIsWrittenAndReadBetweenAnyTwoEvents) {
-  SimulatedRun straight(GetParam().truth, GetParam().policy);
-  GetParam().tell(straight);
-  SimulatedRun restored(GetParam().truth, GetParam().policy);
-  restored.through_json = true;
-  GetParam().tell(restored);
-  ASSERT_EQ(straight.log.size(), restored.log.size());
-  EXPECT_EQ(straight.log, restored.log);
-  EXPECT_EQ(state_to_json(straight.state), state_to_json(restored.state));
-  EXPECT_EQ(state_to_json(state_from_json(state_to_json(straight.state))),
-            state_to_json(straight.state));
-}
-
-TEST_P(EveryStory, DecidesTheSameWhenItsEventsAreReplayed) {
-  SimulatedRun run(GetParam().truth, GetParam().policy);
-  GetParam().tell(run);
-  State state;
-  std::vector<std::string> log;
-  size_t heard = 0;
-  for (const Event& event : run.events) {
-    Outcome outcome = decide(std::move(state), event, GetParam().policy, run.times[heard++]);
-    state = std::move(outcome.state);
-    for (const Effect& effect : outcome.effects)
-      log.push_back(effect_type(effect) + " " + effect_to_json(effect));
-  }
-  EXPECT_EQ(log, run.log);
-}
-
-TEST_P(EveryStory, HearingEverythingTwiceChangesNothing) {
-  SimulatedRun run(GetParam().truth, GetParam().policy);
-  GetParam().tell(run);
-  State state;
-  std::vector<std::string> log;
-  size_t heard = 0;
-  for (const Event& event : run.events) {
-    const double now = run.times[heard++];
-    for (int time = 0; time < 2; ++time) {
-      Outcome outcome = decide(std::move(state), event, GetParam().policy, now);
-      state = std::move(outcome.state);
-      for (const Effect& effect : outcome.effects)
-        log.push_back(effect_type(effect) + " " + effect_to_json(effect));
-      EXPECT_TRUE(time == 0 || outcome.effects.empty())
-          << event_type(event) << " " << event_to_json(event);
-    }
-  }
-  EXPECT_EQ(log, run.log);
-}
-
-INSTANTIATE_TEST_SUITE_P(Stories, EveryStory, ::testing::ValuesIn(all_stories()),
-                         [](const auto& story) { return story.param.name; });
 
 }  // namespace
 }  // namespace gnomon::decide

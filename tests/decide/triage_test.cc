@@ -89,6 +89,30 @@ TEST(TriageTest, BlowUpReproducesOnlyWhenTheReplayBlowsUpToo) {
   EXPECT_FALSE(compare_same_gap(replay_of({3}, 2.0), blow_up).reproduces);
 }
 
+// From step 41 to 110 about `level`, and `peak` at one step.
+ReplayFinished from_afar(double level, double peak, int64_t at) {
+  ReplayFinished replay;
+  for (int64_t step = 41; step <= 110; ++step) {
+    replay.steps.push_back(step);
+    replay.losses.push_back(step == at ? peak : level + (step % 2 == 0 ? 0.05 : -0.05));
+  }
+  return replay;
+}
+
+TEST(TriageTest, AReplayFromAfarSpikesOverItsOwnTrend) {
+  const SpikeFinding finding = spike_finding();  // step 105: 4 where 3 was expected
+  const auto spikes = [&](double level, double peak, int64_t at) {
+    return compare_spike(from_afar(level, peak, at), finding, 70, 8).spikes;
+  };
+  EXPECT_TRUE(spikes(2, 2.7, 105)) << "without the run's damage, and it spikes all the same";
+  EXPECT_TRUE(spikes(2, 2.7, 98)) << "a little off the run's step";
+  EXPECT_FALSE(spikes(2, 2.4, 105)) << "less than half as high";
+  EXPECT_FALSE(spikes(2, 2.7, 85)) << "that is another one";
+  EXPECT_TRUE(spikes(3, 3.6, 105));
+  EXPECT_TRUE(spikes(3.3, 3.55, 105)) << "over the threshold";
+  EXPECT_FALSE(compare_spike(from_afar(2, 2.7, 105), finding, 70).spikes) << "not from afar";
+}
+
 TEST(TriageTest, SpikesAreComparedAboutTheSameStep) {
   EXPECT_TRUE(compare_spike(replay_of({3, 3, 3, 3, 3.9}), spike_finding(), 5).spikes);
   EXPECT_TRUE(compare_spike(replay_of({3, 3, 3, 3.9, 3}), spike_finding(), 5).spikes)
@@ -307,6 +331,8 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"WithinTheNoise", of_gap({same(true), ended("fakequant", 0.1)}, 0.3, true),
                   with([](TriageRules& rules) { rules.noise_percent = 0.1; }), "= fp8_numerics"},
         TableCase{"ASmallGapIsForked", of_gap({same(true), ended("fakequant", 0.15)}, 0.15, true),
+                  with(bears), "long_fork"},
+        TableCase{"SoIsOneOfOneWindow", of_gap({same(true), ended("fakequant", 0.15)}, 0.15),
                   with(bears), "long_fork"},
         TableCase{"ItSaturates",
                   of_gap({same(true), ended("fakequant", 0.15), forked(0.16, 100)}, 0.15, true),

@@ -1,0 +1,165 @@
+// Stories of machines, data and kernels: what is wrong is not the rounding.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST(MachineStoryTest, ABitFlipIsATransientFaultAndIsRolledBackUnderTheSamePlan) {
+  const SimulatedRun run = tell("BitFlip");
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("step 333"));
+  ASSERT_THAT(run.directives(""), SizeIs(1));
+  const IssueDirective directive = run.directives("")[0];
+  EXPECT_EQ(directive.kind, "rollback");
+  EXPECT_EQ(directive.plan_version, 1);
+  EXPECT_LT(directive.to_step, 333);
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+  EXPECT_THAT(run.decisions("attribution"), IsEmpty());
+  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
+}
+
+TEST(MachineStoryTest, ABitFlipSeenFromAnotherMachineIsToldByLosses) {
+  const SimulatedRun run = tell("BitFlipOtherMachine");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "transient_fault");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("the fingerprints differ"));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(MachineStoryTest, AKernelBugIsToldFromNumerics) {
+  const SimulatedRun run = tell("KernelBug");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
+  EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("multiplied in BF16"));
+  EXPECT_THAT(run.decisions("attribution")[0].sites, ElementsAre(kGuilty));
+  EXPECT_EQ(run.decisions("action")[0].verdict, "kernel_bug");
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(MachineStoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftAlone) {
+  // v2's `same` differs; v1 reproduces the run's bits.
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
+  Truth truth = numerical_fault({kGuilty}, 201, 460);
+  truth.bad_verifier = "v2:2";
+  SimulatedRun bad(truth, story_policy());
+  bad.start();
+  bad.train_until(460);
+  bad.drain();
+  const auto verdicts = bad.decisions("verdict");
+  const bool found = std::any_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
+    return verdict.verdict == "verifier_fault";
+  });
+  if (found) {
+    EXPECT_THAT(bad.state.trust.quarantined, ElementsAre("v2:2"));
+  }
+  ASSERT_FALSE(verdicts.empty());
+  EXPECT_EQ(verdicts.back().verdict, "fp8_numerics") << "the fault is found all the same";
+  EXPECT_TRUE(std::none_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
+    return verdict.verdict == "transient_fault" || verdict.verdict == "persistent_fault";
+  }));
+}
+
+TEST(MachineStoryTest, AStuckBitIsAPersistentFaultOfTheTrainersHost) {
+  const SimulatedRun run = tell("StuckBit");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "persistent_fault");
+  EXPECT_EQ(run.decisions("action")[0].action, "hold");
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("another host"));
+  EXPECT_TRUE(run.paused);
+}
+
+TEST(MachineStoryTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
+  Truth truth;
+  truth.bit_flips = {333, 433};
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(1000);
+  run.drain();
+  const auto verdicts = run.decisions("verdict");
+  ASSERT_GE(verdicts.size(), 2u);
+  EXPECT_EQ(verdicts[0].verdict, "transient_fault");
+  EXPECT_EQ(verdicts[1].verdict, "persistent_fault");
+  EXPECT_THAT(verdicts[1].sentence, HasSubstr("second time"));
+}
+
+TEST(MachineStoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
+  const SimulatedRun run = tell("OtherBatch");
+  ASSERT_GE(run.decisions("verdict").size(), 1u);
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "data_mismatch");
+  EXPECT_EQ(run.decisions("action")[0].action, "rollback");
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(MachineStoryTest, OtherTokensThatDoNoHarmAreSaidOnceAndAreNoEvidence) {
+  const SimulatedRun run = tell("HarmlessBatches");
+  const auto verdicts = run.decisions("verdict");
+  ASSERT_THAT(verdicts, SizeIs(2)) << "steps 333 and 353 lie in windows in a row";
+  EXPECT_EQ(verdicts[0].verdict, "data_mismatch");
+  EXPECT_THAT(verdicts[0].sentence, HasSubstr("step 333"));
+  EXPECT_THAT(verdicts[1].sentence, HasSubstr("step 413"));
+  EXPECT_THAT(run.decisions("alarm"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_EQ(run.closed("skipped"), 3);
+  EXPECT_EQ(run.state.watch.windows_judged, 47);
+}
+
+TEST(MachineStoryTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {
+  const SimulatedRun run = tell("StaleCopies");
+  ASSERT_THAT(run.decisions("verdict"), SizeIs(1));
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
+  EXPECT_THAT(run.decisions("attribution"), IsEmpty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+}
+
+TEST(MachineStoryTest, ABrokenInstrumentSuspendsAlarms) {
+  Truth truth = numerical_fault({kGuilty}, 401, 1000);
+  truth.bf16_differs = true;
+  Policy policy = story_policy();
+  policy.instrument.every = 3;
+  SimulatedRun run(truth, policy);
+  run.start();
+  run.train_until(300);
+  run.drain();
+  EXPECT_FALSE(run.state.watch.instrument.broken);
+  run.perturb(1.0);
+  run.train_until(600);
+  run.drain();
+  ASSERT_TRUE(run.state.watch.instrument.broken);
+  ASSERT_GE(run.decisions("instrument").size(), 1u);
+  EXPECT_EQ(run.decisions("instrument")[0].verdict, "broken_instrument");
+  EXPECT_THAT(run.decisions("action"), IsEmpty()) << "its gaps are not believed";
+  run.make_sound();
+  run.train_until(800);
+  run.drain();
+  EXPECT_FALSE(run.state.watch.instrument.broken);
+  EXPECT_GE(run.decisions("action").size(), 1u);
+}
+
+TEST(MachineStoryTest, WithoutAVerifierThePolicySaysWhatTheRunDoes) {
+  SimulatedRun run(Truth(), with([](Policy& p) {
+                     p.verifier.on_loss = "bf16";
+                     p.verifier.loss_windows = 5;
+                   }));
+  run.start();
+  while (run.step < 400) {
+    run.train_one_step();
+    run.obey();
+  }
+  ASSERT_THAT(run.directives("set_plan"), SizeIs(1)) << "nobody answers";
+  EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("verified by nobody"));
+  run.train_until(1000);
+  run.drain();
+  EXPECT_THAT(run.decisions("return"), SizeIs(1)) << "they are back";
+}
+
+}  // namespace
+}  // namespace gnomon::decide
