@@ -67,10 +67,10 @@ Sentences alarm_words(const Policy& policy) {
   words.push_back(fmt::format("There is an alarm when {}, or when one window is over {}%.",
                               detector_words(d), d.ceiling_percent));
   if (d.kind == "eprocess" && d.jump_deviations > 0 && policy.triage.pairs > 0)
-    words.push_back(
-        fmt::format("One window {} deviations over what is usual, and over the tolerance, is looked "
-                    "into as well; it counts only if nudged replays say that it was not chance.",
-                    d.jump_deviations));
+    words.push_back(fmt::format(
+        "One window {} deviations over what is usual, and over the tolerance, is looked "
+        "into as well; it counts only if nudged replays say that it was not chance.",
+        d.jump_deviations));
   if (d.burst && d.kind == "eprocess")
     words.push_back("A suspicion is confirmed or dropped by windows taken back to back.");
   if (d.burn_in_steps > 0)

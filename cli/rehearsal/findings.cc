@@ -5,10 +5,9 @@
 #include <limits>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 
+#include "cli/rehearsal/aftermath.h"
 #include "cli/rehearsal/detection.h"
 #include "cli/rehearsal/recorded_runs.h"
 #include "controller/decide/gap_rivals.h"
@@ -164,6 +163,41 @@ void add_detection(json::object& result, const std::vector<RecordedRun>& observe
   result["rivals"] = std::move(rivals);
 }
 
+// ---- do windows depend on each other?
+
+struct Correlation {
+  double products = 0, squares = 0;
+  int64_t pairs = 0;
+
+  void add(const Series& series) {
+    double mean = 0;
+    for (const decide::GapSample& each : series.samples) mean += each.d_percent;
+    mean /= static_cast<double>(series.samples.size());
+    for (size_t i = 0; i < series.samples.size(); ++i) {
+      const double d = series.samples[i].d_percent - mean;
+      squares += d * d;
+      if (i == 0) continue;
+      products += d * (series.samples[i - 1].d_percent - mean);
+      pairs += 1;
+    }
+  }
+};
+
+// Pooled over the runs of a configuration, each about its own mean; the error is that of
+// independent windows.
+json::object neighbour_correlation(const std::vector<RecordedRun>& observed) {
+  std::map<std::string, Correlation> by_configuration;
+  for (const RecordedRun& run : observed) {
+    if (run.healthy()) by_configuration[run.label.configuration].add(run.series);
+  }
+  json::object result;
+  for (const auto& [name, each] : by_configuration) {
+    result[name] = {{"correlation", finite(each.products / each.squares)},
+                    {"error", finite(1 / std::sqrt(static_cast<double>(each.pairs)))}};
+  }
+  return result;
+}
+
 // ---- verdicts
 
 // The first after the fault began that did not call it chance; chance or none, when there is no
@@ -213,61 +247,7 @@ void add_triage(json::object& result, const RecordedRuns& runs) {
   result["spikes_blamed_on_fp8"] = blamed;
 }
 
-// ---- what was done about it
-
-bool is_action(const TracedDecision& each) {
-  return each.decision.kind == "action" && each.decision.enforced && each.decision.action != "none";
-}
-
-void add_actions(json::object& result, const std::vector<RecordedRun>& enforced) {
-  int64_t healthy = 0, on_healthy = 0, accepted = 0, pins = 0, guilty = 0, attributions = 0;
-  double replays = 0, pinned = 0;
-  for (const RecordedRun& run : enforced) {
-    healthy += run.healthy();
-    const std::set<std::string> sites(run.label.guilty_sites.begin(), run.label.guilty_sites.end());
-    for (const TracedDecision& each : run.trace->decisions) {
-      if (run.healthy()) on_healthy += is_action(each);
-      if (run.healthy()) accepted += each.decision.kind == "accept";
-      if (each.decision.kind == "attribution") attributions += 1;
-      // Where every site is guilty, any would be right.
-      if (!is_action(each) || each.decision.action != "pin" || sites.size() != 1) continue;
-      if (each.decision.step < *run.label.fault_from) continue;
-      pins += 1;
-      pinned += static_cast<double>(each.decision.sites.size());
-      guilty += std::ranges::count(each.decision.sites, *sites.begin()) > 0;
-    }
-    for (const TracedEvent& each : run.trace->events) {
-      const auto* replay = std::get_if<decide::ReplayFinished>(&each.event);
-      replays += replay != nullptr && replay->purpose == "attribution";
-    }
-  }
-  result["healthy_runs"] = healthy;
-  result["actions_on_healthy"] = healthy > 0 ? json::value(on_healthy) : nullptr;
-  result["accepted_on_healthy"] = healthy > 0 ? json::value(accepted) : nullptr;
-  result["guilty_site_pinned_share"] = share(guilty, pins);
-  result["mean_pinned_sites"] = finite(pinned / static_cast<double>(pins));
-  result["replays_per_attribution"] = finite(replays / static_cast<double>(attributions));
-}
-
-// Of enforced runs whose fault harmed the observed run beside them, those that went to their end.
-void add_ends(json::object& result, const RecordedRuns& runs) {
-  int64_t ended = 0, within = 0, within_healthy = 0;
-  double bf16 = 0, fp8 = 0;
-  for (const RecordedRun& run : runs.enforced) {
-    if (!runs.harmed(run) || run.trace->result.outcome != "completed") continue;
-    ended += 1;
-    within += *run.above_bf16 <= kHarmPercent;
-    within_healthy +=
-        *run.above_fp8 <= std::max(kHarmPercent, kHarmDeviations * run.chance_percent);
-    bf16 += *run.above_bf16;
-    fp8 += *run.above_fp8;
-  }
-  result["ended_harmed_runs"] = ended;
-  result["final_within_share"] = share(within, ended);
-  result["final_within_healthy_share"] = share(within_healthy, ended);
-  result["mean_final_percent"] = finite(bf16 / static_cast<double>(ended));
-  result["mean_final_healthy_percent"] = finite(fp8 / static_cast<double>(ended));
-}
+// ---- run by run
 
 json::array rows(const RecordedRuns& runs, const decide::GapSettings& detector) {
   json::array result;
@@ -303,9 +283,9 @@ json::object findings(const std::vector<Trace>& traces, const decide::GapSetting
   result["chance_fp8_percent"] = json::value_from(runs.chance_fp8);
   result["healthy_cost_percent"] = json::value_from(runs.healthy_cost);
   add_detection(result, runs.observed, detector);
+  result["neighbour_correlation"] = neighbour_correlation(runs.observed);
   add_triage(result, runs);
-  add_actions(result, runs.enforced);
-  add_ends(result, runs);
+  for (const auto& each : aftermath(runs)) result[each.key()] = each.value();
   result["runs"] = rows(runs, detector);
   return result;
 }

@@ -14,17 +14,14 @@ namespace gnomon::rehearsal {
 // Of the observed runs:
 //   healthy_windows, false_alarms, false_alarms_high_95   without a fault
 //   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows, missed
-//   by_fault     kind and strength: runs, harmful, mean end above BF16 and above healthy FP8,
-//   caught rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has,
-//   all
-//                without the ceiling: threshold, caught_share, delays, medians by fault
+//   by_fault     kind and strength: runs, harmful, caught, mean end above BF16 and above healthy
+//   FP8 rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has, all
+//                without the ceiling: threshold, caught_share, delays, medians by fault. `evidence`
+//                is `eprocess` without its rule for jumps, `eprocess_any` for noise of any shape
+//   neighbour_correlation   of D in healthy windows next to each other, by configuration
 //   chance_percent, chance_fp8_percent, healthy_cost_percent   by configuration
 // Of the enforced runs:
-//   healthy_runs, actions_on_healthy, accepted_on_healthy
-//   triage_accuracy, confusion, spikes_blamed_on_fp8
-//   guilty_site_pinned_share, mean_pinned_sites, replays_per_attribution
-//   final_within_share (of BF16), final_within_healthy_share (of healthy FP8), mean_final_percent,
-//   mean_final_healthy_percent   where the fault was harmful
+//   triage_accuracy, confusion, spikes_blamed_on_fp8; and what aftermath.h has
 // And `runs`, a row for each run of both kinds.
 // `detector`: of kind eprocess.
 boost::json::object findings(const std::vector<Trace>& traces, const decide::GapSettings& detector);
