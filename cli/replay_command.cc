@@ -1,11 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
-#include <numeric>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -14,6 +11,7 @@
 #include "cli/json_output.h"
 #include "cli/paths.h"
 #include "cli/table.h"
+#include "controller/decide/attribution_search.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 #include "storage/checkpoint_store.h"
@@ -62,27 +60,17 @@ void check_end(const ReplayOptions& options) {
   }
 }
 
-// The order in which attribution suspects them: by the better one of the ranks by φ and by ψ.
+// The order in which attribution suspects them.
 void sort_by_suspicion(std::vector<SiteScoreRow>& scores) {
-  const auto ranks = [&](double SiteScoreRow::*member) {
-    const auto suspicion = [&](size_t i) {
-      const double value = scores[i].*member;
-      return std::isnan(value) ? HUGE_VAL : value;
-    };
-    std::vector<size_t> order(scores.size()), rank(scores.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::stable_sort(order, std::greater<>(), suspicion);
-    for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
-    return rank;
-  };
-  const std::vector<size_t> by_phi = ranks(&SiteScoreRow::phi), by_psi = ranks(&SiteScoreRow::psi);
-  std::vector<size_t> order(scores.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::stable_sort(order, std::less<>(), [&](size_t i) {
-    return std::pair(std::min(by_phi[i], by_psi[i]), by_phi[i]);
-  });
+  std::vector<double> phi, psi;
+  for (const SiteScoreRow& row : scores) {
+    phi.push_back(row.phi);
+    psi.push_back(row.psi);
+  }
   std::vector<SiteScoreRow> sorted;
-  for (size_t i : order) sorted.push_back(std::move(scores[i]));
+  for (const size_t place : decide::order_of_suspicion(phi, psi)) {
+    sorted.push_back(std::move(scores[place]));
+  }
   scores = std::move(sorted);
 }
 

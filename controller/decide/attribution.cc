@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
@@ -22,36 +21,18 @@ SearchLimits search_limits(const Policy& policy) {
   return limits;
 }
 
-// The FP8 sites in the order of suspicion. A site's rank is the better one of its ranks by φ and by
-// ψ: a fault of the forward pass shows in φ, one of the backward pass in ψ.
+// The FP8 sites in the order of suspicion; those without a score come last.
 std::vector<std::string> ranked_sites(const std::vector<std::string>& sites,
                                       const std::vector<SiteScore>& scores) {
-  std::map<std::string, const SiteScore*> by_site;
-  for (const SiteScore& score : scores) by_site[score.site] = &score;
-  const auto ranks = [&](double SiteScore::*member) {
-    const auto value = [&](const std::string& site) {
-      const auto found = by_site.find(site);
-      if (found == by_site.end()) return -HUGE_VAL;
-      const double known = found->second->*member;
-      return std::isnan(known) ? HUGE_VAL : known;  // not a number is as suspicious as can be
-    };
-    std::vector<std::string> order = sites;
-    std::stable_sort(order.begin(), order.end(), [&](const std::string& a, const std::string& b) {
-      return value(a) > value(b);
-    });
-    std::map<std::string, size_t> rank;
-    for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
-    return rank;
-  };
-  const auto by_phi = ranks(&SiteScore::phi);
-  const auto by_psi = ranks(&SiteScore::psi);
-  const auto best = [&](const std::string& site) {
-    return std::make_pair(std::min(by_phi.at(site), by_psi.at(site)), by_phi.at(site));
-  };
-  std::vector<std::string> order = sites;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](const std::string& a, const std::string& b) { return best(a) < best(b); });
-  return order;
+  std::vector<double> phi, psi;
+  for (const std::string& site : sites) {
+    const auto found = std::ranges::find(scores, site, &SiteScore::site);
+    phi.push_back(found != scores.end() ? found->phi : -HUGE_VAL);
+    psi.push_back(found != scores.end() ? found->psi : -HUGE_VAL);
+  }
+  std::vector<std::string> ranked;
+  for (const size_t place : order_of_suspicion(phi, psi)) ranked.push_back(sites[place]);
+  return ranked;
 }
 
 json::array scores_evidence(const std::vector<SiteScore>& scores) {

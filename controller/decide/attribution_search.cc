@@ -1,10 +1,37 @@
 #include "controller/decide/attribution_search.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "base/errors.h"
 
 namespace gnomon::decide {
+namespace {
+
+std::vector<size_t> ranks(const std::vector<double>& scores) {
+  std::vector<size_t> order(scores.size()), rank(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(),
+                           [&](size_t i) { return std::isnan(scores[i]) ? HUGE_VAL : scores[i]; });
+  for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = i;
+  return rank;
+}
+
+}  // namespace
+
+std::vector<size_t> order_of_suspicion(const std::vector<double>& phi,
+                                       const std::vector<double>& psi) {
+  const std::vector<size_t> by_phi = ranks(phi), by_psi = ranks(psi);
+  std::vector<size_t> order(phi.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) {
+    return std::make_pair(std::min(by_phi[i], by_psi[i]), by_phi[i]);
+  });
+  return order;
+}
 
 AttributionSearch AttributionSearch::start(std::vector<std::string> sites, bool ranked) {
   AttributionSearch search;

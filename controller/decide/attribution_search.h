@@ -10,6 +10,12 @@
 
 namespace gnomon::decide {
 
+// The places of sites in the order of suspicion, given their scores: a site's rank is the better
+// one of its ranks by φ and by ψ, since a fault of the forward pass shows in φ and one of the
+// backward pass in ψ; φ decides between equals. What is not a number is as suspicious as can be.
+std::vector<size_t> order_of_suspicion(const std::vector<double>& phi,
+                                       const std::vector<double>& psi);
+
 struct SearchLimits {
   int64_t width = 2;         // replays under way at a time
   int64_t replays_max = 40;  // in all

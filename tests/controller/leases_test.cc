@@ -42,12 +42,16 @@ class LeasesTest : public LedgerTest {
                             0);
     });
   }
-  std::optional<Lease> grant(const std::string& verifier = "v:1") {
+  std::optional<Lease> grant(const LeaseRequest& request) {
     std::optional<Lease> lease;
-    write([&](LedgerTransaction& transaction) {
-      lease = leases_->grant(transaction, {verifier, {}});
-    });
+    write([&](LedgerTransaction& transaction) { lease = leases_->grant(transaction, request); });
     return lease;
+  }
+  std::optional<Lease> grant(const std::string& verifier = "v:1") {
+    return grant(LeaseRequest{verifier, {}});
+  }
+  std::optional<Lease> grant_trainer(const std::string& run) {
+    return grant(LeaseRequest{std::string(kTrainerPrefix) + "host:7", {}, run, true});
   }
   void heartbeat(const Lease& lease) {
     write([&](LedgerTransaction& transaction) {
@@ -235,6 +239,49 @@ TEST_F(LeasesTest, TheOldestOfEqualPriorityGoesFirstWhicheverRunItIsOf) {
                           {run, 1, 1, "bf16", "", "shadow", true, 0, "queued", 0}, 10);
   });
   EXPECT_EQ(grant().value().task.checkpoint_uri, "other");
+}
+
+TEST_F(LeasesTest, ATrainerDoesItsOwnRunsReplaysWhileThereAreNoVerifiers) {
+  order(1);
+  EXPECT_FALSE(grant_trainer(run_name(run_ + 1)).has_value()) << "another run's";
+  EXPECT_EQ(grant_trainer(run_name(run_)).value().task.replay, 1);
+}
+
+TEST_F(LeasesTest, WhileThereAreVerifiersATrainerLeavesReplaysToThem) {
+  EXPECT_FALSE(grant("v:1").has_value());  // has asked, so it is there
+  order(1);
+  EXPECT_FALSE(grant_trainer(run_name(run_)).has_value());
+  clock_ += 3600;  // it has not been heard of since
+  EXPECT_EQ(grant_trainer(run_name(run_)).value().task.replay, 1);
+}
+
+TEST_F(LeasesTest, WhatOnlyTheTrainerCanDoNobodyElseDoes) {
+  EXPECT_FALSE(grant("v:1").has_value());
+  write([&](LedgerTransaction& transaction) {
+    ledger::ReplayRow replay{run_, 1, 1, "same", "", "triage", true, 0, "queued", 0};
+    replay.on_trainer = true;
+    ledger::insert_replay(transaction.connection(), replay, 0);
+  });
+  EXPECT_FALSE(grant("v:1").has_value());
+  EXPECT_EQ(grant_trainer(run_name(run_)).value().task.replay, 1) << "though there is a verifier";
+}
+
+TEST_F(LeasesTest, ANameSaysWhetherItIsATrainer) {
+  order(1);
+  EXPECT_EQ(status_of([&] { grant(LeaseRequest{"trainer:host:7", {}}); }), 400);
+  EXPECT_EQ(status_of([&] { grant(LeaseRequest{"v:1", {}, run_name(run_), true}); }), 400);
+  EXPECT_EQ(status_of([&] { grant(LeaseRequest{"", {}}); }), 400);
+  EXPECT_EQ(status_of([&] { grant(LeaseRequest{std::string(201, 'v'), {}}); }), 400);
+  EXPECT_EQ(replay_state(1), "queued");
+}
+
+TEST_F(LeasesTest, AQuarantinedVerifierGetsNothingMoreOfTheRun) {
+  order(1);
+  write([&](LedgerTransaction& transaction) {
+    ledger::insert_quarantine(transaction.connection(), run_, "v:1", "computes wrongly", 0);
+  });
+  EXPECT_FALSE(grant("v:1").has_value());
+  EXPECT_TRUE(grant("v:2").has_value());
 }
 
 TEST_F(LeasesTest, AReplayThatAVerifierFailedIsLeftToTheOthers) {

@@ -50,6 +50,22 @@ test::TemporaryDirectory* ConfigTest::directory_ = nullptr;
 
 constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
 
+TEST_F(ConfigTest, InlineVerificationIsAskedForAndHasAShare) {
+  const std::string with = std::string(kSmallest) + "[verification]\n";
+  EXPECT_FALSE(load(kSmallest).verification.by_trainer);
+  EXPECT_TRUE(load(with + "inline = true\n").verification.by_trainer);
+  EXPECT_EQ(load(with + "inline = true\nshare_max = 0.3\n").verification.share_max, 0.3);
+  for (const char* share : {"0.0", "1.01", "-1", "nan"}) {
+    const ConfigError error = error_of(with + "inline = true\nshare_max = " + share + "\n");
+    EXPECT_EQ(error.key(), "verification.share_max");
+    EXPECT_EQ(error.line(), 7);
+  }
+  const ConfigError alone = error_of(with + "share_max = 0.3\n");
+  EXPECT_EQ(alone.key(), "verification.share_max");
+  EXPECT_THAT(alone.accepted(), HasSubstr("inline is not true"));
+  EXPECT_EQ(error_of(with + "inlin = true\n").key(), "verification.inlin");
+}
+
 TEST_F(ConfigTest, Fp32ComputingTakesNoFp8Plan) {
   const std::string model = "[model]\ncompute = \"fp32\"\n";
   EXPECT_EQ(load(kSmallest).engine.compute, Compute::kBf16);
