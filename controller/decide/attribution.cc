@@ -117,8 +117,15 @@ bool rescues(const Core& core, const ReplayFinished& result, const WindowState& 
   const TriageEvidence& evidence = core.s.investigation->evidence;
   const double share = core.policy.attribution.recovered_share;
   if (!evidence.finding) {
-    return rescue_closes_gap(result, evidence.measured, share,
-                             core.policy.detector.tolerance_percent);
+    Measurement measured = evidence.measured;
+    if (measured.d_percent && std::isfinite(*measured.d_percent) && !evidence.chance_excluded)
+      measured.d_percent = std::min(*measured.d_percent, level_of(evidence));
+    return rescue_closes_gap(result, measured, share, core.policy.detector.tolerance_percent);
+  }
+  if (spoilt_before(evidence)) {
+    const SpikeComparison seen =
+        compare_spike(result, *evidence.finding, window.steps, kAroundSpike);
+    return !seen.non_finite && !seen.spikes;
   }
   SpikeComparison bf16;
   for (const TriageAnswer& answer : evidence.answers) {

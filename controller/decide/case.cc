@@ -12,9 +12,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int64_t kAroundSpike =
-    8;  // steps by which a nudged replay's spike may come off the run's
-
 // The newest checkpoint well before a step, saved after the last change of plan; the oldest such
 // for `far`.
 const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
@@ -155,16 +152,19 @@ const WindowState& window_for(Core& core, const TriageTest& test) {
   return added;
 }
 
-// Orders BF16 from the oldest kept checkpoint of the window's plan to the newest; false when that
-// is hardly longer than the window.
+// Orders BF16 from the oldest kept checkpoint of the window's plan, since the evidence rises, to
+// the newest; false when that is hardly longer than the window. (What lies before would make a gap
+// that has just begun look like one that does not grow.)
 bool order_long_fork(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
+  const int64_t rises =
+      evidence_rises_after(s, window.id, risen_evidence(core.policy)).value_or(window.start.step);
   const KnownCheckpoint* start = nullptr;
   const KnownCheckpoint* end = nullptr;
   for (const KnownCheckpoint& known : s.checkpoints) {
     if (known.attempt != s.attempt.number && known.step != s.attempt.base_step) continue;
-    if (start == nullptr && plan_after(s, known) == window.plan_version &&
+    if (start == nullptr && known.step >= rises && plan_after(s, known) == window.plan_version &&
         one_plan(s, known.step, s.newest_step))
       start = &known;
     if (known.plan_version == window.plan_version) end = &known;
@@ -219,8 +219,13 @@ TriageRules rules_of(const Core& core) {
   const State& s = core.s;
   TriageRules rules;
   rules.pairs = core.policy.triage.pairs;
-  rules.tolerance_percent = core.policy.detector.tolerance_percent;
-  rules.noise_percent = std::sqrt(s.watch.gap.scale.variance);
+  const WindowState& window = *find_window(core.s, s.investigation->window);
+  // What was accepted is none either.
+  rules.tolerance_percent = std::max(core.policy.detector.tolerance_percent,
+                                     window.judged ? window.judged->null_percent : 0);
+  rules.ceiling_percent = core.policy.detector.ceiling_percent;
+  const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
+  rules.noise_percent = std::sqrt(gap.scale.variance);
   rules.trainer_replays = s.run.trainer_replays && !s.ended;
   std::string first;
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
@@ -233,7 +238,9 @@ TriageRules rules_of(const Core& core) {
       });
   const int64_t before = earlier_transients(core);
   rules.earlier_transients = before >= core.policy.triage.transients_max ? before : 0;
-  rules.accept_percent = core.policy.detector.accept_percent;
+  // What is over the ceiling would alarm again, accepted or not.
+  rules.accept_percent =
+      std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
   const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
   rules.steps_ahead = std::min(left, kStepsAhead * std::max<int64_t>(1, core.policy.window.steps));
   return rules;
@@ -421,6 +428,7 @@ void end_case(Core& core, const std::string& outcome) {
   }
   settle_verified(core);
   judge_deferred(core);
+  return_if_due(core);
 }
 
 }  // namespace gnomon::decide

@@ -107,6 +107,8 @@ void shadow_failed(Core& core, int64_t window, const std::string& why);
 void judge_deferred(Core& core);
 GapSettings gap_settings(const Policy& policy);
 GapSettings long_gap_settings(const Policy& policy, int64_t steps);
+// Of R, below which the windows before an alarm have not added to it: a quarter of the suspicion.
+double risen_evidence(const Policy& policy);
 GapSettings offset_settings(const Policy& policy, double level_percent);
 
 // -- seen.cc: which windows the evidence is made of
@@ -116,9 +118,11 @@ std::optional<int64_t> generic_spike_in(const State& state, const WindowState& w
 // After observe_gap: whose sample it was.
 void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
                double statistic);
-// The step up to which the gaps say nothing against FP8: the end of the last window after which the
-// evidence was at most 1, or else at its least, of those that are known one by one.
-std::optional<int64_t> evidence_rises_after(const State& state);
+// Of an alarm that windows before it have added to (evidence of at least `risen` before it): the
+// step up to which the gaps say nothing against FP8, the end of the last window after which the
+// evidence was at most 1, or else at its least, of those that are known one by one. Nothing for
+// other alarms.
+std::optional<int64_t> evidence_rises_after(const State& state, int64_t alarm, double risen);
 // Whether that is, or may become, this step.
 bool evidence_may_rise_after(const State& state, int64_t step);
 // What the windows that hold a step have shown is forgotten. Of them those can be that are among
@@ -232,6 +236,8 @@ std::string until(double expires_at);  // "until 2026-11-21 13:00:00 UTC"
 void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_version,
                 int64_t start_step, int64_t end_step, const Measurement& measured);
 bool probe_due(const Core& core);
+// FP8 comes back when probes have shown enough and nothing else is under way.
+void return_if_due(Core& core);
 // The trainer has taken the base plan again, or has refused to.
 void finish_return(Core& core);
 void refuse_return(Core& core);

@@ -92,6 +92,7 @@ void take(Core& core, const ReplayFinished& event) {
   const auto replay = answered(s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
   if (!event.on_trainer) note_verifier(s, event.verifier);
+  s.watch.unverified_windows = 0;
   count_replay(core, *replay, event);
   if (replay->role == "shadow") return take_shadow(core, replay->window, event);
   if (replay->role == "probe") return take_probe(core, replay->window, event);

@@ -184,12 +184,12 @@ Reading observe_by_kind(GapEvidence& evidence, const GapScale& scale, const GapS
   return reading;
 }
 
-// What one window may show before it is an alarm by itself; infinite while the scale is not known.
-double jump_limit(const GapVerdict& verdict, const GapSettings& settings) {
+// Infinite while the scale is not known.
+double jump_limit(const GapScale& scale, const GapSample& sample, const GapSettings& settings) {
   if (settings.jump_deviations <= 0 || !eprocess(settings)) return HUGE_VAL;
-  const double jump =
-      settings.jump_deviations * scale_confidence(verdict.freedom) * verdict.scale_percent;
-  return std::max(settings.tolerance_percent, verdict.null_percent + jump);
+  const double jump = settings.jump_deviations * scale_confidence(scale.freedom) *
+                      gap_scale_percent(scale, sample, settings);
+  return std::max(settings.tolerance_percent, gap_null_percent(scale, settings) + jump);
 }
 
 void alarm_alone(GapVerdict& verdict, const char* rule, double d_percent, double limit) {
@@ -215,6 +215,7 @@ GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
   verdict.scale_percent = gap_scale_percent(scale, sample, settings);
   verdict.freedom = scale.freedom;
   verdict.x = (bounded(sample.d_percent) - verdict.null_percent) / verdict.scale_percent;
+  const double jump = jump_limit(scale, sample, settings);
   const Reading reading = observe_by_kind(evidence, scale, sample, verdict.x, settings);
   verdict.alarm = reading.alarm;
   verdict.suspicious = reading.suspicious;
@@ -223,7 +224,7 @@ GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
   verdict.threshold = reading.threshold;
   verdict.burst_left = evidence.burst_left;
   alarm_alone(verdict, "ceiling", sample.d_percent, settings.ceiling_percent);
-  alarm_alone(verdict, "jump", sample.d_percent, jump_limit(verdict, settings));
+  alarm_alone(verdict, "jump", sample.d_percent, jump);
   if (reading.quiet && !verdict.alarm) {
     learn(scale, sample, verdict.scale_percent, settings);
   } else {
@@ -253,6 +254,11 @@ GapThresholds gap_thresholds(const GapSettings& settings) {
 
 bool of_one_window(const GapVerdict& verdict) {
   return verdict.rule == "ceiling" || verdict.rule == "jump" || verdict.rule == "non_finite";
+}
+
+double one_window_limit(const GapState& state, const GapSample& sample,
+                        const GapSettings& settings) {
+  return std::min(settings.ceiling_percent, jump_limit(state.scale, sample, settings));
 }
 
 double gap_total(const GapState& state, const GapSettings& settings) {
@@ -287,7 +293,7 @@ GapLevel newest_level(const GapState& state, int64_t windows) {
   GapLevel level;
   double squares = 0;
   for (auto sample = state.newest.rbegin(); sample != state.newest.rend(); ++sample) {
-    if (level.windows >= windows) break;
+    if (level.windows >= windows || sample->plan_version != state.newest.back().plan_version) break;
     if (!std::isfinite(sample->d_percent)) continue;
     level.windows += 1;
     const double delta = sample->d_percent - level.mean_percent;

@@ -113,6 +113,10 @@ struct GapVerdict {
 // The alarm rests on its window alone: chance has not been ruled out by the windows before.
 bool of_one_window(const GapVerdict& verdict);
 
+// What one window may show before it is an alarm by itself, by what is known now.
+double one_window_limit(const GapState& state, const GapSample& sample,
+                        const GapSettings& settings);
+
 // R after the newest window, whatever rule raised an alarm; of a rival its running sum or mean.
 double gap_total(const GapState& state, const GapSettings& settings);
 
@@ -126,7 +130,8 @@ void restart_gap(GapState& state);
 // The gap was found to be bearable: δ0 becomes `percent`, even above the tolerance (not less than
 // 0); evidence begins at 0.
 void accept_gap(GapState& state, double percent);
-// The gap of the newest windows and its standard error, in per cent: what accept_gap may be given.
+// The gap of the newest windows under the plan of the last one, and its standard error, in per
+// cent: what accept_gap may be given.
 struct GapLevel {
   double mean_percent = 0;
   double error_percent = 0;

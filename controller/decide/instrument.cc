@@ -121,20 +121,33 @@ void instrument_failed(Core& core, int64_t window_id) {
   finish_window(core, window_id);
 }
 
+// Nobody will answer the replays of an open case.
+void give_case_up(Core& core, const std::string& why) {
+  RecordDecision& decision = core.record(
+      "verdict", fmt::format("Window {} is not explained: {}.", core.s.investigation->window, why),
+      {{"why", why}});
+  decision.verdict = "unexplained";
+  decision.window = core.s.investigation->window;
+  end_case(core, "failed");
+}
+
 void note_unverified(Core& core) {
   State& s = core.s;
   s.watch.unverified_windows += 1;
   const Policy::Verifier& policy = core.policy.verifier;
-  if (s.watch.unverified_windows != policy.loss_windows) return;
+  if (s.watch.unverified_windows < policy.loss_windows) return;
   const std::string what =
       fmt::format("{} windows in a row were verified by nobody: the run has no shadow",
                   s.watch.unverified_windows);
   json::object evidence{{"windows", s.watch.unverified_windows}};
-  if (policy.on_loss == "continue" || !core.enforcing() || !core.muted().empty() || s.directive ||
-      s.investigation || core.held() || s.ended || plan_of(s, s.plan_version).bf16) {
-    core.record("instrument", what + ". It goes on as it is.", std::move(evidence));
+  if (policy.on_loss == "continue" || !core.enforcing() || !core.muted().empty() || core.held() ||
+      s.ended || plan_of(s, s.plan_version).bf16) {
+    if (s.watch.unverified_windows == policy.loss_windows)
+      core.record("instrument", what + ". It goes on as it is.", std::move(evidence));
     return;
   }
+  if (s.investigation) give_case_up(core, what);
+  if (s.investigation || s.directive) return;  // the next window tries again
   const std::string sentence = fmt::format(
       "Action: {}; {}.", what,
       policy.on_loss == "bf16" ? "the whole run goes to BF16 from here on" : "training is paused");

@@ -107,7 +107,7 @@ BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, pl
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step))
 BOOST_DESCRIBE_STRUCT(Containment, (),
                       (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence,
-                       stays))
+                       level_percent, limit_percent, stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
@@ -193,6 +193,7 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "shadow_fingerprint_equal",
                                             "judged",
                                             "level_percent",
+                                            "limit_percent",
                                             "watch",
                                             "trust",
                                             "money",

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "controller/decide/core.h"
+#include "controller/decide/gap_rivals.h"
 #include "controller/decide/plans.h"
 
 namespace gnomon::decide {
@@ -12,6 +13,21 @@ namespace {
 namespace json = boost::json;
 
 constexpr double kOffsetWeight = 0.03;  // of a new window in the offset's level
+
+GapSample sample_of(const Core& core, const WindowState& window) {
+  GapSample sample;
+  sample.d_percent = *window.measured->d_percent;
+  sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
+  sample.steps = static_cast<double>(window.steps);
+  sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
+  sample.plan_version = window.plan_version;
+  return sample;
+}
+
+double one_window_limit(const Core& core, const WindowState& window) {
+  if (window.kind == "long") return long_gap_settings(core.policy, window.steps).ceiling_percent;
+  return one_window_limit(core.s.watch.gap, sample_of(core, window), gap_settings(core.policy));
+}
 
 // What the detector made of a window.
 struct Judgement {
@@ -151,12 +167,7 @@ bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdic
 Judgement observe(Core& core, const WindowState& window) {
   State& s = core.s;
   const Measurement& m = *window.measured;
-  GapSample sample;
-  sample.d_percent = *m.d_percent;
-  sample.floor_percent = std::sqrt(s.watch.instrument.mean_square);
-  sample.steps = static_cast<double>(window.steps);
-  sample.tokens_per_step = static_cast<double>(s.run.tokens_per_step);
-  sample.plan_version = window.plan_version;
+  GapSample sample = sample_of(core, window);
   Judgement result;
   if (window.kind == "long") {
     result.gap =
@@ -201,11 +212,21 @@ void take_quiet(Core& core, const WindowState& quiet, bool burn_in) {
                        percent(*quiet.measured->d_percent)));
 }
 
+// How many windows an alarm of evidence is about.
+int64_t risen_windows(const Core& core, const WindowState& window) {
+  if (window.kind == "long") return 1;
+  const auto after = evidence_rises_after(core.s, window.id, risen_evidence(core.policy));
+  if (!after) return 1;
+  const int64_t count = std::ranges::count_if(
+      core.s.watch.seen, [&](const SeenWindow& seen) { return seen.start_step >= *after; });
+  return std::clamp(count, int64_t{1}, kLevelWindows);
+}
+
 // The run has taken another plan since: what the window shows was answered by that, and says
 // nothing of the plan in force.
 void judge_history(Core& core, WindowState& window) {
   const double d = *window.measured->d_percent;
-  const bool over = !(d <= core.policy.detector.ceiling_percent);
+  const bool over = !(d <= one_window_limit(core, window));
   core.say(fmt::format("{} ran under plan {}, which is not in force any more (D = {}).",
                        window_name(window), window.plan_version, percent(d)));
   if (over) return close_window(core, window.id, "alarm");
@@ -235,7 +256,7 @@ void judge(Core& core, WindowState& window) {
     const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
     window.level_percent = of_one_window(judged.gap)
                                ? *window.measured->d_percent
-                               : newest_level(gap, kLevelWindows).mean_percent;
+                               : newest_level(gap, risen_windows(core, window)).mean_percent;
     return judge_alarm(core, window);
   }
   const WindowState quiet = window;
@@ -279,6 +300,19 @@ bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& r
   return true;
 }
 
+// What was decided meanwhile may have taken the ground from under an alarm that waited: evidence
+// that a shared spike or a wrong verifier had given, a gap that was accepted.
+bool still_alarms(const Core& core, const WindowState& window) {
+  if (!window.judged || !window.measured) return true;
+  const GapSettings settings = gap_settings(core.policy);
+  if (of_one_window(*window.judged)) {
+    return !(*window.measured->d_percent <= one_window_limit(core, window));
+  }
+  if (is_rival(settings.kind)) return true;
+  const GapState& gap = window.kind == "long" ? core.s.watch.long_gap : core.s.watch.gap;
+  return gap_total(gap, settings) >= gap_thresholds(settings).alarm;
+}
+
 }  // namespace
 
 GapSettings gap_settings(const Policy& policy) {
@@ -306,7 +340,12 @@ GapSettings long_gap_settings(const Policy& policy, int64_t steps) {
   settings.ceiling_percent *= longer;
   settings.prior_scale_percent *= longer;
   settings.burst = false;
+  settings.jump_deviations = 0;  // few forks tell little of their scale
   return settings;
+}
+
+double risen_evidence(const Policy& policy) {
+  return gap_thresholds(gap_settings(policy)).suspicion / 4;
 }
 
 // A drift is a rise over the level of the windows before by more than that level itself, and by
@@ -327,7 +366,6 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   State& s = core.s;
   WindowState& window = *find_window(s, window_id);
   window.shadow_pending = false;
-  s.watch.unverified_windows = 0;
   Measurement measured = measure_shadow(replay);
   if (!measured.unusable.empty()) {
     const std::string sentence =
@@ -365,7 +403,16 @@ void judge_deferred(Core& core) {
                                     [](const WindowState& window) { return window.deferred; });
     if (found == s.windows.end()) return;
     found->deferred = false;
-    judge_alarm(core, *found);
+    if (found->plan_version != s.plan_version) {
+      judge_history(core, *found);
+      settle_verified(core);
+    } else if (still_alarms(core, *found)) {
+      judge_alarm(core, *found);
+    } else {
+      core.say(fmt::format("{} is no alarm any more.", window_name(*found)));
+      close_window(core, found->id, "skipped");
+      settle_verified(core);
+    }
   }
 }
 

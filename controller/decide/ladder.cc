@@ -42,7 +42,7 @@ std::optional<int64_t> rising_since(const Core& core, const WindowState& window)
   const Case& investigation = *core.s.investigation;
   const bool slow = investigation.evidence.trigger == "gap" && window.kind == "shadow";
   if (core.policy.ladder.from != "evidence" || !slow || investigation.since_step) return {};
-  return evidence_rises_after(core.s);
+  return evidence_rises_after(core.s, window.id, risen_evidence(core.policy));
 }
 
 // The newest checkpoint that the fault cannot have reached.
@@ -140,7 +140,11 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   s.actions += 1;
   if (action.rung != "rollback") {
     contain(core, action.rung, action.sites, plan.version);
-    s.containment->stays = s.investigation && s.investigation->evidence.trigger == "offset";
+    if (s.investigation) {
+      const TriageEvidence& evidence = s.investigation->evidence;
+      s.containment->stays = evidence.trigger == "offset";
+      if (evidence.trigger == "gap") s.containment->level_percent = level_of(evidence);
+    }
     remember_plan(s, plan.version, plan.toml);
   }
   s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
@@ -262,6 +266,7 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
   s.suspicion.reset();
   restart_gap(s.watch.gap);
   restart_gap(s.watch.long_gap);
+  s.watch.burst_left = 0;
   const bool of_fp8 = verdict == "fp8_numerics" || verdict == "kernel_bug";
   if (of_fp8 || verdict == "scale_drift") count_fault(core);
   carry_out(core, action, plan, sentence);

@@ -257,7 +257,7 @@ void restore_plan_if_due(Core& core) {
   if (!s.restore_plan || s.directive || s.ended || s.stopping || s.operator_plan) return;
   s.restore_plan = false;
   const KnownPlan plan = plan_of(s, wanted_plan(s));
-  if (s.containment && !held(s)) s.containment->quiet = s.containment->probe_passes = 0;
+  if (s.containment && !held(s)) refuse_return(core);
   PendingDirective pending;
   pending.kind = "set_plan";
   pending.purpose = "restore";

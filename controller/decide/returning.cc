@@ -12,6 +12,8 @@ namespace {
 
 namespace json = boost::json;
 
+const double kHopeless = std::log(1.0 / 20);  // of a probe's evidence, logarithm
+
 void wait_longer(Core& core) {
   const Policy::Return& policy = core.policy.returning;
   const double longer =
@@ -35,15 +37,18 @@ double scale_of_probe(const Core& core, const WindowState& window) {
   return gap_scale_percent(core.s.watch.gap.scale, sample, gap_settings(core.policy));
 }
 
-// How much worse FP8 may be to count as good again: what a healthy window may show, or a gap that
-// would be accepted; in no case what would be an alarm by itself.
+// How much worse FP8 may be to count as good again: what a healthy window may show, at most half of
+// the gap that the run left FP8 for, and in no case what would be an alarm by itself.
 double return_margin(const Core& core, const WindowState& window) {
-  constexpr double kDeviations = 4;
+  constexpr double kHealthyMost = 4, kHealthyOften = 1;  // deviations
   const GapSettings settings = gap_settings(core.policy);
-  const double healthy = gap_null_percent(core.s.watch.gap.scale, settings) +
-                         kDeviations * scale_of_probe(core, window);
-  return std::min(settings.ceiling_percent, std::max({healthy, core.policy.detector.accept_percent,
-                                                      settings.tolerance_percent}));
+  const double null = gap_null_percent(core.s.watch.gap.scale, settings);
+  const double scale = scale_of_probe(core, window);
+  double margin = std::max(null + kHealthyMost * scale, settings.tolerance_percent);
+  const double level = core.s.containment->level_percent;
+  if (std::isfinite(level) && level > 0)
+    margin = std::min(margin, std::max(level / 2, null + kHealthyOften * scale));
+  return std::min(margin, settings.ceiling_percent);
 }
 
 // Of the e-value against "FP8 is worse by the margin": that of gap_detector.h the other way round.
@@ -87,14 +92,18 @@ void say_recovered(Core& core, int64_t window_id, int64_t start_step, int64_t en
   s.recovery.reset();
 }
 
-void go_back(Core& core, double margin_percent) {
+bool enough_evidence(const Core& core) {
+  return core.s.containment->log_evidence >= std::log(core.policy.returning.evidence);
+}
+
+void go_back(Core& core) {
   State& s = core.s;
   const KnownPlan base = base_plan(s);
   const std::string sentence = fmt::format(
-      "FP8 comes back: {} probes in a row under the run's own plan ended no worse than {} "
-      "(evidence {:.3g} against a gap of {}).",
-      s.containment->probe_passes, contained_run(*s.containment),
-      std::exp(std::min(s.containment->log_evidence, 700.0)), percent(margin_percent));
+      "FP8 comes back: {} probes in a row under the run's own plan ended at most {} above {} "
+      "(evidence {:.3g} against so large a gap).",
+      s.containment->probe_passes, percent(s.containment->limit_percent),
+      contained_run(*s.containment), std::exp(std::min(s.containment->log_evidence, 700.0)));
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", s.containment->probe_passes},
@@ -137,6 +146,7 @@ void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_ver
   }
   if (contained && s.containment->recovered) s.containment->quiet += 1;
   if (!s.containment && s.quiet_since_return >= 0) s.quiet_since_return += 1;
+  return_if_due(core);
 }
 
 bool probe_due(const Core& core) {
@@ -148,8 +158,17 @@ bool probe_due(const Core& core) {
   const int64_t under_way =
       std::count_if(s.windows.begin(), s.windows.end(),
                     [](const WindowState& window) { return window.probe_pending; });
-  return s.containment->quiet >= s.wait_windows &&
-         under_way + s.containment->probe_passes < core.policy.returning.probe_passes;
+  if (s.watch.instrument.broken || s.containment->quiet < s.wait_windows) return false;
+  return under_way + s.containment->probe_passes < core.policy.returning.probe_passes ||
+         (under_way == 0 && !enough_evidence(core));
+}
+
+void return_if_due(Core& core) {
+  const State& s = core.s;
+  if (!s.containment || s.containment->stays || s.investigation || s.directive || s.ended) return;
+  if (core.held() || !core.muted().empty()) return;
+  if (s.containment->probe_passes < core.policy.returning.probe_passes) return;
+  if (enough_evidence(core)) go_back(core);
 }
 
 void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
@@ -168,14 +187,21 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   if (!measured.unusable.empty()) {
     return probe_failed(core, window_id, measured.unusable);
   }
+  if (s.watch.instrument.broken) {
+    core.say(fmt::format("{}: the probe is not counted: the instrument is broken.", name));
+    return finish_probe_window(core, window_id, "skipped");
+  }
   if (const auto spike = generic_spike_in(s, window)) {
     core.say(fmt::format("{}: the probe is not counted: step {} in it spiked in BF16 too.", name,
                          *spike));
     return finish_probe_window(core, window_id, "skipped");
   }
   const double limit = return_margin(core, window);
-  const bool passes = *measured.d_percent <= limit;
+  s.containment->limit_percent = limit;
+  bool passes = *measured.d_percent <= limit;
   if (passes) s.containment->log_evidence += log_equivalence(core, window, *measured.d_percent);
+  // One near the limit after the other: that is not as good.
+  passes = passes && s.containment->log_evidence > kHopeless;
   RecordDecision& decision = core.record(
       "probe",
       fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} above {}; "
@@ -194,12 +220,7 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   finish_probe_window(core, window_id, passes ? "quiet" : "alarm");
   if (passes) {
     s.containment->probe_passes += 1;
-    const bool enough = s.containment->probe_passes >= core.policy.returning.probe_passes &&
-                        s.containment->log_evidence >= std::log(core.policy.returning.evidence);
-    if (enough && !s.investigation && !s.directive && !s.ended) {
-      go_back(core, limit);
-    }
-    return;
+    return return_if_due(core);
   }
   wait_longer(core);
   forget_probes(*s.containment);

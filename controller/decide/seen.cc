@@ -32,7 +32,8 @@ void take_out(GapState& gap, std::vector<SeenWindow>& seen, const GapSettings& s
   for (size_t i = 0; i < later.size(); ++i) {
     if (gone(later[i])) continue;
     SeenWindow again = later[i];
-    again.statistic = observe_gap(gap, samples[i], settings).statistic;
+    observe_gap(gap, samples[i], settings);
+    again.statistic = gap_total(gap, settings);
     seen.push_back(again);
   }
 }
@@ -71,12 +72,15 @@ void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowS
   align(gap, seen);
 }
 
-std::optional<int64_t> evidence_rises_after(const State& s) {
+std::optional<int64_t> evidence_rises_after(const State& s, int64_t alarm, double risen) {
   const std::vector<SeenWindow>& seen = s.watch.seen;
-  if (seen.empty() || seen.size() > s.watch.gap.newest.size()) return std::nullopt;
-  const SeenWindow* last = &seen.front();
-  for (const SeenWindow& window : seen) {
-    if (window.statistic <= std::max(kNoEvidence, last->statistic)) last = &window;
+  if (seen.size() > s.watch.gap.newest.size()) return std::nullopt;
+  const auto raised = std::ranges::find(seen, alarm, &SeenWindow::window);
+  if (raised == seen.end() || raised == seen.begin()) return std::nullopt;
+  if (std::prev(raised)->statistic < risen) return std::nullopt;
+  auto last = seen.begin();
+  for (auto window = seen.begin(); window != raised; ++window) {
+    if (window->statistic <= std::max(kNoEvidence, last->statistic)) last = window;
   }
   return last->end_step;
 }

@@ -170,6 +170,8 @@ struct Containment {
   int64_t quiet = 0;         // quiet windows since it recovered or since the last failed probe
   int64_t probe_passes = 0;  // consecutive
   double log_evidence = 0;   // of the probes, that FP8 is as good as the run is now
+  double level_percent = 0;  // of the gap that led to it; 0 = none was measured
+  double limit_percent = 0;  // of the newest probe
   bool stays = false;        // no probe leads back: the weights show no damage that could be gone
 };
 

@@ -49,6 +49,15 @@ Reproduction compare_same_gap(const ReplayFinished& same, const Measurement& mea
     return result;
   }
   const double end = *same.replay_end_loss_bf16;
+  if (measured.gap && *measured.gap <= 0) {
+    result.reproduces = true;
+    result.sentence = fmt::format(
+        "Compared by losses, not bits ({}): the window itself shows no gap, a replay under the "
+        "same "
+        "plan tells nothing",
+        why_not_bits(same));
+    return result;
+  }
   if (!measured.gap || !std::isfinite(end)) {
     result.reproduces = !std::isfinite(end);
     result.sentence =

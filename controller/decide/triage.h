@@ -1,7 +1,7 @@
 // Triage: from an alarm to a verdict. triage() is a pure function of the evidence so far: it says
 // which replays to order next, cheapest first, or what the verdict is and why. Hardware, data and
-// kernels are ruled out before numerics is blamed, and chance before all of them when the alarm
-// rests on one window alone. docs/triage.md draws the table.
+// kernels are ruled out before numerics is blamed; and chance, when the alarm rests on one window
+// alone, before anything that is not a matter of bits. docs/triage.md draws the table.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,9 @@ struct SpikeComparison {
   bool non_finite = false;     // a loss was not finite, or the replay stopped early for that reason
   bool spikes = false;         // over the threshold, or at least half as high as the run's spike
 };
+
+// Steps by which a replay's spike may come off the run's when it began long before.
+inline constexpr int64_t kAroundSpike = 8;
 
 // Looks at the finding's step and the two before it. `around` > 0, for a replay that began so long
 // before that it goes another way: also at so many steps to both sides of it, and the spike counts
@@ -92,6 +95,7 @@ struct TriageEvidence {
 struct TriageRules {
   int pairs = 3;  // nudged replays of each arm beside the plain ones; 0 = chance is not asked
   double tolerance_percent = 0.1;  // a gap up to this is none
+  double ceiling_percent = 0;      // of one window, that is too much even if nobody can ask chance
   double noise_percent = 0;        // deviation of healthy windows, as far as it is known
   bool trainer_replays = false;    // the trainer can be asked for a replay itself
   bool other_verifiers = false;    // there is another verifier to ask
@@ -119,6 +123,11 @@ struct TriageStep {
 // Of a spike that is not generic: BF16 suffers as well from the nearest checkpoint, whose weights
 // were spoilt already, and not from the oldest one.
 bool spoilt_before(const TriageEvidence& evidence);
+
+// The gap that a case is about, in per cent: the level of an alarm of evidence; of one window,
+// which stands out because it was chosen, the mean over its nudged replays where there are two
+// pairs, else its D.
+double level_of(const TriageEvidence& evidence);
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules);
 

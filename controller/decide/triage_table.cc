@@ -62,10 +62,17 @@ class Table {
       if (of_step() && !evidence_.in_bf16) first.push_back({"bf16"});
       return ask(std::move(first));
     }
+    const bool by_bits = same->reproduction && same->reproduction->bitwise;
+    const bool again = same->reproduction && same->reproduction->reproduces;
+    // Where bits do not say it, another draw of the noise is no sign of a fault.
+    if (!of_step() && !by_bits && !again && asks_chance()) {
+      if (auto next = chance()) return *next;
+      if (parts_by_nudges()) return std::nullopt;
+    }
     if (!same->reproduction) {
       return verdict("unexplained", seen_same() + ": unexplained.");
     }
-    if (same->reproduction->reproduces) return std::nullopt;
+    if (again) return std::nullopt;
     return differs(*same);
   }
 
@@ -155,8 +162,10 @@ class Table {
   }
 
   // ---- Chance: do nudged replays of both arms part as the plain ones did?
+  bool asks_chance() const { return !evidence_.chance_excluded && rules_.pairs > 0; }
+
   std::optional<TriageStep> chance() const {
-    if (evidence_.chance_excluded || rules_.pairs == 0) return std::nullopt;
+    if (!asks_chance()) return std::nullopt;
     return of_step() ? chance_of_spike() : chance_of_gap();
   }
 
@@ -211,24 +220,79 @@ class Table {
                     fp8, fp8_all, bf16, bf16_all, p));
   }
 
+  // Where the nudged replays of a gap ended.
+  struct Ends {
+    double lowest_fp8, highest_fp8, lowest_bf16, highest_bf16;
+    bool bf16_finite = true;
+  };
+
+  Ends ends_of(const Nudged& seen) const {
+    const double reference = *evidence_.measured.reference;
+    Ends ends{HUGE_VAL, -HUGE_VAL, reference, reference};
+    const auto add_fp8 = [&](const TriageAnswer* known) {
+      if (known == nullptr || !known->end_loss) return;
+      ends.lowest_fp8 = std::min(ends.lowest_fp8, *known->end_loss);
+      ends.highest_fp8 = std::max(ends.highest_fp8, *known->end_loss);
+    };
+    for (const TriageAnswer* known : seen.fp8) add_fp8(known);
+    // With other bits it is a nudged replay as well.
+    const TriageAnswer* same = answer("same");
+    if (same != nullptr && same->reproduction && !same->reproduction->bitwise) add_fp8(same);
+    for (const TriageAnswer* known : seen.bf16) {
+      if (!known->end_loss) continue;
+      ends.bf16_finite = ends.bf16_finite && std::isfinite(*known->end_loss);
+      ends.lowest_bf16 = std::min(ends.lowest_bf16, *known->end_loss);
+      ends.highest_bf16 = std::max(ends.highest_bf16, *known->end_loss);
+    }
+    return ends;
+  }
+
+  double allowed(const Ends& ends) const {
+    return ends.highest_bf16 * (1 + rules_.tolerance_percent / 100);
+  }
+
+  // Both arms were replayed, and FP8 ended higher each time.
+  bool parts_by_nudges() const {
+    if (!evidence_.measured.gap || !evidence_.measured.reference) return false;
+    const Nudged seen = nudged();
+    if (seen.fp8.empty() || seen.bf16.empty()) return false;
+    return ends_of(seen).lowest_fp8 > allowed(ends_of(seen));
+  }
+
+  // Healthy ends lie within this of each other; the run's own end lies far beyond all of them.
+  bool stands_alone(const Ends& ends) const {
+    constexpr double kRanges = 2;
+    const double highest = std::max(ends.highest_fp8, ends.highest_bf16);
+    const double range = highest - std::min(ends.lowest_fp8, ends.lowest_bf16);
+    const TriageAnswer* same = answer("same");
+    const bool by_bits = same != nullptr && same->reproduction && same->reproduction->bitwise;
+    return !by_bits &&
+           *evidence_.measured.reference + *evidence_.measured.gap > highest + kRanges * range;
+  }
+
   std::optional<TriageStep> chance_of_gap() const {
     if (!evidence_.measured.gap || !evidence_.measured.reference) return std::nullopt;
     const Nudged seen = nudged();
-    const double reference = *evidence_.measured.reference;
-    double highest_bf16 = reference;
-    double lowest_fp8 = reference + *evidence_.measured.gap;
-    for (const TriageAnswer* known : seen.bf16)
-      if (known->end_loss) highest_bf16 = std::max(highest_bf16, *known->end_loss);
-    for (const TriageAnswer* known : seen.fp8)
-      if (known->end_loss) lowest_fp8 = std::min(lowest_fp8, *known->end_loss);
-    const double allowed = highest_bf16 * (1 + rules_.tolerance_percent / 100);
-    if (lowest_fp8 <= allowed) {
-      return chance_verdict(
-          fmt::format("replays whose weights were nudged by a rounding error overlap: the best "
-                      "under the run's plan ends at {:.4f}, the worst in BF16 at {:.4f}",
-                      lowest_fp8, highest_bf16));
+    const Ends ends = ends_of(seen);
+    if (!ends.bf16_finite) {
+      return chance_verdict("a BF16 replay diverges too when its weights are nudged");
+    }
+    const double own = *evidence_.measured.reference + *evidence_.measured.gap;
+    if (std::min(own, ends.lowest_fp8) <= allowed(ends)) {
+      if (!seen.open.empty() && stands_alone(ends)) return ask(seen.open);
+      if (stands_alone(ends)) return std::nullopt;
+      return chance_verdict(fmt::format(
+          "replays whose weights were nudged by a rounding error meet within the tolerance: the "
+          "best under the run's plan ends at {:.4f}, the worst in BF16 at {:.4f}",
+          std::min(own, ends.lowest_fp8), ends.highest_bf16));
     }
     if (!seen.open.empty()) return ask(seen.open);
+    const bool nobody = seen.fp8.empty() || seen.bf16.empty();
+    if (nobody && *evidence_.measured.d_percent <= rules_.ceiling_percent) {
+      return chance_verdict(
+          "nobody could replay it from nudged weights, and one window alone is "
+          "not enough");
+    }
     return std::nullopt;
   }
 
@@ -257,7 +321,10 @@ class Table {
     if (!evidence_.measured.d_percent || !fake->end_loss || !evidence_.measured.reference)
       return std::nullopt;
     const double reference = *evidence_.measured.reference;
-    const double d = *evidence_.measured.d_percent;
+    const double measured = *evidence_.measured.d_percent;
+    const double d = evidence_.chance_excluded || !std::isfinite(measured)
+                         ? measured
+                         : std::min(measured, level_of(evidence_));
     const double without = 100 * (*fake->end_loss - reference) / reference;
     const bool closes =
         !std::isfinite(d) ? without <= rules_.tolerance_percent
@@ -291,10 +358,10 @@ class Table {
 
   // ---- A small gap that will not become a large one is borne.
   std::optional<TriageStep> growth() const {
-    const double level = evidence_.level_percent;
-    const bool measured =
-        evidence_.measured.d_percent && std::isfinite(*evidence_.measured.d_percent);
-    if (of_step() || !measured || level >= rules_.accept_percent) return std::nullopt;
+    const double level = level_of(evidence_);
+    // One window says nothing of growth.
+    if (of_step() || !evidence_.chance_excluded || level >= rules_.accept_percent)
+      return std::nullopt;
     const TriageAnswer* fork = answer("long_fork");
     if (fork == nullptr) return ask({{"long_fork"}});
     if (!fork->long_d_percent) return std::nullopt;
@@ -334,6 +401,25 @@ double carried_on(double level, int64_t steps, double later, int64_t later_steps
   const double ratio =
       1 + static_cast<double>(ahead) / static_cast<double>(std::max<int64_t>(later_steps, 1));
   return std::max(level, later * std::pow(ratio, exponent));
+}
+
+double level_of(const TriageEvidence& evidence) {
+  if (evidence.chance_excluded) return evidence.level_percent;
+  double fp8 = 0, bf16 = 0;
+  int64_t fp8_ends = 0, bf16_ends = 0;
+  for (const TriageAnswer& answer : evidence.answers) {
+    if (!answer.end_loss || !std::isfinite(*answer.end_loss)) continue;
+    if (answer.kind == "fp8_nudged") {
+      fp8 += *answer.end_loss;
+      ++fp8_ends;
+    } else if (answer.kind == "bf16_nudged") {
+      bf16 += *answer.end_loss;
+      ++bf16_ends;
+    }
+  }
+  if (fp8_ends < 2 || bf16_ends < 2) return evidence.level_percent;
+  const double reference = bf16 / static_cast<double>(bf16_ends);
+  return 100 * (fp8 / static_cast<double>(fp8_ends) - reference) / reference;
 }
 
 bool spoilt_before(const TriageEvidence& evidence) {

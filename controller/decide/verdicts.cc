@@ -36,6 +36,7 @@ void distrust_verifier(Core& core, const std::string& verifier, const std::strin
   WindowState& window = *find_window(s, s.investigation->window);
   const bool shadow = window.measured.has_value();
   restart_gap(window.kind == "long" ? s.watch.long_gap : s.watch.gap);
+  s.watch.burst_left = 0;
   if (!shadow) return end_case(core, "skipped");
   window.measured.reset();
   window.judged.reset();
@@ -56,7 +57,8 @@ void accept(Core& core) {
   State& s = core.s;
   const WindowState& window = *find_window(s, s.investigation->window);
   GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
-  const double level = s.investigation->evidence.level_percent;
+  const double before = window.judged ? window.judged->null_percent : 0;
+  const double level = std::max(level_of(s.investigation->evidence), before);
   accept_gap(gap, level);
   RecordDecision& decision = core.record(
       "accept",

@@ -59,8 +59,8 @@ TEST_F(ReplayCommandTest, TheSamePlanGivesTheRunsOwnWeights) {
   EXPECT_EQ(steps[1].at("weights_hash"), hex64(hashes_[1]));
   const boost::json::object bf16 = replay_json({"--steps", "2"});
   EXPECT_NE(steps[1].at("weights_hash"), bf16.at("steps").at(1).at("weights_hash"));
-  const boost::json::object with_end = replay_json(
-      {"--arm", "same", "--steps", "2", "--end-checkpoint", end_.string()});
+  const boost::json::object with_end =
+      replay_json({"--arm", "same", "--steps", "2", "--end-checkpoint", end_.string()});
   EXPECT_EQ(with_end.at("run_end_loss_bf16"), with_end.at("replay_end_loss_bf16"));
   EXPECT_EQ(with_end.at("steps").at(1).at("weights_hash"), steps[1].at("weights_hash"));
 }
@@ -87,8 +87,7 @@ TEST_F(ReplayCommandTest, ScoresUnderAnotherPlan) {
       replay_json({"--arm", "scores", "--plan", plan_file(one)}).at("scores").as_array();
   ASSERT_THAT(scores, SizeIs(1));
   EXPECT_EQ(scores[0].at("site"), "model.layers.1.mlp.down_proj");
-  const EndedProcess none =
-      replay({"--arm", "scores", "--plan", plan_file(PrecisionPlan::bf16())});
+  const EndedProcess none = replay({"--arm", "scores", "--plan", plan_file(PrecisionPlan::bf16())});
   EXPECT_EQ(none.status, 0) << none.errors;
   EXPECT_THAT(none.output, HasSubstr("no site of the plan runs in FP8"));
 }

@@ -122,6 +122,16 @@ TEST_F(GapDetectorTest, AJumpIsAnAlarmInOneWindowOnceTheScaleIsKnown) {
   EXPECT_EQ(state_.scale.variance, before.scale.variance);
 }
 
+TEST_F(GapDetectorTest, TheNewestLevelIsThatOfOnePlan) {
+  healthy(10);
+  sample_.plan_version = 2;
+  see(0.2);
+  see(0.3);
+  const GapLevel level = newest_level(state_, 8);
+  EXPECT_EQ(level.windows, 2);
+  EXPECT_DOUBLE_EQ(level.mean_percent, 0.25);
+}
+
 TEST_F(GapDetectorTest, WithinTheToleranceNothingIsAJump) {
   settings_.jump_deviations = 5;
   settings_.tolerance_percent = 1;

@@ -91,6 +91,35 @@ TEST(MachineStoryTest, ABitThatFlipsAgainAndAgainIsAPersistentFault) {
   EXPECT_THAT(verdicts[1].sentence, HasSubstr("second time"));
 }
 
+TEST(MachineStoryTest, OnOtherMachinesChanceIsNotTakenForAFault) {
+  Truth truth;
+  truth.noise_percent = 2;
+  truth.equal_fingerprints = false;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(1000);
+  run.drain();
+  EXPECT_GT(run.decisions("alarm").size(), 0u) << "the noise reaches the ceiling";
+  for (const auto& verdict : run.decisions("verdict")) EXPECT_EQ(verdict.verdict, "chance");
+  EXPECT_THAT(run.directives(""), IsEmpty());
+}
+
+TEST(MachineStoryTest, WithoutAVerifierAnOpenCaseDoesNotKeepTheRunInFp8) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 1000), with([](Policy& p) {
+                     p.verifier.on_loss = "bf16";
+                     p.verifier.loss_windows = 5;
+                   }));
+  run.start();
+  run.train_until_phase("triage", 400);
+  while (run.step < 600) {
+    run.train_one_step();
+    run.obey();
+  }
+  ASSERT_THAT(run.directives("set_plan"), SizeIs(1)) << "nobody answers";
+  EXPECT_FALSE(run.state.investigation.has_value());
+  EXPECT_EQ(run.decisions("verdict")[0].verdict, "unexplained");
+}
+
 TEST(MachineStoryTest, ASkippedBatchIsNotBlamedOnTheHardware) {
   const SimulatedRun run = tell("OtherBatch");
   ASSERT_GE(run.decisions("verdict").size(), 1u);

@@ -11,6 +11,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 
@@ -89,6 +90,47 @@ TEST(StoryTest, AFailedProbeMakesTheNextOneWaitLonger) {
   EXPECT_LE(probes.size(), 14u) << "two at a time after 2, 4, 8, 16, 32 and 64 quiet windows";
   EXPECT_EQ(run.state.wait_windows, 64);
   EXPECT_THAT(run.decisions("return"), IsEmpty());
+}
+
+TEST(StoryTest, AMildFaultThatLastsDoesNotPassForHealthy) {
+  // 0.4% a window, which is less than what would be accepted.
+  Truth truth = numerical_fault({kGuilty}, 401, 1000000, 0.02);
+  truth.total_steps = 4000;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  run.train_until(4000);
+  EXPECT_GE(run.decisions("probe").size(), 4u);
+  EXPECT_THAT(run.decisions("return"), IsEmpty());
+  EXPECT_THAT(run.decisions("action"), SizeIs(1));
+}
+
+TEST(StoryTest, Fp8ComesBackOnceTheProbesHaveGivenEnoughEvidence) {
+  SimulatedRun run(numerical_fault({kGuilty}, 201, 260),
+                   with([](Policy& p) { p.returning.evidence = 1e6; }));
+  run.start();
+  run.train_until(1000);
+  EXPECT_GT(run.decisions("probe").size(), 2u) << "two passed, and that was not enough";
+  EXPECT_THAT(run.decisions("return"), SizeIs(1));
+}
+
+TEST(StoryTest, WhatOneWindowShowedIsRolledBackByOneWindow) {
+  SimulatedRun run(numerical_fault({kGuilty}, 601, 1000),
+                   with([](Policy& p) { p.ladder.from = "evidence"; }));
+  run.start();
+  run.train_until(1000);
+  ASSERT_GE(run.directives("rollback").size(), 1u);
+  EXPECT_EQ(run.directives("rollback")[0].to_step, 600);
+  EXPECT_THAT(run.directives("rollback")[0].reason, Not(HasSubstr("began to rise")));
+}
+
+TEST(StoryTest, ABurstEndsWithTheActionThatItLedTo) {
+  SimulatedRun run(numerical_fault({kGuilty}, 401, 2000), with([](Policy& p) {
+                     p.ladder.from = "here";
+                     p.window.every = 40;
+                   }));
+  run.start();
+  run.train_until_phase("contained", 1000);
+  EXPECT_EQ(run.state.watch.burst_left, 0);
 }
 
 TEST(StoryTest, ARelapseAfterAReturnStartsAtTheLongerWait) {

@@ -81,6 +81,14 @@ INSTANTIATE_TEST_SUITE_P(
                       SameCase{"OtherMachineNotFinite", false, 20, 101, NAN, true, false}),
     [](const auto& table) { return table.param.name; });
 
+TEST(TriageTest, AWindowWithoutAGapIsNotSaidToReproduceOrNot) {
+  for (const double percent : {0.0, -0.5}) {
+    const Reproduction result = compare_same_gap(replay_of({3}, 2.0), gap_of(percent));
+    EXPECT_TRUE(result.reproduces);
+    EXPECT_NE(result.sentence.find("tells nothing"), std::string::npos);
+  }
+}
+
 TEST(TriageTest, BlowUpReproducesOnlyWhenTheReplayBlowsUpToo) {
   Measurement blow_up;
   blow_up.reference = 2.0;
@@ -271,6 +279,24 @@ std::vector<TriageAnswer> pairs_of_gap(double fp8, double bf16) {
           ended("fp8_nudged", 1.9, 3),
           ended("bf16_nudged", -0.01, 3)};
 }
+// The run's gap of 2% did not come again under other fingerprints; three pairs of nudged replays.
+std::vector<TriageAnswer> other_machine(double fp8) {
+  std::vector<TriageAnswer> answers = pairs_of_gap(fp8, 0.01);
+  answers.front() = same(false, false);
+  answers.front().end_loss = ended("same", fp8).end_loss;
+  answers[1].end_loss = ended("fp8_nudged", fp8 + 0.05).end_loss;
+  answers[5].end_loss = ended("fp8_nudged", fp8 - 0.05).end_loss;
+  return answers;
+}
+std::vector<TriageAnswer> no_pair() {
+  return {same(true), failed("fp8_nudged", 1), failed("bf16_nudged", 1)};
+}
+TriageRules ceiling(double percent) {
+  TriageRules rules;
+  rules.pairs = 1;
+  rules.ceiling_percent = percent;
+  return rules;
+}
 std::vector<TriageAnswer> pairs_of_spike(int fp8_hits, int bf16_hits) {
   std::vector<TriageAnswer> answers = {same(true), went("bf16", 0)};
   for (int seed = 1; seed <= 3; ++seed) {
@@ -278,6 +304,12 @@ std::vector<TriageAnswer> pairs_of_spike(int fp8_hits, int bf16_hits) {
     answers.push_back(went("bf16_nudged", seed <= bf16_hits ? 1 : 0, seed));
   }
   return answers;
+}
+
+TEST(TriageTest, TheLevelOfOneWindowIsThatOfItsNudgedReplays) {
+  EXPECT_EQ(level_of(of_gap({same(true)}, 2)), 2);
+  EXPECT_EQ(level_of(of_gap({same(true)}, 2, true)), 2);
+  EXPECT_NEAR(level_of(of_gap(pairs_of_gap(1.0, 0.2), 4)), (2.1 + 1.0 + 1.9) / 3 - 0.07, 0.01);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -309,6 +341,18 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"OtherTokens", of_gap({other_batch()}), with(others), "= data_mismatch"},
         TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), with(others),
                   "= transient_fault"},
+        TableCase{"LossesOnlyAndNotAgainMayBeChance", of_gap({same(false, false)}), plain(1),
+                  "fp8_nudged1 bf16_nudged1"},
+        TableCase{"LossesOnlyAndChance", of_gap(other_machine(0.1), 0.3), plain(3), "= chance"},
+        TableCase{"LossesOnlyAndTheRunStandsAlone", of_gap(other_machine(0.1), 50), plain(3),
+                  "= transient_fault"},
+        TableCase{"LossesOnlyAndNudgesPart", of_gap(other_machine(1.9)), plain(3), "fakequant"},
+        TableCase{"NobodyCouldTheSameButChanceIsAsked", of_gap({failed("same")}), plain(1),
+                  "fp8_nudged1 bf16_nudged1"},
+        TableCase{"NobodyCouldNudgeALittle", of_gap(no_pair()), ceiling(3), "= chance"},
+        TableCase{"NobodyCouldNudgeALot", of_gap(no_pair()), ceiling(1), "fakequant"},
+        TableCase{"Bf16DivergesWhenNudged", of_gap({same(true), ended("bf16_nudged", NAN, 1)}),
+                  plain(3), "= chance"},
         TableCase{"PairsAreAsked", of_gap({same(true)}), plain(2),
                   "fp8_nudged1 bf16_nudged1 fp8_nudged2 bf16_nudged2"},
         TableCase{"AnOverlapEndsItAtOnce", of_gap({same(true), ended("bf16_nudged", 1.95, 1)}),
@@ -332,8 +376,9 @@ INSTANTIATE_TEST_SUITE_P(
                   with([](TriageRules& rules) { rules.noise_percent = 0.1; }), "= fp8_numerics"},
         TableCase{"ASmallGapIsForked", of_gap({same(true), ended("fakequant", 0.15)}, 0.15, true),
                   with(bears), "long_fork"},
-        TableCase{"SoIsOneOfOneWindow", of_gap({same(true), ended("fakequant", 0.15)}, 0.15),
-                  with(bears), "long_fork"},
+        TableCase{"OfOneWindowNothingIsKnownOfItsGrowth",
+                  of_gap({same(true), ended("fakequant", 0.15)}, 0.15), with(bears),
+                  "= fp8_numerics"},
         TableCase{"ItSaturates",
                   of_gap({same(true), ended("fakequant", 0.15), forked(0.16, 100)}, 0.15, true),
                   with(bears), "= accepted_gap"},
