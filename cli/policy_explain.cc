@@ -88,10 +88,14 @@ Sentences alarm_words(const Policy& policy) {
   return words;
 }
 
+std::string plural(int64_t count, const std::string& what) {
+  return count == 1 ? what : what + "s";
+}
+
 Sentences triage_words(const Policy& policy) {
   Sentences words;
-  words.push_back(
-      "Before FP8 is blamed, hardware, data, kernels and chance are ruled out by replays.");
+  words.push_back(fmt::format("Before FP8 is blamed, hardware, data{} are ruled out by replays.",
+                              policy.triage.pairs > 0 ? ", kernels and chance" : " and kernels"));
   if (policy.triage.pairs > 0)
     words.push_back(
         fmt::format("Chance takes {} pairs of replays from nudged weights.", policy.triage.pairs));
@@ -100,7 +104,7 @@ Sentences triage_words(const Policy& policy) {
   words.push_back(fmt::format(
       "After {} transient {} on one host within {} steps the next one counts as a broken host, and "
       "the run is held.",
-      policy.triage.transients_max, policy.triage.transients_max == 1 ? "fault" : "faults",
+      policy.triage.transients_max, plural(policy.triage.transients_max, "fault"),
       policy.triage.transient_steps));
   if (policy.detector.accept_percent > 0)
     words.push_back(fmt::format("A small gap that will stay under {}% is accepted.",
@@ -132,21 +136,28 @@ Sentences action_words(const Policy& policy) {
         "When many windows made the alarm, it goes back to where their evidence began to rise, at "
         "most 16 windows; the checkpoints for that are kept.");
   }
-  words.push_back(fmt::format(
-      "At most {} automatic actions in a run and {} rollbacks to one step; then the run is held.",
-      policy.limits.actions_max, policy.limits.rollbacks_to_same_step_max));
+  words.push_back(
+      fmt::format("At most {} automatic {} in a run; then it is held. At most {} {} to one step; "
+                  "then the whole "
+                  "run goes to BF16, if that is a rung, or it is held.",
+                  policy.limits.actions_max, plural(policy.limits.actions_max, "action"),
+                  policy.limits.rollbacks_to_same_step_max,
+                  plural(policy.limits.rollbacks_to_same_step_max, "rollback")));
   return words;
 }
 
 Sentences return_words(const Policy::Return& back) {
   if (!back.enabled) return {"FP8 never comes back by itself."};
-  return {fmt::format(
-              "After {} quiet windows the run's own FP8 plan is tried in replays. {} in a row must "
-              "be no worse than the run, with evidence of at least {}; then FP8 comes back.",
-              back.quiet_windows, back.probe_passes, back.evidence),
-          fmt::format("A failed try, and a return, make the next wait {} times as long, up to {} "
-                      "windows.",
-                      back.backoff, back.quiet_windows_max)};
+  return {
+      fmt::format(
+          "After {} quiet {} the run's own FP8 plan is tried in replays. {} in a row must be no "
+          "worse than the run by what a healthy window shows and by half of the gap that led "
+          "away, with evidence of at least {}; then FP8 comes back.",
+          back.quiet_windows, plural(back.quiet_windows, "window"), back.probe_passes,
+          back.evidence),
+      fmt::format("A failed try, and a return, make the next wait {} times as long, up to {} "
+                  "windows.",
+                  back.backoff, back.quiet_windows_max)};
 }
 
 Sentences loss_words(const Policy& policy) {
@@ -154,10 +165,12 @@ Sentences loss_words(const Policy& policy) {
     if (what == "continue") return "goes on as it is";
     return what == "bf16" ? "goes to BF16" : "pauses";
   };
-  return {fmt::format("When the controller has been away for {} seconds the trainer {}.",
-                      policy.controller.grace_seconds, words(policy.controller.on_loss)),
-          fmt::format("When nobody has verified {} windows in a row the run {}.",
-                      policy.verifier.loss_windows, words(policy.verifier.on_loss))};
+  return {
+      fmt::format("When the controller has been away for {} seconds the trainer {}, unless its own "
+                  "file says otherwise.",
+                  policy.controller.grace_seconds, words(policy.controller.on_loss)),
+      fmt::format("When nobody has verified {} windows in a row the run {}.",
+                  policy.verifier.loss_windows, words(policy.verifier.on_loss))};
 }
 
 }  // namespace

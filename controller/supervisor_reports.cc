@@ -114,6 +114,11 @@ decide::RunRegisteredEvent registered_event(const RunRegistration& registration)
           : fmt::format("an attempt started with POST attempts (the newest is {})", newest));
 }
 
+RunRegistered registered_as(int64_t run, const decide::State& state, const decide::Policy& policy) {
+  return {run_name(run), std::string(decide::mode_name(decide::mode_in_force(state, policy))),
+          policy.controller.on_loss, policy.controller.grace_seconds};
+}
+
 }  // namespace
 
 RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
@@ -150,8 +155,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
     for (const InjectedFault& fault : registration.faults) {
       ledger::insert_fault(connection, run.id, fault);
     }
-    return {run_name(run.id),
-            std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
+    return registered_as(run.id, run.state, run.policy);
   }
   double time = now();
   int64_t id = ledger::insert_run(connection,
@@ -167,8 +171,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   hear(transaction, run, registered_event(registration));
   save(transaction, run);
   stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
-  return {run_name(id),
-          std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
+  return registered_as(id, run.state, run.policy);
 }
 
 ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,

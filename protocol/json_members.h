@@ -49,6 +49,8 @@ template <class V>
 void visit_members(V& v, RunRegistered& m) {
   v.required("run", m.run);
   v.required("mode", m.mode);
+  v.optional("on_loss", m.on_loss);
+  v.optional("grace_seconds", m.grace_seconds);
 }
 
 template <class V>

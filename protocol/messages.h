@@ -60,6 +60,10 @@ struct RunRegistration {
 struct RunRegistered {
   std::string run;   // "run-1"; the id used in URLs
   std::string mode;  // observe, advise, enforce
+  // What the run's policy wants of a trainer whose controller is away, where its own file does not
+  // say: continue, bf16, pause; and after how long. Empty: an older controller.
+  std::string on_loss = {};
+  double grace_seconds = 60;
 };
 
 // POST /v1/runs/{run}/attempts. A rollback or a restart begins the next attempt. Idempotent by

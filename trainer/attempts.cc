@@ -82,8 +82,9 @@ void TrainingLoop::start_services() {
   if (!config_.controller.empty()) {
     spool_.emplace(config_.dir / "spool", config_.spool_bytes_max);
     for (const std::string& note : spool_->opening_notes()) log_.warn("{}", note);
-    const FullSpool full =
-        config_.on_loss == OnLoss::kContinue ? FullSpool::kDropSteps : FullSpool::kWait;
+    const FullSpool full = config_.on_loss.value_or(OnLoss::kContinue) == OnLoss::kContinue
+                               ? FullSpool::kDropSteps
+                               : FullSpool::kWait;
     outbox_.emplace(*spool_, full, shutdown_, log_);
     ReporterOptions reporter;
     reporter.url = config_.controller;

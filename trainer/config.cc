@@ -334,10 +334,9 @@ void ConfigReader::read_controller() {
     config_.controller = url;
   }
   const std::string on_loss = table.choice("on_loss", "continue", {"continue", "bf16", "pause"});
-  config_.on_loss = on_loss == "bf16"    ? OnLoss::kBf16
-                    : on_loss == "pause" ? OnLoss::kPause
-                                         : OnLoss::kContinue;
-  config_.grace_seconds = table.number("grace_seconds", 60, 0, kLongest);
+  if (table.has("on_loss")) config_.on_loss = on_loss_from_name(on_loss);
+  const double grace_seconds = table.number("grace_seconds", 60, 0, kLongest);
+  if (table.has("grace_seconds")) config_.grace_seconds = grace_seconds;
   config_.flush_seconds = table.number("flush_seconds", 30, 0, kLongest);
   constexpr int64_t kMegabyte = 1 << 20;
   config_.spool_bytes_max =
@@ -437,6 +436,13 @@ ConfigError TrainerConfig::located(const ConfigError& error) const {
   }
   return ConfigError(file, line == lines.end() ? 0 : line->second, key, error.value(),
                      error.accepted());
+}
+
+std::optional<OnLoss> on_loss_from_name(const std::string& name) {
+  if (name == "continue") return OnLoss::kContinue;
+  if (name == "bf16") return OnLoss::kBf16;
+  if (name == "pause") return OnLoss::kPause;
+  return std::nullopt;
 }
 
 TrainerConfig load_trainer_config(const std::string& file, const TrainerOverrides& overrides) {

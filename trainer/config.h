@@ -15,8 +15,10 @@
 
 namespace gnomon {
 
-// What the trainer does when the controller has been away for grace_seconds.
+// What the trainer does when the controller has been away for some time.
 enum class OnLoss { kContinue, kBf16, kPause };
+// "continue", "bf16", "pause"; nothing for another name.
+std::optional<OnLoss> on_loss_from_name(const std::string& name);
 
 // Whether the trainer replays its run's windows itself, between two steps.
 struct VerificationConfig {
@@ -34,9 +36,9 @@ struct TrainerConfig {
   PrecisionPlan plan;  // the run's base plan
   int64_t checkpoint_every = 0;
   int keep_last = 0;
-  std::string controller;  // URL; empty = train without one
-  OnLoss on_loss = OnLoss::kContinue;
-  double grace_seconds = 0;
+  std::string controller;               // URL; empty = train without one
+  std::optional<OnLoss> on_loss;        // else what the run's policy says, once it is known
+  std::optional<double> grace_seconds;  // likewise
   double flush_seconds = 0;  // how long the end waits for the controller to take the last reports
   int64_t spool_bytes_max = 0;
   StatisticsConfig statistics;

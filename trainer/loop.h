@@ -48,6 +48,12 @@ class TrainingLoop {
   // loop.cc
   void train_one_step();
   bool boundary();
+  // What to do when the controller is away: the run's file, or else its policy, says.
+  struct Loss {
+    OnLoss then = OnLoss::kContinue;
+    double grace_seconds = 0;
+  };
+  Loss loss_of_controller() const;
   void check_contact();
   void finish(const std::string& outcome);
   void take_last_checkpoint();

@@ -162,6 +162,11 @@ void Reporter::run() {
   }
 }
 
+std::optional<RunRegistered> Reporter::registered() const {
+  std::lock_guard lock(mutex_);
+  return registered_;
+}
+
 void Reporter::register_run() {
   RunRegistration registration = options_.registration;
   {
@@ -177,6 +182,7 @@ void Reporter::register_run() {
   {
     std::lock_guard lock(mutex_);
     run_ = registered.run;
+    registered_ = registered;
     if (run_ != last_run_ || run_unknown_) {
       log_.info("registered at {} as {} (mode {})", options_.url, run_, registered.mode);
       attempts_due_ = true;

@@ -71,6 +71,8 @@ class Reporter {
 
   // The run's id at the controller ("run-1"), once it is registered; waits `timeout` at most.
   std::optional<std::string> wait_for_run(std::chrono::milliseconds timeout) const;
+  // The controller's newest answer to a registration; nothing before the first.
+  std::optional<RunRegistered> registered() const;
   // To be told again whenever it changes.
   void knows(Standing standing);
   Standing standing() const;
@@ -127,6 +129,7 @@ class Reporter {
   mutable std::condition_variable changed_;
   bool stopping_ = false;
   std::string run_;  // empty = to be registered
+  std::optional<RunRegistered> registered_;
   bool run_unknown_ = false;
   Standing standing_;
   std::optional<std::vector<std::string>> protected_;

@@ -236,8 +236,8 @@ TriageRules rules_of(const Core& core) {
         return known != first && std::find(s.trust.quarantined.begin(), s.trust.quarantined.end(),
                                            known) == s.trust.quarantined.end();
       });
-  const int64_t before = earlier_transients(core);
-  rules.earlier_transients = before >= core.policy.triage.transients_max ? before : 0;
+  rules.earlier_transients = earlier_transients(core);
+  rules.transients_spent = rules.earlier_transients >= core.policy.triage.transients_max;
   // What is over the ceiling would alarm again, accepted or not.
   rules.accept_percent =
       std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);

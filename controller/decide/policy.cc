@@ -103,7 +103,7 @@ void read_economics(TomlTable table, Policy::Economics& economics) {
   economics.spare_fraction = table.number("spare_fraction", economics.spare_fraction, 0, 100);
   economics.switch_steps = table.number("switch_steps", economics.switch_steps, 0, 1e9);
   economics.restart_steps = table.number("restart_steps", economics.restart_steps, 0, 1e9);
-  economics.loss_exponent = table.number("loss_exponent", economics.loss_exponent, 1e-3, 1);
+  economics.loss_exponent = table.number("loss_exponent", economics.loss_exponent, 0.005, 1);
   table.refuse_unknown_keys();
 }
 
@@ -134,7 +134,9 @@ void read_ladder(TomlTable table, Policy::Ladder& ladder) {
   if (ladder.rungs.empty())
     table.refuse("rungs", "at least one of \"pin\", \"recipe\", \"bf16\", \"hold\", \"stop\"");
   ladder.from = table.choice("from", ladder.from, {"last_verified", "evidence", "here"});
-  ladder.recipe = table.choice("recipe", ladder.recipe, recipe_names());
+  std::vector<std::string> recipes = recipe_names();
+  std::erase(recipes, "none");  // it has no formats of its own
+  ladder.recipe = table.choice("recipe", ladder.recipe, recipes);
   table.refuse_unknown_keys();
 }
 

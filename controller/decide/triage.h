@@ -100,6 +100,7 @@ struct TriageRules {
   bool trainer_replays = false;    // the trainer can be asked for a replay itself
   bool other_verifiers = false;    // there is another verifier to ask
   int64_t earlier_transients = 0;  // transient faults found on the trainer's host not long ago
+  bool transients_spent = false;   // the next one counts as persistent
   double accept_percent = 0;       // a gap that will stay under this is worth less than FP8 saves
   int64_t steps_ahead = 0;         // of the run: how far a growing gap is carried on
 };

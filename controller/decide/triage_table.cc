@@ -120,11 +120,14 @@ class Table {
                        "host, not FP8.",
                    first);
     }
-    if (rules_.earlier_transients > 0) {
+    if (rules_.transients_spent) {
+      const char* time = rules_.earlier_transients == 0   ? "first"
+                         : rules_.earlier_transients == 1 ? "second"
+                                                          : "next";
       return fault("persistent_fault",
-                   fmt::format("{}, for the {} time on this host: a persistent fault of it, not "
-                               "FP8.",
-                               first.sentence, rules_.earlier_transients == 1 ? "second" : "next"),
+                   fmt::format("{}, for the {} time on this host, and the policy takes no more for "
+                               "transient: a persistent fault of it, not FP8.",
+                               first.sentence, time),
                    first);
     }
     return fault("transient_fault",

@@ -30,6 +30,13 @@ TEST_F(ApiTrainerTest, RegisteringTwiceGivesTheSameRun) {
   EXPECT_EQ(first.run, "run-1");
   EXPECT_EQ(second.run, first.run);
   EXPECT_EQ(first.mode, "enforce");
+  EXPECT_EQ(first.on_loss, "continue");
+  EXPECT_EQ(first.grace_seconds, 60);
+  client.checked("PUT", "/v1/runs/run-1/policy",
+                 "[controller]\non_loss = \"pause\"\ngrace_seconds = 5.0\n");
+  second = from_json<RunRegistered>(client.checked("POST", "/v1/runs", body).body);
+  EXPECT_EQ(second.on_loss, "pause");
+  EXPECT_EQ(second.grace_seconds, 5);
   RunRegistered other = from_json<RunRegistered>(
       client.checked("POST", "/v1/runs", to_json(test_registration("test", "2"))).body);
   EXPECT_EQ(other.run, "run-2");

@@ -250,7 +250,11 @@ TriageRules with(void (*change)(TriageRules&), int pairs = 0) {
 }
 const auto others = [](TriageRules& rules) { rules.other_verifiers = true; };
 const auto trainer = [](TriageRules& rules) { rules.trainer_replays = true; };
-const auto relapse = [](TriageRules& rules) { rules.earlier_transients = 1; };
+const auto relapse = [](TriageRules& rules) {
+  rules.earlier_transients = 1;
+  rules.transients_spent = true;
+};
+const auto none_is_transient = [](TriageRules& rules) { rules.transients_spent = true; };
 const auto bears = [](TriageRules& rules) {
   rules.accept_percent = 0.25;
   rules.steps_ahead = 1000;
@@ -338,6 +342,8 @@ INSTANTIATE_TEST_SUITE_P(
                   with(trainer), "= transient_fault"},
         TableCase{"OnceTooOften", of_gap({same(false, true, 105)}), with(relapse),
                   "= persistent_fault"},
+        TableCase{"TheFirstIsOnceTooOften", of_gap({same(false, true, 105)}),
+                  with(none_is_transient), "= persistent_fault"},
         TableCase{"OtherTokens", of_gap({other_batch()}), with(others), "= data_mismatch"},
         TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), with(others),
                   "= transient_fault"},

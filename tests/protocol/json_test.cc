@@ -53,7 +53,8 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
                                     7},
                     {"\"last_directive\":6", "\"newest_plan_version\":7", "\"job_id\":\"36199_0\"",
                      "\"seed\":-7", "\"sites\":[\"a\",\"b\"]", "bit_flip"});
-  expect_round_trip(RunRegistered{"run-1", "enforce"}, {"run-1", "enforce"});
+  expect_round_trip(RunRegistered{"run-1", "enforce", "pause", 2.5},
+                    {"run-1", "enforce", "pause", "2.5"});
   expect_round_trip(AttemptStart{2, 60, "rollback", 5, 1.5}, {"\"attempt\":2", "\"base_step\":60"});
   expect_round_trip(AttemptStart{2, 60, "restart", 5, 1.5, fingerprint()},
                     {"\"fingerprint\":{", "avx512_bf16"});

@@ -199,10 +199,16 @@ HttpReply FakeController::answer(const HttpRequest& request) {
   return listed();
 }
 
+void FakeController::want_on_loss(const std::string& on_loss, double grace_seconds) {
+  const std::lock_guard lock(mutex_);
+  registered_.on_loss = on_loss;
+  registered_.grace_seconds = grace_seconds;
+}
+
 HttpReply FakeController::record(const HttpRequest& request) {
   if (request.target == "/v1/runs") {
     told_.registrations.push_back(from_json<RunRegistration>(request.body));
-    return {201, to_json(RunRegistered{"run-1", "enforce"})};
+    return {201, to_json(registered_)};
   }
   if (strict_ && told_.registrations.empty()) return problem(404, "Unknown run");
   if (ends_with(request.target, "/steps")) return take_step_batch(request);

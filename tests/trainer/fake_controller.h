@@ -38,6 +38,8 @@ class FakeController {
   // registered, and reports of attempts that were not told since are refused in gnomond's words.
   void lose_ledger();
   void protect(std::vector<std::string> uris);
+  // What registrations are told from now on.
+  void want_on_loss(const std::string& on_loss, double grace_seconds);
 
   // Copies of what was told.
   struct Told {
@@ -78,6 +80,7 @@ class FakeController {
   std::condition_variable changed_;
   int64_t news_ = 0;
   bool gone_ = false;
+  RunRegistered registered_{"run-1", "enforce"};
   Told told_;
   std::vector<Directive> directives_;
   std::vector<std::string> protected_;

@@ -346,6 +346,31 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
   EXPECT_TRUE(told_before_its_steps);
 }
 
+TEST_F(TrainerDirectives, WhereTheFileIsSilentTheRunsPolicySaysWhatToDoWithoutAController) {
+  controller_.want_on_loss("pause", 0.1);
+  const auto trainer = start_long("");
+  ASSERT_TRUE(eventually([&] { return controller_.steps_told() > 0; }));
+  controller_.go_away();
+  ASSERT_TRUE(
+      eventually([&] { return trainer->output().find("pausing at step") != std::string::npos; }));
+  controller_.come_back();
+  ASSERT_TRUE(eventually([&] { return trainer->output().find("going on") != std::string::npos; }));
+  stop(*trainer);
+}
+
+TEST_F(TrainerDirectives, TheFileSpeaksLouderThanThePolicy) {
+  controller_.want_on_loss("pause", 0.1);
+  const auto trainer = start_long("[controller]\non_loss = \"bf16\"\n");
+  ASSERT_TRUE(eventually([&] { return controller_.steps_told() > 0; }));
+  controller_.go_away();
+  ASSERT_TRUE(eventually([&] {
+    return trainer->output().find("BF16 from step") != std::string::npos;
+  })) << "after the policy's 0.1 seconds";
+  EXPECT_EQ(trainer->output().find("pausing at step"), std::string::npos);
+  controller_.come_back();
+  stop(*trainer);
+}
+
 TEST_F(TrainerDirectives, OnLossPauseWaitsForTheController) {
   const auto trainer = start_long("[controller]\non_loss = \"pause\"\ngrace_seconds = 0.1\n");
   controller_.go_away();
