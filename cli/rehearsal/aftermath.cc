@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -142,21 +143,34 @@ void add_blame(json::object& result, const std::vector<RecordedRun>& enforced) {
 // ---- how it ended
 
 // Everything paid but verification, as the account of the decision core has it when it hears the
-// run's events again.
-double speedup_kept(const Trace& trace) {
+// run's events again; nothing for a trace of another core, which decides otherwise.
+std::optional<double> speedup_kept(const Trace& trace) {
   const auto policy = decide::Policy::parse(
       std::string(json::parse(trace.setup).at("policy").as_string()), "policy of a trace");
   decide::State state;
+  size_t decided = 0;
   for (const TracedEvent& each : trace.events) {
-    state = decide::decide(std::move(state), each.event, policy, each.at).state;
+    decide::Outcome outcome = decide::decide(std::move(state), each.event, policy, each.at);
+    state = std::move(outcome.state);
+    for (const decide::Effect& effect : outcome.effects) {
+      const auto* made = std::get_if<decide::RecordDecision>(&effect);
+      if (made == nullptr) continue;
+      const bool known = decided < trace.decisions.size() &&
+                         made->sentence == trace.decisions[decided].decision.sentence;
+      if (!known) return std::nullopt;
+      decided += 1;
+    }
   }
+  if (decided != trace.decisions.size()) return std::nullopt;
   const decide::Statement made = decide::worth(state, policy).statement;
-  double paid = 0;
+  double paid = 0, verification = 0, loss_gap = 0;
   for (const decide::AccountItem& item : made.items) {
     const bool verifies = item.key == "verification" || item.key.starts_with("spare");
-    paid += verifies ? 0 : item.seconds;
+    (item.key == "loss_gap" ? loss_gap : verifies ? verification : paid) += item.seconds;
   }
-  return made.bf16_seconds / paid;
+  // What a loss gap is worth is a share of all compute.
+  const double gap_factor = 1 + loss_gap / (paid + verification);
+  return made.bf16_seconds / (paid * gap_factor);
 }
 
 void add_ends(json::object& result, const RecordedRuns& runs) {
@@ -169,7 +183,7 @@ void add_ends(json::object& result, const RecordedRuns& runs) {
         *run.above_fp8 <= std::max(kHarmPercent, kHarmDeviations * run.chance_percent);
     bf16.add(*run.above_bf16);
     fp8.add(*run.above_fp8);
-    kept.add(speedup_kept(*run.trace));
+    if (const auto speedup = speedup_kept(*run.trace)) kept.add(*speedup);
   }
   const auto share = [&](int64_t count) {
     return bf16.count == 0
@@ -184,6 +198,7 @@ void add_ends(json::object& result, const RecordedRuns& runs) {
   result["mean_final_healthy_percent"] = fp8.mean();
   result["mean_final_healthy_error_percent"] = fp8.error();
   result["speedup_kept"] = kept.mean();
+  result["speedup_kept_runs"] = kept.count;
 }
 
 }  // namespace
