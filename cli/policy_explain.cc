@@ -133,13 +133,12 @@ Sentences action_words(const Policy& policy) {
                       : "Training goes back to the last verified checkpoint before the fault.");
   if (policy.ladder.from == "evidence") {
     words.push_back(
-        "When many windows made the alarm, it goes back to where their evidence began to rise, at "
-        "most 16 windows; the checkpoints for that are kept.");
+        "When windows before the alarm have added to it, it goes back to where the evidence began "
+        "to rise, at most 16 windows; the checkpoints for that are kept.");
   }
   words.push_back(
       fmt::format("At most {} automatic {} in a run; then it is held. At most {} {} to one step; "
-                  "then the whole "
-                  "run goes to BF16, if that is a rung, or it is held.",
+                  "then the whole run goes to BF16, if that is a rung, or it is held.",
                   policy.limits.actions_max, plural(policy.limits.actions_max, "action"),
                   policy.limits.rollbacks_to_same_step_max,
                   plural(policy.limits.rollbacks_to_same_step_max, "rollback")));

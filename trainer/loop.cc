@@ -125,27 +125,27 @@ void TrainingLoop::tell_paused() {
       engine_.step(), run.value_or("RUN"));
 }
 
-TrainingLoop::Loss TrainingLoop::loss_of_controller() const {
-  Loss loss{config_.on_loss.value_or(OnLoss::kContinue), config_.grace_seconds.value_or(60)};
+TrainingLoop::Absence TrainingLoop::absence_of_controller() const {
+  Absence absence{config_.on_loss.value_or(OnLoss::kContinue), config_.grace_seconds.value_or(60)};
   const std::optional<RunRegistered> policy = reporter_->registered();
-  if (!policy) return loss;
-  if (!config_.on_loss) loss.then = on_loss_from_name(policy->on_loss).value_or(loss.then);
-  if (!config_.grace_seconds) loss.grace_seconds = policy->grace_seconds;
-  return loss;
+  if (!policy) return absence;
+  if (!config_.on_loss) absence.then = on_loss_from_name(policy->on_loss).value_or(absence.then);
+  if (!config_.grace_seconds) absence.grace_seconds = policy->grace_seconds;
+  return absence;
 }
 
 void TrainingLoop::check_contact() {
   if (!reporter_) return;
-  const Loss loss = loss_of_controller();
-  const bool lost = contact_.away_seconds() >= loss.grace_seconds && contact_.away_seconds() > 0;
-  if (loss.then == OnLoss::kPause && lost) {
+  const Absence absence = absence_of_controller();
+  const bool lost = contact_.away_seconds() >= absence.grace_seconds && contact_.away_seconds() > 0;
+  if (absence.then == OnLoss::kPause && lost) {
     log_.warn("no controller for {}: pausing at step {} (controller.on_loss = \"pause\")",
               format_duration(contact_.away_seconds()), engine_.step());
     while (contact_.away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
     }
     if (!shutdown_.requested()) log_.info("the controller is back: going on");
   }
-  if (loss.then == OnLoss::kBf16 && lost && !plan_before_loss_) {
+  if (absence.then == OnLoss::kBf16 && lost && !plan_before_loss_) {
     log_.warn("no controller for {}: BF16 from step {} on (controller.on_loss = \"bf16\")",
               format_duration(contact_.away_seconds()), engine_.step() + 1);
     plan_before_loss_ = engine_.plan();

@@ -49,11 +49,11 @@ class TrainingLoop {
   void train_one_step();
   bool boundary();
   // What to do when the controller is away: the run's file, or else its policy, says.
-  struct Loss {
+  struct Absence {
     OnLoss then = OnLoss::kContinue;
     double grace_seconds = 0;
   };
-  Loss loss_of_controller() const;
+  Absence absence_of_controller() const;
   void check_contact();
   void finish(const std::string& outcome);
   void take_last_checkpoint();

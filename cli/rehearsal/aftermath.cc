@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/rehearsal/findings_numbers.h"
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/policy.h"
@@ -17,10 +18,6 @@ namespace gnomon::rehearsal {
 namespace {
 
 namespace json = boost::json;
-
-json::value finite(double value) {
-  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
-}
 
 struct Mean {
   int64_t count = 0;
@@ -129,8 +126,7 @@ void add_blame(json::object& result, const std::vector<RecordedRun>& enforced) {
       replays += replay != nullptr && replay->purpose == "attribution";
     }
   }
-  result["guilty_site_pinned_share"] =
-      pins > 0 ? json::value(static_cast<double>(guilty) / static_cast<double>(pins)) : nullptr;
+  result["guilty_site_pinned_share"] = share(guilty, pins);
   result["mean_pinned_sites"] = pinned.mean();
   result["replays_per_attribution"] = finite(replays / static_cast<double>(attributions));
   result["attribution"] = {{"found", blame.sites.count},
@@ -185,14 +181,9 @@ void add_ends(json::object& result, const RecordedRuns& runs) {
     fp8.add(*run.above_fp8);
     if (const auto speedup = speedup_kept(*run.trace)) kept.add(*speedup);
   }
-  const auto share = [&](int64_t count) {
-    return bf16.count == 0
-               ? json::value(nullptr)
-               : json::value(static_cast<double>(count) / static_cast<double>(bf16.count));
-  };
   result["ended_harmed_runs"] = bf16.count;
-  result["final_within_share"] = share(within);
-  result["final_within_healthy_share"] = share(within_healthy);
+  result["final_within_share"] = share(within, bf16.count);
+  result["final_within_healthy_share"] = share(within_healthy, bf16.count);
   result["mean_final_percent"] = bf16.mean();
   result["mean_final_error_percent"] = bf16.error();
   result["mean_final_healthy_percent"] = fp8.mean();

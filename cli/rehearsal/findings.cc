@@ -9,6 +9,7 @@
 
 #include "cli/rehearsal/aftermath.h"
 #include "cli/rehearsal/detection.h"
+#include "cli/rehearsal/findings_numbers.h"
 #include "cli/rehearsal/recorded_runs.h"
 #include "controller/decide/gap_rivals.h"
 
@@ -20,16 +21,6 @@ namespace json = boost::json;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<std::string> kDetectors = {"eprocess", "eprocess_any", "evidence", "cusum",
                                              "ewma",     "glr",          "shewhart", "fixed"};
-
-// Null where it is not finite: JSON has no infinity, and a delay without an alarm has no length.
-json::value finite(double value) {
-  return std::isfinite(value) ? json::value(value) : json::value(nullptr);
-}
-
-json::value share(int64_t of, int64_t all) {
-  if (all == 0) return nullptr;
-  return static_cast<double>(of) / static_cast<double>(all);
-}
 
 double quantile(std::vector<double> values, double q) {
   std::ranges::sort(values);

@@ -106,6 +106,8 @@ void shadow_failed(Core& core, int64_t window, const std::string& why);
 // Windows that were put off while a case was open are judged now.
 void judge_deferred(Core& core);
 GapSettings gap_settings(const Policy& policy);
+// A window as the detector reads it; D is 0 where none was measured.
+GapSample gap_sample(const Core& core, const WindowState& window);
 GapSettings long_gap_settings(const Policy& policy, int64_t steps);
 // Of R, below which the windows before an alarm have not added to it: a quarter of the suspicion.
 double risen_evidence(const Policy& policy);

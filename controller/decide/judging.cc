@@ -14,19 +14,9 @@ namespace json = boost::json;
 
 constexpr double kOffsetWeight = 0.03;  // of a new window in the offset's level
 
-GapSample sample_of(const Core& core, const WindowState& window) {
-  GapSample sample;
-  sample.d_percent = *window.measured->d_percent;
-  sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
-  sample.steps = static_cast<double>(window.steps);
-  sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
-  sample.plan_version = window.plan_version;
-  return sample;
-}
-
 double one_window_limit(const Core& core, const WindowState& window) {
   if (window.kind == "long") return long_gap_settings(core.policy, window.steps).ceiling_percent;
-  return one_window_limit(core.s.watch.gap, sample_of(core, window), gap_settings(core.policy));
+  return one_window_limit(core.s.watch.gap, gap_sample(core, window), gap_settings(core.policy));
 }
 
 // What the detector made of a window.
@@ -167,7 +157,7 @@ bool judge_drift(Core& core, const WindowState& window, const GapVerdict& verdic
 Judgement observe(Core& core, const WindowState& window) {
   State& s = core.s;
   const Measurement& m = *window.measured;
-  GapSample sample = sample_of(core, window);
+  GapSample sample = gap_sample(core, window);
   Judgement result;
   if (window.kind == "long") {
     result.gap =
@@ -330,6 +320,16 @@ GapSettings gap_settings(const Policy& policy) {
   settings.burst = d.burst;
   settings.fixed_percent = d.fixed_percent;
   return settings;
+}
+
+GapSample gap_sample(const Core& core, const WindowState& window) {
+  GapSample sample;
+  if (window.measured) sample.d_percent = window.measured->d_percent.value_or(0);
+  sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
+  sample.steps = static_cast<double>(window.steps);
+  sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
+  sample.plan_version = window.plan_version;
+  return sample;
 }
 
 // Noise grows as the root of the steps that a fork is long.

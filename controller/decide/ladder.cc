@@ -40,8 +40,8 @@ std::string next_rung(const Core& core, bool pin_possible) {
 // Where the evidence of an alarm began to rise, when windows before it have added to it.
 std::optional<int64_t> rising_since(const Core& core, const WindowState& window) {
   const Case& investigation = *core.s.investigation;
-  const bool slow = investigation.evidence.trigger == "gap" && window.kind == "shadow";
-  if (core.policy.ladder.from != "evidence" || !slow || investigation.since_step) return {};
+  const bool of_gap = investigation.evidence.trigger == "gap" && window.kind == "shadow";
+  if (core.policy.ladder.from != "evidence" || !of_gap || investigation.since_step) return {};
   return evidence_rises_after(core.s, window.id, risen_evidence(core.policy));
 }
 
@@ -227,8 +227,8 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
   if (s.investigation->evidence.trigger == "offset" && !recipe_helps(core)) {
     const std::string look = verdict == "kernel_bug"
                                  ? " Look at what the FP8 GEMMs are made of: their library, and "
-                                   "the copies of the weights "
-                                   "that they read (are they made anew after every update?)."
+                                   "the copies of the weights that they read (are they made "
+                                   "anew after every update?)."
                                  : "";
     core.record(
             "accept",

@@ -29,12 +29,8 @@ void forget_probes(Containment& containment) {
 }
 
 double scale_of_probe(const Core& core, const WindowState& window) {
-  GapSample sample;
-  sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
-  sample.steps = static_cast<double>(window.steps);
-  sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
-  sample.plan_version = window.plan_version;
-  return gap_scale_percent(core.s.watch.gap.scale, sample, gap_settings(core.policy));
+  return gap_scale_percent(core.s.watch.gap.scale, gap_sample(core, window),
+                           gap_settings(core.policy));
 }
 
 // How much worse FP8 may be to count as good again: what a healthy window may show, at most half of
