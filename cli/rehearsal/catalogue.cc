@@ -153,10 +153,24 @@ std::vector<NamedFault> other_faults(const std::string& down) {
   return all;
 }
 
+// A fault's place in the list says in which configurations it runs: what comes later stands last.
+std::vector<NamedFault> later_faults() {
+  std::vector<NamedFault> all;
+  all.push_back({"lm_head", of_site(FaultKind::kFrozenAmax, "lm_head")});
+  all.push_back(
+      {"down_proj", of_site(FaultKind::kE5m2Everywhere, "model.layers.*.mlp.down_proj")});
+  Fault skipped = of_site(FaultKind::kSkippedBatch, "");
+  skipped.start_step = kFaultFrom + 5;
+  skipped.end_step = skipped.start_step + 10;
+  skipped.steps = 3;
+  all.push_back({"3in10", skipped});
+  return all;
+}
+
 std::vector<NamedFault> faults_in(int layers) {
   const std::string down = fmt::format("model.layers.{}.mlp.down_proj", layers - 1);
   std::vector<NamedFault> all = numeric_faults(down);
-  for (const auto& more : {kernel_faults(down), other_faults(down)}) {
+  for (const auto& more : {kernel_faults(down), other_faults(down), later_faults()}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

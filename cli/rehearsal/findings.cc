@@ -61,12 +61,25 @@ Delays delays_of(const std::vector<RecordedRun>& observed, const decide::GapSett
   return delays;
 }
 
+// NaN of none.
+double mean_of_caught(const Delays& delays) {
+  double sum = 0;
+  int64_t caught = 0;
+  for (double delay : delays.all) {
+    if (!std::isfinite(delay)) continue;
+    sum += delay;
+    caught += 1;
+  }
+  return sum / static_cast<double>(caught);
+}
+
 void add_delays(json::object& object, const Delays& delays) {
   const auto runs = static_cast<int64_t>(delays.all.size());
   const auto missed = static_cast<int64_t>(delays.missed.size());
   object["caught_share"] = share(runs - missed, runs);
   object["median_delay_windows"] = runs > 0 ? finite(quantile(delays.all, 0.5)) : nullptr;
   object["p95_delay_windows"] = runs > 0 ? finite(quantile(delays.all, 0.95)) : nullptr;
+  object["mean_delay_windows"] = finite(mean_of_caught(delays));
 }
 
 int64_t false_alarms(const std::vector<RecordedRun>& observed,

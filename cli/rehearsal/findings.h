@@ -13,7 +13,8 @@ namespace gnomon::rehearsal {
 // Keys, of which those that no trace speaks of are null (docs/studies/detection/README.md).
 // Of the observed runs:
 //   healthy_windows, false_alarms, false_alarms_high_95   without a fault
-//   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows, missed
+//   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows,
+//   mean_delay_windows (of those caught), missed
 //   by_fault     kind and strength: runs, harmful, caught, mean end above BF16 and above healthy
 //   FP8 rivals       by kind: false_alarms as it is set up; then at as many as `eprocess` has, all
 //                without the ceiling: threshold, caught_share, delays, medians by fault. `evidence`

@@ -291,16 +291,28 @@ bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& r
 }
 
 // What was decided meanwhile may have taken the ground from under an alarm that waited: evidence
-// that a shared spike or a wrong verifier had given, a gap that was accepted.
-bool still_alarms(const Core& core, const WindowState& window) {
+// that a shared spike or a wrong verifier had given, a gap that was accepted. What its own window
+// shows may be enough by itself, and is then what the alarm rests on.
+bool still_alarms(const Core& core, WindowState& window) {
   if (!window.judged || !window.measured) return true;
+  GapVerdict& verdict = *window.judged;
   const GapSettings settings = gap_settings(core.policy);
-  if (of_one_window(*window.judged)) {
-    return !(*window.measured->d_percent <= one_window_limit(core, window));
+  const bool of_many = !of_one_window(verdict);
+  if (of_many) {
+    if (is_rival(settings.kind)) return true;
+    const GapState& gap = window.kind == "long" ? core.s.watch.long_gap : core.s.watch.gap;
+    if (gap_total(gap, settings) >= gap_thresholds(settings).alarm) return true;
   }
-  if (is_rival(settings.kind)) return true;
-  const GapState& gap = window.kind == "long" ? core.s.watch.long_gap : core.s.watch.gap;
-  return gap_total(gap, settings) >= gap_thresholds(settings).alarm;
+  const double d = *window.measured->d_percent;
+  const double limit = one_window_limit(core, window);
+  if (d <= limit) return false;
+  if (of_many) {
+    const bool jump = window.kind != "long" && d <= settings.ceiling_percent;
+    verdict.rule = jump ? "jump" : "ceiling";
+    verdict.statistic = window.level_percent = d;
+    verdict.threshold = limit;
+  }
+  return true;
 }
 
 }  // namespace

@@ -17,7 +17,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kDelayWindows = 2;  // until an alarm, of faults that are worth one
 constexpr double kGapErrors = 2;     // standard errors that a gap must lie above 0
 
 double training_seconds(const Account& account) {
@@ -86,7 +85,6 @@ RunModel run_model(const State& state, const Policy& policy) {
   model.speedup = measured_speedup(state.money.account, policy.economics.speedup).value;
   model.window_steps = static_cast<double>(policy.window.steps);
   model.switch_steps = policy.economics.switch_steps;
-  model.delay_windows = kDelayWindows;
   model.hold_steps = static_cast<double>(policy.window.every * policy.returning.quiet_windows);
   model.restart_steps = policy.economics.restart_steps;
   model.windows_between_false_alarms = policy.detector.windows_between_false_alarms;

@@ -239,6 +239,7 @@ TEST_F(RehearsalTest, FindingsAreDrawnFromTraces) {
   EXPECT_EQ(found.at("harmful_runs"), 1);
   EXPECT_EQ(found.at("caught_share"), 1.0);
   EXPECT_EQ(found.at("median_delay_windows"), 1.0);
+  EXPECT_EQ(found.at("mean_delay_windows"), 1.0);
   EXPECT_EQ(found.at("triage_accuracy"), 1.0);
   EXPECT_EQ(found.at("confusion").at("numerics").at("fp8_numerics"), 1);
   EXPECT_EQ(found.at("triage_judged"), 1);

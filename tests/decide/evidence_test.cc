@@ -93,7 +93,7 @@ class EvidenceTest : public ::testing::Test {
   }
 
   // BF16 spikes at the step, too.
-  void share_the_spike() {
+  void answer_spike() {
     for (const char* role : {"same", "bf16", "bf16_far"}) {
       const PendingReplay* replay = pending(role);
       if (replay == nullptr) continue;
@@ -107,6 +107,9 @@ class EvidenceTest : public ::testing::Test {
       result.run_losses = {50};
       hear(result);
     }
+  }
+  void share_the_spike() {
+    answer_spike();
     ASSERT_THAT(state_.generic_spike_steps, ElementsAre(kSpikeStep));
     ASSERT_FALSE(state_.investigation);
   }
@@ -175,6 +178,35 @@ TEST_F(EvidenceTest, AnAlarmOfAWindowThatASpikeHasShakenLeavesNoEvidence) {
   EXPECT_EQ(evidence(), before);
   EXPECT_EQ(closed_.back().outcome, "skipped");
   EXPECT_FALSE(state_.investigation);
+}
+
+TEST_F(EvidenceTest, AnAlarmThatWaitedFallsWithTheWindowThatItStoodOn) {
+  train_to(220);
+  judge_all();
+  train_to(260);
+  judge(220, 0.6);  // holds the spike, under the ceiling
+  judge(240, 0.6);
+  const WindowState& waiting = state_.windows.back();
+  ASSERT_EQ(waiting.start.step, 240);
+  ASSERT_TRUE(waiting.deferred) << "two such windows are an alarm, and the spike's case is open";
+  ASSERT_EQ(waiting.judged->rule, "evidence");
+  const int64_t id = waiting.id;
+  share_the_spike();  // which also expects that no case is open afterwards
+  EXPECT_EQ(outcome_of(id), "skipped");
+}
+
+TEST_F(EvidenceTest, AnAlarmThatWaitedAndStandsOnItsOwnOpensItsCase) {
+  train_to(220);
+  judge_all();
+  train_to(260);
+  judge(220, 0.6);
+  judge(240, 1.5);  // over the ceiling
+  const int64_t id = state_.windows.back().id;
+  answer_spike();
+  ASSERT_TRUE(state_.investigation);
+  EXPECT_EQ(state_.investigation->window, id);
+  EXPECT_FALSE(state_.investigation->evidence.chance_excluded)
+      << "two windows were evidence, one of them is not";
 }
 
 TEST_F(EvidenceTest, WindowsThatACrashMakesTheRunRepeatCountOnce) {
