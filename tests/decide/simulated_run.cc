@@ -212,7 +212,9 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
       static_cast<uint64_t>(window.start_step * 64 + order.nudge * 2 + (bf16 ? 0 : 1));
   double noise = truth_.noise_percent *
                  (philox_uniform(philox(9, 2, static_cast<uint64_t>(window.start_step))[0]) - 0.3);
-  const double own = order.nudge == 0
+  // A machine of another kind rounds otherwise, which is as good as a nudge.
+  const bool as_the_run = order.nudge == 0 && (truth_.equal_fingerprints || sites.empty());
+  const double own = as_the_run
                          ? (sites.empty() ? 0 : noise)
                          : truth_.noise_percent * (philox_uniform(philox(9, 5, draw)[0]) - 0.5);
   const double order_of_sums = order.arm == "bf16-perturbed" ? truth_.perturbed_percent : 0;

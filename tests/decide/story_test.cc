@@ -129,7 +129,7 @@ TEST(StoryTest, ABurstEndsWithTheActionThatItLedTo) {
                      p.window.every = 40;
                    }));
   run.start();
-  run.train_until_phase("contained", 1000);
+  run.train_until_phase("containing", 1000);
   EXPECT_EQ(run.state.watch.burst_left, 0);
 }
 
