@@ -290,6 +290,33 @@ bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& r
   return true;
 }
 
+// A shock that BF16 suffers, too: over the window the held-out loss of the replay itself has risen by
+// more than a spike is, and by more than FP8 adds to it. What two runs make of a shock differs by
+// chance: the window is no evidence. True when the window is done with.
+bool judge_shock(Core& core, const WindowState& window, const ReplayFinished& replay) {
+  if (!replay.start_loss_bf16 || !replay.replay_end_loss_bf16) return false;
+  const double start = *replay.start_loss_bf16;
+  const double rise = 100 * (*replay.replay_end_loss_bf16 - start) / start;
+  const double d = *window.measured->d_percent;
+  if (!(rise > 100 * kSpikeRiseMin) || !(d < rise)) return false;
+  const std::string sentence = fmt::format(
+      "{} is not counted (D = {}): over it the BF16 replay's own held-out loss has risen by {}. The "
+      "learning rate or the data, not FP8; what follows such a shock differs by chance.",
+      window_name(window), percent(d), percent(rise));
+  if (d <= one_window_limit(core, window)) {
+    core.say(sentence);
+  } else {
+    RecordDecision& decision = core.record(
+        "verdict", sentence,
+        {{"window", window.id}, {"bf16_rise_percent", number(rise)}, {"d_percent", number(d)}});
+    decision.verdict = "generic_spike";
+    decision.window = window.id;
+  }
+  close_window(core, window.id, "skipped");
+  settle_verified(core);
+  return true;
+}
+
 // What was decided meanwhile may have taken the ground from under an alarm that waited: evidence
 // that a shared spike or a wrong verifier had given, a gap that was accepted. What its own window
 // shows may be enough by itself, and is then what the alarm rests on.
@@ -396,7 +423,7 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   window.verifier = replay.verifier;
   window.shadow_hash = replay.end_hash;
   window.shadow_fingerprint_equal = replay.fingerprint_equal;
-  if (judge_tokens(core, window, replay)) return;
+  if (judge_tokens(core, window, replay) || judge_shock(core, window, replay)) return;
   judge(core, window);
 }
 

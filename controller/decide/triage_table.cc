@@ -216,11 +216,28 @@ class Table {
     // The best that so many replays can show, and no more than one FP8 replay may fail to.
     const double p = fisher_p(fp8, fp8_all, bf16, bf16_all);
     const double needed = fisher_p(fp8_all - (fp8_all > 4 ? 1 : 0), fp8_all, 0, bf16_all);
-    if (p <= needed * (1 + 1e-9)) return std::nullopt;
+    if (p <= needed * (1 + 1e-9) || ends_part(seen)) return std::nullopt;
     return chance_verdict(
         fmt::format("only {} of {} replays under the run's plan and {} of {} in "
                     "BF16 suffer (Fisher's exact test: p = {:.2g})",
                     fp8, fp8_all, bf16, bf16_all, p));
+  }
+
+  // FP8 may spoil the weights in every replay and spike in some: all replays under the run's plan
+  // end higher than all in BF16. Three pairs part so by chance one time in twenty.
+  bool ends_part(const Nudged& seen) const {
+    constexpr size_t kPairs = 3;
+    if (seen.fp8.size() < kPairs || seen.bf16.size() < kPairs) return false;
+    double lowest_fp8 = HUGE_VAL, highest_bf16 = -HUGE_VAL;
+    for (const TriageAnswer* known : seen.fp8) {
+      if (!known->end_loss) return false;
+      if (std::isfinite(*known->end_loss)) lowest_fp8 = std::min(lowest_fp8, *known->end_loss);
+    }
+    for (const TriageAnswer* known : seen.bf16) {
+      if (!known->end_loss || !std::isfinite(*known->end_loss)) return false;
+      highest_bf16 = std::max(highest_bf16, *known->end_loss);
+    }
+    return lowest_fp8 > highest_bf16 * (1 + rules_.tolerance_percent / 100);
   }
 
   // Where the nudged replays of a gap ended.

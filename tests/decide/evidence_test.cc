@@ -209,6 +209,38 @@ TEST_F(EvidenceTest, AnAlarmThatWaitedAndStandsOnItsOwnOpensItsCase) {
       << "two windows were evidence, one of them is not";
 }
 
+// The learning rate, say: BF16 loses ground as well.
+TEST_F(EvidenceTest, AShockThatBf16SuffersMoreFromIsNoEvidence) {
+  train_to(260, false);
+  for (int64_t start = 0; start < 240; start += 20) judge(start, healthy_d(start));
+  const std::string before = evidence();
+  ReplayFinished shocked = shadow_of(240, 1.5);  // over the ceiling
+  shocked.start_loss_bf16 = *shocked.replay_end_loss_bf16 / 1.07;
+  const int64_t id = shocked.window;
+  hear(shocked);
+  EXPECT_EQ(evidence(), before);
+  EXPECT_EQ(outcome_of(id), "skipped");
+  EXPECT_FALSE(state_.investigation);
+}
+
+TEST_F(EvidenceTest, AShockThatFp8AddsMoreToIsLookedInto) {
+  train_to(260, false);
+  for (int64_t start = 0; start < 240; start += 20) judge(start, healthy_d(start));
+  ReplayFinished shocked = shadow_of(240, 9);
+  shocked.start_loss_bf16 = *shocked.replay_end_loss_bf16 / 1.07;
+  hear(shocked);
+  EXPECT_TRUE(state_.investigation);
+}
+
+TEST_F(EvidenceTest, ARiseAsHealthyRunsHaveItIsNoShock) {
+  train_to(260, false);
+  for (int64_t start = 0; start < 240; start += 20) judge(start, healthy_d(start));
+  ReplayFinished risen = shadow_of(240, 1.5);
+  risen.start_loss_bf16 = *risen.replay_end_loss_bf16 / 1.03;
+  hear(risen);
+  EXPECT_TRUE(state_.investigation);
+}
+
 TEST_F(EvidenceTest, WindowsThatACrashMakesTheRunRepeatCountOnce) {
   train_to(200, false);
   judge_all();

@@ -178,6 +178,14 @@ TriageAnswer ended(const std::string& kind, double percent, int64_t seed = 0) {
   answer.end_loss = 2.0 * (1 + percent / 100);
   return answer;
 }
+// The nudged ones of these ended so many per cent over 2.0.
+std::vector<TriageAnswer> ending(std::vector<TriageAnswer> answers, double fp8, double bf16) {
+  for (TriageAnswer& answer : answers) {
+    if (answer.kind == "fp8_nudged") answer.end_loss = 2.0 * (1 + fp8 / 100);
+    if (answer.kind == "bf16_nudged") answer.end_loss = 2.0 * (1 + bf16 / 100);
+  }
+  return answers;
+}
 TriageAnswer forked(double d_percent, int64_t steps) {
   TriageAnswer answer;
   answer.kind = "long_fork";
@@ -436,6 +444,10 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"FourOfFourAgainstNone", of_spike(pairs_of_spike(3, 0)), plain(3), "fakequant"},
         TableCase{"TwoOfFourAgainstNone", of_spike(pairs_of_spike(1, 0)), plain(3),
                   "= generic_spike"},
+        TableCase{"SpikesInSomeAndSpoilsAll", of_spike(ending(pairs_of_spike(1, 0), 1.5, 0.1)),
+                  plain(3), "fakequant"},
+        TableCase{"SpikesInSomeAndTheEndsMeet", of_spike(ending(pairs_of_spike(1, 0), 0.15, 0.1)),
+                  plain(3), "= generic_spike"},
         TableCase{"OneOfFourAgainst", of_spike(pairs_of_spike(3, 1)), plain(3), "= generic_spike"},
         TableCase{"Rounding", of_spike({same(true), went("bf16", 0), went("fakequant", 1)}),
                   plain(), "= fp8_numerics"},
