@@ -26,14 +26,14 @@ ScaleArithmetic arithmetic_of(const Rounding& rounding) {
           .log2_shift = rounding.log2_shift};
 }
 
-struct EightValues {
+struct EightBits {
   uint32_t words[kVector / 2];
   __device__ bf16 operator[](int i) const {
     return {static_cast<uint16_t>(words[i / 2] >> (i % 2 * 16))};
   }
 };
 
-__device__ EightValues load_eight(const bf16* x) {
+__device__ EightBits load_bits(const bf16* x) {
   const Bits128 v = *reinterpret_cast<const Bits128*>(x);
   return {{v.x, v.y, v.z, v.w}};
 }
@@ -47,7 +47,7 @@ __global__ void amax_kernel(const bf16* __restrict__ x, int64_t count, uint32_t*
   __shared__ uint32_t room[kWarp];
   uint32_t largest = 0;
   for (int64_t i = global_thread(); i < count / kVector; i += all_threads()) {
-    const EightValues values = load_eight(x + i * kVector);
+    const EightBits values = load_bits(x + i * kVector);
     for (int k = 0; k < kVector; ++k) largest = Largest()(largest, magnitude_bits(values[k]));
   }
   for (int64_t i = count / kVector * kVector + global_thread(); i < count; i += all_threads()) {
@@ -88,7 +88,7 @@ struct Piece {
   }
 };
 
-__device__ uint64_t encode_eight(Format format, const EightValues& values, float scale) {
+__device__ uint64_t encode_eight(Format format, const EightBits& values, float scale) {
   uint64_t eight = 0;
   for (int i = 0; i < kVector; i += 2) {
     const uint64_t two = fp8_codes(format, product(value_of(values[i]), scale),
@@ -109,7 +109,7 @@ __device__ void cast_piece(Format format, const bf16* x, int64_t rows, int64_t c
     const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
     if (row0 + row >= rows || column0 + column >= columns) continue;
     const int64_t at = (row0 + row) * columns + column0 + column;
-    const uint64_t eight = scale_at.encode(format, load_eight(x + at), row, column);
+    const uint64_t eight = scale_at.encode(format, load_bits(x + at), row, column);
     if (as_stored != nullptr) *reinterpret_cast<uint64_t*>(as_stored + at) = eight;
     if (transposed != nullptr) piece.put(row, column, eight);
   }
@@ -128,19 +128,19 @@ __device__ void cast_piece(Format format, const bf16* x, int64_t rows, int64_t c
 
 struct OneScale {
   float scale;
-  __device__ uint64_t encode(Format format, const EightValues& values, int, int) const {
+  __device__ uint64_t encode(Format format, const EightBits& values, int, int) const {
     return encode_eight(format, values, scale);
   }
 };
 struct ScaleOfRow {
   const float* scales;  // of the piece's rows
-  __device__ uint64_t encode(Format format, const EightValues& values, int row, int) const {
+  __device__ uint64_t encode(Format format, const EightBits& values, int row, int) const {
     return encode_eight(format, values, scales[row]);
   }
 };
 struct ScaleOfColumn {
   const float* scales;  // of the piece's columns
-  __device__ uint64_t encode(Format format, const EightValues& values, int, int column) const {
+  __device__ uint64_t encode(Format format, const EightBits& values, int, int column) const {
     uint64_t eight = 0;
     for (int i = 0; i < kVector; i += 2) {
       const uint64_t two = fp8_codes(format, product(value_of(values[i]), scales[column + i]),
@@ -176,7 +176,7 @@ __global__ void row_amaxes_kernel(const bf16* __restrict__ x, int64_t columns, u
   const bf16* row = x + int64_t{blockIdx.x} * columns;
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < columns / kVector; i += blockDim.x) {
-    const EightValues values = load_eight(row + i * kVector);
+    const EightBits values = load_bits(row + i * kVector);
     for (int k = 0; k < kVector; ++k) largest = Largest()(largest, magnitude_bits(values[k]));
   }
   largest = block_reduce(largest, uint32_t{0}, room, Largest());
@@ -210,7 +210,7 @@ __device__ void piece_amaxes(TileKind kind, const bf16* x, int64_t rows, int64_t
        i += static_cast<int>(blockDim.x)) {
     const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
     if (row0 + row >= rows || column0 + column >= columns) continue;
-    const EightValues values = load_eight(x + (row0 + row) * columns + column0 + column);
+    const EightBits values = load_bits(x + (row0 + row) * columns + column0 + column);
     uint32_t largest = 0;
     for (int k = 0; k < kVector; ++k) {
       const uint32_t magnitude = magnitude_bits(values[k]);

@@ -5,7 +5,8 @@
 #include <vector>
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cuda/quantize.cu"  // NOLINT(bugprone-suspicious-include): as a file of the host's
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/quantize.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon::cuda {
