@@ -32,8 +32,7 @@ class HostMemory final : public Memory {
   std::byte* take(int64_t bytes, const std::string& purpose) override {
     const int64_t available = available_memory_bytes();
     if (bytes > available) {
-      throw Error(
-          fmt::format("{} needs {} bytes and {} are available", purpose, bytes, available));
+      throw Error(fmt::format("{} needs {} bytes and {} are available", purpose, bytes, available));
     }
     const auto size = static_cast<size_t>(bytes);
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

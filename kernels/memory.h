@@ -1,6 +1,7 @@
 // Where tensors lie: in the host's memory or a device's, and the copies between the two. What lies
 // in a device's memory is for the operations of its backend; the host comes to it by HostView,
-// edit_on_host() and write_from_host() alone. Where the memory is the host's own these cost nothing.
+// edit_on_host() and write_from_host() alone. Where the memory is the host's own these cost
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -108,8 +109,8 @@ class Buffer {
   std::span<T> at_least(int64_t count) {
     if (count > size_) {
       release();
-      data_ = reinterpret_cast<T*>(
-          memory_->take(count * static_cast<int64_t>(sizeof(T)), "a buffer"));
+      data_ =
+          reinterpret_cast<T*>(memory_->take(count * static_cast<int64_t>(sizeof(T)), "a buffer"));
       size_ = count;
     }
     return {data_, static_cast<size_t>(count)};

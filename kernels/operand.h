@@ -54,10 +54,10 @@ template <class E>
 struct GemmOperand {
   std::span<const E> data;
   OperandRoom room;
-  float* scalars = nullptr;    // [kOperandScalars]
-  bool amax_known = false;     // scalars[kAmax] is that of `data`
-  Rounding rounding = {};      // of the copy at hand
-  unsigned orientations = 0;   // that it is there in
+  float* scalars = nullptr;        // [kOperandScalars]
+  bool amax_known = false;         // scalars[kAmax] is that of `data`
+  Rounding rounding = {};          // of the copy at hand
+  unsigned orientations = 0;       // that it is there in
   Buffer<float> tile_scales = {};  // where it keeps them, taken when they are first needed
 
   // The tensor has new content.

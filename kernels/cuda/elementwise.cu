@@ -1,6 +1,5 @@
-#include "kernels/cuda/elementwise.h"
-
 #include "base/errors.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/vectors.h"

@@ -152,8 +152,7 @@ inline void __syncwarp(unsigned = 0) {
 
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
-  return gnomon::cuda::emulation::exchanged(value,
-                                            gnomon::cuda::emulation::block.current() ^ mask);
+  return gnomon::cuda::emulation::exchanged(value, gnomon::cuda::emulation::block.current() ^ mask);
 }
 template <class T>
 T __shfl_sync(unsigned, T value, int lane) {
@@ -183,7 +182,8 @@ T* dynamic_shared() {
 template <class... P, class... A>
 void launch(const char*, void (*kernel)(P...), const Grid& grid, Stream, A... args) {
   emulation::block_size = {static_cast<unsigned>(grid.threads), 1, 1};
-  emulation::grid_size = {static_cast<unsigned>(grid.blocks_x), static_cast<unsigned>(grid.blocks_y),
+  emulation::grid_size = {static_cast<unsigned>(grid.blocks_x),
+                          static_cast<unsigned>(grid.blocks_y),
                           static_cast<unsigned>(grid.blocks_z)};
   // What another block left there must not be relied on.
   emulation::shared.assign(static_cast<size_t>(grid.shared_bytes), std::byte{0xA5});

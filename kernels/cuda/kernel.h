@@ -99,7 +99,8 @@ __device__ T warp_reduce(T value, Combine combine) {
 // The same for a block of whole warps, at most 32; every thread gets it. `shared` has room for 32.
 template <class T, class Combine>
 __device__ T block_reduce(T value, T nothing, T* shared, Combine combine) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp,
+            warp = static_cast<int>(threadIdx.x) / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   value = warp_reduce(value, combine);
   __syncthreads();  // an earlier reduction may still be read
@@ -122,9 +123,7 @@ struct Largest {
   }
 };
 
-__device__ inline int64_t global_thread() {
-  return int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
+__device__ inline int64_t global_thread() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline int64_t all_threads() { return int64_t{gridDim.x} * blockDim.x; }
 
 constexpr int64_t blocks_for(int64_t work, int64_t per_block) {

@@ -1,7 +1,6 @@
-#include "kernels/cuda/loss.h"
-
 #include "base/errors.h"
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/loss.h"
 #include "kernels/cuda/vectors.h"
 
 namespace gnomon::cuda {
@@ -155,8 +154,8 @@ void embed_backward(const int32_t* sorted, const int32_t* order, int64_t count, 
 
 void cross_entropy(bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
                    float scale, bool with_gradient, float* losses, Stream stream) {
-  const auto kernel = vocabulary % kVector == 0 ? cross_entropy_kernel<true>
-                                                : cross_entropy_kernel<false>;
+  const auto kernel =
+      vocabulary % kVector == 0 ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
   launch("cross_entropy", kernel, {.blocks_x = rows, .threads = kLossThreads}, stream, logits,
          targets, vocabulary, scale, with_gradient, losses);
 }

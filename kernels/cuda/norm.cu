@@ -1,7 +1,6 @@
-#include "kernels/cuda/norm.h"
-
 #include "base/errors.h"
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/norm.h"
 #include "kernels/cuda/vectors.h"
 
 namespace gnomon::cuda {
@@ -28,9 +27,8 @@ struct Row {
 };
 
 template <int kPerThread>
-__global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x,
-                                    const bf16* __restrict__ w, float eps, int64_t width, bf16* sum,
-                                    bf16* y, float* rstd) {
+__global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x, const bf16* __restrict__ w,
+                                    float eps, int64_t width, bf16* sum, bf16* y, float* rstd) {
   __shared__ float room[kWarp];
   const int64_t row = blockIdx.x, at = row * width;
   Row<kPerThread> values;
@@ -63,8 +61,7 @@ __global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x,
 // gridDim.x apart and leaves its sum of dw in partials[blockIdx.x, width].
 template <int kPerThread>
 __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
-                                         const bf16* __restrict__ w,
-                                         const float* __restrict__ rstd,
+                                         const bf16* __restrict__ w, const float* __restrict__ rstd,
                                          const bf16* __restrict__ dy, int64_t rows, int64_t width,
                                          bf16* d_residual, float* partials) {
   __shared__ float room[kWarp];

@@ -1,17 +1,16 @@
-#include "kernels/cuda/quantize.h"
-
 #include "base/errors.h"
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/quantize.h"
 #include "kernels/cuda/scales.h"
 #include "kernels/recipe.h"
 
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kVector = 8;    // bf16 values of 16 bytes
-constexpr int kCodes = 16;    // codes of 16 bytes
+constexpr int kVector = 8;  // bf16 values of 16 bytes
+constexpr int kCodes = 16;  // codes of 16 bytes
 constexpr int kThreads = 256;
-constexpr int kSide = 128;    // of the piece of a matrix that one block takes
+constexpr int kSide = 128;  // of the piece of a matrix that one block takes
 constexpr int64_t kBlocksMost = 132 * 8;
 
 ScaleArithmetic arithmetic_of(const Rounding& rounding) {
@@ -247,8 +246,9 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
     const bool rows_tiled = kKind == TileKind::kRow;
     // A tile as long as the matrix is told of by the first piece along it.
     const int64_t along = rows_tiled ? blockIdx.x : blockIdx.y;
-    float* inverse = rows_tiled ? inverse_scales + (row0 + i) * strides.row + along * strides.column
-                                : inverse_scales + along * strides.row + (column0 + i) * strides.column;
+    float* inverse = rows_tiled
+                         ? inverse_scales + (row0 + i) * strides.row + along * strides.column
+                         : inverse_scales + along * strides.row + (column0 + i) * strides.column;
     if (of_all != nullptr && along > 0) inverse = nullptr;
     scales[i] = tile_scale_of(how, of_all != nullptr ? of_all[first + i] : amaxes[i], inverse);
   }

@@ -25,7 +25,9 @@ __device__ inline float times_power_of_two(float x, int n) { return ldexpf(x, n)
 __device__ inline int exponent_of(float x) { return ilogbf(x); }
 
 // An amax of 0 or one that is not finite says nothing.
-__device__ inline bool says_something(float amax) { return amax > 0.0f && bits_of(amax) < 0x7F800000u; }
+__device__ inline bool says_something(float amax) {
+  return amax > 0.0f && bits_of(amax) < 0x7F800000u;
+}
 
 __device__ inline float fitting_scale(const ScaleArithmetic& how, float amax) {
   return fminf(quotient(how.format_max, amax), kLargestScale);

@@ -21,8 +21,9 @@ BackendMakers guarded() {
 }
 
 PrecisionPlan recipe_plan(const std::string& recipe, const std::string& keys = "") {
-  return PrecisionPlan::parse("allow_ragged_tiles = true\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" + recipe +
-                              "\"\n" + keys);
+  return PrecisionPlan::parse(
+      "allow_ragged_tiles = true\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" + recipe +
+      "\"\n" + keys);
 }
 
 struct Pair {
@@ -166,8 +167,8 @@ TEST_F(DeviceMemory, FaultsStrikeThereAsTheyDoHere) {
     Pair pair(faulty);
     pair.set_plan(recipe_plan("current"));
     pair.expect_same_steps(4);
-    const auto file = write_checkpoint(
-        pair.device, directory.path() / ("of_" + fault_kind_name(fault.kind)));
+    const auto file =
+        write_checkpoint(pair.device, directory.path() / ("of_" + fault_kind_name(fault.kind)));
     pair.device.load(file);
     pair.expect_same_steps(2);
   }

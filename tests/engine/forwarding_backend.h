@@ -35,7 +35,8 @@ class ForwardingBackend : public BackendOf<E> {
   }
   void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
              std::span<float> master, WeightSpan weight) override {
-    around({gradient.data(), master.data()}, [&] { backend_->adamw(step, gradient, m, v, master, weight); });
+    around({gradient.data(), master.data()},
+           [&] { backend_->adamw(step, gradient, m, v, master, weight); });
   }
   void zero(std::span<std::byte> x) override {
     around({x.data()}, [&] { backend_->zero(x); });
@@ -54,15 +55,19 @@ class ForwardingBackend : public BackendOf<E> {
   }
   void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
                 unsigned wanted) override {
-    around({operand.data.data(), operand.room.begin, operand.scalars, operand.tile_scales.data()}, [&] { backend_->quantize(operand, rows, columns, rounding, wanted); });
+    around({operand.data.data(), operand.room.begin, operand.scalars, operand.tile_scales.data()},
+           [&] { backend_->quantize(operand, rows, columns, rounding, wanted); });
   }
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
             std::span<const GemmOperand<E>* const> b, E* c) override {
-    around({a.data.data(), a.room.begin, a.scalars, a.tile_scales.data(), c}, [&] { backend_->gemm(shape, accumulation, a, b, c); });
+    around({a.data.data(), a.room.begin, a.scalars, a.tile_scales.data(), c},
+           [&] { backend_->gemm(shape, accumulation, a, b, c); });
   }
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
             const GemmOperand<E>& b, float* c, bool accumulate) override {
-    around({a.data.data(), a.room.begin, a.scalars, a.tile_scales.data(), b.data.data(), b.room.begin, b.scalars, b.tile_scales.data(), c}, [&] { backend_->gemm(shape, accumulation, a, b, c, accumulate); });
+    around({a.data.data(), a.room.begin, a.scalars, a.tile_scales.data(), b.data.data(),
+            b.room.begin, b.scalars, b.tile_scales.data(), c},
+           [&] { backend_->gemm(shape, accumulation, a, b, c, accumulate); });
   }
   void round_sum(std::span<const float> x, std::span<E> y) override {
     around({x.data(), y.data()}, [&] { backend_->round_sum(x, y); });
@@ -70,12 +75,14 @@ class ForwardingBackend : public BackendOf<E> {
 
   void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
                     float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) override {
-    around({residual.data(), x.data(), w.data(), sum.data(), y.data(), rstd.data()}, [&] { backend_->add_rms_norm(residual, x, w, eps, sum, y, rstd); });
+    around({residual.data(), x.data(), w.data(), sum.data(), y.data(), rstd.data()},
+           [&] { backend_->add_rms_norm(residual, x, w, eps, sum, y, rstd); });
   }
   void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
                          std::span<const float> rstd, std::span<const E> dy,
                          std::span<E> d_residual, std::span<float> dw) override {
-    around({residual.data(), w.data(), rstd.data(), dy.data(), d_residual.data(), dw.data()}, [&] { backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw); });
+    around({residual.data(), w.data(), rstd.data(), dy.data(), d_residual.data(), dw.data()},
+           [&] { backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw); });
   }
   void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
     around({y, bias.data()}, [&] { backend_->add_bias(y, n, bias, stride); });
@@ -92,7 +99,9 @@ class ForwardingBackend : public BackendOf<E> {
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
                        int64_t stride, E* dgate, E* dup, int64_t stride_d) override {
-    around({gate, up, dy, dgate, dup}, [&] { backend_->swiglu_backward(gate, up, dy, n, width, stride, dgate, dup, stride_d); });
+    around({gate, up, dy, dgate, dup}, [&] {
+      backend_->swiglu_backward(gate, up, dy, n, width, stride, dgate, dup, stride_d);
+    });
   }
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
     return backend_->attention_saved_bytes(shape);
@@ -102,7 +111,8 @@ class ForwardingBackend : public BackendOf<E> {
   }
   void attention(const AttentionShape& shape, const E* q, const E* k, const E* v, E* o,
                  std::byte* saved, std::byte* scratch) override {
-    around({q, k, v, o, saved, scratch}, [&] { backend_->attention(shape, q, k, v, o, saved, scratch); });
+    around({q, k, v, o, saved, scratch},
+           [&] { backend_->attention(shape, q, k, v, o, saved, scratch); });
   }
   void attention_backward(const AttentionShape& shape, const E* q, const E* k, const E* v,
                           const E* o, const E* d_o, E* dq, E* dk, E* dv, const std::byte* saved,
@@ -113,11 +123,13 @@ class ForwardingBackend : public BackendOf<E> {
   }
   void embed(std::span<const int32_t> tokens, std::span<const E> table, int64_t width,
              std::span<E> y) override {
-    around({tokens.data(), table.data(), y.data()}, [&] { backend_->embed(tokens, table, width, y); });
+    around({tokens.data(), table.data(), y.data()},
+           [&] { backend_->embed(tokens, table, width, y); });
   }
   void embed_backward(std::span<const int32_t> tokens, std::span<const E> dy, int64_t width,
                       std::span<float> dtable) override {
-    around({tokens.data(), dy.data(), dtable.data()}, [&] { backend_->embed_backward(tokens, dy, width, dtable); });
+    around({tokens.data(), dy.data(), dtable.data()},
+           [&] { backend_->embed_backward(tokens, dy, width, dtable); });
   }
   void cross_entropy(std::span<E> logits, std::span<const int32_t> targets, int64_t vocabulary,
                      float scale, bool with_gradient, std::span<float> losses) override {

@@ -17,8 +17,8 @@ namespace gnomon::test {
 class GuardedMemory final : public Memory {
  public:
   std::byte* take(int64_t bytes, const std::string&) override {
-    void* memory = mmap(nullptr, static_cast<size_t>(bytes), protection_,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, static_cast<size_t>(bytes), protection_, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     auto* begin = static_cast<std::byte*>(memory);
     regions_[begin] = bytes;

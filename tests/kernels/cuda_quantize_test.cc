@@ -71,7 +71,8 @@ void expect_codes(const Quantizer& quantizer, int log2_shift, float given, const
   const TileGrid grid = tile_grid(quantizer, shape.rows, shape.columns);
   std::vector<bf16> y(x.size());
   std::vector<float> scales(static_cast<size_t>(grid.count()));
-  quantize_matrix(quantizer, x, shape.rows, shape.columns, std::ldexp(given, log2_shift), y, scales);
+  quantize_matrix(quantizer, x, shape.rows, shape.columns, std::ldexp(given, log2_shift), y,
+                  scales);
   if (quantizer.rule != ScaleRule::kGiven && log2_shift != 0) {
     cpu::quantize_tiles(1, quantizer, {.log2_shift = log2_shift}, x, shape.rows, shape.columns, y,
                         scales);
@@ -112,8 +113,7 @@ TEST(CudaCast, WholeTensorsHaveTheCodecsCodesBothWaysRound) {
 
 TEST(CudaCast, EveryTileHasTheScaleThatTheRuleGives) {
   for (const Shape& shape : kShapes) {
-    for (const TileShape tile :
-         {TileShape{1, 128}, {128, 1}, {128, 128}, {1, 0}, {0, 1}}) {
+    for (const TileShape tile : {TileShape{1, 128}, {128, 1}, {128, 128}, {1, 0}, {0, 1}}) {
       for (ScaleRule rule : {ScaleRule::kFp32, ScaleRule::kPowerOfTwo}) {
         SCOPED_TRACE(testing::Message() << shape.rows << "x" << shape.columns << " tile "
                                         << tile.rows << "x" << tile.columns);
