@@ -36,6 +36,16 @@ void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream str
   check(cudaGetLastError(), name);
 }
 
+// The same with more than 48 KiB of shared memory, which a kernel has to ask for.
+template <class... P, class... A>
+void launch_with_shared(const char* name, void (*kernel)(P...), const Grid& grid, Stream stream,
+                        A... args) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(grid.shared_bytes)),
+        name);
+  launch(name, kernel, grid, stream, args...);
+}
+
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char gnomon_shared[];
@@ -63,6 +73,11 @@ __device__ inline float quotient(float a, float b) { return __fdiv_rn(a, b); }
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float sum_of(float a, float b) { return __fadd_rn(a, b); }
 #else
+template <class... P, class... A>
+void launch_with_shared(const char* name, void (*kernel)(P...), const Grid& grid, Stream stream,
+                        A... args) {
+  launch(name, kernel, grid, stream, args...);
+}
 struct alignas(16) Bits128 {
   uint32_t x = 0, y = 0, z = 0, w = 0;
 };

@@ -1,8 +1,7 @@
-#include "kernels/cuda/optimizer.h"
-
 #include "base/errors.h"
 #include "base/philox.h"
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/optimizer.h"
 #include "kernels/moment_codes.h"
 
 namespace gnomon::cuda {
@@ -18,12 +17,14 @@ struct Four {
   __device__ float operator[](int i) const { return values[i]; }
 };
 
-// `left` of the four exist. Loops of a fixed length are unrolled, so that the four stay in registers.
+// `left` of the four exist. Loops of a fixed length are unrolled, so that the four stay in
+// registers.
 __device__ Four load_four(const float* x, int64_t left) {
   Four four;
   if (left >= kPerLane) {
     const Bits128 v = *reinterpret_cast<const Bits128*>(x);
-    four[0] = float_of(v.x), four[1] = float_of(v.y), four[2] = float_of(v.z), four[3] = float_of(v.w);
+    four[0] = float_of(v.x), four[1] = float_of(v.y), four[2] = float_of(v.z),
+    four[3] = float_of(v.w);
     return four;
   }
   for (int i = 0; i < kPerLane; ++i) {
@@ -108,8 +109,7 @@ struct CodedMoments {
     if (at % kMomentBlock == 0 && left > 0) scales[at / kMomentBlock] = scale;
     for (int i = 0; i < kPerLane; ++i) {
       if (i >= left) continue;
-      uint8_t code =
-          fp8_code<Codes>(moments[i] * inverse, random16(key, (at + i) % kMomentBlock));
+      uint8_t code = fp8_code<Codes>(moments[i] * inverse, random16(key, (at + i) % kMomentBlock));
       const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
       if (code == 0 && keep) code = 1;
       codes[at + i] = code;
@@ -144,8 +144,8 @@ __global__ void adamw_kernel(AdamwStep step, int64_t count, const float* __restr
   v.template store<E5m2Codes>(at, left, square, &mean, keys[1]);
   store_four(master + at, value, left);
   for (int i = 0; i < kPerLane; ++i) {
-      if (i < left) weight[at + i] = rounded(value[i]);
-    }
+    if (i < left) weight[at + i] = rounded(value[i]);
+  }
 }
 
 __global__ void squares_kernel(const float* __restrict__ x, int64_t count, double* partials) {
@@ -183,8 +183,7 @@ void adamw(const AdamwStep& step, std::span<const float> gradient, const MomentS
   GNOMON_ASSERT(moment_elements(m) == count && moment_elements(v) == count);
   GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
   if (count == 0) return;
-  const Grid grid{.blocks_x = blocks_for(count, int64_t{kThreads} * kPerLane),
-                  .threads = kThreads};
+  const Grid grid{.blocks_x = blocks_for(count, int64_t{kThreads} * kPerLane), .threads = kThreads};
   std::visit(
       [&](const auto& of_m, const auto& of_v) {
         const auto first = stored(of_m);

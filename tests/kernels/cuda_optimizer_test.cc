@@ -45,7 +45,8 @@ TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
     Stored m(GetParam().first, count), v(GetParam().second, count);
     Stored cpu_m(GetParam().first, count), cpu_v(GetParam().second, count);
     for (int step = 1; step <= 3; ++step) {
-      const std::vector<float> gradient = random_floats(static_cast<uint64_t>(10 + step), count, 0.3f);
+      const std::vector<float> gradient =
+          random_floats(static_cast<uint64_t>(10 + step), count, 0.3f);
       const AdamwStep how{.learning_rate = 1e-2f,
                           .beta1 = 0.9f,
                           .beta2 = 0.95f,
