@@ -26,8 +26,8 @@ class Memory {
   // Whether the host may use its addresses.
   virtual bool on_host() const = 0;
 
-  // Copies that come after all operations called before, and are done when they return. The host's
-  // side may be any memory of the host.
+  // Copies that come after all operations called before; those from and to the host are done when
+  // they return. The host's side may be any memory of the host.
   virtual void read(std::span<const std::byte> from, std::byte* to_host) = 0;
   virtual void write(std::span<const std::byte> from_host, std::byte* to) = 0;
   // Within this memory. The two do not overlap.

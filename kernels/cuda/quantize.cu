@@ -266,6 +266,68 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
   }
 }
 
+// ---- any format, as BF16 values ----
+
+struct ValueRounding {
+  int mantissa_bits = 0;
+  int exponent_min = 0;  // of the smallest normal value
+  float largest = 0;
+  bool has_nan = false;
+};
+
+// As round_to(), saturating: steps of 2^(exponent − mantissa bits), to the nearest even one.
+__device__ float round_value(const ValueRounding& how, float x) {
+  const uint32_t sign = bits_of(x) & 0x80000000u;
+  const float magnitude = float_of(bits_of(x) & 0x7FFFFFFFu);
+  if (magnitude != magnitude) return how.has_nan ? x : how.largest;
+  if (magnitude >= how.largest) return float_of(bits_of(how.largest) | sign);
+  if (magnitude == 0) return x;
+  const int exponent = exponent_of(magnitude);
+  const int step = (exponent < how.exponent_min ? how.exponent_min : exponent) - how.mantissa_bits;
+  const float steps = rintf(times_power_of_two(magnitude, -step));
+  return float_of(bits_of(fminf(times_power_of_two(steps, step), how.largest)) | sign);
+}
+
+struct Tiling {
+  int64_t rows, columns;  // of a tile
+  int64_t across;         // tiles
+  __device__ int64_t tile(int64_t row, int64_t column) const {
+    return row / rows * across + column / columns;
+  }
+};
+
+__global__ void tile_amaxes_kernel(const bf16* __restrict__ x, int64_t count, int64_t columns,
+                                   Tiling tiling, uint32_t* amaxes) {
+  const int64_t i = global_thread();
+  if (i >= count) return;
+  atomicMax(amaxes + tiling.tile(i / columns, i % columns), magnitude_bits(x[i]));
+}
+
+__global__ void round_copy_kernel(ScaleArithmetic how, ValueRounding rounding,
+                                  const bf16* __restrict__ x, int64_t count, int64_t columns,
+                                  Tiling tiling, const float* scalars, const uint32_t* amaxes,
+                                  bf16* y) {
+  const int64_t i = global_thread();
+  if (i >= count) return;
+  if (amaxes == nullptr) {
+    y[i] = rounded(round_value(rounding, product(value_of(x[i]), scalars[kScale])));
+    return;
+  }
+  const uint32_t amax = amaxes[tiling.tile(i / columns, i % columns)];
+  const float scale = tile_scale_of(how, amax, nullptr);
+  const float value = round_value(rounding, product(value_of(x[i]), scale));
+  y[i] = rounded(quotient(value, scale));
+}
+
+template <class E>
+__global__ void lose_terms_kernel(E* copy, int64_t rows, int64_t columns, bool along_rows,
+                                  int64_t first, int64_t count) {
+  const int64_t i = global_thread();
+  if (i >= rows * columns) return;
+  const int64_t term = along_rows ? i / columns : i % columns;
+  if (term >= first && term < first + count) copy[i] = E{};
+}
+
 Grid pieces_of(int64_t rows, int64_t columns) {
   return {.blocks_x = blocks_for(columns, kSide),
           .blocks_y = blocks_for(rows, kSide),
@@ -331,5 +393,35 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
   launch("cast_tiles", kernel, grid, stream, how, x, rows, columns, of_all, as_stored, transposed,
          inverse_scales, strides);
 }
+
+void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
+                const float* scalars, bf16* y, uint32_t* amaxes, Stream stream) {
+  const FormatInfo& info = format_info(rounding.quantizer.format);
+  const ValueRounding how{.mantissa_bits = info.mantissa_bits,
+                          .exponent_min = std::ilogb(info.smallest_normal),
+                          .largest = static_cast<float>(info.largest),
+                          .has_nan = info.has_nan};
+  const int64_t count = rows * columns;
+  const Grid grid{.blocks_x = blocks_for(count, kThreads), .threads = kThreads};
+  const bool whole = rounding.whole_tensor();
+  const TileGrid tiles = tile_grid(rounding.quantizer, rows, columns);
+  const Tiling tiling{tiles.tile.rows, tiles.tile.columns, tiles.columns};
+  if (!whole) {
+    clear(amaxes, tiles.count() * static_cast<int64_t>(sizeof(uint32_t)), stream);
+    launch("tile_amaxes", tile_amaxes_kernel, grid, stream, x, count, columns, tiling, amaxes);
+  }
+  launch("round_copy", round_copy_kernel, grid, stream, arithmetic_of(rounding), how, x, count,
+         columns, tiling, scalars, whole ? nullptr : amaxes, y);
+}
+
+template <class E>
+void lose_terms(E* copy, int64_t rows, int64_t columns, bool along_rows, int64_t first,
+                int64_t count, Stream stream) {
+  launch("lose_terms", lose_terms_kernel<E>,
+         {.blocks_x = blocks_for(rows * columns, kThreads), .threads = kThreads}, stream, copy,
+         rows, columns, along_rows, first, count);
+}
+template void lose_terms(uint8_t*, int64_t, int64_t, bool, int64_t, int64_t, Stream);
+template void lose_terms(bf16*, int64_t, int64_t, bool, int64_t, int64_t, Stream);
 
 }  // namespace gnomon::cuda

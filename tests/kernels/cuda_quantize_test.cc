@@ -139,6 +139,66 @@ TEST(CudaCast, EveryBf16ValueHasTheCodecsCode) {
   }
 }
 
+TEST(CudaRoundCopy, EveryFormatHasTheCodecsValues) {
+  std::vector<bf16> x(0x10000), y(x.size());
+  for (uint32_t i = 0; i < x.size(); ++i) x[i].bits = static_cast<uint16_t>(i);
+  for (Format format : all_formats()) {
+    if (format == Format::kFp32 || format == Format::kBf16) continue;
+    Rounding rounding;
+    rounding.quantizer.format = format;
+    for (float scale : {1.0f, 37.0f}) {
+      const float scalars[kOperandScalars] = {0, scale, 0};
+      round_copy(rounding, x.data(), 256, 256, scalars, y.data(), nullptr, nullptr);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float expected = round_to(format, to_float(x[i]) * scale);
+        const float found = to_float(y[i]);
+        ASSERT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected)))
+            << format_name(format) << " of " << to_float(x[i]) * scale << ": " << found << " for "
+            << expected;
+      }
+    }
+  }
+}
+
+TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
+  const Shape shape{48, 96};
+  const std::vector<bf16> x = matrix(4, shape.rows, shape.columns);
+  for (const Quantizer& quantizer :
+       {Quantizer{Format::kE4m3, {1, 32}, ScaleRule::kPowerOfTwo},
+        Quantizer{Format::kE2m1, {32, 1}, ScaleRule::kOcpFloor},
+        Quantizer{Format::kE3m2, {1, 0}, ScaleRule::kPowerOfTwo},
+        Quantizer{Format::kE8m3, {}, ScaleRule::kNone}}) {
+    std::vector<bf16> y(x.size()), expected(x.size());
+    Rounding rounding;
+    rounding.quantizer = quantizer;
+    rounding.log2_shift = rounding.whole_tensor() ? 0 : 2;
+    const float scalars[kOperandScalars] = {0, 1, 1};
+    std::vector<uint32_t> scratch(x.size());
+    round_copy(rounding, x.data(), shape.rows, shape.columns, scalars, y.data(), scratch.data(),
+               nullptr);
+    if (rounding.whole_tensor()) {
+      cpu::quantize(1, x, quantizer.format, 1.0f, expected);
+    } else {
+      cpu::quantize_tiles(1, quantizer, {.log2_shift = 2, .dequantise = true}, x, shape.rows,
+                          shape.columns, expected, {});
+    }
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, expected[i].bits) << i;
+  }
+}
+
+TEST(CudaLostTerms, AreZeroAndNoOthersAre) {
+  for (bool along_rows : {true, false}) {
+    std::vector<uint8_t> codes(6 * 8, 7);
+    lose_terms(codes.data(), 6, 8, along_rows, 2, 3, nullptr);
+    for (int64_t row = 0; row < 6; ++row) {
+      for (int64_t column = 0; column < 8; ++column) {
+        const int64_t term = along_rows ? row : column;
+        EXPECT_EQ(codes[static_cast<size_t>(row * 8 + column)], term >= 2 && term < 5 ? 0 : 7);
+      }
+    }
+  }
+}
+
 using CudaEmulationDeathTest = testing::Test;
 
 void half_a_barrier(int) {
