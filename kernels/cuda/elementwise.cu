@@ -107,6 +107,10 @@ Grid for_work(int64_t work) {
 
 }  // namespace
 
+void clear_memory(void* memory, int64_t bytes, Stream stream) {
+  if (bytes > 0) clear(memory, bytes, stream);
+}
+
 void round_sum(const float* x, int64_t count, bf16* y, Stream stream) {
   launch("round_sum", round_sum_kernel, for_work(blocks_for(count, kVector)), stream, x, count, y);
 }

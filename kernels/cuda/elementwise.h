@@ -10,6 +10,7 @@
 
 namespace gnomon::cuda {
 
+void clear_memory(void* memory, int64_t bytes, Stream stream);
 void round_sum(const float* x, int64_t count, bf16* y, Stream stream);
 void add_bias(bf16* y, int64_t rows, const bf16* bias, int64_t width, int64_t stride,
               Stream stream);

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -33,6 +34,33 @@ struct Index3 {
 
 namespace emulation {
 
+// Stacks that are used again: a block has hundreds of threads.
+class StackPool {
+ public:
+  static constexpr size_t kBytes = size_t{64} << 10;
+
+  boost::context::stack_context allocate() {
+    if (free_.empty()) free_.push_back(std::make_unique_for_overwrite<std::byte[]>(kBytes));
+    boost::context::stack_context stack;
+    stack.size = kBytes;
+    stack.sp = free_.back().release() + kBytes;
+    free_.pop_back();
+    return stack;
+  }
+  void deallocate(boost::context::stack_context& stack) {
+    free_.emplace_back(static_cast<std::byte*>(stack.sp) - kBytes);
+  }
+
+ private:
+  std::vector<std::unique_ptr<std::byte[]>> free_;
+};
+inline StackPool stacks;
+
+struct PooledStack {
+  boost::context::stack_context allocate() { return stacks.allocate(); }
+  void deallocate(boost::context::stack_context& stack) { stacks.deallocate(stack); }
+};
+
 enum class Wait { kNothing, kWarp, kBlock };
 
 // One block at a time. A barrier opens when all threads of its warp or block that have not ended
@@ -46,12 +74,13 @@ class Block {
     exchange_.assign(static_cast<size_t>(count), 0);
     for (int i = 0; i < count; ++i) {
       threads_[static_cast<size_t>(i)].fiber =
-          boost::context::fiber([this, i, &body](boost::context::fiber&& back) {
-            back_ = std::move(back);
-            body();
-            threads_[static_cast<size_t>(i)].ended = true;
-            return std::move(back_);
-          });
+          boost::context::fiber(std::allocator_arg, PooledStack(),
+                                [this, i, &body](boost::context::fiber&& back) {
+                                  back_ = std::move(back);
+                                  body();
+                                  threads_[static_cast<size_t>(i)].ended = true;
+                                  return std::move(back_);
+                                });
     }
     while (resume_all() || open_barriers()) {
     }
