@@ -1,6 +1,5 @@
-#include "kernels/cuda/attention.h"
-
 #include "base/errors.h"
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/kernel.h"
 
 namespace gnomon::cuda {
@@ -27,16 +26,16 @@ struct Problem {
   Heads q, k, v, o, d_o;
   int64_t tokens;
   int heads, kv_heads, head_dim;
-  float scale;          // 1/√head_dim
-  float* lse;           // [sequences, heads, tokens]: log Σ exp
-  float* delta;         // the same: Σ o·d_o
+  float scale;   // 1/√head_dim
+  float* lse;    // [sequences, heads, tokens]: log Σ exp
+  float* delta;  // the same: Σ o·d_o
   __device__ int64_t statistic(int64_t sequence, int64_t head, int64_t token) const {
     return (sequence * heads + head) * tokens + token;
   }
 };
 
-// 32 rows of a head in shared memory, two BF16 values a word; rows are an odd number of words apart,
-// so that lanes that read one column each meet different banks, and so do lanes along a row.
+// 32 rows of a head in shared memory, two BF16 values a word; rows are an odd number of words
+// apart, so that lanes that read one column each meet different banks, and so do lanes along a row.
 struct Tile {
   uint32_t* words;
   int pitch;
@@ -123,9 +122,7 @@ struct TilesOf {
   uint32_t* memory;
 };
 
-__device__ int own_first_row() {
-  return static_cast<int>(threadIdx.x) / kWarp * kRowsOfWarp;
-}
+__device__ int own_first_row() { return static_cast<int>(threadIdx.x) / kWarp * kRowsOfWarp; }
 
 template <int kWords>
 __global__ void forward_kernel(Problem p, bf16* o) {

@@ -208,7 +208,8 @@ class CudaBackend final : public Backend {
         sines.push_back(static_cast<float>(std::sin(angle)));
       }
     }
-    for (auto& [from, to] : {std::pair(&cosines, &table.cosines), std::pair(&sines, &table.sines)}) {
+    for (auto& [from, to] :
+         {std::pair(&cosines, &table.cosines), std::pair(&sines, &table.sines)}) {
       write_from_host(memory(), std::span<const float>(*from), to->at_least(std::ssize(*from)));
     }
     return table;
@@ -217,7 +218,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Machine> machine_;
   int threads_;
   OperandKernels operands_;
-  Buffer<float> scratch_;    // of one operation
+  Buffer<float> scratch_;  // of one operation
   Buffer<int32_t> places_;
   Buffer<double> doubles_;
   std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;

@@ -73,14 +73,13 @@ class Block {
     threads_.resize(static_cast<size_t>(count));
     exchange_.assign(static_cast<size_t>(count), 0);
     for (int i = 0; i < count; ++i) {
-      threads_[static_cast<size_t>(i)].fiber =
-          boost::context::fiber(std::allocator_arg, PooledStack(),
-                                [this, i, &body](boost::context::fiber&& back) {
-                                  back_ = std::move(back);
-                                  body();
-                                  threads_[static_cast<size_t>(i)].ended = true;
-                                  return std::move(back_);
-                                });
+      threads_[static_cast<size_t>(i)].fiber = boost::context::fiber(
+          std::allocator_arg, PooledStack(), [this, i, &body](boost::context::fiber&& back) {
+            back_ = std::move(back);
+            body();
+            threads_[static_cast<size_t>(i)].ended = true;
+            return std::move(back_);
+          });
     }
     while (resume_all() || open_barriers()) {
     }

@@ -78,14 +78,16 @@ void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, in
   uint32_t* amaxes = amaxes_.at_least(std::max(rows, columns)).data();
   const FactorScale kind = scale_of(rounding.quantizer.tile);
   if ((wanted & kAsStored) != 0) {
-    const ScaleStrides strides = kind == FactorScale::kSquare  ? ScaleStrides{padded_squares(columns), 1}
+    const ScaleStrides strides = kind == FactorScale::kSquare
+                                     ? ScaleStrides{padded_squares(columns), 1}
                                  : kind == FactorScale::kBlock ? ScaleStrides{1, rows}
                                                                : ScaleStrides{1, 1};
     cast_tiles(rounding, x, rows, columns, stored, nullptr, scales, strides, amaxes,
                machine_.stream());
   }
   if ((wanted & kTransposed) != 0) {
-    const ScaleStrides strides = kind == FactorScale::kSquare  ? ScaleStrides{1, padded_squares(rows)}
+    const ScaleStrides strides = kind == FactorScale::kSquare
+                                     ? ScaleStrides{1, padded_squares(rows)}
                                  : kind == FactorScale::kBlock ? ScaleStrides{columns, 1}
                                                                : ScaleStrides{1, 1};
     cast_tiles(rounding, x, rows, columns, nullptr, transposed, scales + most, strides, amaxes,
@@ -134,8 +136,8 @@ Factor OperandKernels::factor(const GemmOperand<bf16>& operand, bool terms_last,
   result.format = rounding.quantizer.format;
   result.stride = terms;
   if (!rounding.whole_tensor()) {
-    result.inverse_scales = operand.tile_scales.data() +
-                            (orientation == kTransposed ? scales_most(outer, terms) : 0);
+    result.inverse_scales =
+        operand.tile_scales.data() + (orientation == kTransposed ? scales_most(outer, terms) : 0);
   }
   return result;
 }

@@ -23,8 +23,8 @@ struct Factor {
   Format format = Format::kBf16;
   int64_t stride = 0;  // between stored rows, in elements
   bool transposed = false;
-  FactorScale scale = FactorScale::kNone;   // BF16: kNone or kTensor
-  const float* inverse_scales = nullptr;    // of the device: what takes values back
+  FactorScale scale = FactorScale::kNone;  // BF16: kNone or kTensor
+  const float* inverse_scales = nullptr;   // of the device: what takes values back
 };
 
 struct Product {

@@ -35,9 +35,9 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
                 uint8_t* as_stored, uint8_t* transposed, float* inverse_scales,
                 const ScaleStrides& strides, uint32_t* amaxes, Stream stream);
 
-// Copies of any format and any tiles as BF16 values. Those of tiles are divided by their scales again
-// (where they are exact so, quantizer.h); of a whole tensor the scale is at scalars[kScale], and the
-// values stay multiplied. `amaxes` is scratch for a number per tile.
+// Copies of any format and any tiles as BF16 values. Those of tiles are divided by their scales
+// again (where they are exact so, quantizer.h); of a whole tensor the scale is at scalars[kScale],
+// and the values stay multiplied. `amaxes` is scratch for a number per tile.
 void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
                 const float* scalars, bf16* y, uint32_t* amaxes, Stream stream);
 

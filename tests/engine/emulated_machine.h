@@ -1,5 +1,5 @@
-// A machine for the CUDA backend on the CPU: memory that the host is not meant to touch, products by
-// the book, value by value, and kernels by emulation.
+// A machine for the CUDA backend on the CPU: memory that the host is not meant to touch, products
+// by the book, value by value, and kernels by emulation.
 #pragma once
 
 #include <algorithm>
@@ -70,7 +70,8 @@ class EmulatedMachine final : public cuda::Machine {
 
   void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) override {
     std::iota(order, order + count, 0);
-    std::stable_sort(order, order + count, [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
+    std::stable_sort(order, order + count,
+                     [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
     for (int64_t i = 0; i < count; ++i) sorted[i] = tokens[order[i]];
   }
 
@@ -89,7 +90,8 @@ class EmulatedMachine final : public cuda::Machine {
         float inverse = 1;
         if (f.scale == cuda::FactorScale::kTensor) inverse = f.inverse_scales[0];
         if (f.scale == cuda::FactorScale::kRow) inverse = f.inverse_scales[row];
-        if (f.scale == cuda::FactorScale::kBlock) inverse = f.inverse_scales[row + outer * (term / 128)];
+        if (f.scale == cuda::FactorScale::kBlock)
+          inverse = f.inverse_scales[row + outer * (term / 128)];
         if (f.scale == cuda::FactorScale::kSquare) {
           inverse = f.inverse_scales[row / 128 * padded + term / 128];
         }

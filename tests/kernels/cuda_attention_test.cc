@@ -95,8 +95,9 @@ TEST_P(CudaAttention, ForwardAndBackwardAreThoseOfTheFormula) {
   const Sizes& it = GetParam();
   const int64_t n = it.sequences * it.tokens;
   const int64_t width = int64_t{it.heads} * it.head_dim, kv = int64_t{it.kv_heads} * it.head_dim;
-  AttentionShape shape{it.sequences, it.tokens, it.heads, it.kv_heads, it.head_dim,
-                       width + it.padding, kv + it.padding, width + it.padding, kv + it.padding};
+  AttentionShape shape{it.sequences,    it.tokens,          it.heads,
+                       it.kv_heads,     it.head_dim,        width + it.padding,
+                       kv + it.padding, width + it.padding, kv + it.padding};
   const auto q = random_bf16(1, n * shape.stride_q, 1.5f);
   const auto k = random_bf16(2, n * shape.stride_kv, 1.5f), v = random_bf16(3, n * shape.stride_kv);
   const auto d_o = random_bf16(4, n * width);

@@ -163,11 +163,10 @@ TEST(CudaRoundCopy, EveryFormatHasTheCodecsValues) {
 TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
   const Shape shape{48, 96};
   const std::vector<bf16> x = matrix(4, shape.rows, shape.columns);
-  for (const Quantizer& quantizer :
-       {Quantizer{Format::kE4m3, {1, 32}, ScaleRule::kPowerOfTwo},
-        Quantizer{Format::kE2m1, {32, 1}, ScaleRule::kOcpFloor},
-        Quantizer{Format::kE3m2, {1, 0}, ScaleRule::kPowerOfTwo},
-        Quantizer{Format::kE8m3, {}, ScaleRule::kNone}}) {
+  for (const Quantizer& quantizer : {Quantizer{Format::kE4m3, {1, 32}, ScaleRule::kPowerOfTwo},
+                                     Quantizer{Format::kE2m1, {32, 1}, ScaleRule::kOcpFloor},
+                                     Quantizer{Format::kE3m2, {1, 0}, ScaleRule::kPowerOfTwo},
+                                     Quantizer{Format::kE8m3, {}, ScaleRule::kNone}}) {
     std::vector<bf16> y(x.size()), expected(x.size());
     Rounding rounding;
     rounding.quantizer = quantizer;
