@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/hopper_accumulate.h"
+#include "kernels/cpu/ops.h"
 
 namespace gnomon {
 namespace {
@@ -55,7 +57,7 @@ BENCHMARK_CAPTURE(gemm, q_wgrad, GemmShape{kWidth, kWidth, kTokens, true, false}
 
 // Scales by tile and Hopper's sums, beside gate_fprop: E4M3, blocks of 128 along the sum.
 void scaled_gemm(benchmark::State& state, Accumulation accumulation) {
-  auto backend = make_cpu_backend(1);
+  cpu::ScaledProducts products(1);
   const GemmShape shape{kTokens, kFfn, kWidth, false, true};
   auto x = values(shape.m * shape.k), w = values(shape.n * shape.k), c = values(shape.m * shape.n);
   auto a = x, b = w;
@@ -63,11 +65,11 @@ void scaled_gemm(benchmark::State& state, Accumulation accumulation) {
   const Quantizer square{Format::kE4m3, {128, 128}, ScaleRule::kFp32};
   std::vector<float> a_scales(static_cast<size_t>(tile_grid(row, shape.m, shape.k).count()));
   std::vector<float> b_scales(static_cast<size_t>(tile_grid(square, shape.n, shape.k).count()));
-  backend->quantize_tiles(row, {}, x, shape.m, shape.k, a, a_scales);
-  backend->quantize_tiles(square, {}, w, shape.n, shape.k, b, b_scales);
+  cpu::quantize_tiles(1, row, {}, x, shape.m, shape.k, a, a_scales);
+  cpu::quantize_tiles(1, square, {}, w, shape.n, shape.k, b, b_scales);
   for (auto _ : state) {
-    backend->scaled_gemm(shape, accumulation, {a.data(), row, a_scales.data()},
-                         {b.data(), square, b_scales.data()}, c.data());
+    products.run(shape, accumulation, {a.data(), row, a_scales.data()},
+                 {b.data(), square, b_scales.data()}, c.data(), false);
   }
   report_flops(state, 2.0 * static_cast<double>(shape.m * shape.n * shape.k));
 }
@@ -91,17 +93,15 @@ GNOMON_SITE(large_head, 768, 16384)
 #undef GNOMON_SITE
 
 void amax(benchmark::State& state) {
-  auto backend = make_cpu_backend(1);
   auto x = values(kTokens * kFfn);
-  for (auto _ : state) benchmark::DoNotOptimize(backend->amax(x));
+  for (auto _ : state) benchmark::DoNotOptimize(cpu::amax(1, x));
   report_bytes(state, std::ssize(x) * 2);
 }
 BENCHMARK(amax);
 
 void quantize(benchmark::State& state, Format format) {
-  auto backend = make_cpu_backend(1);
   auto x = values(kTokens * kFfn), y = x;
-  for (auto _ : state) benchmark::DoNotOptimize(backend->quantize(x, format, 300.0f, y));
+  for (auto _ : state) benchmark::DoNotOptimize(cpu::quantize(1, x, format, 300.0f, y));
   report_bytes(state, std::ssize(x) * 4);
 }
 BENCHMARK_CAPTURE(quantize, e4m3, Format::kE4m3);

@@ -32,9 +32,21 @@ endif()
 
 include(CheckLanguage)
 check_language(CUDA)
-if(CMAKE_CUDA_COMPILER)
+find_package(CUDAToolkit QUIET)
+if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND TARGET CUDA::cudart_static)
   set(GNOMON_CUDA_FOUND ON)
-  message(STATUS "CUDA compiler found: ${CMAKE_CUDA_COMPILER} (the CUDA backend is not part of this version yet)")
+  # Hopper's own instructions, which no later device has.
+  set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "What device code is made for")
+  enable_language(CUDA)
+  # CMake 3.25 takes CUDA 13 for a compiler without C++20.
+  if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+    set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+  endif()
+  set(CMAKE_CUDA_STANDARD 20)
+  # Named once more, /usr/include hides what the host's compiler puts before it.
+  list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
+  message(STATUS "CUDA found: ${CMAKE_CUDA_COMPILER}")
 else()
   set(GNOMON_CUDA_FOUND OFF)
   message(STATUS "CUDA not found: building the CPU backend only")

@@ -6,18 +6,20 @@ set(GNOMON_ARCH "native" CACHE STRING "Value of -march=; x86-64-v4 for binaries 
 
 add_library(gnomon_options INTERFACE)
 target_include_directories(gnomon_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/generated)
-target_compile_options(gnomon_options INTERFACE
+target_compile_options(gnomon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
   -march=${GNOMON_ARCH} -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
-  -Wnon-virtual-dtor -Woverloaded-virtual -Werror)
+  -Wnon-virtual-dtor -Woverloaded-virtual -Werror>
+  # Functions of the host that a constant expression may call, a kernel may call too.
+  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -Werror=all-warnings>)
 
 if(GNOMON_SANITIZE)
-  target_compile_options(gnomon_options INTERFACE
+  target_compile_options(gnomon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:
     -fsanitize=${GNOMON_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
     # GCC's flow analysis misjudges instrumented code (std::regex, std::optional).
-    -Wno-maybe-uninitialized)
+    -Wno-maybe-uninitialized>)
   if(GNOMON_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Boost.Asio has fences; the thread sanitizer does not see them, and locks do the ordering there.
-    target_compile_options(gnomon_options INTERFACE -Wno-tsan)
+    target_compile_options(gnomon_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-tsan>)
   endif()
   target_link_options(gnomon_options INTERFACE -fsanitize=${GNOMON_SANITIZE})
 endif()
@@ -33,6 +35,7 @@ find_program(GNOMON_CCACHE ccache)
 if(GNOMON_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${GNOMON_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${GNOMON_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${GNOMON_CCACHE})
 endif()
 find_program(GNOMON_MOLD mold)
 if(GNOMON_MOLD)

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <span>
@@ -13,7 +14,9 @@
 #include <variant>
 
 #include "kernels/formats.h"
+#include "kernels/memory.h"
 #include "kernels/moments.h"
+#include "kernels/operand.h"
 #include "kernels/quantizer.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
@@ -41,12 +44,6 @@ struct AttentionShape {
   auto operator<=>(const AttentionShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-// What quantising a tensor did to it. NaN counts as neither.
-struct QuantizeCounts {
-  int64_t saturated = 0;    // |x·scale| beyond the largest finite value, ±Inf included
-  int64_t underflowed = 0;  // nonzero became zero
-};
-
 struct AdamwStep {
   float learning_rate, beta1, beta2, eps, weight_decay;
   float bias_correction1, bias_correction2;  // 1 − βᵗ
@@ -72,26 +69,14 @@ class BackendBase {
   virtual std::string device() const = 0;  // for the fingerprint
   virtual std::string libraries() const = 0;
   virtual int threads() const = 0;
+  // Where all tensors lie that its operations are given.
+  virtual Memory& memory() = 0;
 
   // ---- number formats ----
-  virtual float amax(std::span<const bf16> x) = 0;  // max |x|; NaN and Inf propagate (as +Inf)
-  // y = round_to(format, x·scale), saturating; the product is rounded to FP32 first. Every value is
-  // exact in BF16. The caller multiplies by 1/scale later. Any format but kFp32.
-  virtual QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
-                                  std::span<bf16> y) = 0;
-  // quantize_matrix() of quantizer.h for the rules that look at the tile, with the options given.
-  // Empty `scales` are not wanted. Tiles have one row, or up to 256 columns, a power of two.
-  virtual void quantize_tiles(const Quantizer& quantizer, const TileQuantiseOptions& options,
-                              std::span<const bf16> x, int64_t rows, int64_t columns,
-                              std::span<bf16> y, std::span<float> scales) = 0;
-
-  // ---- products of quantised operands whose scales differ along what is summed over ----
-  // C = scaled_product() of scaled_product.h (+ C when `accumulate`). C is BF16, or FP32.
-  virtual void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation,
-                           const ScaledOperand& a, const ScaledOperand& b, bf16* c) = 0;
-  virtual void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation,
-                           const ScaledOperand& a, const ScaledOperand& b, float* c,
-                           bool accumulate) = 0;
+  // *amax = max |x|; NaN and Inf propagate (as +Inf).
+  virtual void amax(std::span<const bf16> x, float* amax) = 0;
+  // *most = max(*most, *amax), unless *amax is 0 or not finite.
+  virtual void raise(const float* amax, float* most) = 0;
 
   // ---- optimizer ----
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
@@ -99,7 +84,11 @@ class BackendBase {
   // which is the master rounded.
   virtual void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m,
                      MomentSpan v, std::span<float> master, WeightSpan weight) = 0;
-  virtual void zero(std::span<float> x) = 0;
+  virtual void zero(std::span<std::byte> x) = 0;
+  template <class T>
+  void zero(std::span<T> x) {
+    zero(std::as_writable_bytes(x));
+  }
 };
 
 template <class E>
@@ -109,9 +98,27 @@ class BackendOf : public BackendBase {
   virtual void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) = 0;
   virtual void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, float* c,
                     bool accumulate) = 0;
-  // The same with an alpha for each column of C.
-  virtual void gemm_columns(const GemmShape& shape, std::span<const float> alphas, const E* a,
-                            const E* b, E* c) = 0;
+
+  // ---- products of rounded operands ----
+  // Whether the copies for such a product keep the scales of their tiles: it is then made with
+  // them, term by term or as Hopper adds. Otherwise a copy holds the values that it stands for, but
+  // for the scale of a whole tensor. `a` and `b` are how its operands are rounded.
+  virtual bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
+                            const Quantizer& b) const = 0;
+  // Makes the copy of operand.data[rows, columns], and its scale where the whole tensor has one.
+  // `wanted` is made of Orientation; more of them may be made. The amax is known where the scale
+  // follows from it. Tiles have one row, or up to 256 columns, a power of two.
+  virtual void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns,
+                        const Rounding& rounding, unsigned wanted) = 0;
+  // C = op(A)·op(B) of the values that the copies stand for (+ C when `accumulate`). B may be
+  // several operands of one room, its rows (with transpose_b) those of one after those of another;
+  // they keep no scales of tiles then.
+  virtual void gemm(const GemmShape& shape, const Accumulation& accumulation,
+                    const GemmOperand<E>& a, std::span<const GemmOperand<E>* const> b, E* c) = 0;
+  virtual void gemm(const GemmShape& shape, const Accumulation& accumulation,
+                    const GemmOperand<E>& a, const GemmOperand<E>& b, float* c,
+                    bool accumulate) = 0;
+
   // y = x rounded to E: the end of a sum that several accumulating GEMMs made in FP32.
   virtual void round_sum(std::span<const float> x, std::span<E> y) = 0;
 
@@ -170,5 +177,11 @@ using Backend = BackendOf<bf16>;
 // Buffers that it needs for a shape are taken at the first call with that shape and kept.
 template <class E = bf16>
 std::unique_ptr<BackendOf<E>> make_cpu_backend(int threads);
+
+// Makes the backend of an engine, by its element type and the number of threads on the host.
+struct BackendMakers {
+  std::function<std::unique_ptr<Backend>(int)> bf16 = make_cpu_backend<gnomon::bf16>;
+  std::function<std::unique_ptr<BackendOf<float>>(int)> fp32 = make_cpu_backend<float>;
+};
 
 }  // namespace gnomon

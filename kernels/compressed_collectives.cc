@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "kernels/cpu/cast.h"
-#include "kernels/cpu/moment_codes.h"
+#include "kernels/moment_codes.h"
 
 namespace gnomon {
 namespace {
@@ -24,8 +24,7 @@ Format format_of(Wire wire) {
 float scale_for(Wire wire, double amax) {
   if (!std::isfinite(amax)) return std::numeric_limits<float>::quiet_NaN();
   const float value = static_cast<float>(amax);
-  return wire == Wire::kE4m3 ? cpu::moment_scale<cpu::E4m3Codes>(value)
-                             : cpu::moment_scale<cpu::E5m2Codes>(value);
+  return wire == Wire::kE4m3 ? moment_scale<E4m3Codes>(value) : moment_scale<E5m2Codes>(value);
 }
 
 // max |x|, infinite where a value is not finite.

@@ -55,15 +55,14 @@ float moment_value(const MomentSpan& moments, Format format, int64_t index) {
   return std::get<std::span<float>>(moments)[at];
 }
 
-void clear_moments(const MomentSpan& moments) {
+std::vector<std::span<std::byte>> moment_bytes(const MomentSpan& moments) {
   if (const Fp8Moments* fp8 = std::get_if<Fp8Moments>(&moments)) {
-    std::ranges::fill(fp8->codes, uint8_t{0});
-    std::ranges::fill(fp8->scales, 0.0f);
-  } else if (const auto* values = std::get_if<std::span<bf16>>(&moments)) {
-    std::ranges::fill(*values, bf16{});
-  } else {
-    std::ranges::fill(std::get<std::span<float>>(moments), 0.0f);
+    return {std::as_writable_bytes(fp8->codes), std::as_writable_bytes(fp8->scales)};
   }
+  if (const auto* values = std::get_if<std::span<bf16>>(&moments)) {
+    return {std::as_writable_bytes(*values)};
+  }
+  return {std::as_writable_bytes(std::get<std::span<float>>(moments))};
 }
 
 }  // namespace gnomon

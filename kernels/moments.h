@@ -11,10 +11,12 @@
 // smaller and never larger.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "kernels/formats.h"
 
@@ -42,6 +44,7 @@ MomentSpan moment_subspan(const MomentSpan& moments, int64_t offset, int64_t cou
 int64_t moment_elements(const MomentSpan& moments);
 // What element `index` stands for; `format` is the codes' (E4M3 or E5M2).
 float moment_value(const MomentSpan& moments, Format format, int64_t index);
-void clear_moments(const MomentSpan& moments);
+// All that they are stored in; all zero bits mean all zero values.
+std::vector<std::span<std::byte>> moment_bytes(const MomentSpan& moments);
 
 }  // namespace gnomon

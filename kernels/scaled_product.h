@@ -31,11 +31,19 @@ struct TensorCoreSum {
   bool operator==(const TensorCoreSum&) const = default;
 };
 
+// Terms [first, first + count) of a sum.
+struct TermRange {
+  int64_t first = 0;
+  int64_t count = 0;
+  bool operator==(const TermRange&) const = default;
+};
+
 struct Accumulation {
   bool hopper = false;          // otherwise FP32 sums, term by term
   int64_t promote_every = 128;  // hopper: terms after which a sum moves to FP32, a multiple of
                                 // sum.terms; 0 = only where a scale changes
   TensorCoreSum sum = {};       // hopper only
+  TermRange lost = {};          // which a broken kernel leaves out
 };
 
 // One instruction: c + Σ a[i]·b[i] over up to rule.terms terms, values of E4M3 or E5M2. Each

@@ -1,5 +1,4 @@
-// Memory: an arena is taken once at start and handed out in 64-byte aligned pieces; nothing is
-// allocated later.
+// An arena is taken once at start and handed out in aligned pieces; nothing is allocated later.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +7,17 @@
 #include <string>
 
 #include "kernels/formats.h"
+#include "kernels/memory.h"
 
 namespace gnomon {
 
 // Two passes over the same code: first an arena without memory counts (reserve), then commit()
-// takes the memory and the same calls hand it out. Pages are touched at commit, so that running out
-// of memory is said at start.
+// takes the memory and the same calls hand it out.
 class Arena {
  public:
-  explicit Arena(std::string name) : name_(std::move(name)) {}
+  // `memory` must outlive this.
+  explicit Arena(std::string name, Memory& memory = host_memory())
+      : name_(std::move(name)), source_(memory) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -42,6 +43,7 @@ class Arena {
   void* take_bytes(int64_t bytes);
 
   std::string name_;
+  Memory& source_;
   bool counting_ = true;
   int64_t used_ = 0;
   int64_t capacity_ = 0;

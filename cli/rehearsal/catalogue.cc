@@ -157,8 +157,7 @@ std::vector<NamedFault> other_faults(const std::string& down) {
 std::vector<NamedFault> later_faults() {
   std::vector<NamedFault> all;
   all.push_back({"lm_head", of_site(FaultKind::kFrozenAmax, "lm_head")});
-  all.push_back(
-      {"down_proj", of_site(FaultKind::kE5m2Everywhere, "model.layers.*.mlp.down_proj")});
+  all.push_back({"down_proj", of_site(FaultKind::kE5m2Everywhere, "model.layers.*.mlp.down_proj")});
   Fault skipped = of_site(FaultKind::kSkippedBatch, "");
   skipped.start_step = kFaultFrom + 5;
   skipped.end_step = skipped.start_step + 10;

@@ -17,7 +17,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kGapErrors = 2;     // standard errors that a gap must lie above 0
+constexpr double kGapErrors = 2;  // standard errors that a gap must lie above 0
 
 double training_seconds(const Account& account) {
   return account.fp8.seconds + account.pinned.seconds + account.bf16.seconds +

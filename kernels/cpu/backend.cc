@@ -2,16 +2,18 @@
 // scratch memory that they keep between calls. One thread calls it at a time.
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
 #include <tuple>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "fmt/format.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/gemm.h"
-#include "kernels/cpu/hopper_accumulate.h"
+#include "kernels/cpu/operands.h"
 #include "kernels/cpu/ops.h"
 
 namespace gnomon {
@@ -62,7 +64,7 @@ template <class E>
 class CpuBackend final : public BackendOf<E> {
  public:
   explicit CpuBackend(int threads)
-      : threads_(threads), gemms_(threads), scaled_products_(threads) {}
+      : threads_(threads), gemms_(threads), operands_(threads, gemms_) {}
 
   std::string name() const override { return "cpu"; }
   std::string device() const override {
@@ -74,6 +76,7 @@ class CpuBackend final : public BackendOf<E> {
                        version->patch, __VERSION__);
   }
   int threads() const override { return threads_; }
+  Memory& memory() override { return host_memory(); }
 
   void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) override {
     gemms_.run(shape, std::span(&alpha, 1), a, b, c, false);
@@ -83,29 +86,32 @@ class CpuBackend final : public BackendOf<E> {
     gemms_.run(shape, std::span(&alpha, 1), a, b, c, accumulate);
   }
 
-  void gemm_columns(const GemmShape& shape, std::span<const float> alphas, const E* a, const E* b,
-                    E* c) override {
-    GNOMON_ASSERT(std::ssize(alphas) == shape.n);
-    gemms_.run(shape, alphas, a, b, c, false);
+  void amax(std::span<const bf16> x, float* amax) override { *amax = cpu::amax(threads_, x); }
+  void raise(const float* amax, float* most) override {
+    if (std::isfinite(*amax) && *amax > 0) *most = std::max(*most, *amax);
   }
 
-  float amax(std::span<const bf16> x) override { return cpu::amax(threads_, x); }
-  QuantizeCounts quantize(std::span<const bf16> x, Format format, float scale,
-                          std::span<bf16> y) override {
-    return cpu::quantize(threads_, x, format, scale, y);
+  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
+                    const Quantizer& b) const override {
+    return cpu::keeps_scales(accumulation, a, b);
   }
-  void quantize_tiles(const Quantizer& quantizer, const TileQuantiseOptions& options,
-                      std::span<const bf16> x, int64_t rows, int64_t columns, std::span<bf16> y,
-                      std::span<float> scales) override {
-    cpu::quantize_tiles(threads_, quantizer, options, x, rows, columns, y, scales);
+  void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
+                unsigned /*wanted*/) override {
+    if constexpr (kRounds) operands_.quantize(operand, rows, columns, rounding);
+    GNOMON_ASSERT(kRounds);
   }
-  void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
-                   const ScaledOperand& b, bf16* c) override {
-    scaled_products_.run(shape, accumulation, a, b, c, false);
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
+            std::span<const GemmOperand<E>* const> b, E* c) override {
+    if constexpr (kRounds) operands_.gemm(shape, accumulation, a, b, c, false);
+    GNOMON_ASSERT(kRounds);
   }
-  void scaled_gemm(const GemmShape& shape, const Accumulation& accumulation, const ScaledOperand& a,
-                   const ScaledOperand& b, float* c, bool accumulate) override {
-    scaled_products_.run(shape, accumulation, a, b, c, accumulate);
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
+            const GemmOperand<E>& b, float* c, bool accumulate) override {
+    if constexpr (kRounds) {
+      const GemmOperand<bf16>* right = &b;
+      operands_.gemm(shape, accumulation, a, std::span(&right, 1), c, accumulate);
+    }
+    GNOMON_ASSERT(kRounds);
   }
 
   void round_sum(std::span<const float> x, std::span<E> y) override {
@@ -181,9 +187,11 @@ class CpuBackend final : public BackendOf<E> {
              std::span<float> master, WeightSpan weight) override {
     std::visit([&](auto w) { cpu::adamw(threads_, step, gradient, m, v, master, w); }, weight);
   }
-  void zero(std::span<float> x) override { cpu::zero(threads_, x); }
+  void zero(std::span<std::byte> x) override { cpu::zero(threads_, x); }
 
  private:
+  static constexpr bool kRounds = std::is_same_v<E, bf16>;  // a model of FP32 rounds nothing
+
   // Scratch of `width` floats for each thread.
   std::span<float> per_thread(int64_t width) {
     int64_t count = width * threads_;
@@ -201,7 +209,7 @@ class CpuBackend final : public BackendOf<E> {
 
   int threads_;
   cpu::GemmCache gemms_;
-  cpu::ScaledProducts scaled_products_;
+  cpu::OperandKernels operands_;
   cpu::GrowingScratch per_thread_;
   std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;
   std::map<AttentionShape, std::unique_ptr<cpu::Attention<E>>> attentions_;

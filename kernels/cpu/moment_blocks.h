@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cpu/moment_codes.h"
+#include "kernels/moment_codes.h"
 #include "kernels/moments.h"
 
 namespace gnomon::cpu {

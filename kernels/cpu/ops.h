@@ -26,7 +26,12 @@ inline Range share_of(int64_t count, int thread, int threads, int64_t grain = 1)
 // The distance between rows where 0 means dense.
 inline int64_t row_stride(int64_t stride, int64_t width) { return stride == 0 ? width : stride; }
 
-// quantize.cc
+// quantize.cc; y and scales as quantize_matrix() says.
+// What quantising a tensor did to it. NaN counts as neither.
+struct QuantizeCounts {
+  int64_t saturated = 0;    // |x·scale| beyond the largest finite value, ±Inf included
+  int64_t underflowed = 0;  // nonzero became zero
+};
 float amax(int threads, std::span<const bf16> x);
 QuantizeCounts quantize(int threads, std::span<const bf16> x, Format format, float scale,
                         std::span<bf16> y);
@@ -81,6 +86,6 @@ double sum_of_squares(int threads, std::span<const float> x);
 template <class E>
 void adamw(int threads, const AdamwStep& step, std::span<const float> gradient, const MomentSpan& m,
            const MomentSpan& v, std::span<float> master, std::span<E> weight);
-void zero(int threads, std::span<float> x);
+void zero(int threads, std::span<std::byte> x);
 
 }  // namespace gnomon::cpu

@@ -117,11 +117,11 @@ void adamw(int threads, const AdamwStep& step, std::span<const float> gradient, 
       m, v);
 }
 
-void zero(int threads, std::span<float> x) {
+void zero(int threads, std::span<std::byte> x) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (int thread = 0; thread < threads; ++thread) {
     Range range = share_of(std::ssize(x), thread, threads, kBlock);
-    std::fill(x.begin() + range.begin, x.begin() + range.end, 0.0f);
+    std::fill(x.begin() + range.begin, x.begin() + range.end, std::byte{0});
   }
 }
 

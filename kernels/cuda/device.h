@@ -8,12 +8,9 @@
 #include <string_view>
 
 #include "base/errors.h"
-
-struct CUstream_st;
+#include "kernels/cuda/launch.h"
 
 namespace gnomon::cuda {
-
-using Stream = CUstream_st*;  // cudaStream_t; nullptr is the default stream
 
 // A call of the driver, the runtime or a library failed.
 class CudaError : public Error {

@@ -154,7 +154,7 @@ double saturated_share(const char* recipe, bool frozen) {
       "recipe = \"" + recipe + "\"\n");
   std::vector<SitePrecision> sites = {plan.resolve(site, 1)};
   std::vector<bf16> x(kRows * kWidth), w(kWidth * kWidth), y(kRows * kWidth);
-  std::vector<bf16> x_room(x.size()), w_room(w.size());
+  OwnOperand<bf16> input(host_memory()), own_weight(host_memory());
   std::ranges::fill(w, to_bf16(0.01f));
   double share = 0;
   for (int step = 1; step <= kSteps; ++step) {
@@ -162,11 +162,11 @@ double saturated_share(const char* recipe, bool frozen) {
       float uniform = philox_uniform(philox(5, 0, i)[0]) - 0.5f;
       x[i] = to_bf16(uniform * static_cast<float>(std::pow(kGrowth, step)));
     }
-    GemmOperand<bf16> input{.data = x, .room = x_room.data()};
-    GemmOperand<bf16> weight{.data = w, .room = w_room.data()};
     backend.clear();
     linears.begin({.sites = &sites, .step = step, .record = true});
-    linears.fprop({.in = kWidth, .out = {kWidth}}, input, std::span(&weight, 1), kRows, y.data());
+    linears.fprop({.in = kWidth, .out = {kWidth}}, input.of(x), std::span(&own_weight.of(w), 1),
+                  kRows, y.data());
+    linears.tell_observed();
     scaling.finish_step(sites,
                         [&](int at, TensorRole role) { return view.frozen(at, role, step); });
     const QuantisedTensor& quantised = *std::ranges::find_if(

@@ -4,48 +4,48 @@
 
 #include <cmath>
 
+#include "kernels/cpu/operands.h"
+
 namespace gnomon::test {
 
-QuantizeCounts RecordingBackend::quantize(std::span<const bf16> x, Format format, float scale,
-                                          std::span<bf16> y) {
-  QuantizeCounts counts = backend_->quantize(x, format, scale, y);
-  QuantisedTensor record{format, static_cast<double>(scale), {}, {}, {}};
+void RecordingBackend::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
+                                const Rounding& rounding, unsigned wanted) {
+  ForwardingBackend::quantize(operand, rows, columns, rounding, wanted);
+  const bf16* copy = cpu::copy_of(operand);
+  Vector source, values;
+  for (bf16 value : operand.data) source.push_back(static_cast<double>(to_float(value)));
   int wrong = 0;
-  for (size_t i = 0; i < x.size(); ++i) {
-    double scaled = static_cast<double>(to_float(x[i]) * scale);
-    double found = static_cast<double>(to_float(y[i]));
-    wrong += found != round_to_format(format, scaled);
-    record.source.push_back(static_cast<double>(to_float(x[i])));
-    record.values.push_back(found / record.scale);
-  }
-  EXPECT_EQ(wrong, 0) << "values quantised wrongly, of " << x.size();
-  quantised_.push_back(std::move(record));
-  return counts;
-}
-
-void RecordingBackend::quantize_tiles(const Quantizer& quantizer,
-                                      const TileQuantiseOptions& options, std::span<const bf16> x,
-                                      int64_t rows, int64_t columns, std::span<bf16> y,
-                                      std::span<float> scales) {
-  backend_->quantize_tiles(quantizer, options, x, rows, columns, y, scales);
-  const TileGrid grid = tile_grid(quantizer, rows, columns);
-  QuantisedTensor record{quantizer.format, 0, quantizer, {}, {}};
-  for (bf16 value : x) record.source.push_back(static_cast<double>(to_float(value)));
-  Vector expected =
-      quantise_tiles(quantizer, options.log2_shift, record.source, static_cast<int>(columns));
-  int wrong = 0;
-  for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      const auto at = static_cast<size_t>(row * columns + column);
-      const int64_t tile = row / grid.tile.rows * grid.columns + column / grid.tile.columns;
-      const double scale =
-          options.dequantise ? 1.0 : static_cast<double>(scales[static_cast<size_t>(tile)]);
-      record.values.push_back(static_cast<double>(to_float(y[at])) / scale);
-      wrong += record.values.back() != expected[at];
+  if (rounding.whole_tensor()) {
+    const float scale = operand.scalars[kScale];
+    for (size_t i = 0; i < source.size(); ++i) {
+      const double scaled = static_cast<double>(static_cast<float>(source[i]) * scale);
+      const double found = static_cast<double>(to_float(copy[i]));
+      wrong += found != round_to_format(rounding.quantizer.format, scaled);
+      values.push_back(found / static_cast<double>(scale));
     }
+    quantised_.push_back({rounding.quantizer.format,
+                          static_cast<double>(scale),
+                          {},
+                          std::move(source),
+                          std::move(values)});
+  } else {
+    const Quantizer& quantizer = rounding.quantizer;
+    const TileGrid grid = tile_grid(quantizer, rows, columns);
+    const Vector expected =
+        quantise_tiles(quantizer, rounding.log2_shift, source, static_cast<int>(columns));
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = 0; column < columns; ++column) {
+        const int64_t tile = row / grid.tile.rows * grid.columns + column / grid.tile.columns;
+        const double scale =
+            rounding.keeps_scales ? static_cast<double>(operand.tile_scales.data()[tile]) : 1.0;
+        const int64_t at = row * columns + column;
+        values.push_back(static_cast<double>(to_float(copy[at])) / scale);
+        wrong += values.back() != expected[static_cast<size_t>(at)];
+      }
+    }
+    quantised_.push_back({quantizer.format, 0, quantizer, std::move(source), std::move(values)});
   }
-  EXPECT_EQ(wrong, 0) << "values quantised wrongly, of " << x.size();
-  quantised_.push_back(std::move(record));
+  EXPECT_EQ(wrong, 0) << "values quantised wrongly, of " << operand.data.size();
 }
 
 namespace {

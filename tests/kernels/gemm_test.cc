@@ -1,11 +1,15 @@
+#include "kernels/cpu/gemm.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "base/errors.h"
 #include "kernels/backend.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/recipe.h"
 #include "tests/kernels/reference.h"
 
@@ -118,7 +122,7 @@ TEST(Gemm, AlphaMayChangeBetweenCallsOfOneShape) {
 }
 
 TEST(Gemm, EachColumnHasItsOwnAlpha) {
-  auto backend = make_cpu_backend(2);
+  cpu::GemmCache gemms(2);
   for (GemmShape shape : {GemmShape{70, 96, 48, false, true}, {300, 16384, 3, false, true}}) {
     auto a = random_bf16(3, shape.m * shape.k), b = random_bf16(4, shape.k * shape.n);
     std::vector<float> alphas = random_floats(5, shape.n, 2.0f);
@@ -127,8 +131,46 @@ TEST(Gemm, EachColumnHasItsOwnAlpha) {
       expected[i] *= static_cast<double>(alphas[i % alphas.size()]);
     }
     std::vector<bf16> c(expected.size());
-    backend->gemm_columns(shape, alphas, a.data(), b.data(), c.data());
+    gemms.run(shape, alphas, a.data(), b.data(), c.data(), false);
     expect_close(expected, c, kBf16NormError);
+  }
+}
+
+// Two operands side by side are read as one matrix, each with the scale of its own.
+TEST(Gemm, OperandsSideBySideHaveAScaleEach) {
+  auto backend = make_cpu_backend(2);
+  constexpr int64_t kM = 70, kK = 48, kFirst = 32, kSecond = 64;
+  const auto a = random_bf16(3, kM * kK), w = random_bf16(4, (kFirst + kSecond) * kK);
+  std::vector<bf16> larger(w.begin() + kFirst * kK, w.end());
+  for (bf16& value : larger) value = to_bf16(to_float(value) * 37);
+  Rounding rounding;
+  rounding.quantises = true;
+  rounding.quantizer = {Format::kE4m3, {}, ScaleRule::kFp32};
+  std::vector<std::byte> room((kFirst + kSecond) * kK * OperandRoom::kBytesPerElement);
+  OwnOperand<bf16> left(host_memory()), first(host_memory()), second(host_memory());
+  const auto ready = [&](OwnOperand<bf16>& own, std::span<const bf16> content, int64_t rows,
+                         std::optional<int64_t> before) -> const GemmOperand<bf16>& {
+    GemmOperand<bf16>& operand = own.of(content);
+    if (before) operand.room = {room.data(), *before, (kFirst + kSecond) * kK};
+    backend->amax(content, operand.scalars + kAmax);
+    backend->quantize(operand, rows, kK, rounding, kAsStored);
+    return operand;
+  };
+  const GemmOperand<bf16>& x = ready(left, a, kM, std::nullopt);
+  const GemmOperand<bf16>* parts[] = {&ready(first, std::span(w).first(kFirst * kK), kFirst, 0),
+                                      &ready(second, larger, kSecond, kFirst * kK)};
+  std::vector<bf16> together(kM * (kFirst + kSecond)), apart(kM * kFirst), of_second(kM * kSecond);
+  backend->gemm({kM, kFirst + kSecond, kK, false, true}, {}, x, parts, together.data());
+  backend->gemm({kM, kFirst, kK, false, true}, {}, x, std::span(parts).first(1), apart.data());
+  backend->gemm({kM, kSecond, kK, false, true}, {}, x, std::span(parts).last(1), of_second.data());
+  EXPECT_NE(parts[0]->scalars[kScale], parts[1]->scalars[kScale]);
+  for (int64_t row = 0; row < kM; ++row) {
+    for (int64_t column = 0; column < kFirst + kSecond; ++column) {
+      const bf16 expected = column < kFirst ? apart[row * kFirst + column]
+                                            : of_second[row * kSecond + column - kFirst];
+      ASSERT_EQ(together[row * (kFirst + kSecond) + column].bits, expected.bits)
+          << row << "," << column;
+    }
   }
 }
 
@@ -198,13 +240,13 @@ TEST(Gemm, Fp8EmulationIsTheDotProductOfTheDecodedValues) {
     GemmShape shape{67, 45, 1000, false, true};
     auto a = random_bf16(8, shape.m * shape.k, 0.02f);
     auto b = random_bf16(9, shape.k * shape.n, 5.0f);
-    float scale_a = current_scale(backend->amax(a), format_a);
-    float scale_b = current_scale(backend->amax(b), format_b);
+    float scale_a = current_scale(cpu::amax(2, a), format_a);
+    float scale_b = current_scale(cpu::amax(2, b), format_b);
     Doubles decoded_a, decoded_b;
     for (bf16 x : a) decoded_a.push_back(decode(format_a, encode(format_a, to_float(x) * scale_a)));
     for (bf16 x : b) decoded_b.push_back(decode(format_b, encode(format_b, to_float(x) * scale_b)));
-    backend->quantize(a, format_a, scale_a, a);
-    backend->quantize(b, format_b, scale_b, b);
+    cpu::quantize(2, a, format_a, scale_a, a);
+    cpu::quantize(2, b, format_b, scale_b, b);
     float alpha = 1.0f / (scale_a * scale_b);
     std::vector<float> c(static_cast<size_t>(shape.m * shape.n));
     backend->gemm(shape, alpha, a.data(), b.data(), c.data(), false);

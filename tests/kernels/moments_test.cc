@@ -9,18 +9,18 @@
 
 #include "base/errors.h"
 #include "kernels/backend.h"
-#include "kernels/cpu/moment_codes.h"
+#include "kernels/moment_codes.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon {
 namespace {
 
 template <class Codes>
-constexpr Format kFormatOf = std::is_same_v<Codes, cpu::E4m3Codes> ? Format::kE4m3 : Format::kE5m2;
+constexpr Format kFormatOf = std::is_same_v<Codes, E4m3Codes> ? Format::kE4m3 : Format::kE5m2;
 
 template <class Codes>
 class MomentCodes : public testing::Test {};
-using BothCodes = testing::Types<cpu::E4m3Codes, cpu::E5m2Codes>;
+using BothCodes = testing::Types<E4m3Codes, E5m2Codes>;
 TYPED_TEST_SUITE(MomentCodes, BothCodes);
 
 TYPED_TEST(MomentCodes, EveryFiniteCodeIsTheFormatsAndStaysItselfUnderAnyRandomBits) {
@@ -29,9 +29,9 @@ TYPED_TEST(MomentCodes, EveryFiniteCodeIsTheFormatsAndStaysItselfUnderAnyRandomB
     float value = decode(kFormat, code);
     if (!std::isfinite(value)) continue;
     uint8_t byte = static_cast<uint8_t>(code);
-    EXPECT_EQ(cpu::fp8_value<TypeParam>(byte), value) << code;
+    EXPECT_EQ(fp8_value<TypeParam>(byte), value) << code;
     for (uint32_t random : {0u, 1u, 0x8000u, 0xFFFFu}) {
-      EXPECT_EQ(cpu::fp8_code<TypeParam>(value, random), byte) << code << " " << random;
+      EXPECT_EQ(fp8_code<TypeParam>(value, random), byte) << code << " " << random;
     }
   }
 }
@@ -44,10 +44,10 @@ TYPED_TEST(MomentCodes, AValueBetweenTwoCodesBecomesEitherInProportion) {
       float value = low + part * (high - low);
       int up = 0;
       for (uint32_t random = 0; random < 0x10000u; ++random) {
-        uint32_t given = cpu::fp8_code<TypeParam>(value, random);
+        uint32_t given = fp8_code<TypeParam>(value, random);
         ASSERT_TRUE(given == code || given == code + 1) << value << " " << given;
         up += given == code + 1 ? 1 : 0;
-        ASSERT_EQ(cpu::fp8_code<TypeParam>(-value, random), (given | 0x80u));
+        ASSERT_EQ(fp8_code<TypeParam>(-value, random), (given | 0x80u));
       }
       EXPECT_NEAR(up / 65536.0, static_cast<double>(part), 1e-4) << code;
     }
@@ -57,33 +57,32 @@ TYPED_TEST(MomentCodes, AValueBetweenTwoCodesBecomesEitherInProportion) {
 TYPED_TEST(MomentCodes, BeyondTheLargestStaysTheLargest) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (float value : {TypeParam::kLargest * 1.01f, 1e38f, kInfinity}) {
-    EXPECT_EQ(cpu::fp8_value<TypeParam>(cpu::fp8_code<TypeParam>(value, 0xFFFF)),
-              TypeParam::kLargest);
+    EXPECT_EQ(fp8_value<TypeParam>(fp8_code<TypeParam>(value, 0xFFFF)), TypeParam::kLargest);
   }
 }
 
 TYPED_TEST(MomentCodes, TheScaleIsTheSmallestPowerOfTwoThatFits) {
   for (float amax : {TypeParam::kLargest, TypeParam::kLargest * 1.0001f, 1.0f, 3e-20f, 7e15f}) {
-    float scale = cpu::moment_scale<TypeParam>(amax);
+    float scale = moment_scale<TypeParam>(amax);
     EXPECT_EQ(std::exp2(std::round(std::log2(scale))), scale);
     EXPECT_LE(amax / scale, TypeParam::kLargest);
     EXPECT_GT(amax / (scale / 2), TypeParam::kLargest);
   }
-  EXPECT_EQ(cpu::moment_scale<TypeParam>(0.0f), 0x1p-100f);
+  EXPECT_EQ(moment_scale<TypeParam>(0.0f), 0x1p-100f);
 }
 
 TEST(MomentBf16, RoundsByChanceAndKeepsWhatItCanStore) {
   for (float value : {0.0f, 1.0f, -3.5f, 0x1.FEp127f, 0x1p-133f}) {
     for (uint32_t random : {0u, 0x7FFFu, 0xFFFFu}) {
-      EXPECT_EQ(to_float(cpu::bf16_code(value, random)), value);
+      EXPECT_EQ(to_float(bf16_code(value, random)), value);
     }
   }
   int up = 0;
   for (uint32_t random = 0; random < 0x10000u; ++random) {
-    up += to_float(cpu::bf16_code(1.0f + 0x1p-9f, random)) > 1.0f ? 1 : 0;
+    up += to_float(bf16_code(1.0f + 0x1p-9f, random)) > 1.0f ? 1 : 0;
   }
   EXPECT_EQ(up, 0x4000);
-  EXPECT_EQ(to_float(cpu::bf16_code(std::numeric_limits<float>::max(), 0xFFFF)), 0x1.FEp127f);
+  EXPECT_EQ(to_float(bf16_code(std::numeric_limits<float>::max(), 0xFFFF)), 0x1.FEp127f);
 }
 
 // Both moments of `count` elements in memory of their own.

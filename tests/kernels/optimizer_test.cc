@@ -71,7 +71,7 @@ TEST(SumOfSquares, IsExactToFp64) {
 
 TEST(Zero, ClearsEverything) {
   auto x = random_floats(1, 10001);
-  make_cpu_backend(2)->zero(x);
+  make_cpu_backend(2)->zero(std::span(x));
   EXPECT_EQ(x, std::vector<float>(10001));
 }
 

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/cpu/ops.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon {
@@ -28,7 +28,7 @@ std::vector<bf16> all_bf16_values() {
 // The scalar codec, for each element.
 struct Expected {
   std::vector<bf16> y;
-  QuantizeCounts counts;
+  cpu::QuantizeCounts counts;
 };
 Expected quantize_by_codec(std::span<const bf16> x, Format format, float scale) {
   Expected expected;
@@ -43,9 +43,8 @@ Expected quantize_by_codec(std::span<const bf16> x, Format format, float scale) 
 }
 
 void expect_same_as_codec(std::span<const bf16> x, Format format, float scale) {
-  auto backend = make_cpu_backend(2);
   std::vector<bf16> y(x.size());
-  QuantizeCounts counts = backend->quantize(x, format, scale, y);
+  cpu::QuantizeCounts counts = cpu::quantize(2, x, format, scale, y);
   Expected expected = quantize_by_codec(x, format, scale);
   for (size_t i = 0; i < x.size(); ++i) {
     ASSERT_EQ(y[i].bits, expected.y[i].bits)
@@ -99,20 +98,19 @@ TEST(Quantize, CountsInTheLargestTensorsAreExact) {
   x.front() = to_bf16(1e-9f);
   x.back() = to_bf16(std::numeric_limits<float>::quiet_NaN());
   std::vector<bf16> y(x.size());
-  QuantizeCounts counts = make_cpu_backend(2)->quantize(x, Format::kE4m3, 1.0f, y);
+  cpu::QuantizeCounts counts = cpu::quantize(2, x, Format::kE4m3, 1.0f, y);
   EXPECT_EQ(counts.saturated, 2'999'999);
   EXPECT_EQ(counts.underflowed, 1);
   EXPECT_TRUE(std::isnan(to_float(y.back())));
 }
 
 TEST(Quantize, WorksInPlaceAndOnNothing) {
-  auto backend = make_cpu_backend(3);
   std::vector<bf16> x = random_bf16(1, 777, 600.0f);
   std::vector<bf16> y(x.size());
-  backend->quantize(x, Format::kE4m3, 1.0f, y);
-  backend->quantize(x, Format::kE4m3, 1.0f, x);
+  cpu::quantize(2, x, Format::kE4m3, 1.0f, y);
+  cpu::quantize(2, x, Format::kE4m3, 1.0f, x);
   EXPECT_EQ(bits_of(x), bits_of(y));
-  QuantizeCounts counts = backend->quantize({}, Format::kE4m3, 1.0f, {});
+  cpu::QuantizeCounts counts = cpu::quantize(2, {}, Format::kE4m3, 1.0f, {});
   EXPECT_EQ(counts.saturated + counts.underflowed, 0);
 }
 
@@ -120,30 +118,28 @@ TEST(RoundSum, RoundsEveryElementLikeTheScalarFunction) {
   std::vector<float> x(20001);
   for (uint32_t i = 0; i < x.size(); ++i) x[i] = std::bit_cast<float>(philox(21, 0, i)[0]);
   std::vector<bf16> y(x.size());
-  make_cpu_backend(2)->round_sum(x, y);
+  cpu::round_sum<bf16>(2, x, y);
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << i;
 }
 
 TEST(Amax, IsTheLargestMagnitudeWhereverItStands) {
-  auto backend = make_cpu_backend(2);
   for (int64_t size : {1, 5, 31, 64, 4097, 20011}) {
     for (int64_t at : {int64_t{0}, size / 2, size - 1}) {
       std::vector<bf16> x = random_bf16(4, size, 1.0f);
       x[at] = to_bf16(-3.5f);
-      EXPECT_EQ(backend->amax(x), 3.5f) << size << " " << at;
+      EXPECT_EQ(cpu::amax(2, x), 3.5f) << size << " " << at;
     }
   }
-  EXPECT_EQ(backend->amax({}), 0.0f);
+  EXPECT_EQ(cpu::amax(2, {}), 0.0f);
 }
 
 TEST(Amax, NonFiniteValuesGivePositiveInfinity) {
-  auto backend = make_cpu_backend(2);
   for (float bad :
        {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
         std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN()}) {
     std::vector<bf16> x = random_bf16(4, 10000, 1.0f);
     x[9999] = to_bf16(bad);
-    EXPECT_EQ(backend->amax(x), std::numeric_limits<float>::infinity());
+    EXPECT_EQ(cpu::amax(2, x), std::numeric_limits<float>::infinity());
   }
 }
 
@@ -174,7 +170,6 @@ const std::vector<TileCase> kTileCases = {
     {{0, 0}, 20, 30},   {{16, 4}, 33, 515}, {{1, 128}, 1, 1},       {{128, 1}, 1, 1}};
 
 TEST(QuantizeTiles, EqualsQuantizeMatrixBitForBit) {
-  auto backend = make_cpu_backend(2);
   for (const TileCase& it : kTileCases) {
     std::vector<bf16> x = lively_matrix(3, it.rows * it.columns);
     for (Format format : {Format::kE4m3, Format::kE5m2, Format::kE2m1, Format::kE8m5}) {
@@ -185,7 +180,7 @@ TEST(QuantizeTiles, EqualsQuantizeMatrixBitForBit) {
         std::vector<bf16> expected(x.size()), y(x.size());
         std::vector<float> expected_scales(tiles), scales(tiles);
         quantize_matrix(quantizer, x, it.rows, it.columns, 0, expected, expected_scales);
-        backend->quantize_tiles(quantizer, {}, x, it.rows, it.columns, y, scales);
+        cpu::quantize_tiles(2, quantizer, {}, x, it.rows, it.columns, y, scales);
         ASSERT_EQ(scales, expected_scales) << format_name(format);
         for (size_t i = 0; i < x.size(); ++i) {
           ASSERT_EQ(y[i].bits, expected[i].bits) << format_name(format) << " at " << i;
@@ -196,7 +191,6 @@ TEST(QuantizeTiles, EqualsQuantizeMatrixBitForBit) {
 }
 
 TEST(QuantizeTiles, DequantisedValuesAreTheQuotientsExactly) {
-  auto backend = make_cpu_backend(2);
   for (const TileCase& it : kTileCases) {
     std::vector<bf16> x = lively_matrix(4, it.rows * it.columns);
     const Quantizer quantizer{Format::kE4m3, it.tile, ScaleRule::kPowerOfTwo};
@@ -204,7 +198,7 @@ TEST(QuantizeTiles, DequantisedValuesAreTheQuotientsExactly) {
     std::vector<bf16> quantised(x.size()), y(x.size());
     std::vector<float> scales(static_cast<size_t>(grid.count()));
     quantize_matrix(quantizer, x, it.rows, it.columns, 0, quantised, scales);
-    backend->quantize_tiles(quantizer, {.dequantise = true}, x, it.rows, it.columns, y, {});
+    cpu::quantize_tiles(2, quantizer, {.dequantise = true}, x, it.rows, it.columns, y, {});
     for (int64_t row = 0; row < it.rows; ++row) {
       for (int64_t column = 0; column < it.columns; ++column) {
         const auto at = static_cast<size_t>(row * it.columns + column);
@@ -219,13 +213,12 @@ TEST(QuantizeTiles, DequantisedValuesAreTheQuotientsExactly) {
 }
 
 TEST(QuantizeTiles, AShiftMovesEveryScale) {
-  auto backend = make_cpu_backend(1);
   std::vector<bf16> x = random_bf16(6, 4 * 128);
   std::vector<bf16> y(x.size());
   std::vector<float> plain(4), shifted(4);
   const Quantizer quantizer{Format::kE4m3, {1, 128}, ScaleRule::kPowerOfTwo};
-  backend->quantize_tiles(quantizer, {}, x, 4, 128, y, plain);
-  backend->quantize_tiles(quantizer, {.log2_shift = 4}, x, 4, 128, y, shifted);
+  cpu::quantize_tiles(2, quantizer, {}, x, 4, 128, y, plain);
+  cpu::quantize_tiles(2, quantizer, {.log2_shift = 4}, x, 4, 128, y, shifted);
   int saturated = 0;
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(to_float(y[i]), round_to(Format::kE4m3, to_float(x[i]) * plain[i / 128] * 16.0f));

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/cpu/hopper_accumulate.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon {
@@ -301,13 +301,13 @@ float expected_element(const Case& it, const Accumulation& accumulation, const M
 }
 
 void expect_product(const Case& it, const Accumulation& accumulation, Matrix a, Matrix b) {
-  auto backend = make_cpu_backend(2);
+  cpu::ScaledProducts products(2);
   const auto size = static_cast<size_t>(it.shape.m * it.shape.n);
   std::vector<float> c(size), added(size, 1.0f);
   std::vector<bf16> rounded(size);
-  backend->scaled_gemm(it.shape, accumulation, a.operand(), b.operand(), c.data(), false);
-  backend->scaled_gemm(it.shape, accumulation, a.operand(), b.operand(), added.data(), true);
-  backend->scaled_gemm(it.shape, accumulation, a.operand(), b.operand(), rounded.data());
+  products.run(it.shape, accumulation, a.operand(), b.operand(), c.data(), false);
+  products.run(it.shape, accumulation, a.operand(), b.operand(), added.data(), true);
+  products.run(it.shape, accumulation, a.operand(), b.operand(), rounded.data(), false);
   auto same = [](float x, float y) { return x == y || (std::isnan(x) && std::isnan(y)); };
   for (int64_t i = 0; i < it.shape.m; ++i) {
     for (int64_t j = 0; j < it.shape.n; ++j) {

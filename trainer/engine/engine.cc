@@ -99,7 +99,8 @@ std::vector<int64_t> starts_of(const ParameterLayout& layout) {
 
 }  // namespace
 
-Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks)
+Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
+                   const BackendMakers& makers)
     : single(engine_ranks == nullptr ? make_single_collectives() : nullptr),
       alone{single.get()},
       ranks(engine_ranks == nullptr ? &alone : engine_ranks),
@@ -114,7 +115,11 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
       scaling(static_cast<int>(config.model.sites().size())) {
   faults.set_role(engine_role);
   check_share(config.batch, collectives.size());
-  config.compute == Compute::kFp32 ? make_model<float>() : make_model<bf16>();
+  if (config.compute == Compute::kFp32) {
+    make_model(makers.fp32(config.threads));
+  } else {
+    make_model(makers.bf16(config.threads));
+  }
   const ParameterLayout& layout = model->layout();
   parts = Partition::even(layout.elements(), collectives.size(), kMomentBlock);
   const int rank = collectives.rank();
@@ -129,7 +134,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
   arenas.push_back({optimizer_arena.name(), optimizer_arena.bytes()});
   if (ranks->many() && rank == 0 && engine_role != EngineRole::kReplay) {
     gathered = std::make_unique<OptimizerState>("gathered optimizer", config.optimizer,
-                                                Shard{0, layout.elements()});
+                                                Shard{0, layout.elements()}, host_memory());
     arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
   }
   sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
@@ -147,8 +152,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
 }
 
 template <class E>
-void Engine::Impl::make_model() {
-  std::unique_ptr<BackendOf<E>> typed = make_cpu_backend<E>(config.threads);
+void Engine::Impl::make_model(std::unique_ptr<BackendOf<E>> typed) {
   model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
                                           *typed, scaling, &faults);
   backend = std::move(typed);
@@ -192,8 +196,8 @@ void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
 }
 
 uint64_t Engine::Impl::weights_hash() const {
-  std::span<const std::byte> bytes = model->weight_bytes();
-  return hash64(bytes.data(), bytes.size());
+  const HostView<std::byte> bytes(model->memory(), model->weight_bytes());
+  return hash64(bytes.begin(), bytes.get().size());
 }
 
 void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
@@ -246,15 +250,16 @@ void Engine::Impl::check_weights(uint64_t hash) {
   }
 }
 
-Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks) {
+Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
+               const BackendMakers& backends) {
   if (ranks == nullptr || !ranks->many()) {
-    impl_ = std::make_unique<Impl>(std::move(config), role, ranks);
+    impl_ = std::make_unique<Impl>(std::move(config), role, ranks, backends);
     return;
   }
   const int64_t number = ranks->engines++;
   tell_followers(*ranks, EngineCall::kCreate, number, config.to_json(), role == EngineRole::kLive);
   do_together(*ranks->collectives,
-              [&] { impl_ = std::make_unique<Impl>(std::move(config), role, ranks); });
+              [&] { impl_ = std::make_unique<Impl>(std::move(config), role, ranks, backends); });
   impl_->number = number;
   const Dataset& data = impl_->data;
   ranks->collectives->agree("the data", data.info.content_hash);
@@ -285,22 +290,24 @@ Fingerprint Engine::fingerprint() const {
 }
 
 void Engine::initialize() {
-  impl_->tell(EngineCall::kInitialize);
-  const ParameterLayout& layout = impl_->model->layout();
+  Impl& self = *impl_;
+  self.tell(EngineCall::kInitialize);
+  self.optimizer->state().clear_moments(*self.backend);
   // Gradients are no state: their memory serves for all masters, of which a rank keeps its part.
-  std::span<float> masters = impl_->model->gradients();
-  std::fill(masters.begin(), masters.end(), 0.0f);
-  impl_->optimizer->state().clear_moments();
-  if (impl_->config.from.empty()) {
-    draw_weights(impl_->config, layout, masters);
-  } else {
-    read_hf_weights(impl_->config.from, impl_->config.model, masters);
-  }
-  std::ranges::copy(impl_->optimizer->shard().of(masters), impl_->optimizer->masters().begin());
-  impl_->model->set_weights(masters);
-  impl_->scaling.clear();
-  impl_->step = 0;
-  impl_->ready = true;
+  fill_on_host(self.memory(), self.model->gradients(), [&](std::span<float> masters) {
+    std::ranges::fill(masters, 0.0f);
+    if (self.config.from.empty()) {
+      draw_weights(self.config, self.model->layout(), masters);
+    } else {
+      read_hf_weights(self.config.from, self.config.model, masters);
+    }
+    write_from_host(self.memory(), std::span<const float>(self.optimizer->shard().of(masters)),
+                    self.optimizer->masters());
+    self.model->set_weights(masters);
+  });
+  self.scaling.clear();
+  self.step = 0;
+  self.ready = true;
 }
 
 void Engine::prepare() {
@@ -344,9 +351,10 @@ void Engine::perturb(int64_t seed, double scale) {
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kPerturb, perturb_argument(seed, scale));
   const Shard& shard = self.optimizer->shard();
-  std::span<float> masters = self.optimizer->masters();
-  perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);
-  self.model->set_weights(masters, shard.begin);
+  edit_on_host(self.memory(), self.optimizer->masters(), [&](std::span<float> masters) {
+    perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);
+    self.model->set_weights(masters, shard.begin);
+  });
   self.share_weights();
   self.model->weights_changed();
 }
@@ -373,6 +381,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
         pass, self.tokens, self.targets, gradient_scale, micro > first);
     if (pass.observer != nullptr) collector->weight_gradients(self.model->gradients());
   }
+  self.model->tell_observed();
   self.sum_over_ranks();
   double loss_sum = 0;
   for (double loss : self.losses) loss_sum += loss;
@@ -432,7 +441,8 @@ std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& 
     throw ConfigError(file, 0, "model.compute", "fp32", "\"bf16\" for tensor statistics");
   }
   return std::make_unique<StatisticsCollector>(statistics, self.model->sites(), layers,
-                                               self.model->layout(), self.config.threads);
+                                               self.model->layout(), self.memory(),
+                                               self.config.threads);
 }
 
 double Engine::evaluate(const PrecisionPlan& plan) {

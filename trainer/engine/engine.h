@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/compressed_collectives.h"
 #include "kernels/moments.h"
 #include "protocol/messages.h"
@@ -112,7 +113,7 @@ class Engine {
   // every rank takes an equal share of a step's micro-batches, owns a part of masters and moments
   // (ZeRO-1), and has all the working weights.
   explicit Engine(EngineConfig config, EngineRole role = EngineRole::kLive,
-                  EngineRanks* ranks = nullptr);
+                  EngineRanks* ranks = nullptr, const BackendMakers& backends = {});
   ~Engine();
 
   const EngineConfig& config() const;

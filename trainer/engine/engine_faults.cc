@@ -2,7 +2,6 @@
 // where they are computed (linear.cc, scaling.cc).
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "base/errors.h"
 #include "trainer/engine/engine_impl.h"
@@ -47,9 +46,9 @@ void Engine::Impl::strike_weight(const Fault& fault) {
   while (parts.begin(owner) + parts.size(owner) <= element) ++owner;
   float value = 0;
   if (owner == collectives.rank()) {
-    float& master = optimizer->masters()[static_cast<size_t>(element - shard.begin)];
-    master = with_bit(fault, master);
-    value = master;
+    const auto at = static_cast<size_t>(element - shard.begin);
+    edit_on_host(memory(), optimizer->masters().subspan(at, 1),
+                 [&](std::span<float> master) { value = master[0] = with_bit(fault, master[0]); });
   }
   collectives.broadcast(std::as_writable_bytes(std::span(&value, 1)), owner);
   model->set_weights(std::span(&value, 1), element);
@@ -75,12 +74,14 @@ void Engine::Impl::round_second_moments(const std::vector<SitePrecision>& run, i
   std::vector<double> amaxes;
   for (const auto& [how, moments] : rounded) {
     float amax = 0;
-    for (float moment : moments) amax = std::max(amax, moment);
+    for (float moment : HostView<float>(memory(), moments)) amax = std::max(amax, moment);
     amaxes.push_back(static_cast<double>(amax));
   }
   collectives.all_reduce_max(amaxes);
   for (size_t i = 0; i < rounded.size(); ++i) {
-    round_moments(rounded[i].first, amaxes[i], rounded[i].second);
+    edit_on_host(memory(), rounded[i].second, [&](std::span<float> moments) {
+      round_moments(rounded[i].first, amaxes[i], moments);
+    });
   }
 }
 
@@ -102,13 +103,15 @@ void Engine::Impl::take_stale_weights(const SafetensorsFile& file, int64_t at) {
     if (!faults.stale(site, at)) continue;
     const TensorView* tensor = file.find("stale." + name + ".weight");
     const std::span<std::byte> room = model->take_stale_weight(site);
-    // A checkpoint of a run without the fault has none: the copy is made of its weights.
-    const void* kept = model->weight_bytes().data() + 2 * model->layout().weight_of(name).offset;
     if (tensor != nullptr) {
       GNOMON_ASSERT(static_cast<int64_t>(room.size()) == tensor->bytes());
-      kept = tensor->data;
+      memory().write({static_cast<const std::byte*>(tensor->data), room.size()}, room.data());
+      continue;
     }
-    std::memcpy(room.data(), kept, room.size());
+    // A checkpoint of a run without the fault has none: the copy is made of its weights.
+    const std::byte* kept =
+        model->weight_bytes().data() + 2 * model->layout().weight_of(name).offset;
+    memory().copy({kept, room.size()}, room.data());
   }
 }
 

@@ -1,6 +1,7 @@
 // What is behind Engine; shared by engine.cc (steps) and engine_state.cc (checkpoints).
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -25,7 +26,7 @@ namespace gnomon {
 struct EngineSnapshot {
   EngineSnapshot(int64_t state_bytes, int64_t weight_bytes, int sites);
 
-  Arena arena{"state kept while verifying"};
+  Arena arena{"state kept while verifying"};  // the host's
   std::span<std::byte> masters_and_moments, weights;
   ScalingState scaling;
   EngineMode mode;
@@ -35,10 +36,24 @@ struct EngineSnapshot {
   std::set<const Fault*> flipped;
 };
 
+// A copy on the host of what lies in a device's memory.
+class HostMirror {
+ public:
+  HostMirror(Memory& memory, std::span<const std::byte> content);
+  // Moves the views that lie in the content over to the copy.
+  void take_over(std::vector<TensorView>& views) const;
+  const std::byte* data() const { return copy_.data(); }
+
+ private:
+  const std::byte* begin_;
+  std::vector<std::byte> copy_;
+};
+
 struct Engine::Impl {
   struct Analysis;  // engine_scores.cc
 
-  Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks);
+  Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
+       const BackendMakers& makers);
 
   std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;
   void read_batch(int64_t step, int64_t micro_batch);
@@ -54,9 +69,11 @@ struct Engine::Impl {
   // data where the model has them.
   std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
   void take_stale_weights(const SafetensorsFile& file, int64_t at);
+  void bring_to_host(CheckpointContent& content, std::vector<TensorView>& stale);
   uint64_t weights_hash() const;
+  Memory& memory() const { return backend->memory(); }
   template <class E>
-  void make_model();
+  void make_model(std::unique_ptr<BackendOf<E>> typed);
   void tell(EngineCall call, std::string argument = {}, bool flag = false);
   // The micro-batches of a step that this rank computes.
   int64_t first_micro_batch() const;
@@ -90,6 +107,8 @@ struct Engine::Impl {
   uint64_t batch_hash = 0;                   // of the sequences read in this step, their sum
   std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
   std::vector<ArenaSize> arenas;
+
+  std::deque<HostMirror> mirrors;  // what checkpoint() gave last, of a device's memory
 
   std::unique_ptr<EngineSnapshot> kept_state;
   bool has_kept = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -27,26 +28,55 @@ constexpr double kLargestPhi = 0.05;  // nats
 constexpr size_t kPoisonedMost = 8;   // sites
 constexpr int64_t kPoisonedPart = 8;  // of the held-out sequences, one in so many
 
-struct Moments {
-  const MomentSpan& first;
-  const MomentSpan& second;
+// The moments, on the host.
+class Moments {
+  std::deque<std::vector<std::byte>> copies_;  // before what is made with it
+
+ public:
+  Moments(Memory& memory, const MomentSpan& m_of, const MomentSpan& v_of)
+      : first(bring(memory, m_of)), second(bring(memory, v_of)) {}
+  Moments(const Moments&) = delete;
+  Moments& operator=(const Moments&) = delete;
+
+  MomentSpan first, second;
   double m(int64_t i) const { return static_cast<double>(moment_value(first, Format::kE4m3, i)); }
   double v(int64_t i) const { return static_cast<double>(moment_value(second, Format::kE5m2, i)); }
+
+ private:
+  MomentSpan bring(Memory& memory, const MomentSpan& moments) {
+    if (memory.on_host()) return moments;
+    const auto copy = [&](auto& values) {
+      std::vector<std::byte>& room = copies_.emplace_back(values.size_bytes());
+      if (!room.empty()) memory.read(std::as_bytes(values), room.data());
+      values = {reinterpret_cast<decltype(values.data())>(room.data()), values.size()};
+    };
+    MomentSpan found = moments;
+    if (auto* fp8 = std::get_if<Fp8Moments>(&found)) {
+      copy(fp8->codes);
+      copy(fp8->scales);
+    } else if (auto* values = std::get_if<std::span<bf16>>(&found)) {
+      copy(*values);
+    } else {
+      copy(std::get<std::span<float>>(found));
+    }
+    return found;
+  }
 };
 
 // The model's working weights, for as long as others stand in their place.
 class WeightSwap {
  public:
   explicit WeightSwap(DecoderModel& model)
-      : model_(model),
-        weights_(std::get<std::span<bf16>>(model.working_weights())),
-        own_(weights_.begin(), weights_.end()) {}
+      : model_(model), weights_(std::get<std::span<bf16>>(model.working_weights())) {
+    const HostView<bf16> now(model.memory(), weights_);
+    own_.assign(now.begin(), now.end());
+  }
   WeightSwap(const WeightSwap&) = delete;
   WeightSwap& operator=(const WeightSwap&) = delete;
   ~WeightSwap() { restore(); }
 
   void put(std::span<const bf16> others) {
-    std::ranges::copy(others, weights_.begin());
+    write_from_host(model_.memory(), others, weights_);
     model_.weights_changed();
   }
   void restore() { put(own_); }
@@ -68,7 +98,8 @@ struct Engine::Impl::Analysis {
         bf16_sites(fp8.size()),
         scorer(dynamic_cast<Backend&>(*engine.backend), engine.faults, engine.scaling,
                {.sites = &fp8, .step = at, .fakequant = engine.mode.fakequant}),
-        moments{engine.optimizer->first_moments(), engine.optimizer->second_moments()} {
+        moments(engine.memory(), engine.optimizer->first_moments(),
+                engine.optimizer->second_moments()) {
     for (int site = 0; site < static_cast<int>(fp8.size()); ++site) {
       const std::span<std::byte> stale = self.model->stale_weight(site, at);
       if (!stale.empty()) scorer.take_stale_weight(site, stale);
@@ -129,7 +160,8 @@ void Engine::Impl::Analysis::look_at_heldout() {
     self.model->forward_backward(pass(true), tokens.subspan(at, count), targets.subspan(at, count),
                                  scale, at > 0);
   }
-  heldout_gradient.assign(gradients().begin(), gradients().end());
+  const HostView<float> gradient(self.memory(), gradients());
+  heldout_gradient.assign(gradient.begin(), gradient.end());
 }
 
 double Engine::Impl::Analysis::loss_on_part(const std::vector<SitePrecision>& sites) {
@@ -191,9 +223,10 @@ double Engine::Impl::Analysis::pass_over_step(int64_t micro, const PassPlan& how
 
 // `length` is what V was multiplied by.
 std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) const {
-  const std::span<const float> masters = self.optimizer->masters();
+  const HostView<float> masters(self.memory(), self.optimizer->masters());
+  const HostView<float> step_gradient(self.memory(), gradients());
   const ParameterLayout& layout = self.model->layout();
-  std::vector<float> direction(masters.size());
+  std::vector<float> direction(masters.get().size());
   const double clipped = clip(norm);
   double of_weights = 0, of_direction = 0;
   for (const Parameter& parameter : layout.all()) {
@@ -205,7 +238,7 @@ std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) cons
     const bool counts = begin < layout.decayed() && &parameter != &layout[layout.embedding()];
     for (int64_t i = begin; i < end; ++i) {
       const auto at = static_cast<size_t>(i);
-      const double gradient = static_cast<double>(gradients()[at]) * clipped;
+      const double gradient = static_cast<double>(step_gradient[at]) * clipped;
       const double slope = clipped * update.slope(gradient, moments.m(i), moments.v(i), least);
       const double v = slope * static_cast<double>(heldout_gradient[at]);
       direction[at] = static_cast<float>(v);
@@ -216,7 +249,7 @@ std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) cons
     }
   }
   length = of_direction > 0 ? kDisplacement * std::sqrt(of_weights / of_direction) : 1;
-  std::vector<bf16> displaced(masters.size());
+  std::vector<bf16> displaced(direction.size());
   for (size_t i = 0; i < displaced.size(); ++i) {
     displaced[i] = to_bf16(static_cast<float>(static_cast<double>(masters[i]) +
                                               length * static_cast<double>(direction[i])));
@@ -253,11 +286,13 @@ void Engine::Impl::Analysis::look_at_step() {
 
 // The first term of ψ. Clipping is by the norm that the gradient has with this site's in FP8.
 double Engine::Impl::Analysis::wgrad(int site) const {
-  const std::span<const float> errors = scorer.found(site).weight_gradient_error;
+  const HostView<float> found(self.memory(), scorer.weight_gradient_error(site));
+  const std::span<const float> errors = found.get();
   if (errors.empty()) return 0;
   const int64_t offset =
       self.model->layout().weight_of(self.model->sites()[static_cast<size_t>(site)]).offset;
-  const auto high = gradients().subspan(static_cast<size_t>(offset), errors.size());
+  const HostView<float> high(self.memory(),
+                             gradients().subspan(static_cast<size_t>(offset), errors.size()));
   double squares = norm * norm;
   for (size_t i = 0; i < errors.size(); ++i) {
     const double error = static_cast<double>(errors[i]);

@@ -1,15 +1,18 @@
 // An engine's state kept in memory while it replays, and brought back.
-#include <cstring>
-
 #include "base/errors.h"
 #include "trainer/engine/engine_impl.h"
 
 namespace gnomon {
 namespace {
 
-void copy_bytes(std::span<const std::byte> from, std::span<std::byte> to) {
-  GNOMON_ASSERT(from.size() == to.size());
-  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+void keep(Memory& memory, std::span<const std::byte> from, std::span<std::byte> on_host) {
+  GNOMON_ASSERT(from.size() == on_host.size());
+  if (!from.empty()) memory.read(from, on_host.data());
+}
+
+void bring_back(Memory& memory, std::span<const std::byte> on_host, std::span<std::byte> to) {
+  GNOMON_ASSERT(to.size() == on_host.size());
+  if (!to.empty()) memory.write(on_host, to.data());
 }
 
 }  // namespace
@@ -41,8 +44,8 @@ void Engine::snapshot() {
   GNOMON_ASSERT(self.ready && self.kept_state != nullptr);
   self.tell(EngineCall::kSnapshot);
   EngineSnapshot& kept = *self.kept_state;
-  copy_bytes(self.optimizer->state().content(), kept.masters_and_moments);
-  copy_bytes(self.model->weight_bytes(), kept.weights);
+  keep(self.memory(), self.optimizer->state().content(), kept.masters_and_moments);
+  keep(self.memory(), self.model->weight_bytes(), kept.weights);
   self.model->keep_stale_weights();
   kept.scaling = self.scaling;
   kept.mode = self.mode;
@@ -58,9 +61,12 @@ void Engine::restore() {
   GNOMON_ASSERT(self.has_kept);
   self.tell(EngineCall::kRestore);
   const EngineSnapshot& kept = *self.kept_state;
-  copy_bytes(kept.masters_and_moments, self.optimizer->state().content());
-  std::visit([&](auto working) { copy_bytes(kept.weights, std::as_writable_bytes(working)); },
-             self.model->working_weights());
+  bring_back(self.memory(), kept.masters_and_moments, self.optimizer->state().content());
+  std::visit(
+      [&](auto working) {
+        bring_back(self.memory(), kept.weights, std::as_writable_bytes(working));
+      },
+      self.model->working_weights());
   self.model->restore_stale_weights();
   self.model->weights_changed();
   self.scaling = kept.scaling;

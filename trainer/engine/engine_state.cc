@@ -131,11 +131,31 @@ void take_tensors(const SafetensorsFile& file, const std::vector<TensorView>& ho
   }
 }
 
-// The gaps between gradients stay zero: the norm is over all elements.
-struct ZeroWhenDone {
-  explicit ZeroWhenDone(std::span<float> all) : values(all) { std::ranges::fill(values, 0.0f); }
-  ~ZeroWhenDone() { std::ranges::fill(values, 0.0f); }
-  std::span<float> values;
+// Room on the host for all weights. Gradients are no state: where the host may use their memory it
+// serves, and is zero again afterwards, as the gaps between gradients are (the norm is over all
+// elements).
+class Staging {
+ public:
+  Staging(Memory& memory, std::span<float> gradients, size_t bytes) {
+    if (memory.on_host()) {
+      borrowed_ = gradients;
+      std::ranges::fill(borrowed_, 0.0f);
+      room_ = std::as_writable_bytes(borrowed_).first(bytes);
+    } else {
+      own_.resize(bytes);
+      room_ = own_;
+    }
+  }
+  ~Staging() { std::ranges::fill(borrowed_, 0.0f); }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  std::span<std::byte> room() const { return room_; }
+
+ private:
+  std::span<float> borrowed_;
+  std::vector<std::byte> own_;
+  std::span<std::byte> room_;
 };
 
 json::value read_state(const std::filesystem::path& checkpoint, const std::string& file) {
@@ -165,6 +185,34 @@ std::string Engine::Impl::state_json() const {
   return text + ",\"engine\":" + config.to_json() + "}\n";
 }
 
+HostMirror::HostMirror(Memory& memory, std::span<const std::byte> content)
+    : begin_(content.data()), copy_(content.size()) {
+  if (!content.empty()) memory.read(content, copy_.data());
+}
+
+void HostMirror::take_over(std::vector<TensorView>& views) const {
+  for (TensorView& view : views) {
+    const auto* at = static_cast<const std::byte*>(view.data);
+    const bool inside = !std::less<>()(at, begin_) && std::less<>()(at, begin_ + copy_.size());
+    if (inside) view.data = copy_.data() + (at - begin_);
+  }
+}
+
+// Where the tensors lie in a device's memory: copies of them as they are now.
+void Engine::Impl::bring_to_host(CheckpointContent& content, std::vector<TensorView>& stale) {
+  mirrors.clear();
+  if (memory().on_host()) return;
+  mirrors.emplace_back(memory(), model->weight_bytes()).take_over(content.model);
+  if (gathered == nullptr) {
+    mirrors.emplace_back(memory(), optimizer->state().content()).take_over(content.optimizer);
+  }
+  for (TensorView& view : stale) {
+    const std::span bytes(static_cast<const std::byte*>(view.data),
+                          static_cast<size_t>(view.bytes()));
+    view.data = mirrors.emplace_back(memory(), bytes).data();
+  }
+}
+
 CheckpointContent Engine::checkpoint() const {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
@@ -182,9 +230,9 @@ CheckpointContent Engine::checkpoint() const {
              self.model->working_weights());
   content.optimizer =
       (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
-  for (const TensorView& stale : self.stale_weights(self.faults, self.step)) {
-    content.optimizer.push_back(stale);
-  }
+  std::vector<TensorView> stale = self.stale_weights(self.faults, self.step);
+  self.bring_to_host(content, stale);
+  std::ranges::copy(stale, std::back_inserter(content.optimizer));
   content.trainer_state_json = self.state_json();
   return content;
 }
@@ -235,14 +283,13 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   const ParameterLayout& layout = self.model->layout();
   SafetensorsFile model(model_file);
   auto optimizer = std::make_shared<SafetensorsFile>(optimizer_file);
-  // Gradients are no state: their memory serves to hash the weights before any state changes.
-  const auto zero = std::make_shared<ZeroWhenDone>(self.model->gradients());
-  std::span<std::byte> staging(reinterpret_cast<std::byte*>(self.model->gradients().data()),
-                               self.model->weight_bytes().size());
+  // The weights are hashed before any state changes.
+  const auto staging = std::make_shared<Staging>(self.memory(), self.model->gradients(),
+                                                 self.model->weight_bytes().size());
   std::vector<TensorView> weights;
   std::visit(
       [&]<class E>(std::span<E> working) {
-        std::span<E> staged(reinterpret_cast<E*>(staging.data()), working.size());
+        std::span<E> staged(reinterpret_cast<E*>(staging->room().data()), working.size());
         add_views(layout, "", staged, weights);
       },
       self.model->working_weights());
@@ -253,16 +300,19 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);
-  std::string hash = hex64(hash64(staging.data(), staging.size_bytes()));
+  std::string hash = hex64(hash64(staging->room().data(), staging->room().size()));
   if (hash != state.text("weights_hash")) {
     throw FormatError(model_file, 0, "weights with hash " + hash,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
 
-  return [&self, staging, zero, optimizer, take_plan, step, wanted = std::move(plan),
+  return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
-    std::visit([&](auto working) { std::memcpy(working.data(), staging.data(), staging.size()); },
-               self.model->working_weights());
+    std::visit(
+        [&](auto working) {
+          self.memory().write(staging->room(), std::as_writable_bytes(working).data());
+        },
+        self.model->working_weights());
     self.optimizer->state().take(*optimizer, self.model->layout());
     self.take_stale_weights(*optimizer, step);
     self.model->weights_changed();

@@ -22,13 +22,6 @@ enum class EngineRole {
   kInline,  // a replay on the run's own device: its persistent faults strike, and no other
 };
 
-// Terms [first, first + count) of a sum.
-struct TermRange {
-  int64_t first = 0;
-  int64_t count = 0;
-  bool operator==(const TermRange&) const = default;
-};
-
 struct OutlierChannel {
   int64_t channel = 0;
   int log2_factor = 0;  // at this step; 0: not grown yet

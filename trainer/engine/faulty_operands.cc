@@ -6,28 +6,22 @@
 namespace gnomon {
 
 template <class T>
-void scale_column(std::span<T> values, int64_t columns, int64_t column, int log2_factor) {
-  for (size_t i = static_cast<size_t>(column); i < values.size();
-       i += static_cast<size_t>(columns)) {
-    values[i] = from_float<T>(std::ldexp(to_float(values[i]), log2_factor));
-  }
-}
-
-template <class E>
-void FaultyOperands<E>::Tensor::resize(size_t size) {
-  data.resize(size);
-  room.resize(size);
-  operand.room = room.data();
+void scale_column(Memory& memory, std::span<T> values, int64_t columns, int64_t column,
+                  int log2_factor) {
+  edit_on_host(memory, values, [&](std::span<T> all) {
+    for (size_t i = static_cast<size_t>(column); i < all.size();
+         i += static_cast<size_t>(columns)) {
+      all[i] = from_float<T>(std::ldexp(to_float(all[i]), log2_factor));
+    }
+  });
 }
 
 template <class E>
 GemmOperand<E>& FaultyOperands<E>::scaled(Tensor& to, const GemmOperand<E>& from, int64_t columns,
                                           int64_t channel, int log2_factor) {
-  to.resize(from.data.size());
-  std::ranges::copy(from.data, to.data.begin());
-  scale_column(std::span<E>(to.data), columns, channel, log2_factor);
-  to.operand.renew(to.data);
-  return to.operand;
+  to.data = to.content.copy_of(from.data);
+  scale_column(memory_, to.data, columns, channel, log2_factor);
+  return to.own.of(to.data);
 }
 
 template <class E>
@@ -35,12 +29,13 @@ GemmOperand<E>& FaultyOperands<E>::input(int site, int64_t step, int64_t columns
                                          GemmOperand<E>& own) {
   const std::optional<OutlierChannel> outlier = faults_.outlier(site, step);
   if (!outlier) return own;
-  return scaled(inputs_[site], own, columns, outlier->channel, outlier->log2_factor);
+  return scaled(inputs_.try_emplace(site, memory_).first->second, own, columns, outlier->channel,
+                outlier->log2_factor);
 }
 
 template <class E>
 GemmOperand<E>& FaultyOperands<E>::kept_input(int site, int64_t step, GemmOperand<E>& own) {
-  return faults_.outlier(site, step) ? inputs_.at(site).operand : own;
+  return faults_.outlier(site, step) ? inputs_.at(site).own.operand() : own;
 }
 
 template <class E>
@@ -49,11 +44,12 @@ GemmOperand<E>& FaultyOperands<E>::weight(int site, int64_t step, bool fp8_copy,
   GemmOperand<E>* base = &own;
   if (fp8_copy && faults_.stale(site, step)) {
     // A run that never made the copy, as before its first step, makes it now.
-    if (auto found = stale_.find(site); found != stale_.end()) base = &found->second.operand;
+    if (auto found = stale_.find(site); found != stale_.end()) base = &found->second.own.operand();
   }
   const std::optional<OutlierChannel> outlier = faults_.outlier(site, step);
   if (!outlier) return *base;
-  return scaled(weights_[site], *base, columns, outlier->channel, -outlier->log2_factor);
+  return scaled(weights_.try_emplace(site, memory_).first->second, *base, columns, outlier->channel,
+                -outlier->log2_factor);
 }
 
 template <class E>
@@ -62,7 +58,8 @@ void FaultyOperands<E>::begin_step(int64_t step, std::span<GemmOperand<E>> weigh
     if (!faults_.stale(site, step)) continue;
     if (!faults_.refreshes(site, step) && stale_.contains(site)) continue;
     const std::span<const E> now = weights[static_cast<size_t>(site)].data;
-    std::ranges::copy(now, take_stale_weight(site, std::ssize(now)).begin());
+    memory_.copy(std::as_bytes(now),
+                 std::as_writable_bytes(take_stale_weight(site, std::ssize(now))).data());
   }
 }
 
@@ -75,29 +72,32 @@ std::span<E> FaultyOperands<E>::stale_weight(int site, int64_t step) {
 
 template <class E>
 std::span<E> FaultyOperands<E>::take_stale_weight(int site, int64_t elements) {
-  Tensor& kept = stale_[site];
-  kept.resize(static_cast<size_t>(elements));
-  kept.operand.renew(kept.data);
+  Tensor& kept = stale_.try_emplace(site, memory_).first->second;
+  kept.data = kept.content.at_least(elements);
+  kept.own.of(kept.data);
   return kept.data;
 }
 
 template <class E>
 void FaultyOperands<E>::keep_stale_weights() {
   std::erase_if(kept_stale_, [&](const auto& kept) { return !stale_.contains(kept.first); });
-  for (const auto& [site, tensor] : stale_) kept_stale_[site] = tensor.data;
+  for (const auto& [site, tensor] : stale_) {
+    const HostView<E> content(memory_, tensor.data);
+    kept_stale_[site].assign(content.begin(), content.end());
+  }
 }
 
 template <class E>
 void FaultyOperands<E>::restore_stale_weights() {
   forget_stale_weights();
   for (const auto& [site, kept] : kept_stale_) {
-    std::ranges::copy(kept, take_stale_weight(site, std::ssize(kept)).begin());
+    write_from_host(memory_, std::span<const E>(kept), take_stale_weight(site, std::ssize(kept)));
   }
 }
 
 template class FaultyOperands<bf16>;
 template class FaultyOperands<float>;
-template void scale_column(std::span<bf16>, int64_t, int64_t, int);
-template void scale_column(std::span<float>, int64_t, int64_t, int);
+template void scale_column(Memory&, std::span<bf16>, int64_t, int64_t, int);
+template void scale_column(Memory&, std::span<float>, int64_t, int64_t, int);
 
 }  // namespace gnomon

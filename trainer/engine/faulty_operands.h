@@ -8,16 +8,17 @@
 #include <span>
 #include <vector>
 
+#include "kernels/memory.h"
+#include "kernels/operand.h"
 #include "trainer/engine/fault_view.h"
-#include "trainer/engine/gemm_operand.h"
 
 namespace gnomon {
 
 template <class E>
 class FaultyOperands {
  public:
-  // `faults` must outlive this.
-  explicit FaultyOperands(const FaultView& faults) : faults_(faults) {}
+  // Tensors lie in `memory`. Both must outlive this.
+  FaultyOperands(const FaultView& faults, Memory& memory) : faults_(faults), memory_(memory) {}
 
   // ---- y = (x·S)·(w·S⁻¹)ᵀ, S = 2^n at the channel and 1 elsewhere: the same in real numbers and,
   // powers of two being exact, in BF16 to the bit ----
@@ -42,21 +43,24 @@ class FaultyOperands {
 
  private:
   struct Tensor {
-    std::vector<E> data, room;
-    GemmOperand<E> operand;
-    void resize(size_t size);
+    explicit Tensor(Memory& memory) : content(memory), own(memory) {}
+    Buffer<E> content;
+    OwnOperand<E> own;
+    std::span<E> data;
   };
   // `from` with column `channel` multiplied by 2^log2_factor.
   GemmOperand<E>& scaled(Tensor& to, const GemmOperand<E>& from, int64_t columns, int64_t channel,
                          int log2_factor);
 
   const FaultView& faults_;
+  Memory& memory_;
   std::map<int, Tensor> inputs_, weights_, stale_;  // by site
   std::map<int, std::vector<E>> kept_stale_;
 };
 
-// Column `column` of rows of `columns` multiplied by 2^log2_factor.
+// Column `column` of rows of `columns`, in `memory`, multiplied by 2^log2_factor.
 template <class T>
-void scale_column(std::span<T> values, int64_t columns, int64_t column, int log2_factor);
+void scale_column(Memory& memory, std::span<T> values, int64_t columns, int64_t column,
+                  int log2_factor);
 
 }  // namespace gnomon

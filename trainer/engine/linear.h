@@ -1,19 +1,14 @@
-// The model's GEMMs as the precision plan wants them: each operand as it is or quantised as its
-// recipe says, once for all GEMMs that can share it. The values of narrow formats are exact in
-// BF16, and so are they divided by scales that are powers of two: one BF16 GEMM serves all of them.
-// FP32 scales on tiles and Hopper's accumulation take Backend::scaled_gemm. A model of FP32
-// elements quantises nothing.
+// The model's GEMMs as the precision plan wants them: each operand as it is or rounded as its
+// recipe says, once for all GEMMs that can share it. A model of FP32 elements rounds nothing.
 //
 // Sites that read the same input run as one GEMM where their operands allow it, which the plan and
-// the scaling state decide: fprop unless their inputs are quantised differently, dgrad and wgrad
-// where no site quantises there. A sum over sites is rounded once either way.
+// the scaling state decide: fprop unless their inputs are rounded differently, dgrad and wgrad
+// where no site rounds there. A sum over sites is rounded once either way.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -21,7 +16,6 @@
 #include "protocol/precision_plan.h"
 #include "trainer/engine/fault_view.h"
 #include "trainer/engine/faulty_operands.h"
-#include "trainer/engine/gemm_operand.h"
 #include "trainer/engine/scaling.h"
 #include "trainer/engine/tensor_observer.h"
 
@@ -32,6 +26,7 @@ struct PassPlan {
   const std::vector<SitePrecision>* sites = nullptr;  // by site index
   int64_t step = 0;                                   // for faults
   bool record = false;                                // whether amaxes count for the histories
+  bool trains = false;                                // a backward pass follows
   TensorObserver* observer = nullptr;                 // looks on; of a BF16 model only
   // The values of the plan's formats, but no FP8 kernel: products of them are made as those of BF16
   // are, with FP32 sums, and of weights as they are now. A fault of a kernel is not felt.
@@ -71,17 +66,14 @@ class LinearLayers {
                 GemmOperand<E>& x, int64_t n, E* dx, std::span<float* const> dw, bool accumulate,
                 float* sums);
 
+  // Tells the scaling state what amaxes the passes since the last call met that were to be
+  // recorded.
+  void tell_observed();
+
   FaultyOperands<E>& faulty_operands() { return faulty_; }
 
  private:
-  // An operand as the GEMM reads it, and what undoes the scale of the whole tensor; for a product
-  // with scales, the operand itself.
-  struct Ready {
-    const E* data = nullptr;
-    float inverse_scale = 1;
-    const GemmOperand<E>* scaled = nullptr;
-    bool quantised = false;
-  };
+  using Operands = std::array<const GemmOperand<E>*, SiteGroup::kMax>;
 
   const GemmPrecision& precision(int site, Gemm gemm) const {
     return (*pass_.sites)[static_cast<size_t>(site)][gemm];
@@ -95,30 +87,36 @@ class LinearLayers {
   }
   // May look at the tensor (its amax) and note it for the scaling state.
   Rounding rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand);
-  // `columns` are those of the matrix as it is stored.
-  Ready prepare(GemmOperand<E>& operand, int64_t columns, const Rounding& rounding);
-  Ready prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand, int64_t columns) {
-    return prepare(operand, columns, rounding(site, gemm, role, operand));
+  // The operand ready for the GEMM; `columns` are those of the matrix as it is stored.
+  const GemmOperand<E>& prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
+                                int64_t columns, const Rounding& rounding);
+  const GemmOperand<E>& prepare(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
+                                int64_t columns) {
+    return prepare(site, gemm, role, operand, columns, rounding(site, gemm, role, operand));
   }
-  // Both for BF16 elements only. Not by a constraint: clang 14 instantiates constrained members all
-  // the same.
-  void quantize(GemmOperand<E>& operand, int64_t columns, const Rounding& rounding);
-  float scale_for(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
-                  const Quantizer& quantizer);
+  // For BF16 elements only. Not by a constraint: clang 14 instantiates constrained members all the
+  // same.
+  void choose_scale(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
+                    Rounding& rounding);
+  void need_amax(GemmOperand<E>& operand);
+  float* observed(int site, TensorRole role);
+  unsigned orientations_wanted(int site, Gemm gemm, TensorRole role) const;
   // One site's product, C BF16 or (with `accumulate` or not) FP32.
-  void multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a, const Ready& b, E* c);
-  void multiply(int site, Gemm gemm, const GemmShape& shape, const Ready& a, const Ready& b,
-                float* c, bool accumulate);
+  void multiply(int site, Gemm gemm, const GemmShape& shape, const GemmOperand<E>& a,
+                const GemmOperand<E>& b, E* c) {
+    const GemmOperand<E>* right = &b;
+    multiply(site, gemm, shape, a, std::span(&right, 1), c);
+  }
+  void multiply(int site, Gemm gemm, const GemmShape& shape, const GemmOperand<E>& a,
+                std::span<const GemmOperand<E>* const> b, E* c);
+  void multiply(int site, Gemm gemm, const GemmShape& shape, const GemmOperand<E>& a,
+                const GemmOperand<E>& b, float* c, bool accumulate);
   Accumulation accumulation(int site, Gemm gemm) const;
-  bool needs_scaled_product(int site, Gemm gemm) const;
-  // The left operand as a kernel that loses terms reads it.
-  Ready as_the_kernel_reads(int site, Gemm gemm, const GemmShape& shape, const Ready& a);
   void stick_bits(const SiteGroup& group, int64_t n, E* y) const;
   void show(int site, Gemm gemm, TensorRole role, const GemmOperand<E>& operand,
             const Rounding& rounding) const;
-  void fprop_together(const SiteGroup& group, Ready x, std::span<const Ready> w, int64_t n, E* y);
   void fprop_apart(const SiteGroup& group, GemmOperand<E>& x, std::span<const Rounding> inputs,
-                   std::span<const Ready> weights, int64_t n, E* y);
+                   std::span<const GemmOperand<E>* const> weights, int64_t n, E* y);
 
   BackendOf<E>& backend_;
   ScalingState& scaling_;
@@ -126,8 +124,8 @@ class LinearLayers {
   const FaultView& faults_;
   FaultyOperands<E> faulty_;
   PassPlan pass_;
-  std::vector<float> column_alphas_;
-  std::vector<E> kept_terms_;
+  Buffer<float> observed_;  // by site and role: the largest amax met, below 0: none
+  bool any_observed_ = false;
 };
 
 }  // namespace gnomon

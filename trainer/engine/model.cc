@@ -1,7 +1,6 @@
 #include "trainer/engine/model.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/errors.h"
 
@@ -17,8 +16,8 @@ double BasicModel<E>::forward(const PassPlan& pass, std::span<const int32_t> tok
 template <class E>
 std::vector<float> BasicModel<E>::logits(const PassPlan& pass, std::span<const int32_t> tokens) {
   compute_logits(pass, tokens);
-  std::span<const E> found = rows(logits_, config_.vocabulary);
-  std::vector<float> values(found.size());
+  const HostView<E> found(memory_, rows(logits_, config_.vocabulary));
+  std::vector<float> values(found.get().size());
   std::ranges::transform(found, values.begin(), [](E value) { return to_float(value); });
   return values;
 }
@@ -31,7 +30,7 @@ void BasicModel<E>::compute_logits(const PassPlan& pass, std::span<const int32_t
   linears_.begin(pass);
 
   std::span<E> embedded = rows_mutable(embedded_, width_);
-  backend_.embed(tokens, weight(layout_.embedding()), width_, embedded);
+  backend_.embed(bring(tokens, tokens_of_pass_), weight(layout_.embedding()), width_, embedded);
   for (int layer = 0; layer < layers_run_; ++layer) {
     if (layer == 0) {
       forward_attention(layer, embedded, {});
@@ -57,10 +56,11 @@ double BasicModel<E>::loss_of_logits(std::span<const int32_t> targets, float gra
                                      bool with_gradient) {
   GNOMON_ASSERT(static_cast<int64_t>(targets.size()) == n_);
   std::span<float> losses = losses_.first(static_cast<size_t>(n_));
-  backend_.cross_entropy(rows_mutable(logits_, config_.vocabulary), targets, config_.vocabulary,
-                         gradient_scale, with_gradient, losses);
+  backend_.cross_entropy(rows_mutable(logits_, config_.vocabulary),
+                         bring(targets, targets_of_pass_), config_.vocabulary, gradient_scale,
+                         with_gradient, losses);
   double sum = 0;
-  for (float loss : losses) sum += static_cast<double>(loss);
+  for (float loss : HostView<float>(memory_, losses)) sum += static_cast<double>(loss);
   return sum;
 }
 

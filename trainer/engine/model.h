@@ -41,25 +41,28 @@ struct LayerActivations {
 // What training needs of a model, whatever its elements are.
 class DecoderModel {
  public:
-  // Throws ConfigError (config.check()).
-  explicit DecoderModel(const ModelConfig& config);
+  // Weights, gradients and all else lie in `memory`, which must outlive the model. Throws
+  // ConfigError (config.check()).
+  DecoderModel(const ModelConfig& config, Memory& memory);
   virtual ~DecoderModel() = default;
 
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return layout_; }
   const std::vector<std::string>& sites() const { return sites_; }
 
-  // All working weights and all gradients, numbered by the layout.
+  // All working weights and all gradients, numbered by the layout, in memory().
   virtual WeightSpan working_weights() = 0;
   virtual std::span<float> gradients() = 0;
   std::span<const std::byte> weight_bytes();
-  // Working weights from FP32 values, rounded to the element type, from element `offset` on.
+  Memory& memory() { return memory_; }
+  // Working weights from FP32 values of the host, rounded to the element type, from element
+  // `offset` on.
   void set_weights(std::span<const float> values, int64_t offset = 0);
   // Must be called after working weights were written through a span, before the next pass.
   virtual void weights_changed() = 0;
 
-  // Sum over tokens of the loss in nats. `tokens` and `targets` hold a whole number of sequences,
-  // at most as many as the model was made for.
+  // Sum over tokens of the loss in nats. `tokens` and `targets`, the host's, hold a whole number of
+  // sequences, at most as many as the model was made for.
   virtual double forward(const PassPlan& pass, std::span<const int32_t> tokens,
                          std::span<const int32_t> targets) = 0;
   // The same, and the gradient of (loss sum · gradient_scale): added to gradients() when
@@ -70,14 +73,17 @@ class DecoderModel {
   // Runs both passes through one layer and the ends, on tokens of no meaning, so that the backend
   // has all it needs for `pass` before the first step. Overwrites gradients().
   virtual void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) = 0;
+  // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
+  // call.
+  virtual void tell_observed() = 0;
   // [n, vocabulary], before softmax.
   virtual std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) = 0;
 
   // ---- faults ----
   // Before the passes of `step`: what a fault keeps of the weights as they are now.
   virtual void begin_step(int64_t step) = 0;
-  // The weight of a site whose FP8 copy is stale in `step`, which later steps cannot be computed
-  // without; empty where there is none.
+  // In memory(): the weight of a site whose FP8 copy is stale in `step`, which later steps cannot
+  // be computed without; empty where there is none.
   virtual std::span<std::byte> stale_weight(int site, int64_t step) = 0;
   // Room for the one that a checkpoint has.
   virtual std::span<std::byte> take_stale_weight(int site) = 0;
@@ -90,6 +96,7 @@ class DecoderModel {
 
  protected:
   ModelConfig config_;
+  Memory& memory_;
   ParameterLayout layout_;
   std::vector<std::string> sites_;
 };
@@ -117,6 +124,7 @@ class BasicModel final : public DecoderModel {
                           std::span<const int32_t> targets, float gradient_scale,
                           bool accumulate) override;
   void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
+  void tell_observed() override { linears_.tell_observed(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
     linears_.faulty_operands().begin_step(step, site_weights_);
@@ -146,6 +154,11 @@ class BasicModel final : public DecoderModel {
   }
 
   void take_memory();
+  static std::byte* take_room(Arena& arena, int64_t elements) {
+    return arena.take<std::byte>(elements * OperandRoom::kBytesPerElement).data();
+  }
+  void give_scalars(Arena& arena, GemmOperand<E>& operand);
+  void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
   void take_weights();
   void take_activations();
   void take_workspace();
@@ -160,6 +173,12 @@ class BasicModel final : public DecoderModel {
   }
   void compute_logits(const PassPlan& pass, std::span<const int32_t> tokens);
   double loss_of_logits(std::span<const int32_t> targets, float gradient_scale, bool with_gradient);
+  // The pass's tokens where the backend reads them.
+  std::span<const int32_t> bring(std::span<const int32_t> from_host, std::span<int32_t> room) {
+    const std::span<int32_t> there = room.first(from_host.size());
+    write_from_host(memory_, from_host, there);
+    return there;
+  }
   // `below` is the residual that `update` is to be added to.
   void forward_attention(int layer, std::span<const E> below, std::span<const E> update);
   void forward_mlp(int layer);
@@ -199,10 +218,10 @@ class BasicModel final : public DecoderModel {
   int64_t kv_width_;
   int64_t ffn_;
 
-  Arena weights_arena_{"weights"};
-  Arena gradients_arena_{"gradients"};
-  Arena activations_arena_{"activations"};
-  Arena workspace_arena_{"workspace"};
+  Arena weights_arena_{"weights", memory_};
+  Arena gradients_arena_{"gradients", memory_};
+  Arena activations_arena_{"activations", memory_};
+  Arena workspace_arena_{"workspace", memory_};
 
   std::span<E> weights_;
   std::span<float> gradients_;
@@ -213,8 +232,9 @@ class BasicModel final : public DecoderModel {
   GemmOperand<E> final_input_;
 
   std::array<GemmOperand<E>, SiteGroup::kMax>
-      dy_;                             // the output gradients at hand, one room for all
-  std::span<E> embedded_;              // [n,width]
+      dy_;  // the output gradients at hand, one room for all
+  std::span<int32_t> tokens_of_pass_, targets_of_pass_;  // [n]
+  std::span<E> embedded_;                                // [n,width]
   std::span<E> update_;                // [n,width] what a block adds to the residual
   std::span<E> d_residual_, d_input_;  // [n,width]
   std::span<float> d_shared_;          // [n,width] sum over the sites that share an input

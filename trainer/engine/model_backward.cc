@@ -8,7 +8,9 @@ template <class E>
 double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
                                        std::span<const int32_t> targets, float gradient_scale,
                                        bool accumulate) {
-  compute_logits(pass, tokens);
+  PassPlan training = pass;
+  training.trains = true;
+  compute_logits(training, tokens);
   double loss = loss_of_logits(targets, gradient_scale, true);
   start_gradients(accumulate);
   backward_head(accumulate);
@@ -16,7 +18,8 @@ double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int
     backward_mlp(layer, accumulate);
     backward_attention(layer, accumulate);
   }
-  backend_.embed_backward(tokens, rows(d_residual_, width_), width_, gradient(layout_.embedding()));
+  backend_.embed_backward(tokens_of_pass_.first(tokens.size()), rows(d_residual_, width_), width_,
+                          gradient(layout_.embedding()));
   return loss;
 }
 
@@ -74,7 +77,7 @@ void BasicModel<E>::backward_head(bool accumulate) {
   SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
   backward_group(head, logits_, final_input_, {layout_.head()}, d_input_, accumulate);
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
-  std::fill(d_residual.begin(), d_residual.end(), E{});
+  backend_.zero(d_residual);
   backend_.rms_norm_backward(rows(final_residual_, width_), weight(layout_.final_norm()),
                              final_rstd_.first(static_cast<size_t>(n_)), rows(d_input_, width_),
                              d_residual, gradient(layout_.final_norm()));

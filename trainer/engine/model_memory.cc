@@ -4,8 +4,8 @@
 
 namespace gnomon {
 
-DecoderModel::DecoderModel(const ModelConfig& config)
-    : config_((config.check(), config)), layout_(config), sites_(config.sites()) {}
+DecoderModel::DecoderModel(const ModelConfig& config, Memory& memory)
+    : config_((config.check(), config)), memory_(memory), layout_(config), sites_(config.sites()) {}
 
 std::span<const std::byte> DecoderModel::weight_bytes() {
   return std::visit(
@@ -17,7 +17,9 @@ void DecoderModel::set_weights(std::span<const float> values, int64_t offset) {
   std::visit(
       [&]<class E>(std::span<E> weights) {
         auto part = weights.subspan(static_cast<size_t>(offset), values.size());
-        std::ranges::transform(values, part.begin(), from_float<E>);
+        fill_on_host(memory_, part, [&](std::span<E> room) {
+          std::ranges::transform(values, room.begin(), from_float<E>);
+        });
       },
       working_weights());
   weights_changed();
@@ -26,7 +28,7 @@ void DecoderModel::set_weights(std::span<const float> values, int64_t offset) {
 template <class E>
 BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens,
                           BackendOf<E>& backend, ScalingState& scaling, const FaultView* faults)
-    : DecoderModel(config),
+    : DecoderModel(config, backend.memory()),
       backend_(backend),
       linears_(backend, faults, scaling),
       sequences_(sequences),
@@ -57,19 +59,41 @@ void BasicModel<E>::take_memory() {
 template <class E>
 void BasicModel<E>::take_weights() {
   weights_ = weights_arena_.take<E>(layout_.elements());
-  site_weights_.assign(sites_.size(), {});
-  auto give_room = [&](int site, int parameter) {
-    site_weights_[static_cast<size_t>(site)].room =
-        weights_arena_.take<E>(layout_[parameter].size).data();
+  site_weights_.clear();
+  site_weights_.resize(sites_.size());
+  // Sites that read the same input have their copies side by side.
+  auto give_room = [&](int first_site, std::initializer_list<int> parameters) {
+    int64_t elements = 0;
+    for (int parameter : parameters) elements += layout_[parameter].size;
+    OperandRoom room{take_room(weights_arena_, elements), 0, elements};
+    int site = first_site;
+    for (int parameter : parameters) {
+      GemmOperand<E>& weight = site_weights_[static_cast<size_t>(site++)];
+      weight.room = room;
+      give_scalars(weights_arena_, weight);
+      room.before += layout_[parameter].size;
+    }
   };
   for (int layer = 0; layer < config_.layers; ++layer) {
     const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-    const int parameters[] = {at.q, at.k, at.v, at.o, at.gate, at.up, at.down};
-    for (int kind = 0; kind < kSitesPerLayer; ++kind) {
-      give_room(site(layer, static_cast<SiteKind>(kind)), parameters[kind]);
-    }
+    give_room(site(layer, kQ), {at.q, at.k, at.v});
+    give_room(site(layer, kO), {at.o});
+    give_room(site(layer, kGate), {at.gate, at.up});
+    give_room(site(layer, kDown), {at.down});
   }
-  give_room(head_site(), layout_.head());
+  give_room(head_site(), {layout_.head()});
+}
+
+template <class E>
+void BasicModel<E>::give_scalars(Arena& arena, GemmOperand<E>& operand) {
+  operand.scalars = arena.take<float>(kOperandScalars).data();
+  operand.tile_scales = Buffer<float>(memory_);
+}
+
+template <class E>
+void BasicModel<E>::give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements) {
+  operand.room = {take_room(arena, elements), 0, elements};
+  give_scalars(arena, operand);
 }
 
 template <class E>
@@ -129,28 +153,29 @@ template <class E>
 void BasicModel<E>::take_activations() {
   Arena& arena = activations_arena_;
   int64_t saved = backend_.attention_saved_bytes(attention_shape());
-  layers_.assign(static_cast<size_t>(config_.layers), {});
+  layers_.clear();
+  layers_.resize(static_cast<size_t>(config_.layers));
   for (LayerActivations<E>& layer : layers_) {
     layer.attention_residual = arena.take<E>(n_ * width_);
     layer.attention_rstd = arena.take<float>(n_);
     layer.attention_normed = arena.take<E>(n_ * width_);
-    layer.attention_input.room = arena.take<E>(n_ * width_).data();
+    give_room(arena, layer.attention_input, n_ * width_);
     layer.qkv = arena.take<E>(n_ * qkv_width());
     layer.attention_saved = arena.take<std::byte>(saved);
     layer.attention_output = arena.take<E>(n_ * attention_width_);
-    layer.o_input.room = arena.take<E>(n_ * attention_width_).data();
+    give_room(arena, layer.o_input, n_ * attention_width_);
     layer.mlp_residual = arena.take<E>(n_ * width_);
     layer.mlp_rstd = arena.take<float>(n_);
     layer.mlp_normed = arena.take<E>(n_ * width_);
-    layer.mlp_input.room = arena.take<E>(n_ * width_).data();
+    give_room(arena, layer.mlp_input, n_ * width_);
     layer.gate_up = arena.take<E>(n_ * 2 * ffn_);
     layer.hidden = arena.take<E>(n_ * ffn_);
-    layer.down_input.room = arena.take<E>(n_ * ffn_).data();
+    give_room(arena, layer.down_input, n_ * ffn_);
   }
   final_residual_ = arena.take<E>(n_ * width_);
   final_rstd_ = arena.take<float>(n_);
   final_normed_ = arena.take<E>(n_ * width_);
-  final_input_.room = arena.take<E>(n_ * width_).data();
+  give_room(arena, final_input_, n_ * width_);
   logits_ = arena.take<E>(n_ * config_.vocabulary);
   losses_ = arena.take<float>(n_);
 }
@@ -159,8 +184,13 @@ template <class E>
 void BasicModel<E>::take_workspace() {
   Arena& arena = workspace_arena_;
   int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_, attention_width_});
-  E* room = arena.take<E>(n_ * widest).data();
-  for (GemmOperand<E>& dy : dy_) dy.room = room;
+  std::byte* room = take_room(arena, n_ * widest);
+  for (GemmOperand<E>& dy : dy_) {
+    dy.room = {room, 0, n_ * widest};
+    give_scalars(arena, dy);
+  }
+  tokens_of_pass_ = arena.take<int32_t>(n_);
+  targets_of_pass_ = arena.take<int32_t>(n_);
   embedded_ = arena.take<E>(n_ * width_);
   update_ = arena.take<E>(n_ * width_);
   d_residual_ = arena.take<E>(n_ * width_);

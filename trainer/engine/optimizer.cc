@@ -24,7 +24,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layou
       layout_(layout),
       backend_(backend),
       seed_(seed),
-      state_("optimizer", config, shard) {
+      state_("optimizer", config, shard, backend.memory()) {
   GNOMON_ASSERT(shard.end <= layout.elements());
 }
 

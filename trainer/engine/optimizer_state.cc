@@ -1,7 +1,6 @@
 #include "trainer/engine/optimizer_state.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/errors.h"
 
@@ -66,8 +65,9 @@ MomentSpan empty_moments(MomentFormat format) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard)
-    : shard_(shard), arena_(std::move(arena)) {
+OptimizerState::OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard,
+                               Memory& memory)
+    : memory_(memory), shard_(shard), arena_(std::move(arena), memory) {
   GNOMON_ASSERT(shard.begin % kMomentBlock == 0 || shard.size() == 0);
   for (bool committed : {false, true}) {
     masters_ = arena_.take<float>(shard.size());
@@ -92,9 +92,10 @@ MomentSpan OptimizerState::take_moments(MomentFormat format) {
   return {};
 }
 
-void OptimizerState::clear_moments() {
-  gnomon::clear_moments(first_moments_);
-  gnomon::clear_moments(second_moments_);
+void OptimizerState::clear_moments(BackendBase& backend) {
+  for (const MomentSpan* moments : {&first_moments_, &second_moments_}) {
+    for (std::span<std::byte> bytes : moment_bytes(*moments)) backend.zero(bytes);
+  }
 }
 
 std::vector<TensorView> OptimizerState::views(const ParameterLayout& layout) {
@@ -115,9 +116,9 @@ void OptimizerState::take(const SafetensorsFile& file, const ParameterLayout& la
       const int64_t end = std::min(offset + size, shard_.end);
       if (begin >= end) return;
       const auto* data = static_cast<const std::byte*>(file.find(name)->data);
-      std::memcpy(column.data + (begin - shard_.begin) / column.grain * column.bytes,
-                  data + (begin - offset) / column.grain * column.bytes,
-                  static_cast<size_t>(column.entries(end - begin) * column.bytes));
+      memory_.write({data + (begin - offset) / column.grain * column.bytes,
+                     static_cast<size_t>(column.entries(end - begin) * column.bytes)},
+                    column.data + (begin - shard_.begin) / column.grain * column.bytes);
     };
     if (column.grain != 1) {
       copy(column.prefix, 0, layout.elements());
@@ -142,8 +143,9 @@ void OptimizerState::gather(Collectives& ranks, const Partition& parts, Optimize
     for (int64_t start : parts.starts) bytes.starts.push_back(column.entries(start) * column.bytes);
     std::span<std::byte> room;
     if (ranks.rank() == 0) room = {whole[i].data, static_cast<size_t>(bytes.elements())};
-    ranks.gather_bytes(std::span(column.data, static_cast<size_t>(bytes.size(ranks.rank()))), room,
-                       bytes, 0);
+    const HostView<std::byte> own(
+        memory_, std::span(column.data, static_cast<size_t>(bytes.size(ranks.rank()))));
+    ranks.gather_bytes(own.get(), room, bytes, 0);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/collectives.h"
 #include "kernels/moments.h"
 #include "kernels/tensor.h"
@@ -30,8 +31,8 @@ struct Shard {
 
 class OptimizerState {
  public:
-  // Takes the memory, all zero.
-  OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard);
+  // Takes the memory, all zero. `memory` must outlive this.
+  OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard, Memory& memory);
 
   // Of the shard: element 0 is the shard's first.
   std::span<float> masters() { return masters_; }
@@ -41,7 +42,8 @@ class OptimizerState {
   const Arena& arena() const { return arena_; }
   // Masters and moments as they lie in memory.
   std::span<std::byte> content() { return arena_.content(); }
-  void clear_moments();
+  // By the backend whose memory it is in.
+  void clear_moments(BackendBase& backend);
 
   // Every tensor of the file for all elements of `layout`, which the shard must be.
   std::vector<TensorView> views(const ParameterLayout& layout);
@@ -57,6 +59,7 @@ class OptimizerState {
  private:
   MomentSpan take_moments(MomentFormat format);
 
+  Memory& memory_;
   Shard shard_;
   Arena arena_;
   std::span<float> masters_;

@@ -58,6 +58,7 @@ class ScalingState {
  public:
   explicit ScalingState(int sites);
 
+  int sites() const { return static_cast<int>(tensors_.size()) / kTensorRoles; }
   const AmaxHistory& history(int site, TensorRole role) const { return at(site, role).history; }
   AmaxHistory& history(int site, TensorRole role) { return at(site, role).history; }
   void clear();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "base/errors.h"
@@ -32,14 +31,23 @@ SiteScorer::SiteScorer(Backend& backend, const FaultView& faults, ScalingState& 
       bf16_sites_(fp8.sites->size()),
       fp8_(fp8),
       bf16_{.sites = &bf16_sites_, .step = fp8.step},
-      found_(fp8.sites->size()) {
+      found_(fp8.sites->size()),
+      memory_(backend.memory()),
+      input_(memory_),
+      gradient_(memory_),
+      weight_memory_{OperandMemory<bf16>(memory_), OperandMemory<bf16>(memory_),
+                     OperandMemory<bf16>(memory_)},
+      low_(memory_),
+      high_(memory_),
+      own_gradient_(memory_),
+      unused_gradient_(memory_) {
   GNOMON_ASSERT(!fp8.record && fp8.observer == nullptr);
 }
 
 void SiteScorer::take_stale_weight(int site, std::span<const std::byte> content) {
   const auto elements = std::ssize(content) / static_cast<int64_t>(sizeof(bf16));
   std::span<bf16> kept = linears_.faulty_operands().take_stale_weight(site, elements);
-  std::memcpy(kept.data(), content.data(), content.size());
+  memory_.copy(content, std::as_writable_bytes(kept).data());
 }
 
 void SiteScorer::look_at_outputs(int64_t tokens) {
@@ -62,13 +70,6 @@ double SiteScorer::Found::sqnr_db() const {
   return 10 * std::log10(signal / noise);
 }
 
-GemmOperand<bf16>& SiteScorer::Copy::of(std::span<const bf16> content) {
-  room.resize(std::max(room.size(), content.size()));
-  operand.room = room.data();
-  operand.renew(content);
-  return operand;
-}
-
 bool SiteScorer::uses_fp8(const SiteGroup& group, Gemm gemm) const {
   for (int i = 0; i < group.count; ++i) {
     if (uses_fp8(group.first + i, gemm)) return true;
@@ -78,7 +79,8 @@ bool SiteScorer::uses_fp8(const SiteGroup& group, Gemm gemm) const {
 
 void SiteScorer::before_fprop(const SiteGroup& group, const GemmOperand<bf16>& x) {
   if (look_ != Look::kDisplacedInputs || !uses_fp8(group, Gemm::kDgrad)) return;
-  displaced_[group.first].assign(x.data.begin(), x.data.end());
+  const HostView<bf16> input(memory_, x.data);
+  displaced_[group.first].assign(input.begin(), input.end());
 }
 
 void SiteScorer::before_backward(const SiteGroup& group, std::span<const GemmOperand<bf16>> dy,
@@ -96,12 +98,14 @@ void SiteScorer::before_backward(const SiteGroup& group, std::span<const GemmOpe
     const int64_t out = group.out[of_group];
     std::span<const bf16> own = dy[dy.size() == 1 ? 0 : of_group].data;
     if (dy.size() == 1 && group.count > 1) {
-      own_gradient_.resize(static_cast<size_t>(n * out));
-      for (int64_t row = 0; row < n; ++row) {
-        std::copy_n(own.data() + row * group.total_out() + column, out,
-                    own_gradient_.data() + row * out);
-      }
-      own = own_gradient_;
+      const HostView<bf16> all(memory_, own);
+      const std::span<bf16> alone = own_gradient_.at_least(n * out);
+      fill_on_host(memory_, alone, [&](std::span<bf16> to) {
+        for (int64_t row = 0; row < n; ++row) {
+          std::copy_n(all.begin() + row * group.total_out() + column, out, to.data() + row * out);
+        }
+      });
+      own = alone;
     }
     column += out;
     if (!uses_fp8(site, Gemm::kDgrad) && !uses_fp8(site, Gemm::kWgrad)) continue;
@@ -115,24 +119,25 @@ void SiteScorer::compare_outputs(const SiteGroup& group, std::span<const GemmOpe
                                  std::span<const GemmOperand<bf16>> w, const GemmOperand<bf16>& x,
                                  int64_t n) {
   const int64_t total = group.total_out();
-  for (auto [pass, y] : {std::pair{&fp8_, &low_}, std::pair{&bf16_, &high_}}) {
-    y->resize(static_cast<size_t>(n * total));
-    std::array<GemmOperand<bf16>, SiteGroup::kMax> own;
-    for (size_t i = 0; i < w.size(); ++i) own[i] = weights_[i].of(w[i].data);
+  const std::span<bf16> in_fp8 = low_.at_least(n * total), in_bf16 = high_.at_least(n * total);
+  for (auto [pass, y] : {std::pair{&fp8_, in_fp8}, std::pair{&bf16_, in_bf16}}) {
+    for (size_t i = 0; i < w.size(); ++i) weight_memory_[i].serve(weights_[i], w[i].data);
     linears_.begin(*pass);
-    linears_.fprop(group, input_.of(x.data), std::span(own).first(w.size()), n, y->data());
+    linears_.fprop(group, input_.of(x.data), std::span(weights_).first(w.size()), n, y.data());
   }
+  const HostView<bf16> all_low(memory_, in_fp8), all_high(memory_, in_bf16);
   int64_t column = 0;
   for (int i = 0; i < group.count; ++i) {
     const auto of_group = static_cast<size_t>(i);
     const int64_t out = group.out[of_group];
     const bool together = dy.size() == 1;
-    const bf16* gradient = dy[together ? 0 : of_group].data.data() + (together ? column : 0);
+    const HostView<bf16> gradients(memory_, dy[together ? 0 : of_group].data);
+    const bf16* gradient = gradients.begin() + (together ? column : 0);
     Found& found = found_[static_cast<size_t>(group.first + i)];
     for (int64_t row = 0; row < n && uses_fp8(group.first + i, Gemm::kFprop); ++row) {
       const bf16* g = gradient + row * (together ? total : out);
-      const bf16* low = low_.data() + row * total + column;
-      const bf16* high = high_.data() + row * total + column;
+      const bf16* low = all_low.begin() + row * total + column;
+      const bf16* high = all_high.begin() + row * total + column;
       double dot = 0, signal = 0, noise = 0;
       for (int64_t c = 0; c < out; ++c) {
         const double y16 = static_cast<double>(to_float(high[c]));
@@ -156,28 +161,31 @@ void SiteScorer::compare_gradients(int site, int64_t in, int64_t out, std::span<
                                    int64_t n, std::span<const bf16> displaced) {
   Found& found = found_[static_cast<size_t>(site)];
   const bool wgrad = uses_fp8(site, Gemm::kWgrad);
-  std::vector<float>& dw = wgrad ? found.weight_gradient_error : unused_gradient_;
-  dw.resize(std::max(dw.size(), static_cast<size_t>(in * out)));
-  low_.resize(static_cast<size_t>(n * in));
+  Buffer<float>& dw =
+      wgrad ? weight_gradient_errors_.try_emplace(site, memory_).first->second : unused_gradient_;
+  float* const gradient = dw.at_least(in * out).data();
+  const std::span<bf16> low = low_.at_least(n * in);
   const SiteGroup alone{.first = site, .count = 1, .in = in, .out = {out}};
   GemmOperand<bf16>& input = input_.of(x.data);
   linears_.begin(fp8_);
   linears_.faulty_operands().input(site, fp8_.step, in, input);
-  float* const gradient = dw.data();
-  linears_.backward(alone, {&gradient_.of(dy), 1}, {&weights_[0].of(w.data), 1}, input, n,
-                    low_.data(), {&gradient, 1}, accumulate_, nullptr);
+  weight_memory_[0].serve(weights_[0], w.data);
+  linears_.backward(alone, {&gradient_.of(dy), 1}, {weights_.data(), 1}, input, n, low.data(),
+                    {&gradient, 1}, accumulate_, nullptr);
   if (wgrad) {
     backend_.gemm({.m = out, .n = in, .k = n, .transpose_a = true}, -1.0f, dy.data(), x.data.data(),
                   gradient, true);
   }
   if (!uses_fp8(site, Gemm::kDgrad)) return;
-  GNOMON_ASSERT(displaced.size() == low_.size());
-  high_.resize(low_.size());
-  backend_.gemm({.m = n, .n = in, .k = out}, 1.0f, dy.data(), w.data.data(), high_.data());
+  GNOMON_ASSERT(displaced.size() == low.size());
+  const std::span<bf16> high = high_.at_least(n * in);
+  backend_.gemm({.m = n, .n = in, .k = out}, 1.0f, dy.data(), w.data.data(), high.data());
+  const HostView<bf16> dx8(memory_, low), dx16(memory_, high), input_now(memory_, x.data);
   double sum = 0;
-  for (size_t i = 0; i < low_.size(); ++i) {
-    sum += (static_cast<double>(to_float(low_[i])) - static_cast<double>(to_float(high_[i]))) *
-           (static_cast<double>(to_float(displaced[i])) - static_cast<double>(to_float(x.data[i])));
+  for (size_t i = 0; i < displaced.size(); ++i) {
+    sum +=
+        (static_cast<double>(to_float(dx8[i])) - static_cast<double>(to_float(dx16[i]))) *
+        (static_cast<double>(to_float(displaced[i])) - static_cast<double>(to_float(input_now[i])));
   }
   found.dgrad += sum / length_;
 }

@@ -62,14 +62,18 @@ class SiteScorer final : public TensorObserver {
 
   // ---- what was found, by site ----
   struct Found {
-    double first_order = 0, fisher = 0;        // Σ g·δ / T, Σ (g·δ)² / T
-    double signal = 0, noise = 0;              // Σ y16², Σ δ²
-    double dgrad = 0;                          // Σ (dx8 − dx16)·ẋ
-    std::vector<float> weight_gradient_error;  // dW8 − dW16, where wgrad is in FP8
+    double first_order = 0, fisher = 0;  // Σ g·δ / T, Σ (g·δ)² / T
+    double signal = 0, noise = 0;        // Σ y16², Σ δ²
+    double dgrad = 0;                    // Σ (dx8 − dx16)·ẋ
     double phi() const { return first_order + fisher / 2; }
     double sqnr_db() const;  // infinite where y8 = y16
   };
   const Found& found(int site) const { return found_[static_cast<size_t>(site)]; }
+  // dW8 − dW16, where wgrad is in FP8, in the backend's memory; empty elsewhere.
+  std::span<const float> weight_gradient_error(int site) const {
+    const auto found = weight_gradient_errors_.find(site);
+    return found == weight_gradient_errors_.end() ? std::span<const float>() : found->second.all();
+  }
 
   void begin_products() override {}
   void operand(int, Gemm, TensorRole, std::span<const bf16>, const Quantizer*, float) override {}
@@ -81,13 +85,6 @@ class SiteScorer final : public TensorObserver {
 
  private:
   enum class Look { kNothing, kOutputs, kDisplacedInputs, kGradients };
-  // A tensor of the model as an operand of our own products.
-  struct Copy {
-    GemmOperand<bf16> operand;
-    std::vector<bf16> room;
-    GemmOperand<bf16>& of(std::span<const bf16> content);
-  };
-
   bool uses_fp8(const SiteGroup& group, Gemm gemm) const;
   bool uses_fp8(int site, Gemm gemm) const {
     return (*fp8_.sites)[static_cast<size_t>(site)].uses_fp8(gemm);
@@ -106,12 +103,15 @@ class SiteScorer final : public TensorObserver {
   double tokens_ = 1, length_ = 1;
   bool accumulate_ = false;
   std::vector<Found> found_;
+  std::map<int, Buffer<float>> weight_gradient_errors_;
   std::map<int, std::vector<bf16>> displaced_;  // inputs by the first site of their group
   // Scratch.
-  Copy input_, gradient_;
-  std::array<Copy, SiteGroup::kMax> weights_;
-  std::vector<bf16> low_, high_, own_gradient_;
-  std::vector<float> unused_gradient_;
+  Memory& memory_;
+  OwnOperand<bf16> input_, gradient_;  // the model's tensors, for our own products
+  std::array<OperandMemory<bf16>, SiteGroup::kMax> weight_memory_;
+  std::array<GemmOperand<bf16>, SiteGroup::kMax> weights_;
+  Buffer<bf16> low_, high_, own_gradient_;
+  Buffer<float> unused_gradient_;
 };
 
 }  // namespace gnomon

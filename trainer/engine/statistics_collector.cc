@@ -104,8 +104,8 @@ void check_statistics(const StatisticsConfig& config, const std::vector<std::str
 
 StatisticsCollector::StatisticsCollector(const StatisticsConfig& config,
                                          const std::vector<std::string>& sites, int layers,
-                                         const ParameterLayout& layout, int threads)
-    : tensors_(config.tensors.begin(), config.tensors.end()), threads_(threads) {
+                                         const ParameterLayout& layout, Memory& memory, int threads)
+    : tensors_(config.tensors.begin(), config.tensors.end()), memory_(memory), threads_(threads) {
   for (const std::string& name : sites) {
     const Parameter* weight = layout.find(name + ".weight");
     // The head of a model with tied embeddings is the embedding.
@@ -149,8 +149,14 @@ const QuantizationStatistics& StatisticsCollector::Seen::compare(const Quantizer
       .statistics;
 }
 
+std::span<const bf16> StatisticsCollector::bring(std::span<const bf16> content) {
+  const std::pair place(content.data(), content.size());
+  return on_host_.try_emplace(place, memory_, content).first->second.get();
+}
+
 void StatisticsCollector::begin_products() {
   seen_.clear();
+  on_host_.clear();
   gate_.reset();
 }
 
@@ -160,8 +166,9 @@ bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
 }
 
 void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
-                                  std::span<const bf16> content, const Quantizer* quantizer,
+                                  std::span<const bf16> tensor, const Quantizer* quantizer,
                                   float given_scale) {
+  const std::span<const bf16> content = bring(tensor);
   const Site& first = sites_[static_cast<size_t>(site)];
   if (role == TensorRole::kGradient) {
     const int64_t columns = std::ssize(content) / n_;
@@ -185,7 +192,8 @@ void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
   }
 }
 
-void StatisticsCollector::output(int site, std::span<const bf16> content, int64_t n) {
+void StatisticsCollector::output(int site, std::span<const bf16> tensor, int64_t n) {
+  const std::span<const bf16> content = bring(tensor);
   const int64_t columns = std::ssize(content) / n;
   int64_t at = 0;
   for (int i = site; at < columns; ++i) {
@@ -202,9 +210,9 @@ void StatisticsCollector::weight_gradients(std::span<const float> gradients) {
   for (int site = 0; site < static_cast<int>(sites_.size()); ++site) {
     if (!wanted(site, "weight_gradient")) continue;
     const Site& it = sites_[static_cast<size_t>(site)];
-    const auto own = gradients.subspan(static_cast<size_t>(it.weight_offset),
-                                       static_cast<size_t>(it.out * it.in));
-    weight_gradient_.resize(own.size());
+    const HostView<float> own(memory_, gradients.subspan(static_cast<size_t>(it.weight_offset),
+                                                         static_cast<size_t>(it.out * it.in)));
+    weight_gradient_.resize(own.get().size());
     std::ranges::transform(own, weight_gradient_.begin(), to_bf16);
     const MatrixView matrix = dense(weight_gradient_, it.in);
     add_tensor_row(site, "weight_gradient", TensorProbe(matrix, threads_).measure());

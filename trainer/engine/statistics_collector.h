@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/memory.h"
 #include "kernels/statistics.h"
 #include "protocol/messages.h"
 #include "trainer/engine/tensor_observer.h"
@@ -43,9 +44,9 @@ class StatisticsCollector final : public TensorObserver {
   // Looks back that a tensor's amax is held against.
   static constexpr size_t kWindowLooks = 16;
 
-  // `config` has passed check_statistics.
+  // `config` has passed check_statistics. The tensors lie in `memory`, which must outlive this.
   StatisticsCollector(const StatisticsConfig& config, const std::vector<std::string>& sites,
-                      int layers, const ParameterLayout& layout, int threads);
+                      int layers, const ParameterLayout& layout, Memory& memory, int threads);
 
   // Before a pass of n tokens; forgets the rows of the last one.
   void begin(int64_t n, const std::vector<SitePrecision>& precisions);
@@ -102,6 +103,7 @@ class StatisticsCollector final : public TensorObserver {
     const QuantizationStatistics& compare(const Quantizer& quantizer, float given_scale);
   };
 
+  std::span<const bf16> bring(std::span<const bf16> content);
   Seen& seen(const MatrixView& matrix);
   bool wanted(int site, const std::string& tensor) const;
   void operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
@@ -120,6 +122,9 @@ class StatisticsCollector final : public TensorObserver {
   std::vector<Site> sites_;
   std::set<std::string> tensors_;
   std::vector<WhatIf> what_if_;
+  Memory& memory_;
+  // Of the products at hand, by where they lie; the same place is the same tensor.
+  std::map<std::pair<const bf16*, size_t>, HostView<bf16>> on_host_;
   int threads_;
   int64_t n_ = 0;
   const std::vector<SitePrecision>* precisions_ = nullptr;

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/operand.h"
 #include "kernels/quantizer.h"
 #include "protocol/precision_plan.h"
-#include "trainer/engine/gemm_operand.h"
 #include "trainer/engine/scaling.h"
 
 namespace gnomon {

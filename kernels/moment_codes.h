@@ -8,9 +8,10 @@
 #include <cstdint>
 
 #include "kernels/formats.h"
+#include "kernels/host_device.h"
 #include "kernels/moments.h"
 
-namespace gnomon::cpu {
+namespace gnomon {
 
 // Layout of an FP8 format: bits of the mantissa, the exponent of the smallest normal value, the
 // largest value.
@@ -23,13 +24,13 @@ struct E5m2Codes {
   static constexpr float kLargest = 57344.0f;
 };
 
-constexpr float power_of_two(int exponent) {
+GNOMON_HOST_DEVICE constexpr float power_of_two(int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
 // Sixteen random bits for element `lane` under `key`: Wellons' lowbias32 over a Weyl sequence; the
 // key comes from Philox.
-inline uint32_t random16(uint32_t key, int64_t lane) {
+GNOMON_HOST_DEVICE inline uint32_t random16(uint32_t key, int64_t lane) {
   uint32_t x = key + static_cast<uint32_t>(lane) * 0x9E3779B9u;
   x ^= x >> 16;
   x *= 0x7FEB352Du;
@@ -39,7 +40,7 @@ inline uint32_t random16(uint32_t key, int64_t lane) {
 }
 
 template <class Codes>
-float fp8_value(uint8_t code) {
+GNOMON_HOST_DEVICE float fp8_value(uint8_t code) {
   constexpr int kMantissa = Codes::kMantissa;
   uint32_t magnitude = code & 0x7Fu;
   uint32_t field = magnitude >> kMantissa;
@@ -55,10 +56,10 @@ float fp8_value(uint8_t code) {
 // |value| rounded down or up by chance, in proportion to its distance from both; saturating. Values
 // that have a code are stored exactly.
 template <class Codes>
-uint8_t fp8_code(float value, uint32_t random) {
-  float magnitude = std::min(Codes::kLargest, std::fabs(value));
+GNOMON_HOST_DEVICE uint8_t fp8_code(float value, uint32_t random) {
+  float magnitude = std::min(float{Codes::kLargest}, std::fabs(value));
   int exponent = static_cast<int>(std::bit_cast<uint32_t>(magnitude) >> 23) - 127;
-  exponent = std::max(exponent, Codes::kExponentMin);
+  exponent = std::max(exponent, int{Codes::kExponentMin});
   float quanta = magnitude * power_of_two(Codes::kMantissa - exponent);
   int rounded = static_cast<int>(quanta + static_cast<float>(random) * 0x1p-16f);
   int code = ((exponent - Codes::kExponentMin) << Codes::kMantissa) + rounded;
@@ -67,17 +68,17 @@ uint8_t fp8_code(float value, uint32_t random) {
 
 // The smallest power of two that brings `amax` into the format's range, within 2^±100.
 template <class Codes>
-float moment_scale(float amax) {
+GNOMON_HOST_DEVICE float moment_scale(float amax) {
   float ratio = std::clamp(amax / Codes::kLargest, 0x1p-100f, 0x1p100f);
   uint32_t bits = std::bit_cast<uint32_t>(ratio);
   return std::bit_cast<float>((bits + 0x7FFFFFu) & 0x7F800000u);
 }
 
 // Rounded by chance as above; the largest finite value and no further.
-inline bf16 bf16_code(float value, uint32_t random) {
+GNOMON_HOST_DEVICE inline bf16 bf16_code(float value, uint32_t random) {
   constexpr float kLargest = 0x1.FEp127f;
   float bounded = std::clamp(value, -kLargest, kLargest);
   return {static_cast<uint16_t>((std::bit_cast<uint32_t>(bounded) + random) >> 16)};
 }
 
-}  // namespace gnomon::cpu
+}  // namespace gnomon

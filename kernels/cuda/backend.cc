@@ -1,0 +1,233 @@
+#include "kernels/cuda/backend.h"
+
+#include <cmath>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "base/errors.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/loss.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/operands.h"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/cuda/quantize.h"
+
+namespace gnomon::cuda {
+namespace {
+
+int64_t stride_or(int64_t stride, int64_t width) { return stride == 0 ? width : stride; }
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<Machine> machine, int threads)
+      : machine_(std::move(machine)),
+        threads_(threads),
+        operands_(*machine_),
+        scratch_(memory()),
+        places_(memory()),
+        doubles_(memory()) {
+    doubles_.at_least(1 + kSquaresScratch);
+  }
+
+  std::string name() const override { return "cuda"; }
+  std::string device() const override { return machine_->device(); }
+  std::string libraries() const override { return machine_->libraries(); }
+  int threads() const override { return threads_; }
+  Memory& memory() override { return machine_->memory(); }
+
+  void amax(std::span<const bf16> x, float* amax) override {
+    cuda::amax(x.data(), std::ssize(x), amax, stream());
+  }
+  void raise(const float* amax, float* most) override { cuda::raise(amax, most, stream()); }
+  void zero(std::span<std::byte> x) override { clear_memory(x.data(), std::ssize(x), stream()); }
+  double sum_of_squares(std::span<const float> x) override {
+    double* all = doubles_.data();
+    cuda::sum_of_squares(x.data(), std::ssize(x), all, all + 1, stream());
+    return HostView<double>(memory(), std::span<const double>(all, 1))[0];
+  }
+  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
+             std::span<float> master, WeightSpan weight) override {
+    cuda::adamw(step, gradient, m, v, master, std::get<std::span<bf16>>(weight), stream());
+  }
+
+  void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {
+    plain(shape, alpha, a, b, c, false, false);
+  }
+  void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, float* c,
+            bool accumulate) override {
+    plain(shape, alpha, a, b, c, true, accumulate);
+  }
+  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
+                    const Quantizer& b) const override {
+    return native(accumulation, a, b);
+  }
+  void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
+                unsigned wanted) override {
+    operands_.quantize(operand, rows, columns, rounding, wanted);
+  }
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,
+            std::span<const GemmOperand<bf16>* const> b, bf16* c) override {
+    // Each with a scale of its own: a product for each.
+    GemmShape part = shape;
+    part.stride_c = stride_or(shape.stride_c, shape.n);
+    for (const GemmOperand<bf16>* right : b) {
+      part.n = std::ssize(right->data) / shape.k;
+      operands_.gemm(part, accumulation, a, *right, c, false);
+      c += part.n;
+    }
+  }
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,
+            const GemmOperand<bf16>& b, float* c, bool accumulate) override {
+    operands_.gemm(shape, accumulation, a, b, c, accumulate);
+  }
+  void round_sum(std::span<const float> x, std::span<bf16> y) override {
+    cuda::round_sum(x.data(), std::ssize(x), y.data(), stream());
+  }
+
+  void add_rms_norm(std::span<const bf16> residual, std::span<const bf16> x,
+                    std::span<const bf16> w, float eps, std::span<bf16> sum, std::span<bf16> y,
+                    std::span<float> rstd) override {
+    cuda::add_rms_norm(residual.data(), x.empty() ? nullptr : x.data(), w.data(), eps,
+                       std::ssize(rstd), std::ssize(w), sum.data(), y.data(), rstd.data(),
+                       stream());
+  }
+  void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
+                         std::span<const float> rstd, std::span<const bf16> dy,
+                         std::span<bf16> d_residual, std::span<float> dw) override {
+    const int64_t rows = std::ssize(rstd), width = std::ssize(w);
+    float* scratch = scratch_.at_least(rms_norm_scratch(rows, width)).data();
+    cuda::rms_norm_backward(residual.data(), w.data(), rstd.data(), dy.data(), rows, width,
+                            d_residual.data(), dw.data(), scratch, stream());
+  }
+  void add_bias(bf16* y, int64_t n, std::span<const bf16> bias, int64_t stride) override {
+    cuda::add_bias(y, n, bias.data(), std::ssize(bias), stride_or(stride, std::ssize(bias)),
+                   stream());
+  }
+  void bias_backward(const bf16* dy, int64_t n, std::span<float> db, int64_t stride) override {
+    const int64_t width = std::ssize(db);
+    float* scratch = scratch_.at_least(bias_scratch(n, width)).data();
+    cuda::bias_backward(dy, n, db.data(), width, stride_or(stride, width), scratch, stream());
+  }
+  void rope(bf16* x, int64_t n, int64_t tokens, int heads, int head_dim, const Rotary& rotary,
+            bool inverse, int64_t stride) override {
+    const RopeTable& table = rope_table(tokens, head_dim, rotary);
+    cuda::rope(x, n, tokens, heads, head_dim, table.cosines.data(), table.sines.data(), inverse,
+               stride_or(stride, int64_t{heads} * head_dim), stream());
+  }
+  void swiglu(const bf16* gate, const bf16* up, int64_t n, int64_t width, int64_t stride,
+              bf16* y) override {
+    cuda::swiglu(gate, up, n, width, stride_or(stride, width), y, stream());
+  }
+  void swiglu_backward(const bf16* gate, const bf16* up, const bf16* dy, int64_t n, int64_t width,
+                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d) override {
+    cuda::swiglu_backward(gate, up, dy, n, width, stride_or(stride, width), dgate, dup,
+                          stride_or(stride_d, width), stream());
+  }
+
+  int64_t attention_saved_bytes(const AttentionShape& shape) const override {
+    return cuda::attention_saved_bytes(shape);
+  }
+  int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
+    return cuda::attention_scratch_bytes(shape);
+  }
+  void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
+                 std::byte* saved, std::byte* /*scratch*/) override {
+    cuda::attention(with_strides(shape), q, k, v, o, saved, stream());
+  }
+  void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
+                          const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
+                          const std::byte* saved, std::byte* scratch) override {
+    cuda::attention_backward(with_strides(shape), q, k, v, o, d_o, dq, dk, dv, saved, scratch,
+                             stream());
+  }
+
+  void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
+             std::span<bf16> y) override {
+    cuda::embed(tokens.data(), std::ssize(tokens), table.data(), width, y.data(), stream());
+  }
+  void embed_backward(std::span<const int32_t> tokens, std::span<const bf16> dy, int64_t width,
+                      std::span<float> dtable) override {
+    const int64_t count = std::ssize(tokens);
+    int32_t* sorted = places_.at_least(2 * count).data();
+    machine_->sort_places(tokens.data(), count, sorted, sorted + count);
+    cuda::embed_backward(sorted, sorted + count, count, dy.data(), width, dtable.data(), stream());
+  }
+  void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets, int64_t vocabulary,
+                     float scale, bool with_gradient, std::span<float> losses) override {
+    cuda::cross_entropy(logits.data(), targets.data(), std::ssize(targets), vocabulary, scale,
+                        with_gradient, losses.data(), stream());
+  }
+
+ private:
+  struct RopeTable {
+    explicit RopeTable(Memory& memory) : cosines(memory), sines(memory) {}
+    Buffer<float> cosines, sines;  // [tokens, head_dim/2]
+  };
+
+  Stream stream() const { return machine_->stream(); }
+
+  void plain(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, void* c,
+             bool fp32_output, bool accumulate) {
+    const Factor left{.data = a,
+                      .stride = stride_or(shape.stride_a, shape.transpose_a ? shape.m : shape.k),
+                      .transposed = shape.transpose_a};
+    const Factor right{.data = b,
+                       .stride = stride_or(shape.stride_b, shape.transpose_b ? shape.k : shape.n),
+                       .transposed = shape.transpose_b};
+    machine_->multiply({.m = shape.m,
+                        .n = shape.n,
+                        .k = shape.k,
+                        .fp32_output = fp32_output,
+                        .stride_c = stride_or(shape.stride_c, shape.n),
+                        .alpha = alpha,
+                        .accumulate = accumulate},
+                       left, right, c);
+  }
+
+  static AttentionShape with_strides(AttentionShape shape) {
+    const int64_t q = int64_t{shape.heads} * shape.head_dim;
+    const int64_t kv = int64_t{shape.kv_heads} * shape.head_dim;
+    shape.stride_q = stride_or(shape.stride_q, q);
+    shape.stride_dq = stride_or(shape.stride_dq, q);
+    shape.stride_kv = stride_or(shape.stride_kv, kv);
+    shape.stride_dkv = stride_or(shape.stride_dkv, kv);
+    return shape;
+  }
+
+  const RopeTable& rope_table(int64_t tokens, int head_dim, const Rotary& rotary) {
+    const auto [entry, is_new] = rope_tables_.try_emplace({tokens, head_dim, rotary}, memory());
+    RopeTable& table = entry->second;
+    if (!is_new) return table;
+    std::vector<float> cosines, sines;
+    for (int64_t position = 0; position < tokens; ++position) {
+      for (int i = 0; i < head_dim / 2; ++i) {
+        const double angle = static_cast<double>(position) * rotary.frequency(i, head_dim);
+        cosines.push_back(static_cast<float>(std::cos(angle)));
+        sines.push_back(static_cast<float>(std::sin(angle)));
+      }
+    }
+    for (auto& [from, to] :
+         {std::pair(&cosines, &table.cosines), std::pair(&sines, &table.sines)}) {
+      write_from_host(memory(), std::span<const float>(*from), to->at_least(std::ssize(*from)));
+    }
+    return table;
+  }
+
+  std::unique_ptr<Machine> machine_;
+  int threads_;
+  OperandKernels operands_;
+  Buffer<float> scratch_;  // of one operation
+  Buffer<int32_t> places_;
+  Buffer<double> doubles_;
+  std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine, int threads) {
+  return std::make_unique<CudaBackend>(std::move(machine), threads);
+}
+
+}  // namespace gnomon::cuda

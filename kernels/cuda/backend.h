@@ -1,0 +1,15 @@
+// The CUDA backend: the operations of kernels/backend.h on a device, in the order of its stream.
+#pragma once
+
+#include <memory>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/machine.h"
+
+namespace gnomon::cuda {
+
+// `threads` are those of the host, for the fingerprint. Widths of a model must be multiples of 16,
+// the vocabulary too where lm_head runs in FP8.
+std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine, int threads);
+
+}  // namespace gnomon::cuda

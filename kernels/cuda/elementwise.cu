@@ -1,0 +1,158 @@
+#include "base/errors.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/vectors.h"
+
+namespace gnomon::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kRowsOfAPart = 256;  // that one thread sums up in bias_backward
+
+__device__ float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
+
+__global__ void round_sum_kernel(const float* __restrict__ x, int64_t count, bf16* y) {
+  const int64_t i = global_thread() * kVector;
+  if (i + kVector <= count) {
+    Eight eight;
+    for (int k = 0; k < kVector; ++k) eight[k] = x[i + k];
+    store_eight(y + i, eight);
+  } else {
+    for (int64_t k = i; k < count; ++k) y[k] = rounded(x[k]);
+  }
+}
+
+__global__ void add_bias_kernel(bf16* y, int64_t rows, const bf16* __restrict__ bias, int64_t width,
+                                int64_t stride) {
+  const int64_t vectors = width / kVector;
+  const int64_t i = global_thread();
+  if (i >= rows * vectors) return;
+  const int64_t column = i % vectors * kVector;
+  bf16* at = y + i / vectors * stride + column;
+  Eight values = load_eight(at);
+  const Eight added = load_eight(bias + column);
+  for (int k = 0; k < kVector; ++k) values[k] += added[k];
+  store_eight(at, values);
+}
+
+// partials[part, width]: the sums of kRowsOfAPart rows each.
+__global__ void bias_partials_kernel(const bf16* __restrict__ dy, int64_t rows, int64_t width,
+                                     int64_t stride, float* partials) {
+  const int64_t column = global_thread() * kVector;
+  if (column >= width) return;
+  const int64_t first = int64_t{blockIdx.y} * kRowsOfAPart;
+  const int64_t end = first + kRowsOfAPart < rows ? first + kRowsOfAPart : rows;
+  Eight sum;
+  for (int64_t row = first; row < end; ++row) {
+    const Eight values = load_eight(dy + row * stride + column);
+    for (int k = 0; k < kVector; ++k) sum[k] += values[k];
+  }
+  for (int k = 0; k < kVector; ++k) partials[int64_t{blockIdx.y} * width + column + k] = sum[k];
+}
+
+// A thread turns one pair of values, half a head apart.
+__global__ void rope_kernel(bf16* x, int64_t rows, int64_t tokens, int heads, int head_dim,
+                            const float* __restrict__ cosines, const float* __restrict__ sines,
+                            float sign, int64_t stride) {
+  const int64_t half = head_dim / 2, pairs = heads * half;
+  const int64_t i = global_thread();
+  if (i >= rows * pairs) return;
+  const int64_t row = i / pairs, head = i % pairs / half, at = i % half;
+  bf16* first = x + row * stride + head * head_dim + at;
+  bf16* second = first + half;
+  const int64_t angle = row % tokens * half + at;
+  const float a = value_of(*first), b = value_of(*second);
+  const float cosine = cosines[angle], sine = sign * sines[angle];
+  *first = rounded(a * cosine - b * sine);
+  *second = rounded(b * cosine + a * sine);
+}
+
+__global__ void swiglu_kernel(const bf16* __restrict__ gate, const bf16* __restrict__ up,
+                              int64_t rows, int64_t width, int64_t stride, bf16* y) {
+  const int64_t vectors = width / kVector;
+  const int64_t i = global_thread();
+  if (i >= rows * vectors) return;
+  const int64_t column = i % vectors * kVector, at = i / vectors * stride + column;
+  const Eight g = load_eight(gate + at), u = load_eight(up + at);
+  Eight result;
+  for (int k = 0; k < kVector; ++k) result[k] = g[k] * sigmoid(g[k]) * u[k];
+  store_eight(y + i * kVector, result);
+}
+
+// d silu(g) = σ(g)·(1 + g·(1 − σ(g))). dgate and dup may be gate and up.
+__global__ void swiglu_backward_kernel(const bf16* gate, const bf16* up,
+                                       const bf16* __restrict__ dy, int64_t rows, int64_t width,
+                                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d) {
+  const int64_t vectors = width / kVector;
+  const int64_t i = global_thread();
+  if (i >= rows * vectors) return;
+  const int64_t row = i / vectors, column = i % vectors * kVector;
+  const Eight g = load_eight(gate + row * stride + column);
+  const Eight u = load_eight(up + row * stride + column);
+  const Eight d = load_eight(dy + i * kVector);
+  Eight dg, du;
+  for (int k = 0; k < kVector; ++k) {
+    const float s = sigmoid(g[k]);
+    dg[k] = d[k] * u[k] * (s * (1.0f + g[k] * (1.0f - s)));
+    du[k] = d[k] * g[k] * s;
+  }
+  store_eight(dgate + row * stride_d + column, dg);
+  store_eight(dup + row * stride_d + column, du);
+}
+
+Grid for_work(int64_t work) {
+  return {.blocks_x = blocks_for(work, kThreads), .threads = kThreads};
+}
+
+}  // namespace
+
+void clear_memory(void* memory, int64_t bytes, Stream stream) {
+  if (bytes > 0) clear(memory, bytes, stream);
+}
+
+void round_sum(const float* x, int64_t count, bf16* y, Stream stream) {
+  launch("round_sum", round_sum_kernel, for_work(blocks_for(count, kVector)), stream, x, count, y);
+}
+
+void add_bias(bf16* y, int64_t rows, const bf16* bias, int64_t width, int64_t stride,
+              Stream stream) {
+  GNOMON_ASSERT(width % kVector == 0 && stride % kVector == 0);
+  launch("add_bias", add_bias_kernel, for_work(rows * width / kVector), stream, y, rows, bias,
+         width, stride);
+}
+
+int64_t bias_scratch(int64_t rows, int64_t width) { return blocks_for(rows, kRowsOfAPart) * width; }
+
+void bias_backward(const bf16* dy, int64_t rows, float* db, int64_t width, int64_t stride,
+                   float* scratch, Stream stream) {
+  GNOMON_ASSERT(width % kVector == 0 && stride % kVector == 0);
+  const int64_t parts = blocks_for(rows, kRowsOfAPart);
+  Grid grid = for_work(width / kVector);
+  grid.blocks_y = parts;
+  launch("bias_partials", bias_partials_kernel, grid, stream, dy, rows, width, stride, scratch);
+  add_partials(scratch, parts, width, db, stream);
+}
+
+void rope(bf16* x, int64_t rows, int64_t tokens, int heads, int head_dim, const float* cosines,
+          const float* sines, bool inverse, int64_t stride, Stream stream) {
+  GNOMON_ASSERT(head_dim % 2 == 0 && rows % tokens == 0);
+  launch("rope", rope_kernel, for_work(rows * heads * (head_dim / 2)), stream, x, rows, tokens,
+         heads, head_dim, cosines, sines, inverse ? -1.0f : 1.0f, stride);
+}
+
+void swiglu(const bf16* gate, const bf16* up, int64_t rows, int64_t width, int64_t stride, bf16* y,
+            Stream stream) {
+  GNOMON_ASSERT(width % kVector == 0 && stride % kVector == 0);
+  launch("swiglu", swiglu_kernel, for_work(rows * width / kVector), stream, gate, up, rows, width,
+         stride, y);
+}
+
+void swiglu_backward(const bf16* gate, const bf16* up, const bf16* dy, int64_t rows, int64_t width,
+                     int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d, Stream stream) {
+  GNOMON_ASSERT(width % kVector == 0 && stride % kVector == 0 && stride_d % kVector == 0);
+  launch("swiglu_backward", swiglu_backward_kernel, for_work(rows * width / kVector), stream, gate,
+         up, dy, rows, width, stride, dgate, dup, stride_d);
+}
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,19 @@
+// What work on the device is given, without the toolkit's headers.
+#pragma once
+
+#include <cstdint>
+
+struct CUstream_st;
+
+namespace gnomon::cuda {
+
+using Stream = CUstream_st*;  // cudaStream_t; nullptr is the default stream
+
+// Of a kernel: its blocks, the threads of each, and the dynamic shared memory of each.
+struct Grid {
+  int64_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
+  int threads = 256;
+  int64_t shared_bytes = 0;
+};
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,34 @@
+// What the backend needs of a device besides kernels: its memory, a stream, and what libraries do.
+// The real one is in cuda_machine.h; the tests have one that lives on the CPU, beside emulated
+// kernels.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/product.h"
+#include "kernels/memory.h"
+
+namespace gnomon::cuda {
+
+class Machine {
+ public:
+  virtual ~Machine() = default;
+
+  virtual std::string device() const = 0;     // for the fingerprint: what it is
+  virtual std::string libraries() const = 0;  // and their versions
+  virtual Memory& memory() = 0;
+  virtual Stream stream() = 0;
+
+  // Returns when the work is on the stream. Throws Error for shapes that the library does not take,
+  // with those that it does.
+  virtual void multiply(const Product& product, const Factor& a, const Factor& b, void* c) = 0;
+  // order = the places of `tokens`, sorted by token, those of one token ascending; sorted = their
+  // tokens. All of the device.
+  virtual void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted,
+                           int32_t* order) = 0;
+};
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,163 @@
+#include "base/errors.h"
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/norm.h"
+#include "kernels/cuda/vectors.h"
+
+namespace gnomon::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kBackwardBlocks = 132 * 2;  // each keeps a partial sum of dw
+
+// A block takes a row; a thread has kPerThread vectors of it, kThreads apart, in its registers.
+template <int kPerThread>
+struct Row {
+  Eight vectors[kPerThread];
+
+  template <class Load>
+  __device__ void load(int64_t width, Load load) {
+    for (int k = 0; k < kPerThread; ++k) {
+      const int64_t at = place(k);
+      if (at < width) vectors[k] = load(at);
+    }
+  }
+  __device__ static int64_t place(int k) {
+    return (int64_t{threadIdx.x} + int64_t{k} * kThreads) * kVector;
+  }
+};
+
+template <int kPerThread>
+__global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x, const bf16* __restrict__ w,
+                                    float eps, int64_t width, bf16* sum, bf16* y, float* rstd) {
+  __shared__ float room[kWarp];
+  const int64_t row = blockIdx.x, at = row * width;
+  Row<kPerThread> values;
+  float squares = 0;
+  values.load(width, [&](int64_t i) {
+    Eight v = load_eight(residual + at + i);
+    if (x != nullptr) {
+      const Eight added = load_eight(x + at + i);
+      for (int k = 0; k < kVector; ++k) v[k] += added[k];
+      v = rounded(v);
+    }
+    for (int k = 0; k < kVector; ++k) squares += v[k] * v[k];
+    if (x != nullptr || sum != residual) store_eight(sum + at + i, v);
+    return v;
+  });
+  squares = block_reduce(squares, 0.0f, room, Add());
+  const float r = quotient(1.0f, sqrtf(squares / static_cast<float>(width) + eps));
+  if (threadIdx.x == 0) rstd[row] = r;
+  for (int k = 0; k < kPerThread; ++k) {
+    const int64_t i = Row<kPerThread>::place(k);
+    if (i >= width) continue;
+    const Eight weight = load_eight(w + i);
+    Eight& v = values.vectors[k];
+    for (int j = 0; j < kVector; ++j) v[j] = v[j] * r * weight[j];
+    store_eight(y + at + i, v);
+  }
+}
+
+// With x̂ = x·rstd and g = dy·w: dx = rstd·(g − x̂·mean(g·x̂)), dw += dy·x̂. A block takes rows
+// gridDim.x apart and leaves its sum of dw in partials[blockIdx.x, width].
+template <int kPerThread>
+__global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
+                                         const bf16* __restrict__ w, const float* __restrict__ rstd,
+                                         const bf16* __restrict__ dy, int64_t rows, int64_t width,
+                                         bf16* d_residual, float* partials) {
+  __shared__ float room[kWarp];
+  Row<kPerThread> dw;
+  for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+    const int64_t at = row * width;
+    const float r = rstd[row];
+    float dot = 0;
+    Row<kPerThread> x_hat, g;
+    for (int k = 0; k < kPerThread; ++k) {
+      const int64_t i = Row<kPerThread>::place(k);
+      if (i >= width) continue;
+      const Eight x = load_eight(residual + at + i), d = load_eight(dy + at + i);
+      const Eight weight = load_eight(w + i);
+      for (int j = 0; j < kVector; ++j) {
+        const float hat = x[j] * r;
+        const float own = d[j] * hat;
+        dw.vectors[k][j] += own;
+        dot += own * weight[j];
+        x_hat.vectors[k][j] = hat;
+        g.vectors[k][j] = d[j] * weight[j];
+      }
+    }
+    const float mean = block_reduce(dot, 0.0f, room, Add()) / static_cast<float>(width);
+    for (int k = 0; k < kPerThread; ++k) {
+      const int64_t i = Row<kPerThread>::place(k);
+      if (i >= width) continue;
+      Eight before = load_eight(d_residual + at + i);
+      for (int j = 0; j < kVector; ++j) {
+        before[j] += r * (g.vectors[k][j] - x_hat.vectors[k][j] * mean);
+      }
+      store_eight(d_residual + at + i, before);
+    }
+  }
+  for (int k = 0; k < kPerThread; ++k) {
+    const int64_t i = Row<kPerThread>::place(k);
+    if (i >= width) continue;
+    float* to = partials + int64_t{blockIdx.x} * width + i;
+    for (int j = 0; j < kVector; ++j) to[j] = dw.vectors[k][j];
+  }
+}
+
+__global__ void add_partials_kernel(const float* __restrict__ partials, int64_t parts,
+                                    int64_t width, float* sums) {
+  const int64_t column = global_thread();
+  if (column >= width) return;
+  float sum = 0;
+  for (int64_t part = 0; part < parts; ++part) sum += partials[part * width + column];
+  sums[column] += sum;
+}
+
+// Calls `go` with the vectors that a thread needs for this width, as a type.
+template <int kPerThread>
+struct PerThread {
+  static constexpr int value = kPerThread;
+};
+template <class Go>
+void by_width(int64_t width, Go go) {
+  GNOMON_ASSERT(width > 0 && width % kVector == 0 && width <= kNormWidthMax);
+  const int64_t vectors = blocks_for(width, int64_t{kThreads} * kVector);
+  if (vectors <= 1) return go(PerThread<1>());
+  if (vectors <= 2) return go(PerThread<2>());
+  if (vectors <= 4) return go(PerThread<4>());
+  go(PerThread<8>());
+}
+
+int64_t backward_blocks(int64_t rows) { return rows < kBackwardBlocks ? rows : kBackwardBlocks; }
+
+}  // namespace
+
+void add_rms_norm(const bf16* residual, const bf16* x, const bf16* w, float eps, int64_t rows,
+                  int64_t width, bf16* sum, bf16* y, float* rstd, Stream stream) {
+  by_width(width, [&](auto per_thread) {
+    launch("add_rms_norm", add_rms_norm_kernel<decltype(per_thread)::value>,
+           {.blocks_x = rows, .threads = kThreads}, stream, residual, x, w, eps, width, sum, y,
+           rstd);
+  });
+}
+
+int64_t rms_norm_scratch(int64_t rows, int64_t width) { return backward_blocks(rows) * width; }
+
+void rms_norm_backward(const bf16* residual, const bf16* w, const float* rstd, const bf16* dy,
+                       int64_t rows, int64_t width, bf16* d_residual, float* dw, float* scratch,
+                       Stream stream) {
+  const int64_t blocks = backward_blocks(rows);
+  by_width(width, [&](auto per_thread) {
+    launch("rms_norm_backward", rms_norm_backward_kernel<decltype(per_thread)::value>,
+           {.blocks_x = blocks, .threads = kThreads}, stream, residual, w, rstd, dy, rows, width,
+           d_residual, scratch);
+  });
+  add_partials(scratch, blocks, width, dw, stream);
+}
+
+void add_partials(const float* partials, int64_t parts, int64_t width, float* sums, Stream stream) {
+  launch("add_partials", add_partials_kernel, {.blocks_x = blocks_for(width, kThreads)}, stream,
+         partials, parts, width, sums);
+}
+
+}  // namespace gnomon::cuda

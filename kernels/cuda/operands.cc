@@ -1,0 +1,192 @@
+#include "kernels/cuda/operands.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "kernels/cuda/quantize.h"
+
+namespace gnomon::cuda {
+namespace {
+
+constexpr int64_t kSide = 128;
+constexpr int64_t kSquareMultiple = 4;  // that rows of squares' scales are padded to
+
+bool is_fp8(Format format) { return format == Format::kE4m3 || format == Format::kE5m2; }
+
+FactorScale scale_of(const TileShape& tile) {
+  if (tile == TileShape{}) return FactorScale::kTensor;
+  if (tile == TileShape{kSide, kSide}) return FactorScale::kSquare;
+  if (tile == TileShape{1, kSide} || tile == TileShape{kSide, 1}) return FactorScale::kBlock;
+  return FactorScale::kRow;
+}
+
+bool has_kernel(const TileShape& tile) {
+  return scale_of(tile) != FactorScale::kRow || tile == TileShape{1, 0} || tile == TileShape{0, 1};
+}
+
+int64_t padded_squares(int64_t terms) {
+  const int64_t blocks = (terms + kSide - 1) / kSide;
+  return (blocks + kSquareMultiple - 1) / kSquareMultiple * kSquareMultiple;
+}
+
+// Where the scales of an orientation stand in tile_scales, and how many an orientation may have.
+int64_t scales_most(int64_t rows, int64_t columns) {
+  const int64_t longer = std::max(rows, columns);
+  return longer * padded_squares(longer);
+}
+
+const uint8_t* codes_of(const GemmOperand<bf16>& operand, Orientation orientation) {
+  const auto* all = reinterpret_cast<const uint8_t*>(operand.room.begin);
+  return all + operand.room.before + (orientation == kTransposed ? operand.room.elements : 0);
+}
+
+}  // namespace
+
+bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b) {
+  if (accumulation.sum != TensorCoreSum{}) {
+    throw Error(
+        "the fault wrong_accumulation cannot be made on a device, whose sums are what they are; "
+        "use the CPU backend");
+  }
+  if (!is_fp8(a.format) || !is_fp8(b.format)) return false;
+  if (a.format == Format::kE5m2 && b.format == Format::kE5m2) return false;
+  if (!has_kernel(a.tile) || !has_kernel(b.tile)) return false;
+  const FactorScale of_a = scale_of(a.tile), of_b = scale_of(b.tile);
+  const auto blocks = [](FactorScale scale) {
+    return scale == FactorScale::kBlock || scale == FactorScale::kSquare;
+  };
+  if (blocks(of_a) != blocks(of_b)) return false;
+  return of_a != FactorScale::kSquare || of_b != FactorScale::kSquare;
+}
+
+OperandKernels::OperandKernels(Machine& machine)
+    : machine_(machine), amaxes_(machine.memory()), kept_terms_(machine.memory()) {}
+
+void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
+                                    const Rounding& rounding, unsigned wanted) {
+  auto* stored = const_cast<uint8_t*>(codes_of(operand, kAsStored));
+  auto* transposed = const_cast<uint8_t*>(codes_of(operand, kTransposed));
+  const bf16* x = operand.data.data();
+  if (rounding.whole_tensor()) {
+    cast(rounding.quantizer.format, x, rows, columns, operand.scalars,
+         (wanted & kAsStored) != 0 ? stored : nullptr,
+         (wanted & kTransposed) != 0 ? transposed : nullptr, machine_.stream());
+    return;
+  }
+  const int64_t most = scales_most(rows, columns);
+  float* scales = operand.tile_scales.at_least(2 * most).data();
+  uint32_t* amaxes = amaxes_.at_least(std::max(rows, columns)).data();
+  const FactorScale kind = scale_of(rounding.quantizer.tile);
+  if ((wanted & kAsStored) != 0) {
+    const ScaleStrides strides = kind == FactorScale::kSquare
+                                     ? ScaleStrides{padded_squares(columns), 1}
+                                 : kind == FactorScale::kBlock ? ScaleStrides{1, rows}
+                                                               : ScaleStrides{1, 1};
+    cast_tiles(rounding, x, rows, columns, stored, nullptr, scales, strides, amaxes,
+               machine_.stream());
+  }
+  if ((wanted & kTransposed) != 0) {
+    const ScaleStrides strides = kind == FactorScale::kSquare
+                                     ? ScaleStrides{1, padded_squares(rows)}
+                                 : kind == FactorScale::kBlock ? ScaleStrides{columns, 1}
+                                                               : ScaleStrides{1, 1};
+    cast_tiles(rounding, x, rows, columns, nullptr, transposed, scales + most, strides, amaxes,
+               machine_.stream());
+  }
+}
+
+void OperandKernels::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
+                              const Rounding& rounding, unsigned wanted) {
+  GNOMON_ASSERT(rows * columns == std::ssize(operand.data));
+  // Another orientation of a copy that is rounded in the same way leaves the first as it is.
+  const bool same = operand.rounding == rounding;
+  const unsigned there = same ? operand.orientations : 0;
+  if (rounding.whole_tensor() && !same) choose_scale(rounding, operand.scalars, machine_.stream());
+  if (rounding.keeps_scales) {
+    quantize_codes(operand, rows, columns, rounding, wanted & ~there);
+    operand.orientations = there | wanted;
+  } else {
+    uint32_t* amaxes = nullptr;
+    if (!rounding.whole_tensor()) {
+      amaxes = amaxes_.at_least(tile_grid(rounding.quantizer, rows, columns).count()).data();
+    }
+    auto* values = reinterpret_cast<bf16*>(operand.room.begin) + operand.room.before;
+    round_copy(rounding, operand.data.data(), rows, columns, operand.scalars, values, amaxes,
+               machine_.stream());
+    operand.orientations = kAsStored | kTransposed;
+  }
+  operand.rounding = rounding;
+}
+
+Factor OperandKernels::factor(const GemmOperand<bf16>& operand, bool terms_last, int64_t outer,
+                              int64_t terms) {
+  const Rounding& rounding = operand.rounding;
+  Factor result;
+  result.scale = scale_of(rounding.quantizer.tile);
+  result.inverse_scales = operand.scalars + kInverseScale;
+  if (!rounding.keeps_scales) {
+    result.data = reinterpret_cast<const bf16*>(operand.room.begin) + operand.room.before;
+    result.stride = terms_last ? terms : outer;
+    if (!rounding.whole_tensor()) result.scale = FactorScale::kNone;
+    return result;
+  }
+  const Orientation orientation = terms_last ? kAsStored : kTransposed;
+  GNOMON_ASSERT((operand.orientations & orientation) != 0);
+  result.data = codes_of(operand, orientation);
+  result.format = rounding.quantizer.format;
+  result.stride = terms;
+  if (!rounding.whole_tensor()) {
+    result.inverse_scales =
+        operand.tile_scales.data() + (orientation == kTransposed ? scales_most(outer, terms) : 0);
+  }
+  return result;
+}
+
+void OperandKernels::lose(Factor& a, const GemmShape& shape, const TermRange& lost) {
+  if (lost.count == 0) return;
+  const int64_t elements = shape.m * shape.k;
+  const bool codes = a.format != Format::kBf16;
+  const int64_t bytes = codes ? elements : 2 * elements;
+  std::byte* copy = kept_terms_.at_least(bytes).data();
+  machine_.memory().copy({static_cast<const std::byte*>(a.data), static_cast<size_t>(bytes)}, copy);
+  if (codes) {
+    lose_terms(reinterpret_cast<uint8_t*>(copy), shape.m, shape.k, false, lost.first, lost.count,
+               machine_.stream());
+  } else if (a.transposed) {
+    lose_terms(reinterpret_cast<bf16*>(copy), shape.k, shape.m, true, lost.first, lost.count,
+               machine_.stream());
+  } else {
+    lose_terms(reinterpret_cast<bf16*>(copy), shape.m, shape.k, false, lost.first, lost.count,
+               machine_.stream());
+  }
+  a.data = copy;
+}
+
+template <class Out>
+void OperandKernels::gemm(const GemmShape& shape, const Accumulation& accumulation,
+                          const GemmOperand<bf16>& a, const GemmOperand<bf16>& b, Out* c,
+                          bool accumulate) {
+  GNOMON_ASSERT(shape.stride_a == 0 && shape.stride_b == 0);
+  GNOMON_ASSERT(a.rounding.keeps_scales == b.rounding.keeps_scales);
+  Factor left = factor(a, !shape.transpose_a, shape.m, shape.k);
+  Factor right = factor(b, shape.transpose_b, shape.n, shape.k);
+  const bool codes = left.format != Format::kBf16;
+  left.transposed = !codes && shape.transpose_a;
+  right.transposed = codes || shape.transpose_b;
+  lose(left, shape, accumulation.lost);
+  const Product product{.m = shape.m,
+                        .n = shape.n,
+                        .k = shape.k,
+                        .fp32_output = sizeof(Out) == sizeof(float),
+                        .stride_c = shape.stride_c == 0 ? shape.n : shape.stride_c,
+                        .accumulate = accumulate,
+                        .fast_accumulate = accumulation.hopper && accumulation.promote_every == 0};
+  machine_.multiply(product, left, right, c);
+}
+
+template void OperandKernels::gemm(const GemmShape&, const Accumulation&, const GemmOperand<bf16>&,
+                                   const GemmOperand<bf16>&, bf16*, bool);
+template void OperandKernels::gemm(const GemmShape&, const Accumulation&, const GemmOperand<bf16>&,
+                                   const GemmOperand<bf16>&, float*, bool);
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,44 @@
+// Rounded copies of operands on the device, and products of them. A copy is FP8 codes where the
+// device multiplies them as the recipe wants, and BF16 values otherwise.
+//
+// In an operand's room codes as stored come first, of all operands that share it, transposed codes
+// behind them: an FP8 product wants the summed dimension innermost on both sides.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/machine.h"
+
+namespace gnomon::cuda {
+
+// Whether the device multiplies such copies as codes.
+bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b);
+
+class OperandKernels {
+ public:
+  // `machine` must outlive this.
+  explicit OperandKernels(Machine& machine);
+
+  void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
+                unsigned wanted);
+  // Out is bf16 or float.
+  template <class Out>
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,
+            const GemmOperand<bf16>& b, Out* c, bool accumulate);
+
+ private:
+  void quantize_codes(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
+                      const Rounding& rounding, unsigned wanted);
+  // The operand as a product reads it that has its terms along rows of what is stored
+  // (`terms_last`), or along columns. `outer` are its rows in the product's sense.
+  Factor factor(const GemmOperand<bf16>& operand, bool terms_last, int64_t outer, int64_t terms);
+  void lose(Factor& a, const GemmShape& shape, const TermRange& lost);
+
+  Machine& machine_;
+  Buffer<uint32_t> amaxes_;
+  Buffer<std::byte> kept_terms_;
+};
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,206 @@
+#include "base/errors.h"
+#include "base/philox.h"
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/optimizer.h"
+#include "kernels/moment_codes.h"
+
+namespace gnomon::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kPerLane = kMomentBlock / kWarp;  // a warp takes a block of moments
+constexpr uint64_t kMomentStream = 0x6D6F6D65;  // as the CPU's
+
+struct Four {
+  float values[kPerLane] = {};
+  __device__ float& operator[](int i) { return values[i]; }
+  __device__ float operator[](int i) const { return values[i]; }
+};
+
+// `left` of the four exist. Loops of a fixed length are unrolled, so that the four stay in
+// registers.
+__device__ Four load_four(const float* x, int64_t left) {
+  Four four;
+  if (left >= kPerLane) {
+    const Bits128 v = *reinterpret_cast<const Bits128*>(x);
+    four[0] = float_of(v.x), four[1] = float_of(v.y), four[2] = float_of(v.z),
+    four[3] = float_of(v.w);
+    return four;
+  }
+  for (int i = 0; i < kPerLane; ++i) {
+    if (i < left) four[i] = x[i];
+  }
+  return four;
+}
+__device__ void store_four(float* y, const Four& four, int64_t left) {
+  if (left >= kPerLane) {
+    *reinterpret_cast<Bits128*>(y) = {bits_of(four[0]), bits_of(four[1]), bits_of(four[2]),
+                                      bits_of(four[3])};
+    return;
+  }
+  for (int i = 0; i < kPerLane; ++i) {
+    if (i < left) y[i] = four[i];
+  }
+}
+
+// ---- stored moments: FP32, BF16 or codes with a scale for each block ----
+struct PlainMoments {
+  float* values;
+  template <class Codes>
+  __device__ Four load(int64_t at, int64_t left) const {
+    return load_four(values + at, left);
+  }
+  template <class Codes>
+  __device__ void store(int64_t at, int64_t left, const Four& moments, const Four*,
+                        uint32_t) const {
+    store_four(values + at, moments, left);
+  }
+};
+
+// Element `lane` of the block has random bits of its own; what would be stored as zero and must not
+// (`floor`) is stored as the smallest code.
+struct Bf16Moments {
+  bf16* values;
+  template <class Codes>
+  __device__ Four load(int64_t at, int64_t left) const {
+    Four four;
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i < left) four[i] = value_of(values[at + i]);
+    }
+    return four;
+  }
+  template <class Codes>
+  __device__ void store(int64_t at, int64_t left, const Four& moments, const Four* floor,
+                        uint32_t key) const {
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i >= left) continue;
+      bf16 code = bf16_code(moments[i], random16(key, (at + i) % kMomentBlock));
+      const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
+      if (code.bits == 0 && keep) code.bits = 1;
+      values[at + i] = code;
+    }
+  }
+};
+
+struct CodedMoments {
+  uint8_t* codes;
+  float* scales;
+  template <class Codes>
+  __device__ Four load(int64_t at, int64_t left) const {
+    Four four;
+    if (left <= 0) return four;
+    const float scale = scales[at / kMomentBlock];
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i >= left) continue;
+      four[i] = fp8_value<Codes>(codes[at + i]) * scale;
+    }
+    return four;
+  }
+  template <class Codes>
+  __device__ void store(int64_t at, int64_t left, const Four& moments, const Four* floor,
+                        uint32_t key) const {
+    float amax = 0;
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i < left) amax = fmaxf(amax, fabsf(moments[i]));
+    }
+    amax = warp_reduce(amax, Largest());
+    const float scale = moment_scale<Codes>(amax);
+    const float inverse = quotient(1.0f, scale);
+    if (at % kMomentBlock == 0 && left > 0) scales[at / kMomentBlock] = scale;
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i >= left) continue;
+      uint8_t code = fp8_code<Codes>(moments[i] * inverse, random16(key, (at + i) % kMomentBlock));
+      const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
+      if (code == 0 && keep) code = 1;
+      codes[at + i] = code;
+    }
+  }
+};
+
+template <class M, class V>
+__global__ void adamw_kernel(AdamwStep step, int64_t count, const float* __restrict__ gradient, M m,
+                             V v, float* __restrict__ master, bf16* __restrict__ weight) {
+  // Whole warps come here and stay: blocks of moments are summed up by their warp.
+  const int64_t block = global_thread() / kWarp;
+  const int64_t at = block * kMomentBlock + threadIdx.x % kWarp * kPerLane;
+  const int64_t left = count - at;
+  const Four g = load_four(gradient + at, left);
+  Four mean = m.template load<E4m3Codes>(at, left);
+  Four square = v.template load<E5m2Codes>(at, left);
+  Four value = load_four(master + at, left);
+  const float rate = quotient(step.learning_rate, step.bias_correction1);
+  const float second = quotient(1.0f, step.bias_correction2);
+  for (int i = 0; i < kPerLane; ++i) {
+    const float scaled = g[i] * step.gradient_scale;
+    const float decay = at + i < step.decayed ? step.weight_decay : 0.0f;
+    mean[i] = step.beta1 * mean[i] + (1.0f - step.beta1) * scaled;
+    square[i] = step.beta2 * square[i] + (1.0f - step.beta2) * scaled * scaled;
+    value[i] = value[i] * (1.0f - step.learning_rate * decay) -
+               rate * mean[i] / (sqrtf(square[i] * second) + step.eps);
+  }
+  const auto keys = philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
+                           static_cast<uint64_t>(step.first_element / kMomentBlock + block));
+  m.template store<E4m3Codes>(at, left, mean, nullptr, keys[0]);
+  v.template store<E5m2Codes>(at, left, square, &mean, keys[1]);
+  store_four(master + at, value, left);
+  for (int i = 0; i < kPerLane; ++i) {
+    if (i < left) weight[at + i] = rounded(value[i]);
+  }
+}
+
+__global__ void squares_kernel(const float* __restrict__ x, int64_t count, double* partials) {
+  __shared__ double room[kWarp];
+  double own = 0;
+  for (int64_t i = global_thread() * kPerLane; i < count; i += all_threads() * kPerLane) {
+    const Four four = load_four(x + i, count - i);
+    for (int k = 0; k < kPerLane; ++k) {
+      own += static_cast<double>(four[k]) * static_cast<double>(four[k]);
+    }
+  }
+  own = block_reduce(own, 0.0, room, Add());
+  if (threadIdx.x == 0) partials[blockIdx.x] = own;
+}
+
+__global__ void add_doubles_kernel(const double* partials, int64_t count, double* sum) {
+  __shared__ double room[kWarp];
+  double own = 0;
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) own += partials[i];
+  own = block_reduce(own, 0.0, room, Add());
+  if (threadIdx.x == 0) *sum = own;
+}
+
+PlainMoments stored(std::span<float> moments) { return {moments.data()}; }
+Bf16Moments stored(std::span<bf16> moments) { return {moments.data()}; }
+CodedMoments stored(const Fp8Moments& moments) {
+  return {moments.codes.data(), moments.scales.data()};
+}
+
+}  // namespace
+
+void adamw(const AdamwStep& step, std::span<const float> gradient, const MomentSpan& m,
+           const MomentSpan& v, std::span<float> master, std::span<bf16> weight, Stream stream) {
+  const int64_t count = std::ssize(gradient);
+  GNOMON_ASSERT(moment_elements(m) == count && moment_elements(v) == count);
+  GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
+  if (count == 0) return;
+  const Grid grid{.blocks_x = blocks_for(count, int64_t{kThreads} * kPerLane), .threads = kThreads};
+  std::visit(
+      [&](const auto& of_m, const auto& of_v) {
+        const auto first = stored(of_m);
+        const auto second = stored(of_v);
+        launch("adamw", adamw_kernel<std::decay_t<decltype(first)>, std::decay_t<decltype(second)>>,
+               grid, stream, step, count, gradient.data(), first, second, master.data(),
+               weight.data());
+      },
+      m, v);
+}
+
+void sum_of_squares(const float* x, int64_t count, double* sum, double* scratch, Stream stream) {
+  const int64_t wanted = blocks_for(count, int64_t{kThreads} * kPerLane * 8);
+  const int64_t blocks = wanted < 1 ? 1 : wanted < kSquaresScratch ? wanted : kSquaresScratch;
+  launch("squares", squares_kernel, {.blocks_x = blocks, .threads = kThreads}, stream, x, count,
+         scratch);
+  launch("add_squares", add_doubles_kernel, {.threads = 1024}, stream, scratch, blocks, sum);
+}
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,50 @@
+// Amaxes, scales and rounded copies on the device. Pointers are of the device's memory, 16-byte
+// aligned where rows are; every function returns when the work is on the stream.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/formats.h"
+#include "kernels/operand.h"
+
+namespace gnomon::cuda {
+
+// As BackendBase::amax and raise.
+void amax(const bf16* x, int64_t count, float* amax, Stream stream);
+void raise(const float* amax, float* most, Stream stream);
+
+// scalars[kScale] and [kInverseScale] of a whole tensor, from scalars[kAmax].
+void choose_scale(const Rounding& rounding, float* scalars, Stream stream);
+
+// FP8 codes of a whole tensor x[rows, columns] with the scale at scalars[kScale]: as stored, and
+// transposed [columns, rows]; either may be null. E4M3 or E5M2; rows and columns are multiples of
+// 16.
+void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const float* scalars,
+          uint8_t* as_stored, uint8_t* transposed, Stream stream);
+
+// Where the scale of tile (i, j) of a grid stands: i·row + j·column.
+struct ScaleStrides {
+  int64_t row = 0, column = 0;
+};
+
+// FP8 codes with a scale for each tile, as quantize_matrix() makes them, and 1/scale of each tile.
+// Tiles of one row or one column, 128 long or as long as the matrix, or squares of 128. Codes as in
+// cast(). `amaxes` is scratch for max(rows, columns) numbers where tiles are as long as the matrix.
+void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
+                uint8_t* as_stored, uint8_t* transposed, float* inverse_scales,
+                const ScaleStrides& strides, uint32_t* amaxes, Stream stream);
+
+// Copies of any format and any tiles as BF16 values. Those of tiles are divided by their scales
+// again (where they are exact so, quantizer.h); of a whole tensor the scale is at scalars[kScale],
+// and the values stay multiplied. `amaxes` is scratch for a number per tile.
+void round_copy(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,
+                const float* scalars, bf16* y, uint32_t* amaxes, Stream stream);
+
+// Zeros for terms [first, first + count) of what is summed over, in a copy whose rows (or columns,
+// with `along_rows`) are that: a kernel that loses them. E is uint8_t or bf16.
+template <class E>
+void lose_terms(E* copy, int64_t rows, int64_t columns, bool along_rows, int64_t first,
+                int64_t count, Stream stream);
+
+}  // namespace gnomon::cuda

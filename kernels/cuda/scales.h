@@ -1,0 +1,49 @@
+// The arithmetic of scales (kernels/recipe.h, quantizer.h) where a kernel needs it, bit for bit.
+#pragma once
+
+#include "kernels/cuda/kernel.h"
+#include "kernels/quantizer.h"
+
+namespace gnomon::cuda {
+
+// What a kernel must know of a Quantizer's format and rule.
+struct ScaleArithmetic {
+  Format format = Format::kE4m3;
+  ScaleRule rule = ScaleRule::kGiven;
+  float format_max = 448;
+  int max_exponent = 8;  // of format_max
+  float given = 0;       // of a whole tensor; 0: from the amax
+  int margin = 0;
+  int log2_shift = 0;
+};
+
+inline constexpr float kLargestScale = 0x1p60f;  // kScaleMax
+
+// x·2^n, for results that are normal numbers or overflow.
+__device__ inline float times_power_of_two(float x, int n) { return ldexpf(x, n); }
+
+__device__ inline int exponent_of(float x) { return ilogbf(x); }
+
+// An amax of 0 or one that is not finite says nothing.
+__device__ inline bool says_something(float amax) {
+  return amax > 0.0f && bits_of(amax) < 0x7F800000u;
+}
+
+__device__ inline float fitting_scale(const ScaleArithmetic& how, float amax) {
+  return fminf(quotient(how.format_max, amax), kLargestScale);
+}
+
+// Without the shift.
+__device__ inline float scale_of(const ScaleArithmetic& how, float amax) {
+  if (how.given > 0) return how.given;
+  if (how.rule == ScaleRule::kNone || !says_something(amax)) return 1.0f;
+  if (how.rule == ScaleRule::kGiven) {
+    return fminf(times_power_of_two(quotient(how.format_max, amax), -how.margin), kLargestScale);
+  }
+  const float fitting = fitting_scale(how, amax);
+  if (how.rule == ScaleRule::kFp32) return fitting;
+  if (how.rule == ScaleRule::kPowerOfTwo) return times_power_of_two(1.0f, exponent_of(fitting));
+  return fminf(times_power_of_two(1.0f, how.max_exponent - exponent_of(amax)), kLargestScale);
+}
+
+}  // namespace gnomon::cuda

@@ -1,0 +1,44 @@
+// Eight BF16 values that a thread reads and writes at once.
+#pragma once
+
+#include "kernels/cuda/kernel.h"
+
+namespace gnomon::cuda {
+
+inline constexpr int kVector = 8;
+
+struct Eight {
+  float values[kVector] = {};
+  __device__ float& operator[](int i) { return values[i]; }
+  __device__ float operator[](int i) const { return values[i]; }
+};
+
+// `x` is 16-byte aligned.
+__device__ inline Eight load_eight(const bf16* x) {
+  const Bits128 v = *reinterpret_cast<const Bits128*>(x);
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  Eight eight;
+  for (int i = 0; i < 4; ++i) {
+    eight[2 * i] = float_of(words[i] << 16);
+    eight[2 * i + 1] = float_of(words[i] & 0xFFFF0000u);
+  }
+  return eight;
+}
+
+__device__ inline uint32_t two_of(float first, float second) {
+  return uint32_t{rounded(first).bits} | uint32_t{rounded(second).bits} << 16;
+}
+
+__device__ inline void store_eight(bf16* y, const Eight& eight) {
+  *reinterpret_cast<Bits128*>(y) = {two_of(eight[0], eight[1]), two_of(eight[2], eight[3]),
+                                    two_of(eight[4], eight[5]), two_of(eight[6], eight[7])};
+}
+
+// As bf16 has them.
+__device__ inline Eight rounded(const Eight& eight) {
+  Eight result;
+  for (int i = 0; i < kVector; ++i) result[i] = value_of(rounded(eight[i]));
+  return result;
+}
+
+}  // namespace gnomon::cuda

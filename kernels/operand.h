@@ -1,0 +1,111 @@
+// A tensor as the operand of matrix products, and the rounded copy that a product reads in its
+// place. What the copy is made of is the backend's own: BF16 values on the CPU, codes of a narrow
+// format on a device. Nothing here comes back to the host: a scale that follows from the tensor
+// stays at its address beside it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "kernels/formats.h"
+#include "kernels/memory.h"
+#include "kernels/quantizer.h"
+
+namespace gnomon {
+
+// How a copy of a matrix is rounded, if at all.
+struct Rounding {
+  bool quantises = false;
+  Quantizer quantizer;
+  // Of a whole tensor: the scale. Where there is none it follows from the amax: by the quantizer's
+  // rule, for kGiven as delayed_scale() does with `margin`.
+  std::optional<float> given;
+  int margin = 0;
+  int log2_shift = 0;         // every scale is 2^log2_shift times that
+  bool keeps_scales = false;  // BackendOf::keeps_scales()
+  bool operator==(const Rounding&) const = default;
+
+  bool whole_tensor() const { return quantizer.tile == TileShape{}; }
+};
+
+// The scale of a whole tensor with this amax.
+float tensor_scale(const Rounding& rounding, float amax);
+
+// Which way round a product reads a matrix: as it is stored, row by row, or by columns.
+enum Orientation : unsigned { kAsStored = 1, kTransposed = 2 };
+
+// What lies beside an operand, in the backend's memory, FP32 each.
+enum OperandScalar { kAmax, kScale, kInverseScale, kOperandScalars };
+
+// Where copies lie. Operands that a product reads side by side share one room.
+struct OperandRoom {
+  static constexpr int64_t kBytesPerElement = 2;
+  std::byte* begin = nullptr;  // of all.elements · kBytesPerElement
+  int64_t before = 0;          // elements of the operands before this one
+  int64_t elements = 0;        // of all operands of the room
+  bool operator==(const OperandRoom&) const = default;
+};
+
+// One tensor as an operand, and its copy, of which it remembers how it was made: a product that
+// wants another one has it made anew.
+template <class E>
+struct GemmOperand {
+  std::span<const E> data;
+  OperandRoom room;
+  float* scalars = nullptr;        // [kOperandScalars]
+  bool amax_known = false;         // scalars[kAmax] is that of `data`
+  Rounding rounding = {};          // of the copy at hand
+  unsigned orientations = 0;       // that it is there in
+  Buffer<float> tile_scales = {};  // where it keeps them, taken when they are first needed
+
+  // The tensor has new content.
+  void renew(std::span<const E> content) {
+    data = content;
+    amax_known = rounding.quantises = false;
+  }
+};
+
+// Room for an operand that is taken after the start.
+template <class E>
+class OperandMemory {
+ public:
+  // `memory` must outlive this.
+  explicit OperandMemory(Memory& memory) : memory_(memory), room_(memory), scalars_(memory) {}
+
+  // Gives the operand this content, of which no copy is made yet, and room for one, which serves
+  // until the next call.
+  void serve(GemmOperand<E>& operand, std::span<const E> content) {
+    const int64_t elements = std::ssize(content);
+    const int64_t bytes = elements * OperandRoom::kBytesPerElement;
+    operand.room = {room_.at_least(bytes).data(), 0, elements};
+    operand.scalars = scalars_.at_least(kOperandScalars).data();
+    if (operand.tile_scales.data() == nullptr) operand.tile_scales = Buffer<float>(memory_);
+    operand.renew(content);
+  }
+
+ private:
+  Memory& memory_;
+  Buffer<std::byte> room_;
+  Buffer<float> scalars_;
+};
+
+// An operand with room of its own.
+template <class E>
+class OwnOperand {
+ public:
+  explicit OwnOperand(Memory& memory) : memory_(memory) {}
+
+  GemmOperand<E>& of(std::span<const E> content) {
+    memory_.serve(operand_, content);
+    return operand_;
+  }
+  GemmOperand<E>& operand() { return operand_; }
+
+ private:
+  OperandMemory<E> memory_;
+  GemmOperand<E> operand_;
+};
+
+}  // namespace gnomon

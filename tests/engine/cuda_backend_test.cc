@@ -1,0 +1,123 @@
+// The engine on the CUDA backend, whose kernels are emulated on the CPU, beside the engine on the
+// CPU backend: the same run but for the order of sums, and exactly repeatable.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/cuda/backend.h"
+#include "tests/engine/emulated_machine.h"
+#include "tests/engine/engine_fixture.h"
+#include "trainer/engine/engine.h"
+
+namespace gnomon::test {
+namespace {
+
+BackendMakers emulated() {
+  BackendMakers makers;
+  makers.bf16 = [](int threads) {
+    return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
+  };
+  return makers;
+}
+
+struct Recipe {
+  std::string name, rules;
+};
+void PrintTo(const Recipe& recipe, std::ostream* out) { *out << recipe.name; }
+
+Recipe recipe(const std::string& name, const std::string& keys = "") {
+  return {name, "allow_ragged_tiles = true\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" +
+                    name + "\"\n" + keys};
+}
+
+class CudaBackend : public testing::TestWithParam<Recipe> {
+ protected:
+  static EngineConfig configuration(const TemporaryDirectory& directory) {
+    EngineConfig config = small_engine(directory.path());
+    config.model.width = 48;
+    config.model.heads = 3;
+    config.model.kv_heads = 1;
+    config.model.ffn = 144;
+    config.model.qkv_bias = true;
+    return config;
+  }
+};
+
+TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
+  TemporaryDirectory directory;
+  const EngineConfig config = configuration(directory);
+  const PrecisionPlan plan = PrecisionPlan::parse(GetParam().rules);
+  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, emulated());
+  for (Engine* engine : {&cpu, &cuda}) {
+    engine->initialize();
+    engine->set_plan(plan);
+  }
+  EXPECT_EQ(cuda.weights_hash(), cpu.weights_hash()) << "before the first step";
+  for (int step = 1; step <= 3; ++step) {
+    const StepResult of_cpu = cpu.train_step(), of_cuda = cuda.train_step();
+    EXPECT_EQ(of_cuda.batch_hash, of_cpu.batch_hash);
+    EXPECT_NEAR(of_cuda.loss, of_cpu.loss, 2e-3 * of_cpu.loss) << step;
+    EXPECT_NEAR(of_cuda.grad_norm, of_cpu.grad_norm, 2e-2 * of_cpu.grad_norm) << step;
+  }
+  EXPECT_NEAR(cuda.evaluate(plan), cpu.evaluate(plan), 2e-3 * cpu.evaluate(plan));
+  const double in_bf16 = cpu.evaluate(PrecisionPlan::bf16());
+  EXPECT_NEAR(cuda.evaluate(PrecisionPlan::bf16()), in_bf16, 2e-3 * in_bf16);
+}
+
+TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
+  TemporaryDirectory directory;
+  const EngineConfig config = configuration(directory);
+  Engine first(config, EngineRole::kLive, nullptr, emulated());
+  Engine second(config, EngineRole::kReplay, nullptr, emulated());
+  first.initialize();
+  first.set_plan(PrecisionPlan::parse(GetParam().rules));
+  train_hashes(first, 1);
+  const auto checkpoint = write_checkpoint(first, directory.path() / "checkpoints");
+  const std::vector<uint64_t> later = train_hashes(first, 2);
+  second.load(checkpoint);
+  EXPECT_EQ(train_hashes(second, 2), later);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, CudaBackend,
+    testing::Values(Recipe{"bf16", ""}, recipe("current"),
+                    recipe("current", "power_of_two = true\n"),
+                    recipe("delayed", "amax_history = 3\nmargin = 1\n"), recipe("rowwise"),
+                    recipe("rowwise_gw_hp"), recipe("block"),
+                    recipe("block", "power_of_two = false\n"), recipe("mx"),
+                    recipe("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n"),
+                    Recipe{"mixed", recipe("current").rules +
+                                        "[[rule]]\nmatch = \"*.k_proj\"\ngemms = \"bf16\"\n"
+                                        "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
+                                        "recipe = \"block\"\n"}));
+
+TEST(CudaBackendFaults, ActOnTheDeviceToo) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  const std::string down = "model.layers.1.mlp.down_proj";
+  const PrecisionPlan plan = PrecisionPlan::parse(recipe("current").rules);
+  for (const Fault& fault :
+       {Fault{.kind = FaultKind::kScaleShift, .site = down, .start_step = 1, .log2_factor = 7},
+        Fault{.kind = FaultKind::kDroppedKBlock,
+        .site = down,
+        .start_step = 1,
+        .gemm = "fprop",
+        .terms = 32}}) {
+    config.faults = {fault};
+    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, emulated());
+    config.faults.clear();
+    Engine sound(config);
+    for (Engine* engine : {&cpu, &cuda, &sound}) {
+      engine->initialize();
+      engine->set_plan(plan);
+    }
+    const double of_cpu = cpu.train_step().loss, of_cuda = cuda.train_step().loss;
+    const double of_sound = sound.train_step().loss;
+    EXPECT_NEAR(of_cuda, of_cpu, 1e-3 * of_cpu) << fault_kind_name(fault.kind);
+    EXPECT_GT(std::abs(of_cpu - of_sound), 2 * std::abs(of_cuda - of_cpu))
+        << fault_kind_name(fault.kind) << " is felt";
+  }
+}
+
+}  // namespace
+}  // namespace gnomon::test

@@ -1,0 +1,107 @@
+// A machine for the CUDA backend on the CPU: memory that the host is not meant to touch, products
+// by the book, value by value, and kernels by emulation.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/errors.h"
+#include "kernels/cuda/machine.h"
+
+namespace gnomon::test {
+
+// The host's in truth, which nobody is told.
+class FarMemory final : public Memory {
+ public:
+  std::byte* take(int64_t bytes, const std::string&) override {
+    const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    auto* memory = static_cast<std::byte*>(
+        std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(rounded)));
+    std::memset(memory, 0, static_cast<size_t>(rounded));
+    return memory;
+  }
+  void give_back(std::byte* memory, int64_t) noexcept override { std::free(memory); }
+  bool on_host() const override { return false; }
+  void read(std::span<const std::byte> from, std::byte* to_host) override { copy(from, to_host); }
+  void write(std::span<const std::byte> from_host, std::byte* to) override { copy(from_host, to); }
+  void copy(std::span<const std::byte> from, std::byte* to) override {
+    std::memcpy(to, from.data(), from.size());
+  }
+};
+
+class EmulatedMachine final : public cuda::Machine {
+ public:
+  std::string device() const override { return "emulated"; }
+  std::string libraries() const override { return "none"; }
+  Memory& memory() override { return memory_; }
+  cuda::Stream stream() override { return nullptr; }
+
+  void multiply(const cuda::Product& p, const cuda::Factor& a, const cuda::Factor& b,
+                void* c) override {
+    const bool codes = a.format != Format::kBf16;
+    GNOMON_ASSERT(codes == (b.format != Format::kBf16));
+    // What the library asks for.
+    if (codes) GNOMON_ASSERT(!a.transposed && b.transposed && p.n % 16 == 0 && p.k % 16 == 0);
+    GNOMON_ASSERT(!p.accumulate || p.fp32_output);
+    const std::vector<float> left = values(a, p.m, p.k, a.transposed);
+    const std::vector<float> right = values(b, p.n, p.k, !b.transposed);
+    for (int64_t row = 0; row < p.m; ++row) {
+      for (int64_t column = 0; column < p.n; ++column) {
+        double sum = 0;
+        for (int64_t term = 0; term < p.k; ++term) {
+          sum += static_cast<double>(left[static_cast<size_t>(row * p.k + term)]) *
+                 static_cast<double>(right[static_cast<size_t>(column * p.k + term)]);
+        }
+        const auto result = static_cast<float>(sum * static_cast<double>(p.alpha));
+        const int64_t at = row * p.stride_c + column;
+        if (p.fp32_output) {
+          float& to = static_cast<float*>(c)[at];
+          to = p.accumulate ? to + result : result;
+        } else {
+          static_cast<bf16*>(c)[at] = to_bf16(result);
+        }
+      }
+    }
+  }
+
+  void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) override {
+    std::iota(order, order + count, 0);
+    std::stable_sort(order, order + count,
+                     [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
+    for (int64_t i = 0; i < count; ++i) sorted[i] = tokens[order[i]];
+  }
+
+ private:
+  // A factor as [outer, terms], its scales undone; `terms_first` is how it is stored.
+  static std::vector<float> values(const cuda::Factor& f, int64_t outer, int64_t terms,
+                                   bool terms_first) {
+    std::vector<float> result(static_cast<size_t>(outer * terms));
+    const int64_t blocks = (terms + 127) / 128, padded = (blocks + 3) / 4 * 4;
+    for (int64_t row = 0; row < outer; ++row) {
+      for (int64_t term = 0; term < terms; ++term) {
+        const int64_t at = terms_first ? term * f.stride + row : row * f.stride + term;
+        const float value = f.format == Format::kBf16
+                                ? to_float(static_cast<const bf16*>(f.data)[at])
+                                : decode(f.format, static_cast<const uint8_t*>(f.data)[at]);
+        float inverse = 1;
+        if (f.scale == cuda::FactorScale::kTensor) inverse = f.inverse_scales[0];
+        if (f.scale == cuda::FactorScale::kRow) inverse = f.inverse_scales[row];
+        if (f.scale == cuda::FactorScale::kBlock)
+          inverse = f.inverse_scales[row + outer * (term / 128)];
+        if (f.scale == cuda::FactorScale::kSquare) {
+          inverse = f.inverse_scales[row / 128 * padded + term / 128];
+        }
+        result[static_cast<size_t>(row * terms + term)] = value * inverse;
+      }
+    }
+    return result;
+  }
+
+  FarMemory memory_;
+};
+
+}  // namespace gnomon::test

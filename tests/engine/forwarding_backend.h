@@ -1,0 +1,158 @@
+// A backend that passes everything on to the CPU's. Every operation goes between enter() and
+// leave(); those that derived classes change are theirs to override.
+#pragma once
+
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/backend.h"
+
+namespace gnomon::test {
+
+template <class E>
+class ForwardingBackend : public BackendOf<E> {
+ public:
+  explicit ForwardingBackend(int threads) : backend_(make_cpu_backend<E>(threads)) {}
+
+  std::string name() const override { return backend_->name(); }
+  std::string device() const override { return backend_->device(); }
+  std::string libraries() const override { return backend_->libraries(); }
+  int threads() const override { return backend_->threads(); }
+  Memory& memory() override { return backend_->memory(); }
+
+  void amax(std::span<const bf16> x, float* amax) override {
+    around({x.data(), amax}, [&] { backend_->amax(x, amax); });
+  }
+  void raise(const float* amax, float* most) override {
+    around({amax, most}, [&] { backend_->raise(amax, most); });
+  }
+  double sum_of_squares(std::span<const float> x) override {
+    double sum = 0;
+    around({x.data()}, [&] { sum = backend_->sum_of_squares(x); });
+    return sum;
+  }
+  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
+             std::span<float> master, WeightSpan weight) override {
+    around({gradient.data(), master.data()},
+           [&] { backend_->adamw(step, gradient, m, v, master, weight); });
+  }
+  void zero(std::span<std::byte> x) override {
+    around({x.data()}, [&] { backend_->zero(x); });
+  }
+
+  void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) override {
+    around({a, b, c}, [&] { backend_->gemm(shape, alpha, a, b, c); });
+  }
+  void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, float* c,
+            bool accumulate) override {
+    around({a, b, c}, [&] { backend_->gemm(shape, alpha, a, b, c, accumulate); });
+  }
+  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
+                    const Quantizer& b) const override {
+    return backend_->keeps_scales(accumulation, a, b);
+  }
+  void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
+                unsigned wanted) override {
+    around({operand.data.data(), operand.room.begin, operand.scalars, operand.tile_scales.data()},
+           [&] { backend_->quantize(operand, rows, columns, rounding, wanted); });
+  }
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
+            std::span<const GemmOperand<E>* const> b, E* c) override {
+    around({a.data.data(), a.room.begin, a.scalars, a.tile_scales.data(), c},
+           [&] { backend_->gemm(shape, accumulation, a, b, c); });
+  }
+  void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<E>& a,
+            const GemmOperand<E>& b, float* c, bool accumulate) override {
+    around({a.data.data(), a.room.begin, a.scalars, a.tile_scales.data(), b.data.data(),
+            b.room.begin, b.scalars, b.tile_scales.data(), c},
+           [&] { backend_->gemm(shape, accumulation, a, b, c, accumulate); });
+  }
+  void round_sum(std::span<const float> x, std::span<E> y) override {
+    around({x.data(), y.data()}, [&] { backend_->round_sum(x, y); });
+  }
+
+  void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
+                    float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) override {
+    around({residual.data(), x.data(), w.data(), sum.data(), y.data(), rstd.data()},
+           [&] { backend_->add_rms_norm(residual, x, w, eps, sum, y, rstd); });
+  }
+  void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
+                         std::span<const float> rstd, std::span<const E> dy,
+                         std::span<E> d_residual, std::span<float> dw) override {
+    around({residual.data(), w.data(), rstd.data(), dy.data(), d_residual.data(), dw.data()},
+           [&] { backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw); });
+  }
+  void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
+    around({y, bias.data()}, [&] { backend_->add_bias(y, n, bias, stride); });
+  }
+  void bias_backward(const E* dy, int64_t n, std::span<float> db, int64_t stride) override {
+    around({dy, db.data()}, [&] { backend_->bias_backward(dy, n, db, stride); });
+  }
+  void rope(E* x, int64_t n, int64_t tokens, int heads, int head_dim, const Rotary& rotary,
+            bool inverse, int64_t stride) override {
+    around({x}, [&] { backend_->rope(x, n, tokens, heads, head_dim, rotary, inverse, stride); });
+  }
+  void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y) override {
+    around({gate, up, y}, [&] { backend_->swiglu(gate, up, n, width, stride, y); });
+  }
+  void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
+                       int64_t stride, E* dgate, E* dup, int64_t stride_d) override {
+    around({gate, up, dy, dgate, dup}, [&] {
+      backend_->swiglu_backward(gate, up, dy, n, width, stride, dgate, dup, stride_d);
+    });
+  }
+  int64_t attention_saved_bytes(const AttentionShape& shape) const override {
+    return backend_->attention_saved_bytes(shape);
+  }
+  int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
+    return backend_->attention_scratch_bytes(shape);
+  }
+  void attention(const AttentionShape& shape, const E* q, const E* k, const E* v, E* o,
+                 std::byte* saved, std::byte* scratch) override {
+    around({q, k, v, o, saved, scratch},
+           [&] { backend_->attention(shape, q, k, v, o, saved, scratch); });
+  }
+  void attention_backward(const AttentionShape& shape, const E* q, const E* k, const E* v,
+                          const E* o, const E* d_o, E* dq, E* dk, E* dv, const std::byte* saved,
+                          std::byte* scratch) override {
+    around({q, k, v, o, d_o, dq, dk, dv, saved, scratch}, [&] {
+      backend_->attention_backward(shape, q, k, v, o, d_o, dq, dk, dv, saved, scratch);
+    });
+  }
+  void embed(std::span<const int32_t> tokens, std::span<const E> table, int64_t width,
+             std::span<E> y) override {
+    around({tokens.data(), table.data(), y.data()},
+           [&] { backend_->embed(tokens, table, width, y); });
+  }
+  void embed_backward(std::span<const int32_t> tokens, std::span<const E> dy, int64_t width,
+                      std::span<float> dtable) override {
+    around({tokens.data(), dy.data(), dtable.data()},
+           [&] { backend_->embed_backward(tokens, dy, width, dtable); });
+  }
+  void cross_entropy(std::span<E> logits, std::span<const int32_t> targets, int64_t vocabulary,
+                     float scale, bool with_gradient, std::span<float> losses) override {
+    around({logits.data(), targets.data(), losses.data()}, [&] {
+      backend_->cross_entropy(logits, targets, vocabulary, scale, with_gradient, losses);
+    });
+  }
+
+ protected:
+  // `addresses`: what the operation is given to read and write; some of several operands on the
+  // right, moments and a WeightSpan are not among them.
+  virtual void enter(std::initializer_list<const void*> /*addresses*/) {}
+  virtual void leave() {}
+
+ private:
+  template <class Operation>
+  void around(std::initializer_list<const void*> addresses, Operation&& operation) {
+    enter(addresses);
+    operation();
+    leave();
+  }
+
+  std::unique_ptr<BackendOf<E>> backend_;
+};
+
+}  // namespace gnomon::test

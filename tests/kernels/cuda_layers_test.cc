@@ -1,0 +1,192 @@
+// The device's layers, run by emulation on the CPU, against the CPU's.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/loss.h"
+#include "kernels/cuda/norm.h"
+#include "tests/kernels/reference.h"
+
+namespace gnomon::cuda {
+namespace {
+
+// Norm of the difference over the norm.
+template <class T>
+double relative_error(const std::vector<T>& found, const std::vector<T>& expected) {
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double e = static_cast<double>(to_float(expected[i]));
+    const double d = static_cast<double>(to_float(found[i])) - e;
+    difference += d * d;
+    size += e * e;
+  }
+  return std::sqrt(difference / size);
+}
+
+// Where two roundings to BF16 may fall to either side now and then.
+constexpr double kBf16 = 1e-3;
+constexpr double kFp32 = 1e-5;
+
+class CudaNorm : public testing::TestWithParam<int64_t> {};
+
+TEST_P(CudaNorm, ForwardAndBackwardAreTheCpus) {
+  const int64_t width = GetParam(), rows = 5;
+  const auto size = static_cast<size_t>(rows * width);
+  const std::vector<bf16> residual = random_bf16(1, rows * width), x = random_bf16(2, rows * width);
+  const std::vector<bf16> w = random_bf16(3, width), dy = random_bf16(4, rows * width);
+  for (bool adds : {true, false}) {
+    std::vector<bf16> sum(size), y(size), cpu_sum(size), cpu_y(size);
+    std::vector<float> rstd(rows), cpu_rstd(rows);
+    add_rms_norm(residual.data(), adds ? x.data() : nullptr, w.data(), 1e-5f, rows, width,
+                 sum.data(), y.data(), rstd.data(), nullptr);
+    cpu::add_rms_norm<bf16>(1, residual, adds ? std::span<const bf16>(x) : std::span<const bf16>(),
+                            w, 1e-5f, cpu_sum, cpu_y, cpu_rstd);
+    for (size_t i = 0; i < size; ++i) ASSERT_EQ(sum[i].bits, cpu_sum[i].bits) << i;
+    EXPECT_LT(relative_error(y, cpu_y), kBf16);
+    EXPECT_LT(relative_error(rstd, cpu_rstd), kFp32);
+    std::vector<bf16> d_residual = random_bf16(5, rows * width), cpu_d = d_residual;
+    std::vector<float> dw(static_cast<size_t>(width), 0.5f), cpu_dw = dw;
+    std::vector<float> scratch(static_cast<size_t>(rms_norm_scratch(rows, width)), NAN);
+    std::vector<float> partials(static_cast<size_t>(width));
+    rms_norm_backward(cpu_sum.data(), w.data(), cpu_rstd.data(), dy.data(), rows, width,
+                      d_residual.data(), dw.data(), scratch.data(), nullptr);
+    cpu::rms_norm_backward<bf16>(1, cpu_sum, w, cpu_rstd, dy, cpu_d, cpu_dw, partials);
+    EXPECT_LT(relative_error(d_residual, cpu_d), kBf16);
+    EXPECT_LT(relative_error(dw, cpu_dw), kFp32);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Widths, CudaNorm, testing::Values(8, 64, 1000, 2048, 2056, 5000, 12288));
+
+TEST(CudaNormInPlace, TheSumMayBeTheResidual) {
+  std::vector<bf16> residual = random_bf16(1, 3 * 64), x = random_bf16(2, 3 * 64), y(3 * 64);
+  const std::vector<bf16> w = random_bf16(3, 64), before = residual;
+  std::vector<float> rstd(3);
+  add_rms_norm(residual.data(), x.data(), w.data(), 1e-5f, 3, 64, residual.data(), y.data(),
+               rstd.data(), nullptr);
+  for (size_t i = 0; i < x.size(); ++i) {
+    EXPECT_EQ(residual[i].bits, to_bf16(to_float(before[i]) + to_float(x[i])).bits);
+  }
+}
+
+TEST(CudaElementwise, BiasAndItsGradientAreTheCpus) {
+  constexpr int64_t kRows = 300, kWidth = 24, kStride = 40;
+  std::vector<bf16> y = random_bf16(1, kRows * kStride), cpu_y = y;
+  const std::vector<bf16> bias = random_bf16(2, kWidth);
+  add_bias(y.data(), kRows, bias.data(), kWidth, kStride, nullptr);
+  cpu::add_bias<bf16>(1, cpu_y.data(), kRows, bias, kStride);
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, cpu_y[i].bits) << i;
+  std::vector<float> db(kWidth, 1.0f), cpu_db = db, partials(kWidth);
+  std::vector<float> scratch(static_cast<size_t>(bias_scratch(kRows, kWidth)), NAN);
+  bias_backward(y.data(), kRows, db.data(), kWidth, kStride, scratch.data(), nullptr);
+  cpu::bias_backward<bf16>(1, y.data(), kRows, cpu_db, kStride, partials);
+  EXPECT_LT(relative_error(db, cpu_db), kFp32);
+}
+
+TEST(CudaElementwise, RotationIsTheCpus) {
+  constexpr int64_t kTokens = 7, kRows = 3 * kTokens, kStride = 64;
+  constexpr int kHeads = 3, kDim = 16;
+  std::vector<float> angles = random_floats(9, kTokens * kDim / 2, 3.0f), cosines, sines;
+  for (float angle : angles) {
+    cosines.push_back(std::cos(angle));
+    sines.push_back(std::sin(angle));
+  }
+  for (bool inverse : {false, true}) {
+    std::vector<bf16> x = random_bf16(1, kRows * kStride), cpu_x = x;
+    rope(x.data(), kRows, kTokens, kHeads, kDim, cosines.data(), sines.data(), inverse, kStride,
+         nullptr);
+    cpu::rope<bf16>(1, cpu_x.data(), kRows, kTokens, kHeads, kDim, cosines, sines, inverse,
+                    kStride);
+    EXPECT_LT(relative_error(x, cpu_x), kBf16);
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t i = kHeads * kDim; i < kStride; ++i) {
+        const auto at = static_cast<size_t>(row * kStride + i);
+        EXPECT_EQ(x[at].bits, cpu_x[at].bits);
+      }
+    }
+  }
+}
+
+TEST(CudaElementwise, SwigluIsTheCpusInPlaceToo) {
+  constexpr int64_t kRows = 9, kWidth = 40, kStride = 80;
+  std::vector<bf16> both = random_bf16(1, kRows * kStride, 4.0f);
+  std::vector<bf16> y(kRows * kWidth), cpu_y = y;
+  swiglu(both.data(), both.data() + kWidth, kRows, kWidth, kStride, y.data(), nullptr);
+  cpu::swiglu<bf16>(1, both.data(), both.data() + kWidth, kRows, kWidth, kStride, cpu_y.data());
+  EXPECT_LT(relative_error(y, cpu_y), kBf16);
+  const std::vector<bf16> dy = random_bf16(2, kRows * kWidth);
+  std::vector<bf16> cpu_both = both;
+  swiglu_backward(both.data(), both.data() + kWidth, dy.data(), kRows, kWidth, kStride, both.data(),
+                  both.data() + kWidth, kStride, nullptr);
+  cpu::swiglu_backward<bf16>(1, cpu_both.data(), cpu_both.data() + kWidth, dy.data(), kRows, kWidth,
+                             kStride, cpu_both.data(), cpu_both.data() + kWidth, kStride);
+  EXPECT_LT(relative_error(both, cpu_both), kBf16);
+}
+
+TEST(CudaElementwise, SumsAreRoundedAsBf16Is) {
+  const std::vector<float> x = random_floats(1, 1003, 5.0f);
+  std::vector<bf16> y(x.size());
+  round_sum(x.data(), std::ssize(x), y.data(), nullptr);
+  for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << i;
+}
+
+TEST(CudaEnds, EmbeddingIsTheCpus) {
+  constexpr int64_t kWidth = 24, kVocabulary = 11;
+  const std::vector<int32_t> tokens = {3, 0, 10, 3, 3, 7, 0, 10, 3};
+  const std::vector<bf16> table = random_bf16(1, kVocabulary * kWidth);
+  const auto count = std::ssize(tokens);
+  std::vector<bf16> y(static_cast<size_t>(count * kWidth)), cpu_y = y;
+  embed(tokens.data(), count, table.data(), kWidth, y.data(), nullptr);
+  cpu::embed<bf16>(1, tokens, table, kWidth, cpu_y);
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, cpu_y[i].bits) << i;
+
+  std::vector<int32_t> order(tokens.size()), sorted;
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t at) { return tokens[static_cast<size_t>(at)]; });
+  for (int32_t at : order) sorted.push_back(tokens[static_cast<size_t>(at)]);
+  const std::vector<bf16> dy = random_bf16(2, count * kWidth);
+  std::vector<float> dtable = random_floats(3, kVocabulary * kWidth, 1.0f), cpu_dtable = dtable;
+  embed_backward(sorted.data(), order.data(), count, dy.data(), kWidth, dtable.data(), nullptr);
+  cpu::embed_backward<bf16>(1, tokens, dy, kWidth, cpu_dtable);
+  EXPECT_EQ(dtable, cpu_dtable) << "the same order of sums";
+}
+
+class CudaLoss : public testing::TestWithParam<int64_t> {};
+
+TEST_P(CudaLoss, AndItsGradientAreTheCpus) {
+  const int64_t vocabulary = GetParam();
+  const std::vector<int32_t> targets = {0, static_cast<int32_t>(vocabulary - 1), -1, 5};
+  const auto rows = std::ssize(targets);
+  std::vector<bf16> logits = random_bf16(1, rows * vocabulary, 8.0f), cpu_logits = logits;
+  std::vector<float> losses(targets.size(), -1), cpu_losses = losses;
+  std::vector<float> room(static_cast<size_t>(vocabulary));
+  for (bool with_gradient : {false, true}) {
+    cross_entropy(logits.data(), targets.data(), rows, vocabulary, 0.25f, with_gradient,
+                  losses.data(), nullptr);
+    cpu::cross_entropy<bf16>(1, cpu_logits, targets, vocabulary, 0.25f, with_gradient, cpu_losses,
+                             room);
+    for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], cpu_losses[i], 1e-5) << i;
+    EXPECT_LT(relative_error(logits, cpu_logits), kBf16);
+  }
+  double sum = 0;
+  sum_losses(losses.data(), rows, &sum, nullptr);
+  EXPECT_NEAR(sum, std::accumulate(losses.begin(), losses.end(), 0.0), 1e-9);
+}
+INSTANTIATE_TEST_SUITE_P(Vocabularies, CudaLoss, testing::Values(8, 257, 4096, 5000));
+
+TEST(CudaLossOfNan, IsNan) {
+  std::vector<bf16> logits = random_bf16(1, 2 * 64, 2.0f);
+  logits[20] = to_bf16(NAN);
+  const std::vector<int32_t> targets = {3, 4};
+  std::vector<float> losses(2);
+  cross_entropy(logits.data(), targets.data(), 2, 64, 1.0f, true, losses.data(), nullptr);
+  EXPECT_TRUE(std::isnan(losses[0]));
+  EXPECT_TRUE(std::isfinite(losses[1]));
+}
+
+}  // namespace
+}  // namespace gnomon::cuda

@@ -1,0 +1,101 @@
+// The device's optimizer, run by emulation on the CPU, against the CPU's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cuda/optimizer.h"
+#include "tests/kernels/reference.h"
+
+namespace gnomon::cuda {
+namespace {
+
+// Moments of a format, in memory of their own.
+struct Stored {
+  Stored(MomentFormat format, int64_t count) {
+    const auto size = static_cast<size_t>(count);
+    if (format == MomentFormat::kFp32) {
+      fp32.resize(size);
+      span = std::span(fp32);
+    } else if (format == MomentFormat::kBf16) {
+      in_bf16.resize(size);
+      span = std::span(in_bf16);
+    } else {
+      codes.resize(size);
+      scales.resize(static_cast<size_t>(moment_blocks(count)));
+      span = Fp8Moments{codes, scales};
+    }
+  }
+  std::vector<float> fp32, scales;
+  std::vector<bf16> in_bf16;
+  std::vector<uint8_t> codes;
+  MomentSpan span;
+};
+
+struct Formats {
+  MomentFormat first, second;
+};
+class CudaAdamw : public testing::TestWithParam<Formats> {};
+
+TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
+  for (const int64_t count : {1, 130, 4099}) {
+    std::vector<float> master = random_floats(1, count, 1.0f), cpu_master = master;
+    std::vector<bf16> weight(master.size()), cpu_weight = weight;
+    Stored m(GetParam().first, count), v(GetParam().second, count);
+    Stored cpu_m(GetParam().first, count), cpu_v(GetParam().second, count);
+    for (int step = 1; step <= 3; ++step) {
+      const std::vector<float> gradient =
+          random_floats(static_cast<uint64_t>(10 + step), count, 0.3f);
+      const AdamwStep how{.learning_rate = 1e-2f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .bias_correction1 = 1 - std::pow(0.9f, static_cast<float>(step)),
+                          .bias_correction2 = 1 - std::pow(0.95f, static_cast<float>(step)),
+                          .gradient_scale = 0.5f,
+                          .decayed = count / 2,
+                          .seed = 7,
+                          .step = step,
+                          .first_element = 3 * kMomentBlock};
+      adamw(how, gradient, m.span, v.span, master, weight, nullptr);
+      cpu::adamw<bf16>(2, how, gradient, cpu_m.span, cpu_v.span, cpu_master, cpu_weight);
+      int64_t differ = 0;
+      for (size_t i = 0; i < master.size(); ++i) {
+        const auto at = static_cast<int64_t>(i);
+        ASSERT_NEAR(master[i], cpu_master[i], 2e-6) << count << " step " << step << " at " << i;
+        ASSERT_NEAR(to_float(weight[i]), master[i], std::abs(master[i]) * 0x1p-8f);
+        const float own = moment_value(v.span, Format::kE5m2, at);
+        const float cpus = moment_value(cpu_v.span, Format::kE5m2, at);
+        // Where a value lies at the border between two codes the last bit decides.
+        differ += std::abs(own - cpus) > 1e-5f * std::abs(cpus) ? 1 : 0;
+        differ += std::abs(moment_value(m.span, Format::kE4m3, at) -
+                           moment_value(cpu_m.span, Format::kE4m3, at)) >
+                          1e-5f * std::abs(moment_value(cpu_m.span, Format::kE4m3, at)) + 1e-9f
+                      ? 1
+                      : 0;
+      }
+      EXPECT_LE(differ, 1 + count / 500);
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Moments, CudaAdamw,
+                         testing::Values(Formats{MomentFormat::kFp32, MomentFormat::kFp32},
+                                         Formats{MomentFormat::kBf16, MomentFormat::kFp32},
+                                         Formats{MomentFormat::kFp8, MomentFormat::kBf16},
+                                         Formats{MomentFormat::kFp8, MomentFormat::kFp8}));
+
+TEST(CudaSquares, AreSummedUpAsExactlyAsOnTheCpu) {
+  std::vector<double> scratch(kSquaresScratch, NAN);
+  for (const int64_t count : {1, 3, 4096, 100'001}) {
+    const std::vector<float> x = random_floats(2, count, 3.0f);
+    double sum = -1;
+    sum_of_squares(x.data(), count, &sum, scratch.data(), nullptr);
+    const double expected = cpu::sum_of_squares(2, x);
+    EXPECT_NEAR(sum, expected, 1e-12 * expected) << count;
+  }
+}
+
+}  // namespace
+}  // namespace gnomon::cuda

@@ -1,0 +1,213 @@
+// The device's rounding, run by emulation on the CPU, against the exact one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cuda/kernel.h"
+#include "kernels/cuda/quantize.h"
+#include "tests/kernels/reference.h"
+
+namespace gnomon::cuda {
+namespace {
+
+std::vector<bf16> matrix(uint64_t key, int64_t rows, int64_t columns, bool with_odd_values = true) {
+  std::vector<bf16> x = random_bf16(key, rows * columns, 3.0f);
+  for (size_t i = 0; i < x.size(); i += 97) x[i] = to_bf16(to_float(x[i]) * 1e-3f);
+  if (with_odd_values) {
+    x[5] = to_bf16(0.0f);
+    x[x.size() / 2] = to_bf16(-40.0f);
+  }
+  return x;
+}
+
+TEST(CudaAmax, IsTheCpus) {
+  for (int64_t size : {1, 7, 8, 4096, 100'003}) {
+    std::vector<bf16> x = random_bf16(3, size, 2.0f);
+    float found = -1;
+    amax(x.data(), size, &found, nullptr);
+    EXPECT_EQ(found, cpu::amax(1, x)) << size;
+    x[static_cast<size_t>(size / 2)] = to_bf16(NAN);
+    amax(x.data(), size, &found, nullptr);
+    EXPECT_EQ(found, HUGE_VALF) << size;
+  }
+  float most = 2;
+  for (float next : {1.0f, 0.0f, HUGE_VALF, NAN, 5.0f, 4.0f}) raise(&next, &most, nullptr);
+  EXPECT_EQ(most, 5);
+}
+
+TEST(CudaScale, IsTheOneOfOperandH) {
+  for (Format format : {Format::kE4m3, Format::kE5m2}) {
+    for (ScaleRule rule : {ScaleRule::kNone, ScaleRule::kGiven, ScaleRule::kFp32,
+                           ScaleRule::kPowerOfTwo, ScaleRule::kOcpFloor}) {
+      for (float amax : {0.0f, 1e-38f, 1e-30f, 0.7f, 1.0f, 448.0f, 449.0f, 3e38f, HUGE_VALF, NAN}) {
+        for (int shift : {0, 3, -5}) {
+          Rounding rounding;
+          rounding.quantizer = {format, {}, rule};
+          rounding.margin = rule == ScaleRule::kGiven ? 2 : 0;
+          rounding.log2_shift = shift;
+          float scalars[kOperandScalars] = {amax, 0, 0};
+          choose_scale(rounding, scalars, nullptr);
+          EXPECT_EQ(scalars[kScale], tensor_scale(rounding, amax)) << amax << " " << shift;
+          EXPECT_EQ(scalars[kInverseScale], 1.0f / tensor_scale(rounding, amax));
+          rounding.given = 12.5f;
+          choose_scale(rounding, scalars, nullptr);
+          EXPECT_EQ(scalars[kScale], tensor_scale(rounding, amax));
+        }
+      }
+    }
+  }
+}
+
+struct Shape {
+  int64_t rows, columns;
+};
+const Shape kShapes[] = {{16, 16}, {128, 128}, {144, 272}, {272, 144}, {16, 400}};
+
+// The codes stand for the values that quantize_matrix() gives.
+void expect_codes(const Quantizer& quantizer, int log2_shift, float given, const Shape& shape) {
+  const std::vector<bf16> x = matrix(11, shape.rows, shape.columns);
+  const TileGrid grid = tile_grid(quantizer, shape.rows, shape.columns);
+  std::vector<bf16> y(x.size());
+  std::vector<float> scales(static_cast<size_t>(grid.count()));
+  quantize_matrix(quantizer, x, shape.rows, shape.columns, std::ldexp(given, log2_shift), y,
+                  scales);
+  if (quantizer.rule != ScaleRule::kGiven && log2_shift != 0) {
+    cpu::quantize_tiles(1, quantizer, {.log2_shift = log2_shift}, x, shape.rows, shape.columns, y,
+                        scales);
+  }
+  std::vector<uint8_t> stored(x.size(), 0xEE), transposed(x.size(), 0xEE);
+  std::vector<float> inverse(scales.size(), -1);
+  Rounding rounding;
+  rounding.quantizer = quantizer;
+  rounding.log2_shift = log2_shift;
+  if (quantizer.tile == TileShape{}) {
+    float scalars[kOperandScalars] = {0, std::ldexp(given, log2_shift), 0};
+    cast(quantizer.format, x.data(), shape.rows, shape.columns, scalars, stored.data(),
+         transposed.data(), nullptr);
+    inverse[0] = 1.0f / scales[0];
+  } else {
+    std::vector<uint32_t> scratch(static_cast<size_t>(std::max(shape.rows, shape.columns)), 77);
+    cast_tiles(rounding, x.data(), shape.rows, shape.columns, stored.data(), transposed.data(),
+               inverse.data(), {grid.columns, 1}, scratch.data(), nullptr);
+  }
+  for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(inverse[i], 1.0f / scales[i]) << i;
+  for (int64_t row = 0; row < shape.rows; ++row) {
+    for (int64_t column = 0; column < shape.columns; ++column) {
+      const auto at = static_cast<size_t>(row * shape.columns + column);
+      ASSERT_EQ(decode(quantizer.format, stored[at]), to_float(y[at])) << row << "," << column;
+      ASSERT_EQ(transposed[static_cast<size_t>(column * shape.rows + row)], stored[at])
+          << row << "," << column;
+    }
+  }
+}
+
+TEST(CudaCast, WholeTensorsHaveTheCodecsCodesBothWaysRound) {
+  for (const Shape& shape : kShapes) {
+    for (Format format : {Format::kE4m3, Format::kE5m2}) {
+      expect_codes({format, {}, ScaleRule::kGiven}, 0, 37.5f, shape);
+    }
+  }
+}
+
+TEST(CudaCast, EveryTileHasTheScaleThatTheRuleGives) {
+  for (const Shape& shape : kShapes) {
+    for (const TileShape tile : {TileShape{1, 128}, {128, 1}, {128, 128}, {1, 0}, {0, 1}}) {
+      for (ScaleRule rule : {ScaleRule::kFp32, ScaleRule::kPowerOfTwo}) {
+        SCOPED_TRACE(testing::Message() << shape.rows << "x" << shape.columns << " tile "
+                                        << tile.rows << "x" << tile.columns);
+        expect_codes({Format::kE4m3, tile, rule}, 0, 1, shape);
+        expect_codes({Format::kE4m3, tile, rule}, 4, 1, shape);
+      }
+    }
+  }
+}
+
+TEST(CudaCast, EveryBf16ValueHasTheCodecsCode) {
+  std::vector<bf16> x(0x10000);
+  for (uint32_t i = 0; i < x.size(); ++i) x[i].bits = static_cast<uint16_t>(i);
+  for (Format format : {Format::kE4m3, Format::kE5m2}) {
+    for (float scale : {1.0f, 300.0f, 1e-3f}) {
+      std::vector<uint8_t> codes(x.size());
+      const float scalars[kOperandScalars] = {0, scale, 0};
+      cast(format, x.data(), 256, 256, scalars, codes.data(), nullptr, nullptr);
+      for (size_t i = 0; i < x.size(); ++i) {
+        ASSERT_EQ(codes[i], encode(format, to_float(x[i]) * scale)) << i;
+      }
+    }
+  }
+}
+
+TEST(CudaRoundCopy, EveryFormatHasTheCodecsValues) {
+  std::vector<bf16> x(0x10000), y(x.size());
+  for (uint32_t i = 0; i < x.size(); ++i) x[i].bits = static_cast<uint16_t>(i);
+  for (Format format : all_formats()) {
+    if (format == Format::kFp32 || format == Format::kBf16) continue;
+    Rounding rounding;
+    rounding.quantizer.format = format;
+    for (float scale : {1.0f, 37.0f}) {
+      const float scalars[kOperandScalars] = {0, scale, 0};
+      round_copy(rounding, x.data(), 256, 256, scalars, y.data(), nullptr, nullptr);
+      for (size_t i = 0; i < x.size(); ++i) {
+        const float expected = round_to(format, to_float(x[i]) * scale);
+        const float found = to_float(y[i]);
+        ASSERT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected)))
+            << format_name(format) << " of " << to_float(x[i]) * scale << ": " << found << " for "
+            << expected;
+      }
+    }
+  }
+}
+
+TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
+  const Shape shape{48, 96};
+  const std::vector<bf16> x = matrix(4, shape.rows, shape.columns);
+  for (const Quantizer& quantizer : {Quantizer{Format::kE4m3, {1, 32}, ScaleRule::kPowerOfTwo},
+                                     Quantizer{Format::kE2m1, {32, 1}, ScaleRule::kOcpFloor},
+                                     Quantizer{Format::kE3m2, {1, 0}, ScaleRule::kPowerOfTwo},
+                                     Quantizer{Format::kE8m3, {}, ScaleRule::kNone}}) {
+    std::vector<bf16> y(x.size()), expected(x.size());
+    Rounding rounding;
+    rounding.quantizer = quantizer;
+    rounding.log2_shift = rounding.whole_tensor() ? 0 : 2;
+    const float scalars[kOperandScalars] = {0, 1, 1};
+    std::vector<uint32_t> scratch(x.size());
+    round_copy(rounding, x.data(), shape.rows, shape.columns, scalars, y.data(), scratch.data(),
+               nullptr);
+    if (rounding.whole_tensor()) {
+      cpu::quantize(1, x, quantizer.format, 1.0f, expected);
+    } else {
+      cpu::quantize_tiles(1, quantizer, {.log2_shift = 2, .dequantise = true}, x, shape.rows,
+                          shape.columns, expected, {});
+    }
+    for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, expected[i].bits) << i;
+  }
+}
+
+TEST(CudaLostTerms, AreZeroAndNoOthersAre) {
+  for (bool along_rows : {true, false}) {
+    std::vector<uint8_t> codes(6 * 8, 7);
+    lose_terms(codes.data(), 6, 8, along_rows, 2, 3, nullptr);
+    for (int64_t row = 0; row < 6; ++row) {
+      for (int64_t column = 0; column < 8; ++column) {
+        const int64_t term = along_rows ? row : column;
+        EXPECT_EQ(codes[static_cast<size_t>(row * 8 + column)], term >= 2 && term < 5 ? 0 : 7);
+      }
+    }
+  }
+}
+
+using CudaEmulationDeathTest = testing::Test;
+
+void half_a_barrier(int) {
+  if (threadIdx.x < 16) __syncthreads();
+  if (threadIdx.x >= 16) __syncwarp();
+}
+
+TEST(CudaEmulationDeathTest, ABarrierThatSomeNeverComeToIsFound) {
+  EXPECT_DEATH(launch("half", half_a_barrier, Grid{.threads = 32}, nullptr, 1), "a barrier");
+}
+
+}  // namespace
+}  // namespace gnomon::cuda
