@@ -290,9 +290,9 @@ bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& r
   return true;
 }
 
-// A shock that BF16 suffers, too: over the window the held-out loss of the replay itself has risen by
-// more than a spike is, and by more than FP8 adds to it. What two runs make of a shock differs by
-// chance: the window is no evidence. True when the window is done with.
+// A shock that BF16 suffers, too: over the window the held-out loss of the replay itself has risen
+// by more than a spike is, and by more than FP8 adds to it. What two runs make of a shock differs
+// by chance: the window is no evidence. True when the window is done with.
 bool judge_shock(Core& core, const WindowState& window, const ReplayFinished& replay) {
   if (!replay.start_loss_bf16 || !replay.replay_end_loss_bf16) return false;
   const double start = *replay.start_loss_bf16;
@@ -300,7 +300,8 @@ bool judge_shock(Core& core, const WindowState& window, const ReplayFinished& re
   const double d = *window.measured->d_percent;
   if (!(rise > 100 * kSpikeRiseMin) || !(d < rise)) return false;
   const std::string sentence = fmt::format(
-      "{} is not counted (D = {}): over it the BF16 replay's own held-out loss has risen by {}. The "
+      "{} is not counted (D = {}): over it the BF16 replay's own held-out loss has risen by {}. "
+      "The "
       "learning rate or the data, not FP8; what follows such a shock differs by chance.",
       window_name(window), percent(d), percent(rise));
   if (d <= one_window_limit(core, window)) {
