@@ -7,6 +7,7 @@
 #include <span>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/owned.h"
 
 namespace gnomon::cuda {
 namespace {
@@ -46,25 +47,6 @@ void check_shape(const Fp8GemmShape& s) {
            "positive numbers, n and k multiples of 16");
   }
 }
-
-// A description that the library makes and takes back.
-template <class T, cublasStatus_t (*kDestroy)(T)>
-class Owned {
- public:
-  Owned() = default;
-  ~Owned() {
-    if (it_ != nullptr) kDestroy(it_);
-  }
-  Owned(const Owned&) = delete;
-  Owned& operator=(const Owned&) = delete;
-  T* put() { return &it_; }
-  T get() const { return it_; }
-
- private:
-  T it_ = nullptr;
-};
-
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 
 // The library counts in columns: its first operand is our B, its second our A, and its D, a matrix
 // of n × m in columns, is our D in rows.

@@ -25,6 +25,12 @@ ScaleArithmetic arithmetic_of(const Rounding& rounding) {
           .log2_shift = rounding.log2_shift};
 }
 
+__global__ void multiply_factors_kernel(float factor, const float* first, const float* second,
+                                        float* result) {
+  const float of_first = first == nullptr ? factor : product(factor, *first);
+  *result = second == nullptr ? of_first : product(of_first, *second);
+}
+
 struct EightBits {
   uint32_t words[kVector / 2];
   __device__ bf16 operator[](int i) const {
@@ -356,6 +362,12 @@ void raise(const float* amax, float* most, Stream stream) {
 void choose_scale(const Rounding& rounding, float* scalars, Stream stream) {
   launch("choose_scale", choose_scale_kernel, {.threads = 1}, stream, arithmetic_of(rounding),
          scalars);
+}
+
+void multiply_factors(float factor, const float* first, const float* second, float* product,
+                      Stream stream) {
+  launch("multiply_factors", multiply_factors_kernel, {.threads = 1}, stream, factor, first, second,
+         product);
 }
 
 void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const float* scalars,

@@ -17,6 +17,10 @@ void raise(const float* amax, float* most, Stream stream);
 // scalars[kScale] and [kInverseScale] of a whole tensor, from scalars[kAmax].
 void choose_scale(const Rounding& rounding, float* scalars, Stream stream);
 
+// *product = factor · *first · *second; null counts as 1.
+void multiply_factors(float factor, const float* first, const float* second, float* product,
+                      Stream stream);
+
 // FP8 codes of a whole tensor x[rows, columns] with the scale at scalars[kScale]: as stored, and
 // transposed [columns, rows]; either may be null. E4M3 or E5M2; rows and columns are multiples of
 // 16.

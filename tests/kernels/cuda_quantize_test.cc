@@ -60,6 +60,17 @@ TEST(CudaScale, IsTheOneOfOperandH) {
   }
 }
 
+TEST(CudaScale, FactorsAreMultipliedWhereTheyLie) {
+  const float first = 3, second = 0.25f;
+  float found = 0;
+  multiply_factors(2, &first, &second, &found, nullptr);
+  EXPECT_EQ(found, 1.5f);
+  multiply_factors(2, nullptr, &second, &found, nullptr);
+  EXPECT_EQ(found, 0.5f);
+  multiply_factors(2, &first, nullptr, &found, nullptr);
+  EXPECT_EQ(found, 6.0f);
+}
+
 struct Shape {
   int64_t rows, columns;
 };

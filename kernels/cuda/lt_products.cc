@@ -1,0 +1,207 @@
+#include "kernels/cuda/lt_products.h"
+
+#include <cublasLt.h>
+#include <fmt/format.h>
+
+#include <compare>
+#include <map>
+#include <tuple>
+
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/owned.h"
+#include "kernels/cuda/quantize.h"
+
+namespace gnomon::cuda {
+namespace {
+
+constexpr int64_t kMultiple = 16;
+
+cudaDataType_t type_of(Format format) {
+  switch (format) {
+    case Format::kE4m3:
+      return CUDA_R_8F_E4M3;
+    case Format::kE5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_16BF;
+  }
+}
+
+cublasLtMatmulMatrixScale_t mode_of(FactorScale scale) {
+  switch (scale) {
+    case FactorScale::kRow:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    case FactorScale::kBlock:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case FactorScale::kSquare:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    default:
+      return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  }
+}
+
+// All that an algorithm is chosen by.
+struct Key {
+  int64_t m, n, k, stride_a, stride_b, stride_c;
+  Format a, b;
+  FactorScale scale_a, scale_b;
+  bool transposed_a, transposed_b, fp32_output, accumulate, fast;
+  bool device_alpha;
+  // clang-tidy 14 takes the comparison's hidden zero for a null pointer.
+  auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
+};
+
+bool is_codes(const Factor& factor) { return factor.format != Format::kBf16; }
+bool scaled(const Factor& factor) { return factor.scale != FactorScale::kNone; }
+
+void check_shape(const Product& p, const Factor& a, const Factor& b) {
+  if (!is_codes(a)) return;
+  if (p.n % kMultiple != 0 || p.k % kMultiple != 0 || a.transposed || !b.transposed) {
+    throw ConfigError("FP8 product", 0, "shape", fmt::format("m {}, n {}, k {}", p.m, p.n, p.k),
+                      "n and k multiples of 16, both with the terms innermost");
+  }
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
+         const T& value) {
+  check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof(value)),
+        fmt::format("cublasLtMatmulDescSetAttribute of {}", static_cast<int>(attribute)));
+}
+
+void create(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading) {
+  check(cublasLtMatrixLayoutCreate(layout.put(), type, static_cast<uint64_t>(rows),
+                                   static_cast<uint64_t>(columns), leading),
+        "cublasLtMatrixLayoutCreate");
+}
+
+// The library counts in columns: its first operand is our B, its second our A, and its result, n × m
+// in columns, is our C in rows. A matrix that we store k × n is its n × k.
+struct Prepared {
+  explicit Prepared(const Key& key) {
+    check(cublasLtMatmulDescCreate(operation.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
+    set(operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, key.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, key.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (key.a != Format::kBf16) {
+      set(operation.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(key.fast ? 1 : 0));
+      set(operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode_of(key.scale_b));
+      set(operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode_of(key.scale_a));
+    }
+    if (key.device_alpha) {
+      set(operation.get(), CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+    }
+    const auto stored = [](Layout& layout, Format format, bool transposed, int64_t outer,
+                           int64_t terms, int64_t stride) {
+      // With `transposed` rows of terms.
+      create(layout, type_of(format), transposed ? terms : outer, transposed ? outer : terms,
+             stride);
+    };
+    stored(first, key.b, key.transposed_b, key.n, key.k, key.stride_b);
+    stored(second, key.a, !key.transposed_a, key.m, key.k, key.stride_a);
+    create(result, key.fp32_output ? CUDA_R_32F : CUDA_R_16BF, key.n, key.m, key.stride_c);
+  }
+
+  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
+  Layout first, second, result;
+  cublasLtMatmulAlgo_t algorithm{};
+  bool chosen = false;
+};
+
+template <class T>
+void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
+            const T& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+}  // namespace
+
+struct LtProducts::Library {
+  Library() : workspace(kWorkspaceBytes), factors(3 * sizeof(float)) {
+    const float values[3] = {0, 0, 1};
+    factors.copy_from_host(values, sizeof(values));
+    check(cublasLtCreate(handle.put()), "cublasLtCreate");
+  }
+
+  void choose(Prepared& prepared, const Key& key) {
+    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    check(cublasLtMatmulPreferenceCreate(preference.put()), "cublasLtMatmulPreferenceCreate");
+    prefer(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+           static_cast<uint64_t>(kWorkspaceBytes));
+    prefer(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+    cublasLtMatmulHeuristicResult_t found{};
+    int count = 0;
+    const std::string what = fmt::format("a product of {} × {} × {} ({} · {})", key.m, key.n, key.k,
+                                         format_name(key.a), format_name(key.b));
+    check(cublasLtMatmulAlgoGetHeuristic(handle.get(), prepared.operation.get(),
+                                         prepared.first.get(), prepared.second.get(),
+                                         prepared.result.get(), prepared.result.get(),
+                                         preference.get(), 1, &found, &count),
+          "cublasLtMatmulAlgoGetHeuristic for " + what);
+    if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
+      throw CudaError("cuBLASLt has no algorithm for " + what);
+    }
+    prepared.algorithm = found.algo;
+    prepared.chosen = true;
+  }
+
+  float* alpha() const { return static_cast<float*>(factors.data()); }
+  const float* beta(bool accumulate) const { return alpha() + (accumulate ? 2 : 1); }
+
+  DeviceBuffer workspace;
+  DeviceBuffer factors;  // an alpha that is made on the device, 0 and 1
+  Owned<cublasLtHandle_t, cublasLtDestroy> handle;
+  std::map<Key, Prepared> known;
+};
+
+LtProducts::LtProducts() : library_(std::make_unique<Library>()) {}
+LtProducts::~LtProducts() = default;
+
+void LtProducts::multiply(const Product& p, const Factor& a, const Factor& b, void* c,
+                          Stream stream) {
+  check_shape(p, a, b);
+  // Values in BF16 have their scales multiplied into alpha, on the device.
+  const bool device_alpha = !is_codes(a) && (scaled(a) || scaled(b));
+  const Key key{.m = p.m,
+                .n = p.n,
+                .k = p.k,
+                .stride_a = a.stride,
+                .stride_b = b.stride,
+                .stride_c = p.stride_c,
+                .a = a.format,
+                .b = b.format,
+                .scale_a = a.scale,
+                .scale_b = b.scale,
+                .transposed_a = a.transposed,
+                .transposed_b = b.transposed,
+                .fp32_output = p.fp32_output,
+                .accumulate = p.accumulate,
+                .fast = p.fast_accumulate,
+                .device_alpha = device_alpha};
+  Library& library = *library_;
+  Prepared& prepared = library.known.try_emplace(key, key).first->second;
+  if (is_codes(a)) {
+    set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.inverse_scales);
+    set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a.inverse_scales);
+  }
+  if (!prepared.chosen) library.choose(prepared, key);
+  const float alpha = p.alpha, beta = p.accumulate ? 1.0f : 0.0f;
+  const void* alpha_at = &alpha;
+  const void* beta_at = &beta;
+  if (device_alpha) {
+    multiply_factors(p.alpha, scaled(a) ? a.inverse_scales : nullptr,
+                     scaled(b) ? b.inverse_scales : nullptr, library.alpha(), stream);
+    alpha_at = library.alpha();
+    beta_at = library.beta(p.accumulate);
+  }
+  check(cublasLtMatmul(library.handle.get(), prepared.operation.get(), alpha_at, b.data,
+                       prepared.first.get(), a.data, prepared.second.get(), beta_at, c,
+                       prepared.result.get(), c, prepared.result.get(), &prepared.algorithm,
+                       library.workspace.data(), library.workspace.bytes(), stream),
+        fmt::format("cublasLtMatmul of {} × {} × {}", p.m, p.n, p.k));
+}
+
+}  // namespace gnomon::cuda
