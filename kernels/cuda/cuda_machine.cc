@@ -14,7 +14,9 @@ namespace {
 
 class OwnStream {
  public:
-  OwnStream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"); }
+  OwnStream() {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
   ~OwnStream() { cudaStreamDestroy(stream_); }
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
@@ -70,9 +72,9 @@ class CudaMachine final : public Machine {
  public:
   CudaMachine() : info_(device_info()), memory_(stream_), scratch_(memory_) {
     if (!info_.has_fp8()) {
-      throw CudaError(fmt::format(
-          "{} (compute capability {}.{}) has no FP8; a device from 8.9 on has", info_.name,
-          info_.major, info_.minor));
+      throw CudaError(
+          fmt::format("{} (compute capability {}.{}) has no FP8; a device from 8.9 on has",
+                      info_.name, info_.major, info_.minor));
     }
   }
 

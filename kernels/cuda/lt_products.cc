@@ -76,8 +76,8 @@ void create(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns, 
         "cublasLtMatrixLayoutCreate");
 }
 
-// The library counts in columns: its first operand is our B, its second our A, and its result, n × m
-// in columns, is our C in rows. A matrix that we store k × n is its n × k.
+// The library counts in columns: its first operand is our B, its second our A, and its result, n ×
+// m in columns, is our C in rows. A matrix that we store k × n is its n × k.
 struct Prepared {
   explicit Prepared(const Key& key) {
     check(cublasLtMatmulDescCreate(operation.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -136,10 +136,9 @@ struct LtProducts::Library {
     int count = 0;
     const std::string what = fmt::format("a product of {} × {} × {} ({} · {})", key.m, key.n, key.k,
                                          format_name(key.a), format_name(key.b));
-    check(cublasLtMatmulAlgoGetHeuristic(handle.get(), prepared.operation.get(),
-                                         prepared.first.get(), prepared.second.get(),
-                                         prepared.result.get(), prepared.result.get(),
-                                         preference.get(), 1, &found, &count),
+    check(cublasLtMatmulAlgoGetHeuristic(
+              handle.get(), prepared.operation.get(), prepared.first.get(), prepared.second.get(),
+              prepared.result.get(), prepared.result.get(), preference.get(), 1, &found, &count),
           "cublasLtMatmulAlgoGetHeuristic for " + what);
     if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
       throw CudaError("cuBLASLt has no algorithm for " + what);

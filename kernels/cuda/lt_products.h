@@ -18,8 +18,8 @@ class LtProducts {
   LtProducts(const LtProducts&) = delete;
   LtProducts& operator=(const LtProducts&) = delete;
 
-  // As Machine::multiply. Pointers are 16-byte aligned; of codes n and k are multiples of 16. Throws
-  // CudaError, ConfigError for a shape that the library does not take.
+  // As Machine::multiply. Pointers are 16-byte aligned; of codes n and k are multiples of 16.
+  // Throws CudaError, ConfigError for a shape that the library does not take.
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c, Stream stream);
 
  private:

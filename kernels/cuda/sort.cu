@@ -1,8 +1,7 @@
-#include "kernels/cuda/sort.h"
-
 #include <cub/device/device_radix_sort.cuh>
 
 #include "kernels/cuda/kernel.h"
+#include "kernels/cuda/sort.h"
 
 namespace gnomon::cuda {
 namespace {
