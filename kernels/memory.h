@@ -109,8 +109,9 @@ class Buffer {
   std::span<T> at_least(int64_t count) {
     if (count > size_) {
       release();
-      data_ =
-          reinterpret_cast<T*>(memory_->take(count * static_cast<int64_t>(sizeof(T)), "a buffer"));
+      data_ = reinterpret_cast<T*>(
+          memory_->take(count * static_cast<int64_t>(sizeof(T)),
+                        "room for a fault, an analysis or the scales of tiles"));
       size_ = count;
     }
     return {data_, static_cast<size_t>(count)};

@@ -138,11 +138,15 @@ void add_blame(json::object& result, const std::vector<RecordedRun>& enforced) {
 
 // ---- how it ended
 
-// Everything paid but verification, as the account of the decision core has it when it hears the
-// run's events again; nothing for a trace of another core, which decides otherwise.
-std::optional<double> speedup_kept(const Trace& trace) {
-  const auto policy = decide::Policy::parse(
-      std::string(json::parse(trace.setup).at("policy").as_string()), "policy of a trace");
+decide::Policy policy_of(const Trace& trace) {
+  return decide::Policy::parse(std::string(json::parse(trace.setup).at("policy").as_string()),
+                               "policy of a trace");
+}
+
+// The decision core's state when it has heard the run's events again; nothing for a trace of
+// another core, which decides otherwise.
+std::optional<decide::State> decided_again(const Trace& trace) {
+  const decide::Policy policy = policy_of(trace);
   decide::State state;
   size_t decided = 0;
   for (const TracedEvent& each : trace.events) {
@@ -158,7 +162,14 @@ std::optional<double> speedup_kept(const Trace& trace) {
     }
   }
   if (decided != trace.decisions.size()) return std::nullopt;
-  const decide::Statement made = decide::worth(state, policy).statement;
+  return state;
+}
+
+// Everything paid but verification, as the account of the decision core has it.
+std::optional<double> speedup_kept(const Trace& trace) {
+  const std::optional<decide::State> state = decided_again(trace);
+  if (!state) return std::nullopt;
+  const decide::Statement made = decide::worth(*state, policy_of(trace)).statement;
   double paid = 0, verification = 0, loss_gap = 0;
   for (const decide::AccountItem& item : made.items) {
     const bool verifies = item.key == "verification" || item.key.starts_with("spare");
@@ -181,6 +192,9 @@ void add_ends(json::object& result, const RecordedRuns& runs) {
     fp8.add(*run.above_fp8);
     if (const auto speedup = speedup_kept(*run.trace)) kept.add(*speedup);
   }
+  const auto as_recorded = std::ranges::count_if(
+      runs.enforced, [](const RecordedRun& run) { return decided_again(*run.trace).has_value(); });
+  result["decided_as_recorded_share"] = share(as_recorded, std::ssize(runs.enforced));
   result["ended_harmed_runs"] = bf16.count;
   result["final_within_share"] = share(within, bf16.count);
   result["final_within_healthy_share"] = share(within_healthy, bf16.count);

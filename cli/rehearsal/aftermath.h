@@ -19,6 +19,7 @@ namespace gnomon::rehearsal {
 //   ended_harmed_runs           whose fault harmed the observed run beside them, and that completed
 //   final_within_share (of BF16), final_within_healthy_share (of healthy FP8), mean_final_percent,
 //   mean_final_error_percent, mean_final_healthy_percent, mean_final_healthy_error_percent
+//   decided_as_recorded_share   of all enforced runs: this version decides them so today
 //   speedup_kept                mean over speedup_kept_runs of those (this version decides them as
 //                               it was recorded), with everything paid but verification, whose
 //                               cost is a matter of its cadence; an FP8 step is 1.3 times as fast

@@ -51,6 +51,15 @@ Fault of_site(FaultKind kind, const std::string& site) {
   return fault;
 }
 
+// For `steps` steps the loader is `ahead` batches ahead.
+Fault skipped_batches(int64_t steps, int64_t ahead) {
+  Fault fault = of_site(FaultKind::kSkippedBatch, "");
+  fault.start_step = kFaultFrom + 5;
+  fault.end_step = fault.start_step + steps;
+  fault.steps = ahead;
+  return fault;
+}
+
 // In a model whose last layer is `last`.
 std::vector<NamedFault> numeric_faults(const std::string& down) {
   std::vector<NamedFault> all;
@@ -145,11 +154,7 @@ std::vector<NamedFault> other_faults(const std::string& down) {
     fault.factor = factor;
     all.push_back({fmt::format("{:g}times", factor), fault});
   }
-  Fault skipped = of_site(FaultKind::kSkippedBatch, "");
-  skipped.start_step = kFaultFrom + 5;
-  skipped.end_step = skipped.start_step + 1;
-  skipped.steps = 1;
-  all.push_back({"1", skipped});
+  all.push_back({"1", skipped_batches(1, 1)});
   return all;
 }
 
@@ -158,11 +163,7 @@ std::vector<NamedFault> later_faults() {
   std::vector<NamedFault> all;
   all.push_back({"lm_head", of_site(FaultKind::kFrozenAmax, "lm_head")});
   all.push_back({"down_proj", of_site(FaultKind::kE5m2Everywhere, "model.layers.*.mlp.down_proj")});
-  Fault skipped = of_site(FaultKind::kSkippedBatch, "");
-  skipped.start_step = kFaultFrom + 5;
-  skipped.end_step = skipped.start_step + 10;
-  skipped.steps = 3;
-  all.push_back({"3in10", skipped});
+  all.push_back({"3in10", skipped_batches(10, 3)});
   return all;
 }
 

@@ -227,28 +227,23 @@ class Table {
   // end higher than all in BF16. Three pairs part so by chance one time in twenty.
   bool ends_part(const Nudged& seen) const {
     constexpr size_t kPairs = 3;
+    const auto ended = [](const TriageAnswer* known) { return known->end_loss.has_value(); };
     if (seen.fp8.size() < kPairs || seen.bf16.size() < kPairs) return false;
-    double lowest_fp8 = HUGE_VAL, highest_bf16 = -HUGE_VAL;
-    for (const TriageAnswer* known : seen.fp8) {
-      if (!known->end_loss) return false;
-      if (std::isfinite(*known->end_loss)) lowest_fp8 = std::min(lowest_fp8, *known->end_loss);
-    }
-    for (const TriageAnswer* known : seen.bf16) {
-      if (!known->end_loss || !std::isfinite(*known->end_loss)) return false;
-      highest_bf16 = std::max(highest_bf16, *known->end_loss);
-    }
-    return lowest_fp8 > highest_bf16 * (1 + rules_.tolerance_percent / 100);
+    if (!std::ranges::all_of(seen.fp8, ended) || !std::ranges::all_of(seen.bf16, ended))
+      return false;
+    const Ends ends = ends_of(seen);
+    return ends.bf16_finite && ends.lowest_fp8 > allowed(ends);
   }
 
-  // Where the nudged replays of a gap ended.
+  // Where the nudged replays ended; of a gap also its BF16 replay.
   struct Ends {
     double lowest_fp8, highest_fp8, lowest_bf16, highest_bf16;
     bool bf16_finite = true;
   };
 
   Ends ends_of(const Nudged& seen) const {
-    const double reference = *evidence_.measured.reference;
-    Ends ends{HUGE_VAL, -HUGE_VAL, reference, reference};
+    const std::optional<double>& reference = evidence_.measured.reference;
+    Ends ends{HUGE_VAL, -HUGE_VAL, reference.value_or(HUGE_VAL), reference.value_or(-HUGE_VAL)};
     const auto add_fp8 = [&](const TriageAnswer* known) {
       if (known == nullptr || !known->end_loss) return;
       ends.lowest_fp8 = std::min(ends.lowest_fp8, *known->end_loss);

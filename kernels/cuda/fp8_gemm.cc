@@ -55,11 +55,12 @@ class Product {
   Product(const Fp8GemmShape& s, const float* scale_a, const float* scale_b) {
     check(cublasLtMatmulDescCreate(operation_.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
-    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
-    set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
-    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(s.fast_accumulate ? 1 : 0));
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale_b);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale_a);
+    set(operation_.get(), CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    set(operation_.get(), CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+    set(operation_.get(), CUBLASLT_MATMUL_DESC_FAST_ACCUM,
+        static_cast<int8_t>(s.fast_accumulate ? 1 : 0));
+    set(operation_.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale_b);
+    set(operation_.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale_a);
     create(first_, type_of(s.b_format), s.k, s.n, s.k);
     create(second_, type_of(s.a_format), s.k, s.m, s.k);
     create(result_, type_of(s.d_format), s.n, s.m, s.n);
@@ -71,18 +72,6 @@ class Product {
   cublasLtMatrixLayout_t result() const { return result_.get(); }
 
  private:
-  template <class T>
-  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    check(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof(value)),
-          fmt::format("cublasLtMatmulDescSetAttribute of {}", static_cast<int>(attribute)));
-  }
-  static void create(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns,
-                     int64_t leading) {
-    check(cublasLtMatrixLayoutCreate(layout.put(), type, static_cast<uint64_t>(rows),
-                                     static_cast<uint64_t>(columns), leading),
-          "cublasLtMatrixLayoutCreate");
-  }
-
   Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
   Layout first_, second_, result_;
 };
@@ -110,13 +99,6 @@ std::string describe(const cublasLtMatmulAlgo_t& it) {
       config<uint16_t>(it, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
 }
 
-template <class T>
-void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-            const T& value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
-        "cublasLtMatmulPreferenceSetAttribute");
-}
-
 }  // namespace
 
 struct Fp8Gemm::Handle {
@@ -138,11 +120,8 @@ std::vector<Fp8Algorithm> Fp8Gemm::algorithms(const Fp8GemmShape& shape, int max
   GNOMON_ASSERT(max > 0);
   const auto* one = static_cast<const float*>(handle_->one.data());
   const Product product(shape, one, one);
-  Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-  check(cublasLtMatmulPreferenceCreate(preference.put()), "cublasLtMatmulPreferenceCreate");
-  prefer(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
-  prefer(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+  Preference preference;
+  prefer_whole_sums(preference, uint64_t{kWorkspaceBytes});
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(max));
   int count = 0;
   check(cublasLtMatmulAlgoGetHeuristic(handle_->library.get(), product.operation(), product.first(),

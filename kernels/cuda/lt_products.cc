@@ -63,19 +63,6 @@ void check_shape(const Product& p, const Factor& a, const Factor& b) {
   }
 }
 
-template <class T>
-void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
-         const T& value) {
-  check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof(value)),
-        fmt::format("cublasLtMatmulDescSetAttribute of {}", static_cast<int>(attribute)));
-}
-
-void create(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns, int64_t leading) {
-  check(cublasLtMatrixLayoutCreate(layout.put(), type, static_cast<uint64_t>(rows),
-                                   static_cast<uint64_t>(columns), leading),
-        "cublasLtMatrixLayoutCreate");
-}
-
 // The library counts in columns: its first operand is our B, its second our A, and its result, n ×
 // m in columns, is our C in rows. A matrix that we store k × n is its n × k.
 struct Prepared {
@@ -109,13 +96,6 @@ struct Prepared {
   bool chosen = false;
 };
 
-template <class T>
-void prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-            const T& value) {
-  check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
-        "cublasLtMatmulPreferenceSetAttribute");
-}
-
 }  // namespace
 
 struct LtProducts::Library {
@@ -126,12 +106,8 @@ struct LtProducts::Library {
   }
 
   void choose(Prepared& prepared, const Key& key) {
-    Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
-    check(cublasLtMatmulPreferenceCreate(preference.put()), "cublasLtMatmulPreferenceCreate");
-    prefer(preference.get(), CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-           static_cast<uint64_t>(kWorkspaceBytes));
-    prefer(preference.get(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+    Preference preference;
+    prefer_whole_sums(preference, static_cast<uint64_t>(kWorkspaceBytes));
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
     const std::string what = fmt::format("a product of {} × {} × {} ({} · {})", key.m, key.n, key.k,

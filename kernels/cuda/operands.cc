@@ -29,10 +29,14 @@ int64_t padded_squares(int64_t terms) {
   return (blocks + kSquareMultiple - 1) / kSquareMultiple * kSquareMultiple;
 }
 
-// Where the scales of an orientation stand in tile_scales, and how many an orientation may have.
-int64_t scales_most(int64_t rows, int64_t columns) {
-  const int64_t longer = std::max(rows, columns);
-  return longer * padded_squares(longer);
+// How many scales the codes of one orientation have, rounded up to what is 16-byte aligned. `outer`
+// are its rows.
+int64_t scales_of(FactorScale kind, int64_t outer, int64_t terms) {
+  const auto blocks = [](int64_t size) { return (size + kSide - 1) / kSide; };
+  const int64_t count = kind == FactorScale::kSquare  ? blocks(outer) * padded_squares(terms)
+                        : kind == FactorScale::kBlock ? outer * blocks(terms)
+                                                      : outer;
+  return (count + 3) / 4 * 4;
 }
 
 const uint8_t* codes_of(const GemmOperand<bf16>& operand, Orientation orientation) {
@@ -73,10 +77,11 @@ void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, in
          (wanted & kTransposed) != 0 ? transposed : nullptr, machine_.stream());
     return;
   }
-  const int64_t most = scales_most(rows, columns);
-  float* scales = operand.tile_scales.at_least(2 * most).data();
-  uint32_t* amaxes = amaxes_.at_least(std::max(rows, columns)).data();
   const FactorScale kind = scale_of(rounding.quantizer.tile);
+  // Those of the codes as stored come first.
+  const int64_t of_stored = scales_of(kind, rows, columns);
+  float* scales = operand.tile_scales.at_least(of_stored + scales_of(kind, columns, rows)).data();
+  uint32_t* amaxes = amaxes_.at_least(std::max(rows, columns)).data();
   if ((wanted & kAsStored) != 0) {
     const ScaleStrides strides = kind == FactorScale::kSquare
                                      ? ScaleStrides{padded_squares(columns), 1}
@@ -90,7 +95,7 @@ void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, in
                                      ? ScaleStrides{1, padded_squares(rows)}
                                  : kind == FactorScale::kBlock ? ScaleStrides{columns, 1}
                                                                : ScaleStrides{1, 1};
-    cast_tiles(rounding, x, rows, columns, nullptr, transposed, scales + most, strides, amaxes,
+    cast_tiles(rounding, x, rows, columns, nullptr, transposed, scales + of_stored, strides, amaxes,
                machine_.stream());
   }
 }
@@ -136,8 +141,9 @@ Factor OperandKernels::factor(const GemmOperand<bf16>& operand, bool terms_last,
   result.format = rounding.quantizer.format;
   result.stride = terms;
   if (!rounding.whole_tensor()) {
-    result.inverse_scales =
-        operand.tile_scales.data() + (orientation == kTransposed ? scales_most(outer, terms) : 0);
+    // Transposed, the terms are the rows of what is stored.
+    const int64_t before = orientation == kTransposed ? scales_of(result.scale, terms, outer) : 0;
+    result.inverse_scales = operand.tile_scales.data() + before;
   }
   return result;
 }
