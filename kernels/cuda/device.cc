@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/cublaslt.h"
 
 namespace gnomon::cuda {
 
@@ -18,7 +19,7 @@ void check(cudaError_t status, std::string_view call) {
 
 void check(cublasStatus_t status, std::string_view call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw CudaError(fmt::format("{}: {}", call, cublasLtGetStatusString(status)));
+  throw CudaError(fmt::format("{}: {}", call, GNOMON_LT(cublasLtGetStatusString)(status)));
 }
 
 DeviceInfo device_info() {
@@ -33,7 +34,8 @@ DeviceInfo device_info() {
   check(cudaGetDevice(&device), "cudaGetDevice");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  DeviceInfo info{properties.name, properties.major, properties.minor, 0, 0, cublasLtGetVersion()};
+  DeviceInfo info{
+      properties.name, properties.major, properties.minor, 0, 0, GNOMON_LT(cublasLtGetVersion)()};
   check(cudaDriverGetVersion(&info.driver_version), "cudaDriverGetVersion");
   check(cudaRuntimeGetVersion(&info.runtime_version), "cudaRuntimeGetVersion");
   return info;

@@ -53,7 +53,7 @@ void check_shape(const Fp8GemmShape& s) {
 class Product {
  public:
   Product(const Fp8GemmShape& s, const float* scale_a, const float* scale_b) {
-    check(cublasLtMatmulDescCreate(operation_.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    check(GNOMON_LT(cublasLtMatmulDescCreate)(operation_.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     set(operation_.get(), CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
     set(operation_.get(), CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
@@ -72,7 +72,7 @@ class Product {
   cublasLtMatrixLayout_t result() const { return result_.get(); }
 
  private:
-  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation_;
+  Operation operation_;
   Layout first_, second_, result_;
 };
 
@@ -82,8 +82,8 @@ std::string config(const cublasLtMatmulAlgo_t& algorithm,
                    cublasLtMatmulAlgoConfigAttributes_t attribute) {
   T value{};
   size_t written = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+  const cublasStatus_t status = GNOMON_LT(cublasLtMatmulAlgoConfigGetAttribute)(
+      &algorithm, attribute, &value, sizeof(value), &written);
   return status == CUBLAS_STATUS_SUCCESS ? fmt::format("{}", value) : "-";
 }
 
@@ -105,11 +105,11 @@ struct Fp8Gemm::Handle {
   Handle() : workspace(kWorkspaceBytes), one(sizeof(float)) {
     const float value = 1.0f;
     one.copy_from_host(&value, sizeof(value));
-    check(cublasLtCreate(library.put()), "cublasLtCreate");
+    check(GNOMON_LT(cublasLtCreate)(library.put()), "cublasLtCreate");
   }
   DeviceBuffer workspace;
   DeviceBuffer one;  // a scale, where only the shape is known yet
-  Owned<cublasLtHandle_t, cublasLtDestroy> library;
+  LibraryHandle library;
 };
 
 Fp8Gemm::Fp8Gemm() : handle_(std::make_unique<Handle>()) {}
@@ -124,9 +124,9 @@ std::vector<Fp8Algorithm> Fp8Gemm::algorithms(const Fp8GemmShape& shape, int max
   prefer_whole_sums(preference, uint64_t{kWorkspaceBytes});
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(max));
   int count = 0;
-  check(cublasLtMatmulAlgoGetHeuristic(handle_->library.get(), product.operation(), product.first(),
-                                       product.second(), product.result(), product.result(),
-                                       preference.get(), max, found.data(), &count),
+  check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(
+            handle_->library.get(), product.operation(), product.first(), product.second(),
+            product.result(), product.result(), preference.get(), max, found.data(), &count),
         fmt::format("cublasLtMatmulAlgoGetHeuristic for {} × {} × {}", shape.m, shape.n, shape.k));
   std::vector<Fp8Algorithm> algorithms;
   for (const cublasLtMatmulHeuristicResult_t& it :
@@ -153,9 +153,10 @@ void Fp8Gemm::run(const Fp8GemmShape& shape, const Fp8Algorithm& algorithm, cons
   cublasLtMatmulAlgo_t chosen{};
   std::memcpy(&chosen, algorithm.opaque.data(), sizeof(chosen));
   const float alpha = 1.0f, beta = 0.0f;
-  check(cublasLtMatmul(handle_->library.get(), product.operation(), &alpha, b, product.first(), a,
-                       product.second(), &beta, d, product.result(), d, product.result(), &chosen,
-                       handle_->workspace.data(), handle_->workspace.bytes(), stream),
+  check(GNOMON_LT(cublasLtMatmul)(handle_->library.get(), product.operation(), &alpha, b,
+                                  product.first(), a, product.second(), &beta, d, product.result(),
+                                  d, product.result(), &chosen, handle_->workspace.data(),
+                                  handle_->workspace.bytes(), stream),
         fmt::format("cublasLtMatmul of {} × {} × {} ({})", shape.m, shape.n, shape.k,
                     algorithm.description));
 }

@@ -67,7 +67,7 @@ void check_shape(const Product& p, const Factor& a, const Factor& b) {
 // m in columns, is our C in rows. A matrix that we store k × n is its n × k.
 struct Prepared {
   explicit Prepared(const Key& key) {
-    check(cublasLtMatmulDescCreate(operation.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
+    check(GNOMON_LT(cublasLtMatmulDescCreate)(operation.put(), CUBLAS_COMPUTE_32F, CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     set(operation.get(), CUBLASLT_MATMUL_DESC_TRANSA, key.transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(operation.get(), CUBLASLT_MATMUL_DESC_TRANSB, key.transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -90,7 +90,7 @@ struct Prepared {
     create(result, key.fp32_output ? CUDA_R_32F : CUDA_R_16BF, key.n, key.m, key.stride_c);
   }
 
-  Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> operation;
+  Operation operation;
   Layout first, second, result;
   cublasLtMatmulAlgo_t algorithm{};
   bool chosen = false;
@@ -102,7 +102,7 @@ struct LtProducts::Library {
   Library() : workspace(kWorkspaceBytes), factors(3 * sizeof(float)) {
     const float values[3] = {0, 0, 1};
     factors.copy_from_host(values, sizeof(values));
-    check(cublasLtCreate(handle.put()), "cublasLtCreate");
+    check(GNOMON_LT(cublasLtCreate)(handle.put()), "cublasLtCreate");
   }
 
   void choose(Prepared& prepared, const Key& key) {
@@ -112,7 +112,7 @@ struct LtProducts::Library {
     int count = 0;
     const std::string what = fmt::format("a product of {} × {} × {} ({} · {})", key.m, key.n, key.k,
                                          format_name(key.a), format_name(key.b));
-    check(cublasLtMatmulAlgoGetHeuristic(
+    check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(
               handle.get(), prepared.operation.get(), prepared.first.get(), prepared.second.get(),
               prepared.result.get(), prepared.result.get(), preference.get(), 1, &found, &count),
           "cublasLtMatmulAlgoGetHeuristic for " + what);
@@ -128,7 +128,7 @@ struct LtProducts::Library {
 
   DeviceBuffer workspace;
   DeviceBuffer factors;  // an alpha that is made on the device, 0 and 1
-  Owned<cublasLtHandle_t, cublasLtDestroy> handle;
+  LibraryHandle handle;
   std::map<Key, Prepared> known;
 };
 
@@ -172,10 +172,11 @@ void LtProducts::multiply(const Product& p, const Factor& a, const Factor& b, vo
     alpha_at = library.alpha();
     beta_at = library.beta(p.accumulate);
   }
-  check(cublasLtMatmul(library.handle.get(), prepared.operation.get(), alpha_at, b.data,
-                       prepared.first.get(), a.data, prepared.second.get(), beta_at, c,
-                       prepared.result.get(), c, prepared.result.get(), &prepared.algorithm,
-                       library.workspace.data(), library.workspace.bytes(), stream),
+  check(GNOMON_LT(cublasLtMatmul)(library.handle.get(), prepared.operation.get(), alpha_at, b.data,
+                                  prepared.first.get(), a.data, prepared.second.get(), beta_at, c,
+                                  prepared.result.get(), c, prepared.result.get(),
+                                  &prepared.algorithm, library.workspace.data(),
+                                  library.workspace.bytes(), stream),
         fmt::format("cublasLtMatmul of {} × {} × {}", p.m, p.n, p.k));
 }
 

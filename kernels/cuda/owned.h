@@ -8,15 +8,17 @@
 #include <cstdint>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/cublaslt.h"
 
 namespace gnomon::cuda {
 
-template <class T, cublasStatus_t (*kDestroy)(T)>
+// Destroy()(it) gives it back.
+template <class T, class Destroy>
 class Owned {
  public:
   Owned() = default;
   ~Owned() {
-    if (it_ != nullptr) kDestroy(it_);
+    if (it_ != nullptr) Destroy()(it_);
   }
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
@@ -27,31 +29,48 @@ class Owned {
   T it_ = nullptr;
 };
 
-using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+struct DestroyOperation {
+  void operator()(cublasLtMatmulDesc_t it) const { GNOMON_LT(cublasLtMatmulDescDestroy)(it); }
+};
+struct DestroyLayout {
+  void operator()(cublasLtMatrixLayout_t it) const { GNOMON_LT(cublasLtMatrixLayoutDestroy)(it); }
+};
+struct DestroyPreference {
+  void operator()(cublasLtMatmulPreference_t it) const {
+    GNOMON_LT(cublasLtMatmulPreferenceDestroy)(it);
+  }
+};
+struct DestroyHandle {
+  void operator()(cublasLtHandle_t it) const { GNOMON_LT(cublasLtDestroy)(it); }
+};
+using Operation = Owned<cublasLtMatmulDesc_t, DestroyOperation>;
+using Layout = Owned<cublasLtMatrixLayout_t, DestroyLayout>;
+using Preference = Owned<cublasLtMatmulPreference_t, DestroyPreference>;
+using LibraryHandle = Owned<cublasLtHandle_t, DestroyHandle>;
 
 inline void create(Layout& layout, cudaDataType_t type, int64_t rows, int64_t columns,
                    int64_t leading) {
-  check(cublasLtMatrixLayoutCreate(layout.put(), type, static_cast<uint64_t>(rows),
-                                   static_cast<uint64_t>(columns), leading),
+  check(GNOMON_LT(cublasLtMatrixLayoutCreate)(layout.put(), type, static_cast<uint64_t>(rows),
+                                              static_cast<uint64_t>(columns), leading),
         "cublasLtMatrixLayoutCreate");
 }
 
 template <class T>
 void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute,
          const T& value) {
-  check(cublasLtMatmulDescSetAttribute(description, attribute, &value, sizeof(value)),
+  check(GNOMON_LT(cublasLtMatmulDescSetAttribute)(description, attribute, &value, sizeof(value)),
         fmt::format("cublasLtMatmulDescSetAttribute of {}", static_cast<int>(attribute)));
 }
-
-using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 // Algorithms with this workspace that do not split what is summed over.
 inline void prefer_whole_sums(Preference& preference, uint64_t workspace_bytes) {
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
-    check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof(value)),
+    check(GNOMON_LT(cublasLtMatmulPreferenceSetAttribute)(preference.get(), attribute, &value,
+                                                          sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   };
-  check(cublasLtMatmulPreferenceCreate(preference.put()), "cublasLtMatmulPreferenceCreate");
+  check(GNOMON_LT(cublasLtMatmulPreferenceCreate)(preference.put()),
+        "cublasLtMatmulPreferenceCreate");
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
