@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/paths.h"
+#include "cli/replay_device.h"
 #include "cli/statistics_table.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
@@ -24,7 +25,7 @@ struct InspectOptions {
   std::vector<std::string> dumps;
   std::string out = "tensors.safetensors";
   std::string sort = "sqnr_db";
-  int threads = 0;
+  ReplayDevice on;
   bool json = false;
 };
 
@@ -52,7 +53,8 @@ void inspect(InspectOptions& options) try {
   }
   if (!options.dumps.empty()) require_place_for(options.out);
   EngineConfig config = read_engine_config(options.checkpoint);
-  if (options.threads > 0) config.threads = options.threads;
+  if (options.on.threads > 0) config.threads = options.on.threads;
+  if (options.on.device) config.device = *options.on.device;
   Engine engine(config, EngineRole::kReplay);
   options.statistics.sites_max = static_cast<int>(config.model.sites().size());
   std::unique_ptr<StatisticsCollector> collector = engine.statistics(options.statistics, "");
@@ -119,8 +121,7 @@ void add_inspect_command(CLI::App& app, Context&) {
       ->capture_default_str();
   command->add_option("--sort", options->sort, "site, tensor or the name of a number, worst first")
       ->capture_default_str();
-  command->add_option("--threads", options->threads, "Instead of the checkpoint's")
-      ->check(CLI::Range(1, 1024));
+  add_replay_device_options(*command, options->on);
   command->add_flag("--json", options->json, "Print JSON, with every number in full");
   command->footer(
       "Example:\n  gnomon inspect --checkpoint runs/demo/checkpoints/attempt-0001/step-00000120 "

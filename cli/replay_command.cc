@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/paths.h"
+#include "cli/replay_device.h"
 #include "cli/table.h"
 #include "controller/decide/attribution_search.h"
 #include "protocol/json.h"
@@ -27,7 +28,7 @@ struct ReplayOptions {
   std::string checkpoint;
   std::string end_checkpoint;
   std::string plan_file;
-  int threads = 0;
+  ReplayDevice on;
   bool json = false;
 };
 
@@ -129,7 +130,7 @@ void replay(ReplayOptions& options) {
     request.plan_toml = read_file(options.plan_file);
   }
   Progress progress("replay " + request.arm, request.steps);
-  Replayer replayer(options.threads);
+  Replayer replayer(options.on);
   ReplayResult result = replayer.run(request, [&](int64_t done) {
     progress.update(done);
     return true;
@@ -183,9 +184,7 @@ void add_replay_command(CLI::App& app, Context&) {
       ->check(CLI::Range(0.0, 1.0));
   command->add_flag("--evaluate", options->request.evaluate_endpoints,
                     "Also measure the held-out losses at start and end");
-  command
-      ->add_option("--threads", options->threads, "Instead of the checkpoint's (bits then differ)")
-      ->check(CLI::Range(1, 1024));
+  add_replay_device_options(*command, options->on);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(
       "Example:\n  gnomon replay --checkpoint runs/demo/checkpoints/attempt-0001/step-00000120 "

@@ -35,8 +35,9 @@ check_language(CUDA)
 find_package(CUDAToolkit QUIET)
 if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND TARGET CUDA::cudart_static)
   set(GNOMON_CUDA_FOUND ON)
-  # Hopper's own instructions, which no later device has.
-  set(CMAKE_CUDA_ARCHITECTURES 90a-real CACHE STRING "What device code is made for")
+  # Ampere, which has no FP8; Hopper with its own instructions, which no later device has; and what a later driver makes
+  # code of.
+  set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual CACHE STRING "What device code is made for")
   enable_language(CUDA)
   # CMake 3.25 takes CUDA 13 for a compiler without C++20.
   if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION)

@@ -69,6 +69,11 @@ class BackendBase {
   virtual std::string device() const = 0;  // for the fingerprint
   virtual std::string libraries() const = 0;
   virtual int threads() const = 0;
+  // Why the device cannot make products of FP8 values; empty where it can.
+  virtual std::string lacks_fp8() const { return {}; }
+  // What the widths of a model must be multiples of; and where a product is of FP8 values, what it
+  // sums over and its columns.
+  virtual int64_t width_multiple() const { return 1; }
   // Where all tensors lie that its operations are given.
   virtual Memory& memory() = 0;
 

@@ -6,12 +6,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace gnomon {
+
+// In bytes.
+struct MemoryLeft {
+  int64_t free = 0;
+  int64_t total = 0;
+};
 
 class Memory {
  public:
@@ -25,6 +32,8 @@ class Memory {
   virtual void give_back(std::byte* memory, int64_t bytes) noexcept = 0;
   // Whether the host may use its addresses.
   virtual bool on_host() const = 0;
+  // What can still be taken; nothing where that cannot be said.
+  virtual std::optional<MemoryLeft> left() { return std::nullopt; }
 
   // Copies that come after all operations called before; those from and to the host are done when
   // they return. The host's side may be any memory of the host.

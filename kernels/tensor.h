@@ -50,4 +50,9 @@ class Arena {
   std::byte* memory_ = nullptr;
 };
 
+struct ArenaSize {
+  std::string name;  // "weights", "optimizer", "activations", ...
+  int64_t bytes = 0;
+};
+
 }  // namespace gnomon

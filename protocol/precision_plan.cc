@@ -312,6 +312,7 @@ PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& fil
   for (TomlTable& table : document.tables("rule")) plan.rules.push_back(read_rule(table));
   plan.allow_e5m2_e5m2 = document.boolean("allow_e5m2_e5m2", false);
   plan.allow_ragged_tiles = document.boolean("allow_ragged_tiles", false);
+  plan.required = document.boolean("required", false);
   document.refuse_unknown_keys();
   return plan;
 }
@@ -433,6 +434,7 @@ std::string PrecisionPlan::to_toml() const {
   std::string out = fmt::format("version = {}\n", version);
   if (allow_e5m2_e5m2) out += "allow_e5m2_e5m2 = true\n";
   if (allow_ragged_tiles) out += "allow_ragged_tiles = true\n";
+  if (required) out += "required = true\n";
   for (const PlanRule& rule : rules) write_rule(rule, out);
   return out;
 }

@@ -140,6 +140,8 @@ class PrecisionPlan {
   // For studies in emulation: such a plan runs on no hardware.
   bool allow_e5m2_e5m2 = false;
   bool allow_ragged_tiles = false;  // shapes that cuBLASLt does not take: tile_multiple()
+  // A device without FP8 is refused; otherwise the trainer runs in BF16 there and says so.
+  bool required = false;
   std::vector<PlanRule> rules;
 
  private:

@@ -210,6 +210,14 @@ void TrainingLoop::refuse_other_configuration(const EngineConfig& before,
   }
   if (now.data != before.data)
     log_.warn("the data was at {}, now at {}: it must be the same data", before.data, now.data);
+  if (now.memory.head_rows != before.memory.head_rows) {
+    refuse("memory.head_rows", std::to_string(now.memory.head_rows),
+           std::to_string(before.memory.head_rows));
+  }
+  if (now.device != before.device) {
+    log_.warn("on {}, before on {}: replays across this point will not reproduce bits",
+              device_name(now.device), device_name(before.device));
+  }
   if (now.threads != before.threads) {
     log_.warn("{} threads, before {}: replays across this point will not reproduce bits",
               now.threads, before.threads);

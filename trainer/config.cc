@@ -37,6 +37,7 @@ class ConfigReader {
     read_run();
     read_optimizer();
     read_batch();
+    read_memory();
     read_ranks();
     read_data();
     read_model();
@@ -73,6 +74,7 @@ class ConfigReader {
   void take_shape_from(TomlTable& table);
   void read_data();
   void read_batch();
+  void read_memory();
   void read_ranks();
   void read_optimizer();
   void read_precision();
@@ -122,7 +124,7 @@ std::string ConfigReader::identifier(TomlTable& table, const char* key,
 }
 
 void ConfigReader::read_run() {
-  TomlTable run = section("run", {"name", "job_id", "dir", "seed", "steps", "threads"});
+  TomlTable run = section("run", {"name", "job_id", "dir", "seed", "steps", "threads", "device"});
   config_.name = identifier(run, "name", "run");
   config_.job_id = identifier(run, "job_id", "1");
   const std::string dir = run.text("dir", fmt::format("runs/{}-{}", config_.name, config_.job_id));
@@ -154,6 +156,8 @@ void ConfigReader::read_run() {
     }
     config_.engine.threads = *overrides_.threads;
   }
+  const std::string device = run.choice("device", "cpu", {"cpu", "cuda"});
+  config_.engine.device = device_from_name(overrides_.device.value_or(device), "--device");
   run.refuse_unknown_keys();
 }
 
@@ -242,6 +246,19 @@ void ConfigReader::read_batch() {
   table.refuse_unknown_keys();
 }
 
+void ConfigReader::read_memory() {
+  TomlTable table = section("memory", {"recompute", "head_rows"});
+  MemoryChoice& memory = config_.engine.memory;
+  memory.recompute = recompute_from_name(
+      table.choice("recompute", "none", {"none", "swiglu", "block"}), config_.file);
+  memory.head_rows = table.integer("head_rows", 0, 0, 1 << 30);
+  if (memory.head_rows % MemoryChoice::kHeadRowsMultiple != 0) {
+    table.refuse("head_rows",
+                 fmt::format("0 or a multiple of {}", MemoryChoice::kHeadRowsMultiple));
+  }
+  table.refuse_unknown_keys();
+}
+
 void ConfigReader::read_ranks() {
   TomlTable table = section("ranks", {"gradients", "weights"});
   auto wire = [&](const std::string& key) {
@@ -277,11 +294,12 @@ void ConfigReader::read_optimizer() {
 }
 
 void ConfigReader::read_precision() {
-  TomlTable table = section("precision", {"plan", "recipe"});
+  TomlTable table = section("precision", {"plan", "recipe", "required"});
   const std::string plan = table.text("plan", "");
   std::vector<std::string> recipes = recipe_names();
   std::ranges::replace(recipes, "none", "bf16");
   const std::string recipe = table.choice("recipe", "", recipes);
+  const bool required = table.boolean("required", false);
   table.refuse_unknown_keys();
   if (plan.empty() == recipe.empty()) {
     table.refuse(
@@ -308,6 +326,7 @@ void ConfigReader::read_precision() {
                         error.accepted());
     }
   }
+  config_.plan.required = config_.plan.required || required;
 }
 
 void ConfigReader::read_checkpoint() {
@@ -419,7 +438,7 @@ void ConfigReader::check_together() {
 
 ConfigError TrainerConfig::located(const ConfigError& error) const {
   // The engine names a section in place of a file.
-  const auto sections = {"model", "batch", "engine", "optimizer", "fault"};
+  const auto sections = {"run", "model", "batch", "memory", "engine", "optimizer", "fault"};
   if (error.line() > 0 ||
       std::find(sections.begin(), sections.end(), error.file()) == sections.end()) {
     return error;
@@ -436,6 +455,18 @@ ConfigError TrainerConfig::located(const ConfigError& error) const {
   }
   return ConfigError(file, line == lines.end() ? 0 : line->second, key, error.value(),
                      error.accepted());
+}
+
+bool TrainerConfig::check_device(const std::string& lacks_fp8) const {
+  const std::vector<std::string> sites = engine.model.sites();
+  const bool any_fp8 = std::ranges::any_of(sites, [this](const std::string& site) {
+    return plan.resolve(site, engine.model.layers).any_fp8();
+  });
+  if (lacks_fp8.empty() || !any_fp8) return false;
+  if (!plan.required) return true;
+  throw ConfigError(
+      file, lines.at("precision.required"), "precision.required", "true",
+      fmt::format("a device with FP8 ({}), or a plan that does not require it", lacks_fp8));
 }
 
 std::optional<OnLoss> on_loss_from_name(const std::string& name) {

@@ -46,6 +46,9 @@ struct TrainerConfig {
 
   // Where keys stand in the file ("model.heads" → 12), for errors found after reading.
   std::map<std::string, int> lines;
+  // Throws ConfigError when the plan requires FP8 and the device lacks it (Engine::lacks_fp8()).
+  // Returns whether the plan must give way to BF16.
+  bool check_device(const std::string& lacks_fp8) const;
   // The same error with the file and line that the key has here.
   ConfigError located(const ConfigError& error) const;
 };
@@ -57,6 +60,7 @@ struct TrainerOverrides {
   std::optional<std::string> controller;
   std::optional<int64_t> steps;
   std::optional<int> threads;
+  std::optional<std::string> device;
 };
 
 // Reads and checks everything that can be checked without taking memory or writing to the disk.

@@ -31,6 +31,10 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
       shutdown_(shutdown),
       log_(console.log()),
       engine_(config_.engine, EngineRole::kLive, ranks) {
+  if (config_.check_device(engine_.lacks_fp8())) {
+    log_.warn("BF16 in place of the run's plan, since {}", engine_.lacks_fp8());
+    config_.plan = PrecisionPlan::bf16();
+  }
   engine_.set_plan(config_.plan);
   if (config_.statistics.every > 0) {
     statistics_ = engine_.statistics(config_.statistics, config_.file);

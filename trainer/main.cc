@@ -79,6 +79,9 @@ void define(CLI::App& app, Arguments& arguments) {
       ->type_name("N");
   app.add_option("--threads", arguments.overrides.threads, "In place of [run] threads")
       ->type_name("N");
+  app.add_option("--device", arguments.overrides.device, "In place of [run] device")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("cpu|cuda");
   auto* resume = app.add_flag("--resume", arguments.must_resume,
                               "Refuse to start from scratch: a run must be there");
   app.add_flag("--new", arguments.must_start,
@@ -107,6 +110,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
   try {
     if (arguments.check) {
       Engine check(config.engine, EngineRole::kLive, &ranks);
+      config.check_device(check.lacks_fp8());
       fmt::print("{}: accepted; {} parameters, {} steps of {} tokens\n", config.file,
                  config.engine.model.parameters(), config.steps,
                  config.engine.batch.tokens_per_step());

@@ -91,12 +91,14 @@ void check_batch(const ReplayRequest& request, const BatchConfig& batch) {
   }
 }
 
-// Bits would differ for a reason that is neither the plan nor the device. Where the data lies and
-// how many threads there are is no setting: a hash of the data is checked, and the fingerprint says
-// the threads.
+// Bits would differ for a reason that is neither the plan nor the device. Where the data lies, what
+// computes and with how many threads is no setting: a hash of the data is checked, and the
+// fingerprint says the rest. What is computed again changes no bits.
 void check_settings(const EngineConfig& own, const std::filesystem::path& checkpoint) {
   EngineConfig config = read_engine_config(checkpoint);
   config.threads = own.threads;
+  config.device = own.device;
+  config.memory.recompute = own.memory.recompute;
   config.data = own.data;
   if (config.to_json() == own.to_json()) return;
   throw Error(
@@ -124,13 +126,14 @@ std::span<const std::string> replay_arms() {
   return kArms;
 }
 
-Replayer::Replayer(int threads, EngineRanks* ranks) : threads_(threads), ranks_(ranks) {}
+Replayer::Replayer(ReplayDevice on, EngineRanks* ranks) : on_(on), ranks_(ranks) {}
 Replayer::~Replayer() = default;
 
 ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& progress) {
   check_request(request);
   EngineConfig config = read_engine_config(request.checkpoint);
-  if (threads_ > 0) config.threads = threads_;
+  if (on_.threads > 0) config.threads = on_.threads;
+  if (on_.device) config.device = *on_.device;
   const int ranks = ranks_ == nullptr ? 1 : ranks_->collectives->size();
   if (config.batch.accumulation % ranks != 0) {
     throw Error(fmt::format("{} ranks cannot share the {} micro-batches of this run's steps", ranks,

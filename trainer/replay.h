@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -56,13 +57,19 @@ class ReplayAbandoned : public Error {
 ReplayResult replay_on(Engine& engine, const ReplayRequest& request,
                        const ReplayProgress& progress = {});
 
+// What replays run on, where that is not what the checkpoint's run had.
+struct ReplayDevice {
+  int threads = 0;  // 0: as many as the run
+  std::optional<Device> device = {};
+};
+
 // Keeps one engine between replays as long as the checkpoints' configurations agree.
 class Replayer {
  public:
-  // `threads` > 0 overrides the checkpoint's thread count (bits then differ: the fingerprint says
-  // so). With `ranks`, which must outlive it, replays run on all of them (engine_ranks.h); a run
-  // whose micro-batches they cannot share is an Error, which another verifier may not have.
-  explicit Replayer(int threads = 0, EngineRanks* ranks = nullptr);
+  // `on` overrides the checkpoint's (bits then differ: the fingerprint says so). With `ranks`,
+  // which must outlive it, replays run on all of them (engine_ranks.h); a run whose micro-batches
+  // they cannot share is an Error, which another verifier may not have.
+  explicit Replayer(ReplayDevice on = {}, EngineRanks* ranks = nullptr);
   ~Replayer();
 
   // As replay_on().
@@ -70,7 +77,7 @@ class Replayer {
 
  private:
   std::unique_ptr<Engine> engine_;
-  int threads_;
+  ReplayDevice on_;
   EngineRanks* ranks_;
 };
 

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/host.h"
 #include "base/version.h"
+#include "kernels/devices.h"
 #include "kernels/start_collectives.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/shutdown.h"
@@ -80,6 +81,12 @@ void define(CLI::App& app, Arguments& arguments) {
                  "cannot be compared bit for bit")
       ->check(CLI::Range(1, kThreadsMax))
       ->type_name("T");
+  app.add_option_function<std::string>(
+         "--device",
+         [&options](const std::string& name) { options.device = device_from_name(name, ""); },
+         "Where replays run; by default where the run does, without which bits cannot be compared")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("cpu|cuda");
   app.add_flag("--once", options.once, "End after one lease");
   app.add_option("--log-level", arguments.level, "How much to tell on stderr")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))

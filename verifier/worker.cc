@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/version.h"
-#include "kernels/backend.h"
+#include "kernels/devices.h"
 #include "protocol/json.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/lease_keeper.h"
@@ -18,8 +18,11 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-Fingerprint fingerprint_of(int threads, const EngineRanks* ranks) {
-  const auto backend = make_cpu_backend(threads > 0 ? threads : 1);
+// Of what a replay will most likely run on; each result has its own.
+Fingerprint fingerprint_of(const ReplayDevice& on, const EngineRanks* ranks) {
+  const Device there = device_is_there(Device::kCuda) ? Device::kCuda : Device::kCpu;
+  const auto backend =
+      backend_makers(on.device.value_or(there)).bf16(on.threads > 0 ? on.threads : 1);
   Fingerprint fingerprint;
   fingerprint.device = backend->device();
   fingerprint.backend = backend->name();
@@ -38,8 +41,8 @@ Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, E
       log_(log),
       client_(options_.url),
       backoff_(options_.backoff_first, options_.backoff_longest),
-      replayer_(options_.threads, ranks),
-      request_{options_.name, fingerprint_of(options_.threads, ranks)} {}
+      replayer_({options_.threads, options_.device}, ranks),
+      request_{options_.name, fingerprint_of({options_.threads, options_.device}, ranks)} {}
 
 void Worker::wake() {
   if (asking_) client_.cancel();

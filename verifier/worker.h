@@ -22,7 +22,8 @@ struct WorkerOptions {
   std::string name;  // unique per process
   int threads =
       0;  // 0: as many as the checkpoint's run had, which `same` replays need to give the same bits
-  bool once = false;  // end after one lease
+  std::optional<Device> device = {};  // nothing: the run's
+  bool once = false;                  // end after one lease
   std::chrono::seconds poll = std::chrono::seconds(30);
   std::chrono::milliseconds backoff_first = std::chrono::milliseconds(100);
   std::chrono::milliseconds backoff_longest = std::chrono::seconds(10);

@@ -35,6 +35,8 @@ class CudaBackend final : public Backend {
   std::string device() const override { return machine_->device(); }
   std::string libraries() const override { return machine_->libraries(); }
   int threads() const override { return threads_; }
+  int64_t width_multiple() const override { return 16; }
+  std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }
 
   void amax(std::span<const bf16> x, float* amax) override {

@@ -8,8 +8,7 @@
 
 namespace gnomon::cuda {
 
-// `threads` are those of the host, for the fingerprint. Widths of a model must be multiples of 16,
-// the vocabulary too where lm_head runs in FP8.
+// `threads` are those of the host, for the fingerprint.
 std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine, int threads);
 
 }  // namespace gnomon::cuda

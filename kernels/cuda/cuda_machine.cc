@@ -32,10 +32,9 @@ class DeviceMemory final : public Memory {
   explicit DeviceMemory(const OwnStream& stream) : stream_(stream) {}
 
   std::byte* take(int64_t bytes, const std::string& purpose) override {
-    size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    const auto [free, total] = what_is_left();
     void* memory = nullptr;
-    const bool fits = static_cast<size_t>(bytes) <= free;
+    const bool fits = bytes <= free;
     if (!fits || cudaMalloc(&memory, static_cast<size_t>(bytes)) != cudaSuccess) {
       cudaGetLastError();  // it is told here
       throw Error(fmt::format("{} needs {} bytes of the GPU's memory, of which {} of {} are free",
@@ -46,6 +45,7 @@ class DeviceMemory final : public Memory {
   }
   void give_back(std::byte* memory, int64_t) noexcept override { cudaFree(memory); }
   bool on_host() const override { return false; }
+  std::optional<MemoryLeft> left() override { return what_is_left(); }
 
   void read(std::span<const std::byte> from, std::byte* to_host) override {
     copy(from, to_host, cudaMemcpyDeviceToHost);
@@ -60,6 +60,11 @@ class DeviceMemory final : public Memory {
   }
 
  private:
+  static MemoryLeft what_is_left() {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    return {static_cast<int64_t>(free), static_cast<int64_t>(total)};
+  }
   void copy(std::span<const std::byte> from, std::byte* to, cudaMemcpyKind kind) const {
     if (from.empty()) return;
     check(cudaMemcpyAsync(to, from.data(), from.size(), kind, stream_.get()), "cudaMemcpyAsync");
@@ -70,13 +75,7 @@ class DeviceMemory final : public Memory {
 
 class CudaMachine final : public Machine {
  public:
-  CudaMachine() : info_(device_info()), memory_(stream_), scratch_(memory_) {
-    if (!info_.has_fp8()) {
-      throw CudaError(
-          fmt::format("{} (compute capability {}.{}) has no FP8; a device from 8.9 on has",
-                      info_.name, info_.major, info_.minor));
-    }
-  }
+  CudaMachine() : info_(device_info()), memory_(stream_), scratch_(memory_) {}
 
   std::string device() const override {
     return fmt::format("{} (compute capability {}.{})", info_.name, info_.major, info_.minor);
@@ -84,6 +83,10 @@ class CudaMachine final : public Machine {
   std::string libraries() const override {
     return fmt::format("driver {}, runtime {}, cuBLASLt {}", info_.driver_version,
                        info_.runtime_version, info_.cublaslt_version);
+  }
+  std::string lacks_fp8() const override {
+    if (info_.has_fp8()) return {};
+    return fmt::format("{} has none: compute capability 8.9 is the first with FP8", device());
   }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }

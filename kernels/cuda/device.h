@@ -34,8 +34,24 @@ struct DeviceInfo {
   bool has_fp8() const { return major > 8 || (major == 8 && minor >= 9); }
 };
 
-// Of the current device. Throws NoCudaDevice, saying what the runtime says.
+// Of the current device. Throws NoCudaDevice where there is none that this build has code for, with
+// the reason and what helps.
 DeviceInfo device_info();
+
+// What cudaGetDeviceCount() found: a status by its name, and how many devices. Versions as above, 0
+// where there is no driver; `visible` is CUDA_VISIBLE_DEVICES, nullptr where it is not set.
+struct DeviceSearch {
+  std::string status = "cudaSuccess";
+  int devices = 0;
+  int driver_version = 0;
+  int runtime_version = 0;
+  const char* visible = nullptr;
+};
+// Why there is no device, a sentence with what helps; empty where there is one.
+std::string why_no_device(const DeviceSearch& found);
+
+// Whether this build has code for the current device. In a file of the CUDA compiler.
+bool has_device_code();
 
 // Memory of the current device, 256-byte aligned, freed with the object. Throws CudaError.
 class DeviceBuffer {

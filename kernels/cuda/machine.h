@@ -17,8 +17,9 @@ class Machine {
  public:
   virtual ~Machine() = default;
 
-  virtual std::string device() const = 0;     // for the fingerprint: what it is
-  virtual std::string libraries() const = 0;  // and their versions
+  virtual std::string device() const = 0;               // for the fingerprint: what it is
+  virtual std::string libraries() const = 0;            // and their versions
+  virtual std::string lacks_fp8() const { return {}; }  // as BackendBase::lacks_fp8()
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
 

@@ -19,6 +19,7 @@ BackendMakers emulated() {
   };
   return makers;
 }
+const BackendMakers kEmulated = emulated();
 
 struct Recipe {
   std::string name, rules;
@@ -47,7 +48,7 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
   const PrecisionPlan plan = PrecisionPlan::parse(GetParam().rules);
-  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, emulated());
+  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kEmulated);
   for (Engine* engine : {&cpu, &cuda}) {
     engine->initialize();
     engine->set_plan(plan);
@@ -67,8 +68,8 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
 TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
-  Engine first(config, EngineRole::kLive, nullptr, emulated());
-  Engine second(config, EngineRole::kReplay, nullptr, emulated());
+  Engine first(config, EngineRole::kLive, nullptr, &kEmulated);
+  Engine second(config, EngineRole::kReplay, nullptr, &kEmulated);
   first.initialize();
   first.set_plan(PrecisionPlan::parse(GetParam().rules));
   train_hashes(first, 1);
@@ -104,7 +105,7 @@ TEST(CudaBackendFaults, ActOnTheDeviceToo) {
         .gemm = "fprop",
         .terms = 32}}) {
     config.faults = {fault};
-    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, emulated());
+    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kEmulated);
     config.faults.clear();
     Engine sound(config);
     for (Engine* engine : {&cpu, &cuda, &sound}) {

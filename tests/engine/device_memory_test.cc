@@ -19,6 +19,7 @@ BackendMakers guarded() {
   return {.bf16 = [](int threads) { return std::make_unique<GuardedBackend<bf16>>(threads); },
           .fp32 = [](int threads) { return std::make_unique<GuardedBackend<float>>(threads); }};
 }
+const BackendMakers kGuarded = guarded();
 
 PrecisionPlan recipe_plan(const std::string& recipe, const std::string& keys = "") {
   return PrecisionPlan::parse(
@@ -28,7 +29,7 @@ PrecisionPlan recipe_plan(const std::string& recipe, const std::string& keys = "
 
 struct Pair {
   explicit Pair(const EngineConfig& config)
-      : plain(config), device(config, EngineRole::kLive, nullptr, guarded()) {
+      : plain(config), device(config, EngineRole::kLive, nullptr, &kGuarded) {
     for (Engine* engine : {&plain, &device}) engine->initialize();
   }
   void expect_same_steps(int steps) {

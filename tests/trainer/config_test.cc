@@ -119,6 +119,10 @@ dir = "/somewhere/x"
 seed = 5
 steps = 77
 threads = 2
+device = "cuda"
+[memory]
+recompute = "block"
+head_rows = 256
 [model]
 layers = 3
 width = 48
@@ -152,6 +156,7 @@ weight_decay = 0.2
 clip = 0.5
 [precision]
 recipe = "delayed"
+required = true
 [checkpoint]
 every = 11
 keep_last = 4
@@ -181,6 +186,9 @@ bit = 30
   EXPECT_EQ(config.engine.seed, 5);
   EXPECT_EQ(config.steps, 77);
   EXPECT_EQ(config.engine.threads, 2);
+  EXPECT_EQ(config.engine.device, Device::kCuda);
+  EXPECT_EQ(config.engine.memory, (MemoryChoice{Recompute::kBlock, 256}));
+  EXPECT_TRUE(config.plan.required);
   const ModelConfig model{.layers = 3,
                           .width = 48,
                           .heads = 6,
@@ -212,6 +220,25 @@ bit = 30
   EXPECT_EQ(config.engine.faults[0].log2_factor, -3);
   EXPECT_EQ(config.engine.faults[0].end_step, 20);
   EXPECT_EQ(config.engine.faults[1].element, 3);
+}
+
+TEST_F(ConfigTest, ADeviceWithoutFp8RunsBf16UnlessFp8IsRequired) {
+  const std::string lack = "a device of old has none";
+  const std::string data = "[data]\ndir = \"data\"\n[precision]\n";
+  const auto gives_way = [&](const std::string& precision) {
+    return load(data + precision).check_device(lack);
+  };
+  EXPECT_TRUE(gives_way("recipe = \"current\"\n"));
+  EXPECT_FALSE(gives_way("recipe = \"bf16\"\nrequired = true\n"));
+  EXPECT_FALSE(load(data + "recipe = \"current\"\n").check_device(""));
+  try {
+    gives_way("recipe = \"current\"\nrequired = true\n");
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key(), "precision.required");
+    EXPECT_GT(error.line(), 0);
+    EXPECT_NE(error.accepted().find(lack), std::string::npos) << error.what();
+  }
 }
 
 // A model directory without anything in it but what its header says.
@@ -334,7 +361,10 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
   const std::vector<Bad> cases = {
       {"[run]\nsteps = 0\n", 6, "run.steps", "from 1 to"},
       {"[run]\nsteps = 1.5\n", 6, "run.steps", "an integer"},
-      {"[run]\nstep = 5\n", 6, "run.step", "name, job_id, dir, seed, steps, threads"},
+      {"[run]\nstep = 5\n", 6, "run.step", "name, job_id, dir, seed, steps, threads, device"},
+      {"[run]\ndevice = \"gpu\"\n", 6, "run.device", "\"cpu\", \"cuda\""},
+      {"[memory]\nrecompute = \"all\"\n", 6, "memory.recompute", "\"block\""},
+      {"[memory]\nhead_rows = 100\n", 6, "memory.head_rows", "multiple of 128"},
       {"[run]\nname = \"a/b\"\n", 6, "run.name", "letters"},
       {"[run]\nname = \"\"\n", 6, "run.name", "letters"},
       {"[run]\njob_id = 5\n", 6, "run.job_id", "string"},

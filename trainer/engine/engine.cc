@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "trainer/engine/engine_impl.h"
 #include "trainer/engine/hf_import.h"
+#include "trainer/engine/memory_need.h"
 #include "trainer/engine/normal.h"
 #include "trainer/engine/plan_shapes.h"
 #include "trainer/engine/statistics_collector.h"
@@ -100,7 +101,7 @@ std::vector<int64_t> starts_of(const ParameterLayout& layout) {
 }  // namespace
 
 Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
-                   const BackendMakers& makers)
+                   const BackendMakers* given)
     : single(engine_ranks == nullptr ? make_single_collectives() : nullptr),
       alone{single.get()},
       ranks(engine_ranks == nullptr ? &alone : engine_ranks),
@@ -115,6 +116,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
       scaling(static_cast<int>(config.model.sites().size())) {
   faults.set_role(engine_role);
   check_share(config.batch, collectives.size());
+  const BackendMakers makers = given == nullptr ? backend_makers(config.device) : *given;
   if (config.compute == Compute::kFp32) {
     make_model(makers.fp32(config.threads));
   } else {
@@ -153,14 +155,17 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
 
 template <class E>
 void Engine::Impl::make_model(std::unique_ptr<BackendOf<E>> typed) {
+  check_device_shapes(config.model, typed->width_multiple());
+  check_memory(config, collectives.size(), *typed);
   model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
-                                          *typed, scaling, &faults);
+                                          *typed, scaling, &faults, config.memory);
   backend = std::move(typed);
 }
 
 std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) const {
-  check_plan_shapes(wanted, config.model,
-                    int64_t{1} * config.batch.sequences * config.batch.tokens);
+  const int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
+  check_plan_shapes(wanted, config.model, n);
+  check_device_shapes(wanted, config.model, n, backend->width_multiple());
   std::vector<SitePrecision> resolved;
   resolved.reserve(model->sites().size());
   for (const std::string& site : model->sites()) {
@@ -168,6 +173,10 @@ std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) co
     if (config.compute == Compute::kFp32 && precision.any_fp8()) {
       throw ConfigError("engine", 0, "compute", "fp32",
                         "\"bf16\" for a plan with FP8, as this one has at " + site);
+    }
+    if (precision.any_fp8() && !backend->lacks_fp8().empty()) {
+      throw ConfigError("plan", 0, site, "FP8",
+                        "BF16 on this device; of FP8, " + backend->lacks_fp8());
     }
     resolved.push_back(std::move(precision));
   }
@@ -251,7 +260,7 @@ void Engine::Impl::check_weights(uint64_t hash) {
 }
 
 Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
-               const BackendMakers& backends) {
+               const BackendMakers* backends) {
   if (ranks == nullptr || !ranks->many()) {
     impl_ = std::make_unique<Impl>(std::move(config), role, ranks, backends);
     return;
@@ -288,6 +297,8 @@ Fingerprint Engine::fingerprint() const {
           .world_size = impl_->collectives.size(),
           .threads = backend.threads()};
 }
+
+std::string Engine::lacks_fp8() const { return impl_->backend->lacks_fp8(); }
 
 void Engine::initialize() {
   Impl& self = *impl_;

@@ -11,11 +11,14 @@
 
 #include "kernels/backend.h"
 #include "kernels/compressed_collectives.h"
+#include "kernels/devices.h"
 #include "kernels/moments.h"
+#include "kernels/tensor.h"
 #include "protocol/messages.h"
 #include "protocol/precision_plan.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/engine/fault_view.h"
+#include "trainer/engine/memory_choice.h"
 #include "trainer/engine/model_config.h"
 
 namespace gnomon {
@@ -60,7 +63,9 @@ struct EngineConfig {
   OptimizerConfig optimizer;
   std::string data;  // dataset directory
   int64_t seed = 1;
+  Device device = Device::kCpu;
   int threads = 1;
+  MemoryChoice memory;
   int heldout_sequences = 32;  // fixed held-out batch: the first ones of the held-out split
   std::vector<Fault> faults;
   WireFormat gradient_wire, weight_wire;  // between ranks; nothing travels where there is one
@@ -83,11 +88,6 @@ struct StepResult {
   bool finite = true;       // loss and grad_norm
 };
 
-struct ArenaSize {
-  std::string name;  // "weights", "optimizer", "activations", ...
-  int64_t bytes = 0;
-};
-
 // How an engine computes, besides its plan: what makes an arm of a replay.
 struct EngineMode {
   EngineRole role = EngineRole::kLive;  // decides which faults strike (fault_view.h)
@@ -108,17 +108,20 @@ struct StatisticsConfig;
 class Engine {
  public:
   // Takes all memory. `config.data` is opened and checked against the vocabulary. Throws
-  // ConfigError, FormatError.
+  // ConfigError, FormatError, Error when the device cannot be used or has too little memory.
+  // `backends` are those of config.device if none are given.
   // With `ranks` (engine_ranks.h), which must outlive it, the engine computes with all of them:
   // every rank takes an equal share of a step's micro-batches, owns a part of masters and moments
   // (ZeRO-1), and has all the working weights.
   explicit Engine(EngineConfig config, EngineRole role = EngineRole::kLive,
-                  EngineRanks* ranks = nullptr, const BackendMakers& backends = {});
+                  EngineRanks* ranks = nullptr, const BackendMakers* backends = nullptr);
   ~Engine();
 
   const EngineConfig& config() const;
   const std::vector<ArenaSize>& arenas() const;
   Fingerprint fingerprint() const;
+  // Why no plan with FP8 can run on this device; empty where it can (BackendBase::lacks_fp8).
+  std::string lacks_fp8() const;
 
   // Step 0: random weights from the seed, empty optimizer, empty scaling state. Matrices are normal
   // with the model's init_std, divided by √(2·layers) for o_proj and down_proj, which add to the

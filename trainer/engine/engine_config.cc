@@ -200,6 +200,11 @@ void check_engine_config(const EngineConfig& config) {
   check_range("batch", "tokens", config.batch.tokens, 1, config.model.context);
   check_range("batch", "accumulation", config.batch.accumulation, 1, 1 << 16);
   check_range("engine", "threads", config.threads, 1, 1024);
+  const int64_t head_rows = config.memory.head_rows;
+  if (head_rows < 0 || head_rows % MemoryChoice::kHeadRowsMultiple != 0) {
+    throw ConfigError("memory", 0, "head_rows", std::to_string(head_rows),
+                      fmt::format("0 or a multiple of {}", MemoryChoice::kHeadRowsMultiple));
+  }
   check_range("engine", "heldout_sequences", config.heldout_sequences, 1, 1 << 20);
   const OptimizerConfig& optimizer = config.optimizer;
   check_real("learning_rate", optimizer.learning_rate, 0, 1e3);
@@ -227,6 +232,9 @@ std::string EngineConfig::to_json() const {
                       {"data", data},
                       {"seed", seed},
                       {"threads", threads},
+                      {"device", device_name(device)},
+                      {"memory", json::object{{"recompute", recompute_name(memory.recompute)},
+                                              {"head_rows", memory.head_rows}}},
                       {"heldout_sequences", heldout_sequences},
                       {"gradient_wire", wire_format_name(gradient_wire)},
                       {"weight_wire", wire_format_name(weight_wire)},
@@ -243,6 +251,13 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   // Checkpoints from before there was a choice are BF16.
   if (fields.find("compute") != nullptr) {
     config.compute = compute_from_name(fields.text("compute"), file);
+  }
+  // Likewise on the CPU, with everything kept.
+  if (fields.find("device") != nullptr) {
+    config.device = device_from_name(fields.text("device"), file);
+    const JsonFields memory(fields.at("memory"), file);
+    config.memory.recompute = recompute_from_name(memory.text("recompute"), file);
+    config.memory.head_rows = memory.integer("head_rows");
   }
   JsonFields batch(fields.at("batch"), file);
   config.batch.sequences = batch.integer32("sequences");

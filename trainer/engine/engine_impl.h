@@ -53,7 +53,7 @@ struct Engine::Impl {
   struct Analysis;  // engine_scores.cc
 
   Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
-       const BackendMakers& makers);
+       const BackendMakers* makers);
 
   std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;
   void read_batch(int64_t step, int64_t micro_batch);

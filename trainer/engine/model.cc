@@ -9,70 +9,122 @@ namespace gnomon {
 template <class E>
 double BasicModel<E>::forward(const PassPlan& pass, std::span<const int32_t> tokens,
                               std::span<const int32_t> targets) {
-  compute_logits(pass, tokens);
-  return loss_of_logits(targets, 0.0f, false);
+  run_layers(pass, tokens);
+  bring(targets, targets_of_pass_);
+  run_head([&](int64_t first, int64_t count) { loss_of_logits(first, count, 0.0f, false); });
+  return sum_of_losses();
+}
+
+template <class E>
+double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
+                                       std::span<const int32_t> targets, float gradient_scale,
+                                       bool accumulate) {
+  PassPlan training = pass;
+  training.trains = true;
+  run_layers(training, tokens);
+  bring(targets, targets_of_pass_);
+  start_gradients(accumulate);
+  run_head([&](int64_t first, int64_t count) {
+    loss_of_logits(first, count, gradient_scale, true);
+    backward_head(first, count, accumulate || first > 0);
+  });
+  backward_final_norm();
+  for (int layer = layers_run_ - 1; layer >= 0; --layer) {
+    compute_again(layer);
+    backward_mlp(layer, accumulate);
+    backward_attention(layer, accumulate);
+  }
+  backend_.embed_backward(tokens_of_pass_.first(tokens.size()), rows(d_residual_, width_), width_,
+                          gradient(layout_.embedding()));
+  return sum_of_losses();
 }
 
 template <class E>
 std::vector<float> BasicModel<E>::logits(const PassPlan& pass, std::span<const int32_t> tokens) {
-  compute_logits(pass, tokens);
-  const HostView<E> found(memory_, rows(logits_, config_.vocabulary));
-  std::vector<float> values(found.get().size());
-  std::ranges::transform(found, values.begin(), [](E value) { return to_float(value); });
+  run_layers(pass, tokens);
+  std::vector<float> values;
+  run_head([&](int64_t, int64_t count) {
+    const auto size = static_cast<size_t>(count * config_.vocabulary);
+    const HostView<E> found(memory_, logits_.first(size));
+    std::ranges::transform(found, std::back_inserter(values),
+                           [](E value) { return to_float(value); });
+  });
   return values;
 }
 
 template <class E>
-void BasicModel<E>::compute_logits(const PassPlan& pass, std::span<const int32_t> tokens) {
+void BasicModel<E>::run_layers(const PassPlan& pass, std::span<const int32_t> tokens) {
   n_ = static_cast<int64_t>(tokens.size());
   GNOMON_ASSERT(n_ > 0 && n_ <= sequences_ * tokens_ && n_ % tokens_ == 0);
   GNOMON_ASSERT(pass.sites != nullptr && pass.sites->size() == sites_.size());
+  pass_ = pass;
   linears_.begin(pass);
+  bring(tokens, tokens_of_pass_);
 
   std::span<E> embedded = rows_mutable(embedded_, width_);
-  backend_.embed(bring(tokens, tokens_of_pass_), weight(layout_.embedding()), width_, embedded);
+  backend_.embed(tokens_of_pass_.first(tokens.size()), weight(layout_.embedding()), width_,
+                 embedded);
   for (int layer = 0; layer < layers_run_; ++layer) {
     if (layer == 0) {
       forward_attention(layer, embedded, {});
     } else {
-      const LayerActivations<E>& below = layers_[static_cast<size_t>(layer) - 1];
-      forward_attention(layer, rows(below.mlp_residual, width_), rows(update_, width_));
+      forward_attention(layer, rows(activations(layer - 1).mlp_residual, width_),
+                        rows(update_, width_));
     }
-    forward_mlp(layer);
+    forward_hidden(layer);
+    forward_down(layer);
   }
-  const LayerActivations<E>& last = layers_[static_cast<size_t>(layers_run_) - 1];
+  const LayerActivations<E>& last = activations(layers_run_ - 1);
   std::span<E> normed = rows_mutable(final_normed_, width_);
   backend_.add_rms_norm(rows(last.mlp_residual, width_), rows(update_, width_),
                         weight(layout_.final_norm()), static_cast<float>(config_.norm_eps),
                         rows_mutable(final_residual_, width_), normed,
                         final_rstd_.first(static_cast<size_t>(n_)));
-  final_input_.renew(normed);
-  SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
-  linears_.fprop(head, final_input_, weights_of(head), n_, logits_.data());
 }
 
 template <class E>
-double BasicModel<E>::loss_of_logits(std::span<const int32_t> targets, float gradient_scale,
-                                     bool with_gradient) {
-  GNOMON_ASSERT(static_cast<int64_t>(targets.size()) == n_);
-  std::span<float> losses = losses_.first(static_cast<size_t>(n_));
-  backend_.cross_entropy(rows_mutable(logits_, config_.vocabulary),
-                         bring(targets, targets_of_pass_), config_.vocabulary, gradient_scale,
-                         with_gradient, losses);
+template <class Use>
+void BasicModel<E>::run_head(Use use) {
+  const SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
+  const bool in_parts = n_ > head_rows_ && pass_.observer != nullptr;
+  for (int64_t first = 0; first < n_; first += head_rows_) {
+    const int64_t count = std::min(head_rows_, n_ - first);
+    if (in_parts) pass_.observer->begin_rows(first, count);
+    final_input_.renew(final_normed_.subspan(static_cast<size_t>(first * width_),
+                                             static_cast<size_t>(count * width_)));
+    linears_.fprop(head, final_input_, weights_of(head), count, logits_.data());
+    use(first, count);
+  }
+  if (in_parts) pass_.observer->begin_rows(0, n_);
+}
+
+template <class E>
+void BasicModel<E>::loss_of_logits(int64_t first, int64_t count, float gradient_scale,
+                                   bool with_gradient) {
+  const auto at = static_cast<size_t>(first), size = static_cast<size_t>(count);
+  backend_.cross_entropy(logits_.first(size * static_cast<size_t>(config_.vocabulary)),
+                         targets_of_pass_.subspan(at, size), config_.vocabulary, gradient_scale,
+                         with_gradient, losses_.subspan(at, size));
+}
+
+template <class E>
+double BasicModel<E>::sum_of_losses() {
   double sum = 0;
-  for (float loss : HostView<float>(memory_, losses)) sum += static_cast<double>(loss);
+  for (float loss : HostView<float>(memory_, losses_.first(static_cast<size_t>(n_)))) {
+    sum += static_cast<double>(loss);
+  }
   return sum;
 }
 
 template <class E>
 void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
                                       std::span<const E> update) {
-  LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
+  LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   std::span<E> normed = rows_mutable(act.attention_normed, width_);
   backend_.add_rms_norm(below, update, weight(at.attention_norm),
                         static_cast<float>(config_.norm_eps),
-                        rows_mutable(act.attention_residual, width_), normed,
+                        rows_mutable(block_input(layer), width_), normed,
                         act.attention_rstd.first(static_cast<size_t>(n_)));
   act.attention_input.renew(normed);
 
@@ -97,11 +149,11 @@ void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
 }
 
 template <class E>
-void BasicModel<E>::forward_mlp(int layer) {
-  LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
+void BasicModel<E>::forward_hidden(int layer) {
+  LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   std::span<E> normed = rows_mutable(act.mlp_normed, width_);
-  backend_.add_rms_norm(rows(act.attention_residual, width_), rows(update_, width_),
+  backend_.add_rms_norm(rows(block_input(layer), width_), rows(update_, width_),
                         weight(at.mlp_norm), static_cast<float>(config_.norm_eps),
                         rows_mutable(act.mlp_residual, width_), normed,
                         act.mlp_rstd.first(static_cast<size_t>(n_)));
@@ -109,21 +161,45 @@ void BasicModel<E>::forward_mlp(int layer) {
   SiteGroup gate_up = gate_up_group(layer);
   E* gate = act.gate_up.data();
   linears_.fprop(gate_up, act.mlp_input, weights_of(gate_up), n_, gate);
-  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, act.hidden.data());
-  act.down_input.renew(rows(act.hidden, ffn_));
-  SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
-  linears_.fprop(down, act.down_input, weights_of(down), n_, update_.data());
+  multiply_gate(layer);
 }
 
-template double BasicModel<bf16>::forward(const PassPlan&, std::span<const int32_t>,
-                                          std::span<const int32_t>);
-template double BasicModel<float>::forward(const PassPlan&, std::span<const int32_t>,
-                                           std::span<const int32_t>);
-template std::vector<float> BasicModel<bf16>::logits(const PassPlan&, std::span<const int32_t>);
-template std::vector<float> BasicModel<float>::logits(const PassPlan&, std::span<const int32_t>);
-template double BasicModel<bf16>::loss_of_logits(std::span<const int32_t>, float, bool);
-template double BasicModel<float>::loss_of_logits(std::span<const int32_t>, float, bool);
-template void BasicModel<bf16>::compute_logits(const PassPlan&, std::span<const int32_t>);
-template void BasicModel<float>::compute_logits(const PassPlan&, std::span<const int32_t>);
+template <class E>
+void BasicModel<E>::multiply_gate(int layer) {
+  const E* gate = activations(layer).gate_up.data();
+  LayerHidden<E>& product = hidden(layer);
+  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, product.hidden.data());
+  product.down_input.renew(rows(product.hidden, ffn_));
+}
+
+template <class E>
+void BasicModel<E>::forward_down(int layer) {
+  SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
+  linears_.fprop(down, hidden(layer).down_input, weights_of(down), n_, update_.data());
+}
+
+template <class E>
+void BasicModel<E>::compute_again(int layer) {
+  // The last layer's is still there.
+  if (choice_.recompute == Recompute::kNone || layer == layers_run_ - 1) return;
+  if (choice_.recompute == Recompute::kSwiglu) return multiply_gate(layer);
+  PassPlan again = pass_;
+  again.observer = nullptr;
+  again.record = false;
+  linears_.begin(again);
+  forward_attention(layer, rows(block_input(layer), width_), {});
+  forward_hidden(layer);
+  linears_.begin(pass_);
+}
+
+#define GNOMON_FOR(E)                                                                        \
+  template double BasicModel<E>::forward(const PassPlan&, std::span<const int32_t>,          \
+                                         std::span<const int32_t>);                          \
+  template double BasicModel<E>::forward_backward(const PassPlan&, std::span<const int32_t>, \
+                                                  std::span<const int32_t>, float, bool);    \
+  template std::vector<float> BasicModel<E>::logits(const PassPlan&, std::span<const int32_t>);
+GNOMON_FOR(bf16)
+GNOMON_FOR(float)
+#undef GNOMON_FOR
 
 }  // namespace gnomon

@@ -14,15 +14,15 @@
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 #include "trainer/engine/linear.h"
+#include "trainer/engine/memory_choice.h"
 #include "trainer/engine/model_config.h"
 #include "trainer/engine/parameters.h"
 
 namespace gnomon {
 
-// Stashed values of one layer; n tokens, names as in the model's equations.
+// Stashed values of one layer but for what enters it; n tokens, names as in the model's equations.
 template <class E>
 struct LayerActivations {
-  std::span<E> attention_residual;  // what the first norm normalised [n,width]
   std::span<float> attention_rstd;  // [n]
   GemmOperand<E> attention_input;   // normalised, input of q, k, v
   std::span<E> qkv;                 // [n, attention_width + 2·kv_width], after bias and rotation
@@ -33,9 +33,12 @@ struct LayerActivations {
   std::span<float> mlp_rstd;
   GemmOperand<E> mlp_input;  // normalised, input of gate and up
   std::span<E> gate_up;      // [n, 2·ffn]
-  std::span<E> hidden;
-  GemmOperand<E> down_input;  // hidden as operand
   std::span<E> attention_normed, mlp_normed;
+};
+template <class E>
+struct LayerHidden {
+  std::span<E> hidden;        // [n, ffn]
+  GemmOperand<E> down_input;  // hidden as operand
 };
 
 // What training needs of a model, whatever its elements are.
@@ -109,7 +112,12 @@ class BasicModel final : public DecoderModel {
   // be nullptr, must outlive the model. Throws ConfigError (config.check()), Error when memory is
   // short.
   BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
-             ScalingState& scaling, const FaultView* faults);
+             ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice = {})
+      : BasicModel(config, sequences, tokens, backend, scaling, faults, choice, true) {}
+  // The arenas that it would have, of which nothing is taken.
+  static std::vector<ArenaSize> measure(const ModelConfig& config, int64_t sequences,
+                                        int64_t tokens, BackendOf<E>& backend,
+                                        const MemoryChoice& choice);
 
   std::span<E> weights() { return weights_; }
   std::span<E> weight(int index) { return slice(weights_, index); }
@@ -144,6 +152,10 @@ class BasicModel final : public DecoderModel {
   }
 
  private:
+  BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
+             ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice,
+             bool commits);
+
   enum SiteKind { kQ, kK, kV, kO, kGate, kUp, kDown, kSitesPerLayer };
   int site(int layer, SiteKind kind) const { return layer * kSitesPerLayer + kind; }
   int head_site() const { return config_.layers * kSitesPerLayer; }
@@ -161,6 +173,7 @@ class BasicModel final : public DecoderModel {
   void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
   void take_weights();
   void take_activations();
+  void take_layer(LayerActivations<E>& layer);
   void take_workspace();
 
   AttentionShape attention_shape() const;
@@ -171,8 +184,15 @@ class BasicModel final : public DecoderModel {
   std::span<E> rows_mutable(std::span<E> x, int64_t row_width) const {
     return x.first(static_cast<size_t>(n_ * row_width));
   }
-  void compute_logits(const PassPlan& pass, std::span<const int32_t> tokens);
-  double loss_of_logits(std::span<const int32_t> targets, float gradient_scale, bool with_gradient);
+  // Up to the input of lm_head.
+  void run_layers(const PassPlan& pass, std::span<const int32_t> tokens);
+  // lm_head, a part of the rows after another: its logits, then `use` of their first row and
+  // number.
+  template <class Use>
+  void run_head(Use use);
+  // Of the targets brought for the pass.
+  void loss_of_logits(int64_t first, int64_t count, float gradient_scale, bool with_gradient);
+  double sum_of_losses();
   // The pass's tokens where the backend reads them.
   std::span<const int32_t> bring(std::span<const int32_t> from_host, std::span<int32_t> room) {
     const std::span<int32_t> there = room.first(from_host.size());
@@ -181,8 +201,13 @@ class BasicModel final : public DecoderModel {
   }
   // `below` is the residual that `update` is to be added to.
   void forward_attention(int layer, std::span<const E> below, std::span<const E> update);
-  void forward_mlp(int layer);
-  void backward_head(bool accumulate);
+  void forward_hidden(int layer);
+  void multiply_gate(int layer);
+  void forward_down(int layer);
+  // What of the layer's forward pass was not kept.
+  void compute_again(int layer);
+  void backward_head(int64_t first, int64_t count, bool accumulate);
+  void backward_final_norm();
   void backward_mlp(int layer, bool accumulate);
   void backward_attention(int layer, bool accumulate);
   void start_gradients(bool accumulate);
@@ -194,7 +219,8 @@ class BasicModel final : public DecoderModel {
   };
   std::array<Place, SiteGroup::kMax> places(const SiteGroup& group, std::span<E> memory) const;
   // `parameters` are those of the group's sites.
-  void backward_group(const SiteGroup& group, std::span<E> d_outputs, GemmOperand<E>& x,
+  // Of n rows.
+  void backward_group(const SiteGroup& group, std::span<E> d_outputs, GemmOperand<E>& x, int64_t n,
                       std::initializer_list<int> parameters, std::span<E> dx, bool accumulate);
   std::span<GemmOperand<E>> weights_of(const SiteGroup& group) {
     return std::span(site_weights_)
@@ -206,12 +232,23 @@ class BasicModel final : public DecoderModel {
     return {.first = site, .count = 1, .in = in, .out = {out}};
   }
   bool neighbours(std::initializer_list<int> parameters) const;
+  // Layers that keep nothing of their own share what the last one computed has.
+  LayerActivations<E>& activations(int layer) {
+    return layers_[choice_.recompute == Recompute::kBlock ? 0 : static_cast<size_t>(layer)];
+  }
+  LayerHidden<E>& hidden(int layer) {
+    return hidden_[choice_.recompute == Recompute::kNone ? static_cast<size_t>(layer) : 0];
+  }
+  std::span<E> block_input(int layer) { return block_inputs_[static_cast<size_t>(layer)]; }
 
   BackendOf<E>& backend_;
   LinearLayers<E> linears_;
+  MemoryChoice choice_;
+  PassPlan pass_;      // at hand
   int64_t sequences_;  // most
   int64_t tokens_;     // per sequence
   int64_t n_ = 0;      // tokens of the pass
+  int64_t head_rows_;  // most tokens whose logits exist at a time
   int layers_run_;     // all but while preparing
   int64_t width_;
   int64_t attention_width_;
@@ -226,7 +263,9 @@ class BasicModel final : public DecoderModel {
   std::span<E> weights_;
   std::span<float> gradients_;
   std::vector<GemmOperand<E>> site_weights_;  // by site
+  std::vector<std::span<E>> block_inputs_;    // by layer: what its first norm normalised [n,width]
   std::vector<LayerActivations<E>> layers_;
+  std::vector<LayerHidden<E>> hidden_;
   std::span<E> final_residual_, final_normed_, logits_;
   std::span<float> final_rstd_, losses_;
   GemmOperand<E> final_input_;

@@ -5,25 +5,6 @@
 namespace gnomon {
 
 template <class E>
-double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
-                                       std::span<const int32_t> targets, float gradient_scale,
-                                       bool accumulate) {
-  PassPlan training = pass;
-  training.trains = true;
-  compute_logits(training, tokens);
-  double loss = loss_of_logits(targets, gradient_scale, true);
-  start_gradients(accumulate);
-  backward_head(accumulate);
-  for (int layer = layers_run_ - 1; layer >= 0; --layer) {
-    backward_mlp(layer, accumulate);
-    backward_attention(layer, accumulate);
-  }
-  backend_.embed_backward(tokens_of_pass_.first(tokens.size()), rows(d_residual_, width_), width_,
-                          gradient(layout_.embedding()));
-  return loss;
-}
-
-template <class E>
 void BasicModel<E>::prepare(const PassPlan& pass, int64_t tokens, bool accumulate) {
   std::vector<int32_t> zeros(static_cast<size_t>(tokens), 0);
   layers_run_ = 1;
@@ -55,8 +36,9 @@ std::array<typename BasicModel<E>::Place, SiteGroup::kMax> BasicModel<E>::places
 
 template <class E>
 void BasicModel<E>::backward_group(const SiteGroup& group, std::span<E> d_outputs,
-                                   GemmOperand<E>& x, std::initializer_list<int> parameters,
-                                   std::span<E> dx, bool accumulate) {
+                                   GemmOperand<E>& x, int64_t n,
+                                   std::initializer_list<int> parameters, std::span<E> dx,
+                                   bool accumulate) {
   std::array<float*, SiteGroup::kMax> dw{};
   std::ranges::transform(parameters, dw.begin(),
                          [&](int parameter) { return gradient(parameter).data(); });
@@ -64,18 +46,24 @@ void BasicModel<E>::backward_group(const SiteGroup& group, std::span<E> d_output
   size_t count = together ? 1 : static_cast<size_t>(group.count);
   E* next = d_outputs.data();
   for (size_t i = 0; i < count; ++i) {
-    int64_t size = n_ * (together ? group.total_out() : group.out[i]);
+    int64_t size = n * (together ? group.total_out() : group.out[i]);
     dy_[i].renew({next, static_cast<size_t>(size)});
     next += size;
   }
-  linears_.backward(group, std::span(dy_).first(count), weights_of(group), x, n_, dx.data(),
+  linears_.backward(group, std::span(dy_).first(count), weights_of(group), x, n, dx.data(),
                     std::span(dw).first(count), accumulate, d_shared_.data());
 }
 
 template <class E>
-void BasicModel<E>::backward_head(bool accumulate) {
-  SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
-  backward_group(head, logits_, final_input_, {layout_.head()}, d_input_, accumulate);
+void BasicModel<E>::backward_head(int64_t first, int64_t count, bool accumulate) {
+  const SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
+  backward_group(head, logits_.first(static_cast<size_t>(count * config_.vocabulary)), final_input_,
+                 count, {layout_.head()}, d_input_.subspan(static_cast<size_t>(first * width_)),
+                 accumulate);
+}
+
+template <class E>
+void BasicModel<E>::backward_final_norm() {
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
   backend_.zero(d_residual);
   backend_.rms_norm_backward(rows(final_residual_, width_), weight(layout_.final_norm()),
@@ -85,16 +73,16 @@ void BasicModel<E>::backward_head(bool accumulate) {
 
 template <class E>
 void BasicModel<E>::backward_mlp(int layer, bool accumulate) {
-  LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
+  LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
-  backward_group(down, d_residual_, act.down_input, {at.down}, d_hidden_, accumulate);
+  backward_group(down, d_residual_, hidden(layer).down_input, n_, {at.down}, d_hidden_, accumulate);
   SiteGroup gate_up = gate_up_group(layer);
   const E* gate = act.gate_up.data();
   auto [d_gate, d_up, none] = places(gate_up, d_gate_up_);
   backend_.swiglu_backward(gate, gate + ffn_, d_hidden_.data(), n_, ffn_, 2 * ffn_, d_gate.data,
                            d_up.data, d_gate.stride);
-  backward_group(gate_up, d_gate_up_, act.mlp_input, {at.gate, at.up}, d_input_, accumulate);
+  backward_group(gate_up, d_gate_up_, act.mlp_input, n_, {at.gate, at.up}, d_input_, accumulate);
   backend_.rms_norm_backward(rows(act.mlp_residual, width_), weight(at.mlp_norm),
                              act.mlp_rstd.first(static_cast<size_t>(n_)), rows(d_input_, width_),
                              rows_mutable(d_residual_, width_), gradient(at.mlp_norm));
@@ -102,10 +90,10 @@ void BasicModel<E>::backward_mlp(int layer, bool accumulate) {
 
 template <class E>
 void BasicModel<E>::backward_attention(int layer, bool accumulate) {
-  LayerActivations<E>& act = layers_[static_cast<size_t>(layer)];
+  LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   SiteGroup o = one_site(site(layer, kO), attention_width_, width_);
-  backward_group(o, d_residual_, act.o_input, {at.o}, d_attention_, accumulate);
+  backward_group(o, d_residual_, act.o_input, n_, {at.o}, d_attention_, accumulate);
   SiteGroup qkv = qkv_group(layer);
   auto [dq, dk, dv] = places(qkv, d_qkv_);
   AttentionShape shape = attention_shape();
@@ -125,19 +113,22 @@ void BasicModel<E>::backward_attention(int layer, bool accumulate) {
     backend_.bias_backward(dk.data, n_, gradient(at.k_bias), dk.stride);
     backend_.bias_backward(dv.data, n_, gradient(at.v_bias), dv.stride);
   }
-  backward_group(qkv, d_qkv_, act.attention_input, {at.q, at.k, at.v}, d_input_, accumulate);
-  backend_.rms_norm_backward(rows(act.attention_residual, width_), weight(at.attention_norm),
+  backward_group(qkv, d_qkv_, act.attention_input, n_, {at.q, at.k, at.v}, d_input_, accumulate);
+  backend_.rms_norm_backward(rows(block_input(layer), width_), weight(at.attention_norm),
                              act.attention_rstd.first(static_cast<size_t>(n_)),
                              rows(d_input_, width_), rows_mutable(d_residual_, width_),
                              gradient(at.attention_norm));
 }
 
-template double BasicModel<bf16>::forward_backward(const PassPlan&, std::span<const int32_t>,
-                                                   std::span<const int32_t>, float, bool);
-template double BasicModel<float>::forward_backward(const PassPlan&, std::span<const int32_t>,
-                                                    std::span<const int32_t>, float, bool);
-
-template void BasicModel<bf16>::prepare(const PassPlan&, int64_t, bool);
-template void BasicModel<float>::prepare(const PassPlan&, int64_t, bool);
+#define GNOMON_FOR(E)                                                   \
+  template void BasicModel<E>::prepare(const PassPlan&, int64_t, bool); \
+  template void BasicModel<E>::start_gradients(bool);                   \
+  template void BasicModel<E>::backward_head(int64_t, int64_t, bool);   \
+  template void BasicModel<E>::backward_final_norm();                   \
+  template void BasicModel<E>::backward_mlp(int, bool);                 \
+  template void BasicModel<E>::backward_attention(int, bool);
+GNOMON_FOR(bf16)
+GNOMON_FOR(float)
+#undef GNOMON_FOR
 
 }  // namespace gnomon

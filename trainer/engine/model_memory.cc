@@ -27,24 +27,39 @@ void DecoderModel::set_weights(std::span<const float> values, int64_t offset) {
 
 template <class E>
 BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens,
-                          BackendOf<E>& backend, ScalingState& scaling, const FaultView* faults)
+                          BackendOf<E>& backend, ScalingState& scaling, const FaultView* faults,
+                          const MemoryChoice& choice, bool commits)
     : DecoderModel(config, backend.memory()),
       backend_(backend),
       linears_(backend, faults, scaling),
+      choice_(choice),
       sequences_(sequences),
       tokens_(tokens),
+      head_rows_(choice.rows_of_logits(config, sequences * tokens)),
       layers_run_(config.layers),
       width_(config.width),
       attention_width_(config.attention_width()),
       kv_width_(config.kv_width()),
       ffn_(config.ffn) {
   take_memory();
+  if (!commits) return;
   for (Arena* arena :
        {&weights_arena_, &gradients_arena_, &activations_arena_, &workspace_arena_}) {
     arena->commit();
   }
   take_memory();
   weights_changed();
+}
+
+template <class E>
+std::vector<ArenaSize> BasicModel<E>::measure(const ModelConfig& config, int64_t sequences,
+                                              int64_t tokens, BackendOf<E>& backend,
+                                              const MemoryChoice& choice) {
+  ScalingState scaling(static_cast<int>(config.sites().size()));
+  const BasicModel counted(config, sequences, tokens, backend, scaling, nullptr, choice, false);
+  std::vector<ArenaSize> sizes;
+  for (const Arena* arena : counted.arenas()) sizes.push_back({arena->name(), arena->bytes()});
+  return sizes;
 }
 
 template <class E>
@@ -152,41 +167,51 @@ SiteGroup BasicModel<E>::gate_up_group(int layer) const {
 template <class E>
 void BasicModel<E>::take_activations() {
   Arena& arena = activations_arena_;
-  int64_t saved = backend_.attention_saved_bytes(attention_shape());
+  const auto all = static_cast<size_t>(config_.layers);
+  block_inputs_.resize(all);
+  for (std::span<E>& input : block_inputs_) input = arena.take<E>(n_ * width_);
   layers_.clear();
-  layers_.resize(static_cast<size_t>(config_.layers));
-  for (LayerActivations<E>& layer : layers_) {
-    layer.attention_residual = arena.take<E>(n_ * width_);
-    layer.attention_rstd = arena.take<float>(n_);
-    layer.attention_normed = arena.take<E>(n_ * width_);
-    give_room(arena, layer.attention_input, n_ * width_);
-    layer.qkv = arena.take<E>(n_ * qkv_width());
-    layer.attention_saved = arena.take<std::byte>(saved);
-    layer.attention_output = arena.take<E>(n_ * attention_width_);
-    give_room(arena, layer.o_input, n_ * attention_width_);
-    layer.mlp_residual = arena.take<E>(n_ * width_);
-    layer.mlp_rstd = arena.take<float>(n_);
-    layer.mlp_normed = arena.take<E>(n_ * width_);
-    give_room(arena, layer.mlp_input, n_ * width_);
-    layer.gate_up = arena.take<E>(n_ * 2 * ffn_);
+  layers_.resize(choice_.recompute == Recompute::kBlock ? 1 : all);
+  for (LayerActivations<E>& layer : layers_) take_layer(layer);
+  hidden_.clear();
+  hidden_.resize(choice_.recompute == Recompute::kNone ? all : 1);
+  for (LayerHidden<E>& layer : hidden_) {
     layer.hidden = arena.take<E>(n_ * ffn_);
     give_room(arena, layer.down_input, n_ * ffn_);
   }
   final_residual_ = arena.take<E>(n_ * width_);
   final_rstd_ = arena.take<float>(n_);
   final_normed_ = arena.take<E>(n_ * width_);
-  give_room(arena, final_input_, n_ * width_);
-  logits_ = arena.take<E>(n_ * config_.vocabulary);
+  give_room(arena, final_input_, head_rows_ * width_);
+  logits_ = arena.take<E>(head_rows_ * config_.vocabulary);
   losses_ = arena.take<float>(n_);
+}
+
+template <class E>
+void BasicModel<E>::take_layer(LayerActivations<E>& layer) {
+  Arena& arena = activations_arena_;
+  layer.attention_rstd = arena.take<float>(n_);
+  layer.attention_normed = arena.take<E>(n_ * width_);
+  give_room(arena, layer.attention_input, n_ * width_);
+  layer.qkv = arena.take<E>(n_ * qkv_width());
+  layer.attention_saved = arena.take<std::byte>(backend_.attention_saved_bytes(attention_shape()));
+  layer.attention_output = arena.take<E>(n_ * attention_width_);
+  give_room(arena, layer.o_input, n_ * attention_width_);
+  layer.mlp_residual = arena.take<E>(n_ * width_);
+  layer.mlp_rstd = arena.take<float>(n_);
+  layer.mlp_normed = arena.take<E>(n_ * width_);
+  give_room(arena, layer.mlp_input, n_ * width_);
+  layer.gate_up = arena.take<E>(n_ * 2 * ffn_);
 }
 
 template <class E>
 void BasicModel<E>::take_workspace() {
   Arena& arena = workspace_arena_;
-  int64_t widest = std::max({int64_t{config_.vocabulary}, ffn_, width_, attention_width_});
-  std::byte* room = take_room(arena, n_ * widest);
+  const int64_t most =
+      std::max(head_rows_ * config_.vocabulary, n_ * std::max({ffn_, width_, attention_width_}));
+  std::byte* room = take_room(arena, most);
   for (GemmOperand<E>& dy : dy_) {
-    dy.room = {room, 0, n_ * widest};
+    dy.room = {room, 0, most};
     give_scalars(arena, dy);
   }
   tokens_of_pass_ = arena.take<int32_t>(n_);
@@ -204,9 +229,13 @@ void BasicModel<E>::take_workspace() {
 }
 
 template BasicModel<bf16>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<bf16>&,
-                                      ScalingState&, const FaultView*);
+                                      ScalingState&, const FaultView*, const MemoryChoice&, bool);
 template BasicModel<float>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<float>&,
-                                       ScalingState&, const FaultView*);
+                                       ScalingState&, const FaultView*, const MemoryChoice&, bool);
+template std::vector<ArenaSize> BasicModel<bf16>::measure(const ModelConfig&, int64_t, int64_t,
+                                                          BackendOf<bf16>&, const MemoryChoice&);
+template std::vector<ArenaSize> BasicModel<float>::measure(const ModelConfig&, int64_t, int64_t,
+                                                           BackendOf<float>&, const MemoryChoice&);
 template void BasicModel<bf16>::weights_changed();
 template void BasicModel<float>::weights_changed();
 template AttentionShape BasicModel<bf16>::attention_shape() const;

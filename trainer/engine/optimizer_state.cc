@@ -66,15 +66,25 @@ MomentSpan empty_moments(MomentFormat format) {
 }  // namespace
 
 OptimizerState::OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard,
-                               Memory& memory)
+                               Memory& memory, bool commits)
     : memory_(memory), shard_(shard), arena_(std::move(arena), memory) {
   GNOMON_ASSERT(shard.begin % kMomentBlock == 0 || shard.size() == 0);
-  for (bool committed : {false, true}) {
-    masters_ = arena_.take<float>(shard.size());
-    first_moments_ = take_moments(config.first_moment);
-    second_moments_ = take_moments(config.second_moment);
-    if (!committed) arena_.commit();
-  }
+  take_all(config);
+  if (!commits) return;
+  arena_.commit();
+  take_all(config);
+}
+
+ArenaSize OptimizerState::measure(std::string arena, const OptimizerConfig& config,
+                                  int64_t elements) {
+  const OptimizerState counted(std::move(arena), config, {0, elements}, host_memory(), false);
+  return {counted.arena_.name(), counted.arena_.bytes()};
+}
+
+void OptimizerState::take_all(const OptimizerConfig& config) {
+  masters_ = arena_.take<float>(shard_.size());
+  first_moments_ = take_moments(config.first_moment);
+  second_moments_ = take_moments(config.second_moment);
 }
 
 MomentSpan OptimizerState::take_moments(MomentFormat format) {

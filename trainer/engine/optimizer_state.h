@@ -31,8 +31,12 @@ struct Shard {
 
 class OptimizerState {
  public:
-  // Takes the memory, all zero. `memory` must outlive this.
-  OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard, Memory& memory);
+  // Takes the memory, all zero, unless it is only to be counted. `memory` must outlive this.
+  OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard, Memory& memory,
+                 bool commits = true);
+
+  // The arena of one for `elements`, of which nothing is taken.
+  static ArenaSize measure(std::string arena, const OptimizerConfig& config, int64_t elements);
 
   // Of the shard: element 0 is the shard's first.
   std::span<float> masters() { return masters_; }
@@ -57,6 +61,7 @@ class OptimizerState {
   void gather(Collectives& ranks, const Partition& parts, OptimizerState* all);
 
  private:
+  void take_all(const OptimizerConfig& config);
   MomentSpan take_moments(MomentFormat format);
 
   Memory& memory_;

@@ -56,4 +56,36 @@ void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int6
   }
 }
 
+void check_device_shapes(const ModelConfig& model, int64_t multiple) {
+  const auto check = [&](const char* key, int64_t size, const char* what) {
+    if (size % multiple == 0) return;
+    throw ConfigError("model", 0, key, std::to_string(size),
+                      fmt::format("{}a multiple of {} on this device", what, multiple));
+  };
+  check("width", model.width, "");
+  check("ffn", model.ffn, "");
+  check("heads", model.attention_width(), "heads times head_dim ");
+  check("kv_heads", model.kv_width(), "kv_heads times head_dim ");
+}
+
+void check_device_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
+                         int64_t multiple) {
+  for (const std::string& site : model.sites()) {
+    const SitePrecision precision = plan.resolve(site, model.layers);
+    const bool head = site == "lm_head";
+    if (precision.any_fp8() && head && model.vocabulary % multiple != 0) {
+      throw ConfigError("model", 0, "vocabulary", std::to_string(model.vocabulary),
+                        fmt::format("a multiple of {} on this device where lm_head is in FP8, or "
+                                    "lm_head in BF16",
+                                    multiple));
+    }
+    if (precision.uses_fp8(Gemm::kWgrad) && tokens % multiple != 0) {
+      throw ConfigError("batch", 0, "tokens", std::to_string(tokens),
+                        fmt::format("sequences times tokens a multiple of {} on this device, over "
+                                    "which wgrad of {} in FP8 sums",
+                                    multiple, site));
+    }
+  }
+}
+
 }  // namespace gnomon

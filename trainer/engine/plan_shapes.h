@@ -17,4 +17,11 @@ namespace gnomon {
 void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
                        const std::string& file = "plan");
 
+// Throws ConfigError (section "model" or "batch") for a model or a micro-batch of `tokens` that a
+// device cannot compute with whose sizes must be multiples of `multiple`
+// (BackendBase::width_multiple()), and for a plan whose FP8 GEMMs it cannot.
+void check_device_shapes(const ModelConfig& model, int64_t multiple);
+void check_device_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
+                         int64_t multiple);
+
 }  // namespace gnomon

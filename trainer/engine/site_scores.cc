@@ -80,7 +80,9 @@ bool SiteScorer::uses_fp8(const SiteGroup& group, Gemm gemm) const {
 void SiteScorer::before_fprop(const SiteGroup& group, const GemmOperand<bf16>& x) {
   if (look_ != Look::kDisplacedInputs || !uses_fp8(group, Gemm::kDgrad)) return;
   const HostView<bf16> input(memory_, x.data);
-  displaced_[group.first].assign(input.begin(), input.end());
+  std::vector<bf16>& kept = displaced_[group.first];
+  if (first_row_ == 0) kept.clear();
+  kept.insert(kept.end(), input.begin(), input.end());
 }
 
 void SiteScorer::before_backward(const SiteGroup& group, std::span<const GemmOperand<bf16>> dy,
@@ -109,9 +111,13 @@ void SiteScorer::before_backward(const SiteGroup& group, std::span<const GemmOpe
     }
     column += out;
     if (!uses_fp8(site, Gemm::kDgrad) && !uses_fp8(site, Gemm::kWgrad)) continue;
-    compare_gradients(site, group.in, out, own, w[of_group], x, n,
-                      displaced == displaced_.end() ? std::span<const bf16>()
-                                                    : std::span<const bf16>(displaced->second));
+    std::span<const bf16> displaced_here;
+    if (displaced != displaced_.end()) {
+      displaced_here = std::span<const bf16>(displaced->second)
+                           .subspan(static_cast<size_t>(first_row_ * group.in),
+                                    static_cast<size_t>(n * group.in));
+    }
+    compare_gradients(site, group.in, out, own, w[of_group], x, n, displaced_here);
   }
 }
 
@@ -171,7 +177,7 @@ void SiteScorer::compare_gradients(int site, int64_t in, int64_t out, std::span<
   linears_.faulty_operands().input(site, fp8_.step, in, input);
   weight_memory_[0].serve(weights_[0], w.data);
   linears_.backward(alone, {&gradient_.of(dy), 1}, {weights_.data(), 1}, input, n, low.data(),
-                    {&gradient, 1}, accumulate_, nullptr);
+                    {&gradient, 1}, accumulate_ || first_row_ > 0, nullptr);
   if (wgrad) {
     backend_.gemm({.m = out, .n = in, .k = n, .transpose_a = true}, -1.0f, dy.data(), x.data.data(),
                   gradient, true);

@@ -76,6 +76,7 @@ class SiteScorer final : public TensorObserver {
   }
 
   void begin_products() override {}
+  void begin_rows(int64_t first, int64_t) override { first_row_ = first; }
   void operand(int, Gemm, TensorRole, std::span<const bf16>, const Quantizer*, float) override {}
   void output(int, std::span<const bf16>, int64_t) override {}
   void before_fprop(const SiteGroup& group, const GemmOperand<bf16>& x) override;
@@ -102,6 +103,7 @@ class SiteScorer final : public TensorObserver {
   Look look_ = Look::kNothing;
   double tokens_ = 1, length_ = 1;
   bool accumulate_ = false;
+  int64_t first_row_ = 0;  // of the products at hand
   std::vector<Found> found_;
   std::map<int, Buffer<float>> weight_gradient_errors_;
   std::map<int, std::vector<bf16>> displaced_;  // inputs by the first site of their group

@@ -119,7 +119,7 @@ StatisticsCollector::StatisticsCollector(const StatisticsConfig& config,
 }
 
 void StatisticsCollector::begin(int64_t n, const std::vector<SitePrecision>& precisions) {
-  n_ = n;
+  begin_rows(0, n);
   precisions_ = &precisions;
   rows_.clear();
   measured_.clear();
@@ -160,6 +160,11 @@ void StatisticsCollector::begin_products() {
   gate_.reset();
 }
 
+void StatisticsCollector::begin_rows(int64_t first, int64_t count) {
+  n_ = count;
+  looks_ = first == 0;
+}
+
 bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
   return (sites_[static_cast<size_t>(site)].chosen && tensors_.contains(tensor)) ||
          dumped_.contains({site, tensor});
@@ -168,6 +173,7 @@ bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
 void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
                                   std::span<const bf16> tensor, const Quantizer* quantizer,
                                   float given_scale) {
+  if (!looks_) return;
   const std::span<const bf16> content = bring(tensor);
   const Site& first = sites_[static_cast<size_t>(site)];
   if (role == TensorRole::kGradient) {
@@ -193,6 +199,7 @@ void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
 }
 
 void StatisticsCollector::output(int site, std::span<const bf16> tensor, int64_t n) {
+  if (!looks_) return;
   const std::span<const bf16> content = bring(tensor);
   const int64_t columns = std::ssize(content) / n;
   int64_t at = 0;

@@ -64,6 +64,8 @@ class StatisticsCollector final : public TensorObserver {
   void weight_gradients(std::span<const float> gradients);
 
   void begin_products() override;
+  // Of lm_head only the first part is looked at.
+  void begin_rows(int64_t first, int64_t count) override;
   void operand(int site, Gemm gemm, TensorRole role, std::span<const bf16> content,
                const Quantizer* quantizer, float given_scale) override;
   void output(int site, std::span<const bf16> content, int64_t n) override;
@@ -127,6 +129,7 @@ class StatisticsCollector final : public TensorObserver {
   std::map<std::pair<const bf16*, size_t>, HostView<bf16>> on_host_;
   int threads_;
   int64_t n_ = 0;
+  bool looks_ = true;  // at the rows at hand
   const std::vector<SitePrecision>* precisions_ = nullptr;
   std::vector<StatisticsRow> rows_;
   std::set<std::pair<int, std::string>> measured_;  // tensors with a row of their own already

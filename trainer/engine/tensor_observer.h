@@ -21,6 +21,9 @@ class TensorObserver {
   // The operands shown from here on until the next call keep their content meanwhile: the same
   // place is the same tensor.
   virtual void begin_products() = 0;
+  // The products that follow, until the next call, are of `count` rows of the pass from row `first`
+  // on. Told where they are not of all: lm_head's may come in parts.
+  virtual void begin_rows(int64_t /*first*/, int64_t /*count*/) {}
   // An operand of the site's GEMM, as it is before rounding: input [n,in], weight [out,in],
   // gradient [n,out]. Where neighbouring sites run as one GEMM in BF16 it is called for the first
   // of them, with the gradients side by side. `quantizer` says how the GEMM's copy is rounded, with
