@@ -90,7 +90,7 @@ TEST_F(ReplayTest, ArmsDoAsTheirPlansSay) {
 }
 
 TEST_F(ReplayTest, AnotherThreadCountIsSaidInTheFingerprint) {
-  Replayer replayer(2);
+  Replayer replayer({.threads = 2});
   EXPECT_EQ(replayer.run({.checkpoint = start, .steps = 1}).fingerprint.threads, 2);
 }
 
