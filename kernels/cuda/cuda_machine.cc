@@ -73,6 +73,21 @@ class DeviceMemory final : public Memory {
   const OwnStream& stream_;
 };
 
+class Graph final : public Recording {
+ public:
+  Graph(cudaGraph_t graph, Stream stream) : stream_(stream) {
+    check(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
+  }
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void replay() override { check(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+  Stream stream_;
+};
+
 class CudaMachine final : public Machine {
  public:
   CudaMachine() : info_(device_info()), memory_(stream_), scratch_(memory_) {}
@@ -90,6 +105,19 @@ class CudaMachine final : public Machine {
   }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }
+  void begin_recording() override {
+    check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+  }
+  std::unique_ptr<Recording> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream(), &graph) != cudaSuccess || graph == nullptr) {
+      cudaGetLastError();  // the caller is told by what is returned
+      return nullptr;
+    }
+    const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, cudaGraphDestroy);
+    return std::make_unique<Graph>(graph, stream());
+  }
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c) override {
     products_.multiply(product, a, b, c, stream());
   }

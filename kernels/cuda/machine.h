@@ -13,6 +13,15 @@
 
 namespace gnomon::cuda {
 
+// Work of the stream that was recorded once and can be done again, with the same addresses and
+// numbers.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // Returns when it is on the stream.
+  virtual void replay() = 0;
+};
+
 class Machine {
  public:
   virtual ~Machine() = default;
@@ -22,6 +31,12 @@ class Machine {
   virtual std::string lacks_fp8() const { return {}; }  // as BackendBase::lacks_fp8()
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
+
+  // Between the two, what is put on the stream is recorded and not done; nothing may wait for the
+  // device or take memory of it meanwhile. end_recording() gives nullptr where it could not be
+  // recorded.
+  virtual void begin_recording() = 0;
+  virtual std::unique_ptr<Recording> end_recording() = 0;
 
   // Returns when the work is on the stream. Throws Error for shapes that the library does not take,
   // with those that it does.

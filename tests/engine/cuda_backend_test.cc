@@ -92,6 +92,53 @@ INSTANTIATE_TEST_SUITE_P(
                                         "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
                                         "recipe = \"block\"\n"}));
 
+// Steps whose work was recorded, and what may come between them.
+std::vector<uint64_t> varied_run(const EngineConfig& config) {
+  Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
+  engine.initialize();
+  const PrecisionPlan current = PrecisionPlan::parse(recipe("current").rules);
+  const PrecisionPlan delayed = PrecisionPlan::parse(recipe("delayed", "amax_history = 3\n").rules);
+  std::vector<uint64_t> hashes;
+  for (const PrecisionPlan& plan : {current, delayed, current, delayed, PrecisionPlan::bf16()}) {
+    engine.set_plan(plan);
+    for (uint64_t hash : train_hashes(engine, 2)) hashes.push_back(hash);
+    engine.evaluate(plan);
+    for (uint64_t hash : train_hashes(engine, 2)) hashes.push_back(hash);
+  }
+  return hashes;
+}
+
+TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.batch.accumulation = 3;
+  config.model.layers = 1;
+  EmulatedMachine::refuses_to_record = true;
+  const std::vector<uint64_t> without = varied_run(config);
+  EmulatedMachine::refuses_to_record = false;
+  EmulatedMachine::replays = 0;
+  EXPECT_EQ(varied_run(config), without);
+  // 20 steps of three micro-batches; each kind of work ran twice before it was repeated: by plan,
+  // with and without scaling histories, first and later micro-batches.
+  EXPECT_GE(EmulatedMachine::replays, 40);
+}
+
+TEST(CudaRepeats, AreNotForStepsThatFaultsMayChange) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.model.layers = 1;
+  config.faults = {{.kind = FaultKind::kScaleShift,
+                    .site = "model.layers.0.mlp.down_proj",
+                    .start_step = 3,
+                    .log2_factor = 7}};
+  Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
+  engine.initialize();
+  engine.set_plan(PrecisionPlan::fp8());
+  EmulatedMachine::replays = 0;
+  train_hashes(engine, 4);
+  EXPECT_EQ(EmulatedMachine::replays, 0);
+}
+
 TEST(CudaBackendFaults, ActOnTheDeviceToo) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/machine.h"
 
 namespace gnomon::test {
@@ -18,6 +19,7 @@ namespace gnomon::test {
 class FarMemory final : public Memory {
  public:
   std::byte* take(int64_t bytes, const std::string&) override {
+    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<std::byte*>(
         std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(rounded)));
@@ -26,22 +28,60 @@ class FarMemory final : public Memory {
   }
   void give_back(std::byte* memory, int64_t) noexcept override { std::free(memory); }
   bool on_host() const override { return false; }
-  void read(std::span<const std::byte> from, std::byte* to_host) override { copy(from, to_host); }
-  void write(std::span<const std::byte> from_host, std::byte* to) override { copy(from_host, to); }
-  void copy(std::span<const std::byte> from, std::byte* to) override {
-    std::memcpy(to, from.data(), from.size());
+  // What waits for the device, or takes memory, must not come while work is recorded.
+  void read(std::span<const std::byte> from, std::byte* to_host) override {
+    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    copy(from, to_host);
   }
+  void write(std::span<const std::byte> from_host, std::byte* to) override {
+    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    copy(from_host, to);
+  }
+  void copy(std::span<const std::byte> from, std::byte* to) override {
+    cuda::emulation::now_or_later([=] { std::memcpy(to, from.data(), from.size()); });
+  }
+};
+
+class EmulatedRecording final : public cuda::Recording {
+ public:
+  explicit EmulatedRecording(int& replays) : replays_(replays) {}
+  void replay() override {
+    ++replays_;
+    for (const auto& work : work_) work();
+  }
+  std::vector<std::function<void()>>& work() { return work_; }
+
+ private:
+  int& replays_;
+  std::vector<std::function<void()>> work_;
 };
 
 class EmulatedMachine final : public cuda::Machine {
  public:
+  static inline int replays = 0;  // of all recordings
+  static inline bool refuses_to_record = false;
+
   std::string device() const override { return "emulated"; }
   std::string libraries() const override { return "none"; }
   Memory& memory() override { return memory_; }
   cuda::Stream stream() override { return nullptr; }
 
+  void begin_recording() override {
+    recording_ = std::make_unique<EmulatedRecording>(replays);
+    cuda::emulation::recording = &recording_->work();
+  }
+  std::unique_ptr<cuda::Recording> end_recording() override {
+    cuda::emulation::recording = nullptr;
+    if (refuses_to_record) recording_.reset();
+    return std::move(recording_);
+  }
+
   void multiply(const cuda::Product& p, const cuda::Factor& a, const cuda::Factor& b,
                 void* c) override {
+    cuda::emulation::now_or_later([=] { multiply_now(p, a, b, c); });
+  }
+  static void multiply_now(const cuda::Product& p, const cuda::Factor& a, const cuda::Factor& b,
+                           void* c) {
     const bool codes = a.format != Format::kBf16;
     GNOMON_ASSERT(codes == (b.format != Format::kBf16));
     // What the library asks for.
@@ -69,6 +109,9 @@ class EmulatedMachine final : public cuda::Machine {
   }
 
   void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) override {
+    cuda::emulation::now_or_later([=] { sort_now(tokens, count, sorted, order); });
+  }
+  static void sort_now(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) {
     std::iota(order, order + count, 0);
     std::stable_sort(order, order + count,
                      [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
@@ -102,6 +145,7 @@ class EmulatedMachine final : public cuda::Machine {
   }
 
   FarMemory memory_;
+  std::unique_ptr<EmulatedRecording> recording_;
 };
 
 }  // namespace gnomon::test

@@ -194,7 +194,7 @@ class Engine {
   std::vector<Part> evaluated_parts() const;
   // Tokens in that batch: heldout_sequences × tokens, less when the held-out split is shorter.
   int64_t heldout_tokens() const;
-  // XXH3-64 of all working weights, in a fixed order.
+  // PlacedHash (base/hash.h) of all working weights, in a fixed order.
   uint64_t weights_hash() const;
 
  private:

@@ -17,6 +17,7 @@
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/engine/model.h"
 #include "trainer/engine/optimizer.h"
+#include "trainer/engine/repeat_keys.h"
 #include "trainer/engine/scaling.h"
 
 namespace gnomon {
@@ -98,6 +99,7 @@ struct Engine::Impl {
   Dataset data;
   DataOrder order;
   ScalingState scaling;
+  RepeatKeys repeat_keys;
   std::unique_ptr<BackendBase> backend;
   std::unique_ptr<DecoderModel> model;
   std::unique_ptr<Optimizer> optimizer;

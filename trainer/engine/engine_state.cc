@@ -23,6 +23,7 @@ namespace json = boost::json;
 
 constexpr const char* kStateFormat = "gnomon trainer state";
 constexpr int kStateVersion = 1;
+constexpr const char* kHashKind = "placed";
 constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
 
 // [[number of the push, bits of the FP32 amax in hexadecimal], ...]
@@ -171,6 +172,20 @@ json::value read_state(const std::filesystem::path& checkpoint, const std::strin
 
 }  // namespace
 
+namespace {
+
+// Of weights on the host, as the state that has a hash of them was written.
+uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
+  // Checkpoints from before there was another kind have XXH3.
+  if (state.find("weights_hash_kind") == nullptr) return hash64(weights.data(), weights.size());
+  if (state.text("weights_hash_kind") != kHashKind) {
+    state.refuse("weights_hash_kind", fmt::format("\"{}\"", kHashKind));
+  }
+  return PlacedHash::of(PlacedHash::terms(weights.data(), weights.size()), weights.size());
+}
+
+}  // namespace
+
 std::string Engine::Impl::state_json() const {
   json::object state{{"format", kStateFormat},
                      {"format_version", kStateVersion},
@@ -178,6 +193,7 @@ std::string Engine::Impl::state_json() const {
                      {"plan_version", plan.version},
                      {"plan", plan.to_toml()},
                      {"weights_hash", hex64(weights_hash())},
+                     {"weights_hash_kind", kHashKind},
                      {"data_hash", data.info.content_hash},
                      {"scaling", gnomon::to_json(scaling, model->sites())}};
   std::string text = json::serialize(state);
@@ -300,7 +316,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);
-  std::string hash = hex64(hash64(staging->room().data(), staging->room().size()));
+  const std::string hash = hex64(hash_of(state, staging->room()));
   if (hash != state.text("weights_hash")) {
     throw FormatError(model_file, 0, "weights with hash " + hash,
                       state.text("weights_hash") + " as trainer_state.json says");
