@@ -27,6 +27,31 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Stream stream) const { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  void hold_up(Stream stream) const {
+    check(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
+  }
+  void wait() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CopyOnSideStream final : public CopyOut {
+ public:
+  explicit CopyOnSideStream(std::shared_ptr<const Event> done) : done_(std::move(done)) {}
+  void wait() override { done_->wait(); }
+
+ private:
+  std::shared_ptr<const Event> done_;
+};
+
 class DeviceMemory final : public Memory {
  public:
   explicit DeviceMemory(const OwnStream& stream) : stream_(stream) {}
@@ -52,11 +77,43 @@ class DeviceMemory final : public Memory {
     stream_.wait();
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override {
+    settle();
     copy(from_host, to, cudaMemcpyHostToDevice);
     stream_.wait();
   }
   void copy(std::span<const std::byte> from, std::byte* to) override {
     copy(from, to, cudaMemcpyDeviceToDevice);
+  }
+
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    void* room = nullptr;
+    if (cudaMallocHost(&room, static_cast<size_t>(bytes)) != cudaSuccess) {
+      cudaGetLastError();  // it is told here
+      throw Error(
+          fmt::format("{} needs {} bytes of page-locked memory of the host, which the "
+                      "system does not give",
+                      purpose, bytes));
+    }
+    return static_cast<std::byte*>(room);
+  }
+  void give_back_host_room(std::byte* room, int64_t) noexcept override { cudaFreeHost(room); }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    const Event before;
+    before.record(stream_.get());
+    before.hold_up(side_.get());
+    for (const Piece& piece : pieces) {
+      if (piece.from.empty()) continue;
+      check(cudaMemcpyAsync(piece.to, piece.from.data(), piece.from.size(), cudaMemcpyDefault,
+                            side_.get()),
+            "cudaMemcpyAsync to the host");
+    }
+    copied_ = std::make_shared<Event>();
+    copied_->record(side_.get());
+    return std::make_unique<CopyOnSideStream>(copied_);
+  }
+  void settle() override {
+    if (copied_ != nullptr) copied_->hold_up(stream_.get());
+    copied_.reset();
   }
 
  private:
@@ -71,6 +128,8 @@ class DeviceMemory final : public Memory {
   }
 
   const OwnStream& stream_;
+  OwnStream side_;
+  std::shared_ptr<Event> copied_;  // what later operations have not been held up for
 };
 
 class Graph final : public Recording {

@@ -140,6 +140,43 @@ TEST(CudaRepeats, AreNotForStepsThatFaultsMayChange) {
   EXPECT_EQ(EmulatedMachine::replays, 0);
 }
 
+// All tensors of a checkpoint, one after another.
+std::string bytes_of(const CheckpointContent& content) {
+  std::string all;
+  for (const auto* views : {&content.model, &content.optimizer}) {
+    for (const TensorView& view : *views) {
+      all.append(static_cast<const char*>(view.data), static_cast<size_t>(view.bytes()));
+    }
+  }
+  return all;
+}
+
+// Copies are made as late as they may be here.
+TEST(CudaCheckpoint, IsOfTheStepItWasBegunAtWhateverIsTrainedMeanwhile) {
+  TemporaryDirectory directory;
+  Engine engine(small_engine(directory.path()), EngineRole::kLive, nullptr, &kEmulated);
+  engine.initialize();
+  train_hashes(engine, 1);
+  const std::string expected = bytes_of(engine.checkpoint());
+  const CheckpointContent content = engine.checkpoint_in_place();
+  HostRoom room(engine.memory(), std::ssize(expected), "a test");
+  std::vector<Memory::Piece> pieces;
+  std::byte* next = room.data();
+  for (const auto* views : {&content.model, &content.optimizer}) {
+    for (const TensorView& view : *views) {
+      const auto size = static_cast<size_t>(view.bytes());
+      pieces.push_back({{static_cast<const std::byte*>(view.data), size}, next});
+      next += size;
+    }
+  }
+  const auto copies = engine.memory().start_copy_out(pieces);
+  train_hashes(engine, 1);
+  copies->wait();
+  const std::string found(reinterpret_cast<const char*>(room.data()), expected.size());
+  EXPECT_EQ(found, expected);
+  EXPECT_NE(bytes_of(engine.checkpoint()), expected);
+}
+
 TEST(CudaBackendFaults, ActOnTheDeviceToo) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());

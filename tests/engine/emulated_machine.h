@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -14,6 +16,21 @@
 #include "kernels/cuda/machine.h"
 
 namespace gnomon::test {
+
+// Copies that are made as late as they may be.
+class LateCopy final : public CopyOut {
+ public:
+  explicit LateCopy(std::span<const Memory::Piece> pieces)
+      : pieces_(pieces.begin(), pieces.end()) {}
+  void wait() override {
+    for (const Memory::Piece& piece : std::exchange(pieces_, {})) {
+      std::memcpy(piece.to, piece.from.data(), piece.from.size());
+    }
+  }
+
+ private:
+  std::vector<Memory::Piece> pieces_;
+};
 
 // The host's in truth, which nobody is told.
 class FarMemory final : public Memory {
@@ -35,11 +52,33 @@ class FarMemory final : public Memory {
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override {
     GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    settle();
     copy(from_host, to);
+  }
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    return take(bytes, purpose);
+  }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    give_back(room, bytes);
+  }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    late_ = std::make_shared<LateCopy>(pieces);
+    return std::make_unique<Shared>(late_);
+  }
+  void settle() override {
+    if (late_ != nullptr) late_->wait();
   }
   void copy(std::span<const std::byte> from, std::byte* to) override {
     cuda::emulation::now_or_later([=] { std::memcpy(to, from.data(), from.size()); });
   }
+
+ private:
+  struct Shared final : CopyOut {
+    explicit Shared(std::shared_ptr<LateCopy> copy) : copy_(std::move(copy)) {}
+    void wait() override { copy_->wait(); }
+    std::shared_ptr<LateCopy> copy_;
+  };
+  std::shared_ptr<LateCopy> late_;
 };
 
 class EmulatedRecording final : public cuda::Recording {

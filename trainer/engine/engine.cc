@@ -412,6 +412,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   result.tokens = batch.tokens_per_step();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (result.finite) {
+    self.memory().settle();
     self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
                            self.model->working_weights());
     self.round_second_moments(sites, step);

@@ -137,6 +137,12 @@ class Engine {
   // and moments, is taken with the engine, unless that is for replays.
   CheckpointContent checkpoint() const;
 
+  // The same, where it lies: the tensors' data may be in memory(), for copies out of it. They keep
+  // what they are until the next update, which comes after the copies that were started before
+  // (Memory::settle).
+  CheckpointContent checkpoint_in_place() const;
+  Memory& memory() const;
+
   // For replays on the run's own engine, between two of its steps. take_snapshot_memory(), once,
   // takes room for a copy of all that later steps depend on; snapshot() makes the copy, and
   // restore() brings it back bit for bit, whatever was loaded, changed and trained in between, as

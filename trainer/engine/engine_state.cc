@@ -201,35 +201,36 @@ std::string Engine::Impl::state_json() const {
   return text + ",\"engine\":" + config.to_json() + "}\n";
 }
 
-HostMirror::HostMirror(Memory& memory, std::span<const std::byte> content)
-    : begin_(content.data()), copy_(content.size()) {
-  if (!content.empty()) memory.read(content, copy_.data());
-}
-
-void HostMirror::take_over(std::vector<TensorView>& views) const {
-  for (TensorView& view : views) {
-    const auto* at = static_cast<const std::byte*>(view.data);
-    const bool inside = !std::less<>()(at, begin_) && std::less<>()(at, begin_ + copy_.size());
-    if (inside) view.data = copy_.data() + (at - begin_);
-  }
-}
-
 // Where the tensors lie in a device's memory: copies of them as they are now.
-void Engine::Impl::bring_to_host(CheckpointContent& content, std::vector<TensorView>& stale) {
-  mirrors.clear();
+void Engine::Impl::bring_to_host(CheckpointContent& content) {
+  mirror.reset();
   if (memory().on_host()) return;
-  mirrors.emplace_back(memory(), model->weight_bytes()).take_over(content.model);
-  if (gathered == nullptr) {
-    mirrors.emplace_back(memory(), optimizer->state().content()).take_over(content.optimizer);
+  int64_t bytes = 0;
+  for (const auto* views : {&content.model, &content.optimizer}) {
+    for (const TensorView& view : *views) bytes += view.bytes();
   }
-  for (TensorView& view : stale) {
-    const std::span bytes(static_cast<const std::byte*>(view.data),
-                          static_cast<size_t>(view.bytes()));
-    view.data = mirrors.emplace_back(memory(), bytes).data();
+  mirror = std::make_unique<HostRoom>(memory(), bytes, "the copy of a checkpoint");
+  std::vector<Memory::Piece> pieces;
+  std::byte* next = mirror->data();
+  for (auto* views : {&content.model, &content.optimizer}) {
+    for (TensorView& view : *views) {
+      const auto size = static_cast<size_t>(view.bytes());
+      pieces.push_back({{static_cast<const std::byte*>(view.data), size}, next});
+      view.data = std::exchange(next, next + size);
+    }
   }
+  memory().start_copy_out(pieces)->wait();
 }
 
 CheckpointContent Engine::checkpoint() const {
+  CheckpointContent content = checkpoint_in_place();
+  impl_->bring_to_host(content);
+  return content;
+}
+
+Memory& Engine::memory() const { return impl_->memory(); }
+
+CheckpointContent Engine::checkpoint_in_place() const {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   const ParameterLayout& layout = self.model->layout();
@@ -246,9 +247,8 @@ CheckpointContent Engine::checkpoint() const {
              self.model->working_weights());
   content.optimizer =
       (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
-  std::vector<TensorView> stale = self.stale_weights(self.faults, self.step);
-  self.bring_to_host(content, stale);
-  std::ranges::copy(stale, std::back_inserter(content.optimizer));
+  std::ranges::move(self.stale_weights(self.faults, self.step),
+                    std::back_inserter(content.optimizer));
   content.trainer_state_json = self.state_json();
   return content;
 }
