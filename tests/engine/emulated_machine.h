@@ -36,7 +36,7 @@ class FarMemory final : public Memory {
 class EmulatedMachine final : public cuda::Machine {
  public:
   std::string device() const override { return "emulated"; }
-  std::string libraries() const override { return "none"; }
+  std::string libraries() const override { return attention_.name(); }
   Memory& memory() override { return memory_; }
   cuda::Stream stream() override { return nullptr; }
 
@@ -74,6 +74,7 @@ class EmulatedMachine final : public cuda::Machine {
                      [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
     for (int64_t i = 0; i < count; ++i) sorted[i] = tokens[order[i]];
   }
+  cuda::Attention& attention() override { return attention_; }
 
  private:
   // A factor as [outer, terms], its scales undone; `terms_first` is how it is stored.
@@ -102,6 +103,7 @@ class EmulatedMachine final : public cuda::Machine {
   }
 
   FarMemory memory_;
+  cuda::OwnAttention attention_;
 };
 
 }  // namespace gnomon::test
