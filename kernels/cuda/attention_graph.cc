@@ -131,8 +131,8 @@ OperationGraph attention_backward_graph(const AttentionShape& s, int64_t stride_
   product_for_keys(graph, s, turned(graph, s, shares), kDO, kDV);
 
   const int d_shares = graph.apply(Operation::kSubtract, product(graph, s, kDO, kV), kDelta);
-  const int d_scores = graph.apply(
-      Operation::kMultiply, graph.apply(Operation::kMultiply, d_shares, shares), scale);
+  const int d_scores =
+      graph.apply(Operation::kMultiply, graph.apply(Operation::kMultiply, d_shares, shares), scale);
   product_for_keys(graph, s, turned(graph, s, d_scores), kQ, kDK);
 
   const int keys_again = graph.between(keys);
@@ -183,17 +183,25 @@ int64_t attention_offset(AttentionTensor tensor, const AttentionPart& part,
   const int64_t query_head = part.first_kv_head * group * whole.head_dim;
   const int64_t key_head = int64_t{part.first_kv_head} * whole.head_dim;
   switch (tensor) {
-    case kQ: return row * whole.stride_q + query_head;
-    case kDQ: return row * whole.stride_dq + query_head;
+    case kQ:
+      return row * whole.stride_q + query_head;
+    case kDQ:
+      return row * whole.stride_dq + query_head;
     case kK:
-    case kV: return row * whole.stride_kv + key_head;
+    case kV:
+      return row * whole.stride_kv + key_head;
     case kDK:
-    case kDV: return row * whole.stride_dkv + key_head;
+    case kDV:
+      return row * whole.stride_dkv + key_head;
     case kO:
-    case kDO: return row * whole.heads * whole.head_dim + query_head;
-    case kLse: return (part.first_sequence * whole.heads + part.first_kv_head * group) * whole.tokens;
-    case kDelta: return 0;  // of one run
-    case kAttentionTensors: break;
+    case kDO:
+      return row * whole.heads * whole.head_dim + query_head;
+    case kLse:
+      return (part.first_sequence * whole.heads + part.first_kv_head * group) * whole.tokens;
+    case kDelta:
+      return 0;  // of one run
+    case kAttentionTensors:
+      break;
   }
   GNOMON_ASSERT(false);
   return 0;

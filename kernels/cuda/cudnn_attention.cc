@@ -44,10 +44,10 @@ std::string in_words(const AttentionShape& s) {
 
 // What a shape needs. A part's shape is one of at most four.
 struct Prepared {
-  explicit Prepared(const AttentionShape& shape, cudnnHandle_t handle)
+  Prepared(const AttentionShape& shape, int64_t matrix_bytes_most, cudnnHandle_t handle)
       : forward(attention_forward_graph(shape, int64_t{shape.heads} * shape.head_dim),
                 {.handle = handle, .properties = {}}),
-        parts(attention_parts(shape, kAttentionMatrixBytesMost)) {
+        parts(attention_parts(shape, matrix_bytes_most)) {
     workspace_bytes = forward.workspace_bytes();
     for (const AttentionPart& part : parts) {
       if (attention_offset(kLse, part, shape) % kStatisticsAligned != 0) {
@@ -72,8 +72,12 @@ struct Prepared {
 class CudnnAttention final : public Attention {
  public:
   CudnnAttention(bool only, Memory& memory, Stream stream,
-                 std::function<void(const std::string&)> warn)
-      : only_(only), handle_(stream), workspace_(memory), warn_(std::move(warn)) {}
+                 std::function<void(const std::string&)> warn, int64_t matrix_bytes_most)
+      : only_(only),
+        matrix_bytes_most_(matrix_bytes_most),
+        handle_(stream),
+        workspace_(memory),
+        warn_(std::move(warn)) {}
 
   std::string name() const override {
     return fmt::format("deterministic attention by cuDNN {}{}", cudnn_version(),
@@ -85,7 +89,7 @@ class CudnnAttention final : public Attention {
   void try_out() const {
     constexpr int64_t kWidth = 64;
     const AttentionShape shape{1, 128, 1, 1, kWidth, kWidth, kWidth, kWidth, kWidth};
-    const Prepared plans(shape, handle_.get());
+    const Prepared plans(shape, matrix_bytes_most_, handle_.get());
   }
 
   void forward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
@@ -132,7 +136,7 @@ class CudnnAttention final : public Attention {
     if (is_new) {
       std::string refusal = attention_refusal(shape);
       try {
-        if (refusal.empty()) entry->second.emplace(shape, handle_.get());
+        if (refusal.empty()) entry->second.emplace(shape, matrix_bytes_most_, handle_.get());
       } catch (const NotSupported& error) {
         refusal = error.what();
       } catch (...) {
@@ -157,6 +161,7 @@ class CudnnAttention final : public Attention {
   }
 
   bool only_;
+  int64_t matrix_bytes_most_;
   Handle handle_;
   Buffer<std::byte> workspace_;
   std::function<void(const std::string&)> warn_;
@@ -179,11 +184,13 @@ std::string attention_refusal(const AttentionShape& s) {
 }
 
 std::unique_ptr<Attention> make_cudnn_attention(bool only, Memory& memory, Stream stream,
-                                                std::function<void(const std::string&)> warn) {
+                                                std::function<void(const std::string&)> warn,
+                                                int64_t matrix_bytes_most) {
   if (GNOMON_CUDNN(cudnnGetVersion)() < kVersionLeast) {
     throw Error(fmt::format("cuDNN {} is too old: 9.16 or later is needed", cudnn_version()));
   }
-  auto result = std::make_unique<CudnnAttention>(only, memory, stream, std::move(warn));
+  auto result =
+      std::make_unique<CudnnAttention>(only, memory, stream, std::move(warn), matrix_bytes_most);
   result->try_out();
   return result;
 }

@@ -2,6 +2,7 @@
 // backward. Only where cuDNN's headers were found.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,7 +21,8 @@ std::string attention_refusal(const AttentionShape& shape);
 
 // `only`: a shape that cuDNN refuses is an Error; otherwise it is warned of and our own attention
 // takes it. Throws MissingLibrary, or Error for a library that is too old.
-std::unique_ptr<Attention> make_cudnn_attention(bool only, Memory& memory, Stream stream,
-                                                std::function<void(const std::string&)> warn);
+std::unique_ptr<Attention> make_cudnn_attention(
+    bool only, Memory& memory, Stream stream, std::function<void(const std::string&)> warn,
+    int64_t matrix_bytes_most = kAttentionMatrixBytesMost);
 
 }  // namespace gnomon::cuda

@@ -1,6 +1,6 @@
 #include "kernels/cuda/cudnn_plan.h"
 
-#include <array>
+#include <string_view>
 
 #include "base/errors.h"
 #include "kernels/cuda/cudnn.h"
@@ -15,10 +15,14 @@ int64_t id_of(size_t tensor) { return static_cast<int64_t>(tensor) + 1; }
 
 cudnnDataType_t type_of(GraphTensor::Element element) {
   switch (element) {
-    case GraphTensor::Element::kBf16: return CUDNN_DATA_BFLOAT16;
-    case GraphTensor::Element::kFp32: return CUDNN_DATA_FLOAT;
-    case GraphTensor::Element::kInt32: return CUDNN_DATA_INT32;
-    case GraphTensor::Element::kBool: return CUDNN_DATA_BOOLEAN;
+    case GraphTensor::Element::kBf16:
+      return CUDNN_DATA_BFLOAT16;
+    case GraphTensor::Element::kFp32:
+      return CUDNN_DATA_FLOAT;
+    case GraphTensor::Element::kInt32:
+      return CUDNN_DATA_INT32;
+    case GraphTensor::Element::kBool:
+      return CUDNN_DATA_BOOLEAN;
   }
   GNOMON_ASSERT(false);
   return CUDNN_DATA_FLOAT;
@@ -42,16 +46,26 @@ Descriptor describe(const GraphTensor& tensor, int64_t id) {
 
 cudnnPointwiseMode_t mode_of(GraphOperation operation) {
   switch (operation) {
-    case GraphOperation::kMultiply: return CUDNN_POINTWISE_MUL;
-    case GraphOperation::kAdd: return CUDNN_POINTWISE_ADD;
-    case GraphOperation::kSubtract: return CUDNN_POINTWISE_SUB;
-    case GraphOperation::kDivide: return CUDNN_POINTWISE_DIV;
-    case GraphOperation::kExponential: return CUDNN_POINTWISE_EXP;
-    case GraphOperation::kLogarithm: return CUDNN_POINTWISE_LOG;
-    case GraphOperation::kPlaceAlong: return CUDNN_POINTWISE_GEN_INDEX;
-    case GraphOperation::kAtLeast: return CUDNN_POINTWISE_CMP_GE;
-    case GraphOperation::kSelect: return CUDNN_POINTWISE_BINARY_SELECT;
-    default: break;
+    case GraphOperation::kMultiply:
+      return CUDNN_POINTWISE_MUL;
+    case GraphOperation::kAdd:
+      return CUDNN_POINTWISE_ADD;
+    case GraphOperation::kSubtract:
+      return CUDNN_POINTWISE_SUB;
+    case GraphOperation::kDivide:
+      return CUDNN_POINTWISE_DIV;
+    case GraphOperation::kExponential:
+      return CUDNN_POINTWISE_EXP;
+    case GraphOperation::kLogarithm:
+      return CUDNN_POINTWISE_LOG;
+    case GraphOperation::kPlaceAlong:
+      return CUDNN_POINTWISE_GEN_INDEX;
+    case GraphOperation::kAtLeast:
+      return CUDNN_POINTWISE_CMP_GE;
+    case GraphOperation::kSelect:
+      return CUDNN_POINTWISE_BINARY_SELECT;
+    default:
+      break;
   }
   GNOMON_ASSERT(false);
   return CUDNN_POINTWISE_MUL;
@@ -80,11 +94,16 @@ class Steps {
 
   Descriptor described(const GraphStep& step) {
     switch (step.operation) {
-      case GraphOperation::kProduct: return product(step);
-      case GraphOperation::kSum: return reduction(step, CUDNN_REDUCE_TENSOR_ADD);
-      case GraphOperation::kLargest: return reduction(step, CUDNN_REDUCE_TENSOR_MAX);
-      case GraphOperation::kView: return view(step);
-      default: return by_value(step);
+      case GraphOperation::kProduct:
+        return product(step);
+      case GraphOperation::kSum:
+        return reduction(step, CUDNN_REDUCE_TENSOR_ADD);
+      case GraphOperation::kLargest:
+        return reduction(step, CUDNN_REDUCE_TENSOR_MAX);
+      case GraphOperation::kView:
+        return view(step);
+      default:
+        return by_value(step);
     }
   }
   Descriptor product(const GraphStep& step) {
@@ -102,6 +121,7 @@ class Steps {
     Descriptor& how = details_.emplace_back(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     how.set(CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &operation);
     how.set(CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &kFp32);
+    how.set(CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC, CUDNN_TYPE_BOOLEAN, 1, &kYes);
     how.finish();
     Descriptor it(CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     it.set(CUDNN_ATTR_OPERATION_REDUCTION_XDESC, tensor(step.x));
@@ -135,6 +155,7 @@ class Steps {
     return it;
   }
 
+  static constexpr bool kYes = true;
   static constexpr cudnnDataType_t kFp32 = CUDNN_DATA_FLOAT, kBool = CUDNN_DATA_BOOLEAN;
   std::vector<Descriptor> tensors_, details_, steps_;
 };
@@ -164,8 +185,7 @@ std::vector<Descriptor> proposals(const Descriptor& graph, const Descriptor* pro
 
 Descriptor properties_of(const std::string& text) {
   Descriptor it(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  it.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, std::ssize(text),
-         text.data());
+  it.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, std::ssize(text), text.data());
   it.finish();
   return it;
 }
@@ -232,9 +252,10 @@ CudnnPlan::CudnnPlan(const OperationGraph& graph, const PlanTarget& target) {
   plan_ = first_that_can_be_made(
       proposals(operations, target.handle == nullptr ? &properties : nullptr), target, properties);
   int64_t count = 0;
-  check(GNOMON_CUDNN(cudnnBackendGetAttribute)(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                               CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_),
-        "cudnnBackendGetAttribute of a plan's workspace");
+  check(
+      GNOMON_CUDNN(cudnnBackendGetAttribute)(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                             CUDNN_TYPE_INT64, 1, &count, &workspace_bytes_),
+      "cudnnBackendGetAttribute of a plan's workspace");
   for (size_t i = 0; i < graph.tensors.size(); ++i) {
     const GraphTensor& tensor = graph.tensors[i];
     if (tensor.place == GraphTensor::Place::kMemory) memory_ids_.push_back(id_of(i));
@@ -244,7 +265,7 @@ CudnnPlan::CudnnPlan(const OperationGraph& graph, const PlanTarget& target) {
   }
 }
 
-std::string CudnnPlan::description() const {
+std::string CudnnPlan::kernel() const {
   const auto get = [&](int64_t room, int64_t* count, char* to) {
     check(GNOMON_CUDNN(cudnnBackendGetAttribute)(plan_.get(),
                                                  CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
@@ -255,7 +276,11 @@ std::string CudnnPlan::description() const {
   get(0, &count, nullptr);
   std::string text(static_cast<size_t>(count), '\0');
   get(count, &count, text.data());
-  return text;
+  constexpr std::string_view kKey = "\"kernelName\":\"";
+  const size_t key = text.find(kKey);
+  if (key == std::string::npos) return "";
+  const size_t begin = key + kKey.size();
+  return text.substr(begin, text.find('"', begin) - begin);
 }
 
 void CudnnPlan::run(cudnnHandle_t handle, const std::vector<void*>& memory,

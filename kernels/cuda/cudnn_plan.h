@@ -50,8 +50,8 @@ class CudnnPlan {
   CudnnPlan(const OperationGraph& graph, const PlanTarget& target);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
-  // Which kernel it is, as JSON.
-  std::string description() const;
+  // The name of its (first) kernel, by the library's description; empty where that has none.
+  std::string kernel() const;
 
   // On the handle's stream. `memory` has an address for each tensor in memory, in their order. The
   // workspace is 256-byte aligned.

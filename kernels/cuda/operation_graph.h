@@ -46,9 +46,9 @@ enum class GraphOperation {
 
 struct GraphStep {
   GraphOperation operation;
-  int x;           // tensors by their number
-  int y;           // −1: none
-  int condition;   // −1: none
+  int x;          // tensors by their number
+  int y;          // −1: none
+  int condition;  // −1: none
   int result;
   int axis = 0;
 };
