@@ -28,7 +28,8 @@ class Attention {
   // For the fingerprint: the bits differ from one to another.
   virtual std::string name() const = 0;
   // Makes what calls with this shape need, so that they take no memory and can be captured in a
-  // graph. Calls without it make it at the first one.
+  // graph: all shapes before the first capture, since a later one may move the workspace. Calls
+  // without it make it at the first one.
   virtual void prepare(const AttentionShape& shape) = 0;
   virtual void forward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
                        bf16* o, std::byte* saved, Stream stream) = 0;

@@ -75,6 +75,7 @@ class CudnnAttention final : public Attention {
                  std::function<void(const std::string&)> warn, int64_t matrix_bytes_most)
       : only_(only),
         matrix_bytes_most_(matrix_bytes_most),
+        stream_(stream),
         handle_(stream),
         workspace_(memory),
         warn_(std::move(warn)) {}
@@ -94,6 +95,7 @@ class CudnnAttention final : public Attention {
 
   void forward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
                std::byte* saved, Stream stream) override {
+    GNOMON_ASSERT(stream == stream_);
     const Prepared* plans = prepared(shape);
     if (plans == nullptr) return own_.forward(shape, q, k, v, o, saved, stream);
     plans->forward.run(handle_.get(), addresses({q, k, v, o, saved}), workspace_.data());
@@ -102,6 +104,7 @@ class CudnnAttention final : public Attention {
   void backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
                 const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
                 const std::byte* saved, std::byte* scratch, Stream stream) override {
+    GNOMON_ASSERT(stream == stream_);
     const Prepared* plans = prepared(shape);
     if (plans == nullptr) {
       return own_.backward(shape, q, k, v, o, d_o, dq, dk, dv, saved, scratch, stream);
@@ -162,6 +165,7 @@ class CudnnAttention final : public Attention {
 
   bool only_;
   int64_t matrix_bytes_most_;
+  Stream stream_;  // the handle's
   Handle handle_;
   Buffer<std::byte> workspace_;
   std::function<void(const std::string&)> warn_;

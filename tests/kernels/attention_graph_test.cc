@@ -92,6 +92,7 @@ TEST(AttentionGraphs, TensorsLieAsTheShapeSays) {
   EXPECT_THAT(graph.tensors[kK].strides, ElementsAre(32 * 640, 64, 1, 640));
   EXPECT_THAT(graph.tensors[kO].strides, ElementsAre(32 * 384, 64, 384, 1)) << "dense";
   EXPECT_THAT(graph.tensors[kDQ].strides, ElementsAre(32 * 900, 64, 900, 1));
+  EXPECT_THAT(graph.tensors[kDK].strides, ElementsAre(32 * 800, 64, 800, 1));
   EXPECT_THAT(graph.tensors[kDV].sizes, ElementsAre(5, 2, 32, 64));
   EXPECT_THAT(graph.tensors[kDV].strides, ElementsAre(32 * 800, 64, 800, 1));
   EXPECT_THAT(graph.tensors[kLse].strides, ElementsAre(6 * 32, 32, 1, 1));
