@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <string_view>
-#include <utility>
 
 #include "base/errors.h"
 #ifdef GNOMON_CUDNN_FOUND
@@ -15,8 +14,8 @@ namespace {
 
 #ifdef GNOMON_CUDNN_FOUND
 std::unique_ptr<Attention> of_cudnn(AttentionChoice choice, Memory& memory, Stream stream,
-                                    std::function<void(const std::string&)> warn) {
-  return make_cudnn_attention(choice == AttentionChoice::kCudnn, memory, stream, std::move(warn));
+                                    const std::function<void(const std::string&)>& warn) {
+  return make_cudnn_attention(choice == AttentionChoice::kCudnn, memory, stream, warn);
 }
 #else
 std::unique_ptr<Attention> of_cudnn(AttentionChoice, Memory&, Stream,
@@ -36,7 +35,7 @@ AttentionChoice attention_choice(const char* text) {
 }
 
 std::unique_ptr<Attention> make_attention(AttentionChoice choice, Memory& memory, Stream stream,
-                                          std::function<void(const std::string&)> warn) {
+                                          const std::function<void(const std::string&)>& warn) {
   if (choice == AttentionChoice::kOwn) return std::make_unique<OwnAttention>();
   try {
     return of_cudnn(choice, memory, stream, warn);

@@ -26,6 +26,6 @@ AttentionChoice attention_choice(const char* text);
 // MissingLibrary, or Error for a library that is too old, when cuDNN's is asked for; the same is
 // thrown by what is returned, for a shape that is refused.
 std::unique_ptr<Attention> make_attention(AttentionChoice choice, Memory& memory, Stream stream,
-                                          std::function<void(const std::string&)> warn);
+                                          const std::function<void(const std::string&)>& warn);
 
 }  // namespace gnomon::cuda
