@@ -59,8 +59,8 @@ class Memory {
     std::span<const std::byte> from;  // of this memory, or of the host
     std::byte* to = nullptr;          // in a host room
   };
-  // Copies the pieces as the operations called before leave them. Operations that change a piece
-  // before the copies are done must come after settle().
+  // Copies the pieces as the operations called before leave them. Operations and write()s that
+  // change a piece before the copies are done must come after settle().
   virtual std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) = 0;
   // Operations called from now on come after all copies that were started.
   virtual void settle() = 0;

@@ -7,7 +7,6 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
-#include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/loss.h"
@@ -165,17 +164,18 @@ class CudaBackend final : public Backend {
     return cuda::attention_saved_bytes(shape);
   }
   int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
+    machine_->attention().prepare(with_strides(shape));
     return cuda::attention_scratch_bytes(shape);
   }
   void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
                  std::byte* saved, std::byte* /*scratch*/) override {
-    cuda::attention(with_strides(shape), q, k, v, o, saved, stream());
+    machine_->attention().forward(with_strides(shape), q, k, v, o, saved, stream());
   }
   void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
                           const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
                           const std::byte* saved, std::byte* scratch) override {
-    cuda::attention_backward(with_strides(shape), q, k, v, o, d_o, dq, dk, dv, saved, scratch,
-                             stream());
+    machine_->attention().backward(with_strides(shape), q, k, v, o, d_o, dq, dk, dv, saved, scratch,
+                                   stream());
   }
 
   void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,

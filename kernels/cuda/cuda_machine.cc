@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
@@ -77,7 +79,6 @@ class DeviceMemory final : public Memory {
     stream_.wait();
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override {
-    settle();
     copy(from_host, to, cudaMemcpyHostToDevice);
     stream_.wait();
   }
@@ -149,14 +150,19 @@ class Graph final : public Recording {
 
 class CudaMachine final : public Machine {
  public:
-  CudaMachine() : info_(device_info()), memory_(stream_), scratch_(memory_) {}
+  explicit CudaMachine(AttentionChoice choice)
+      : info_(device_info()), memory_(stream_), scratch_(memory_) {
+    attention_ = make_attention(choice, memory_, stream(), [](const std::string& text) {
+      fmt::print(stderr, "warning: {}\n", text);
+    });
+  }
 
   std::string device() const override {
     return fmt::format("{} (compute capability {}.{})", info_.name, info_.major, info_.minor);
   }
   std::string libraries() const override {
-    return fmt::format("driver {}, runtime {}, cuBLASLt {}", info_.driver_version,
-                       info_.runtime_version, info_.cublaslt_version);
+    return fmt::format("driver {}, runtime {}, cuBLASLt {}, {}", info_.driver_version,
+                       info_.runtime_version, info_.cublaslt_version, attention_->name());
   }
   std::string lacks_fp8() const override {
     if (info_.has_fp8()) return {};
@@ -185,6 +191,7 @@ class CudaMachine final : public Machine {
     cuda::sort_places(tokens, count, sorted, order, scratch_.at_least(bytes).data(), bytes,
                       stream());
   }
+  Attention& attention() override { return *attention_; }
 
  private:
   DeviceInfo info_;  // before all else: it says when there is no device
@@ -192,10 +199,17 @@ class CudaMachine final : public Machine {
   DeviceMemory memory_;
   LtProducts products_;
   Buffer<std::byte> scratch_;
+  std::unique_ptr<Attention> attention_;
 };
 
 }  // namespace
 
-std::unique_ptr<Machine> make_cuda_machine() { return std::make_unique<CudaMachine>(); }
+AttentionChoice attention_choice_of_environment() {
+  return attention_choice(std::getenv("GNOMON_ATTENTION"));
+}
+
+std::unique_ptr<Machine> make_cuda_machine(AttentionChoice choice) {
+  return std::make_unique<CudaMachine>(choice);
+}
 
 }  // namespace gnomon::cuda

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/memory.h"
@@ -45,6 +46,8 @@ class Machine {
   // tokens. All of the device.
   virtual void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted,
                            int32_t* order) = 0;
+  // On stream().
+  virtual Attention& attention() = 0;
 };
 
 }  // namespace gnomon::cuda

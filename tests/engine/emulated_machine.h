@@ -52,7 +52,6 @@ class FarMemory final : public Memory {
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override {
     GNOMON_ASSERT(cuda::emulation::recording == nullptr);
-    settle();
     copy(from_host, to);
   }
   std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
@@ -101,7 +100,7 @@ class EmulatedMachine final : public cuda::Machine {
   static inline bool refuses_to_record = false;
 
   std::string device() const override { return "emulated"; }
-  std::string libraries() const override { return "none"; }
+  std::string libraries() const override { return attention_.name(); }
   Memory& memory() override { return memory_; }
   cuda::Stream stream() override { return nullptr; }
 
@@ -156,6 +155,7 @@ class EmulatedMachine final : public cuda::Machine {
                      [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
     for (int64_t i = 0; i < count; ++i) sorted[i] = tokens[order[i]];
   }
+  cuda::Attention& attention() override { return attention_; }
 
  private:
   // A factor as [outer, terms], its scales undone; `terms_first` is how it is stored.
@@ -185,6 +185,7 @@ class EmulatedMachine final : public cuda::Machine {
 
   FarMemory memory_;
   std::unique_ptr<EmulatedRecording> recording_;
+  cuda::OwnAttention attention_;
 };
 
 }  // namespace gnomon::test

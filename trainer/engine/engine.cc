@@ -300,6 +300,7 @@ std::string Engine::lacks_fp8() const { return impl_->backend->lacks_fp8(); }
 void Engine::initialize() {
   Impl& self = *impl_;
   self.tell(EngineCall::kInitialize);
+  self.memory().settle();
   self.optimizer->state().clear_moments(*self.backend);
   // Gradients are no state: their memory serves for all masters, of which a rank keeps its part.
   fill_on_host(self.memory(), self.model->gradients(), [&](std::span<float> masters) {
@@ -358,6 +359,7 @@ void Engine::perturb(int64_t seed, double scale) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kPerturb, perturb_argument(seed, scale));
+  self.memory().settle();
   const Shard& shard = self.optimizer->shard();
   edit_on_host(self.memory(), self.optimizer->masters(), [&](std::span<float> masters) {
     perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);

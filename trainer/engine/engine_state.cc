@@ -324,6 +324,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
 
   return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
+    self.memory().settle();
     std::visit(
         [&](auto working) {
           self.memory().write(staging->room(), std::as_writable_bytes(working).data());
