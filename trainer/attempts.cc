@@ -108,6 +108,7 @@ void TrainingLoop::start_services() {
   checkpointer_ = std::make_unique<Checkpointer>(*store_, engine_.checkpoint(), config_.keep_last,
                                                  std::move(callbacks), log_);
   if (inbox_ && config_.verification.by_trainer) start_verification();
+  if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
   engine_.prepare();
   print_arenas();
 }

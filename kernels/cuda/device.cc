@@ -38,6 +38,9 @@ DeviceInfo device_info() {
       properties.name, properties.major, properties.minor, 0, 0, GNOMON_LT(cublasLtGetVersion)()};
   check(cudaDriverGetVersion(&info.driver_version), "cudaDriverGetVersion");
   check(cudaRuntimeGetVersion(&info.runtime_version), "cudaRuntimeGetVersion");
+  char bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "cudaDeviceGetPCIBusId");
+  info.bus_id = bus_id;
   return info;
 }
 
