@@ -50,6 +50,17 @@ test::TemporaryDirectory* ConfigTest::directory_ = nullptr;
 
 constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
 
+TEST_F(ConfigTest, AGpuIsWatchedByItsBusId) {
+  const std::string run = "[run]\nwatch_gpu = ";
+  EXPECT_EQ(load(kSmallest).watch_gpu, "");
+  EXPECT_EQ(load(run + "\"0000:C1:00.0\"\n" + kSmallest).watch_gpu, "0000:C1:00.0");
+  for (const char* bad : {"\"0\"", "\"\"", "\"0000:C1:00\"", "0"}) {
+    const ConfigError error = error_of(run + bad + "\n" + kSmallest);
+    EXPECT_EQ(error.key(), "run.watch_gpu") << bad;
+    EXPECT_EQ(error.line(), 2);
+  }
+}
+
 TEST_F(ConfigTest, InlineVerificationIsAskedForAndHasAShare) {
   const std::string with = std::string(kSmallest) + "[verification]\n";
   EXPECT_FALSE(load(kSmallest).verification.by_trainer);
