@@ -286,7 +286,7 @@ void add_server_commands(CLI::App& app, Context&) {
               "gnomon directives run-1 --url http://127.0.0.1:7717", true, print_directives);
   add_listing(app, options, "notices",
               "What the trainer wants people to know: failed checkpoints,"
-              " dropped reports, plans changed without the controller",
+              " dropped reports, plans changed without the controller, memory errors of its GPU",
               "gnomon notices demo", true, print_notices);
 }
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <set>
 
-#include "controller/json_rows.h"
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
 #include "protocol/json.h"

@@ -75,55 +75,50 @@ bool is_pci_bus_id(const std::string& text) {
   return true;
 }
 
-#define GNOMON_NVML(name) decltype(nvml::name)* name = nullptr
+// Those that an older driver lacks are nullptr there.
 struct DeviceHealthReader::Functions {
-  GNOMON_NVML(nvmlInit_v2);
-  GNOMON_NVML(nvmlShutdown);
-  GNOMON_NVML(nvmlErrorString);
-  GNOMON_NVML(nvmlDeviceGetHandleByPciBusId_v2);
-  GNOMON_NVML(nvmlDeviceGetName);
-  GNOMON_NVML(nvmlDeviceGetClockInfo);
-  GNOMON_NVML(nvmlDeviceGetPowerUsage);
-  GNOMON_NVML(nvmlDeviceGetEnforcedPowerLimit);
-  GNOMON_NVML(nvmlDeviceGetTemperature);
-  GNOMON_NVML(nvmlDeviceGetMemoryInfo);
-  GNOMON_NVML(nvmlDeviceGetUtilizationRates);
-  GNOMON_NVML(nvmlDeviceGetTotalEccErrors);
-  GNOMON_NVML(nvmlDeviceGetCurrentClocksEventReasons);
-  GNOMON_NVML(nvmlDeviceGetRemappedRows);
+  decltype(&nvml::nvmlInit_v2) init;
+  decltype(&nvml::nvmlShutdown) shutdown;
+  decltype(&nvml::nvmlErrorString) error_string;
+  decltype(&nvml::nvmlDeviceGetHandleByPciBusId_v2) device_at;
+  decltype(&nvml::nvmlDeviceGetName) name;
+  decltype(&nvml::nvmlDeviceGetClockInfo) clock;
+  decltype(&nvml::nvmlDeviceGetPowerUsage) power;
+  decltype(&nvml::nvmlDeviceGetEnforcedPowerLimit) power_limit;
+  decltype(&nvml::nvmlDeviceGetTemperature) temperature;
+  decltype(&nvml::nvmlDeviceGetMemoryInfo) memory;
+  decltype(&nvml::nvmlDeviceGetUtilizationRates) utilization;
+  decltype(&nvml::nvmlDeviceGetTotalEccErrors) ecc_errors;
+  decltype(&nvml::nvmlDeviceGetCurrentClocksEventReasons) reasons;
+  decltype(&nvml::nvmlDeviceGetRemappedRows) remapped_rows;
 
-  explicit Functions(const SharedLibrary& library) {
-#define GNOMON_NEED(name) name = library.function<decltype(nvml::name)>(#name)
-#define GNOMON_TRY(name) name = find<decltype(nvml::name)>(library, #name)
-    GNOMON_NEED(nvmlInit_v2);
-    GNOMON_NEED(nvmlShutdown);
-    GNOMON_NEED(nvmlErrorString);
-    GNOMON_NEED(nvmlDeviceGetHandleByPciBusId_v2);
-    GNOMON_TRY(nvmlDeviceGetName);
-    GNOMON_TRY(nvmlDeviceGetClockInfo);
-    GNOMON_TRY(nvmlDeviceGetPowerUsage);
-    GNOMON_TRY(nvmlDeviceGetEnforcedPowerLimit);
-    GNOMON_TRY(nvmlDeviceGetTemperature);
-    GNOMON_TRY(nvmlDeviceGetMemoryInfo);
-    GNOMON_TRY(nvmlDeviceGetUtilizationRates);
-    GNOMON_TRY(nvmlDeviceGetTotalEccErrors);
-    GNOMON_TRY(nvmlDeviceGetCurrentClocksEventReasons);
-    if (nvmlDeviceGetCurrentClocksEventReasons == nullptr) {
-      nvmlDeviceGetCurrentClocksEventReasons =
-          find<decltype(nvml::nvmlDeviceGetCurrentClocksThrottleReasons)>(
-              library, "nvmlDeviceGetCurrentClocksThrottleReasons");
-    }
-    GNOMON_TRY(nvmlDeviceGetRemappedRows);
+#define GNOMON_NEED(name) library.function<decltype(nvml::name)>(#name)
+#define GNOMON_TRY(name) find<decltype(nvml::name)>(library, #name)
+  explicit Functions(const SharedLibrary& library)
+      : init(GNOMON_NEED(nvmlInit_v2)),
+        shutdown(GNOMON_NEED(nvmlShutdown)),
+        error_string(GNOMON_NEED(nvmlErrorString)),
+        device_at(GNOMON_NEED(nvmlDeviceGetHandleByPciBusId_v2)),
+        name(GNOMON_TRY(nvmlDeviceGetName)),
+        clock(GNOMON_TRY(nvmlDeviceGetClockInfo)),
+        power(GNOMON_TRY(nvmlDeviceGetPowerUsage)),
+        power_limit(GNOMON_TRY(nvmlDeviceGetEnforcedPowerLimit)),
+        temperature(GNOMON_TRY(nvmlDeviceGetTemperature)),
+        memory(GNOMON_TRY(nvmlDeviceGetMemoryInfo)),
+        utilization(GNOMON_TRY(nvmlDeviceGetUtilizationRates)),
+        ecc_errors(GNOMON_TRY(nvmlDeviceGetTotalEccErrors)),
+        reasons(GNOMON_TRY(nvmlDeviceGetCurrentClocksEventReasons)),
+        remapped_rows(GNOMON_TRY(nvmlDeviceGetRemappedRows)) {
+    if (reasons == nullptr) reasons = GNOMON_TRY(nvmlDeviceGetCurrentClocksThrottleReasons);
+  }
 #undef GNOMON_TRY
 #undef GNOMON_NEED
-  }
 
   std::string words(nvmlReturn_t result) const {
-    const char* text = nvmlErrorString(result);
+    const char* text = error_string(result);
     return fmt::format("{} (NVML error {})", text == nullptr ? "no reason given" : text, result);
   }
 };
-#undef GNOMON_NVML
 
 DeviceHealthReader::DeviceHealthReader(std::string bus_id, const SharedLibrary& library)
     : bus_id_(std::move(bus_id)), nvml_(std::make_unique<Functions>(library)) {}
@@ -131,7 +126,7 @@ DeviceHealthReader::DeviceHealthReader(std::string bus_id, const SharedLibrary& 
 DeviceHealthReader::~DeviceHealthReader() { disconnect(); }
 
 void DeviceHealthReader::disconnect() {
-  if (ready_) nvml_->nvmlShutdown();
+  if (ready_) nvml_->shutdown();
   ready_ = false;
   device_ = nullptr;
 }
@@ -139,22 +134,22 @@ void DeviceHealthReader::disconnect() {
 // Returns whether there is a device to ask; else the reason is in `health`.
 bool DeviceHealthReader::connect(DeviceHealth& health) {
   if (device_ != nullptr) return true;
-  nvmlReturn_t result = nvml_->nvmlInit_v2();
+  nvmlReturn_t result = nvml_->init();
   if (result != nvml::kSuccess) {
     health.error = "NVML does not start: " + nvml_->words(result);
     return false;
   }
   ready_ = true;
   nvmlDevice_t device = nullptr;
-  result = nvml_->nvmlDeviceGetHandleByPciBusId_v2(bus_id_.c_str(), &device);
+  result = nvml_->device_at(bus_id_.c_str(), &device);
   if (result != nvml::kSuccess) {
     health.error = fmt::format("NVML gives no GPU at {}: {}", bus_id_, nvml_->words(result));
     return false;
   }
   device_ = device;
   std::array<char, 96> name{};
-  if (nvml_->nvmlDeviceGetName != nullptr &&
-      nvml_->nvmlDeviceGetName(device, name.data(), name.size() - 1) == nvml::kSuccess) {
+  if (nvml_->name != nullptr &&
+      nvml_->name(device, name.data(), name.size() - 1) == nvml::kSuccess) {
     name_ = name.data();
   }
   return true;
@@ -192,38 +187,36 @@ void DeviceHealthReader::ask(DeviceHealth& health) {
   };
   unsigned int number = 0;
   unsigned long long count = 0;
-  if (answers(nvml_->nvmlDeviceGetClockInfo, nvml::kClockSm, &number))
+  if (answers(nvml_->clock, nvml::kClockSm, &number))
     health.sm_clock_mhz = up_to(kMegahertzMax, number);
-  if (answers(nvml_->nvmlDeviceGetClockInfo, nvml::kClockMemory, &number))
+  if (answers(nvml_->clock, nvml::kClockMemory, &number))
     health.memory_clock_mhz = up_to(kMegahertzMax, number);
-  if (answers(nvml_->nvmlDeviceGetPowerUsage, &number))
-    health.power_watts = up_to(kWattsMax, number * kPerThousand);
-  if (answers(nvml_->nvmlDeviceGetEnforcedPowerLimit, &number))
+  if (answers(nvml_->power, &number)) health.power_watts = up_to(kWattsMax, number * kPerThousand);
+  if (answers(nvml_->power_limit, &number))
     health.power_limit_watts = up_to(kWattsMax, number * kPerThousand);
-  if (answers(nvml_->nvmlDeviceGetTemperature, nvml::kSensorGpu, &number))
+  if (answers(nvml_->temperature, nvml::kSensorGpu, &number))
     health.temperature_celsius = up_to(kCelsiusMax, number);
   nvml::nvmlMemory_t memory{};
-  if (answers(nvml_->nvmlDeviceGetMemoryInfo, &memory) && memory.used <= memory.total) {
+  if (answers(nvml_->memory, &memory) && memory.used <= memory.total) {
     health.memory_used_bytes = whole(memory.used);
     health.memory_total_bytes = whole(memory.total);
   }
   nvml::nvmlUtilization_t utilization{};
-  if (answers(nvml_->nvmlDeviceGetUtilizationRates, &utilization))
+  if (answers(nvml_->utilization, &utilization))
     health.utilization_percent = up_to(kPercentMax, utilization.gpu);
-  if (answers(nvml_->nvmlDeviceGetTotalEccErrors, nvml::kEccCorrected, nvml::kEccVolatile, &count))
+  if (answers(nvml_->ecc_errors, nvml::kEccCorrected, nvml::kEccVolatile, &count))
     health.ecc_corrected = whole(count);
-  if (answers(nvml_->nvmlDeviceGetTotalEccErrors, nvml::kEccUncorrected, nvml::kEccVolatile,
-              &count)) {
+  if (answers(nvml_->ecc_errors, nvml::kEccUncorrected, nvml::kEccVolatile, &count)) {
     health.ecc_uncorrected = whole(count);
   }
-  if (answers(nvml_->nvmlDeviceGetCurrentClocksEventReasons, &count)) {
+  if (answers(nvml_->reasons, &count)) {
     health.throttle_reasons.emplace();
     for (size_t i = 0; i < kReasonBits.size(); ++i) {
       if ((count & kReasonBits[i]) != 0) health.throttle_reasons->emplace_back(kThrottleReasons[i]);
     }
   }
   unsigned int corrected = 0, uncorrected = 0, pending = 0, failure = 0;
-  if (answers(nvml_->nvmlDeviceGetRemappedRows, &corrected, &uncorrected, &pending, &failure)) {
+  if (answers(nvml_->remapped_rows, &corrected, &uncorrected, &pending, &failure)) {
     health.remapped_rows_pending = pending != 0;
     health.remapped_rows_failure = failure != 0;
   }

@@ -32,8 +32,7 @@ class DeviceWatch {
 
   struct News {
     std::optional<DeviceHealth> health;  // the newest sample, unless it was taken before
-    std::string
-        trouble;  // a sentence for the log when the watch begins or ceases to fail; or empty
+    std::string trouble;  // a sentence for the log when failing begins or ends; else empty
   };
   // Never waits.
   News take();

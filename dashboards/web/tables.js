@@ -143,7 +143,7 @@
       known(health.utilization_percent, (share) => `${share}% busy`),
       known(health.memory_total_bytes, (total) => `${gigabytes(health.memory_used_bytes)} of ${gigabytes(total)} GiB`),
       known(health.ecc_corrected, (errors) => `${count(errors)} ECC errors corrected`),
-      known(health.ecc_uncorrected, (errors) => `${count(errors)} uncorrected`),
+      known(health.ecc_uncorrected, (errors) => `${count(errors)} ECC errors uncorrected`),
       reasons.length ? `throttled by ${reasons.join(', ').replace(/_/g, ' ')}` : '',
       health.remapped_rows_pending ? 'memory rows wait for a reset' : '',
       health.remapped_rows_failure ? 'memory rows could not be replaced' : '',
