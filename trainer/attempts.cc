@@ -109,6 +109,8 @@ void TrainingLoop::start_services() {
       std::make_unique<Checkpointer>(*store_, engine_.checkpoint_in_place(), engine_.memory(),
                                      config_.keep_last, std::move(callbacks), log_);
   if (inbox_ && config_.verification.by_trainer) start_verification();
+  if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
+  if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
   engine_.prepare();
   print_arenas();
 }
