@@ -47,6 +47,11 @@ if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND TARGET CUDA::cudart_static)
   # Named once more, /usr/include hides what the host's compiler puts before it.
   list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
   message(STATUS "CUDA found: ${CMAKE_CUDA_COMPILER}")
+  # Ranks on GPUs are for builds with NCCL's header (libnccl-dev); the library is opened when it is first used.
+  find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  if(NOT NCCL_INCLUDE_DIR)
+    message(STATUS "NCCL not found: one GPU only")
+  endif()
 else()
   set(GNOMON_CUDA_FOUND OFF)
   message(STATUS "CUDA not found: building the CPU backend only")

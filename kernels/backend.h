@@ -20,6 +20,7 @@
 #include "kernels/quantizer.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
+#include "kernels/wires.h"
 
 namespace gnomon {
 
@@ -71,6 +72,12 @@ class BackendBase {
   virtual int threads() const = 0;
   // Where all tensors lie that its operations are given.
   virtual Memory& memory() = 0;
+  // For its tensors, between ranks that all call it; waits for them. Of several they may be for
+  // different layouts, and always for the same ranks, which must outlive them, and this too. Throws
+  // Error.
+  virtual std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) {
+    return make_host_wires(ranks, std::move(layout), threads());
+  }
 
   // ---- number formats ----
   // *amax = max |x|; NaN and Inf propagate (as +Inf).

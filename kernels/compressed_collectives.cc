@@ -42,9 +42,8 @@ float finite_amax(const E* x, int64_t count) {
 
 }  // namespace
 
-CompressedCollectives::CompressedCollectives(Collectives& ranks, Partition parts,
-                                             std::vector<int64_t> tensor_starts, int threads)
-    : ranks_(ranks), layout_(std::move(parts), std::move(tensor_starts)), threads_(threads) {
+CompressedCollectives::CompressedCollectives(Collectives& ranks, WireLayout layout, int threads)
+    : ranks_(ranks), layout_(std::move(layout)), threads_(threads) {
   GNOMON_ASSERT(std::ssize(layout_.parts().starts) == ranks.size() + 1);
   scales_.resize(static_cast<size_t>(ranks.size()));
   codes_.resize(static_cast<size_t>(ranks.size()));
@@ -228,6 +227,10 @@ void CompressedCollectives::gather(WireFormat format, std::span<E> weights) {
       decode(format, layout_.chunk(other, at, kChunk), source, weights);
     }
   }
+}
+
+std::unique_ptr<Wires> make_host_wires(Collectives& ranks, WireLayout layout, int threads) {
+  return std::make_unique<CompressedCollectives>(ranks, std::move(layout), threads);
 }
 
 }  // namespace gnomon

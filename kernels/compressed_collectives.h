@@ -11,9 +11,8 @@ namespace gnomon {
 
 class CompressedCollectives final : public Wires {
  public:
-  // `parts` and `tensor_starts` as WireLayout has them. `ranks` must outlive this.
-  CompressedCollectives(Collectives& ranks, Partition parts, std::vector<int64_t> tensor_starts,
-                        int threads);
+  // `ranks` must outlive this.
+  CompressedCollectives(Collectives& ranks, WireLayout layout, int threads);
 
   void reduce_scatter(WireFormat format, std::span<float> gradients) override;
   void all_gather(WireFormat format, std::span<bf16> weights) override { gather(format, weights); }

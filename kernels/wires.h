@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,5 +74,8 @@ class Wires {
   virtual void all_gather(WireFormat format, std::span<bf16> weights) = 0;
   virtual void all_gather(WireFormat format, std::span<float> weights) = 0;
 };
+
+// Of tensors in the host's memory. `ranks` must outlive it.
+std::unique_ptr<Wires> make_host_wires(Collectives& ranks, WireLayout layout, int threads);
 
 }  // namespace gnomon

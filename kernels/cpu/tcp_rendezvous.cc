@@ -154,16 +154,19 @@ class FirstRank {
   }
 
  private:
-  std::vector<int> missing_ranks() const {
+  // One that came and ended since is missing too: its launcher may start it again.
+  std::vector<int> missing_ranks() {
     std::vector<int> ranks;
     for (int rank = 1; rank < meeting_.size; ++rank) {
-      if (!met_.control[static_cast<size_t>(rank)]) ranks.push_back(rank);
+      FileDescriptor& seat = met_.control[static_cast<size_t>(rank)];
+      if (seat && is_closed(seat)) seat.close();
+      if (!seat) ranks.push_back(rank);
     }
     return ranks;
   }
-  int missing() const { return static_cast<int>(missing_ranks().size()); }
+  int missing() { return static_cast<int>(missing_ranks().size()); }
 
-  std::string missing_text() const {
+  std::string missing_text() {
     const std::vector<int> ranks = missing_ranks();
     return fmt::format("{} {} of {} did not come to rank 0 at {} within {:.0f} s{}{}",
                        ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "), meeting_.size,
@@ -185,6 +188,7 @@ class FirstRank {
   }
 
   void join(Lobby::Guest& guest) {
+    missing_ranks();  // frees the seats of those that ended
     const Hello& hello = guest.hello;
     if (hello.purpose != Purpose::kJoin) return;
     Hello own = hello_of(meeting_, Purpose::kJoin);
@@ -200,7 +204,7 @@ class FirstRank {
     }
     FileDescriptor& seat = met_.control[rank];
     const Endpoint from = other_end(guest.socket);
-    if (seat && !is_closed(seat)) {
+    if (seat) {
       const std::string why = fmt::format("two processes have RANK {}: one on {}, one on {}", rank,
                                           other_end(seat).host(), from.host());
       refuse(guest.socket, why);

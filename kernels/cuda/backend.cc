@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/device_wires.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/norm.h"
@@ -36,6 +37,11 @@ class CudaBackend final : public Backend {
   std::string libraries() const override { return machine_->libraries(); }
   int threads() const override { return threads_; }
   Memory& memory() override { return machine_->memory(); }
+  std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) override {
+    if (ranks.size() == 1) return Backend::wires(ranks, std::move(layout));
+    if (exchange_ == nullptr) exchange_ = machine_->connect(ranks);
+    return make_device_wires(*exchange_, memory(), stream(), std::move(layout));
+  }
 
   void amax(std::span<const bf16> x, float* amax) override {
     cuda::amax(x.data(), std::ssize(x), amax, stream());
@@ -216,6 +222,7 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Machine> machine_;
+  std::unique_ptr<DeviceExchange> exchange_;  // where there are other ranks
   int threads_;
   OperandKernels operands_;
   Buffer<float> scratch_;  // of one operation

@@ -22,7 +22,7 @@ void check(cublasStatus_t status, std::string_view call) {
   throw CudaError(fmt::format("{}: {}", call, GNOMON_LT(cublasLtGetStatusString)(status)));
 }
 
-DeviceInfo device_info() {
+int device_count() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
@@ -30,6 +30,13 @@ DeviceInfo device_info() {
                                                              ? "the runtime counts none"
                                                              : cudaGetErrorString(status)));
   }
+  return count;
+}
+
+void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+
+DeviceInfo device_info() {
+  device_count();
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   cudaDeviceProp properties{};

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "kernels/cuda/machine.h"
+
 namespace gnomon::cuda {
 namespace {
 
@@ -40,6 +42,10 @@ class HostExchange final : public DeviceExchange {
 
 std::unique_ptr<DeviceExchange> make_host_exchange(Collectives& ranks, Memory& memory) {
   return std::make_unique<HostExchange>(ranks, memory);
+}
+
+std::unique_ptr<DeviceExchange> Machine::connect(Collectives& ranks) {
+  return make_host_exchange(ranks, memory());
 }
 
 }  // namespace gnomon::cuda

@@ -16,16 +16,16 @@ std::span<T> range_of(std::span<T> all, const WireRange& range) {
 
 class DeviceWires final : public Wires {
  public:
-  DeviceWires(std::unique_ptr<DeviceExchange> exchange, Memory& memory, Stream stream,
-              WireLayout layout, int64_t in_flight_bytes)
-      : exchange_(std::move(exchange)),
+  DeviceWires(DeviceExchange& exchange, Memory& memory, Stream stream, WireLayout layout,
+              int64_t in_flight_bytes)
+      : exchange_(exchange),
         memory_(memory),
         stream_(stream),
         layout_(std::move(layout)),
         codes_max_(in_flight_bytes),
         values_max_(in_flight_bytes / static_cast<int64_t>(sizeof(float))),
-        me_(exchange_->rank()),
-        ranks_(exchange_->size()),
+        me_(exchange_.rank()),
+        ranks_(exchange_.size()),
         tensor_starts_(memory),
         amaxes_(memory),
         scales_(memory),
@@ -55,7 +55,7 @@ class DeviceWires final : public Wires {
     messages_.from.assign(static_cast<size_t>(ranks_), {});
     return messages_;
   }
-  void send(const char* what) { exchange_->exchange(what, messages_.to, messages_.from); }
+  void send(const char* what) { exchange_.exchange(what, messages_.to, messages_.from); }
 
   WireScales scales_by(WireScale scale) const {
     if (scale == WireScale::kBlock) return {};
@@ -72,7 +72,7 @@ class DeviceWires final : public Wires {
   template <class E>
   void share_scales_of_weights(WireFormat format, std::span<const E> weights);
 
-  std::unique_ptr<DeviceExchange> exchange_;
+  DeviceExchange& exchange_;
   Memory& memory_;
   Stream stream_;
   WireLayout layout_;
@@ -245,10 +245,9 @@ void DeviceWires::gather(WireFormat format, std::span<E> weights) {
 
 }  // namespace
 
-std::unique_ptr<Wires> make_device_wires(std::unique_ptr<DeviceExchange> exchange, Memory& memory,
-                                         Stream stream, WireLayout layout,
-                                         int64_t in_flight_bytes) {
-  return std::make_unique<DeviceWires>(std::move(exchange), memory, stream, std::move(layout),
+std::unique_ptr<Wires> make_device_wires(DeviceExchange& exchange, Memory& memory, Stream stream,
+                                         WireLayout layout, int64_t in_flight_bytes) {
+  return std::make_unique<DeviceWires>(exchange, memory, stream, std::move(layout),
                                        in_flight_bytes);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "kernels/cuda/device_exchange.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/memory.h"
@@ -29,6 +30,9 @@ class Machine {
   // tokens. All of the device.
   virtual void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted,
                            int32_t* order) = 0;
+  // With the machines of the other ranks, which call it too. By copies to the host, where a machine
+  // knows no better. `ranks` must outlive the result, and this too.
+  virtual std::unique_ptr<DeviceExchange> connect(Collectives& ranks);
 };
 
 }  // namespace gnomon::cuda

@@ -33,7 +33,7 @@ class FarMemory final : public Memory {
   }
 };
 
-class EmulatedMachine final : public cuda::Machine {
+class EmulatedMachine : public cuda::Machine {
  public:
   std::string device() const override { return "emulated"; }
   std::string libraries() const override { return "none"; }

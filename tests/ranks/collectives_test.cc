@@ -190,7 +190,7 @@ class Compressed : public testing::TestWithParam<std::string> {
   WireFormat format = wire_format_from_name(GetParam());
   Partition parts = Partition::even(kCount, collectives().size(), 128);
   std::vector<int64_t> tensors{0, 32, 70'016, 70'048, 200'000};
-  CompressedCollectives wires{collectives(), parts, tensors, 1};
+  CompressedCollectives wires{collectives(), WireLayout(parts, tensors), 1};
   int rank = collectives().rank();
 };
 

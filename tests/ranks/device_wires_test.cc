@@ -8,11 +8,12 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "base/philox.h"
 #include "kernels/compressed_collectives.h"
-#include "tests/engine/emulated_machine.h"
+#include "tests/ranks/emulated_ranks.h"
 #include "tests/ranks/ranks.h"
 
 namespace gnomon::test {
@@ -61,8 +62,24 @@ void expect_same(const std::vector<E>& found, const std::vector<E>& expected) {
   }
 }
 
-class DeviceWires : public testing::TestWithParam<std::string> {
+struct Way {
+  std::string format;
+  std::string exchange = "host";
+};
+
+class DeviceWires : public testing::TestWithParam<Way> {
  protected:
+  std::unique_ptr<cuda::DeviceExchange> exchange() {
+#ifdef GNOMON_NCCL_FOUND
+    if (GetParam().exchange == "nccl") {
+      return cuda::make_nccl_exchange(collectives(), nullptr, std::make_unique<EmptyStream>(), 60);
+    }
+#endif
+    return cuda::make_host_exchange(collectives(), memory_);
+  }
+  template <class E>
+  void expect_weights_of_the_cpu(const WireLayout& layout, bool finite);
+
   // Parts that are empty, that end inside a block, of more than one thread block, and of more than
   // one round.
   static constexpr int64_t kInFlight = 4096;
@@ -76,7 +93,7 @@ class DeviceWires : public testing::TestWithParam<std::string> {
     return {Partition::even(count, collectives().size(), 128), tensors};
   }
 
-  WireFormat format_ = wire_format_from_name(GetParam());
+  WireFormat format_ = wire_format_from_name(GetParam().format);
   FarMemory memory_;
 };
 
@@ -85,9 +102,9 @@ TEST_P(DeviceWires, GradientsAreThoseOfTheCpu) {
     for (const bool finite : {false, true}) {
       SCOPED_TRACE(count);
       const WireLayout layout = layout_of(count);
-      CompressedCollectives cpu(collectives(), layout.parts(), layout.tensor_starts(), 1);
-      const auto device = cuda::make_device_wires(cuda::make_host_exchange(collectives(), memory_),
-                                                  memory_, nullptr, layout);
+      CompressedCollectives cpu(collectives(), layout, 1);
+      const auto way = exchange();
+      const auto device = cuda::make_device_wires(*way, memory_, nullptr, layout, kInFlight);
       std::vector<float> expected = finite ? finite_values_of<float>(collectives().rank(), count)
                                            : values_of<float>(collectives().rank(), count);
       std::vector<float> found = expected;
@@ -101,17 +118,16 @@ TEST_P(DeviceWires, GradientsAreThoseOfTheCpu) {
 }
 
 template <class E>
-void expect_weights_of_the_cpu(WireFormat format, const WireLayout& layout, Memory& memory,
-                               bool finite, int64_t in_flight) {
-  CompressedCollectives cpu(collectives(), layout.parts(), layout.tensor_starts(), 1);
-  const auto device = cuda::make_device_wires(cuda::make_host_exchange(collectives(), memory),
-                                              memory, nullptr, layout, in_flight);
+void DeviceWires::expect_weights_of_the_cpu(const WireLayout& layout, bool finite) {
+  CompressedCollectives cpu(collectives(), layout, 1);
+  const auto way = exchange();
+  const auto device = cuda::make_device_wires(*way, memory_, nullptr, layout, kInFlight);
   // Each has its own part; what it holds of the others' is old.
   std::vector<E> expected = finite ? finite_values_of<E>(collectives().rank(), layout.elements())
                                    : values_of<E>(collectives().rank(), layout.elements());
   std::vector<E> found = expected;
-  cpu.all_gather(format, std::span(expected));
-  device->all_gather(format, std::span(found));
+  cpu.all_gather(format_, std::span(expected));
+  device->all_gather(format_, std::span(found));
   expect_same(found, expected);
 }
 
@@ -119,19 +135,28 @@ TEST_P(DeviceWires, WeightsAreThoseOfTheCpu) {
   for (const int64_t count : kCounts) {
     for (const bool finite : {false, true}) {
       SCOPED_TRACE(count);
-      expect_weights_of_the_cpu<bf16>(format_, layout_of(count), memory_, finite, kInFlight);
-      expect_weights_of_the_cpu<float>(format_, layout_of(count), memory_, finite, kInFlight);
+      expect_weights_of_the_cpu<bf16>(layout_of(count), finite);
+      expect_weights_of_the_cpu<float>(layout_of(count), finite);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, DeviceWires,
-                         testing::Values("full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"),
-                         [](const auto& instance) {
-                           std::string name = instance.param;
-                           std::ranges::replace(name, ':', '_');
-                           return name;
-                         });
+std::vector<Way> ways() {
+  std::vector<Way> all;
+  for (const char* format : {"full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"}) {
+    all.push_back({format});
+#ifdef GNOMON_NCCL_FOUND
+    all.push_back({format, "nccl"});
+#endif
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, DeviceWires, testing::ValuesIn(ways()), [](const auto& instance) {
+  std::string name = instance.param.format + "_" + instance.param.exchange;
+  std::ranges::replace(name, ':', '_');
+  return name;
+});
 
 }  // namespace
 }  // namespace gnomon::test

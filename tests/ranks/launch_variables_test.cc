@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/errors.h"
+#include "kernels/cuda/device_choice.h"
 
 namespace gnomon {
 namespace {
@@ -120,6 +121,13 @@ TEST(LaunchVariables, SayWhichOfItsHostsProcessesThisIs) {
   EXPECT_EQ(local_rank(of({{"SLURM_LOCALID", "1"}})), 1);
   EXPECT_EQ(local_rank(of({{"OMPI_COMM_WORLD_LOCAL_RANK", "2"}})), 2);
   EXPECT_THROW(local_rank(of({{"LOCAL_RANK", "x"}})), Error);
+}
+
+TEST(DeviceChoice, IsTheRanksOwnOrTheOnlyOneThatItSees) {
+  EXPECT_EQ(cuda::device_of({}, 8), 0);
+  EXPECT_EQ(cuda::device_of(5, 8), 5);
+  EXPECT_EQ(cuda::device_of(5, 1), 0);
+  EXPECT_THROW(cuda::device_of(8, 8), Error);
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <chrono>
 
+#include "base/errors.h"
 #include "kernels/cpu/sockets.h"
 #include "tests/ranks/launcher.h"
 #include "tests/support/temporary_directory.h"
@@ -21,8 +23,19 @@ tcp::Endpoint loopback(int port) { return tcp::resolve("127.0.0.1", port).front(
 
 class Rendezvous : public testing::Test {
  protected:
-  // One that was free a moment ago.
-  static int free_port() { return tcp::own_end(tcp::listen_at(loopback(0), 1)).port(); }
+  // Below those that the system gives away, free a moment ago.
+  static int free_port() {
+    static int next = 0;
+    while (true) {
+      const int port = 10000 + (static_cast<int>(getpid()) + 997 * next++) % 20000;
+      try {
+        tcp::listen_at(loopback(port), 1);
+        return port;
+      } catch (const SystemError&) {
+        // Somebody has it.
+      }
+    }
+  }
 
   using Variable = std::pair<std::string, std::optional<std::string>>;
   std::unique_ptr<ChildProcess> start(int rank, int size, std::vector<Variable> more = {},
@@ -79,6 +92,17 @@ TEST_F(Rendezvous, TwoRanksOfOneNumberEndTheJob) {
   for (ChildProcess* it : {first.get(), one.get(), again.get()}) {
     expect_refused(*it, "two processes have RANK 1");
   }
+}
+
+TEST_F(Rendezvous, ARankThatDiedWhileItWaitedMayComeAgain) {
+  const auto first = start(0, 3), one = start(1, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  one->signal(SIGKILL);
+  one->wait(seconds(30));
+  const auto two = start(2, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto again = start(1, 3);
+  for (ChildProcess* it : {first.get(), again.get(), two.get()}) expect_good(*it);
 }
 
 TEST_F(Rendezvous, TwoFirstRanksAreFoundByThePort) {

@@ -70,6 +70,8 @@ INSTANTIATE_TEST_SUITE_P(
             Trouble{"hangs", "waited [0-9.]+ s for .* with rank 1", "waited [0-9.]+ s for"},
             Trouble{"leaves", "rank 1 of 3: cannot go on", "rank 1 of 3: cannot go on"},
             Trouble{"throws", "rank 0 of 3: what it was", "rank 0 of 3: what it was"},
+            Trouble{"other", "is at an? .* where this one is at an? .*: the ranks disagree",
+                    "disagree|another size|waited [0-9.]+ s for"},
             Trouble{"short", "from rank [0-2] where .* were expected: the ranks disagree",
                     "disagree|another size"},
             Trouble{"long", "from rank [0-2] where .* were expected: the ranks disagree",

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/compressed_collectives.h"
 #include "kernels/moments.h"
+#include "kernels/wires.h"
 #include "protocol/messages.h"
 #include "protocol/precision_plan.h"
 #include "storage/checkpoint_store.h"

@@ -31,9 +31,9 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
   const std::string argument = fields.text("argument");
   const bool flag = fields.boolean("flag");
   if (call == EngineCall::kCreate) {
-    engines[number] =
-        std::make_unique<Engine>(EngineConfig::from_json(argument, "rank 0's configuration"),
-                                 flag ? EngineRole::kLive : EngineRole::kReplay, &ranks);
+    engines[number] = std::make_unique<Engine>(
+        EngineConfig::from_json(argument, "rank 0's configuration"),
+        flag ? EngineRole::kLive : EngineRole::kReplay, &ranks, ranks.backends);
     return;
   }
   if (call == EngineCall::kDestroy) {

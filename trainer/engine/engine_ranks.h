@@ -16,6 +16,7 @@ namespace gnomon {
 struct EngineRanks {
   Collectives* collectives = nullptr;  // must outlive every engine
   int64_t engines = 0;                 // made so far, on rank 0
+  BackendMakers backends = {};         // of those that follow; rank 0 gives its own to Engine
 
   bool many() const { return collectives->size() > 1; }
 };
