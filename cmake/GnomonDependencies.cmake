@@ -20,10 +20,10 @@ pkg_check_modules(SQLITE3 REQUIRED IMPORTED_TARGET sqlite3)
 pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
 pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
-# Several ranks are for builds with MPI; a build without it trains in one process.
+# One of the ways in which several ranks meet; the other one, TCP, is in every build.
 find_package(MPI QUIET COMPONENTS C)
 if(NOT MPI_C_FOUND)
-  message(STATUS "MPI not found: training in one process only")
+  message(STATUS "MPI not found: several ranks over TCP only")
 endif()
 if(GNOMON_BUILD_TESTS)
   find_package(GTest REQUIRED)

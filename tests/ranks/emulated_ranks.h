@@ -3,6 +3,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/stream_mark.h"
 #include "tests/engine/emulated_machine.h"
 #ifdef GNOMON_NCCL_FOUND
 #include "kernels/cuda/nccl_exchange.h"

@@ -104,6 +104,18 @@ TEST_P(RanksOver, TellTheControllerOfOneRunWithTheLossesOfOneProcess) {
   EXPECT_EQ(told.steps.at({1, 1}).loss, expected.steps.at({1, 1}).loss);
 }
 
+TEST_F(RanksOfProcesses, HaveTheSameBitsOverEveryTransport) {
+  std::set<std::string> hashes;
+  for (const test::Transport transport : test::transports()) {
+    transport_ = transport;
+    const auto dir = directory_ / test::transport_name(transport);
+    const auto two = train(2, config(20), {"--dir", dir.string()});
+    ASSERT_EQ(two->wait(), 0) << two->output();
+    hashes.insert(hash_of_model(newest(dir)));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
 class KilledRank : public RanksOfProcesses,
                    public ::testing::WithParamInterface<std::tuple<test::Transport, int>> {
  protected:
