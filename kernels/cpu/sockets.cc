@@ -164,9 +164,7 @@ bool send_all(const FileDescriptor& socket, std::span<const std::byte> data, Dea
     const ssize_t sent = ::send(socket.get(), data.data(), data.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       data = data.subspan(static_cast<size_t>(sent));
-    } else if (errno != EINTR && errno != EAGAIN) {
-      return false;
-    } else if (!wait_for(socket.get(), POLLOUT, deadline)) {
+    } else if ((errno != EINTR && errno != EAGAIN) || !wait_for(socket.get(), POLLOUT, deadline)) {
       return false;
     }
   }
@@ -181,9 +179,7 @@ bool receive_all(const FileDescriptor& socket, std::span<std::byte> room, Deadli
     } else if (got == 0) {
       errno = 0;
       return false;
-    } else if (errno != EINTR && errno != EAGAIN) {
-      return false;
-    } else if (!wait_for(socket.get(), POLLIN, deadline)) {
+    } else if ((errno != EINTR && errno != EAGAIN) || !wait_for(socket.get(), POLLIN, deadline)) {
       return false;
     }
   }

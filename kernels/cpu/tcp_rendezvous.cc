@@ -57,7 +57,7 @@ void check(const Meeting& meeting) {
 // Two for each other rank, and what the program opens besides.
 void allow_descriptors(int ranks) {
   rlimit limit = {};
-  const rlim_t wanted = static_cast<rlim_t>(2 * ranks + 512);
+  const rlim_t wanted = 2 * static_cast<rlim_t>(ranks) + 512;
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   limit.rlim_cur = std::min(wanted, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
