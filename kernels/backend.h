@@ -20,6 +20,7 @@
 #include "kernels/quantizer.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
+#include "kernels/wires.h"
 
 namespace gnomon {
 
@@ -76,6 +77,12 @@ class BackendBase {
   virtual int64_t width_multiple() const { return 1; }
   // Where all tensors lie that its operations are given.
   virtual Memory& memory() = 0;
+  // For its tensors, between ranks that all call it; waits for them. Of several they may be for
+  // different layouts, and always for the same ranks, which must outlive them, and this too. Throws
+  // Error.
+  virtual std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) {
+    return make_host_wires(ranks, std::move(layout), threads());
+  }
 
   // Does `work`, which calls operations of this backend and reads nothing back. A device may record
   // it when it comes with the same key, not 0, for the second time, and from then on do what it

@@ -40,81 +40,22 @@ float finite_amax(const E* x, int64_t count) {
   return finite ? amax : std::numeric_limits<float>::infinity();
 }
 
-constexpr std::pair<const char*, WireFormat> kNames[] = {
-    {"full", {Wire::kFull, WireScale::kBlock}},
-    {"e4m3", {Wire::kE4m3, WireScale::kBlock}},
-    {"e5m2", {Wire::kE5m2, WireScale::kBlock}},
-    {"e4m3:tensor", {Wire::kE4m3, WireScale::kTensor}},
-    {"e5m2:tensor", {Wire::kE5m2, WireScale::kTensor}},
-};
-
 }  // namespace
 
-std::string wire_format_name(WireFormat format) {
-  for (const auto& [name, known] : kNames) {
-    if (known == format || (format.wire == Wire::kFull && known.wire == Wire::kFull)) return name;
-  }
-  GNOMON_ASSERT(false);
-  return {};
-}
-
-WireFormat wire_format_from_name(const std::string& name) {
-  std::string accepted;
-  for (const auto& [known, format] : kNames) {
-    if (name == known) return format;
-    accepted += (accepted.empty() ? "" : ", ") + std::string(known);
-  }
-  throw Error("wire format \"" + name + "\"; accepted: " + accepted);
-}
-
-CompressedCollectives::CompressedCollectives(Collectives& ranks, Partition parts,
-                                             std::vector<int64_t> tensor_starts, int threads)
-    : ranks_(ranks),
-      parts_(std::move(parts)),
-      tensor_starts_(std::move(tensor_starts)),
-      threads_(threads) {
-  GNOMON_ASSERT(std::ssize(parts_.starts) == ranks.size() + 1);
-  GNOMON_ASSERT(!tensor_starts_.empty() && tensor_starts_.front() == 0);
-  GNOMON_ASSERT(std::ranges::is_sorted(tensor_starts_));
-  for (int rank = 0; rank < ranks.size(); ++rank) {
-    GNOMON_ASSERT(parts_.begin(rank) % kBlock == 0 || parts_.size(rank) == 0);
-    longest_ = std::max(longest_, parts_.size(rank));
-  }
+CompressedCollectives::CompressedCollectives(Collectives& ranks, WireLayout layout, int threads)
+    : ranks_(ranks), layout_(std::move(layout)), threads_(threads) {
+  GNOMON_ASSERT(std::ssize(layout_.parts().starts) == ranks.size() + 1);
   scales_.resize(static_cast<size_t>(ranks.size()));
   codes_.resize(static_cast<size_t>(ranks.size()));
   got_.resize(static_cast<size_t>(ranks.size()));
 }
 
-int64_t CompressedCollectives::scales(WireScale scale) const {
-  return scale == WireScale::kTensor ? std::ssize(tensor_starts_)
-                                     : (parts_.elements() + kBlock - 1) / kBlock;
-}
-
-int64_t CompressedCollectives::scale_of(WireScale scale, int64_t element) const {
-  if (scale == WireScale::kBlock) return element / kBlock;
-  return std::ranges::upper_bound(tensor_starts_, element) - tensor_starts_.begin() - 1;
-}
-
-CompressedCollectives::Range CompressedCollectives::range_of(WireScale scale, int64_t index) const {
-  const int64_t all = parts_.elements();
-  if (scale == WireScale::kBlock) return {index * kBlock, std::min((index + 1) * kBlock, all)};
-  const size_t at = static_cast<size_t>(index);
-  return {tensor_starts_[at], at + 1 < tensor_starts_.size() ? tensor_starts_[at + 1] : all};
-}
-
-CompressedCollectives::Range CompressedCollectives::scales_of_part(WireScale scale,
-                                                                   int rank) const {
-  if (parts_.size(rank) == 0) return {0, 0};
-  return {scale_of(scale, parts_.begin(rank)),
-          scale_of(scale, parts_.begin(rank) + parts_.size(rank) - 1) + 1};
-}
-
 // `elements` cut where the scale changes and where a thread's work is enough.
-std::vector<CompressedCollectives::Range> CompressedCollectives::pieces(WireScale scale,
-                                                                        Range elements) const {
-  std::vector<Range> all;
+std::vector<WireRange> CompressedCollectives::pieces(WireScale scale, WireRange elements) const {
+  std::vector<WireRange> all;
   while (elements.begin < elements.end) {
-    const Range same = range_of(scale, scale_of(scale, elements.begin));
+    const WireRange same =
+        layout_.elements_of_scale(scale, layout_.scale_of(scale, elements.begin));
     const int64_t end = std::min({elements.end, same.end, elements.begin + kPiece});
     all.push_back({elements.begin, end});
     elements.begin = end;
@@ -124,16 +65,16 @@ std::vector<CompressedCollectives::Range> CompressedCollectives::pieces(WireScal
 
 // amaxes[i] becomes at least the largest of the elements under scale i.
 template <class E>
-void CompressedCollectives::measure(WireFormat format, std::span<const E> values, Range elements,
-                                    std::span<double> amaxes) const {
-  const std::vector<Range> all = pieces(format.scale, elements);
+void CompressedCollectives::measure(WireFormat format, std::span<const E> values,
+                                    WireRange elements, std::span<double> amaxes) const {
+  const std::vector<WireRange> all = pieces(format.scale, elements);
   std::vector<float> found(all.size());
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (size_t i = 0; i < all.size(); ++i) {
     found[i] = finite_amax(values.data() + all[i].begin, all[i].size());
   }
   for (size_t i = 0; i < all.size(); ++i) {
-    double& amax = amaxes[static_cast<size_t>(scale_of(format.scale, all[i].begin))];
+    double& amax = amaxes[static_cast<size_t>(layout_.scale_of(format.scale, all[i].begin))];
     amax = std::max(amax, static_cast<double>(found[i]));
   }
 }
@@ -145,60 +86,68 @@ void CompressedCollectives::set_scales(WireFormat format, std::span<const double
 
 // `scales` and `codes` are those of elements.begin on.
 template <class E>
-void CompressedCollectives::encode(WireFormat format, std::span<const E> values, Range elements,
+void CompressedCollectives::encode(WireFormat format, std::span<const E> values, WireRange elements,
                                    const float* scales, uint8_t* codes) const {
-  const int64_t first = scale_of(format.scale, elements.begin);
-  const std::vector<Range> all = pieces(format.scale, elements);
+  const int64_t first = layout_.scale_of(format.scale, elements.begin);
+  const std::vector<WireRange> all = pieces(format.scale, elements);
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t count = static_cast<size_t>(all[i].size());
     cpu::cast_to_codes<E>(1, format_of(format.wire),
                           values.subspan(static_cast<size_t>(all[i].begin), count),
-                          1.0f / scales[scale_of(format.scale, all[i].begin) - first],
+                          1.0f / scales[layout_.scale_of(format.scale, all[i].begin) - first],
                           std::span(codes + (all[i].begin - elements.begin), count));
   }
 }
 
+// `codes` are those of elements.begin on; the scales are own_scales_.
+template <class E>
+void CompressedCollectives::decode(WireFormat format, WireRange elements, const uint8_t* codes,
+                                   std::span<E> values) const {
+  const std::vector<WireRange> all = pieces(format.scale, elements);
+#pragma omp parallel for num_threads(threads_) schedule(static)
+  for (size_t i = 0; i < all.size(); ++i) {
+    const size_t count = static_cast<size_t>(all[i].size());
+    cpu::cast_from_codes<E>(
+        1, format_of(format.wire), std::span(codes + (all[i].begin - elements.begin), count),
+        own_scales_[static_cast<size_t>(layout_.scale_of(format.scale, all[i].begin))],
+        values.subspan(static_cast<size_t>(all[i].begin), count));
+  }
+}
+
 // sum_ becomes, or has added, what `codes` mean.
-void CompressedCollectives::add(WireFormat format, Range elements, const float* scales,
+void CompressedCollectives::add(WireFormat format, WireRange elements, const float* scales,
                                 const uint8_t* codes, bool first) {
-  const int64_t first_scale = scale_of(format.scale, elements.begin);
-  const std::vector<Range> all = pieces(format.scale, elements);
+  const int64_t first_scale = layout_.scale_of(format.scale, elements.begin);
+  const std::vector<WireRange> all = pieces(format.scale, elements);
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t count = static_cast<size_t>(all[i].size());
     const int64_t at = all[i].begin - elements.begin;
     float values[kPiece];
     cpu::cast_from_codes<float>(1, format_of(format.wire), std::span(codes + at, count),
-                                scales[scale_of(format.scale, all[i].begin) - first_scale],
+                                scales[layout_.scale_of(format.scale, all[i].begin) - first_scale],
                                 std::span(values, count));
     float* sum = sum_.data() + at;
     for (size_t j = 0; j < count; ++j) sum[j] = first ? values[j] : sum[j] + values[j];
   }
 }
 
-// What of `rank`'s part travels in the round that begins `at` elements into every part.
-CompressedCollectives::Range CompressedCollectives::chunk(int rank, int64_t at) const {
-  const int64_t begin = std::min(at, parts_.size(rank));
-  const int64_t end = std::min(at + kChunk, parts_.size(rank));
-  return {parts_.begin(rank) + begin, parts_.begin(rank) + end};
-}
-
 void CompressedCollectives::reduce_scatter(WireFormat format, std::span<float> gradients) {
-  GNOMON_ASSERT(std::ssize(gradients) == parts_.elements());
+  GNOMON_ASSERT(std::ssize(gradients) == layout_.elements());
   if (ranks_.size() == 1) return;
-  if (format.wire == Wire::kFull) return ranks_.reduce_scatter(gradients, parts_);
+  if (format.wire == Wire::kFull) return ranks_.reduce_scatter(gradients, layout_.parts());
   const int me = ranks_.rank();
-  std::vector<double> amaxes(static_cast<size_t>(scales(format.scale)));
-  measure<float>(format, gradients, {0, parts_.elements()}, amaxes);
+  std::vector<double> amaxes(static_cast<size_t>(layout_.scales(format.scale)));
+  measure<float>(format, gradients, {0, layout_.elements()}, amaxes);
   set_scales(format, amaxes);
 
   std::vector<std::span<const std::byte>> to(static_cast<size_t>(ranks_.size()));
   std::vector<std::span<std::byte>> from(static_cast<size_t>(ranks_.size()));
-  const Range mine = scales_of_part(format.scale, me);
+  const WireRange mine = layout_.scales_of_part(format.scale, me);
   for (int other = 0; other < ranks_.size(); ++other) {
     const size_t at = static_cast<size_t>(other);
-    const Range theirs = scales_of_part(format.scale, other);
+    const WireRange theirs = layout_.scales_of_part(format.scale, other);
     to[at] = std::as_bytes(
         std::span(own_scales_)
             .subspan(static_cast<size_t>(theirs.begin), static_cast<size_t>(theirs.size())));
@@ -207,16 +156,16 @@ void CompressedCollectives::reduce_scatter(WireFormat format, std::span<float> g
   }
   ranks_.exchange(to, from);
 
-  for (int64_t at = 0; at < longest_; at += kChunk) {
-    const Range own = chunk(me, at);
+  for (int64_t at = 0; at < layout_.longest(); at += kChunk) {
+    const WireRange own = layout_.chunk(me, at, kChunk);
     for (int other = 0; other < ranks_.size(); ++other) {
       const size_t slot = static_cast<size_t>(other);
-      const Range theirs = chunk(other, at);
+      const WireRange theirs = layout_.chunk(other, at, kChunk);
       codes_[slot].resize(static_cast<size_t>(theirs.size()));
       got_[slot].resize(static_cast<size_t>(own.size()));
       if (theirs.size() > 0) {
         encode<float>(format, gradients, theirs,
-                      own_scales_.data() + scale_of(format.scale, theirs.begin),
+                      own_scales_.data() + layout_.scale_of(format.scale, theirs.begin),
                       codes_[slot].data());
       }
       to[slot] = std::as_bytes(std::span(codes_[slot]));
@@ -227,7 +176,8 @@ void CompressedCollectives::reduce_scatter(WireFormat format, std::span<float> g
     sum_.resize(static_cast<size_t>(own.size()));
     for (int other = 0; other < ranks_.size(); ++other) {
       const size_t slot = static_cast<size_t>(other);
-      add(format, own, scales_[slot].data() + scale_of(format.scale, own.begin) - mine.begin,
+      add(format, own,
+          scales_[slot].data() + layout_.scale_of(format.scale, own.begin) - mine.begin,
           other == me ? codes_[slot].data() : got_[slot].data(), other == 0);
     }
     std::ranges::copy(sum_, gradients.begin() + own.begin);
@@ -235,20 +185,21 @@ void CompressedCollectives::reduce_scatter(WireFormat format, std::span<float> g
 }
 
 template <class E>
-void CompressedCollectives::all_gather(WireFormat format, std::span<E> weights) {
-  GNOMON_ASSERT(std::ssize(weights) == parts_.elements());
+void CompressedCollectives::gather(WireFormat format, std::span<E> weights) {
+  GNOMON_ASSERT(std::ssize(weights) == layout_.elements());
   if (ranks_.size() == 1) return;
-  if (format.wire == Wire::kFull) return ranks_.all_gather(weights, parts_);
+  if (format.wire == Wire::kFull) return ranks_.all_gather(weights, layout_.parts());
   const int me = ranks_.rank();
-  const int64_t begin = parts_.begin(me);
-  std::vector<double> amaxes(static_cast<size_t>(scales(format.scale)));
-  measure<E>(format, weights, {begin, begin + parts_.size(me)}, amaxes);
+  const Partition& parts = layout_.parts();
+  const int64_t begin = parts.begin(me);
+  std::vector<double> amaxes(static_cast<size_t>(layout_.scales(format.scale)));
+  measure<E>(format, weights, {begin, begin + parts.size(me)}, amaxes);
   if (format.scale == WireScale::kTensor) ranks_.all_reduce_max(amaxes);
   set_scales(format, amaxes);
   if (format.scale == WireScale::kBlock) {
     Partition blocks;
     for (int rank = 0; rank < ranks_.size(); ++rank) {
-      blocks.starts.push_back((parts_.begin(rank) + kBlock - 1) / kBlock);
+      blocks.starts.push_back((parts.begin(rank) + WireLayout::kBlock - 1) / WireLayout::kBlock);
     }
     blocks.starts.push_back(std::ssize(own_scales_));
     ranks_.all_gather(std::span(own_scales_), blocks);
@@ -256,38 +207,30 @@ void CompressedCollectives::all_gather(WireFormat format, std::span<E> weights) 
 
   std::vector<std::span<const std::byte>> to(static_cast<size_t>(ranks_.size()));
   std::vector<std::span<std::byte>> from(static_cast<size_t>(ranks_.size()));
-  for (int64_t at = 0; at < longest_; at += kChunk) {
-    const Range own = chunk(me, at);
+  for (int64_t at = 0; at < layout_.longest(); at += kChunk) {
+    const WireRange own = layout_.chunk(me, at, kChunk);
     std::vector<uint8_t>& codes = codes_[static_cast<size_t>(me)];
     codes.resize(static_cast<size_t>(own.size()));
     if (own.size() > 0) {
-      encode<E>(format, weights, own, own_scales_.data() + scale_of(format.scale, own.begin),
-                codes.data());
+      encode<E>(format, weights, own,
+                own_scales_.data() + layout_.scale_of(format.scale, own.begin), codes.data());
     }
     for (int other = 0; other < ranks_.size(); ++other) {
       const size_t slot = static_cast<size_t>(other);
-      got_[slot].resize(static_cast<size_t>(chunk(other, at).size()));
+      got_[slot].resize(static_cast<size_t>(layout_.chunk(other, at, kChunk).size()));
       to[slot] = std::as_bytes(std::span(codes));
       from[slot] = std::as_writable_bytes(std::span(got_[slot]));
     }
     ranks_.exchange(to, from);
     for (int other = 0; other < ranks_.size(); ++other) {
       const uint8_t* source = other == me ? codes.data() : got_[static_cast<size_t>(other)].data();
-      const Range theirs = chunk(other, at);
-      const std::vector<Range> all = pieces(format.scale, theirs);
-#pragma omp parallel for num_threads(threads_) schedule(static)
-      for (size_t i = 0; i < all.size(); ++i) {
-        const size_t count = static_cast<size_t>(all[i].size());
-        cpu::cast_from_codes<E>(
-            1, format_of(format.wire), std::span(source + (all[i].begin - theirs.begin), count),
-            own_scales_[static_cast<size_t>(scale_of(format.scale, all[i].begin))],
-            weights.subspan(static_cast<size_t>(all[i].begin), count));
-      }
+      decode(format, layout_.chunk(other, at, kChunk), source, weights);
     }
   }
 }
 
-template void CompressedCollectives::all_gather<bf16>(WireFormat, std::span<bf16>);
-template void CompressedCollectives::all_gather<float>(WireFormat, std::span<float>);
+std::unique_ptr<Wires> make_host_wires(Collectives& ranks, WireLayout layout, int threads) {
+  return std::make_unique<CompressedCollectives>(ranks, std::move(layout), threads);
+}
 
 }  // namespace gnomon

@@ -5,6 +5,7 @@
 #include "kernels/cuda/backend.h"
 #include "kernels/cuda/cuda_machine.h"
 #include "kernels/cuda/device.h"
+#include "kernels/launch_variables.h"
 #endif
 
 namespace gnomon {
@@ -14,7 +15,7 @@ constexpr Device kAll[] = {Device::kCpu, Device::kCuda};
 
 std::unique_ptr<Backend> make_cuda([[maybe_unused]] int threads) {
 #ifdef GNOMON_CUDA
-  return cuda::make_backend(cuda::make_cuda_machine(), threads);
+  return cuda::make_backend(cuda::make_cuda_machine(local_rank(environment_variables())), threads);
 #else
   throw ConfigError("run", 0, "device", "\"cuda\"",
                     "\"cpu\": this build has no CUDA backend, since no CUDA toolkit was found when "

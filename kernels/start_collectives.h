@@ -1,5 +1,6 @@
-// The ranks that a program was started with. With MPI where it was found at build time; a library
-// of its own, so that nothing else needs MPI.
+// The ranks that a program was started with: over MPI where it was found at build time and an MPI
+// launcher started them, over TCP where environment variables say who they are. A library of its
+// own, so that nothing else needs MPI.
 #pragma once
 
 #include <memory>
@@ -11,10 +12,10 @@ namespace gnomon {
 // A rank may be long in one checkpoint or one step; one that is silent for longer is lost.
 constexpr double kRankSilenceSecondsMax = 1800;
 
-// MPI's ranks when an MPI launcher (mpirun, srun) started this process as one of several, else a
-// single process. Once in a program; the result ends MPI when it is destroyed. A rank that waits
-// for longer than `timeout_seconds` inside one operation ends the job. Throws Error when MPI cannot
-// be started, and when there are several ranks but this build has no MPI.
+// The ranks that a launcher started this process as one of (launch_variables.h), else a single
+// process. Once in a program; all ranks come to the end of the result. A rank that waits for longer
+// than `timeout_seconds` inside one operation ends the job. Throws Error when the variables make no
+// sense, and when MPI cannot be started or the ranks do not meet.
 std::unique_ptr<Collectives> start_collectives(double timeout_seconds = kRankSilenceSecondsMax);
 
 }  // namespace gnomon

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "kernels/cuda/device_wires.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/loss.h"
@@ -39,6 +40,11 @@ class CudaBackend final : public Backend {
   int64_t width_multiple() const override { return 16; }
   std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }
+  std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) override {
+    if (ranks.size() == 1) return Backend::wires(ranks, std::move(layout));
+    if (exchange_ == nullptr) exchange_ = machine_->connect(ranks);
+    return make_device_wires(*exchange_, memory(), stream(), std::move(layout));
+  }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
     const auto [entry, is_new] = repeats_.try_emplace(key);
@@ -257,6 +263,7 @@ class CudaBackend final : public Backend {
   }
 
   std::unique_ptr<Machine> machine_;
+  std::unique_ptr<DeviceExchange> exchange_;  // where there are other ranks
   int threads_;
   OperandKernels operands_;
   Buffer<float> scratch_;  // of one operation

@@ -8,8 +8,14 @@
 #include "base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/device_choice.h"
 #include "kernels/cuda/lt_products.h"
 #include "kernels/cuda/sort.h"
+#include "kernels/cuda/stream_mark.h"
+#include "kernels/start_collectives.h"
+#ifdef GNOMON_NCCL_FOUND
+#include "kernels/cuda/nccl_exchange.h"
+#endif
 
 namespace gnomon::cuda {
 namespace {
@@ -148,6 +154,35 @@ class Graph final : public Recording {
   Stream stream_;
 };
 
+class EventMark final : public StreamMark {
+ public:
+  explicit EventMark(const OwnStream& stream) : stream_(stream) {
+    check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~EventMark() override { cudaEventDestroy(event_); }
+  EventMark(const EventMark&) = delete;
+  EventMark& operator=(const EventMark&) = delete;
+
+  void set() override { check(cudaEventRecord(event_, stream_.get()), "cudaEventRecord"); }
+  bool reached() override {
+    // A thread that only asks must not spoil the capture of a graph in another.
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    const cudaError_t status = cudaEventQuery(event_);
+    check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();  // it is no error
+      return false;
+    }
+    check(status, "cudaEventQuery");
+    return true;
+  }
+
+ private:
+  const OwnStream& stream_;
+  cudaEvent_t event_ = nullptr;
+};
+
 class CudaMachine final : public Machine {
  public:
   explicit CudaMachine(AttentionChoice choice)
@@ -186,6 +221,16 @@ class CudaMachine final : public Machine {
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c) override {
     products_.multiply(product, a, b, c, stream());
   }
+  std::unique_ptr<DeviceExchange> connect([[maybe_unused]] Collectives& ranks) override {
+#ifdef GNOMON_NCCL_FOUND
+    return make_nccl_exchange(ranks, stream(), std::make_unique<EventMark>(stream_),
+                              kRankSilenceSecondsMax);
+#else
+    throw Error(
+        "ranks on GPUs need NCCL, which this build has not: install its header (libnccl-dev) and "
+        "build again, or start a single process");
+#endif
+  }
   void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) override {
     const int64_t bytes = sort_scratch_bytes(count);
     cuda::sort_places(tokens, count, sorted, order, scratch_.at_least(bytes).data(), bytes,
@@ -208,7 +253,8 @@ AttentionChoice attention_choice_of_environment() {
   return attention_choice(std::getenv("GNOMON_ATTENTION"));
 }
 
-std::unique_ptr<Machine> make_cuda_machine(AttentionChoice choice) {
+std::unique_ptr<Machine> make_cuda_machine(std::optional<int> local_rank, AttentionChoice choice) {
+  if (local_rank) use_device(device_of(local_rank, device_count()));
   return std::make_unique<CudaMachine>(choice);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/machine.h"
@@ -11,9 +12,11 @@ namespace gnomon::cuda {
 // The environment's GNOMON_ATTENTION. Throws ConfigError.
 AttentionChoice attention_choice_of_environment();
 
-// With a stream of its own. Warnings go to stderr. Throws NoCudaDevice; CudaError for a device
-// without FP8, naming it; what make_attention() throws.
+// On the calling thread's device, with a stream of its own. Where the process is one of several of
+// its host, `local_rank` says which, and this thread's device becomes that rank's
+// (device_choice.h); other threads have to say so themselves (use_device). Warnings go to stderr.
+// Throws NoCudaDevice; Error where a rank has no device; what make_attention() throws.
 std::unique_ptr<Machine> make_cuda_machine(
-    AttentionChoice choice = attention_choice_of_environment());
+    std::optional<int> local_rank = {}, AttentionChoice choice = attention_choice_of_environment());
 
 }  // namespace gnomon::cuda

@@ -54,7 +54,7 @@ std::string why_no_device(const DeviceSearch& found) {
   return fmt::format("{}{}", found.status, choice);
 }
 
-DeviceInfo device_info() {
+int device_count() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   DeviceSearch found{cudaGetErrorName(status), count, 0, 0, std::getenv("CUDA_VISIBLE_DEVICES")};
@@ -62,14 +62,21 @@ DeviceInfo device_info() {
   cudaRuntimeGetVersion(&found.runtime_version);
   const std::string why = why_no_device(found);
   if (!why.empty()) throw NoCudaDevice("no CUDA device: " + why);
+  return count;
+}
+
+void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+
+DeviceInfo device_info() {
+  device_count();
   int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   DeviceInfo info{
       properties.name, properties.major, properties.minor, 0, 0, GNOMON_LT(cublasLtGetVersion)()};
-  info.driver_version = found.driver_version;
-  info.runtime_version = found.runtime_version;
+  check(cudaDriverGetVersion(&info.driver_version), "cudaDriverGetVersion");
+  check(cudaRuntimeGetVersion(&info.runtime_version), "cudaRuntimeGetVersion");
   if (!has_device_code()) {
     throw NoCudaDevice(
         fmt::format("{} (compute capability {}.{}) is a device that this build has no code for; "

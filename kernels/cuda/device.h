@@ -24,6 +24,11 @@ class NoCudaDevice : public Error {
   using Error::Error;
 };
 
+// How many this process sees. Throws NoCudaDevice where it is none.
+int device_count();
+// For the calling thread; a thread that does not call it has device 0. Throws CudaError.
+void use_device(int device);
+
 struct DeviceInfo {
   std::string name;
   int major = 0;  // compute capability

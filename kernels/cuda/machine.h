@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/device_exchange.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/memory.h"
@@ -48,6 +49,9 @@ class Machine {
                            int32_t* order) = 0;
   // On stream().
   virtual Attention& attention() = 0;
+  // With the machines of the other ranks, which call it too. By copies to the host, where a machine
+  // knows no better. `ranks` must outlive the result, and this too.
+  virtual std::unique_ptr<DeviceExchange> connect(Collectives& ranks);
 };
 
 }  // namespace gnomon::cuda

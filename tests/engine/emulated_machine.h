@@ -94,7 +94,7 @@ class EmulatedRecording final : public cuda::Recording {
   std::vector<std::function<void()>> work_;
 };
 
-class EmulatedMachine final : public cuda::Machine {
+class EmulatedMachine : public cuda::Machine {
  public:
   static inline int replays = 0;  // of all recordings
   static inline bool refuses_to_record = false;

@@ -3,6 +3,9 @@
 
 #include "kernels/start_collectives.h"
 #include "tests/ranks/ranks.h"
+#ifdef GNOMON_EMULATED_RANKS
+#include "tests/ranks/emulated_ranks.h"
+#endif
 
 namespace gnomon::test {
 EngineRanks& ranks() {
@@ -16,6 +19,9 @@ int main(int argc, char** argv) {
   auto collectives = gnomon::start_collectives(120);
   gnomon::EngineRanks& ranks = gnomon::test::ranks();
   ranks.collectives = collectives.get();
+#ifdef GNOMON_EMULATED_RANKS
+  ranks.backends = gnomon::test::emulated_backends();
+#endif
   try {
     if (collectives->rank() != 0) {
       gnomon::follow_engines(ranks);

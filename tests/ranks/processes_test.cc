@@ -1,5 +1,5 @@
-// The real gnomon-trainer and gnomon-verifier as several ranks under mpirun: one run, one
-// controller, whatever the number of ranks.
+// The real gnomon-trainer and gnomon-verifier as several ranks, under mpirun and over TCP: one run,
+// one controller, whatever the number of ranks.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "protocol/precision_plan.h"
 #include "tests/ranks/launcher.h"
@@ -36,7 +37,7 @@ class RanksOfProcesses : public TrainerFixture {
                                             const std::vector<std::string>& arguments) {
     std::vector<std::string> command = {program};
     command.insert(command.end(), arguments.begin(), arguments.end());
-    return launch(test::as_ranks(ranks, command), test::launcher_options());
+    return launch(test::as_ranks(transport_, ranks, command), test::launcher_options());
   }
   std::unique_ptr<ChildProcess> train(int ranks, const std::filesystem::path& config,
                                       const std::vector<std::string>& more = {}) {
@@ -50,12 +51,24 @@ class RanksOfProcesses : public TrainerFixture {
     more.insert(more.end(), {"--controller", controller.url()});
     return train(ranks, config, more);
   }
+
+  test::Transport transport_ = test::Transport::kTcp;
 };
 
+std::string name_of(const ::testing::TestParamInfo<test::Transport>& instance) {
+  return test::transport_name(instance.param);
+}
+
+class RanksOver : public RanksOfProcesses, public ::testing::WithParamInterface<test::Transport> {
+ protected:
+  RanksOver() { transport_ = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(Transports, RanksOver, ::testing::ValuesIn(test::transports()), name_of);
+
 // The process of this rank among the launcher's children; 0 while there is none.
-pid_t pid_of_rank(pid_t launcher, int rank) {
+pid_t pid_of_rank(test::Transport transport, pid_t launcher, int rank) {
   std::istringstream children(read_file(fmt::format("/proc/{0}/task/{0}/children", launcher)));
-  const std::string wanted = fmt::format("OMPI_COMM_WORLD_RANK={}", rank);
+  const std::string wanted = test::rank_variable(transport, rank);
   for (pid_t child; children >> child;) {
     const std::string environment = read_file(fmt::format("/proc/{}/environ", child));
     std::istringstream entries(environment);
@@ -66,7 +79,7 @@ pid_t pid_of_rank(pid_t launcher, int rank) {
   return 0;
 }
 
-TEST_F(RanksOfProcesses, TellTheControllerOfOneRunWithTheLossesOfOneProcess) {
+TEST_P(RanksOver, TellTheControllerOfOneRunWithTheLossesOfOneProcess) {
   FakeController of_one, of_two;
   const auto one =
       start(config(20), {"--dir", (directory_ / "one").string(), "--controller", of_one.url()});
@@ -91,7 +104,23 @@ TEST_F(RanksOfProcesses, TellTheControllerOfOneRunWithTheLossesOfOneProcess) {
   EXPECT_EQ(told.steps.at({1, 1}).loss, expected.steps.at({1, 1}).loss);
 }
 
-class KilledRank : public RanksOfProcesses, public ::testing::WithParamInterface<int> {};
+TEST_F(RanksOfProcesses, HaveTheSameBitsOverEveryTransport) {
+  std::set<std::string> hashes;
+  for (const test::Transport transport : test::transports()) {
+    transport_ = transport;
+    const auto dir = directory_ / test::transport_name(transport);
+    const auto two = train(2, config(20), {"--dir", dir.string()});
+    ASSERT_EQ(two->wait(), 0) << two->output();
+    hashes.insert(hash_of_model(newest(dir)));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+class KilledRank : public RanksOfProcesses,
+                   public ::testing::WithParamInterface<std::tuple<test::Transport, int>> {
+ protected:
+  KilledRank() { transport_ = std::get<0>(GetParam()); }
+};
 
 // The bits of a job that nobody killed, which also shows that it repeats.
 TEST_P(KilledRank, EndsTheJobAndTheNextOneGoesOnToTheSameBits) {
@@ -104,7 +133,7 @@ TEST_P(KilledRank, EndsTheJobAndTheNextOneGoesOnToTheSameBits) {
   ASSERT_TRUE(eventually([&] {
     return controller.steps_told() >= 13 && newest(run_dir()).step >= 10;
   })) << victim->output();
-  const pid_t rank = pid_of_rank(victim->pid(), GetParam());
+  const pid_t rank = pid_of_rank(transport_, victim->pid(), std::get<1>(GetParam()));
   ASSERT_GT(rank, 0);
   ASSERT_EQ(::kill(rank, SIGKILL), 0);
   EXPECT_NE(victim->wait(), 0) << victim->output();
@@ -119,15 +148,25 @@ TEST_P(KilledRank, EndsTheJobAndTheNextOneGoesOnToTheSameBits) {
   EXPECT_GE(told.attempts[1].base_step, 10);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank, ::testing::Values(0, 1));
+INSTANTIATE_TEST_SUITE_P(Ranks, KilledRank,
+                         ::testing::Combine(::testing::ValuesIn(test::transports()),
+                                            ::testing::Values(0, 1)),
+                         [](const auto& instance) {
+                           return test::transport_name(std::get<0>(instance.param)) + "_" +
+                                  std::to_string(std::get<1>(instance.param));
+                         });
 
-class SignalledRanks : public RanksOfProcesses, public ::testing::WithParamInterface<int> {};
+class SignalledRanks : public RanksOfProcesses,
+                       public ::testing::WithParamInterface<std::tuple<test::Transport, int>> {
+ protected:
+  SignalledRanks() { transport_ = std::get<0>(GetParam()); }
+};
 
 TEST_P(SignalledRanks, LeaveACheckpointThatOneAndFourRanksGoOnFrom) {
   FakeController controller;
   const auto two = train(2, config(100000), controller);
   ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 13; })) << two->output();
-  two->signal(GetParam());  // to the launcher
+  two->signal(std::get<1>(GetParam()));  // to the launcher
   EXPECT_TRUE(eventually([&] { return !two->running(); }));
   const CheckpointInfo stopped = newest(run_dir());
   EXPECT_EQ(stopped.step, static_cast<int64_t>(controller.told().steps.size()))
@@ -163,12 +202,16 @@ TEST_P(SignalledRanks, LeaveACheckpointThatOneAndFourRanksGoOnFrom) {
   EXPECT_EQ(static_cast<int64_t>(steps.size()), next.step + 3);
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, SignalledRanks, ::testing::Values(SIGUSR1, SIGTERM),
+INSTANTIATE_TEST_SUITE_P(Signals, SignalledRanks,
+                         ::testing::Combine(::testing::ValuesIn(test::transports()),
+                                            ::testing::Values(SIGUSR1, SIGTERM)),
                          [](const auto& instance) {
-                           return instance.param == SIGTERM ? "SIGTERM" : "SIGUSR1";
+                           const bool ends = std::get<1>(instance.param) == SIGTERM;
+                           return test::transport_name(std::get<0>(instance.param)) +
+                                  (ends ? "_SIGTERM" : "_SIGUSR1");
                          });
 
-TEST_F(RanksOfProcesses, DirectivesTakeEffectOnEveryRank) {
+TEST_P(RanksOver, DirectivesTakeEffectOnEveryRank) {
   FakeController controller;
   const auto trainer = train(2, config(1000000), controller);
   ASSERT_TRUE(eventually([&] { return controller.newest_step(1) >= 12; })) << trainer->output();
@@ -223,8 +266,10 @@ TEST_F(RanksOfProcesses, DirectivesTakeEffectOnEveryRank) {
   }
 }
 
-class RanksOfVerifiers : public RanksOfProcesses {
+class RanksOfVerifiers : public RanksOfProcesses,
+                         public ::testing::WithParamInterface<test::Transport> {
  protected:
+  RanksOfVerifiers() { transport_ = GetParam(); }
   void SetUp() override {
     const auto trainer = train(2, config(20), controller_);
     ASSERT_EQ(trainer->wait(), 0) << trainer->output();
@@ -242,7 +287,7 @@ class RanksOfVerifiers : public RanksOfProcesses {
   LeaseServer leases_;
 };
 
-TEST_F(RanksOfVerifiers, AsManyAsTheRunHadRepeatItBitForBit) {
+TEST_P(RanksOfVerifiers, AsManyAsTheRunHadRepeatItBitForBit) {
   const auto verifier = start_ranks(2, GNOMON_VERIFIER, arguments());
   ASSERT_EQ(verifier->wait(), 0) << verifier->output();
   const auto results = leases_.completed();
@@ -256,8 +301,11 @@ TEST_F(RanksOfVerifiers, AsManyAsTheRunHadRepeatItBitForBit) {
   EXPECT_EQ(results[0].run_end_loss_bf16, results[0].replay_end_loss_bf16);
 }
 
+INSTANTIATE_TEST_SUITE_P(Transports, RanksOfVerifiers, ::testing::ValuesIn(test::transports()),
+                         name_of);
+
 // Then the controller compares losses: tests/decide/triage_test.cc.
-TEST_F(RanksOfVerifiers, AnotherNumberSaysSoInItsFingerprintAndHasNearlyTheSameLosses) {
+TEST_P(RanksOfVerifiers, AnotherNumberSaysSoInItsFingerprintAndHasNearlyTheSameLosses) {
   std::vector<std::string> command = {GNOMON_VERIFIER};
   for (const std::string& argument : arguments()) command.push_back(argument);
   const auto verifier = launch(command);
@@ -272,7 +320,7 @@ TEST_F(RanksOfVerifiers, AnotherNumberSaysSoInItsFingerprintAndHasNearlyTheSameL
   EXPECT_NEAR(*results[0].run_end_loss_bf16, *results[0].replay_end_loss_bf16, 5e-3);
 }
 
-TEST_F(RanksOfVerifiers, RanksThatCannotShareTheMicroBatchesLeaveTheReplayToOthers) {
+TEST_P(RanksOfVerifiers, RanksThatCannotShareTheMicroBatchesLeaveTheReplayToOthers) {
   const auto verifier = start_ranks(3, GNOMON_VERIFIER, arguments());
   EXPECT_NE(verifier->wait(), 0) << verifier->output();
   const auto failures = leases_.failed();

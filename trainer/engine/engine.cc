@@ -128,8 +128,6 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
   optimizer = std::make_unique<Optimizer>(
       config.optimizer, layout, *backend, static_cast<uint64_t>(config.seed),
       Shard{parts.begin(rank), parts.begin(rank) + parts.size(rank)});
-  wires = std::make_unique<CompressedCollectives>(collectives, parts, starts_of(layout),
-                                                  config.threads);
   sites = resolve(plan);
   for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
   const Arena& optimizer_arena = optimizer->state().arena();
@@ -215,6 +213,11 @@ int64_t Engine::Impl::micro_batches() const {
 }
 int64_t Engine::Impl::first_micro_batch() const { return micro_batches() * collectives.rank(); }
 
+// Waits for the other ranks, which all have an engine now.
+void Engine::Impl::connect() {
+  wires = backend->wires(collectives, WireLayout(parts, starts_of(model->layout())));
+}
+
 // What the micro-batches of all ranks left: losses, the largest magnitudes, the gradients of this
 // rank's part.
 void Engine::Impl::sum_over_ranks() {
@@ -270,6 +273,7 @@ Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
   const Dataset& data = impl_->data;
   ranks->collectives->agree("the data", data.info.content_hash);
   ranks->collectives->agree("the build", fingerprint().build);
+  impl_->connect();
 }
 
 Engine::~Engine() {

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/compressed_collectives.h"
 #include "kernels/devices.h"
 #include "kernels/moments.h"
 #include "kernels/tensor.h"
+#include "kernels/wires.h"
 #include "protocol/messages.h"
 #include "protocol/precision_plan.h"
 #include "storage/checkpoint_store.h"

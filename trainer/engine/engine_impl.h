@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/compressed_collectives.h"
 #include "storage/safetensors.h"
 #include "storage/token_shards.h"
 #include "trainer/engine/data_order.h"
@@ -65,6 +64,7 @@ struct Engine::Impl {
   // The micro-batches of a step that this rank computes.
   int64_t first_micro_batch() const;
   int64_t micro_batches() const;
+  void connect();
   void sum_over_ranks();
   void sum_batch_hash();
   void share_weights();
@@ -90,7 +90,7 @@ struct Engine::Impl {
   std::unique_ptr<DecoderModel> model;
   std::unique_ptr<Optimizer> optimizer;
   Partition parts;  // of masters and moments among the ranks
-  std::unique_ptr<CompressedCollectives> wires;
+  std::unique_ptr<Wires> wires;
   std::unique_ptr<OptimizerState> gathered;  // rank 0 of several, for checkpoints
   uint64_t batch_hash = 0;                   // of the sequences read in this step, their sum
   std::vector<double> losses;                // by micro-batch, or by part of the held-out batch

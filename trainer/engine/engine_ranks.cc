@@ -33,7 +33,8 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
   if (call == EngineCall::kCreate) {
     engines[number] =
         std::make_unique<Engine>(EngineConfig::from_json(argument, "rank 0's configuration"),
-                                 flag ? EngineRole::kLive : EngineRole::kReplay, &ranks);
+                                 flag ? EngineRole::kLive : EngineRole::kReplay, &ranks,
+                                 ranks.backends ? &*ranks.backends : nullptr);
     return;
   }
   if (call == EngineCall::kDestroy) {

@@ -1,0 +1,141 @@
+#include "kernels/cpu/tcp_watch.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/errors.h"
+#include "kernels/cpu/sockets.h"
+
+namespace gnomon::tcp {
+namespace {
+
+// For rank 0 to say it and to end the others.
+constexpr std::chrono::seconds kGrace{3};
+constexpr std::chrono::seconds kMoreGrace{1};
+constexpr double kNoticeSecondsMax = 1;
+constexpr uint32_t kTextMax = 4096;
+
+[[noreturn]] void wait_for_the_end() {
+  while (true) pause();
+}
+
+}  // namespace
+
+Watch::Watch(int rank, int size, std::vector<FileDescriptor> control,
+             const std::vector<FileDescriptor>& data)
+    : rank_(rank), size_(size), control_(std::move(control)), data_(data) {
+  wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC));
+  if (!wake_) throw SystemError("make", "an event", errno);
+  // The program's signals are for its own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { watch(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Watch::stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  while (write(wake_.get(), &one, sizeof(one)) < 0 && errno == EINTR) {
+  }
+  thread_.join();
+}
+
+void Watch::watch() {
+  std::vector<pollfd> all{{wake_.get(), POLLIN, 0}};
+  std::vector<size_t> from{0};
+  for (size_t i = 0; i < control_.size(); ++i) {
+    if (!control_[i]) continue;
+    all.push_back({control_[i].get(), POLLIN, 0});
+    from.push_back(i);
+  }
+  while (true) {
+    if (::poll(all.data(), all.size(), -1) < 0) continue;
+    if (all[0].revents != 0) return;
+    for (size_t i = 1; i < all.size(); ++i) {
+      if (all[i].revents != 0) heard(from[i]);
+    }
+  }
+}
+
+// Ranks tell rank 0 why the job must end, rank 0 tells them that it does; or a connection is gone.
+void Watch::heard(size_t from) {
+  uint32_t length = 0;
+  std::string text;
+  const Deadline deadline = seconds_from_now(kNoticeSecondsMax);
+  bool told = receive_all(control_[from], room_of(length), deadline) && length <= kTextMax;
+  if (told) {
+    text.resize(length);
+    told = receive_all(control_[from], std::as_writable_bytes(std::span(text)), deadline);
+  }
+  if (told && rank_ != 0) end_in_silence();
+  if (told) say_and_end(text);
+  const int lost = rank_ == 0 ? static_cast<int>(from) : 0;
+  const std::string gone = fmt::format(
+      "rank {} of {}: rank {} is gone: its process ended, or its host cannot be reached; the job "
+      "ends",
+      rank_, size_, lost);
+  if (rank_ > 1) {
+    std::this_thread::sleep_for(kMoreGrace);
+    if (one_below_has_ended()) end_in_silence();
+  }
+  say_and_end(gone);
+}
+
+void Watch::tell(const FileDescriptor& socket, const std::string& text) const {
+  const Deadline deadline = seconds_from_now(kNoticeSecondsMax);
+  const auto length = static_cast<uint32_t>(std::min<size_t>(text.size(), kTextMax));
+  if (send_all(socket, bytes_of(length), deadline)) {
+    send_all(socket, std::as_bytes(std::span(text)).first(length), deadline);
+  }
+}
+
+void Watch::say_and_end(const std::string& text) {
+  if (ending_.exchange(true)) wait_for_the_end();
+  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fflush(stderr);
+  if (rank_ == 0) {
+    for (const FileDescriptor& socket : control_) {
+      if (socket) tell(socket, {});
+    }
+  }
+  std::_Exit(1);
+}
+
+void Watch::end_in_silence() const { std::_Exit(1); }
+
+bool Watch::one_below_has_ended() const {
+  for (size_t other = 1; other < static_cast<size_t>(rank_); ++other) {
+    if (is_closed(data_[other])) return true;
+  }
+  return false;
+}
+
+void Watch::end(const std::string& why) {
+  std::fflush(stdout);
+  const std::string text = fmt::format("rank {} of {}: {}; the job ends", rank_, size_, why);
+  if (rank_ == 0) say_and_end(text);
+  tell(control_.front(), text);
+  std::this_thread::sleep_for(kGrace);
+  if (rank_ > 1) {
+    std::this_thread::sleep_for(kMoreGrace);
+    if (one_below_has_ended()) end_in_silence();
+  }
+  say_and_end(text);
+}
+
+void Watch::lost(const std::string& why) {
+  std::this_thread::sleep_for(kGrace);
+  end(why);
+}
+
+}  // namespace gnomon::tcp

@@ -1,0 +1,47 @@
+// Ends all ranks of a job when one is lost or cannot go on, and has it said once: by rank 0, unless
+// that is the one that is lost. A thread watches the connection of every rank with rank 0, so that
+// a rank that computes ends too.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/files.h"
+
+namespace gnomon::tcp {
+
+class Watch {
+ public:
+  // `control` as Connections has it; `data` is only asked whether its ends are closed, and must
+  // outlive this.
+  Watch(int rank, int size, std::vector<FileDescriptor> control,
+        const std::vector<FileDescriptor>& data);
+  ~Watch() { stop(); }
+
+  // From now on connections may be closed. end() still works.
+  void stop();
+  // Ends the job for this reason, from any thread.
+  [[noreturn]] void end(const std::string& why);
+  // Another rank's connection broke: leaves the rest to the thread, and ends the job for this
+  // reason where it does not for a while.
+  [[noreturn]] void lost(const std::string& why);
+
+ private:
+  void watch();
+  void heard(size_t from);
+  void tell(const FileDescriptor& socket, const std::string& text) const;
+  [[noreturn]] void say_and_end(const std::string& text);
+  [[noreturn]] void end_in_silence() const;
+  bool one_below_has_ended() const;
+
+  int rank_, size_;
+  std::vector<FileDescriptor> control_;
+  const std::vector<FileDescriptor>& data_;
+  FileDescriptor wake_;
+  std::atomic<bool> ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace gnomon::tcp
