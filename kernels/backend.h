@@ -75,6 +75,12 @@ class BackendBase {
   // What the widths of a model must be multiples of; and where a product is of FP8 values, what it
   // sums over and its columns.
   virtual int64_t width_multiple() const { return 1; }
+  struct Limits {
+    int64_t width_most = std::numeric_limits<int64_t>::max();
+    int head_dim_most = std::numeric_limits<int>::max();
+    int head_dim_multiple = 1;
+  };
+  virtual Limits limits() const { return {}; }
   // Where all tensors lie that its operations are given.
   virtual Memory& memory() = 0;
   // For its tensors, between ranks that all call it; waits for them. Of several they may be for

@@ -41,6 +41,9 @@ class Memory {
   virtual void give_back(std::byte* memory, int64_t bytes) noexcept = 0;
   // Whether the host may use its addresses.
   virtual bool on_host() const = 0;
+  // How often memory was given back: recorded work with addresses from before is not to be
+  // repeated. Counted where work is recorded.
+  virtual uint64_t given_back() const { return 0; }
   // What can still be taken; nothing where that cannot be said.
   virtual std::optional<MemoryLeft> left() { return std::nullopt; }
 

@@ -23,8 +23,8 @@ struct Options {
 };
 
 int run(const Options& options) {
-  const auto own = cuda::make_cuda_machine(cuda::AttentionChoice::kOwn);
-  const auto cudnn = cuda::make_cuda_machine(cuda::AttentionChoice::kCudnn);
+  const auto own = cuda::make_cuda_machine({}, cuda::AttentionChoice::kOwn);
+  const auto cudnn = cuda::make_cuda_machine({}, cuda::AttentionChoice::kCudnn);
   std::vector<AttentionCandidate> candidates;
   for (const auto& machine : {own.get(), cudnn.get()}) {
     candidates.push_back({.name = machine->attention().name(),

@@ -1,8 +1,12 @@
 #include "kernels/cuda/backend.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -38,6 +42,9 @@ class CudaBackend final : public Backend {
   std::string libraries() const override { return machine_->libraries(); }
   int threads() const override { return threads_; }
   int64_t width_multiple() const override { return 16; }
+  Limits limits() const override {
+    return {.width_most = kNormWidthMax, .head_dim_most = 256, .head_dim_multiple = 8};
+  }
   std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }
   std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) override {
@@ -47,6 +54,14 @@ class CudaBackend final : public Backend {
   }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
+    if (!machine_->records()) {
+      work();
+      return true;
+    }
+    // Addresses that recordings have may be those of something else by now.
+    if (std::exchange(given_back_, memory().given_back()) != memory().given_back()) {
+      repeats_.clear();
+    }
     const auto [entry, is_new] = repeats_.try_emplace(key);
     Repeat& repeat = entry->second;
     if (is_new || repeat.refused) {
@@ -54,14 +69,7 @@ class CudaBackend final : public Backend {
       return true;
     }
     if (repeat.recording == nullptr) {
-      machine_->begin_recording();
-      try {
-        work();
-      } catch (...) {
-        machine_->end_recording();
-        throw;
-      }
-      repeat.recording = machine_->end_recording();
+      repeat.recording = record(work);
       repeat.refused = repeat.recording == nullptr;
       if (repeat.refused) return false;
     }
@@ -170,7 +178,6 @@ class CudaBackend final : public Backend {
     return cuda::attention_saved_bytes(shape);
   }
   int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
-    machine_->attention().prepare(with_strides(shape));
     return cuda::attention_scratch_bytes(shape);
   }
   void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
@@ -212,6 +219,20 @@ class CudaBackend final : public Backend {
     std::unique_ptr<Recording> recording;
     bool refused = false;
   };
+
+  std::unique_ptr<Recording> record(const std::function<void()>& work) {
+    machine_->begin_recording();
+    try {
+      work();
+    } catch (const Error& error) {
+      // It asked for what cannot be had meanwhile, memory, say; or it will fail again.
+      fmt::print(stderr, "warning: a pass cannot be recorded and is run each time: {}\n",
+                 error.what());
+      machine_->end_recording();
+      return nullptr;
+    }
+    return machine_->end_recording();
+  }
 
   Stream stream() const { return machine_->stream(); }
 
@@ -271,6 +292,7 @@ class CudaBackend final : public Backend {
   Buffer<double> doubles_;
   std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;
   std::map<uint64_t, Repeat> repeats_;
+  uint64_t given_back_ = 0;
 };
 
 }  // namespace

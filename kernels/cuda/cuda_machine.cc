@@ -3,7 +3,10 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <set>
+#include <string_view>
 
 #include "base/errors.h"
 #include "kernels/cuda/check.h"
@@ -76,7 +79,11 @@ class DeviceMemory final : public Memory {
     check(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_.get()), "cudaMemsetAsync");
     return static_cast<std::byte*>(memory);
   }
-  void give_back(std::byte* memory, int64_t) noexcept override { cudaFree(memory); }
+  void give_back(std::byte* memory, int64_t) noexcept override {
+    ++given_back_;
+    cudaFree(memory);
+  }
+  uint64_t given_back() const override { return given_back_; }
   bool on_host() const override { return false; }
   std::optional<MemoryLeft> left() override { return what_is_left(); }
 
@@ -93,17 +100,23 @@ class DeviceMemory final : public Memory {
   }
 
   std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
-    void* room = nullptr;
-    if (cudaMallocHost(&room, static_cast<size_t>(bytes)) != cudaSuccess) {
+    // It says when the host has not so much: page-locked memory is taken from everybody else.
+    std::byte* room = host_memory().take(bytes, purpose);
+    const auto size = static_cast<size_t>(bytes);
+    if (cudaHostRegister(room, size, cudaHostRegisterDefault) == cudaSuccess) {
+      page_locked_.insert(room);
+    } else {
       cudaGetLastError();  // it is told here
-      throw Error(
-          fmt::format("{} needs {} bytes of page-locked memory of the host, which the "
-                      "system does not give",
-                      purpose, bytes));
+      fmt::print(stderr,
+                 "warning: {} bytes for {} could not be page-locked: copies to it are slow\n",
+                 bytes, purpose);
     }
-    return static_cast<std::byte*>(room);
+    return room;
   }
-  void give_back_host_room(std::byte* room, int64_t) noexcept override { cudaFreeHost(room); }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    if (page_locked_.erase(room) > 0) cudaHostUnregister(room);
+    host_memory().give_back(room, bytes);
+  }
   std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
     const Event before;
     before.record(stream_.get());
@@ -136,6 +149,8 @@ class DeviceMemory final : public Memory {
 
   const OwnStream& stream_;
   OwnStream side_;
+  std::set<std::byte*> page_locked_;
+  uint64_t given_back_ = 0;
   std::shared_ptr<Event> copied_;  // what later operations have not been held up for
 };
 
@@ -205,6 +220,10 @@ class CudaMachine final : public Machine {
   }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }
+  bool records() const override {
+    const char* choice = std::getenv("GNOMON_GRAPHS");
+    return choice == nullptr || std::string_view(choice) != "off";
+  }
   void begin_recording() override {
     check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
           "cudaStreamBeginCapture");
@@ -216,7 +235,12 @@ class CudaMachine final : public Machine {
       return nullptr;
     }
     const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, cudaGraphDestroy);
-    return std::make_unique<Graph>(graph, stream());
+    try {
+      return std::make_unique<Graph>(graph, stream());
+    } catch (const CudaError& error) {
+      fmt::print(stderr, "warning: a recorded pass cannot be used: {}\n", error.what());
+      return nullptr;
+    }
   }
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c) override {
     products_.multiply(product, a, b, c, stream());

@@ -109,6 +109,8 @@ DeviceBuffer& DeviceBuffer::operator=(DeviceBuffer&& other) noexcept {
 void DeviceBuffer::copy_from_host(const void* from, size_t bytes) {
   GNOMON_ASSERT(bytes <= bytes_);
   check(cudaMemcpy(data_, from, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");
+  // From pageable memory it may return before the device has it.
+  check(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
 }
 
 void DeviceBuffer::copy_to_host(void* to, size_t bytes) const {

@@ -52,6 +52,19 @@ struct Key {
   auto operator<=>(const Key&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
+std::string in_words(const Key& key) {
+  const auto factor = [](Format format, FactorScale scale, bool transposed, int64_t stride) {
+    return fmt::format("{}, scales {}, {}, stride {}", format_name(format), static_cast<int>(scale),
+                       transposed ? "terms outside" : "terms inside", stride);
+  };
+  return fmt::format(
+      "a product of {} × {} × {} (left {}; right {}; result {}, stride {}{}{}{})", key.m, key.n,
+      key.k, factor(key.a, key.scale_a, key.transposed_a, key.stride_a),
+      factor(key.b, key.scale_b, !key.transposed_b, key.stride_b),
+      key.fp32_output ? "FP32" : "BF16", key.stride_c, key.accumulate ? ", added to" : "",
+      key.fast ? ", fast accumulation" : "", key.device_alpha ? ", alpha on the device" : "");
+}
+
 bool is_codes(const Factor& factor) { return factor.format != Format::kBf16; }
 bool scaled(const Factor& factor) { return factor.scale != FactorScale::kNone; }
 
@@ -110,8 +123,7 @@ struct LtProducts::Library {
     prefer_whole_sums(preference, static_cast<uint64_t>(kWorkspaceBytes));
     cublasLtMatmulHeuristicResult_t found{};
     int count = 0;
-    const std::string what = fmt::format("a product of {} × {} × {} ({} · {})", key.m, key.n, key.k,
-                                         format_name(key.a), format_name(key.b));
+    const std::string what = in_words(key);
     check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(
               handle.get(), prepared.operation.get(), prepared.first.get(), prepared.second.get(),
               prepared.result.get(), prepared.result.get(), preference.get(), 1, &found, &count),

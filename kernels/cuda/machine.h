@@ -34,9 +34,10 @@ class Machine {
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
 
-  // Between the two, what is put on the stream is recorded and not done; nothing may wait for the
-  // device or take memory of it meanwhile. end_recording() gives nullptr where it could not be
-  // recorded.
+  // Whether work is to be recorded at all. Between the other two, what is put on the stream is
+  // recorded and not done; nothing may wait for the device or take memory of it meanwhile.
+  // end_recording() gives nullptr where it could not be recorded.
+  virtual bool records() const { return true; }
   virtual void begin_recording() = 0;
   virtual std::unique_ptr<Recording> end_recording() = 0;
 

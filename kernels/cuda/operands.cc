@@ -64,7 +64,10 @@ bool native(const Accumulation& accumulation, const Quantizer& a, const Quantize
 }
 
 OperandKernels::OperandKernels(Machine& machine)
-    : machine_(machine), amaxes_(machine.memory()), kept_terms_(machine.memory()) {}
+    : machine_(machine),
+      amaxes_(machine.memory()),
+      kept_terms_(machine.memory()),
+      equal_scales_(machine.memory()) {}
 
 void OperandKernels::quantize_codes(GemmOperand<bf16>& operand, int64_t rows, int64_t columns,
                                     const Rounding& rounding, unsigned wanted) {
@@ -168,6 +171,17 @@ void OperandKernels::lose(Factor& a, const GemmShape& shape, const TermRange& lo
   a.data = copy;
 }
 
+void OperandKernels::make_scales_alike(const GemmShape& shape, Factor& a, Factor& b) {
+  const auto spread_one = [&](Factor& one, int64_t outer) {
+    float* copies = equal_scales_.at_least((outer + 3) / 4 * 4).data();
+    spread(one.inverse_scales, outer, copies, machine_.stream());
+    one.inverse_scales = copies;
+    one.scale = FactorScale::kRow;
+  };
+  if (a.scale == FactorScale::kTensor && b.scale == FactorScale::kRow) spread_one(a, shape.m);
+  if (a.scale == FactorScale::kRow && b.scale == FactorScale::kTensor) spread_one(b, shape.n);
+}
+
 template <class Out>
 void OperandKernels::gemm(const GemmShape& shape, const Accumulation& accumulation,
                           const GemmOperand<bf16>& a, const GemmOperand<bf16>& b, Out* c,
@@ -179,6 +193,7 @@ void OperandKernels::gemm(const GemmShape& shape, const Accumulation& accumulati
   const bool codes = left.format != Format::kBf16;
   left.transposed = !codes && shape.transpose_a;
   right.transposed = codes || shape.transpose_b;
+  if (codes) make_scales_alike(shape, left, right);
   lose(left, shape, accumulation.lost);
   const Product product{.m = shape.m,
                         .n = shape.n,

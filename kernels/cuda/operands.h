@@ -34,11 +34,15 @@ class OperandKernels {
   // The operand as a product reads it that has its terms along rows of what is stored
   // (`terms_last`), or along columns. `outer` are its rows in the product's sense.
   Factor factor(const GemmOperand<bf16>& operand, bool terms_last, int64_t outer, int64_t terms);
+  // Where one factor has a scale for each row and the other one for all, the other gets a vector of
+  // equal ones: the library takes vectors on both sides or on none.
+  void make_scales_alike(const GemmShape& shape, Factor& a, Factor& b);
   void lose(Factor& a, const GemmShape& shape, const TermRange& lost);
 
   Machine& machine_;
   Buffer<uint32_t> amaxes_;
   Buffer<std::byte> kept_terms_;
+  Buffer<float> equal_scales_;
 };
 
 }  // namespace gnomon::cuda

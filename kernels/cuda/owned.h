@@ -62,6 +62,8 @@ void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attrib
         fmt::format("cublasLtMatmulDescSetAttribute of {}", static_cast<int>(attribute)));
 }
 
+inline constexpr uint32_t kPointerAlignment = 16;
+
 // Algorithms with this workspace that do not split what is summed over.
 inline void prefer_whole_sums(Preference& preference, uint64_t workspace_bytes) {
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -72,6 +74,12 @@ inline void prefer_whole_sums(Preference& preference, uint64_t workspace_bytes) 
   check(GNOMON_LT(cublasLtMatmulPreferenceCreate)(preference.put()),
         "cublasLtMatmulPreferenceCreate");
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  // Of the pointers; the library assumes 256 bytes.
+  for (auto alignment :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    prefer(alignment, kPointerAlignment);
+  }
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
 }

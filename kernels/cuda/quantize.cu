@@ -32,6 +32,11 @@ __global__ void multiply_factors_kernel(float factor, const float* first, const 
   *result = second == nullptr ? of_first : product(of_first, *second);
 }
 
+__global__ void spread_kernel(const float* value, int64_t count, float* copies) {
+  const int64_t i = global_thread();
+  if (i < count) copies[i] = *value;
+}
+
 struct EightBits {
   uint32_t words[kVector / 2];
   __device__ bf16 operator[](int i) const {
@@ -358,6 +363,11 @@ void raise(const float* amax, float* most, Stream stream) {
 void choose_scale(const Rounding& rounding, float* scalars, Stream stream) {
   launch("choose_scale", choose_scale_kernel, {.threads = 1}, stream, arithmetic_of(rounding),
          scalars);
+}
+
+void spread(const float* value, int64_t count, float* copies, Stream stream) {
+  launch("spread", spread_kernel, {.blocks_x = blocks_for(count, kThreads), .threads = kThreads},
+         stream, value, count, copies);
 }
 
 void multiply_factors(float factor, const float* first, const float* second, float* product,

@@ -21,6 +21,9 @@ void choose_scale(const Rounding& rounding, float* scalars, Stream stream);
 void multiply_factors(float factor, const float* first, const float* second, float* product,
                       Stream stream);
 
+// copies[0 .. count) = *value.
+void spread(const float* value, int64_t count, float* copies, Stream stream);
+
 // FP8 codes of a whole tensor x[rows, columns] with the scale at scalars[kScale]: as stored, and
 // transposed [columns, rows]; either may be null. E4M3 or E5M2; rows and columns are multiples of
 // 16.

@@ -36,14 +36,20 @@ class LateCopy final : public CopyOut {
 class FarMemory final : public Memory {
  public:
   std::byte* take(int64_t bytes, const std::string&) override {
-    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    if (cuda::emulation::recording != nullptr) throw Error("memory taken while work is recorded");
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<std::byte*>(
         std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(rounded)));
     std::memset(memory, 0, static_cast<size_t>(rounded));
     return memory;
   }
-  void give_back(std::byte* memory, int64_t) noexcept override { std::free(memory); }
+  // Whoever still reads it reads NaN.
+  void give_back(std::byte* memory, int64_t bytes) noexcept override {
+    ++given_back_;
+    std::memset(memory, 0xFF, static_cast<size_t>(bytes));
+    std::free(memory);
+  }
+  uint64_t given_back() const override { return given_back_; }
   bool on_host() const override { return false; }
   // What waits for the device, or takes memory, must not come while work is recorded.
   void read(std::span<const std::byte> from, std::byte* to_host) override {
@@ -78,6 +84,7 @@ class FarMemory final : public Memory {
     std::shared_ptr<LateCopy> copy_;
   };
   std::shared_ptr<LateCopy> late_;
+  uint64_t given_back_ = 0;
 };
 
 class EmulatedRecording final : public cuda::Recording {
@@ -125,6 +132,8 @@ class EmulatedMachine : public cuda::Machine {
     // What the library asks for.
     if (codes) GNOMON_ASSERT(!a.transposed && b.transposed && p.n % 16 == 0 && p.k % 16 == 0);
     GNOMON_ASSERT(!p.accumulate || p.fp32_output);
+    const auto rows = [](const cuda::Factor& f) { return f.scale == cuda::FactorScale::kRow; };
+    if (codes) GNOMON_ASSERT(rows(a) == rows(b));
     const std::vector<float> left = values(a, p.m, p.k, a.transposed);
     const std::vector<float> right = values(b, p.n, p.k, !b.transposed);
     for (int64_t row = 0; row < p.m; ++row) {

@@ -232,7 +232,7 @@ class TooLittle : public testing::Test {
   }
   int64_t need(const EngineConfig& of) {
     LittleBackend backend(memory);
-    int64_t sum = int64_t{512} << 20;
+    int64_t sum = int64_t{2} << 30;
     const int64_t elements = ParameterLayout(of.model).elements();
     for (const ArenaSize& arena : memory_need(of, elements, backend)) sum += arena.bytes;
     return sum;

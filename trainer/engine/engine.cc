@@ -153,7 +153,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
 
 template <class E>
 void Engine::Impl::make_model(std::unique_ptr<BackendOf<E>> typed) {
-  check_device_shapes(config.model, typed->width_multiple());
+  check_device_shapes(config.model, *typed);
   check_memory(config, collectives.size(), *typed);
   model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
                                           *typed, scaling, &faults, config.memory);

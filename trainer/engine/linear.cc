@@ -31,6 +31,19 @@ void LinearLayers<E>::begin(const PassPlan& pass) {
 }
 
 template <class E>
+Gemm LinearLayers<E>::first_alike(int site, Gemm gemm, TensorRole role) const {
+  const Quantizer wanted = quantizer_for(precision(site, gemm), role, gemm);
+  for (Gemm other : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+    if (!reads(other, role) || !uses_fp8(site, other)) continue;
+    const GemmPrecision& its = precision(site, other);
+    if (its.margin == precision(site, gemm).margin && quantizer_for(its, role, other) == wanted) {
+      return other;
+    }
+  }
+  return gemm;
+}
+
+template <class E>
 void LinearLayers<E>::bring_given_scales() {
   std::vector<float> now(given_slot(scaling_.sites(), Gemm::kFprop, TensorRole::kInput), 0.0f);
   bool any = false;
@@ -123,7 +136,8 @@ void LinearLayers<E>::choose_scale(int site, Gemm gemm, TensorRole role, GemmOpe
   rounding.margin = precision(site, gemm).margin;
   if (from_history) {
     rounding.given = delayed_scale(history.max(), quantizer.format, rounding.margin, 1.0f);
-    if (given_.data() != nullptr) rounding.given_at = given_.data() + given_slot(site, gemm, role);
+    if (given_.data() != nullptr)
+      rounding.given_at = given_.data() + given_slot(site, first_alike(site, gemm, role), role);
   }
   if (pass_.record) backend_.raise(operand.scalars + kAmax, observed(site, role));
 }

@@ -136,6 +136,9 @@ class LinearLayers {
   FaultyOperands<E> faulty_;
   PassPlan pass_;
   void bring_given_scales();
+  // The first GEMM of the site that rounds the tensor as this one does: they share a copy, and so
+  // the scale's address.
+  Gemm first_alike(int site, Gemm gemm, TensorRole role) const;
   static size_t given_slot(int site, Gemm gemm, TensorRole role) {
     return (static_cast<size_t>(site) * kGemms + static_cast<size_t>(gemm)) * kTensorRoles +
            static_cast<size_t>(role);

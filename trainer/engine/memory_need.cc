@@ -14,8 +14,9 @@
 namespace gnomon {
 namespace {
 
-// Workspaces of libraries, scales of tiles, tables, what the runtime takes with each kernel.
-constexpr int64_t kBesides = int64_t{512} << 20;
+// Workspaces of libraries (attention's alone may be over 1 GiB), tables, recorded passes, what the
+// runtime takes with each kernel.
+constexpr int64_t kBesides = int64_t{2} << 30;
 
 std::string gib(int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / static_cast<double>(1 << 30));
@@ -106,11 +107,11 @@ std::vector<ArenaSize> memory_need(const EngineConfig& config, int64_t owned,
 
 template <class E>
 void check_memory(const EngineConfig& config, int ranks, BackendOf<E>& backend) {
-  const std::optional<MemoryLeft> left = backend.memory().left();
-  if (!left) return;
+  if (!backend.memory().left()) return;
   const int64_t owned = largest_part(config, ranks);
   const auto need = [&](const EngineConfig& of) { return sum_of(memory_need(of, owned, backend)); };
   const int64_t needed = need(config);
+  const std::optional<MemoryLeft> left = backend.memory().left();
   if (needed <= left->free) return;
   std::vector<std::string> parts;
   for (const ArenaSize& arena : memory_need(config, owned, backend)) {

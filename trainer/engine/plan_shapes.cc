@@ -56,7 +56,19 @@ void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int6
   }
 }
 
-void check_device_shapes(const ModelConfig& model, int64_t multiple) {
+void check_device_shapes(const ModelConfig& model, const BackendBase& backend) {
+  const int64_t multiple = backend.width_multiple();
+  const BackendBase::Limits limits = backend.limits();
+  if (model.width > limits.width_most) {
+    throw ConfigError("model", 0, "width", std::to_string(model.width),
+                      fmt::format("at most {} on this device", limits.width_most));
+  }
+  const int head_dim = model.head_dim();
+  if (head_dim > limits.head_dim_most || head_dim % limits.head_dim_multiple != 0) {
+    throw ConfigError("model", 0, "head_dim", std::to_string(head_dim),
+                      fmt::format("a multiple of {}, at most {} on this device",
+                                  limits.head_dim_multiple, limits.head_dim_most));
+  }
   const auto check = [&](const char* key, int64_t size, const char* what) {
     if (size % multiple == 0) return;
     throw ConfigError("model", 0, key, std::to_string(size),

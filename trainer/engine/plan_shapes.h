@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/backend.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/model_config.h"
 
@@ -19,8 +20,8 @@ void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int6
 
 // Throws ConfigError (section "model" or "batch") for a model or a micro-batch of `tokens` that a
 // device cannot compute with whose sizes must be multiples of `multiple`
-// (BackendBase::width_multiple()), and for a plan whose FP8 GEMMs it cannot.
-void check_device_shapes(const ModelConfig& model, int64_t multiple);
+// (BackendBase::width_multiple(), limits()), and for a plan whose FP8 GEMMs it cannot.
+void check_device_shapes(const ModelConfig& model, const BackendBase& backend);
 void check_device_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
                          int64_t multiple);
 
