@@ -148,6 +148,7 @@ TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());
   config.model.layers = 1;
+  config.model.ffn = 160;  // two blocks
   EmulatedMachine::refuses_to_record = true;
   const std::vector<uint64_t> without = varied_run(config);
   EmulatedMachine::refuses_to_record = false;

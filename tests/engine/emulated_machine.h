@@ -2,6 +2,8 @@
 // by the book, value by value, and kernels by emulation.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -37,17 +39,16 @@ class FarMemory final : public Memory {
  public:
   std::byte* take(int64_t bytes, const std::string&) override {
     if (cuda::emulation::recording != nullptr) throw Error("memory taken while work is recorded");
-    const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    auto* memory = static_cast<std::byte*>(
-        std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(rounded)));
-    std::memset(memory, 0, static_cast<size_t>(rounded));
-    return memory;
+    void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    GNOMON_ASSERT(memory != MAP_FAILED);
+    return static_cast<std::byte*>(memory);
   }
-  // Whoever still reads it reads NaN.
+  // Whoever still goes there ends the program: the addresses serve nobody else.
   void give_back(std::byte* memory, int64_t bytes) noexcept override {
     ++given_back_;
-    std::memset(memory, 0xFF, static_cast<size_t>(bytes));
-    std::free(memory);
+    madvise(memory, static_cast<size_t>(bytes), MADV_DONTNEED);
+    mprotect(memory, static_cast<size_t>(bytes), PROT_NONE);
   }
   uint64_t given_back() const override { return given_back_; }
   bool on_host() const override { return false; }
