@@ -1,25 +1,17 @@
-// The engine on the CUDA backend, whose kernels are emulated on the CPU, beside the engine on the
-// CPU backend: the same run but for the order of sums, and exactly repeatable.
+// The engine on the CUDA backend, on a GPU or with its kernels emulated on the CPU, beside the
+// engine on the CPU backend: the same run but for the order of sums, and exactly repeatable.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "kernels/cuda/backend.h"
-#include "tests/engine/emulated_machine.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/tested_backends.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon::test {
 namespace {
 
-BackendMakers emulated() {
-  BackendMakers makers;
-  makers.bf16 = [](int threads) {
-    return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
-  };
-  return makers;
-}
-const BackendMakers kEmulated = emulated();
+const BackendMakers kTested = tested_backends();
 
 struct Recipe {
   std::string name, rules;
@@ -48,7 +40,7 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
   const PrecisionPlan plan = PrecisionPlan::parse(GetParam().rules);
-  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kEmulated);
+  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kTested);
   for (Engine* engine : {&cpu, &cuda}) {
     engine->initialize();
     engine->set_plan(plan);
@@ -68,8 +60,8 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
 TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
-  Engine first(config, EngineRole::kLive, nullptr, &kEmulated);
-  Engine second(config, EngineRole::kReplay, nullptr, &kEmulated);
+  Engine first(config, EngineRole::kLive, nullptr, &kTested);
+  Engine second(config, EngineRole::kReplay, nullptr, &kTested);
   first.initialize();
   first.set_plan(PrecisionPlan::parse(GetParam().rules));
   train_hashes(first, 1);
@@ -105,7 +97,7 @@ TEST(CudaBackendFaults, ActOnTheDeviceToo) {
         .gemm = "fprop",
         .terms = 32}}) {
     config.faults = {fault};
-    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kEmulated);
+    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kTested);
     config.faults.clear();
     Engine sound(config);
     for (Engine* engine : {&cpu, &cuda, &sound}) {
