@@ -14,7 +14,7 @@ if(NOT GNOMON_ARCH STREQUAL "native")
 else()
   # A build for this very processor does not travel: another one is made beside it.
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    set(GNOMON_BUNDLE_ARCH x86-64-v3 CACHE STRING "GNOMON_ARCH of the bundle")
+    set(GNOMON_BUNDLE_ARCH x86-64-v4 CACHE STRING "GNOMON_ARCH of the bundle")
   else()
     set(GNOMON_BUNDLE_ARCH armv8.2-a CACHE STRING "GNOMON_ARCH of the bundle")
   endif()
