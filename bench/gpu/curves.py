@@ -2,7 +2,7 @@
 
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 900, 460, 64, 56, 150, 46
 COLOURS = ["#222222", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b"]
-POINTS_MAX = 400
+POINTS_MAX = 150
 
 
 def smoothed(curve):

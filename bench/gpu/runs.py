@@ -5,6 +5,7 @@ import contextlib
 import json
 import pathlib
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -13,7 +14,7 @@ import time
 from . import curves, frame
 
 ROOTS = ["/usr/lib/python3", "/usr/share/doc", "/usr/local/lib"]
-TEXT_BYTES_MAX = 240_000_000
+TEXT_BYTES_MAX = 120_000_000
 FILE_BYTES_MAX = 400_000
 RECIPES = ["bf16", "current", "delayed", "rowwise", "rowwise_gw_hp", "block"]
 GPT2_124M = {"layers": 12, "width": 768, "heads": 12, "kv_heads": 12, "ffn": 2048, "context": 1024}
@@ -56,9 +57,14 @@ def text_data(setting, budget):
             out.write(json.dumps({"text": path.read_text(encoding="utf-8", errors="replace")}) + "\n")
     tokenizer = "bytes" if setting.smoke else "sentencepiece:16384"
     frame.run(setting, [setting.program("gnomon"), "data", "prepare", "--input", lines, "--out", data, "--tokenizer",
-                        tokenizer, "--heldout", "0.01", "--shard-tokens", "100000000"], budget)
+                        tokenizer, "--heldout", "0.02", "--shard-tokens", "100000000"], budget)
     lines.unlink()
     return data
+
+
+def text(setting, budget):
+    """The dataset of the parts that train."""
+    return json.loads((text_data(setting, budget) / "dataset.json").read_text())
 
 
 # ---- runs ----
@@ -82,7 +88,7 @@ def run_table(setting, name, data, steps, **sections):
         "optimizer": {"learning_rate": 6e-4, "warmup_steps": 20 if tiny else 200, "total_steps": steps},
         "precision": {"recipe": "current"},
         "checkpoint": {"every": 1_000_000},
-        "eval": {"sequences": 8 if tiny else 64},
+        "eval": {"sequences": 8 if tiny else 32},
     }
     for section, keys in sections.items():
         table.setdefault(section, {}).update(keys)
@@ -142,8 +148,6 @@ def overheads(setting, budget):
 @contextlib.contextmanager
 def scratch(setting, name):
     """A folder of the part's work that goes when it ends well: checkpoints are large."""
-    import shutil
-
     folder = setting.work / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

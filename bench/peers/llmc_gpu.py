@@ -33,6 +33,15 @@ def write_shard(path, count):
         file.write(tokens.tobytes())
 
 
+def for_cuda_13(header):
+    """CUDA 13 takes a place in memory where llm.c names the host by a number. Nothing else of it is changed."""
+    text = header.read_text()
+    old = "cudaMemAdviseSetPreferredLocation, cudaCpuDeviceId"
+    new = ("cudaMemAdviseSetPreferredLocation,\n#if CUDART_VERSION >= 13000\n"
+           "        cudaMemLocation{cudaMemLocationTypeHost, 0}\n#else\n        cudaCpuDeviceId\n#endif\n        ")
+    header.write_text(text.replace(old, new))
+
+
 def program_of(given):
     """The program, built if it has to be."""
     if given.llmc.is_file():
@@ -43,6 +52,7 @@ def program_of(given):
     if not (copy / "train_gpt2cu").is_file():
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(given.llmc, copy, ignore=shutil.ignore_patterns(".git"))
+        for_cuda_13(copy / "llmc/cuda_utils.cuh")
         command = ["make", "-C", copy, "train_gpt2cu", "NO_MULTI_GPU=1", f"GPU_COMPUTE_CAPABILITY={given.capability}"]
         if given.cudnn_frontend:
             command += ["USE_CUDNN=1", f"CUDNN_FRONTEND_PATH={given.cudnn_frontend}"]
