@@ -17,7 +17,8 @@ ROOTS = ["/usr/lib/python3", "/usr/share/doc", "/usr/local/lib"]
 TEXT_BYTES_MAX = 120_000_000
 FILE_BYTES_MAX = 400_000
 RECIPES = ["bf16", "current", "delayed", "rowwise", "rowwise_gw_hp", "block"]
-GPT2_124M = {"layers": 12, "width": 768, "heads": 12, "kv_heads": 12, "ffn": 2048, "context": 1024}
+GPT2_124M = {"layers": 12, "width": 768, "heads": 12, "kv_heads": 12, "ffn": 2048, "vocabulary": 50304,
+             "context": 1024}
 TINY = {"layers": 2, "width": 96, "heads": 6, "kv_heads": 2, "ffn": 256, "vocabulary": 272, "context": 64}
 
 
@@ -288,7 +289,7 @@ def loop_tables(setting, data):
     steps = 3200
     table = run_table(
         setting, "demo", data, steps, run={"seed": 1, "job_id": "1"},
-        model={"layers": 8, "width": 512, "heads": 8, "kv_heads": 4, "ffn": 1408},
+        model={"layers": 8, "width": 512, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocabulary": 16384},
         batch={"sequences": 32, "tokens": 512}, checkpoint={"every": 50, "keep_last": 3},
         optimizer={"learning_rate": 1e-3}, eval={"sequences": 64})
     fault = "".join(f"{key} = {json.dumps(value)}\n" for key, value in
