@@ -23,6 +23,7 @@ SHARD_MAGIC = 20240520
 HEADER_INTEGERS = 256
 VOCABULARY = 50257
 WARM_UP = 5
+NEVER = 1_000_000  # llm.c divides by how often it evaluates
 
 
 def write_shard(path, count):
@@ -68,7 +69,7 @@ def timed(program, given):
     for name in ("train", "val"):
         write_shard(given.work / f"{name}.bin", (min(steps, 8) + 2) * tokens + 1)
     command = [program.resolve(), "-i", "train.bin", "-j", "val.bin", "-e", given.descriptor, "-b", given.sequences,
-               "-t", given.tokens, "-x", steps, "-v", 0, "-s", 0, "-r", given.recompute]
+               "-t", given.tokens, "-x", steps, "-v", NEVER, "-m", 1, "-s", 0, "-r", given.recompute]
     done = subprocess.run([str(word) for word in command], cwd=given.work, capture_output=True, text=True)
     found = re.findall(r"\| ([0-9.]+) ms \|", done.stdout)
     if done.returncode != 0 or len(found) <= WARM_UP:
