@@ -188,10 +188,32 @@ json::object arenas_of(const Engine& engine, Device device, int64_t gemm_bytes, 
   return arenas;
 }
 
+// FLOP/s of the products alone.
+struct Rates {
+  double largest = 0, step = 0, step_by_cpu = 0;
+};
+
+// And in `said` as the result has them.
+Rates rates_of(const std::vector<StepGemm>& gemms, const Timings& timings, json::object& said) {
+  const StepGemm& largest = gemms[largest_gemm(gemms)];
+  double flops = 0;
+  for (const StepGemm& gemm : gemms) flops += gemm.flops() * gemm.count;
+  const Rates rates{largest.flops() / median(timings.largest_gemm.seconds),
+                    flops / median(timings.step_gemms.seconds),
+                    flops / median(timings.step_gemms.cpu_seconds)};
+  said["gemm"] = json::object{{"m", largest.shape.m},
+                              {"n", largest.shape.n},
+                              {"k", largest.shape.k},
+                              {"flops_per_second", rates.largest}};
+  said["step_gemms"] = json::object{{"flops", flops},
+                                    {"flops_per_second", rates.step},
+                                    {"flops_per_cpu_second", rates.step_by_cpu}};
+  return rates;
+}
+
 // Rates of one precision's steps.
 json::object summary_of(const EngineConfig& config, const BenchStepOptions& options,
-                        const Timings& timings, const PrecisionPlan& plan, double gemm_rate,
-                        double step_gemm_rate, double step_gemm_cpu_rate) {
+                        const Timings& timings, const PrecisionPlan& plan, const Rates& rates) {
   const bool fp8 = !plan.rules.empty();
   const Durations& steps = fp8 ? timings.fp8_step : timings.bf16_step;
   const std::vector<double>& switches = fp8 ? timings.fp8_switch : timings.bf16_switch;
@@ -201,9 +223,9 @@ json::object summary_of(const EngineConfig& config, const BenchStepOptions& opti
       {"tokens_per_second", static_cast<double>(config.batch.tokens_per_step()) / seconds},
       {"step_seconds", seconds},
       {"step_cpu_seconds", cpu_seconds},
-      {"gemm_share", rate / gemm_rate},
-      {"step_gemm_share", rate / step_gemm_rate},
-      {"step_gemm_share_by_cpu", step_flops(config) / cpu_seconds / step_gemm_cpu_rate},
+      {"gemm_share", rate / rates.largest},
+      {"step_gemm_share", rate / rates.step},
+      {"step_gemm_share_by_cpu", step_flops(config) / cpu_seconds / rates.step_by_cpu},
       {"flops_per_second", rate}};
   const NominalPeak peak{options.peak_bf16, options.peak_fp8};
   if (peak.bf16 > 0) {
@@ -267,15 +289,10 @@ std::string bench_step_json(const BenchStepOptions& given) {
       arenas_of(engine, options.device, plain == nullptr ? 0 : plain->bytes(), planned);
   measure(engine, gemms, plain.get(), fp8, options, timings);
 
-  const StepGemm& largest = gemms[largest_gemm(gemms)];
-  const double gemm_rate = largest.flops() / median(timings.largest_gemm.seconds);
-  double gemm_flops = 0;
-  for (const StepGemm& gemm : gemms) gemm_flops += gemm.flops() * gemm.count;
-  const double step_gemm_rate = gemm_flops / median(timings.step_gemms.seconds);
-  const double step_gemm_cpu_rate = gemm_flops / median(timings.step_gemms.cpu_seconds);
+  json::object gemm_rates;
+  const Rates rates = rates_of(gemms, timings, gemm_rates);
   const auto summary = [&](const PrecisionPlan& plan) {
-    return summary_of(config, options, timings, plan, gemm_rate, step_gemm_rate,
-                      step_gemm_cpu_rate);
+    return summary_of(config, options, timings, plan, rates);
   };
   json::object result{
       {"bench", "step"},
@@ -288,13 +305,6 @@ std::string bench_step_json(const BenchStepOptions& given) {
       {"fp8_over_bf16", median(timings.bf16_step.seconds) / median(timings.fp8_step.seconds)},
       {"fp8_over_bf16_by_cpu",
        median(timings.bf16_step.cpu_seconds) / median(timings.fp8_step.cpu_seconds)},
-      {"gemm", json::object{{"m", largest.shape.m},
-                            {"n", largest.shape.n},
-                            {"k", largest.shape.k},
-                            {"flops_per_second", gemm_rate}}},
-      {"step_gemms", json::object{{"flops", gemm_flops},
-                                  {"flops_per_second", step_gemm_rate},
-                                  {"flops_per_cpu_second", step_gemm_cpu_rate}}},
       {"flop_formula", kFlopFormula},
       {"step_flops", step_flops(config)},
       {"rounds", options.rounds},
@@ -306,6 +316,7 @@ std::string bench_step_json(const BenchStepOptions& given) {
       {"build", fingerprint.build},
       {"build_type", kBuildType},
       {"threads", options.threads}};
+  result.insert(gemm_rates.begin(), gemm_rates.end());
   add_choices(options, config, result);
   return json::serialize(result);
 }
