@@ -167,13 +167,24 @@ except ImportError:
 """
 
 
+def device_says(setting):
+    """What our own programs call the device, and the libraries they use on it."""
+    said = quiet([setting.program("gnomon"), "bench", "gemm", "--device", setting.device, "--size", "64x64x64",
+                  "--rounds", "1", "--seconds", "0", "--recipe", "current", "--json"], env=setting.environment)
+    found = json.loads(said) if said else {}
+    return found.get("machine"), found.get("libraries")
+
+
 def facts(setting):
     gpu = gpu_facts()
+    device, libraries = device_says(setting)
+    if gpu is None and device and not setting.smoke:  # nvidia-smi is not everywhere
+        gpu = {"name": device.split(" (")[0], "driver_version": None}
     said = quiet([setting.given.python, "-c", PYTHON_VERSIONS]) or "{}"
     return {
-        "gpu": gpu, "processor": processor(), "cores": os.cpu_count(), "host_kernel": platform.release(),
+        "gpu": gpu, "device": device, "processor": processor(), "cores": os.cpu_count(), "host_kernel": platform.release(),
         "versions": {"driver": gpu["driver_version"] if gpu else None, "python": platform.python_version(),
-                     "gnomon": quiet([setting.program("gnomon"), "--version"]), **json.loads(said)},
+                     "libraries": libraries, "gnomon": quiet([setting.program("gnomon"), "--version"]), **json.loads(said)},
         "commit": commit_of(setting),
     }
 

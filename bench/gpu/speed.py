@@ -25,8 +25,8 @@ def bandwidth(setting, budget):
         tiny = ["--tokens", "128", "--width", "128", "--ffn", "256", "--vocabulary", "512", "--logit-rows", "16",
                 "--parameters", "65536", "--rounds", "1", "--seconds", "0"]
         return {"shapes": [bench(setting, budget, "kernels", *tiny)]}
-    shapes = []
-    for tokens, width, ffn in ((16384, 1536, 8960), (8192, 4096, 14336), (8192, 8192, 28672)):
+    shapes = []  # several times as large as the cache
+    for tokens, width, ffn in ((65536, 1536, 8960), (32768, 4096, 14336), (16384, 8192, 28672)):
         shapes.append(bench(setting, budget, "kernels", "--tokens", tokens, "--width", width, "--ffn", ffn))
     return {"shapes": shapes}
 
