@@ -8,6 +8,7 @@
 
 #include "base/progress.h"
 #include "cli/commands.h"
+#include "cli/device_line.h"
 #include "cli/json_output.h"
 #include "cli/server.h"
 #include "cli/table.h"
@@ -35,6 +36,13 @@ std::string time_text(const Row& row, const char* key) {
 std::string text_or_dash(const Row& row, const char* key) {
   std::string text = text_of(row, key);
   return text.empty() ? "-" : text;
+}
+
+// What was decided and, of a verdict on hardware, what the GPU had counted.
+std::string sentence_of(const Row& decision) {
+  const std::string errors = text_of(decision, "device_errors");
+  const std::string sentence = text_of(decision, "sentence");
+  return errors.empty() ? sentence : fmt::format("{} [Beside it: {}.]", sentence, errors);
 }
 
 double seconds_since_epoch() {
@@ -88,10 +96,13 @@ void print_decisions(const ServerOptions& options) {
   print_rows(server.get_list("/v1/runs/" + run + "/decisions"), options.json,
              Table({">decision", "time", ">step", "kind", "verdict", "action", "what and why"}),
              "no decision has been made yet", [](const Row& row) -> std::vector<std::string> {
-               return {integer_text(row, "decision"), time_text(row, "time"),
-                       integer_text(row, "step"),     text_of(row, "kind"),
-                       text_of(row, "verdict"),       text_of(row, "action"),
-                       text_of(row, "sentence")};
+               return {integer_text(row, "decision"),
+                       time_text(row, "time"),
+                       integer_text(row, "step"),
+                       text_of(row, "kind"),
+                       text_of(row, "verdict"),
+                       text_of(row, "action"),
+                       sentence_of(row)};
              });
 }
 
@@ -198,6 +209,10 @@ void print_status_in_words(const Status& status) {
                integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
                number_of(run, "grad_norm"), integer_of(run, "plan_version"));
   }
+  if (const boost::json::value* device = run.if_contains("device_health");
+      device != nullptr && device->is_object()) {
+    fmt::print("{}\n", device_line(device->get_object(), seconds_since_epoch()));
+  }
   print_pause(run, status.directives);
   print_standing_overrides(status.overrides, seconds_since_epoch());
   if (const Row* window = newest_measured(status.windows)) {
@@ -208,7 +223,7 @@ void print_status_in_words(const Status& status) {
   }
   fmt::print("decisions: {}\n", status.decisions.size());
   if (!status.decisions.empty()) {
-    fmt::print("the newest: {}\n", text_of(status.decisions.back().as_object(), "sentence"));
+    fmt::print("the newest: {}\n", sentence_of(status.decisions.back().as_object()));
   }
   print_newest_notices(status.notices, text_of(run, "name"));
 }
@@ -271,7 +286,7 @@ void add_server_commands(CLI::App& app, Context&) {
               "gnomon directives run-1 --url http://127.0.0.1:7717", true, print_directives);
   add_listing(app, options, "notices",
               "What the trainer wants people to know: failed checkpoints,"
-              " dropped reports, plans changed without the controller",
+              " dropped reports, plans changed without the controller, memory errors of its GPU",
               "gnomon notices demo", true, print_notices);
 }
 

@@ -21,6 +21,9 @@
 
 namespace gnomon {
 
+// Throws Refusal for what no device can say.
+void check_health(const DeviceHealth& health);
+
 struct SupervisorOptions {
   std::string default_policy;         // TOML for new runs, checked
   double series_keep_seconds = 3600;  // metrics of an ended run
@@ -108,6 +111,10 @@ class Supervisor {
   ReportAck ack(LedgerTransaction& transaction, const Run& run, int64_t accepted, int64_t repeated);
   void check_step(LedgerTransaction& transaction, const Run& run, const StepReport& report,
                   std::map<int64_t, int64_t>& base_steps);
+  // Of a step that was not on record, which carries one. Returns the host that the device is of.
+  std::string take_health(LedgerTransaction& transaction, const Run& run, const StepReport& report);
+  // False when the very same notice is on record.
+  bool add_notice(LedgerTransaction& transaction, int64_t run, const TrainerNotice& notice);
   // What the bits of an attempt depend on.
   static Fingerprint fingerprint_of(Connection& connection, const Run& run, int64_t attempt);
   void show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version);

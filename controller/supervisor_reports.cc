@@ -245,6 +245,7 @@ void Supervisor::check_step(LedgerTransaction& transaction, const Run& run,
           fmt::format("{}", report.step_seconds), "a duration in seconds");
   require(std::isfinite(report.learning_rate), "learning_rate",
           fmt::format("{}", report.learning_rate), "a finite number");
+  if (report.device_health) check_health(*report.device_health);
 }
 
 ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
@@ -273,20 +274,25 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
           AuditNote{id, "conflicting_step", detail});
     }
   }
+  std::optional<std::pair<std::string, DeviceHealth>> newest_health;
   for (const StepReport& report : fresh) {
     hear(transaction, run,
          decide::StepReported{report.attempt, report.step, report.plan_version, report.loss,
                               report.grad_norm, report.step_seconds});
+    if (report.device_health) {
+      newest_health = {take_health(transaction, run, report), *report.device_health};
+    }
   }
   int64_t accepted = static_cast<int64_t>(fresh.size());
   if (!fresh.empty()) {
     show_layers(transaction, run, fresh.back().plan_version);
     save(transaction, run);
-    transaction.on_commit([this, id, time, fresh = std::move(fresh)] {
+    transaction.on_commit([this, id, time, fresh = std::move(fresh), newest_health] {
       metrics_.update_run(id, [&](RunSeries& series) {
         for (const StepReport& report : fresh) {
           series.step(report, time);
         }
+        if (newest_health) series.device_health(newest_health->first, newest_health->second);
       });
     });
   }
@@ -356,12 +362,11 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   check_notice(notice, run.registration);
-  double time = now();
-  std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, time);
-  if (!number) {
+  if (!add_notice(transaction, id, notice)) {
     return ack(transaction, run, 0, 1);
   }
   if (!notice.plan.empty()) {
+    double time = now();
     ledger::insert_plan(connection, id, notice.plan_version, notice.plan, time);
     if (ledger::find_plan(connection, id, notice.plan_version) != notice.plan) {
       ledger::insert_audit(connection, time, id, "conflicting_plan",
@@ -370,12 +375,20 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
                                        notice.plan_version, run.label));
     }
   }
+  return ack(transaction, run, 1, 0);
+}
+
+bool Supervisor::add_notice(LedgerTransaction& transaction, int64_t id,
+                            const TrainerNotice& notice) {
+  Connection& connection = transaction.connection();
+  std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, now());
+  if (!number) return false;
   Query row = connection.query("SELECT * FROM notices WHERE run = ? AND notice = ?", id, *number);
   stream(transaction, id, "notice", first_row_as_json(row));
   transaction.on_commit([this, id, kind = notice.kind] {
     metrics_.update_run(id, [&](RunSeries& series) { series.notice(kind); });
   });
-  return ack(transaction, run, 1, 0);
+  return true;
 }
 
 ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,

@@ -77,11 +77,22 @@ class BackendBase {
   // Where all tensors lie that its operations are given.
   virtual Memory& memory() = 0;
 
+  // Does `work`, which calls operations of this backend and reads nothing back. A device may record
+  // it when it comes with the same key, not 0, for the second time, and from then on do what it
+  // recorded in place of calling `work`: who has other operations, addresses or numbers to do gives
+  // another key. False: it could not be recorded, though `work` was called, and nothing was done;
+  // the key is then called every time.
+  virtual bool repeat(uint64_t key, const std::function<void()>& work);
+  virtual void forget_repeats() {}
+
   // ---- number formats ----
   // *amax = max |x|; NaN and Inf propagate (as +Inf).
   virtual void amax(std::span<const bf16> x, float* amax) = 0;
   // *most = max(*most, *amax), unless *amax is 0 or not finite.
   virtual void raise(const float* amax, float* most) = 0;
+
+  // PlacedHash of x (base/hash.h), 8-byte aligned.
+  virtual uint64_t hash(std::span<const std::byte> x) = 0;
 
   // ---- optimizer ----
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
@@ -95,6 +106,11 @@ class BackendBase {
     zero(std::as_writable_bytes(x));
   }
 };
+
+inline bool BackendBase::repeat(uint64_t /*key*/, const std::function<void()>& work) {
+  work();
+  return true;
+}
 
 template <class E>
 class BackendOf : public BackendBase {
@@ -128,15 +144,18 @@ class BackendOf : public BackendBase {
   virtual void round_sum(std::span<const float> x, std::span<E> y) = 0;
 
   // ---- layers; backward adds nothing unless said, parameter gradients are accumulated ----
+  // Where an `amax` is given, *amax = max |·| of the BF16 values made, as amax() finds it.
   // sum = residual + x (x may be empty), y = sum·rstd·w; rstd[n] is kept for the backward pass. sum
   // may be residual.
   virtual void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
-                            float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) = 0;
+                            float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd,
+                            float* amax = nullptr) = 0;
   // d_residual += gradient through the norm; dw += .... `residual` is the value the forward pass
   // normalised.
   virtual void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
                                  std::span<const float> rstd, std::span<const E> dy,
-                                 std::span<E> d_residual, std::span<float> dw) = 0;
+                                 std::span<E> d_residual, std::span<float> dw,
+                                 float* amax = nullptr) = 0;
   // y[n,d] += bias[d]; and db[d] += Σ_n dy.
   virtual void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) = 0;
   virtual void bias_backward(const E* dy, int64_t n, std::span<float> db, int64_t stride) = 0;
@@ -145,11 +164,12 @@ class BackendOf : public BackendBase {
   virtual void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
                     const Rotary& rotary, bool inverse, int64_t stride) = 0;
   // y[n,d] = silu(gate)·up; y is dense, gate and up share a stride.
-  virtual void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride,
-                      E* y) = 0;
+  virtual void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y,
+                      float* amax = nullptr) = 0;
   // dgate and dup lie like gate and up, or are dense, as `stride_d` says; they may be gate and up.
   virtual void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
-                               int64_t stride, E* dgate, E* dup, int64_t stride_d) = 0;
+                               int64_t stride, E* dgate, E* dup, int64_t stride_d,
+                               float* amax_gate = nullptr, float* amax_up = nullptr) = 0;
 
   // ---- attention: causal, softmax(q·kᵀ/√head_dim)·v; q,o: [B·T, H·hd], k,v: [B·T, KV·hd] ----
   // Non-finite values of a later token may reach earlier ones (0·NaN), as they do in any masked
@@ -170,10 +190,11 @@ class BackendOf : public BackendBase {
   virtual void embed_backward(std::span<const int32_t> tokens, std::span<const E> dy, int64_t width,
                               std::span<float> dtable) = 0;
   // losses[n] in nats; when with_gradient, logits become (softmax − onehot)·scale in place. A
-  // target of −1 is ignored: loss 0, gradient 0. Any other target is a token of the vocabulary.
+  // target of −1 is ignored: loss 0, gradient 0. Any other target is a token of the vocabulary. An
+  // `amax` is that of the gradient.
   virtual void cross_entropy(std::span<E> logits, std::span<const int32_t> targets,
                              int64_t vocabulary, float scale, bool with_gradient,
-                             std::span<float> losses) = 0;
+                             std::span<float> losses, float* amax = nullptr) = 0;
 };
 
 using Backend = BackendOf<bf16>;

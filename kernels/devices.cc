@@ -43,6 +43,13 @@ BackendMakers backend_makers(Device device) {
   return {.bf16 = make_cuda, .fp32 = refuse_fp32};
 }
 
+std::string device_bus_id([[maybe_unused]] Device device) {
+#ifdef GNOMON_CUDA
+  if (device == Device::kCuda) return cuda::device_info().bus_id;
+#endif
+  return {};
+}
+
 bool device_is_there(Device device) {
   if (device == Device::kCpu) return true;
 #ifdef GNOMON_CUDA

@@ -18,6 +18,10 @@ Device device_from_name(const std::string& name, const std::string& file);
 // device cannot be used, each saying why.
 BackendMakers backend_makers(Device device);
 
+// The PCI bus id of the GPU that this process computes on, as nvidia-smi shows it; empty for the
+// CPU. Throws as the makers do.
+std::string device_bus_id(Device device);
+
 // Whether the device could be used here and now; never throws. A GPU's driver is asked.
 bool device_is_there(Device device);
 

@@ -26,6 +26,11 @@ int64_t available_memory_bytes() {
   return std::numeric_limits<int64_t>::max();
 }
 
+class Done final : public CopyOut {
+ public:
+  void wait() override {}
+};
+
 class HostMemory final : public Memory {
  public:
   // Pages are touched, so that running out of memory is said here.
@@ -54,6 +59,18 @@ class HostMemory final : public Memory {
   void copy(std::span<const std::byte> from, std::byte* to) override {
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
   }
+
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    return take(bytes, purpose);
+  }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    give_back(room, bytes);
+  }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    for (const Piece& piece : pieces) copy(piece.from, piece.to);
+    return std::make_unique<Done>();
+  }
+  void settle() override {}
 };
 
 }  // namespace

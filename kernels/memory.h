@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,14 @@ namespace gnomon {
 struct MemoryLeft {
   int64_t free = 0;
   int64_t total = 0;
+};
+
+// Copies to the host that go on while operations do.
+class CopyOut {
+ public:
+  virtual ~CopyOut() = default;
+  // Until they are done. On any thread. Throws Error when they could not be made.
+  virtual void wait() = 0;
 };
 
 class Memory {
@@ -41,6 +50,41 @@ class Memory {
   virtual void write(std::span<const std::byte> from_host, std::byte* to) = 0;
   // Within this memory. The two do not overlap.
   virtual void copy(std::span<const std::byte> from, std::byte* to) = 0;
+
+  // ---- copies to the host beside the operations ----
+  // Memory of the host that such copies are fast to. Throws as take() does. bytes > 0.
+  virtual std::byte* take_host_room(int64_t bytes, const std::string& purpose) = 0;
+  virtual void give_back_host_room(std::byte* room, int64_t bytes) noexcept = 0;
+  struct Piece {
+    std::span<const std::byte> from;  // of this memory, or of the host
+    std::byte* to = nullptr;          // in a host room
+  };
+  // Copies the pieces as the operations called before leave them. Operations and write()s that
+  // change a piece before the copies are done must come after settle().
+  virtual std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) = 0;
+  // Operations called from now on come after all copies that were started.
+  virtual void settle() = 0;
+};
+
+// A host room that is given back with the object.
+class HostRoom {
+ public:
+  HostRoom(Memory& memory, int64_t bytes, const std::string& purpose)
+      : memory_(memory),
+        bytes_(bytes),
+        data_(bytes == 0 ? nullptr : memory.take_host_room(bytes, purpose)) {}
+  ~HostRoom() {
+    if (data_ != nullptr) memory_.give_back_host_room(data_, bytes_);
+  }
+  HostRoom(const HostRoom&) = delete;
+  HostRoom& operator=(const HostRoom&) = delete;
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Memory& memory_;
+  int64_t bytes_;
+  std::byte* data_;
 };
 
 // Ordinary memory, in huge pages where the system gives them.

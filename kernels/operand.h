@@ -22,6 +22,7 @@ struct Rounding {
   // Of a whole tensor: the scale. Where there is none it follows from the amax: by the quantizer's
   // rule, for kGiven as delayed_scale() does with `margin`.
   std::optional<float> given;
+  const float* given_at = nullptr;  // `given` in the backend's memory, where that is not the host's
   int margin = 0;
   int log2_shift = 0;         // every scale is 2^log2_shift times that
   bool keeps_scales = false;  // BackendOf::keeps_scales()

@@ -116,6 +116,27 @@ void visit_members(V& v, OverrideAccepted& m) {
 }
 
 template <class V>
+void visit_members(V& v, DeviceHealth& m) {
+  v.required("device", m.device);
+  v.optional("name", m.name);
+  v.required("time", m.time);
+  v.optional("error", m.error);
+  v.optional("sm_clock_mhz", m.sm_clock_mhz);
+  v.optional("memory_clock_mhz", m.memory_clock_mhz);
+  v.optional("power_watts", m.power_watts);
+  v.optional("power_limit_watts", m.power_limit_watts);
+  v.optional("temperature_celsius", m.temperature_celsius);
+  v.optional("memory_used_bytes", m.memory_used_bytes);
+  v.optional("memory_total_bytes", m.memory_total_bytes);
+  v.optional("utilization_percent", m.utilization_percent);
+  v.optional("ecc_corrected", m.ecc_corrected);
+  v.optional("ecc_uncorrected", m.ecc_uncorrected);
+  v.optional("throttle_reasons", m.throttle_reasons);
+  v.optional("remapped_rows_pending", m.remapped_rows_pending);
+  v.optional("remapped_rows_failure", m.remapped_rows_failure);
+}
+
+template <class V>
 void visit_members(V& v, StepReport& m) {
   v.required("attempt", m.attempt);
   v.required("step", m.step);
@@ -128,6 +149,7 @@ void visit_members(V& v, StepReport& m) {
   v.optional("weights_hash", m.weights_hash);
   v.optional("time", m.time);
   v.optional("batch_hash", m.batch_hash);
+  v.optional("device_health", m.device_health);
 }
 
 template <class V>

@@ -78,6 +78,36 @@ struct AttemptStart {
   std::string host = {};                        // where rank 0 runs; empty = not said
 };
 
+// Why a GPU runs below its clock, as NVML names them, in the order of its bits. More than one may
+// hold.
+inline constexpr std::array kThrottleReasons = {
+    "idle",       "applications_clocks", "sw_power_cap",        "hw_slowdown",
+    "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"};
+
+// What the GPU of rank 0 said of itself. What a device does not tell is absent, which is not 0.
+struct DeviceHealth {
+  std::string device;     // its PCI bus id, "0000:01:00.0"
+  std::string name = {};  // "NVIDIA H200"
+  double time = 0;        // when it was asked
+  // Why it could not be asked, then with no number below; empty = it answered.
+  std::string error = {};
+  std::optional<double> sm_clock_mhz = {};
+  std::optional<double> memory_clock_mhz = {};
+  std::optional<double> power_watts = {};
+  std::optional<double> power_limit_watts = {};
+  std::optional<double> temperature_celsius = {};
+  std::optional<int64_t> memory_used_bytes = {};
+  std::optional<int64_t> memory_total_bytes = {};
+  std::optional<double> utilization_percent = {};
+  // Volatile counts: of errors since the driver was loaded.
+  std::optional<int64_t> ecc_corrected = {};
+  std::optional<int64_t> ecc_uncorrected = {};
+  std::optional<std::vector<std::string>> throttle_reasons = {};  // some of kThrottleReasons
+  // Memory rows to be replaced at the next reset; a replacement that failed.
+  std::optional<bool> remapped_rows_pending = {};
+  std::optional<bool> remapped_rows_failure = {};
+};
+
 // One training step. Identity is (run, attempt, step); a repeat with another loss, grad_norm,
 // weights_hash or plan_version is refused with 409.
 struct StepReport {
@@ -92,6 +122,9 @@ struct StepReport {
   std::string weights_hash;  // of all BF16 weights after the update
   double time = 0;
   std::string batch_hash = {};  // of the step's token ids in their order; empty = not said
+  // Where a GPU is watched: its newest answer, when there is one that no step before has carried.
+  // No part of the step itself.
+  std::optional<DeviceHealth> device_health = {};
 };
 
 // POST /v1/runs/{run}/steps
@@ -122,7 +155,8 @@ struct CheckpointReport {
 };
 
 // POST /v1/runs/{run}/notices: something that people and the ledger should know and no decision
-// rests on. Kinds: checkpoint_failed, reports_dropped, plan_without_controller.
+// rests on. Kinds: checkpoint_failed, reports_dropped, plan_without_controller; ecc_errors is
+// gnomond's own word on what the trainer reported of its GPU.
 struct TrainerNotice {
   int64_t attempt = 1;
   int64_t step = 0;  // newest finished step then

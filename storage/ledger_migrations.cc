@@ -112,9 +112,26 @@ CREATE TABLE quarantines (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+constexpr const char* kFrom4To5 = R"sql(
+CREATE TABLE device_health (
+  run             INTEGER NOT NULL,
+  sample          INTEGER NOT NULL,
+  attempt         INTEGER NOT NULL,
+  step            INTEGER NOT NULL,
+  host            TEXT NOT NULL,
+  device          TEXT NOT NULL,
+  sampled_at      REAL NOT NULL,
+  reported_at     REAL NOT NULL,
+  ecc_uncorrected INTEGER,
+  ecc_told        INTEGER,
+  body            TEXT NOT NULL,
+  PRIMARY KEY (run, sample)
+) STRICT, WITHOUT ROWID;
+)sql";
+
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
 constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2, kFrom2To3,
-                                                                     kFrom3To4};
+                                                                     kFrom3To4, kFrom4To5};
 
 // Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
 // Returns its version; 0 = empty.

@@ -1,4 +1,4 @@
--- The ledger, version 4, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- The ledger, version 5, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits. `run` is runs.id everywhere.
@@ -249,7 +249,7 @@ CREATE TABLE notices (                      -- what trainers want people to know
   notice       INTEGER NOT NULL,            -- 1, 2, ...
   attempt      INTEGER NOT NULL,
   step         INTEGER NOT NULL,            -- newest finished step then
-  kind         TEXT NOT NULL,               -- checkpoint_failed, reports_dropped, plan_without_controller
+  kind         TEXT NOT NULL,               -- checkpoint_failed, reports_dropped, plan_without_controller; gnomond's own: ecc_errors
   text         TEXT NOT NULL,
   plan_version INTEGER NOT NULL,            -- plan_without_controller: a row of `plans`; else 0
   noticed_at   REAL NOT NULL,               -- by the trainer's clock
@@ -284,6 +284,21 @@ CREATE TABLE statistics (                   -- of a tensor (gemm and recipe empt
   sqnr_db    REAL,
   body       TEXT NOT NULL,                 -- the StatisticsRow with all its numbers, JSON
   PRIMARY KEY (run, attempt, step, site, tensor, gemm, recipe, in_use)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE device_health (                -- what the run's GPU said of itself: the newest of ten seconds, at most 20,000 of a run
+  run             INTEGER NOT NULL,
+  sample          INTEGER NOT NULL,         -- 1, 2, ...
+  attempt         INTEGER NOT NULL,
+  step            INTEGER NOT NULL,         -- whose report carried it
+  host            TEXT NOT NULL,            -- where rank 0 ran
+  device          TEXT NOT NULL,            -- PCI bus id
+  sampled_at      REAL NOT NULL,            -- by the trainer's clock
+  reported_at     REAL NOT NULL,
+  ecc_uncorrected INTEGER,                  -- errors since the driver was loaded; NULL = not said
+  ecc_told        INTEGER,                  -- of these, those that were there at first or that a notice told of
+  body            TEXT NOT NULL,            -- DeviceHealth as JSON
+  PRIMARY KEY (run, sample)
 ) STRICT, WITHOUT ROWID;
 
 -- What the decision core heard, in order; a step_reported event is in `steps` and stands here by its key only.

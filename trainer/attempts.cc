@@ -105,9 +105,12 @@ void TrainingLoop::start_services() {
     checkpoint_failed(report, why);
   };
   callbacks.needed = [this](const CheckpointInfo& info) { return is_needed(info); };
-  checkpointer_ = std::make_unique<Checkpointer>(*store_, engine_.checkpoint(), config_.keep_last,
-                                                 std::move(callbacks), log_);
+  checkpointer_ =
+      std::make_unique<Checkpointer>(*store_, engine_.checkpoint_in_place(), engine_.memory(),
+                                     config_.keep_last, std::move(callbacks), log_);
   if (inbox_ && config_.verification.by_trainer) start_verification();
+  if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
+  if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
   engine_.prepare();
   print_arenas();
 }
@@ -277,7 +280,7 @@ void TrainingLoop::take_checkpoint() {
   report.step = id.second;
   report.plan_version = engine_.plan().version;
   report.weights_hash = weights_hash_;
-  checkpointer_->begin(engine_.checkpoint(), report);
+  checkpointer_->begin(engine_.checkpoint_in_place(), report);
 }
 
 // Beyond the newest keep_last. On the checkpointer's thread.

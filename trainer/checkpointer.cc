@@ -1,7 +1,5 @@
 #include "trainer/checkpointer.h"
 
-#include <cstring>
-
 #include "base/progress.h"
 
 namespace gnomon {
@@ -9,14 +7,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kAlignment = 64;
+constexpr int64_t kAlignment = 64;
+constexpr const char* kPurpose = "the copy of a checkpoint";
 
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-size_t arena_size(const CheckpointContent& content) {
-  size_t bytes = 0;
+int64_t arena_size(const CheckpointContent& content) {
+  int64_t bytes = 0;
   for (const auto* tensors : {&content.model, &content.optimizer}) {
-    for (const TensorView& tensor : *tensors) bytes += aligned(static_cast<size_t>(tensor.bytes()));
+    for (const TensorView& tensor : *tensors) bytes += aligned(tensor.bytes());
   }
   return bytes;
 }
@@ -27,13 +26,14 @@ double now_seconds() {
 
 }  // namespace
 
-Checkpointer::Checkpointer(CheckpointStore& store, const CheckpointContent& like, int keep_last,
-                           CheckpointerCallbacks callbacks, spdlog::logger& log)
+Checkpointer::Checkpointer(CheckpointStore& store, const CheckpointContent& like, Memory& memory,
+                           int keep_last, CheckpointerCallbacks callbacks, spdlog::logger& log)
     : store_(store),
       keep_last_(keep_last),
       callbacks_(std::move(callbacks)),
       log_(log),
-      arena_(arena_size(like)),
+      memory_(memory),
+      arena_(std::make_unique<HostRoom>(memory, arena_size(like), kPurpose)),
       thread_([this] { run(); }) {}
 
 Checkpointer::~Checkpointer() {
@@ -75,29 +75,26 @@ void Checkpointer::drain() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void Checkpointer::copy_tensors(const std::vector<TensorView>& from, std::vector<TensorView>& to,
-                                size_t& used) {
-  to = from;
-  for (TensorView& tensor : to) {
-    std::memcpy(arena_.data() + used, tensor.data, static_cast<size_t>(tensor.bytes()));
-    tensor.data = arena_.data() + used;
-    used += aligned(static_cast<size_t>(tensor.bytes()));
-  }
-}
-
 void Checkpointer::copy(const CheckpointContent& content) {
-  const size_t needed = arena_size(content);
-  if (needed > arena_.size()) {
+  const int64_t needed = arena_size(content);
+  if (needed > arena_->bytes()) {
     log_.warn(
         "the checkpoint snapshot arena grows from {} to {} bytes: the plan has more state now",
-        arena_.size(), needed);
-    arena_.resize(needed);
+        arena_->bytes(), needed);
+    arena_ = std::make_unique<HostRoom>(memory_, needed, kPurpose);
   }
-  snapshot_.config_json = content.config_json;
-  snapshot_.trainer_state_json = content.trainer_state_json;
-  size_t used = 0;
-  copy_tensors(content.model, snapshot_.model, used);
-  copy_tensors(content.optimizer, snapshot_.optimizer, used);
+  snapshot_ = content;
+  std::vector<Memory::Piece> pieces;
+  std::byte* next = arena_->data();
+  for (std::vector<TensorView>* tensors : {&snapshot_.model, &snapshot_.optimizer}) {
+    for (TensorView& tensor : *tensors) {
+      const auto size = static_cast<size_t>(tensor.bytes());
+      pieces.push_back({{static_cast<const std::byte*>(tensor.data), size}, next});
+      tensor.data = next;
+      next += aligned(tensor.bytes());
+    }
+  }
+  copying_ = memory_.start_copy_out(pieces);
 }
 
 void Checkpointer::run() {
@@ -125,6 +122,7 @@ void Checkpointer::run() {
 }
 
 void Checkpointer::write() {
+  copying_->wait();
   const auto start = Clock::now();
   const CheckpointInfo info = store_.write(report_.attempt, report_.step, snapshot_);
   report_.uri = std::filesystem::absolute(info.path).string();

@@ -1,6 +1,6 @@
-// Writes checkpoints in the background. At a step boundary the state is copied into an arena that
-// was taken at start; a thread writes the copy, reports the checkpoint and deletes old ones that
-// nobody needs.
+// Writes checkpoints in the background. At a step boundary the state is copied into an arena of the
+// host that was taken at start; where it lies on a device, beside the steps that follow. A thread
+// writes the copy, reports the checkpoint and deletes old ones that nobody needs.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/memory.h"
 #include "protocol/messages.h"
 #include "storage/checkpoint_store.h"
 
@@ -31,17 +32,18 @@ struct CheckpointerCallbacks {
 
 class Checkpointer {
  public:
-  // `like` gives the arena's size. The references must outlive the checkpointer.
-  Checkpointer(CheckpointStore& store, const CheckpointContent& like, int keep_last,
+  // `like` gives the arena's size; the tensors of contents lie in `memory`. The references must
+  // outlive the checkpointer.
+  Checkpointer(CheckpointStore& store, const CheckpointContent& like, Memory& memory, int keep_last,
                CheckpointerCallbacks callbacks, spdlog::logger& log);
   // Waits for the write in progress.
   ~Checkpointer();
 
-  int64_t arena_bytes() const { return static_cast<int64_t>(arena_.size()); }
+  int64_t arena_bytes() const { return arena_->bytes(); }
 
-  // Copies `content` and starts to write it under (attempt, step). If the write before is still
-  // going on, waits for it first. `report` carries attempt, step, plan_version and weights_hash;
-  // the rest is filled in.
+  // Copies `content`, or starts to, and to write it under (attempt, step). If the write before is
+  // still going on, waits for it first. `report` carries attempt, step, plan_version and
+  // weights_hash; the rest is filled in.
   void begin(const CheckpointContent& content, const CheckpointReport& report);
 
   // Waits until nothing is being written. Throws the error of the last write if it failed, and
@@ -56,13 +58,14 @@ class Checkpointer {
   void run();
   void write();
   void copy(const CheckpointContent& content);
-  void copy_tensors(const std::vector<TensorView>& from, std::vector<TensorView>& to, size_t& used);
 
   CheckpointStore& store_;
   const int keep_last_;
   CheckpointerCallbacks callbacks_;
   spdlog::logger& log_;
-  std::vector<char> arena_;
+  Memory& memory_;
+  std::unique_ptr<HostRoom> arena_;
+  std::unique_ptr<CopyOut> copying_;
   CheckpointContent snapshot_;
   CheckpointReport report_;
   int64_t waits_ = 0;

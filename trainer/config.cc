@@ -13,6 +13,7 @@
 #include "protocol/toml_reader.h"
 #include "storage/token_shards.h"
 #include "trainer/config_faults.h"
+#include "trainer/device_health.h"
 #include "trainer/engine/hf_import.h"
 #include "trainer/engine/plan_shapes.h"
 
@@ -124,7 +125,8 @@ std::string ConfigReader::identifier(TomlTable& table, const char* key,
 }
 
 void ConfigReader::read_run() {
-  TomlTable run = section("run", {"name", "job_id", "dir", "seed", "steps", "threads", "device"});
+  TomlTable run =
+      section("run", {"name", "job_id", "dir", "seed", "steps", "threads", "device", "watch_gpu"});
   config_.name = identifier(run, "name", "run");
   config_.job_id = identifier(run, "job_id", "1");
   const std::string dir = run.text("dir", fmt::format("runs/{}-{}", config_.name, config_.job_id));
@@ -158,6 +160,10 @@ void ConfigReader::read_run() {
   }
   const std::string device = run.choice("device", "cpu", {"cpu", "cuda"});
   config_.engine.device = device_from_name(overrides_.device.value_or(device), "--device");
+  config_.watch_gpu = run.text("watch_gpu", "");
+  if (run.has("watch_gpu") && !is_pci_bus_id(config_.watch_gpu)) {
+    run.refuse("watch_gpu", "a GPU's PCI bus id, like \"0000:01:00.0\", as nvidia-smi shows it");
+  }
   run.refuse_unknown_keys();
 }
 

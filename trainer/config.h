@@ -32,6 +32,8 @@ struct TrainerConfig {
   std::string job_id;
   std::filesystem::path dir;  // absolute
   int64_t steps = 0;
+  std::string watch_gpu;  // PCI bus id of the GPU whose health is reported; empty: that of
+                          // run.device, if it is a GPU
   EngineConfig engine;
   PrecisionPlan plan;  // the run's base plan
   int64_t checkpoint_every = 0;

@@ -81,6 +81,7 @@ void TrainingLoop::train_one_step() {
   step.weights_hash = weights_hash_;
   step.batch_hash = hex64(result.batch_hash);
   step.time = wall_clock_seconds();
+  step.device_health = newest_health();
   if (outbox_) outbox_->step(step);
   if (look) report_statistics(step);
   if (!result.finite)

@@ -13,6 +13,7 @@
 #include "trainer/checkpointer.h"
 #include "trainer/config.h"
 #include "trainer/console.h"
+#include "trainer/device_watch.h"
 #include "trainer/directives.h"
 #include "trainer/engine/engine.h"
 #include "trainer/inline_leases.h"
@@ -65,6 +66,7 @@ class TrainingLoop {
   // telling.cc
   void report(const std::string& target, const std::string& body);
   void report_statistics(const StepReport& step);
+  std::optional<DeviceHealth> newest_health();
   Standing standing() const;
   void save_state();
   void checkpoint_written(const CheckpointReport& report);
@@ -149,6 +151,7 @@ class TrainingLoop {
   std::unique_ptr<DirectiveInbox> inbox_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<InlineLeases> leases_;  // null unless the trainer verifies
+  std::optional<DeviceWatch> watch_;      // of the run's GPU, where one is to be watched
 };
 
 // Seconds since the epoch.

@@ -47,6 +47,13 @@ void TrainingLoop::report_statistics(const StepReport& step) {
   }
 }
 
+std::optional<DeviceHealth> TrainingLoop::newest_health() {
+  if (!watch_) return std::nullopt;
+  DeviceWatch::News news = watch_->take();
+  if (!news.trouble.empty()) log_.warn("{}", news.trouble);
+  return std::move(news.health);
+}
+
 Standing TrainingLoop::standing() const {
   Standing standing;
   for (const AttemptRecord& record : state_.attempts) standing.attempts.push_back(record.start);

@@ -13,6 +13,7 @@
 #include "base/version.h"
 #include "bench/accumulation/cuda_device.h"
 #include "bench/accumulation/report.h"
+#include "bench/attention/command.h"
 #include "cli/json_output.h"
 
 namespace gnomon {
@@ -111,6 +112,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", fmt::format("gnomon-gpu-check {} ({}, {}, {})", kVersion,
                                                 kRevision, kBuildType, kCompiler));
   add_accumulation(app, status);
+  add_attention_check(app, status);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -55,6 +55,15 @@ def engine(setting, budget):
     return judged(of_gtest(setting, budget, "engine_on_device_test"))
 
 
+def attention(setting, budget):
+    """cuDNN's attention and our own beside FP64, and their speed."""
+    command = [setting.program("gnomon-gpu-check"), "attention", "--json", "--threads", setting.threads]
+    if setting.smoke:
+        command += ["--tokens-max", "64", "--repeats", "1"]
+    status, out = frame.run(setting, command, budget, statuses=(0, 4))
+    return {"passed": status == 0, "check": json.loads(out[out.index("{"):])}
+
+
 def accumulation(setting, budget):
     """How the device adds FP8 products up."""
     command = [setting.program("gnomon-gpu-check"), "accumulation", "--json", "--threads", setting.threads]

@@ -59,6 +59,7 @@ def all_targets():
     """(words, part, how to read it from the part's data, "at least" or "below" or "is", bound)."""
     found = [
         ("our kernels compute what the CPU's do", "kernels", key("passed"), "is", True),
+        ("attention is near FP64's, the same bits again", "attention", key("passed"), "is", True),
         ("runs repeat bit for bit and agree with the CPU's", "engine", key("passed"), "is", True),
         ("the device adds up as emulated", "accumulation", key("default_explains_the_device_best"), "is", True),
         ("FP8 over BF16 at 8192^3, casts excluded", "gemm", large_square("over_bf16"), "at least", 1.75),

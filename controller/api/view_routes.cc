@@ -31,6 +31,13 @@ constexpr const char* kRunSummary =
     "DESC LIMIT 1) "
     "WHERE r.id = ?";
 
+// What people should see beside a verdict on hardware: what its attempt's GPU had counted.
+constexpr const char* kDecisions =
+    "SELECT d.*, CASE WHEN d.verdict IN ('transient_fault', 'persistent_fault') THEN "
+    "(SELECT n.text FROM notices n WHERE n.run = d.run AND n.kind = 'ecc_errors' AND n.attempt = "
+    "d.attempt ORDER BY n.notice DESC LIMIT 1) END AS device_errors "
+    "FROM decisions d WHERE d.run = ? AND d.decision >= ? ORDER BY d.decision LIMIT ?";
+
 // `row`, a JSON object, with more members.
 std::string with_members(std::string row, const std::string& members) {
   row.back() = ',';
@@ -77,12 +84,15 @@ std::string show_run(Connection& connection, const Request& request) {
   Query faults = connection.query("SELECT * FROM faults WHERE run = ?", run.id);
   Query attempts =
       connection.query("SELECT * FROM attempts WHERE run = ? ORDER BY attempt", run.id);
+  Query health = connection.query(
+      "SELECT * FROM device_health WHERE run = ? ORDER BY sample DESC LIMIT 1", run.id);
   std::optional<ledger::StateRow> state = ledger::load_state(connection, run.id);
   return with_members(
       run_summary(connection, run),
-      fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"decision_state":{})",
+      fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"device_health":{},)"
+                  R"("decision_state":{})",
                   run.registration, string_as_json(run.policy), rows_as_json(faults),
-                  rows_as_json(attempts), state ? state->body : "null"));
+                  rows_as_json(attempts), first_row_as_json(health), state ? state->body : "null"));
 }
 
 std::string show_economics(Connection& connection, const Request& request) {
@@ -181,9 +191,7 @@ std::vector<Route> view_routes(Services&) {
           "SELECT * FROM checkpoints WHERE run = ? AND step >= ? ORDER BY attempt, step LIMIT ?"),
       rows_view("/v1/runs/{run}/windows",
                 "SELECT * FROM windows WHERE run = ? AND window >= ? ORDER BY window LIMIT ?"),
-      rows_view(
-          "/v1/runs/{run}/decisions",
-          "SELECT * FROM decisions WHERE run = ? AND decision >= ? ORDER BY decision LIMIT ?"),
+      rows_view("/v1/runs/{run}/decisions", kDecisions),
       rows_view("/v1/runs/{run}/plans",
                 "SELECT * FROM plans WHERE run = ? AND version >= ? ORDER BY version LIMIT ?"),
       rows_view("/v1/runs/{run}/replays",
@@ -202,6 +210,9 @@ std::vector<Route> view_routes(Services&) {
                 "JOIN windows w ON w.run = r.run AND w.window = r.window "
                 "WHERE s.run = ? AND s.step >= ? AND r.arm = 'bf16' AND r.purpose = 'shadow' "
                 "AND r.state = 'done' ORDER BY r.window, s.step LIMIT ?"),
+      rows_view(
+          "/v1/runs/{run}/device_health",
+          "SELECT * FROM device_health WHERE run = ? AND sample >= ? ORDER BY sample LIMIT ?"),
       rows_view("/v1/runs/{run}/notices",
                 "SELECT * FROM notices WHERE run = ? AND notice >= ? ORDER BY notice LIMIT ?"),
       rows_view(

@@ -15,7 +15,7 @@ constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", 
 constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
                                         "pause",    "resume",   "stop"};
 constexpr std::array kNoticeKinds = {"checkpoint_failed", "reports_dropped",
-                                     "plan_without_controller"};
+                                     "plan_without_controller", "ecc_errors"};
 constexpr size_t kLayersMax = 200;
 
 auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
@@ -75,7 +75,8 @@ RunFamilies::RunFamilies(prometheus::Registry& r)
                         .Name("gnomon_run_step_duration_seconds")
                         .Help("wall time of a step")
                         .Register(r)),
-      tensors(r) {}
+      tensors(r),
+      device(r) {}
 
 const std::vector<double>& step_duration_buckets() {
   static const std::vector<double> buckets = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
@@ -100,7 +101,8 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
       train_seconds_(add(families.train_seconds, {})),
       verify_seconds_(add(families.verify_seconds, {})),
       step_duration_(add(families.step_duration, {}, step_duration_buckets())),
-      tensors_(families.tensors, label) {
+      tensors_(families.tensors, label),
+      device_(families.device, label) {
   tokens_.Increment(totals.tokens);
   steps_.Increment(totals.steps);
   train_seconds_.Increment(totals.train_seconds);
@@ -142,6 +144,9 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
   set_layers(totals.layers);
   if (totals.money) {
     set_money(*totals.money);
+  }
+  if (totals.health) {
+    device_.take(totals.health->first, totals.health->second);
   }
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/metrics/device_series.h"
 #include "controller/metrics/tensor_series.h"
 #include "protocol/messages.h"
 
@@ -36,6 +37,7 @@ struct RunFamilies {
       &train_seconds, &verify_seconds;
   MetricFamilyOf<prometheus::Histogram>& step_duration;
   TensorFamilies tensors;
+  DeviceFamilies device;
 };
 
 // A closed window's shares of the loss; absent ones leave the gauge as it is.
@@ -76,6 +78,7 @@ struct RunTotals {
   std::optional<std::pair<double, double>> shadow_and_run_loss;
   std::optional<MoneyNumbers> money;
   std::vector<std::pair<std::string, double>> layers;  // label and its share of GEMMs in FP8
+  std::optional<std::pair<std::string, DeviceHealth>> health;  // of the host's GPU
 };
 
 const std::vector<double>& step_duration_buckets();  // upper bounds in seconds
@@ -101,6 +104,9 @@ class RunSeries {
   void notice(const std::string& kind);
   void verify_seconds(double seconds);
   void statistics(const StatisticsReport& report) { tensors_.take(report); }
+  void device_health(const std::string& host, const DeviceHealth& health) {
+    device_.take(host, health);
+  }
 
  private:
   using Labels = std::map<std::string, std::string>;
@@ -126,6 +132,7 @@ class RunSeries {
   prometheus::Counter& verify_seconds_;
   prometheus::Histogram& step_duration_;
   TensorSeries tensors_;
+  DeviceSeries device_;
   int64_t newest_step_ = 0;
   int64_t newest_window_end_ = 0;
 };

@@ -7,6 +7,7 @@
 #include "controller/layers.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
+#include "storage/ledger_health.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
@@ -143,6 +144,9 @@ RunTotals load_run_totals(Connection& connection, int64_t run) {
       run);
   if (verified.next()) {
     totals.verified_step = verified.integer(0);
+  }
+  if (std::optional<ledger::HealthRow> health = ledger::newest_health(connection, run)) {
+    totals.health = {health->host, from_json<DeviceHealth>(health->body)};
   }
   if (std::optional<ledger::StateRow> state = ledger::load_state(connection, run)) {
     const decide::State known = decide::state_from_json(state->body);

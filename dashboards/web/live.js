@@ -125,6 +125,11 @@
     ]);
   }
 
+  function showDevice(run) {
+    place('device').hidden = !run.device_health;
+    if (run.device_health) gnomon.deviceLine(place('device'), run.device_health, Date.now() / 1000);
+  }
+
   function showOrdersAndNotices(run, overrides, notices) {
     place('overrides-section').hidden = overrides.length === 0;
     gnomon.overridesTable(place('overrides'), overrides, run.registered_at, Date.now() / 1000);
@@ -150,6 +155,7 @@
       ...['windows', 'decisions', 'directives', 'overrides', 'notices'].map((name) => rows(`${base}/${name}`))]);
     if (!wanted()) return;
     gnomon.pauseBanner(place('pause'), run, directives);
+    showDevice(run);
     showOrdersAndNotices(run, overrides, notices);
     const key = [version, windows.map((window) => window.state).join(), decisions.length].join();
     if (key === drawn) return;

@@ -30,6 +30,7 @@
     const said = [decision.verdict !== 'none' && decision.kind === 'verdict' ? `verdict: ${decision.verdict.replace(/_/g, ' ')}` : '',
       decision.action !== 'none' ? `action: ${decision.action}` : ''].filter(Boolean).join(' · ');
     if (said) what.append(element('div', {class: 'quiet'}, said));
+    if (decision.device_errors) what.append(element('div', {class: 'bad'}, `Beside it: ${decision.device_errors}.`));
     if (decision.sites.length) {
       what.append(element('div', {class: 'site quiet'}, decision.sites.join(', ')));
     }
@@ -125,6 +126,35 @@
     host.replaceChildren(element('table', {class: 'tensors'}, element('thead', {}, head), element('tbody', {}, ...body)));
   }
 
+  // ---- how the GPU is --------------------------------------------------------------------------------------
+
+  const kThrottledByHeatOrPower = ['hw_slowdown', 'sw_thermal_slowdown', 'hw_thermal_slowdown', 'hw_power_brake'];
+
+  // One line about the GPU of a row of device_health; `now` in seconds since the epoch. What it does not say is left out.
+  function deviceLine(host, row, now) {
+    const health = row.body;
+    const known = (value, text) => (typeof value === 'number' ? text(value) : '');
+    const gigabytes = (bytes) => (bytes / 1024 ** 3).toFixed(1);
+    const reasons = (health.throttle_reasons || []).filter((reason) => reason !== 'idle');
+    const facts = health.error ? [health.error] : [
+      known(health.sm_clock_mhz, (mhz) => `${count(mhz)} MHz`),
+      known(health.power_watts, (watts) => `${watts.toFixed(0)}${known(health.power_limit_watts, (limit) => ` of ${limit.toFixed(0)}`)} W`),
+      known(health.temperature_celsius, (celsius) => `${celsius} °C`),
+      known(health.utilization_percent, (share) => `${share}% busy`),
+      known(health.memory_total_bytes, (total) => `${gigabytes(health.memory_used_bytes)} of ${gigabytes(total)} GiB`),
+      known(health.ecc_corrected, (errors) => `${count(errors)} ECC errors corrected`),
+      known(health.ecc_uncorrected, (errors) => `${count(errors)} ECC errors uncorrected`),
+      reasons.length ? `throttled by ${reasons.join(', ').replace(/_/g, ' ')}` : '',
+      health.remapped_rows_pending ? 'memory rows wait for a reset' : '',
+      health.remapped_rows_failure ? 'memory rows could not be replaced' : '',
+    ].filter(Boolean);
+    const bad = health.error || health.ecc_uncorrected > 0 || health.remapped_rows_failure
+      || reasons.some((reason) => kThrottledByHeatOrPower.includes(reason));
+    const who = `GPU ${row.device}${row.host ? ` of ${row.host}` : ''}${health.name ? ` (${health.name})` : ''}`;
+    host.className = bad ? 'note bad' : 'note';
+    host.textContent = `${who}: ${facts.join(', ') || 'tells nothing'}; ${duration(Math.max(0, now - row.sampled_at))} ago`;
+  }
+
   // The pause that the run stands in, or null: {pause, stage} with stage "paused" or "pausing".
   function pauseOf(run, directives) {
     if (run.state !== 'live') return null;
@@ -147,5 +177,5 @@
       element('div', {}, 'To go on: ', element('code', {}, `gnomon override ${run.name}/${run.job_id} resume --reason "..."`)));
   }
 
-  Object.assign(gnomon, {decisionsTable, noticesTable, overridesTable, pauseBanner, tensorsTable, tiles});
+  Object.assign(gnomon, {decisionsTable, deviceLine, noticesTable, overridesTable, pauseBanner, tensorsTable, tiles});
 })();

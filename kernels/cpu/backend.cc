@@ -87,6 +87,7 @@ class CpuBackend final : public BackendOf<E> {
   }
 
   void amax(std::span<const bf16> x, float* amax) override { *amax = cpu::amax(threads_, x); }
+  uint64_t hash(std::span<const std::byte> x) override { return cpu::hash(threads_, x); }
   void raise(const float* amax, float* most) override {
     if (std::isfinite(*amax) && *amax > 0) *most = std::max(*most, *amax);
   }
@@ -119,14 +120,17 @@ class CpuBackend final : public BackendOf<E> {
   }
 
   void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
-                    float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) override {
+                    float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd,
+                    float* amax) override {
     cpu::add_rms_norm<E>(threads_, residual, x, w, eps, sum, y, rstd);
+    find_amax(y, amax);
   }
   void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
                          std::span<const float> rstd, std::span<const E> dy,
-                         std::span<E> d_residual, std::span<float> dw) override {
+                         std::span<E> d_residual, std::span<float> dw, float* amax) override {
     cpu::rms_norm_backward<E>(threads_, residual, w, rstd, dy, d_residual, dw,
                               per_thread(std::ssize(w)));
+    find_amax(d_residual, amax);
   }
   void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
     cpu::add_bias<E>(threads_, y, n, bias, stride);
@@ -142,12 +146,19 @@ class CpuBackend final : public BackendOf<E> {
     cpu::rope<E>(threads_, x, n, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
                  inverse, stride);
   }
-  void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y) override {
+  void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y,
+              float* amax) override {
     cpu::swiglu<E>(threads_, gate, up, n, width, stride, y);
+    find_amax({y, static_cast<size_t>(n * width)}, amax);
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
-                       int64_t stride, E* dgate, E* dup, int64_t stride_d) override {
+                       int64_t stride, E* dgate, E* dup, int64_t stride_d, float* amax_gate,
+                       float* amax_up) override {
     cpu::swiglu_backward<E>(threads_, gate, up, dy, n, width, stride, dgate, dup, stride_d);
+    GNOMON_ASSERT((amax_gate == nullptr && amax_up == nullptr) ||
+                  cpu::row_stride(stride_d, width) == width);
+    find_amax({dgate, static_cast<size_t>(n * width)}, amax_gate);
+    find_amax({dup, static_cast<size_t>(n * width)}, amax_up);
   }
 
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
@@ -175,9 +186,11 @@ class CpuBackend final : public BackendOf<E> {
     cpu::embed_backward<E>(threads_, tokens, dy, width, dtable);
   }
   void cross_entropy(std::span<E> logits, std::span<const int32_t> targets, int64_t vocabulary,
-                     float scale, bool with_gradient, std::span<float> losses) override {
+                     float scale, bool with_gradient, std::span<float> losses,
+                     float* amax) override {
     cpu::cross_entropy<E>(threads_, logits, targets, vocabulary, scale, with_gradient, losses,
                           per_thread(vocabulary));
+    find_amax(logits, amax);
   }
 
   double sum_of_squares(std::span<const float> x) override {
@@ -191,6 +204,13 @@ class CpuBackend final : public BackendOf<E> {
 
  private:
   static constexpr bool kRounds = std::is_same_v<E, bf16>;  // a model of FP32 rounds nothing
+
+  void find_amax(std::span<const E> x, float* at) const {
+    GNOMON_ASSERT(at == nullptr || kRounds);
+    if constexpr (kRounds) {
+      if (at != nullptr) *at = cpu::amax(threads_, x);
+    }
+  }
 
   // Scratch of `width` floats for each thread.
   std::span<float> per_thread(int64_t width) {

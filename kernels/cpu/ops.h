@@ -81,6 +81,9 @@ void cross_entropy(int threads, std::span<E> logits, std::span<const int32_t> ta
                    int64_t vocabulary, float scale, bool with_gradient, std::span<float> losses,
                    std::span<float> rows);
 
+// hash.cc
+uint64_t hash(int threads, std::span<const std::byte> x);
+
 // optimizer.cc
 double sum_of_squares(int threads, std::span<const float> x);
 template <class E>

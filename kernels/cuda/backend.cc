@@ -6,8 +6,9 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "kernels/cuda/attention.h"
+#include "base/hash.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/hash.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/operands.h"
@@ -39,10 +40,40 @@ class CudaBackend final : public Backend {
   std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }
 
+  bool repeat(uint64_t key, const std::function<void()>& work) override {
+    const auto [entry, is_new] = repeats_.try_emplace(key);
+    Repeat& repeat = entry->second;
+    if (is_new || repeat.refused) {
+      work();
+      return true;
+    }
+    if (repeat.recording == nullptr) {
+      machine_->begin_recording();
+      try {
+        work();
+      } catch (...) {
+        machine_->end_recording();
+        throw;
+      }
+      repeat.recording = machine_->end_recording();
+      repeat.refused = repeat.recording == nullptr;
+      if (repeat.refused) return false;
+    }
+    repeat.recording->replay();
+    return true;
+  }
+  void forget_repeats() override { repeats_.clear(); }
+
   void amax(std::span<const bf16> x, float* amax) override {
     cuda::amax(x.data(), std::ssize(x), amax, stream());
   }
   void raise(const float* amax, float* most) override { cuda::raise(amax, most, stream()); }
+  uint64_t hash(std::span<const std::byte> x) override {
+    auto* sum = reinterpret_cast<uint64_t*>(doubles_.data());
+    hash_terms(x.data(), std::ssize(x), sum, stream());
+    const uint64_t terms = HostView<uint64_t>(memory(), std::span<const uint64_t>(sum, 1))[0];
+    return PlacedHash::of(terms, x.size());
+  }
   void zero(std::span<std::byte> x) override { clear_memory(x.data(), std::ssize(x), stream()); }
   double sum_of_squares(std::span<const float> x) override {
     double* all = doubles_.data();
@@ -90,18 +121,18 @@ class CudaBackend final : public Backend {
 
   void add_rms_norm(std::span<const bf16> residual, std::span<const bf16> x,
                     std::span<const bf16> w, float eps, std::span<bf16> sum, std::span<bf16> y,
-                    std::span<float> rstd) override {
+                    std::span<float> rstd, float* amax) override {
     cuda::add_rms_norm(residual.data(), x.empty() ? nullptr : x.data(), w.data(), eps,
-                       std::ssize(rstd), std::ssize(w), sum.data(), y.data(), rstd.data(),
+                       std::ssize(rstd), std::ssize(w), sum.data(), y.data(), rstd.data(), amax,
                        stream());
   }
   void rms_norm_backward(std::span<const bf16> residual, std::span<const bf16> w,
                          std::span<const float> rstd, std::span<const bf16> dy,
-                         std::span<bf16> d_residual, std::span<float> dw) override {
+                         std::span<bf16> d_residual, std::span<float> dw, float* amax) override {
     const int64_t rows = std::ssize(rstd), width = std::ssize(w);
     float* scratch = scratch_.at_least(rms_norm_scratch(rows, width)).data();
     cuda::rms_norm_backward(residual.data(), w.data(), rstd.data(), dy.data(), rows, width,
-                            d_residual.data(), dw.data(), scratch, stream());
+                            d_residual.data(), dw.data(), scratch, amax, stream());
   }
   void add_bias(bf16* y, int64_t n, std::span<const bf16> bias, int64_t stride) override {
     cuda::add_bias(y, n, bias.data(), std::ssize(bias), stride_or(stride, std::ssize(bias)),
@@ -118,31 +149,33 @@ class CudaBackend final : public Backend {
     cuda::rope(x, n, tokens, heads, head_dim, table.cosines.data(), table.sines.data(), inverse,
                stride_or(stride, int64_t{heads} * head_dim), stream());
   }
-  void swiglu(const bf16* gate, const bf16* up, int64_t n, int64_t width, int64_t stride,
-              bf16* y) override {
-    cuda::swiglu(gate, up, n, width, stride_or(stride, width), y, stream());
+  void swiglu(const bf16* gate, const bf16* up, int64_t n, int64_t width, int64_t stride, bf16* y,
+              float* amax) override {
+    cuda::swiglu(gate, up, n, width, stride_or(stride, width), y, amax, stream());
   }
   void swiglu_backward(const bf16* gate, const bf16* up, const bf16* dy, int64_t n, int64_t width,
-                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d) override {
+                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d, float* amax_gate,
+                       float* amax_up) override {
     cuda::swiglu_backward(gate, up, dy, n, width, stride_or(stride, width), dgate, dup,
-                          stride_or(stride_d, width), stream());
+                          stride_or(stride_d, width), amax_gate, amax_up, stream());
   }
 
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
     return cuda::attention_saved_bytes(shape);
   }
   int64_t attention_scratch_bytes(const AttentionShape& shape) const override {
+    machine_->attention().prepare(with_strides(shape));
     return cuda::attention_scratch_bytes(shape);
   }
   void attention(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v, bf16* o,
                  std::byte* saved, std::byte* /*scratch*/) override {
-    cuda::attention(with_strides(shape), q, k, v, o, saved, stream());
+    machine_->attention().forward(with_strides(shape), q, k, v, o, saved, stream());
   }
   void attention_backward(const AttentionShape& shape, const bf16* q, const bf16* k, const bf16* v,
                           const bf16* o, const bf16* d_o, bf16* dq, bf16* dk, bf16* dv,
                           const std::byte* saved, std::byte* scratch) override {
-    cuda::attention_backward(with_strides(shape), q, k, v, o, d_o, dq, dk, dv, saved, scratch,
-                             stream());
+    machine_->attention().backward(with_strides(shape), q, k, v, o, d_o, dq, dk, dv, saved, scratch,
+                                   stream());
   }
 
   void embed(std::span<const int32_t> tokens, std::span<const bf16> table, int64_t width,
@@ -157,15 +190,21 @@ class CudaBackend final : public Backend {
     cuda::embed_backward(sorted, sorted + count, count, dy.data(), width, dtable.data(), stream());
   }
   void cross_entropy(std::span<bf16> logits, std::span<const int32_t> targets, int64_t vocabulary,
-                     float scale, bool with_gradient, std::span<float> losses) override {
+                     float scale, bool with_gradient, std::span<float> losses,
+                     float* amax) override {
     cuda::cross_entropy(logits.data(), targets.data(), std::ssize(targets), vocabulary, scale,
-                        with_gradient, losses.data(), stream());
+                        with_gradient, losses.data(), amax, stream());
   }
 
  private:
   struct RopeTable {
     explicit RopeTable(Memory& memory) : cosines(memory), sines(memory) {}
     Buffer<float> cosines, sines;  // [tokens, head_dim/2]
+  };
+
+  struct Repeat {
+    std::unique_ptr<Recording> recording;
+    bool refused = false;
   };
 
   Stream stream() const { return machine_->stream(); }
@@ -224,6 +263,7 @@ class CudaBackend final : public Backend {
   Buffer<int32_t> places_;
   Buffer<double> doubles_;
   std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;
+  std::map<uint64_t, Repeat> repeats_;
 };
 
 }  // namespace

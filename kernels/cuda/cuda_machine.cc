@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/device.h"
@@ -25,6 +27,31 @@ class OwnStream {
 
  private:
   cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(Stream stream) const { check(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+  void hold_up(Stream stream) const {
+    check(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
+  }
+  void wait() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CopyOnSideStream final : public CopyOut {
+ public:
+  explicit CopyOnSideStream(std::shared_ptr<const Event> done) : done_(std::move(done)) {}
+  void wait() override { done_->wait(); }
+
+ private:
+  std::shared_ptr<const Event> done_;
 };
 
 class DeviceMemory final : public Memory {
@@ -59,6 +86,37 @@ class DeviceMemory final : public Memory {
     copy(from, to, cudaMemcpyDeviceToDevice);
   }
 
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    void* room = nullptr;
+    if (cudaMallocHost(&room, static_cast<size_t>(bytes)) != cudaSuccess) {
+      cudaGetLastError();  // it is told here
+      throw Error(
+          fmt::format("{} needs {} bytes of page-locked memory of the host, which the "
+                      "system does not give",
+                      purpose, bytes));
+    }
+    return static_cast<std::byte*>(room);
+  }
+  void give_back_host_room(std::byte* room, int64_t) noexcept override { cudaFreeHost(room); }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    const Event before;
+    before.record(stream_.get());
+    before.hold_up(side_.get());
+    for (const Piece& piece : pieces) {
+      if (piece.from.empty()) continue;
+      check(cudaMemcpyAsync(piece.to, piece.from.data(), piece.from.size(), cudaMemcpyDefault,
+                            side_.get()),
+            "cudaMemcpyAsync to the host");
+    }
+    copied_ = std::make_shared<Event>();
+    copied_->record(side_.get());
+    return std::make_unique<CopyOnSideStream>(copied_);
+  }
+  void settle() override {
+    if (copied_ != nullptr) copied_->hold_up(stream_.get());
+    copied_.reset();
+  }
+
  private:
   static MemoryLeft what_is_left() {
     size_t free = 0, total = 0;
@@ -71,18 +129,40 @@ class DeviceMemory final : public Memory {
   }
 
   const OwnStream& stream_;
+  OwnStream side_;
+  std::shared_ptr<Event> copied_;  // what later operations have not been held up for
+};
+
+class Graph final : public Recording {
+ public:
+  Graph(cudaGraph_t graph, Stream stream) : stream_(stream) {
+    check(cudaGraphInstantiate(&graph_, graph, 0), "cudaGraphInstantiate");
+  }
+  ~Graph() override { cudaGraphExecDestroy(graph_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void replay() override { check(cudaGraphLaunch(graph_, stream_), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+  Stream stream_;
 };
 
 class CudaMachine final : public Machine {
  public:
-  CudaMachine() : info_(device_info()), memory_(stream_), scratch_(memory_) {}
+  explicit CudaMachine(AttentionChoice choice)
+      : info_(device_info()), memory_(stream_), scratch_(memory_) {
+    attention_ = make_attention(choice, memory_, stream(), [](const std::string& text) {
+      fmt::print(stderr, "warning: {}\n", text);
+    });
+  }
 
   std::string device() const override {
     return fmt::format("{} (compute capability {}.{})", info_.name, info_.major, info_.minor);
   }
   std::string libraries() const override {
-    return fmt::format("driver {}, runtime {}, cuBLASLt {}", info_.driver_version,
-                       info_.runtime_version, info_.cublaslt_version);
+    return fmt::format("driver {}, runtime {}, cuBLASLt {}, {}", info_.driver_version,
+                       info_.runtime_version, info_.cublaslt_version, attention_->name());
   }
   std::string lacks_fp8() const override {
     if (info_.has_fp8()) return {};
@@ -90,6 +170,19 @@ class CudaMachine final : public Machine {
   }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }
+  void begin_recording() override {
+    check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+  }
+  std::unique_ptr<Recording> end_recording() override {
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(stream(), &graph) != cudaSuccess || graph == nullptr) {
+      cudaGetLastError();  // the caller is told by what is returned
+      return nullptr;
+    }
+    const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, cudaGraphDestroy);
+    return std::make_unique<Graph>(graph, stream());
+  }
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c) override {
     products_.multiply(product, a, b, c, stream());
   }
@@ -98,6 +191,7 @@ class CudaMachine final : public Machine {
     cuda::sort_places(tokens, count, sorted, order, scratch_.at_least(bytes).data(), bytes,
                       stream());
   }
+  Attention& attention() override { return *attention_; }
 
  private:
   DeviceInfo info_;  // before all else: it says when there is no device
@@ -105,10 +199,17 @@ class CudaMachine final : public Machine {
   DeviceMemory memory_;
   LtProducts products_;
   Buffer<std::byte> scratch_;
+  std::unique_ptr<Attention> attention_;
 };
 
 }  // namespace
 
-std::unique_ptr<Machine> make_cuda_machine() { return std::make_unique<CudaMachine>(); }
+AttentionChoice attention_choice_of_environment() {
+  return attention_choice(std::getenv("GNOMON_ATTENTION"));
+}
+
+std::unique_ptr<Machine> make_cuda_machine(AttentionChoice choice) {
+  return std::make_unique<CudaMachine>(choice);
+}
 
 }  // namespace gnomon::cuda

@@ -3,11 +3,17 @@
 
 #include <memory>
 
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/machine.h"
 
 namespace gnomon::cuda {
 
-// With a stream of its own. Throws NoCudaDevice; CudaError for a device without FP8, naming it.
-std::unique_ptr<Machine> make_cuda_machine();
+// The environment's GNOMON_ATTENTION. Throws ConfigError.
+AttentionChoice attention_choice_of_environment();
+
+// With a stream of its own. Warnings go to stderr. Throws NoCudaDevice; CudaError for a device
+// without FP8, naming it; what make_attention() throws.
+std::unique_ptr<Machine> make_cuda_machine(
+    AttentionChoice choice = attention_choice_of_environment());
 
 }  // namespace gnomon::cuda

@@ -76,6 +76,9 @@ DeviceInfo device_info() {
                     "expected 8.x (BF16 only) or 9.0 and later",
                     info.name, info.major, info.minor));
   }
+  char bus_id[32] = {};
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device), "cudaDeviceGetPCIBusId");
+  info.bus_id = bus_id;
   return info;
 }
 

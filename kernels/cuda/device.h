@@ -31,6 +31,7 @@ struct DeviceInfo {
   int driver_version = 0;   // CUDA version of the driver, 1000·major + 10·minor
   int runtime_version = 0;  // of the runtime, as above
   size_t cublaslt_version = 0;
+  std::string bus_id = {};  // PCI, "0000:01:00.0": by it NVML and people know the device
   bool has_fp8() const { return major > 8 || (major == 8 && minor >= 9); }
 };
 

@@ -69,36 +69,46 @@ __global__ void rope_kernel(bf16* x, int64_t rows, int64_t tokens, int heads, in
 }
 
 __global__ void swiglu_kernel(const bf16* __restrict__ gate, const bf16* __restrict__ up,
-                              int64_t rows, int64_t width, int64_t stride, bf16* y) {
+                              int64_t rows, int64_t width, int64_t stride, bf16* y, float* amax) {
+  __shared__ uint32_t room[kWarp];
   const int64_t vectors = width / kVector;
   const int64_t i = global_thread();
-  if (i >= rows * vectors) return;
-  const int64_t column = i % vectors * kVector, at = i / vectors * stride + column;
-  const Eight g = load_eight(gate + at), u = load_eight(up + at);
-  Eight result;
-  for (int k = 0; k < kVector; ++k) result[k] = g[k] * sigmoid(g[k]) * u[k];
-  store_eight(y + i * kVector, result);
+  uint32_t largest = 0;
+  if (i < rows * vectors) {
+    const int64_t column = i % vectors * kVector, at = i / vectors * stride + column;
+    const Eight g = load_eight(gate + at), u = load_eight(up + at);
+    Eight result;
+    for (int k = 0; k < kVector; ++k) result[k] = g[k] * sigmoid(g[k]) * u[k];
+    largest = store_eight(y + i * kVector, result);
+  }
+  tell_largest(largest, room, amax);
 }
 
 // d silu(g) = σ(g)·(1 + g·(1 − σ(g))). dgate and dup may be gate and up.
 __global__ void swiglu_backward_kernel(const bf16* gate, const bf16* up,
                                        const bf16* __restrict__ dy, int64_t rows, int64_t width,
-                                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d) {
+                                       int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d,
+                                       float* amax_gate, float* amax_up) {
+  __shared__ uint32_t room[kWarp];
   const int64_t vectors = width / kVector;
   const int64_t i = global_thread();
-  if (i >= rows * vectors) return;
-  const int64_t row = i / vectors, column = i % vectors * kVector;
-  const Eight g = load_eight(gate + row * stride + column);
-  const Eight u = load_eight(up + row * stride + column);
-  const Eight d = load_eight(dy + i * kVector);
-  Eight dg, du;
-  for (int k = 0; k < kVector; ++k) {
-    const float s = sigmoid(g[k]);
-    dg[k] = d[k] * u[k] * (s * (1.0f + g[k] * (1.0f - s)));
-    du[k] = d[k] * g[k] * s;
+  uint32_t largest_gate = 0, largest_up = 0;
+  if (i < rows * vectors) {
+    const int64_t row = i / vectors, column = i % vectors * kVector;
+    const Eight g = load_eight(gate + row * stride + column);
+    const Eight u = load_eight(up + row * stride + column);
+    const Eight d = load_eight(dy + i * kVector);
+    Eight dg, du;
+    for (int k = 0; k < kVector; ++k) {
+      const float s = sigmoid(g[k]);
+      dg[k] = d[k] * u[k] * (s * (1.0f + g[k] * (1.0f - s)));
+      du[k] = d[k] * g[k] * s;
+    }
+    largest_gate = store_eight(dgate + row * stride_d + column, dg);
+    largest_up = store_eight(dup + row * stride_d + column, du);
   }
-  store_eight(dgate + row * stride_d + column, dg);
-  store_eight(dup + row * stride_d + column, du);
+  tell_largest(largest_gate, room, amax_gate);
+  tell_largest(largest_up, room, amax_up);
 }
 
 Grid for_work(int64_t work) {
@@ -109,6 +119,10 @@ Grid for_work(int64_t work) {
 
 void clear_memory(void* memory, int64_t bytes, Stream stream) {
   if (bytes > 0) clear(memory, bytes, stream);
+}
+
+void forget_amax(float* amax, Stream stream) {
+  if (amax != nullptr) clear(amax, sizeof(float), stream);
 }
 
 void round_sum(const float* x, int64_t count, bf16* y, Stream stream) {
@@ -142,17 +156,21 @@ void rope(bf16* x, int64_t rows, int64_t tokens, int heads, int head_dim, const 
 }
 
 void swiglu(const bf16* gate, const bf16* up, int64_t rows, int64_t width, int64_t stride, bf16* y,
-            Stream stream) {
+            float* amax, Stream stream) {
+  forget_amax(amax, stream);
   GNOMON_ASSERT(width % kVector == 0 && stride % kVector == 0);
   launch("swiglu", swiglu_kernel, for_work(rows * width / kVector), stream, gate, up, rows, width,
-         stride, y);
+         stride, y, amax);
 }
 
 void swiglu_backward(const bf16* gate, const bf16* up, const bf16* dy, int64_t rows, int64_t width,
-                     int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d, Stream stream) {
+                     int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d, float* amax_gate,
+                     float* amax_up, Stream stream) {
+  forget_amax(amax_gate, stream);
+  forget_amax(amax_up, stream);
   GNOMON_ASSERT(width % kVector == 0 && stride % kVector == 0 && stride_d % kVector == 0);
   launch("swiglu_backward", swiglu_backward_kernel, for_work(rows * width / kVector), stream, gate,
-         up, dy, rows, width, stride, dgate, dup, stride_d);
+         up, dy, rows, width, stride, dgate, dup, stride_d, amax_gate, amax_up);
 }
 
 }  // namespace gnomon::cuda

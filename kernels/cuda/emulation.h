@@ -13,7 +13,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
@@ -141,6 +143,19 @@ class Block {
   int current_ = 0;
 };
 
+// What is launched goes here and is not run, while there is one.
+inline std::vector<std::function<void()>>* recording = nullptr;
+
+// Now, or when what is recorded is run.
+template <class Work>
+void now_or_later(Work work) {
+  if (recording != nullptr) {
+    recording->push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
 inline Block block;
 inline Index3 block_index, block_size, grid_size;
 inline std::vector<std::byte> shared;
@@ -194,6 +209,11 @@ T __shfl_down_sync(unsigned, T value, int distance) {
   return gnomon::cuda::emulation::exchanged(value, from);
 }
 
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long value) {
+  const unsigned long long before = *at;
+  *at += value;
+  return before;
+}
 inline uint32_t atomicMax(uint32_t* at, uint32_t value) {
   const uint32_t before = *at;
   *at = before < value ? value : before;
@@ -207,8 +227,10 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulation::shared.data());
 }
 
-template <class... P, class... A>
-void launch(const char*, void (*kernel)(P...), const Grid& grid, Stream, A... args) {
+namespace emulation {
+
+template <class Kernel>
+void run_grid(const Grid& grid, Kernel kernel) {
   emulation::block_size = {static_cast<unsigned>(grid.threads), 1, 1};
   emulation::grid_size = {static_cast<unsigned>(grid.blocks_x),
                           static_cast<unsigned>(grid.blocks_y),
@@ -219,10 +241,18 @@ void launch(const char*, void (*kernel)(P...), const Grid& grid, Stream, A... ar
     for (unsigned y = 0; y < emulation::grid_size.y; ++y) {
       for (unsigned x = 0; x < emulation::grid_size.x; ++x) {
         emulation::block_index = {x, y, z};
-        emulation::block.run(grid.threads, [&] { kernel(static_cast<P>(args)...); });
+        emulation::block.run(grid.threads, kernel);
       }
     }
   }
+}
+
+}  // namespace emulation
+
+template <class... P, class... A>
+void launch(const char*, void (*kernel)(P...), const Grid& grid, Stream, A... args) {
+  emulation::now_or_later(
+      [=] { emulation::run_grid(grid, [&] { kernel(static_cast<P>(args)...); }); });
 }
 
 }  // namespace gnomon::cuda

@@ -82,7 +82,7 @@ struct alignas(16) Bits128 {
   uint32_t x = 0, y = 0, z = 0, w = 0;
 };
 inline void clear(void* memory, int64_t bytes, Stream) {
-  std::memset(memory, 0, static_cast<size_t>(bytes));
+  emulation::now_or_later([=] { std::memset(memory, 0, static_cast<size_t>(bytes)); });
 }
 inline float value_of(bf16 x) { return to_float(x); }
 inline bf16 rounded(float x) { return to_bf16(x); }
@@ -137,6 +137,21 @@ struct Largest {
     return a < b ? b : a;
   }
 };
+
+// NaN counts as +Inf.
+__device__ inline uint32_t no_more_than_infinity(uint32_t magnitude) {
+  return magnitude > 0x7F800000u ? 0x7F800000u : magnitude;
+}
+
+// *most = the largest of *most and what the threads of the block have: magnitudes as bits. Every
+// thread calls it; `room` is as in block_reduce(). Does nothing where there is no `most`.
+__device__ inline void tell_largest(uint32_t own, uint32_t* room, float* most) {
+  if (most == nullptr) return;
+  own = no_more_than_infinity(block_reduce(own, uint32_t{0}, room, Largest()));
+  auto* at = reinterpret_cast<uint32_t*>(most);
+  // Most blocks find a larger one there, and a look costs less than an atomic operation.
+  if (threadIdx.x == 0 && own > *static_cast<volatile uint32_t*>(at)) atomicMax(at, own);
+}
 
 __device__ inline int64_t global_thread() { return int64_t{blockIdx.x} * blockDim.x + threadIdx.x; }
 __device__ inline int64_t all_threads() { return int64_t{gridDim.x} * blockDim.x; }

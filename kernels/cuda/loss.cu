@@ -1,4 +1,5 @@
 #include "base/errors.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/vectors.h"
@@ -77,8 +78,9 @@ __device__ SoftmaxPart block_softmax(SoftmaxPart part, SoftmaxPart* room) {
 template <bool kVectors>
 __global__ void cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ targets,
                                      int64_t vocabulary, float scale, bool with_gradient,
-                                     float* losses) {
+                                     float* losses, float* amax) {
   __shared__ SoftmaxPart room[kWarp];
+  __shared__ uint32_t amax_room[kWarp];
   constexpr int64_t kStep = kVectors ? kVector : 1;
   bf16* row = logits + int64_t{blockIdx.x} * vocabulary;
   const int32_t target = targets[blockIdx.x];
@@ -90,11 +92,9 @@ __global__ void cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ t
     return one;
   };
   const auto store = [&](int64_t i, const Eight& values) {
-    if constexpr (kVectors) {
-      store_eight(row + i, values);
-    } else {
-      row[i] = rounded(values[0]);
-    }
+    if constexpr (kVectors) return store_eight(row + i, values);
+    row[i] = rounded(values[0]);
+    return magnitude_bits(row[i]);
   };
   if (target < 0) {
     for (int64_t i = begin; i < vocabulary && with_gradient; i += step) store(i, Eight());
@@ -119,13 +119,15 @@ __global__ void cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ t
   if (!with_gradient) return;
   __syncthreads();  // the target's logit has been read by all
   const float factor = quotient(scale, part.sum);
+  uint32_t largest = 0;
   for (int64_t i = begin; i < vocabulary; i += step) {
     Eight values = load(i);
     for (int k = 0; k < kStep; ++k) {
       values[k] = expf(values[k] - part.largest) * factor - (i + k == target ? scale : 0.0f);
     }
-    store(i, values);
+    largest = Largest()(largest, store(i, values));
   }
+  tell_largest(largest, amax_room, amax);
 }
 
 __global__ void sum_losses_kernel(const float* __restrict__ x, int64_t count, double* sum) {
@@ -153,11 +155,12 @@ void embed_backward(const int32_t* sorted, const int32_t* order, int64_t count, 
 }
 
 void cross_entropy(bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
-                   float scale, bool with_gradient, float* losses, Stream stream) {
+                   float scale, bool with_gradient, float* losses, float* amax, Stream stream) {
+  forget_amax(amax, stream);
   const auto kernel =
       vocabulary % kVector == 0 ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
   launch("cross_entropy", kernel, {.blocks_x = rows, .threads = kLossThreads}, stream, logits,
-         targets, vocabulary, scale, with_gradient, losses);
+         targets, vocabulary, scale, with_gradient, losses, amax);
 }
 
 void sum_losses(const float* x, int64_t count, double* sum, Stream stream) {

@@ -19,7 +19,7 @@ void embed_backward(const int32_t* sorted, const int32_t* order, int64_t count, 
                     int64_t width, float* dtable, Stream stream);
 
 void cross_entropy(bf16* logits, const int32_t* targets, int64_t rows, int64_t vocabulary,
-                   float scale, bool with_gradient, float* losses, Stream stream);
+                   float scale, bool with_gradient, float* losses, float* amax, Stream stream);
 
 // *sum = Σ x, in one order whatever the device; `count` at most 2^31.
 void sum_losses(const float* x, int64_t count, double* sum, Stream stream);

@@ -7,11 +7,21 @@
 #include <memory>
 #include <string>
 
+#include "kernels/cuda/attention.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/memory.h"
 
 namespace gnomon::cuda {
+
+// Work of the stream that was recorded once and can be done again, with the same addresses and
+// numbers.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  // Returns when it is on the stream.
+  virtual void replay() = 0;
+};
 
 class Machine {
  public:
@@ -23,6 +33,12 @@ class Machine {
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
 
+  // Between the two, what is put on the stream is recorded and not done; nothing may wait for the
+  // device or take memory of it meanwhile. end_recording() gives nullptr where it could not be
+  // recorded.
+  virtual void begin_recording() = 0;
+  virtual std::unique_ptr<Recording> end_recording() = 0;
+
   // Returns when the work is on the stream. Throws Error for shapes that the library does not take,
   // with those that it does.
   virtual void multiply(const Product& product, const Factor& a, const Factor& b, void* c) = 0;
@@ -30,6 +46,8 @@ class Machine {
   // tokens. All of the device.
   virtual void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted,
                            int32_t* order) = 0;
+  // On stream().
+  virtual Attention& attention() = 0;
 };
 
 }  // namespace gnomon::cuda

@@ -1,4 +1,5 @@
 #include "base/errors.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/norm.h"
 #include "kernels/cuda/vectors.h"
@@ -28,8 +29,10 @@ struct Row {
 
 template <int kPerThread>
 __global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x, const bf16* __restrict__ w,
-                                    float eps, int64_t width, bf16* sum, bf16* y, float* rstd) {
+                                    float eps, int64_t width, bf16* sum, bf16* y, float* rstd,
+                                    float* amax) {
   __shared__ float room[kWarp];
+  __shared__ uint32_t amax_room[kWarp];
   const int64_t row = blockIdx.x, at = row * width;
   Row<kPerThread> values;
   float squares = 0;
@@ -47,14 +50,16 @@ __global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x, const b
   squares = block_reduce(squares, 0.0f, room, Add());
   const float r = quotient(1.0f, sqrtf(squares / static_cast<float>(width) + eps));
   if (threadIdx.x == 0) rstd[row] = r;
+  uint32_t largest = 0;
   for (int k = 0; k < kPerThread; ++k) {
     const int64_t i = Row<kPerThread>::place(k);
     if (i >= width) continue;
     const Eight weight = load_eight(w + i);
     Eight& v = values.vectors[k];
     for (int j = 0; j < kVector; ++j) v[j] = v[j] * r * weight[j];
-    store_eight(y + at + i, v);
+    largest = Largest()(largest, store_eight(y + at + i, v));
   }
+  tell_largest(largest, amax_room, amax);
 }
 
 // With x̂ = x·rstd and g = dy·w: dx = rstd·(g − x̂·mean(g·x̂)), dw += dy·x̂. A block takes rows
@@ -63,8 +68,10 @@ template <int kPerThread>
 __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
                                          const bf16* __restrict__ w, const float* __restrict__ rstd,
                                          const bf16* __restrict__ dy, int64_t rows, int64_t width,
-                                         bf16* d_residual, float* partials) {
+                                         bf16* d_residual, float* partials, float* amax) {
   __shared__ float room[kWarp];
+  __shared__ uint32_t amax_room[kWarp];
+  uint32_t largest = 0;
   Row<kPerThread> dw;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const int64_t at = row * width;
@@ -93,9 +100,10 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
       for (int j = 0; j < kVector; ++j) {
         before[j] += r * (g.vectors[k][j] - x_hat.vectors[k][j] * mean);
       }
-      store_eight(d_residual + at + i, before);
+      largest = Largest()(largest, store_eight(d_residual + at + i, before));
     }
   }
+  tell_largest(largest, amax_room, amax);
   for (int k = 0; k < kPerThread; ++k) {
     const int64_t i = Row<kPerThread>::place(k);
     if (i >= width) continue;
@@ -133,11 +141,12 @@ int64_t backward_blocks(int64_t rows) { return rows < kBackwardBlocks ? rows : k
 }  // namespace
 
 void add_rms_norm(const bf16* residual, const bf16* x, const bf16* w, float eps, int64_t rows,
-                  int64_t width, bf16* sum, bf16* y, float* rstd, Stream stream) {
+                  int64_t width, bf16* sum, bf16* y, float* rstd, float* amax, Stream stream) {
+  forget_amax(amax, stream);
   by_width(width, [&](auto per_thread) {
     launch("add_rms_norm", add_rms_norm_kernel<decltype(per_thread)::value>,
            {.blocks_x = rows, .threads = kThreads}, stream, residual, x, w, eps, width, sum, y,
-           rstd);
+           rstd, amax);
   });
 }
 
@@ -145,12 +154,13 @@ int64_t rms_norm_scratch(int64_t rows, int64_t width) { return backward_blocks(r
 
 void rms_norm_backward(const bf16* residual, const bf16* w, const float* rstd, const bf16* dy,
                        int64_t rows, int64_t width, bf16* d_residual, float* dw, float* scratch,
-                       Stream stream) {
+                       float* amax, Stream stream) {
+  forget_amax(amax, stream);
   const int64_t blocks = backward_blocks(rows);
   by_width(width, [&](auto per_thread) {
     launch("rms_norm_backward", rms_norm_backward_kernel<decltype(per_thread)::value>,
            {.blocks_x = blocks, .threads = kThreads}, stream, residual, w, rstd, dy, rows, width,
-           d_residual, scratch);
+           d_residual, scratch, amax);
   });
   add_partials(scratch, blocks, width, dw, stream);
 }

@@ -13,13 +13,13 @@ inline constexpr int64_t kNormWidthMax = 16'384;
 
 // `x` may be null, `sum` may be residual.
 void add_rms_norm(const bf16* residual, const bf16* x, const bf16* w, float eps, int64_t rows,
-                  int64_t width, bf16* sum, bf16* y, float* rstd, Stream stream);
+                  int64_t width, bf16* sum, bf16* y, float* rstd, float* amax, Stream stream);
 
 // Floats of scratch that rms_norm_backward needs.
 int64_t rms_norm_scratch(int64_t rows, int64_t width);
 void rms_norm_backward(const bf16* residual, const bf16* w, const float* rstd, const bf16* dy,
                        int64_t rows, int64_t width, bf16* d_residual, float* dw, float* scratch,
-                       Stream stream);
+                       float* amax, Stream stream);
 
 // sums[column] += Σ over `parts` rows of partials[parts, width], in the order of the rows.
 void add_partials(const float* partials, int64_t parts, int64_t width, float* sums, Stream stream);

@@ -21,6 +21,7 @@ ScaleArithmetic arithmetic_of(const Rounding& rounding) {
           .format_max = largest,
           .max_exponent = std::ilogb(largest),
           .given = rounding.given.value_or(0.0f),
+          .given_at = rounding.given ? rounding.given_at : nullptr,
           .margin = rounding.margin,
           .log2_shift = rounding.log2_shift};
 }
@@ -41,11 +42,6 @@ struct EightBits {
 __device__ EightBits load_bits(const bf16* x) {
   const Bits128 v = *reinterpret_cast<const Bits128*>(x);
   return {{v.x, v.y, v.z, v.w}};
-}
-
-// NaN counts as +Inf.
-__device__ uint32_t no_more_than_infinity(uint32_t magnitude) {
-  return magnitude > 0x7F800000u ? 0x7F800000u : magnitude;
 }
 
 __global__ void amax_kernel(const bf16* __restrict__ x, int64_t count, uint32_t* amax) {

@@ -11,8 +11,9 @@ struct ScaleArithmetic {
   Format format = Format::kE4m3;
   ScaleRule rule = ScaleRule::kGiven;
   float format_max = 448;
-  int max_exponent = 8;  // of format_max
-  float given = 0;       // of a whole tensor; 0: from the amax
+  int max_exponent = 8;             // of format_max
+  float given = 0;                  // of a whole tensor; 0: from the amax
+  const float* given_at = nullptr;  // where it stands, in place of `given`
   int margin = 0;
   int log2_shift = 0;
 };
@@ -35,6 +36,7 @@ __device__ inline float fitting_scale(const ScaleArithmetic& how, float amax) {
 
 // Without the shift.
 __device__ inline float scale_of(const ScaleArithmetic& how, float amax) {
+  if (how.given_at != nullptr) return *how.given_at;
   if (how.given > 0) return how.given;
   if (how.rule == ScaleRule::kNone || !says_something(amax)) return 1.0f;
   if (how.rule == ScaleRule::kGiven) {

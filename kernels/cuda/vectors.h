@@ -29,9 +29,17 @@ __device__ inline uint32_t two_of(float first, float second) {
   return uint32_t{rounded(first).bits} | uint32_t{rounded(second).bits} << 16;
 }
 
-__device__ inline void store_eight(bf16* y, const Eight& eight) {
-  *reinterpret_cast<Bits128*>(y) = {two_of(eight[0], eight[1]), two_of(eight[2], eight[3]),
-                                    two_of(eight[4], eight[5]), two_of(eight[6], eight[7])};
+// Returns the largest magnitude of what it stored, as tell_largest() takes it.
+__device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
+  const uint32_t words[4] = {two_of(eight[0], eight[1]), two_of(eight[2], eight[3]),
+                             two_of(eight[4], eight[5]), two_of(eight[6], eight[7])};
+  *reinterpret_cast<Bits128*>(y) = {words[0], words[1], words[2], words[3]};
+  uint32_t largest = 0;
+  for (uint32_t word : words) {
+    largest = Largest()(largest, word & 0x7FFF0000u);
+    largest = Largest()(largest, word << 16 & 0x7FFF0000u);
+  }
+  return largest;
 }
 
 // As bf16 has them.

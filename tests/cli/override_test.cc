@@ -136,6 +136,21 @@ TEST_F(OverrideTest, AnEndedRunTakesNone) {
   EXPECT_THAT(result.errors, HasSubstr("ended"));
 }
 
+TEST_F(OverrideTest, TheStatusHasALineOfTheGpuWhereOneIsWatched) {
+  StepReport step;
+  step.step = 1;
+  step.plan_version = 1;
+  post("/v1/runs/run-1/steps", to_json(StepBatch{{step}}));
+  EXPECT_THAT(gnomon({"status", "small"}).output, Not(HasSubstr("GPU")));
+  step.step = 2;
+  step.device_health.emplace().device = "0000:01:00.0";
+  step.device_health->temperature_celsius = 61;
+  step.device_health->time = now() - 30;
+  post("/v1/runs/run-1/steps", to_json(StepBatch{{step}}));
+  EXPECT_THAT(gnomon({"status", "small"}).output,
+              AllOf(HasSubstr("\nGPU 0000:01:00.0: 61 °C; 3"), HasSubstr("s ago\n")));
+}
+
 TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
   EXPECT_THAT(gnomon({"notices", "small"}).output, HasSubstr("the trainer has told nothing"));
   EXPECT_THAT(gnomon({"status", "small"}).output, Not(HasSubstr("notices")));

@@ -100,6 +100,34 @@ TEST_F(MetricsTest, AtMostTwoHundredLayersAreShown) {
   EXPECT_EQ(count, 200);
 }
 
+DeviceHealth errors(int64_t uncorrected) {
+  DeviceHealth health;
+  health.device = "0000:01:00.0";
+  health.ecc_uncorrected = uncorrected;
+  return health;
+}
+
+TEST_F(MetricsTest, ADevicesCounterBeginsAgainWithItsDriverAndGoesWithTheDevice) {
+  metrics.start_run(1, "demo/1", {});
+  const auto take = [&](const std::string& host, const DeviceHealth& health) {
+    metrics.update_run(1, [&](RunSeries& series) { series.device_health(host, health); });
+  };
+  const std::string of_a =
+      "gnomon_device_ecc_errors_total{device=\"0000:01:00.0\",host=\"a\",kind=\"uncorrected\","
+      "run=\"demo/1\"} ";
+  take("a", errors(5));
+  EXPECT_THAT(text(), HasSubstr(of_a + "5\n"));
+  take("a", errors(7));
+  EXPECT_THAT(text(), HasSubstr(of_a + "7\n"));
+  take("a", errors(1));
+  EXPECT_THAT(text(), HasSubstr(of_a + "1\n"));
+  take("b", errors(2));
+  EXPECT_THAT(text(), Not(HasSubstr("host=\"a\"")));
+  EXPECT_THAT(text(), HasSubstr("gnomon_device_up{device=\"0000:01:00.0\",host=\"b\""));
+  metrics.drop_run_at(1, 0);
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_device_up{")));
+}
+
 TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
   decide::CloseWindow close{1, "alarm", 0.02, 0.004, 0.5, 0.25};  // gap 0.02 nats is 0.5% of 4 nats
   WindowNumbers numbers = window_numbers(close, 30);

@@ -14,6 +14,7 @@
 #include "protocol/client.h"
 #include "tests/dashboards/dashboard.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/standin_gpu.h"
 #include "tests/trainer/tiny_run.h"
 
 namespace gnomon::dashboards {
@@ -78,6 +79,9 @@ class LivePanels : public ::testing::Test {
       return {GNOMON_VERIFIER, "--controller", daemon_.url(), "--threads", "1"};
     std::filesystem::path config = test::write_tiny_config(folder_.path(), folder_ / "data", 2000,
                                                            "[statistics]\nevery = 20\n");
+    std::string text = read_file(config);
+    text.insert(text.find("[run]\n") + 6, fmt::format("watch_gpu = \"{}\"\n", gpu_.kBusId));
+    write_file_atomically(config, text);
     return {GNOMON_TRAINER, "--config", config.string(), "--controller",
             daemon_.url(),  "--dir",    file("run")};
   }
@@ -90,6 +94,7 @@ class LivePanels : public ::testing::Test {
   }
 
   test::TemporaryDirectory folder_;
+  test::StandinGpu gpu_;
   test::DaemonProcess daemon_{{},
                               "[window]\nevery = 50\nsteps = 10\nopen_max = 4\n"
                               "[detector]\ntolerance_percent = 50.0\n"};
@@ -99,7 +104,8 @@ class LivePanels : public ::testing::Test {
 
 TEST_F(LivePanels, EveryQueryOfEveryPanelReturnsSeries) {
   ChildProcess verifier(process("verifier"), folder_ / "verifier.log");
-  ChildProcess trainer(process("trainer"), folder_ / "trainer.log");
+  ChildProcess trainer(process("trainer"), folder_ / "trainer.log",
+                       {.environment = gpu_.environment()});
   boost::json::object dashboard =
       load_dashboard(std::string(GNOMON_SOURCE) + "/dashboards/grafana/dashboards/run.json");
   std::set<std::string> missing;

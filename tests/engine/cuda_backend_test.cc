@@ -84,6 +84,91 @@ INSTANTIATE_TEST_SUITE_P(
                                         "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
                                         "recipe = \"block\"\n"}));
 
+// Steps whose work was recorded, and what may come between them.
+std::vector<uint64_t> varied_run(const EngineConfig& config, Recordings& seen) {
+  const BackendMakers backends = tested_backends(seen);
+  Engine engine(config, EngineRole::kLive, nullptr, &backends);
+  engine.initialize();
+  const PrecisionPlan current = PrecisionPlan::parse(recipe("current").rules);
+  const PrecisionPlan delayed = PrecisionPlan::parse(recipe("delayed", "amax_history = 3\n").rules);
+  std::vector<uint64_t> hashes;
+  for (const PrecisionPlan& plan : {current, delayed, current, delayed, PrecisionPlan::bf16()}) {
+    engine.set_plan(plan);
+    // Copies of the weights are there when the second step is recorded.
+    hashes.push_back(train_hashes(engine, 1)[0]);
+    engine.evaluate(plan);
+    for (uint64_t hash : train_hashes(engine, 3)) hashes.push_back(hash);
+  }
+  return hashes;
+}
+
+TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.batch.accumulation = 3;
+  config.model.layers = 1;
+  Recordings refused{.refused = true}, seen;
+  EXPECT_EQ(varied_run(config, seen), varied_run(config, refused));
+  // 20 steps of three micro-batches; each kind of work ran twice before it was repeated: by plan,
+  // with and without scaling histories, first and later micro-batches.
+  EXPECT_GE(seen.replays, 40);
+  EXPECT_EQ(refused.replays, 0);
+}
+
+TEST(CudaRepeats, AreNotForStepsThatFaultsMayChange) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.model.layers = 1;
+  config.faults = {{.kind = FaultKind::kScaleShift,
+                    .site = "model.layers.0.mlp.down_proj",
+                    .start_step = 3,
+                    .log2_factor = 7}};
+  Recordings seen;
+  const BackendMakers backends = tested_backends(seen);
+  Engine engine(config, EngineRole::kLive, nullptr, &backends);
+  engine.initialize();
+  engine.set_plan(PrecisionPlan::fp8());
+  train_hashes(engine, 4);
+  EXPECT_EQ(seen.replays, 0);
+}
+
+// All tensors of a checkpoint, one after another.
+std::string bytes_of(const CheckpointContent& content) {
+  std::string all;
+  for (const auto* views : {&content.model, &content.optimizer}) {
+    for (const TensorView& view : *views) {
+      all.append(static_cast<const char*>(view.data), static_cast<size_t>(view.bytes()));
+    }
+  }
+  return all;
+}
+
+// Emulated, copies are made as late as they may be.
+TEST(CudaCheckpoint, IsOfTheStepItWasBegunAtWhateverIsTrainedMeanwhile) {
+  TemporaryDirectory directory;
+  Engine engine(small_engine(directory.path()), EngineRole::kLive, nullptr, &kTested);
+  engine.initialize();
+  train_hashes(engine, 1);
+  const std::string expected = bytes_of(engine.checkpoint());
+  const CheckpointContent content = engine.checkpoint_in_place();
+  HostRoom room(engine.memory(), std::ssize(expected), "a test");
+  std::vector<Memory::Piece> pieces;
+  std::byte* next = room.data();
+  for (const auto* views : {&content.model, &content.optimizer}) {
+    for (const TensorView& view : *views) {
+      const auto size = static_cast<size_t>(view.bytes());
+      pieces.push_back({{static_cast<const std::byte*>(view.data), size}, next});
+      next += size;
+    }
+  }
+  const auto copies = engine.memory().start_copy_out(pieces);
+  train_hashes(engine, 1);
+  copies->wait();
+  const std::string found(reinterpret_cast<const char*>(room.data()), expected.size());
+  EXPECT_EQ(found, expected);
+  EXPECT_NE(bytes_of(engine.checkpoint()), expected);
+}
+
 TEST(CudaBackendFaults, ActOnTheDeviceToo) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());

@@ -1,17 +1,9 @@
-#include "kernels/cuda/backend.h"
 #include "tests/engine/emulated_machine.h"
 #include "tests/engine/tested_backends.h"
 
 namespace gnomon::test {
 
-BackendMakers tested_backends() {
-  BackendMakers makers;
-  makers.bf16 = [](int threads) {
-    return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
-  };
-  return makers;
-}
-
+std::unique_ptr<cuda::Machine> tested_machine() { return std::make_unique<EmulatedMachine>(); }
 bool on_a_gpu() { return false; }
 
 }  // namespace gnomon::test

@@ -5,19 +5,38 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
+#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/machine.h"
 
 namespace gnomon::test {
+
+// Copies that are made as late as they may be.
+class LateCopy final : public CopyOut {
+ public:
+  explicit LateCopy(std::span<const Memory::Piece> pieces)
+      : pieces_(pieces.begin(), pieces.end()) {}
+  void wait() override {
+    for (const Memory::Piece& piece : std::exchange(pieces_, {})) {
+      std::memcpy(piece.to, piece.from.data(), piece.from.size());
+    }
+  }
+
+ private:
+  std::vector<Memory::Piece> pieces_;
+};
 
 // The host's in truth, which nobody is told.
 class FarMemory final : public Memory {
  public:
   std::byte* take(int64_t bytes, const std::string&) override {
+    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
     const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     auto* memory = static_cast<std::byte*>(
         std::aligned_alloc(static_cast<size_t>(kAlignment), static_cast<size_t>(rounded)));
@@ -26,22 +45,74 @@ class FarMemory final : public Memory {
   }
   void give_back(std::byte* memory, int64_t) noexcept override { std::free(memory); }
   bool on_host() const override { return false; }
-  void read(std::span<const std::byte> from, std::byte* to_host) override { copy(from, to_host); }
-  void write(std::span<const std::byte> from_host, std::byte* to) override { copy(from_host, to); }
-  void copy(std::span<const std::byte> from, std::byte* to) override {
-    std::memcpy(to, from.data(), from.size());
+  // What waits for the device, or takes memory, must not come while work is recorded.
+  void read(std::span<const std::byte> from, std::byte* to_host) override {
+    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    copy(from, to_host);
   }
+  void write(std::span<const std::byte> from_host, std::byte* to) override {
+    GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    copy(from_host, to);
+  }
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    return take(bytes, purpose);
+  }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    give_back(room, bytes);
+  }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    late_ = std::make_shared<LateCopy>(pieces);
+    return std::make_unique<Shared>(late_);
+  }
+  void settle() override {
+    if (late_ != nullptr) late_->wait();
+  }
+  void copy(std::span<const std::byte> from, std::byte* to) override {
+    cuda::emulation::now_or_later([=] { std::memcpy(to, from.data(), from.size()); });
+  }
+
+ private:
+  struct Shared final : CopyOut {
+    explicit Shared(std::shared_ptr<LateCopy> copy) : copy_(std::move(copy)) {}
+    void wait() override { copy_->wait(); }
+    std::shared_ptr<LateCopy> copy_;
+  };
+  std::shared_ptr<LateCopy> late_;
+};
+
+class EmulatedRecording final : public cuda::Recording {
+ public:
+  void replay() override {
+    for (const auto& work : work_) work();
+  }
+  std::vector<std::function<void()>>& work() { return work_; }
+
+ private:
+  std::vector<std::function<void()>> work_;
 };
 
 class EmulatedMachine final : public cuda::Machine {
  public:
   std::string device() const override { return "emulated"; }
-  std::string libraries() const override { return "none"; }
+  std::string libraries() const override { return attention_.name(); }
   Memory& memory() override { return memory_; }
   cuda::Stream stream() override { return nullptr; }
 
+  void begin_recording() override {
+    recording_ = std::make_unique<EmulatedRecording>();
+    cuda::emulation::recording = &recording_->work();
+  }
+  std::unique_ptr<cuda::Recording> end_recording() override {
+    cuda::emulation::recording = nullptr;
+    return std::move(recording_);
+  }
+
   void multiply(const cuda::Product& p, const cuda::Factor& a, const cuda::Factor& b,
                 void* c) override {
+    cuda::emulation::now_or_later([=] { multiply_now(p, a, b, c); });
+  }
+  static void multiply_now(const cuda::Product& p, const cuda::Factor& a, const cuda::Factor& b,
+                           void* c) {
     const bool codes = a.format != Format::kBf16;
     GNOMON_ASSERT(codes == (b.format != Format::kBf16));
     // What the library asks for.
@@ -69,11 +140,15 @@ class EmulatedMachine final : public cuda::Machine {
   }
 
   void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) override {
+    cuda::emulation::now_or_later([=] { sort_now(tokens, count, sorted, order); });
+  }
+  static void sort_now(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) {
     std::iota(order, order + count, 0);
     std::stable_sort(order, order + count,
                      [&](int32_t x, int32_t y) { return tokens[x] < tokens[y]; });
     for (int64_t i = 0; i < count; ++i) sorted[i] = tokens[order[i]];
   }
+  cuda::Attention& attention() override { return attention_; }
 
  private:
   // A factor as [outer, terms], its scales undone; `terms_first` is how it is stored.
@@ -102,6 +177,8 @@ class EmulatedMachine final : public cuda::Machine {
   }
 
   FarMemory memory_;
+  std::unique_ptr<EmulatedRecording> recording_;
+  cuda::OwnAttention attention_;
 };
 
 }  // namespace gnomon::test

@@ -25,6 +25,14 @@ class ForwardingBackend : public BackendOf<E> {
   void amax(std::span<const bf16> x, float* amax) override {
     around({x.data(), amax}, [&] { backend_->amax(x, amax); });
   }
+  bool repeat(uint64_t key, const std::function<void()>& work) override {
+    return backend_->repeat(key, work);
+  }
+  uint64_t hash(std::span<const std::byte> x) override {
+    uint64_t sum = 0;
+    around({x.data()}, [&] { sum = backend_->hash(x); });
+    return sum;
+  }
   void raise(const float* amax, float* most) override {
     around({amax, most}, [&] { backend_->raise(amax, most); });
   }
@@ -74,15 +82,16 @@ class ForwardingBackend : public BackendOf<E> {
   }
 
   void add_rms_norm(std::span<const E> residual, std::span<const E> x, std::span<const E> w,
-                    float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd) override {
-    around({residual.data(), x.data(), w.data(), sum.data(), y.data(), rstd.data()},
-           [&] { backend_->add_rms_norm(residual, x, w, eps, sum, y, rstd); });
+                    float eps, std::span<E> sum, std::span<E> y, std::span<float> rstd,
+                    float* amax) override {
+    around({residual.data(), x.data(), w.data(), sum.data(), y.data(), rstd.data(), amax},
+           [&] { backend_->add_rms_norm(residual, x, w, eps, sum, y, rstd, amax); });
   }
   void rms_norm_backward(std::span<const E> residual, std::span<const E> w,
                          std::span<const float> rstd, std::span<const E> dy,
-                         std::span<E> d_residual, std::span<float> dw) override {
-    around({residual.data(), w.data(), rstd.data(), dy.data(), d_residual.data(), dw.data()},
-           [&] { backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw); });
+                         std::span<E> d_residual, std::span<float> dw, float* amax) override {
+    around({residual.data(), w.data(), rstd.data(), dy.data(), d_residual.data(), dw.data(), amax},
+           [&] { backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw, amax); });
   }
   void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
     around({y, bias.data()}, [&] { backend_->add_bias(y, n, bias, stride); });
@@ -94,13 +103,16 @@ class ForwardingBackend : public BackendOf<E> {
             bool inverse, int64_t stride) override {
     around({x}, [&] { backend_->rope(x, n, tokens, heads, head_dim, rotary, inverse, stride); });
   }
-  void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y) override {
-    around({gate, up, y}, [&] { backend_->swiglu(gate, up, n, width, stride, y); });
+  void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y,
+              float* amax) override {
+    around({gate, up, y, amax}, [&] { backend_->swiglu(gate, up, n, width, stride, y, amax); });
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
-                       int64_t stride, E* dgate, E* dup, int64_t stride_d) override {
-    around({gate, up, dy, dgate, dup}, [&] {
-      backend_->swiglu_backward(gate, up, dy, n, width, stride, dgate, dup, stride_d);
+                       int64_t stride, E* dgate, E* dup, int64_t stride_d, float* amax_gate,
+                       float* amax_up) override {
+    around({gate, up, dy, dgate, dup, amax_gate, amax_up}, [&] {
+      backend_->swiglu_backward(gate, up, dy, n, width, stride, dgate, dup, stride_d, amax_gate,
+                                amax_up);
     });
   }
   int64_t attention_saved_bytes(const AttentionShape& shape) const override {
@@ -132,9 +144,10 @@ class ForwardingBackend : public BackendOf<E> {
            [&] { backend_->embed_backward(tokens, dy, width, dtable); });
   }
   void cross_entropy(std::span<E> logits, std::span<const int32_t> targets, int64_t vocabulary,
-                     float scale, bool with_gradient, std::span<float> losses) override {
-    around({logits.data(), targets.data(), losses.data()}, [&] {
-      backend_->cross_entropy(logits, targets, vocabulary, scale, with_gradient, losses);
+                     float scale, bool with_gradient, std::span<float> losses,
+                     float* amax) override {
+    around({logits.data(), targets.data(), losses.data(), amax}, [&] {
+      backend_->cross_entropy(logits, targets, vocabulary, scale, with_gradient, losses, amax);
     });
   }
 

@@ -36,6 +36,19 @@ class GuardedMemory final : public Memory {
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override { read(from_host, to); }
   void copy(std::span<const std::byte> from, std::byte* to) override { read(from, to); }
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    return host_memory().take(bytes, purpose);
+  }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    host_memory().give_back(room, bytes);
+  }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    unlock();
+    auto copies = host_memory().start_copy_out(pieces);
+    lock();
+    return copies;
+  }
+  void settle() override {}
 
   void unlock() { protect(PROT_READ | PROT_WRITE); }
   void lock() { protect(PROT_NONE); }

@@ -197,6 +197,16 @@ class LittleMemory final : public Memory {
   void copy(std::span<const std::byte> from, std::byte* to) override {
     host_memory().copy(from, to);
   }
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    return host_memory().take_host_room(bytes, purpose);
+  }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    host_memory().give_back_host_room(room, bytes);
+  }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    return host_memory().start_copy_out(pieces);
+  }
+  void settle() override {}
   std::optional<MemoryLeft> left() override { return MemoryLeft{free, int64_t{80} << 30}; }
 
   int64_t free = 0;

@@ -2,12 +2,20 @@
 // built for both.
 #pragma once
 
+#include <memory>
+
 #include "kernels/backend.h"
+#include "tests/engine/observed_machine.h"
 
 namespace gnomon::test {
 
-BackendMakers tested_backends();
+// Of one of these two a test program has its own.
+std::unique_ptr<cuda::Machine> tested_machine();
 // A GPU is fast enough for longer runs of larger models.
 bool on_a_gpu();
+
+BackendMakers tested_backends();
+// The same, told of recordings; `seen` must outlive what they make.
+BackendMakers tested_backends(Recordings& seen);
 
 }  // namespace gnomon::test

@@ -148,6 +148,13 @@ void add_messages(const Corpus& corpus) {
   batch.steps.resize(2);
   batch.steps[1].loss = 0.1;
   corpus.add("steps", "b" + to_json(batch));
+  DeviceHealth& health = batch.steps[1].device_health.emplace();
+  health.device = "0000:01:00.0";
+  health.power_watts = 520.5;
+  health.ecc_uncorrected = 2;
+  health.throttle_reasons = std::vector<std::string>{"idle", "hw_power_brake"};
+  health.remapped_rows_pending = true;
+  corpus.add("watched_steps", "b" + to_json(batch));
   corpus.add("checkpoint", "c" + to_json(CheckpointReport{}));
   corpus.add("attempt", "d" + to_json(AttemptStart{}));
   corpus.add("lease", "k" + to_json(Lease{}));

@@ -35,6 +35,9 @@ double relative_error(const std::vector<T>& found, const std::vector<T>& expecte
 constexpr double kBf16 = 1e-3;
 constexpr double kFp32 = 1e-5;
 
+// What an operation says of the largest magnitude of what it made.
+float amax_of(const std::vector<bf16>& x) { return cpu::amax(1, x); }
+
 class CudaNorm : public testing::TestWithParam<int64_t> {};
 
 TEST_P(CudaNorm, ForwardAndBackwardAreTheCpus) {
@@ -46,8 +49,11 @@ TEST_P(CudaNorm, ForwardAndBackwardAreTheCpus) {
     std::vector<bf16> sum(size), y(size), cpu_sum(size), cpu_y(size);
     std::vector<float> rstd(rows), cpu_rstd(rows);
     const auto update = given(x);
+    float amax = 1e9f;  // of another tensor
     add_rms_norm(given(residual), adds ? static_cast<const bf16*>(update) : nullptr, given(w),
-                 1e-5f, rows, width, changed(sum), changed(y), changed(rstd), device_stream());
+                 1e-5f, rows, width, changed(sum), changed(y), changed(rstd), changed(amax),
+                 device_stream());
+    EXPECT_EQ(amax, amax_of(y));
     cpu::add_rms_norm<bf16>(1, residual, adds ? std::span<const bf16>(x) : std::span<const bf16>(),
                             w, 1e-5f, cpu_sum, cpu_y, cpu_rstd);
     for (size_t i = 0; i < size; ++i) ASSERT_EQ(sum[i].bits, cpu_sum[i].bits) << i;
@@ -58,7 +64,9 @@ TEST_P(CudaNorm, ForwardAndBackwardAreTheCpus) {
     std::vector<float> scratch(static_cast<size_t>(rms_norm_scratch(rows, width)), NAN);
     std::vector<float> partials(static_cast<size_t>(width));
     rms_norm_backward(given(cpu_sum), given(w), given(cpu_rstd), given(dy), rows, width,
-                      changed(d_residual), changed(dw), changed(scratch), device_stream());
+                      changed(d_residual), changed(dw), changed(scratch), changed(amax),
+                      device_stream());
+    EXPECT_EQ(amax, amax_of(d_residual));
     cpu::rms_norm_backward<bf16>(1, cpu_sum, w, cpu_rstd, dy, cpu_d, cpu_dw, partials);
     EXPECT_LT(relative_error(d_residual, cpu_d), kBf16);
     EXPECT_LT(relative_error(dw, cpu_dw), kFp32);
@@ -72,7 +80,7 @@ TEST(CudaNormInPlace, TheSumMayBeTheResidual) {
   std::vector<float> rstd(3);
   OnDevice<bf16> in_place(residual);
   add_rms_norm(in_place.data(), given(x), given(w), 1e-5f, 3, 64, in_place.data(), changed(y),
-               changed(rstd), device_stream());
+               changed(rstd), nullptr, device_stream());
   in_place.read(residual);
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(residual[i].bits, to_bf16(to_float(before[i]) + to_float(x[i])).bits);
@@ -122,15 +130,26 @@ TEST(CudaElementwise, SwigluIsTheCpusInPlaceToo) {
   std::vector<bf16> both = random_bf16(1, kRows * kStride, 4.0f);
   std::vector<bf16> y(kRows * kWidth), cpu_y = y;
   OnDevice<bf16> in_place(both);
-  bf16* const gate = in_place.data();
-  swiglu(gate, gate + kWidth, kRows, kWidth, kStride, changed(y), device_stream());
+  bf16* const its_gate = in_place.data();
+  bf16* const its_up = its_gate + kWidth;
+  float amax = 1e9f, amax_gate = 1e9f, amax_up = 1e9f;
+  swiglu(its_gate, its_up, kRows, kWidth, kStride, changed(y), changed(amax), device_stream());
+  EXPECT_EQ(amax, amax_of(y));
   cpu::swiglu<bf16>(1, both.data(), both.data() + kWidth, kRows, kWidth, kStride, cpu_y.data());
   EXPECT_LT(relative_error(y, cpu_y), kBf16);
   const std::vector<bf16> dy = random_bf16(2, kRows * kWidth);
   std::vector<bf16> cpu_both = both;
-  swiglu_backward(gate, gate + kWidth, given(dy), kRows, kWidth, kStride, gate, gate + kWidth,
-                  kStride, device_stream());
+  swiglu_backward(its_gate, its_up, given(dy), kRows, kWidth, kStride, its_gate, its_up, kStride,
+                  changed(amax_gate), changed(amax_up), device_stream());
   in_place.read(both);
+  std::vector<bf16> gate, up;
+  for (int64_t row = 0; row < kRows; ++row) {
+    const auto begin = both.begin() + row * kStride;
+    gate.insert(gate.end(), begin, begin + kWidth);
+    up.insert(up.end(), begin + kWidth, begin + 2 * kWidth);
+  }
+  EXPECT_EQ(amax_gate, amax_of(gate));
+  EXPECT_EQ(amax_up, amax_of(up));
   cpu::swiglu_backward<bf16>(1, cpu_both.data(), cpu_both.data() + kWidth, dy.data(), kRows, kWidth,
                              kStride, cpu_both.data(), cpu_both.data() + kWidth, kStride);
   EXPECT_LT(relative_error(both, cpu_both), kBf16);
@@ -174,9 +193,13 @@ TEST_P(CudaLoss, AndItsGradientAreTheCpus) {
   std::vector<bf16> logits = random_bf16(1, rows * vocabulary, 8.0f), cpu_logits = logits;
   std::vector<float> losses(targets.size(), -1), cpu_losses = losses;
   std::vector<float> room(static_cast<size_t>(vocabulary));
+  float amax = 1e9f;
   for (bool with_gradient : {false, true}) {
     cross_entropy(changed(logits), given(targets), rows, vocabulary, 0.25f, with_gradient,
-                  changed(losses), device_stream());
+                  changed(losses), changed(amax), device_stream());
+    if (with_gradient) {
+      EXPECT_EQ(amax, amax_of(logits));
+    }
     cpu::cross_entropy<bf16>(1, cpu_logits, targets, vocabulary, 0.25f, with_gradient, cpu_losses,
                              room);
     for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], cpu_losses[i], 1e-5) << i;
@@ -193,8 +216,10 @@ TEST(CudaLossOfNan, IsNan) {
   logits[20] = to_bf16(NAN);
   const std::vector<int32_t> targets = {3, 4};
   std::vector<float> losses(2);
-  cross_entropy(changed(logits), given(targets), 2, 64, 1.0f, true, changed(losses),
+  float amax = 0;
+  cross_entropy(changed(logits), given(targets), 2, 64, 1.0f, true, changed(losses), changed(amax),
                 device_stream());
+  EXPECT_TRUE(std::isinf(amax)) << "as amax() takes NaN";
   EXPECT_TRUE(std::isnan(losses[0]));
   EXPECT_TRUE(std::isfinite(losses[1]));
 }

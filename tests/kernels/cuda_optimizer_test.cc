@@ -4,7 +4,9 @@
 #include <cmath>
 #include <vector>
 
+#include "base/hash.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cuda/hash.h"
 #include "kernels/cuda/optimizer.h"
 #include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
@@ -132,6 +134,21 @@ TEST(CudaSquares, AreSummedUpAsExactlyAsOnTheCpu) {
     sum_of_squares(given(x), count, changed(sum), changed(scratch), device_stream());
     const double expected = cpu::sum_of_squares(2, x);
     EXPECT_NEAR(sum, expected, 1e-12 * expected) << count;
+  }
+}
+
+TEST(CudaHash, IsTheCpus) {
+  for (const int64_t bytes : {0, 1, 7, 8, 4096, 100'003}) {
+    std::vector<uint64_t> words(static_cast<size_t>(bytes / 8 + 1));
+    for (size_t i = 0; i < words.size(); ++i) words[i] = 0x0123456789ABCDEF * (i + 1);
+    uint64_t sum = 99;
+    hash_terms(given(words), bytes, changed(sum), device_stream());
+    EXPECT_EQ(sum, PlacedHash::terms(words.data(), static_cast<size_t>(bytes))) << bytes;
+    const std::span all(reinterpret_cast<const std::byte*>(words.data()),
+                        static_cast<size_t>(bytes));
+    for (int threads : {1, 3}) {
+      EXPECT_EQ(cpu::hash(threads, all), PlacedHash::of(sum, static_cast<uint64_t>(bytes)));
+    }
   }
 }
 

@@ -12,6 +12,7 @@ namespace gnomon {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
@@ -23,6 +24,31 @@ Fingerprint fingerprint() {
 ReplayTask task() {
   return {"run-1", 3,        4,    5, "plan", "version = 1\n", "triage", "/c/start", 60,
           20,      "/c/end", true, 7, 0.25};
+}
+
+// With all that a GPU may say.
+StepReport watched_step() {
+  DeviceHealth health;
+  health.device = "0000:01:00.0";
+  health.name = "NVIDIA H200";
+  health.time = 1e9;
+  health.error = "words";
+  health.sm_clock_mhz = 1755;
+  health.memory_clock_mhz = 3201;
+  health.power_watts = 520.5;
+  health.power_limit_watts = 700;
+  health.temperature_celsius = 61;
+  health.memory_used_bytes = 80'000'000'000;
+  health.memory_total_bytes = 150'000'000'000;
+  health.utilization_percent = 98;
+  health.ecc_corrected = 7;
+  health.ecc_uncorrected = 0;
+  health.throttle_reasons = std::vector<std::string>{"idle", "hw_power_brake"};
+  health.remapped_rows_pending = true;
+  health.remapped_rows_failure = false;
+  StepReport step;
+  step.device_health = health;
+  return step;
 }
 
 // Writing what was read gives the same text, and the text has every member: together a round trip.
@@ -66,6 +92,10 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
   expect_round_trip(
       StepBatch{{StepReport{1, 2, 3, 4.5, 6.5, 1e-3, 2048, 0.25, "0123456789abcdef", 1e9}}},
       {"\"weights_hash\":\"0123456789abcdef\"", "\"plan_version\":3"});
+  expect_round_trip(
+      StepBatch{{watched_step()}},
+      {"\"device_health\":{", "\"power_watts\":5.205E2", "\"ecc_uncorrected\":0",
+       "\"throttle_reasons\":[\"idle\",\"hw_power_brake\"]", "\"remapped_rows_failure\":false"});
   expect_round_trip(ReportAck{1, 2, {"/a", "/b"}, 3},
                     {"\"protected_checkpoints\":[\"/a\",\"/b\"]"});
   expect_round_trip(CheckpointReport{1, 20, "/c", 3, 999, "mh", "wh", 1.25},
@@ -95,6 +125,30 @@ TEST(MessageJson, AbsentOptionalsStayAbsent) {
   EXPECT_FALSE(again.start_loss_bf16.has_value());
   EXPECT_FALSE(again.run_end_loss_bf16.has_value());
   EXPECT_EQ(again.replay_end_loss_bf16, 1.5);
+}
+
+TEST(MessageJson, WhatAGpuDoesNotSayIsNoMember) {
+  StepReport step;
+  EXPECT_THAT(to_json(step), Not(HasSubstr("device_health")));
+  step.device_health.emplace().device = "0000:01:00.0";
+  const std::string text = to_json(step);
+  EXPECT_THAT(text, Not(HasSubstr("power")));
+  EXPECT_THAT(text, Not(HasSubstr("throttle")));
+  const DeviceHealth again = from_json<StepReport>(text).device_health.value();
+  EXPECT_EQ(again.ecc_uncorrected, std::nullopt);
+  EXPECT_EQ(again.throttle_reasons, std::nullopt);
+  EXPECT_EQ(again.remapped_rows_pending, std::nullopt);
+}
+
+TEST(MessageJson, EveryMemberOfAGpusHealthSurvives) {
+  const DeviceHealth before = watched_step().device_health.value();
+  const DeviceHealth after = from_json<StepReport>(to_json(watched_step())).device_health.value();
+  EXPECT_EQ(after.name, before.name);
+  EXPECT_EQ(after.power_watts, before.power_watts);
+  EXPECT_EQ(after.memory_total_bytes, before.memory_total_bytes);
+  EXPECT_EQ(after.throttle_reasons, before.throttle_reasons);
+  EXPECT_EQ(after.remapped_rows_pending, true);
+  EXPECT_EQ(after.remapped_rows_failure, false);
 }
 
 StepReport through_json(double loss) {

@@ -91,6 +91,23 @@ TEST_F(LedgerMigrationTest, AFileOfVersion1OpensAsThePresentVersionAndKeepsItsRo
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM statistics"), 0);
 }
 
+TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndHasNoSampleOfAGpu) {
+  { Ledger ledger(options()); }
+  const std::set<std::string> present = shape(file_);
+  {
+    SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
+    old.exec(
+        "DROP TABLE device_health; PRAGMA user_version=4;"
+        "INSERT INTO runs (name, job_id, registration, policy, state, registered_at) "
+        "VALUES ('old', '1', '{}', '', 'live', 5.0)");
+  }
+  Ledger ledger(options());
+  EXPECT_EQ(number(ledger, "PRAGMA user_version"), kLedgerVersion);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE name = 'old'"), 1);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM device_health"), 0);
+  EXPECT_EQ(shape(file_), present);
+}
+
 TEST_F(LedgerMigrationTest, AMigratedFileHasTheVeryColumnsAndIndexesOfANewOne) {
   write_version_1();
   { Ledger ledger(options()); }

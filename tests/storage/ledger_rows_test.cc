@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "storage/ledger_decisions.h"
+#include "storage/ledger_health.h"
 #include "storage/ledger_leases.h"
 #include "storage/ledger_runs.h"
 #include "storage/ledger_statistics.h"
@@ -48,6 +49,46 @@ TEST_F(LedgerRowsTest, NanIsWrittenAsNullAndReadBackAsNanAndInfinitiesAreKept) {
     EXPECT_EQ(steps[1].grad_norm, 0.1 + 0.2);
   });
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM steps WHERE loss IS NULL"), 1);
+}
+
+TEST_F(LedgerRowsTest, OfGpusTheNewestSamplesAreKeptOneOfTenSeconds) {
+  const auto insert = [&](double sampled_at, const std::string& device = "0000:01:00.0",
+                          int64_t attempt = 1) {
+    write([&](Connection& connection) {
+      ledger::HealthRow row{.attempt = attempt,
+                            .step = static_cast<int64_t>(sampled_at),
+                            .host = "h",
+                            .device = device,
+                            .sampled_at = sampled_at,
+                            .ecc_uncorrected = 3,
+                            .body = "{}"};
+      ledger::insert_health(connection, run_, row, 9.0, 4);
+    });
+  };
+  const auto samples = [&] {
+    std::vector<double> times;
+    ledger_.read([&](Connection& connection) {
+      Query query = connection.query("SELECT sampled_at FROM device_health ORDER BY sample");
+      while (query.next()) times.push_back(query.real(0));
+    });
+    return times;
+  };
+  for (double time : {11.0, 12.0, 19.9, 20.0, 31.0}) insert(time);
+  EXPECT_THAT(samples(), ElementsAre(19.9, 20.0, 31.0));
+  insert(32.0, "0000:02:00.0");
+  insert(33.0, "0000:02:00.0", 2);
+  EXPECT_THAT(samples(), ElementsAre(20.0, 31.0, 32.0, 33.0)) << "another device, another attempt";
+  for (double time : {40.0, 50.0, 60.0, 70.0, 80.0}) insert(time);
+  EXPECT_THAT(samples(), ElementsAre(50.0, 60.0, 70.0, 80.0));
+  ledger_.read([&](Connection& connection) {
+    const std::optional<ledger::HealthRow> newest = ledger::newest_health(connection, run_);
+    ASSERT_TRUE(newest.has_value());
+    EXPECT_EQ(newest->sampled_at, 80.0);
+    EXPECT_EQ(newest->host, "h");
+    EXPECT_EQ(newest->ecc_uncorrected, 3);
+    EXPECT_EQ(newest->ecc_told, std::nullopt);
+    EXPECT_FALSE(ledger::newest_health(connection, run_ + 1).has_value());
+  });
 }
 
 TEST_F(LedgerRowsTest, StatisticsOfTheNewestStepsAreKept) {

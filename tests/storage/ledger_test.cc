@@ -77,7 +77,7 @@ TEST_F(LedgerTest, RefusesAFileOfANewerVersionAndLeavesItAlone) {
   { SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 99"); }
   std::string message = message_of([&] { Ledger ledger(options()); });
   EXPECT_THAT(message, HasSubstr("version 99"));
-  EXPECT_THAT(message, HasSubstr("up to version 4"));
+  EXPECT_THAT(message, HasSubstr("up to version 5"));
   SQLite::Database database(file_.string());
   EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), 99);
 }

@@ -33,7 +33,8 @@ class CheckpointerTest : public ::testing::Test {
       reports_.push_back(report);
     };
     callbacks.needed = [this](const CheckpointInfo& info) { return info.step == needed_step_; };
-    checkpointer_ = std::make_unique<Checkpointer>(store_, content(), keep_last, callbacks, log_);
+    checkpointer_ = std::make_unique<Checkpointer>(store_, content(), host_memory(), keep_last,
+                                                   callbacks, log_);
   }
   void take(int64_t step) {
     CheckpointReport report;

@@ -50,6 +50,17 @@ test::TemporaryDirectory* ConfigTest::directory_ = nullptr;
 
 constexpr const char* kSmallest = "[data]\ndir = \"data\"\n[precision]\nrecipe = \"bf16\"\n";
 
+TEST_F(ConfigTest, AGpuIsWatchedByItsBusId) {
+  const std::string run = "[run]\nwatch_gpu = ";
+  EXPECT_EQ(load(kSmallest).watch_gpu, "");
+  EXPECT_EQ(load(run + "\"0000:C1:00.0\"\n" + kSmallest).watch_gpu, "0000:C1:00.0");
+  for (const char* bad : {"\"0\"", "\"\"", "\"0000:C1:00\"", "0"}) {
+    const ConfigError error = error_of(run + bad + "\n" + kSmallest);
+    EXPECT_EQ(error.key(), "run.watch_gpu") << bad;
+    EXPECT_EQ(error.line(), 2);
+  }
+}
+
 TEST_F(ConfigTest, InlineVerificationIsAskedForAndHasAShare) {
   const std::string with = std::string(kSmallest) + "[verification]\n";
   EXPECT_FALSE(load(kSmallest).verification.by_trainer);
@@ -361,7 +372,8 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
   const std::vector<Bad> cases = {
       {"[run]\nsteps = 0\n", 6, "run.steps", "from 1 to"},
       {"[run]\nsteps = 1.5\n", 6, "run.steps", "an integer"},
-      {"[run]\nstep = 5\n", 6, "run.step", "name, job_id, dir, seed, steps, threads, device"},
+      {"[run]\nstep = 5\n", 6, "run.step",
+       "name, job_id, dir, seed, steps, threads, device, watch_gpu"},
       {"[run]\ndevice = \"gpu\"\n", 6, "run.device", "\"cpu\", \"cuda\""},
       {"[memory]\nrecompute = \"all\"\n", 6, "memory.recompute", "\"block\""},
       {"[memory]\nhead_rows = 100\n", 6, "memory.head_rows", "multiple of 128"},

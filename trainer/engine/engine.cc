@@ -204,10 +204,7 @@ void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
   }
 }
 
-uint64_t Engine::Impl::weights_hash() const {
-  const HostView<std::byte> bytes(model->memory(), model->weight_bytes());
-  return hash64(bytes.begin(), bytes.get().size());
-}
+uint64_t Engine::Impl::weights_hash() const { return backend->hash(model->weight_bytes()); }
 
 void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
   tell_followers(*ranks, call, number, std::move(argument), flag);
@@ -303,6 +300,7 @@ std::string Engine::lacks_fp8() const { return impl_->backend->lacks_fp8(); }
 void Engine::initialize() {
   Impl& self = *impl_;
   self.tell(EngineCall::kInitialize);
+  self.memory().settle();
   self.optimizer->state().clear_moments(*self.backend);
   // Gradients are no state: their memory serves for all masters, of which a rank keeps its part.
   fill_on_host(self.memory(), self.model->gradients(), [&](std::span<float> masters) {
@@ -361,6 +359,7 @@ void Engine::perturb(int64_t seed, double scale) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kPerturb, perturb_argument(seed, scale));
+  self.memory().settle();
   const Shard& shard = self.optimizer->shard();
   edit_on_host(self.memory(), self.optimizer->masters(), [&](std::span<float> masters) {
     perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);
@@ -384,10 +383,17 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   const int64_t first = self.first_micro_batch();
   self.losses.assign(static_cast<size_t>(batch.accumulation), 0.0);
   self.batch_hash = 0;
+  // So that the first pass makes copies of the weights, whatever was done since the last update.
+  self.model->weights_changed();
   for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
     self.read_batch(step, micro);
     pass.observer = micro == 0 ? collector : nullptr;
     if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), sites);
+    // A fault may act in one step and not in the next.
+    pass.repeat_key =
+        self.config.faults.empty()
+            ? self.repeat_keys.key(pass, self.scaling.known(), micro > first, *self.backend)
+            : 0;
     self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
         pass, self.tokens, self.targets, gradient_scale, micro > first);
     if (pass.observer != nullptr) collector->weight_gradients(self.model->gradients());
@@ -408,6 +414,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   result.tokens = batch.tokens_per_step();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (result.finite) {
+    self.memory().settle();
     self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
                            self.model->working_weights());
     self.round_second_moments(sites, step);

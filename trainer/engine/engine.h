@@ -137,6 +137,12 @@ class Engine {
   // and moments, is taken with the engine, unless that is for replays.
   CheckpointContent checkpoint() const;
 
+  // The same, where it lies: the tensors' data may be in memory(), for copies out of it. They keep
+  // what they are until the next update, which comes after the copies that were started before
+  // (Memory::settle).
+  CheckpointContent checkpoint_in_place() const;
+  Memory& memory() const;
+
   // For replays on the run's own engine, between two of its steps. take_snapshot_memory(), once,
   // takes room for a copy of all that later steps depend on; snapshot() makes the copy, and
   // restore() brings it back bit for bit, whatever was loaded, changed and trained in between, as
@@ -194,7 +200,7 @@ class Engine {
   std::vector<Part> evaluated_parts() const;
   // Tokens in that batch: heldout_sequences × tokens, less when the held-out split is shorter.
   int64_t heldout_tokens() const;
-  // XXH3-64 of all working weights, in a fixed order.
+  // PlacedHash (base/hash.h) of all working weights, in a fixed order.
   uint64_t weights_hash() const;
 
  private:

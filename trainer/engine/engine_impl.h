@@ -1,7 +1,6 @@
 // What is behind Engine; shared by engine.cc (steps) and engine_state.cc (checkpoints).
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -17,6 +16,7 @@
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/engine/model.h"
 #include "trainer/engine/optimizer.h"
+#include "trainer/engine/repeat_keys.h"
 #include "trainer/engine/scaling.h"
 
 namespace gnomon {
@@ -34,19 +34,6 @@ struct EngineSnapshot {
   PrecisionPlan plan;
   std::vector<SitePrecision> sites;
   std::set<const Fault*> flipped;
-};
-
-// A copy on the host of what lies in a device's memory.
-class HostMirror {
- public:
-  HostMirror(Memory& memory, std::span<const std::byte> content);
-  // Moves the views that lie in the content over to the copy.
-  void take_over(std::vector<TensorView>& views) const;
-  const std::byte* data() const { return copy_.data(); }
-
- private:
-  const std::byte* begin_;
-  std::vector<std::byte> copy_;
 };
 
 struct Engine::Impl {
@@ -69,7 +56,7 @@ struct Engine::Impl {
   // data where the model has them.
   std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
   void take_stale_weights(const SafetensorsFile& file, int64_t at);
-  void bring_to_host(CheckpointContent& content, std::vector<TensorView>& stale);
+  void bring_to_host(CheckpointContent& content);
   uint64_t weights_hash() const;
   Memory& memory() const { return backend->memory(); }
   template <class E>
@@ -98,6 +85,7 @@ struct Engine::Impl {
   Dataset data;
   DataOrder order;
   ScalingState scaling;
+  RepeatKeys repeat_keys;
   std::unique_ptr<BackendBase> backend;
   std::unique_ptr<DecoderModel> model;
   std::unique_ptr<Optimizer> optimizer;
@@ -108,7 +96,7 @@ struct Engine::Impl {
   std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
   std::vector<ArenaSize> arenas;
 
-  std::deque<HostMirror> mirrors;  // what checkpoint() gave last, of a device's memory
+  std::unique_ptr<HostRoom> mirror;  // what checkpoint() gave last, of a device's memory
 
   std::unique_ptr<EngineSnapshot> kept_state;
   bool has_kept = false;

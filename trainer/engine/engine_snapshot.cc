@@ -60,6 +60,7 @@ void Engine::restore() {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.has_kept);
   self.tell(EngineCall::kRestore);
+  self.memory().settle();
   const EngineSnapshot& kept = *self.kept_state;
   bring_back(self.memory(), kept.masters_and_moments, self.optimizer->state().content());
   std::visit(

@@ -23,6 +23,7 @@ namespace json = boost::json;
 
 constexpr const char* kStateFormat = "gnomon trainer state";
 constexpr int kStateVersion = 1;
+constexpr const char* kHashKind = "placed";
 constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
 
 // [[number of the push, bits of the FP32 amax in hexadecimal], ...]
@@ -171,6 +172,20 @@ json::value read_state(const std::filesystem::path& checkpoint, const std::strin
 
 }  // namespace
 
+namespace {
+
+// Of weights on the host, as the state that has a hash of them was written.
+uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
+  // Checkpoints from before there was another kind have XXH3.
+  if (state.find("weights_hash_kind") == nullptr) return hash64(weights.data(), weights.size());
+  if (state.text("weights_hash_kind") != kHashKind) {
+    state.refuse("weights_hash_kind", fmt::format("\"{}\"", kHashKind));
+  }
+  return PlacedHash::of(PlacedHash::terms(weights.data(), weights.size()), weights.size());
+}
+
+}  // namespace
+
 std::string Engine::Impl::state_json() const {
   json::object state{{"format", kStateFormat},
                      {"format_version", kStateVersion},
@@ -178,6 +193,7 @@ std::string Engine::Impl::state_json() const {
                      {"plan_version", plan.version},
                      {"plan", plan.to_toml()},
                      {"weights_hash", hex64(weights_hash())},
+                     {"weights_hash_kind", kHashKind},
                      {"data_hash", data.info.content_hash},
                      {"scaling", gnomon::to_json(scaling, model->sites())}};
   std::string text = json::serialize(state);
@@ -185,35 +201,36 @@ std::string Engine::Impl::state_json() const {
   return text + ",\"engine\":" + config.to_json() + "}\n";
 }
 
-HostMirror::HostMirror(Memory& memory, std::span<const std::byte> content)
-    : begin_(content.data()), copy_(content.size()) {
-  if (!content.empty()) memory.read(content, copy_.data());
-}
-
-void HostMirror::take_over(std::vector<TensorView>& views) const {
-  for (TensorView& view : views) {
-    const auto* at = static_cast<const std::byte*>(view.data);
-    const bool inside = !std::less<>()(at, begin_) && std::less<>()(at, begin_ + copy_.size());
-    if (inside) view.data = copy_.data() + (at - begin_);
-  }
-}
-
 // Where the tensors lie in a device's memory: copies of them as they are now.
-void Engine::Impl::bring_to_host(CheckpointContent& content, std::vector<TensorView>& stale) {
-  mirrors.clear();
+void Engine::Impl::bring_to_host(CheckpointContent& content) {
+  mirror.reset();
   if (memory().on_host()) return;
-  mirrors.emplace_back(memory(), model->weight_bytes()).take_over(content.model);
-  if (gathered == nullptr) {
-    mirrors.emplace_back(memory(), optimizer->state().content()).take_over(content.optimizer);
+  int64_t bytes = 0;
+  for (const auto* views : {&content.model, &content.optimizer}) {
+    for (const TensorView& view : *views) bytes += view.bytes();
   }
-  for (TensorView& view : stale) {
-    const std::span bytes(static_cast<const std::byte*>(view.data),
-                          static_cast<size_t>(view.bytes()));
-    view.data = mirrors.emplace_back(memory(), bytes).data();
+  mirror = std::make_unique<HostRoom>(memory(), bytes, "the copy of a checkpoint");
+  std::vector<Memory::Piece> pieces;
+  std::byte* next = mirror->data();
+  for (auto* views : {&content.model, &content.optimizer}) {
+    for (TensorView& view : *views) {
+      const auto size = static_cast<size_t>(view.bytes());
+      pieces.push_back({{static_cast<const std::byte*>(view.data), size}, next});
+      view.data = std::exchange(next, next + size);
+    }
   }
+  memory().start_copy_out(pieces)->wait();
 }
 
 CheckpointContent Engine::checkpoint() const {
+  CheckpointContent content = checkpoint_in_place();
+  impl_->bring_to_host(content);
+  return content;
+}
+
+Memory& Engine::memory() const { return impl_->memory(); }
+
+CheckpointContent Engine::checkpoint_in_place() const {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   const ParameterLayout& layout = self.model->layout();
@@ -230,9 +247,8 @@ CheckpointContent Engine::checkpoint() const {
              self.model->working_weights());
   content.optimizer =
       (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
-  std::vector<TensorView> stale = self.stale_weights(self.faults, self.step);
-  self.bring_to_host(content, stale);
-  std::ranges::copy(stale, std::back_inserter(content.optimizer));
+  std::ranges::move(self.stale_weights(self.faults, self.step),
+                    std::back_inserter(content.optimizer));
   content.trainer_state_json = self.state_json();
   return content;
 }
@@ -300,7 +316,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);
-  std::string hash = hex64(hash64(staging->room().data(), staging->room().size()));
+  const std::string hash = hex64(hash_of(state, staging->room()));
   if (hash != state.text("weights_hash")) {
     throw FormatError(model_file, 0, "weights with hash " + hash,
                       state.text("weights_hash") + " as trainer_state.json says");
@@ -308,6 +324,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
 
   return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
+    self.memory().settle();
     std::visit(
         [&](auto working) {
           self.memory().write(staging->room(), std::as_writable_bytes(working).data());

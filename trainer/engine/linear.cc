@@ -16,8 +16,40 @@ LinearLayers<E>::LinearLayers(BackendOf<E>& backend, const FaultView* faults, Sc
       scaling_(scaling),
       faults_(faults == nullptr ? no_faults_ : *faults),
       faulty_(faults_, backend.memory()),
-      observed_(backend.memory()) {
+      observed_(backend.memory()),
+      given_(backend.memory()) {
   observed_.at_least(int64_t{1} * scaling.sites() * kTensorRoles);
+  forget_observed();
+}
+
+template <class E>
+void LinearLayers<E>::begin(const PassPlan& pass) {
+  pass_ = pass;
+  if constexpr (std::is_same_v<E, bf16>) {
+    if (!backend_.memory().on_host()) bring_given_scales();
+  }
+}
+
+template <class E>
+void LinearLayers<E>::bring_given_scales() {
+  std::vector<float> now(given_slot(scaling_.sites(), Gemm::kFprop, TensorRole::kInput), 0.0f);
+  bool any = false;
+  for (int site = 0; site < scaling_.sites(); ++site) {
+    for (Gemm gemm : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+      for (TensorRole role : {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient}) {
+        const AmaxHistory& history = scaling_.history(site, role);
+        if (!reads(gemm, role) || !uses_fp8(site, gemm) || history.empty()) continue;
+        const Quantizer quantizer = quantizer_for(precision(site, gemm), role, gemm);
+        if (quantizer.rule != ScaleRule::kGiven) continue;
+        now[given_slot(site, gemm, role)] =
+            delayed_scale(history.max(), quantizer.format, precision(site, gemm).margin, 1.0f);
+        any = true;
+      }
+    }
+  }
+  if (!any || now == given_on_host_) return;
+  write_from_host(backend_.memory(), std::span<const float>(now), given_.at_least(std::ssize(now)));
+  given_on_host_ = std::move(now);
 }
 
 template <class E>
@@ -29,26 +61,52 @@ void LinearLayers<E>::need_amax(GemmOperand<E>& operand) {
   }
 }
 
+// As choose_scale() does.
+template <class E>
+bool LinearLayers<E>::reads_amax(int site, Gemm gemm, TensorRole role) const {
+  if (!reads(gemm, role) || !uses_fp8(site, gemm)) return false;
+  if (gemm != Gemm::kFprop && !pass_.trains) return false;
+  const Quantizer quantizer = quantizer_for(precision(site, gemm), role, gemm);
+  if (quantizer.tile != TileShape{} || quantizer.rule == ScaleRule::kNone) return false;
+  return pass_.record || quantizer.rule != ScaleRule::kGiven ||
+         scaling_.history(site, role).empty();
+}
+
+template <class E>
+float* LinearLayers<E>::renew(int first_site, int count, TensorRole role, GemmOperand<E>& operand,
+                              std::span<const E> content) {
+  operand.renew(content);
+  for (int site = first_site; site < first_site + count; ++site) {
+    for (Gemm gemm : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+      operand.amax_known = operand.amax_known || reads_amax(site, gemm, role);
+    }
+  }
+  return operand.amax_known ? operand.scalars + kAmax : nullptr;
+}
+
 template <class E>
 float* LinearLayers<E>::observed(int site, TensorRole role) {
-  if (!any_observed_) {
-    fill_on_host(backend_.memory(), observed_.all(),
-                 [](std::span<float> slots) { std::ranges::fill(slots, -1.0f); });
-    any_observed_ = true;
-  }
+  any_observed_ = true;
   return observed_.data() + site * kTensorRoles + static_cast<int>(role);
 }
 
 template <class E>
 void LinearLayers<E>::tell_observed() {
+  // Recorded work that is repeated does not come by here: it may have observed whenever any did.
   if (!any_observed_) return;
-  any_observed_ = false;
   const HostView<float> slots(backend_.memory(), observed_.all());
   for (size_t i = 0; i < slots.get().size(); ++i) {
     if (slots[i] < 0) continue;
     scaling_.observe(static_cast<int>(i / kTensorRoles), static_cast<TensorRole>(i % kTensorRoles),
                      slots[i]);
   }
+  forget_observed();
+}
+
+template <class E>
+void LinearLayers<E>::forget_observed() {
+  fill_on_host(backend_.memory(), observed_.all(),
+               [](std::span<float> slots) { std::ranges::fill(slots, -1.0f); });
 }
 
 // Where the scale of the whole tensor comes from.
@@ -65,6 +123,7 @@ void LinearLayers<E>::choose_scale(int site, Gemm gemm, TensorRole role, GemmOpe
   rounding.margin = precision(site, gemm).margin;
   if (from_history) {
     rounding.given = delayed_scale(history.max(), quantizer.format, rounding.margin, 1.0f);
+    if (given_.data() != nullptr) rounding.given_at = given_.data() + given_slot(site, gemm, role);
   }
   if (pass_.record) backend_.raise(operand.scalars + kAmax, observed(site, role));
 }

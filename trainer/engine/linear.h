@@ -31,6 +31,10 @@ struct PassPlan {
   // The values of the plan's formats, but no FP8 kernel: products of them are made as those of BF16
   // are, with FP32 sums, and of weights as they are now. A fault of a kernel is not felt.
   bool fakequant = false;
+  // Of BackendBase::repeat(), 0: none. Passes with one key have the same sites, scaling histories,
+  // tokens in number and `accumulate`, follow passes of the same key alike, and no fault or
+  // observer.
+  uint64_t repeat_key = 0;
 };
 
 // Sites that read the same input, neighbours in the numbering of sites: one, or q k v, or gate up.
@@ -51,7 +55,12 @@ class LinearLayers {
   // All must outlive this object; `faults` may be nullptr.
   LinearLayers(BackendOf<E>& backend, const FaultView* faults, ScalingState& scaling);
 
-  void begin(const PassPlan& pass) { pass_ = pass; }
+  void begin(const PassPlan& pass);
+
+  // The operand is about to get `content`, which `count` sites from `first_site` on read in this
+  // role. Returns where its amax belongs, which then counts as known; nullptr: nobody needs it.
+  float* renew(int first_site, int count, TensorRole role, GemmOperand<E>& operand,
+               std::span<const E> content);
 
   // y[n,total_out] = x[n,in]·wᵀ; w[i] is [out[i],in], one for each site of the group.
   void fprop(const SiteGroup& group, GemmOperand<E>& x, std::span<GemmOperand<E>> w, int64_t n,
@@ -99,7 +108,9 @@ class LinearLayers {
   void choose_scale(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
                     Rounding& rounding);
   void need_amax(GemmOperand<E>& operand);
+  bool reads_amax(int site, Gemm gemm, TensorRole role) const;
   float* observed(int site, TensorRole role);
+  void forget_observed();
   unsigned orientations_wanted(int site, Gemm gemm, TensorRole role) const;
   // One site's product, C BF16 or (with `accumulate` or not) FP32.
   void multiply(int site, Gemm gemm, const GemmShape& shape, const GemmOperand<E>& a,
@@ -124,8 +135,19 @@ class LinearLayers {
   const FaultView& faults_;
   FaultyOperands<E> faulty_;
   PassPlan pass_;
+  void bring_given_scales();
+  static size_t given_slot(int site, Gemm gemm, TensorRole role) {
+    return (static_cast<size_t>(site) * kGemms + static_cast<size_t>(gemm)) * kTensorRoles +
+           static_cast<size_t>(role);
+  }
+
+  static constexpr size_t kGemms = 3;
   Buffer<float> observed_;  // by site and role: the largest amax met, below 0: none
   bool any_observed_ = false;
+  // Scales of `delayed` by given_slot(), where the backend's memory is not the host's: there, and
+  // what was brought there last. They stand at an address so that recorded work can be repeated.
+  Buffer<float> given_;
+  std::vector<float> given_on_host_;
 };
 
 }  // namespace gnomon

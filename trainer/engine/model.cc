@@ -9,9 +9,11 @@ namespace gnomon {
 template <class E>
 double BasicModel<E>::forward(const PassPlan& pass, std::span<const int32_t> tokens,
                               std::span<const int32_t> targets) {
-  run_layers(pass, tokens);
+  begin_pass(pass, tokens);
+  run_layers();
   bring(targets, targets_of_pass_);
-  run_head([&](int64_t first, int64_t count) { loss_of_logits(first, count, 0.0f, false); });
+  run_head(
+      [&](int64_t first, int64_t count) { loss_of_logits(first, count, 0.0f, false, nullptr); });
   return sum_of_losses();
 }
 
@@ -21,11 +23,26 @@ double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int
                                        bool accumulate) {
   PassPlan training = pass;
   training.trains = true;
-  run_layers(training, tokens);
+  begin_pass(training, tokens);
   bring(targets, targets_of_pass_);
+  const auto both = [&] { both_ways(gradient_scale, accumulate); };
+  if (pass.repeat_key == 0) {
+    both();
+  } else if (!backend_.repeat(pass.repeat_key, both)) {
+    weights_changed();  // copies of them are remembered that were not made
+    both();
+  }
+  return sum_of_losses();
+}
+
+template <class E>
+void BasicModel<E>::both_ways(float gradient_scale, bool accumulate) {
+  run_layers();
   start_gradients(accumulate);
   run_head([&](int64_t first, int64_t count) {
-    loss_of_logits(first, count, gradient_scale, true);
+    const std::span<E> gradients = logits_.first(static_cast<size_t>(count * config_.vocabulary));
+    float* amax = renew_gradients(head_group(), gradients, count)[0];
+    loss_of_logits(first, count, gradient_scale, true, amax);
     backward_head(first, count, accumulate || first > 0);
   });
   backward_final_norm();
@@ -34,14 +51,14 @@ double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int
     backward_mlp(layer, accumulate);
     backward_attention(layer, accumulate);
   }
-  backend_.embed_backward(tokens_of_pass_.first(tokens.size()), rows(d_residual_, width_), width_,
-                          gradient(layout_.embedding()));
-  return sum_of_losses();
+  backend_.embed_backward(tokens_of_pass_.first(static_cast<size_t>(n_)), rows(d_residual_, width_),
+                          width_, gradient(layout_.embedding()));
 }
 
 template <class E>
 std::vector<float> BasicModel<E>::logits(const PassPlan& pass, std::span<const int32_t> tokens) {
-  run_layers(pass, tokens);
+  begin_pass(pass, tokens);
+  run_layers();
   std::vector<float> values;
   run_head([&](int64_t, int64_t count) {
     const auto size = static_cast<size_t>(count * config_.vocabulary);
@@ -53,17 +70,20 @@ std::vector<float> BasicModel<E>::logits(const PassPlan& pass, std::span<const i
 }
 
 template <class E>
-void BasicModel<E>::run_layers(const PassPlan& pass, std::span<const int32_t> tokens) {
+void BasicModel<E>::begin_pass(const PassPlan& pass, std::span<const int32_t> tokens) {
   n_ = static_cast<int64_t>(tokens.size());
   GNOMON_ASSERT(n_ > 0 && n_ <= sequences_ * tokens_ && n_ % tokens_ == 0);
   GNOMON_ASSERT(pass.sites != nullptr && pass.sites->size() == sites_.size());
   pass_ = pass;
   linears_.begin(pass);
   bring(tokens, tokens_of_pass_);
+}
 
+template <class E>
+void BasicModel<E>::run_layers() {
   std::span<E> embedded = rows_mutable(embedded_, width_);
-  backend_.embed(tokens_of_pass_.first(tokens.size()), weight(layout_.embedding()), width_,
-                 embedded);
+  backend_.embed(tokens_of_pass_.first(static_cast<size_t>(n_)), weight(layout_.embedding()),
+                 width_, embedded);
   for (int layer = 0; layer < layers_run_; ++layer) {
     if (layer == 0) {
       forward_attention(layer, embedded, {});
@@ -76,35 +96,45 @@ void BasicModel<E>::run_layers(const PassPlan& pass, std::span<const int32_t> to
   }
   const LayerActivations<E>& last = activations(layers_run_ - 1);
   std::span<E> normed = rows_mutable(final_normed_, width_);
+  // Parts of it have amaxes of their own.
+  float* amax = nullptr;
+  if (n_ <= head_rows_) {
+    amax = linears_.renew(head_site(), 1, TensorRole::kInput, final_input_, normed);
+  }
   backend_.add_rms_norm(rows(last.mlp_residual, width_), rows(update_, width_),
                         weight(layout_.final_norm()), static_cast<float>(config_.norm_eps),
                         rows_mutable(final_residual_, width_), normed,
-                        final_rstd_.first(static_cast<size_t>(n_)));
+                        final_rstd_.first(static_cast<size_t>(n_)), amax);
 }
 
 template <class E>
 template <class Use>
 void BasicModel<E>::run_head(Use use) {
-  const SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
-  const bool in_parts = n_ > head_rows_ && pass_.observer != nullptr;
+  const SiteGroup head = head_group();
+  const bool in_parts = n_ > head_rows_;
+  const auto tell = [&](int64_t first, int64_t count) {
+    if (in_parts && pass_.observer != nullptr) pass_.observer->begin_rows(first, count);
+  };
   for (int64_t first = 0; first < n_; first += head_rows_) {
     const int64_t count = std::min(head_rows_, n_ - first);
-    if (in_parts) pass_.observer->begin_rows(first, count);
-    final_input_.renew(final_normed_.subspan(static_cast<size_t>(first * width_),
-                                             static_cast<size_t>(count * width_)));
+    tell(first, count);
+    if (in_parts) {
+      final_input_.renew(final_normed_.subspan(static_cast<size_t>(first * width_),
+                                               static_cast<size_t>(count * width_)));
+    }
     linears_.fprop(head, final_input_, weights_of(head), count, logits_.data());
     use(first, count);
   }
-  if (in_parts) pass_.observer->begin_rows(0, n_);
+  tell(0, n_);
 }
 
 template <class E>
 void BasicModel<E>::loss_of_logits(int64_t first, int64_t count, float gradient_scale,
-                                   bool with_gradient) {
+                                   bool with_gradient, float* amax) {
   const auto at = static_cast<size_t>(first), size = static_cast<size_t>(count);
   backend_.cross_entropy(logits_.first(size * static_cast<size_t>(config_.vocabulary)),
                          targets_of_pass_.subspan(at, size), config_.vocabulary, gradient_scale,
-                         with_gradient, losses_.subspan(at, size));
+                         with_gradient, losses_.subspan(at, size), amax);
 }
 
 template <class E>
@@ -122,13 +152,14 @@ void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
   LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   std::span<E> normed = rows_mutable(act.attention_normed, width_);
+  const SiteGroup qkv = qkv_group(layer);
+  float* amax =
+      linears_.renew(qkv.first, qkv.count, TensorRole::kInput, act.attention_input, normed);
   backend_.add_rms_norm(below, update, weight(at.attention_norm),
                         static_cast<float>(config_.norm_eps),
                         rows_mutable(block_input(layer), width_), normed,
-                        act.attention_rstd.first(static_cast<size_t>(n_)));
-  act.attention_input.renew(normed);
+                        act.attention_rstd.first(static_cast<size_t>(n_)), amax);
 
-  SiteGroup qkv = qkv_group(layer);
   E* q = act.qkv.data();
   E* k = q + attention_width_;
   E* v = k + kv_width_;
@@ -144,7 +175,7 @@ void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
   backend_.attention(attention_shape(), q, k, v, act.attention_output.data(),
                      act.attention_saved.data(), attention_scratch_.data());
   act.o_input.renew(rows(act.attention_output, attention_width_));
-  SiteGroup o = one_site(site(layer, kO), attention_width_, width_);
+  const SiteGroup o = o_group(layer);
   linears_.fprop(o, act.o_input, weights_of(o), n_, update_.data());
 }
 
@@ -153,12 +184,13 @@ void BasicModel<E>::forward_hidden(int layer) {
   LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   std::span<E> normed = rows_mutable(act.mlp_normed, width_);
+  const SiteGroup gate_up = gate_up_group(layer);
+  float* amax =
+      linears_.renew(gate_up.first, gate_up.count, TensorRole::kInput, act.mlp_input, normed);
   backend_.add_rms_norm(rows(block_input(layer), width_), rows(update_, width_),
                         weight(at.mlp_norm), static_cast<float>(config_.norm_eps),
                         rows_mutable(act.mlp_residual, width_), normed,
-                        act.mlp_rstd.first(static_cast<size_t>(n_)));
-  act.mlp_input.renew(normed);
-  SiteGroup gate_up = gate_up_group(layer);
+                        act.mlp_rstd.first(static_cast<size_t>(n_)), amax);
   E* gate = act.gate_up.data();
   linears_.fprop(gate_up, act.mlp_input, weights_of(gate_up), n_, gate);
   multiply_gate(layer);
@@ -168,13 +200,14 @@ template <class E>
 void BasicModel<E>::multiply_gate(int layer) {
   const E* gate = activations(layer).gate_up.data();
   LayerHidden<E>& product = hidden(layer);
-  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, product.hidden.data());
-  product.down_input.renew(rows(product.hidden, ffn_));
+  float* amax = linears_.renew(site(layer, kDown), 1, TensorRole::kInput, product.down_input,
+                               rows(product.hidden, ffn_));
+  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, product.hidden.data(), amax);
 }
 
 template <class E>
 void BasicModel<E>::forward_down(int layer) {
-  SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
+  const SiteGroup down = down_group(layer);
   linears_.fprop(down, hidden(layer).down_input, weights_of(down), n_, update_.data());
 }
 

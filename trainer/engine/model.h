@@ -184,14 +184,18 @@ class BasicModel final : public DecoderModel {
   std::span<E> rows_mutable(std::span<E> x, int64_t row_width) const {
     return x.first(static_cast<size_t>(n_ * row_width));
   }
+  void begin_pass(const PassPlan& pass, std::span<const int32_t> tokens);
   // Up to the input of lm_head.
-  void run_layers(const PassPlan& pass, std::span<const int32_t> tokens);
+  void run_layers();
+  // All that forward_backward() puts on the device.
+  void both_ways(float gradient_scale, bool accumulate);
   // lm_head, a part of the rows after another: its logits, then `use` of their first row and
   // number.
   template <class Use>
   void run_head(Use use);
   // Of the targets brought for the pass.
-  void loss_of_logits(int64_t first, int64_t count, float gradient_scale, bool with_gradient);
+  void loss_of_logits(int64_t first, int64_t count, float gradient_scale, bool with_gradient,
+                      float* amax);
   double sum_of_losses();
   // The pass's tokens where the backend reads them.
   std::span<const int32_t> bring(std::span<const int32_t> from_host, std::span<int32_t> room) {
@@ -219,8 +223,14 @@ class BasicModel final : public DecoderModel {
   };
   std::array<Place, SiteGroup::kMax> places(const SiteGroup& group, std::span<E> memory) const;
   // `parameters` are those of the group's sites.
-  // Of n rows.
-  void backward_group(const SiteGroup& group, std::span<E> d_outputs, GemmOperand<E>& x, int64_t n,
+  // What a group's outputs' gradients, n rows, are about to be, and where their amaxes belong.
+  std::array<float*, SiteGroup::kMax> renew_gradients(const SiteGroup& group,
+                                                      std::span<E> d_outputs, int64_t n);
+  SiteGroup down_group(int layer) const { return one_site(site(layer, kDown), ffn_, width_); }
+  SiteGroup o_group(int layer) const { return one_site(site(layer, kO), attention_width_, width_); }
+  SiteGroup head_group() const { return one_site(head_site(), width_, config_.vocabulary); }
+  // After renew_gradients().
+  void backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n,
                       std::initializer_list<int> parameters, std::span<E> dx, bool accumulate);
   std::span<GemmOperand<E>> weights_of(const SiteGroup& group) {
     return std::span(site_weights_)

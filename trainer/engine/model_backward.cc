@@ -35,66 +35,75 @@ std::array<typename BasicModel<E>::Place, SiteGroup::kMax> BasicModel<E>::places
 }
 
 template <class E>
-void BasicModel<E>::backward_group(const SiteGroup& group, std::span<E> d_outputs,
-                                   GemmOperand<E>& x, int64_t n,
+std::array<float*, SiteGroup::kMax> BasicModel<E>::renew_gradients(const SiteGroup& group,
+                                                                   std::span<E> d_outputs,
+                                                                   int64_t n) {
+  const bool together = linears_.side_by_side(group);
+  std::array<float*, SiteGroup::kMax> amaxes{};
+  E* next = d_outputs.data();
+  for (int i = 0; i < (together ? 1 : group.count); ++i) {
+    const auto at = static_cast<size_t>(i);
+    const int64_t size = n * (together ? group.total_out() : group.out[at]);
+    amaxes[at] = linears_.renew(group.first + i, together ? group.count : 1, TensorRole::kGradient,
+                                dy_[at], {next, static_cast<size_t>(size)});
+    next += size;
+  }
+  return amaxes;
+}
+
+template <class E>
+void BasicModel<E>::backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n,
                                    std::initializer_list<int> parameters, std::span<E> dx,
                                    bool accumulate) {
   std::array<float*, SiteGroup::kMax> dw{};
   std::ranges::transform(parameters, dw.begin(),
                          [&](int parameter) { return gradient(parameter).data(); });
-  const bool together = linears_.side_by_side(group);
-  size_t count = together ? 1 : static_cast<size_t>(group.count);
-  E* next = d_outputs.data();
-  for (size_t i = 0; i < count; ++i) {
-    int64_t size = n * (together ? group.total_out() : group.out[i]);
-    dy_[i].renew({next, static_cast<size_t>(size)});
-    next += size;
-  }
+  const size_t count = linears_.side_by_side(group) ? 1 : static_cast<size_t>(group.count);
   linears_.backward(group, std::span(dy_).first(count), weights_of(group), x, n, dx.data(),
                     std::span(dw).first(count), accumulate, d_shared_.data());
 }
 
 template <class E>
 void BasicModel<E>::backward_head(int64_t first, int64_t count, bool accumulate) {
-  const SiteGroup head = one_site(head_site(), width_, config_.vocabulary);
-  backward_group(head, logits_.first(static_cast<size_t>(count * config_.vocabulary)), final_input_,
-                 count, {layout_.head()}, d_input_.subspan(static_cast<size_t>(first * width_)),
-                 accumulate);
+  backward_group(head_group(), final_input_, count, {layout_.head()},
+                 d_input_.subspan(static_cast<size_t>(first * width_)), accumulate);
 }
 
 template <class E>
 void BasicModel<E>::backward_final_norm() {
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
   backend_.zero(d_residual);
+  float* amax = renew_gradients(down_group(layers_run_ - 1), d_residual, n_)[0];
   backend_.rms_norm_backward(rows(final_residual_, width_), weight(layout_.final_norm()),
                              final_rstd_.first(static_cast<size_t>(n_)), rows(d_input_, width_),
-                             d_residual, gradient(layout_.final_norm()));
+                             d_residual, gradient(layout_.final_norm()), amax);
 }
 
 template <class E>
 void BasicModel<E>::backward_mlp(int layer, bool accumulate) {
   LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  SiteGroup down = one_site(site(layer, kDown), ffn_, width_);
-  backward_group(down, d_residual_, hidden(layer).down_input, n_, {at.down}, d_hidden_, accumulate);
-  SiteGroup gate_up = gate_up_group(layer);
+  backward_group(down_group(layer), hidden(layer).down_input, n_, {at.down}, d_hidden_, accumulate);
+  const SiteGroup gate_up = gate_up_group(layer);
   const E* gate = act.gate_up.data();
   auto [d_gate, d_up, none] = places(gate_up, d_gate_up_);
+  const auto amaxes = renew_gradients(gate_up, d_gate_up_, n_);
   backend_.swiglu_backward(gate, gate + ffn_, d_hidden_.data(), n_, ffn_, 2 * ffn_, d_gate.data,
-                           d_up.data, d_gate.stride);
-  backward_group(gate_up, d_gate_up_, act.mlp_input, n_, {at.gate, at.up}, d_input_, accumulate);
+                           d_up.data, d_gate.stride, amaxes[0], amaxes[1]);
+  backward_group(gate_up, act.mlp_input, n_, {at.gate, at.up}, d_input_, accumulate);
+  std::span<E> d_residual = rows_mutable(d_residual_, width_);
+  float* amax = renew_gradients(o_group(layer), d_residual, n_)[0];
   backend_.rms_norm_backward(rows(act.mlp_residual, width_), weight(at.mlp_norm),
                              act.mlp_rstd.first(static_cast<size_t>(n_)), rows(d_input_, width_),
-                             rows_mutable(d_residual_, width_), gradient(at.mlp_norm));
+                             d_residual, gradient(at.mlp_norm), amax);
 }
 
 template <class E>
 void BasicModel<E>::backward_attention(int layer, bool accumulate) {
   LayerActivations<E>& act = activations(layer);
   const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  SiteGroup o = one_site(site(layer, kO), attention_width_, width_);
-  backward_group(o, d_residual_, act.o_input, n_, {at.o}, d_attention_, accumulate);
-  SiteGroup qkv = qkv_group(layer);
+  backward_group(o_group(layer), act.o_input, n_, {at.o}, d_attention_, accumulate);
+  const SiteGroup qkv = qkv_group(layer);
   auto [dq, dk, dv] = places(qkv, d_qkv_);
   AttentionShape shape = attention_shape();
   shape.stride_dq = dq.stride;
@@ -113,19 +122,25 @@ void BasicModel<E>::backward_attention(int layer, bool accumulate) {
     backend_.bias_backward(dk.data, n_, gradient(at.k_bias), dk.stride);
     backend_.bias_backward(dv.data, n_, gradient(at.v_bias), dv.stride);
   }
-  backward_group(qkv, d_qkv_, act.attention_input, n_, {at.q, at.k, at.v}, d_input_, accumulate);
+  // Two operations made these; their amaxes are found when a product asks for them.
+  renew_gradients(qkv, d_qkv_, n_);
+  for (GemmOperand<E>& gradients : dy_) gradients.amax_known = false;
+  backward_group(qkv, act.attention_input, n_, {at.q, at.k, at.v}, d_input_, accumulate);
+  std::span<E> d_residual = rows_mutable(d_residual_, width_);
+  float* amax = layer > 0 ? renew_gradients(down_group(layer - 1), d_residual, n_)[0] : nullptr;
   backend_.rms_norm_backward(rows(block_input(layer), width_), weight(at.attention_norm),
                              act.attention_rstd.first(static_cast<size_t>(n_)),
-                             rows(d_input_, width_), rows_mutable(d_residual_, width_),
-                             gradient(at.attention_norm));
+                             rows(d_input_, width_), d_residual, gradient(at.attention_norm), amax);
 }
 
-#define GNOMON_FOR(E)                                                   \
-  template void BasicModel<E>::prepare(const PassPlan&, int64_t, bool); \
-  template void BasicModel<E>::start_gradients(bool);                   \
-  template void BasicModel<E>::backward_head(int64_t, int64_t, bool);   \
-  template void BasicModel<E>::backward_final_norm();                   \
-  template void BasicModel<E>::backward_mlp(int, bool);                 \
+#define GNOMON_FOR(E)                                                          \
+  template void BasicModel<E>::prepare(const PassPlan&, int64_t, bool);        \
+  template std::array<float*, SiteGroup::kMax> BasicModel<E>::renew_gradients( \
+      const SiteGroup&, std::span<E>, int64_t);                                \
+  template void BasicModel<E>::start_gradients(bool);                          \
+  template void BasicModel<E>::backward_head(int64_t, int64_t, bool);          \
+  template void BasicModel<E>::backward_final_norm();                          \
+  template void BasicModel<E>::backward_mlp(int, bool);                        \
   template void BasicModel<E>::backward_attention(int, bool);
 GNOMON_FOR(bf16)
 GNOMON_FOR(float)

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/hash.h"
 
 namespace gnomon {
 namespace {
@@ -125,6 +126,14 @@ void AmaxHistory::restore(int64_t pushes, std::vector<Entry> entries) {
 }
 
 ScalingState::ScalingState(int sites) : tensors_(static_cast<size_t>(sites) * kTensorRoles) {}
+
+uint64_t ScalingState::known() const {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    if (!tensors_[i].history.empty()) sum += PlacedHash::term(i, 1);
+  }
+  return sum;
+}
 
 void ScalingState::clear() {
   for (Tensor& tensor : tensors_) tensor = {};

@@ -1,0 +1,142 @@
+// What trainers report of their GPUs' health: kept for people and shown in the metrics. No decision
+// rests on it; errors that memory could not correct are told in a notice.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "protocol/json.h"
+#include "storage/ledger_health.h"
+#include "storage/ledger_notices.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+// Errors that go on are told again after so long, not with every sample.
+constexpr double kNoticeEverySeconds = 600;
+constexpr size_t kNameMax = 100;
+constexpr size_t kErrorMax = 1'000;
+
+[[noreturn]] void refuse(const char* member, const std::string& value,
+                         const std::string& accepted) {
+  throw Refusal(400, "Value not accepted", fmt::format("device_health.{} is {}", member, value),
+                accepted);
+}
+
+void check_number(const char* member, const std::optional<double>& value, double largest) {
+  if (value && !(*value >= 0 && *value <= largest)) {
+    refuse(member, fmt::format("{}", *value), fmt::format("0 to {}, or no such member", largest));
+  }
+}
+
+void check_count(const char* member, const std::optional<int64_t>& value) {
+  if (value && *value < 0) {
+    refuse(member, fmt::format("{}", *value), "0 or more, or no such member");
+  }
+}
+
+// It becomes a label of metrics.
+void check_name(const char* member, const std::string& value, size_t least) {
+  const bool plain = std::ranges::none_of(value, [](unsigned char c) { return c < ' '; });
+  if (value.size() < least || value.size() > kNameMax || !plain) {
+    refuse(member, fmt::format("\"{}\"", value),
+           fmt::format("{} to {} characters", least, kNameMax));
+  }
+}
+
+void check_reasons(const std::vector<std::string>& reasons) {
+  std::set<std::string> seen;
+  for (const std::string& reason : reasons) {
+    if (std::ranges::find(kThrottleReasons, reason) == kThrottleReasons.end() ||
+        !seen.insert(reason).second) {
+      refuse("throttle_reasons", fmt::format("\"{}\"", reason),
+             fmt::format("each at most once: {}", fmt::join(kThrottleReasons, ", ")));
+    }
+  }
+}
+
+TrainerNotice errors_grew(const StepReport& report, const ledger::HealthRow& row, int64_t before) {
+  const int64_t more = *row.ecc_uncorrected - before;
+  TrainerNotice notice;
+  notice.attempt = report.attempt;
+  notice.step = report.step;
+  notice.kind = "ecc_errors";
+  notice.text = fmt::format(
+      "the GPU at {}{} counts {} more uncorrected ECC error{}, {} since its driver was loaded: the "
+      "device may be to blame for what the run has computed lately",
+      row.device, row.host.empty() ? "" : " of " + row.host, more, more == 1 ? "" : "s",
+      *row.ecc_uncorrected);
+  notice.time = row.sampled_at;
+  return notice;
+}
+
+// Whether a notice of this kind is as new as that.
+bool told_lately(Connection& connection, int64_t run, double time) {
+  Query newest = connection.query(
+      "SELECT max(noticed_at) FROM notices WHERE run = ? AND kind = 'ecc_errors'", run);
+  const std::optional<double> told = newest.next() ? newest.optional_real(0) : std::nullopt;
+  return told && std::abs(time - *told) < kNoticeEverySeconds;
+}
+
+}  // namespace
+
+void check_health(const DeviceHealth& health) {
+  constexpr double kMost = 100'000;  // megahertz and watts
+  constexpr double kCelsiusMax = 1'000;
+  check_name("device", health.device, 1);
+  check_name("name", health.name, 0);
+  if (!std::isfinite(health.time)) {
+    refuse("time", fmt::format("{}", health.time), "seconds since the epoch");
+  }
+  if (health.error.size() > kErrorMax) {
+    refuse("error", fmt::format("{} bytes", health.error.size()),
+           fmt::format("at most {} bytes", kErrorMax));
+  }
+  check_number("sm_clock_mhz", health.sm_clock_mhz, kMost);
+  check_number("memory_clock_mhz", health.memory_clock_mhz, kMost);
+  check_number("power_watts", health.power_watts, kMost);
+  check_number("power_limit_watts", health.power_limit_watts, kMost);
+  check_number("temperature_celsius", health.temperature_celsius, kCelsiusMax);
+  check_number("utilization_percent", health.utilization_percent, 100);
+  check_count("memory_used_bytes", health.memory_used_bytes);
+  check_count("memory_total_bytes", health.memory_total_bytes);
+  check_count("ecc_corrected", health.ecc_corrected);
+  check_count("ecc_uncorrected", health.ecc_uncorrected);
+  if (health.throttle_reasons) check_reasons(*health.throttle_reasons);
+}
+
+std::string Supervisor::take_health(LedgerTransaction& transaction, const Run& run,
+                                    const StepReport& report) {
+  const DeviceHealth& health = *report.device_health;
+  Connection& connection = transaction.connection();
+  const std::optional<ledger::AttemptRow> attempt =
+      ledger::find_attempt(connection, run.id, report.attempt);
+  const std::optional<ledger::HealthRow> before = ledger::newest_health(connection, run.id);
+  ledger::HealthRow row{.attempt = report.attempt,
+                        .step = report.step,
+                        .host = attempt ? attempt->start.host : "",
+                        .device = health.device,
+                        .sampled_at = health.time,
+                        .ecc_uncorrected = health.ecc_uncorrected,
+                        .body = to_json(health)};
+  const bool same = before && before->host == row.host && before->device == row.device;
+  row.ecc_told = same ? before->ecc_told : std::nullopt;
+  if (row.ecc_uncorrected) {
+    const int64_t count = *row.ecc_uncorrected;
+    // Fewer than before: the driver was loaded again and counts from 0.
+    const int64_t told = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
+    row.ecc_told = told;
+    if (count > told && !told_lately(connection, run.id, health.time)) {
+      add_notice(transaction, run.id, errors_grew(report, row, told));
+      row.ecc_told = count;
+    }
+  }
+  ledger::insert_health(connection, run.id, row, now());
+  return row.host;
+}
+
+}  // namespace gnomon
