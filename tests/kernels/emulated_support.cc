@@ -1,6 +1,7 @@
 // The tests' memory where kernels are functions of the host.
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "base/errors.h"
 #include "tests/kernels/device_support.h"
@@ -23,6 +24,17 @@ class ExactMemory final : public Memory {
   void copy(std::span<const std::byte> from, std::byte* to) override {
     std::memcpy(to, from.data(), from.size());
   }
+  // As the host's own does.
+  std::byte* take_host_room(int64_t bytes, const std::string& purpose) override {
+    return host_memory().take_host_room(bytes, purpose);
+  }
+  void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
+    host_memory().give_back_host_room(room, bytes);
+  }
+  std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
+    return host_memory().start_copy_out(pieces);
+  }
+  void settle() override {}
 };
 
 }  // namespace
