@@ -1,5 +1,7 @@
 """How measured figures are read and held against the targets, on invented results."""
 
+import importlib.machinery
+import importlib.util
 import pathlib
 import sys
 import unittest
@@ -59,6 +61,18 @@ class Targets(unittest.TestCase):
     def test_the_table_has_a_line_for_each(self):
         text = targets.table(targets.judged({}))
         self.assertEqual(len(text.splitlines()), len(targets.all_targets()) + 1)
+
+
+class Statuses(unittest.TestCase):
+    def test_what_a_part_found_says_how_it_ended(self):
+        script = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts/gpu-check"
+        loader = importlib.machinery.SourceFileLoader("gpu_check", str(script))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+        loader.exec_module(module)
+        for data, status in (({}, "ok"), ({"passed": True}, "ok"), ({"passed": False}, "failed"),
+                             ({"as_expected": False}, "failed"), ({"errors": ["one"]}, "failed"),
+                             ({"complete": False}, "unfinished"), ({"complete": True}, "ok")):
+            self.assertEqual(module.status_of(data), status, data)
 
 
 class Curves(unittest.TestCase):
