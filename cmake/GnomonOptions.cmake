@@ -54,6 +54,14 @@ function(gnomon_executable name)
   target_link_libraries(${name} PRIVATE gnomon_options)
 endfunction()
 
+# gnomon_bundled(target): a program that travels in the bundle (cmake/GnomonBundle.cmake), and so finds its libraries, and
+# theirs, from where it lies. RUNPATH, which linkers write today, would not serve for theirs.
+function(gnomon_bundled target)
+  set_target_properties(${target} PROPERTIES BUILD_RPATH "$ORIGIN/../lib")
+  target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+  set_property(GLOBAL APPEND PROPERTY GNOMON_BUNDLED ${target})
+endfunction()
+
 # gnomon_test(name SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program whose cases are
 # found when ctest runs, so that every case is counted.
 function(gnomon_test name)
@@ -74,4 +82,16 @@ function(gnomon_test name)
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}" ${environment})
+endfunction()
+
+# gnomon_device_test(name SOURCES ... LIBS ...): a GoogleTest program for a GPU, which is one test and skipped where there
+# is none. scripts/gpu-check runs it on a machine that has one.
+function(gnomon_device_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/support/device_main.cc)
+  target_link_libraries(${name} PRIVATE gnomon_options ${ARG_LIBS} GTest::gmock GTest::gtest)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  gnomon_bundled(${name})
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 3 TIMEOUT 600 LABELS device)
 endfunction()

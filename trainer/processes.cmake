@@ -8,3 +8,4 @@ target_link_libraries(gnomon_training PUBLIC gnomon_engine gnomon_processes gnom
 
 gnomon_executable(gnomon-trainer main.cc)
 target_link_libraries(gnomon-trainer PRIVATE gnomon_training gnomon_ranks CLI11::CLI11)
+gnomon_bundled(gnomon-trainer)

@@ -1,25 +1,17 @@
-// The engine on the CUDA backend, whose kernels are emulated on the CPU, beside the engine on the
-// CPU backend: the same run but for the order of sums, and exactly repeatable.
+// The engine on the CUDA backend, on a GPU or with its kernels emulated on the CPU, beside the
+// engine on the CPU backend: the same run but for the order of sums, and exactly repeatable.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "kernels/cuda/backend.h"
-#include "tests/engine/emulated_machine.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/tested_backends.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon::test {
 namespace {
 
-BackendMakers emulated() {
-  BackendMakers makers;
-  makers.bf16 = [](int threads) {
-    return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
-  };
-  return makers;
-}
-const BackendMakers kEmulated = emulated();
+const BackendMakers kTested = tested_backends();
 
 struct Recipe {
   std::string name, rules;
@@ -48,7 +40,7 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
   const PrecisionPlan plan = PrecisionPlan::parse(GetParam().rules);
-  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kEmulated);
+  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kTested);
   for (Engine* engine : {&cpu, &cuda}) {
     engine->initialize();
     engine->set_plan(plan);
@@ -68,8 +60,8 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
 TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
-  Engine first(config, EngineRole::kLive, nullptr, &kEmulated);
-  Engine second(config, EngineRole::kReplay, nullptr, &kEmulated);
+  Engine first(config, EngineRole::kLive, nullptr, &kTested);
+  Engine second(config, EngineRole::kReplay, nullptr, &kTested);
   first.initialize();
   first.set_plan(PrecisionPlan::parse(GetParam().rules));
   train_hashes(first, 1);
@@ -94,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 std::string refused_key(const EngineConfig& config, const PrecisionPlan& plan = {}) {
   try {
-    Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
+    Engine engine(config, EngineRole::kLive, nullptr, &kTested);
     engine.set_plan(plan);
   } catch (const ConfigError& error) {
     return error.file() + "." + error.key();
@@ -125,8 +117,9 @@ TEST(CudaShapes, WhatTheDeviceCannotComputeIsRefusedBeforeTheFirstStep) {
 }
 
 // Steps whose work was recorded, and what may come between them.
-std::vector<uint64_t> varied_run(const EngineConfig& config) {
-  Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
+std::vector<uint64_t> varied_run(const EngineConfig& config, Recordings& seen) {
+  const BackendMakers backends = tested_backends(seen);
+  Engine engine(config, EngineRole::kLive, nullptr, &backends);
   engine.initialize();
   const PrecisionPlan current = PrecisionPlan::parse(recipe("current").rules);
   const PrecisionPlan delayed = PrecisionPlan::parse(recipe("delayed", "amax_history = 3\n").rules);
@@ -149,14 +142,12 @@ TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
   EngineConfig config = small_engine(directory.path());
   config.model.layers = 1;
   config.model.ffn = 160;  // two blocks
-  EmulatedMachine::refuses_to_record = true;
-  const std::vector<uint64_t> without = varied_run(config);
-  EmulatedMachine::refuses_to_record = false;
-  EmulatedMachine::replays = 0;
-  EXPECT_EQ(varied_run(config), without);
+  Recordings refused{.refused = true}, seen;
+  EXPECT_EQ(varied_run(config, seen), varied_run(config, refused));
   // 21 steps of two micro-batches; work is recorded when it comes for the second time, and anew
   // after memory was taken anew.
-  EXPECT_GE(EmulatedMachine::replays, 15);
+  EXPECT_GE(seen.replays, 15);
+  EXPECT_EQ(refused.replays, 0);
 }
 
 TEST(CudaRepeats, AreNotForStepsThatFaultsMayChange) {
@@ -167,12 +158,13 @@ TEST(CudaRepeats, AreNotForStepsThatFaultsMayChange) {
                     .site = "model.layers.0.mlp.down_proj",
                     .start_step = 3,
                     .log2_factor = 7}};
-  Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
+  Recordings seen;
+  const BackendMakers backends = tested_backends(seen);
+  Engine engine(config, EngineRole::kLive, nullptr, &backends);
   engine.initialize();
   engine.set_plan(PrecisionPlan::fp8());
-  EmulatedMachine::replays = 0;
   train_hashes(engine, 4);
-  EXPECT_EQ(EmulatedMachine::replays, 0);
+  EXPECT_EQ(seen.replays, 0);
 }
 
 // All tensors of a checkpoint, one after another.
@@ -186,10 +178,10 @@ std::string bytes_of(const CheckpointContent& content) {
   return all;
 }
 
-// Copies are made as late as they may be here.
+// Emulated, copies are made as late as they may be.
 TEST(CudaCheckpoint, IsOfTheStepItWasBegunAtWhateverIsTrainedMeanwhile) {
   TemporaryDirectory directory;
-  Engine engine(small_engine(directory.path()), EngineRole::kLive, nullptr, &kEmulated);
+  Engine engine(small_engine(directory.path()), EngineRole::kLive, nullptr, &kTested);
   engine.initialize();
   train_hashes(engine, 1);
   const std::string expected = bytes_of(engine.checkpoint());
@@ -225,7 +217,7 @@ TEST(CudaBackendFaults, ActOnTheDeviceToo) {
         .gemm = "fprop",
         .terms = 32}}) {
     config.faults = {fault};
-    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kEmulated);
+    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kTested);
     config.faults.clear();
     Engine sound(config);
     for (Engine* engine : {&cpu, &cuda, &sound}) {

@@ -90,35 +90,28 @@ class FarMemory final : public Memory {
 
 class EmulatedRecording final : public cuda::Recording {
  public:
-  explicit EmulatedRecording(int& replays) : replays_(replays) {}
   void replay() override {
-    ++replays_;
     for (const auto& work : work_) work();
   }
   std::vector<std::function<void()>>& work() { return work_; }
 
  private:
-  int& replays_;
   std::vector<std::function<void()>> work_;
 };
 
 class EmulatedMachine : public cuda::Machine {
  public:
-  static inline int replays = 0;  // of all recordings
-  static inline bool refuses_to_record = false;
-
   std::string device() const override { return "emulated"; }
   std::string libraries() const override { return attention_.name(); }
   Memory& memory() override { return memory_; }
   cuda::Stream stream() override { return nullptr; }
 
   void begin_recording() override {
-    recording_ = std::make_unique<EmulatedRecording>(replays);
+    recording_ = std::make_unique<EmulatedRecording>();
     cuda::emulation::recording = &recording_->work();
   }
   std::unique_ptr<cuda::Recording> end_recording() override {
     cuda::emulation::recording = nullptr;
-    if (refuses_to_record) recording_.reset();
     return std::move(recording_);
   }
 

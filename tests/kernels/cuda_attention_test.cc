@@ -1,14 +1,17 @@
-// The device's own attention, run by emulation on the CPU, against plain FP64.
+// The device's own attention, on a device or by emulation on the CPU, against plain FP64.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "kernels/cuda/attention.h"
+#include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon::cuda {
 namespace {
+
+using test::changed, test::device_stream, test::given;
 
 struct Sizes {
   int64_t sequences, tokens;
@@ -104,9 +107,9 @@ TEST_P(CudaAttention, ForwardAndBackwardAreThoseOfTheFormula) {
   std::vector<bf16> o(static_cast<size_t>(n * width)), dq(q.size()), dk(k.size()), dv(v.size());
   std::vector<std::byte> saved(static_cast<size_t>(attention_saved_bytes(shape)));
   std::vector<std::byte> scratch(static_cast<size_t>(attention_scratch_bytes(shape)));
-  attention(shape, q.data(), k.data(), v.data(), o.data(), saved.data(), nullptr);
-  attention_backward(shape, q.data(), k.data(), v.data(), o.data(), d_o.data(), dq.data(),
-                     dk.data(), dv.data(), saved.data(), scratch.data(), nullptr);
+  attention(shape, given(q), given(k), given(v), changed(o), changed(saved), device_stream());
+  attention_backward(shape, given(q), given(k), given(v), given(o), given(d_o), changed(dq),
+                     changed(dk), changed(dv), given(saved), changed(scratch), device_stream());
   Expected expected(shape);
   expected.run(q.data(), k.data(), v.data(), d_o.data());
   EXPECT_LT(relative_error(o, width, width, expected.o), 3e-3);

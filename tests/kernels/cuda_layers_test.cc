@@ -1,4 +1,4 @@
-// The device's layers, run by emulation on the CPU, against the CPU's.
+// The device's layers, on a device or by emulation on the CPU, against the CPU's.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,10 +10,13 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/loss.h"
 #include "kernels/cuda/norm.h"
+#include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon::cuda {
 namespace {
+
+using test::changed, test::device_stream, test::given, test::OnDevice;
 
 // Norm of the difference over the norm.
 template <class T>
@@ -45,9 +48,11 @@ TEST_P(CudaNorm, ForwardAndBackwardAreTheCpus) {
   for (bool adds : {true, false}) {
     std::vector<bf16> sum(size), y(size), cpu_sum(size), cpu_y(size);
     std::vector<float> rstd(rows), cpu_rstd(rows);
+    const auto update = given(x);
     float amax = 1e9f;  // of another tensor
-    add_rms_norm(residual.data(), adds ? x.data() : nullptr, w.data(), 1e-5f, rows, width,
-                 sum.data(), y.data(), rstd.data(), &amax, nullptr);
+    add_rms_norm(given(residual), adds ? static_cast<const bf16*>(update) : nullptr, given(w),
+                 1e-5f, rows, width, changed(sum), changed(y), changed(rstd), changed(amax),
+                 device_stream());
     EXPECT_EQ(amax, amax_of(y));
     cpu::add_rms_norm<bf16>(1, residual, adds ? std::span<const bf16>(x) : std::span<const bf16>(),
                             w, 1e-5f, cpu_sum, cpu_y, cpu_rstd);
@@ -58,8 +63,9 @@ TEST_P(CudaNorm, ForwardAndBackwardAreTheCpus) {
     std::vector<float> dw(static_cast<size_t>(width), 0.5f), cpu_dw = dw;
     std::vector<float> scratch(static_cast<size_t>(rms_norm_scratch(rows, width)), NAN);
     std::vector<float> partials(static_cast<size_t>(width));
-    rms_norm_backward(cpu_sum.data(), w.data(), cpu_rstd.data(), dy.data(), rows, width,
-                      d_residual.data(), dw.data(), scratch.data(), &amax, nullptr);
+    rms_norm_backward(given(cpu_sum), given(w), given(cpu_rstd), given(dy), rows, width,
+                      changed(d_residual), changed(dw), changed(scratch), changed(amax),
+                      device_stream());
     EXPECT_EQ(amax, amax_of(d_residual));
     cpu::rms_norm_backward<bf16>(1, cpu_sum, w, cpu_rstd, dy, cpu_d, cpu_dw, partials);
     EXPECT_LT(relative_error(d_residual, cpu_d), kBf16);
@@ -72,8 +78,10 @@ TEST(CudaNormInPlace, TheSumMayBeTheResidual) {
   std::vector<bf16> residual = random_bf16(1, 3 * 64), x = random_bf16(2, 3 * 64), y(3 * 64);
   const std::vector<bf16> w = random_bf16(3, 64), before = residual;
   std::vector<float> rstd(3);
-  add_rms_norm(residual.data(), x.data(), w.data(), 1e-5f, 3, 64, residual.data(), y.data(),
-               rstd.data(), nullptr, nullptr);
+  OnDevice<bf16> in_place(residual);
+  add_rms_norm(in_place.data(), given(x), given(w), 1e-5f, 3, 64, in_place.data(), changed(y),
+               changed(rstd), nullptr, device_stream());
+  in_place.read(residual);
   for (size_t i = 0; i < x.size(); ++i) {
     EXPECT_EQ(residual[i].bits, to_bf16(to_float(before[i]) + to_float(x[i])).bits);
   }
@@ -83,12 +91,12 @@ TEST(CudaElementwise, BiasAndItsGradientAreTheCpus) {
   constexpr int64_t kRows = 300, kWidth = 24, kStride = 40;
   std::vector<bf16> y = random_bf16(1, kRows * kStride), cpu_y = y;
   const std::vector<bf16> bias = random_bf16(2, kWidth);
-  add_bias(y.data(), kRows, bias.data(), kWidth, kStride, nullptr);
+  add_bias(changed(y), kRows, given(bias), kWidth, kStride, device_stream());
   cpu::add_bias<bf16>(1, cpu_y.data(), kRows, bias, kStride);
   for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, cpu_y[i].bits) << i;
   std::vector<float> db(kWidth, 1.0f), cpu_db = db, partials(kWidth);
   std::vector<float> scratch(static_cast<size_t>(bias_scratch(kRows, kWidth)), NAN);
-  bias_backward(y.data(), kRows, db.data(), kWidth, kStride, scratch.data(), nullptr);
+  bias_backward(given(y), kRows, changed(db), kWidth, kStride, changed(scratch), device_stream());
   cpu::bias_backward<bf16>(1, y.data(), kRows, cpu_db, kStride, partials);
   EXPECT_LT(relative_error(db, cpu_db), kFp32);
 }
@@ -103,8 +111,8 @@ TEST(CudaElementwise, RotationIsTheCpus) {
   }
   for (bool inverse : {false, true}) {
     std::vector<bf16> x = random_bf16(1, kRows * kStride), cpu_x = x;
-    rope(x.data(), kRows, kTokens, kHeads, kDim, cosines.data(), sines.data(), inverse, kStride,
-         nullptr);
+    rope(changed(x), kRows, kTokens, kHeads, kDim, given(cosines), given(sines), inverse, kStride,
+         device_stream());
     cpu::rope<bf16>(1, cpu_x.data(), kRows, kTokens, kHeads, kDim, cosines, sines, inverse,
                     kStride);
     EXPECT_LT(relative_error(x, cpu_x), kBf16);
@@ -121,15 +129,19 @@ TEST(CudaElementwise, SwigluIsTheCpusInPlaceToo) {
   constexpr int64_t kRows = 9, kWidth = 40, kStride = 80;
   std::vector<bf16> both = random_bf16(1, kRows * kStride, 4.0f);
   std::vector<bf16> y(kRows * kWidth), cpu_y = y;
+  OnDevice<bf16> in_place(both);
+  bf16* const its_gate = in_place.data();
+  bf16* const its_up = its_gate + kWidth;
   float amax = 1e9f, amax_gate = 1e9f, amax_up = 1e9f;
-  swiglu(both.data(), both.data() + kWidth, kRows, kWidth, kStride, y.data(), &amax, nullptr);
+  swiglu(its_gate, its_up, kRows, kWidth, kStride, changed(y), changed(amax), device_stream());
   EXPECT_EQ(amax, amax_of(y));
   cpu::swiglu<bf16>(1, both.data(), both.data() + kWidth, kRows, kWidth, kStride, cpu_y.data());
   EXPECT_LT(relative_error(y, cpu_y), kBf16);
   const std::vector<bf16> dy = random_bf16(2, kRows * kWidth);
   std::vector<bf16> cpu_both = both;
-  swiglu_backward(both.data(), both.data() + kWidth, dy.data(), kRows, kWidth, kStride, both.data(),
-                  both.data() + kWidth, kStride, &amax_gate, &amax_up, nullptr);
+  swiglu_backward(its_gate, its_up, given(dy), kRows, kWidth, kStride, its_gate, its_up, kStride,
+                  changed(amax_gate), changed(amax_up), device_stream());
+  in_place.read(both);
   std::vector<bf16> gate, up;
   for (int64_t row = 0; row < kRows; ++row) {
     const auto begin = both.begin() + row * kStride;
@@ -146,7 +158,7 @@ TEST(CudaElementwise, SwigluIsTheCpusInPlaceToo) {
 TEST(CudaElementwise, SumsAreRoundedAsBf16Is) {
   const std::vector<float> x = random_floats(1, 1003, 5.0f);
   std::vector<bf16> y(x.size());
-  round_sum(x.data(), std::ssize(x), y.data(), nullptr);
+  round_sum(given(x), std::ssize(x), changed(y), device_stream());
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << i;
 }
 
@@ -156,7 +168,7 @@ TEST(CudaEnds, EmbeddingIsTheCpus) {
   const std::vector<bf16> table = random_bf16(1, kVocabulary * kWidth);
   const auto count = std::ssize(tokens);
   std::vector<bf16> y(static_cast<size_t>(count * kWidth)), cpu_y = y;
-  embed(tokens.data(), count, table.data(), kWidth, y.data(), nullptr);
+  embed(given(tokens), count, given(table), kWidth, changed(y), device_stream());
   cpu::embed<bf16>(1, tokens, table, kWidth, cpu_y);
   for (size_t i = 0; i < y.size(); ++i) ASSERT_EQ(y[i].bits, cpu_y[i].bits) << i;
 
@@ -166,7 +178,8 @@ TEST(CudaEnds, EmbeddingIsTheCpus) {
   for (int32_t at : order) sorted.push_back(tokens[static_cast<size_t>(at)]);
   const std::vector<bf16> dy = random_bf16(2, count * kWidth);
   std::vector<float> dtable = random_floats(3, kVocabulary * kWidth, 1.0f), cpu_dtable = dtable;
-  embed_backward(sorted.data(), order.data(), count, dy.data(), kWidth, dtable.data(), nullptr);
+  embed_backward(given(sorted), given(order), count, given(dy), kWidth, changed(dtable),
+                 device_stream());
   cpu::embed_backward<bf16>(1, tokens, dy, kWidth, cpu_dtable);
   EXPECT_EQ(dtable, cpu_dtable) << "the same order of sums";
 }
@@ -182,8 +195,8 @@ TEST_P(CudaLoss, AndItsGradientAreTheCpus) {
   std::vector<float> room(static_cast<size_t>(vocabulary));
   float amax = 1e9f;
   for (bool with_gradient : {false, true}) {
-    cross_entropy(logits.data(), targets.data(), rows, vocabulary, 0.25f, with_gradient,
-                  losses.data(), &amax, nullptr);
+    cross_entropy(changed(logits), given(targets), rows, vocabulary, 0.25f, with_gradient,
+                  changed(losses), changed(amax), device_stream());
     if (with_gradient) {
       EXPECT_EQ(amax, amax_of(logits));
     }
@@ -193,7 +206,7 @@ TEST_P(CudaLoss, AndItsGradientAreTheCpus) {
     EXPECT_LT(relative_error(logits, cpu_logits), kBf16);
   }
   double sum = 0;
-  sum_losses(losses.data(), rows, &sum, nullptr);
+  sum_losses(given(losses), rows, changed(sum), device_stream());
   EXPECT_NEAR(sum, std::accumulate(losses.begin(), losses.end(), 0.0), 1e-9);
 }
 INSTANTIATE_TEST_SUITE_P(Vocabularies, CudaLoss, testing::Values(8, 257, 4096, 5000));
@@ -204,7 +217,8 @@ TEST(CudaLossOfNan, IsNan) {
   const std::vector<int32_t> targets = {3, 4};
   std::vector<float> losses(2);
   float amax = 0;
-  cross_entropy(logits.data(), targets.data(), 2, 64, 1.0f, true, losses.data(), &amax, nullptr);
+  cross_entropy(changed(logits), given(targets), 2, 64, 1.0f, true, changed(losses), changed(amax),
+                device_stream());
   EXPECT_TRUE(std::isinf(amax)) << "as amax() takes NaN";
   EXPECT_TRUE(std::isnan(losses[0]));
   EXPECT_TRUE(std::isfinite(losses[1]));

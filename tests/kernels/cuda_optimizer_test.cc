@@ -1,4 +1,4 @@
-// The device's optimizer, run by emulation on the CPU, against the CPU's.
+// The device's optimizer, on a device or by emulation on the CPU, against the CPU's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -8,12 +8,15 @@
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/optimizer.h"
+#include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon::cuda {
 namespace {
 
-// Moments of a format, in memory of their own.
+using test::changed, test::device_stream, test::given, test::OnDevice;
+
+// Moments of a format, in memory of the host.
 struct Stored {
   Stored(MomentFormat format, int64_t count) {
     const auto size = static_cast<size_t>(count);
@@ -32,6 +35,32 @@ struct Stored {
   std::vector<float> fp32, scales;
   std::vector<bf16> in_bf16;
   std::vector<uint8_t> codes;
+  MomentSpan span;
+};
+
+// The same on the device; read() brings them back.
+struct StoredOnDevice {
+  explicit StoredOnDevice(Stored& of)
+      : host(of), fp32(of.fp32), scales(of.scales), in_bf16(of.in_bf16), codes(of.codes) {
+    if (!of.fp32.empty()) {
+      span = fp32.span();
+    } else if (!of.in_bf16.empty()) {
+      span = in_bf16.span();
+    } else {
+      span = Fp8Moments{codes.span(), scales.span()};
+    }
+  }
+  void read() const {
+    fp32.read(host.fp32);
+    scales.read(host.scales);
+    in_bf16.read(host.in_bf16);
+    codes.read(host.codes);
+  }
+
+  Stored& host;
+  OnDevice<float> fp32, scales;
+  OnDevice<bf16> in_bf16;
+  OnDevice<uint8_t> codes;
   MomentSpan span;
 };
 
@@ -61,7 +90,16 @@ TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
                           .seed = 7,
                           .step = step,
                           .first_element = 3 * kMomentBlock};
-      adamw(how, gradient, m.span, v.span, master, weight, nullptr);
+      const OnDevice<float> its_gradient(gradient);
+      OnDevice<float> its_master(master);
+      OnDevice<bf16> its_weight(weight);
+      const StoredOnDevice its_m(m), its_v(v);
+      adamw(how, {its_gradient.data(), gradient.size()}, its_m.span, its_v.span, its_master.span(),
+            its_weight.span(), device_stream());
+      its_master.read(master);
+      its_weight.read(weight);
+      its_m.read();
+      its_v.read();
       cpu::adamw<bf16>(2, how, gradient, cpu_m.span, cpu_v.span, cpu_master, cpu_weight);
       int64_t differ = 0;
       for (size_t i = 0; i < master.size(); ++i) {
@@ -93,7 +131,7 @@ TEST(CudaSquares, AreSummedUpAsExactlyAsOnTheCpu) {
   for (const int64_t count : {1, 3, 4096, 100'001}) {
     const std::vector<float> x = random_floats(2, count, 3.0f);
     double sum = -1;
-    sum_of_squares(x.data(), count, &sum, scratch.data(), nullptr);
+    sum_of_squares(given(x), count, changed(sum), changed(scratch), device_stream());
     const double expected = cpu::sum_of_squares(2, x);
     EXPECT_NEAR(sum, expected, 1e-12 * expected) << count;
   }
@@ -104,7 +142,7 @@ TEST(CudaHash, IsTheCpus) {
     std::vector<uint64_t> words(static_cast<size_t>(bytes / 8 + 1));
     for (size_t i = 0; i < words.size(); ++i) words[i] = 0x0123456789ABCDEF * (i + 1);
     uint64_t sum = 99;
-    hash_terms(words.data(), bytes, &sum, nullptr);
+    hash_terms(given(words), bytes, changed(sum), device_stream());
     EXPECT_EQ(sum, PlacedHash::terms(words.data(), static_cast<size_t>(bytes))) << bytes;
     const std::span all(reinterpret_cast<const std::byte*>(words.data()),
                         static_cast<size_t>(bytes));

@@ -1,16 +1,18 @@
-// The device's rounding, run by emulation on the CPU, against the exact one.
+// The device's rounding, on a device or by emulation on the CPU, against the exact one.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "kernels/cpu/ops.h"
-#include "kernels/cuda/kernel.h"
 #include "kernels/cuda/quantize.h"
+#include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon::cuda {
 namespace {
+
+using test::changed, test::device_stream, test::given;
 
 std::vector<bf16> matrix(uint64_t key, int64_t rows, int64_t columns, bool with_odd_values = true) {
   std::vector<bf16> x = random_bf16(key, rows * columns, 3.0f);
@@ -26,14 +28,15 @@ TEST(CudaAmax, IsTheCpus) {
   for (int64_t size : {1, 7, 8, 4096, 100'003}) {
     std::vector<bf16> x = random_bf16(3, size, 2.0f);
     float found = -1;
-    amax(x.data(), size, &found, nullptr);
+    amax(given(x), size, changed(found), device_stream());
     EXPECT_EQ(found, cpu::amax(1, x)) << size;
     x[static_cast<size_t>(size / 2)] = to_bf16(NAN);
-    amax(x.data(), size, &found, nullptr);
+    amax(given(x), size, changed(found), device_stream());
     EXPECT_EQ(found, HUGE_VALF) << size;
   }
   float most = 2;
-  for (float next : {1.0f, 0.0f, HUGE_VALF, NAN, 5.0f, 4.0f}) raise(&next, &most, nullptr);
+  for (float next : {1.0f, 0.0f, HUGE_VALF, NAN, 5.0f, 4.0f})
+    raise(given(next), changed(most), device_stream());
   EXPECT_EQ(most, 5);
 }
 
@@ -47,12 +50,12 @@ TEST(CudaScale, IsTheOneOfOperandH) {
           rounding.quantizer = {format, {}, rule};
           rounding.margin = rule == ScaleRule::kGiven ? 2 : 0;
           rounding.log2_shift = shift;
-          float scalars[kOperandScalars] = {amax, 0, 0};
-          choose_scale(rounding, scalars, nullptr);
+          std::vector<float> scalars = {amax, 0, 0};
+          choose_scale(rounding, changed(scalars), device_stream());
           EXPECT_EQ(scalars[kScale], tensor_scale(rounding, amax)) << amax << " " << shift;
           EXPECT_EQ(scalars[kInverseScale], 1.0f / tensor_scale(rounding, amax));
           rounding.given = 12.5f;
-          choose_scale(rounding, scalars, nullptr);
+          choose_scale(rounding, changed(scalars), device_stream());
           EXPECT_EQ(scalars[kScale], tensor_scale(rounding, amax));
         }
       }
@@ -63,11 +66,11 @@ TEST(CudaScale, IsTheOneOfOperandH) {
 TEST(CudaScale, FactorsAreMultipliedWhereTheyLie) {
   const float first = 3, second = 0.25f;
   float found = 0;
-  multiply_factors(2, &first, &second, &found, nullptr);
+  multiply_factors(2, given(first), given(second), changed(found), device_stream());
   EXPECT_EQ(found, 1.5f);
-  multiply_factors(2, nullptr, &second, &found, nullptr);
+  multiply_factors(2, nullptr, given(second), changed(found), device_stream());
   EXPECT_EQ(found, 0.5f);
-  multiply_factors(2, &first, nullptr, &found, nullptr);
+  multiply_factors(2, given(first), nullptr, changed(found), device_stream());
   EXPECT_EQ(found, 6.0f);
 }
 
@@ -77,12 +80,12 @@ struct Shape {
 const Shape kShapes[] = {{16, 16}, {128, 128}, {144, 272}, {272, 144}, {16, 400}};
 
 // The codes stand for the values that quantize_matrix() gives.
-void expect_codes(const Quantizer& quantizer, int log2_shift, float given, const Shape& shape) {
+void expect_codes(const Quantizer& quantizer, int log2_shift, float scale, const Shape& shape) {
   const std::vector<bf16> x = matrix(11, shape.rows, shape.columns);
   const TileGrid grid = tile_grid(quantizer, shape.rows, shape.columns);
   std::vector<bf16> y(x.size());
   std::vector<float> scales(static_cast<size_t>(grid.count()));
-  quantize_matrix(quantizer, x, shape.rows, shape.columns, std::ldexp(given, log2_shift), y,
+  quantize_matrix(quantizer, x, shape.rows, shape.columns, std::ldexp(scale, log2_shift), y,
                   scales);
   if (quantizer.rule != ScaleRule::kGiven && log2_shift != 0) {
     cpu::quantize_tiles(1, quantizer, {.log2_shift = log2_shift}, x, shape.rows, shape.columns, y,
@@ -94,14 +97,14 @@ void expect_codes(const Quantizer& quantizer, int log2_shift, float given, const
   rounding.quantizer = quantizer;
   rounding.log2_shift = log2_shift;
   if (quantizer.tile == TileShape{}) {
-    float scalars[kOperandScalars] = {0, std::ldexp(given, log2_shift), 0};
-    cast(quantizer.format, x.data(), shape.rows, shape.columns, scalars, stored.data(),
-         transposed.data(), nullptr);
+    const std::vector<float> scalars = {0, std::ldexp(scale, log2_shift), 0};
+    cast(quantizer.format, given(x), shape.rows, shape.columns, given(scalars), changed(stored),
+         changed(transposed), device_stream());
     inverse[0] = 1.0f / scales[0];
   } else {
     std::vector<uint32_t> scratch(static_cast<size_t>(std::max(shape.rows, shape.columns)), 77);
-    cast_tiles(rounding, x.data(), shape.rows, shape.columns, stored.data(), transposed.data(),
-               inverse.data(), {grid.columns, 1}, scratch.data(), nullptr);
+    cast_tiles(rounding, given(x), shape.rows, shape.columns, changed(stored), changed(transposed),
+               changed(inverse), {grid.columns, 1}, changed(scratch), device_stream());
   }
   for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(inverse[i], 1.0f / scales[i]) << i;
   for (int64_t row = 0; row < shape.rows; ++row) {
@@ -141,8 +144,8 @@ TEST(CudaCast, EveryBf16ValueHasTheCodecsCode) {
   for (Format format : {Format::kE4m3, Format::kE5m2}) {
     for (float scale : {1.0f, 300.0f, 1e-3f}) {
       std::vector<uint8_t> codes(x.size());
-      const float scalars[kOperandScalars] = {0, scale, 0};
-      cast(format, x.data(), 256, 256, scalars, codes.data(), nullptr, nullptr);
+      const std::vector<float> scalars = {0, scale, 0};
+      cast(format, given(x), 256, 256, given(scalars), changed(codes), nullptr, device_stream());
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_EQ(codes[i], encode(format, to_float(x[i]) * scale)) << i;
       }
@@ -158,8 +161,9 @@ TEST(CudaRoundCopy, EveryFormatHasTheCodecsValues) {
     Rounding rounding;
     rounding.quantizer.format = format;
     for (float scale : {1.0f, 37.0f}) {
-      const float scalars[kOperandScalars] = {0, scale, 0};
-      round_copy(rounding, x.data(), 256, 256, scalars, y.data(), nullptr, nullptr);
+      const std::vector<float> scalars = {0, scale, 0};
+      round_copy(rounding, given(x), 256, 256, given(scalars), changed(y), nullptr,
+                 device_stream());
       for (size_t i = 0; i < x.size(); ++i) {
         const float expected = round_to(format, to_float(x[i]) * scale);
         const float found = to_float(y[i]);
@@ -182,10 +186,10 @@ TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
     Rounding rounding;
     rounding.quantizer = quantizer;
     rounding.log2_shift = rounding.whole_tensor() ? 0 : 2;
-    const float scalars[kOperandScalars] = {0, 1, 1};
+    const std::vector<float> scalars = {0, 1, 1};
     std::vector<uint32_t> scratch(x.size());
-    round_copy(rounding, x.data(), shape.rows, shape.columns, scalars, y.data(), scratch.data(),
-               nullptr);
+    round_copy(rounding, given(x), shape.rows, shape.columns, given(scalars), changed(y),
+               changed(scratch), device_stream());
     if (rounding.whole_tensor()) {
       cpu::quantize(1, x, quantizer.format, 1.0f, expected);
     } else {
@@ -199,7 +203,7 @@ TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
 TEST(CudaLostTerms, AreZeroAndNoOthersAre) {
   for (bool along_rows : {true, false}) {
     std::vector<uint8_t> codes(6 * 8, 7);
-    lose_terms(codes.data(), 6, 8, along_rows, 2, 3, nullptr);
+    lose_terms<uint8_t>(changed(codes), 6, 8, along_rows, 2, 3, device_stream());
     for (int64_t row = 0; row < 6; ++row) {
       for (int64_t column = 0; column < 8; ++column) {
         const int64_t term = along_rows ? row : column;
@@ -207,17 +211,6 @@ TEST(CudaLostTerms, AreZeroAndNoOthersAre) {
       }
     }
   }
-}
-
-using CudaEmulationDeathTest = testing::Test;
-
-void half_a_barrier(int) {
-  if (threadIdx.x < 16) __syncthreads();
-  if (threadIdx.x >= 16) __syncwarp();
-}
-
-TEST(CudaEmulationDeathTest, ABarrierThatSomeNeverComeToIsFound) {
-  EXPECT_DEATH(launch("half", half_a_barrier, Grid{.threads = 32}, nullptr, 1), "a barrier");
 }
 
 }  // namespace

@@ -6,12 +6,10 @@
 #include <boost/json.hpp>
 
 #include "base/errors.h"
-#include "base/philox.h"
 #include "base/stopwatch.h"
 #include "base/version.h"
-#include "kernels/backend.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/tensor.h"
+#include "trainer/engine/bench_models.h"
+#include "trainer/engine/bench_step_gemms.h"
 #include "trainer/engine/resident_memory.h"
 #include "trainer/engine/synthetic_data.h"
 
@@ -23,152 +21,99 @@ namespace json = boost::json;
 constexpr const char* kFlopFormula =
     "per token: 6 x weights of the GEMM sites + 6 x layers x tokens x width (causal attention)";
 
-// A product of the model's step and how often a step runs it.
-struct StepGemm {
-  cpu::MatmulShape shape;
-  int64_t count;
-  double flops() const {
-    return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
-           static_cast<double>(shape.k);
-  }
-};
-
-// fprop, dgrad and wgrad of a weight [out, in], BF16 outputs and FP32 gradients.
-void add_gemms(int64_t n, int64_t in, int64_t out, int64_t count, std::vector<StepGemm>& gemms) {
-  gemms.push_back(
-      {{.m = n, .n = out, .k = in, .transpose_b = true, .lda = in, .ldb = in, .ldc = out}, count});
-  gemms.push_back({{.m = n, .n = in, .k = out, .lda = out, .ldb = in, .ldc = in}, count});
-  gemms.push_back({{.m = out,
-                    .n = in,
-                    .k = n,
-                    .transpose_a = true,
-                    .lda = out,
-                    .ldb = in,
-                    .ldc = in,
-                    .fp32_output = true},
-                   count});
-}
-
-std::vector<StepGemm> gemms_of_step(const EngineConfig& config) {
-  const ModelConfig& model = config.model;
-  int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
-  int64_t width = model.width;
-  int64_t qkv = model.attention_width() + 2 * model.kv_width();
-  std::vector<StepGemm> gemms;
-  add_gemms(n, width, model.vocabulary, 1, gemms);
-  add_gemms(n, width, qkv, model.layers, gemms);
-  add_gemms(n, model.attention_width(), width, model.layers, gemms);
-  add_gemms(n, width, int64_t{2} * model.ffn, model.layers, gemms);
-  add_gemms(n, model.ffn, width, model.layers, gemms);
-  return gemms;
-}
-
-// The step's products on memory of their own: oneDNN's as they are, without the scale and the
-// pieces that the backend adds.
-class PlainGemms {
- public:
-  PlainGemms(const EngineConfig& config, int threads)
-      : threads_(threads),
-        engine_(dnnl::engine::kind::cpu, 0),
-        stream_(engine_),
-        gemms_(gemms_of_step(config)) {
-    int64_t most_a = 0, most_b = 0, most_c = 0;
-    for (const StepGemm& gemm : gemms_) {
-      most_a = std::max(most_a, gemm.shape.m * gemm.shape.k);
-      most_b = std::max(most_b, gemm.shape.k * gemm.shape.n);
-      most_c = std::max(most_c, gemm.shape.m * gemm.shape.n);
-    }
-    for (bool committed : {false, true}) {
-      a_ = arena_.take<bf16>(most_a);
-      b_ = arena_.take<bf16>(most_b);
-      c_ = arena_.take<float>(most_c);
-      if (!committed) arena_.commit();
-    }
-    fill(a_, 1);
-    fill(b_, 2);
-    cpu::ThreadCountGuard guard(threads_);
-    for (const StepGemm& gemm : gemms_) {
-      products_.push_back(std::make_unique<cpu::Matmul>(engine_, gemm.shape));
-      scratch_.at_least(products_.back()->scratch_bytes());
-    }
-  }
-
-  const std::vector<StepGemm>& gemms() const { return gemms_; }
-  size_t largest() const {
-    auto by_flops = [](const StepGemm& x, const StepGemm& y) { return x.flops() < y.flops(); };
-    return static_cast<size_t>(std::ranges::max_element(gemms_, by_flops) - gemms_.begin());
-  }
-  // For one of each, from `repeats` of them.
-  std::vector<Duration> durations(int repeats) {
-    cpu::ThreadCountGuard guard(threads_);
-    std::vector<Duration> durations;
-    for (const std::unique_ptr<cpu::Matmul>& product : products_) {
-      Stopwatch watch;
-      for (int i = 0; i < repeats; ++i) {
-        product->run(stream_, nullptr, a_.data(), b_.data(), c_.data(), scratch_.at_least(0));
-        stream_.wait();
-      }
-      const Duration all = watch.read();
-      durations.push_back({all.seconds / repeats, all.cpu_seconds / repeats});
-    }
-    return durations;
-  }
-  int64_t bytes() const { return arena_.bytes() + scratch_.bytes(); }
-
- private:
-  static void fill(std::span<bf16> values, uint64_t key) {
-    for (size_t i = 0; i < values.size(); ++i) {
-      values[i] = to_bf16(philox_uniform(philox(key, 0, i)[0]) - 0.5f);
-    }
-  }
-
-  int threads_;
-  dnnl::engine engine_;
-  dnnl::stream stream_;
-  std::vector<StepGemm> gemms_;
-  std::vector<std::unique_ptr<cpu::Matmul>> products_;
-  cpu::GrowingScratch scratch_;
-  Arena arena_{"gemm"};
-  std::span<bf16> a_, b_;
-  std::span<float> c_;
-};
-
 struct Timings {
   Durations bf16_step, fp8_step;
-  Durations largest_gemm;  // one
-  Durations step_gemms;    // all that a step runs
+  std::vector<double> bf16_switch, fp8_switch;  // seconds more than a step
+  Durations largest_gemm;                       // one
+  Durations step_gemms;                         // all that a step runs
 };
 
-Timings measure(Engine& engine, PlainGemms& plain, const PrecisionPlan& fp8, int rounds) {
-  constexpr int kGemmsPerRound = 5;
-  Timings timings;
-  auto step = [&](const PrecisionPlan& plan, Durations& durations) {
-    engine.set_plan(plan);
-    Stopwatch watch;
-    const double seconds = engine.train_step().seconds;
-    durations.add({seconds, watch.read().cpu_seconds});
-  };
-  for (int round = 0; round <= rounds; ++round) {
-    const std::vector<Duration> gemms = plain.durations(kGemmsPerRound);
-    step(PrecisionPlan::bf16(), timings.bf16_step);
-    step(fp8, timings.fp8_step);
-    if (round == 0) {  // warm-up: pages come in
-      timings = {};
-      continue;
-    }
-    Duration all{};
-    for (size_t i = 0; i < gemms.size(); ++i) {
-      const auto count = static_cast<double>(plain.gemms()[i].count);
-      all.seconds += gemms[i].seconds * count;
-      all.cpu_seconds += gemms[i].cpu_seconds * count;
-    }
-    timings.largest_gemm.add(gemms[plain.largest()]);
-    timings.step_gemms.add(all);
+void add_gemm_times(const std::vector<StepGemm>& gemms, const std::vector<Duration>& durations,
+                    Timings& timings) {
+  Duration all{};
+  for (size_t i = 0; i < gemms.size(); ++i) {
+    all.seconds += durations[i].seconds * gemms[i].count;
+    all.cpu_seconds += durations[i].cpu_seconds * gemms[i].count;
   }
-  return timings;
+  timings.largest_gemm.add(durations[largest_gemm(gemms)]);
+  timings.step_gemms.add(all);
+}
+
+// `plain` is nullptr where the products were timed before.
+void measure(Engine& engine, const std::vector<StepGemm>& gemms, PlainGemms* plain,
+             const PrecisionPlan& fp8, const BenchStepOptions& options, Timings& timings) {
+  constexpr int kGemmsPerRound = 5;
+  const auto steps = [&](const PrecisionPlan& plan, bool counts, Durations& durations,
+                         std::vector<double>& switches) {
+    Stopwatch change;
+    engine.set_plan(plan);
+    if (options.steps > 1) engine.train_step();
+    const double changed = change.read().seconds;
+    Stopwatch watch;
+    double seconds = 0;
+    for (int i = 0; i < options.steps; ++i) seconds += engine.train_step().seconds;
+    const Duration all = watch.read();
+    if (!counts) return;
+    // One step's own figure is the narrower; several are timed with all that is between them.
+    const double each = options.steps > 1 ? all.seconds / options.steps : seconds;
+    durations.add({each, all.cpu_seconds / options.steps});
+    if (options.steps > 1) switches.push_back(changed - each);
+  };
+  for (int round = 0; round <= options.rounds; ++round) {
+    const bool counts = round > 0;  // the first brings pages in
+    if (plain != nullptr) {
+      const std::vector<Duration> durations = plain->durations(kGemmsPerRound);
+      if (counts) add_gemm_times(gemms, durations, timings);
+    }
+    steps(PrecisionPlan::bf16(), counts, timings.bf16_step, timings.bf16_switch);
+    steps(fp8, counts, timings.fp8_step, timings.fp8_switch);
+  }
+}
+
+PrecisionPlan fp8_plan(const BenchStepOptions& options) {
+  const Recipe recipe = recipe_from_name(options.recipe);
+  if (recipe == Recipe::kNone) {
+    throw ConfigError("bench step", 0, "recipe", options.recipe, "a recipe with scales");
+  }
+  const PrecisionPlan plan = PrecisionPlan::fp8(recipe);
+  return options.keep_bf16.empty() ? plan : plan.with_bf16_sites(options.keep_bf16);
+}
+
+// Seconds of a step in which every product runs at the peak of its precision, and attention at that
+// of BF16.
+double speed_of_light(const EngineConfig& config, const PrecisionPlan& plan,
+                      const NominalPeak& peak) {
+  const ModelConfig& model = config.model;
+  const auto tokens = static_cast<double>(config.batch.tokens_per_step());
+  double seconds = 6.0 * model.layers * config.batch.tokens *
+                   static_cast<double>(model.attention_width()) * tokens / peak.bf16;
+  const int64_t width = model.width;
+  const auto weights_of = [&](std::string_view site) -> int64_t {
+    if (site.ends_with("q_proj") || site.ends_with("o_proj"))
+      return width * model.attention_width();
+    if (site.ends_with("k_proj") || site.ends_with("v_proj")) return width * model.kv_width();
+    if (site == "lm_head") return width * model.vocabulary;
+    return width * model.ffn;
+  };
+  for (const std::string& site : model.sites()) {
+    const SitePrecision precision = plan.resolve(site, model.layers);
+    for (Gemm gemm : kGemms) {
+      const double rate = precision.uses_fp8(gemm) && peak.fp8 > 0 ? peak.fp8 : peak.bf16;
+      seconds += 2 * static_cast<double>(weights_of(site)) * tokens / rate;
+    }
+  }
+  return seconds;
 }
 
 }  // namespace
+
+NominalPeak nominal_peak(const std::string& device) {
+  const auto is = [&](const char* name) { return device.find(name) != std::string::npos; };
+  // The data sheets' dense rates of the SXM parts.
+  if (is("H200") || is("H100") || is("GH200")) return {989.4e12, 1978.9e12};
+  if (is("A100")) return {312e12, 0};
+  return {};
+}
 
 const std::vector<std::string>& bench_step_sizes() {
   static const std::vector<std::string> sizes = {"demo", "10m", "100m"};
@@ -208,73 +153,158 @@ double step_flops(const EngineConfig& config) {
          (6.0 * static_cast<double>(weights) + attention);
 }
 
-std::string bench_step_json(const BenchStepOptions& options) {
+EngineConfig bench_step_config(const BenchStepOptions& options) {
+  EngineConfig config;
+  if (options.model.empty()) {
+    config = bench_step_config(options.size);
+  } else {
+    config.heldout_sequences = 1;
+    config.model = bench_model(options.model);
+    config.batch = {.sequences = options.sequences,
+                    .tokens = options.sequence,
+                    .accumulation = options.accumulation};
+  }
+  config.memory = options.memory;
+  config.optimizer.first_moment = config.optimizer.second_moment = options.moments;
+  config.device = options.device;
+  config.threads = options.threads;
+  return config;
+}
+
+namespace {
+
+json::object arenas_of(const Engine& engine, Device device, int64_t gemm_bytes, int64_t& planned) {
+  json::object arenas;
+  int64_t program = resident_bytes();
+  if (gemm_bytes > 0) arenas["gemm"] = gemm_bytes;
+  int64_t sum = gemm_bytes;
+  for (const ArenaSize& arena : engine.arenas()) {
+    arenas[arena.name] = arena.bytes;
+    sum += arena.bytes;
+  }
+  if (device == Device::kCpu) program -= sum;
+  arenas["program and libraries"] = program;
+  planned = sum + program;
+  return arenas;
+}
+
+// FLOP/s of the products alone.
+struct Rates {
+  double largest = 0, step = 0, step_by_cpu = 0;
+};
+
+// And in `said` as the result has them.
+Rates rates_of(const std::vector<StepGemm>& gemms, const Timings& timings, json::object& said) {
+  const StepGemm& largest = gemms[largest_gemm(gemms)];
+  double flops = 0;
+  for (const StepGemm& gemm : gemms) flops += gemm.flops() * gemm.count;
+  const Rates rates{largest.flops() / median(timings.largest_gemm.seconds),
+                    flops / median(timings.step_gemms.seconds),
+                    flops / median(timings.step_gemms.cpu_seconds)};
+  said["gemm"] = json::object{{"m", largest.shape.m},
+                              {"n", largest.shape.n},
+                              {"k", largest.shape.k},
+                              {"flops_per_second", rates.largest}};
+  said["step_gemms"] = json::object{{"flops", flops},
+                                    {"flops_per_second", rates.step},
+                                    {"flops_per_cpu_second", rates.step_by_cpu}};
+  return rates;
+}
+
+// Rates of one precision's steps.
+json::object summary_of(const EngineConfig& config, const BenchStepOptions& options,
+                        const Timings& timings, const PrecisionPlan& plan, const Rates& rates) {
+  const bool fp8 = !plan.rules.empty();
+  const Durations& steps = fp8 ? timings.fp8_step : timings.bf16_step;
+  const std::vector<double>& switches = fp8 ? timings.fp8_switch : timings.bf16_switch;
+  const double seconds = median(steps.seconds), cpu_seconds = median(steps.cpu_seconds);
+  const double rate = step_flops(config) / seconds;
+  json::object result{
+      {"tokens_per_second", static_cast<double>(config.batch.tokens_per_step()) / seconds},
+      {"step_seconds", seconds},
+      {"step_cpu_seconds", cpu_seconds},
+      {"gemm_share", rate / rates.largest},
+      {"step_gemm_share", rate / rates.step},
+      {"step_gemm_share_by_cpu", step_flops(config) / cpu_seconds / rates.step_by_cpu},
+      {"flops_per_second", rate}};
+  const NominalPeak peak{options.peak_bf16, options.peak_fp8};
+  if (peak.bf16 > 0) {
+    result["model_flops_utilisation"] = rate / peak.bf16;
+    result["speed_of_light_share"] = speed_of_light(config, plan, peak) / seconds;
+  }
+  if (!switches.empty()) result["switch_steps"] = median(switches) / seconds;
+  return result;
+}
+
+void add_choices(const BenchStepOptions& options, const EngineConfig& config,
+                 json::object& result) {
+  result["device"] = device_name(options.device);
+  result["model"] = options.model;
+  result["sequence"] = config.batch.tokens;
+  result["sequences"] = config.batch.sequences;
+  result["accumulation"] = config.batch.accumulation;
+  result["recompute"] = recompute_name(options.memory.recompute);
+  result["moments"] = moment_format_name(options.moments);
+  json::array kept;
+  for (const std::string& glob : options.keep_bf16) kept.push_back(json::string(glob));
+  result["keep_bf16"] = std::move(kept);
+  result["steps_per_round"] = options.steps;
+  if (options.peak_bf16 > 0) {
+    result["nominal_peak_flops_per_second"] =
+        json::object{{"bf16", options.peak_bf16}, {"fp8", options.peak_fp8}};
+  }
+}
+
+}  // namespace
+
+std::string bench_step_json(const BenchStepOptions& given) {
+  BenchStepOptions options = given;
   if (options.rounds < 1) {
     throw ConfigError("bench step", 0, "rounds", std::to_string(options.rounds), "1 or more");
   }
-  const Recipe recipe = recipe_from_name(options.recipe);
-  if (recipe == Recipe::kNone) {
-    throw ConfigError("bench step", 0, "recipe", options.recipe, "a recipe with scales");
-  }
-  EngineConfig config = bench_step_config(options.size);
-  config.threads = options.threads;
+  const PrecisionPlan fp8 = fp8_plan(options);
+  EngineConfig config = bench_step_config(options);
   SyntheticData data(options.scratch, config.model.vocabulary,
                      int64_t{8} * config.batch.tokens_per_step());
   config.data = data.directory();
-  PlainGemms plain(config, options.threads);
+  const std::vector<StepGemm> gemms = gemms_of_step(config);
+  Timings timings;
+  std::unique_ptr<PlainGemms> plain;
+  if (options.device == Device::kCpu) {
+    plain = std::make_unique<PlainGemms>(gemms, options.threads);
+  } else {
+    // Before the engine takes the device's memory.
+    const auto backend = backend_makers(options.device).bf16(options.threads);
+    add_gemm_times(gemms, durations_on(*backend, gemms, {.rounds = options.rounds}), timings);
+  }
   Engine engine(config);
   engine.initialize();
   engine.prepare();
-  const int64_t planned = resident_bytes();
-  Timings timings = measure(engine, plain, PrecisionPlan::fp8(recipe), options.rounds);
+  const Fingerprint fingerprint = engine.fingerprint();
+  const NominalPeak peak = nominal_peak(fingerprint.device);
+  if (options.peak_bf16 == 0) options.peak_bf16 = peak.bf16;
+  if (options.peak_fp8 == 0) options.peak_fp8 = peak.fp8;
+  int64_t planned = 0;
+  json::object arenas =
+      arenas_of(engine, options.device, plain == nullptr ? 0 : plain->bytes(), planned);
+  measure(engine, gemms, plain.get(), fp8, options, timings);
 
-  const StepGemm& largest = plain.gemms()[plain.largest()];
-  double gemm_rate = largest.flops() / median(timings.largest_gemm.seconds);
-  double gemm_flops = 0;
-  for (const StepGemm& gemm : plain.gemms()) {
-    gemm_flops += gemm.flops() * static_cast<double>(gemm.count);
-  }
-  double step_gemm_rate = gemm_flops / median(timings.step_gemms.seconds);
-  double step_gemm_cpu_rate = gemm_flops / median(timings.step_gemms.cpu_seconds);
-  double tokens = static_cast<double>(config.batch.tokens_per_step());
-  auto summary = [&](const Durations& steps) {
-    double seconds = median(steps.seconds);
-    double cpu_seconds = median(steps.cpu_seconds);
-    double rate = step_flops(config) / seconds;
-    return json::object{
-        {"tokens_per_second", tokens / seconds},
-        {"step_seconds", seconds},
-        {"step_cpu_seconds", cpu_seconds},
-        {"gemm_share", rate / gemm_rate},
-        {"step_gemm_share", rate / step_gemm_rate},
-        {"step_gemm_share_by_cpu", step_flops(config) / cpu_seconds / step_gemm_cpu_rate}};
+  json::object gemm_rates;
+  const Rates rates = rates_of(gemms, timings, gemm_rates);
+  const auto summary = [&](const PrecisionPlan& plan) {
+    return summary_of(config, options, timings, plan, rates);
   };
-  json::object arenas{{"gemm", plain.bytes()}};
-  int64_t program = planned - plain.bytes();
-  for (const ArenaSize& arena : engine.arenas()) {
-    arenas[arena.name] = arena.bytes;
-    program -= arena.bytes;
-  }
-  arenas["program and libraries"] = program;
-  Fingerprint fingerprint = engine.fingerprint();
   json::object result{
       {"bench", "step"},
-      {"size", options.size},
+      {"size", options.model.empty() ? options.size : ""},
       {"recipe", options.recipe},
       {"parameters", config.model.parameters()},
       {"tokens_per_step", config.batch.tokens_per_step()},
-      {"bf16", summary(timings.bf16_step)},
-      {"fp8", summary(timings.fp8_step)},
+      {"bf16", summary(PrecisionPlan::bf16())},
+      {"fp8", summary(fp8)},
       {"fp8_over_bf16", median(timings.bf16_step.seconds) / median(timings.fp8_step.seconds)},
       {"fp8_over_bf16_by_cpu",
        median(timings.bf16_step.cpu_seconds) / median(timings.fp8_step.cpu_seconds)},
-      {"gemm", json::object{{"m", largest.shape.m},
-                            {"n", largest.shape.n},
-                            {"k", largest.shape.k},
-                            {"flops_per_second", gemm_rate}}},
-      {"step_gemms", json::object{{"flops", gemm_flops},
-                                  {"flops_per_second", step_gemm_rate},
-                                  {"flops_per_cpu_second", step_gemm_cpu_rate}}},
       {"flop_formula", kFlopFormula},
       {"step_flops", step_flops(config)},
       {"rounds", options.rounds},
@@ -286,6 +316,8 @@ std::string bench_step_json(const BenchStepOptions& options) {
       {"build", fingerprint.build},
       {"build_type", kBuildType},
       {"threads", options.threads}};
+  result.insert(gemm_rates.begin(), gemm_rates.end());
+  add_choices(options, config, result);
   return json::serialize(result);
 }
 

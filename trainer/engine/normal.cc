@@ -11,6 +11,7 @@ namespace {
 
 constexpr uint64_t kWeightStream = 0x77656967;   // "weig"
 constexpr uint64_t kPerturbStream = 0x70657274;  // "pert"
+constexpr size_t kAlone = size_t{1} << 20;       // so many values are one thread's work
 
 // Two from one draw.
 std::array<double, 2> normal_pair(uint64_t key, uint64_t stream, uint64_t pair, double deviation) {
@@ -25,6 +26,8 @@ std::array<double, 2> normal_pair(uint64_t key, uint64_t stream, uint64_t pair, 
 
 void fill_normal(uint64_t seed, uint64_t stream, double deviation, std::span<float> values) {
   const uint64_t key = seed ^ (kWeightStream << 32);
+  // A pure function of the index: the number of threads changes no bit.
+#pragma omp parallel for schedule(static) if (values.size() > kAlone)
   for (size_t i = 0; i < values.size(); i += 2) {
     const auto [first, second] = normal_pair(key, stream, i / 2, deviation);
     values[i] = static_cast<float>(first);

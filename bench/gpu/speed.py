@@ -1,0 +1,91 @@
+"""The parts that measure products, kernels, steps and blocks."""
+
+from . import frame
+
+RECOMPUTE = ["none", "swiglu", "block"]
+TOKENS = 16384  # of a micro-batch
+
+
+def bench(setting, budget, name, *more):
+    return frame.run_json(setting, [setting.program("gnomon"), "bench", name, "--device", setting.device, "--threads",
+                                    setting.threads, *more, "--json"], budget)
+
+
+def gemm(setting, budget):
+    """Products of linear layers, FP8 beside BF16."""
+    if setting.smoke:
+        return bench(setting, budget, "gemm", "--size", "256x128x128", "--shapes", "gpt2-124m", "--tokens", "32",
+                     "--rounds", "1", "--seconds", "0", "--recipe", "current")
+    return bench(setting, budget, "gemm", "--rounds", "5", "--seconds", "0.03")
+
+
+def bandwidth(setting, budget):
+    """What memory bounds, beside a copy."""
+    if setting.smoke:
+        tiny = ["--tokens", "128", "--width", "128", "--ffn", "256", "--vocabulary", "512", "--logit-rows", "16",
+                "--parameters", "65536", "--rounds", "1", "--seconds", "0"]
+        return {"shapes": [bench(setting, budget, "kernels", *tiny)]}
+    shapes = []  # several times as large as the cache
+    for tokens, width, ffn in ((65536, 1536, 8960), (32768, 4096, 14336), (16384, 8192, 28672)):
+        shapes.append(bench(setting, budget, "kernels", "--tokens", tokens, "--width", width, "--ffn", ffn))
+    return {"shapes": shapes}
+
+
+def one_step(setting, budget, model, sequence, more=()):
+    return one_step_with(setting, budget, model, sequence, max(1, TOKENS // sequence), more)
+
+
+def one_step_with(setting, budget, model, sequence, sequences, more=()):
+    """A model's step, giving up as much memory as it must."""
+    if setting.smoke:
+        return bench(setting, budget, "step", "--size", "demo", "--rounds", "1", "--steps", "2", *more)
+    refused = []
+    for recompute in RECOMPUTE:
+        try:
+            found = bench(setting, budget, "step", "--model", model, "--sequence", sequence, "--sequences",
+                          sequences, "--recompute", recompute, "--rounds", "3", "--steps", "4", *more)
+            return {**found, "refused_before": refused}
+        except frame.Failed as error:
+            if "memory" not in str(error):
+                raise
+            refused.append(f"{recompute}: {error}"[:500])
+    raise frame.Failed("does not fit: " + "; ".join(refused))
+
+
+def steps(setting, budget, models, more=()):
+    """Of each model at both lengths. One that fails does not end the others."""
+    found, errors = [], []
+    for model in models[:1] if setting.smoke else models:
+        for sequence in (1024,) if setting.smoke else (1024, 4096):
+            try:
+                found.append({"asked_for": model, **one_step(setting, budget, model, sequence, more)})
+            except frame.Failed as error:
+                errors.append(f"{model} at {sequence}: {error}")
+    if not found:
+        raise frame.Failed("; ".join(errors))
+    return {"steps": found, "errors": errors}
+
+
+def steps_small(setting, budget):
+    """Steps of Qwen2.5 0.5B and 1.5B."""
+    return steps(setting, budget, ["qwen2.5-0.5b", "qwen2.5-1.5b"])
+
+
+def steps_3b(setting, budget):
+    """Steps of Qwen2.5 3B."""
+    return steps(setting, budget, ["qwen2.5-3b"])
+
+
+def steps_7b(setting, budget):
+    """Steps of Qwen2.5 7B, with moments in FP8: FP32 ones do not fit beside masters and gradients."""
+    return steps(setting, budget, ["qwen2.5-7b"], ("--moments", "fp8"))
+
+
+def block(setting, budget):
+    """The table of one block, FP8 over BF16, with its picture."""
+    setting.out.mkdir(parents=True, exist_ok=True)
+    picture = frame.result_path(setting, "block", "svg")
+    more = ["--picture", picture]
+    if setting.smoke:
+        more += ["--sizes", "125M", "--sequences", "32", "--batches", "1", "2", "--rounds", "1", "--seconds", "0"]
+    return {"picture": picture.name, **bench(setting, budget, "block", *more)}

@@ -1,0 +1,21 @@
+#include "tests/engine/tested_backends.h"
+
+#include "kernels/cuda/backend.h"
+
+namespace gnomon::test {
+
+BackendMakers tested_backends() {
+  BackendMakers makers;
+  makers.bf16 = [](int threads) { return cuda::make_backend(tested_machine(), threads); };
+  return makers;
+}
+
+BackendMakers tested_backends(Recordings& seen) {
+  BackendMakers makers;
+  makers.bf16 = [&seen](int threads) {
+    return cuda::make_backend(std::make_unique<ObservedMachine>(tested_machine(), seen), threads);
+  };
+  return makers;
+}
+
+}  // namespace gnomon::test

@@ -1,0 +1,86 @@
+"""How measured figures are read and held against the targets, on invented results."""
+
+import importlib.machinery
+import importlib.util
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
+
+from gpu import curves, targets  # noqa: E402
+
+
+def verdict(results, words):
+    rows = [row for row in targets.judged(results) if words in row[0]]
+    assert len(rows) == 1, rows
+    return rows[0][1], rows[0][3]
+
+
+class Targets(unittest.TestCase):
+    def test_nothing_measured(self):
+        self.assertEqual({row[3] for row in targets.judged({})}, {"not measured"})
+        self.assertEqual(verdict({"gemm": {"data": None}}, "casts excluded")[1], "not measured")
+
+    def test_the_large_square_counts_and_no_other(self):
+        def product(site, ratio, with_cast):
+            return {"site": site, "fp8": {"current": {"over_bf16": ratio, "with_cast_over_bf16": with_cast},
+                                          "block": {"over_bf16": 9, "with_cast_over_bf16": 9},
+                                          "delayed": {"error": "none"}}}
+        results = {"gemm": {"data": {"products": [product("qkv", 5, 5), product("8192x8192x8192", 1.8, 1.4)]}}}
+        self.assertEqual(verdict(results, "casts excluded"), ("1.8", "met"))
+        self.assertEqual(verdict(results, "casts included"), ("1.4", "missed"))
+
+    def test_the_slowest_kernel_of_a_kind_counts(self):
+        kernels = [{"name": "cast, one scale", "over_copy": 0.9}, {"name": "cast, a scale for 128", "over_copy": 0.5},
+                   {"name": "AdamW", "error": "none"}]
+        results = {"bandwidth": {"data": {"shapes": [{"kernels": kernels}]}}}
+        self.assertEqual(verdict(results, "cast: share"), ("0.5", "missed"))
+        self.assertEqual(verdict(results, "AdamW: share")[1], "not measured")
+
+    def test_steps_are_those_of_1024_tokens(self):
+        def step(sequence, ratio):
+            side = {"tokens_per_second": 50e3, "speed_of_light_share": 0.65, "switch_steps": 1.5}
+            return {"model": "qwen2.5-3b", "sequence": sequence, "fp8_over_bf16": ratio, "bf16": side, "fp8": side}
+        results = {"steps-3b": {"data": {"steps": [step(4096, 0.5), step(1024, 1.39)]}}}
+        self.assertEqual(verdict(results, "qwen2.5-3b: FP8 over BF16"), ("1.39", "met"))
+        self.assertEqual(verdict(results, "qwen2.5-3b: BF16 tokens/s"), ("50,000", "met"))
+        self.assertEqual(verdict(results, "qwen2.5-3b: BF16 share"), ("0.65", "met"))
+
+    def test_convergence_counts_once_it_is_complete(self):
+        runs = {"bf16": {}, "current": {"gap_percent": -0.3}, "block": {"gap_percent": 0.1}}
+        unfinished = {"convergence": {"data": {"complete": False, "runs": runs}}}
+        self.assertEqual(verdict(unfinished, "largest gap")[1], "not measured")
+        complete = {"convergence": {"data": {"complete": True, "runs": runs}}}
+        self.assertEqual(verdict(complete, "largest gap"), ("0.3", "missed"))
+
+    def test_yes_and_no(self):
+        self.assertEqual(verdict({"kernels": {"data": {"passed": False}}}, "our kernels"), ("no", "missed"))
+        self.assertEqual(verdict({"loop": {"data": {"as_expected": True}}}, "a fault is caught"), ("yes", "met"))
+
+    def test_the_table_has_a_line_for_each(self):
+        text = targets.table(targets.judged({}))
+        self.assertEqual(len(text.splitlines()), len(targets.all_targets()) + 1)
+
+
+class Statuses(unittest.TestCase):
+    def test_what_a_part_found_says_how_it_ended(self):
+        script = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts/gpu-check"
+        loader = importlib.machinery.SourceFileLoader("gpu_check", str(script))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+        loader.exec_module(module)
+        for data, status in (({}, "ok"), ({"passed": True}, "ok"), ({"passed": False}, "failed"),
+                             ({"as_expected": False}, "failed"), ({"errors": ["one"]}, "failed"),
+                             ({"complete": False}, "unfinished"), ({"complete": True}, "ok")):
+            self.assertEqual(module.status_of(data), status, data)
+
+
+class Curves(unittest.TestCase):
+    def test_a_curve_with_a_gap_and_an_empty_one_are_drawn(self):
+        text = curves.picture({"bf16": {1: 5.0, 2: None, 3: 4.0}, "mx": {}}, "a < b", "m & m")
+        self.assertIn("a &lt; b", text)
+        self.assertEqual(text.count("<polyline"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
