@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "kernels/cuda/device_statistics.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/hash.h"
 #include "kernels/cuda/loss.h"
@@ -26,6 +27,7 @@ class CudaBackend final : public Backend {
       : machine_(std::move(machine)),
         threads_(threads),
         operands_(*machine_),
+        statistics_(memory(), stream()),
         scratch_(memory()),
         places_(memory()),
         doubles_(memory()) {
@@ -39,6 +41,7 @@ class CudaBackend final : public Backend {
   int64_t width_multiple() const override { return 16; }
   std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }
+  StatisticsSource& statistics() override { return statistics_; }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
     const auto [entry, is_new] = repeats_.try_emplace(key);
@@ -259,6 +262,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Machine> machine_;
   int threads_;
   OperandKernels operands_;
+  DeviceStatistics statistics_;
   Buffer<float> scratch_;  // of one operation
   Buffer<int32_t> places_;
   Buffer<double> doubles_;
