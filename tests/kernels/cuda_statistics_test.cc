@@ -167,20 +167,19 @@ const std::vector<TileShape> kTiles = {{1, 0},  {0, 1},     {1, 128}, {128, 1}, 
 TEST_F(CudaStatistics, TalliesOfTilesAreTheHosts) {
   for (const Case& it : cases()) {
     for (const TileShape& tile : kTiles) {
-      for (ScaleRule rule : {ScaleRule::kFp32, ScaleRule::kPowerOfTwo}) {
-        const Quantizer quantizer{Format::kE4m3, tile, rule};
-        if (tile_grid(quantizer, it.rows, it.columns).count() == 1) continue;
-        SCOPED_TRACE(it.name + ", " + named(quantizer));
-        expect_same(device.tally_tiles(quantizer, it.view()),
-                    host.tally_tiles(quantizer, it.view()));
-      }
+      const Quantizer quantizer{Format::kE4m3, tile, ScaleRule::kFp32};
+      if (tile_grid(quantizer, it.rows, it.columns).count() == 1) continue;
+      SCOPED_TRACE(it.name + ", " + named(quantizer));
+      expect_same(device.tally_tiles(quantizer, it.view()),
+                  host.tally_tiles(quantizer, it.view()));
     }
   }
 }
 
 TEST_F(CudaStatistics, TalliesOfEveryFormatAndRuleAreTheHosts) {
-  const std::vector<Case> all = cases();
-  for (const Case& it : {all[2], all[9]}) {
+  Case part = cases()[9];
+  part.rows = 50;
+  for (const Case& it : {part, cases()[4]}) {
     for (Format format : all_formats()) {
       if (format == Format::kFp32 || format == Format::kBf16) continue;
       for (ScaleRule rule :
