@@ -24,6 +24,8 @@
 
 namespace gnomon {
 
+class StatisticsSource;
+
 // C[m,n] = alpha · op(A)[m,k] · op(B)[k,n] + (accumulate ? C : 0), FP32 accumulation, one rounding
 // at the end. A is m×k (or k×m when transpose_a), B is k×n (or n×k when transpose_b).
 struct GemmShape {
@@ -89,6 +91,8 @@ class BackendBase {
   virtual std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) {
     return make_host_wires(ranks, std::move(layout), threads());
   }
+  // Reads tensors there for kernels/statistics.h.
+  virtual StatisticsSource& statistics() = 0;
 
   // Does `work`, which calls operations of this backend and reads nothing back. A device may record
   // it when it comes with the same key, not 0, for the second time, and from then on do what it

@@ -16,59 +16,20 @@ namespace gnomon {
 namespace {
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
-constexpr size_t kPatterns = 1 << 16;
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : kNothing; }
 
-std::vector<uint32_t> count_patterns(const MatrixView& x, int threads) {
-  std::vector<uint32_t> counts(kPatterns * static_cast<size_t>(threads));
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int thread = 0; thread < threads; ++thread) {
-    uint32_t* mine = counts.data() + kPatterns * static_cast<size_t>(thread);
-    int64_t end = x.rows * (thread + 1) / threads;
-    for (int64_t r = x.rows * thread / threads; r < end; ++r) {
-      const bf16* row = x.row(r);
-      for (int64_t c = 0; c < x.columns; ++c) ++mine[row[c].bits];
-    }
-  }
-  for (size_t i = kPatterns; i < counts.size(); ++i) counts[i % kPatterns] += counts[i];
-  counts.resize(kPatterns);
-  return counts;
-}
-
 // NaN unless the row has a variance and is finite.
-double row_kurtosis(const bf16* row, int64_t columns) {
-  double sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t c = 0; c < columns; ++c) sum += static_cast<double>(to_float(row[c]));
-  if (!std::isfinite(sum)) return kNothing;
-  const double mean = sum / static_cast<double>(columns);
-  double squares = 0;
-  double fourths = 0;
-#pragma omp simd reduction(+ : squares, fourths)
-  for (int64_t c = 0; c < columns; ++c) {
-    double deviation = static_cast<double>(to_float(row[c])) - mean;
-    squares += deviation * deviation;
-    fourths += deviation * deviation * deviation * deviation;
-  }
-  return ratio(fourths * static_cast<double>(columns), squares * squares);
+double kurtosis_of(const RowMoments& row, int64_t columns) {
+  return ratio(row.fourths * static_cast<double>(columns), row.squares * row.squares);
 }
 
 // NaN unless both rows are finite and have a direction.
-double row_cosine(const bf16* x, const bf16* y, int64_t columns) {
-  double xs = 0;
-  double ys = 0;
-  double products = 0;
-#pragma omp simd reduction(+ : xs, ys, products)
-  for (int64_t c = 0; c < columns; ++c) {
-    const double a = static_cast<double>(to_float(x[c]));
-    const double b = static_cast<double>(to_float(y[c]));
-    xs += a * a;
-    ys += b * b;
-    products += a * b;
-  }
+double cosine_of(const RowProducts& row) {
+  const double xs = row.x_squares;
+  const double ys = row.y_squares;
   if (!std::isfinite(xs) || !std::isfinite(ys) || !(xs > 0) || !(ys > 0)) return kNothing;
-  return products / (std::sqrt(xs) * std::sqrt(ys));
+  return row.products / (std::sqrt(xs) * std::sqrt(ys));
 }
 
 struct MeanAndMax {
@@ -76,16 +37,14 @@ struct MeanAndMax {
   double max = kNothing;
 };
 
-// Of the rows whose number `of_row(r)` ≥ 0 is not NaN.
-template <typename OfRow>
-MeanAndMax over_rows(const MatrixView& x, int threads, OfRow of_row) {
-  std::vector<double> rows(static_cast<size_t>(x.columns > 0 ? x.rows : 0));
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t r = 0; r < std::ssize(rows); ++r) rows[static_cast<size_t>(r)] = of_row(r);
+// Of the rows whose number `of_row(row)` ≥ 0 is not NaN.
+template <typename Row, typename OfRow>
+MeanAndMax over_rows(const std::vector<Row>& rows, OfRow of_row) {
   double sum = 0;
   double largest = 0;
   int64_t known = 0;
-  for (double number : rows) {
+  for (const Row& row : rows) {
+    const double number = of_row(row);
     if (std::isnan(number)) continue;
     sum += number;
     largest = std::max(largest, number);
@@ -116,18 +75,33 @@ ExponentHistogram histogram_of(const std::array<int64_t, 261>& counts) {
 
 }  // namespace
 
-RowCosines row_cosines(const MatrixView& x, const MatrixView& y, int threads) {
-  GNOMON_ASSERT(threads >= 1 && x.rows == y.rows && x.columns == y.columns);
+RowCosines row_cosines(const MatrixView& x, const MatrixView& y, StatisticsSource& source) {
+  GNOMON_ASSERT(x.rows == y.rows && x.columns == y.columns);
+  if (x.size() == 0) return {kNothing, kNothing};
   const MeanAndMax found = over_rows(
-      x, threads, [&](int64_t r) { return std::abs(row_cosine(x.row(r), y.row(r), x.columns)); });
+      source.row_products(x, y), [](const RowProducts& row) { return std::abs(cosine_of(row)); });
   return {found.mean, found.max};
 }
 
-TensorProbe::TensorProbe(const MatrixView& x, int threads) : x_(x), threads_(threads) {
-  GNOMON_ASSERT(threads >= 1 && x.rows >= 0 && x.columns >= 0);
+RowCosines row_cosines(const MatrixView& x, const MatrixView& y, int threads) {
+  HostStatistics source(threads);
+  return row_cosines(x, y, source);
+}
+
+TensorProbe::TensorProbe(const MatrixView& x, int threads)
+    : TensorProbe(x, std::make_shared<HostStatistics>(threads)) {}
+
+TensorProbe::TensorProbe(const MatrixView& x, std::shared_ptr<StatisticsSource> source)
+    : TensorProbe(x, *source) {
+  own_ = std::move(source);
+}
+
+TensorProbe::TensorProbe(const MatrixView& x, StatisticsSource& source) : x_(x), source_(&source) {
+  GNOMON_ASSERT(x.rows >= 0 && x.columns >= 0);
   GNOMON_ASSERT(x.size() <= int64_t{std::numeric_limits<uint32_t>::max()});
-  std::vector<uint32_t> counts = count_patterns(x, threads);
-  for (size_t i = 0; i < kPatterns; ++i) {
+  if (x.size() == 0) return;
+  const std::vector<uint32_t> counts = source.count_patterns(x);
+  for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] > 0) values_.push_back({{static_cast<uint16_t>(i)}, counts[i]});
   }
 }
@@ -195,8 +169,11 @@ TensorStatistics TensorProbe::measure() const {
   }
   out.std = std::sqrt(ratio(second, n));
   out.kurtosis = ratio(fourth * n, second * second);
-  const MeanAndMax tokens =
-      over_rows(x_, threads_, [&](int64_t r) { return row_kurtosis(x_.row(r), x_.columns); });
+  MeanAndMax tokens;
+  if (x_.size() > 0) {
+    tokens = over_rows(source_->row_moments(x_),
+                       [&](const RowMoments& row) { return kurtosis_of(row, x_.columns); });
+  }
   out.token_kurtosis_mean = tokens.mean;
   out.token_kurtosis_max = tokens.max;
   out.histogram = histogram_of(exponents);
@@ -243,7 +220,7 @@ QuantizationStatistics TensorProbe::compare(const Quantizer& quantizer, float gi
       tally = tally_whole(quantizer, scale);
       tally.add_tile(scale, x_.size(), tally.top, range());
     } else {
-      tally = tally_tiles(quantizer);
+      tally = source_->tally_tiles(quantizer, x_);
     }
   }
   const double n = static_cast<double>(out.elements);

@@ -1,14 +1,17 @@
 // What a tensor looks like and what rounding it to a narrow format does to it: everything that
 // tells a healthy tensor from one that FP8 hurts. Pure: nothing is changed. Sums are FP64 in an
 // order that neither timing nor the number of threads changes. What each number means, and which
-// tool has it under which name: docs/statistics.md.
+// tool has it under which name: docs/statistics.md. Where a matrix lies on a device, the backend's
+// source (statistics_source.h) reads it there.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/quantizer.h"
+#include "kernels/statistics_source.h"
 
 namespace gnomon {
 
@@ -89,7 +92,8 @@ struct RowCosines {
   double mean = 0;
   double max = 0;
 };
-RowCosines row_cosines(const MatrixView& x, const MatrixView& y, int threads);
+RowCosines row_cosines(const MatrixView& x, const MatrixView& y, StatisticsSource& source);
+RowCosines row_cosines(const MatrixView& x, const MatrixView& y, int threads);  // on the host
 
 struct QuantizationTally;
 
@@ -97,7 +101,10 @@ struct QuantizationTally;
 // this object is used.
 class TensorProbe {
  public:
-  // `threads` ≥ 1. A matrix may be empty.
+  // `source` is that of the memory that the matrix lies in, and must outlive this. A matrix may be
+  // empty.
+  TensorProbe(const MatrixView& x, StatisticsSource& source);
+  // A matrix on the host. `threads` ≥ 1.
   TensorProbe(const MatrixView& x, int threads);
 
   TensorStatistics measure() const;
@@ -113,12 +120,13 @@ class TensorProbe {
     bf16 value;
     int64_t count;
   };
+  TensorProbe(const MatrixView& x, std::shared_ptr<StatisticsSource> source);
   double range() const;  // log2(amax/amin); NaN where there is NaN or Inf, or nothing but zeros
   QuantizationTally tally_whole(const Quantizer& quantizer, float scale) const;
-  QuantizationTally tally_tiles(const Quantizer& quantizer) const;
 
   MatrixView x_;
-  int threads_;
+  std::shared_ptr<StatisticsSource> own_;
+  StatisticsSource* source_;
   std::vector<Value> values_;  // each bit pattern that occurs, in their order
 };
 

@@ -8,23 +8,11 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "kernels/statistics_rounding.h"
 #include "kernels/statistics_tally.h"
 
 namespace gnomon {
 namespace {
-
-// What rounding magnitudes to a format needs, as FP32 bit patterns and magic numbers.
-struct Rounding {
-  explicit Rounding(Format format) {
-    const FormatInfo& info = format_info(format);
-    smallest_normal = std::bit_cast<uint32_t>(static_cast<float>(info.smallest_normal));
-    largest = std::bit_cast<uint32_t>(static_cast<float>(info.largest));
-    magic = static_cast<float>(info.smallest_subnormal * 0x1p23);
-  }
-  uint32_t smallest_normal;
-  uint32_t largest;
-  float magic;  // adding it leaves the multiples of the smallest subnormal, to nearest even
-};
 
 // By column of a slice.
 struct Columns {
@@ -54,36 +42,29 @@ void widen_ranges(const bf16* __restrict x, int64_t count, uint16_t* __restrict 
 }
 
 template <int kShift>
-Sums round_row(const Rounding& rounding, const bf16* __restrict x, int64_t count,
+Sums round_row(const MagnitudeRounding& rounding_of_format, const bf16* __restrict x, int64_t count,
                const float* __restrict scale, const double* __restrict inverse,
                int32_t* __restrict top) {
-  const uint32_t smallest_normal = rounding.smallest_normal;
-  const uint32_t largest = rounding.largest;
-  const float magic = rounding.magic;
+  const MagnitudeRounding rounding = rounding_of_format;
   int32_t nonzero = 0, underflowed = 0, saturated = 0, overflowed = 0, subnormals = 0, finites = 0;
   double errors = 0, xs = 0, qs = 0, products = 0;
 #pragma omp simd reduction(+ : nonzero, underflowed, saturated, overflowed, subnormals, finites, \
                                errors, xs, qs, products)
   for (int64_t i = 0; i < count; ++i) {
     const float value = std::abs(to_float(x[i]));
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const uint32_t a = std::bit_cast<uint32_t>(value * scale[i]);
-    const bool number = bits <= 0x7F800000u;
-    const bool finite = bits < 0x7F800000u;
-    const uint32_t normal =
-        (a + ((1u << (kShift - 1)) - 1) + ((a >> kShift) & 1u)) & ~((1u << kShift) - 1);
-    const uint32_t subnormal = std::bit_cast<uint32_t>((std::bit_cast<float>(a) + magic) - magic);
-    const uint32_t r = a < smallest_normal ? subnormal : normal;
-    const uint32_t q = r > largest ? largest : r;
-    nonzero += number & (bits != 0) ? 1 : 0;
-    underflowed += (q == 0) & (bits != 0) ? 1 : 0;
-    saturated += (a > largest) & number ? 1 : 0;
-    overflowed += (r > largest) & number ? 1 : 0;
-    subnormals += (q != 0) & (q < smallest_normal) ? 1 : 0;
-    finites += finite ? 1 : 0;
-    top[i] += (q == largest) & number ? 1 : 0;
+    const RoundedElement it = round_magnitude(rounding, kShift, std::bit_cast<uint32_t>(value),
+                                              std::bit_cast<uint32_t>(value * scale[i]));
+    nonzero += it.nonzero;
+    underflowed += it.underflowed;
+    saturated += it.saturated;
+    overflowed += it.overflowed;
+    subnormals += it.subnormal;
+    finites += it.finite;
+    top[i] += it.top;
+    const bool finite = it.finite != 0;
     const double exact = finite ? static_cast<double>(value) : 0.0;
-    const double back = finite ? static_cast<double>(std::bit_cast<float>(q)) * inverse[i] : 0.0;
+    const double back =
+        finite ? static_cast<double>(std::bit_cast<float>(it.code)) * inverse[i] : 0.0;
     errors += (back - exact) * (back - exact);
     xs += exact * exact;
     qs += back * back;
@@ -93,8 +74,8 @@ Sums round_row(const Rounding& rounding, const bf16* __restrict x, int64_t count
           finites, errors,      xs,        qs,         products};
 }
 
-using RowFunction = Sums (*)(const Rounding&, const bf16*, int64_t, const float*, const double*,
-                             int32_t*);
+using RowFunction = Sums (*)(const MagnitudeRounding&, const bf16*, int64_t, const float*,
+                             const double*, int32_t*);
 
 RowFunction row_function(Format format) {
   constexpr std::array<RowFunction, 7> kFunctions = {round_row<22>, round_row<21>, round_row<20>,
@@ -150,7 +131,7 @@ QuantizationTally tally_band(const Quantizer& quantizer, int64_t tile_columns,
     widen_ranges(part.row(r), part.columns, by_column.amax.data(), by_column.amin.data());
   }
   choose_scales(quantizer, tile_columns, part.columns, by_column);
-  const Rounding rounding(quantizer.format);
+  const MagnitudeRounding rounding(quantizer.format);
   const RowFunction round = row_function(quantizer.format);
   QuantizationTally tally;
   for (int64_t r = 0; r < part.rows; ++r) {
@@ -181,10 +162,10 @@ QuantizationTally tally_band(const Quantizer& quantizer, int64_t tile_columns,
 
 }  // namespace
 
-QuantizationTally TensorProbe::tally_tiles(const Quantizer& quantizer) const {
-  const TileGrid grid = tile_grid(quantizer, x_.rows, x_.columns);
-  const int64_t slice = std::min(slice_columns(grid, x_.columns), x_.columns);
-  const int64_t slices = (x_.columns + slice - 1) / slice;
+QuantizationTally HostStatistics::tally_tiles(const Quantizer& quantizer, const MatrixView& x) {
+  const TileGrid grid = tile_grid(quantizer, x.rows, x.columns);
+  const int64_t slice = std::min(slice_columns(grid, x.columns), x.columns);
+  const int64_t slices = (x.columns + slice - 1) / slice;
   std::vector<QuantizationTally> pieces(static_cast<size_t>(grid.rows * slices));
 #pragma omp parallel num_threads(threads_)
   {
@@ -193,9 +174,9 @@ QuantizationTally TensorProbe::tally_tiles(const Quantizer& quantizer) const {
     for (int64_t piece = 0; piece < std::ssize(pieces); ++piece) {
       const int64_t row = piece / slices * grid.tile.rows;
       const int64_t column = piece % slices * slice;
-      const MatrixView part{x_.row(row) + column, std::min(grid.tile.rows, x_.rows - row),
-                            std::min(slice, x_.columns - column),
-                            x_.stride == 0 ? x_.columns : x_.stride};
+      const MatrixView part{x.row(row) + column, std::min(grid.tile.rows, x.rows - row),
+                            std::min(slice, x.columns - column),
+                            x.stride == 0 ? x.columns : x.stride};
       pieces[static_cast<size_t>(piece)] =
           tally_band(quantizer, grid.tile.columns, part, by_column);
     }

@@ -15,6 +15,7 @@
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/operands.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/statistics_source.h"
 
 namespace gnomon {
 namespace {
@@ -64,7 +65,7 @@ template <class E>
 class CpuBackend final : public BackendOf<E> {
  public:
   explicit CpuBackend(int threads)
-      : threads_(threads), gemms_(threads), operands_(threads, gemms_) {}
+      : threads_(threads), statistics_(threads), gemms_(threads), operands_(threads, gemms_) {}
 
   std::string name() const override { return "cpu"; }
   std::string device() const override {
@@ -77,6 +78,7 @@ class CpuBackend final : public BackendOf<E> {
   }
   int threads() const override { return threads_; }
   Memory& memory() override { return host_memory(); }
+  StatisticsSource& statistics() override { return statistics_; }
 
   void gemm(const GemmShape& shape, float alpha, const E* a, const E* b, E* c) override {
     gemms_.run(shape, std::span(&alpha, 1), a, b, c, false);
@@ -228,6 +230,7 @@ class CpuBackend final : public BackendOf<E> {
   }
 
   int threads_;
+  HostStatistics statistics_;
   cpu::GemmCache gemms_;
   cpu::OperandKernels operands_;
   cpu::GrowingScratch per_thread_;

@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/hash.h"
+#include "kernels/cuda/device_statistics.h"
 #include "kernels/cuda/device_wires.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/hash.h"
@@ -31,6 +32,7 @@ class CudaBackend final : public Backend {
       : machine_(std::move(machine)),
         threads_(threads),
         operands_(*machine_),
+        statistics_(memory(), stream()),
         scratch_(memory()),
         places_(memory()),
         doubles_(memory()) {
@@ -52,6 +54,7 @@ class CudaBackend final : public Backend {
     if (exchange_ == nullptr) exchange_ = machine_->connect(ranks);
     return make_device_wires(*exchange_, memory(), stream(), std::move(layout));
   }
+  StatisticsSource& statistics() override { return statistics_; }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
     if (!machine_->records()) {
@@ -287,6 +290,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<DeviceExchange> exchange_;  // where there are other ranks
   int threads_;
   OperandKernels operands_;
+  DeviceStatistics statistics_;
   Buffer<float> scratch_;  // of one operation
   Buffer<int32_t> places_;
   Buffer<double> doubles_;

@@ -214,6 +214,11 @@ inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long v
   *at += value;
   return before;
 }
+inline uint32_t atomicAdd(uint32_t* at, uint32_t value) {
+  const uint32_t before = *at;
+  *at += value;
+  return before;
+}
 inline uint32_t atomicMax(uint32_t* at, uint32_t value) {
   const uint32_t before = *at;
   *at = before < value ? value : before;

@@ -37,6 +37,8 @@ class LateCopy final : public CopyOut {
 // The host's in truth, which nobody is told.
 class FarMemory final : public Memory {
  public:
+  static inline int64_t bytes_read = 0;  // to the host, of all
+
   std::byte* take(int64_t bytes, const std::string&) override {
     if (cuda::emulation::recording != nullptr) throw Error("memory taken while work is recorded");
     void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
@@ -55,6 +57,7 @@ class FarMemory final : public Memory {
   // What waits for the device, or takes memory, must not come while work is recorded.
   void read(std::span<const std::byte> from, std::byte* to_host) override {
     GNOMON_ASSERT(cuda::emulation::recording == nullptr);
+    bytes_read += std::ssize(from);
     copy(from, to_host);
   }
   void write(std::span<const std::byte> from_host, std::byte* to) override {

@@ -8,6 +8,8 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/statistics.h"
+#include "kernels/statistics_tally.h"
 
 namespace gnomon::test {
 
@@ -21,6 +23,7 @@ class ForwardingBackend : public BackendOf<E> {
   std::string libraries() const override { return backend_->libraries(); }
   int threads() const override { return backend_->threads(); }
   Memory& memory() override { return backend_->memory(); }
+  StatisticsSource& statistics() override { return statistics_; }
 
   void amax(std::span<const bf16> x, float* amax) override {
     around({x.data(), amax}, [&] { backend_->amax(x, amax); });
@@ -165,7 +168,40 @@ class ForwardingBackend : public BackendOf<E> {
     leave();
   }
 
+  class Statistics final : public StatisticsSource {
+   public:
+    explicit Statistics(ForwardingBackend& owner) : owner_(owner) {}
+
+    std::vector<uint32_t> count_patterns(const MatrixView& x) override {
+      return found({x.data}, [&] { return source().count_patterns(x); });
+    }
+    std::vector<RowMoments> row_moments(const MatrixView& x) override {
+      return found({x.data}, [&] { return source().row_moments(x); });
+    }
+    std::vector<RowProducts> row_products(const MatrixView& x, const MatrixView& y) override {
+      return found({x.data, y.data}, [&] { return source().row_products(x, y); });
+    }
+    QuantizationTally tally_tiles(const Quantizer& quantizer, const MatrixView& x) override {
+      return found({x.data}, [&] { return source().tally_tiles(quantizer, x); });
+    }
+    void round(std::span<const float> x, std::span<bf16> y) override {
+      owner_.around({x.data(), y.data()}, [&] { source().round(x, y); });
+    }
+
+   private:
+    StatisticsSource& source() { return owner_.backend_->statistics(); }
+    template <class Operation>
+    auto found(std::initializer_list<const void*> addresses, Operation&& operation) {
+      decltype(operation()) result;
+      owner_.around(addresses, [&] { result = operation(); });
+      return result;
+    }
+
+    ForwardingBackend& owner_;
+  };
+
   std::unique_ptr<BackendOf<E>> backend_;
+  Statistics statistics_{*this};
 };
 
 }  // namespace gnomon::test

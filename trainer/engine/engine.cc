@@ -463,8 +463,7 @@ std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& 
     throw ConfigError(file, 0, "model.compute", "fp32", "\"bf16\" for tensor statistics");
   }
   return std::make_unique<StatisticsCollector>(statistics, self.model->sites(), layers,
-                                               self.model->layout(), self.memory(),
-                                               self.config.threads);
+                                               self.model->layout(), *self.backend);
 }
 
 double Engine::evaluate(const PrecisionPlan& plan) {

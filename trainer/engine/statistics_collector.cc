@@ -104,8 +104,11 @@ void check_statistics(const StatisticsConfig& config, const std::vector<std::str
 
 StatisticsCollector::StatisticsCollector(const StatisticsConfig& config,
                                          const std::vector<std::string>& sites, int layers,
-                                         const ParameterLayout& layout, Memory& memory, int threads)
-    : tensors_(config.tensors.begin(), config.tensors.end()), memory_(memory), threads_(threads) {
+                                         const ParameterLayout& layout, BackendBase& backend)
+    : tensors_(config.tensors.begin(), config.tensors.end()),
+      memory_(backend.memory()),
+      source_(backend.statistics()),
+      weight_gradient_(memory_) {
   for (const std::string& name : sites) {
     const Parameter* weight = layout.find(name + ".weight");
     // The head of a model with tied embeddings is the embedding.
@@ -132,7 +135,7 @@ StatisticsCollector::Seen& StatisticsCollector::seen(const MatrixView& matrix) {
   for (Seen& it : seen_) {
     if (it.matrix == matrix) return it;
   }
-  return seen_.emplace_back(Seen{matrix, TensorProbe(matrix, threads_)});
+  return seen_.emplace_back(Seen{matrix, TensorProbe(matrix, source_)});
 }
 
 const TensorStatistics& StatisticsCollector::Seen::measure() {
@@ -149,14 +152,8 @@ const QuantizationStatistics& StatisticsCollector::Seen::compare(const Quantizer
       .statistics;
 }
 
-std::span<const bf16> StatisticsCollector::bring(std::span<const bf16> content) {
-  const std::pair place(content.data(), content.size());
-  return on_host_.try_emplace(place, memory_, content).first->second.get();
-}
-
 void StatisticsCollector::begin_products() {
   seen_.clear();
-  on_host_.clear();
   gate_.reset();
 }
 
@@ -171,10 +168,9 @@ bool StatisticsCollector::wanted(int site, const std::string& tensor) const {
 }
 
 void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
-                                  std::span<const bf16> tensor, const Quantizer* quantizer,
+                                  std::span<const bf16> content, const Quantizer* quantizer,
                                   float given_scale) {
   if (!looks_) return;
-  const std::span<const bf16> content = bring(tensor);
   const Site& first = sites_[static_cast<size_t>(site)];
   if (role == TensorRole::kGradient) {
     const int64_t columns = std::ssize(content) / n_;
@@ -198,9 +194,8 @@ void StatisticsCollector::operand(int site, Gemm gemm, TensorRole role,
   }
 }
 
-void StatisticsCollector::output(int site, std::span<const bf16> tensor, int64_t n) {
+void StatisticsCollector::output(int site, std::span<const bf16> content, int64_t n) {
   if (!looks_) return;
-  const std::span<const bf16> content = bring(tensor);
   const int64_t columns = std::ssize(content) / n;
   int64_t at = 0;
   for (int i = site; at < columns; ++i) {
@@ -208,7 +203,7 @@ void StatisticsCollector::output(int site, std::span<const bf16> tensor, int64_t
     const MatrixView matrix{content.data() + at, n, out, columns};
     at += out;
     if (!wanted(i, "output")) continue;
-    add_tensor_row(i, "output", TensorProbe(matrix, threads_).measure());
+    add_tensor_row(i, "output", TensorProbe(matrix, source_).measure());
     keep(i, "output", matrix);
   }
 }
@@ -217,12 +212,11 @@ void StatisticsCollector::weight_gradients(std::span<const float> gradients) {
   for (int site = 0; site < static_cast<int>(sites_.size()); ++site) {
     if (!wanted(site, "weight_gradient")) continue;
     const Site& it = sites_[static_cast<size_t>(site)];
-    const HostView<float> own(memory_, gradients.subspan(static_cast<size_t>(it.weight_offset),
-                                                         static_cast<size_t>(it.out * it.in)));
-    weight_gradient_.resize(own.get().size());
-    std::ranges::transform(own, weight_gradient_.begin(), to_bf16);
-    const MatrixView matrix = dense(weight_gradient_, it.in);
-    add_tensor_row(site, "weight_gradient", TensorProbe(matrix, threads_).measure());
+    const std::span<bf16> rounded = weight_gradient_.at_least(it.out * it.in);
+    source_.round(gradients.subspan(static_cast<size_t>(it.weight_offset), rounded.size()),
+                  rounded);
+    const MatrixView matrix = dense(rounded, it.in);
+    add_tensor_row(site, "weight_gradient", TensorProbe(matrix, source_).measure());
     keep(site, "weight_gradient", matrix);
   }
 }
@@ -278,7 +272,7 @@ std::optional<double> StatisticsCollector::amax_over_window(int site, const std:
 void StatisticsCollector::add_gate_cosines(int site, const MatrixView& matrix, StatisticsRow& row) {
   const bool gated = site > 0 && is_gate(sites_[static_cast<size_t>(site - 1)].name);
   if (!gated || !gate_ || gate_->rows != matrix.rows || gate_->columns != matrix.columns) return;
-  const RowCosines cosines = row_cosines(*gate_, matrix, threads_);
+  const RowCosines cosines = row_cosines(*gate_, matrix, source_);
   set(row, StatisticsNumber::kGateCosineMean, cosines.mean);
   set(row, StatisticsNumber::kGateCosineMax, cosines.max);
 }
@@ -356,25 +350,33 @@ void StatisticsCollector::dump(const std::string& site, const std::string& tenso
   dumped_.insert({static_cast<int>(found - sites_.begin()), tensor});
 }
 
+std::vector<bf16> StatisticsCollector::values_of(const MatrixView& matrix) const {
+  if (matrix.size() == 0) return {};
+  const bf16* end = matrix.row(matrix.rows - 1) + matrix.columns;
+  const HostView<bf16> view(memory_, std::span<const bf16>(matrix.data, end));
+  std::vector<bf16> values;
+  values.reserve(static_cast<size_t>(matrix.size()));
+  for (int64_t r = 0; r < matrix.rows; ++r) {
+    const bf16* row = view.begin() + (matrix.row(r) - matrix.data);
+    values.insert(values.end(), row, row + matrix.columns);
+  }
+  return values;
+}
+
 void StatisticsCollector::keep(int site, const std::string& tensor, const MatrixView& matrix) {
   if (!dumped_.contains({site, tensor})) return;
   Dump& kept = dumps_.emplace_back();
   kept.name = sites_[static_cast<size_t>(site)].name + "." + tensor;
   kept.rows = matrix.rows;
   kept.columns = matrix.columns;
-  for (int64_t r = 0; r < matrix.rows; ++r) {
-    kept.values.insert(kept.values.end(), matrix.row(r), matrix.row(r) + matrix.columns);
-  }
+  kept.values = values_of(matrix);
 }
 
 void StatisticsCollector::keep_rounded(int site, const std::string& tensor, Gemm gemm,
                                        const MatrixView& matrix, const Quantizer& quantizer,
                                        float given_scale) {
   if (!dumped_.contains({site, tensor})) return;
-  std::vector<bf16> x;
-  for (int64_t r = 0; r < matrix.rows; ++r) {
-    x.insert(x.end(), matrix.row(r), matrix.row(r) + matrix.columns);
-  }
+  const std::vector<bf16> x = values_of(matrix);
   const TileGrid grid = tile_grid(quantizer, matrix.rows, matrix.columns);
   const std::string name =
       fmt::format("{}.{}.{}", sites_[static_cast<size_t>(site)].name, tensor, gemm_name(gemm));

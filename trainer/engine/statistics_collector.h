@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/backend.h"
 #include "kernels/memory.h"
 #include "kernels/statistics.h"
 #include "protocol/messages.h"
@@ -44,9 +45,10 @@ class StatisticsCollector final : public TensorObserver {
   // Looks back that a tensor's amax is held against.
   static constexpr size_t kWindowLooks = 16;
 
-  // `config` has passed check_statistics. The tensors lie in `memory`, which must outlive this.
+  // `config` has passed check_statistics. The tensors lie in the backend's memory and are read
+  // there; only those to be dumped are copied. `backend` must outlive this.
   StatisticsCollector(const StatisticsConfig& config, const std::vector<std::string>& sites,
-                      int layers, const ParameterLayout& layout, Memory& memory, int threads);
+                      int layers, const ParameterLayout& layout, BackendBase& backend);
 
   // Before a pass of n tokens; forgets the rows of the last one.
   void begin(int64_t n, const std::vector<SitePrecision>& precisions);
@@ -105,11 +107,12 @@ class StatisticsCollector final : public TensorObserver {
     const QuantizationStatistics& compare(const Quantizer& quantizer, float given_scale);
   };
 
-  std::span<const bf16> bring(std::span<const bf16> content);
   Seen& seen(const MatrixView& matrix);
   bool wanted(int site, const std::string& tensor) const;
   void operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
                   const Quantizer* quantizer, float given_scale);
+  // The matrix row by row, on the host.
+  std::vector<bf16> values_of(const MatrixView& matrix) const;
   StatisticsRow row(int site, const std::string& tensor) const;
   StatisticsRow* add_tensor_row(int site, const std::string& tensor,
                                 const TensorStatistics& statistics);
@@ -125,9 +128,7 @@ class StatisticsCollector final : public TensorObserver {
   std::set<std::string> tensors_;
   std::vector<WhatIf> what_if_;
   Memory& memory_;
-  // Of the products at hand, by where they lie; the same place is the same tensor.
-  std::map<std::pair<const bf16*, size_t>, HostView<bf16>> on_host_;
-  int threads_;
+  StatisticsSource& source_;
   int64_t n_ = 0;
   bool looks_ = true;  // at the rows at hand
   const std::vector<SitePrecision>* precisions_ = nullptr;
@@ -139,8 +140,8 @@ class StatisticsCollector final : public TensorObserver {
   std::set<std::pair<int, std::string>> dumped_;
   std::vector<Dump> dumps_;
   std::deque<Seen> seen_;
-  std::vector<bf16> weight_gradient_;  // the one at hand
-  int group_ = 1;                      // sites of the last gradient, which ran as one
+  Buffer<bf16> weight_gradient_;  // the one at hand
+  int group_ = 1;                 // sites of the last gradient, which ran as one
 };
 
 }  // namespace gnomon
