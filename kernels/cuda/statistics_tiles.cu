@@ -1,6 +1,6 @@
 // Rounding with a scale for each tile, counted and not kept. A block takes a piece of the matrix
-// and each of its threads a square of it, which stays in registers: the matrix is read once where a
-// piece holds whole tiles. Of longer tiles the ranges are found before, in a pass of their own, and
+// and each of its threads a square of it, which it keeps: the matrix is read once where a piece
+// holds whole tiles. Of longer tiles the ranges are found before, in a pass of their own, and
 // their shares of the top code are told after it.
 //
 // Integers go by atomic operations, whose order does not matter; sums of FP64 are made in one order
@@ -19,8 +19,8 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kSide = 128;   // of a piece
-constexpr int kSquare = 8;   // side of what a thread has of it
+constexpr int kSide = 128;  // of a piece
+constexpr int kSquare = 8;  // side of what a thread has of it
 constexpr int kAcross = kSide / kSquare;
 constexpr int kThreads = kAcross * kAcross;
 constexpr int kTilesOfThread = 8;  // in the last pass
@@ -52,12 +52,12 @@ struct OfTiles {
 
 // A thread's place in its block's piece.
 struct Place {
-  int64_t row0, column0;            // of the piece
-  int64_t first_down, first_across;  // of the tiles it meets
+  int64_t row0, column0;                   // of the piece
+  int64_t first_down, first_across;        // of the tiles it meets
   uint32_t skipped_rows, skipped_columns;  // of the first of them
-  uint32_t across, count;           // of these tiles
-  uint32_t row, column;             // of the thread's square, in the piece
-  int rows, columns;                // of its elements
+  uint32_t across, count;                  // of these tiles
+  uint32_t row, column;                    // of the thread's square, in the piece
+  int rows, columns;                       // of its elements
 
   __device__ explicit Place(const Tiles& tiles)
       : row0(int64_t{blockIdx.y} * kSide), column0(int64_t{blockIdx.x} * kSide) {
@@ -79,8 +79,8 @@ struct Place {
   }
   // Of the element (i, j) of the square: its tile among those of the piece.
   __device__ uint32_t tile(const Tiles& tiles, int i, int j) const {
-    const auto down = (skipped_rows + row + static_cast<uint32_t>(i)) /
-                      static_cast<uint32_t>(tiles.tile_rows);
+    const auto down =
+        (skipped_rows + row + static_cast<uint32_t>(i)) / static_cast<uint32_t>(tiles.tile_rows);
     return down * across + (skipped_columns + column + static_cast<uint32_t>(j)) /
                                static_cast<uint32_t>(tiles.tile_columns);
   }
@@ -94,8 +94,8 @@ struct Square {
   Patterns<kSquare> rows[kSquare];
 
   __device__ Square(const Tiles& tiles, const Place& place) {
-    const bf16* begin = tiles.x + (place.row0 + place.row) * tiles.stride + place.column0 +
-                        place.column;
+    const bf16* begin =
+        tiles.x + (place.row0 + place.row) * tiles.stride + place.column0 + place.column;
     for (int i = 0; i < kSquare; ++i) {
       if (i >= place.rows || place.columns == 0) continue;
       const bf16* row = begin + i * tiles.stride;
@@ -242,14 +242,14 @@ struct ElementsSeen {
     const float value = float_of(bits);
     const RoundedElement it =
         round_magnitude(rounding, rounding.shift, bits, bits_of(product(value, scale)));
-    nonzero += static_cast<uint32_t>(it.nonzero);
-    underflowed += static_cast<uint32_t>(it.underflowed);
-    saturated += static_cast<uint32_t>(it.saturated);
-    overflowed += static_cast<uint32_t>(it.overflowed);
-    subnormal += static_cast<uint32_t>(it.subnormal);
-    top += static_cast<uint32_t>(it.top);
-    finite += static_cast<uint32_t>(it.finite);
-    if (it.finite != 0) {
+    nonzero += it.nonzero ? 1 : 0;
+    underflowed += it.underflowed ? 1 : 0;
+    saturated += it.saturated ? 1 : 0;
+    overflowed += it.overflowed ? 1 : 0;
+    subnormal += it.subnormal ? 1 : 0;
+    top += it.top ? 1 : 0;
+    finite += it.finite ? 1 : 0;
+    if (it.finite) {
       const double exact = static_cast<double>(value);
       const double back = static_cast<double>(float_of(it.code)) * inverse;
       error_squares += (back - exact) * (back - exact);
@@ -257,7 +257,7 @@ struct ElementsSeen {
       q_squares += back * back;
       products += exact * back;
     }
-    return static_cast<uint32_t>(it.top);
+    return it.top ? 1 : 0;
   }
   // As TilesSeen has it. No count of a piece has more than 15 bits: four go at once.
   __device__ void tell(BlockRoom& room, QuantizationTally& tally) const {
@@ -359,8 +359,8 @@ int64_t met(int64_t tile, int64_t length) {
 bool in_one(int64_t tile, int64_t length) { return tile % kSquare == 0 || tile >= length; }
 
 Tiles tiles_of(const TileGrid& grid, const MatrixView& x) {
-  return {x.data,           x.rows,    x.columns,    stride_of(x), grid.tile.rows,
-          grid.tile.columns, grid.rows, grid.columns, in_eights(x)};
+  return {x.data,    x.rows,       x.columns,   stride_of(x), grid.tile.rows, grid.tile.columns,
+          grid.rows, grid.columns, in_eights(x)};
 }
 
 bool held(const TileGrid& grid, int64_t rows, int64_t columns) {

@@ -14,10 +14,9 @@
 namespace gnomon::test {
 namespace {
 
-const BackendMakers kEmulated = {
-    .bf16 = [](int threads) {
-      return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
-    }};
+const BackendMakers kEmulated = {.bf16 = [](int threads) {
+  return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
+}};
 
 class CudaEngineStatistics : public testing::Test {
  protected:

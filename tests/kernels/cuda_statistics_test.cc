@@ -57,8 +57,8 @@ std::vector<Case> cases() {
       {"every pattern", {}, 256, 256},
   };
   all[8].values[5000] = to_bf16(1e30f);
-  for (const auto& [at, bits] : {std::pair(5, 0x7FC0), {3000, 0x7F80}, {3001, 0xFF80},
-                                 {3002, 0xFFFF}, {9000, 0x7F80}}) {
+  for (const auto& [at, bits] :
+       {std::pair(5, 0x7FC0), {3000, 0x7F80}, {3001, 0xFF80}, {3002, 0xFFFF}, {9000, 0x7F80}}) {
     all[9].values[static_cast<size_t>(at)] = {static_cast<uint16_t>(bits)};
   }
   for (int bits = 0; bits < 1 << 16; ++bits) {
@@ -161,7 +161,7 @@ std::string named(const Quantizer& q) {
 }
 
 // The tiles of every recipe, and such that no piece of a block holds whole.
-const std::vector<TileShape> kTiles = {{1, 0},  {0, 1},     {1, 128}, {128, 1}, {128, 128}, {1, 32},
+const std::vector<TileShape> kTiles = {{1, 0},  {0, 1},   {1, 128}, {128, 1}, {128, 128}, {1, 32},
                                        {32, 1}, {1, 256}, {48, 20}, {3, 5},   {72, 0}};
 
 TEST_F(CudaStatistics, TalliesOfTilesAreTheHosts) {
@@ -170,8 +170,7 @@ TEST_F(CudaStatistics, TalliesOfTilesAreTheHosts) {
       const Quantizer quantizer{Format::kE4m3, tile, ScaleRule::kFp32};
       if (tile_grid(quantizer, it.rows, it.columns).count() == 1) continue;
       SCOPED_TRACE(it.name + ", " + named(quantizer));
-      expect_same(device.tally_tiles(quantizer, it.view()),
-                  host.tally_tiles(quantizer, it.view()));
+      expect_same(device.tally_tiles(quantizer, it.view()), host.tally_tiles(quantizer, it.view()));
     }
   }
 }
