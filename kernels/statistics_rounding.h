@@ -1,5 +1,6 @@
 // What rounding does to one element, in bits: the same on the host and in a device's kernels, and
-// without branches, so that a compiler makes vector code of it. Inside statistics*.cc and
+// without branches, so that a compiler makes vector code of it (GCC 12 does where the result is
+// returned at once, and not where it is filled in member by member). Inside statistics*.cc and
 // cuda/statistics_tiles.cu only.
 #pragma once
 
@@ -26,9 +27,8 @@ struct MagnitudeRounding {
   int shift;    // bits of FP32 that a normal number of the format has not
 };
 
-// Counts are 0 or 1.
 struct RoundedElement {
-  int32_t nonzero, underflowed, saturated, overflowed, subnormal, top, finite;
+  bool nonzero, underflowed, saturated, overflowed, subnormal, top, finite;
   uint32_t code;  // the rounded magnitude, as FP32 bits
 };
 
@@ -46,14 +46,14 @@ GNOMON_HOST_DEVICE inline RoundedElement round_magnitude(const MagnitudeRounding
   const uint32_t subnormal = std::bit_cast<uint32_t>(moved - rounding.magic);
   const uint32_t r = scaled < smallest_normal ? subnormal : normal;
   const uint32_t q = r > largest ? largest : r;
-  return {number & (bits != 0) ? 1 : 0,
-          (q == 0) & (bits != 0) ? 1 : 0,
-          (scaled > largest) & number ? 1 : 0,
-          (r > largest) & number ? 1 : 0,
-          (q != 0) & (q < smallest_normal) ? 1 : 0,
-          (q == largest) & number ? 1 : 0,
-          bits < 0x7F800000u ? 1 : 0,
-          q};
+  const bool nonzero = number & (bits != 0);
+  const bool underflowed = (q == 0) & (bits != 0);
+  const bool saturated = (scaled > largest) & number;
+  const bool overflowed = (r > largest) & number;
+  const bool is_subnormal = (q != 0) & (q < smallest_normal);
+  const bool top = (q == largest) & number;
+  const bool finite = bits < 0x7F800000u;
+  return {nonzero, underflowed, saturated, overflowed, is_subnormal, top, finite, q};
 }
 
 }  // namespace gnomon

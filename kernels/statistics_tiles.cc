@@ -52,16 +52,17 @@ Sums round_row(const MagnitudeRounding& rounding_of_format, const bf16* __restri
                                errors, xs, qs, products)
   for (int64_t i = 0; i < count; ++i) {
     const float value = std::abs(to_float(x[i]));
-    const RoundedElement it = round_magnitude(rounding, kShift, std::bit_cast<uint32_t>(value),
-                                              std::bit_cast<uint32_t>(value * scale[i]));
-    nonzero += it.nonzero;
-    underflowed += it.underflowed;
-    saturated += it.saturated;
-    overflowed += it.overflowed;
-    subnormals += it.subnormal;
-    finites += it.finite;
-    top[i] += it.top;
-    const bool finite = it.finite != 0;
+    const uint32_t bits = std::bit_cast<uint32_t>(value);
+    const bool finite = bits < 0x7F800000u;
+    const RoundedElement it =
+        round_magnitude(rounding, kShift, bits, std::bit_cast<uint32_t>(value * scale[i]));
+    nonzero += it.nonzero ? 1 : 0;
+    underflowed += it.underflowed ? 1 : 0;
+    saturated += it.saturated ? 1 : 0;
+    overflowed += it.overflowed ? 1 : 0;
+    subnormals += it.subnormal ? 1 : 0;
+    finites += finite ? 1 : 0;
+    top[i] += it.top ? 1 : 0;
     const double exact = finite ? static_cast<double>(value) : 0.0;
     const double back =
         finite ? static_cast<double>(std::bit_cast<float>(it.code)) * inverse[i] : 0.0;

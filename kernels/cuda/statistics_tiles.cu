@@ -1,6 +1,6 @@
 // Rounding with a scale for each tile, counted and not kept. A block takes a piece of the matrix
-// and each of its threads a square of it, which stays in registers: the matrix is read once where a
-// piece holds whole tiles. Of longer tiles the ranges are found before, in a pass of their own, and
+// and each of its threads a square of it, which it keeps: the matrix is read once where a piece
+// holds whole tiles. Of longer tiles the ranges are found before, in a pass of their own, and
 // their shares of the top code are told after it.
 //
 // Integers go by atomic operations, whose order does not matter; sums of FP64 are made in one order
@@ -242,14 +242,14 @@ struct ElementsSeen {
     const float value = float_of(bits);
     const RoundedElement it =
         round_magnitude(rounding, rounding.shift, bits, bits_of(product(value, scale)));
-    nonzero += static_cast<uint32_t>(it.nonzero);
-    underflowed += static_cast<uint32_t>(it.underflowed);
-    saturated += static_cast<uint32_t>(it.saturated);
-    overflowed += static_cast<uint32_t>(it.overflowed);
-    subnormal += static_cast<uint32_t>(it.subnormal);
-    top += static_cast<uint32_t>(it.top);
-    finite += static_cast<uint32_t>(it.finite);
-    if (it.finite != 0) {
+    nonzero += it.nonzero ? 1 : 0;
+    underflowed += it.underflowed ? 1 : 0;
+    saturated += it.saturated ? 1 : 0;
+    overflowed += it.overflowed ? 1 : 0;
+    subnormal += it.subnormal ? 1 : 0;
+    top += it.top ? 1 : 0;
+    finite += it.finite ? 1 : 0;
+    if (it.finite) {
       const double exact = static_cast<double>(value);
       const double back = static_cast<double>(float_of(it.code)) * inverse;
       error_squares += (back - exact) * (back - exact);
@@ -257,7 +257,7 @@ struct ElementsSeen {
       q_squares += back * back;
       products += exact * back;
     }
-    return static_cast<uint32_t>(it.top);
+    return it.top ? 1 : 0;
   }
   // As TilesSeen has it. No count of a piece has more than 15 bits: four go at once.
   __device__ void tell(BlockRoom& room, QuantizationTally& tally) const {
