@@ -48,6 +48,43 @@ class DeviceMemory : public testing::Test {
   EngineConfig config = small_engine(directory.path());
 };
 
+// Counts the copies that are made.
+template <class Base>
+class Counting final : public Base {
+ public:
+  Counting(int threads, int& copies) : Base(threads), copies_(copies) {}
+  void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
+                unsigned wanted) override {
+    ++copies_;
+    Base::quantize(operand, rows, columns, rounding, wanted);
+  }
+
+ private:
+  int& copies_;
+};
+
+template <class Base>
+int copies_of_a_step(const EngineConfig& config, const PrecisionPlan& plan) {
+  int copies = 0;
+  const BackendMakers makers = {
+      .bf16 = [&](int threads) { return std::make_unique<Counting<Base>>(threads, copies); }};
+  Engine engine(config, EngineRole::kLive, nullptr, &makers);
+  engine.set_plan(plan);
+  engine.initialize();
+  train_hashes(engine, 1);  // with it histories begin
+  copies = 0;
+  train_hashes(engine, 1);
+  return copies;
+}
+
+// Where a scale stands at an address, products that share a copy share the address.
+TEST_F(DeviceMemory, NoCopyIsMadeTwiceWhereItWasMadeOnceOnTheHost) {
+  for (const PrecisionPlan& plan : {recipe_plan("current"), recipe_plan("delayed")}) {
+    EXPECT_EQ(copies_of_a_step<GuardedBackend<bf16>>(config, plan),
+              copies_of_a_step<ForwardingBackend<bf16>>(config, plan));
+  }
+}
+
 TEST_F(DeviceMemory, EveryRecipeTrainsToTheSameBits) {
   Pair pair(config);
   pair.plain.prepare();

@@ -75,7 +75,7 @@ class GuardedMemory final : public Memory {
 };
 
 template <class E>
-class GuardedBackend final : public ForwardingBackend<E> {
+class GuardedBackend : public ForwardingBackend<E> {
  public:
   using ForwardingBackend<E>::ForwardingBackend;
   Memory& memory() override { return memory_; }

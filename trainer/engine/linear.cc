@@ -31,16 +31,29 @@ void LinearLayers<E>::begin(const PassPlan& pass) {
 }
 
 template <class E>
-Gemm LinearLayers<E>::first_alike(int site, Gemm gemm, TensorRole role) const {
-  const Quantizer wanted = quantizer_for(precision(site, gemm), role, gemm);
-  for (Gemm other : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
-    if (!reads(other, role) || !uses_fp8(site, other)) continue;
-    const GemmPrecision& its = precision(site, other);
-    if (its.margin == precision(site, gemm).margin && quantizer_for(its, role, other) == wanted) {
-      return other;
-    }
+std::optional<Gemm> LinearLayers<E>::first_alike(int site, const Quantizer& wanted, int margin,
+                                                 TensorRole role) const {
+  for (Gemm gemm : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+    if (!reads(gemm, role) || !uses_fp8(site, gemm)) continue;
+    const GemmPrecision& its = precision(site, gemm);
+    if (its.margin == margin && quantizer_for(its, role, gemm) == wanted) return gemm;
   }
-  return gemm;
+  return std::nullopt;
+}
+
+template <class E>
+size_t LinearLayers<E>::shared_slot(int site, Gemm gemm, TensorRole role) const {
+  const int margin = precision(site, gemm).margin;
+  const Quantizer wanted = quantizer_for(precision(site, gemm), role, gemm);
+  size_t slot = given_slot(site, first_alike(site, wanted, margin, role).value_or(gemm), role);
+  while (role == TensorRole::kInput && site > 0 &&
+         scaling_.history(site - 1, role) == scaling_.history(site, role)) {
+    --site;
+    const std::optional<Gemm> alike = first_alike(site, wanted, margin, role);
+    if (!alike) break;
+    slot = given_slot(site, *alike, role);
+  }
+  return slot;
 }
 
 template <class E>
@@ -136,8 +149,7 @@ void LinearLayers<E>::choose_scale(int site, Gemm gemm, TensorRole role, GemmOpe
   rounding.margin = precision(site, gemm).margin;
   if (from_history) {
     rounding.given = delayed_scale(history.max(), quantizer.format, rounding.margin, 1.0f);
-    if (given_.data() != nullptr)
-      rounding.given_at = given_.data() + given_slot(site, first_alike(site, gemm, role), role);
+    if (given_.data() != nullptr) rounding.given_at = given_.data() + shared_slot(site, gemm, role);
   }
   if (pass_.record) backend_.raise(operand.scalars + kAmax, observed(site, role));
 }

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -136,9 +137,12 @@ class LinearLayers {
   FaultyOperands<E> faulty_;
   PassPlan pass_;
   void bring_given_scales();
-  // The first GEMM of the site that rounds the tensor as this one does: they share a copy, and so
-  // the scale's address.
-  Gemm first_alike(int site, Gemm gemm, TensorRole role) const;
+  // Products that share a copy share the address of its scale: that of the first GEMM of the site
+  // that rounds the tensor so; and of an input, of the first of neighbouring sites with one
+  // history.
+  size_t shared_slot(int site, Gemm gemm, TensorRole role) const;
+  std::optional<Gemm> first_alike(int site, const Quantizer& wanted, int margin,
+                                  TensorRole role) const;
   static size_t given_slot(int site, Gemm gemm, TensorRole role) {
     return (static_cast<size_t>(site) * kGemms + static_cast<size_t>(gemm)) * kTensorRoles +
            static_cast<size_t>(role);

@@ -130,7 +130,10 @@ ScalingState::ScalingState(int sites) : tensors_(static_cast<size_t>(sites) * kT
 uint64_t ScalingState::known() const {
   uint64_t sum = 0;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (!tensors_[i].history.empty()) sum += PlacedHash::term(i, 1);
+    const AmaxHistory& history = tensors_[i].history;
+    if (history.empty()) continue;
+    const bool as_before = i >= kTensorRoles && tensors_[i - kTensorRoles].history == history;
+    sum += PlacedHash::term(i, as_before ? 2 : 1);
   }
   return sum;
 }

@@ -62,7 +62,8 @@ class ScalingState {
   const AmaxHistory& history(int site, TensorRole role) const { return at(site, role).history; }
   AmaxHistory& history(int site, TensorRole role) { return at(site, role).history; }
   void clear();
-  // A number that differs, but for chance, where other tensors have a history.
+  // A number that differs, but for chance, where other tensors have a history, or other ones have
+  // the history of the site before.
   uint64_t known() const;
   // The plan is now this one: a history stays only where the tensor is (and so was) quantised with
   // the `delayed` recipe.
