@@ -66,12 +66,11 @@ std::vector<Change> changes_of(const EngineConfig& config) {
   return changes;
 }
 
-// The first change that is enough; else all that help most, if they are enough together.
+// The changes of which one alone is enough; else all that help most, and whether they are together.
 std::string what_would_fit(const EngineConfig& config, int64_t free,
                            const std::function<int64_t(const EngineConfig&)>& need) {
   const std::vector<Change> changes = changes_of(config);
   std::vector<std::string> enough;
-  EngineConfig all = config;
   for (const Change& change : changes) {
     EngineConfig changed = config;
     change.make(changed);
