@@ -19,4 +19,14 @@ double Rotary::frequency(int pair, int head_dim) const {
   return (1 - smooth) * slow + smooth * plain;
 }
 
+RotaryTable::RotaryTable(int64_t tokens, int head_dim, const Rotary& rotary) {
+  for (int64_t position = 0; position < tokens; ++position) {
+    for (int pair = 0; pair < head_dim / 2; ++pair) {
+      const double angle = static_cast<double>(position) * rotary.frequency(pair, head_dim);
+      cosines.push_back(static_cast<float>(std::cos(angle)));
+      sines.push_back(static_cast<float>(std::sin(angle)));
+    }
+  }
+}
+
 }  // namespace gnomon

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <vector>
 
 namespace gnomon {
 
@@ -31,6 +32,13 @@ struct Rotary {
   // Radians that pair `pair` of head_dim / 2 turns from one position to the next: theta^(-2i/d),
   // scaled as transformers' modeling_rope_utils does.
   double frequency(int pair, int head_dim) const;
+};
+
+// Cosine and sine of position times frequency, computed in FP64: [tokens, head_dim / 2] each.
+struct RotaryTable {
+  RotaryTable(int64_t tokens, int head_dim, const Rotary& rotary);
+  std::vector<float> cosines;
+  std::vector<float> sines;
 };
 
 }  // namespace gnomon

@@ -230,15 +230,18 @@ void TrainingLoop::print_arenas() {
   arenas.push_back({"checkpoint snapshot", checkpointer_->arena_bytes()});
   constexpr double kMegabyte = 1e6;
   const int64_t total = resident_bytes();
+  const bool on_device = !engine_.memory().on_host();
   int64_t rest = total;
   for (const ArenaSize& arena : arenas) rest -= arena.bytes;
-  arenas.push_back({"program and libraries", rest});
+  // Arenas of a device are no part of what this process has.
+  if (!on_device) arenas.push_back({"program and libraries", rest});
   std::string parts;
   for (const ArenaSize& arena : arenas) {
     parts += fmt::format("{}{} {:.1f} MB", parts.empty() ? "" : ", ", arena.name,
                          static_cast<double>(arena.bytes) / kMegabyte);
   }
-  log_.info("memory taken at start: {:.1f} MB ({})", static_cast<double>(total) / kMegabyte, parts);
+  log_.info("memory taken at start: {:.1f} MB{} ({})", static_cast<double>(total) / kMegabyte,
+            on_device ? " of the host; on the device and for copies of it" : "", parts);
 }
 
 }  // namespace gnomon

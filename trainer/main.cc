@@ -110,7 +110,9 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
   try {
     if (arguments.check) {
       Engine check(config.engine, EngineRole::kLive, &ranks);
-      config.check_device(check.lacks_fp8());
+      if (config.check_device(check.lacks_fp8())) {
+        fmt::print("{}: the run would be in BF16: of FP8, {}\n", config.file, check.lacks_fp8());
+      }
       fmt::print("{}: accepted; {} parameters, {} steps of {} tokens\n", config.file,
                  config.engine.model.parameters(), config.steps,
                  config.engine.batch.tokens_per_step());

@@ -129,6 +129,18 @@ std::span<const std::string> replay_arms() {
 Replayer::Replayer(ReplayDevice on, EngineRanks* ranks) : on_(on), ranks_(ranks) {}
 Replayer::~Replayer() = default;
 
+std::unique_ptr<Engine> Replayer::make_engine(const EngineConfig& config) const {
+  try {
+    return std::make_unique<Engine>(config, EngineRole::kReplay, ranks_);
+  } catch (const Error& error) {
+    if (config.device == Device::kCpu || on_.device) throw;
+    throw Error(
+        fmt::format("{} (the run computes on a GPU; with --device cpu its replays run on the "
+                    "CPU, whose bits cannot be compared with it)",
+                    error.what()));
+  }
+}
+
 ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& progress) {
   check_request(request);
   EngineConfig config = read_engine_config(request.checkpoint);
@@ -141,7 +153,7 @@ ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& p
   }
   if (engine_ == nullptr || engine_->config().to_json() != config.to_json()) {
     engine_.reset();
-    engine_ = std::make_unique<Engine>(config, EngineRole::kReplay, ranks_);
+    engine_ = make_engine(config);
   }
   return replay_on(*engine_, request, progress);
 }

@@ -76,6 +76,8 @@ class Replayer {
   ReplayResult run(const ReplayRequest& request, const ReplayProgress& progress = {});
 
  private:
+  std::unique_ptr<Engine> make_engine(const EngineConfig& config) const;
+
   std::unique_ptr<Engine> engine_;
   ReplayDevice on_;
   EngineRanks* ranks_;

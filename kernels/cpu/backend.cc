@@ -45,22 +45,6 @@ std::string_view isa_name(dnnl::cpu_isa isa) {
   }
 }
 
-// cos and sin of position·frequency, [tokens, head_dim/2], computed in FP64.
-struct RopeTable {
-  RopeTable(int64_t tokens, int head_dim, const Rotary& rotary) {
-    int half = head_dim / 2;
-    for (int64_t position = 0; position < tokens; ++position) {
-      for (int i = 0; i < half; ++i) {
-        double angle = static_cast<double>(position) * rotary.frequency(i, head_dim);
-        cosines.push_back(static_cast<float>(std::cos(angle)));
-        sines.push_back(static_cast<float>(std::sin(angle)));
-      }
-    }
-  }
-  std::vector<float> cosines;
-  std::vector<float> sines;
-};
-
 template <class E>
 class CpuBackend final : public BackendOf<E> {
  public:
@@ -144,7 +128,7 @@ class CpuBackend final : public BackendOf<E> {
             const Rotary& rotary, bool inverse, int64_t stride) override {
     auto [entry, inserted] = rope_tables_.try_emplace({tokens_per_sequence, head_dim, rotary},
                                                       tokens_per_sequence, head_dim, rotary);
-    const RopeTable& table = entry->second;
+    const RotaryTable& table = entry->second;
     cpu::rope<E>(threads_, x, n, tokens_per_sequence, heads, head_dim, table.cosines, table.sines,
                  inverse, stride);
   }
@@ -234,7 +218,7 @@ class CpuBackend final : public BackendOf<E> {
   cpu::GemmCache gemms_;
   cpu::OperandKernels operands_;
   cpu::GrowingScratch per_thread_;
-  std::map<std::tuple<int64_t, int, Rotary>, RopeTable> rope_tables_;
+  std::map<std::tuple<int64_t, int, Rotary>, RotaryTable> rope_tables_;
   std::map<AttentionShape, std::unique_ptr<cpu::Attention<E>>> attentions_;
 };
 

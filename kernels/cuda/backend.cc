@@ -271,16 +271,9 @@ class CudaBackend final : public Backend {
     const auto [entry, is_new] = rope_tables_.try_emplace({tokens, head_dim, rotary}, memory());
     RopeTable& table = entry->second;
     if (!is_new) return table;
-    std::vector<float> cosines, sines;
-    for (int64_t position = 0; position < tokens; ++position) {
-      for (int i = 0; i < head_dim / 2; ++i) {
-        const double angle = static_cast<double>(position) * rotary.frequency(i, head_dim);
-        cosines.push_back(static_cast<float>(std::cos(angle)));
-        sines.push_back(static_cast<float>(std::sin(angle)));
-      }
-    }
+    const RotaryTable made(tokens, head_dim, rotary);
     for (auto& [from, to] :
-         {std::pair(&cosines, &table.cosines), std::pair(&sines, &table.sines)}) {
+         {std::pair(&made.cosines, &table.cosines), std::pair(&made.sines, &table.sines)}) {
       write_from_host(memory(), std::span<const float>(*from), to->at_least(std::ssize(*from)));
     }
     return table;

@@ -15,19 +15,6 @@ namespace {
 constexpr int64_t kMultiple = 16;
 static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(Fp8Algorithm::opaque));
 
-cudaDataType_t type_of(Format format) {
-  switch (format) {
-    case Format::kE4m3:
-      return CUDA_R_8F_E4M3;
-    case Format::kE5m2:
-      return CUDA_R_8F_E5M2;
-    case Format::kBf16:
-      return CUDA_R_16BF;
-    default:
-      return CUDA_R_32F;
-  }
-}
-
 void refuse(const std::string& key, const std::string& value, const std::string& accepted) {
   throw ConfigError("FP8 product", 0, key, value, accepted);
 }

@@ -17,17 +17,6 @@ namespace {
 
 constexpr int64_t kMultiple = 16;
 
-cudaDataType_t type_of(Format format) {
-  switch (format) {
-    case Format::kE4m3:
-      return CUDA_R_8F_E4M3;
-    case Format::kE5m2:
-      return CUDA_R_8F_E5M2;
-    default:
-      return CUDA_R_16BF;
-  }
-}
-
 cublasLtMatmulMatrixScale_t mode_of(FactorScale scale) {
   switch (scale) {
     case FactorScale::kRow:

@@ -7,10 +7,29 @@
 
 #include <cstdint>
 
+#include "base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/formats.h"
 
 namespace gnomon::cuda {
+
+inline cudaDataType_t type_of(Format format) {
+  switch (format) {
+    case Format::kE4m3:
+      return CUDA_R_8F_E4M3;
+    case Format::kE5m2:
+      return CUDA_R_8F_E5M2;
+    case Format::kBf16:
+      return CUDA_R_16BF;
+    case Format::kFp32:
+      return CUDA_R_32F;
+    default:
+      break;
+  }
+  GNOMON_ASSERT(false);
+  return CUDA_R_32F;
+}
 
 // Destroy()(it) gives it back.
 template <class T, class Destroy>

@@ -1,11 +1,15 @@
 // Ranks that meet over TCP, each a real process: those that do not come, come twice, come to the
 // wrong place, and strangers at the port.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
+#include <sstream>
+#include <thread>
 
 #include "base/errors.h"
 #include "kernels/cpu/sockets.h"
@@ -58,6 +62,27 @@ class Rendezvous : public testing::Test {
     EXPECT_EQ(process.wait(seconds(30)), 0) << process.output();
   }
 
+  // Until `count` ranks have reached rank 0's port: the system's table has an established
+  // connection of each.
+  void wait_for_ranks_at_the_port(int count) const {
+    const std::string at_port = fmt::format("0100007F:{:04X}", port_);
+    const auto end = std::chrono::steady_clock::now() + seconds(20);
+    while (true) {
+      std::ifstream table("/proc/net/tcp");
+      std::string line;
+      int found = 0;
+      while (std::getline(table, line)) {
+        std::istringstream fields(line);
+        std::string number, local, remote, state;
+        fields >> number >> local >> remote >> state;
+        found += local == at_port && state == "01" ? 1 : 0;
+      }
+      if (found >= count) return;
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << found << " ranks of " << count;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
   test::TemporaryDirectory directory_;
   int port_ = free_port();
   int started_ = 0;
@@ -65,6 +90,8 @@ class Rendezvous : public testing::Test {
 
 TEST_F(Rendezvous, RanksMayComeInAnyOrder) {
   const auto two = start(2, 3), one = start(1, 3);
+  // Nothing tells that they have knocked at a port where nobody listens; a start that takes longer
+  // makes this an easier test, not one that fails.
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const auto first = start(0, 3);
   for (ChildProcess* it : {two.get(), one.get(), first.get()}) expect_good(*it);
@@ -87,7 +114,7 @@ TEST_F(Rendezvous, ARankWithoutTheFirstSaysWhereItLooked) {
 
 TEST_F(Rendezvous, TwoRanksOfOneNumberEndTheJob) {
   const auto first = start(0, 3), one = start(1, 3);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  wait_for_ranks_at_the_port(1);
   const auto again = start(1, 3);
   for (ChildProcess* it : {first.get(), one.get(), again.get()}) {
     expect_refused(*it, "two processes have RANK 1");
@@ -96,11 +123,11 @@ TEST_F(Rendezvous, TwoRanksOfOneNumberEndTheJob) {
 
 TEST_F(Rendezvous, ARankThatDiedWhileItWaitedMayComeAgain) {
   const auto first = start(0, 3), one = start(1, 3);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  wait_for_ranks_at_the_port(1);
   one->signal(SIGKILL);
   one->wait(seconds(30));
   const auto two = start(2, 3);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  wait_for_ranks_at_the_port(1);
   const auto again = start(1, 3);
   for (ChildProcess* it : {first.get(), again.get(), two.get()}) expect_good(*it);
 }

@@ -417,8 +417,8 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   result.learning_rate = self.config.optimizer.at(step) * self.faults.learning_rate_factor(step);
   result.tokens = batch.tokens_per_step();
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  self.memory().settle();  // a checkpoint may still be copied from what changes now
   if (result.finite) {
-    self.memory().settle();
     self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
                            self.model->working_weights());
     self.round_second_moments(sites, step);
@@ -434,75 +434,6 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   self.check_weights(result.weights_hash);
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
-}
-
-double Engine::inspect(int64_t step, StatisticsCollector& collector) {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.ready);
-  self.read_batch(step, 0);
-  const std::vector<SitePrecision>& sites = self.in_truth(self.sites, step);
-  collector.begin(std::ssize(self.tokens), sites);
-  PassPlan pass{.sites = &sites,
-                .step = step,
-                .record = false,
-                .observer = &collector,
-                .fakequant = self.mode.fakequant};
-  const double scale = 1.0 / static_cast<double>(self.config.batch.tokens_per_step());
-  const double loss = self.model->forward_backward(pass, self.tokens, self.targets,
-                                                   static_cast<float>(scale), false);
-  collector.weight_gradients(self.model->gradients());
-  return loss / static_cast<double>(self.tokens.size());
-}
-
-std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& statistics,
-                                                        const std::string& file) const {
-  const Impl& self = *impl_;
-  const int layers = self.config.model.layers;
-  check_statistics(statistics, self.model->sites(), layers, file);
-  if (self.config.compute == Compute::kFp32) {
-    throw ConfigError(file, 0, "model.compute", "fp32", "\"bf16\" for tensor statistics");
-  }
-  return std::make_unique<StatisticsCollector>(statistics, self.model->sites(), layers,
-                                               self.model->layout(), *self.backend);
-}
-
-double Engine::evaluate(const PrecisionPlan& plan) {
-  Impl& self = *impl_;
-  GNOMON_ASSERT(self.ready);
-  const std::vector<SitePrecision> planned = self.resolve(plan);
-  self.tell(EngineCall::kEvaluate, plan.to_toml());
-  PassPlan pass{.sites = &self.in_truth(planned, self.step),
-                .step = self.step,
-                .record = false,
-                .fakequant = self.mode.fakequant};
-  std::span<const int32_t> tokens = self.heldout_tokens;
-  std::span<const int32_t> targets = self.heldout_targets;
-  size_t most = static_cast<size_t>(self.config.batch.sequences) *
-                static_cast<size_t>(self.config.batch.tokens);
-  // Dealt out in turn and added up in their order: the same bits for any number of ranks.
-  self.losses.assign((tokens.size() + most - 1) / most, 0.0);
-  for (size_t i = static_cast<size_t>(self.collectives.rank()); i < self.losses.size();
-       i += static_cast<size_t>(self.collectives.size())) {
-    size_t at = i * most, count = std::min(most, tokens.size() - at);
-    self.losses[i] =
-        self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
-  }
-  self.collectives.all_reduce_sum(self.losses);
-  double loss_sum = 0;
-  for (double loss : self.losses) loss_sum += loss;
-  return loss_sum / static_cast<double>(tokens.size());
-}
-
-std::vector<Engine::Part> Engine::evaluated_parts() const {
-  const BatchConfig& batch = impl_->config.batch;
-  const int64_t most = int64_t{1} * batch.sequences * batch.tokens;
-  std::vector<Part> parts;
-  int64_t left = heldout_tokens();
-  for (double loss : impl_->losses) {
-    parts.push_back({loss, std::min(most, left)});
-    left -= parts.back().tokens;
-  }
-  return parts;
 }
 
 }  // namespace gnomon

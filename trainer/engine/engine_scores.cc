@@ -76,6 +76,7 @@ class WeightSwap {
   ~WeightSwap() { restore(); }
 
   void put(std::span<const bf16> others) {
+    model_.memory().settle();
     write_from_host(model_.memory(), others, weights_);
     model_.weights_changed();
   }
