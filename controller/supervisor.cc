@@ -173,6 +173,11 @@ void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const st
   ledger::insert_audit(transaction.connection(), now(), id, "policy_changed", toml);
 }
 
+void Supervisor::set_default_policy(const std::string& toml) {
+  std::lock_guard lock(default_policy_mutex_);
+  options_.default_policy = toml;
+}
+
 Fingerprint Supervisor::fingerprint_of(Connection& connection, const Run& run, int64_t attempt) {
   std::optional<ledger::AttemptRow> row = ledger::find_attempt(connection, run.id, attempt);
   return row && row->fingerprint ? from_json<Fingerprint>(*row->fingerprint)

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <string>
 
 #include "controller/bell.h"
@@ -62,6 +63,8 @@ class Supervisor {
 
   // Of an operator. `toml` is checked; throws ConfigError.
   void set_policy(LedgerTransaction& transaction, int64_t run, const std::string& toml);
+  // Of runs that register from now on; checked. From any thread.
+  void set_default_policy(const std::string& toml);
   // Throws Refusal: 400 for values, 409 when it makes no sense now; ConfigError for the plan.
   OverrideAccepted override_run(LedgerTransaction& transaction, int64_t run,
                                 const OverrideRequest& request);
@@ -128,6 +131,7 @@ class Supervisor {
   std::function<double()> now_;
   std::function<double()> steady_now_;
   std::map<int64_t, Run> runs_;  // the writer's thread only
+  std::mutex default_policy_mutex_;
   Deadlines deadlines_;
   std::atomic<double> next_trim_ = 0;  // steady clock seconds
 };

@@ -158,9 +158,14 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
     return registered_as(run.id, run.state, run.policy);
   }
   double time = now();
-  int64_t id = ledger::insert_run(connection,
-                                  {0, registration.name, registration.job_id, to_json(registration),
-                                   options_.default_policy, "live", time, std::nullopt});
+  std::string policy;
+  {
+    std::lock_guard lock(default_policy_mutex_);
+    policy = options_.default_policy;
+  }
+  int64_t id =
+      ledger::insert_run(connection, {0, registration.name, registration.job_id,
+                                      to_json(registration), policy, "live", time, std::nullopt});
   for (const InjectedFault& fault : registration.faults) {
     ledger::insert_fault(connection, id, fault);
   }

@@ -44,6 +44,7 @@ struct Server::Impl {
         accept_strand(asio::make_strand(context)),
         acceptor(accept_strand),
         signals(accept_strand),
+        hangups(accept_strand),
         stop_timer(accept_strand) {}
 
   void listen();
@@ -51,6 +52,7 @@ struct Server::Impl {
   void serve(tcp::socket socket, const Strand& strand, Services& services, const Router& router);
   void repeat(Timer& timer, asio::yield_context yield, const Services& services);
   void begin_stop(Services& services);
+  void await_hangup();
   void forget(Session* session, const Services& services);
 
   ServerOptions options;
@@ -58,6 +60,8 @@ struct Server::Impl {
   Strand accept_strand;
   tcp::acceptor acceptor;
   asio::signal_set signals;
+  asio::signal_set hangups;
+  std::function<void()> hangup_action;
   asio::steady_timer stop_timer;
   std::vector<std::unique_ptr<Timer>> timers;
   std::mutex mutex;
@@ -136,6 +140,7 @@ void Server::Impl::begin_stop(Services& services) {
   boost::system::error_code ignored;
   acceptor.close(ignored);
   signals.cancel(ignored);
+  hangups.cancel(ignored);
   for (auto& timer : timers) {
     timer->timer.cancel();
   }
@@ -166,6 +171,16 @@ void Server::Impl::forget(Session* session, const Services& services) {
   }
 }
 
+void Server::Impl::await_hangup() {
+  hangups.async_wait([this](const boost::system::error_code& error, int) {
+    if (error) {
+      return;
+    }
+    hangup_action();
+    await_hangup();
+  });
+}
+
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
   impl_->listen();
   impl_->signals.add(SIGTERM);
@@ -179,6 +194,12 @@ uint16_t Server::port() const { return impl_->acceptor.local_endpoint().port(); 
 void Server::every(std::chrono::milliseconds interval, std::function<void()> action) {
   impl_->timers.push_back(std::make_unique<Timer>(
       Timer{asio::steady_timer(impl_->accept_strand), interval, std::move(action)}));
+}
+
+void Server::on_hangup(std::function<void()> action) {
+  impl_->hangup_action = std::move(action);
+  impl_->hangups.add(SIGHUP);
+  impl_->await_hangup();
 }
 
 void Server::run(Services& services, const Router& router) {

@@ -57,7 +57,17 @@ struct Metrics::Daemon {
                          .Name("gnomon_ledger_queue_length")
                          .Help("writes waiting for the writer")
                          .Register(registry)
-                         .Add({})) {
+                         .Add({})),
+        config_successful(prometheus::BuildGauge()
+                              .Name("gnomon_config_last_reload_successful")
+                              .Help("1 while the configuration in force is the file's")
+                              .Register(registry)
+                              .Add({})),
+        config_success_time(prometheus::BuildGauge()
+                                .Name("gnomon_config_last_reload_success_timestamp_seconds")
+                                .Help("when a configuration was last taken")
+                                .Register(registry)
+                                .Add({})) {
     prometheus::BuildGauge()
         .Name("gnomon_build_info")
         .Help("always 1")
@@ -94,6 +104,8 @@ struct Metrics::Daemon {
   prometheus::Counter& commits;
   prometheus::Histogram& commit_duration;
   prometheus::Gauge& queue_length;
+  prometheus::Gauge& config_successful;
+  prometheus::Gauge& config_success_time;
   std::map<std::pair<std::string, std::string>, prometheus::Counter*> request_counters;
   std::map<std::string, prometheus::Histogram*> request_histograms;
 };
@@ -117,6 +129,13 @@ void Metrics::request(const std::string& route, int status, double seconds, bool
 void Metrics::commit(double seconds) {
   daemon_->commits.Increment();
   daemon_->commit_duration.Observe(seconds);
+}
+
+void Metrics::config_loaded(bool successful, double at) {
+  daemon_->config_successful.Set(successful ? 1 : 0);
+  if (successful) {
+    daemon_->config_success_time.Set(at);
+  }
 }
 
 void Metrics::set_replays_queued(int64_t count) {

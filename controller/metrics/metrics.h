@@ -25,6 +25,8 @@ class Metrics {
   // `route` is the pattern, never the path. `timed` is false for long polls and streams.
   void request(const std::string& route, int status, double seconds, bool timed);
   void commit(double seconds);
+  // `at` in seconds since the epoch.
+  void config_loaded(bool successful, double at);
 
   void set_replays_queued(int64_t count);
   void set_leases_active(int64_t count);

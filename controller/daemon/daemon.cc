@@ -1,0 +1,160 @@
+#include "controller/daemon/daemon.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/version.h"
+#include "controller/daemon/log_setup.h"
+
+namespace gnomon {
+namespace {
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+Router make_router(Services& services) {
+  std::vector<Route> routes;
+  for (auto make : {trainer_routes, verifier_routes, view_routes, policy_routes, statistics_routes,
+                    daemon_routes}) {
+    for (Route& route : make(services)) {
+      routes.push_back(std::move(route));
+    }
+  }
+  return Router(std::move(routes), page_route(services));
+}
+
+void log_failure(const std::string& what, std::exception_ptr error) {
+  try {
+    if (error) {
+      std::rethrow_exception(error);
+    }
+  } catch (const std::exception& failure) {
+    spdlog::warn("{}: {}", what, failure.what());
+  }
+}
+
+// The port is known only later; where it will be written must be fit for it before anything is
+// made.
+void check_port_file(const std::string& port_file) {
+  if (port_file.empty()) {
+    return;
+  }
+  std::filesystem::path folder = std::filesystem::absolute(port_file).parent_path();
+  std::error_code unreadable;
+  if (!std::filesystem::is_directory(folder, unreadable) || ::access(folder.c_str(), W_OK) != 0 ||
+      std::filesystem::is_directory(port_file, unreadable)) {
+    throw ConfigError("command line", 0, "--port-file", port_file,
+                      "a file in a folder that can be written");
+  }
+}
+
+std::chrono::seconds whole_seconds(double seconds) {
+  return std::chrono::ceil<std::chrono::seconds>(std::chrono::duration<double>(seconds));
+}
+
+ServerOptions server_options(const DaemonConfig& config) {
+  ServerOptions options = parse_listen(config.listen);
+  options.threads = config.threads;
+  options.connections_max = static_cast<size_t>(config.limits.connections);
+  options.read_timeout = whole_seconds(config.limits.read_seconds);
+  options.idle_timeout = whole_seconds(config.limits.idle_seconds);
+  options.stop_timeout = whole_seconds(config.limits.stop_seconds);
+  return options;
+}
+
+LedgerOptions ledger_options(const DaemonConfig& config, Metrics& metrics) {
+  LedgerOptions options;
+  options.file = config.ledger;
+  options.queue_max = static_cast<size_t>(config.limits.queued_writes);
+  options.on_commit = [&metrics](double seconds) { metrics.commit(seconds); };
+  return options;
+}
+
+}  // namespace
+
+Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
+               const std::string& port_file)
+    : metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
+      config_(config, std::move(read), metrics_, wall_seconds),
+      supervisor_(metrics_, bells_, {read_default_policy(config), config.series_keep_seconds},
+                  wall_seconds, steady_seconds),
+      leases_(supervisor_, metrics_, bells_),
+      server_((check_port_file(port_file), server_options(config))) {
+  ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
+  ledger_->read([this](Connection& connection) { supervisor_.restore(connection); });
+  ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
+  if (!port_file.empty()) {
+    write_file_atomically(port_file, fmt::format("{}\n", server_.port()));
+  }
+  config_.on_reload([this](const DaemonConfig& wanted) {
+    set_log_level(wanted.log.level);
+    supervisor_.set_default_policy(read_default_policy(wanted));
+  });
+}
+
+Daemon::~Daemon() = default;
+
+// Posts the end of each lease whose time is over. When the ledger cannot take it now, the next look
+// does.
+void Daemon::expire_leases() {
+  for (int64_t lease : leases_.overdue()) {
+    bool accepted = ledger_->post(
+        [this, lease](LedgerTransaction& transaction) { leases_.expire(transaction, lease); },
+        [lease](std::exception_ptr error) {
+          if (error) {
+            spdlog::warn("lease {} is over but the ledger could not record it", lease);
+          }
+        });
+    if (!accepted) {
+      return;
+    }
+  }
+}
+
+// Posts what has waited for its time: deadlines of runs, old rows of the stream. What the ledger
+// cannot take now, the next look posts again.
+void Daemon::keep_time() {
+  for (int64_t run : supervisor_.due_runs()) {
+    bool accepted = ledger_->post(
+        [this, run](LedgerTransaction& transaction) { supervisor_.tick(transaction, run); },
+        [run](std::exception_ptr error) {
+          log_failure(fmt::format("a deadline of {} is over, unheard", run_name(run)), error);
+        });
+    if (!accepted) {
+      return;
+    }
+  }
+  if (supervisor_.trim_due()) {
+    [[maybe_unused]] bool accepted = ledger_->post(
+        [this](LedgerTransaction& transaction) { supervisor_.trim_stream(transaction); },
+        [](std::exception_ptr error) { log_failure("the stream was not trimmed", error); });
+  }
+}
+
+void Daemon::serve() {
+  const std::shared_ptr<const DaemonConfig> config = config_.get();
+  services_.reset(new Services{*ledger_, supervisor_, leases_, metrics_, bells_, config->web_root});
+  router_ = std::make_unique<Router>(make_router(*services_));
+  server_.every(std::chrono::milliseconds(100), [this] { expire_leases(); });
+  server_.every(std::chrono::seconds(1), [this] { keep_time(); });
+  server_.on_hangup([this] { config_.reload(); });
+  spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
+               config->listen, server_.port(), config->ledger);
+  server_.run(*services_, *router_);
+  // Before the server's coroutines: writes under way still point into them.
+  ledger_.reset();
+  spdlog::info("stopped; everything acknowledged is in {}", config->ledger);
+}
+
+}  // namespace gnomon

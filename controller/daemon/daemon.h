@@ -1,0 +1,40 @@
+// Everything the daemon consists of, in the order in which it comes to be: what cannot be had ends
+// the start before the ledger is touched, or leaves no trace of it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "controller/api/server.h"
+#include "controller/daemon/daemon_config.h"
+#include "controller/daemon/live_config.h"
+
+namespace gnomon {
+
+class Daemon {
+ public:
+  // `read` gives the configuration anew when it is asked to be read again (LiveConfig). Writes the
+  // port into `port_file`, unless that is empty. Throws ConfigError, LedgerError, SystemError.
+  Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
+         const std::string& port_file);
+  ~Daemon();
+
+  // Until SIGTERM or SIGINT. SIGHUP reads the configuration again.
+  void serve();
+
+ private:
+  void expire_leases();
+  void keep_time();
+
+  Metrics metrics_;
+  LiveConfig config_;
+  Bells bells_;
+  Supervisor supervisor_;
+  Leases leases_;
+  std::unique_ptr<Services> services_;
+  std::unique_ptr<Router> router_;
+  Server server_;
+  std::unique_ptr<Ledger> ledger_;  // last: its threads work with the others until they are joined
+};
+
+}  // namespace gnomon

@@ -1,0 +1,119 @@
+#include "controller/daemon/daemon_config.h"
+
+#include <fmt/format.h>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "controller/decide/policy.h"
+#include "protocol/toml_reader.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLongest = 1e9;  // seconds
+
+class DaemonConfigReader {
+ public:
+  explicit DaemonConfigReader(const fs::path& file)
+      : file_(file), root_(TomlTable::parse(read_config_file(file), file.string())) {
+    config_.file = fs::absolute(file).string();
+  }
+
+  DaemonConfig read() {
+    config_.ledger = path("ledger", config_.ledger);
+    config_.listen = root_.text("listen", config_.listen);
+    config_.policy = path("policy", "");
+    config_.web_root = path("web_root", "");
+    config_.threads = static_cast<int>(root_.integer("threads", config_.threads, 1, 256));
+    config_.series_keep_seconds =
+        root_.number("series_keep_seconds", config_.series_keep_seconds, 0, kLongest);
+    read_log();
+    read_limits();
+    root_.refuse_unknown_keys();
+    return std::move(config_);
+  }
+
+ private:
+  static std::string read_config_file(const fs::path& file) {
+    try {
+      return read_file(file);
+    } catch (const SystemError& error) {
+      throw ConfigError("command line", 0, "--config", file.string(),
+                        fmt::format("a file that can be read ({})", error.what()));
+    }
+  }
+
+  std::string beside_file(const std::string& name) const {
+    return name.empty() ? name
+                        : fs::absolute(file_.parent_path() / name).lexically_normal().string();
+  }
+  std::string path(const std::string& key, const std::string& fallback) {
+    return beside_file(root_.text(key, fallback));
+  }
+
+  void read_log() {
+    TomlTable table = root_.table("log");
+    config_.log.level = table.choice("level", config_.log.level,
+                                     {"trace", "debug", "info", "warn", "error", "off"});
+    config_.log.format = table.choice("format", config_.log.format, {"text", "logfmt", "json"});
+    table.refuse_unknown_keys();
+  }
+
+  void read_limits() {
+    TomlTable table = root_.table("limits");
+    LimitsConfig& limits = config_.limits;
+    limits.connections = table.integer("connections", limits.connections, 1, 1 << 20);
+    limits.queued_writes = table.integer("queued_writes", limits.queued_writes, 1, 1 << 20);
+    limits.read_seconds = table.number("read_seconds", limits.read_seconds, 0.1, 3600);
+    limits.idle_seconds = table.number("idle_seconds", limits.idle_seconds, 0.1, 86400);
+    limits.stop_seconds = table.number("stop_seconds", limits.stop_seconds, 0, 3600);
+    table.refuse_unknown_keys();
+  }
+
+  fs::path file_;
+  TomlTable root_;
+  DaemonConfig config_;
+};
+
+}  // namespace
+
+DaemonConfig read_daemon_config(const fs::path& file) { return DaemonConfigReader(file).read(); }
+
+std::string read_default_policy(const DaemonConfig& config) {
+  if (config.policy.empty()) return decide::Policy().to_toml();
+  std::string policy;
+  try {
+    policy = read_file(config.policy);
+  } catch (const SystemError& error) {
+    throw ConfigError(config.file.empty() ? "command line" : config.file, 0,
+                      config.file.empty() ? "--policy" : "policy", config.policy,
+                      fmt::format("a file that can be read ({})", error.what()));
+  }
+  decide::Policy::parse(policy, config.policy);
+  return policy;
+}
+
+void check_daemon_config(const DaemonConfig& config) {
+  read_default_policy(config);
+  if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
+    throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");
+  }
+}
+
+std::vector<std::string> keys_for_restart(const DaemonConfig& running, const DaemonConfig& wanted) {
+  std::vector<std::string> keys;
+  if (wanted.ledger != running.ledger) keys.emplace_back("ledger");
+  if (wanted.listen != running.listen) keys.emplace_back("listen");
+  if (wanted.web_root != running.web_root) keys.emplace_back("web_root");
+  if (wanted.threads != running.threads) keys.emplace_back("threads");
+  if (wanted.series_keep_seconds != running.series_keep_seconds) {
+    keys.emplace_back("series_keep_seconds");
+  }
+  if (wanted.log.format != running.log.format) keys.emplace_back("log.format");
+  if (wanted.limits != running.limits) keys.emplace_back("limits");
+  return keys;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,53 @@
+#include "controller/daemon/live_config.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include "base/errors.h"
+
+namespace gnomon {
+
+LiveConfig::LiveConfig(DaemonConfig config, std::function<DaemonConfig()> read, Metrics& metrics,
+                       std::function<double()> now)
+    : config_(std::make_shared<const DaemonConfig>(std::move(config))),
+      read_(std::move(read)),
+      metrics_(metrics),
+      now_(std::move(now)) {
+  metrics_.config_loaded(true, now_());
+}
+
+std::shared_ptr<const DaemonConfig> LiveConfig::get() const {
+  const std::lock_guard lock(mutex_);
+  return config_;
+}
+
+void LiveConfig::on_reload(Apply apply) { applies_.push_back(std::move(apply)); }
+
+bool LiveConfig::reload() {
+  std::shared_ptr<const DaemonConfig> wanted;
+  try {
+    wanted = std::make_shared<const DaemonConfig>(read_());
+  } catch (const Error& error) {
+    spdlog::error("the configuration was not read again, the last good one stays: {}",
+                  error.what());
+    metrics_.config_loaded(false, now_());
+    return false;
+  }
+  const std::vector<std::string> later = keys_for_restart(*get(), *wanted);
+  for (const Apply& apply : applies_) apply(*wanted);
+  {
+    const std::lock_guard lock(mutex_);
+    config_ = wanted;
+  }
+  metrics_.config_loaded(true, now_());
+  if (later.empty()) {
+    spdlog::info("the configuration was read again");
+  } else {
+    spdlog::warn("the configuration was read again; a restart is needed for {}",
+                 fmt::join(later, ", "));
+  }
+  return true;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,176 @@
+// The daemon's configuration: how a file is read, refused, and read again while the daemon runs.
+#include "controller/daemon/daemon_config.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <spdlog/details/log_msg.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+#include <sstream>
+#include <thread>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "controller/daemon/log_setup.h"
+#include "protocol/json.h"
+#include "tests/controller/registration.h"
+#include "tests/support/daemon_process.h"
+
+namespace gnomon {
+namespace {
+
+using test::DaemonProcess;
+using test::EndedProcess;
+using test::run_gnomond;
+using test::TemporaryDirectory;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class DaemonConfigTest : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& text) {
+    std::filesystem::path file = folder / "gnomond.toml";
+    write_file_atomically(file, text);
+    return file;
+  }
+  std::string refusal(const std::string& text) {
+    try {
+      check_daemon_config(read_daemon_config(write(text)));
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+  TemporaryDirectory folder;
+};
+
+TEST_F(DaemonConfigTest, TheExampleHasEveryKeyWithItsDefault) {
+  const DaemonConfig example = read_daemon_config(GNOMON_EXAMPLE_CONFIG);
+  const DaemonConfig defaults;
+  EXPECT_EQ(std::filesystem::path(example.ledger).filename(), defaults.ledger);
+  EXPECT_EQ(example.listen, defaults.listen);
+  EXPECT_EQ(example.threads, defaults.threads);
+  EXPECT_EQ(example.series_keep_seconds, defaults.series_keep_seconds);
+  EXPECT_EQ(example.log, defaults.log);
+  EXPECT_EQ(example.limits, defaults.limits);
+  check_daemon_config(example);
+}
+
+TEST_F(DaemonConfigTest, PathsAreRelativeToTheFile) {
+  const DaemonConfig config = read_daemon_config(write("ledger = \"state/l.sqlite\"\n"));
+  EXPECT_EQ(config.ledger, (folder / "state/l.sqlite").string());
+}
+
+TEST_F(DaemonConfigTest, MistakesAreNamedWithTheirLine) {
+  EXPECT_THAT(refusal("listen = \"127.0.0.1:1\"\nlisten_adress = 1\n"),
+              AllOf(HasSubstr("gnomond.toml:2"), HasSubstr("listen_adress")));
+  EXPECT_THAT(refusal("[log]\nformat = \"xml\"\n"),
+              AllOf(HasSubstr("gnomond.toml:2"), HasSubstr("logfmt")));
+  EXPECT_THAT(refusal("[limits]\nconnections = 0\n"), HasSubstr("connections"));
+  EXPECT_THAT(refusal("policy = \"none.toml\"\n"), HasSubstr("none.toml"));
+  EXPECT_THAT(refusal("web_root = \"gnomond.toml\"\n"), HasSubstr("a folder"));
+}
+
+TEST_F(DaemonConfigTest, KeysThatWaitForARestartAreFound) {
+  DaemonConfig running, wanted;
+  wanted.log.level = "debug";
+  EXPECT_THAT(keys_for_restart(running, wanted), ElementsAre());
+  wanted.listen = "127.0.0.1:1";
+  wanted.limits.connections = 5;
+  EXPECT_THAT(keys_for_restart(running, wanted), ElementsAre("listen", "limits"));
+}
+
+TEST_F(DaemonConfigTest, CheckConfigSaysWhetherAFileIsGood) {
+  EXPECT_EQ(run_gnomond({"check-config", GNOMON_EXAMPLE_CONFIG}).status, 0);
+  EndedProcess bad = run_gnomond({"check-config", write("threads = \"many\"\n").string()});
+  EXPECT_EQ(bad.status, 2);
+  EXPECT_THAT(bad.output, AllOf(HasSubstr("gnomond.toml:1"), HasSubstr("many")));
+}
+
+std::string formatted(const std::string& format, const std::string& text) {
+  spdlog::details::log_msg message("gnomond", spdlog::level::warn, text);
+  message.time =
+      std::chrono::system_clock::time_point(std::chrono::milliseconds(1'500'000'000'042));
+  spdlog::memory_buf_t out;
+  make_log_formatter(format)->format(message, out);
+  return {out.data(), out.size()};
+}
+
+TEST(LogFormatTest, AJsonLineSurvivesAnyText) {
+  const std::string line = formatted("json", "say \"no\"\\\n\t\x01 ü");
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  const boost::json::object object = boost::json::parse(line).as_object();
+  EXPECT_EQ(object.at("msg").as_string(), "say \"no\"\\\n\t\x01 ü");
+  EXPECT_EQ(object.at("level").as_string(), "warning");
+  EXPECT_EQ(object.at("ts").as_string(), "2017-07-14T02:40:00.042Z");
+}
+
+TEST(LogFormatTest, ALogfmtLineIsOneLine) {
+  EXPECT_EQ(formatted("logfmt", "a \"b\"\nc"),
+            "ts=2017-07-14T02:40:00.042Z level=warning msg=\"a \\\"b\\\"\\nc\"\n");
+}
+
+std::string named_run(const std::string& name) {
+  RunRegistration registration = small_registration();
+  registration.name = name;
+  return to_json(registration);
+}
+
+class ReloadTest : public DaemonConfigTest {
+ protected:
+  // What /metrics says of the last reload, once the daemon has answered a SIGHUP with `log_line`.
+  bool reloads(const DaemonProcess& daemon, const std::string& log_line) {
+    daemon.signal(SIGHUP);
+    for (int i = 0; i < 200; ++i) {
+      if (daemon.log().find(log_line) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    }
+    return false;
+  }
+  static std::string metrics(const DaemonProcess& daemon) {
+    return daemon.client().checked("GET", "/metrics").body;
+  }
+};
+
+TEST_F(ReloadTest, ABadFileChangesNothingAndAGoodOneIsTaken) {
+  const std::filesystem::path policy = folder / "policy.toml";
+  write_file_atomically(policy, "mode = \"observe\"\n");
+  const std::filesystem::path file = write("policy = \"policy.toml\"\n");
+  DaemonProcess daemon({"--config", file.string()});
+  daemon.start();
+  EXPECT_THAT(metrics(daemon), HasSubstr("gnomon_config_last_reload_successful 1"));
+
+  write_file_atomically(policy, "mode = \"whatever\"\n");
+  ASSERT_TRUE(reloads(daemon, "the last good one stays"));
+  EXPECT_THAT(daemon.log(), HasSubstr("whatever"));
+  EXPECT_THAT(metrics(daemon), HasSubstr("gnomon_config_last_reload_successful 0"));
+  HttpClient client = daemon.client();
+  client.checked("POST", "/v1/runs", named_run("before"));
+  EXPECT_THAT(client.checked("GET", "/v1/runs/1/policy").body, HasSubstr("observe"));
+
+  write_file_atomically(policy, "mode = \"enforce\"\n");
+  write("policy = \"policy.toml\"\nthreads = 3\n");
+  ASSERT_TRUE(reloads(daemon, "a restart is needed for threads"));
+  EXPECT_THAT(metrics(daemon), HasSubstr("gnomon_config_last_reload_successful 1"));
+  client.checked("POST", "/v1/runs", named_run("after"));
+  EXPECT_THAT(client.checked("GET", "/v1/runs/2/policy").body, HasSubstr("enforce"));
+  EXPECT_THAT(client.checked("GET", "/v1/runs/1/policy").body, HasSubstr("observe"));
+  EXPECT_EQ(daemon.stop(), 0);
+}
+
+TEST_F(ReloadTest, LogLinesCanBeJson) {
+  DaemonProcess daemon({"--log-format", "json"});
+  daemon.start();
+  EXPECT_EQ(daemon.stop(), 0);
+  std::istringstream lines(daemon.log());
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_EQ(boost::json::parse(line).as_object().size(), 3) << line;
+  }
+  EXPECT_GE(count, 3);
+}
+
+}  // namespace
+}  // namespace gnomon
