@@ -104,6 +104,7 @@ void add_bench_commands(CLI::App& app, Context&) {
   add_bench_device_commands(*bench);
   add_bench_cast_command(*bench);
   add_bench_statistics_command(*bench);
+  add_bench_controller_command(*bench);
   add_bench_detector_command(*bench);
   add_bench_detect_command(*bench);
 }

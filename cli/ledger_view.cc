@@ -311,11 +311,17 @@ std::vector<ReplayRow> LedgerView::replays(int64_t run) const {
   return rows;
 }
 
-std::vector<EventRow> LedgerView::events(int64_t run) const {
+std::vector<EventRow> LedgerView::events(int64_t run, int64_t after) const {
+  // Since version 6 the report of a step is an event without a row of its own.
+  const char* steps =
+      " UNION ALL SELECT seq, reported_at, 'step_reported', attempt, step, NULL FROM steps"
+      " WHERE run = ?1 AND seq > ?2";
   SQLite::Statement query(*database_,
-                          "SELECT seq, time, type, attempt, step, body FROM events WHERE run = ?"
-                          " ORDER BY seq");
+                          fmt::format("SELECT seq, time, type, attempt, step, body FROM events"
+                                      " WHERE run = ?1 AND seq > ?2{} ORDER BY 1",
+                                      has_columns("steps", "'seq'", 1) ? steps : ""));
   query.bind(1, run);
+  query.bind(2, after);
   std::vector<EventRow> rows;
   while (query.executeStep()) {
     rows.push_back({query.getColumn(0).getInt64(), query.getColumn(1).getDouble(),
@@ -334,11 +340,11 @@ double LedgerView::verify_seconds(int64_t run) const {
   return query.getColumn(0).getDouble();
 }
 
-std::optional<std::string> LedgerView::decision_state(int64_t run) const {
-  SQLite::Statement query(*database_, "SELECT body FROM decision_state WHERE run = ?");
+std::optional<LedgerView::DecisionState> LedgerView::decision_state(int64_t run) const {
+  SQLite::Statement query(*database_, "SELECT seq, body FROM decision_state WHERE run = ?");
   query.bind(1, run);
   if (!query.executeStep()) return std::nullopt;
-  return query.getColumn(0).getString();
+  return DecisionState{query.getColumn(0).getInt64(), query.getColumn(1).getString()};
 }
 
 RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
@@ -355,6 +361,7 @@ RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
   history.shadow = ledger.shadow_steps(id);
   history.verify_seconds = ledger.verify_seconds(id);
   history.decision_state = ledger.decision_state(id);
+  if (history.decision_state) history.events_since = ledger.events(id, history.decision_state->seq);
   return history;
 }
 

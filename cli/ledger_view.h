@@ -149,7 +149,7 @@ class LedgerView {
   explicit LedgerView(const std::filesystem::path& path);
   ~LedgerView();
 
-  static constexpr int kLedgerVersion = 5;
+  static constexpr int kLedgerVersion = 6;
 
   // By id. `run_named` accepts "run-1", "name" (its newest job) or "name/job"; empty means the
   // newest run. Throws ConfigError naming the runs there are.
@@ -166,10 +166,15 @@ class LedgerView {
   std::vector<ShadowStepRow> shadow_steps(
       int64_t run) const;                             // of done `bf16` replays with purpose shadow
   std::vector<ReplayRow> replays(int64_t run) const;  // by number
-  std::vector<EventRow> events(int64_t run) const;    // by seq
-  double verify_seconds(int64_t run) const;           // replays and evaluations
-  // The decision core's state as JSON; empty when the ledger has none.
-  std::optional<std::string> decision_state(int64_t run) const;
+  // Those above `after`, by seq.
+  std::vector<EventRow> events(int64_t run, int64_t after = 0) const;
+  double verify_seconds(int64_t run) const;  // replays and evaluations
+  // The decision core's state as it was last written down; nothing when the ledger has none.
+  struct DecisionState {
+    int64_t seq = 0;  // the newest event that it contains
+    std::string json;
+  };
+  std::optional<DecisionState> decision_state(int64_t run) const;
 
  private:
   // Whether a table has all of these columns ("'a', 'b'").
@@ -191,7 +196,8 @@ struct RunHistory {
   std::vector<InjectedFault> faults;
   std::vector<ShadowStepRow> shadow;
   double verify_seconds = 0;
-  std::optional<std::string> decision_state;  // JSON
+  std::optional<LedgerView::DecisionState> decision_state;
+  std::vector<EventRow> events_since;  // what that state does not contain
 };
 
 // `run_name` as for LedgerView::run_named.

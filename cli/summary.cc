@@ -172,11 +172,26 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
   summary.verification_share = all > 0 ? summary.verify_seconds / all : 0;
 }
 
+// A step that the state as it was written down does not contain (controller/decision_state.h).
+void tell_again(const RunHistory& history, const EventRow& row, const decide::Policy& policy,
+                decide::State& state) {
+  const auto step = std::ranges::lower_bound(
+      history.steps, std::pair(row.attempt.value_or(0), row.step.value_or(0)), {},
+      [](const StepRow& it) { return std::pair(it.attempt, it.step); });
+  if (step == history.steps.end()) return;
+  decide::decide_in_place(state,
+                          decide::StepReported{step->attempt, step->step, step->plan_version,
+                                               step->loss, step->grad_norm, step->step_seconds},
+                          policy, row.time);
+}
+
 std::optional<decide::Worth> read_worth(const RunHistory& history) {
   if (!history.decision_state) return std::nullopt;
   try {
-    return decide::worth(decide::state_from_json(*history.decision_state),
-                         decide::Policy::parse(history.run.policy, "the run's own policy"));
+    const decide::Policy policy = decide::Policy::parse(history.run.policy, "the run's own policy");
+    decide::State state = decide::state_from_json(history.decision_state->json);
+    for (const EventRow& row : history.events_since) tell_again(history, row, policy, state);
+    return decide::worth(state, policy);
   } catch (const Error&) {
     return std::nullopt;  // written by a version that this one does not know: all else is told
   }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "controller/decision_state.h"
 #include "controller/effects.h"
 #include "controller/layers.h"
 #include "controller/metrics/totals.h"
@@ -54,10 +55,17 @@ void Supervisor::restore(Connection& connection) {
 }
 
 void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) {
-  metrics_.start_run(row.id, row.name + "/" + row.job_id, load_run_totals(connection, row.id));
-  std::optional<ledger::StateRow> state = ledger::load_state(connection, row.id);
-  if (state && row.state == "live") {
-    deadlines_.set(row.id, decide::next_deadline(decide::state_from_json(state->body)));
+  const decide::Policy policy =
+      decide::Policy::parse(row.policy, fmt::format("the policy of {}", run_name(row.id)));
+  const std::optional<StateOnRecord> known = state_on_record(connection, row.id, policy);
+  RunTotals totals = load_run_totals(connection, row.id);
+  if (known) {
+    totals.phase = decide::phase_name(known->state);
+    totals.money = money_numbers(known->state, policy);
+  }
+  metrics_.start_run(row.id, row.name + "/" + row.job_id, totals);
+  if (known && row.state == "live") {
+    deadlines_.set(row.id, decide::next_deadline(known->state));
   }
 }
 
@@ -79,10 +87,20 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   try {
     run.registration = from_json<RunRegistration>(row->registration);
     run.policy = decide::Policy::parse(row->policy, fmt::format("the policy of {}", run_name(id)));
-    if (std::optional<ledger::StateRow> state = ledger::load_state(connection, id)) {
-      run.state = decide::state_from_json(state->body);
-      run.seq = state->seq;
+    const LateEffects late = [&](const std::vector<decide::Effect>& effects, int64_t seq,
+                                 double time) {
+      spdlog::warn("of event {} of {} this version thinks otherwise than the one before", seq,
+                   run.label);
+      for (const decide::Effect& effect : effects) {
+        apply_effect({transaction, metrics_, bells_, id, seq, time}, effect);
+      }
+    };
+    if (std::optional<StateOnRecord> known = state_on_record(connection, id, run.policy, late)) {
+      run.state = std::move(known->state);
+      run.seq = known->seq;
+      run.unsaved = known->told;
     }
+    run.newest_step = ledger::newest_step(connection, id).value_or(std::pair<int64_t, int64_t>());
   } catch (const Error& error) {
     // Not the sender's fault, whatever kind of error it is.
     throw Error(fmt::format("{} cannot be read from the ledger: {}", run.label, error.what()));
@@ -90,49 +108,78 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   return runs_.emplace(id, std::move(run)).first->second;
 }
 
-decide::Outcome Supervisor::ask_core(Run& run, const decide::Event& event, double time) {
+std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run& run,
+                                             const decide::Event& event) {
+  const double time = now();
+  ledger::insert_event(transaction.connection(), run.id,
+                       {.seq = run.seq + 1,
+                        .time = time,
+                        .type = decide::event_type(event),
+                        .body = decide::event_to_json(event)});
+  run.ack.reset();
+  return tell_core(transaction, run, event, time);
+}
+
+std::vector<decide::Effect> Supervisor::tell_core(LedgerTransaction& transaction, Run& run,
+                                                  const decide::Event& event, double time) {
+  ++run.seq;
+  ++run.unsaved;
+  std::vector<decide::Effect> effects;
   try {
-    return decide::decide(std::move(run.state), event, run.policy, time);
+    effects = decide::decide_in_place(run.state, event, run.policy, time).effects;
   } catch (const std::exception& error) {
     // The same report will fail again; the sender must be able to tell that from its own fault.
     throw Error(fmt::format("the decision core failed on {} of {}, nothing of it was recorded: {}",
                             decide::event_type(event), run.label, error.what()));
   }
-}
-
-std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run& run,
-                                             const decide::Event& event) {
-  double time = now();
-  ledger::EventRow row{run.seq + 1,  time,         decide::event_type(event),
-                       std::nullopt, std::nullopt, std::nullopt};
-  if (const auto* step = std::get_if<decide::StepReported>(&event)) {
-    row.attempt = step->attempt;
-    row.step = step->step;
-  } else {
-    row.body = decide::event_to_json(event);
-  }
-  ledger::insert_event(transaction.connection(), run.id, row);
-  run.seq = row.seq;
-  decide::Outcome outcome = ask_core(run, event, time);
-  run.state = std::move(outcome.state);
-  EffectContext context{transaction, metrics_, bells_, run.id, run.seq, time};
-  for (const decide::Effect& effect : outcome.effects) {
+  const EffectContext context{transaction, metrics_, bells_, run.id, run.seq, time};
+  for (const decide::Effect& effect : effects) {
     apply_effect(context, effect);
   }
-  return std::move(outcome.effects);
+  if (!effects.empty()) run.ack.reset();
+  return effects;
+}
+
+Supervisor::Heard Supervisor::hear_step(LedgerTransaction& transaction, Run& run,
+                                        const StepReport& step, double time) {
+  Connection& connection = transaction.connection();
+  const std::pair<int64_t, int64_t> place{step.attempt, step.step};
+  const bool last = place > run.newest_step;
+  const auto seq = last ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
+  if (!ledger::insert_step(connection, run.id, step, time, seq)) return {};
+  if (last) {
+    run.newest_step = place;
+  } else {
+    ledger::insert_event(connection, run.id,
+                         {run.seq + 1, time, "step_reported", step.attempt, step.step});
+  }
+  const decide::StepReported event{step.attempt, step.step,      step.plan_version,
+                                   step.loss,    step.grad_norm, step.step_seconds};
+  return {.fresh = true, .wanted = !tell_core(transaction, run, event, time).empty()};
 }
 
 void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
+  run.saved_at = steady_now();
+  run.unsaved = 0;
+  show(transaction, run);
+  transaction.on_commit([this, id = run.id, money = money_numbers(run.state, run.policy)] {
+    metrics_.update_run(id, [&](RunSeries& series) { series.set_money(money); });
+  });
+}
+
+void Supervisor::show(LedgerTransaction& transaction, const Run& run) {
   transaction.on_commit([this, id = run.id, phase = decide::phase_name(run.state),
-                         money = money_numbers(run.state, run.policy),
                          deadline = decide::next_deadline(run.state)] {
-    metrics_.update_run(id, [&](RunSeries& series) {
-      series.set_phase(phase);
-      series.set_money(money);
-    });
+    metrics_.update_run(id, [&](RunSeries& series) { series.set_phase(phase); });
     deadlines_.set(id, deadline);
   });
+}
+
+void Supervisor::save_all(LedgerTransaction& transaction) {
+  for (auto& [id, run] : runs_) {
+    if (run.unsaved > 0) save(transaction, run);
+  }
 }
 
 void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
@@ -168,7 +215,9 @@ const decide::Policy& Supervisor::policy(LedgerTransaction& transaction, int64_t
 
 void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const std::string& toml) {
   Run& run = load(transaction, id);
-  run.policy = decide::Policy::parse(toml, "policy");
+  decide::Policy policy = decide::Policy::parse(toml, "policy");
+  save(transaction, run);  // what it was told until now, it was told under the old one
+  run.policy = std::move(policy);
   ledger::set_policy(transaction.connection(), id, toml);
   ledger::insert_audit(transaction.connection(), now(), id, "policy_changed", toml);
 }

@@ -82,6 +82,8 @@ class Supervisor {
   void tick(LedgerTransaction& transaction, int64_t run);
   // Whether it is time for trim_stream(); from any thread.
   bool trim_due() const { return next_trim_ <= steady_now(); }
+  // Writes down the states that are behind, as a start under another version wants them.
+  void save_all(LedgerTransaction& transaction);
   // Deletes a bounded number of rows of the stream that are older than a week.
   void trim_stream(LedgerTransaction& transaction);
 
@@ -99,6 +101,12 @@ class Supervisor {
     decide::State state;
     int64_t seq = 0;
     int64_t newest_plan = -1;  // whose layers the metrics show
+    // When the state was last written down, steady clock seconds, and the events since.
+    double saved_at = 0;
+    int64_t unsaved = 0;
+    std::map<int64_t, int64_t> base_steps;    // by attempt, of those that reports came from
+    std::pair<int64_t, int64_t> newest_step;  // attempt and step of the last one on record
+    std::optional<ReportAck> ack;             // what answers have, but for the counts
   };
 
   // Throws Refusal (404).
@@ -108,12 +116,22 @@ class Supervisor {
   // throws an Error that is nobody's fault outside (500).
   std::vector<decide::Effect> hear(LedgerTransaction& transaction, Run& run,
                                    const decide::Event& event);
-  static decide::Outcome ask_core(Run& run, const decide::Event& event, double time);
-  // Writes the state that the events of this write led to.
+  // Records a step, unless it is on record, and tells the core.
+  struct Heard {
+    bool fresh = false;   // it was not on record
+    bool wanted = false;  // the core wanted something
+  };
+  Heard hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step, double time);
+  // Of the event that is run.seq + 1.
+  std::vector<decide::Effect> tell_core(LedgerTransaction& transaction, Run& run,
+                                        const decide::Event& event, double time);
+  // Writes the state that the events of this write led to, and shows it.
   void save(LedgerTransaction& transaction, Run& run);
-  ReportAck ack(LedgerTransaction& transaction, const Run& run, int64_t accepted, int64_t repeated);
-  void check_step(LedgerTransaction& transaction, const Run& run, const StepReport& report,
-                  std::map<int64_t, int64_t>& base_steps);
+  // Shows what may change with any event.
+  void show(LedgerTransaction& transaction, const Run& run);
+  static ReportAck ack(LedgerTransaction& transaction, Run& run, int64_t accepted,
+                       int64_t repeated);
+  static void check_step(LedgerTransaction& transaction, Run& run, const StepReport& report);
   // Of a step that was not on record, which carries one. Returns the host that the device is of.
   std::string take_health(LedgerTransaction& transaction, const Run& run, const StepReport& report);
   // False when the very same notice is on record.

@@ -16,6 +16,9 @@
 namespace gnomon {
 namespace {
 
+// A state is written down with everything but steps without effects, and with those after:
+constexpr double kSaveSeconds = 1;
+constexpr int64_t kUnsavedMax = 4096;  // events
 // Far above any run, far below where sums of steps would overflow.
 constexpr int64_t kStepMax = 1'000'000'000'000;
 
@@ -157,7 +160,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
     }
     return registered_as(run.id, run.state, run.policy);
   }
-  double time = now();
+  const double time = now();
   std::string policy;
   {
     std::lock_guard lock(default_policy_mutex_);
@@ -230,18 +233,17 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-void Supervisor::check_step(LedgerTransaction& transaction, const Run& run,
-                            const StepReport& report, std::map<int64_t, int64_t>& base_steps) {
+void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const StepReport& report) {
   Connection& connection = transaction.connection();
-  if (!base_steps.contains(report.attempt)) {
+  if (!run.base_steps.contains(report.attempt)) {
     std::optional<ledger::AttemptRow> attempt =
         ledger::find_attempt(connection, run.id, report.attempt);
     if (!attempt) {
       refuse_unknown_attempt(report.attempt, ledger::newest_attempt(connection, run.id));
     }
-    base_steps[report.attempt] = attempt->start.base_step;
+    run.base_steps[report.attempt] = attempt->start.base_step;
   }
-  int64_t base_step = base_steps[report.attempt];
+  int64_t base_step = run.base_steps[report.attempt];
   require(report.step > base_step, "step", fmt::format("{}", report.step),
           fmt::format("above {}, where attempt {} began", base_step, report.attempt).c_str());
   require_step(report.step, "step", 1);
@@ -258,18 +260,18 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   double time = now();
-  std::map<int64_t, int64_t> base_steps;
   std::vector<StepReport> fresh;
+  bool wanted = false;
   for (const StepReport& report : batch.steps) {
-    check_step(transaction, run, report, base_steps);
-    std::optional<StepReport> known =
-        ledger::find_step(connection, id, report.attempt, report.step);
-    if (!known) {
-      // Inserted at once, so that a repeat inside this very batch is found like any other.
-      ledger::insert_step(connection, id, report, time);
+    check_step(transaction, run, report);
+    const Heard heard = hear_step(transaction, run, report, time);
+    wanted |= heard.wanted;
+    if (heard.fresh) {
       fresh.push_back(report);
       continue;
     }
+    const std::optional<StepReport> known =
+        ledger::find_step(connection, id, report.attempt, report.step);
     if (std::string conflict = difference(*known, report); !conflict.empty()) {
       std::string detail = fmt::format("attempt {} step {} is on record with other values: {}",
                                        report.attempt, report.step, conflict);
@@ -281,9 +283,6 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   }
   std::optional<std::pair<std::string, DeviceHealth>> newest_health;
   for (const StepReport& report : fresh) {
-    hear(transaction, run,
-         decide::StepReported{report.attempt, report.step, report.plan_version, report.loss,
-                              report.grad_norm, report.step_seconds});
     if (report.device_health) {
       newest_health = {take_health(transaction, run, report), *report.device_health};
     }
@@ -291,7 +290,11 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   int64_t accepted = static_cast<int64_t>(fresh.size());
   if (!fresh.empty()) {
     show_layers(transaction, run, fresh.back().plan_version);
-    save(transaction, run);
+    if (wanted || run.unsaved >= kUnsavedMax || steady_now() - run.saved_at >= kSaveSeconds) {
+      save(transaction, run);
+    } else {
+      show(transaction, run);
+    }
     transaction.on_commit([this, id, time, fresh = std::move(fresh), newest_health] {
       metrics_.update_run(id, [&](RunSeries& series) {
         for (const StepReport& report : fresh) {
@@ -423,11 +426,17 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-ReportAck Supervisor::ack(LedgerTransaction& transaction, const Run& run, int64_t accepted,
+ReportAck Supervisor::ack(LedgerTransaction& transaction, Run& run, int64_t accepted,
                           int64_t repeated) {
-  Connection& connection = transaction.connection();
-  return {accepted, repeated, ledger::protected_checkpoints(connection, run.id),
-          ledger::last_directive(connection, run.id)};
+  if (!run.ack) {
+    Connection& connection = transaction.connection();
+    run.ack = {0, 0, ledger::protected_checkpoints(connection, run.id),
+               ledger::last_directive(connection, run.id)};
+  }
+  ReportAck answer = *run.ack;
+  answer.accepted = accepted;
+  answer.repeated = repeated;
+  return answer;
 }
 
 }  // namespace gnomon

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <future>
 
+#include "base/thread_name.h"
 #include "storage/ledger_migrations.h"
 
 namespace gnomon {
@@ -51,9 +52,15 @@ Ledger::Ledger(LedgerOptions options)
         std::make_unique<Connection>(options_.file, Connection::Kind::kReader));
   }
   for (auto& connection : reader_connections_) {
-    reader_threads_.emplace_back([this, &connection] { run_reader(*connection); });
+    reader_threads_.emplace_back([this, &connection] {
+      name_thread("ledger-reader");
+      run_reader(*connection);
+    });
   }
-  writer_thread_ = std::thread([this] { run_writer(); });
+  writer_thread_ = std::thread([this] {
+    name_thread("ledger-writer");
+    run_writer();
+  });
   files_.keep();
 }
 
@@ -130,10 +137,10 @@ void Ledger::run_writer() {
 
 // One job inside its savepoint. Its failure undoes the job alone.
 void Ledger::run_job(WriteJob& job) {
-  writer_.database().exec("SAVEPOINT job");
+  writer_.execute("SAVEPOINT job");
   try {
     job.write(job.transaction);
-    writer_.database().exec("RELEASE job");
+    writer_.execute("RELEASE job");
   } catch (...) {
     job.error = as_ledger_error("cannot write to the ledger", std::current_exception());
     // SQLite may have ended the whole transaction already (disk full); run_batch looks for that.
@@ -150,7 +157,7 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
   std::exception_ptr failure;
   Clock::duration commit_time{};
   try {
-    writer_.database().exec("BEGIN IMMEDIATE");
+    writer_.execute("BEGIN IMMEDIATE");
     for (WriteJob& job : batch) {
       run_job(job);
       if (sqlite3_get_autocommit(writer_.database().getHandle()) != 0) {
@@ -158,7 +165,7 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
       }
     }
     Clock::time_point start = Clock::now();
-    writer_.database().exec("COMMIT");
+    writer_.execute("COMMIT");
     commit_time = Clock::now() - start;
   } catch (...) {
     failure = as_ledger_error("cannot commit to the ledger", std::current_exception());
@@ -197,7 +204,7 @@ void Ledger::run_reader(Connection& connection) {
     }
     std::exception_ptr error;
     try {
-      connection.database().exec("BEGIN");
+      connection.execute("BEGIN");
       job.read(connection);
     } catch (...) {
       error = as_ledger_error("cannot read the ledger", std::current_exception());

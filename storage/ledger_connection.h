@@ -73,8 +73,11 @@ class Connection {
   // Runs a statement that gives no rows; returns the number of rows it changed.
   template <typename... Values>
   int execute(const char* sql, const Values&... values) {
-    Query bound = query(sql, values...);
-    return bound.statement().exec();
+    SQLite::Statement& statement = prepared(sql);
+    Query bound(statement);
+    int index = 0;
+    (bind_in_place(statement, ++index, values), ...);
+    return statement.exec();
   }
 
   SQLite::Database& database() { return database_; }
@@ -87,6 +90,14 @@ class Connection {
   static void bind(SQLite::Statement& statement, int index, double value);
   static void bind(SQLite::Statement& statement, int index, const std::string& value);
   static void bind(SQLite::Statement& statement, int index, const char* value);
+  // Of values that outlive the statement's run: texts are not copied.
+  template <typename Value>
+  static void bind_in_place(SQLite::Statement& statement, int index, const Value& value) {
+    bind(statement, index, value);
+  }
+  static void bind_in_place(SQLite::Statement& statement, int index, const std::string& value) {
+    statement.bindNoCopy(index, value);
+  }
   template <typename Value>
   static void bind(SQLite::Statement& statement, int index, const std::optional<Value>& value) {
     if (value) {

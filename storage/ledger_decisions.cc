@@ -16,6 +16,19 @@ void insert_event(Connection& connection, int64_t run, const EventRow& event) {
       run, event.seq, event.time, event.type, event.attempt, event.step, event.body);
 }
 
+std::vector<EventRow> events_after(Connection& connection, int64_t run, int64_t seq) {
+  std::vector<EventRow> events;
+  Query query = connection.query(
+      "SELECT seq, time, type, attempt, step, body FROM events WHERE run = ? AND seq > ? "
+      "ORDER BY seq",
+      run, seq);
+  while (query.next()) {
+    events.push_back({query.integer(0), query.real(1), query.text(2), query.optional_integer(3),
+                      query.optional_integer(4), query.optional_text(5)});
+  }
+  return events;
+}
+
 void save_state(Connection& connection, int64_t run, const StateRow& state) {
   connection.execute(
       "INSERT INTO decision_state (run, seq, body) VALUES (?1, ?2, ?3) "

@@ -15,12 +15,14 @@ struct EventRow {
   int64_t seq = 0;
   double time = 0;
   std::string type;
-  std::optional<int64_t> attempt;
-  std::optional<int64_t> step;
-  std::optional<std::string> body;  // absent for step_reported
+  std::optional<int64_t> attempt = {};
+  std::optional<int64_t> step = {};
+  std::optional<std::string> body = {};  // absent for step_reported
 };
 
 void insert_event(Connection& connection, int64_t run, const EventRow& event);
+// By seq: of the reports of steps only those that have a row in `events` (ledger::steps_after).
+std::vector<EventRow> events_after(Connection& connection, int64_t run, int64_t seq);
 
 struct StateRow {
   int64_t seq = 0;  // of the last event it contains

@@ -129,9 +129,11 @@ CREATE TABLE device_health (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+constexpr const char* kFrom5To6 = "ALTER TABLE steps ADD COLUMN seq INTEGER;";
+
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
-constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2, kFrom2To3,
-                                                                     kFrom3To4, kFrom4To5};
+constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {
+    kFrom1To2, kFrom2To3, kFrom3To4, kFrom4To5, kFrom5To6};
 
 // Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
 // Returns its version; 0 = empty.

@@ -1,5 +1,7 @@
 #include "storage/ledger_runs.h"
 
+#include <algorithm>
+
 namespace gnomon::ledger {
 
 std::optional<int64_t> find_run(Connection& connection, const std::string& name,
@@ -108,13 +110,44 @@ std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t
   return found.empty() ? std::nullopt : std::optional<StepReport>(found.front());
 }
 
-void insert_step(Connection& connection, int64_t run, const StepReport& step, double now) {
-  connection.execute(
+bool insert_step(Connection& connection, int64_t run, const StepReport& step, double now,
+                 std::optional<int64_t> seq) {
+  const int rows = connection.execute(
       "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm, learning_rate, "
-      "tokens, step_seconds, "
-      "weights_hash, reported_at, batch_hash) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+      "tokens, step_seconds, weights_hash, reported_at, batch_hash, seq) "
+      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
       run, step.attempt, step.step, step.plan_version, step.loss, step.grad_norm,
-      step.learning_rate, step.tokens, step.step_seconds, step.weights_hash, now, step.batch_hash);
+      step.learning_rate, step.tokens, step.step_seconds, step.weights_hash, now, step.batch_hash,
+      seq);
+  return rows == 1;
+}
+
+std::optional<std::pair<int64_t, int64_t>> newest_step(Connection& connection, int64_t run) {
+  Query query = connection.query(
+      "SELECT attempt, step FROM steps WHERE run = ? ORDER BY attempt DESC, step DESC LIMIT 1",
+      run);
+  if (!query.next()) return std::nullopt;
+  return std::pair(query.integer(0), query.integer(1));
+}
+
+std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq) {
+  std::vector<StepEvent> events;
+  Query query = connection.query(
+      "SELECT seq, attempt, step, plan_version, loss, grad_norm, learning_rate, tokens, "
+      "step_seconds, weights_hash, reported_at, batch_hash FROM steps WHERE run = ? "
+      "ORDER BY attempt DESC, step DESC",
+      run);
+  while (query.next()) {
+    const std::optional<int64_t> number = query.optional_integer(0);
+    if (!number) continue;
+    if (*number <= seq) break;  // numbers fall from here on
+    events.push_back({*number,
+                      {query.integer(1), query.integer(2), query.integer(3), query.real(4),
+                       query.real(5), query.real(6), query.integer(7), query.real(8), query.text(9),
+                       query.real(10), query.text(11)}});
+  }
+  std::ranges::reverse(events);
+  return events;
 }
 
 std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,

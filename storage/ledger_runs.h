@@ -50,7 +50,18 @@ void insert_attempt(Connection& connection, int64_t run, const AttemptRow& row);
 
 std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
                                     int64_t step);
-void insert_step(Connection& connection, int64_t run, const StepReport& step, double now);
+// False, and nothing changes, when that step is on record. `seq` is the event's number where the
+// step comes after all others of the run, by attempt and step.
+bool insert_step(Connection& connection, int64_t run, const StepReport& step, double now,
+                 std::optional<int64_t> seq = {});
+// Attempt and step of the last one, by both.
+std::optional<std::pair<int64_t, int64_t>> newest_step(Connection& connection, int64_t run);
+// Reports that are events above `seq` by themselves, in that order; `time` is when they were taken.
+struct StepEvent {
+  int64_t seq = 0;
+  StepReport step;
+};
+std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq);
 // Steps from..to, both included, of one attempt in order.
 std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
                                       int64_t from, int64_t to);

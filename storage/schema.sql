@@ -1,4 +1,4 @@
--- The ledger, version 5, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- The ledger, version 6, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits. `run` is runs.id everywhere.
@@ -52,6 +52,7 @@ CREATE TABLE steps (
   weights_hash  TEXT NOT NULL,
   reported_at   REAL NOT NULL,
   batch_hash    TEXT NOT NULL DEFAULT '',
+  seq           INTEGER,                    -- of the event that this report is; NULL: it has a row in `events`
   PRIMARY KEY (run, attempt, step)
 ) STRICT, WITHOUT ROWID;
 
@@ -301,7 +302,8 @@ CREATE TABLE device_health (                -- what the run's GPU said of itself
   PRIMARY KEY (run, sample)
 ) STRICT, WITHOUT ROWID;
 
--- What the decision core heard, in order; a step_reported event is in `steps` and stands here by its key only.
+-- What the decision core heard, numbered by `seq`. The reports of steps are in `steps`, with their number where each came
+-- after all others of its run; a step that came late stands here by its key.
 CREATE TABLE events (
   run     INTEGER NOT NULL,
   seq     INTEGER NOT NULL,
@@ -313,7 +315,7 @@ CREATE TABLE events (
   PRIMARY KEY (run, seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE decision_state (               -- the core's state after event `seq`
+CREATE TABLE decision_state (               -- the core's state after event `seq`; later ones are step reports without effects
   run  INTEGER PRIMARY KEY,
   seq  INTEGER NOT NULL,
   body TEXT NOT NULL

@@ -11,6 +11,7 @@
 #include <thread>
 #include <unordered_map>
 
+#include "base/thread_name.h"
 #include "controller/api/session.h"
 
 namespace gnomon {
@@ -219,7 +220,10 @@ void Server::run(Services& services, const Router& router) {
       [&](asio::yield_context yield) { impl.accept_loop(yield, services, router); }, rethrow);
   std::vector<std::thread> others;
   for (int i = 1; i < impl.options.threads; ++i) {
-    others.emplace_back([&impl] { impl.context.run(); });
+    others.emplace_back([&impl] {
+      name_thread("http");
+      impl.context.run();
+    });
   }
   impl.context.run();
   for (std::thread& thread : others) {

@@ -3,6 +3,7 @@
 #include "controller/api/services.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/worth.h"
+#include "controller/decision_state.h"
 #include "controller/json_rows.h"
 #include "controller/layers.h"
 #include "protocol/json.h"
@@ -46,15 +47,15 @@ std::string with_members(std::string row, const std::string& members) {
   return row;
 }
 
-decide::State state_of(Connection& connection, int64_t run) {
-  std::optional<ledger::StateRow> row = ledger::load_state(connection, run);
-  return row ? decide::state_from_json(row->body) : decide::State{};
+decide::State state_of(Connection& connection, int64_t run, const decide::Policy& policy) {
+  std::optional<StateOnRecord> known = state_on_record(connection, run, policy);
+  return known ? std::move(known->state) : decide::State{};
 }
 
 // The summary of one run, with what only the decision core and the policy know.
 std::string run_summary(Connection& connection, const ledger::RunRow& run) {
-  decide::State state = state_of(connection, run.id);
   decide::Policy policy = decide::Policy::parse(run.policy, "policy");
+  decide::State state = state_of(connection, run.id, policy);
   Query query = connection.query(kRunSummary, run.id);
   return with_members(first_row_as_json(query),
                       fmt::format(R"("phase":"{}","mode":"{}")", decide::phase_name(state),
@@ -86,19 +87,20 @@ std::string show_run(Connection& connection, const Request& request) {
       connection.query("SELECT * FROM attempts WHERE run = ? ORDER BY attempt", run.id);
   Query health = connection.query(
       "SELECT * FROM device_health WHERE run = ? ORDER BY sample DESC LIMIT 1", run.id);
-  std::optional<ledger::StateRow> state = ledger::load_state(connection, run.id);
+  const decide::State state =
+      state_of(connection, run.id, decide::Policy::parse(run.policy, "policy"));
   return with_members(
       run_summary(connection, run),
       fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"device_health":{},)"
                   R"("decision_state":{})",
                   run.registration, string_as_json(run.policy), rows_as_json(faults),
-                  rows_as_json(attempts), first_row_as_json(health), state ? state->body : "null"));
+                  rows_as_json(attempts), first_row_as_json(health), decide::state_to_json(state)));
 }
 
 std::string show_economics(Connection& connection, const Request& request) {
   ledger::RunRow run = require_run(connection, request);
-  return decide::worth_to_json(
-      decide::worth(state_of(connection, run.id), decide::Policy::parse(run.policy, "policy")));
+  const decide::Policy policy = decide::Policy::parse(run.policy, "policy");
+  return decide::worth_to_json(decide::worth(state_of(connection, run.id, policy), policy));
 }
 
 std::string list_steps(Connection& connection, const Request& request) {

@@ -142,6 +142,16 @@ void Daemon::keep_time() {
   }
 }
 
+// A start goes on from a killed daemon's ledger as well; this spares it the time, and another
+// version the question what it thinks of the newest steps.
+void Daemon::save_states() {
+  try {
+    ledger_->write([this](LedgerTransaction& transaction) { supervisor_.save_all(transaction); });
+  } catch (const Error& error) {
+    spdlog::warn("the newest states were not written down: {}", error.what());
+  }
+}
+
 void Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(new Services{*ledger_, supervisor_, leases_, metrics_, bells_, config->web_root});
@@ -152,6 +162,7 @@ void Daemon::serve() {
   spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
                config->listen, server_.port(), config->ledger);
   server_.run(*services_, *router_);
+  save_states();
   // Before the server's coroutines: writes under way still point into them.
   ledger_.reset();
   spdlog::info("stopped; everything acknowledged is in {}", config->ledger);

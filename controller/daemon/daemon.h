@@ -25,6 +25,7 @@ class Daemon {
  private:
   void expire_leases();
   void keep_time();
+  void save_states();
 
   Metrics metrics_;
   LiveConfig config_;

@@ -148,12 +148,6 @@ RunTotals load_run_totals(Connection& connection, int64_t run) {
   if (std::optional<ledger::HealthRow> health = ledger::newest_health(connection, run)) {
     totals.health = {health->host, from_json<DeviceHealth>(health->body)};
   }
-  if (std::optional<ledger::StateRow> state = ledger::load_state(connection, run)) {
-    const decide::State known = decide::state_from_json(state->body);
-    totals.phase = decide::phase_name(known);
-    totals.money = money_numbers(
-        known, decide::Policy::parse(ledger::load_run(connection, run).value().policy, "policy"));
-  }
   return totals;
 }
 

@@ -15,6 +15,7 @@ WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step)
 
 MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
 
+// All but what only the decision core's state knows: phase and money.
 RunTotals load_run_totals(Connection& connection, int64_t run);
 
 }  // namespace gnomon

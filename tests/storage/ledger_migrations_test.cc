@@ -97,7 +97,7 @@ TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndHasNoSampleOfA
   {
     SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
     old.exec(
-        "DROP TABLE device_health; PRAGMA user_version=4;"
+        "DROP TABLE device_health; ALTER TABLE steps DROP COLUMN seq; PRAGMA user_version=4;"
         "INSERT INTO runs (name, job_id, registration, policy, state, registered_at) "
         "VALUES ('old', '1', '{}', '', 'live', 5.0)");
   }

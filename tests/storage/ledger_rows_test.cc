@@ -179,10 +179,14 @@ TEST_F(LedgerRowsTest, StatisticsAreBoundedByRowsAndTheOldestStepsGo) {
 
 TEST_F(LedgerRowsTest, AStepIsKeptOnce) {
   StepReport step{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", 0};
-  write([&](Connection& connection) { ledger::insert_step(connection, run_, step, 2.0); });
-  EXPECT_THROW(
-      write([&](Connection& connection) { ledger::insert_step(connection, run_, step, 2.0); }),
-      LedgerError);
+  write([&](Connection& connection) {
+    EXPECT_TRUE(ledger::insert_step(connection, run_, step, 2.0));
+  });
+  step.loss = 3.0;
+  write([&](Connection& connection) {
+    EXPECT_FALSE(ledger::insert_step(connection, run_, step, 2.0));
+    EXPECT_EQ(ledger::find_step(connection, run_, 1, 1)->loss, 2.0);
+  });
 }
 
 TEST_F(LedgerRowsTest, AnAttemptOfAnUnknownRunIsRefused) {

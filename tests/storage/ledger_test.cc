@@ -1,5 +1,6 @@
 #include "storage/ledger.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "storage/ledger_migrations.h"
 #include "tests/storage/ledger_fixture.h"
 
 namespace gnomon {
@@ -77,7 +79,7 @@ TEST_F(LedgerTest, RefusesAFileOfANewerVersionAndLeavesItAlone) {
   { SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 99"); }
   std::string message = message_of([&] { Ledger ledger(options()); });
   EXPECT_THAT(message, HasSubstr("version 99"));
-  EXPECT_THAT(message, HasSubstr("up to version 5"));
+  EXPECT_THAT(message, HasSubstr(fmt::format("up to version {}", kLedgerVersion)));
   SQLite::Database database(file_.string());
   EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), 99);
 }

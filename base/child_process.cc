@@ -1,4 +1,4 @@
-#include "tests/support/child_process.h"
+#include "base/child_process.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -11,9 +11,9 @@
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "tests/support/temporary_directory.h"
+#include "base/temporary_directory.h"
 
-namespace gnomon::test {
+namespace gnomon {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -108,4 +108,4 @@ bool eventually(const std::function<bool()>& condition, std::chrono::seconds lim
   return true;
 }
 
-}  // namespace gnomon::test
+}  // namespace gnomon

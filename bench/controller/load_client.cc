@@ -1,0 +1,194 @@
+#include "bench/controller/load_client.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <memory>
+
+#include "base/errors.h"
+#include "base/files.h"
+
+namespace gnomon::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
+constexpr std::string_view kLength = "Content-Length: ";
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// One answer as its bytes come. Beast writes its headers as they are looked for here.
+struct Answer {
+  std::string bytes;
+  size_t size = 0;  // of head and body; 0 while the head is not there
+  size_t head = 0;
+
+  bool complete() {
+    if (size == 0) {
+      const size_t end = bytes.find(kHeadEnd);
+      if (end == std::string::npos) return false;
+      head = end + kHeadEnd.size();
+      size = head;
+      const size_t length = bytes.find(kLength);
+      if (length < end) {
+        size_t body = 0;
+        const char* digits = bytes.data() + length + kLength.size();
+        std::from_chars(digits, bytes.data() + end, body);
+        size += body;
+      }
+    }
+    return bytes.size() >= size;
+  }
+  int status() const {
+    int value = 0;
+    const size_t at = std::string_view("HTTP/1.1 ").size();
+    std::from_chars(bytes.data() + at, bytes.data() + at + 3, value);
+    return value;
+  }
+  std::string_view body() const { return std::string_view(bytes).substr(head, size - head); }
+  void clear() {
+    bytes.clear();
+    size = head = 0;
+  }
+};
+
+struct Peer {
+  FileDescriptor socket;
+  std::string request;
+  size_t sent = 0;
+  Answer answer;
+  Clock::time_point started;
+};
+
+class LoadRun {
+ public:
+  explicit LoadRun(const Load& load) : load_(load), poll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    for (int i = 0; i < load.connections; ++i) connect(i);
+  }
+
+  LoadResult run() {
+    for (int i = 0; i < load_.connections; ++i) send_next(i, Clock::now());
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point counted = begin + in_clock(load_.warm_seconds);
+    const Clock::time_point end = counted + in_clock(load_.seconds);
+    std::array<epoll_event, 64> events;
+    for (Clock::time_point now = begin; now < end; now = Clock::now()) {
+      if (!counting_ && now >= counted) {
+        counting_ = true;
+        started_ = now;
+      }
+      const int ready = ::epoll_wait(poll_.get(), events.data(), std::ssize(events), 10);
+      for (int i = 0; i < ready; ++i) serve(events[static_cast<size_t>(i)]);
+    }
+    result_.seconds = seconds_between(started_, Clock::now());
+    return std::move(result_);
+  }
+
+ private:
+  static Clock::duration in_clock(double seconds) {
+    return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
+  void connect(int index) {
+    auto peer = std::make_unique<Peer>();
+    peer->socket = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(load_.port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (::connect(peer->socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+      throw SystemError("connect to", fmt::format("127.0.0.1:{}", load_.port), errno);
+    }
+    const int on = 1;
+    ::setsockopt(peer->socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u32 = static_cast<uint32_t>(index);
+    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, peer->socket.get(), &event);
+    peers_.push_back(std::move(peer));
+  }
+
+  void broken(int error) const {
+    throw SystemError("speak to", fmt::format("127.0.0.1:{}", load_.port),
+                      error == 0 ? ECONNRESET : error);
+  }
+
+  // Requests are shorter than a socket's buffer, so that sending them never waits for the peer to
+  // read while it waits for us.
+  void send_next(int index, Clock::time_point now) {
+    Peer& peer = *peers_[static_cast<size_t>(index)];
+    peer.request.clear();
+    load_.next(index, peer.request);
+    peer.started = now;
+    size_t sent = 0;
+    while (sent < peer.request.size()) {
+      const ssize_t size = ::send(peer.socket.get(), peer.request.data() + sent,
+                                  peer.request.size() - sent, MSG_NOSIGNAL);
+      if (size < 0 && errno == EINTR) continue;
+      if (size <= 0) broken(errno);
+      sent += static_cast<size_t>(size);
+    }
+  }
+
+  void serve(const epoll_event& event) {
+    const auto index = static_cast<int>(event.data.u32);
+    Peer& peer = *peers_[event.data.u32];
+    std::array<char, 16384> room;
+    const ssize_t size = ::recv(peer.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (size <= 0) broken(size < 0 ? errno : 0);
+    peer.answer.bytes.append(room.data(), static_cast<size_t>(size));
+    if (!peer.answer.complete()) return;
+    const Clock::time_point now = Clock::now();
+    const int status = peer.answer.status();
+    if (status / 100 != 2) {
+      ++result_.failures;
+      if (load_.failed) load_.failed(index, status, peer.answer.body());
+    } else if (counting_) {
+      ++result_.requests;
+      result_.latencies.add(seconds_between(peer.started, now));
+    }
+    peer.answer.clear();
+    send_next(index, now);
+  }
+
+  const Load& load_;
+  FileDescriptor poll_;
+  std::vector<std::unique_ptr<Peer>> peers_;
+  bool counting_ = false;
+  Clock::time_point started_;
+  LoadResult result_;
+};
+
+}  // namespace
+
+double Latencies::quantile(double share) const {
+  if (seconds_.empty()) return 0;
+  std::vector<double> sorted = seconds_;
+  const auto at = static_cast<size_t>(share * static_cast<double>(sorted.size() - 1));
+  std::ranges::nth_element(sorted, sorted.begin() + static_cast<std::ptrdiff_t>(at));
+  return sorted[at];
+}
+
+LoadResult run_load(const Load& load) { return LoadRun(load).run(); }
+
+void append_post(std::string_view path, std::string_view body, std::string& request) {
+  fmt::format_to(std::back_inserter(request),
+                 "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                 "Content-Length: {}\r\n\r\n{}",
+                 path, body.size(), body);
+}
+
+}  // namespace gnomon::bench

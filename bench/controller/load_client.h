@@ -1,0 +1,52 @@
+// Closed-loop HTTP load from one thread: each connection has one request in flight and sends the
+// next one when it was answered. It speaks no more of HTTP/1.1 than it must, since it shares the
+// machine's cores with what it measures.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gnomon::bench {
+
+// Times in seconds, in the order in which they came; percentiles by sorting.
+class Latencies {
+ public:
+  void add(double seconds) { seconds_.push_back(seconds); }
+  void clear() { seconds_.clear(); }
+  size_t count() const { return seconds_.size(); }
+  // `share` from 0 to 1; 0 when there are none.
+  double quantile(double share) const;
+
+ private:
+  std::vector<double> seconds_;
+};
+
+struct Load {
+  int port = 0;
+  int connections = 1;
+  double warm_seconds = 1;  // not counted
+  double seconds = 5;
+  // Puts the next request of a connection, with its head, into `request`, which is empty.
+  std::function<void(int connection, std::string& request)> next;
+  // Sees every answer that is not 2xx.
+  std::function<void(int connection, int status, std::string_view body)> failed;
+};
+
+struct LoadResult {
+  int64_t requests = 0;  // answered with 2xx in the counted time
+  int64_t failures = 0;  // of all time
+  double seconds = 0;
+  Latencies latencies;
+  double per_second() const { return static_cast<double>(requests) / seconds; }
+};
+
+// Throws SystemError when a connection cannot be made or breaks.
+LoadResult run_load(const Load& load);
+
+// A request with a JSON body.
+void append_post(std::string_view path, std::string_view body, std::string& request);
+
+}  // namespace gnomon::bench

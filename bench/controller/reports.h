@@ -1,0 +1,43 @@
+// How many step reports a second gnomond takes, one at a time and in batches, each acknowledged
+// when it is on disk.
+#pragma once
+
+#include "bench/controller/daemon.h"
+#include "bench/controller/load_client.h"
+
+namespace gnomon::bench {
+
+struct ReportLoad {
+  int connections = 64;  // each reports for a run of its own
+  int steps = 1;         // of a batch
+  double warm_seconds = 1;
+  double seconds = 5;
+};
+
+struct ReportRate {
+  LoadResult load;
+  double steps_per_second = 0;
+  double daemon_cpu_seconds = 0;  // while it was loaded, the warm-up included
+};
+
+// Registers a run for each connection, the step before their first one being `first`, and reports.
+// The ledger has every step afterwards, or this throws Error.
+ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load);
+
+// Registrations, attempts and batches as trainers send them, with steps of nine digits.
+constexpr int64_t kFirstStep = 100'000'000;
+std::string register_run(HttpClient& client, const std::string& name);  // "run-7"
+class StepBodies {
+ public:
+  // Of batches of `steps` steps.
+  explicit StepBodies(int steps);
+  // The batch whose first step is `first`.
+  std::string_view from(int64_t first);
+
+ private:
+  int steps_;
+  std::string text_;
+  std::vector<size_t> step_digits_, hash_digits_;
+};
+
+}  // namespace gnomon::bench

@@ -1,0 +1,157 @@
+// The state that is written down may be behind the events; with them it is the same.
+#include "controller/decision_state.h"
+
+#include <gmock/gmock.h>
+
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "storage/ledger_decisions.h"
+#include "tests/controller/registration.h"
+#include "tests/storage/ledger_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::HasSubstr;
+
+class DecisionStateTest : public LedgerTest {
+ protected:
+  DecisionStateTest() : ledger_(options()), supervisor_(make_supervisor()) {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
+      supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      supervisor_->save_all(transaction);
+    });
+  }
+  std::unique_ptr<Supervisor> make_supervisor() {
+    return std::make_unique<Supervisor>(
+        metrics_, bells_, SupervisorOptions{"", 3600}, [this] { return 1e9 + clock_; },
+        [this] { return clock_; });
+  }
+  static StepReport step(int64_t number, int64_t attempt = 1) {
+    StepReport report;
+    report.attempt = attempt;
+    report.step = number;
+    report.plan_version = 1;
+    report.loss = 3.0 - 0.01 * static_cast<double>(number);
+    report.step_seconds = 0.5;
+    return report;
+  }
+  void report(const std::vector<StepReport>& steps) {
+    clock_ += 0.001;
+    ledger_.write([&](LedgerTransaction& transaction) {
+      EXPECT_EQ(supervisor_->report_steps(transaction, run_, {steps}).accepted, std::ssize(steps));
+    });
+  }
+  int64_t saved_seq() { return number(ledger_, "SELECT seq FROM decision_state"); }
+  // As another process finds it.
+  StateOnRecord on_record(const LateEffects& late = {}) {
+    std::optional<StateOnRecord> found;
+    ledger_.read([&](Connection& connection) {
+      found = state_on_record(connection, run_, decide::Policy::parse("", "policy"), late);
+    });
+    return std::move(found.value());
+  }
+  // What the supervisor itself has in memory, once it was made to write it down.
+  std::string in_memory() {
+    ledger_.write([&](LedgerTransaction& transaction) { supervisor_->save_all(transaction); });
+    std::string body;
+    ledger_.read(
+        [&](Connection& connection) { body = ledger::load_state(connection, run_)->body; });
+    return body;
+  }
+
+  double clock_ = 100;
+  Ledger ledger_;
+  Metrics metrics_{[] { return size_t{0}; }};
+  Bells bells_;
+  std::unique_ptr<Supervisor> supervisor_;
+  int64_t run_ = 0;
+};
+
+TEST_F(DecisionStateTest, StepsWithoutEffectsAreNotWrittenDownEachAndAreNotForgotten) {
+  const int64_t before = saved_seq();
+  for (int64_t i = 1; i <= 40; ++i) report({step(i)});
+  report({step(41), step(42), step(43)});
+  EXPECT_EQ(saved_seq(), before);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events WHERE type = 'step_reported'"), 0);
+  EXPECT_EQ(number(ledger_, "SELECT max(seq) FROM steps"), before + 43);
+  const StateOnRecord found = on_record();
+  EXPECT_EQ(found.seq, before + 43);
+  EXPECT_EQ(found.told, 43);
+  EXPECT_EQ(decide::state_to_json(found.state), in_memory());
+  EXPECT_EQ(saved_seq(), before + 43);
+  EXPECT_EQ(on_record().told, 0);
+}
+
+TEST_F(DecisionStateTest, AStateIsWrittenDownAfterASecond) {
+  report({step(1)});
+  clock_ += 1.5;
+  const int64_t before = saved_seq();
+  report({step(2)});
+  EXPECT_GT(saved_seq(), before);
+}
+
+TEST_F(DecisionStateTest, StepsThatComeLateKeepTheirPlaceAmongTheEvents) {
+  report({step(1), step(2), step(5)});
+  report({step(3)});
+  report({step(6)});
+  report({step(4), step(7)});
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events WHERE type = 'step_reported'"), 2);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM steps WHERE seq IS NULL"), 2);
+  const StateOnRecord found = on_record();
+  EXPECT_EQ(found.told, 7);
+  EXPECT_EQ(decide::state_to_json(found.state), in_memory());
+}
+
+TEST_F(DecisionStateTest, AnotherProcessGoesOnWhereTheFirstOneWasKilled) {
+  for (int64_t i = 1; i <= 9; ++i) report({step(i)});
+  supervisor_ = make_supervisor();
+  report({step(10)});
+  EXPECT_EQ(number(ledger_, "SELECT max(seq) FROM steps"), 12);
+  const StateOnRecord found = on_record();
+  EXPECT_EQ(found.seq, 12);
+  EXPECT_EQ(decide::state_to_json(found.state), in_memory());
+}
+
+TEST_F(DecisionStateTest, ANewPolicyIsNotAppliedToWhatWasHeardUnderTheOldOne) {
+  for (int64_t i = 1; i <= 9; ++i) report({step(i)});
+  ledger_.write([&](LedgerTransaction& transaction) {
+    supervisor_->set_policy(transaction, run_, "mode = \"enforce\"\n");
+  });
+  EXPECT_EQ(on_record().told, 0);
+}
+
+TEST_F(DecisionStateTest, WhatANewerCoreWantsOfAnOldEventIsSaid) {
+  for (int64_t i = 1; i <= 40; ++i) report({step(i)});
+  // As if this step had passed unremarked.
+  ledger_.write([&](LedgerTransaction& transaction) {
+    transaction.connection().execute("UPDATE steps SET loss = NULL WHERE step = 40");
+  });
+  int64_t late_seq = 0;
+  on_record([&](const std::vector<decide::Effect>& effects, int64_t seq, double time) {
+    EXPECT_FALSE(effects.empty());
+    EXPECT_NEAR(time, 1e9 + clock_, 1e-3);
+    late_seq = seq;
+  });
+  EXPECT_EQ(late_seq, 42);
+  // The supervisor carries it out when it loads the run.
+  supervisor_ = make_supervisor();
+  report({step(41)});
+  EXPECT_GT(number(ledger_, "SELECT count(*) FROM decisions"), 0);
+}
+
+TEST_F(DecisionStateTest, AnotherEventBehindTheStateIsAnError) {
+  ledger_.write([&](LedgerTransaction& transaction) {
+    ledger::insert_event(transaction.connection(), run_, {99, 1e9, "tick", {}, {}, "{}"});
+  });
+  try {
+    on_record();
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("event 99 (tick)"));
+  }
+}
+
+}  // namespace
+}  // namespace gnomon
