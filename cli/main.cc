@@ -33,6 +33,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
                                    gnomon::kBuildType, gnomon::kCompiler));
   add_server_commands(app, context);
   add_watch_command(app, context);
+  add_ready_command(app, context);
   add_override_command(app, context);
   add_ledger_commands(app, context);
   add_backtest_command(app, context);

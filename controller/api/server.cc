@@ -63,6 +63,7 @@ struct Server::Impl {
   asio::signal_set signals;
   asio::signal_set hangups;
   std::function<void()> hangup_action;
+  std::function<void()> stop_action;
   asio::steady_timer stop_timer;
   std::vector<std::unique_ptr<Timer>> timers;
   std::mutex mutex;
@@ -138,6 +139,9 @@ void Server::Impl::begin_stop(Services& services) {
     return;
   }
   spdlog::info("stopping: requests in flight are answered, new ones are not taken");
+  if (stop_action) {
+    stop_action();
+  }
   boost::system::error_code ignored;
   acceptor.close(ignored);
   signals.cancel(ignored);
@@ -196,6 +200,8 @@ void Server::every(std::chrono::milliseconds interval, std::function<void()> act
   impl_->timers.push_back(std::make_unique<Timer>(
       Timer{asio::steady_timer(impl_->accept_strand), interval, std::move(action)}));
 }
+
+void Server::on_stop(std::function<void()> action) { impl_->stop_action = std::move(action); }
 
 void Server::on_hangup(std::function<void()> action) {
   impl_->hangup_action = std::move(action);

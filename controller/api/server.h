@@ -37,6 +37,8 @@ class Server {
   void every(std::chrono::milliseconds interval, std::function<void()> action);
   // Calls `action` on an I/O thread at each SIGHUP. Before run().
   void on_hangup(std::function<void()> action);
+  // Calls `action` once when the end begins. Before run().
+  void on_stop(std::function<void()> action);
   // Serves until SIGTERM or SIGINT; then answers what is in flight and returns. Both references
   // must outlive the server; the ledger of `services` must be closed before the server is.
   void run(Services& services, const Router& router);

@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "base/version.h"
 #include "controller/daemon/log_setup.h"
+#include "controller/daemon/service_manager.h"
 
 namespace gnomon {
 namespace {
@@ -142,6 +143,26 @@ void Daemon::keep_time() {
   }
 }
 
+void Daemon::tell_service_manager() {
+  const std::string status =
+      fmt::format("listens on {}, port {}", config_.get()->listen, server_.port());
+  server_.on_hangup([this, status] {
+    ServiceManager::reloading();
+    const bool taken = config_.reload();
+    ServiceManager::ready(taken ? status : status + "; the configuration was not read again");
+  });
+  server_.on_stop([] { ServiceManager::stopping(); });
+  // A sign of life has gone through the server's threads and the ledger's writer. Without a row
+  // it touches no disk, so that a full one, which passes, does not end the daemon.
+  if (const auto interval = ServiceManager::watchdog_interval()) {
+    server_.every(*interval, [this] {
+      [[maybe_unused]] const bool accepted = ledger_->post(
+          [](LedgerTransaction&) {}, [](std::exception_ptr) { ServiceManager::alive(); });
+    });
+  }
+  ServiceManager::ready(status);
+}
+
 // A start goes on from a killed daemon's ledger as well; this spares it the time, and another
 // version the question what it thinks of the newest steps.
 void Daemon::save_states() {
@@ -158,7 +179,7 @@ void Daemon::serve() {
   router_ = std::make_unique<Router>(make_router(*services_));
   server_.every(std::chrono::milliseconds(100), [this] { expire_leases(); });
   server_.every(std::chrono::seconds(1), [this] { keep_time(); });
-  server_.on_hangup([this] { config_.reload(); });
+  tell_service_manager();
   spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
                config->listen, server_.port(), config->ledger);
   server_.run(*services_, *router_);

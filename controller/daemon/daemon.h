@@ -26,6 +26,7 @@ class Daemon {
   void expire_leases();
   void keep_time();
   void save_states();
+  void tell_service_manager();
 
   Metrics metrics_;
   LiveConfig config_;

@@ -16,11 +16,11 @@ DaemonProcess::DaemonProcess(std::vector<std::string> arguments, const std::stri
   }
 }
 
-void DaemonProcess::start() { start_at(0); }
+void DaemonProcess::start(const ChildOptions& options) { start_at(0, options); }
 
 void DaemonProcess::start_again() { start_at(port_); }
 
-void DaemonProcess::start_at(int port) {
+void DaemonProcess::start_at(int port, const ChildOptions& options) {
   const std::filesystem::path port_file = folder_ / "port";
   std::filesystem::remove(port_file);
   std::vector<std::string> command = {GNOMOND,
@@ -32,7 +32,7 @@ void DaemonProcess::start_at(int port) {
                                       port_file.string()};
   command.insert(command.end(), arguments_.begin(), arguments_.end());
   process_.reset();
-  process_ = std::make_unique<ChildProcess>(command, folder_ / "log");
+  process_ = std::make_unique<ChildProcess>(command, folder_ / "log", options);
   eventually([&] { return std::filesystem::exists(port_file) || !process_->running(); });
   if (!process_->running() || !std::filesystem::exists(port_file)) {
     throw Error("gnomond did not start: " + log());

@@ -21,7 +21,7 @@ class DaemonProcess {
 
   // Starts the daemon on the same ledger as before and waits until it listens, at any port that is
   // free. Throws Error with its log when it ends instead.
-  void start();
+  void start(const ChildOptions& options = {});
   // The same at the port that it had.
   void start_again();
   // SIGKILL, and waits for its end.
@@ -43,7 +43,7 @@ class DaemonProcess {
   boost::json::array rows(const std::string& what) const;
 
  private:
-  void start_at(int port);
+  void start_at(int port, const ChildOptions& options = {});
 
   TemporaryDirectory folder_;
   std::vector<std::string> arguments_;

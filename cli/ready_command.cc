@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/server.h"
+#include "cli/table.h"
+
+namespace gnomon::cli {
+namespace {
+
+struct ReadyOptions {
+  ServerOptions server;
+  bool live = false;
+};
+
+// A probe wants an answer, not patience.
+constexpr std::chrono::seconds kPatience{5};
+
+void run_ready(const ReadyOptions& options, Context& context) {
+  HttpClient client(options.server.url);
+  const HttpResponse answer =
+      client.request("GET", options.live ? "/livez" : "/readyz", {}, kPatience);
+  if (answer.status != 200) context.status = kExitFailure;
+  boost::system::error_code error;
+  const boost::json::value body = boost::json::parse(answer.body, error);
+  if (error || !body.is_object()) {
+    throw Error(fmt::format("{} answered with status {} and no JSON: no gnomond is there",
+                            options.server.url, answer.status));
+  }
+  if (options.server.json) {
+    fmt::print("{}", pretty_json(body));
+    return;
+  }
+  if (const boost::json::value* checks = body.as_object().if_contains("checks")) {
+    Table table({"check", "ok", "error"});
+    for (const boost::json::value& check : checks->as_array()) {
+      const boost::json::object& row = check.as_object();
+      table.add(
+          {text_of(row, "name"), row.at("ok").as_bool() ? "yes" : "no", text_of(row, "error")});
+    }
+    fmt::print("{}", table.text());
+  }
+  const char* word = options.live ? "live" : "ready";
+  fmt::print("{}{}\n", context.status == kExitFailure ? "not " : "", word);
+}
+
+}  // namespace
+
+void add_ready_command(CLI::App& app, Context& context) {
+  auto options = std::make_shared<ReadyOptions>();
+  CLI::App* command = app.add_subcommand(
+      "ready", "Whether gnomond can do its work now, check by check; for probes");
+  add_url_option(*command, options->server);
+  command->add_flag("--live", options->live, "Only whether it answers at all");
+  command->add_flag("--json", options->server.json, "Print JSON");
+  command->footer(
+      "Examples:\n  gnomon ready\n  gnomon ready --live --url http://127.0.0.1:7717\n\n"
+      "Exit status: 0 ready; 1 not ready, or nothing answers within five seconds.");
+  command->callback([options, &context] { run_ready(*options, context); });
+}
+
+}  // namespace gnomon::cli
