@@ -1,0 +1,116 @@
+// The replays that wait for a verifier, the verifiers that wait for a replay, and whose turn it is.
+// A mirror in memory of what the ledger has queued, so that neither a request nor a new replay
+// costs more where a thousand runs and ten thousand verifiers are.
+//
+// Whose turn: the run that has used the least of the verifiers' time lately for its share, its
+// leases counted with the time that its leases mostly take, and time that has passed counted half
+// after ten minutes; of its replays the one with the highest priority, then the oldest. So a run in
+// trouble, which orders many replays, does not keep the others' windows waiting, and a policy can
+// give a run more than others.
+//
+// Thread-safe. Times are seconds of a clock that never jumps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace gnomon {
+
+// What a verifier is: "backend" and "device" from its fingerprint, and what its operator calls it.
+using Labels = std::map<std::string, std::string>;
+
+// What a run wants of whoever replays it, as "key=glob", all of them; a label that is not there is
+// empty text.
+bool fits(const Labels& labels, const std::vector<std::string>& requirements);
+// Throws Error naming what is wrong with one.
+void check_requirement(const std::string& requirement);
+
+struct QueuedReplay {
+  int64_t run = 0;
+  int64_t replay = 0;
+  int64_t window = 0;
+  int64_t token = 0;  // grows with each lease, so that an entry that comes back is another one
+  int priority = 0;
+  double ordered_at = 0;    // seconds since the epoch
+  bool on_trainer = false;  // only the run's own trainer can do it
+};
+
+class WorkBoard {
+ public:
+  // Run, replay and token.
+  using Key = std::tuple<int64_t, int64_t, int64_t>;
+  static Key key(const QueuedReplay& entry) { return {entry.run, entry.replay, entry.token}; }
+
+  struct Worker {
+    std::string name;
+    Labels labels;
+    int64_t trainer_of = 0;  // the run whose trainer it is; 0: a verifier
+    std::set<Key> declined;  // what it was found unable to do
+  };
+  struct Terms {
+    double share = 1;
+    std::vector<std::string> requirements;
+  };
+
+  // Terms of a run; those of one that was never set are the defaults.
+  void set_terms(int64_t run, Terms terms);
+  // Adds to the queue and wakes one worker that waits and fits.
+  void add(const QueuedReplay& entry);
+  void remove(int64_t run, int64_t replay);
+  void cancel(int64_t run, int64_t window);
+  int64_t queued() const;
+
+  // A lease of this run began; ended after `seconds`, at `now`.
+  void lease_began(int64_t run);
+  void lease_ended(int64_t run, double seconds, double now);
+
+  // What this worker may try, in the order of turns, at most `most`.
+  std::vector<QueuedReplay> candidates(const Worker& worker, size_t most, double now) const;
+
+  // Calls `wake` once when there is something to try that there was not; from any thread, and it
+  // must be short. 0, and nothing is registered, when there is something now.
+  uint64_t wait(const Worker& worker, std::function<void()> wake);
+  // Takes a wait back; its callback may just be running.
+  void forget(uint64_t ticket);
+  // Wakes a worker for each replay in the queue that one who waits may try: to be called when
+  // somebody was woken and has left without work, and from time to time.
+  void stir();
+  // Wakes everybody.
+  void wake_all();
+
+ private:
+  struct Run {
+    Terms terms;
+    int64_t leases = 0;
+    double lease_seconds = kLeaseSeconds;  // mean of the last ones
+    double used = 0;                       // seconds, decayed to `used_at`
+    double used_at = 0;
+    // By priority, the highest first, then age.
+    std::map<std::tuple<int, double, int64_t>, QueuedReplay> queue;
+  };
+  struct Waiting {
+    Worker worker;
+    std::function<void()> wake;
+  };
+
+  static constexpr double kLeaseSeconds = 10;  // before one has ended
+  static double used_lately(const Run& run, double now);
+  bool may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) const;
+  bool any_for(const Worker& worker) const;
+  std::function<void()> take_waiter(const QueuedReplay& entry);
+
+  mutable std::mutex mutex_;
+  std::map<int64_t, Run> runs_;
+  std::set<int64_t> with_work_;  // runs whose queue is not empty
+  std::map<uint64_t, Waiting> waiting_;
+  uint64_t next_ticket_ = 1;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,204 @@
+// Whose turn it is: shares of runs, labels of verifiers, who is woken.
+#include "controller/work_board.h"
+
+#include <gmock/gmock.h>
+
+#include "base/errors.h"
+
+namespace gnomon {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class WorkBoardTest : public ::testing::Test {
+ protected:
+  void order(int64_t run, int64_t replay, int priority = 0, double ordered_at = 0,
+             bool on_trainer = false) {
+    board_.add({run, replay, 1, 0, priority, ordered_at, on_trainer});
+  }
+  static WorkBoard::Worker verifier(const Labels& labels = {}) { return {"v", labels, 0, {}}; }
+  // Runs in the order of their turns.
+  std::vector<int64_t> turns(const WorkBoard::Worker& worker = verifier(), double now = 0) {
+    std::vector<int64_t> runs;
+    for (const QueuedReplay& entry : board_.candidates(worker, 100, now)) runs.push_back(entry.run);
+    return runs;
+  }
+  std::vector<int64_t> replays(const WorkBoard::Worker& worker = verifier()) {
+    std::vector<int64_t> found;
+    for (const QueuedReplay& entry : board_.candidates(worker, 100, 0)) {
+      found.push_back(entry.replay);
+    }
+    return found;
+  }
+  // Waits; `name` is noted when it is woken.
+  uint64_t wait(const std::string& name, const WorkBoard::Worker& worker = verifier()) {
+    return board_.wait(worker, [this, name] { woken_.push_back(name); });
+  }
+
+  WorkBoard board_;
+  std::vector<std::string> woken_;
+};
+
+TEST_F(WorkBoardTest, InsideARunPriorityComesBeforeAge) {
+  order(1, 1, 0, 10);
+  order(1, 2, 5, 20);
+  order(1, 3, 5, 15);
+  EXPECT_THAT(replays(), ElementsAre(3, 2, 1));
+}
+
+TEST_F(WorkBoardTest, ARunWithManyUrgentReplaysDoesNotKeepAnotherWaiting) {
+  for (int64_t i = 1; i <= 5; ++i) order(1, i, 9);
+  order(2, 6, 0, 100);
+  board_.lease_began(1);
+  EXPECT_EQ(turns().front(), 2);
+  board_.lease_began(2);
+  EXPECT_EQ(turns().front(), 1);
+}
+
+TEST_F(WorkBoardTest, AShareOfTwoHoldsTwoLeasesForOne) {
+  board_.set_terms(1, {2, {}});
+  order(1, 1);
+  order(2, 2);
+  board_.lease_began(1);
+  board_.lease_began(2);
+  EXPECT_EQ(turns().front(), 1);
+  board_.lease_began(1);
+  board_.lease_began(1);
+  EXPECT_EQ(turns().front(), 2);
+  EXPECT_EQ(turns().back(), 1);
+}
+
+TEST_F(WorkBoardTest, TimeUsedLatelyDecidesBetweenIdleRunsAndIsForgotten) {
+  order(1, 1);
+  order(2, 2, 5);
+  board_.lease_began(1);
+  board_.lease_began(2);
+  board_.lease_ended(1, 100, 0);
+  board_.lease_ended(2, 300, 0);
+  EXPECT_EQ(turns(verifier(), 0).front(), 1);
+  // Twenty minutes later a quarter is left: 25 and 75.
+  board_.lease_began(1);
+  board_.lease_ended(1, 40, 1200);
+  EXPECT_EQ(turns(verifier(), 1200).front(), 1);
+  board_.lease_began(1);
+  board_.lease_ended(1, 20, 1200);
+  EXPECT_EQ(turns(verifier(), 1200).front(), 2);
+}
+
+// A simulated hour: three verifiers, replays of ten seconds, shares 1, 1 and 2, one run always with
+// urgent work.
+TEST_F(WorkBoardTest, OverAnHourEachRunGetsItsShare) {
+  board_.set_terms(3, {2, {}});
+  std::map<int64_t, int> done;
+  int64_t number = 0;
+  for (const int64_t run : {1, 2, 3}) {
+    for (int i = 0; i < 4; ++i) {
+      ++number;
+      order(run, number, run == 1 ? 9 : 0, static_cast<double>(number));
+    }
+  }
+  struct Busy {
+    double until;
+    int64_t run;
+  };
+  std::vector<Busy> busy;
+  for (double now = 0; now < 3600; now += 1) {
+    std::erase_if(busy, [&](const Busy& lease) {
+      if (lease.until > now) return false;
+      board_.lease_ended(lease.run, 10, now);
+      ++done[lease.run];
+      order(lease.run, ++number, lease.run == 1 ? 9 : 0, now);
+      return true;
+    });
+    while (busy.size() < 3) {
+      const QueuedReplay next = board_.candidates(verifier(), 1, now).at(0);
+      board_.remove(next.run, next.replay);
+      board_.lease_began(next.run);
+      busy.push_back({now + 10, next.run});
+    }
+  }
+  const int all = done[1] + done[2] + done[3];
+  EXPECT_NEAR(static_cast<double>(done[1]) / all, 0.25, 0.03);
+  EXPECT_NEAR(static_cast<double>(done[2]) / all, 0.25, 0.03);
+  EXPECT_NEAR(static_cast<double>(done[3]) / all, 0.5, 0.03);
+}
+
+TEST_F(WorkBoardTest, AReplayGoesOnlyToAVerifierThatFits) {
+  board_.set_terms(1, {1, {"backend=cuda", "device=NVIDIA*", "pool=night"}});
+  order(1, 1);
+  EXPECT_THAT(turns(verifier({{"backend", "cpu"}})), IsEmpty());
+  EXPECT_THAT(turns(verifier({{"backend", "cuda"}, {"device", "NVIDIA H200"}})), IsEmpty());
+  EXPECT_THAT(
+      turns(verifier({{"backend", "cuda"}, {"device", "NVIDIA H200"}, {"pool", "night"}})),
+      ElementsAre(1));
+}
+
+TEST_F(WorkBoardTest, WhatOnlyTheTrainerCanDoNobodyElseIsGiven) {
+  order(1, 1, 0, 0, true);
+  order(2, 2);
+  EXPECT_THAT(turns(), ElementsAre(2));
+  EXPECT_THAT(turns({"t", {}, 1, {}}), ElementsAre(1));
+  EXPECT_THAT(turns({"t", {}, 3, {}}), IsEmpty());
+}
+
+TEST_F(WorkBoardTest, ACancelledOrTakenReplayIsGone) {
+  order(1, 1);
+  order(1, 2);
+  board_.add({1, 3, 2, 0, 0, 0, false});
+  EXPECT_EQ(board_.queued(), 3);
+  board_.remove(1, 2);
+  board_.cancel(1, 1);
+  EXPECT_THAT(replays(), ElementsAre(3));
+}
+
+TEST_F(WorkBoardTest, ANewReplayWakesTheOneThatWaitedLongestAndFits) {
+  board_.set_terms(1, {1, {"backend=cuda"}});
+  wait("cpu", verifier({{"backend", "cpu"}}));
+  wait("trainer", {"t", {}, 1, {}});
+  wait("first", verifier({{"backend", "cuda"}}));
+  wait("second", verifier({{"backend", "cuda"}}));
+  order(1, 1);
+  EXPECT_THAT(woken_, ElementsAre("first"));
+  order(2, 2);
+  EXPECT_THAT(woken_, ElementsAre("first", "cpu"));
+  order(1, 3);
+  order(1, 4);
+  EXPECT_THAT(woken_, ElementsAre("first", "cpu", "second", "trainer"));
+}
+
+TEST_F(WorkBoardTest, NobodyWaitsForWhatIsThere) {
+  order(1, 1);
+  EXPECT_EQ(wait("one"), 0);
+  WorkBoard::Worker worker = verifier();
+  worker.declined.insert({1, 1, 0});
+  EXPECT_NE(wait("two", worker), 0);
+  board_.remove(1, 1);
+  board_.add({1, 1, 1, 1, 0, 0, false});  // back in the queue after a lease
+  EXPECT_THAT(woken_, ElementsAre("two"));
+}
+
+TEST_F(WorkBoardTest, WhenOneLeavesWithoutWorkAnotherIsWoken) {
+  const uint64_t gone = wait("gone");
+  wait("next");
+  wait("after");
+  board_.forget(gone);
+  order(1, 1);
+  EXPECT_THAT(woken_, ElementsAre("next"));
+  board_.stir();
+  EXPECT_THAT(woken_, ElementsAre("next", "after"));
+  board_.stir();
+  EXPECT_EQ(woken_.size(), 2);
+}
+
+TEST(Requirement, ThatCannotBeReadIsRefused) {
+  for (const char* bad : {"cuda", "=cuda", "backend={cuda,cpu}"}) {
+    EXPECT_THROW(check_requirement(bad), Error) << bad;
+  }
+  check_requirement("device=NVIDIA H?00");
+  check_requirement("pool=");
+  EXPECT_TRUE(fits({}, {"pool="}));
+}
+
+}  // namespace
+}  // namespace gnomon
