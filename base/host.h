@@ -1,4 +1,4 @@
-// This machine's name, as operators know it.
+// This machine, as operators know it.
 #pragma once
 
 #include <string>
@@ -6,5 +6,8 @@
 namespace gnomon {
 
 std::string host_name();
+
+// The processor's model name, "unknown" where the system does not say.
+std::string processor_name();
 
 }  // namespace gnomon

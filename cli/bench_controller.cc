@@ -1,9 +1,18 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <memory>
+#include <numeric>
+#include <thread>
 
+#include "base/errors.h"
+#include "base/host.h"
+#include "base/progress.h"
 #include "base/temporary_directory.h"
+#include "base/version.h"
+#include "bench/controller/directives.h"
+#include "bench/controller/peers.h"
 #include "bench/controller/reports.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
@@ -11,27 +20,159 @@
 namespace gnomon::cli {
 namespace {
 
+namespace json = boost::json;
+
 struct Options {
+  std::string gnomond;
   std::string folder = ".";
   double seconds = 5;
-  std::vector<std::string> arguments;
+  int rounds = 3;
+  bool peers = true;
   bool json = false;
 };
 
-void run(const Options& options) {
-  const std::string gnomond = bench::beside_this_program("gnomond");
-  for (const int steps : {1, 100}) {
-    const TemporaryDirectory folder(options.folder);
-    bench::BenchDaemon daemon(gnomond, folder.path(), "mode = \"observe\"\n", options.arguments);
-    const int connections = steps == 1 ? 64 : 8;
-    const bench::ReportRate rate = bench::measure_reports(
-        daemon, {.connections = connections, .steps = steps, .seconds = options.seconds});
-    fmt::print(
-        "{} steps a report, {} connections: {:.0f} reports/s, {:.0f} steps/s, p50 {:.2f} ms, p99 "
-        "{:.2f} ms, cpu {:.1f} us a step\n",
-        steps, connections, rate.load.per_second(), rate.steps_per_second,
-        1e3 * rate.load.latencies.quantile(0.5), 1e3 * rate.load.latencies.quantile(0.99),
-        1e6 * rate.daemon_cpu_seconds / (options.seconds + 1) / rate.steps_per_second);
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Of each round's numbers by key.
+class Rounds {
+ public:
+  void add(const std::string& key, double value) { values_[key].push_back(value); }
+  void add_missing(const std::string& key, const std::string& why) { missing_[key] = why; }
+  json::object medians() const {
+    json::object result;
+    for (const auto& [key, values] : values_) result[key] = median(values);
+    for (const auto& [key, why] : missing_) result[key] = nullptr;
+    return result;
+  }
+  json::object all() const {
+    json::object result;
+    for (const auto& [key, values] : values_)
+      result[key] = json::array(values.begin(), values.end());
+    return result;
+  }
+  json::object missing() const {
+    json::object result;
+    for (const auto& [key, why] : missing_) result[key] = why;
+    return result;
+  }
+
+ private:
+  std::map<std::string, std::vector<double>> values_;
+  std::map<std::string, std::string> missing_;
+};
+
+void tell(const char* what) { fmt::print(stderr, "bench controller: {}\n", what); }
+
+void measure_reports(const Options& options, int steps, int connections, Rounds& rounds) {
+  const TemporaryDirectory folder(options.folder);
+  bench::BenchDaemon daemon(options.gnomond, folder.path(), "mode = \"observe\"\n");
+  const bench::ReportRate rate = bench::measure_reports(
+      daemon, {.connections = connections, .steps = steps, .seconds = options.seconds});
+  const double p99_ms = 1e3 * rate.load.latencies.quantile(0.99);
+  if (steps == 1) {
+    rounds.add("reports_per_second_64", rate.load.per_second());
+    rounds.add("report_p50_ms", 1e3 * rate.load.latencies.quantile(0.5));
+    rounds.add("report_p99_ms", p99_ms);
+  } else {
+    rounds.add("batched_steps_per_second", rate.steps_per_second);
+    rounds.add("batch_p99_ms", p99_ms);
+  }
+  rounds.add(steps == 1 ? "report_cpu_microseconds" : "batched_step_cpu_microseconds",
+             1e6 * rate.daemon_cpu_seconds / (options.seconds + 1) / rate.steps_per_second);
+}
+
+void measure_directives(const Options& options, bool saturated, Rounds& rounds) {
+  const TemporaryDirectory folder(options.folder);
+  bench::BenchDaemon daemon(options.gnomond, folder.path(), bench::directive_policy());
+  const bench::DirectiveTimes times =
+      bench::measure_directives(daemon, {.interval = saturated ? 0 : 0.1});
+  const std::string prefix = saturated ? "saturated_" : "";
+  rounds.add(prefix + "directive_p50_ms", 1e3 * times.directives.quantile(0.5));
+  rounds.add(prefix + "directive_p99_ms", 1e3 * times.directives.quantile(0.99));
+  rounds.add(prefix + "heartbeat_p99_ms", 1e3 * times.heartbeats.quantile(0.99));
+  rounds.add(prefix + "reports_per_second_beside_directives", times.reports_per_second);
+}
+
+using MeasurePeer = std::optional<bench::PeerRate> (*)(const std::filesystem::path&,
+                                                       const bench::PeerLoad&, std::string&);
+
+void measure_peer(const Options& options, const std::string& rate_key, const std::string& p99_key,
+                  MeasurePeer measure, Rounds& rounds, json::object& versions) {
+  const TemporaryDirectory folder(options.folder);
+  std::string missing;
+  const std::optional<bench::PeerRate> rate =
+      measure(folder.path(), {.seconds = options.seconds}, missing);
+  if (!rate) return rounds.add_missing(rate_key, missing);
+  rounds.add(rate_key, rate->per_second);
+  rounds.add(p99_key, 1e3 * rate->p99_seconds);
+  versions[rate_key] = rate->version;
+}
+
+// Everything once, one after another, so that a busy moment of the machine meets all alike.
+void measure_round(const Options& options, Rounds& rounds, json::object& versions) {
+  tell("reports of single steps, 64 connections");
+  measure_reports(options, 1, 64, rounds);
+  if (options.peers) {
+    tell("puts to etcd, 64 connections");
+    measure_peer(options, "etcd_puts_per_second_64", "etcd_put_p99_ms", bench::measure_etcd, rounds,
+                 versions);
+    tell("posts to pushgateway, 64 connections");
+    measure_peer(options, "pushgateway_posts_per_second_64", "pushgateway_post_p99_ms",
+                 bench::measure_pushgateway, rounds, versions);
+  }
+  tell("reports of a hundred steps, 8 connections");
+  measure_reports(options, 100, 8, rounds);
+  tell("directives of a hundred runs that report ten times a second");
+  measure_directives(options, false, rounds);
+  tell("the same while reports come as fast as they are answered");
+  measure_directives(options, true, rounds);
+}
+
+void print_in_words(const json::object& result) {
+  const auto number = [&](const char* key) {
+    const json::value& value = result.at(key);
+    return value.is_null() ? std::string("not installed")
+                           : fmt::format("{:.4g}", value.to_number<double>());
+  };
+  fmt::print("durable reports of one step, 64 connections: {} a second, p99 {} ms\n",
+             number("reports_per_second_64"), number("report_p99_ms"));
+  if (result.contains("etcd_puts_per_second_64")) {
+    fmt::print("  etcd puts: {} a second; pushgateway posts: {} a second\n",
+               number("etcd_puts_per_second_64"), number("pushgateway_posts_per_second_64"));
+  }
+  fmt::print("durable steps in batches of 100: {} a second\n", number("batched_steps_per_second"));
+  fmt::print(
+      "last result of a window to the directive at the trainer: p99 {} ms, {} ms when "
+      "reports saturate the machine (heartbeats {} ms)\n",
+      number("directive_p99_ms"), number("saturated_directive_p99_ms"),
+      number("saturated_heartbeat_p99_ms"));
+}
+
+void run(Options& options) {
+  if (options.gnomond.empty()) options.gnomond = bench::beside_this_program("gnomond");
+  if (options.gnomond.empty()) {
+    throw ConfigError("command line", 0, "--gnomond", "",
+                      "gnomond's path: it is not beside gnomon");
+  }
+  Rounds rounds;
+  json::object versions;
+  for (int i = 0; i < options.rounds; ++i) measure_round(options, rounds, versions);
+  json::object result = rounds.medians();
+  result["rounds"] = rounds.all();
+  result["missing"] = rounds.missing();
+  result["versions"] = versions;
+  result["machine"] =
+      json::object{{"processor", processor_name()},
+                   {"cores", static_cast<int64_t>(std::thread::hardware_concurrency())}};
+  result["build"] =
+      fmt::format("gnomon {} ({}, {}, {})", kVersion, kRevision, kCompiler, kBuildType);
+  if (options.json) {
+    fmt::print("{}", pretty_json(result));
+  } else {
+    print_in_words(result);
   }
 }
 
@@ -39,13 +180,29 @@ void run(const Options& options) {
 
 void add_bench_controller_command(CLI::App& bench) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      bench.add_subcommand("controller", "What the daemon takes and how fast it answers");
-  command->add_option("--folder", options->folder, "Where ledgers are made: the disk to measure")
+  CLI::App* command = bench.add_subcommand(
+      "controller",
+      "What gnomond takes in a second and how soon it answers, beside etcd and pushgateway");
+  command
+      ->add_option("--folder", options->folder, "Where ledgers are made: the disk that is measured")
+      ->check(CLI::ExistingDirectory)
       ->capture_default_str();
-  command->add_option("--seconds", options->seconds, "Of each load")->capture_default_str();
-  command->add_option("--gnomond", options->arguments, "x");
+  command->add_option("--seconds", options->seconds, "Of each load, after a second to warm up")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
+  command->add_option("--rounds", options->rounds, "Medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command->add_option("--gnomond", options->gnomond, "The daemon; by default the one beside gnomon")
+      ->check(CLI::ExistingFile);
+  command->add_flag("!--no-peers", options->peers, "Leave out etcd and pushgateway");
   command->add_flag("--json", options->json, "Print JSON");
+  command->footer(
+      "Example:\n  gnomon bench controller --json --folder /var/lib/gnomon\n\n"
+      "The daemon, its peers and what loads them share this machine. etcd and pushgateway are "
+      "loaded "
+      "by h2load;\nDebian has them as etcd-server, prometheus-pushgateway, nghttp2-client. What is "
+      "not installed is left out.");
   command->callback([options] { run(*options); });
 }
 

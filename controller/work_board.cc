@@ -29,9 +29,10 @@ void check_requirement(const std::string& requirement) {
   const size_t equals = requirement.find('=');
   if (equals == 0 || equals == std::string::npos ||
       requirement.find_first_of("{}") != std::string::npos) {
-    throw Error(fmt::format("\"{}\" is no requirement of a verifier; accepted: KEY=GLOB, like "
-                            "backend=cuda or device=NVIDIA*",
-                            requirement));
+    throw Error(
+        fmt::format("\"{}\" is no requirement of a verifier; accepted: KEY=GLOB, like "
+                    "backend=cuda or device=NVIDIA*",
+                    requirement));
   }
 }
 
@@ -130,8 +131,8 @@ std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t mos
 bool WorkBoard::any_for(const Worker& worker) const {
   return std::ranges::any_of(with_work_, [&](int64_t id) {
     const Run& run = runs_.at(id);
-    return std::ranges::any_of(
-        run.queue, [&](const auto& item) { return may_try(worker, run, item.second); });
+    return std::ranges::any_of(run.queue,
+                               [&](const auto& item) { return may_try(worker, run, item.second); });
   });
 }
 

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <map>
 #include <memory>
 
 #include "base/errors.h"
@@ -79,17 +80,23 @@ class LoadRun {
   }
 
   LoadResult run() {
-    for (int i = 0; i < load_.connections; ++i) send_next(i, Clock::now());
     const Clock::time_point begin = Clock::now();
+    // Spread over the first interval.
+    for (int i = 0; i < load_.connections; ++i) {
+      due_.emplace(begin + in_clock(load_.interval * i / load_.connections), i);
+    }
     const Clock::time_point counted = begin + in_clock(load_.warm_seconds);
     const Clock::time_point end = counted + in_clock(load_.seconds);
     std::array<epoll_event, 64> events;
-    for (Clock::time_point now = begin; now < end; now = Clock::now()) {
+    for (Clock::time_point now = begin; load_.stop != nullptr ? !*load_.stop : now < end;
+         now = Clock::now()) {
       if (!counting_ && now >= counted) {
         counting_ = true;
         started_ = now;
       }
-      const int ready = ::epoll_wait(poll_.get(), events.data(), std::ssize(events), 10);
+      send_due(now);
+      const int ready =
+          ::epoll_wait(poll_.get(), events.data(), std::ssize(events), load_.interval > 0 ? 1 : 10);
       for (int i = 0; i < ready; ++i) serve(events[static_cast<size_t>(i)]);
     }
     result_.seconds = seconds_between(started_, Clock::now());
@@ -118,6 +125,14 @@ class LoadRun {
     event.data.u32 = static_cast<uint32_t>(index);
     ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, peer->socket.get(), &event);
     peers_.push_back(std::move(peer));
+  }
+
+  void send_due(Clock::time_point now) {
+    while (!due_.empty() && due_.begin()->first <= now) {
+      const int index = due_.begin()->second;
+      due_.erase(due_.begin());
+      send_next(index, now);
+    }
   }
 
   void broken(int error) const {
@@ -161,12 +176,17 @@ class LoadRun {
       result_.latencies.add(seconds_between(peer.started, now));
     }
     peer.answer.clear();
-    send_next(index, now);
+    if (load_.interval > 0) {
+      due_.emplace(std::max(now, peer.started + in_clock(load_.interval)), index);
+    } else {
+      send_next(index, now);
+    }
   }
 
   const Load& load_;
   FileDescriptor poll_;
   std::vector<std::unique_ptr<Peer>> peers_;
+  std::multimap<Clock::time_point, int> due_;
   bool counting_ = false;
   Clock::time_point started_;
   LoadResult result_;

@@ -1,8 +1,9 @@
-// Closed-loop HTTP load from one thread: each connection has one request in flight and sends the
-// next one when it was answered. It speaks no more of HTTP/1.1 than it must, since it shares the
-// machine's cores with what it measures.
+// HTTP load from one thread: each connection has one request in flight and sends the next one when
+// it was answered, or at its next time. It speaks no more of HTTP/1.1 than it must, since it shares
+// the machine's cores with what it measures.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -29,10 +30,14 @@ struct Load {
   int connections = 1;
   double warm_seconds = 1;  // not counted
   double seconds = 5;
+  // Between two requests of a connection; 0: as soon as it was answered.
+  double interval = 0;
+  // Until this holds, instead of `seconds`.
+  const std::atomic<bool>* stop = nullptr;
   // Puts the next request of a connection, with its head, into `request`, which is empty.
-  std::function<void(int connection, std::string& request)> next;
+  std::function<void(int connection, std::string& request)> next = {};
   // Sees every answer that is not 2xx.
-  std::function<void(int connection, int status, std::string_view body)> failed;
+  std::function<void(int connection, int status, std::string_view body)> failed = {};
 };
 
 struct LoadResult {

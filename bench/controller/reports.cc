@@ -12,21 +12,6 @@
 namespace gnomon::bench {
 namespace {
 
-StepReport report_of(int64_t step) {
-  StepReport report;
-  report.step = step;
-  report.plan_version = 1;
-  report.loss = 3.1415926;
-  report.grad_norm = 0.7071067811865476;
-  report.learning_rate = 2.9999e-4;
-  report.tokens = 524288;
-  report.step_seconds = 0.8123;
-  report.weights_hash = fmt::format("{:016x}", step);
-  report.batch_hash = "00f1e2d3c4b5a697";
-  report.time = 1763823456.25;
-  return report;
-}
-
 std::vector<size_t> places_after(const std::string& text, const std::string& key) {
   std::vector<size_t> places;
   for (size_t at = text.find(key); at != std::string::npos; at = text.find(key, at + 1)) {
@@ -52,11 +37,28 @@ void check_ledger(BenchDaemon& daemon, const std::vector<std::string>& runs,
 
 }  // namespace
 
-std::string register_run(HttpClient& client, const std::string& name) {
+Fingerprint bench_fingerprint() { return {"bench", "cpu", "none 1.0", "bench", 1, 1}; }
+
+StepReport bench_step(int64_t step) {
+  StepReport report;
+  report.step = step;
+  report.plan_version = 1;
+  report.loss = 3.1415926;
+  report.grad_norm = 0.7071067811865476;
+  report.learning_rate = 2.9999e-4;
+  report.tokens = 524288;
+  report.step_seconds = 0.8123;
+  report.weights_hash = fmt::format("{:016x}", step);
+  report.batch_hash = "00f1e2d3c4b5a697";
+  report.time = 1763823456.25;
+  return report;
+}
+
+std::string register_run(HttpClient& client, const std::string& name, int64_t checkpoint_every) {
   RunRegistration registration;
   registration.name = name;
   registration.job_id = "bench";
-  registration.fingerprint = {"bench", "cpu", "none 1.0", "bench", 1, 1};
+  registration.fingerprint = bench_fingerprint();
   PrecisionPlan plan = PrecisionPlan::fp8();
   plan.version = 1;
   registration.base_plan = plan.to_toml();
@@ -70,7 +72,7 @@ std::string register_run(HttpClient& client, const std::string& name) {
   registration.sites.emplace_back("lm_head");
   registration.total_steps = 2 * kFirstStep;
   registration.tokens_per_step = 524288;
-  registration.checkpoint_every = 500;
+  registration.checkpoint_every = checkpoint_every;
   const std::string run =
       from_json<RunRegistered>(client.checked("POST", "/v1/runs", to_json(registration)).body).run;
   AttemptStart attempt;
@@ -84,7 +86,7 @@ std::string register_run(HttpClient& client, const std::string& name) {
 
 StepBodies::StepBodies(int steps) : steps_(steps) {
   StepBatch batch;
-  for (int i = 0; i < steps; ++i) batch.steps.push_back(report_of(kFirstStep + i));
+  for (int i = 0; i < steps; ++i) batch.steps.push_back(bench_step(kFirstStep + i));
   text_ = to_json(batch);
   step_digits_ = places_after(text_, "\"step\":");
   hash_digits_ = places_after(text_, "\"weights_hash\":\"");

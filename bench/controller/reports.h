@@ -4,6 +4,7 @@
 
 #include "bench/controller/daemon.h"
 #include "bench/controller/load_client.h"
+#include "protocol/messages.h"
 
 namespace gnomon::bench {
 
@@ -26,7 +27,11 @@ ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load);
 
 // Registrations, attempts and batches as trainers send them, with steps of nine digits.
 constexpr int64_t kFirstStep = 100'000'000;
-std::string register_run(HttpClient& client, const std::string& name);  // "run-7"
+Fingerprint bench_fingerprint();
+StepReport bench_step(int64_t step);
+// Registers and starts an attempt after kFirstStep; "run-7".
+std::string register_run(HttpClient& client, const std::string& name,
+                         int64_t checkpoint_every = 500);
 class StepBodies {
  public:
   // Of batches of `steps` steps.

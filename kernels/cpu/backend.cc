@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <tuple>
 #include <type_traits>
 
 #include "base/errors.h"
+#include "base/host.h"
 #include "fmt/format.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/gemm.h"
@@ -19,16 +19,6 @@
 
 namespace gnomon {
 namespace {
-
-std::string cpu_model() {
-  std::ifstream file("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(file, line)) {
-    size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
 
 std::string_view isa_name(dnnl::cpu_isa isa) {
   switch (isa) {
@@ -53,7 +43,7 @@ class CpuBackend final : public BackendOf<E> {
 
   std::string name() const override { return "cpu"; }
   std::string device() const override {
-    return fmt::format("{} ({})", cpu_model(), isa_name(dnnl::get_effective_cpu_isa()));
+    return fmt::format("{} ({})", processor_name(), isa_name(dnnl::get_effective_cpu_isa()));
   }
   std::string libraries() const override {
     const dnnl_version_t* version = dnnl_version();

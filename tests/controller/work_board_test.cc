@@ -129,9 +129,8 @@ TEST_F(WorkBoardTest, AReplayGoesOnlyToAVerifierThatFits) {
   order(1, 1);
   EXPECT_THAT(turns(verifier({{"backend", "cpu"}})), IsEmpty());
   EXPECT_THAT(turns(verifier({{"backend", "cuda"}, {"device", "NVIDIA H200"}})), IsEmpty());
-  EXPECT_THAT(
-      turns(verifier({{"backend", "cuda"}, {"device", "NVIDIA H200"}, {"pool", "night"}})),
-      ElementsAre(1));
+  EXPECT_THAT(turns(verifier({{"backend", "cuda"}, {"device", "NVIDIA H200"}, {"pool", "night"}})),
+              ElementsAre(1));
 }
 
 TEST_F(WorkBoardTest, WhatOnlyTheTrainerCanDoNobodyElseIsGiven) {
