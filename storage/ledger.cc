@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <future>
+#include <utility>
 
 #include "storage/ledger_migrations.h"
 
@@ -128,7 +129,12 @@ void Ledger::run_writer() {
   }
 }
 
-// One job inside its savepoint. Its failure undoes the job alone.
+// SQLite ends the whole transaction by itself on some faults (disk full, I/O error).
+bool Ledger::transaction_is_over() {
+  return sqlite3_get_autocommit(writer_.database().getHandle()) != 0;
+}
+
+// One job inside its savepoint. Its failure undoes the job alone; throws when it ends the group.
 void Ledger::run_job(WriteJob& job) {
   writer_.database().exec("SAVEPOINT job");
   try {
@@ -136,12 +142,30 @@ void Ledger::run_job(WriteJob& job) {
     writer_.database().exec("RELEASE job");
   } catch (...) {
     job.error = as_ledger_error("cannot write to the ledger", std::current_exception());
-    // SQLite may have ended the whole transaction already (disk full); run_batch looks for that.
-    writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
-    for (auto& action : job.transaction.rollback_actions_) {
-      action();
-    }
-    job.transaction.rollback_actions_.clear();
+    undo_job(job);
+    return;
+  }
+  for (auto& [key, action] : job.transaction.before_commit_actions_) {
+    before_commit_.insert_or_assign(key, std::move(action));
+  }
+}
+
+void Ledger::undo_job(WriteJob& job) {
+  writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
+  if (transaction_is_over()) {
+    throw LedgerError("the ledger undid a whole group of writes", SQLITE_FULL);
+  }
+  // The job may have changed what others cached; they will read it again from the ledger.
+  run_before_commit();
+  for (auto& action : job.transaction.rollback_actions_) {
+    action();
+  }
+  job.transaction.rollback_actions_.clear();
+}
+
+void Ledger::run_before_commit() {
+  for (auto& [key, action] : std::exchange(before_commit_, {})) {
+    action(writer_);
   }
 }
 
@@ -153,26 +177,26 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
     writer_.database().exec("BEGIN IMMEDIATE");
     for (WriteJob& job : batch) {
       run_job(job);
-      if (sqlite3_get_autocommit(writer_.database().getHandle()) != 0) {
-        throw LedgerError("the ledger undid a whole group of writes", SQLITE_FULL);
-      }
     }
+    run_before_commit();
     Clock::time_point start = Clock::now();
     writer_.database().exec("COMMIT");
     commit_time = Clock::now() - start;
   } catch (...) {
     failure = as_ledger_error("cannot commit to the ledger", std::current_exception());
     writer_.database().tryExec("ROLLBACK");
+    before_commit_.clear();
   }
   for (WriteJob& job : batch) {
-    auto& actions = failure ? job.transaction.rollback_actions_ : job.transaction.commit_actions_;
     if (failure && !job.error) {
       job.error = failure;
-    } else if (job.error) {
-      actions.clear();  // undone before
     }
-    for (auto& action : actions) {
-      action();
+    // Those of a job that was undone alone have run.
+    auto& actions = failure ? job.transaction.rollback_actions_ : job.transaction.commit_actions_;
+    if (failure || !job.error) {
+      for (auto& action : actions) {
+        action();
+      }
     }
   }
   if (!failure && options_.on_commit) {

@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -25,9 +26,12 @@ class LedgerBusy : public Error {
   using Error::Error;
 };
 
-// What a write sees: the connection, inside its savepoint, and two places to leave work for later.
+// What a write sees: the connection, inside its savepoint, and three places to leave work for
+// later.
 class LedgerTransaction {
  public:
+  using BeforeCommit = std::function<void(Connection&)>;
+
   explicit LedgerTransaction(Connection& connection) : connection_(connection) {}
   Connection& connection() { return connection_; }
   // Called on the writer's thread after COMMIT, before the write is reported as done. Must not
@@ -35,10 +39,24 @@ class LedgerTransaction {
   void on_commit(std::function<void()> action) { commit_actions_.push_back(std::move(action)); }
   // Called on the writer's thread when this write was undone, for whatever reason. Must not throw.
   void on_rollback(std::function<void()> action) { rollback_actions_.push_back(std::move(action)); }
+  // Work that one group of writes needs once, however many of its writes ask for it: of the writes
+  // that were not undone, the newest one's action for `key` runs on the writer's thread, inside the
+  // transaction, before COMMIT. When it throws, the whole group fails as a failed COMMIT does.
+  //
+  // It must carry its own value and look at nothing that a later write changes: when such a write
+  // is undone, what the earlier ones asked for runs at once, before the undone write's
+  // on_rollback(). Whoever then loads from the ledger what on_rollback() forgot finds what the
+  // remaining writes led to. A std::shared_ptr<const T> that is copied only when it is changed
+  // while shared makes such a value cheap. Until the action has run, the group's other writes see
+  // the rows as they were.
+  void before_commit(int64_t key, BeforeCommit action) {
+    before_commit_actions_.insert_or_assign(key, std::move(action));
+  }
 
  private:
   friend class Ledger;
   Connection& connection_;
+  std::map<int64_t, BeforeCommit> before_commit_actions_;
   std::vector<std::function<void()>> commit_actions_;
   std::vector<std::function<void()>> rollback_actions_;
 };
@@ -119,11 +137,16 @@ class Ledger {
   void run_writer();
   void run_batch(std::vector<WriteJob>& batch);
   void run_job(WriteJob& job);
+  void undo_job(WriteJob& job);
+  void run_before_commit();
+  bool transaction_is_over();
   void run_reader(Connection& connection);
 
   LedgerOptions options_;
   LedgerFiles files_;
   Connection writer_;
+  // What the writes of the present group asked for. The writer's thread only.
+  std::map<int64_t, LedgerTransaction::BeforeCommit> before_commit_;
   std::vector<std::unique_ptr<Connection>> reader_connections_;
 
   mutable std::mutex mutex_;

@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <future>
-#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -30,28 +29,6 @@ std::string message_of(Function function) {
   }
   return "no exception";
 }
-
-// Holds the writer's thread inside a write until released, so that the queue behind it can be
-// arranged.
-class Gate {
- public:
-  explicit Gate(Ledger& ledger) {
-    // The write may still be waking up when the gate is gone: it owns what it looks at.
-    auto entered = std::make_shared<std::promise<void>>();
-    bool accepted = ledger.post(
-        [entered, opened = open_.get_future().share()](LedgerTransaction&) {
-          entered->set_value();
-          opened.wait();
-        },
-        [](std::exception_ptr) {});
-    EXPECT_TRUE(accepted);
-    entered->get_future().wait();
-  }
-  void open() { open_.set_value(); }
-
- private:
-  std::promise<void> open_;
-};
 
 TEST_F(LedgerTest, WhatWasWrittenIsThereAfterReopening) {
   {
