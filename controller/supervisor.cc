@@ -12,6 +12,7 @@
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "protocol/json.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 

@@ -4,11 +4,13 @@
 #include <cmath>
 
 #include "controller/json_rows.h"
+#include "controller/metrics/totals.h"
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "controller/supervisor.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_notices.h"
 #include "storage/ledger_runs.h"
@@ -290,6 +292,7 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   }
   int64_t accepted = static_cast<int64_t>(fresh.size());
   if (!fresh.empty()) {
+    add_step_totals(connection, id, fresh);
     show_layers(transaction, run, fresh.back().plan_version);
     save(transaction, run);
     transaction.on_commit([this, id, time, fresh = std::move(fresh), newest_health] {

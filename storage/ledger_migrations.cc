@@ -1,11 +1,13 @@
 #include "storage/ledger_migrations.h"
 
+#include <SQLiteCpp/Statement.h>
 #include <SQLiteCpp/Transaction.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
 
 #include <array>
 
+#include "storage/ledger_audit.h"
 #include "storage/ledger_schema.h"
 
 namespace gnomon {
@@ -129,9 +131,76 @@ CREATE TABLE device_health (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+constexpr const char* kFrom5To6 = R"sql(
+CREATE TABLE step_totals (
+  run         INTEGER NOT NULL,
+  seconds_max REAL NOT NULL,
+  steps       INTEGER NOT NULL,
+  tokens      INTEGER NOT NULL,
+  seconds     REAL NOT NULL,
+  PRIMARY KEY (run, seconds_max)
+) STRICT, WITHOUT ROWID;
+
+WITH bounds (seconds_max) AS (VALUES (0.005), (0.01), (0.025), (0.05), (0.1), (0.25), (0.5), (1.0),
+  (2.5), (5.0), (10.0), (30.0), (60.0), (120.0), (9e999))
+INSERT INTO step_totals SELECT run,
+  (SELECT min(seconds_max) FROM bounds WHERE seconds_max >= step_seconds) AS bound,
+  count(*), sum(tokens), sum(step_seconds) FROM steps GROUP BY run, bound;
+
+ALTER TABLE audit RENAME TO audit_5;
+CREATE TABLE audit (
+  id        INTEGER PRIMARY KEY,
+  time      REAL NOT NULL,
+  run       INTEGER,
+  what      TEXT NOT NULL,
+  detail    TEXT NOT NULL,
+  principal TEXT NOT NULL,
+  hash      TEXT NOT NULL
+) STRICT;
+)sql";
+
+// Gives the rows there were their places in the chain.
+void chain_audit(SQLite::Database& database) {
+  SQLite::Statement rows(database, "SELECT id, time, run, what, detail FROM audit_5 ORDER BY id");
+  SQLite::Statement insert(database, "INSERT INTO audit VALUES (?, ?, ?, ?, ?, '', ?)");
+  std::string hash = ledger::audit_root();
+  while (rows.executeStep()) {
+    ledger::AuditRow row;
+    row.id = rows.getColumn(0).getInt64();
+    row.time = rows.getColumn(1).getDouble();
+    if (!rows.getColumn(2).isNull()) row.run = rows.getColumn(2).getInt64();
+    row.what = rows.getColumn(3).getString();
+    row.detail = rows.getColumn(4).getString();
+    hash = ledger::audit_hash(hash, row);
+    insert.bind(1, row.id);
+    insert.bind(2, row.time);
+    row.run ? insert.bind(3, *row.run) : insert.bind(3);
+    insert.bind(4, row.what);
+    insert.bind(5, row.detail);
+    insert.bind(6, hash);
+    insert.exec();
+    insert.reset();
+  }
+  rows.reset();
+  database.exec(R"sql(
+DROP TABLE audit_5;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never changed'); END;
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never deleted'); END;
+CREATE TRIGGER audit_is_appended BEFORE INSERT ON audit WHEN NEW.id <= (SELECT max(id) FROM audit)
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are only appended'); END;
+)sql");
+}
+
+struct Migration {
+  const char* sql;
+  void (*then)(SQLite::Database&) = nullptr;  // in the same transaction
+};
+
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
-constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {kFrom1To2, kFrom2To3,
-                                                                     kFrom3To4, kFrom4To5};
+constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {
+    {{kFrom1To2}, {kFrom2To3}, {kFrom3To4}, {kFrom4To5}, {kFrom5To6, chain_audit}}};
 
 // Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
 // Returns its version; 0 = empty.
@@ -166,9 +235,10 @@ std::string uri_of(const std::filesystem::path& file) {
   return uri;
 }
 
-void run_step(SQLite::Database& database, const char* sql, int version) {
+void run_step(SQLite::Database& database, const Migration& step, int version) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
-  database.exec(sql);
+  database.exec(step.sql);
+  if (step.then) step.then(database);
   database.exec(
       fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId, version));
   transaction.commit();
@@ -200,7 +270,7 @@ void migrate_and_check(Connection& writer, const std::filesystem::path& file) tr
                       SQLITE_CORRUPT);
   }
   if (version == 0) {
-    run_step(database, kLedgerSchema, kLedgerVersion);
+    run_step(database, {kLedgerSchema}, kLedgerVersion);
     return;
   }
   for (int next = version; next < kLedgerVersion; ++next) {

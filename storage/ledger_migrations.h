@@ -9,7 +9,7 @@
 namespace gnomon {
 
 // The schema version this build writes, that of storage/schema.sql.
-inline constexpr int kLedgerVersion = 5;
+inline constexpr int kLedgerVersion = 6;
 
 // Looks at a file before it is opened for writing, which would change even a foreign one. Throws
 // LedgerError when it is no database, belongs to another program or is newer than this build. One

@@ -1,6 +1,8 @@
 #include "controller/metrics/totals.h"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 
 #include "controller/decide/decide.h"
 #include "controller/decide/worth.h"
@@ -13,17 +15,20 @@
 namespace gnomon {
 namespace {
 
+size_t bucket_of(double seconds) {
+  const std::vector<double>& buckets = step_duration_buckets();
+  return static_cast<size_t>(std::lower_bound(buckets.begin(), buckets.end(), seconds) -
+                             buckets.begin());
+}
+
 void load_step_totals(Connection& connection, int64_t run, RunTotals& totals) {
   const std::vector<double>& buckets = step_duration_buckets();
   totals.step_duration_counts.assign(buckets.size() + 1, 0);
-  Query query = connection.query("SELECT tokens, step_seconds FROM steps WHERE run = ?", run);
-  while (query.next()) {
-    totals.steps += 1;
-    totals.tokens += static_cast<double>(query.integer(0));
-    double seconds = query.real(1);
-    totals.train_seconds += seconds;
-    auto bucket = std::lower_bound(buckets.begin(), buckets.end(), seconds) - buckets.begin();
-    totals.step_duration_counts[static_cast<size_t>(bucket)] += 1;
+  for (const ledger::StepTotalsRow& row : ledger::step_totals(connection, run)) {
+    totals.steps += static_cast<double>(row.steps);
+    totals.tokens += static_cast<double>(row.tokens);
+    totals.train_seconds += row.seconds;
+    totals.step_duration_counts[bucket_of(row.seconds_max)] += static_cast<double>(row.steps);
   }
 }
 
@@ -93,6 +98,21 @@ void load_layers(Connection& connection, int64_t run, RunTotals& totals) {
 }
 
 }  // namespace
+
+void add_step_totals(Connection& connection, int64_t run, const std::vector<StepReport>& steps) {
+  const std::vector<double>& buckets = step_duration_buckets();
+  std::map<size_t, ledger::StepTotalsRow> sums;
+  for (const StepReport& step : steps) {
+    const size_t bucket = bucket_of(step.step_seconds);
+    ledger::StepTotalsRow& sum = sums[bucket];
+    sum.seconds_max =
+        bucket < buckets.size() ? buckets[bucket] : std::numeric_limits<double>::infinity();
+    sum.steps += 1;
+    sum.tokens += step.tokens;
+    sum.seconds += step.step_seconds;
+  }
+  for (const auto& [bucket, sum] : sums) ledger::add_step_totals(connection, run, sum);
+}
 
 WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step) {
   WindowNumbers numbers{close.outcome, end_step, std::nullopt, std::nullopt, std::nullopt};

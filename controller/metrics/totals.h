@@ -15,6 +15,8 @@ WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step)
 
 MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
 
+// Adds steps that were not on record to the sums that load_run_totals() reads.
+void add_step_totals(Connection& connection, int64_t run, const std::vector<StepReport>& steps);
 RunTotals load_run_totals(Connection& connection, int64_t run);
 
 }  // namespace gnomon

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "storage/ledger_audit.h"
 #include "tests/storage/ledger_fixture.h"
 
 namespace gnomon {
@@ -16,8 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 void note(LedgerTransaction& transaction, const std::string& what) {
-  transaction.connection().execute(
-      "INSERT INTO audit (time, run, what, detail) VALUES (0, NULL, ?, '')", what);
+  ledger::insert_audit(transaction.connection(), 0, std::nullopt, what, "");
 }
 
 template <typename Function>
@@ -54,7 +54,7 @@ TEST_F(LedgerTest, RefusesAFileOfANewerVersionAndLeavesItAlone) {
   { SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 99"); }
   std::string message = message_of([&] { Ledger ledger(options()); });
   EXPECT_THAT(message, HasSubstr("version 99"));
-  EXPECT_THAT(message, HasSubstr("up to version 5"));
+  EXPECT_THAT(message, HasSubstr("up to version 6"));
   SQLite::Database database(file_.string());
   EXPECT_EQ(database.execAndGet("PRAGMA user_version").getInt(), 99);
 }
