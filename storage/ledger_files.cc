@@ -61,8 +61,14 @@ LedgerFiles::LedgerFiles(const fs::path& ledger)
   check_place(ledger_);
   take_lock();
   ledger_was_there_ = fs::exists(ledger_);
+  wal_was_there_ = fs::exists(wal_of(ledger_));
   try {
-    inspect_ledger(ledger_);
+    state_ = check_ledger_files(ledger_);
+    if (state_ == LedgerFileState::kAbsent) {
+      make_ledger(ledger_);
+    } else {
+      inspect_ledger(ledger_);
+    }
   } catch (...) {
     remove_what_was_made();
     throw;
@@ -98,10 +104,15 @@ void LedgerFiles::take_lock() {
 // Only while the lock is held: another daemon's files must not go.
 void LedgerFiles::remove_what_was_made() {
   std::error_code ignored;
-  if (!ledger_was_there_) {
-    for (const char* suffix : {"", "-wal", "-shm"}) {
+  if (!ledger_was_there_ && !wal_was_there_) {
+    for (const char* suffix : {"", "-wal", "-shm", ".new"}) {
       fs::remove(beside(ledger_, suffix), ignored);
     }
+  }
+  // Opening makes these; with nothing in them.
+  if (ledger_was_there_ && !wal_was_there_ && file_bytes(wal_of(ledger_)) == 0) {
+    fs::remove(wal_of(ledger_), ignored);
+    fs::remove(beside(ledger_, "-shm"), ignored);
   }
   if (!lock_was_there_) {
     fs::remove(lock_path_, ignored);

@@ -6,8 +6,11 @@
 #include <sqlite3.h>
 
 #include <array>
+#include <set>
 
+#include "base/files.h"
 #include "storage/ledger_audit.h"
+#include "storage/ledger_file.h"
 #include "storage/ledger_schema.h"
 
 namespace gnomon {
@@ -225,16 +228,6 @@ int check_version(SQLite::Database& database, const std::filesystem::path& file)
   return version;
 }
 
-// A file name inside an SQLite URI.
-std::string uri_of(const std::filesystem::path& file) {
-  std::string uri = "file:";
-  for (char c : std::filesystem::absolute(file).string()) {
-    bool plain = c != '?' && c != '#' && c != '%';
-    uri += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
-  }
-  return uri;
-}
-
 void run_step(SQLite::Database& database, const Migration& step, int version) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
   database.exec(step.sql);
@@ -244,31 +237,76 @@ void run_step(SQLite::Database& database, const Migration& step, int version) {
   transaction.commit();
 }
 
+// Every column, index and trigger that a ledger of this version has, in words.
+std::set<std::string> shape_of(SQLite::Database& database) {
+  std::set<std::string> shape;
+  SQLite::Statement parts(
+      database,
+      "SELECT 'column ' || c.name || ' of table ' || t.name FROM pragma_table_list t, "
+      "pragma_table_info(t.name) c WHERE t.schema = 'main' AND t.name NOT LIKE 'sqlite%' "
+      "UNION ALL SELECT type || ' ' || name FROM sqlite_schema WHERE type IN ('index', 'trigger') "
+      "AND name NOT LIKE 'sqlite%'");
+  while (parts.executeStep()) shape.insert(parts.getColumn(0).getString());
+  return shape;
+}
+
+void quick_check(SQLite::Database& database, const std::filesystem::path& file) {
+  const std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
+  if (check != "ok") {
+    throw LedgerError(
+        fmt::format("the ledger {} is damaged: {}; {}", file.string(), check, kRestoreAdvice),
+        SQLITE_CORRUPT);
+  }
+}
+
 }  // namespace
 
-void inspect_ledger(const std::filesystem::path& file) try {
-  std::filesystem::path wal = file;
-  wal += "-wal";
-  std::error_code missing;
-  bool in_use = std::filesystem::exists(wal) && std::filesystem::file_size(wal, missing) > 0;
-  if (!std::filesystem::exists(file) || std::filesystem::file_size(file, missing) == 0 || in_use) {
-    return;
+void check_schema(SQLite::Database& database, const std::filesystem::path& file) {
+  SQLite::Database fresh(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+  fresh.exec(kLedgerSchema);
+  const std::set<std::string> there = shape_of(database);
+  for (const std::string& part : shape_of(fresh)) {
+    if (!there.contains(part)) {
+      throw LedgerError(fmt::format("the ledger {} says that it has version {} but has no {}; {}",
+                                    file.string(), kLedgerVersion, part, kRestoreAdvice),
+                        SQLITE_CORRUPT);
+    }
   }
-  SQLite::Database database(uri_of(file) + "?immutable=1",
+}
+
+void inspect_ledger(const std::filesystem::path& file) try {
+  if (file_bytes(file) == 0 || file_bytes(wal_of(file)) > 0) return;
+  SQLite::Database database(sqlite_uri(file) + "?immutable=1",
                             SQLite::OPEN_READONLY | SQLite::OPEN_URI);
   check_version(database, file);
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot open the ledger {}", file.string()), error);
 }
 
-void migrate_and_check(Connection& writer, const std::filesystem::path& file) try {
+void make_ledger(const std::filesystem::path& file) try {
+  std::filesystem::path made = file;
+  made += ".new";
+  std::error_code ignored;
+  for (const char* suffix : {"", "-wal", "-shm", "-journal"}) {
+    std::filesystem::remove(made.string() + suffix, ignored);
+  }
+  {
+    SQLite::Database database(made.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+    run_step(database, {kLedgerSchema}, kLedgerVersion);
+    database.exec("PRAGMA journal_mode=WAL");
+  }
+  sync_path(made);
+  std::filesystem::rename(made, file);
+  sync_path(std::filesystem::absolute(file).parent_path());
+} catch (const SQLite::Exception& error) {
+  throw ledger_error(fmt::format("cannot make the ledger {}", file.string()), error);
+}
+
+void migrate_and_check(Connection& writer, const std::filesystem::path& file,
+                       bool look_at_pages) try {
   SQLite::Database& database = writer.database();
   int version = check_version(database, file);
-  std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
-  if (check != "ok") {
-    throw LedgerError(fmt::format("the ledger {} is damaged: {}", file.string(), check),
-                      SQLITE_CORRUPT);
-  }
+  if (look_at_pages || version != kLedgerVersion) quick_check(database, file);
   if (version == 0) {
     run_step(database, {kLedgerSchema}, kLedgerVersion);
     return;
@@ -276,6 +314,7 @@ void migrate_and_check(Connection& writer, const std::filesystem::path& file) tr
   for (int next = version; next < kLedgerVersion; ++next) {
     run_step(database, kMigrations[static_cast<size_t>(next - 1)], next + 1);
   }
+  check_schema(database, file);
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot prepare the ledger {}", file.string()), error);
 }

@@ -92,7 +92,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
       leases_(supervisor_, metrics_, bells_),
       server_((check_port_file(port_file), server_options(config))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
-  ledger_->read([this](Connection& connection) { supervisor_.restore(connection); });
+  ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
   if (!port_file.empty()) {
     write_file_atomically(port_file, fmt::format("{}\n", server_.port()));

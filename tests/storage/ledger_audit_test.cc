@@ -113,12 +113,8 @@ TEST_F(AuditTest, ANotedHashInTheMiddleIsFoundAgainAndAForgedChainIsNot) {
   // Everything from row 10 on written anew, with right hashes.
   tamper("DELETE FROM audit WHERE id >= 10");
   {
-    Ledger ledger(options());
-    ledger.write([](LedgerTransaction& transaction) {
-      for (int i = 10; i <= 20; ++i) {
-        insert_audit(transaction.connection(), 1, std::nullopt, "forged", "", "");
-      }
-    });
+    Connection by_hand(file_, Connection::Kind::kWriter);
+    for (int i = 10; i <= 20; ++i) insert_audit(by_hand, 1, std::nullopt, "forged", "", "");
   }
   EXPECT_TRUE(verdict().good());
   const AuditVerdict bad = verdict(NotedHash{10, noted});

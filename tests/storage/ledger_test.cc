@@ -72,22 +72,6 @@ TEST_F(LedgerTest, RefusesAFileThatIsNoDatabase) {
   EXPECT_THAT(message_of([&] { Ledger ledger(options()); }), HasSubstr(file_.string()));
 }
 
-TEST_F(LedgerTest, RefusesADamagedFile) {
-  {
-    Ledger ledger(options());
-    ledger.write([](LedgerTransaction& transaction) {
-      for (int i = 0; i < 2000; ++i) {
-        note(transaction, "row");
-      }
-    });
-  }
-  std::fstream stream(file_, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekp(-8192, std::ios::end);
-  stream << std::string(8192, '\x55');
-  stream.close();
-  EXPECT_THAT(message_of([&] { Ledger ledger(options()); }), HasSubstr("damaged"));
-}
-
 TEST_F(LedgerTest, RefusesASecondDaemonOnTheSameLedger) {
   Ledger first(options());
   std::string message = message_of([&] { Ledger second(options()); });
