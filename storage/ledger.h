@@ -76,6 +76,20 @@ struct LedgerOptions {
   std::function<void(double seconds)> on_commit;
 };
 
+// Keeps every other gnomond away from a ledger: FILE.lock, whose descriptor holds the lock. The
+// file stays; forget() removes one that this made.
+class LedgerLock {
+ public:
+  // Throws LedgerError when another process has it, SystemError.
+  explicit LedgerLock(const std::filesystem::path& ledger);
+  void forget();
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor lock_;
+  bool was_there_ = false;
+};
+
 // The ledger's lock, and the promise that a start that fails leaves nothing behind: what was made
 // since construction is removed again unless keep() was called.
 class LedgerFiles {
@@ -92,16 +106,13 @@ class LedgerFiles {
   LedgerFileState state() const { return state_; }
 
  private:
-  void take_lock();
   void remove_what_was_made();
 
   std::filesystem::path ledger_;
-  std::filesystem::path lock_path_;
-  FileDescriptor lock_;
+  LedgerLock lock_;
   LedgerFileState state_ = LedgerFileState::kAbsent;
   bool ledger_was_there_ = false;
   bool wal_was_there_ = false;
-  bool lock_was_there_ = false;
   bool kept_ = false;
 };
 

@@ -152,7 +152,7 @@ int64_t file_bytes(const fs::path& file) {
   return error ? 0 : static_cast<int64_t>(size);
 }
 
-LedgerFileState check_ledger_files(const fs::path& ledger) {
+LedgerFileState check_ledger_files(const fs::path& ledger, LedgerWriter writer) {
   std::error_code error;
   const int64_t wal_bytes = file_bytes(wal_of(ledger));
   if (!fs::exists(ledger, error)) {
@@ -187,6 +187,7 @@ LedgerFileState check_ledger_files(const fs::path& ledger) {
                                "is possible",
                                page_size));
   }
+  if (writer == LedgerWriter::kPossible) return LedgerFileState::kWhole;
   if (wal_bytes > 0) WalReader(ledger, page_size).check();
   const int64_t whole = page_size * big_endian(header + 28);
   const bool size_is_known = std::memcmp(header + 24, header + 92, 4) == 0;

@@ -23,9 +23,14 @@ enum class LedgerFileState {
              // page
 };
 
+// Whether another process may be writing the files: then the WAL and the size are not looked at,
+// which would change while they are.
+enum class LedgerWriter { kNone, kPossible };
+
 // Looks at the header and the size of `ledger` and at all of its WAL. Throws LedgerError with one
 // sentence of advice: a folder, empty, cut off, no SQLite file, a page size that is none; a WAL
 // without its ledger, a WAL that is none or another's, or one with a hole before its end.
-LedgerFileState check_ledger_files(const std::filesystem::path& ledger);
+LedgerFileState check_ledger_files(const std::filesystem::path& ledger,
+                                   LedgerWriter writer = LedgerWriter::kNone);
 
 }  // namespace gnomon

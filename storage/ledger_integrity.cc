@@ -13,27 +13,6 @@
 namespace gnomon {
 namespace {
 
-constexpr int kInstructionsBetweenLooks = 10'000;
-
-// Asks `end_now` while statements of a connection run, and interrupts them.
-class Interrupter {
- public:
-  Interrupter(SQLite::Database& database, const std::function<bool()>& end_now)
-      : database_(database), end_now_(end_now) {
-    if (!end_now_) return;
-    sqlite3_progress_handler(
-        database_.getHandle(), kInstructionsBetweenLooks,
-        [](void* self) { return static_cast<Interrupter*>(self)->end_now_() ? 1 : 0; }, this);
-  }
-  ~Interrupter() { sqlite3_progress_handler(database_.getHandle(), 0, nullptr, nullptr); }
-  Interrupter(const Interrupter&) = delete;
-  Interrupter& operator=(const Interrupter&) = delete;
-
- private:
-  SQLite::Database& database_;
-  const std::function<bool()>& end_now_;
-};
-
 // The first sentences of a check that says "ok" when all is well.
 std::vector<std::string> findings(SQLite::Database& database, const std::string& pragma) {
   std::vector<std::string> lines;
@@ -55,34 +34,20 @@ void check_foreign_keys(SQLite::Database& database, LedgerHealth& health) {
   }
 }
 
-void give_way() {
-  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
-  ::setpriority(PRIO_PROCESS, thread, 19);
-  constexpr int kWhoProcess = 1;
-  constexpr int kIdleClass = 3 << 13;
-  ::syscall(SYS_ioprio_set, kWhoProcess, thread, kIdleClass);
-}
-
-}  // namespace
-
-LedgerHealth examine_ledger(const std::filesystem::path& file,
-                            const std::function<bool()>& end_now) {
-  inspect_ledger(file);
-  SQLite::Database database = open_for_looking(file);
+LedgerHealth examine(SQLite::Database& database, const std::filesystem::path& file,
+                     const std::function<bool()>& end_now) {
   LedgerHealth health;
   health.bytes = file_bytes(file);
+  health.version = ledger_version(database, file);
+  if (health.version == 0) {
+    throw LedgerError(fmt::format("{} has no tables: it is no ledger", file.string()),
+                      SQLITE_NOTADB);
+  }
   try {
     const Interrupter interrupter(database, end_now);
-    health.version = database.execAndGet("PRAGMA user_version").getInt();
     health.problems = findings(database, "PRAGMA integrity_check(5)");
     if (!health.good()) return health;
     check_foreign_keys(database, health);
-    if (health.version > kLedgerVersion || health.version == 0) {
-      health.problems.push_back(health.version == 0
-                                    ? std::string("it has no version: it is empty or no ledger")
-                                    : fmt::format("it has version {}; this build knows up to {}",
-                                                  health.version, kLedgerVersion));
-    }
     if (health.version == kLedgerVersion) {
       check_schema(database, file);
       health.audit = ledger::verify_audit(database);
@@ -97,6 +62,45 @@ LedgerHealth examine_ledger(const std::filesystem::path& file,
     health.problems.emplace_back(error.what());
   }
   return health;
+}
+
+}  // namespace
+
+Interrupter::Interrupter(SQLite::Database& database, const std::function<bool()>& end_now)
+    : database_(database), end_now_(end_now) {
+  constexpr int kInstructionsBetweenLooks = 10'000;
+  if (!end_now_) return;
+  sqlite3_progress_handler(
+      database_.getHandle(), kInstructionsBetweenLooks,
+      [](void* self) { return static_cast<Interrupter*>(self)->end_now_() ? 1 : 0; }, this);
+}
+
+Interrupter::~Interrupter() {
+  sqlite3_progress_handler(database_.getHandle(), 0, nullptr, nullptr);
+}
+
+void give_way_to_others() {
+  const auto thread = static_cast<id_t>(::syscall(SYS_gettid));
+  ::setpriority(PRIO_PROCESS, thread, 19);
+  constexpr int kWhoProcess = 1;
+  constexpr int kIdleClass = 3 << 13;
+  ::syscall(SYS_ioprio_set, kWhoProcess, thread, kIdleClass);
+}
+
+LedgerHealth examine_ledger(const std::filesystem::path& file,
+                            const std::function<bool()>& end_now) {
+  check_ledger_files(file, LedgerWriter::kPossible);
+  SQLite::Database database = open_for_looking(file);
+  return examine(database, file, end_now);
+}
+
+LedgerHealth examine_closed_ledger(const std::filesystem::path& file,
+                                   const std::function<bool()>& end_now) {
+  check_ledger_files(file);
+  inspect_ledger(file);
+  SQLite::Database database(sqlite_uri(file) + "?immutable=1",
+                            SQLite::OPEN_READONLY | SQLite::OPEN_URI);
+  return examine(database, file, end_now);
 }
 
 BackgroundCheck::BackgroundCheck(std::filesystem::path ledger, Hooks hooks)
@@ -128,7 +132,7 @@ bool BackgroundCheck::wait_a_moment() {
 }
 
 void BackgroundCheck::run() {
-  give_way();
+  give_way_to_others();
   std::string problem;
   try {
     problem = look();

@@ -29,6 +29,26 @@ struct LedgerHealth {
 // all or is no ledger. A daemon may be writing it; nothing is changed.
 LedgerHealth examine_ledger(const std::filesystem::path& file,
                             const std::function<bool()>& end_now = {});
+// The same of a file that nobody writes and that has no WAL: leaves no -shm file beside it.
+LedgerHealth examine_closed_ledger(const std::filesystem::path& file,
+                                   const std::function<bool()>& end_now = {});
+
+// Makes statements of a connection end with SQLITE_INTERRUPT once `end_now`, which is asked often,
+// says true. Both must outlive it.
+class Interrupter {
+ public:
+  Interrupter(SQLite::Database& database, const std::function<bool()>& end_now);
+  ~Interrupter();
+  Interrupter(const Interrupter&) = delete;
+  Interrupter& operator=(const Interrupter&) = delete;
+
+ private:
+  SQLite::Database& database_;
+  const std::function<bool()>& end_now_;
+};
+
+// Puts the calling thread behind everything else, at the processors and at the disk.
+void give_way_to_others();
 
 // Looks at every table once, on a thread and a connection of its own that give way to everything
 // else.

@@ -205,29 +205,6 @@ struct Migration {
 constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {
     {{kFrom1To2}, {kFrom2To3}, {kFrom3To4}, {kFrom4To5}, {kFrom5To6, chain_audit}}};
 
-// Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
-// Returns its version; 0 = empty.
-int check_version(SQLite::Database& database, const std::filesystem::path& file) {
-  int version = database.execAndGet("PRAGMA user_version").getInt();
-  int application = database.execAndGet("PRAGMA application_id").getInt();
-  int64_t tables = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt64();
-  if (application != kApplicationId && (tables > 0 || application != 0)) {
-    throw LedgerError(
-        fmt::format(
-            "{} is an SQLite file of another program (application id {:#x}, a ledger has {:#x})",
-            file.string(), application, kApplicationId),
-        SQLITE_ERROR);
-  }
-  if (version > kLedgerVersion) {
-    throw LedgerError(
-        fmt::format("the ledger {} has version {}, written by a newer gnomond; this build accepts "
-                    "up to version {}",
-                    file.string(), version, kLedgerVersion),
-        SQLITE_ERROR);
-  }
-  return version;
-}
-
 void run_step(SQLite::Database& database, const Migration& step, int version) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
   database.exec(step.sql);
@@ -274,11 +251,32 @@ void check_schema(SQLite::Database& database, const std::filesystem::path& file)
   }
 }
 
+int ledger_version(SQLite::Database& database, const std::filesystem::path& file) {
+  int version = database.execAndGet("PRAGMA user_version").getInt();
+  int application = database.execAndGet("PRAGMA application_id").getInt();
+  int64_t tables = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt64();
+  if (application != kApplicationId && (tables > 0 || application != 0)) {
+    throw LedgerError(
+        fmt::format(
+            "{} is an SQLite file of another program (application id {:#x}, a ledger has {:#x})",
+            file.string(), application, kApplicationId),
+        SQLITE_ERROR);
+  }
+  if (version > kLedgerVersion) {
+    throw LedgerError(
+        fmt::format("the ledger {} has version {}, written by a newer gnomond; this build accepts "
+                    "up to version {}",
+                    file.string(), version, kLedgerVersion),
+        SQLITE_ERROR);
+  }
+  return version;
+}
+
 void inspect_ledger(const std::filesystem::path& file) try {
   if (file_bytes(file) == 0 || file_bytes(wal_of(file)) > 0) return;
   SQLite::Database database(sqlite_uri(file) + "?immutable=1",
                             SQLite::OPEN_READONLY | SQLite::OPEN_URI);
-  check_version(database, file);
+  ledger_version(database, file);
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot open the ledger {}", file.string()), error);
 }
@@ -305,7 +303,7 @@ void make_ledger(const std::filesystem::path& file) try {
 void migrate_and_check(Connection& writer, const std::filesystem::path& file,
                        bool look_at_pages) try {
   SQLite::Database& database = writer.database();
-  int version = check_version(database, file);
+  int version = ledger_version(database, file);
   if (look_at_pages || version != kLedgerVersion) quick_check(database, file);
   if (version == 0) {
     run_step(database, {kLedgerSchema}, kLedgerVersion);

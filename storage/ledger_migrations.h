@@ -11,6 +11,10 @@ namespace gnomon {
 // The schema version this build writes, that of storage/schema.sql.
 inline constexpr int kLedgerVersion = 6;
 
+// The version of a file that may become, or is, a ledger of this version or an older one; 0 =
+// empty. Throws LedgerError for another program's file and for a newer ledger.
+int ledger_version(SQLite::Database& database, const std::filesystem::path& file);
+
 // Looks at a file before it is opened for writing, which would change even a foreign one. Throws
 // LedgerError when it is no database, belongs to another program or is newer than this build. One
 // with a WAL beside it is left to migrate_and_check(): its own pages are not all there is.
