@@ -19,10 +19,7 @@
 namespace gnomon {
 namespace {
 
-constexpr double kTickAgainSeconds = 60;          // after a tick that failed or changed nothing
-constexpr double kStreamKeepSeconds = 7 * 86400;  // rows of the stream
-constexpr double kStreamTrimSeconds = 60;         // between two looks for old ones
-constexpr int64_t kStreamTrimMax = 1000;          // rows in one write
+constexpr double kTickAgainSeconds = 60;  // after a tick that failed or changed nothing
 
 }  // namespace
 
@@ -154,13 +151,6 @@ void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
     spdlog::error("the decision core of {} asks for a moment that has passed", run.label);
     transaction.on_commit([this, id, time] { deadlines_.set(id, time + kTickAgainSeconds); });
   }
-}
-
-void Supervisor::trim_stream(LedgerTransaction& transaction) {
-  int64_t trimmed =
-      ledger::trim_stream(transaction.connection(), now() - kStreamKeepSeconds, kStreamTrimMax);
-  double pause = trimmed == kStreamTrimMax ? 0 : kStreamTrimSeconds;
-  transaction.on_commit([this, at = steady_now() + pause] { next_trim_ = at; });
 }
 
 const decide::Policy& Supervisor::policy(LedgerTransaction& transaction, int64_t run) {

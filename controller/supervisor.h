@@ -5,7 +5,6 @@
 // that it can never be ahead of the ledger.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -80,10 +79,6 @@ class Supervisor {
   std::vector<int64_t> due_runs() const { return deadlines_.due(now()); }
   // Tells the core that the time it waited for has come; does nothing when it has not.
   void tick(LedgerTransaction& transaction, int64_t run);
-  // Whether it is time for trim_stream(); from any thread.
-  bool trim_due() const { return next_trim_ <= steady_now(); }
-  // Deletes a bounded number of rows of the stream that are older than a week.
-  void trim_stream(LedgerTransaction& transaction);
 
   double now() const { return now_(); }
   double steady_now() const { return steady_now_(); }
@@ -133,7 +128,6 @@ class Supervisor {
   std::map<int64_t, Run> runs_;  // the writer's thread only
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;
-  std::atomic<double> next_trim_ = 0;  // steady clock seconds
 };
 
 }  // namespace gnomon

@@ -148,6 +148,8 @@ class Ledger {
   // Of the files, now.
   int64_t bytes() const { return file_bytes(options_.file); }
   int64_t wal_bytes() const { return file_bytes(wal_of(options_.file)); }
+  // Readers that can should let go of their snapshots, so that it can begin anew.
+  bool wal_is_long() const { return wal_bytes() > options_.wal_bytes_max; }
 
  private:
   struct WriteJob {

@@ -66,17 +66,23 @@ LedgerHealth examine(SQLite::Database& database, const std::filesystem::path& fi
 
 }  // namespace
 
-Interrupter::Interrupter(SQLite::Database& database, const std::function<bool()>& end_now)
-    : database_(database), end_now_(end_now) {
-  constexpr int kInstructionsBetweenLooks = 10'000;
-  if (!end_now_) return;
-  sqlite3_progress_handler(
-      database_.getHandle(), kInstructionsBetweenLooks,
-      [](void* self) { return static_cast<Interrupter*>(self)->end_now_() ? 1 : 0; }, this);
+Interrupter::Interrupter(SQLite::Database& database, const std::function<bool()>& end_now) {
+  if (!end_now) return;
+  thread_ = std::thread([this, handle = database.getHandle(), &end_now] {
+    std::unique_lock lock(mutex_);
+    while (!over_changed_.wait_for(lock, std::chrono::milliseconds(50), [this] { return over_; })) {
+      if (end_now()) sqlite3_interrupt(handle);
+    }
+  });
 }
 
 Interrupter::~Interrupter() {
-  sqlite3_progress_handler(database_.getHandle(), 0, nullptr, nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  over_changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
 }
 
 void give_way_to_others() {
@@ -155,11 +161,10 @@ void BackgroundCheck::run() {
 std::string BackgroundCheck::look() {
   SQLite::Database database = open_for_looking(ledger_);
   database.exec("PRAGMA cache_size=-2000");
-  bool pausing = false;
-  const std::function<bool()> end_now = [&] {
-    pausing = hooks_.pause && hooks_.pause();
+  const std::function<bool()> end_now = [this] {
+    if (hooks_.pause && hooks_.pause()) return true;
     const std::lock_guard lock(mutex_);
-    return ending_ || pausing;
+    return ending_;
   };
   std::vector<std::string> tables;
   {

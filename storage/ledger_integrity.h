@@ -33,18 +33,22 @@ LedgerHealth examine_ledger(const std::filesystem::path& file,
 LedgerHealth examine_closed_ledger(const std::filesystem::path& file,
                                    const std::function<bool()>& end_now = {});
 
-// Makes statements of a connection end with SQLITE_INTERRUPT once `end_now`, which is asked often,
-// says true. Both must outlive it.
+// Makes statements of a connection end with SQLITE_INTERRUPT once `end_now`, which a thread of its
+// own asks several times a second, says true. Both must outlive it. (A progress handler would not
+// be called while SQLite looks at the pages of one table.)
 class Interrupter {
  public:
+  // An empty `end_now` never ends anything.
   Interrupter(SQLite::Database& database, const std::function<bool()>& end_now);
   ~Interrupter();
   Interrupter(const Interrupter&) = delete;
   Interrupter& operator=(const Interrupter&) = delete;
 
  private:
-  SQLite::Database& database_;
-  const std::function<bool()>& end_now_;
+  std::mutex mutex_;
+  std::condition_variable over_changed_;
+  bool over_ = false;
+  std::thread thread_;
 };
 
 // Puts the calling thread behind everything else, at the processors and at the disk.

@@ -118,6 +118,13 @@ Response readiness(Services& services, Exchange& exchange) {
           services.supervisor.now());
     });
   });
+  checks += ',';
+  checks += check("ledger_integrity", ready, [&] {
+    const BackgroundCheck* integrity = services.integrity;
+    if (integrity && integrity->state() == BackgroundCheck::State::kFailed) {
+      throw Error(fmt::format("{}; stop the daemon and restore a backup", integrity->problem()));
+    }
+  });
   return json_response(fmt::format(R"({{"ready":{},"checks":[{}]}})", ready, checks),
                        ready ? 200 : 503);
 }
