@@ -7,3 +7,4 @@ if(NOT GNOMON_SANITIZE)
   gnomon_test(storage_ledger_restore_crash_test SOURCES ledger_restore_crash_test.cc syscall_tracer.cc
     LIBS gnomon_ledger LABELS storage)
 endif()
+gnomon_test(storage_ledger_fault_test SOURCES ledger_fault_test.cc failing_disk.cc LIBS gnomon_ledger LABELS storage)
