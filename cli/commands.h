@@ -37,15 +37,17 @@ void add_formats_commands(CLI::App& app, Context& context);  // formats table, f
 // `formats cast` takes every word that is no option of its own as a value, so "--" in front of
 // negative ones is accepted and means nothing; CLI11 would hand what follows to the parent command.
 void drop_double_dash(std::vector<std::string>& arguments);
-void add_bench_commands(CLI::App& app, Context& context);  // bench step, bench cast
-void add_bench_device_commands(CLI::App& bench);           // bench gemm, kernels, block
-void add_bench_cast_command(CLI::App& bench);              // bench cast
-void add_bench_statistics_command(CLI::App& bench);
-void add_bench_controller_command(CLI::App& bench);          // bench statistics
-void add_bench_detect_command(CLI::App& bench);              // bench detect
-void add_bench_detector_command(CLI::App& bench);            // bench detector
-void add_ledger_commands(CLI::App& app, Context& context);   // summary, report
-void add_backtest_command(CLI::App& app, Context& context);  // backtest
-void add_simulate_command(CLI::App& app, Context& context);  // simulate
+void add_bench_commands(CLI::App& app, Context& context);        // bench step, bench cast
+void add_bench_device_commands(CLI::App& bench);                 // bench gemm, kernels, block
+void add_bench_cast_command(CLI::App& bench);                    // bench cast
+void add_bench_statistics_command(CLI::App& bench);              // bench statistics
+void add_bench_controller_command(CLI::App& bench);              // bench controller
+void add_bench_detect_command(CLI::App& bench);                  // bench detect
+void add_bench_detector_command(CLI::App& bench);                // bench detector
+void add_ledger_commands(CLI::App& app, Context& context);       // summary, report
+void add_ledger_file_commands(CLI::App& app, Context& context);  // ledger backup, restore, check
+void add_audit_commands(CLI::App& app, Context& context);        // audit verify, audit list
+void add_backtest_command(CLI::App& app, Context& context);      // backtest
+void add_simulate_command(CLI::App& app, Context& context);      // simulate
 
 }  // namespace gnomon::cli

@@ -36,7 +36,7 @@ std::optional<StateOnRecord> state_on_record(Connection& connection, int64_t run
                                              const LateEffects& late) {
   const std::optional<ledger::StateRow> row = ledger::load_state(connection, run);
   if (!row) return std::nullopt;
-  StateOnRecord known{decide::state_from_json(row->body), row->seq, 0};
+  StateOnRecord known{decide::state_from_json(row->body), row->seq, {}};
   for (const auto& [seq, step] : steps_heard_after(connection, run, row->seq)) {
     const decide::Consequences now =
         decide::decide_in_place(known.state,
@@ -44,7 +44,7 @@ std::optional<StateOnRecord> state_on_record(Connection& connection, int64_t run
                                                      step.loss, step.grad_norm, step.step_seconds},
                                 policy, step.time);
     known.seq = seq;
-    ++known.told;
+    known.told.push_back(step);
     if (late && !now.effects.empty()) late(now.effects, seq, step.time);
   }
   return known;

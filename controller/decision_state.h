@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "controller/decide/decide.h"
+#include "protocol/messages.h"
 #include "storage/ledger_connection.h"
 
 namespace gnomon {
@@ -17,7 +18,8 @@ namespace gnomon {
 struct StateOnRecord {
   decide::State state;
   int64_t seq = 0;   // of the newest event that it contains
-  int64_t told = 0;  // events after the one that is written down with the state
+  // Of the events after the one that is written down with the state, which have gone into it.
+  std::vector<StepReport> told;
 };
 
 // Called for effects that an event had now and not when it was recorded, which a newer version of

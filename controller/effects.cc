@@ -6,6 +6,7 @@
 #include "controller/metrics/totals.h"
 #include "controller/refusal.h"
 #include "protocol/json.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 #include "storage/ledger_windows.h"

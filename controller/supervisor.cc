@@ -13,16 +13,14 @@
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "protocol/json.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
 namespace {
 
-constexpr double kTickAgainSeconds = 60;          // after a tick that failed or changed nothing
-constexpr double kStreamKeepSeconds = 7 * 86400;  // rows of the stream
-constexpr double kStreamTrimSeconds = 60;         // between two looks for old ones
-constexpr int64_t kStreamTrimMax = 1000;          // rows in one write
+constexpr double kTickAgainSeconds = 60;  // after a tick that failed or changed nothing
 
 }  // namespace
 
@@ -62,6 +60,7 @@ void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) 
   if (known) {
     totals.phase = decide::phase_name(known->state);
     totals.money = money_numbers(known->state, policy);
+    add_steps(known->told, totals);
   }
   metrics_.start_run(row.id, row.name + "/" + row.job_id, totals);
   if (known && row.state == "live") {
@@ -98,7 +97,8 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
     if (std::optional<StateOnRecord> known = state_on_record(connection, id, run.policy, late)) {
       run.state = std::move(known->state);
       run.seq = known->seq;
-      run.unsaved = known->told;
+      run.unsaved = std::ssize(known->told);
+      for (const StepReport& step : known->told) run.totals.add(step);
     }
     run.newest_step = ledger::newest_step(connection, id).value_or(std::pair<int64_t, int64_t>());
   } catch (const Error& error) {
@@ -147,6 +147,7 @@ Supervisor::Heard Supervisor::hear_step(LedgerTransaction& transaction, Run& run
   const bool last = place > run.newest_step;
   const auto seq = last ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
   if (!ledger::insert_step(connection, run.id, step, time, seq)) return {};
+  run.totals.add(step);
   if (last) {
     run.newest_step = place;
   } else {
@@ -160,6 +161,7 @@ Supervisor::Heard Supervisor::hear_step(LedgerTransaction& transaction, Run& run
 
 void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
+  run.totals.write(transaction.connection(), run.id);
   run.saved_at = steady_now();
   run.unsaved = 0;
   show(transaction, run);
@@ -200,13 +202,6 @@ void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
     spdlog::error("the decision core of {} asks for a moment that has passed", run.label);
     transaction.on_commit([this, id, time] { deadlines_.set(id, time + kTickAgainSeconds); });
   }
-}
-
-void Supervisor::trim_stream(LedgerTransaction& transaction) {
-  int64_t trimmed =
-      ledger::trim_stream(transaction.connection(), now() - kStreamKeepSeconds, kStreamTrimMax);
-  double pause = trimmed == kStreamTrimMax ? 0 : kStreamTrimSeconds;
-  transaction.on_commit([this, at = steady_now() + pause] { next_trim_ = at; });
 }
 
 const decide::Policy& Supervisor::policy(LedgerTransaction& transaction, int64_t run) {

@@ -5,7 +5,6 @@
 // that it can never be ahead of the ledger.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -15,6 +14,7 @@
 #include "controller/deadlines.h"
 #include "controller/decide/decide.h"
 #include "controller/metrics/metrics.h"
+#include "controller/metrics/totals.h"
 #include "protocol/messages.h"
 #include "storage/ledger.h"
 #include "storage/ledger_runs.h"
@@ -80,12 +80,8 @@ class Supervisor {
   std::vector<int64_t> due_runs() const { return deadlines_.due(now()); }
   // Tells the core that the time it waited for has come; does nothing when it has not.
   void tick(LedgerTransaction& transaction, int64_t run);
-  // Whether it is time for trim_stream(); from any thread.
-  bool trim_due() const { return next_trim_ <= steady_now(); }
   // Writes down the states that are behind, as a start under another version wants them.
   void save_all(LedgerTransaction& transaction);
-  // Deletes a bounded number of rows of the stream that are older than a week.
-  void trim_stream(LedgerTransaction& transaction);
 
   double now() const { return now_(); }
   double steady_now() const { return steady_now_(); }
@@ -107,6 +103,7 @@ class Supervisor {
     std::map<int64_t, int64_t> base_steps;    // by attempt, of those that reports came from
     std::pair<int64_t, int64_t> newest_step;  // attempt and step of the last one on record
     std::optional<ReportAck> ack;             // what answers have, but for the counts
+    StepTotals totals;  // of the steps since
   };
 
   // Throws Refusal (404).
@@ -151,7 +148,6 @@ class Supervisor {
   std::map<int64_t, Run> runs_;  // the writer's thread only
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;
-  std::atomic<double> next_trim_ = 0;  // steady clock seconds
 };
 
 }  // namespace gnomon

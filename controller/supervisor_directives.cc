@@ -4,6 +4,7 @@
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
 #include "protocol/json.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 

@@ -9,6 +9,7 @@
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
 #include "protocol/precision_plan.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_notices.h"
 #include "storage/ledger_runs.h"
 

@@ -4,11 +4,13 @@
 #include <cmath>
 
 #include "controller/json_rows.h"
+#include "controller/metrics/totals.h"
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "controller/supervisor.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_notices.h"
 #include "storage/ledger_runs.h"

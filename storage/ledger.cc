@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <future>
+#include <utility>
 
 #include "base/thread_name.h"
 #include "storage/ledger_migrations.h"
@@ -46,7 +47,14 @@ Ledger::Ledger(LedgerOptions options)
     : options_(std::move(options)),
       files_(options_.file),
       writer_(options_.file, Connection::Kind::kWriter) {
-  migrate_and_check(writer_, options_.file);
+  migrate_and_check(writer_, options_.file, files_.state() == LedgerFileState::kUnclear);
+  sqlite3_wal_hook(
+      writer_.handle(),
+      [](void* pages, sqlite3*, const char*, int in_wal) {
+        *static_cast<int*>(pages) = in_wal;
+        return SQLITE_OK;
+      },
+      &wal_pages_);
   for (int i = 0; i < options_.readers; ++i) {
     reader_connections_.push_back(
         std::make_unique<Connection>(options_.file, Connection::Kind::kReader));
@@ -77,6 +85,7 @@ Ledger::~Ledger() {
   writer_thread_.join();
   reader_connections_.clear();
   writer_.database().tryExec("PRAGMA wal_checkpoint(TRUNCATE)");
+  writer_.merge_wal_when_closed(true);
 }
 
 bool Ledger::post(Write write, Done done) {
@@ -92,12 +101,16 @@ bool Ledger::post(Write write, Done done) {
 }
 
 bool Ledger::post_read(Read read, Done done) {
+  return queue_read({std::move(read), std::move(done)});
+}
+
+bool Ledger::queue_read(ReadJob job) {
   {
     std::lock_guard lock(mutex_);
     if (closing_ || reads_.size() >= options_.queue_max) {
       return false;
     }
-    reads_.push_back({std::move(read), std::move(done)});
+    reads_.push_back(std::move(job));
   }
   reads_ready_.notify_one();
   return true;
@@ -109,6 +122,10 @@ void Ledger::write(Write write) {
 
 void Ledger::read(Read read) {
   wait_for([&](Done done) { return post_read(std::move(read), std::move(done)); });
+}
+
+void Ledger::read_unhurried(Read read) {
+  wait_for([&](Done done) { return queue_read({std::move(read), std::move(done), true}); });
 }
 
 size_t Ledger::queue_length() const {
@@ -132,10 +149,36 @@ void Ledger::run_writer() {
       return;  // closing, and everything accepted is done
     }
     run_batch(batch);
+    checkpoint_when_due();
   }
 }
 
-// One job inside its savepoint. Its failure undoes the job alone.
+// Moves what is committed from the WAL into the file, so that the WAL can begin anew. Most times
+// that waits for nobody. When readers that overlap each other keep the WAL from ever beginning
+// anew, it grows; then the writer waits for them for a moment, seldom. A fault of the disk is none
+// here: the WAL keeps what is not in the file, and the next write shows it.
+void Ledger::checkpoint_when_due() {
+  constexpr int kEveryPages = 1000;
+  constexpr int kPatienceMs = 100;
+  constexpr auto kBetweenLongAttempts = std::chrono::seconds(1);
+  if (wal_pages_ < pages_at_attempt_) pages_at_attempt_ = 0;  // it has begun anew
+  if (wal_pages_ < pages_at_attempt_ + kEveryPages) return;
+  pages_at_attempt_ = wal_pages_;
+  sqlite3_wal_checkpoint_v2(writer_.handle(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
+  if (wal_bytes() <= options_.wal_bytes_max || Clock::now() < next_long_attempt_) return;
+  sqlite3_busy_timeout(writer_.handle(), kPatienceMs);
+  sqlite3_wal_checkpoint_v2(writer_.handle(), nullptr, SQLITE_CHECKPOINT_TRUNCATE, nullptr,
+                            nullptr);
+  sqlite3_busy_timeout(writer_.handle(), Connection::kBusyTimeoutMs);
+  next_long_attempt_ = Clock::now() + kBetweenLongAttempts;
+}
+
+// SQLite ends the whole transaction by itself on some faults (disk full, I/O error).
+bool Ledger::transaction_is_over() {
+  return sqlite3_get_autocommit(writer_.database().getHandle()) != 0;
+}
+
+// One job inside its savepoint. Its failure undoes the job alone; throws when it ends the group.
 void Ledger::run_job(WriteJob& job) {
   writer_.execute("SAVEPOINT job");
   try {
@@ -143,26 +186,28 @@ void Ledger::run_job(WriteJob& job) {
     writer_.execute("RELEASE job");
   } catch (...) {
     job.error = as_ledger_error("cannot write to the ledger", std::current_exception());
-    // SQLite may have ended the whole transaction already (disk full); run_batch looks for that.
-    writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
-    for (auto& action : job.transaction.rollback_actions_) {
-      action();
-    }
-    job.transaction.rollback_actions_.clear();
+    undo_job(job);
   }
 }
 
+void Ledger::undo_job(WriteJob& job) {
+  writer_.database().tryExec("ROLLBACK TO job; RELEASE job");
+  if (transaction_is_over()) {
+    throw LedgerError("the ledger undid a whole group of writes", SQLITE_FULL);
+  }
+  for (auto& action : job.transaction.rollback_actions_) {
+    action();
+  }
+  job.transaction.rollback_actions_.clear();
+}
+
 void Ledger::run_batch(std::vector<WriteJob>& batch) {
-  using Clock = std::chrono::steady_clock;
   std::exception_ptr failure;
   Clock::duration commit_time{};
   try {
     writer_.execute("BEGIN IMMEDIATE");
     for (WriteJob& job : batch) {
       run_job(job);
-      if (sqlite3_get_autocommit(writer_.database().getHandle()) != 0) {
-        throw LedgerError("the ledger undid a whole group of writes", SQLITE_FULL);
-      }
     }
     Clock::time_point start = Clock::now();
     writer_.execute("COMMIT");
@@ -172,14 +217,15 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
     writer_.database().tryExec("ROLLBACK");
   }
   for (WriteJob& job : batch) {
-    auto& actions = failure ? job.transaction.rollback_actions_ : job.transaction.commit_actions_;
     if (failure && !job.error) {
       job.error = failure;
-    } else if (job.error) {
-      actions.clear();  // undone before
     }
-    for (auto& action : actions) {
-      action();
+    // Those of a job that was undone alone have run.
+    auto& actions = failure ? job.transaction.rollback_actions_ : job.transaction.commit_actions_;
+    if (failure || !job.error) {
+      for (auto& action : actions) {
+        action();
+      }
     }
   }
   if (!failure && options_.on_commit) {
@@ -191,6 +237,8 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
 }
 
 void Ledger::run_reader(Connection& connection) {
+  constexpr int kInstructionsBetweenLooks = 10'000;
+  const auto longest = std::chrono::duration<double>(options_.read_seconds_max);
   while (true) {
     ReadJob job;
     {
@@ -203,12 +251,19 @@ void Ledger::run_reader(Connection& connection) {
       reads_.pop_front();
     }
     std::exception_ptr error;
+    Clock::time_point end =
+        job.unhurried ? Clock::time_point::max()
+                      : Clock::now() + std::chrono::duration_cast<Clock::duration>(longest);
+    sqlite3_progress_handler(
+        connection.handle(), kInstructionsBetweenLooks,
+        [](void* at) { return Clock::now() > *static_cast<Clock::time_point*>(at) ? 1 : 0; }, &end);
     try {
       connection.execute("BEGIN");
       job.read(connection);
     } catch (...) {
       error = as_ledger_error("cannot read the ledger", std::current_exception());
     }
+    sqlite3_progress_handler(connection.handle(), 0, nullptr, nullptr);
     connection.database().tryExec("COMMIT");
     job.done(error);
   }

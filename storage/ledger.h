@@ -4,6 +4,7 @@
 // their own connections and threads.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -16,6 +17,7 @@
 
 #include "base/files.h"
 #include "storage/ledger_connection.h"
+#include "storage/ledger_file.h"
 
 namespace gnomon {
 
@@ -48,31 +50,51 @@ struct LedgerOptions {
   size_t queue_max = 1024;  // writes waiting; also reads waiting
   size_t batch_max = 256;   // writes in one commit
   int readers = 2;
+  // A read that takes longer is ended with an error: while it lasts, the WAL cannot begin anew.
+  double read_seconds_max = 30;
+  // Of the WAL: from this size on the writer waits a moment for readers so that it can begin anew.
+  int64_t wal_bytes_max = int64_t{64} << 20;
   // Called on the writer's thread after each COMMIT with its duration. May be empty.
   std::function<void(double seconds)> on_commit;
+};
+
+// Keeps every other gnomond away from a ledger: FILE.lock, whose descriptor holds the lock. The
+// file stays; forget() removes one that this made.
+class LedgerLock {
+ public:
+  // Throws LedgerError when another process has it, SystemError.
+  explicit LedgerLock(const std::filesystem::path& ledger);
+  void forget();
+
+ private:
+  std::filesystem::path path_;
+  FileDescriptor lock_;
+  bool was_there_ = false;
 };
 
 // The ledger's lock, and the promise that a start that fails leaves nothing behind: what was made
 // since construction is removed again unless keep() was called.
 class LedgerFiles {
  public:
-  // Throws LedgerError: no such folder, a folder instead of a file, no database, another program's,
-  // a newer version, or in use.
+  // Makes an empty ledger where there is none. Throws LedgerError: no such folder, a folder instead
+  // of a file, no whole database (check_ledger_files), another program's, a newer version, or in
+  // use.
   explicit LedgerFiles(const std::filesystem::path& ledger);
   ~LedgerFiles();
   LedgerFiles(const LedgerFiles&) = delete;
   LedgerFiles& operator=(const LedgerFiles&) = delete;
   void keep() { kept_ = true; }
+  // What was found; kAbsent: an empty one has been made.
+  LedgerFileState state() const { return state_; }
 
  private:
-  void take_lock();
   void remove_what_was_made();
 
   std::filesystem::path ledger_;
-  std::filesystem::path lock_path_;
-  FileDescriptor lock_;
+  LedgerLock lock_;
+  LedgerFileState state_ = LedgerFileState::kAbsent;
   bool ledger_was_there_ = false;
-  bool lock_was_there_ = false;
+  bool wal_was_there_ = false;
   bool kept_ = false;
 };
 
@@ -100,9 +122,16 @@ class Ledger {
   // Queues a read on a reader's connection, in a transaction of its own (one consistent snapshot).
   [[nodiscard]] bool post_read(Read read, Done done);
   void read(Read read);
+  // The same, however long it takes: for what is read once, at the start.
+  void read_unhurried(Read read);
 
   size_t queue_length() const;
   const std::filesystem::path& file() const { return options_.file; }
+  // Of the files, now.
+  int64_t bytes() const { return file_bytes(options_.file); }
+  int64_t wal_bytes() const { return file_bytes(wal_of(options_.file)); }
+  // Readers that can should let go of their snapshots, so that it can begin anew.
+  bool wal_is_long() const { return wal_bytes() > options_.wal_bytes_max; }
 
  private:
   struct WriteJob {
@@ -114,16 +143,25 @@ class Ledger {
   struct ReadJob {
     Read read;
     Done done;
+    bool unhurried = false;
   };
+  using Clock = std::chrono::steady_clock;
 
   void run_writer();
   void run_batch(std::vector<WriteJob>& batch);
   void run_job(WriteJob& job);
+  void undo_job(WriteJob& job);
+  bool transaction_is_over();
+  void checkpoint_when_due();
+  bool queue_read(ReadJob job);
   void run_reader(Connection& connection);
 
   LedgerOptions options_;
   LedgerFiles files_;
   Connection writer_;
+  int wal_pages_ = 0;         // at the newest commit
+  int pages_at_attempt_ = 0;  // at the newest checkpoint that left some in the WAL
+  Clock::time_point next_long_attempt_{};
   std::vector<std::unique_ptr<Connection>> reader_connections_;
 
   mutable std::mutex mutex_;

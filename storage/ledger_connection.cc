@@ -6,10 +6,12 @@
 #include <cmath>
 #include <limits>
 
+#include "storage/ledger_file.h"
+
 namespace gnomon {
 namespace {
 
-constexpr int kBusyTimeoutMs = 5000;
+constexpr int64_t kWalKeptBytes = int64_t{16} << 20;
 
 int open_flags(Connection::Kind kind) {
   return kind == Connection::Kind::kWriter ? SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE
@@ -22,10 +24,16 @@ LedgerError::LedgerError(const std::string& message, int sqlite_code)
     : Error(message), disk_full_((sqlite_code & 0xff) == SQLITE_FULL) {}
 
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error) {
-  bool damaged = (error.getErrorCode() & 0xff) == SQLITE_CORRUPT;
-  return LedgerError(fmt::format("{}: {}{}", action, error.what(),
-                                 damaged ? " (the file is damaged: restore a copy of it)" : ""),
-                     error.getErrorCode());
+  const int code = error.getErrorCode() & 0xff;
+  if (code == SQLITE_INTERRUPT) {
+    return LedgerError(action + ": it took too long and was ended; ask for less at once",
+                       error.getErrorCode());
+  }
+  return LedgerError(
+      fmt::format(
+          "{}: {}{}", action, error.what(),
+          code == SQLITE_CORRUPT ? fmt::format(" (the file is damaged: {})", kRestoreAdvice) : ""),
+      error.getErrorCode());
 }
 
 Query::~Query() {
@@ -55,12 +63,51 @@ std::optional<std::string> Query::optional_text(int column) const {
 
 Connection::Connection(const std::filesystem::path& file, Kind kind) try
     : database_(file.string(), open_flags(kind), kBusyTimeoutMs) {
-  database_.exec("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;");
+  merge_wal_when_closed(false);
+  database_.exec(
+      "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; "
+      "PRAGMA wal_autocheckpoint=0;");
   if (kind == Kind::kReader) {
-    database_.exec("PRAGMA wal_autocheckpoint=0; PRAGMA query_only=ON;");
+    database_.exec("PRAGMA query_only=ON;");
+  } else {
+    // Of a WAL that has once grown, this much stays when it is begun anew.
+    database_.exec(fmt::format("PRAGMA journal_size_limit={}", kWalKeptBytes));
   }
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot open the ledger {}", file.string()), error);
+}
+
+void Connection::merge_wal_when_closed(bool merge) {
+  sqlite3_db_config(handle(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, merge ? 0 : 1, nullptr);
+}
+
+std::string sqlite_uri(const std::filesystem::path& file) {
+  std::string uri = "file:";
+  for (char c : std::filesystem::absolute(file).string()) {
+    bool plain = c != '?' && c != '#' && c != '%';
+    uri += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
+  }
+  return uri;
+}
+
+SQLite::Database open_for_looking(const std::filesystem::path& file) {
+  const std::string action = fmt::format("cannot read the ledger {}", file.string());
+  try {
+    SQLite::Database database(file.string(), SQLite::OPEN_READONLY, Connection::kBusyTimeoutMs);
+    database.execAndGet("SELECT count(*) FROM sqlite_schema");
+    return database;
+  } catch (const SQLite::Exception& error) {
+    // On a medium that cannot be written there is no writer, and no -shm file can be made.
+    const bool retry = (error.getErrorCode() & 0xff) == SQLITE_CANTOPEN &&
+                       file_bytes(wal_of(file)) == 0 && file_bytes(file) > 0;
+    if (!retry) throw ledger_error(action, error);
+  }
+  try {
+    return SQLite::Database(sqlite_uri(file) + "?immutable=1",
+                            SQLite::OPEN_READONLY | SQLite::OPEN_URI);
+  } catch (const SQLite::Exception& error) {
+    throw ledger_error(action, error);
+  }
 }
 
 SQLite::Statement& Connection::prepared(const char* sql) {

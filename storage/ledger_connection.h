@@ -54,8 +54,10 @@ class Query {
 class Connection {
  public:
   enum class Kind { kWriter, kReader };
+  static constexpr int kBusyTimeoutMs = 5000;
 
-  // Opens with WAL, synchronous=FULL, foreign keys and a busy timeout. A reader cannot write.
+  // Opens with WAL, synchronous=FULL, foreign keys and a busy timeout. A reader cannot write. None
+  // checkpoints the WAL by itself: the ledger's writer does it at moments of its own.
   // Throws LedgerError.
   Connection(const std::filesystem::path& file, Kind kind);
 
@@ -81,6 +83,9 @@ class Connection {
   }
 
   SQLite::Database& database() { return database_; }
+  sqlite3* handle() { return database_.getHandle(); }
+  // Closing the last connection merges the WAL into the file and removes it, unless this is false.
+  void merge_wal_when_closed(bool merge);
 
  private:
   SQLite::Statement& prepared(const char* sql);
@@ -110,6 +115,12 @@ class Connection {
   SQLite::Database database_;
   std::unordered_map<std::string_view, std::unique_ptr<SQLite::Statement>> statements_;
 };
+
+// A file name inside an SQLite URI: "file:/path/to/it".
+std::string sqlite_uri(const std::filesystem::path& file);
+// For looking at a ledger, which a daemon may be writing: nothing is changed or recovered, and the
+// WAL is read too. Throws LedgerError.
+SQLite::Database open_for_looking(const std::filesystem::path& file);
 
 // `error` as a LedgerError that says what was being done.
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error);

@@ -56,13 +56,42 @@ bool still_there(const FileDescriptor& lock, const fs::path& path) {
 
 }  // namespace
 
+// A separate file, because closing any descriptor of the ledger itself would drop SQLite's own
+// POSIX locks.
+LedgerLock::LedgerLock(const fs::path& ledger) : path_(beside(ledger, ".lock")) {
+  do {
+    was_there_ = fs::exists(path_);
+    lock_ = FileDescriptor::open(path_, O_RDWR | O_CREAT);
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) {
+        throw SystemError("lock", path_.string(), errno);
+      }
+      refuse_in_use(lock_, ledger);
+    }
+  } while (!still_there(lock_, path_));
+  std::string self = fmt::format("{}", ::getpid());
+  if (::ftruncate(lock_.get(), 0) == 0) {
+    // Only for the message above, so a full disk does not matter here.
+    [[maybe_unused]] ssize_t written = ::pwrite(lock_.get(), self.data(), self.size(), 0);
+  }
+}
+
+void LedgerLock::forget() {
+  std::error_code ignored;
+  if (!was_there_) fs::remove(path_, ignored);
+}
+
 LedgerFiles::LedgerFiles(const fs::path& ledger)
-    : ledger_(ledger), lock_path_(beside(ledger, ".lock")) {
-  check_place(ledger_);
-  take_lock();
+    : ledger_(ledger), lock_((check_place(ledger), ledger)) {
   ledger_was_there_ = fs::exists(ledger_);
+  wal_was_there_ = fs::exists(wal_of(ledger_));
   try {
-    inspect_ledger(ledger_);
+    state_ = check_ledger_files(ledger_);
+    if (state_ == LedgerFileState::kAbsent) {
+      make_ledger(ledger_);
+    } else {
+      inspect_ledger(ledger_);
+    }
   } catch (...) {
     remove_what_was_made();
     throw;
@@ -75,37 +104,20 @@ LedgerFiles::~LedgerFiles() {
   }
 }
 
-// A separate file, because closing any descriptor of the ledger itself would drop SQLite's own
-// POSIX locks.
-void LedgerFiles::take_lock() {
-  do {
-    lock_was_there_ = fs::exists(lock_path_);
-    lock_ = FileDescriptor::open(lock_path_, O_RDWR | O_CREAT);
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) {
-        throw SystemError("lock", lock_path_.string(), errno);
-      }
-      refuse_in_use(lock_, ledger_);
-    }
-  } while (!still_there(lock_, lock_path_));
-  std::string self = fmt::format("{}", ::getpid());
-  if (::ftruncate(lock_.get(), 0) == 0) {
-    // Only for the message above, so a full disk does not matter here.
-    [[maybe_unused]] ssize_t written = ::pwrite(lock_.get(), self.data(), self.size(), 0);
-  }
-}
-
 // Only while the lock is held: another daemon's files must not go.
 void LedgerFiles::remove_what_was_made() {
   std::error_code ignored;
-  if (!ledger_was_there_) {
-    for (const char* suffix : {"", "-wal", "-shm"}) {
+  if (!ledger_was_there_ && !wal_was_there_) {
+    for (const char* suffix : {"", "-wal", "-shm", ".new"}) {
       fs::remove(beside(ledger_, suffix), ignored);
     }
   }
-  if (!lock_was_there_) {
-    fs::remove(lock_path_, ignored);
+  // Opening makes these; with nothing in them.
+  if (ledger_was_there_ && !wal_was_there_ && file_bytes(wal_of(ledger_)) == 0) {
+    fs::remove(wal_of(ledger_), ignored);
+    fs::remove(beside(ledger_, "-shm"), ignored);
   }
+  lock_.forget();
 }
 
 }  // namespace gnomon

@@ -1,11 +1,16 @@
 #include "storage/ledger_migrations.h"
 
+#include <SQLiteCpp/Statement.h>
 #include <SQLiteCpp/Transaction.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
 
 #include <array>
+#include <set>
 
+#include "base/files.h"
+#include "storage/ledger_audit.h"
+#include "storage/ledger_file.h"
 #include "storage/ledger_schema.h"
 
 namespace gnomon {
@@ -129,15 +134,126 @@ CREATE TABLE device_health (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
-constexpr const char* kFrom5To6 = "ALTER TABLE steps ADD COLUMN seq INTEGER;";
+constexpr const char* kFrom5To6 = R"sql(
+ALTER TABLE steps ADD COLUMN seq INTEGER;
+
+CREATE TABLE step_totals (
+  run         INTEGER NOT NULL,
+  seconds_max REAL NOT NULL,
+  steps       INTEGER NOT NULL,
+  tokens      INTEGER NOT NULL,
+  seconds     REAL NOT NULL,
+  PRIMARY KEY (run, seconds_max)
+) STRICT, WITHOUT ROWID;
+
+WITH bounds (seconds_max) AS (VALUES (0.005), (0.01), (0.025), (0.05), (0.1), (0.25), (0.5), (1.0),
+  (2.5), (5.0), (10.0), (30.0), (60.0), (120.0), (9e999))
+INSERT INTO step_totals SELECT run,
+  (SELECT min(seconds_max) FROM bounds WHERE seconds_max >= step_seconds) AS bound,
+  count(*), sum(tokens), sum(step_seconds) FROM steps GROUP BY run, bound;
+
+ALTER TABLE audit RENAME TO audit_5;
+CREATE TABLE audit (
+  id        INTEGER PRIMARY KEY,
+  time      REAL NOT NULL,
+  run       INTEGER,
+  what      TEXT NOT NULL,
+  detail    TEXT NOT NULL,
+  principal TEXT NOT NULL,
+  hash      TEXT NOT NULL
+) STRICT;
+)sql";
+
+// Gives the rows there were their places in the chain.
+void chain_audit(SQLite::Database& database) {
+  SQLite::Statement rows(database, "SELECT id, time, run, what, detail FROM audit_5 ORDER BY id");
+  SQLite::Statement insert(database, "INSERT INTO audit VALUES (?, ?, ?, ?, ?, '', ?)");
+  std::string hash = ledger::audit_root();
+  while (rows.executeStep()) {
+    ledger::AuditRow row;
+    row.id = rows.getColumn(0).getInt64();
+    row.time = rows.getColumn(1).getDouble();
+    if (!rows.getColumn(2).isNull()) row.run = rows.getColumn(2).getInt64();
+    row.what = rows.getColumn(3).getString();
+    row.detail = rows.getColumn(4).getString();
+    hash = ledger::audit_hash(hash, row);
+    insert.bind(1, row.id);
+    insert.bind(2, row.time);
+    row.run ? insert.bind(3, *row.run) : insert.bind(3);
+    insert.bind(4, row.what);
+    insert.bind(5, row.detail);
+    insert.bind(6, hash);
+    insert.exec();
+    insert.reset();
+  }
+  rows.reset();
+  database.exec(R"sql(
+DROP TABLE audit_5;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never changed'); END;
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never deleted'); END;
+CREATE TRIGGER audit_is_appended BEFORE INSERT ON audit WHEN NEW.id <= (SELECT max(id) FROM audit)
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are only appended'); END;
+)sql");
+}
+
+struct Migration {
+  const char* sql;
+  void (*then)(SQLite::Database&) = nullptr;  // in the same transaction
+};
 
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
-constexpr std::array<const char*, kLedgerVersion - 1> kMigrations = {
-    kFrom1To2, kFrom2To3, kFrom3To4, kFrom4To5, kFrom5To6};
+constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {
+    {{kFrom1To2}, {kFrom2To3}, {kFrom3To4}, {kFrom4To5}, {kFrom5To6, chain_audit}}};
 
-// Throws LedgerError unless the file may become, or is, a ledger of this version or an older one.
-// Returns its version; 0 = empty.
-int check_version(SQLite::Database& database, const std::filesystem::path& file) {
+void run_step(SQLite::Database& database, const Migration& step, int version) {
+  SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
+  database.exec(step.sql);
+  if (step.then) step.then(database);
+  database.exec(
+      fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId, version));
+  transaction.commit();
+}
+
+// Every column, index and trigger that a ledger of this version has, in words.
+std::set<std::string> shape_of(SQLite::Database& database) {
+  std::set<std::string> shape;
+  SQLite::Statement parts(
+      database,
+      "SELECT 'column ' || c.name || ' of table ' || t.name FROM pragma_table_list t, "
+      "pragma_table_info(t.name) c WHERE t.schema = 'main' AND t.name NOT LIKE 'sqlite%' "
+      "UNION ALL SELECT type || ' ' || name FROM sqlite_schema WHERE type IN ('index', 'trigger') "
+      "AND name NOT LIKE 'sqlite%'");
+  while (parts.executeStep()) shape.insert(parts.getColumn(0).getString());
+  return shape;
+}
+
+void quick_check(SQLite::Database& database, const std::filesystem::path& file) {
+  const std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
+  if (check != "ok") {
+    throw LedgerError(
+        fmt::format("the ledger {} is damaged: {}; {}", file.string(), check, kRestoreAdvice),
+        SQLITE_CORRUPT);
+  }
+}
+
+}  // namespace
+
+void check_schema(SQLite::Database& database, const std::filesystem::path& file) {
+  SQLite::Database fresh(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+  fresh.exec(kLedgerSchema);
+  const std::set<std::string> there = shape_of(database);
+  for (const std::string& part : shape_of(fresh)) {
+    if (!there.contains(part)) {
+      throw LedgerError(fmt::format("the ledger {} says that it has version {} but has no {}; {}",
+                                    file.string(), kLedgerVersion, part, kRestoreAdvice),
+                        SQLITE_CORRUPT);
+    }
+  }
+}
+
+int ledger_version(SQLite::Database& database, const std::filesystem::path& file) {
   int version = database.execAndGet("PRAGMA user_version").getInt();
   int application = database.execAndGet("PRAGMA application_id").getInt();
   int64_t tables = database.execAndGet("SELECT count(*) FROM sqlite_schema").getInt64();
@@ -158,56 +274,47 @@ int check_version(SQLite::Database& database, const std::filesystem::path& file)
   return version;
 }
 
-// A file name inside an SQLite URI.
-std::string uri_of(const std::filesystem::path& file) {
-  std::string uri = "file:";
-  for (char c : std::filesystem::absolute(file).string()) {
-    bool plain = c != '?' && c != '#' && c != '%';
-    uri += plain ? std::string(1, c) : fmt::format("%{:02x}", static_cast<unsigned char>(c));
-  }
-  return uri;
-}
-
-void run_step(SQLite::Database& database, const char* sql, int version) {
-  SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);
-  database.exec(sql);
-  database.exec(
-      fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId, version));
-  transaction.commit();
-}
-
-}  // namespace
-
 void inspect_ledger(const std::filesystem::path& file) try {
-  std::filesystem::path wal = file;
-  wal += "-wal";
-  std::error_code missing;
-  bool in_use = std::filesystem::exists(wal) && std::filesystem::file_size(wal, missing) > 0;
-  if (!std::filesystem::exists(file) || std::filesystem::file_size(file, missing) == 0 || in_use) {
-    return;
-  }
-  SQLite::Database database(uri_of(file) + "?immutable=1",
+  if (file_bytes(file) == 0 || file_bytes(wal_of(file)) > 0) return;
+  SQLite::Database database(sqlite_uri(file) + "?immutable=1",
                             SQLite::OPEN_READONLY | SQLite::OPEN_URI);
-  check_version(database, file);
+  ledger_version(database, file);
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot open the ledger {}", file.string()), error);
 }
 
-void migrate_and_check(Connection& writer, const std::filesystem::path& file) try {
-  SQLite::Database& database = writer.database();
-  int version = check_version(database, file);
-  std::string check = database.execAndGet("PRAGMA quick_check(1)").getString();
-  if (check != "ok") {
-    throw LedgerError(fmt::format("the ledger {} is damaged: {}", file.string(), check),
-                      SQLITE_CORRUPT);
+void make_ledger(const std::filesystem::path& file) try {
+  std::filesystem::path made = file;
+  made += ".new";
+  std::error_code ignored;
+  for (const char* suffix : {"", "-wal", "-shm", "-journal"}) {
+    std::filesystem::remove(made.string() + suffix, ignored);
   }
+  {
+    SQLite::Database database(made.string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+    run_step(database, {kLedgerSchema}, kLedgerVersion);
+    database.exec("PRAGMA journal_mode=WAL");
+  }
+  sync_path(made);
+  std::filesystem::rename(made, file);
+  sync_path(std::filesystem::absolute(file).parent_path());
+} catch (const SQLite::Exception& error) {
+  throw ledger_error(fmt::format("cannot make the ledger {}", file.string()), error);
+}
+
+void migrate_and_check(Connection& writer, const std::filesystem::path& file,
+                       bool look_at_pages) try {
+  SQLite::Database& database = writer.database();
+  int version = ledger_version(database, file);
+  if (look_at_pages || version != kLedgerVersion) quick_check(database, file);
   if (version == 0) {
-    run_step(database, kLedgerSchema, kLedgerVersion);
+    run_step(database, {kLedgerSchema}, kLedgerVersion);
     return;
   }
   for (int next = version; next < kLedgerVersion; ++next) {
     run_step(database, kMigrations[static_cast<size_t>(next - 1)], next + 1);
   }
+  check_schema(database, file);
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot prepare the ledger {}", file.string()), error);
 }

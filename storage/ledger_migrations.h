@@ -11,14 +11,27 @@ namespace gnomon {
 // The schema version this build writes, that of storage/schema.sql.
 inline constexpr int kLedgerVersion = 6;
 
+// The version of a file that may become, or is, a ledger of this version or an older one; 0 =
+// empty. Throws LedgerError for another program's file and for a newer ledger.
+int ledger_version(SQLite::Database& database, const std::filesystem::path& file);
+
 // Looks at a file before it is opened for writing, which would change even a foreign one. Throws
 // LedgerError when it is no database, belongs to another program or is newer than this build. One
 // with a WAL beside it is left to migrate_and_check(): its own pages are not all there is.
 void inspect_ledger(const std::filesystem::path& file);
 
+// Makes an empty ledger under another name and renames it, so that one that is there is whole.
+// Throws LedgerError, SystemError.
+void make_ledger(const std::filesystem::path& file);
+
 // Brings the file to kLedgerVersion, each version in one transaction of its own, so that a crash
-// leaves it at a version that the next start goes on from. Throws LedgerError when the file is
-// newer than this build, belongs to another program or is damaged; then nothing has been changed.
-void migrate_and_check(Connection& writer, const std::filesystem::path& file);
+// leaves it at a version that the next start goes on from; then looks for every table, column,
+// index and trigger. All pages are looked at before a file of an older version is changed, and when
+// `look_at_pages`. Throws LedgerError when the file is newer than this build, belongs to another
+// program or is damaged; then nothing has been changed.
+void migrate_and_check(Connection& writer, const std::filesystem::path& file, bool look_at_pages);
+
+// Throws LedgerError naming the first table's column, index or trigger that is missing.
+void check_schema(SQLite::Database& database, const std::filesystem::path& file);
 
 }  // namespace gnomon

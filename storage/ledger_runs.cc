@@ -150,6 +150,26 @@ std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t 
   return events;
 }
 
+void add_step_totals(Connection& connection, int64_t run, const StepTotalsRow& row) {
+  connection.execute(
+      "INSERT INTO step_totals (run, seconds_max, steps, tokens, seconds) VALUES (?1, ?2, ?3, ?4, "
+      "?5) ON CONFLICT (run, seconds_max) DO UPDATE SET steps = steps + ?3, tokens = tokens + ?4, "
+      "seconds = seconds + ?5",
+      run, row.seconds_max, row.steps, row.tokens, row.seconds);
+}
+
+std::vector<StepTotalsRow> step_totals(Connection& connection, int64_t run) {
+  std::vector<StepTotalsRow> rows;
+  Query query = connection.query(
+      "SELECT seconds_max, steps, tokens, seconds FROM step_totals WHERE run = ? "
+      "ORDER BY seconds_max",
+      run);
+  while (query.next()) {
+    rows.push_back({query.real(0), query.integer(1), query.integer(2), query.real(3)});
+  }
+  return rows;
+}
+
 std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
                                       int64_t from, int64_t to) {
   std::vector<StepReport> steps;
@@ -225,12 +245,6 @@ std::optional<std::string> find_plan(Connection& connection, int64_t run, int64_
   Query query =
       connection.query("SELECT toml FROM plans WHERE run = ? AND version = ?", run, version);
   return query.next() ? std::optional<std::string>(query.text(0)) : std::nullopt;
-}
-
-void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
-                  const std::string& what, const std::string& detail) {
-  connection.execute("INSERT INTO audit (time, run, what, detail) VALUES (?, ?, ?, ?)", now, run,
-                     what, detail);
 }
 
 }  // namespace gnomon::ledger

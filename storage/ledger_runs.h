@@ -62,6 +62,16 @@ struct StepEvent {
   StepReport step;
 };
 std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq);
+// Sums over the steps of a run that took at most `seconds_max` and more than the next lower bound.
+struct StepTotalsRow {
+  double seconds_max = 0;  // infinity for the rest
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+};
+// Adds to what is there.
+void add_step_totals(Connection& connection, int64_t run, const StepTotalsRow& row);
+std::vector<StepTotalsRow> step_totals(Connection& connection, int64_t run);
 // Steps from..to, both included, of one attempt in order.
 std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
                                       int64_t from, int64_t to);
@@ -79,9 +89,5 @@ std::vector<std::string> protected_checkpoints(Connection& connection, int64_t r
 void insert_plan(Connection& connection, int64_t run, int64_t version, const std::string& toml,
                  double now);
 std::optional<std::string> find_plan(Connection& connection, int64_t run, int64_t version);
-
-// What was refused and a person may want to know.
-void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
-                  const std::string& what, const std::string& detail);
 
 }  // namespace gnomon::ledger

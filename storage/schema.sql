@@ -1,7 +1,7 @@
 -- The ledger, version 6, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
--- infinities are kept. Hashes are 16 hexadecimal digits. `run` is runs.id everywhere.
+-- infinities are kept. Hashes are 16 hexadecimal digits (of the audit 64). `run` is runs.id everywhere.
 
 CREATE TABLE runs (
   id            INTEGER PRIMARY KEY,
@@ -54,6 +54,17 @@ CREATE TABLE steps (
   batch_hash    TEXT NOT NULL DEFAULT '',
   seq           INTEGER,                    -- of the event that this report is; NULL: it has a row in `events`
   PRIMARY KEY (run, attempt, step)
+) STRICT, WITHOUT ROWID;
+
+-- Sums over the steps of a run by how long they took, so that a start need not read every step, and so that they
+-- outlive the steps (retention).
+CREATE TABLE step_totals (
+  run         INTEGER NOT NULL,
+  seconds_max REAL NOT NULL,                -- upper bound of step_seconds, inclusive; Infinity for the rest
+  steps       INTEGER NOT NULL,
+  tokens      INTEGER NOT NULL,
+  seconds     REAL NOT NULL,
+  PRIMARY KEY (run, seconds_max)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE checkpoints (
@@ -332,13 +343,23 @@ CREATE TABLE stream (
 ) STRICT;
 
 -- For people: what should not have happened (conflicting repeats, stale tokens, late acks) and what a person changed.
+-- A chain: storage/ledger_audit.h says what each hash covers, and `gnomon audit verify` follows it. Rows are appended,
+-- never changed or deleted.
 CREATE TABLE audit (
-  id     INTEGER PRIMARY KEY,
-  time   REAL NOT NULL,
-  run    INTEGER,
-  what   TEXT NOT NULL,                     -- conflicting_step, stale_lease, override, ...
-  detail TEXT NOT NULL
+  id        INTEGER PRIMARY KEY,
+  time      REAL NOT NULL,
+  run       INTEGER,
+  what      TEXT NOT NULL,                  -- conflicting_step, stale_lease, override, ...
+  detail    TEXT NOT NULL,
+  principal TEXT NOT NULL,                  -- who asked; empty = gnomond itself
+  hash      TEXT NOT NULL                   -- SHA-256 over the hash before and this row, 64 digits
 ) STRICT;
+CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never changed'); END;
+CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never deleted'); END;
+CREATE TRIGGER audit_is_appended BEFORE INSERT ON audit WHEN NEW.id <= (SELECT max(id) FROM audit)
+BEGIN SELECT RAISE(ABORT, 'rows of the audit log are only appended'); END;
 
 CREATE TABLE readiness (                    -- what /readyz writes to know that the ledger can be written
   id         INTEGER PRIMARY KEY CHECK (id = 1),

@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "controller/api/services.h"
 #include "controller/json_rows.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_migrations.h"
 #include "storage/ledger_runs.h"
@@ -116,6 +117,13 @@ Response readiness(Services& services, Exchange& exchange) {
           "INSERT OR REPLACE INTO readiness (id, checked_at) VALUES (1, ?)",
           services.supervisor.now());
     });
+  });
+  checks += ',';
+  checks += check("ledger_integrity", ready, [&] {
+    const BackgroundCheck* integrity = services.integrity;
+    if (integrity && integrity->state() == BackgroundCheck::State::kFailed) {
+      throw Error(fmt::format("{}; stop the daemon and restore a backup", integrity->problem()));
+    }
   });
   return json_response(fmt::format(R"({{"ready":{},"checks":[{}]}})", ready, checks),
                        ready ? 200 : 503);

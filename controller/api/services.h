@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "controller/api/router.h"
+#include "controller/backups.h"
 #include "controller/bell.h"
 #include "controller/leases.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor.h"
 #include "storage/ledger.h"
+#include "storage/ledger_integrity.h"
 
 namespace gnomon {
 
@@ -22,6 +24,8 @@ struct Services {
   Bells& bells;
   std::string web_root;  // empty: the built-in page
   std::atomic<bool> stopping = false;
+  Backups* backups = nullptr;
+  const BackgroundCheck* integrity = nullptr;  // null: none is made
 };
 
 std::vector<Route> trainer_routes(Services& services);   // runs, reports, directives
@@ -29,6 +33,7 @@ std::vector<Route> verifier_routes(Services& services);  // leases
 std::vector<Route> view_routes(Services& services);    // what is on record, for people and programs
 std::vector<Route> policy_routes(Services& services);  // policies and overrides
 std::vector<Route> statistics_routes(Services& services);
+std::vector<Route> ledger_routes(Services& services);  // backups, audit log
 std::vector<Route> daemon_routes(Services& services);  // events, metrics, health, version
 Route page_route(Services& services);                  // everything outside /v1
 

@@ -27,7 +27,7 @@ double steady_seconds() {
 Router make_router(Services& services) {
   std::vector<Route> routes;
   for (auto make : {trainer_routes, verifier_routes, view_routes, policy_routes, statistics_routes,
-                    daemon_routes}) {
+                    ledger_routes, daemon_routes}) {
     for (Route& route : make(services)) {
       routes.push_back(std::move(route));
     }
@@ -91,16 +91,22 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
       supervisor_(metrics_, bells_, {read_default_policy(config), config.series_keep_seconds},
                   wall_seconds, steady_seconds),
       leases_(supervisor_, metrics_, bells_),
+      retention_(metrics_, config.retention, wall_seconds, steady_seconds),
       server_((check_port_file(port_file), server_options(config))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
-  ledger_->read([this](Connection& connection) { supervisor_.restore(connection); });
+  ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
+  backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
+  metrics_.on_scrape(
+      [this] { metrics_.ledger().set_sizes(ledger_->bytes(), ledger_->wal_bytes()); });
   if (!port_file.empty()) {
     write_file_atomically(port_file, fmt::format("{}\n", server_.port()));
   }
   config_.on_reload([this](const DaemonConfig& wanted) {
     set_log_level(wanted.log.level);
     supervisor_.set_default_policy(read_default_policy(wanted));
+    backups_->configure(wanted.backup);
+    retention_.configure(wanted.retention);
   });
 }
 
@@ -123,8 +129,8 @@ void Daemon::expire_leases() {
   }
 }
 
-// Posts what has waited for its time: deadlines of runs, old rows of the stream. What the ledger
-// cannot take now, the next look posts again.
+// Posts what has waited for its time: deadlines of runs. What the ledger cannot take now, the next
+// look posts again.
 void Daemon::keep_time() {
   for (int64_t run : supervisor_.due_runs()) {
     bool accepted = ledger_->post(
@@ -136,11 +142,26 @@ void Daemon::keep_time() {
       return;
     }
   }
-  if (supervisor_.trim_due()) {
-    [[maybe_unused]] bool accepted = ledger_->post(
-        [this](LedgerTransaction& transaction) { supervisor_.trim_stream(transaction); },
-        [](std::exception_ptr error) { log_failure("the stream was not trimmed", error); });
-  }
+  backups_->keep_time();
+}
+
+// Reads all of the ledger beside everything else: a large one would keep the start waiting.
+void Daemon::check_pages() {
+  BackgroundCheck::Hooks hooks;
+  hooks.pause = [this] { return ledger_->wal_is_long(); };
+  hooks.on_end = [this](BackgroundCheck::State state, const std::string& problem) {
+    if (state == BackgroundCheck::State::kOk) {
+      metrics_.ledger().set_integrity("ok");
+      spdlog::info("every table of the ledger has been read and is whole");
+      return;
+    }
+    metrics_.ledger().set_integrity("failed");
+    spdlog::error(
+        "the ledger is damaged: {}. It goes on being written, but may lose more: stop the daemon "
+        "and restore a backup (gnomon ledger restore); docs/runbook.md says how",
+        problem);
+  };
+  integrity_ = std::make_unique<BackgroundCheck>(ledger_->file(), std::move(hooks));
 }
 
 void Daemon::tell_service_manager() {
@@ -176,14 +197,23 @@ void Daemon::save_states() {
 void Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(new Services{*ledger_, supervisor_, leases_, metrics_, bells_, config->web_root});
+  check_pages();
+  services_->backups = backups_.get();
+  services_->integrity = integrity_.get();
   router_ = std::make_unique<Router>(make_router(*services_));
-  server_.every(std::chrono::milliseconds(100), [this] { expire_leases(); });
+  server_.every(std::chrono::milliseconds(100), [this] {
+    expire_leases();
+    if (retention_.due()) retention_.post(*ledger_);
+  });
   server_.every(std::chrono::seconds(1), [this] { keep_time(); });
   tell_service_manager();
   spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
                config->listen, server_.port(), config->ledger);
   server_.run(*services_, *router_);
   save_states();
+  backups_.reset();
+  services_->integrity = nullptr;
+  integrity_.reset();
   // Before the server's coroutines: writes under way still point into them.
   ledger_.reset();
   spdlog::info("stopped; everything acknowledged is in {}", config->ledger);

@@ -27,16 +27,20 @@ class Daemon {
   void keep_time();
   void save_states();
   void tell_service_manager();
+  void check_pages();
 
   Metrics metrics_;
   LiveConfig config_;
   Bells bells_;
   Supervisor supervisor_;
   Leases leases_;
+  Retention retention_;
   std::unique_ptr<Services> services_;
   std::unique_ptr<Router> router_;
   Server server_;
-  std::unique_ptr<Ledger> ledger_;  // last: its threads work with the others until they are joined
+  std::unique_ptr<Ledger> ledger_;  // its threads work with the others until they are joined
+  std::unique_ptr<Backups> backups_;
+  std::unique_ptr<BackgroundCheck> integrity_;
 };
 
 }  // namespace gnomon

@@ -31,6 +31,8 @@ class DaemonConfigReader {
         root_.number("series_keep_seconds", config_.series_keep_seconds, 0, kLongest);
     read_log();
     read_limits();
+    read_backup();
+    read_retention();
     root_.refuse_unknown_keys();
     return std::move(config_);
   }
@@ -72,6 +74,29 @@ class DaemonConfigReader {
     table.refuse_unknown_keys();
   }
 
+  void read_backup() {
+    TomlTable table = root_.table("backup");
+    BackupSettings& backup = config_.backup;
+    backup.folder = beside_file(table.text("folder", backup.folder));
+    backup.every_seconds = table.number("every_seconds", backup.every_seconds, 0, kLongest);
+    backup.keep = table.integer("keep", backup.keep, 0, 1 << 20);
+    table.refuse_unknown_keys();
+  }
+
+  void read_retention() {
+    constexpr double kDays = 100'000;
+    TomlTable table = root_.table("retention");
+    RetentionSettings& days = config_.retention;
+    days.stream_days = table.number("stream_days", days.stream_days, 0, kDays);
+    days.events_days = table.number("events_days", days.events_days, 0, kDays);
+    days.notices_days = table.number("notices_days", days.notices_days, 0, kDays);
+    days.statistics_days = table.number("statistics_days", days.statistics_days, 0, kDays);
+    days.device_health_days = table.number("device_health_days", days.device_health_days, 0, kDays);
+    days.steps_days = table.number("steps_days", days.steps_days, 0, kDays);
+    days.replay_steps_days = table.number("replay_steps_days", days.replay_steps_days, 0, kDays);
+    table.refuse_unknown_keys();
+  }
+
   fs::path file_;
   TomlTable root_;
   DaemonConfig config_;
@@ -99,6 +124,10 @@ void check_daemon_config(const DaemonConfig& config) {
   read_default_policy(config);
   if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
     throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");
+  }
+  const BackupSettings& backup = config.backup;
+  if (backup.folder.empty() ? backup.every_seconds > 0 : !fs::is_directory(backup.folder)) {
+    throw ConfigError(config.file, 0, "backup.folder", backup.folder, "a folder");
   }
 }
 

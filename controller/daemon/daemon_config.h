@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "controller/backups.h"
+#include "controller/retention.h"
+
 namespace gnomon {
 
 struct LogConfig {
@@ -34,6 +37,8 @@ struct DaemonConfig {
   double series_keep_seconds = 3600;  // metrics of an ended run
   LogConfig log;
   LimitsConfig limits;
+  BackupSettings backup;
+  RetentionSettings retention;
 };
 
 // Reads a file. Relative paths in it are relative to its folder. Throws ConfigError with the line,

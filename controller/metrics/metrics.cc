@@ -114,6 +114,7 @@ Metrics::Metrics(std::function<size_t()> ledger_queue_length)
     : ledger_queue_length_(std::move(ledger_queue_length)),
       registry_(std::make_unique<prometheus::Registry>()),
       daemon_(std::make_unique<Daemon>(*registry_)),
+      ledger_(std::make_unique<LedgerSeries>(*registry_)),
       families_(std::make_unique<RunFamilies>(*registry_)) {}
 
 Metrics::~Metrics() = default;
@@ -175,6 +176,7 @@ void Metrics::drop_run_at(int64_t run, double drop_at) {
 }
 
 std::string Metrics::serialize(double now) {
+  if (on_scrape_) on_scrape_();
   std::lock_guard lock(mutex_);
   std::erase_if(drop_at_, [&](const auto& entry) {
     bool due = entry.second <= now;

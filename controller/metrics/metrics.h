@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/metrics/ledger_series.h"
 #include "controller/metrics/run_series.h"
 #include "protocol/messages.h"
 
@@ -27,6 +28,10 @@ class Metrics {
   void commit(double seconds);
   // `at` in seconds since the epoch.
   void config_loaded(bool successful, double at);
+
+  LedgerSeries& ledger() { return *ledger_; }
+  // Called at each scrape, on its thread, before anything is read. Once, before the first.
+  void on_scrape(std::function<void()> action) { on_scrape_ = std::move(action); }
 
   void set_replays_queued(int64_t count);
   void set_leases_active(int64_t count);
@@ -50,6 +55,8 @@ class Metrics {
   mutable std::mutex mutex_;
   std::unique_ptr<prometheus::Registry> registry_;
   std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<LedgerSeries> ledger_;
+  std::function<void()> on_scrape_;
   std::unique_ptr<RunFamilies> families_;
   std::map<int64_t, std::unique_ptr<RunSeries>> runs_;
   std::map<int64_t, double> drop_at_;

@@ -1,6 +1,7 @@
 #include "controller/metrics/totals.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "controller/decide/decide.h"
 #include "controller/decide/worth.h"
@@ -13,17 +14,20 @@
 namespace gnomon {
 namespace {
 
+size_t bucket_of(double seconds) {
+  const std::vector<double>& buckets = step_duration_buckets();
+  return static_cast<size_t>(std::lower_bound(buckets.begin(), buckets.end(), seconds) -
+                             buckets.begin());
+}
+
 void load_step_totals(Connection& connection, int64_t run, RunTotals& totals) {
   const std::vector<double>& buckets = step_duration_buckets();
   totals.step_duration_counts.assign(buckets.size() + 1, 0);
-  Query query = connection.query("SELECT tokens, step_seconds FROM steps WHERE run = ?", run);
-  while (query.next()) {
-    totals.steps += 1;
-    totals.tokens += static_cast<double>(query.integer(0));
-    double seconds = query.real(1);
-    totals.train_seconds += seconds;
-    auto bucket = std::lower_bound(buckets.begin(), buckets.end(), seconds) - buckets.begin();
-    totals.step_duration_counts[static_cast<size_t>(bucket)] += 1;
+  for (const ledger::StepTotalsRow& row : ledger::step_totals(connection, run)) {
+    totals.steps += static_cast<double>(row.steps);
+    totals.tokens += static_cast<double>(row.tokens);
+    totals.train_seconds += row.seconds;
+    totals.step_duration_counts[bucket_of(row.seconds_max)] += static_cast<double>(row.steps);
   }
 }
 
@@ -93,6 +97,31 @@ void load_layers(Connection& connection, int64_t run, RunTotals& totals) {
 }
 
 }  // namespace
+
+void StepTotals::add(const StepReport& step) {
+  const std::vector<double>& buckets = step_duration_buckets();
+  const size_t bucket = bucket_of(step.step_seconds);
+  ledger::StepTotalsRow& sum = by_bucket_[bucket];
+  sum.seconds_max =
+      bucket < buckets.size() ? buckets[bucket] : std::numeric_limits<double>::infinity();
+  sum.steps += 1;
+  sum.tokens += step.tokens;
+  sum.seconds += step.step_seconds;
+}
+
+void StepTotals::write(Connection& connection, int64_t run) {
+  for (const auto& [bucket, sum] : by_bucket_) ledger::add_step_totals(connection, run, sum);
+  by_bucket_.clear();
+}
+
+void add_steps(const std::vector<StepReport>& steps, RunTotals& totals) {
+  for (const StepReport& step : steps) {
+    totals.steps += 1;
+    totals.tokens += static_cast<double>(step.tokens);
+    totals.train_seconds += step.step_seconds;
+    totals.step_duration_counts[bucket_of(step.step_seconds)] += 1;
+  }
+}
 
 WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step) {
   WindowNumbers numbers{close.outcome, end_step, std::nullopt, std::nullopt, std::nullopt};

@@ -2,11 +2,15 @@
 // before a restart.
 #pragma once
 
+#include <map>
+#include <vector>
+
 #include "controller/decide/events.h"
 #include "controller/decide/policy.h"
 #include "controller/decide/state.h"
 #include "controller/metrics/run_series.h"
 #include "storage/ledger_connection.h"
+#include "storage/ledger_runs.h"
 
 namespace gnomon {
 
@@ -15,6 +19,19 @@ WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step)
 
 MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
 
+// Sums over steps by their duration, as the ledger keeps them.
+class StepTotals {
+ public:
+  void add(const StepReport& step);
+  // Adds them to those on record and forgets them.
+  void write(Connection& connection, int64_t run);
+
+ private:
+  std::map<size_t, ledger::StepTotalsRow> by_bucket_;
+};
+
+// Steps that the sums on record do not have.
+void add_steps(const std::vector<StepReport>& steps, RunTotals& totals);
 // All but what only the decision core's state knows: phase and money.
 RunTotals load_run_totals(Connection& connection, int64_t run);
 

@@ -90,7 +90,7 @@ void SyntheticLedger::add_steps(int64_t attempt, int64_t first, int64_t last,
                                 int64_t plan_version) {
   SQLite::Statement insert(database_,
                            "INSERT INTO steps VALUES (1, ?, ?, ?, ?, 1.0, 0.001, 256, 1.0,"
-                           " '0123456789abcdef', ?, '')");
+                           " '0123456789abcdef', ?, '', NULL)");
   for (int64_t step = first; step <= last; ++step) {
     double loss = 2.0 + 3.0 / static_cast<double>(step);
     SQLite::bind(insert, attempt, step, plan_version, loss, kStart + static_cast<double>(step));

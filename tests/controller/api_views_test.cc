@@ -121,7 +121,7 @@ TEST_F(ApiViewTest, HealthAndVersionAreServed) {
   EXPECT_TRUE(get("/livez").at("live").as_bool());
   boost::json::value ready = get("/readyz");
   EXPECT_TRUE(ready.at("ready").as_bool());
-  EXPECT_EQ(ready.at("checks").as_array().size(), 3u);
+  EXPECT_EQ(ready.at("checks").as_array().size(), 4u);
   EXPECT_EQ(get("/version").at("name").as_string(), "gnomond");
 }
 

@@ -78,10 +78,10 @@ TEST_F(DecisionStateTest, StepsWithoutEffectsAreNotWrittenDownEachAndAreNotForgo
   EXPECT_EQ(number(ledger_, "SELECT max(seq) FROM steps"), before + 43);
   const StateOnRecord found = on_record();
   EXPECT_EQ(found.seq, before + 43);
-  EXPECT_EQ(found.told, 43);
+  EXPECT_EQ(found.told.size(), 43);
   EXPECT_EQ(decide::state_to_json(found.state), in_memory());
   EXPECT_EQ(saved_seq(), before + 43);
-  EXPECT_EQ(on_record().told, 0);
+  EXPECT_TRUE(on_record().told.empty());
 }
 
 TEST_F(DecisionStateTest, AStateIsWrittenDownAfterASecond) {
@@ -100,7 +100,7 @@ TEST_F(DecisionStateTest, StepsThatComeLateKeepTheirPlaceAmongTheEvents) {
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events WHERE type = 'step_reported'"), 2);
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM steps WHERE seq IS NULL"), 2);
   const StateOnRecord found = on_record();
-  EXPECT_EQ(found.told, 7);
+  EXPECT_EQ(found.told.size(), 7);
   EXPECT_EQ(decide::state_to_json(found.state), in_memory());
 }
 
@@ -119,7 +119,7 @@ TEST_F(DecisionStateTest, ANewPolicyIsNotAppliedToWhatWasHeardUnderTheOldOne) {
   ledger_.write([&](LedgerTransaction& transaction) {
     supervisor_->set_policy(transaction, run_, "mode = \"enforce\"\n");
   });
-  EXPECT_EQ(on_record().told, 0);
+  EXPECT_TRUE(on_record().told.empty());
 }
 
 TEST_F(DecisionStateTest, WhatANewerCoreWantsOfAnOldEventIsSaid) {

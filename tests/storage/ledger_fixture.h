@@ -5,11 +5,35 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <string>
 
 #include "storage/ledger.h"
 
 namespace gnomon {
+
+// Holds the writer's thread inside a write until released, so that the queue behind it can be
+// arranged.
+class Gate {
+ public:
+  explicit Gate(Ledger& ledger) {
+    // The write may still be waking up when the gate is gone: it owns what it looks at.
+    auto entered = std::make_shared<std::promise<void>>();
+    bool accepted = ledger.post(
+        [entered, opened = open_.get_future().share()](LedgerTransaction&) {
+          entered->set_value();
+          opened.wait();
+        },
+        [](std::exception_ptr) {});
+    EXPECT_TRUE(accepted);
+    entered->get_future().wait();
+  }
+  void open() { open_.set_value(); }
+
+ private:
+  std::promise<void> open_;
+};
 
 class LedgerTest : public ::testing::Test {
  protected:

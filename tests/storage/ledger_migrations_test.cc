@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "storage/ledger_audit.h"
 #include "tests/storage/ledger_fixture.h"
 
 namespace gnomon {
@@ -60,6 +61,8 @@ class LedgerMigrationTest : public LedgerTest {
       }
       lines.insert(line);
     }
+    SQLite::Statement triggers(database, "SELECT sql FROM sqlite_schema WHERE type = 'trigger'");
+    while (triggers.executeStep()) lines.insert(triggers.getColumn(0).getString());
     return lines;
   }
   std::string refusal() {
@@ -91,20 +94,32 @@ TEST_F(LedgerMigrationTest, AFileOfVersion1OpensAsThePresentVersionAndKeepsItsRo
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM statistics"), 0);
 }
 
-TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndHasNoSampleOfAGpu) {
+TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAChainAndTotals) {
   { Ledger ledger(options()); }
   const std::set<std::string> present = shape(file_);
   {
     SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
     old.exec(
-        "DROP TABLE device_health; ALTER TABLE steps DROP COLUMN seq; PRAGMA user_version=4;"
-        "INSERT INTO runs (name, job_id, registration, policy, state, registered_at) "
-        "VALUES ('old', '1', '{}', '', 'live', 5.0)");
+        "DROP TABLE step_totals; DROP TABLE audit; ALTER TABLE steps DROP COLUMN seq; PRAGMA user_version=5;"
+        "CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, run INTEGER, what TEXT "
+        "NOT NULL, detail TEXT NOT NULL) STRICT;"
+        "INSERT INTO audit (time, run, what, detail) VALUES (1.5, NULL, 'a', 'first'), "
+        "(2.5, 7, 'b', 'second'), (3.5, 7, 'c', '');"
+        "INSERT INTO steps (run, attempt, step, plan_version, learning_rate, tokens, step_seconds, "
+        "weights_hash, reported_at) VALUES (1, 1, 1, 1, 0, 100, 0.5, '', 0), "
+        "(1, 1, 2, 1, 0, 100, 0.25, '', 0), (1, 1, 3, 1, 0, 100, 0.3, '', 0), "
+        "(1, 1, 4, 1, 0, 10, 1000, '', 0)");
   }
   Ledger ledger(options());
   EXPECT_EQ(number(ledger, "PRAGMA user_version"), kLedgerVersion);
-  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE name = 'old'"), 1);
-  EXPECT_EQ(number(ledger, "SELECT count(*) FROM device_health"), 0);
+  SQLite::Database after(file_.string(), SQLite::OPEN_READONLY);
+  const ledger::AuditVerdict verdict = ledger::verify_audit(after);
+  EXPECT_TRUE(verdict.good()) << verdict.problem;
+  EXPECT_EQ(verdict.rows, 3);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE run = 7 AND principal = ''"), 2);
+  EXPECT_EQ(number(ledger, "SELECT steps FROM step_totals WHERE seconds_max = 0.5"), 2);
+  EXPECT_EQ(number(ledger, "SELECT tokens FROM step_totals WHERE seconds_max > 1e300"), 10);
+  EXPECT_EQ(number(ledger, "SELECT sum(steps) FROM step_totals"), 4);
   EXPECT_EQ(shape(file_), present);
 }
 

@@ -1,0 +1,182 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/json_output.h"
+#include "cli/server.h"
+#include "protocol/json_text.h"
+#include "storage/ledger_backup.h"
+#include "storage/ledger_integrity.h"
+
+namespace gnomon::cli {
+namespace {
+
+struct FileOptions {
+  std::string ledger;
+  std::string url;
+  std::string out;
+  std::string from;
+  bool compact = false;
+  bool force = false;
+  bool json = false;
+};
+
+// The work's own progress line, which begins with the first page.
+BackupOptions with_progress(const FileOptions& options) {
+  auto line = std::make_shared<std::unique_ptr<Progress>>();
+  BackupOptions backup;
+  backup.compact = options.compact;
+  backup.progress = [line](int64_t done, int64_t bytes) {
+    if (!*line) *line = std::make_unique<Progress>("copying", bytes >> 20);
+    const bool end = done == bytes;
+    (*line)->update(done >> 20, end ? "MiB; checking every page of the copy" : "MiB");
+    if (end) line->reset();
+  };
+  return backup;
+}
+
+std::string report_json(const BackupReport& report) {
+  boost::json::object json;
+  json["name"] = report.file.string();
+  json["bytes"] = report.bytes;
+  json["seconds"] = report.seconds;
+  json["audit_rows"] = report.audit.rows;
+  json["audit_head"] = fmt::format("{}:{}", report.audit.last_id, report.audit.head);
+  return pretty_json(json);
+}
+
+void print_report(const BackupReport& report, bool json) {
+  if (json) {
+    fmt::print("{}", report_json(report));
+    return;
+  }
+  fmt::print("{}: {:.1f} MiB in {:.1f} s, every page checked; audit head {}:{}\n",
+             report.file.string(), static_cast<double>(report.bytes) / (1 << 20), report.seconds,
+             report.audit.last_id, report.audit.head);
+}
+
+void backup(const FileOptions& options) {
+  if (options.url.empty() == options.ledger.empty()) {
+    throw ConfigError("", 0, "--ledger", options.ledger.empty() ? "(none)" : "beside --url",
+                      "either --ledger FILE with --out FILE, or --url URL");
+  }
+  if (!options.url.empty()) {
+    if (!options.out.empty()) {
+      throw ConfigError("", 0, "--out", options.out,
+                        "no name beside --url: gnomond writes into the folder that its "
+                        "configuration names");
+    }
+    Server server(options.url);
+    const boost::json::value answer = parse_json_exactly(server.post("/v1/backups", "{}"));
+    if (options.json) {
+      fmt::print("{}", pretty_json(answer));
+      return;
+    }
+    const boost::json::object& row = answer.as_object();
+    fmt::print("{}: {:.1f} MiB in {:.1f} s, every page checked; audit head {}\n",
+               text_of(row, "name"), number_of(row, "bytes") / (1 << 20), number_of(row, "seconds"),
+               text_of(row, "audit_head"));
+    return;
+  }
+  if (options.out.empty()) {
+    throw ConfigError("", 0, "--out", "", "the name of the copy");
+  }
+  print_report(back_up_ledger(options.ledger, options.out, with_progress(options)), options.json);
+}
+
+void restore(const FileOptions& options) {
+  const RestoreReport report =
+      restore_ledger(options.from, options.ledger, options.force, with_progress(options));
+  if (!report.replaced.empty()) {
+    fmt::print(stderr, "gnomon: what was there is now {}\n", report.replaced.string());
+  }
+  print_report(report.copy, options.json);
+}
+
+void check(const FileOptions& options, Context& context) {
+  LedgerHealth health;
+  try {
+    health = examine_ledger(options.ledger);
+  } catch (const LedgerError& error) {
+    fmt::print(stderr, "gnomon: {}\n", error.what());
+    context.status = kExitBadInput;
+    return;
+  }
+  if (!health.good()) context.status = kExitFailure;
+  if (options.json) {
+    boost::json::object json;
+    json["ok"] = health.good();
+    json["bytes"] = health.bytes;
+    json["version"] = health.version;
+    json["problems"] = boost::json::array(health.problems.begin(), health.problems.end());
+    json["audit_rows"] = health.audit.rows;
+    json["audit_head"] = fmt::format("{}:{}", health.audit.last_id, health.audit.head);
+    fmt::print("{}", pretty_json(json));
+    return;
+  }
+  for (const std::string& problem : health.problems) {
+    fmt::print(stderr, "gnomon: {}: {}\n", options.ledger, problem);
+  }
+  if (health.good()) {
+    fmt::print("{}: good; version {}, {:.1f} MiB, {} rows of audit, head {}:{}\n", options.ledger,
+               health.version, static_cast<double>(health.bytes) / (1 << 20), health.audit.rows,
+               health.audit.last_id, health.audit.head);
+  }
+}
+
+void add_backup(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
+  CLI::App* command = ledger.add_subcommand(
+      "backup", "Copies a ledger while gnomond writes it, and checks every page of the copy");
+  command->add_option("--ledger", options->ledger, "ledger.sqlite");
+  command->add_option("--url,--server", options->url,
+                      "Ask the gnomond there to write one into its [backup] folder");
+  command->add_option("--out", options->out, "The copy, which must not be there yet");
+  command->add_flag("--compact", options->compact, "Leave out free pages: smaller, and slower");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(
+      "The copy is made under another name, synced, checked and renamed: one that is there is "
+      "good.\n\n"
+      "Example:\n  gnomon ledger backup --ledger ledger.sqlite --out backup/monday.sqlite\n"
+      "  gnomon ledger backup --url http://127.0.0.1:7717");
+  command->callback([options] { backup(*options); });
+}
+
+void add_restore(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
+  CLI::App* command =
+      ledger.add_subcommand("restore", "Checks a backup and puts a copy of it in a ledger's place");
+  command->add_option("--from", options->from, "The backup")->required();
+  command->add_option("--ledger", options->ledger, "Where gnomond looks for its ledger")
+      ->required();
+  command->add_flag("--force", options->force,
+                    "When a ledger is there: keep it as LEDGER.replaced-TIME");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(
+      "gnomond must be stopped. Trainers register again and send what the backup does not have, "
+      "as far as\ntheir spools still do.\n\n"
+      "Example:\n  gnomon ledger restore --from backup/monday.sqlite --ledger ledger.sqlite "
+      "--force");
+  command->callback([options] { restore(*options); });
+}
+
+}  // namespace
+
+void add_ledger_file_commands(CLI::App& app, Context& context) {
+  auto options = std::make_shared<FileOptions>();
+  CLI::App* ledger = app.add_subcommand("ledger", "A ledger's file: backup, restore, check");
+  ledger->require_subcommand(1);
+  add_backup(*ledger, options);
+  add_restore(*ledger, options);
+  CLI::App* command =
+      ledger->add_subcommand("check", "Reads every page, foreign key and hash of a ledger");
+  command->add_option("--ledger", options->ledger, "ledger.sqlite; gnomond may be writing it")
+      ->required();
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(
+      "Example:\n  gnomon ledger check --ledger ledger.sqlite\n\n"
+      "Exit status: 0 good; 1 damaged; 2 no ledger, or it cannot be read.");
+  command->callback([options, &context] { check(*options, context); });
+}
+
+}  // namespace gnomon::cli

@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include "controller/api/services.h"
+#include "controller/backups.h"
+#include "controller/json_rows.h"
+
+namespace gnomon {
+namespace {
+
+constexpr int64_t kAuditRowsMax = 100'000;
+constexpr auto kLook = std::chrono::seconds(15);
+
+// What went wrong with a backup, as the client is told: a full disk is 507, all else a 500.
+[[noreturn]] void refuse_failed(const Backups::Outcome& outcome) {
+  try {
+    std::rethrow_exception(outcome.error);
+  } catch (const LedgerError& error) {
+    if (error.disk_full()) throw;
+    throw Error(error.what());
+  } catch (const std::exception& error) {
+    throw Error(error.what());
+  }
+}
+
+Response post_backup(Services& services, Exchange& exchange) {
+  Backups& backups = *services.backups;
+  const int64_t number = backups.start();
+  while (true) {
+    const uint64_t seen = backups.ended().count();
+    if (std::optional<Backups::Outcome> outcome = backups.outcome(number)) {
+      if (outcome->error) refuse_failed(*outcome);
+      const BackupReport& report = outcome->report;
+      return json_response(fmt::format(
+          R"({{"name":{},"bytes":{},"seconds":{:.3f},"audit_rows":{},"audit_head":"{}:{}"}})",
+          string_as_json(report.file.filename().string()), report.bytes, report.seconds,
+          report.audit.rows, report.audit.last_id, report.audit.head));
+    }
+    exchange.wait(backups.ended(), seen, Exchange::Clock::now() + kLook);
+    if (exchange.over()) {
+      throw Refusal(503, "Nobody waits for the backup", "it goes on, or ends with the daemon",
+                    "a look at gnomon_ledger_backups_total");
+    }
+  }
+}
+
+// The newest rows of all runs or of one, oldest first.
+Response list_audit(Exchange& exchange, const Request& request) {
+  const int64_t newest = query_integer(request, "newest", 1000, 1, kAuditRowsMax);
+  std::optional<int64_t> run;
+  if (auto asked = request.query.find("run"); asked != request.query.end()) {
+    run = parse_run_id(asked->second);
+  }
+  std::string json;
+  exchange.read([&](Connection& connection) {
+    Query rows = connection.query(
+        "SELECT * FROM (SELECT * FROM audit WHERE ?1 IS NULL OR run = ?1 ORDER BY id DESC LIMIT "
+        "?2) ORDER BY id",
+        run, newest);
+    json = rows_as_json(rows);
+  });
+  return json_response(json);
+}
+
+}  // namespace
+
+std::vector<Route> ledger_routes(Services& s) {
+  using E = Exchange;
+  return {
+      {"POST", "/v1/backups", BodyKind::kJson, 4096,
+       [&s](E& e, const Request&) { return post_backup(s, e); }, false},
+      {"GET", "/v1/audit", BodyKind::kNone, 0,
+       [](E& e, const Request& request) { return list_audit(e, request); }},
+  };
+}
+
+}  // namespace gnomon

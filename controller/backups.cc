@@ -1,0 +1,159 @@
+#include "controller/backups.h"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <regex>
+#include <vector>
+
+#include "controller/refusal.h"
+#include "storage/ledger_integrity.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kAgainSeconds = 600;  // after one that failed, or sooner when they are more often
+// While a copy is made the WAL cannot begin anew; beyond this it is given up.
+constexpr int64_t kWalBytesMax = int64_t{1} << 30;
+
+std::string name_at(double now) { return fmt::format("ledger-{}.sqlite", time_in_a_name(now)); }
+
+// Those that were made here, in the order in which they were.
+std::vector<fs::path> backups_in(const std::string& folder, const std::string& suffix = "") {
+  const std::regex ours("ledger-\\d{8}T\\d{6}\\.\\d{3}Z\\.sqlite" + suffix);
+  std::vector<fs::path> found;
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
+    if (std::regex_match(entry.path().filename().string(), ours)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void keep_newest(const BackupSettings& settings) {
+  if (settings.keep == 0) return;
+  std::vector<fs::path> backups = backups_in(settings.folder);
+  for (size_t i = 0; i + static_cast<size_t>(settings.keep) < backups.size(); ++i) {
+    std::error_code error;
+    fs::remove(backups[i], error);
+    if (error) spdlog::warn("the old backup {} stays: {}", backups[i].string(), error.message());
+  }
+}
+
+}  // namespace
+
+Backups::Backups(const Ledger& ledger, Metrics& metrics, BackupSettings settings,
+                 std::function<double()> now)
+    : ledger_(ledger), metrics_(metrics), now_(std::move(now)), settings_(std::move(settings)) {
+  look_for_newest();
+}
+
+Backups::~Backups() {
+  ending_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+// Only with the lock held, or while nobody else has this object.
+void Backups::look_for_newest() {
+  next_ = 0;
+  const std::vector<fs::path> there =
+      settings_.folder.empty() ? std::vector<fs::path>() : backups_in(settings_.folder);
+  if (there.empty()) return;
+  std::error_code error;
+  const auto time = fs::last_write_time(there.back(), error);
+  if (error) return;
+  const auto age = std::chrono::duration<double>(fs::file_time_type::clock::now() - time).count();
+  metrics_.ledger().backup_made_at(now_() - age);
+  next_ = now_() - age + settings_.every_seconds;
+}
+
+void Backups::configure(const BackupSettings& settings) {
+  const std::lock_guard lock(mutex_);
+  if (settings == settings_) return;
+  settings_ = settings;
+  look_for_newest();
+}
+
+int64_t Backups::start() {
+  const std::lock_guard lock(mutex_);
+  if (settings_.folder.empty()) {
+    throw Refusal(409, "No folder for backups", "the configuration names none",
+                  "[backup] folder in gnomond's configuration; or gnomon ledger backup --ledger, "
+                  "where the file can be reached");
+  }
+  if (running_) {
+    throw Refusal(409, "A backup is being made", fmt::format("backup {} has not ended", number_),
+                  "the same request when it has ended");
+  }
+  if (thread_.joinable()) thread_.join();
+  running_ = true;
+  thread_ =
+      std::thread([this, number = ++number_, settings = settings_] { make(number, settings); });
+  return number_;
+}
+
+std::optional<Backups::Outcome> Backups::outcome(int64_t number) const {
+  const std::lock_guard lock(mutex_);
+  return outcome_ && outcome_->number == number ? outcome_ : std::nullopt;
+}
+
+void Backups::make(int64_t number, const BackupSettings& settings) {
+  give_way_to_others();
+  Outcome outcome;
+  outcome.number = number;
+  try {
+    for (const fs::path& left : backups_in(settings.folder, "\\.partial")) fs::remove(left);
+    BackupOptions options;
+    options.end_now = [this] { return ending_ || ledger_.wal_bytes() > kWalBytesMax; };
+    outcome.report =
+        back_up_ledger(ledger_.file(), fs::path(settings.folder) / name_at(now_()), options);
+    keep_newest(settings);
+  } catch (...) {
+    outcome.error = std::current_exception();
+  }
+  note_outcome(outcome, settings);
+}
+
+void Backups::note_outcome(const Outcome& outcome, const BackupSettings& settings) {
+  double wait = settings.every_seconds;
+  try {
+    if (outcome.error) std::rethrow_exception(outcome.error);
+    metrics_.ledger().backup_ended(true);
+    metrics_.ledger().backup_made_at(now_());
+    spdlog::info("backup {}: {} bytes in {:.1f} s, audit head {}:{}", outcome.report.file.string(),
+                 outcome.report.bytes, outcome.report.seconds, outcome.report.audit.last_id,
+                 outcome.report.audit.head);
+  } catch (const std::exception& failure) {
+    wait = std::min(settings.every_seconds, kAgainSeconds);
+    if (!ending_) {
+      metrics_.ledger().backup_ended(false);
+      spdlog::error("no backup was made: {}", failure.what());
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    outcome_ = outcome;
+    running_ = false;
+    next_ = now_() + wait;
+  }
+  ended_.ring();
+}
+
+void Backups::keep_time() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (settings_.every_seconds == 0 || settings_.folder.empty() || running_ || now_() < next_) {
+      return;
+    }
+  }
+  try {
+    start();
+  } catch (const std::exception& failure) {  // somebody was faster, or no thread is to be had
+    spdlog::debug("no backup was begun: {}", failure.what());
+  }
+}
+
+}  // namespace gnomon

@@ -1,0 +1,36 @@
+// A ledger's files as bytes, before SQLite touches them: SQLite takes an empty file for a new
+// database and drops a WAL that it cannot read, and with it what was acknowledged. Whatever is
+// wrong here is told and left as it is.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace gnomon {
+
+// What follows a message about a ledger that is not whole.
+inline constexpr const char* kRestoreAdvice =
+    "nothing was changed; restore a backup (gnomon ledger restore --help)";
+
+std::filesystem::path wal_of(const std::filesystem::path& ledger);
+// 0 when there is none.
+int64_t file_bytes(const std::filesystem::path& file);
+
+enum class LedgerFileState {
+  kAbsent,
+  kWhole,    // as far as the header says
+  kUnclear,  // shorter than its header says, which a WAL beside it may make good: look at every
+             // page
+};
+
+// Whether another process may be writing the files: then the WAL and the size are not looked at,
+// which would change while they are.
+enum class LedgerWriter { kNone, kPossible };
+
+// Looks at the header and the size of `ledger` and at all of its WAL. Throws LedgerError with one
+// sentence of advice: a folder, empty, cut off, no SQLite file, a page size that is none; a WAL
+// without its ledger, a WAL that is none or another's, or one with a hole before its end.
+LedgerFileState check_ledger_files(const std::filesystem::path& ledger,
+                                   LedgerWriter writer = LedgerWriter::kNone);
+
+}  // namespace gnomon

@@ -1,0 +1,212 @@
+// A daemon that is left running: backups, rows that are kept for a time only, pages that go bad, a
+// disk that is full for a while.
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "base/files.h"
+#include "storage/ledger_integrity.h"
+#include "tests/controller/api_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using test::DaemonProcess;
+using test::EndedProcess;
+using test::eventually;
+using test::TemporaryDirectory;
+using ::testing::HasSubstr;
+
+// A daemon with a configuration of its own.
+class DurabilityTest : public ::testing::Test {
+ protected:
+  void start(const std::string& config) {
+    std::filesystem::create_directory(folder / "backups");
+    write_file_atomically(folder / "gnomond.toml", config);
+    daemon.emplace(std::vector<std::string>{"--config", (folder / "gnomond.toml").string()},
+                   test_policy());
+    daemon->start();
+  }
+  double metric(const std::string& name) const {
+    const std::string text = "\n" + daemon->client().checked("GET", "/metrics").body;
+    const size_t at = text.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
+  }
+  std::vector<std::filesystem::path> backups() const {
+    std::vector<std::filesystem::path> found;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "backups")) {
+      found.push_back(entry.path());
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+  int64_t number(const std::string& sql) const {
+    SQLite::Database database(daemon->ledger().string(), SQLite::OPEN_READONLY, 5000);
+    return database.execAndGet(sql).getInt64();
+  }
+
+  TemporaryDirectory folder;
+  std::optional<DaemonProcess> daemon;
+};
+
+TEST_F(DurabilityTest, ABackupThatIsAskedForIsGoodAndTheNewestStay) {
+  start("[backup]\nfolder = \"backups\"\nkeep = 2\n");
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  trainer.train(1, 20);
+  HttpClient client = daemon->client();
+  std::string newest;
+  for (int i = 0; i < 3; ++i) {
+    const boost::json::value made =
+        boost::json::parse(client.checked("POST", "/v1/backups", "{}").body);
+    newest = std::string(made.at("name").as_string());
+    EXPECT_EQ(static_cast<int64_t>(std::filesystem::file_size(folder / "backups" / newest)),
+              made.at("bytes").as_int64());
+  }
+  ASSERT_EQ(backups().size(), 2u);
+  EXPECT_EQ(backups().back().filename(), newest);
+  EXPECT_TRUE(examine_closed_ledger(backups().back()).good());
+  SQLite::Database copy(backups().back().string(), SQLite::OPEN_READONLY);
+  EXPECT_EQ(copy.execAndGet("SELECT count(*) FROM steps").getInt(), 20);
+  EXPECT_EQ(metric("gnomon_ledger_backups_total{outcome=\"completed\"}"), 3);
+  EXPECT_GT(metric("gnomon_ledger_backup_last_success_timestamp_seconds"), 1.5e9);
+}
+
+TEST_F(DurabilityTest, BackupsAreMadeFromTimeToTimeAndAfterARestartOnlyWhenDue) {
+  start("[backup]\nfolder = \"backups\"\nevery_seconds = 1.0\nkeep = 3\n");
+  EXPECT_TRUE(eventually(
+      [&] { return metric(R"(gnomon_ledger_backups_total{outcome="completed"})") >= 5; }));
+  EXPECT_LE(backups().size(), 4u);  // one may just have been made
+  write_file_atomically(folder / "gnomond.toml",
+                        "[backup]\nfolder = \"backups\"\nevery_seconds = 3600.0\n");
+  EXPECT_EQ(daemon->stop(), 0);
+  daemon->start();
+  EXPECT_GT(metric("gnomon_ledger_backup_last_success_timestamp_seconds"), 1.5e9);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+  EXPECT_EQ(metric(R"(gnomon_ledger_backups_total{outcome="completed"})"), 0);
+}
+
+TEST_F(DurabilityTest, ABackupThatFailsHarmsNothing) {
+  start("[backup]\nfolder = \"backups\"\n");
+  HttpClient client = daemon->client();
+  client.checked("POST", "/v1/backups", "{}");
+  const auto before = backups();
+  std::filesystem::rename(folder / "backups", folder / "gone");
+  EXPECT_EQ(client.request("POST", "/v1/backups", "{}").status, 500);
+  std::filesystem::rename(folder / "gone", folder / "backups");
+  EXPECT_EQ(metric(R"(gnomon_ledger_backups_total{outcome="failed"})"), 1);
+  EXPECT_EQ(backups(), before);
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  EXPECT_EQ(trainer.post_steps({{test_step(1)}}).accepted, 1);
+  client.checked("POST", "/v1/backups", "{}");
+}
+
+TEST_F(DurabilityTest, WithoutAFolderThereAreNoBackups) {
+  start("");
+  HttpClient client = daemon->client();
+  const HttpResponse answer = client.request("POST", "/v1/backups", "{}");
+  EXPECT_EQ(answer.status, 409);
+  EXPECT_THAT(answer.body, HasSubstr("[backup] folder"));
+}
+
+TEST_F(DurabilityTest, OldRowsGoAndWhatDecisionsNeedStays) {
+  start("[retention]\nsteps_days = 1.0\nevents_days = 1.0\nreplay_steps_days = 1.0\n");
+  FakeTrainer ended(daemon->url()), live(daemon->url());
+  for (FakeTrainer* trainer : {&ended, &live}) {
+    trainer->begin(test_registration(trainer == &ended ? "ended" : "live", "1"));
+    trainer->train(1, 20);
+  }
+  daemon->kill();
+  {
+    SQLite::Database database(daemon->ledger().string(), SQLite::OPEN_READWRITE);
+    database.exec(
+        "UPDATE runs SET state = 'completed', finished_at = registered_at - 2 * 86400 WHERE id = "
+        "1");
+  }
+  const int64_t audit = number("SELECT count(*) FROM audit");
+  const int64_t windows = number("SELECT count(*) FROM windows");
+  daemon->start();
+  EXPECT_TRUE(eventually([&] { return number("SELECT count(*) FROM steps WHERE run = 1") == 1; }));
+  EXPECT_TRUE(eventually([&] { return number("SELECT count(*) FROM events WHERE run = 1") == 0; }));
+  EXPECT_EQ(number("SELECT step FROM steps WHERE run = 1"), 20) << "the newest";
+  EXPECT_EQ(number("SELECT count(*) FROM steps WHERE run = 2"), 20);
+  EXPECT_GT(number("SELECT count(*) FROM events WHERE run = 2"), 5);
+  EXPECT_EQ(number("SELECT count(*) FROM audit"), audit);
+  EXPECT_EQ(number("SELECT count(*) FROM windows"), windows);
+  EXPECT_EQ(number("SELECT steps FROM step_totals WHERE run = 1"), 20);
+  EXPECT_EQ(metric("gnomon_ledger_rows_deleted_total{table=\"steps\"}"), 19);
+}
+
+TEST_F(DurabilityTest, DamagedPagesMakeTheDaemonUnready) {
+  start("");
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  for (int64_t step = 1; step <= 200; step += 20) trainer.train(step, step + 19);
+  EXPECT_EQ(daemon->stop(), 0);
+  int64_t page = 0;
+  {
+    SQLite::Database database(daemon->ledger().string(), SQLite::OPEN_READONLY);
+    page =
+        database.execAndGet("SELECT rootpage FROM sqlite_schema WHERE name = 'scores'").getInt64();
+  }
+  std::fstream file(daemon->ledger(), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp((page - 1) * 4096);
+  file << std::string(4096, '\x55');
+  file.close();
+  daemon->start();
+  HttpClient client = daemon->client();
+  EXPECT_TRUE(eventually([&] { return client.request("GET", "/readyz").status == 503; }));
+  EXPECT_THAT(client.request("GET", "/readyz").body,
+              AllOf(HasSubstr("ledger_integrity"), HasSubstr("restore a backup")));
+  EXPECT_EQ(metric("gnomon_ledger_integrity{state=\"failed\"}"), 1);
+  EXPECT_THAT(daemon->log(), HasSubstr("gnomon ledger restore"));
+}
+
+// The limit of file sizes is a real fault of write(2), and can be put on and taken off a process
+// that runs.
+TEST_F(DurabilityTest, ADiskThatIsFullForAWhileCostsOnlyWhatWasRefused) {
+  start("");
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  trainer.train(1, 20);
+  rlimit before{};
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_FSIZE, nullptr, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 4096;
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_FSIZE, &small, nullptr), 0);
+  HttpClient client = daemon->client();
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_THROW(trainer.post_steps({{test_step(21)}}), Error);
+    EXPECT_EQ(client.request("GET", "/readyz").status, 503);
+  }
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_FSIZE, &before, nullptr), 0);
+  EXPECT_EQ(client.request("GET", "/readyz").status, 200);
+  EXPECT_EQ(trainer.post_steps({{test_step(21)}}).accepted, 1) << "it was not half there";
+  EXPECT_EQ(number("SELECT count(*) FROM steps"), 21);
+  EXPECT_EQ(metric("gnomon_run_steps_total{run=\"test/1\"}"), 21);
+}
+
+TEST_F(DurabilityTest, WhoAsksForTheAuditLogGetsTheNewestRows) {
+  start("");
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  HttpClient client = daemon->client();
+  for (const char* mode : {"observe", "advise", "enforce"}) {
+    client.checked("PUT", trainer.path("/policy"), fmt::format("mode = \"{}\"\n", mode));
+  }
+  const boost::json::value rows =
+      boost::json::parse(client.checked("GET", "/v1/audit?newest=2").body);
+  ASSERT_EQ(rows.as_array().size(), 2u);
+  EXPECT_THAT(std::string(rows.at(1).at("detail").as_string()), HasSubstr("enforce"));
+  EXPECT_EQ(rows.at(1).at("hash").as_string().size(), 64u);
+  EXPECT_TRUE(
+      boost::json::parse(client.checked("GET", "/v1/audit?run=run-7").body).as_array().empty());
+}
+
+}  // namespace
+}  // namespace gnomon
