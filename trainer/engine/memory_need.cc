@@ -103,7 +103,7 @@ std::string what_would_fit(const EngineConfig& config, int ranks, int64_t free,
 
 template <class E>
 std::vector<ArenaSize> memory_need(const EngineConfig& config, int ranks, BackendOf<E>& backend) {
-  const bool shards = config.shard == Sharding::kWeights;
+  const bool shards = ranks > 1 && config.shard == Sharding::kWeights;
   std::vector<ArenaSize> arenas = BasicModel<E>::measure(
       config.model, config.batch.sequences, config.batch.tokens, backend, config.memory,
       shards ? WeightRanks{ranks - 1, ranks} : WeightRanks{});
