@@ -271,9 +271,9 @@ void CompressedCollectives::send_to_keepers(WireFormat format, const WireShares&
       const WireRange out = round.to[other], in = round.from[other];
       const std::span<E> room =
           kept.subspan(static_cast<size_t>(round.at[other]), static_cast<size_t>(in.size()));
-      const std::span<const E> values = part.subspan(
-          out.size() == 0 ? 0 : static_cast<size_t>(out.begin - begin),
-          static_cast<size_t>(out.size()));
+      const std::span<const E> values =
+          part.subspan(out.size() == 0 ? 0 : static_cast<size_t>(out.begin - begin),
+                       static_cast<size_t>(out.size()));
       if (full) {
         to[other] = std::as_bytes(values);
         from[other] = std::as_writable_bytes(room);

@@ -27,7 +27,7 @@ class WireShares {
   const WireRange& range(int64_t piece, int rank) const {
     return keeps_[static_cast<size_t>(piece)][static_cast<size_t>(rank)];
   }
-  int64_t kept(int rank) const;               // elements
+  int64_t kept(int rank) const;                  // elements
   int64_t place(int64_t piece, int rank) const;  // of its first among the kept ones
   // What `me` sends and gets until all have what they keep of `parts`, at most `most` elements (a
   // multiple of kBlock) from one rank to another at a time. In a round every part is busy with one

@@ -81,8 +81,8 @@ class Wires {
   virtual void all_gather(WireFormat format, std::span<float> weights) = 0;
   // Every rank gets what it keeps of the parts (wire_shares.h), decoded to the same values as
   // all_gather() has them. `part` is the caller's part; `kept` has room for what it keeps.
-  virtual void redistribute(WireFormat format, const WireShares& shares,
-                            std::span<const bf16> part, std::span<bf16> kept) = 0;
+  virtual void redistribute(WireFormat format, const WireShares& shares, std::span<const bf16> part,
+                            std::span<bf16> kept) = 0;
   virtual void redistribute(WireFormat format, const WireShares& shares,
                             std::span<const float> part, std::span<float> kept) = 0;
 };

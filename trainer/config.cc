@@ -446,7 +446,8 @@ void ConfigReader::check_together() {
 
 ConfigError TrainerConfig::located(const ConfigError& error) const {
   // The engine names a section in place of a file.
-  const auto sections = {"run", "model", "batch", "memory", "engine", "optimizer", "fault"};
+  const auto sections = {"run",    "model",     "batch", "memory",
+                         "engine", "optimizer", "ranks", "fault"};
   if (error.line() > 0 ||
       std::find(sections.begin(), sections.end(), error.file()) == sections.end()) {
     return error;

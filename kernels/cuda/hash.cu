@@ -34,8 +34,7 @@ void hash_terms(const void* x, int64_t bytes, uint64_t first, uint64_t* sum, Str
   const int64_t wanted = blocks_for(count + 1, kThreads * 4);
   const int64_t blocks = wanted < kBlocksMost ? wanted : kBlocksMost;
   launch("hash", hash_kernel, {.blocks_x = blocks, .threads = kThreads}, stream,
-         static_cast<const uint64_t*>(x), count, static_cast<int>(bytes % kWord), first,
-         sum);
+         static_cast<const uint64_t*>(x), count, static_cast<int>(bytes % kWord), first, sum);
 }
 
 }  // namespace gnomon::cuda

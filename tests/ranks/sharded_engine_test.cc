@@ -129,26 +129,23 @@ TEST_P(ShardedEngines, ComeBackToASnapshot) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, ShardedEngines,
-    testing::Values(Case{"bf16"}, Case{"current", "current"}, Case{"delayed", "delayed"},
-                    Case{"block", "block"}, Case{"rowwise", "rowwise"},
-                    Case{.name = "untied", .plan = "current", .tied = false},
-                    Case{.name = "one_layer", .plan = "current", .tied = false, .layers = 1},
-                    Case{.name = "two_layers", .plan = "delayed", .layers = 2},
-                    Case{.name = "codes_by_block", .plan = "current", .weight_wire = "e4m3"},
-                    Case{.name = "codes_by_tensor", .weight_wire = "e4m3:tensor", .tied = false},
-                    Case{.name = "wide_codes", .plan = "delayed", .weight_wire = "e5m2",
-                         .tied = false},
-                    // Layers of 6,656 + 32·k elements begin inside of a block of the wires.
-                    Case{.name = "ragged_codes", .weight_wire = "e4m3", .tied = false, .ffn = 43},
-                    Case{.name = "ragged_codes_by_tensor", .weight_wire = "e4m3:tensor",
-                         .ffn = 43},
-                    Case{.name = "ragged", .recompute = Recompute::kBlock, .ffn = 43},
-                    Case{.name = "all_again", .plan = "current", .recompute = Recompute::kBlock,
-                         .tied = false},
-                    Case{.name = "swiglu_again", .plan = "block",
-                         .recompute = Recompute::kSwiglu},
-                    Case{.name = "fp32", .compute = Compute::kFp32},
-                    Case{.name = "fp32_codes", .weight_wire = "e4m3", .compute = Compute::kFp32}),
+    testing::Values(
+        Case{"bf16"}, Case{"current", "current"}, Case{"delayed", "delayed"},
+        Case{"block", "block"}, Case{"rowwise", "rowwise"},
+        Case{.name = "untied", .plan = "current", .tied = false},
+        Case{.name = "one_layer", .plan = "current", .tied = false, .layers = 1},
+        Case{.name = "two_layers", .plan = "delayed", .layers = 2},
+        Case{.name = "codes_by_block", .plan = "current", .weight_wire = "e4m3"},
+        Case{.name = "codes_by_tensor", .weight_wire = "e4m3:tensor", .tied = false},
+        Case{.name = "wide_codes", .plan = "delayed", .weight_wire = "e5m2", .tied = false},
+        // Layers of 6,656 + 32·k elements begin inside of a block of the wires.
+        Case{.name = "ragged_codes", .weight_wire = "e4m3", .tied = false, .ffn = 43},
+        Case{.name = "ragged_codes_by_tensor", .weight_wire = "e4m3:tensor", .ffn = 43},
+        Case{.name = "ragged", .recompute = Recompute::kBlock, .ffn = 43},
+        Case{.name = "all_again", .plan = "current", .recompute = Recompute::kBlock, .tied = false},
+        Case{.name = "swiglu_again", .plan = "block", .recompute = Recompute::kSwiglu},
+        Case{.name = "fp32", .compute = Compute::kFp32},
+        Case{.name = "fp32_codes", .weight_wire = "e4m3", .compute = Compute::kFp32}),
     [](const auto& instance) { return instance.param.name; });
 
 class Shards : public testing::Test {
@@ -205,7 +202,8 @@ TEST_F(Shards, FeelFaultsOfWeightsWhereTheyAreKept) {
   flip.site = "model.layers.1.mlp.down_proj.weight";
   norm.site = "model.norm.weight";
   config.weight_wire = wire_format_from_name("e4m3");
-  config.faults = {flip, norm,
+  config.faults = {flip,
+                   norm,
                    {.kind = FaultKind::kStuckBit,
                     .site = "lm_head",
                     .tensor = "weight",
@@ -221,8 +219,8 @@ TEST_F(Shards, FeelFaultsOfWeightsWhereTheyAreKept) {
 }
 
 TEST_F(Shards, RefuseStaleWeightsOnAllRanksAndNameTheKey) {
-  config.faults = {{.kind = FaultKind::kStaleWeight, .site = "model.layers.1.mlp.down_proj",
-                    .start_step = 2}};
+  config.faults = {
+      {.kind = FaultKind::kStaleWeight, .site = "model.layers.1.mlp.down_proj", .start_step = 2}};
   try {
     const Engine engine(config, EngineRole::kLive, &ranks());
     FAIL() << "accepted";

@@ -58,8 +58,7 @@ class WeightWires : public testing::TestWithParam<std::string> {
   }
   static WireRange kept(int rank) {
     const Partition parts = of_unit().parts();
-    return {kUnit.begin + parts.begin(rank),
-            kUnit.begin + parts.begin(rank) + parts.size(rank)};
+    return {kUnit.begin + parts.begin(rank), kUnit.begin + parts.begin(rank) + parts.size(rank)};
   }
   static WireShares shares() {
     std::vector<std::vector<WireRange>> keeps(2);
@@ -88,8 +87,7 @@ void WeightWires::expect_the_same_at_both_ends() {
 
   const WireShares all_shares = shares();
   std::vector<E> own(static_cast<size_t>(all_shares.kept(rank)));
-  wires->redistribute(format, all_shares, layout.parts().of(std::span(made), rank),
-                      std::span(own));
+  wires->redistribute(format, all_shares, layout.parts().of(std::span(made), rank), std::span(own));
   const auto of_all = [&](const WireRange& range) {
     return std::span<const E>(everywhere)
         .subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size()));
@@ -142,7 +140,8 @@ TEST(SideGathers, GoOnBesideTheThreadThatStartsThem) {
   constexpr int64_t kElements = 128 * 300;
   const Partition parts = Partition::even(kElements, collectives().size(), 128);
   const auto gathers = make_host_side_gathers(
-      collectives(), {WireLayout(parts, {0}), WireLayout(Partition::even(256, collectives().size(), 128), {0})});
+      collectives(),
+      {WireLayout(parts, {0}), WireLayout(Partition::even(256, collectives().size(), 128), {0})});
   std::vector<std::vector<float>> slots(4, std::vector<float>(kElements));
   std::vector<std::vector<bf16>> small(4, std::vector<bf16>(256));
   for (int round = 0; round < 20; ++round) {

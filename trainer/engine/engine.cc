@@ -152,10 +152,9 @@ void Engine::Impl::make_model(std::unique_ptr<BackendOf<E>> typed) {
   const bool shards = ranks->many() && config.shard == Sharding::kWeights;
   if (shards) check_faults_of_shards(config);
   check_memory(config, collectives.size(), *typed);
-  model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
-                                          *typed, scaling, &faults, config.memory,
-                                          shards ? WeightRanks{collectives.rank(), collectives.size()}
-                                                 : WeightRanks{});
+  model = std::make_unique<BasicModel<E>>(
+      config.model, config.batch.sequences, config.batch.tokens, *typed, scaling, &faults,
+      config.memory, shards ? WeightRanks{collectives.rank(), collectives.size()} : WeightRanks{});
   backend = std::move(typed);
 }
 

@@ -22,10 +22,10 @@ std::vector<int64_t> starts_of(const ParameterLayout& layout) {
 void check_faults_of_shards(const EngineConfig& config) {
   for (const Fault& fault : config.faults) {
     if (fault.kind != FaultKind::kStaleWeight) continue;
-    throw ConfigError("ranks", 0, "shard", sharding_name(config.shard),
-                      fmt::format("\"{}\" for a run with the fault {}",
-                                  sharding_name(Sharding::kOptimizer),
-                                  fault_kind_name(fault.kind)));
+    throw ConfigError(
+        "ranks", 0, "shard", sharding_name(config.shard),
+        fmt::format("\"{}\" for a run with the fault {}", sharding_name(Sharding::kOptimizer),
+                    fault_kind_name(fault.kind)));
   }
 }
 
@@ -102,9 +102,7 @@ WeightSpan Engine::Impl::weights_for_checkpoint() {
   if (gathered_weights != nullptr) room = gathered_weights->content();
   room = room.first(std::min(room.size(), static_cast<size_t>(weight_bytes())));
   working().gather(collectives, room);
-  const auto elements = [&](auto* first) {
-    return std::span(first, room.size() / sizeof(*first));
-  };
+  const auto elements = [&](auto* first) { return std::span(first, room.size() / sizeof(*first)); };
   if (config.compute == Compute::kFp32) return elements(reinterpret_cast<float*>(room.data()));
   return elements(reinterpret_cast<bf16*>(room.data()));
 }

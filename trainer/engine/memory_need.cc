@@ -49,8 +49,8 @@ std::vector<Change> changes_of(const EngineConfig& config, int ranks) {
   };
   recompute(Recompute::kSwiglu);
   if (ranks > 1 && config.shard != Sharding::kWeights) {
-    changes.push_back({"ranks.shard = \"weights\"",
-                       [](EngineConfig& it) { it.shard = Sharding::kWeights; }});
+    changes.push_back(
+        {"ranks.shard = \"weights\"", [](EngineConfig& it) { it.shard = Sharding::kWeights; }});
   }
   for (int parts = 2; config.batch.sequences % parts == 0; parts *= 2) {
     changes.push_back(
@@ -104,9 +104,9 @@ std::string what_would_fit(const EngineConfig& config, int ranks, int64_t free,
 template <class E>
 std::vector<ArenaSize> memory_need(const EngineConfig& config, int ranks, BackendOf<E>& backend) {
   const bool shards = ranks > 1 && config.shard == Sharding::kWeights;
-  std::vector<ArenaSize> arenas = BasicModel<E>::measure(
-      config.model, config.batch.sequences, config.batch.tokens, backend, config.memory,
-      shards ? WeightRanks{ranks - 1, ranks} : WeightRanks{});
+  std::vector<ArenaSize> arenas =
+      BasicModel<E>::measure(config.model, config.batch.sequences, config.batch.tokens, backend,
+                             config.memory, shards ? WeightRanks{ranks - 1, ranks} : WeightRanks{});
   arenas.push_back(
       OptimizerState::measure("optimizer", config.optimizer, largest_part(config, ranks)));
   return arenas;

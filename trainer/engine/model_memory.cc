@@ -165,15 +165,14 @@ void BasicModel<E>::take_workspace() {
   attention_scratch_ = arena.take<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
 }
 
-#define GNOMON_FOR(E)                                                                              \
-  template BasicModel<E>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<E>&,          \
-                                     ScalingState&, const FaultView*, const MemoryChoice&,         \
-                                     WeightRanks, bool);                                           \
-  template std::vector<ArenaSize> BasicModel<E>::measure(const ModelConfig&, int64_t, int64_t,     \
-                                                         BackendOf<E>&, const MemoryChoice&,       \
-                                                         WeightRanks);                             \
-  template AttentionShape BasicModel<E>::attention_shape() const;                                  \
-  template SiteGroup BasicModel<E>::qkv_group(int) const;                                          \
+#define GNOMON_FOR(E)                                                                         \
+  template BasicModel<E>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<E>&,     \
+                                     ScalingState&, const FaultView*, const MemoryChoice&,    \
+                                     WeightRanks, bool);                                      \
+  template std::vector<ArenaSize> BasicModel<E>::measure(                                     \
+      const ModelConfig&, int64_t, int64_t, BackendOf<E>&, const MemoryChoice&, WeightRanks); \
+  template AttentionShape BasicModel<E>::attention_shape() const;                             \
+  template SiteGroup BasicModel<E>::qkv_group(int) const;                                     \
   template SiteGroup BasicModel<E>::gate_up_group(int) const;
 GNOMON_FOR(bf16)
 GNOMON_FOR(float)

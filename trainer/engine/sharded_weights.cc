@@ -44,9 +44,8 @@ ShardedWeights<E>::ShardedWeights(const ParameterLayout& layout, WeightRanks ran
     const WireRange kept = shares_.range(piece, rank_);
     const bool is_rest = piece + 1 == shares_.pieces();
     // The rest is counted by rank 0.
-    const WireRange counted =
-        is_rest ? (rank_ == 0 ? units_.rest() : WireRange{})
-                : common(kept, units_[static_cast<int>(piece)].elements);
+    const WireRange counted = is_rest ? (rank_ == 0 ? units_.rest() : WireRange{})
+                                      : common(kept, units_[static_cast<int>(piece)].elements);
     pieces_.push_back({kept, counted, {}});
     if (kept_.data() != nullptr) {
       pieces_.back().place = part(kept_, shares_.place(piece, rank_), kept.size());
@@ -74,8 +73,7 @@ void ShardedWeights<E>::take_slots(Arena& arena) {
   for (int at = 0; at < kWeightSlots; ++at) {
     Slot& slot = slots_[static_cast<size_t>(at)];
     if (at == kEndsSlot) {
-      slot.room =
-          arena.take<E>(std::max(room_of(units_.embedding()), room_of(units_.head())));
+      slot.room = arena.take<E>(std::max(room_of(units_.embedding()), room_of(units_.head())));
       slot.operands.resize(1);
       const int head = layout_.head();
       take_operands(arena, memory_, layout_, std::span(&head, 1), std::span(slot.operands));
@@ -118,10 +116,9 @@ void ShardedWeights<E>::set(std::span<const float> values, int64_t offset) {
     const WireRange here = common(piece.kept, {offset, offset + std::ssize(values)});
     if (here.size() == 0) continue;
     const std::span<const float> from = part(values, here.begin - offset, here.size());
-    fill_on_host(memory_, part(piece.place, here.begin - piece.kept.begin, here.size()),
-                 [&](std::span<E> room) {
-                   std::ranges::transform(from, room.begin(), from_float<E>);
-                 });
+    fill_on_host(
+        memory_, part(piece.place, here.begin - piece.kept.begin, here.size()),
+        [&](std::span<E> room) { std::ranges::transform(from, room.begin(), from_float<E>); });
   }
   changed();
 }

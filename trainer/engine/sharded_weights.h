@@ -55,8 +55,8 @@ class ShardedWeights final : public WorkingWeightsOf<E> {
   };
   // What this rank keeps of one piece of the numbering, and where.
   struct Piece {
-    WireRange kept;      // of the numbering
-    WireRange counted;   // of these, those that no other piece or rank counts
+    WireRange kept;     // of the numbering
+    WireRange counted;  // of these, those that no other piece or rank counts
     std::span<E> place;
   };
 

@@ -10,8 +10,7 @@ namespace {
 constexpr int64_t kBlock = WireLayout::kBlock;
 
 WireRange to_whole_blocks(const WireRange& range, int64_t all) {
-  return {range.begin / kBlock * kBlock,
-          std::min((range.end + kBlock - 1) / kBlock * kBlock, all)};
+  return {range.begin / kBlock * kBlock, std::min((range.end + kBlock - 1) / kBlock * kBlock, all)};
 }
 
 }  // namespace

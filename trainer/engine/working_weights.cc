@@ -39,11 +39,9 @@ class WholeWeights final : public WorkingWeightsOf<E> {
     changed();
   }
   void set(std::span<const float> values, int64_t offset) override {
-    fill_on_host(backend_.memory(),
-                 weights_.subspan(static_cast<size_t>(offset), values.size()),
-                 [&](std::span<E> room) {
-                   std::ranges::transform(values, room.begin(), from_float<E>);
-                 });
+    fill_on_host(
+        backend_.memory(), weights_.subspan(static_cast<size_t>(offset), values.size()),
+        [&](std::span<E> room) { std::ranges::transform(values, room.begin(), from_float<E>); });
     changed();
   }
   WeightSpan updated(const Shard& owned) override { return owned.of(weights_); }
@@ -81,17 +79,16 @@ class WholeWeights final : public WorkingWeightsOf<E> {
 
 template <class E>
 std::unique_ptr<WorkingWeightsOf<E>> make_working_weights(const ParameterLayout& layout,
-                                                          WeightRanks ranks,
-                                                          BackendOf<E>& backend, Arena& arena,
+                                                          WeightRanks ranks, BackendOf<E>& backend,
+                                                          Arena& arena,
                                                           std::span<float> gradients) {
   if (ranks.size == 1) return std::make_unique<WholeWeights<E>>(layout, backend, arena);
   return std::make_unique<ShardedWeights<E>>(layout, ranks, backend, arena, gradients);
 }
 
 template std::unique_ptr<WorkingWeightsOf<bf16>> make_working_weights(const ParameterLayout&,
-                                                                      WeightRanks,
-                                                                      BackendOf<bf16>&, Arena&,
-                                                                      std::span<float>);
+                                                                      WeightRanks, BackendOf<bf16>&,
+                                                                      Arena&, std::span<float>);
 template std::unique_ptr<WorkingWeightsOf<float>> make_working_weights(const ParameterLayout&,
                                                                        WeightRanks,
                                                                        BackendOf<float>&, Arena&,

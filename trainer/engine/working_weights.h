@@ -105,9 +105,8 @@ class WorkingWeightsOf : public WorkingWeights {
 // share().
 template <class E>
 std::unique_ptr<WorkingWeightsOf<E>> make_working_weights(const ParameterLayout& layout,
-                                                          WeightRanks ranks,
-                                                          BackendOf<E>& backend, Arena& arena,
-                                                          std::span<float> gradients);
+                                                          WeightRanks ranks, BackendOf<E>& backend,
+                                                          Arena& arena, std::span<float> gradients);
 
 // ---- rooms for copies, of the model's activations too ----
 template <class E>
@@ -140,7 +139,8 @@ void take_layer_operands(Arena& arena, Memory& memory, const ParameterLayout& la
                          const LayerParameters& layer, std::span<GemmOperand<E>> operands) {
   const std::array<int, kLayerMatrices> all = matrices_of(layer);
   size_t first = 0;
-  for (const size_t count : {size_t{3}, size_t{1}, size_t{2}, size_t{1}}) {  // qkv, o, gate up, down
+  for (const size_t count :
+       {size_t{3}, size_t{1}, size_t{2}, size_t{1}}) {  // qkv, o, gate up, down
     take_operands(arena, memory, layout, std::span(all).subspan(first, count),
                   operands.subspan(first, count));
     first += count;
