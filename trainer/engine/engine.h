@@ -144,7 +144,8 @@ class Engine {
   void load(const std::filesystem::path& checkpoint, bool take_plan = true);
   // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid
   // until the next step. Of several ranks only rank 0 gets content; its memory for it, all masters
-  // and moments, is taken with the engine, unless that is for replays.
+  // and moments, and all weights where they are shared out, is taken with the engine, unless that
+  // is for replays.
   CheckpointContent checkpoint() const;
 
   // The same, where it lies: the tensors' data may be in memory(), for copies out of it. They keep
