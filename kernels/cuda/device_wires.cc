@@ -194,11 +194,11 @@ void DeviceWires::gather_values(std::span<E> weights) {
   send("the sharing of weights");
 }
 
-// Kernels count elements from the first of all; `values` begin at element `first`.
+// Kernels count elements from the first of all; `values` begin at element `first`, and nothing is
+// read before them.
 template <class E>
 E* all_of(E* values, int64_t first) {
-  return reinterpret_cast<E*>(reinterpret_cast<uintptr_t>(values) -
-                              static_cast<uintptr_t>(first) * sizeof(E));
+  return values - first;
 }
 
 template <class E>

@@ -38,9 +38,8 @@ class ShardedModel : public testing::Test {
     config.layers = 4;
     config.tie_embeddings = false;
     whole = std::make_unique<Model>(config, 2, 16, *backend, scaling, nullptr);
-    sharded = std::make_unique<Model>(
-        config, 2, 16, *backend, scaling, nullptr, MemoryChoice{},
-        WeightRanks{collectives().rank(), collectives().size()});
+    sharded = std::make_unique<Model>(config, 2, 16, *backend, scaling, nullptr, MemoryChoice{},
+                                      WeightRanks{collectives().rank(), collectives().size()});
     sharded->working().connect(collectives(), {});
     std::vector<float> values(static_cast<size_t>(whole->layout().elements()));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -70,8 +69,8 @@ class ShardedModel : public testing::Test {
   ModelConfig config = small_model();
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   ScalingState scaling{static_cast<int>(small_model().sites().size()) + 2 * 7};
-  std::vector<SitePrecision> sites{
-      static_cast<size_t>(4 * 7 + 1), PrecisionPlan::bf16().resolve("lm_head", 4)};
+  std::vector<SitePrecision> sites{static_cast<size_t>(4 * 7 + 1),
+                                   PrecisionPlan::bf16().resolve("lm_head", 4)};
   std::unique_ptr<Model> whole, sharded;
   std::vector<int32_t> tokens, targets;
 };
