@@ -11,8 +11,9 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <variant>
+#include <vector>
 
+#include "base/hash.h"
 #include "kernels/formats.h"
 #include "kernels/memory.h"
 #include "kernels/moments.h"
@@ -20,6 +21,7 @@
 #include "kernels/quantizer.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
+#include "kernels/side_gathers.h"
 #include "kernels/wires.h"
 
 namespace gnomon {
@@ -60,8 +62,11 @@ struct AdamwStep {
   int64_t first_element = 0;
 };
 
-// Working weights of either element type.
-using WeightSpan = std::variant<std::span<bf16>, std::span<float>>;
+// Of data that is hashed: words whose first is word `first` of all.
+struct HashPiece {
+  std::span<const std::byte> content;  // 8-byte aligned
+  uint64_t first = 0;
+};
 
 // What is the same for every element type.
 class BackendBase {
@@ -91,6 +96,12 @@ class BackendBase {
   virtual std::unique_ptr<Wires> wires(Collectives& ranks, WireLayout layout) {
     return make_host_wires(ranks, std::move(layout), threads());
   }
+  // The same for gathers beside the operations, of several layouts. While any is under way, nothing
+  // else may be said among the ranks.
+  virtual std::unique_ptr<SideGathers> side_gathers(Collectives& ranks,
+                                                    std::vector<WireLayout> layouts) {
+    return make_host_side_gathers(ranks, std::move(layouts));
+  }
   // Reads tensors there for kernels/statistics.h.
   virtual StatisticsSource& statistics() = 0;
 
@@ -108,8 +119,12 @@ class BackendBase {
   // *most = max(*most, *amax), unless *amax is 0 or not finite.
   virtual void raise(const float* amax, float* most) = 0;
 
-  // PlacedHash of x (base/hash.h), 8-byte aligned.
-  virtual uint64_t hash(std::span<const std::byte> x) = 0;
+  // The sum of PlacedHash's terms of the pieces (base/hash.h), and the hash of x as a whole.
+  virtual uint64_t hash_terms(std::span<const HashPiece> pieces) = 0;
+  uint64_t hash(std::span<const std::byte> x) {
+    const HashPiece all{x};
+    return PlacedHash::of(hash_terms(std::span(&all, 1)), x.size());
+  }
 
   // ---- optimizer ----
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order

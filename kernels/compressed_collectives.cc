@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "base/errors.h"
@@ -63,15 +64,16 @@ std::vector<WireRange> CompressedCollectives::pieces(WireScale scale, WireRange 
   return all;
 }
 
-// amaxes[i] becomes at least the largest of the elements under scale i.
+// amaxes[i] becomes at least the largest of the elements under scale i. `values` are those of
+// elements.begin on.
 template <class E>
-void CompressedCollectives::measure(WireFormat format, std::span<const E> values,
-                                    WireRange elements, std::span<double> amaxes) const {
+void CompressedCollectives::measure(WireFormat format, const E* values, WireRange elements,
+                                    std::span<double> amaxes) const {
   const std::vector<WireRange> all = pieces(format.scale, elements);
   std::vector<float> found(all.size());
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (size_t i = 0; i < all.size(); ++i) {
-    found[i] = finite_amax(values.data() + all[i].begin, all[i].size());
+    found[i] = finite_amax(values + (all[i].begin - elements.begin), all[i].size());
   }
   for (size_t i = 0; i < all.size(); ++i) {
     double& amax = amaxes[static_cast<size_t>(layout_.scale_of(format.scale, all[i].begin))];
@@ -84,34 +86,44 @@ void CompressedCollectives::set_scales(WireFormat format, std::span<const double
   for (size_t i = 0; i < amaxes.size(); ++i) own_scales_[i] = scale_for(format.wire, amaxes[i]);
 }
 
-// `scales` and `codes` are those of elements.begin on.
 template <class E>
-void CompressedCollectives::encode(WireFormat format, std::span<const E> values, WireRange elements,
+void CompressedCollectives::find_scales(WireFormat format, const E* part) {
+  const int64_t begin = layout_.parts().begin(ranks_.rank());
+  std::vector<double> amaxes(static_cast<size_t>(layout_.scales(format.scale)));
+  measure<E>(format, part, {begin, begin + layout_.parts().size(ranks_.rank())}, amaxes);
+  if (format.scale == WireScale::kTensor) ranks_.all_reduce_max(amaxes);
+  set_scales(format, amaxes);
+}
+
+// `values`, `scales` and `codes` are those of elements.begin on.
+template <class E>
+void CompressedCollectives::encode(WireFormat format, const E* values, WireRange elements,
                                    const float* scales, uint8_t* codes) const {
   const int64_t first = layout_.scale_of(format.scale, elements.begin);
   const std::vector<WireRange> all = pieces(format.scale, elements);
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t count = static_cast<size_t>(all[i].size());
-    cpu::cast_to_codes<E>(1, format_of(format.wire),
-                          values.subspan(static_cast<size_t>(all[i].begin), count),
+    const int64_t at = all[i].begin - elements.begin;
+    cpu::cast_to_codes<E>(1, format_of(format.wire), std::span(values + at, count),
                           1.0f / scales[layout_.scale_of(format.scale, all[i].begin) - first],
-                          std::span(codes + (all[i].begin - elements.begin), count));
+                          std::span(codes + at, count));
   }
 }
 
-// `codes` are those of elements.begin on; the scales are own_scales_.
+// `codes` and `values` are those of elements.begin on; the scales are own_scales_.
 template <class E>
 void CompressedCollectives::decode(WireFormat format, WireRange elements, const uint8_t* codes,
-                                   std::span<E> values) const {
+                                   E* values) const {
   const std::vector<WireRange> all = pieces(format.scale, elements);
 #pragma omp parallel for num_threads(threads_) schedule(static)
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t count = static_cast<size_t>(all[i].size());
+    const int64_t at = all[i].begin - elements.begin;
     cpu::cast_from_codes<E>(
-        1, format_of(format.wire), std::span(codes + (all[i].begin - elements.begin), count),
+        1, format_of(format.wire), std::span(codes + at, count),
         own_scales_[static_cast<size_t>(layout_.scale_of(format.scale, all[i].begin))],
-        values.subspan(static_cast<size_t>(all[i].begin), count));
+        std::span(values + at, count));
   }
 }
 
@@ -139,7 +151,7 @@ void CompressedCollectives::reduce_scatter(WireFormat format, std::span<float> g
   if (format.wire == Wire::kFull) return ranks_.reduce_scatter(gradients, layout_.parts());
   const int me = ranks_.rank();
   std::vector<double> amaxes(static_cast<size_t>(layout_.scales(format.scale)));
-  measure<float>(format, gradients, {0, layout_.elements()}, amaxes);
+  measure<float>(format, gradients.data(), {0, layout_.elements()}, amaxes);
   set_scales(format, amaxes);
 
   std::vector<std::span<const std::byte>> to(static_cast<size_t>(ranks_.size()));
@@ -164,7 +176,7 @@ void CompressedCollectives::reduce_scatter(WireFormat format, std::span<float> g
       codes_[slot].resize(static_cast<size_t>(theirs.size()));
       got_[slot].resize(static_cast<size_t>(own.size()));
       if (theirs.size() > 0) {
-        encode<float>(format, gradients, theirs,
+        encode<float>(format, gradients.data() + theirs.begin, theirs,
                       own_scales_.data() + layout_.scale_of(format.scale, theirs.begin),
                       codes_[slot].data());
       }
@@ -191,11 +203,7 @@ void CompressedCollectives::gather(WireFormat format, std::span<E> weights) {
   if (format.wire == Wire::kFull) return ranks_.all_gather(weights, layout_.parts());
   const int me = ranks_.rank();
   const Partition& parts = layout_.parts();
-  const int64_t begin = parts.begin(me);
-  std::vector<double> amaxes(static_cast<size_t>(layout_.scales(format.scale)));
-  measure<E>(format, weights, {begin, begin + parts.size(me)}, amaxes);
-  if (format.scale == WireScale::kTensor) ranks_.all_reduce_max(amaxes);
-  set_scales(format, amaxes);
+  find_scales<E>(format, weights.data() + parts.begin(me));
   if (format.scale == WireScale::kBlock) {
     Partition blocks;
     for (int rank = 0; rank < ranks_.size(); ++rank) {
@@ -212,7 +220,7 @@ void CompressedCollectives::gather(WireFormat format, std::span<E> weights) {
     std::vector<uint8_t>& codes = codes_[static_cast<size_t>(me)];
     codes.resize(static_cast<size_t>(own.size()));
     if (own.size() > 0) {
-      encode<E>(format, weights, own,
+      encode<E>(format, weights.data() + own.begin, own,
                 own_scales_.data() + layout_.scale_of(format.scale, own.begin), codes.data());
     }
     for (int other = 0; other < ranks_.size(); ++other) {
@@ -224,7 +232,66 @@ void CompressedCollectives::gather(WireFormat format, std::span<E> weights) {
     ranks_.exchange(to, from);
     for (int other = 0; other < ranks_.size(); ++other) {
       const uint8_t* source = other == me ? codes.data() : got_[static_cast<size_t>(other)].data();
-      decode(format, layout_.chunk(other, at, kChunk), source, weights);
+      const WireRange theirs = layout_.chunk(other, at, kChunk);
+      decode(format, theirs, source, weights.data() + theirs.begin);
+    }
+  }
+}
+
+template <class E>
+void CompressedCollectives::send_to_keepers(WireFormat format, const WireShares& shares,
+                                            std::span<const E> part, std::span<E> kept) {
+  const int me = ranks_.rank();
+  const int64_t begin = layout_.parts().begin(me);
+  GNOMON_ASSERT(std::ssize(part) == layout_.parts().size(me));
+  GNOMON_ASSERT(std::ssize(kept) == shares.kept(me));
+  const bool full = format.wire == Wire::kFull;
+  const bool by_block = !full && format.scale == WireScale::kBlock;
+  if (!full) find_scales<E>(format, part.data());
+
+  const auto count = static_cast<size_t>(ranks_.size()), mine = static_cast<size_t>(me);
+  std::vector<std::span<const std::byte>> to(count);
+  std::vector<std::span<std::byte>> from(count);
+  const auto scales_of = [&](const WireRange& range) {
+    if (range.size() == 0) return std::span<float>();
+    const int64_t first = layout_.scale_of(format.scale, range.begin);
+    const int64_t last = layout_.scale_of(format.scale, range.end - 1);
+    return std::span(own_scales_)
+        .subspan(static_cast<size_t>(first), static_cast<size_t>(last - first + 1));
+  };
+  for (const WireRound& round : shares.rounds(layout_.parts(), me, kChunk)) {
+    if (by_block) {
+      for (size_t other = 0; other < count; ++other) {
+        to[other] = std::as_bytes(scales_of(round.to[other]));
+        from[other] = std::as_writable_bytes(scales_of(round.from[other]));
+      }
+      ranks_.exchange(to, from);
+    }
+    for (size_t other = 0; other < count; ++other) {
+      const WireRange out = round.to[other], in = round.from[other];
+      const std::span<E> room =
+          kept.subspan(static_cast<size_t>(round.at[other]), static_cast<size_t>(in.size()));
+      const std::span<const E> values =
+          part.subspan(out.size() == 0 ? 0 : static_cast<size_t>(out.begin - begin),
+                       static_cast<size_t>(out.size()));
+      if (full) {
+        to[other] = std::as_bytes(values);
+        from[other] = std::as_writable_bytes(room);
+        continue;
+      }
+      codes_[other].resize(values.size());
+      got_[other].resize(room.size());
+      if (!values.empty()) {
+        encode<E>(format, values.data(), out, scales_of(out).data(), codes_[other].data());
+      }
+      to[other] = std::as_bytes(std::span(codes_[other]));
+      from[other] = std::as_writable_bytes(std::span(got_[other]));
+    }
+    ranks_.exchange(to, from);
+    if (!to[mine].empty()) std::memcpy(from[mine].data(), to[mine].data(), to[mine].size());
+    if (full) continue;
+    for (size_t other = 0; other < count; ++other) {
+      decode(format, round.from[other], got_[other].data(), kept.data() + round.at[other]);
     }
   }
 }

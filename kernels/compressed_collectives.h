@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/wire_shares.h"
 #include "kernels/wires.h"
 
 namespace gnomon {
@@ -17,6 +18,14 @@ class CompressedCollectives final : public Wires {
   void reduce_scatter(WireFormat format, std::span<float> gradients) override;
   void all_gather(WireFormat format, std::span<bf16> weights) override { gather(format, weights); }
   void all_gather(WireFormat format, std::span<float> weights) override { gather(format, weights); }
+  void redistribute(WireFormat format, const WireShares& shares, std::span<const bf16> part,
+                    std::span<bf16> kept) override {
+    send_to_keepers(format, shares, part, kept);
+  }
+  void redistribute(WireFormat format, const WireShares& shares, std::span<const float> part,
+                    std::span<float> kept) override {
+    send_to_keepers(format, shares, part, kept);
+  }
 
  private:
   // Element ranges with one scale each.
@@ -25,15 +34,21 @@ class CompressedCollectives final : public Wires {
   template <class E>
   void gather(WireFormat format, std::span<E> weights);
   template <class E>
-  void measure(WireFormat format, std::span<const E> values, WireRange elements,
+  void send_to_keepers(WireFormat format, const WireShares& shares, std::span<const E> part,
+                       std::span<E> kept);
+  template <class E>
+  void measure(WireFormat format, const E* values, WireRange elements,
                std::span<double> amaxes) const;
   void set_scales(WireFormat format, std::span<const double> amaxes);
+  // own_scales_ of what the caller owns, and where they are by tensor of all elements; `part` is
+  // the caller's.
   template <class E>
-  void encode(WireFormat format, std::span<const E> values, WireRange elements, const float* scales,
+  void find_scales(WireFormat format, const E* part);
+  template <class E>
+  void encode(WireFormat format, const E* values, WireRange elements, const float* scales,
               uint8_t* codes) const;
   template <class E>
-  void decode(WireFormat format, WireRange elements, const uint8_t* codes,
-              std::span<E> values) const;
+  void decode(WireFormat format, WireRange elements, const uint8_t* codes, E* values) const;
   void add(WireFormat format, WireRange elements, const float* scales, const uint8_t* codes,
            bool first);
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/collectives.h"
@@ -62,6 +63,11 @@ class WireLayout {
   int64_t longest_ = 0;
 };
 
+// Working weights of either element type.
+using WeightSpan = std::variant<std::span<bf16>, std::span<float>>;
+
+class WireShares;
+
 class Wires {
  public:
   virtual ~Wires() = default;
@@ -73,6 +79,12 @@ class Wires {
   // a tensor that several ranks own parts of.
   virtual void all_gather(WireFormat format, std::span<bf16> weights) = 0;
   virtual void all_gather(WireFormat format, std::span<float> weights) = 0;
+  // Every rank gets what it keeps of the parts (wire_shares.h), decoded to the same values as
+  // all_gather() has them. `part` is the caller's part; `kept` has room for what it keeps.
+  virtual void redistribute(WireFormat format, const WireShares& shares, std::span<const bf16> part,
+                            std::span<bf16> kept) = 0;
+  virtual void redistribute(WireFormat format, const WireShares& shares,
+                            std::span<const float> part, std::span<float> kept) = 0;
 };
 
 // Of tensors in the host's memory. `ranks` must outlive it.

@@ -266,13 +266,15 @@ void ConfigReader::read_memory() {
 }
 
 void ConfigReader::read_ranks() {
-  TomlTable table = section("ranks", {"gradients", "weights"});
+  TomlTable table = section("ranks", {"gradients", "weights", "shard"});
   auto wire = [&](const std::string& key) {
     return wire_format_from_name(
         table.choice(key, "full", {"full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"}));
   };
   config_.engine.gradient_wire = wire("gradients");
   config_.engine.weight_wire = wire("weights");
+  config_.engine.shard = sharding_from_name(
+      table.choice("shard", "optimizer", {"optimizer", "weights"}), config_.file);
   table.refuse_unknown_keys();
 }
 
@@ -444,7 +446,8 @@ void ConfigReader::check_together() {
 
 ConfigError TrainerConfig::located(const ConfigError& error) const {
   // The engine names a section in place of a file.
-  const auto sections = {"run", "model", "batch", "memory", "engine", "optimizer", "fault"};
+  const auto sections = {"run",    "model",     "batch", "memory",
+                         "engine", "optimizer", "ranks", "fault"};
   if (error.line() > 0 ||
       std::find(sections.begin(), sections.end(), error.file()) == sections.end()) {
     return error;

@@ -93,12 +93,13 @@ void check_batch(const ReplayRequest& request, const BatchConfig& batch) {
 
 // Bits would differ for a reason that is neither the plan nor the device. Where the data lies, what
 // computes and with how many threads is no setting: a hash of the data is checked, and the
-// fingerprint says the rest. What is computed again changes no bits.
+// fingerprint says the rest. What is computed again, or shared out, changes no bits.
 void check_settings(const EngineConfig& own, const std::filesystem::path& checkpoint) {
   EngineConfig config = read_engine_config(checkpoint);
   config.threads = own.threads;
   config.device = own.device;
   config.memory.recompute = own.memory.recompute;
+  config.shard = own.shard;
   config.data = own.data;
   if (config.to_json() == own.to_json()) return;
   throw Error(

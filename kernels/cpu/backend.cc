@@ -63,7 +63,11 @@ class CpuBackend final : public BackendOf<E> {
   }
 
   void amax(std::span<const bf16> x, float* amax) override { *amax = cpu::amax(threads_, x); }
-  uint64_t hash(std::span<const std::byte> x) override { return cpu::hash(threads_, x); }
+  uint64_t hash_terms(std::span<const HashPiece> pieces) override {
+    uint64_t sum = 0;
+    for (const HashPiece& it : pieces) sum += cpu::hash_terms(threads_, it.content, it.first);
+    return sum;
+  }
   void raise(const float* amax, float* most) override {
     if (std::isfinite(*amax) && *amax > 0) *most = std::max(*most, *amax);
   }

@@ -82,7 +82,7 @@ void cross_entropy(int threads, std::span<E> logits, std::span<const int32_t> ta
                    std::span<float> rows);
 
 // hash.cc
-uint64_t hash(int threads, std::span<const std::byte> x);
+uint64_t hash_terms(int threads, std::span<const std::byte> x, uint64_t first);
 
 // optimizer.cc
 double sum_of_squares(int threads, std::span<const float> x);

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "base/hash.h"
 #include "kernels/cuda/device_statistics.h"
 #include "kernels/cuda/device_wires.h"
 #include "kernels/cuda/elementwise.h"
@@ -54,6 +53,11 @@ class CudaBackend final : public Backend {
     if (exchange_ == nullptr) exchange_ = machine_->connect(ranks);
     return make_device_wires(*exchange_, memory(), stream(), std::move(layout));
   }
+  std::unique_ptr<SideGathers> side_gathers(Collectives& ranks,
+                                            std::vector<WireLayout> layouts) override {
+    if (ranks.size() == 1) return Backend::side_gathers(ranks, std::move(layouts));
+    return make_device_side_gathers(machine_->side_stream(ranks), memory(), std::move(layouts));
+  }
   StatisticsSource& statistics() override { return statistics_; }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
@@ -85,11 +89,13 @@ class CudaBackend final : public Backend {
     cuda::amax(x.data(), std::ssize(x), amax, stream());
   }
   void raise(const float* amax, float* most) override { cuda::raise(amax, most, stream()); }
-  uint64_t hash(std::span<const std::byte> x) override {
+  uint64_t hash_terms(std::span<const HashPiece> pieces) override {
     auto* sum = reinterpret_cast<uint64_t*>(doubles_.data());
-    hash_terms(x.data(), std::ssize(x), sum, stream());
-    const uint64_t terms = HostView<uint64_t>(memory(), std::span<const uint64_t>(sum, 1))[0];
-    return PlacedHash::of(terms, x.size());
+    clear_memory(sum, sizeof(uint64_t), stream());
+    for (const HashPiece& it : pieces) {
+      cuda::hash_terms(it.content.data(), std::ssize(it.content), it.first, sum, stream());
+    }
+    return HostView<uint64_t>(memory(), std::span<const uint64_t>(sum, 1))[0];
   }
   void zero(std::span<std::byte> x) override { clear_memory(x.data(), std::ssize(x), stream()); }
   double sum_of_squares(std::span<const float> x) override {

@@ -77,6 +77,7 @@ class DeviceMemory final : public Memory {
                               purpose, bytes, free, total));
     }
     check(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_.get()), "cudaMemsetAsync");
+    stream_.wait();  // another stream may be the first to use it
     return static_cast<std::byte*>(memory);
   }
   void give_back(std::byte* memory, int64_t) noexcept override {
@@ -198,6 +199,35 @@ class EventMark final : public StreamMark {
   cudaEvent_t event_ = nullptr;
 };
 
+#ifdef GNOMON_NCCL_FOUND
+class CudaSideStream final : public SideStream {
+ public:
+  // `operations` must outlive this.
+  CudaSideStream(Collectives& ranks, const OwnStream& operations)
+      : operations_(operations),
+        exchange_(make_nccl_exchange(ranks, side_.get(), std::make_unique<EventMark>(side_),
+                                     kRankSilenceSecondsMax)) {}
+
+  Stream stream() override { return side_.get(); }
+  DeviceExchange& exchange() override { return *exchange_; }
+  void follow_operations() override {
+    const Event here;
+    here.record(operations_.get());
+    here.hold_up(side_.get());
+  }
+  std::function<void()> mark() override {
+    const auto done = std::make_shared<Event>();
+    done->record(side_.get());
+    return [this, done] { done->hold_up(operations_.get()); };
+  }
+
+ private:
+  const OwnStream& operations_;
+  OwnStream side_;
+  std::unique_ptr<DeviceExchange> exchange_;
+};
+#endif
+
 class CudaMachine final : public Machine {
  public:
   explicit CudaMachine(AttentionChoice choice)
@@ -245,16 +275,21 @@ class CudaMachine final : public Machine {
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c) override {
     products_.multiply(product, a, b, c, stream());
   }
-  std::unique_ptr<DeviceExchange> connect([[maybe_unused]] Collectives& ranks) override {
 #ifdef GNOMON_NCCL_FOUND
+  std::unique_ptr<DeviceExchange> connect(Collectives& ranks) override {
     return make_nccl_exchange(ranks, stream(), std::make_unique<EventMark>(stream_),
                               kRankSilenceSecondsMax);
+  }
+  std::unique_ptr<SideStream> side_stream(Collectives& ranks) override {
+    return std::make_unique<CudaSideStream>(ranks, stream_);
+  }
 #else
+  std::unique_ptr<DeviceExchange> connect(Collectives&) override {
     throw Error(
         "ranks on GPUs need NCCL, which this build has not: install its header (libnccl-dev) and "
         "build again, or start a single process");
-#endif
   }
+#endif
   void sort_places(const int32_t* tokens, int64_t count, int32_t* sorted, int32_t* order) override {
     const int64_t bytes = sort_scratch_bytes(count);
     cuda::sort_places(tokens, count, sorted, order, scratch_.at_least(bytes).data(), bytes,

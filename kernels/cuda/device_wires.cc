@@ -1,10 +1,12 @@
 #include "kernels/cuda/device_wires.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "base/errors.h"
 #include "kernels/cuda/wires.h"
+#include "kernels/wire_shares.h"
 
 namespace gnomon::cuda {
 namespace {
@@ -43,6 +45,14 @@ class DeviceWires final : public Wires {
   void reduce_scatter(WireFormat format, std::span<float> gradients) override;
   void all_gather(WireFormat format, std::span<bf16> weights) override { gather(format, weights); }
   void all_gather(WireFormat format, std::span<float> weights) override { gather(format, weights); }
+  void redistribute(WireFormat format, const WireShares& shares, std::span<const bf16> part,
+                    std::span<bf16> kept) override {
+    send_to_keepers(format, shares, part, kept);
+  }
+  void redistribute(WireFormat format, const WireShares& shares, std::span<const float> part,
+                    std::span<float> kept) override {
+    send_to_keepers(format, shares, part, kept);
+  }
 
  private:
   // What exchange() is given, filled anew for each.
@@ -69,8 +79,15 @@ class DeviceWires final : public Wires {
   void gather(WireFormat format, std::span<E> weights);
   template <class E>
   void gather_values(std::span<E> weights);
+  // scales_ of the caller's part, which begins at `part`; by tensor those of all elements, the
+  // same on every rank.
   template <class E>
-  void share_scales_of_weights(WireFormat format, std::span<const E> weights);
+  void find_scales(WireFormat format, const E* part);
+  template <class E>
+  void share_scales_of_weights(WireFormat format, const E* part);
+  template <class E>
+  void send_to_keepers(WireFormat format, const WireShares& shares, std::span<const E> part,
+                       std::span<E> kept);
 
   DeviceExchange& exchange_;
   Memory& memory_;
@@ -177,41 +194,57 @@ void DeviceWires::gather_values(std::span<E> weights) {
   send("the sharing of weights");
 }
 
-// scales_ of all elements, the same on every rank: those of a block from its owner, those of a
-// tensor from the largest of all ranks.
+// Kernels count elements from the first of all; `values` begin at element `first`, and nothing is
+// read before them.
 template <class E>
-void DeviceWires::share_scales_of_weights(WireFormat format, std::span<const E> weights) {
-  const Partition& parts = layout_.parts();
+E* all_of(E* values, int64_t first) {
+  return values - first;
+}
+
+template <class E>
+void DeviceWires::find_scales(WireFormat format, const E* part) {
   const int64_t count = layout_.scales(format.scale);
   const bool by_block = format.scale == WireScale::kBlock;
   // By tensor, those of this rank are one row of all ranks'.
   const std::span<uint32_t> room = amaxes_.at_least(by_block ? count : count * (ranks_ + 1));
   const std::span<float> scales = scales_.at_least(count);
   uint32_t* own = by_block ? room.data() : room.data() + me_ * count;
-  const WireRange mine{parts.begin(me_), parts.begin(me_) + part_size()};
-  wire_amaxes(scales_by(format.scale), weights.data(), mine, own, stream_);
-  Messages& all = messages();
+  const int64_t begin = layout_.parts().begin(me_);
+  wire_amaxes(scales_by(format.scale), all_of(part, begin), {begin, begin + part_size()}, own,
+              stream_);
   if (by_block) {
     const WireRange blocks = layout_.scales_of_part(format.scale, me_);
     wire_scales(format.wire, own + blocks.begin, blocks.size(), scales.data() + blocks.begin,
                 stream_);
+    return;
   }
+  Messages& all = messages();
   for (int other = 0; other < ranks_; ++other) {
     const auto slot = static_cast<size_t>(other);
-    if (by_block) {
-      all.to[slot] = std::as_bytes(range_of(scales, layout_.scales_of_part(format.scale, me_)));
-      all.from[slot] =
-          std::as_writable_bytes(range_of(scales, layout_.scales_of_part(format.scale, other)));
-    } else {
-      all.to[slot] = std::as_bytes(range_of(room, {me_ * count, (me_ + 1) * count}));
-      all.from[slot] = std::as_writable_bytes(range_of(room, {other * count, (other + 1) * count}));
-    }
+    all.to[slot] = std::as_bytes(range_of(room, {me_ * count, (me_ + 1) * count}));
+    all.from[slot] = std::as_writable_bytes(range_of(room, {other * count, (other + 1) * count}));
   }
   send("the scales of weights");
-  if (by_block) return;
   uint32_t* largest = room.data() + ranks_ * count;
   wire_largest(room.data(), count, ranks_, count, largest, stream_);
   wire_scales(format.wire, largest, count, scales.data(), stream_);
+}
+
+// scales_ of all elements, the same on every rank: those of a block from its owner, those of a
+// tensor from the largest of all ranks.
+template <class E>
+void DeviceWires::share_scales_of_weights(WireFormat format, const E* part) {
+  find_scales(format, part);
+  if (format.scale == WireScale::kTensor) return;
+  const std::span<float> scales = scales_.at_least(layout_.scales(format.scale));
+  Messages& all = messages();
+  for (int other = 0; other < ranks_; ++other) {
+    const auto slot = static_cast<size_t>(other);
+    all.to[slot] = std::as_bytes(range_of(scales, layout_.scales_of_part(format.scale, me_)));
+    all.from[slot] =
+        std::as_writable_bytes(range_of(scales, layout_.scales_of_part(format.scale, other)));
+  }
+  send("the scales of weights");
 }
 
 template <class E>
@@ -219,7 +252,7 @@ void DeviceWires::gather(WireFormat format, std::span<E> weights) {
   GNOMON_ASSERT(std::ssize(weights) == layout_.elements());
   if (ranks_ == 1) return;
   if (format.wire == Wire::kFull) return gather_values(weights);
-  share_scales_of_weights<E>(format, weights);
+  share_scales_of_weights<E>(format, weights.data() + layout_.parts().begin(me_));
   const WireScales by = scales_by(format.scale);
   const int64_t stride = std::min(layout_.longest(), codes_max_);
   const std::span<uint8_t> got = got_.at_least(stride * ranks_);
@@ -239,6 +272,67 @@ void DeviceWires::gather(WireFormat format, std::span<E> weights) {
     for (int other = 0; other < ranks_; ++other) {
       wire_decode(format.wire, by, got.data() + other * stride,
                   layout_.chunk(other, at, codes_max_), scales_.data(), weights.data(), stream_);
+    }
+  }
+}
+
+template <class E>
+void DeviceWires::send_to_keepers(WireFormat format, const WireShares& shares,
+                                  std::span<const E> part, std::span<E> kept) {
+  GNOMON_ASSERT(std::ssize(part) == part_size() && std::ssize(kept) == shares.kept(me_));
+  const bool full = format.wire == Wire::kFull;
+  const bool by_block = !full && format.scale == WireScale::kBlock;
+  const int64_t most = full ? codes_max_ / static_cast<int64_t>(sizeof(E)) : codes_max_;
+  const WireScales by = full ? WireScales{} : scales_by(format.scale);
+  const E* const all_parts = all_of(part.data(), layout_.parts().begin(me_));
+  if (!full) find_scales(format, part.data());
+  const auto mine = static_cast<size_t>(me_);
+  const auto scales_of = [&](const WireRange& range) {
+    if (range.size() == 0) return std::span<float>();
+    return range_of(scales_.all(), {layout_.scale_of(format.scale, range.begin),
+                                    layout_.scale_of(format.scale, range.end - 1) + 1});
+  };
+  for (const WireRound& round : shares.rounds(layout_.parts(), me_, most)) {
+    Messages& all = messages();
+    if (by_block) {
+      for (size_t other = 0; other < all.to.size(); ++other) {
+        all.to[other] = std::as_bytes(scales_of(round.to[other]));
+        all.from[other] = std::as_writable_bytes(scales_of(round.from[other]));
+      }
+      send("the scales of weights");
+    }
+    const auto room_of = [&](size_t other) {
+      return kept.subspan(static_cast<size_t>(round.at[other]),
+                          static_cast<size_t>(round.from[other].size()));
+    };
+    if (full) {
+      for (size_t other = 0; other < all.to.size(); ++other) {
+        const WireRange out = round.to[other];
+        all.to[other] = std::as_bytes(
+            std::span(all_parts + (out.size() == 0 ? layout_.parts().begin(me_) : out.begin),
+                      static_cast<size_t>(out.size())));
+        all.from[other] = std::as_writable_bytes(room_of(other));
+      }
+      if (!all.to[mine].empty()) memory_.copy(all.to[mine], all.from[mine].data());
+      send("the sharing of weights");
+      continue;
+    }
+    const std::span<uint8_t> sent = sent_.at_least(most * ranks_);
+    const std::span<uint8_t> got = got_.at_least(most * ranks_);
+    for (int other = 0; other < ranks_; ++other) {
+      const auto slot = static_cast<size_t>(other);
+      const WireRange out = round.to[slot];
+      uint8_t* codes = (other == me_ ? got : sent).data() + other * most;
+      wire_encode(format.wire, by, all_parts, out, scales_.data(), codes, stream_);
+      all.to[slot] = std::as_bytes(range_of(sent, {other * most, other * most + out.size()}));
+      all.from[slot] = std::as_writable_bytes(
+          range_of(got, {other * most, other * most + round.from[slot].size()}));
+    }
+    send("the sharing of weights");
+    for (int other = 0; other < ranks_; ++other) {
+      const auto slot = static_cast<size_t>(other);
+      wire_decode(format.wire, by, got.data() + other * most, round.from[slot], scales_.data(),
+                  all_of(kept.data() + round.at[slot], round.from[slot].begin), stream_);
     }
   }
 }

@@ -7,8 +7,8 @@
 
 namespace gnomon::cuda {
 
-// *sum = PlacedHash::terms() of x (base/hash.h), 8-byte aligned. Returns when the work is on the
-// stream.
-void hash_terms(const void* x, int64_t bytes, uint64_t* sum, Stream stream);
+// *sum += PlacedHash::terms() of x (base/hash.h), 8-byte aligned, whose first word is at place
+// `first`. Returns when the work is on the stream.
+void hash_terms(const void* x, int64_t bytes, uint64_t first, uint64_t* sum, Stream stream);
 
 }  // namespace gnomon::cuda

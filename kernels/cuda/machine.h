@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device_exchange.h"
+#include "kernels/cuda/device_side_gathers.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
 #include "kernels/memory.h"
@@ -53,6 +54,8 @@ class Machine {
   // With the machines of the other ranks, which call it too. By copies to the host, where a machine
   // knows no better. `ranks` must outlive the result, and this too.
   virtual std::unique_ptr<DeviceExchange> connect(Collectives& ranks);
+  // The same on a stream beside stream(); on stream() itself, where a machine has one only.
+  virtual std::unique_ptr<SideStream> side_stream(Collectives& ranks);
 };
 
 }  // namespace gnomon::cuda

@@ -31,9 +31,11 @@ class ForwardingBackend : public BackendOf<E> {
   bool repeat(uint64_t key, const std::function<void()>& work) override {
     return backend_->repeat(key, work);
   }
-  uint64_t hash(std::span<const std::byte> x) override {
+  uint64_t hash_terms(std::span<const HashPiece> pieces) override {
     uint64_t sum = 0;
-    around({x.data()}, [&] { sum = backend_->hash(x); });
+    for (const HashPiece& it : pieces) {
+      around({it.content.data()}, [&] { sum += backend_->hash_terms(std::span(&it, 1)); });
+    }
     return sum;
   }
   void raise(const float* amax, float* most) override {

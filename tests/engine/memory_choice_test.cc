@@ -233,21 +233,21 @@ class TooLittle : public testing::Test {
   int64_t need(const EngineConfig& of) {
     LittleBackend backend(memory);
     int64_t sum = int64_t{2} << 30;
-    const int64_t elements = ParameterLayout(of.model).elements();
-    for (const ArenaSize& arena : memory_need(of, elements, backend)) sum += arena.bytes;
+    for (const ArenaSize& arena : memory_need(of, ranks, backend)) sum += arena.bytes;
     return sum;
   }
   std::string refusal(int64_t free) {
     memory.free = free;
     LittleBackend backend(memory);
     try {
-      check_memory(config, 1, backend);
+      check_memory(config, ranks, backend);
     } catch (const Error& error) {
       return error.what();
     }
     return "accepted";
   }
   EngineConfig config;
+  int ranks = 1;
   LittleMemory memory;
 };
 
@@ -269,6 +269,24 @@ TEST_F(TooLittle, OffersOnlyWhatFits) {
   const std::string text = refusal(need(block));
   EXPECT_THAT(text, HasSubstr("memory.recompute = \"block\""));
   EXPECT_THAT(text, testing::Not(HasSubstr("memory.recompute = \"swiglu\"")));
+}
+
+TEST_F(TooLittle, OffersToShareOutTheWeightsWhereThereAreRanks) {
+  ranks = 8;
+  const std::string offer = "ranks.shard = \"weights\"";
+  const std::string barely = refusal(need(config) - 1);
+  EXPECT_THAT(barely, HasSubstr(offer + " ("));
+  EXPECT_THAT(refusal(int64_t{10} << 30), HasSubstr(offer + ", memory.recompute = \"block\""));
+  EngineConfig sharded = config;
+  sharded.shard = Sharding::kWeights;
+  // Of 30.0 GB, 7.5 billion weights as they are and as copies, 5.7 GB stay: an eighth of the
+  // weights, two layers of 0.22 billion and the embedding's 0.53 with copies.
+  EXPECT_NEAR(static_cast<double>(need(config) - need(sharded)), 24.3e9, 0.05e9);
+  config = sharded;
+  EXPECT_THAT(refusal(need(config) - 1), testing::Not(HasSubstr(offer)));
+  EXPECT_EQ(refusal(need(config)), "accepted");
+  ranks = 1;
+  EXPECT_THAT(refusal(need(config) - 1), testing::Not(HasSubstr(offer)));
 }
 
 TEST_F(TooLittle, SaysWhenNothingHelps) {
@@ -295,8 +313,7 @@ TEST(MemoryNeed, IsWhatTheEngineTakes) {
     config.memory.recompute = recompute;
     const Engine engine(config);
     const auto backend = make_cpu_backend(1);
-    const std::vector<ArenaSize> need =
-        memory_need(config, ParameterLayout(config.model).elements(), *backend);
+    const std::vector<ArenaSize> need = memory_need(config, 1, *backend);
     ASSERT_EQ(need.size(), engine.arenas().size());
     for (size_t i = 0; i < need.size(); ++i) {
       EXPECT_EQ(need[i].name, engine.arenas()[i].name);

@@ -141,13 +141,16 @@ TEST(CudaHash, IsTheCpus) {
   for (const int64_t bytes : {0, 1, 7, 8, 4096, 100'003}) {
     std::vector<uint64_t> words(static_cast<size_t>(bytes / 8 + 1));
     for (size_t i = 0; i < words.size(); ++i) words[i] = 0x0123456789ABCDEF * (i + 1);
-    uint64_t sum = 99;
-    hash_terms(given(words), bytes, changed(sum), device_stream());
-    EXPECT_EQ(sum, PlacedHash::terms(words.data(), static_cast<size_t>(bytes))) << bytes;
     const std::span all(reinterpret_cast<const std::byte*>(words.data()),
                         static_cast<size_t>(bytes));
-    for (int threads : {1, 3}) {
-      EXPECT_EQ(cpu::hash(threads, all), PlacedHash::of(sum, static_cast<uint64_t>(bytes)));
+    for (const uint64_t first : {uint64_t{0}, uint64_t{5}, uint64_t{1} << 40}) {
+      const uint64_t expected = PlacedHash::terms(words.data(), all.size(), first);
+      uint64_t sum = 99;  // it is added to
+      hash_terms(given(words), bytes, first, changed(sum), device_stream());
+      EXPECT_EQ(sum - 99, expected) << bytes << " " << first;
+      for (int threads : {1, 3}) {
+        EXPECT_EQ(cpu::hash_terms(threads, all, first), expected) << bytes << " " << first;
+      }
     }
   }
 }

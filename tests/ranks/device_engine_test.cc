@@ -28,9 +28,11 @@ class DeviceEngines : public testing::TestWithParam<Case> {
     config.weight_wire = wire_format_from_name(GetParam().weight_wire);
     config.optimizer.first_moment = config.optimizer.second_moment = GetParam().moments;
   }
-  std::unique_ptr<Engine> start(EngineRanks* with, int threads = kThreadsForHost) {
+  std::unique_ptr<Engine> start(EngineRanks* with, int threads = kThreadsForHost,
+                                Sharding shard = Sharding::kOptimizer) {
     EngineConfig own = config;
     own.threads = threads;
+    own.shard = shard;
     auto engine = std::make_unique<Engine>(own, EngineRole::kLive, with, &kBackends);
     engine->set_plan(GetParam().plan);
     engine->initialize();
@@ -62,6 +64,33 @@ TEST_P(DeviceEngines, HaveTheSameBitsOverNcclAndThroughTheHost) {
   EXPECT_EQ(nccl->evaluate(GetParam().plan), host->evaluate(GetParam().plan));
 }
 #endif
+
+TEST_P(DeviceEngines, HaveTheSameBitsWhereTheWeightsAreSharedOut) {
+  std::vector<int> ways{kThreadsForHost};
+#ifdef GNOMON_NCCL_FOUND
+  ways.push_back(kThreadsForNccl);
+#endif
+  for (int way : ways) {
+    const auto whole = start(&ranks(), way), shared = start(&ranks(), way, Sharding::kWeights);
+    shared->take_snapshot_memory();
+    EXPECT_EQ(shared->weights_hash(), whole->weights_hash());
+    for (int step = 1; step <= 3; ++step) {
+      const StepResult expected = whole->train_step(), found = shared->train_step();
+      EXPECT_EQ(found.loss, expected.loss);
+      EXPECT_EQ(found.grad_norm, expected.grad_norm);
+      EXPECT_EQ(found.weights_hash, expected.weights_hash);
+      EXPECT_EQ(shared->evaluate(GetParam().plan), whole->evaluate(GetParam().plan));
+    }
+    const auto checkpoint = write_checkpoint(*shared, directory.path() / std::to_string(way));
+    shared->snapshot();
+    const uint64_t next = whole->train_step().weights_hash;
+    EXPECT_EQ(shared->train_step().weights_hash, next);
+    shared->restore();
+    EXPECT_EQ(shared->train_step().weights_hash, next);
+    whole->load(checkpoint);
+    EXPECT_EQ(whole->train_step().weights_hash, next);
+  }
+}
 
 // The same batches; only the order of the gradient's sum differs.
 TEST_P(DeviceEngines, LossesAreThoseOfOneDeviceToRounding) {

@@ -13,6 +13,7 @@
 
 #include "base/philox.h"
 #include "kernels/compressed_collectives.h"
+#include "kernels/wire_shares.h"
 #include "tests/ranks/emulated_ranks.h"
 #include "tests/ranks/ranks.h"
 
@@ -79,6 +80,8 @@ class DeviceWires : public testing::TestWithParam<Way> {
   }
   template <class E>
   void expect_weights_of_the_cpu(const WireLayout& layout, bool finite);
+  template <class E>
+  void expect_kept_of_the_cpu(const WireLayout& layout, bool finite);
 
   // Parts that are empty, that end inside a block, of more than one thread block, and of more than
   // one round.
@@ -137,6 +140,49 @@ TEST_P(DeviceWires, WeightsAreThoseOfTheCpu) {
       SCOPED_TRACE(count);
       expect_weights_of_the_cpu<bf16>(layout_of(count), finite);
       expect_weights_of_the_cpu<float>(layout_of(count), finite);
+    }
+  }
+}
+
+// Of pieces of unlike sizes that every rank keeps a part of, and one that all keep.
+WireShares shares_of(int64_t count) {
+  std::vector<std::vector<WireRange>> keeps;
+  const int ranks = collectives().size();
+  const int64_t middle = count / 3 / 128 * 128, last = count * 7 / 8 / 128 * 128;
+  for (const WireRange& piece : {WireRange{0, middle}, WireRange{middle, last}}) {
+    const Partition parts = Partition::even(piece.size(), ranks, 128);
+    std::vector<WireRange>& by_rank = keeps.emplace_back();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const int64_t begin = piece.begin + parts.begin(rank);
+      by_rank.push_back({begin, begin + parts.size(rank)});
+    }
+  }
+  keeps.emplace_back(static_cast<size_t>(ranks), WireRange{last, count});
+  return WireShares(std::move(keeps));
+}
+
+template <class E>
+void DeviceWires::expect_kept_of_the_cpu(const WireLayout& layout, bool finite) {
+  CompressedCollectives cpu(collectives(), layout, 1);
+  const auto way = exchange();
+  const auto device = cuda::make_device_wires(*way, memory_, nullptr, layout, kInFlight);
+  const std::vector<E> all = finite ? finite_values_of<E>(collectives().rank(), layout.elements())
+                                    : values_of<E>(collectives().rank(), layout.elements());
+  const std::span<const E> part = layout.parts().of(std::span(all), collectives().rank());
+  const WireShares shares = shares_of(layout.elements());
+  std::vector<E> expected(static_cast<size_t>(shares.kept(collectives().rank())));
+  std::vector<E> found = expected;
+  cpu.redistribute(format_, shares, part, std::span(expected));
+  device->redistribute(format_, shares, part, std::span(found));
+  expect_same(found, expected);
+}
+
+TEST_P(DeviceWires, KeptWeightsAreThoseOfTheCpu) {
+  for (const int64_t count : kCounts) {
+    for (const bool finite : {false, true}) {
+      SCOPED_TRACE(count);
+      expect_kept_of_the_cpu<bf16>(layout_of(count), finite);
+      expect_kept_of_the_cpu<float>(layout_of(count), finite);
     }
   }
 }

@@ -28,11 +28,12 @@ using ::testing::HasSubstr;
 class RanksOfProcesses : public TrainerFixture {
  protected:
   // Four micro-batches, so that one, two and four ranks can share them.
-  std::filesystem::path config(int steps) {
+  static Edits edits() {
     Edits edits = kKeepAllCheckpoints;
     edits.push_back({"tokens = 32\n", "tokens = 32\naccumulation = 4\n"});
-    return TrainerFixture::config(steps, {}, edits);
+    return edits;
   }
+  std::filesystem::path config(int steps) { return TrainerFixture::config(steps, {}, edits()); }
   std::unique_ptr<ChildProcess> start_ranks(int ranks, const std::string& program,
                                             const std::vector<std::string>& arguments) {
     std::vector<std::string> command = {program};
@@ -114,6 +115,28 @@ TEST_F(RanksOfProcesses, HaveTheSameBitsOverEveryTransport) {
     hashes.insert(hash_of_model(newest(dir)));
   }
   EXPECT_EQ(hashes.size(), 1u);
+}
+
+// Written by ranks that share the weights out, gone on from by ranks that have all of them, and the
+// other way round.
+TEST_P(RanksOver, MayShareTheWeightsOutInOneAttemptAndNotInTheNext) {
+  const auto whole = train(2, config(20), {"--dir", (directory_ / "whole").string()});
+  ASSERT_EQ(whole->wait(), 0) << whole->output();
+  const std::string expected = hash_of_model(newest(directory_ / "whole"));
+  for (const bool first : {true, false}) {
+    const auto dir = directory_ / (first ? "first" : "last");
+    const auto part = [&](int steps, bool shares) {
+      const auto trainer = train(
+          2, TrainerFixture::config(20, shares ? "[ranks]\nshard = \"weights\"\n" : "", edits()),
+          {"--dir", dir.string(), "--steps", std::to_string(steps)});
+      EXPECT_EQ(trainer->wait(), 0) << trainer->output();
+      EXPECT_EQ(trainer->output().find("gathered weights") != std::string::npos, shares)
+          << trainer->output();
+    };
+    part(10, first);
+    part(20, !first);
+    EXPECT_EQ(hash_of_model(newest(dir)), expected);
+  }
 }
 
 class KilledRank : public RanksOfProcesses,

@@ -117,6 +117,7 @@ TEST_F(ConfigTest, TheSmallestFileGivesUsableDefaults) {
   EXPECT_EQ(config.engine.data, (*directory_ / "data").string());
   EXPECT_EQ(config.engine.model.vocabulary, 257) << "the dataset's";
   EXPECT_EQ(config.engine.optimizer.total_steps, config.steps);
+  EXPECT_EQ(config.engine.shard, Sharding::kOptimizer);
   EXPECT_TRUE(config.controller.empty());
   EXPECT_TRUE(config.plan.rules.empty());
 }
@@ -165,6 +166,10 @@ beta2 = 0.9
 eps = 1e-9
 weight_decay = 0.2
 clip = 0.5
+[ranks]
+gradients = "e5m2"
+weights = "e4m3:tensor"
+shard = "weights"
 [precision]
 recipe = "delayed"
 required = true
@@ -199,6 +204,9 @@ bit = 30
   EXPECT_EQ(config.engine.threads, 2);
   EXPECT_EQ(config.engine.device, Device::kCuda);
   EXPECT_EQ(config.engine.memory, (MemoryChoice{Recompute::kBlock, 256}));
+  EXPECT_EQ(wire_format_name(config.engine.gradient_wire), "e5m2");
+  EXPECT_EQ(wire_format_name(config.engine.weight_wire), "e4m3:tensor");
+  EXPECT_EQ(config.engine.shard, Sharding::kWeights);
   EXPECT_TRUE(config.plan.required);
   const ModelConfig model{.layers = 3,
                           .width = 48,
@@ -376,6 +384,7 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
        "name, job_id, dir, seed, steps, threads, device, watch_gpu"},
       {"[run]\ndevice = \"gpu\"\n", 6, "run.device", "\"cpu\", \"cuda\""},
       {"[memory]\nrecompute = \"all\"\n", 6, "memory.recompute", "\"block\""},
+      {"[ranks]\nshard = \"gradients\"\n", 6, "ranks.shard", "\"optimizer\", \"weights\""},
       {"[memory]\nhead_rows = 100\n", 6, "memory.head_rows", "multiple of 128"},
       {"[run]\nname = \"a/b\"\n", 6, "run.name", "letters"},
       {"[run]\nname = \"\"\n", 6, "run.name", "letters"},
@@ -544,11 +553,16 @@ TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
 TEST_F(ConfigTest, AnErrorOfTheEngineGetsTheFilesLine) {
   const TrainerConfig config = load(std::string(kSmallest) +
                                     "[run]\nthreads = 1\n[[fault]]\nkind = \"bit_flip\"\n"
-                                    "start_step = 1\nsite = \"model.norm.weight\"\n");
+                                    "start_step = 1\nsite = \"model.norm.weight\"\n"
+                                    "[ranks]\nshard = \"weights\"\n");
   const ConfigError fault =
       config.located(ConfigError("fault", 0, "site", "model.norm.weight", "a parameter"));
   EXPECT_EQ(fault.line(), 10);
   EXPECT_EQ(config.located(ConfigError("engine", 0, "threads", "0", "1 to 1024")).line(), 6);
+  const ConfigError shard =
+      config.located(ConfigError("ranks", 0, "shard", "weights", "\"optimizer\""));
+  EXPECT_EQ(shard.key(), "ranks.shard");
+  EXPECT_EQ(shard.line(), 12);
   EXPECT_EQ(config.located(ConfigError("model", 0, "vocabulary", "2", "257")).key(),
             "model.vocabulary");
 }

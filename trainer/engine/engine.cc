@@ -92,12 +92,6 @@ void check_share(const BatchConfig& batch, int ranks) {
                                 ranks));
 }
 
-std::vector<int64_t> starts_of(const ParameterLayout& layout) {
-  std::vector<int64_t> starts;
-  for (const Parameter& parameter : layout.all()) starts.push_back(parameter.offset);
-  return starts;
-}
-
 }  // namespace
 
 Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
@@ -136,6 +130,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
     gathered = std::make_unique<OptimizerState>("gathered optimizer", config.optimizer,
                                                 Shard{0, layout.elements()}, host_memory());
     arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
+    if (working().sharded()) take_gathered_weights();
   }
   sequence.resize(static_cast<size_t>(config.batch.tokens) + 1);
   size_t micro_batch = static_cast<size_t>(config.batch.sequences) * (sequence.size() - 1);
@@ -154,9 +149,12 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
 template <class E>
 void Engine::Impl::make_model(std::unique_ptr<BackendOf<E>> typed) {
   check_device_shapes(config.model, *typed);
+  const bool shards = ranks->many() && config.shard == Sharding::kWeights;
+  if (shards) check_faults_of_shards(config);
   check_memory(config, collectives.size(), *typed);
-  model = std::make_unique<BasicModel<E>>(config.model, config.batch.sequences, config.batch.tokens,
-                                          *typed, scaling, &faults, config.memory);
+  model = std::make_unique<BasicModel<E>>(
+      config.model, config.batch.sequences, config.batch.tokens, *typed, scaling, &faults,
+      config.memory, shards ? WeightRanks{collectives.rank(), collectives.size()} : WeightRanks{});
   backend = std::move(typed);
 }
 
@@ -202,62 +200,10 @@ void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
   }
 }
 
-uint64_t Engine::Impl::weights_hash() const { return backend->hash(model->weight_bytes()); }
-
-void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
-  tell_followers(*ranks, call, number, std::move(argument), flag);
-}
-
 int64_t Engine::Impl::micro_batches() const {
   return config.batch.accumulation / collectives.size();
 }
 int64_t Engine::Impl::first_micro_batch() const { return micro_batches() * collectives.rank(); }
-
-// Waits for the other ranks, which all have an engine now.
-void Engine::Impl::connect() {
-  wires = backend->wires(collectives, WireLayout(parts, starts_of(model->layout())));
-}
-
-// What the micro-batches of all ranks left: losses, the largest magnitudes, the gradients of this
-// rank's part.
-void Engine::Impl::sum_over_ranks() {
-  if (!ranks->many()) return;
-  sum_batch_hash();
-  collectives.all_reduce_sum(losses);
-  scaling.combine_observed([&](std::span<double> amaxes) { collectives.all_reduce_max(amaxes); });
-  wires->reduce_scatter(config.gradient_wire, model->gradients());
-}
-
-// In four pieces, whose sums doubles hold exactly.
-void Engine::Impl::sum_batch_hash() {
-  constexpr int kPieceBits = 16;
-  std::array<double, 64 / kPieceBits> pieces = {};
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    pieces[i] = static_cast<double>(batch_hash >> (kPieceBits * i) & 0xffff);
-  }
-  collectives.all_reduce_sum(pieces);
-  batch_hash = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    batch_hash += static_cast<uint64_t>(pieces[i]) << (kPieceBits * i);
-  }
-}
-
-void Engine::Impl::share_weights() {
-  if (!ranks->many()) return;
-  std::visit([&](auto weights) { wires->all_gather(config.weight_wire, weights); },
-             model->working_weights());
-}
-
-// A rank that computed something else is found at the step where it did.
-void Engine::Impl::check_weights(uint64_t hash) {
-  if (!ranks->many()) return;
-  uint64_t rank0 = hash;
-  collectives.broadcast(std::as_writable_bytes(std::span(&rank0, 1)), 0);
-  if (rank0 != hash) {
-    collectives.abort(fmt::format("the weights after step {} are {} here and {} on rank 0", step,
-                                  hex64(hash), hex64(rank0)));
-  }
-}
 
 Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
                const BackendMakers* backends) {
@@ -287,7 +233,10 @@ const PrecisionPlan& Engine::plan() const { return impl_->plan; }
 int64_t Engine::heldout_tokens() const {
   return static_cast<int64_t>(impl_->heldout_tokens.size());
 }
-uint64_t Engine::weights_hash() const { return impl_->weights_hash(); }
+uint64_t Engine::weights_hash() const {
+  if (impl_->working().sharded()) impl_->tell(EngineCall::kWeightsHash);
+  return impl_->weights_hash();
+}
 
 Fingerprint Engine::fingerprint() const {
   const BackendBase& backend = *impl_->backend;
@@ -367,10 +316,15 @@ void Engine::perturb(int64_t seed, double scale) {
   const Shard& shard = self.optimizer->shard();
   edit_on_host(self.memory(), self.optimizer->masters(), [&](std::span<float> masters) {
     perturb_values(static_cast<uint64_t>(seed), shard.begin, scale, masters);
-    self.model->set_weights(masters, shard.begin);
+    std::visit(
+        [&]<class E>(std::span<E> updated) {
+          fill_on_host(self.memory(), updated, [&](std::span<E> room) {
+            std::ranges::transform(masters, room.begin(), from_float<E>);
+          });
+        },
+        self.working().updated(shard));
   });
   self.share_weights();
-  self.model->weights_changed();
 }
 
 StepResult Engine::train_step(StatisticsCollector* collector) {
@@ -388,14 +342,14 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   self.losses.assign(static_cast<size_t>(batch.accumulation), 0.0);
   self.batch_hash = 0;
   // So that the first pass makes copies of the weights, whatever was done since the last update.
-  self.model->weights_changed();
+  self.working().forget_copies();
   for (int64_t micro = first; micro < first + self.micro_batches(); ++micro) {
     self.read_batch(step, micro);
     pass.observer = micro == 0 ? collector : nullptr;
     if (pass.observer != nullptr) collector->begin(std::ssize(self.tokens), sites);
-    // A fault may act in one step and not in the next.
+    // A fault may act in one step and not in the next; gathers are not recorded.
     pass.repeat_key =
-        self.config.faults.empty()
+        self.config.faults.empty() && !self.working().sharded()
             ? self.repeat_keys.key(pass, self.scaling.known(), micro > first, *self.backend)
             : 0;
     self.losses[static_cast<size_t>(micro)] = self.model->forward_backward(
@@ -420,10 +374,9 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   self.memory().settle();  // a checkpoint may still be copied from what changes now
   if (result.finite) {
     self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
-                           self.model->working_weights());
+                           self.working().updated(self.optimizer->shard()));
     self.round_second_moments(sites, step);
     self.share_weights();
-    self.model->weights_changed();
   }
   self.scaling.finish_step(
       sites, [&](int site, TensorRole role) { return self.faults.frozen(site, role, step); });

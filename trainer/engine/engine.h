@@ -53,6 +53,14 @@ std::string compute_name(Compute compute);  // "bf16", "fp32"
 // Throws ConfigError naming the accepted ones.
 Compute compute_from_name(const std::string& name, const std::string& file);
 
+// What the ranks of a run share out. Masters and moments always: each rank owns a part of all
+// elements. With kWeights working weights too: each keeps a part of every layer's, which come
+// together when a pass needs them (ZeRO-3). Bits do not depend on it.
+enum class Sharding { kOptimizer, kWeights };
+std::string sharding_name(Sharding sharding);  // "optimizer", "weights"
+// Throws ConfigError naming the accepted ones.
+Sharding sharding_from_name(const std::string& name, const std::string& file);
+
 struct EngineConfig {
   ModelConfig model;
   // A directory as transformers saves it that the weights of step 0 are taken from (hf_import.h);
@@ -68,7 +76,9 @@ struct EngineConfig {
   MemoryChoice memory;
   int heldout_sequences = 32;  // fixed held-out batch: the first ones of the held-out split
   std::vector<Fault> faults;
-  WireFormat gradient_wire, weight_wire;  // between ranks; nothing travels where there is one
+  // Between ranks; nothing travels, and nothing is shared out, where there is one.
+  WireFormat gradient_wire, weight_wire;
+  Sharding shard = Sharding::kOptimizer;
 
   // The trainer_state.json part; written into checkpoints, so that a checkpoint alone can be
   // replayed.
@@ -112,7 +122,7 @@ class Engine {
   // `backends` are those of config.device if none are given.
   // With `ranks` (engine_ranks.h), which must outlive it, the engine computes with all of them:
   // every rank takes an equal share of a step's micro-batches, owns a part of masters and moments
-  // (ZeRO-1), and has all the working weights.
+  // (ZeRO-1), and has all the working weights, or a part of those too (EngineConfig::shard).
   explicit Engine(EngineConfig config, EngineRole role = EngineRole::kLive,
                   EngineRanks* ranks = nullptr, const BackendMakers* backends = nullptr);
   ~Engine();
@@ -134,7 +144,8 @@ class Engine {
   void load(const std::filesystem::path& checkpoint, bool take_plan = true);
   // Tensors and JSON of a checkpoint of the present state. Views into the engine's memory: valid
   // until the next step. Of several ranks only rank 0 gets content; its memory for it, all masters
-  // and moments, is taken with the engine, unless that is for replays.
+  // and moments, and all weights where they are shared out, is taken with the engine, unless that
+  // is for replays.
   CheckpointContent checkpoint() const;
 
   // The same, where it lies: the tensors' data may be in memory(), for copies out of it. They keep
@@ -176,7 +187,9 @@ class Engine {
   StepResult train_step(StatisticsCollector* collector = nullptr);
   // Forward and backward on the first micro-batch of step `step` under the engine's plan, for what
   // the collector gathers; changes no state. Returns the mean loss.
+  // Of several ranks rank 0 alone computes; the others call accompany_inspection().
   double inspect(int64_t step, StatisticsCollector& collector);
+  void accompany_inspection();
   // Gathers on this engine's tensors. Throws ConfigError (check_statistics), and for compute fp32,
   // which rounds nothing.
   std::unique_ptr<StatisticsCollector> statistics(const StatisticsConfig& statistics,

@@ -194,6 +194,17 @@ Compute compute_from_name(const std::string& name, const std::string& file) {
   throw ConfigError(file, 0, "compute", name, "bf16, fp32");
 }
 
+std::string sharding_name(Sharding sharding) {
+  return sharding == Sharding::kWeights ? "weights" : "optimizer";
+}
+
+Sharding sharding_from_name(const std::string& name, const std::string& file) {
+  for (Sharding sharding : {Sharding::kOptimizer, Sharding::kWeights}) {
+    if (sharding_name(sharding) == name) return sharding;
+  }
+  throw ConfigError(file, 0, "shard", name, "optimizer, weights");
+}
+
 void check_engine_config(const EngineConfig& config) {
   config.model.check();
   check_range("batch", "sequences", config.batch.sequences, 1, 1 << 16);
@@ -238,6 +249,7 @@ std::string EngineConfig::to_json() const {
                       {"heldout_sequences", heldout_sequences},
                       {"gradient_wire", wire_format_name(gradient_wire)},
                       {"weight_wire", wire_format_name(weight_wire)},
+                      {"shard", sharding_name(shard)},
                       {"faults", std::move(fault_list)}};
   return json::serialize(object);
 }
@@ -271,6 +283,9 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   for (auto [key, wire] : {std::pair{"gradient_wire", &config.gradient_wire},
                            std::pair{"weight_wire", &config.weight_wire}}) {
     if (fields.find(key) != nullptr) *wire = wire_from(fields, key);
+  }
+  if (fields.find("shard") != nullptr) {
+    config.shard = sharding_from_name(fields.text("shard"), file);
   }
   if (!fields.at("faults").is_array()) fields.refuse("faults", "an array");
   for (const json::value& fault : fields.at("faults").get_array()) {

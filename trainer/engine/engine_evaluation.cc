@@ -10,6 +10,7 @@ namespace gnomon {
 double Engine::inspect(int64_t step, StatisticsCollector& collector) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
+  self.tell(EngineCall::kInspect);
   self.read_batch(step, 0);
   const std::vector<SitePrecision>& sites = self.in_truth(self.sites, step);
   collector.begin(std::ssize(self.tokens), sites);
@@ -23,6 +24,11 @@ double Engine::inspect(int64_t step, StatisticsCollector& collector) {
                                                    static_cast<float>(scale), false);
   collector.weight_gradients(self.model->gradients());
   return loss / static_cast<double>(self.tokens.size());
+}
+
+void Engine::accompany_inspection() {
+  GNOMON_ASSERT(impl_->ready);
+  impl_->model->accompany(true);
 }
 
 std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& statistics,
@@ -52,8 +58,13 @@ double Engine::evaluate(const PrecisionPlan& plan) {
                 static_cast<size_t>(self.config.batch.tokens);
   // Dealt out in turn and added up in their order: the same bits for any number of ranks.
   self.losses.assign((tokens.size() + most - 1) / most, 0.0);
-  for (size_t i = static_cast<size_t>(self.collectives.rank()); i < self.losses.size();
-       i += static_cast<size_t>(self.collectives.size())) {
+  const auto ranks = static_cast<size_t>(self.collectives.size());
+  for (size_t first = 0; first < self.losses.size(); first += ranks) {
+    const size_t i = first + static_cast<size_t>(self.collectives.rank());
+    if (i >= self.losses.size()) {
+      self.model->accompany(false);
+      continue;
+    }
     size_t at = i * most, count = std::min(most, tokens.size() - at);
     self.losses[i] =
         self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));

@@ -51,7 +51,7 @@ void Engine::Impl::strike_weight(const Fault& fault) {
                  [&](std::span<float> master) { value = master[0] = with_bit(fault, master[0]); });
   }
   collectives.broadcast(std::as_writable_bytes(std::span(&value, 1)), owner);
-  model->set_weights(std::span(&value, 1), element);
+  working().set(std::span(&value, 1), element);
 }
 
 // A site's optimizer state is in FP8 where its GEMMs are: it is one recipe.
@@ -109,9 +109,8 @@ void Engine::Impl::take_stale_weights(const SafetensorsFile& file, int64_t at) {
       continue;
     }
     // A checkpoint of a run without the fault has none: the copy is made of its weights.
-    const std::byte* kept =
-        model->weight_bytes().data() + 2 * model->layout().weight_of(name).offset;
-    memory().copy({kept, room.size()}, room.data());
+    const auto offset = static_cast<size_t>(2 * model->layout().weight_of(name).offset);
+    memory().copy(working().kept().subspan(offset, room.size()), room.data());
   }
 }
 

@@ -56,7 +56,9 @@ struct Engine::Impl {
   std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
   void take_stale_weights(const SafetensorsFile& file, int64_t at);
   void bring_to_host(CheckpointContent& content);
-  uint64_t weights_hash() const;
+  WorkingWeights& working() const { return model->working(); }
+  // Of all ranks, where they share the weights.
+  uint64_t weights_hash();
   Memory& memory() const { return backend->memory(); }
   template <class E>
   void make_model(std::unique_ptr<BackendOf<E>> typed);
@@ -66,10 +68,17 @@ struct Engine::Impl {
   int64_t micro_batches() const;
   void connect();
   void sum_over_ranks();
-  void sum_batch_hash();
+  // Modulo 2⁶⁴.
+  uint64_t sum_over_ranks(uint64_t value);
   void share_weights();
   void check_weights(uint64_t hash);
-  std::string state_json() const;
+  std::string state_json(uint64_t hash) const;
+  int64_t weight_bytes() const {  // of all
+    return model->layout().elements() * (config.compute == Compute::kFp32 ? 4 : 2);
+  }
+  void take_gathered_weights();
+  // All working weights, of rank 0; elsewhere none where they are shared out.
+  WeightSpan weights_for_checkpoint();
   static std::function<void()> read_checkpoint(Impl& self, const std::filesystem::path& checkpoint,
                                                bool take_plan);
 
@@ -92,6 +101,7 @@ struct Engine::Impl {
   Partition parts;  // of masters and moments among the ranks
   std::unique_ptr<Wires> wires;
   std::unique_ptr<OptimizerState> gathered;  // rank 0 of several, for checkpoints
+  std::unique_ptr<Arena> gathered_weights;   // likewise, of weights that are shared out
   uint64_t batch_hash = 0;                   // of the sequences read in this step, their sum
   std::vector<double> losses;                // by micro-batch, or by part of the held-out batch
   std::vector<ArenaSize> arenas;
@@ -111,6 +121,9 @@ struct Engine::Impl {
   std::vector<int32_t> tokens, targets;
   std::vector<int32_t> heldout_tokens, heldout_targets;
 };
+
+// Throws ConfigError for faults that cannot strike where weights are shared out.
+void check_faults_of_shards(const EngineConfig& config);
 
 // The checks of EngineConfig that need neither data nor memory. Throws ConfigError.
 void check_engine_config(const EngineConfig& config);

@@ -70,6 +70,11 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
     case EngineCall::kEvaluate:
       engine.evaluate(PrecisionPlan::parse(argument, "rank 0's plan"));
       return;
+    case EngineCall::kInspect:
+      return engine.accompany_inspection();
+    case EngineCall::kWeightsHash:
+      engine.weights_hash();
+      return;
     case EngineCall::kCreate:
     case EngineCall::kDestroy:
     case EngineCall::kEnd:

@@ -38,6 +38,8 @@ enum class EngineCall {
   kPerturb,
   kTrainStep,
   kEvaluate,
+  kInspect,
+  kWeightsHash,
   kEnd,
 };
 

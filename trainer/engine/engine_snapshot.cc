@@ -32,7 +32,7 @@ void Engine::take_snapshot_memory() {
   self.tell(EngineCall::kSnapshotMemory);
   do_together(self.collectives, [&] {
     self.kept_state = std::make_unique<EngineSnapshot>(
-        std::ssize(self.optimizer->state().content()), std::ssize(self.model->weight_bytes()),
+        std::ssize(self.optimizer->state().content()), std::ssize(self.working().kept()),
         static_cast<int>(self.model->sites().size()));
   });
   self.arenas.push_back({self.kept_state->arena.name(), self.kept_state->arena.bytes()});
@@ -45,7 +45,7 @@ void Engine::snapshot() {
   self.tell(EngineCall::kSnapshot);
   EngineSnapshot& kept = *self.kept_state;
   keep(self.memory(), self.optimizer->state().content(), kept.masters_and_moments);
-  keep(self.memory(), self.model->weight_bytes(), kept.weights);
+  keep(self.memory(), self.working().kept(), kept.weights);
   self.model->keep_stale_weights();
   kept.scaling = self.scaling;
   kept.mode = self.mode;
@@ -63,13 +63,9 @@ void Engine::restore() {
   self.memory().settle();
   const EngineSnapshot& kept = *self.kept_state;
   bring_back(self.memory(), kept.masters_and_moments, self.optimizer->state().content());
-  std::visit(
-      [&](auto working) {
-        bring_back(self.memory(), kept.weights, std::as_writable_bytes(working));
-      },
-      self.model->working_weights());
+  bring_back(self.memory(), kept.weights, self.working().kept());
+  self.working().changed();
   self.model->restore_stale_weights();
-  self.model->weights_changed();
   self.scaling = kept.scaling;
   self.mode = kept.mode;
   self.faults.set_role(kept.mode.role);

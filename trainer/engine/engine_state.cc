@@ -186,13 +186,13 @@ uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
 
 }  // namespace
 
-std::string Engine::Impl::state_json() const {
+std::string Engine::Impl::state_json(uint64_t hash) const {
   json::object state{{"format", kStateFormat},
                      {"format_version", kStateVersion},
                      {"step", step},
                      {"plan_version", plan.version},
                      {"plan", plan.to_toml()},
-                     {"weights_hash", hex64(weights_hash())},
+                     {"weights_hash", hex64(hash)},
                      {"weights_hash_kind", kHashKind},
                      {"data_hash", data.info.content_hash},
                      {"scaling", gnomon::to_json(scaling, model->sites())}};
@@ -236,6 +236,8 @@ CheckpointContent Engine::checkpoint_in_place() const {
   const ParameterLayout& layout = self.model->layout();
   self.tell(EngineCall::kCheckpoint);
   CheckpointContent content;
+  const uint64_t hash = self.weights_hash();
+  const WeightSpan weights = self.weights_for_checkpoint();
   if (self.ranks->many()) {
     GNOMON_ASSERT(self.collectives.rank() != 0 || self.gathered != nullptr);
     self.optimizer->state().gather(self.collectives, self.parts, self.gathered.get());
@@ -243,13 +245,12 @@ CheckpointContent Engine::checkpoint_in_place() const {
   }
   content.config_json =
       self.config.model.to_hf_json(self.config.compute == Compute::kFp32 ? "float32" : "bfloat16");
-  std::visit([&](auto weights) { add_views(layout, "", weights, content.model); },
-             self.model->working_weights());
+  std::visit([&](auto all) { add_views(layout, "", all, content.model); }, weights);
   content.optimizer =
       (self.gathered != nullptr ? *self.gathered : self.optimizer->state()).views(layout);
   std::ranges::move(self.stale_weights(self.faults, self.step),
                     std::back_inserter(content.optimizer));
-  content.trainer_state_json = self.state_json();
+  content.trainer_state_json = self.state_json(hash);
   return content;
 }
 
@@ -301,14 +302,16 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   auto optimizer = std::make_shared<SafetensorsFile>(optimizer_file);
   // The weights are hashed before any state changes.
   const auto staging = std::make_shared<Staging>(self.memory(), self.model->gradients(),
-                                                 self.model->weight_bytes().size());
+                                                 static_cast<size_t>(self.weight_bytes()));
   std::vector<TensorView> weights;
-  std::visit(
-      [&]<class E>(std::span<E> working) {
-        std::span<E> staged(reinterpret_cast<E*>(staging->room().data()), working.size());
-        add_views(layout, "", staged, weights);
-      },
-      self.model->working_weights());
+  const auto add_staged = [&](auto* first) {
+    add_views(layout, "", std::span(first, static_cast<size_t>(layout.elements())), weights);
+  };
+  if (self.config.compute == Compute::kFp32) {
+    add_staged(reinterpret_cast<float*>(staging->room().data()));
+  } else {
+    add_staged(reinterpret_cast<bf16*>(staging->room().data()));
+  }
   check_tensors(model, model_file, weights);
   int64_t step = state.integer("step");
   const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
@@ -325,14 +328,9 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
     self.memory().settle();
-    std::visit(
-        [&](auto working) {
-          self.memory().write(staging->room(), std::as_writable_bytes(working).data());
-        },
-        self.model->working_weights());
+    self.working().take(staging->room());
     self.optimizer->state().take(*optimizer, self.model->layout());
     self.take_stale_weights(*optimizer, step);
-    self.model->weights_changed();
     self.scaling = std::move(histories);
     if (take_plan) {
       self.plan = std::move(wanted);

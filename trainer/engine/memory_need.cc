@@ -30,7 +30,8 @@ int64_t sum_of(const std::vector<ArenaSize>& arenas) {
 
 int64_t largest_part(const EngineConfig& config, int ranks) {
   const ParameterLayout layout(config.model);
-  return Partition::even(layout.elements(), ranks, kMomentBlock).size(0);
+  // No part is longer than the last.
+  return Partition::even(layout.elements(), ranks, kMomentBlock).size(ranks - 1);
 }
 
 struct Change {
@@ -39,7 +40,7 @@ struct Change {
 };
 
 // From what costs little to what costs much; each keeps the step's tokens.
-std::vector<Change> changes_of(const EngineConfig& config) {
+std::vector<Change> changes_of(const EngineConfig& config, int ranks) {
   std::vector<Change> changes;
   const auto recompute = [&](Recompute wanted) {
     if (config.memory.recompute >= wanted) return;
@@ -47,6 +48,10 @@ std::vector<Change> changes_of(const EngineConfig& config) {
                        [wanted](EngineConfig& it) { it.memory.recompute = wanted; }});
   };
   recompute(Recompute::kSwiglu);
+  if (ranks > 1 && config.shard != Sharding::kWeights) {
+    changes.push_back(
+        {"ranks.shard = \"weights\"", [](EngineConfig& it) { it.shard = Sharding::kWeights; }});
+  }
   for (int parts = 2; config.batch.sequences % parts == 0; parts *= 2) {
     changes.push_back(
         {fmt::format("batch.sequences = {} with batch.accumulation = {}",
@@ -67,9 +72,9 @@ std::vector<Change> changes_of(const EngineConfig& config) {
 }
 
 // The changes of which one alone is enough; else all that help most, and whether they are together.
-std::string what_would_fit(const EngineConfig& config, int64_t free,
+std::string what_would_fit(const EngineConfig& config, int ranks, int64_t free,
                            const std::function<int64_t(const EngineConfig&)>& need) {
-  const std::vector<Change> changes = changes_of(config);
+  const std::vector<Change> changes = changes_of(config, ranks);
   std::vector<std::string> enough;
   for (const Change& change : changes) {
     EngineConfig changed = config;
@@ -83,10 +88,11 @@ std::string what_would_fit(const EngineConfig& config, int64_t free,
   least.optimizer.first_moment = least.optimizer.second_moment = MomentFormat::kFp8;
   least.batch.accumulation *= least.batch.sequences;
   least.batch.sequences = 1;
+  if (ranks > 1) least.shard = Sharding::kWeights;
   const int64_t needed = need(least);
   return fmt::format(
-      "memory.recompute = \"block\", batch.sequences = 1 and moments in FP8 together need {}{}",
-      gib(needed),
+      "{}memory.recompute = \"block\", batch.sequences = 1 and moments in FP8 together need {}{}",
+      ranks > 1 ? "ranks.shard = \"weights\", " : "", gib(needed),
       needed <= free ? " and would fit"
                      : ", which is too much as well: the model, "
                        "batch.tokens or the number of ranks must "
@@ -96,34 +102,35 @@ std::string what_would_fit(const EngineConfig& config, int64_t free,
 }  // namespace
 
 template <class E>
-std::vector<ArenaSize> memory_need(const EngineConfig& config, int64_t owned,
-                                   BackendOf<E>& backend) {
-  std::vector<ArenaSize> arenas = BasicModel<E>::measure(
-      config.model, config.batch.sequences, config.batch.tokens, backend, config.memory);
-  arenas.push_back(OptimizerState::measure("optimizer", config.optimizer, owned));
+std::vector<ArenaSize> memory_need(const EngineConfig& config, int ranks, BackendOf<E>& backend) {
+  const bool shards = ranks > 1 && config.shard == Sharding::kWeights;
+  std::vector<ArenaSize> arenas =
+      BasicModel<E>::measure(config.model, config.batch.sequences, config.batch.tokens, backend,
+                             config.memory, shards ? WeightRanks{ranks - 1, ranks} : WeightRanks{});
+  arenas.push_back(
+      OptimizerState::measure("optimizer", config.optimizer, largest_part(config, ranks)));
   return arenas;
 }
 
 template <class E>
 void check_memory(const EngineConfig& config, int ranks, BackendOf<E>& backend) {
   if (!backend.memory().left()) return;
-  const int64_t owned = largest_part(config, ranks);
-  const auto need = [&](const EngineConfig& of) { return sum_of(memory_need(of, owned, backend)); };
+  const auto need = [&](const EngineConfig& of) { return sum_of(memory_need(of, ranks, backend)); };
   const int64_t needed = need(config);
   const std::optional<MemoryLeft> left = backend.memory().left();
   if (needed <= left->free) return;
   std::vector<std::string> parts;
-  for (const ArenaSize& arena : memory_need(config, owned, backend)) {
+  for (const ArenaSize& arena : memory_need(config, ranks, backend)) {
     parts.push_back(fmt::format("{} {}", arena.name, gib(arena.bytes)));
   }
   throw Error(fmt::format(
       "too little memory on {}: this run needs {} ({}, libraries {}), and {} of {} are free; {}",
       backend.device(), gib(needed), fmt::join(parts, ", "), gib(kBesides), gib(left->free),
-      gib(left->total), what_would_fit(config, left->free, need)));
+      gib(left->total), what_would_fit(config, ranks, left->free, need)));
 }
 
-template std::vector<ArenaSize> memory_need(const EngineConfig&, int64_t, BackendOf<bf16>&);
-template std::vector<ArenaSize> memory_need(const EngineConfig&, int64_t, BackendOf<float>&);
+template std::vector<ArenaSize> memory_need(const EngineConfig&, int, BackendOf<bf16>&);
+template std::vector<ArenaSize> memory_need(const EngineConfig&, int, BackendOf<float>&);
 template void check_memory(const EngineConfig&, int, BackendOf<bf16>&);
 template void check_memory(const EngineConfig&, int, BackendOf<float>&);
 

@@ -9,6 +9,7 @@ namespace gnomon {
 template <class E>
 double BasicModel<E>::forward(const PassPlan& pass, std::span<const int32_t> tokens,
                               std::span<const int32_t> targets) {
+  const PassOverWeights over(*weights_, layers_run_, false);
   begin_pass(pass, tokens);
   run_layers();
   bring(targets, targets_of_pass_);
@@ -23,13 +24,14 @@ double BasicModel<E>::forward_backward(const PassPlan& pass, std::span<const int
                                        bool accumulate) {
   PassPlan training = pass;
   training.trains = true;
+  const PassOverWeights over(*weights_, layers_run_, true);
   begin_pass(training, tokens);
   bring(targets, targets_of_pass_);
   const auto both = [&] { both_ways(gradient_scale, accumulate); };
   if (pass.repeat_key == 0) {
     both();
   } else if (!backend_.repeat(pass.repeat_key, both)) {
-    weights_changed();  // copies of them are remembered that were not made
+    weights_->forget_copies();  // some are remembered that were not made
     both();
   }
   return sum_of_losses();
@@ -47,6 +49,7 @@ void BasicModel<E>::both_ways(float gradient_scale, bool accumulate) {
   });
   backward_final_norm();
   for (int layer = layers_run_ - 1; layer >= 0; --layer) {
+    weights_->enter_layer(layer);
     compute_again(layer);
     backward_mlp(layer, accumulate);
     backward_attention(layer, accumulate);
@@ -57,6 +60,7 @@ void BasicModel<E>::both_ways(float gradient_scale, bool accumulate) {
 
 template <class E>
 std::vector<float> BasicModel<E>::logits(const PassPlan& pass, std::span<const int32_t> tokens) {
+  const PassOverWeights over(*weights_, layers_run_, false);
   begin_pass(pass, tokens);
   run_layers();
   std::vector<float> values;
@@ -82,9 +86,11 @@ void BasicModel<E>::begin_pass(const PassPlan& pass, std::span<const int32_t> to
 template <class E>
 void BasicModel<E>::run_layers() {
   std::span<E> embedded = rows_mutable(embedded_, width_);
+  weights_->enter_embedding();
   backend_.embed(tokens_of_pass_.first(static_cast<size_t>(n_)), weight(layout_.embedding()),
                  width_, embedded);
   for (int layer = 0; layer < layers_run_; ++layer) {
+    weights_->enter_layer(layer);
     if (layer == 0) {
       forward_attention(layer, embedded, {});
     } else {
@@ -110,6 +116,7 @@ void BasicModel<E>::run_layers() {
 template <class E>
 template <class Use>
 void BasicModel<E>::run_head(Use use) {
+  weights_->enter_head();
   const SiteGroup head = head_group();
   const bool in_parts = n_ > head_rows_;
   const auto tell = [&](int64_t first, int64_t count) {

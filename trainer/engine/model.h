@@ -17,6 +17,7 @@
 #include "trainer/engine/memory_choice.h"
 #include "trainer/engine/model_config.h"
 #include "trainer/engine/parameters.h"
+#include "trainer/engine/working_weights.h"
 
 namespace gnomon {
 
@@ -53,16 +54,19 @@ class DecoderModel {
   const ParameterLayout& layout() const { return layout_; }
   const std::vector<std::string>& sites() const { return sites_; }
 
-  // All working weights and all gradients, numbered by the layout, in memory().
-  virtual WeightSpan working_weights() = 0;
+  // Working weights and all gradients, numbered by the layout, in memory().
+  virtual WorkingWeights& working() = 0;
   virtual std::span<float> gradients() = 0;
-  std::span<const std::byte> weight_bytes();
   Memory& memory() { return memory_; }
+  // All working weights, where they are whole.
+  WeightSpan working_weights() { return working().all(); }
   // Working weights from FP32 values of the host, rounded to the element type, from element
   // `offset` on.
-  void set_weights(std::span<const float> values, int64_t offset = 0);
+  void set_weights(std::span<const float> values, int64_t offset = 0) {
+    working().set(values, offset);
+  }
   // Must be called after working weights were written through a span, before the next pass.
-  virtual void weights_changed() = 0;
+  void weights_changed() { working().changed(); }
 
   // Sum over tokens of the loss in nats. `tokens` and `targets`, the host's, hold a whole number of
   // sequences, at most as many as the model was made for.
@@ -76,6 +80,8 @@ class DecoderModel {
   // Runs both passes through one layer and the ends, on tokens of no meaning, so that the backend
   // has all it needs for `pass` before the first step. Overwrites gradients().
   virtual void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) = 0;
+  // A pass that other ranks make: forward(), or forward_backward() where it `trains`.
+  virtual void accompany(bool trains) = 0;
   // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
   // call.
   virtual void tell_observed() = 0;
@@ -112,36 +118,41 @@ class BasicModel final : public DecoderModel {
   // be nullptr, must outlive the model. Throws ConfigError (config.check()), Error when memory is
   // short.
   BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
-             ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice = {})
-      : BasicModel(config, sequences, tokens, backend, scaling, faults, choice, true) {}
+             ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice = {},
+             WeightRanks ranks = {})
+      : BasicModel(config, sequences, tokens, backend, scaling, faults, choice, ranks, true) {}
   // The arenas that it would have, of which nothing is taken.
   static std::vector<ArenaSize> measure(const ModelConfig& config, int64_t sequences,
                                         int64_t tokens, BackendOf<E>& backend,
-                                        const MemoryChoice& choice);
+                                        const MemoryChoice& choice, WeightRanks ranks = {});
 
-  std::span<E> weights() { return weights_; }
-  std::span<E> weight(int index) { return slice(weights_, index); }
-  std::span<float> gradient(int index) { return slice(gradients_, index); }
+  std::span<E> weights() { return std::get<std::span<E>>(working_weights()); }
+  std::span<E> weight(int index) { return weights_->weight(index); }
+  std::span<float> gradient(int index) {
+    const Parameter& parameter = layout_[index];
+    return gradients_.subspan(static_cast<size_t>(parameter.offset),
+                              static_cast<size_t>(parameter.size));
+  }
 
-  WeightSpan working_weights() override { return weights_; }
+  WorkingWeights& working() override { return *weights_; }
   std::span<float> gradients() override { return gradients_; }
-  void weights_changed() override;
   double forward(const PassPlan& pass, std::span<const int32_t> tokens,
                  std::span<const int32_t> targets) override;
   double forward_backward(const PassPlan& pass, std::span<const int32_t> tokens,
                           std::span<const int32_t> targets, float gradient_scale,
                           bool accumulate) override;
   void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
+  void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
   void tell_observed() override { linears_.tell_observed(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
   void begin_step(int64_t step) override {
-    linears_.faulty_operands().begin_step(step, site_weights_);
+    linears_.faulty_operands().begin_step(step, weights_->all_operands());
   }
   std::span<std::byte> stale_weight(int site, int64_t step) override {
     return std::as_writable_bytes(linears_.faulty_operands().stale_weight(site, step));
   }
   std::span<std::byte> take_stale_weight(int site) override {
-    const auto size = std::ssize(site_weights_[static_cast<size_t>(site)].data);
+    const int64_t size = layout_.weight_of(sites_[static_cast<size_t>(site)]).size;
     return std::as_writable_bytes(linears_.faulty_operands().take_stale_weight(site, size));
   }
   void forget_stale_weights() override { linears_.faulty_operands().forget_stale_weights(); }
@@ -154,24 +165,14 @@ class BasicModel final : public DecoderModel {
  private:
   BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens, BackendOf<E>& backend,
              ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice,
-             bool commits);
+             WeightRanks ranks, bool commits);
 
   enum SiteKind { kQ, kK, kV, kO, kGate, kUp, kDown, kSitesPerLayer };
   int site(int layer, SiteKind kind) const { return layer * kSitesPerLayer + kind; }
   int head_site() const { return config_.layers * kSitesPerLayer; }
-  template <typename T>
-  std::span<T> slice(std::span<T> all, int index) const {
-    const Parameter& parameter = layout_[index];
-    return all.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
-  }
 
   void take_memory();
-  static std::byte* take_room(Arena& arena, int64_t elements) {
-    return arena.take<std::byte>(elements * OperandRoom::kBytesPerElement).data();
-  }
-  void give_scalars(Arena& arena, GemmOperand<E>& operand);
   void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
-  void take_weights();
   void take_activations();
   void take_layer(LayerActivations<E>& layer);
   void take_workspace();
@@ -233,8 +234,7 @@ class BasicModel final : public DecoderModel {
   void backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n,
                       std::initializer_list<int> parameters, std::span<E> dx, bool accumulate);
   std::span<GemmOperand<E>> weights_of(const SiteGroup& group) {
-    return std::span(site_weights_)
-        .subspan(static_cast<size_t>(group.first), static_cast<size_t>(group.count));
+    return weights_->operands(group.first, group.count);
   }
   SiteGroup qkv_group(int layer) const;
   SiteGroup gate_up_group(int layer) const;
@@ -270,10 +270,10 @@ class BasicModel final : public DecoderModel {
   Arena activations_arena_{"activations", memory_};
   Arena workspace_arena_{"workspace", memory_};
 
-  std::span<E> weights_;
+  WeightRanks ranks_;
+  std::unique_ptr<WorkingWeightsOf<E>> weights_;
   std::span<float> gradients_;
-  std::vector<GemmOperand<E>> site_weights_;  // by site
-  std::vector<std::span<E>> block_inputs_;    // by layer: what its first norm normalised [n,width]
+  std::vector<std::span<E>> block_inputs_;  // by layer: what its first norm normalised [n,width]
   std::vector<LayerActivations<E>> layers_;
   std::vector<LayerHidden<E>> hidden_;
   std::span<E> final_residual_, final_normed_, logits_;

@@ -7,28 +7,10 @@ namespace gnomon {
 DecoderModel::DecoderModel(const ModelConfig& config, Memory& memory)
     : config_((config.check(), config)), memory_(memory), layout_(config), sites_(config.sites()) {}
 
-std::span<const std::byte> DecoderModel::weight_bytes() {
-  return std::visit(
-      [](auto weights) -> std::span<const std::byte> { return std::as_bytes(weights); },
-      working_weights());
-}
-
-void DecoderModel::set_weights(std::span<const float> values, int64_t offset) {
-  std::visit(
-      [&]<class E>(std::span<E> weights) {
-        auto part = weights.subspan(static_cast<size_t>(offset), values.size());
-        fill_on_host(memory_, part, [&](std::span<E> room) {
-          std::ranges::transform(values, room.begin(), from_float<E>);
-        });
-      },
-      working_weights());
-  weights_changed();
-}
-
 template <class E>
 BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t tokens,
                           BackendOf<E>& backend, ScalingState& scaling, const FaultView* faults,
-                          const MemoryChoice& choice, bool commits)
+                          const MemoryChoice& choice, WeightRanks ranks, bool commits)
     : DecoderModel(config, backend.memory()),
       backend_(backend),
       linears_(backend, faults, scaling),
@@ -40,7 +22,8 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
       width_(config.width),
       attention_width_(config.attention_width()),
       kv_width_(config.kv_width()),
-      ffn_(config.ffn) {
+      ffn_(config.ffn),
+      ranks_(ranks) {
   take_memory();
   if (!commits) return;
   for (Arena* arena :
@@ -54,9 +37,10 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
 template <class E>
 std::vector<ArenaSize> BasicModel<E>::measure(const ModelConfig& config, int64_t sequences,
                                               int64_t tokens, BackendOf<E>& backend,
-                                              const MemoryChoice& choice) {
+                                              const MemoryChoice& choice, WeightRanks ranks) {
   ScalingState scaling(static_cast<int>(config.sites().size()));
-  const BasicModel counted(config, sequences, tokens, backend, scaling, nullptr, choice, false);
+  const BasicModel counted(config, sequences, tokens, backend, scaling, nullptr, choice, ranks,
+                           false);
   std::vector<ArenaSize> sizes;
   for (const Arena* arena : counted.arenas()) sizes.push_back({arena->name(), arena->bytes()});
   return sizes;
@@ -65,63 +49,16 @@ std::vector<ArenaSize> BasicModel<E>::measure(const ModelConfig& config, int64_t
 template <class E>
 void BasicModel<E>::take_memory() {
   n_ = sequences_ * tokens_;
-  take_weights();
   gradients_ = gradients_arena_.take<float>(layout_.elements());
+  weights_ = make_working_weights(layout_, ranks_, backend_, weights_arena_, gradients_);
   take_activations();
   take_workspace();
 }
 
 template <class E>
-void BasicModel<E>::take_weights() {
-  weights_ = weights_arena_.take<E>(layout_.elements());
-  site_weights_.clear();
-  site_weights_.resize(sites_.size());
-  // Sites that read the same input have their copies side by side.
-  auto give_room = [&](int first_site, std::initializer_list<int> parameters) {
-    int64_t elements = 0;
-    for (int parameter : parameters) elements += layout_[parameter].size;
-    OperandRoom room{take_room(weights_arena_, elements), 0, elements};
-    int site = first_site;
-    for (int parameter : parameters) {
-      GemmOperand<E>& weight = site_weights_[static_cast<size_t>(site++)];
-      weight.room = room;
-      give_scalars(weights_arena_, weight);
-      room.before += layout_[parameter].size;
-    }
-  };
-  for (int layer = 0; layer < config_.layers; ++layer) {
-    const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-    give_room(site(layer, kQ), {at.q, at.k, at.v});
-    give_room(site(layer, kO), {at.o});
-    give_room(site(layer, kGate), {at.gate, at.up});
-    give_room(site(layer, kDown), {at.down});
-  }
-  give_room(head_site(), {layout_.head()});
-}
-
-template <class E>
-void BasicModel<E>::give_scalars(Arena& arena, GemmOperand<E>& operand) {
-  operand.scalars = arena.take<float>(kOperandScalars).data();
-  operand.tile_scales = Buffer<float>(memory_);
-}
-
-template <class E>
 void BasicModel<E>::give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements) {
-  operand.room = {take_room(arena, elements), 0, elements};
-  give_scalars(arena, operand);
-}
-
-template <class E>
-void BasicModel<E>::weights_changed() {
-  for (int layer = 0; layer < config_.layers; ++layer) {
-    const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-    const int parameters[] = {at.q, at.k, at.v, at.o, at.gate, at.up, at.down};
-    for (int kind = 0; kind < kSitesPerLayer; ++kind) {
-      int index = site(layer, static_cast<SiteKind>(kind));
-      site_weights_[static_cast<size_t>(index)].renew(weight(parameters[kind]));
-    }
-  }
-  site_weights_.back().renew(weight(layout_.head()));
+  operand.room = {take_copy_room(arena, elements), 0, elements};
+  take_scalars(arena, memory_, operand);
 }
 
 template <class E>
@@ -209,10 +146,10 @@ void BasicModel<E>::take_workspace() {
   Arena& arena = workspace_arena_;
   const int64_t most =
       std::max(head_rows_ * config_.vocabulary, n_ * std::max({ffn_, width_, attention_width_}));
-  std::byte* room = take_room(arena, most);
+  std::byte* room = take_copy_room(arena, most);
   for (GemmOperand<E>& dy : dy_) {
     dy.room = {room, 0, most};
-    give_scalars(arena, dy);
+    take_scalars(arena, memory_, dy);
   }
   tokens_of_pass_ = arena.take<int32_t>(n_);
   targets_of_pass_ = arena.take<int32_t>(n_);
@@ -228,22 +165,17 @@ void BasicModel<E>::take_workspace() {
   attention_scratch_ = arena.take<std::byte>(backend_.attention_scratch_bytes(attention_shape()));
 }
 
-template BasicModel<bf16>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<bf16>&,
-                                      ScalingState&, const FaultView*, const MemoryChoice&, bool);
-template BasicModel<float>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<float>&,
-                                       ScalingState&, const FaultView*, const MemoryChoice&, bool);
-template std::vector<ArenaSize> BasicModel<bf16>::measure(const ModelConfig&, int64_t, int64_t,
-                                                          BackendOf<bf16>&, const MemoryChoice&);
-template std::vector<ArenaSize> BasicModel<float>::measure(const ModelConfig&, int64_t, int64_t,
-                                                           BackendOf<float>&, const MemoryChoice&);
-template void BasicModel<bf16>::weights_changed();
-template void BasicModel<float>::weights_changed();
-template AttentionShape BasicModel<bf16>::attention_shape() const;
-template AttentionShape BasicModel<float>::attention_shape() const;
-
-template SiteGroup BasicModel<bf16>::qkv_group(int) const;
-template SiteGroup BasicModel<float>::qkv_group(int) const;
-template SiteGroup BasicModel<bf16>::gate_up_group(int) const;
-template SiteGroup BasicModel<float>::gate_up_group(int) const;
+#define GNOMON_FOR(E)                                                                         \
+  template BasicModel<E>::BasicModel(const ModelConfig&, int64_t, int64_t, BackendOf<E>&,     \
+                                     ScalingState&, const FaultView*, const MemoryChoice&,    \
+                                     WeightRanks, bool);                                      \
+  template std::vector<ArenaSize> BasicModel<E>::measure(                                     \
+      const ModelConfig&, int64_t, int64_t, BackendOf<E>&, const MemoryChoice&, WeightRanks); \
+  template AttentionShape BasicModel<E>::attention_shape() const;                             \
+  template SiteGroup BasicModel<E>::qkv_group(int) const;                                     \
+  template SiteGroup BasicModel<E>::gate_up_group(int) const;
+GNOMON_FOR(bf16)
+GNOMON_FOR(float)
+#undef GNOMON_FOR
 
 }  // namespace gnomon

@@ -63,8 +63,7 @@ void Optimizer::update(int64_t step, double learning_rate, double norm,
       .step = step,
       .first_element = shard().begin,
   };
-  WeightSpan working = std::visit([&](auto all) -> WeightSpan { return shard().of(all); }, weights);
-  backend_.adamw(adamw, gradients, first_moments(), second_moments(), masters(), working);
+  backend_.adamw(adamw, gradients, first_moments(), second_moments(), masters(), weights);
 }
 
 }  // namespace gnomon

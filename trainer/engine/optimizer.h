@@ -34,8 +34,8 @@ class Optimizer {
   double sum_of_squares(std::span<const float> gradients) const;
   double norm(std::span<const float> gradients) const;
   // One update as step 1, 2, ...: gradients are clipped to config.clip by `norm`, that of all
-  // elements. `gradients` are the shard's; `weights`, the working copy, all elements', of which the
-  // shard's are written, as are masters and moments.
+  // elements. `gradients` and `weights`, the working copy, are the shard's. Weights, masters and
+  // moments are written.
   void update(int64_t step, double learning_rate, double norm, std::span<const float> gradients,
               WeightSpan weights);
   // The same at the configured learning rate.

@@ -4,6 +4,7 @@
 // elements (64 bytes in BF16).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,6 +28,12 @@ struct LayerParameters {
   int mlp_norm = -1;
   int gate = -1, up = -1, down = -1;
 };
+
+// A layer's matrices in the order of its GEMM sites.
+constexpr int kLayerMatrices = 7;
+inline std::array<int, kLayerMatrices> matrices_of(const LayerParameters& layer) {
+  return {layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down};
+}
 
 class ParameterLayout {
  public:
