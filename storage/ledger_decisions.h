@@ -64,9 +64,11 @@ struct StreamRow {
   int64_t id = 0;
   std::string type;
   std::string body;
+  int64_t run = 0;
 };
 
-void insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
+// Returns the row's id.
+int64_t insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
                    const std::string& body);
 std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit);
 

@@ -26,7 +26,7 @@ double steady_seconds() {
 Router make_router(Services& services) {
   std::vector<Route> routes;
   for (auto make : {trainer_routes, verifier_routes, view_routes, policy_routes, statistics_routes,
-                    daemon_routes}) {
+                    event_routes, daemon_routes}) {
     for (Route& route : make(services)) {
       routes.push_back(std::move(route));
     }
