@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include "base/version.h"
+#include "controller/api/encoding.h"
+#include "controller/api/openapi_document.h"
 #include "controller/api/services.h"
 #include "controller/json_rows.h"
 #include "storage/ledger_decisions.h"
@@ -72,6 +74,13 @@ std::vector<Route> daemon_routes(Services& s) {
        [&s](E& e, const Request&) { return readiness(s, e); }},
       {"GET", "/version", BodyKind::kNone, 0,
        [](E&, const Request&) { return json_response(version_json()); }},
+      {"GET", "/openapi.json", BodyKind::kNone, 0,
+       [](E&, const Request&) {
+         static const std::string tag = entity_tag(openapi_document());
+         Response response = json_response(std::string(openapi_document()));
+         response.headers = {{"Cache-Control", "no-cache"}, {"ETag", tag}};
+         return response;
+       }},
   };
 }
 

@@ -31,6 +31,7 @@ std::vector<Route> policy_routes(Services& services);  // policies and overrides
 std::vector<Route> statistics_routes(Services& services);
 std::vector<Route> event_routes(Services& services);   // the stream
 std::vector<Route> daemon_routes(Services& services);  // metrics, health, version, the API itself
+std::vector<Route> all_routes(Services& services);     // all of these
 Route page_route(Services& services);                  // everything outside /v1
 
 // A write that may be refused: the refusal's audit note is recorded by itself before the refusal

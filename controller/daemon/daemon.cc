@@ -23,17 +23,6 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Router make_router(Services& services) {
-  std::vector<Route> routes;
-  for (auto make : {trainer_routes, verifier_routes, view_routes, policy_routes, statistics_routes,
-                    event_routes, daemon_routes}) {
-    for (Route& route : make(services)) {
-      routes.push_back(std::move(route));
-    }
-  }
-  return Router(std::move(routes), page_route(services));
-}
-
 void log_failure(const std::string& what, std::exception_ptr error) {
   try {
     if (error) {
@@ -145,7 +134,7 @@ void Daemon::keep_time() {
 void Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(new Services{*ledger_, supervisor_, leases_, metrics_, bells_, config->web_root});
-  router_ = std::make_unique<Router>(make_router(*services_));
+  router_ = std::make_unique<Router>(all_routes(*services_), page_route(*services_));
   server_.every(std::chrono::milliseconds(100), [this] { expire_leases(); });
   server_.every(std::chrono::seconds(1), [this] { keep_time(); });
   server_.on_hangup([this] { config_.reload(); });
