@@ -24,6 +24,7 @@ int64_t lease_id(const std::string& text) {
 // Waits for work up to `wait`; 204 when there is none.
 Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
   LeaseRequest message = from_json<LeaseRequest>(request.body);
+  Leases::check(message);
   const double wait = query_seconds(request, "wait");
   std::optional<Lease> lease;
   poll_until(exchange, services.bells.work, deadline_after(wait), [&] {

@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/version.h"
+#include "controller/daemon/descriptors.h"
 #include "controller/daemon/log_setup.h"
 
 namespace gnomon {
@@ -53,6 +54,8 @@ std::chrono::seconds whole_seconds(double seconds) {
 }
 
 ServerOptions server_options(const DaemonConfig& config) {
+  reserve_descriptors(config.limits.connections,
+                      config.file.empty() ? "command line" : config.file);
   ServerOptions options = parse_listen(config.listen);
   options.threads = config.threads;
   options.connections_max = static_cast<size_t>(config.limits.connections);
