@@ -55,11 +55,11 @@ class RunBells {
 
 // The bells of the daemon.
 struct Bells {
-  Bell::Carrier carrier;            // set before the first waiter
-  Bell work{&carrier};              // a replay was queued
-  RunBells directives{&carrier};    // a directive was issued to a run
-  Bell stream{&carrier};            // a row was added to the stream
-  StreamTail tail;                  // the newest of these rows
+  Bell::Carrier carrier;          // set before the first waiter
+  Bell work{&carrier};            // a replay was queued
+  RunBells directives{&carrier};  // a directive was issued to a run
+  Bell stream{&carrier};          // a row was added to the stream
+  StreamTail tail;                // the newest of these rows
   void ring_all() {
     work.ring();
     directives.ring_all();

@@ -93,7 +93,8 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
     ledger::insert_plan(connection, context.run, issue.plan_version, issue.plan, context.time);
   }
   update_series(context, [kind = issue.kind](RunSeries& series) { series.directive(kind); });
-  context.transaction.on_commit([&bell = context.bells.directives.of(context.run)] { bell.ring(); });
+  context.transaction.on_commit(
+      [&bell = context.bells.directives.of(context.run)] { bell.ring(); });
   add_to_stream(context, "directive", to_json(directive));
 }
 

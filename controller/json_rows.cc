@@ -74,9 +74,7 @@ std::string rows_as_json(Query& query) {
   return json;
 }
 
-std::string first_row_as_json(Query& query) {
-  return query.next() ? row_as_json(query) : "null";
-}
+std::string first_row_as_json(Query& query) { return query.next() ? row_as_json(query) : "null"; }
 
 std::string strings_as_json(const std::vector<std::string>& strings) {
   std::string json = "[";

@@ -12,9 +12,9 @@
 namespace gnomon {
 namespace {
 
-constexpr int kQueueLook = 64;       // replays looked at for one verifier
+constexpr int kQueueLook = 64;        // replays looked at for one verifier
 constexpr double kForgetSeconds = 1;  // thousands may ask at once: not each looks through all
-constexpr double kSeenSeconds = 60;  // beyond a long poll's time a silent verifier does not count
+constexpr double kSeenSeconds = 60;   // beyond a long poll's time a silent verifier does not count
 
 void require(bool condition, const std::string& detail, const std::string& accepted) {
   if (!condition) throw Refusal(400, "Value not accepted", detail, accepted);

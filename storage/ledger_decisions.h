@@ -69,7 +69,7 @@ struct StreamRow {
 
 // Returns the row's id.
 int64_t insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
-                   const std::string& body);
+                      const std::string& body);
 std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit);
 
 // The ids that are there; they have no gaps. oldest > newest when there is none.

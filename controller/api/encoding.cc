@@ -67,9 +67,8 @@ bool accepts_gzip(std::string_view accept_encoding) {
 }
 
 bool is_compressible(std::string_view content_type) {
-  constexpr std::array<std::string_view, 5> kText = {"text/", "application/json",
-                                                     "application/problem+json",
-                                                     "application/toml", "image/svg+xml"};
+  constexpr std::array<std::string_view, 5> kText = {
+      "text/", "application/json", "application/problem+json", "application/toml", "image/svg+xml"};
   return content_type != "text/event-stream" &&
          std::ranges::any_of(kText, [&](auto type) { return content_type.starts_with(type); });
 }
@@ -116,7 +115,8 @@ std::string gunzip(std::string_view body, size_t size_max) {
                   fmt::format("at most {} bytes on this path, counted without gzip", size_max));
   }
   if (result != Z_STREAM_END || more) {
-    throw Refusal(400, "Malformed request", "the body is no whole gzip stream, as its Content-Encoding says",
+    throw Refusal(400, "Malformed request",
+                  "the body is no whole gzip stream, as its Content-Encoding says",
                   "one gzip stream (RFC 1952), or no Content-Encoding");
   }
   return out;

@@ -41,8 +41,7 @@ Response numbered_page(Exchange& exchange, const Request& request, const char* s
   Page page(query_integer(request, "limit"));
   exchange.read([&](Connection& connection) {
     const int64_t run = require_run(connection, request).id;
-    Query rows =
-        connection.query(sql, run, query_integer(request, "from"), page.rows_wanted());
+    Query rows = connection.query(sql, run, query_integer(request, "from"), page.rows_wanted());
     page.take(rows, key);
   });
   const std::string next = fmt::format("{}", page.key() + 1);

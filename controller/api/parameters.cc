@@ -40,8 +40,7 @@ std::optional<double> parse_seconds(std::string_view text) {
 std::optional<std::pair<int64_t, int64_t>> parse_place(std::string_view text) {
   const size_t dot = std::min(text.find('.'), text.size());
   const auto first = parse_whole(text.substr(0, dot));
-  const auto second =
-      dot < text.size() ? parse_whole(text.substr(dot + 1)) : std::nullopt;
+  const auto second = dot < text.size() ? parse_whole(text.substr(dot + 1)) : std::nullopt;
   if (!first || !second || *first < 0 || *second < 0) return std::nullopt;
   return std::pair{*first, *second};
 }
@@ -169,12 +168,14 @@ void check_query(const std::vector<Parameter>& declared, const Request& request)
     if (parameter == nullptr) {
       std::vector<std::string> names;
       for (const Parameter& each : declared) names.push_back(each.name);
-      throw Refusal(400, "Unknown parameter", fmt::format("\"{}\" is no parameter of {}", name, request.path),
+      throw Refusal(400, "Unknown parameter",
+                    fmt::format("\"{}\" is no parameter of {}", name, request.path),
                     names.empty() ? "no parameters" : fmt::format("{}", fmt::join(names, ", ")));
     }
     const std::string accepted = expectation(*parameter, value);
     if (!accepted.empty()) {
-      throw Refusal(400, "Parameter not accepted", fmt::format("{} is \"{}\"", name, value), accepted);
+      throw Refusal(400, "Parameter not accepted", fmt::format("{} is \"{}\"", name, value),
+                    accepted);
     }
   }
 }

@@ -49,8 +49,8 @@ void check_query(const std::vector<Parameter>& declared, const Request& request)
 // declare is a programming error (std::logic_error).
 bool query_given(const Request& request, const std::string& name);
 int64_t query_integer(const Request& request, const std::string& name);
-double query_seconds(const Request& request, const std::string& name);        // absent: 0
-std::string query_text(const Request& request, const std::string& name);      // absent: ""
+double query_seconds(const Request& request, const std::string& name);    // absent: 0
+std::string query_text(const Request& request, const std::string& name);  // absent: ""
 std::pair<int64_t, int64_t> query_place(const Request& request, const std::string& name);  // {0, 0}
 
 }  // namespace gnomon

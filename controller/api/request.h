@@ -19,15 +19,15 @@ namespace gnomon {
 struct Parameter;
 
 struct Request {
-  std::string method;                        // HEAD comes to the handler of GET
-  std::string path;                          // without the query, percent-decoded
-  std::string target;                        // path and query as they were sent
-  std::map<std::string, std::string> query;  // decoded
+  std::string method;                                  // HEAD comes to the handler of GET
+  std::string path;                                    // without the query, percent-decoded
+  std::string target;                                  // path and query as they were sent
+  std::map<std::string, std::string> query;            // decoded
   const std::vector<Parameter>* parameters = nullptr;  // what the route declares of the query
   std::vector<std::string> arguments;                  // what the route's {…} stood for, in order
-  std::string content_type;                  // without parameters, lower case; empty when absent
+  std::string content_type;  // without parameters, lower case; empty when absent
   std::string last_event_id;
-  std::string body;                          // without its content coding
+  std::string body;  // without its content coding
 };
 
 struct Response {
@@ -35,7 +35,7 @@ struct Response {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
-  bool streamed = false;  // already sent through Exchange::send; the connection is closed
+  bool streamed = false;    // already sent through Exchange::send; the connection is closed
   bool open_ended = false;  // to HEAD: what GET would send has no length
 };
 
@@ -62,12 +62,13 @@ class Exchange {
 };
 
 // As Exchange::read and audited writes, for long polls and streams: a full queue is waited for
-// instead of being told, since whoever woke this one woke thousands of others too. Throws LedgerBusy
-// when the client is gone.
+// instead of being told, since whoever woke this one woke thousands of others too. Throws
+// LedgerBusy when the client is gone.
 void read_patiently(Exchange& exchange, const Ledger::Read& read);
 
 // What a long poll does until `deadline`: looks once, and again after each ring of `bell`, until
-// there is something. `look` returns whether there was. A full queue ends no look: it is done again.
+// there is something. `look` returns whether there was. A full queue ends no look: it is done
+// again.
 bool poll_until(Exchange& exchange, Bell& bell, Exchange::Clock::time_point deadline,
                 const std::function<bool()>& look);
 Exchange::Clock::time_point deadline_after(double seconds);

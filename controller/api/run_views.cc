@@ -33,8 +33,8 @@ std::string with_members(std::string row, const std::string& members) {
 std::string run_summary(Connection& connection, const ledger::RunRow& run, PhaseCache& phases) {
   const PhaseCache::Phase phase = phases.of(connection, run);
   Query query = connection.query(views::kRunSummary, run.id);
-  return with_members(first_row_as_json(query), fmt::format(R"("phase":"{}","mode":"{}")",
-                                                            phase.phase, phase.mode));
+  return with_members(first_row_as_json(query),
+                      fmt::format(R"("phase":"{}","mode":"{}")", phase.phase, phase.mode));
 }
 
 Query run_ids(Connection& connection, const Request& request, int64_t count) {
@@ -94,16 +94,15 @@ void take_steps(Connection& connection, Page& page, int64_t run, int64_t attempt
   const auto last = step_bound(connection, views::kLastStepTo, run, attempt, to);
   if (!first || !last || *first > *last) return;
   if (every == 1) {
-    Query rows =
-        connection.query(views::kSteps, run, attempt, *first, *last, page.rows_wanted());
+    Query rows = connection.query(views::kSteps, run, attempt, *first, *last, page.rows_wanted());
     page.take(rows, "attempt", "step");
     return;
   }
   const int64_t rest = *first % every;
   if (rest > 0 && *first - rest > *last - every) return;
   const int64_t start = rest == 0 ? *first : *first - rest + every;
-  Query rows = connection.query(views::kStepsEvery, run, attempt, start, *last, page.rows_wanted(),
-                                every);
+  Query rows =
+      connection.query(views::kStepsEvery, run, attempt, start, *last, page.rows_wanted(), every);
   page.take(rows, "attempt", "step");
 }
 
@@ -211,10 +210,10 @@ std::vector<Route> run_view_routes() {
        0,
        [](Exchange& e, const Request& request) { return list_steps(e, request); },
        true,
-       {integer_parameter("from", 0, INT64_MAX, 0), integer_parameter("to", 0, INT64_MAX, INT64_MAX),
-        integer_parameter("every", 1, INT64_MAX, 1),
-        integer_parameter("attempt", 0, INT64_MAX, 0), place_parameter("after"),
-        integer_parameter("limit", 1, kStepRowsMax, kStepRowsMax)}},
+       {integer_parameter("from", 0, INT64_MAX, 0),
+        integer_parameter("to", 0, INT64_MAX, INT64_MAX),
+        integer_parameter("every", 1, INT64_MAX, 1), integer_parameter("attempt", 0, INT64_MAX, 0),
+        place_parameter("after"), integer_parameter("limit", 1, kStepRowsMax, kStepRowsMax)}},
       view("/v1/runs/{run}/layers", list_layers,
            {integer_parameter("plan_version", 0, INT64_MAX, 0)}),
   };

@@ -112,15 +112,20 @@ std::vector<Route> statistics_routes(Services& s) {
   return {
       {"POST", "/v1/runs/{run}/statistics", BodyKind::kJson, kBodyMax,
        [&s](Exchange& e, const Request& request) { return take(s, e, request); }},
-      {"GET", "/v1/runs/{run}/statistics", BodyKind::kNone, 0,
+      {"GET",
+       "/v1/runs/{run}/statistics",
+       BodyKind::kNone,
+       0,
        [](Exchange& exchange, const Request& request) {
          std::string json;
          exchange.read([&](Connection& connection) { json = show(connection, request); });
          return json_response(json);
        },
        true,
-       {text_parameter("site"), choice_parameter("tensor", {"input", "weight", "gradient", "output", "weight_gradient"}),
-        integer_parameter("from", 0, INT64_MAX, 0), integer_parameter("to", 0, INT64_MAX, INT64_MAX),
+       {text_parameter("site"),
+        choice_parameter("tensor", {"input", "weight", "gradient", "output", "weight_gradient"}),
+        integer_parameter("from", 0, INT64_MAX, 0),
+        integer_parameter("to", 0, INT64_MAX, INT64_MAX),
         integer_parameter("limit", 1, kStepsAtOnce, 100),
         choice_parameter("worst", {"underflow", "saturation", "sqnr_db"}),
         integer_parameter("rows", 1, 1'000, 16)}},

@@ -60,8 +60,12 @@ Route lease_route(Services& services, const char* path, size_t body_max,
 
 std::vector<Route> verifier_routes(Services& s) {
   return {
-      {"POST", "/v1/leases", BodyKind::kJson, 64 << 10,
-       [&s](Exchange& e, const Request& request) { return ask_for_work(s, e, request); }, false,
+      {"POST",
+       "/v1/leases",
+       BodyKind::kJson,
+       64 << 10,
+       [&s](Exchange& e, const Request& request) { return ask_for_work(s, e, request); },
+       false,
        {seconds_parameter("wait", kWaitMaxSeconds)}},
       lease_route(s, "/v1/leases/{lease}/heartbeat", 4 << 10, &Leases::heartbeat),
       lease_route(s, "/v1/leases/{lease}/complete", 32 << 20, &Leases::complete),

@@ -99,10 +99,10 @@ inline constexpr const char* kAttemptNumbers =
     "SELECT attempt FROM attempts WHERE run = ? AND attempt >= ? ORDER BY attempt";
 
 inline constexpr std::array kAll = {
-    kRuns,       kRunsInState, kRunsNamed,    kRunSummary,    kFaults,     kAttempts,
-    kNewestHealth, kNewestPlan, kWindows,     kDecisions,     kPlans,      kReplays,
-    kDirectives, kDeviceHealth, kNotices,     kOverrides,     kAudit,      kCheckpoints,
-    kShadow,     kSteps,       kStepsEvery,   kFirstStepFrom, kLastStepTo, kAttemptNumbers,
+    kRuns,         kRunsInState,  kRunsNamed,  kRunSummary,    kFaults,     kAttempts,
+    kNewestHealth, kNewestPlan,   kWindows,    kDecisions,     kPlans,      kReplays,
+    kDirectives,   kDeviceHealth, kNotices,    kOverrides,     kAudit,      kCheckpoints,
+    kShadow,       kSteps,        kStepsEvery, kFirstStepFrom, kLastStepTo, kAttemptNumbers,
 };
 
 }  // namespace gnomon::views

@@ -18,13 +18,14 @@ void reserve_descriptors(int64_t connections, const std::string& file) {
     limit.rlim_cur = needed;
     if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   }
-  const int64_t possible = std::max<int64_t>(
-      0, static_cast<int64_t>(limit.rlim_max) - kDescriptorsBesides);
+  const int64_t possible =
+      std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_max) - kDescriptorsBesides);
   throw ConfigError(
       file, 0, "limits.connections", fmt::format("{}", connections),
-      fmt::format("at most {} connections: this process may have {} open files (raise ulimit -Hn, or "
-                  "LimitNOFILE in the unit, to {} for as many as this)",
-                  possible, limit.rlim_max, needed));
+      fmt::format(
+          "at most {} connections: this process may have {} open files (raise ulimit -Hn, or "
+          "LimitNOFILE in the unit, to {} for as many as this)",
+          possible, limit.rlim_max, needed));
 }
 
 }  // namespace gnomon

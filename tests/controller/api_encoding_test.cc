@@ -42,10 +42,12 @@ TEST(EncodingTest, TheLimitIsOnWhatComesOutAndDamageIsSeen) {
 }
 
 TEST(EncodingTest, AcceptEncodingIsReadWithItsWeights) {
-  for (const char* yes : {"gzip", "GZIP", "br, gzip;q=0.5", "deflate, x-gzip", "*", "*;q=0.1", "gzip, *;q=0"}) {
+  for (const char* yes :
+       {"gzip", "GZIP", "br, gzip;q=0.5", "deflate, x-gzip", "*", "*;q=0.1", "gzip, *;q=0"}) {
     EXPECT_TRUE(accepts_gzip(yes)) << yes;
   }
-  for (const char* no : {"", "identity", "br", "gzip;q=0", "gzip;q=0, *", "gzip;q=0.0", "gzipped", "*;q=0", "gzip;q=x"}) {
+  for (const char* no : {"", "identity", "br", "gzip;q=0", "gzip;q=0, *", "gzip;q=0.0", "gzipped",
+                         "*;q=0", "gzip;q=x"}) {
     EXPECT_FALSE(accepts_gzip(no)) << no;
   }
 }
@@ -71,14 +73,18 @@ class ApiEncodingTest : public ApiTest {
   // The answer to a request on a connection that is closed behind it.
   std::string raw(const std::string& head, const std::string& body = {}) {
     RawConnection connection(daemon.port());
-    connection.send(head + "\r\nHost: x\r\nConnection: close\r\n" +
-                    (body.empty() ? std::string()
-                                  : fmt::format("Content-Length: {}\r\n", body.size())) +
-                    "\r\n" + body);
+    connection.send(
+        head + "\r\nHost: x\r\nConnection: close\r\n" +
+        (body.empty() ? std::string() : fmt::format("Content-Length: {}\r\n", body.size())) +
+        "\r\n" + body);
     return connection.read_until("nothing that ever comes");
   }
-  static std::string head_of(const std::string& answer) { return answer.substr(0, answer.find("\r\n\r\n")); }
-  static std::string body_of(const std::string& answer) { return answer.substr(answer.find("\r\n\r\n") + 4); }
+  static std::string head_of(const std::string& answer) {
+    return answer.substr(0, answer.find("\r\n\r\n"));
+  }
+  static std::string body_of(const std::string& answer) {
+    return answer.substr(answer.find("\r\n\r\n") + 4);
+  }
   FakeTrainer trainer{daemon.url()};
 };
 
@@ -94,8 +100,9 @@ TEST_F(ApiEncodingTest, LargeAnswersAreGzipWhereTheClientTakesIt) {
   EXPECT_EQ(gunzip(body_of(packed), 1 << 20), body_of(plain));
   const std::string small = raw("GET /livez HTTP/1.1\r\nAccept-Encoding: gzip");
   EXPECT_THAT(head_of(small), Not(HasSubstr("Content-Encoding")));
-  EXPECT_THAT(head_of(raw("GET /v1/events HTTP/1.0\r\nAccept-Encoding: gzip\r\nLast-Event-ID: 999")),
-              HasSubstr("410"));
+  EXPECT_THAT(
+      head_of(raw("GET /v1/events HTTP/1.0\r\nAccept-Encoding: gzip\r\nLast-Event-ID: 999")),
+      HasSubstr("410"));
 }
 
 TEST_F(ApiEncodingTest, HeadIsGetWithoutItsBody) {
@@ -117,7 +124,8 @@ TEST_F(ApiEncodingTest, HeadDeliversNothingAndBeginsNoStream) {
   HttpClient client = daemon.client();
   client.checked("POST", trainer.path("/overrides"),
                  to_json(OverrideRequest{"checkpoint_now", "", "", "ada", "to see", 0}));
-  EXPECT_THAT(raw("HEAD " + trainer.path("/directives?after=0&wait=30") + " HTTP/1.1"), HasSubstr("200 OK"));
+  EXPECT_THAT(raw("HEAD " + trainer.path("/directives?after=0&wait=30") + " HTTP/1.1"),
+              HasSubstr("200 OK"));
   EXPECT_EQ(get(trainer.path("/directives")).at(0).at("state").as_string(), "pending");
   EXPECT_THAT(raw("HEAD /v1/events?after=0 HTTP/1.1"), HasSubstr("text/event-stream"));
   EXPECT_THAT(raw("HEAD /v1/events?after=99999 HTTP/1.1"), HasSubstr("410"));
@@ -133,7 +141,8 @@ TEST_F(ApiEncodingTest, WhatTheClientHasIsNotSentAgain) {
     EXPECT_THAT(again, HasSubstr("304 Not Modified"));
     EXPECT_THAT(again, HasSubstr("ETag: " + tag));
     EXPECT_EQ(body_of(again), "");
-    EXPECT_THAT(raw(fmt::format("GET {} HTTP/1.1\r\nIf-None-Match: \"other\"", path)), HasSubstr("200 OK"));
+    EXPECT_THAT(raw(fmt::format("GET {} HTTP/1.1\r\nIf-None-Match: \"other\"", path)),
+                HasSubstr("200 OK"));
   }
 }
 
@@ -153,7 +162,8 @@ TEST_F(ApiEncodingTest, RequestBodiesMayBeGzip) {
 TEST_F(ApiEncodingTest, ABombIsRefusedBeforeItIsUnpacked) {
   const std::string bomb = gzip(std::string(size_t{1} << 30, ' '));
   ASSERT_LT(bomb.size(), 8u << 20);
-  const std::string answer = raw("POST " + trainer.path("/steps") + " HTTP/1.1\r\nContent-Encoding: gzip", bomb);
+  const std::string answer =
+      raw("POST " + trainer.path("/steps") + " HTTP/1.1\r\nContent-Encoding: gzip", bomb);
   EXPECT_THAT(answer, HasSubstr("413"));
   EXPECT_THAT(answer, HasSubstr("when it is decoded"));
 }

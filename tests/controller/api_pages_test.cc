@@ -42,7 +42,8 @@ TEST_F(ApiPagesTest, NumberedRowsGoOnWithTheNextNumber) {
   EXPECT_THAT(pages(trainer.path("/windows?limit=3")), ElementsAre(3, 1));
   EXPECT_EQ(rows, all.as_array());
   EXPECT_THAT(pages(trainer.path("/windows?limit=2&from=2")), ElementsAre(2, 1));
-  EXPECT_THAT(pages(trainer.path("/windows?limit=4")), ElementsAre(4)) << "no empty page at the end";
+  EXPECT_THAT(pages(trainer.path("/windows?limit=4")), ElementsAre(4))
+      << "no empty page at the end";
   EXPECT_THAT(pages(trainer.path("/directives?limit=1")), ElementsAre(0));
 }
 
@@ -121,8 +122,9 @@ TEST_F(ApiPagesTest, UnknownParametersAreRefusedWithTheirNameAndThoseThereAre) {
   EXPECT_EQ(refusal.status, 400);
   EXPECT_THAT(refusal.detail, HasSubstr("\"form\""));
   EXPECT_EQ(refusal.accepted, "from, limit");
-  EXPECT_EQ(refused("POST", "/v1/leases?weit=3", to_json(LeaseRequest{"v", test_fingerprint()})).status,
-            400);
+  EXPECT_EQ(
+      refused("POST", "/v1/leases?weit=3", to_json(LeaseRequest{"v", test_fingerprint()})).status,
+      400);
   EXPECT_THAT(refused("GET", "/livez?x=1").accepted, HasSubstr("no parameters"));
   EXPECT_EQ(refused("GET", trainer.path("/steps?every=2&every=3")).status, 400);
 }
@@ -132,7 +134,9 @@ TEST_F(ApiPagesTest, ValuesAreCheckedWhetherTheyAreNeededNowOrNot) {
   FakeTrainer idle(daemon.url());
   while (const auto lease = verifier.lease()) verifier.complete(*lease, 0.0);
   EXPECT_EQ(refused("POST", "/v1/leases",
-                    to_json(LeaseRequest{std::string(201, 'x'), test_fingerprint()})).status, 400);
+                    to_json(LeaseRequest{std::string(201, 'x'), test_fingerprint()}))
+                .status,
+            400);
   EXPECT_EQ(refused("PUT", trainer.path("/policy")).status, 400) << "a body that was forgotten";
   EXPECT_EQ(refused("POST", "/v1/policy/check").status, 400);
   trainer.train(21, 25);
@@ -140,8 +144,10 @@ TEST_F(ApiPagesTest, ValuesAreCheckedWhetherTheyAreNeededNowOrNot) {
   ReplayResult result = verifier.result(lease, 0.0);
   verifier.complete(lease, 0.0);
   result.eval_seconds = -1;
-  EXPECT_EQ(refused("POST", fmt::format("/v1/leases/{}/complete", lease.lease), to_json(result)).status,
-            400) << "a repeat is no reason to take what is wrong";
+  EXPECT_EQ(
+      refused("POST", fmt::format("/v1/leases/{}/complete", lease.lease), to_json(result)).status,
+      400)
+      << "a repeat is no reason to take what is wrong";
 }
 
 }  // namespace

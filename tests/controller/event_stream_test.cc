@@ -35,9 +35,8 @@ class EventStreamTest : public ::testing::Test {
     return connection;
   }
   void notice(const std::string& run, const std::string& text) {
-    trainer.client().checked(
-        "POST", fmt::format("/v1/runs/{}/notices", run),
-        to_json(TrainerNotice{1, 0, "reports_dropped", text, "", 0, 0}));
+    trainer.client().checked("POST", fmt::format("/v1/runs/{}/notices", run),
+                             to_json(TrainerNotice{1, 0, "reports_dropped", text, "", 0, 0}));
   }
   // From /proc: resident memory in KiB, and processor time in seconds.
   double resident_kib() const {
@@ -196,8 +195,9 @@ TEST_F(EventStreamTest, AClientThatHangsUpIsForgottenAtOnce) {
 TEST_F(EventStreamTest, RequestsThatWereSentTogetherAreAnsweredInTurn) {
   trainer.begin(test_registration("first", "1"));
   RawConnection both(daemon.port());
-  both.send("GET /v1/runs/1/directives?after=0&wait=1 HTTP/1.1\r\nHost: x\r\n\r\n"
-            "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
+  both.send(
+      "GET /v1/runs/1/directives?after=0&wait=1 HTTP/1.1\r\nHost: x\r\n\r\n"
+      "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
   const std::string text = both.read_until("\"live\":true");
   EXPECT_LT(text.find("\"directives\":[]"), text.find("\"live\":true"));
 }

@@ -31,11 +31,27 @@ void collect_places(const json::value& value, const std::string& at,
 // Of the types that the place may be of, and of others.
 std::vector<json::value> hostile_values() {
   std::vector<json::value> values;
-  for (const char* text :
-       {"9223372036854775807", "-9223372036854775808", "18446744073709551615", "0", "-1",
-        "1000000000000", "1e308", "-1e308", "5e-324", R"("NaN")", R"("Infinity")",
-        R"("-Infinity")", R"("")", R"("a\u0000b")", R"("\ud83d\udca5 \u202e")",
-        R"("version = 9223372036854775807\n")", "null", "true", "[]", "{}", "[[[]]]"}) {
+  for (const char* text : {"9223372036854775807",
+                           "-9223372036854775808",
+                           "18446744073709551615",
+                           "0",
+                           "-1",
+                           "1000000000000",
+                           "1e308",
+                           "-1e308",
+                           "5e-324",
+                           R"("NaN")",
+                           R"("Infinity")",
+                           R"("-Infinity")",
+                           R"("")",
+                           R"("a\u0000b")",
+                           R"("\ud83d\udca5 \u202e")",
+                           R"("version = 9223372036854775807\n")",
+                           "null",
+                           "true",
+                           "[]",
+                           "{}",
+                           "[[[]]]"}) {
     values.push_back(json::parse(text));
   }
   values.emplace_back(std::string(300, 'x').c_str());
@@ -60,19 +76,21 @@ class HostileValuesTest : public ApiTest {
           openapi_schema("DeviceHealth").at("example");
     }
     if (message == "RunRegistration") {
-      made.as_object()["faults"] = {{{"kind", "k"}, {"site", "lm_head"}, {"start_step", 1}, {"end_step", 0}}};
+      made.as_object()["faults"] = {
+          {{"kind", "k"}, {"site", "lm_head"}, {"start_step", 1}, {"end_step", 0}}};
       made.as_object()["last_directive"] = 0;
       made.as_object()["newest_plan_version"] = 0;
     }
     if (message == "ReplayResult") {
       made.as_object()["heldout_tokens"] = 1;
       made.as_object()["gap_error"] = 0.1;
-      made.as_object()["scores"] = {{{"site", "lm_head"}, {"phi", 0.1}, {"psi", 0.1}, {"sqnr_db", 1}}};
+      made.as_object()["scores"] = {
+          {{"site", "lm_head"}, {"phi", 0.1}, {"psi", 0.1}, {"sqnr_db", 1}}};
     }
     return made;
   }
-  // Sends the message once for each value of it and each hostile one, in a form that without it would
-  // be taken: `fit` makes it new before each.
+  // Sends the message once for each value of it and each hostile one, in a form that without it
+  // would be taken: `fit` makes it new before each.
   void send_all(const std::function<std::string(json::object&)>& fit, const std::string& message) {
     std::vector<std::string> places;
     collect_places(example(message), "", places);
@@ -85,8 +103,9 @@ class HostileValuesTest : public ApiTest {
         const HttpResponse answer = client.request("POST", path, json::serialize(body));
         ++statuses[answer.status];
         if (answer.status == 200 && !path.ends_with("/heartbeat")) lease.reset();
-        EXPECT_LT(answer.status, 500) << path << " " << place << " = " << json::serialize(hostile)
-                                      << "\n" << answer.body;
+        EXPECT_LT(answer.status, 500)
+            << path << " " << place << " = " << json::serialize(hostile) << "\n"
+            << answer.body;
       }
     }
   }
@@ -166,10 +185,12 @@ TEST_F(HostileValuesTest, OfTrainersAreNoServerErrorsAndPoisonNoRun) {
     send_all(base + "/overrides", "OverrideRequest");
     send_all([&](json::object& body) { return fit_attempt(base, body); }, "AttemptStart");
   }
-  send_all([&](json::object& body) {
-    body["name"] = fmt::format("new-{}", ++fresh);
-    return std::string("/v1/runs");
-  }, "RunRegistration");
+  send_all(
+      [&](json::object& body) {
+        body["name"] = fmt::format("new-{}", ++fresh);
+        return std::string("/v1/runs");
+      },
+      "RunRegistration");
   EXPECT_GT(statuses[200], 500) << "nothing was let through: the test has lost its way";
   look_at_everything();
   // And life goes on.

@@ -18,8 +18,7 @@ const json::object& openapi() {
 
 const json::object& openapi_schema(const std::string& name) {
   static const json::object nothing;
-  const json::value* found =
-      openapi().at("components").at("schemas").as_object().if_contains(name);
+  const json::value* found = openapi().at("components").at("schemas").as_object().if_contains(name);
   EXPECT_NE(found, nullptr) << "the document has no schema " << name;
   return found ? found->as_object() : nothing;
 }

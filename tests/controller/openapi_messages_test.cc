@@ -23,10 +23,10 @@ using test::text_at;
 
 template <typename T>
 struct NameOf;
-#define GNOMON_NAME(Message)                         \
-  template <>                                        \
-  struct NameOf<Message> {                           \
-    static constexpr const char* kName = #Message;   \
+#define GNOMON_NAME(Message)                       \
+  template <>                                      \
+  struct NameOf<Message> {                         \
+    static constexpr const char* kName = #Message; \
   };
 GNOMON_EACH_MESSAGE(GNOMON_NAME)
 #undef GNOMON_NAME
@@ -129,9 +129,9 @@ TEST(OpenApiMessagesTest, EveryStructHasTheMembersOfItsSchemaAndNoOthers) {
 
 // As the reader refuses them. A problem document may be extended (RFC 9457, section 3.2).
 TEST(OpenApiMessagesTest, UnknownMembersAreRefused) {
-#define GNOMON_IS_CLOSED(Message)                                                       \
-  EXPECT_EQ(openapi_schema(#Message).contains("additionalProperties"),                  \
-            !(std::is_same_v<Message, Problem>))                                        \
+#define GNOMON_IS_CLOSED(Message)                                      \
+  EXPECT_EQ(openapi_schema(#Message).contains("additionalProperties"), \
+            !(std::is_same_v<Message, Problem>))                       \
       << #Message;
   GNOMON_EACH_MESSAGE(GNOMON_IS_CLOSED)
 #undef GNOMON_IS_CLOSED

@@ -190,8 +190,10 @@ TEST_F(OpenApiRoutesTest, RefusalsThatAnyRouteGivesAreDocumentedAsProblems) {
     }
     for (const auto& [status, answer] : answers) {
       if (status[0] < '4') continue;
-      EXPECT_TRUE(resolved(answer.as_object()).at("content").as_object().contains(
-          "application/problem+json"))
+      EXPECT_TRUE(resolved(answer.as_object())
+                      .at("content")
+                      .as_object()
+                      .contains("application/problem+json"))
           << name_of(route) << " " << std::string(status);
     }
   }

@@ -107,11 +107,12 @@ TEST(QueryTest, IsDecoded) {
 TEST(QueryTest, ValuesAreThoseOfTheDeclaredParameters) {
   const std::vector<Parameter> declared = {
       integer_parameter("n", 0, 10, 1), integer_parameter("absent", 0, 10, 7),
-      seconds_parameter("wait", 120), place_parameter("after"), text_parameter("name", 4),
-      choice_parameter("state", {"live", "failed"})};
+      seconds_parameter("wait", 120),   place_parameter("after"),
+      text_parameter("name", 4),        choice_parameter("state", {"live", "failed"})};
   Request asked;
   asked.parameters = &declared;
-  asked.query = {{"n", "5"}, {"wait", "1.5s"}, {"after", "2.30"}, {"name", "äöüß"}, {"state", "live"}};
+  asked.query = {
+      {"n", "5"}, {"wait", "1.5s"}, {"after", "2.30"}, {"name", "äöüß"}, {"state", "live"}};
   EXPECT_EQ(problem_of([&] { check_query(declared, asked); }).status, 500) << "no refusal";
   EXPECT_EQ(query_integer(asked, "n"), 5);
   EXPECT_EQ(query_integer(asked, "absent"), 7);

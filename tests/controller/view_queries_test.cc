@@ -53,7 +53,8 @@ TEST_F(ViewQueriesTest, NoneReadsATableFromEndToEnd) {
 
 // Rows of a run are found by the run, never by their number alone.
 TEST_F(ViewQueriesTest, WhatBelongsToARunIsFoundByTheRun) {
-  const std::regex by_run("^SEARCH \\w+ USING .*\\((run=\\?|rowid=\\?|rowid>\\?|state=\\?|name=\\?)");
+  const std::regex by_run(
+      "^SEARCH \\w+ USING .*\\((run=\\?|rowid=\\?|rowid>\\?|state=\\?|name=\\?)");
   for (const char* sql : views::kAll) {
     for (const std::string& line : plan(sql)) {
       if (line.starts_with("SEARCH")) {
@@ -70,18 +71,27 @@ TEST_F(ViewQueriesTest, TheTestSeesAScan) {
 
 TEST_F(ViewQueriesTest, ColumnsAreThoseOfTheDocument) {
   const std::vector<std::pair<const char*, const char*>> rows = {
-      {"FaultRow", views::kFaults},         {"AttemptRow", views::kAttempts},
-      {"StepRow", views::kSteps},           {"StepRow", views::kStepsEvery},
-      {"CheckpointRow", views::kCheckpoints}, {"PlanRow", views::kPlans},
-      {"WindowRow", views::kWindows},       {"ReplayRow", views::kReplays},
-      {"ShadowRow", views::kShadow},        {"DecisionRow", views::kDecisions},
-      {"DirectiveRow", views::kDirectives}, {"OverrideRow", views::kOverrides},
-      {"NoticeRow", views::kNotices},       {"DeviceHealthRow", views::kDeviceHealth},
-      {"DeviceHealthRow", views::kNewestHealth}, {"AuditRow", views::kAudit}};
+      {"FaultRow", views::kFaults},
+      {"AttemptRow", views::kAttempts},
+      {"StepRow", views::kSteps},
+      {"StepRow", views::kStepsEvery},
+      {"CheckpointRow", views::kCheckpoints},
+      {"PlanRow", views::kPlans},
+      {"WindowRow", views::kWindows},
+      {"ReplayRow", views::kReplays},
+      {"ShadowRow", views::kShadow},
+      {"DecisionRow", views::kDecisions},
+      {"DirectiveRow", views::kDirectives},
+      {"OverrideRow", views::kOverrides},
+      {"NoticeRow", views::kNotices},
+      {"DeviceHealthRow", views::kDeviceHealth},
+      {"DeviceHealthRow", views::kNewestHealth},
+      {"AuditRow", views::kAudit}};
   for (const auto& [name, sql] : rows) {
     const boost::json::object& schema = test::openapi_schema(name);
     std::set<std::string> documented;
-    for (const auto& [column, type] : schema.at("properties").as_object()) documented.emplace(column);
+    for (const auto& [column, type] : schema.at("properties").as_object())
+      documented.emplace(column);
     EXPECT_EQ(columns(sql), documented) << name;
     EXPECT_EQ(schema.at("required").as_array().size(), documented.size()) << name;
   }
