@@ -1,6 +1,7 @@
 // Content codings, HEAD and entity tags, byte by byte.
 #include <fmt/format.h>
 
+#include "base/files.h"
 #include "controller/api/encoding.h"
 #include "controller/refusal.h"
 #include "tests/controller/api_fixture.h"
@@ -166,6 +167,8 @@ TEST_F(ApiEncodingTest, ABombIsRefusedBeforeItIsUnpacked) {
       raw("POST " + trainer.path("/steps") + " HTTP/1.1\r\nContent-Encoding: gzip", bomb);
   EXPECT_THAT(answer, HasSubstr("413"));
   EXPECT_THAT(answer, HasSubstr("when it is decoded"));
+  const std::string status = read_file(fmt::format("/proc/{}/status", daemon.pid()));
+  EXPECT_LT(std::stoll(status.substr(status.find("VmHWM:") + 6)), 300'000) << "KiB at most so far";
 }
 
 TEST_F(ApiEncodingTest, AnAnswerWithoutContentSaysNoLength) {
