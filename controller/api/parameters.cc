@@ -167,6 +167,7 @@ void check_query(const std::vector<Parameter>& declared, const Request& request)
     const Parameter* parameter = find_parameter(declared, name);
     if (parameter == nullptr) {
       std::vector<std::string> names;
+      names.reserve(declared.size());
       for (const Parameter& each : declared) names.push_back(each.name);
       throw Refusal(400, "Unknown parameter",
                     fmt::format("\"{}\" is no parameter of {}", name, request.path),

@@ -111,7 +111,10 @@ Response list_steps(Exchange& exchange, const Request& request) {
   const int64_t to = query_integer(request, "to");
   const int64_t every = query_integer(request, "every");
   const int64_t only = query_integer(request, "attempt");
-  const auto [after_attempt, after_step] = query_place(request, "after");
+  // No structured binding: clang takes none into a lambda.
+  const std::pair<int64_t, int64_t> place = query_place(request, "after");
+  const int64_t after_attempt = place.first;
+  const int64_t after_step = place.second;
   const bool goes_on = query_given(request, "after");
   Page page(query_integer(request, "limit"));
   exchange.read([&](Connection& connection) {
