@@ -26,7 +26,13 @@ std::string Server::post(const std::string& target, const std::string& body) {
 }
 
 boost::json::value Server::get(const std::string& target) {
+  std::string next;
+  return get_page(target, next);
+}
+
+boost::json::value Server::get_page(const std::string& target, std::string& next) {
   HttpResponse response = client_.checked("GET", target);
+  next = response.next;
   try {
     return parse_json_exactly(response.body);
   } catch (const JsonError& error) {
@@ -35,8 +41,15 @@ boost::json::value Server::get(const std::string& target) {
 }
 
 boost::json::array Server::get_list(const std::string& target) {
-  boost::json::value value = get(target);
-  return value.is_array() ? value.get_array() : boost::json::array();
+  boost::json::array list;
+  std::string next = target;
+  while (!next.empty()) {
+    const std::string asked = next;
+    boost::json::value page = get_page(asked, next);
+    if (!page.is_array()) break;
+    for (boost::json::value& row : page.get_array()) list.push_back(std::move(row));
+  }
+  return list;
 }
 
 std::string Server::resolve_run(const std::string& name) {

@@ -29,13 +29,16 @@ class Server {
   boost::json::value get(const std::string& target);
   // POST of a JSON body; the answer's body. Throws as get() does.
   std::string post(const std::string& target, const std::string& body);
-  // GET of a list: [] when the answer is no array.
+  // GET of a list, all its pages: [] when the answer is no array.
   boost::json::array get_list(const std::string& target);
   // A run's id as in URLs, from "run-1", "name" (its newest job) or "name/job". Throws ConfigError
   // naming the runs there are.
   std::string resolve_run(const std::string& name);
 
  private:
+  // As get(); `next` becomes where the list goes on, or empty.
+  boost::json::value get_page(const std::string& target, std::string& next);
+
   HttpClient client_;
 };
 

@@ -1,6 +1,13 @@
 #include "controller/bell.h"
 
+#include <vector>
+
 namespace gnomon {
+namespace {
+
+constexpr size_t kFew = 16;
+
+}  // namespace
 
 uint64_t Bell::count() const {
   std::lock_guard lock(mutex_);
@@ -8,13 +15,17 @@ uint64_t Bell::count() const {
 }
 
 void Bell::ring() {
-  std::map<uint64_t, std::function<void()>> waiting;
+  auto waiting = std::make_shared<Waiting>();
   {
     std::lock_guard lock(mutex_);
     ++count_;
-    waiting.swap(waiting_);
+    waiting->swap(waiting_);
   }
-  for (auto& [ticket, callback] : waiting) {
+  if (waiting->size() > kFew && carrier_ != nullptr && *carrier_) {
+    (*carrier_)(std::move(waiting));
+    return;
+  }
+  for (auto& [ticket, callback] : *waiting) {
     callback();
   }
 }
@@ -32,6 +43,20 @@ uint64_t Bell::wait(uint64_t seen, std::function<void()> callback) {
 void Bell::forget(uint64_t ticket) {
   std::lock_guard lock(mutex_);
   waiting_.erase(ticket);
+}
+
+Bell& RunBells::of(int64_t run) {
+  std::lock_guard lock(mutex_);
+  return bells_.try_emplace(run, carrier_).first->second;
+}
+
+void RunBells::ring_all() {
+  std::vector<Bell*> all;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [run, bell] : bells_) all.push_back(&bell);
+  }
+  for (Bell* bell : all) bell->ring();
 }
 
 }  // namespace gnomon

@@ -6,14 +6,24 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+
+#include "controller/stream_tail.h"
 
 namespace gnomon {
 
 class Bell {
  public:
+  using Waiting = std::map<uint64_t, std::function<void()>>;
+  // Calls many callbacks elsewhere, so that who rings (the ledger's writer) need not.
+  using Carrier = std::function<void(std::shared_ptr<Waiting>)>;
+
+  // `carrier` outlives the bell; without one, or while it is empty, ring() calls everybody itself.
+  explicit Bell(const Carrier* carrier = nullptr) : carrier_(carrier) {}
   uint64_t count() const;
-  // Calls every waiting callback once, on this thread; they must be short and must not throw.
+  // Calls every waiting callback once, on this thread while they are few, else by the carrier; they
+  // must be short and must not throw.
   void ring();
   // Registers a callback for the first ring after `seen`. Returns 0, without registering, when
   // there was one already.
@@ -22,20 +32,37 @@ class Bell {
   void forget(uint64_t ticket);
 
  private:
+  const Carrier* carrier_;
   mutable std::mutex mutex_;
   uint64_t count_ = 0;
   uint64_t next_ticket_ = 1;
-  std::map<uint64_t, std::function<void()>> waiting_;
+  Waiting waiting_;
+};
+
+// A bell for each run, so that what happens to one wakes nobody who waits for another. A bell, once
+// asked for, stays where it is.
+class RunBells {
+ public:
+  explicit RunBells(const Bell::Carrier* carrier) : carrier_(carrier) {}
+  Bell& of(int64_t run);
+  void ring_all();
+
+ private:
+  const Bell::Carrier* carrier_;
+  std::mutex mutex_;
+  std::map<int64_t, Bell> bells_;
 };
 
 // The bells of the daemon.
 struct Bells {
-  Bell work;        // a replay was queued
-  Bell directives;  // a directive was issued to some run
-  Bell stream;      // a row was added to the stream
+  Bell::Carrier carrier;          // set before the first waiter
+  Bell work{&carrier};            // a replay was queued
+  RunBells directives{&carrier};  // a directive was issued to a run
+  Bell stream{&carrier};          // a row was added to the stream
+  StreamTail tail;                // the newest of these rows
   void ring_all() {
     work.ring();
-    directives.ring();
+    directives.ring_all();
     stream.ring();
   }
 };

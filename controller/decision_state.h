@@ -17,7 +17,7 @@ namespace gnomon {
 
 struct StateOnRecord {
   decide::State state;
-  int64_t seq = 0;   // of the newest event that it contains
+  int64_t seq = 0;  // of the newest event that it contains
   // Of the events after the one that is written down with the state, which have gone into it.
   std::vector<StepReport> told;
 };

@@ -15,8 +15,13 @@ namespace gnomon {
 namespace {
 
 void add_to_stream(const EffectContext& context, const std::string& type, const std::string& body) {
-  ledger::insert_stream(context.transaction.connection(), context.time, context.run, type, body);
-  context.transaction.on_commit([&bell = context.bells.stream] { bell.ring(); });
+  const int64_t id = ledger::insert_stream(context.transaction.connection(), context.time,
+                                           context.run, type, body);
+  context.transaction.on_commit(
+      [&bells = context.bells, event = make_stream_event(id, context.run, type, body)] {
+        bells.tail.push(event);
+        bells.stream.ring();
+      });
 }
 
 void update_series(const EffectContext& context, std::function<void(RunSeries&)> update) {
@@ -89,7 +94,8 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
     ledger::insert_plan(connection, context.run, issue.plan_version, issue.plan, context.time);
   }
   update_series(context, [kind = issue.kind](RunSeries& series) { series.directive(kind); });
-  context.transaction.on_commit([&bell = context.bells.directives] { bell.ring(); });
+  context.transaction.on_commit(
+      [&bell = context.bells.directives.of(context.run)] { bell.ring(); });
   add_to_stream(context, "directive", to_json(directive));
 }
 

@@ -45,7 +45,10 @@ std::string value_as_json(const SQLite::Column& column) {
   return holds_json(column.getName()) ? column.getString() : string_as_json(column.getString());
 }
 
-std::string row_as_json(SQLite::Statement& statement) {
+}  // namespace
+
+std::string row_as_json(Query& query) {
+  SQLite::Statement& statement = query.statement();
   std::string json = "{";
   for (int i = 0; i < statement.getColumnCount(); ++i) {
     json += fmt::format("{}\"{}\":{}", i == 0 ? "" : ",", statement.getColumnName(i),
@@ -54,8 +57,6 @@ std::string row_as_json(SQLite::Statement& statement) {
   json += '}';
   return json;
 }
-
-}  // namespace
 
 void append_element(std::string& array, const std::string& element) {
   if (array.size() > 1) {
@@ -67,15 +68,13 @@ void append_element(std::string& array, const std::string& element) {
 std::string rows_as_json(Query& query) {
   std::string json = "[";
   while (query.next()) {
-    append_element(json, row_as_json(query.statement()));
+    append_element(json, row_as_json(query));
   }
   json += ']';
   return json;
 }
 
-std::string first_row_as_json(Query& query) {
-  return query.next() ? row_as_json(query.statement()) : "null";
-}
+std::string first_row_as_json(Query& query) { return query.next() ? row_as_json(query) : "null"; }
 
 std::string strings_as_json(const std::vector<std::string>& strings) {
   std::string json = "[";

@@ -10,6 +10,8 @@
 
 namespace gnomon {
 
+// The row that `query` stands on, as an object.
+std::string row_as_json(Query& query);
 // All rows, as an array.
 std::string rows_as_json(Query& query);
 // The first row as an object; "null" when there is none.

@@ -12,15 +12,23 @@
 namespace gnomon {
 namespace {
 
-constexpr int kQueueLook = 64;       // replays looked at for one verifier
-constexpr double kSeenSeconds = 60;  // beyond a long poll's time a silent verifier does not count
+constexpr int kQueueLook = 64;        // replays looked at for one verifier
+constexpr double kForgetSeconds = 1;  // thousands may ask at once: not each looks through all
+constexpr double kSeenSeconds = 60;   // beyond a long poll's time a silent verifier does not count
 
 void require(bool condition, const std::string& detail, const std::string& accepted) {
   if (!condition) throw Refusal(400, "Value not accepted", detail, accepted);
 }
 
 // A result that the ledger could not hold would be sent again and again.
-void check_result(const ReplayResult& result, const ledger::WindowRow& window) {
+void check_durations(const ReplayResult& result) {
+  for (double seconds : {result.replay_seconds, result.eval_seconds}) {
+    require(std::isfinite(seconds) && seconds >= 0, fmt::format("a duration is {}", seconds),
+            "a duration in seconds");
+  }
+}
+
+void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
   int64_t last = window.start_step;
   for (const ReplayStep& step : result.steps) {
     require(step.step == last + 1 && step.step <= window.start_step + window.steps,
@@ -28,10 +36,6 @@ void check_result(const ReplayResult& result, const ledger::WindowRow& window) {
             fmt::format("the steps {} to {} in order, or the first of them", window.start_step + 1,
                         window.start_step + window.steps));
     last = step.step;
-  }
-  for (double seconds : {result.replay_seconds, result.eval_seconds}) {
-    require(std::isfinite(seconds) && seconds >= 0, fmt::format("a duration is {}", seconds),
-            "a duration in seconds");
   }
 }
 
@@ -63,7 +67,7 @@ void Leases::restore(LedgerTransaction& transaction) {
   }
 }
 
-std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRequest& request) {
+void Leases::check(const LeaseRequest& request) {
   if (request.verifier.empty() || request.verifier.size() > 200) {
     throw Refusal(400, "Value not accepted", fmt::format("verifier is \"{}\"", request.verifier),
                   "1 to 200 characters, unique for each verifier process");
@@ -75,6 +79,10 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
         fmt::format("a name that begins with \"{}\" for a trainer, and for nobody else",
                     kTrainerPrefix));
   }
+}
+
+std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRequest& request) {
+  check(request);
   Connection& connection = transaction.connection();
   seen(request.verifier);
   const std::vector<ledger::ReplayRow> queue = ledger::queued_replays(connection, kQueueLook);
@@ -114,6 +122,8 @@ bool Leases::may_do(Connection& connection, const ledger::ReplayRow& replay,
 void Leases::seen(const std::string& verifier) {
   const double now = supervisor_.steady_now();
   if (!is_trainer(verifier)) seen_[verifier] = now;
+  if (now < forgotten_at_ + kForgetSeconds) return;
+  forgotten_at_ = now;
   std::erase_if(seen_, [&](const auto& entry) { return entry.second + kSeenSeconds < now; });
 }
 
@@ -156,6 +166,7 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
 }
 
 void Leases::complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result) {
+  check_durations(result);
   Connection& connection = transaction.connection();
   std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
   if (known && known->state == "completed" && known->token == result.token) {
@@ -163,7 +174,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   }
   ledger::LeaseRow row = held(transaction, lease, result.token);
   ledger::ReplayRow replay = ledger::find_replay(connection, row.run, row.replay).value();
-  check_result(result, ledger::find_window(connection, row.run, replay.window).value());
+  check_steps(result, ledger::find_window(connection, row.run, replay.window).value());
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {},
                            supervisor_.now());

@@ -26,6 +26,8 @@ class Leases {
   // Gives every live lease of the ledger a fresh TTL. Once, before the first request.
   void restore(LedgerTransaction& transaction);
 
+  // Throws Refusal (400), whether there is work or not.
+  static void check(const LeaseRequest& request);
   // The next replay in the queue for this verifier; nothing when there is none for it. One that it
   // has failed is left to the others, as long as there is one that speaks and has not failed it:
   // a broken verifier is always the first to ask again.
@@ -63,6 +65,7 @@ class Leases {
   // By verifier, trainers aside, when it spoke last, steady clock seconds. The writer's thread
   // only.
   std::map<std::string, double> seen_;
+  double forgotten_at_ = -1e9;  // when silent ones were last taken out
 };
 
 }  // namespace gnomon

@@ -284,8 +284,11 @@ void Supervisor::show_layers(LedgerTransaction& transaction, Run& run, int64_t p
 
 void Supervisor::stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
                         const std::string& body) {
-  ledger::insert_stream(transaction.connection(), now(), run, type, body);
-  transaction.on_commit([this] { bells_.stream.ring(); });
+  const int64_t id = ledger::insert_stream(transaction.connection(), now(), run, type, body);
+  transaction.on_commit([this, event = make_stream_event(id, run, type, body)] {
+    bells_.tail.push(event);
+    bells_.stream.ring();
+  });
 }
 
 }  // namespace gnomon

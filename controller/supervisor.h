@@ -103,7 +103,7 @@ class Supervisor {
     std::map<int64_t, int64_t> base_steps;    // by attempt, of those that reports came from
     std::pair<int64_t, int64_t> newest_step;  // attempt and step of the last one on record
     std::optional<ReportAck> ack;             // what answers have, but for the counts
-    StepTotals totals;  // of the steps since
+    StepTotals totals;                        // of the steps since
   };
 
   // Throws Refusal (404).

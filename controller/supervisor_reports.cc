@@ -191,6 +191,8 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
           "cause", fmt::format("\"{}\"", attempt.cause), "start, restart or rollback");
   require_step(attempt.base_step, "base_step", 0);
+  require(std::isfinite(attempt.time), "time", fmt::format("{}", attempt.time),
+          "seconds since the epoch");
   require(attempt.host.size() <= 200, "host", fmt::format("\"{}\"", attempt.host),
           "at most 200 characters");
   ledger::AttemptRow fresh{attempt, std::nullopt};

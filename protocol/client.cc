@@ -81,6 +81,14 @@ std::string describe(const HttpResponse& response, std::string& title) {
   return response.body.substr(0, kShownMax);
 }
 
+// The target in `<target>; rel="next"`, which is all that gnomond says in a Link header.
+std::string next_of(std::string_view link) {
+  const size_t end = link.find(">; rel=\"next\"");
+  return link.starts_with('<') && end != std::string_view::npos
+             ? std::string(link.substr(1, end - 1))
+             : std::string();
+}
+
 // One step of a request failed.
 struct Broken {
   const char* action;
@@ -144,8 +152,9 @@ struct HttpClient::Impl {
       any_answer = parser.got_some();
       throw;
     }
+    const auto link = parser.get()[http::field::link];
     HttpResponse response{static_cast<int>(parser.get().result_int()),
-                          std::move(parser.get().body())};
+                          std::move(parser.get().body()), next_of({link.data(), link.size()})};
     if (!parser.get().keep_alive()) close();
     return response;
   }

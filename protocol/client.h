@@ -13,6 +13,7 @@ namespace gnomon {
 struct HttpResponse {
   int status = 0;
   std::string body;
+  std::string next = {};  // of a list: the target of the request that goes on (Link, rel="next")
 };
 
 // The controller could not be reached or did not answer in time; the request may or may not have

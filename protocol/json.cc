@@ -255,33 +255,7 @@ Message from_json(std::string_view text) {
 #define GNOMON_MESSAGE(Message)                          \
   template std::string to_json<Message>(const Message&); \
   template Message from_json<Message>(std::string_view);
-GNOMON_MESSAGE(Fingerprint)
-GNOMON_MESSAGE(InjectedFault)
-GNOMON_MESSAGE(RunRegistration)
-GNOMON_MESSAGE(RunRegistered)
-GNOMON_MESSAGE(AttemptStart)
-GNOMON_MESSAGE(DeviceHealth)
-GNOMON_MESSAGE(StepReport)
-GNOMON_MESSAGE(StepBatch)
-GNOMON_MESSAGE(ReportAck)
-GNOMON_MESSAGE(CheckpointReport)
-GNOMON_MESSAGE(RunFinished)
-GNOMON_MESSAGE(Directive)
-GNOMON_MESSAGE(DirectiveList)
-GNOMON_MESSAGE(DirectiveAck)
-GNOMON_MESSAGE(TrainerNotice)
-GNOMON_MESSAGE(StatisticsRow)
-GNOMON_MESSAGE(StatisticsReport)
-GNOMON_MESSAGE(OverrideRequest)
-GNOMON_MESSAGE(OverrideAccepted)
-GNOMON_MESSAGE(LeaseRequest)
-GNOMON_MESSAGE(ReplayTask)
-GNOMON_MESSAGE(Lease)
-GNOMON_MESSAGE(LeaseHeartbeat)
-GNOMON_MESSAGE(ReplayStep)
-GNOMON_MESSAGE(ReplayResult)
-GNOMON_MESSAGE(LeaseFailure)
-GNOMON_MESSAGE(Problem)
+GNOMON_EACH_MESSAGE(GNOMON_MESSAGE)
 #undef GNOMON_MESSAGE
 
 }  // namespace gnomon

@@ -4,6 +4,37 @@
 
 #include "protocol/messages.h"
 
+// Every struct of messages.h, for what is done with each: X(Message).
+#define GNOMON_EACH_MESSAGE(X) \
+  X(Fingerprint)               \
+  X(InjectedFault)             \
+  X(RunRegistration)           \
+  X(RunRegistered)             \
+  X(AttemptStart)              \
+  X(DeviceHealth)              \
+  X(StepReport)                \
+  X(StepBatch)                 \
+  X(ReportAck)                 \
+  X(CheckpointReport)          \
+  X(TrainerNotice)             \
+  X(RunFinished)               \
+  X(Directive)                 \
+  X(DirectiveList)             \
+  X(DirectiveAck)              \
+  X(StatisticsRow)             \
+  X(StatisticsReport)          \
+  X(OverrideRequest)           \
+  X(OverrideAccepted)          \
+  X(LeaseRequest)              \
+  X(ReplayTask)                \
+  X(Lease)                     \
+  X(LeaseHeartbeat)            \
+  X(ReplayStep)                \
+  X(SiteScoreRow)              \
+  X(ReplayResult)              \
+  X(LeaseFailure)              \
+  X(Problem)
+
 namespace gnomon {
 
 template <class V>

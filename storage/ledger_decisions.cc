@@ -115,10 +115,11 @@ void end_directive(Connection& connection, int64_t run, int64_t number, const Di
       applied ? std::nullopt : std::optional<std::string>(ack.reason), run, number);
 }
 
-void insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
-                   const std::string& body) {
+int64_t insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
+                      const std::string& body) {
   connection.execute("INSERT INTO stream (time, run, type, body) VALUES (?, ?, ?, ?)", now, run,
                      type, body);
+  return connection.database().getLastInsertRowid();
 }
 
 int64_t trim_stream(Connection& connection, double before, int64_t limit) {
@@ -142,9 +143,9 @@ int64_t trim_stream(Connection& connection, double before, int64_t limit) {
 std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit) {
   std::vector<StreamRow> rows;
   Query query = connection.query(
-      "SELECT id, type, body FROM stream WHERE id > ? ORDER BY id LIMIT ?", id, limit);
+      "SELECT id, type, body, run FROM stream WHERE id > ? ORDER BY id LIMIT ?", id, limit);
   while (query.next()) {
-    rows.push_back({query.integer(0), query.text(1), query.text(2)});
+    rows.push_back({query.integer(0), query.text(1), query.text(2), query.integer(3)});
   }
   return rows;
 }

@@ -66,10 +66,12 @@ struct StreamRow {
   int64_t id = 0;
   std::string type;
   std::string body;
+  int64_t run = 0;
 };
 
-void insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
-                   const std::string& body);
+// Returns the row's id.
+int64_t insert_stream(Connection& connection, double now, int64_t run, const std::string& type,
+                      const std::string& body);
 std::vector<StreamRow> stream_after(Connection& connection, int64_t id, int limit);
 
 // The ids that are there; they have no gaps. oldest > newest when there is none.

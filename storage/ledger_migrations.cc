@@ -162,6 +162,13 @@ CREATE TABLE audit (
   principal TEXT NOT NULL,
   hash      TEXT NOT NULL
 ) STRICT;
+
+CREATE INDEX runs_by_state ON runs (state);
+CREATE INDEX faults_by_run ON faults (run);
+CREATE INDEX audit_by_run ON audit (run);
+CREATE INDEX replays_by_window ON replays (run, window);
+CREATE INDEX checkpoints_verified ON checkpoints (run, verified_at, attempt, step)
+  WHERE verified_at IS NOT NULL;
 )sql";
 
 // Gives the rows there were their places in the chain.
@@ -311,7 +318,7 @@ void migrate_and_check(Connection& writer, const std::filesystem::path& file,
     run_step(database, {kLedgerSchema}, kLedgerVersion);
     return;
   }
-  for (int next = version; next < kLedgerVersion; ++next) {
+  for (int next = version; version > 0 && next < kLedgerVersion; ++next) {
     run_step(database, kMigrations[static_cast<size_t>(next - 1)], next + 1);
   }
   check_schema(database, file);

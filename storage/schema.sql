@@ -17,6 +17,7 @@ CREATE TABLE runs (
   train_seconds REAL,
   UNIQUE (name, job_id)
 ) STRICT;
+CREATE INDEX runs_by_state ON runs (state);
 
 CREATE TABLE faults (                       -- injected on purpose: the truth that decisions are judged by
   run         INTEGER NOT NULL REFERENCES runs (id),
@@ -26,6 +27,7 @@ CREATE TABLE faults (                       -- injected on purpose: the truth th
   end_step    INTEGER NOT NULL,             -- exclusive; 0 = never ends
   description TEXT NOT NULL
 ) STRICT;
+CREATE INDEX faults_by_run ON faults (run);
 
 CREATE TABLE attempts (
   run          INTEGER NOT NULL REFERENCES runs (id),
@@ -83,6 +85,7 @@ CREATE TABLE checkpoints (
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX checkpoints_by_uri ON checkpoints (run, uri);
+CREATE INDEX checkpoints_verified ON checkpoints (run, verified_at, attempt, step) WHERE verified_at IS NOT NULL;
 CREATE INDEX checkpoints_protected ON checkpoints (run, attempt, step) WHERE protected = 1;
 
 CREATE TABLE plans (
@@ -138,6 +141,7 @@ CREATE TABLE replays (
   on_trainer         INTEGER NOT NULL DEFAULT 0,  -- only the trainer itself can do it
   PRIMARY KEY (run, replay)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX replays_by_window ON replays (run, window);
 CREATE INDEX replays_queue ON replays (state, priority DESC, ordered_at, run, replay);
 
 CREATE TABLE leases (
@@ -354,6 +358,7 @@ CREATE TABLE audit (
   principal TEXT NOT NULL,                  -- who asked; empty = gnomond itself
   hash      TEXT NOT NULL                   -- SHA-256 over the hash before and this row, 64 digits
 ) STRICT;
+CREATE INDEX audit_by_run ON audit (run);
 CREATE TRIGGER audit_is_not_changed BEFORE UPDATE ON audit
 BEGIN SELECT RAISE(ABORT, 'rows of the audit log are never changed'); END;
 CREATE TRIGGER audit_is_not_deleted BEFORE DELETE ON audit

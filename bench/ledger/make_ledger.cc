@@ -38,12 +38,9 @@ void insert_steps(Connection& connection, int64_t run, int64_t from, int64_t to)
   connection.execute(
       "WITH RECURSIVE n (i) AS (VALUES (?2) UNION ALL SELECT i + 1 FROM n WHERE i < ?3) "
       "INSERT INTO steps SELECT ?1, 1, i, 1, 2.5 + 1.0 / i, 0.7 + 1.0 / i, 3.14e-4, 4194304, 2.7 + "
-      "0.1 / i, printf('%016x', i * 2654435761), 1.7e9 + i, printf('%016x', i * 40503) FROM n",
+      "0.1 / i, printf('%016x', i * 2654435761), 1.7e9 + i, printf('%016x', i * 40503), i FROM n",
       run, from, to);
-  connection.execute(
-      "WITH RECURSIVE n (i) AS (VALUES (?2) UNION ALL SELECT i + 1 FROM n WHERE i < ?3) "
-      "INSERT INTO events SELECT ?1, i, 1.7e9 + i, 'step_reported', 1, i, NULL FROM n",
-      run, from, to);
+  connection.execute("UPDATE decision_state SET seq = ? WHERE run = ?", to, run);
   const int64_t steps = to - from + 1;
   ledger::add_step_totals(connection, run,
                           {5, steps, steps * 4'194'304, 2.7 * static_cast<double>(steps)});

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "controller/api/services.h"
+#include "controller/api/view_queries.h"
 #include "controller/backups.h"
 #include "controller/json_rows.h"
 
@@ -45,17 +46,13 @@ Response post_backup(Services& services, Exchange& exchange) {
 
 // The newest rows of all runs or of one, oldest first.
 Response list_audit(Exchange& exchange, const Request& request) {
-  const int64_t newest = query_integer(request, "newest", 1000, 1, kAuditRowsMax);
-  std::optional<int64_t> run;
-  if (auto asked = request.query.find("run"); asked != request.query.end()) {
-    run = parse_run_id(asked->second);
-  }
+  const int64_t newest = query_integer(request, "newest");
+  const int64_t run =
+      query_given(request, "run") ? parse_run_id(query_text(request, "run")) : int64_t{0};
   std::string json;
   exchange.read([&](Connection& connection) {
-    Query rows = connection.query(
-        "SELECT * FROM (SELECT * FROM audit WHERE ?1 IS NULL OR run = ?1 ORDER BY id DESC LIMIT "
-        "?2) ORDER BY id",
-        run, newest);
+    Query rows = run == 0 ? connection.query(views::kAuditNewest, newest)
+                          : connection.query(views::kAuditNewestOfRun, newest, run);
     json = rows_as_json(rows);
   });
   return json_response(json);
@@ -68,8 +65,13 @@ std::vector<Route> ledger_routes(Services& s) {
   return {
       {"POST", "/v1/backups", BodyKind::kJson, 4096,
        [&s](E& e, const Request&) { return post_backup(s, e); }, false},
-      {"GET", "/v1/audit", BodyKind::kNone, 0,
-       [](E& e, const Request& request) { return list_audit(e, request); }},
+      {"GET",
+       "/v1/audit",
+       BodyKind::kNone,
+       0,
+       [](E& e, const Request& request) { return list_audit(e, request); },
+       true,
+       {integer_parameter("newest", 1, kAuditRowsMax, 1000), text_parameter("run")}},
   };
 }
 

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "base/files.h"
+#include "controller/api/encoding.h"
 #include "controller/api/services.h"
 
 namespace gnomon {
@@ -15,7 +16,7 @@ td,th{padding:.2em 1em .2em 0;text-align:left}</style></head><body>
 <h1>gnomond</h1><p>This daemon was started without <code>--web-root</code>, so this is its plain page.</p>
 <table id="runs"><tr><th>run</th><th>name</th><th>state</th><th>phase</th><th>step</th><th>loss</th></tr></table>
 <p><a href="/v1/runs">/v1/runs</a> · <a href="/metrics">/metrics</a> · <a href="/readyz">/readyz</a> ·
-<a href="/version">/version</a></p>
+<a href="/version">/version</a> · <a href="/openapi.json">/openapi.json</a></p>
 <script>
 fetch('/v1/runs').then(answer => answer.json()).then(runs => {
   for (const run of runs) {
@@ -86,8 +87,9 @@ Route page_route(Services& services) {
         }
         if (!found) {
           throw Refusal(404, "Unknown path", "there is nothing at " + request.path,
-                        "a path of docs/api.md, for example /v1/runs");
+                        "a path of /openapi.json, for example /v1/runs");
         }
+        response.headers.emplace_back("ETag", entity_tag(response.body));
         return response;
       }};
 }

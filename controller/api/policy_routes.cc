@@ -14,6 +14,15 @@ std::string policy_json(const decide::Policy& policy) {
                      string_as_json(policy.to_toml()));
 }
 
+// An empty file is a policy too, but a body that was forgotten must not replace one.
+decide::Policy policy_of_body(const Request& request) {
+  if (request.body.empty()) {
+    throw Refusal(400, "Value not accepted", "the body is empty",
+                  "a policy (TOML); a comment alone stands for all defaults");
+  }
+  return decide::Policy::parse(request.body, "policy");
+}
+
 Response show_policy(Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
   std::string toml;
@@ -29,7 +38,7 @@ Response show_policy(Exchange& exchange, const Request& request) {
 
 Response put_policy(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
-  decide::Policy policy = decide::Policy::parse(request.body, "policy");
+  decide::Policy policy = policy_of_body(request);
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     services.supervisor.set_policy(transaction, run, request.body);
   });
@@ -59,7 +68,7 @@ std::vector<Route> policy_routes(Services& s) {
        [&s](Exchange& e, const Request& request) { return post_override(s, e, request); }},
       {"POST", "/v1/policy/check", BodyKind::kToml, kBodyMax,
        [](Exchange&, const Request& request) {
-         return json_response(policy_json(decide::Policy::parse(request.body, "policy")));
+         return json_response(policy_json(policy_of_body(request)));
        }},
   };
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -15,14 +16,18 @@
 
 namespace gnomon {
 
+struct Parameter;
+
 struct Request {
-  std::string method;
-  std::string path;                          // without the query, percent-decoded
-  std::map<std::string, std::string> query;  // decoded
-  std::vector<std::string> arguments;        // what the route's {…} stood for, in order
-  std::string content_type;                  // without parameters, lower case; empty when absent
+  std::string method;                                  // HEAD comes to the handler of GET
+  std::string path;                                    // without the query, percent-decoded
+  std::string target;                                  // path and query as they were sent
+  std::map<std::string, std::string> query;            // decoded
+  const std::vector<Parameter>* parameters = nullptr;  // what the route declares of the query
+  std::vector<std::string> arguments;                  // what the route's {…} stood for, in order
+  std::string content_type;  // without parameters, lower case; empty when absent
   std::string last_event_id;
-  std::string body;
+  std::string body;  // without its content coding
 };
 
 struct Response {
@@ -30,7 +35,8 @@ struct Response {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
-  bool streamed = false;  // already sent through Exchange::send; the connection is closed
+  bool streamed = false;    // already sent through Exchange::send; the connection is closed
+  bool open_ended = false;  // to HEAD: what GET would send has no length
 };
 
 class Exchange {
@@ -46,11 +52,25 @@ class Exchange {
   // when the client has hung up or when the daemon is stopping.
   virtual bool wait(Bell& bell, uint64_t seen, Clock::time_point deadline) = 0;
   virtual bool over() = 0;  // the client has hung up, or the daemon is stopping
+  // Lets a moment pass, each time another one. False when it is over().
+  virtual bool pause() = 0;
 
   // Starts an answer without a known length, then adds to it. send() is false when the client is
   // gone.
   virtual void start_stream(const std::string& content_type) = 0;
   virtual bool send(std::string_view text) = 0;
 };
+
+// As Exchange::read and audited writes, for long polls and streams: a full queue is waited for
+// instead of being told, since whoever woke this one woke thousands of others too. Throws
+// LedgerBusy when the client is gone.
+void read_patiently(Exchange& exchange, const Ledger::Read& read);
+
+// What a long poll does until `deadline`: looks once, and again after each ring of `bell`, until
+// there is something. `look` returns whether there was. A full queue ends no look: it is done
+// again.
+bool poll_until(Exchange& exchange, Bell& bell, Exchange::Clock::time_point deadline,
+                const std::function<bool()>& look);
+Exchange::Clock::time_point deadline_after(double seconds);
 
 }  // namespace gnomon

@@ -4,13 +4,14 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
-#include <charconv>
 #include <set>
 
 #include "protocol/json.h"
 
 namespace gnomon {
 namespace {
+
+const std::string kGet = "GET";
 
 std::vector<std::string> split_path(std::string_view path) {
   std::vector<std::string> parts;
@@ -39,13 +40,6 @@ bool matches(const std::vector<std::string>& pattern, const std::vector<std::str
   return true;
 }
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 }  // namespace
 
 Router::Router(std::vector<Route> routes, Route fallback)
@@ -56,31 +50,34 @@ Router::Router(std::vector<Route> routes, Route fallback)
 }
 
 const Route& Router::find(Request& request) const {
-  std::vector<std::string> path = split_path(request.path);
+  const std::vector<std::string> path = split_path(request.path);
+  const std::string& method = request.method == "HEAD" ? kGet : request.method;
   std::set<std::string> methods;
   for (size_t i = 0; i < routes_.size(); ++i) {
     std::vector<std::string> arguments;
     if (!matches(parts_[i], path, arguments)) {
       continue;
     }
-    if (routes_[i].method == request.method) {
+    if (routes_[i].method == method) {
       request.arguments = std::move(arguments);
+      request.parameters = &routes_[i].parameters;
       return routes_[i];
     }
     methods.insert(routes_[i].method);
   }
   if (methods.empty() && !request.path.starts_with("/v1")) {
-    if (request.method == fallback_.method) {
+    if (method == fallback_.method) {
       return fallback_;
     }
     methods.insert(fallback_.method);
   }
   if (!methods.empty()) {
+    if (methods.contains(kGet)) methods.insert("HEAD");
     throw Refusal(405, "Method not allowed", fmt::format("{} {}", request.method, request.path),
                   fmt::format("{}", fmt::join(methods, ", ")));
   }
   throw Refusal(404, "Unknown path", fmt::format("there is nothing at {}", request.path),
-                "a path of docs/api.md, for example /v1/runs");
+                "a path of /openapi.json, for example /v1/runs");
 }
 
 void Router::check_content_type(const Route& route, const Request& request) {
@@ -96,74 +93,6 @@ void Router::check_content_type(const Route& route, const Request& request) {
                 route.body == BodyKind::kJson
                     ? "application/json"
                     : "application/toml, text/plain, or application/json");
-}
-
-std::string percent_decode(std::string_view text, bool plus_is_space) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%') {
-      int high = i + 2 < text.size() ? hex_digit(text[i + 1]) : -1;
-      int low = high >= 0 ? hex_digit(text[i + 2]) : -1;
-      if (low < 0) {
-        throw Refusal(400, "Broken escape in the address", std::string(text),
-                      "% and two hexadecimal digits");
-      }
-      decoded += static_cast<char>(high * 16 + low);
-      i += 2;
-    } else {
-      decoded += text[i] == '+' && plus_is_space ? ' ' : text[i];
-    }
-  }
-  return decoded;
-}
-
-std::map<std::string, std::string> parse_query(std::string_view query) {
-  std::map<std::string, std::string> values;
-  while (!query.empty()) {
-    size_t end = std::min(query.find('&'), query.size());
-    std::string_view pair = query.substr(0, end);
-    query.remove_prefix(std::min(end + 1, query.size()));
-    size_t equals = std::min(pair.find('='), pair.size());
-    std::string_view value = equals < pair.size() ? pair.substr(equals + 1) : std::string_view();
-    if (!pair.empty()) {
-      values[percent_decode(pair.substr(0, equals), true)] = percent_decode(value, true);
-    }
-  }
-  return values;
-}
-
-int64_t query_integer(const Request& request, const std::string& name, int64_t absent, int64_t min,
-                      int64_t max) {
-  auto found = request.query.find(name);
-  if (found == request.query.end()) {
-    return absent;
-  }
-  const std::string& text = found->second;
-  int64_t value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < min || value > max) {
-    throw Refusal(400, "Parameter not accepted", fmt::format("{} is \"{}\"", name, text),
-                  fmt::format("an integer from {} to {}", min, max));
-  }
-  return value;
-}
-
-double query_seconds(const Request& request, const std::string& name, double absent, double max) {
-  auto found = request.query.find(name);
-  if (found == request.query.end()) {
-    return absent;
-  }
-  std::string_view text = found->second;
-  if (text.ends_with('s')) {
-    text.remove_suffix(1);
-  }
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= 0 && value <= max)) {
-    throw Refusal(400, "Parameter not accepted", fmt::format("{} is \"{}\"", name, found->second),
-                  fmt::format("seconds from 0 to {}, as 30 or 30s", max));
-  }
-  return value;
 }
 
 Response problem_response(const Problem& problem) {

@@ -1,11 +1,13 @@
-// The table of routes: which handler answers a method and a path, how large a body it takes, and
-// the problem documents for everything else.
+// The table of routes: which handler answers a method and a path, how large a body and which
+// parameters it takes, and the problem documents for everything else. openapi/ describes each route
+// to others; a test sees that the two say the same.
 #pragma once
 
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "controller/api/parameters.h"
 #include "controller/api/request.h"
 #include "controller/refusal.h"
 
@@ -20,6 +22,7 @@ struct Route {
   size_t body_max = 0;  // bytes
   std::function<Response(Exchange&, const Request&)> handler;
   bool timed = true;  // false for long polls and streams
+  std::vector<Parameter> parameters = {};
 };
 
 class Router {
@@ -28,9 +31,11 @@ class Router {
   // /v1.
   Router(std::vector<Route> routes, Route fallback);
 
-  // The route for a request, whose arguments are filled in. Throws Refusal: 404, 405 with what is
-  // accepted.
+  // The route for a request, whose arguments and declared parameters are filled in; that of GET for
+  // HEAD. The fallback declares no parameters and ignores them. Throws Refusal: 404, 405 with what
+  // is accepted.
   const Route& find(Request& request) const;
+  const std::vector<Route>& routes() const { return routes_; }
   // Throws Refusal 415 when the content type is not the route's.
   static void check_content_type(const Route& route, const Request& request);
 
@@ -39,16 +44,6 @@ class Router {
   std::vector<std::vector<std::string>> parts_;  // of each pattern
   Route fallback_;
 };
-
-// "a=1&b=x%20y" decoded. Throws Refusal 400 on a broken escape.
-std::map<std::string, std::string> parse_query(std::string_view query);
-std::string percent_decode(std::string_view text, bool plus_is_space);
-
-// Query parameters. All throw Refusal 400 that names the parameter, its value and the range.
-int64_t query_integer(const Request& request, const std::string& name, int64_t absent, int64_t min,
-                      int64_t max);
-// "30", "30s" or "1.5s".
-double query_seconds(const Request& request, const std::string& name, double absent, double max);
 
 // The answer to whatever a handler threw.
 Response problem_response(const Problem& problem);

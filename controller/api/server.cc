@@ -20,7 +20,8 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kStackBytes = 256 << 10;  // of a coroutine; only what it touches is memory
+constexpr int kWakenAtOnce = 256;
 
 // How a coroutine may end: an exception that nobody expected ends the daemon, and the ledger is
 // what counts.
@@ -55,6 +56,7 @@ struct Server::Impl {
   void begin_stop(Services& services);
   void await_hangup();
   void forget(Session* session, const Services& services);
+  void carry(std::shared_ptr<Bell::Waiting> waiting);
 
   ServerOptions options;
   asio::io_context context;
@@ -101,7 +103,12 @@ void Server::Impl::accept_loop(asio::yield_context yield, Services& services,
       continue;
     }
     socket.set_option(tcp::no_delay(true), error);
-    serve(std::move(socket), strand, services, router);
+    try {
+      serve(std::move(socket), strand, services, router);
+    } catch (const std::bad_alloc&) {
+      // No memory, or no mapping, for another stack: this client comes again, the others stay.
+      spdlog::warn("a connection was closed: there is no memory for it");
+    }
   }
 }
 
@@ -114,13 +121,18 @@ void Server::Impl::serve(tcp::socket socket, const Strand& strand, Services& ser
     refuse = sessions.size() >= options.connections_max;
     sessions.emplace(session.get(), session);
   }
-  asio::spawn(
-      strand, std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
-      [this, session, refuse, &services](asio::yield_context yield) {
-        session->run(yield, refuse);
-        forget(session.get(), services);
-      },
-      rethrow);
+  try {
+    asio::spawn(
+        strand, std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
+        [this, session, refuse, &services](asio::yield_context yield) {
+          session->run(yield, refuse);
+          forget(session.get(), services);
+        },
+        rethrow);
+  } catch (const std::bad_alloc&) {
+    forget(session.get(), services);
+    throw;
+  }
 }
 
 void Server::Impl::repeat(Timer& timer, asio::yield_context yield, const Services& services) {
@@ -176,6 +188,19 @@ void Server::Impl::forget(Session* session, const Services& services) {
   }
 }
 
+// Wakes many waiters on the I/O threads, in pieces, so that other work comes in between.
+void Server::Impl::carry(std::shared_ptr<Bell::Waiting> waiting) {
+  asio::post(context, [this, waiting = std::move(waiting)]() mutable {
+    for (int i = 0; i < kWakenAtOnce && !waiting->empty(); ++i) {
+      waiting->begin()->second();
+      waiting->erase(waiting->begin());
+    }
+    if (!waiting->empty()) {
+      carry(std::move(waiting));
+    }
+  });
+}
+
 void Server::Impl::await_hangup() {
   hangups.async_wait([this](const boost::system::error_code& error, int) {
     if (error) {
@@ -211,6 +236,9 @@ void Server::on_hangup(std::function<void()> action) {
 
 void Server::run(Services& services, const Router& router) {
   Impl& impl = *impl_;
+  services.bells.carrier = [&impl](std::shared_ptr<Bell::Waiting> waiting) {
+    impl.carry(std::move(waiting));
+  };
   impl.signals.async_wait([&](const boost::system::error_code& error, int) {
     if (!error) {
       impl.begin_stop(services);

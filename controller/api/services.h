@@ -1,4 +1,4 @@
-// What the routes work with, and the tables of routes by subject. docs/api.md describes each.
+// What the routes work with, and the tables of routes by subject. openapi/ describes each.
 #pragma once
 
 #include <atomic>
@@ -34,7 +34,9 @@ std::vector<Route> view_routes(Services& services);    // what is on record, for
 std::vector<Route> policy_routes(Services& services);  // policies and overrides
 std::vector<Route> statistics_routes(Services& services);
 std::vector<Route> ledger_routes(Services& services);  // backups, audit log
-std::vector<Route> daemon_routes(Services& services);  // events, metrics, health, version
+std::vector<Route> event_routes(Services& services);   // the stream
+std::vector<Route> daemon_routes(Services& services);  // metrics, health, version, the API itself
+std::vector<Route> all_routes(Services& services);     // all of these
 Route page_route(Services& services);                  // everything outside /v1
 
 // A write that may be refused: the refusal's audit note is recorded by itself before the refusal

@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
 #include <cctype>
+
+#include "controller/api/encoding.h"
 
 namespace gnomon {
 namespace {
@@ -20,7 +20,8 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 
 constexpr size_t kHeaderMax = 16 << 10;
-constexpr auto kHangUpCheck = std::chrono::seconds(2);
+// Beyond this many bytes gzip takes longer than an I/O thread should (a fifth of a millisecond).
+constexpr size_t kInlineMax = 16 << 10;
 
 std::string lower(std::string_view text) {
   std::string result(text);
@@ -30,6 +31,15 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+std::string_view view_of(beast::string_view text) { return {text.data(), text.size()}; }
+
+const std::string* header_of(const Response& response, std::string_view name) {
+  for (const auto& [each, value] : response.headers) {
+    if (each == name) return &value;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 struct Session::Incoming {
@@ -37,26 +47,10 @@ struct Session::Incoming {
   bool body_read = false;
   std::string route_name = "unknown";
   bool timed = true;
-};
 
-// What a coroutine sleeps on until another thread wakes it. Belongs to the coroutine's strand.
-struct Session::Signal {
-  explicit Signal(const Strand& strand_in) : strand(strand_in), timer(strand_in) {}
-  Strand strand;
-  asio::steady_timer timer;
-  bool set = false;
-  std::exception_ptr error;
+  unsigned version() const { return parser.get().version(); }
+  bool is_head() const { return parser.get().method() == http::verb::head; }
 };
-
-// From any thread. The coroutine goes to sleep in the same run of its strand in which it made the
-// signal, so this can only run afterwards.
-void Session::fire(const std::shared_ptr<Signal>& signal, std::exception_ptr error) {
-  asio::post(signal->strand, [signal, error] {
-    signal->set = true;
-    signal->error = error;
-    signal->timer.cancel();
-  });
-}
 
 void Session::stop() {
   asio::post(strand_, [session = shared_from_this()] {
@@ -66,80 +60,9 @@ void Session::stop() {
   });
 }
 
-void Session::sleep(Signal& signal) {
-  while (!signal.set) {
-    signal.timer.expires_at(Clock::time_point::max());
-    boost::system::error_code ignored;
-    signal.timer.async_wait((*yield_)[ignored]);
-  }
-}
-
-void Session::write(Ledger::Write write) {
-  auto signal = std::make_shared<Signal>(strand_);
-  if (!services_.ledger.post(std::move(write),
-                             [signal](std::exception_ptr error) { fire(signal, error); })) {
-    throw LedgerBusy("the ledger's queue of writes is full");
-  }
-  sleep(*signal);
-  if (signal->error) {
-    std::rethrow_exception(signal->error);
-  }
-}
-
-void Session::read(Ledger::Read read) {
-  auto signal = std::make_shared<Signal>(strand_);
-  if (!services_.ledger.post_read(std::move(read),
-                                  [signal](std::exception_ptr error) { fire(signal, error); })) {
-    throw LedgerBusy("the ledger's queue of reads is full");
-  }
-  sleep(*signal);
-  if (signal->error) {
-    std::rethrow_exception(signal->error);
-  }
-}
-
-bool Session::wait(Bell& bell, uint64_t seen, Clock::time_point deadline) {
-  auto signal = std::make_shared<Signal>(strand_);
-  uint64_t ticket = bell.wait(seen, [signal] { fire(signal, nullptr); });
-  if (ticket == 0) {
-    return !services_.stopping;
-  }
-  while (!signal->set && Clock::now() < deadline && !over()) {
-    signal->timer.expires_at(std::min(deadline, Clock::now() + kHangUpCheck));
-    boost::system::error_code ignored;
-    signal->timer.async_wait((*yield_)[ignored]);
-  }
-  bell.forget(ticket);
-  return signal->set && !services_.stopping;
-}
-
-// A closed connection reads as zero bytes. One that only has nothing to say is alive.
-bool Session::hung_up() {
-  char byte = 0;
-  ssize_t size = ::recv(stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return size == 0 || (size < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
-
-void Session::start_stream(const std::string& content_type) {
-  http::response<http::empty_body> head{http::status::ok, 11};
-  head.set(http::field::content_type, content_type);
-  head.set(http::field::cache_control, "no-cache");
-  head.keep_alive(false);
-  http::response_serializer<http::empty_body> serializer(head);
-  stream_.expires_after(options_.read_timeout);
-  http::async_write_header(stream_, serializer, *yield_);
-}
-
-bool Session::send(std::string_view text) {
-  stream_.expires_after(options_.read_timeout);
-  boost::system::error_code error;
-  asio::async_write(stream_, asio::buffer(text), (*yield_)[error]);
-  stream_.expires_never();
-  return !error;
-}
-
-void Session::answer(const Response& response, unsigned version, bool keep_alive) {
-  http::response<http::string_body> out{static_cast<http::status>(response.status), version};
+template <class Body>
+static http::response<Body> head_of(const Response& response, unsigned version, bool keep_alive) {
+  http::response<Body> out{static_cast<http::status>(response.status), version};
   if (!response.content_type.empty()) {
     out.set(http::field::content_type, response.content_type);
   }
@@ -147,10 +70,23 @@ void Session::answer(const Response& response, unsigned version, bool keep_alive
     out.set(name, value);
   }
   out.keep_alive(keep_alive);
-  out.body() = response.body;
-  out.prepare_payload();
+  return out;
+}
+
+void Session::answer(Response response, const Incoming& incoming, bool keep_alive) {
   stream_.expires_after(options_.read_timeout);
-  http::async_write(stream_, out, *yield_);
+  const bool no_body = response.status == 204 || response.status == 304;
+  if (no_body || incoming.is_head()) {
+    auto out = head_of<http::empty_body>(response, incoming.version(), keep_alive);
+    if (!no_body && !response.open_ended) out.content_length(response.body.size());
+    http::response_serializer<http::empty_body> serializer(out);
+    http::async_write_header(stream_, serializer, *yield_);
+  } else {
+    auto out = head_of<http::string_body>(response, incoming.version(), keep_alive);
+    out.body() = std::move(response.body);
+    out.prepare_payload();
+    http::async_write(stream_, out, *yield_);
+  }
   stream_.expires_never();
 }
 
@@ -165,7 +101,7 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
   if (parser.content_length() && *parser.content_length() > body_max) {
     throw too_large(fmt::format("{}", *parser.content_length()));
   }
-  if (lower(parser.get()[http::field::expect]) == "100-continue") {
+  if (lower(view_of(parser.get()[http::field::expect])) == "100-continue") {
     std::string_view go_on = "HTTP/1.1 100 Continue\r\n\r\n";
     asio::async_write(stream_, asio::buffer(go_on), *yield_);
   }
@@ -176,7 +112,7 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
   }
   if (error == beast::error::timeout || error == http::error::partial_message) {
     throw Refusal(408, "Request incomplete", "the body did not come in time",
-                  "the whole body within 30 seconds");
+                  fmt::format("the whole body within {} seconds", options_.read_timeout.count()));
   }
   if (error) {
     throw Refusal(400, "Malformed request", error.message(), "HTTP/1.1");
@@ -184,34 +120,98 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
   incoming.body_read = true;
 }
 
+// The body without its content coding. Throws Refusal: 413 when it is too large then, 415 for
+// codings other than gzip.
+std::string Session::decoded_body(Incoming& incoming, size_t body_max) {
+  std::string body = std::move(incoming.parser.get().body());
+  const std::string coding = lower(view_of(incoming.parser.get()[http::field::content_encoding]));
+  if (body.empty() || coding.empty() || coding == "identity") {
+    return body;
+  }
+  if (coding != "gzip" && coding != "x-gzip") {
+    throw Refusal(415, "Unsupported content coding",
+                  fmt::format("the body's Content-Encoding is \"{}\"", coding),
+                  "gzip, or no Content-Encoding");
+  }
+  std::string decoded;
+  if (body_max <= kInlineMax) {
+    decoded = gunzip(body, body_max);
+  } else {
+    on_reader([&] { decoded = gunzip(body, body_max); });
+  }
+  return decoded;
+}
+
+Response Session::answered_by(const Route& route, Incoming& incoming, Request& request) {
+  incoming.route_name = route.pattern;
+  incoming.timed = route.timed;
+  if (request.parameters != nullptr) {
+    check_query(*request.parameters, request);
+  }
+  read_body(incoming, route.body_max);
+  if (!incoming.parser.get().body().empty()) {
+    Router::check_content_type(route, request);
+  }
+  request.body = decoded_body(incoming, route.body_max);
+  stream_.expires_never();
+  Response response = route.handler(*this, request);
+  if (!response.streamed) {
+    encode(incoming, response);
+  }
+  return response;
+}
+
 Response Session::handle(Incoming& incoming) {
   try {
     const auto& head = incoming.parser.get();
     Request request;
     request.method = std::string(head.method_string());
-    std::string_view target(head.target().data(), head.target().size());
+    std::string_view target = view_of(head.target());
     size_t question = std::min(target.find('?'), target.size());
     request.path = percent_decode(target.substr(0, question), false);
+    request.target = std::string(target);
     request.query =
         parse_query(question < target.size() ? target.substr(question + 1) : std::string_view());
-    std::string type = lower(head[http::field::content_type]);
+    std::string type = lower(view_of(head[http::field::content_type]));
     request.content_type = type.substr(0, type.find_first_of("; "));
     request.last_event_id = std::string(head["Last-Event-ID"]);
-    const Route& route = router_.find(request);
-    incoming.route_name = route.pattern;
-    incoming.timed = route.timed;
-    read_body(incoming, route.body_max);
-    if (!head.body().empty()) {
-      Router::check_content_type(route, request);
-    }
-    request.body = std::move(incoming.parser.get().body());
-    stream_.expires_never();
-    return route.handler(*this, request);
+    return answered_by(router_.find(request), incoming, request);
   } catch (const boost::system::system_error&) {
     throw;  // the connection broke
   } catch (...) {
-    return response_for(std::current_exception());
+    Response response = response_for(std::current_exception());
+    response.streamed = streaming_;  // too late for another answer
+    return response;
   }
+}
+
+// What the client knows already is not sent again; what is large is sent as gzip where it may be.
+void Session::encode(const Incoming& incoming, Response& response) {
+  const auto& head = incoming.parser.get();
+  const std::string* tag = header_of(response, "ETag");
+  if (tag != nullptr && response.status == 200 &&
+      matches_entity_tag(view_of(head[http::field::if_none_match]), *tag)) {
+    response.status = 304;
+    response.content_type.clear();
+    response.body.clear();
+  }
+  if (response.body.size() < kCompressFrom || !is_compressible(response.content_type)) {
+    return;
+  }
+  response.headers.emplace_back("Vary", "Accept-Encoding");
+  if (!accepts_gzip(view_of(head[http::field::accept_encoding]))) {
+    return;
+  }
+  try {
+    if (response.body.size() <= kInlineMax) {
+      response.body = gzip(response.body);
+    } else {
+      on_reader([&] { response.body = gzip(response.body); });
+    }
+  } catch (const LedgerBusy&) {
+    return;  // the readers have enough to do: it goes as it is
+  }
+  response.headers.emplace_back("Content-Encoding", "gzip");
 }
 
 void Session::answer_broken_header(boost::system::error_code error) {
@@ -219,7 +219,7 @@ void Session::answer_broken_header(boost::system::error_code error) {
   answer(problem_response({"about:blank", large ? "Header too large" : "Malformed request",
                            large ? 431 : 400, error.message(),
                            large ? "at most 16384 bytes of header" : "HTTP/1.1"}),
-         11, false);
+         Incoming(), false);
   linger();
 }
 
@@ -231,6 +231,7 @@ bool Session::serve_one() {
   parser.body_limit(boost::none);
   boost::system::error_code error;
   idle_ = true;
+  pauses_ = 0;
   stream_.expires_after(options_.idle_timeout);
   http::async_read_header(stream_, buffer_, parser, (*yield_)[error]);
   idle_ = false;
@@ -246,7 +247,6 @@ bool Session::serve_one() {
   }
   Clock::time_point start = Clock::now();
   stream_.expires_after(options_.read_timeout);
-  unsigned version = parser.get().version();
   bool wants_more = parser.get().keep_alive();
   Response response = handle(incoming);
   services_.metrics.request(incoming.route_name, response.status,
@@ -257,7 +257,7 @@ bool Session::serve_one() {
   }
   bool unread = !incoming.body_read && !parser.is_done();
   bool keep_alive = wants_more && !unread && !services_.stopping;
-  answer(response, version, keep_alive);
+  answer(std::move(response), incoming, keep_alive);
   if (unread) {
     linger();
   }
@@ -281,7 +281,7 @@ void Session::refuse_connection() {
   answer(problem_response({"about:blank", "Too many connections", 503,
                            fmt::format("{} connections are open", options_.connections_max),
                            "the same request a little later"}),
-         11, false);
+         Incoming(), false);
   linger();
 }
 

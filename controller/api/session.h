@@ -40,22 +40,31 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   void read(Ledger::Read read) override;
   bool wait(Bell& bell, uint64_t seen, Clock::time_point deadline) override;
   bool over() override { return services_.stopping || hung_up(); }
+  bool pause() override;
   void start_stream(const std::string& content_type) override;
   bool send(std::string_view text) override;
 
  private:
   struct Incoming;  // a request that is being read
-  struct Signal;
+  struct Signal;    // what the coroutine sleeps on
 
+  // session.cc
   bool serve_one();
   void answer_broken_header(boost::system::error_code error);
   void read_body(Incoming& incoming, size_t body_max);
+  std::string decoded_body(Incoming& incoming, size_t body_max);
   Response handle(Incoming& incoming);
-  void answer(const Response& response, unsigned version, bool keep_alive);
+  Response answered_by(const Route& route, Incoming& incoming, Request& request);
+  void encode(const Incoming& incoming, Response& response);
+  void answer(Response response, const Incoming& incoming, bool keep_alive);
   void refuse_connection();
   void linger();
+
+  // session_waits.cc
+  void on_reader(const std::function<void()>& work);
   bool hung_up();
   void sleep(Signal& signal);
+  void watch(const std::shared_ptr<Signal>& signal);
   static void fire(const std::shared_ptr<Signal>& signal, std::exception_ptr error);
 
   const ServerOptions& options_;
@@ -66,6 +75,8 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   boost::beast::flat_buffer buffer_;
   boost::asio::yield_context* yield_ = nullptr;
   bool idle_ = true;
+  bool streaming_ = false;  // an answer without a known length has begun
+  int pauses_ = 0;
 };
 
 }  // namespace gnomon

@@ -26,13 +26,8 @@ Response take(Services& services, Exchange& exchange, const Request& request) {
   return json_response(to_json(ack));
 }
 
-std::string parameter(const Request& request, const char* name) {
-  const auto found = request.query.find(name);
-  return found == request.query.end() ? "" : found->second;
-}
-
 std::vector<std::string> site_globs(const Request& request) {
-  const std::string glob = parameter(request, "site");
+  const std::string glob = query_text(request, "site");
   if (glob.empty()) return {"*"};
   const std::string wrong = glob_error(glob);
   if (!wrong.empty()) {
@@ -64,16 +59,12 @@ constexpr std::array<Choice, 3> kWorst = {{
 #undef GNOMON_ROWS_OF_STEP
 
 Choice chosen_rows(const Request& request) {
-  const std::string worst = parameter(request, "worst");
+  const std::string worst = query_text(request, "worst");
   if (worst.empty()) return kAll;
   const auto* found =
       std::ranges::find_if(kWorst, [&](const Choice& choice) { return choice.worst == worst; });
-  if (found == kWorst.end()) {
-    throw Refusal(400, "Bad query parameter", fmt::format("worst = \"{}\"", worst),
-                  "underflow, saturation, sqnr_db");
-  }
   Choice choice = *found;
-  choice.rows = query_integer(request, "rows", 16, 1, 1'000);
+  choice.rows = query_integer(request, "rows");
   return choice;
 }
 
@@ -83,12 +74,12 @@ std::string show(Connection& connection, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   if (!ledger::load_run(connection, run)) throw unknown_run(request.arguments[0]);
   const std::vector<std::string> globs = site_globs(request);
-  const std::string tensor = parameter(request, "tensor");
+  const std::string tensor = query_text(request, "tensor");
   const Choice choice = chosen_rows(request);
   const bool newest = !request.query.contains("from") && !request.query.contains("to");
-  const int64_t from = query_integer(request, "from", 0, 0, INT64_MAX);
-  const int64_t to = query_integer(request, "to", INT64_MAX, 0, INT64_MAX);
-  const int64_t limit = newest ? 1 : query_integer(request, "limit", 100, 1, kStepsAtOnce);
+  const int64_t from = query_integer(request, "from");
+  const int64_t to = query_integer(request, "to");
+  const int64_t limit = newest ? 1 : query_integer(request, "limit");
   Query steps = connection.query(
       "SELECT attempt, step, plan_version, measured_at FROM (SELECT * FROM statistics_steps "
       "WHERE run = ? AND step >= ? AND step <= ? ORDER BY attempt DESC, step DESC LIMIT ?) "
@@ -121,12 +112,23 @@ std::vector<Route> statistics_routes(Services& s) {
   return {
       {"POST", "/v1/runs/{run}/statistics", BodyKind::kJson, kBodyMax,
        [&s](Exchange& e, const Request& request) { return take(s, e, request); }},
-      {"GET", "/v1/runs/{run}/statistics", BodyKind::kNone, 0,
+      {"GET",
+       "/v1/runs/{run}/statistics",
+       BodyKind::kNone,
+       0,
        [](Exchange& exchange, const Request& request) {
          std::string json;
          exchange.read([&](Connection& connection) { json = show(connection, request); });
          return json_response(json);
-       }},
+       },
+       true,
+       {text_parameter("site"),
+        choice_parameter("tensor", {"input", "weight", "gradient", "output", "weight_gradient"}),
+        integer_parameter("from", 0, INT64_MAX, 0),
+        integer_parameter("to", 0, INT64_MAX, INT64_MAX),
+        integer_parameter("limit", 1, kStepsAtOnce, 100),
+        choice_parameter("worst", {"underflow", "saturation", "sqnr_db"}),
+        integer_parameter("rows", 1, 1'000, 16)}},
   };
 }
 

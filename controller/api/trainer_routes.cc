@@ -2,8 +2,9 @@
 
 #include <charconv>
 
+#include "controller/api/listing.h"
 #include "controller/api/services.h"
-#include "controller/json_rows.h"
+#include "controller/api/view_queries.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
@@ -11,7 +12,7 @@
 namespace gnomon {
 namespace {
 
-constexpr double kWaitMaxSeconds = 120;
+constexpr int64_t kWaitMaxSeconds = 120;
 constexpr size_t kStepsMax = 10'000;
 
 // A report of one kind: parsed, given to the supervisor in one write, answered with its ReportAck.
@@ -60,50 +61,41 @@ Response acknowledge(Services& services, Exchange& exchange, const Request& requ
   return json_response(to_json(directive));
 }
 
-// The trainer's long poll: open directives above `after`, waiting for one up to `wait`.
+// The trainer's long poll: open directives above `after`, waiting for one up to `wait`. To HEAD
+// nothing is delivered.
 Response poll_directives(Services& services, Exchange& exchange, const Request& request,
                          int64_t run) {
-  int64_t after = query_integer(request, "after", 0, 0, INT64_MAX);
-  double wait = query_seconds(request, "wait", 0, kWaitMaxSeconds);
-  auto deadline = Exchange::Clock::now() + std::chrono::duration_cast<Exchange::Clock::duration>(
-                                               std::chrono::duration<double>(wait));
-  while (true) {
-    uint64_t seen = services.bells.directives.count();
+  const int64_t after = query_integer(request, "after");
+  const double wait = query_seconds(request, "wait");
+  read_patiently(exchange, [&](Connection& connection) {
+    if (!ledger::load_run(connection, run)) throw unknown_run(request.arguments[0]);
+  });
+  if (request.method == "HEAD") {
+    Response response = json_response("");
+    response.open_ended = true;
+    return response;
+  }
+  DirectiveList list;
+  poll_until(exchange, services.bells.directives.of(run), deadline_after(wait), [&] {
     bool any = false;
     exchange.read([&](Connection& connection) {
-      if (!ledger::load_run(connection, run)) {
-        throw unknown_run(run_name(run));
-      }
       any = !ledger::open_directives(connection, run, after).empty();
     });
     // Only a client that is still there gets directives: what was delivered counts as delivered.
-    if (any && !(wait > 0 && exchange.over())) {
-      DirectiveList list;
-      exchange.write([&](LedgerTransaction& transaction) {
-        list = services.supervisor.deliver_directives(transaction, run, after);
-      });
-      return json_response(to_json(list));
-    }
-    if (!exchange.wait(services.bells.directives, seen, deadline)) {
-      return json_response(to_json(DirectiveList{}));
-    }
-  }
+    if (!any || (wait > 0 && exchange.over())) return false;
+    exchange.write([&](LedgerTransaction& transaction) {
+      list = services.supervisor.deliver_directives(transaction, run, after);
+    });
+    return true;
+  });
+  return json_response(to_json(list));
 }
 
 Response directives(Services& services, Exchange& exchange, const Request& request) {
-  int64_t run = parse_run_id(request.arguments[0]);
-  if (request.query.contains("after")) {
-    return poll_directives(services, exchange, request, run);
+  if (query_given(request, "after")) {
+    return poll_directives(services, exchange, request, parse_run_id(request.arguments[0]));
   }
-  std::string rows;
-  exchange.read([&](Connection& connection) {
-    if (!ledger::load_run(connection, run)) {
-      throw unknown_run(request.arguments[0]);
-    }
-    Query query = connection.query("SELECT * FROM directives WHERE run = ? ORDER BY number", run);
-    rows = rows_as_json(query);
-  });
-  return json_response(rows);
+  return numbered_page(exchange, request, views::kDirectives, "number");
 }
 
 Response report_steps(Services& services, Exchange& exchange, const Request& request) {
@@ -122,6 +114,14 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
 
 }  // namespace
 
+// `after` and `wait` are the trainer's, the others those of a list.
+static std::vector<Parameter> directives_parameters() {
+  std::vector<Parameter> parameters = numbered_parameters();
+  parameters.push_back(integer_parameter("after", 0, INT64_MAX, 0));
+  parameters.push_back(seconds_parameter("wait", kWaitMaxSeconds));
+  return parameters;
+}
+
 std::vector<Route> trainer_routes(Services& s) {
   using E = Exchange;
   return {
@@ -134,7 +134,8 @@ std::vector<Route> trainer_routes(Services& s) {
       report_route(s, "/v1/runs/{run}/notices", 512 << 10, &Supervisor::report_notice),
       report_route(s, "/v1/runs/{run}/finished", 16 << 10, &Supervisor::finish),
       {"GET", "/v1/runs/{run}/directives", BodyKind::kNone, 0,
-       [&s](E& e, const Request& request) { return directives(s, e, request); }, false},
+       [&s](E& e, const Request& request) { return directives(s, e, request); }, false,
+       directives_parameters()},
       {"POST", "/v1/runs/{run}/directives/{number}/ack", BodyKind::kJson, 64 << 10,
        [&s](E& e, const Request& request) { return acknowledge(s, e, request); }},
   };

@@ -9,7 +9,7 @@
 namespace gnomon {
 namespace {
 
-constexpr double kWaitMaxSeconds = 120;
+constexpr int64_t kWaitMaxSeconds = 120;
 
 int64_t lease_id(const std::string& text) {
   int64_t id = 0;
@@ -24,29 +24,22 @@ int64_t lease_id(const std::string& text) {
 // Waits for work up to `wait`; 204 when there is none.
 Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
   LeaseRequest message = from_json<LeaseRequest>(request.body);
-  double wait = query_seconds(request, "wait", 0, kWaitMaxSeconds);
-  auto deadline = Exchange::Clock::now() + std::chrono::duration_cast<Exchange::Clock::duration>(
-                                               std::chrono::duration<double>(wait));
-  while (!services.stopping) {
-    uint64_t seen = services.bells.work.count();
+  Leases::check(message);
+  const double wait = query_seconds(request, "wait");
+  std::optional<Lease> lease;
+  poll_until(exchange, services.bells.work, deadline_after(wait), [&] {
+    if (services.stopping) return false;
     bool any = false;
     exchange.read(
         [&](Connection& connection) { any = ledger::next_queued_replay(connection).has_value(); });
     // A lease to a client that hung up while it waited would cost a lease time.
-    if (any && !(wait > 0 && exchange.over())) {
-      std::optional<Lease> lease;
-      audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-        lease = services.leases.grant(transaction, message);
-      });
-      if (lease) {
-        return json_response(to_json(*lease));
-      }
-    }
-    if (!exchange.wait(services.bells.work, seen, deadline)) {
-      break;
-    }
-  }
-  return {204, "", "", {}, false};
+    if (!any || (wait > 0 && exchange.over())) return false;
+    audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+      lease = services.leases.grant(transaction, message);
+    });
+    return lease.has_value();
+  });
+  return lease ? json_response(to_json(*lease)) : Response{204, "", "", {}, false};
 }
 
 template <typename Message>
@@ -67,8 +60,13 @@ Route lease_route(Services& services, const char* path, size_t body_max,
 
 std::vector<Route> verifier_routes(Services& s) {
   return {
-      {"POST", "/v1/leases", BodyKind::kJson, 64 << 10,
-       [&s](Exchange& e, const Request& request) { return ask_for_work(s, e, request); }, false},
+      {"POST",
+       "/v1/leases",
+       BodyKind::kJson,
+       64 << 10,
+       [&s](Exchange& e, const Request& request) { return ask_for_work(s, e, request); },
+       false,
+       {seconds_parameter("wait", kWaitMaxSeconds)}},
       lease_route(s, "/v1/leases/{lease}/heartbeat", 4 << 10, &Leases::heartbeat),
       lease_route(s, "/v1/leases/{lease}/complete", 32 << 20, &Leases::complete),
       lease_route(s, "/v1/leases/{lease}/fail", 64 << 10, &Leases::fail),

@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/version.h"
+#include "controller/daemon/descriptors.h"
 #include "controller/daemon/log_setup.h"
 #include "controller/daemon/service_manager.h"
 
@@ -22,17 +23,6 @@ double wall_seconds() {
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-Router make_router(Services& services) {
-  std::vector<Route> routes;
-  for (auto make : {trainer_routes, verifier_routes, view_routes, policy_routes, statistics_routes,
-                    ledger_routes, daemon_routes}) {
-    for (Route& route : make(services)) {
-      routes.push_back(std::move(route));
-    }
-  }
-  return Router(std::move(routes), page_route(services));
 }
 
 void log_failure(const std::string& what, std::exception_ptr error) {
@@ -65,6 +55,8 @@ std::chrono::seconds whole_seconds(double seconds) {
 }
 
 ServerOptions server_options(const DaemonConfig& config) {
+  reserve_descriptors(config.limits.connections,
+                      config.file.empty() ? "command line" : config.file);
   ServerOptions options = parse_listen(config.listen);
   options.threads = config.threads;
   options.connections_max = static_cast<size_t>(config.limits.connections);
@@ -200,7 +192,7 @@ void Daemon::serve() {
   check_pages();
   services_->backups = backups_.get();
   services_->integrity = integrity_.get();
-  router_ = std::make_unique<Router>(make_router(*services_));
+  router_ = std::make_unique<Router>(all_routes(*services_), page_route(*services_));
   server_.every(std::chrono::milliseconds(100), [this] {
     expire_leases();
     if (retention_.due()) retention_.post(*ledger_);

@@ -59,7 +59,7 @@ struct Worth {
 
 Worth worth(const State& state, const Policy& policy);
 
-// One JSON object with plain keys; docs/api.md lists them.
+// One JSON object with plain keys: schema Economics of controller/api/openapi.
 std::string worth_to_json(const Worth& worth);
 
 }  // namespace gnomon::decide

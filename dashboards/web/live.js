@@ -8,18 +8,22 @@
   let shown = '';  // the run that the charts are of
   let drawn = '';  // what the charts show, so that they are drawn again only when something is new
 
-  async function get(path) {
-    const answer = await fetch(path, {headers: {Accept: 'application/json'}});
+  // An answer; of a list, all its pages (Link: <…>; rel="next").
+  async function whole(path, answer) {
     if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-    return answer.json();
+    const found = await answer.json();
+    const next = /^<([^>]*)>; rel="next"/.exec(answer.headers.get('Link') || '');
+    return next ? found.concat(await get(next[1])) : found;
+  }
+
+  async function get(path) {
+    return whole(path, await fetch(path, {headers: {Accept: 'application/json'}}));
   }
 
   // Rows; none where the daemon is older than this page.
   async function rows(path) {
     const answer = await fetch(path, {headers: {Accept: 'application/json'}});
-    if (answer.status === 404) return [];
-    if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-    return answer.json();
+    return answer.status === 404 ? [] : whole(path, answer);
   }
 
   // One object; null where the daemon is older than this page.

@@ -173,9 +173,10 @@ TEST_F(ApiRefusalTest, UnknownPathsAre404AndWrongMethods405) {
   EXPECT_EQ(refused("GET", "/nothing").status, 404);
   Refused refusal = refused("DELETE", "/v1/runs");
   EXPECT_EQ(refusal.status, 405);
-  EXPECT_EQ(refusal.accepted, "GET, POST");
+  EXPECT_EQ(refusal.accepted, "GET, HEAD, POST");
   EXPECT_EQ(refused("POST", "/metrics").status, 405);
-  EXPECT_THAT(raw("DELETE /v1/runs HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("Allow: GET, POST"));
+  EXPECT_THAT(raw("DELETE /v1/runs HTTP/1.1\r\nHost: x\r\n\r\n"),
+              HasSubstr("Allow: GET, HEAD, POST"));
 }
 
 TEST_F(ApiRefusalTest, AnotherContentTypeIs415) {

@@ -2,6 +2,7 @@
 // and nothing left behind.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 
 #include <fstream>
 #include <set>
@@ -54,6 +55,35 @@ TEST(DaemonStartTest, ASecondDaemonOnTheSameLedgerRefusesToStart) {
       run_gnomond({"--listen", "127.0.0.1:0", "--ledger", daemon.ledger().string()});
   EXPECT_EQ(second.status, 2);
   EXPECT_THAT(second.output, HasSubstr(fmt::format("process {}", daemon.pid())));
+}
+
+// Files that are open are counted: the limit is raised as far as connections need, or the start is
+// refused with the number there could be.
+TEST(DaemonStartTest, MoreConnectionsThanDescriptorsAreRefused) {
+  DaemonProcess place;
+  const std::filesystem::path config = place.folder() / "gnomond.toml";
+  write_file_atomically(config, "[limits]\nconnections = 1000\n");
+  EndedProcess result = test::run_to_end(
+      {"/bin/sh", "-c",
+       fmt::format("ulimit -n 600 && exec {} --config {} --ledger {} --listen 127.0.0.1:0", GNOMOND,
+                   config.string(), place.ledger().string())});
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("limits.connections"));
+  EXPECT_THAT(result.output, HasSubstr("at most 472 connections"));
+  EXPECT_FALSE(std::filesystem::exists(place.ledger()));
+}
+
+TEST(DaemonStartTest, TheLimitOfDescriptorsIsRaisedToWhatConnectionsNeed) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low{200, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &low);
+  DaemonProcess daemon;
+  daemon.start();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  rlimit raised{};
+  ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, nullptr, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, 1024u + 128u);
 }
 
 class RefusedStartTest : public ::testing::Test {

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
 
 namespace gnomon {
@@ -42,8 +44,11 @@ void RawConnection::send(const std::string& text) {
 }
 
 std::string RawConnection::read_until(const std::string& text) {
-  char buffer[4096];
-  while (read_.find(text) == std::string::npos) {
+  char buffer[65536];
+  size_t searched = 0;
+  while (read_.find(text, searched) == std::string::npos) {
+    // What has been searched is not searched again, but for the beginning of `text` at its end.
+    searched = read_.size() - std::min(read_.size(), text.size());
     ssize_t size = ::recv(socket_, buffer, sizeof buffer, 0);
     if (size <= 0) {
       break;

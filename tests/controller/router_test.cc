@@ -49,7 +49,18 @@ TEST_F(RouterTest, AKnownPathWithAnotherMethodIs405WithWhatIsAllowed) {
     router.find(asked);
   });
   EXPECT_EQ(problem.status, 405);
-  EXPECT_EQ(problem.accepted, "GET, POST");
+  EXPECT_EQ(problem.accepted, "GET, HEAD, POST");
+}
+
+TEST_F(RouterTest, HeadIsTheRouteOfGetWhereThereIsOne) {
+  Request asked = request("HEAD", "/v1/runs/run-3/steps");
+  EXPECT_EQ(router.find(asked).method, "GET");
+  EXPECT_EQ(asked.method, "HEAD");
+  EXPECT_EQ(problem_of([&] {
+              Request other = request("HEAD", "/v1/runs/run-3/directives/7/ack");
+              router.find(other);
+            }).accepted,
+            "POST");
 }
 
 TEST_F(RouterTest, AnUnknownPathUnderV1Is404AndOthersAreThePages) {
@@ -88,21 +99,53 @@ TEST(QueryTest, IsDecoded) {
   EXPECT_EQ(values["b"], "x y z");
   EXPECT_EQ(values.count("c"), 1u);
   EXPECT_EQ(values["d"], "/");
-  for (const char* broken : {"a=%", "a=%4", "a=%zz"}) {
+  for (const char* broken : {"a=%", "a=%4", "a=%zz", "a=1&b=2&a=1"}) {
     EXPECT_EQ(problem_of([&] { parse_query(broken); }).status, 400) << broken;
   }
 }
 
-TEST(QueryTest, NumbersAndSecondsNameWhatIsAccepted) {
+TEST(QueryTest, ValuesAreThoseOfTheDeclaredParameters) {
+  const std::vector<Parameter> declared = {
+      integer_parameter("n", 0, 10, 1), integer_parameter("absent", 0, 10, 7),
+      seconds_parameter("wait", 120),   place_parameter("after"),
+      text_parameter("name", 4),        choice_parameter("state", {"live", "failed"})};
   Request asked;
-  asked.query = {{"n", "5"}, {"bad", "5x"}, {"wait", "1.5s"}, {"long", "900"}};
-  EXPECT_EQ(query_integer(asked, "n", 1, 0, 10), 5);
-  EXPECT_EQ(query_integer(asked, "absent", 1, 0, 10), 1);
-  EXPECT_THAT(problem_of([&] { query_integer(asked, "n", 1, 6, 10); }).accepted,
-              HasSubstr("6 to 10"));
-  EXPECT_THAT(problem_of([&] { query_integer(asked, "bad", 1, 0, 10); }).detail, HasSubstr("5x"));
-  EXPECT_EQ(query_seconds(asked, "wait", 0, 120), 1.5);
-  EXPECT_EQ(problem_of([&] { query_seconds(asked, "long", 0, 120); }).status, 400);
+  asked.parameters = &declared;
+  asked.query = {
+      {"n", "5"}, {"wait", "1.5s"}, {"after", "2.30"}, {"name", "äöüß"}, {"state", "live"}};
+  EXPECT_EQ(problem_of([&] { check_query(declared, asked); }).status, 500) << "no refusal";
+  EXPECT_EQ(query_integer(asked, "n"), 5);
+  EXPECT_EQ(query_integer(asked, "absent"), 7);
+  EXPECT_FALSE(query_given(asked, "absent"));
+  EXPECT_EQ(query_seconds(asked, "wait"), 1.5);
+  EXPECT_EQ(query_place(asked, "after"), (std::pair<int64_t, int64_t>{2, 30}));
+  EXPECT_EQ(query_text(asked, "name"), "äöüß");
+  EXPECT_THROW(query_integer(asked, "undeclared"), std::logic_error);
+}
+
+TEST(QueryTest, WhatIsNotDeclaredOrOutOfRangeIsRefusedWithItsNameAndTheRange) {
+  const std::vector<Parameter> declared = {
+      integer_parameter("n", 6, 10, 6), seconds_parameter("wait", 120), place_parameter("after"),
+      text_parameter("name", 4), choice_parameter("state", {"live", "failed"})};
+  struct Case {
+    const char* name;
+    const char* value;
+    const char* accepted;
+  };
+  for (const Case& each :
+       {Case{"n", "5", "6 to 10"}, Case{"n", "5x", "6 to 10"}, Case{"n", "", "6 to 10"},
+        Case{"wait", "900", "0 to 120"}, Case{"wait", "-1", "0 to 120"},
+        Case{"wait", "1e1", "0 to 120"}, Case{"wait", "inf", "0 to 120"},
+        Case{"wait", "s", "0 to 120"}, Case{"after", "3", "two numbers"},
+        Case{"after", "3.x", "two numbers"}, Case{"name", "12345", "at most 4"},
+        Case{"state", "dead", "live, failed"}, Case{"more", "1", "n, wait, after, name, state"}}) {
+    Request asked;
+    asked.query = {{each.name, each.value}};
+    const Problem problem = problem_of([&] { check_query(declared, asked); });
+    EXPECT_EQ(problem.status, 400) << each.name << "=" << each.value;
+    EXPECT_THAT(problem.detail, HasSubstr(each.name));
+    EXPECT_THAT(problem.accepted, HasSubstr(each.accepted));
+  }
 }
 
 TEST(ListenTest, TakesLoopbackAddressesOnly) {

@@ -100,7 +100,8 @@ TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAChainAndT
   {
     SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
     old.exec(
-        "DROP TABLE step_totals; DROP TABLE audit; ALTER TABLE steps DROP COLUMN seq; PRAGMA user_version=5;"
+        "DROP TABLE step_totals; DROP TABLE audit; ALTER TABLE steps DROP COLUMN seq; PRAGMA "
+        "user_version=5;"
         "CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, run INTEGER, what TEXT "
         "NOT NULL, detail TEXT NOT NULL) STRICT;"
         "INSERT INTO audit (time, run, what, detail) VALUES (1.5, NULL, 'a', 'first'), "

@@ -1,0 +1,23 @@
+# The document of the API, made of its YAML files by a Python with PyYAML (Debian: python3-yaml).
+foreach(candidate python3 /usr/bin/python3)
+  if(NOT GNOMON_YAML_PYTHON)
+    find_program(found_python NAMES ${candidate} NO_CACHE)
+    if(found_python)
+      execute_process(COMMAND ${found_python} -c "import yaml" RESULT_VARIABLE without_yaml ERROR_QUIET)
+      if(without_yaml EQUAL 0)
+        set(GNOMON_YAML_PYTHON ${found_python} CACHE FILEPATH "A Python that has PyYAML")
+      endif()
+    endif()
+    unset(found_python)
+  endif()
+endforeach()
+if(NOT GNOMON_YAML_PYTHON)
+  message(FATAL_ERROR "No Python with PyYAML: install python3-yaml (scripts/setup does), or set GNOMON_YAML_PYTHON")
+endif()
+file(GLOB openapi_files CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/api/openapi/*.yaml)
+set(openapi_json ${CMAKE_BINARY_DIR}/generated/controller/api/openapi.json)
+set(openapi_cc ${CMAKE_BINARY_DIR}/generated/controller/api/openapi_document.cc)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/generated/controller/api)
+add_custom_command(OUTPUT ${openapi_json} ${openapi_cc}
+  COMMAND ${GNOMON_YAML_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/api/openapi/assemble.py ${openapi_json} ${openapi_cc}
+  DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/api/openapi/assemble.py ${openapi_files} VERBATIM)

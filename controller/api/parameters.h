@@ -1,0 +1,56 @@
+// Query parameters, declared beside the route that takes them: the router refuses what is not
+// declared, what stands there twice and what is out of range before a handler runs, and the test
+// of openapi.yaml compares the declarations with the document.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "controller/api/request.h"
+
+namespace gnomon {
+
+struct Parameter {
+  enum class Kind {
+    kInteger,  // min to max
+    kSeconds,  // 0 to max; "30", "30s" or "1.5s"
+    kText,     // at most max characters
+    kChoice,   // one of choices
+    kPlace,    // "A.B": where a list ordered by two numbers goes on, behind that row
+  };
+  std::string name;
+  Kind kind = Kind::kInteger;
+  int64_t min = 0;
+  int64_t max = INT64_MAX;
+  int64_t absent = 0;  // kInteger: what counts when it is not given
+  std::vector<std::string> choices = {};
+};
+
+Parameter integer_parameter(std::string name, int64_t min, int64_t max, int64_t absent);
+Parameter seconds_parameter(std::string name, int64_t max);
+Parameter text_parameter(std::string name, int64_t characters_max = 200);
+Parameter choice_parameter(std::string name, std::vector<std::string> choices);
+Parameter place_parameter(std::string name);
+
+// "a=1&b=x%20y" decoded. Throws Refusal 400 on a broken escape and on a name that comes twice.
+std::map<std::string, std::string> parse_query(std::string_view query);
+std::string percent_decode(std::string_view text, bool plus_is_space);
+// `text` as one value of a query.
+std::string percent_encode(std::string_view text);
+
+// Throws Refusal 400 that names the parameter, its value and what would be accepted.
+void check_query(const std::vector<Parameter>& declared, const Request& request);
+
+// Values of parameters that check_query() has let through. Asking for one that the route does not
+// declare is a programming error (std::logic_error).
+bool query_given(const Request& request, const std::string& name);
+int64_t query_integer(const Request& request, const std::string& name);
+double query_seconds(const Request& request, const std::string& name);    // absent: 0
+std::string query_text(const Request& request, const std::string& name);  // absent: ""
+std::pair<int64_t, int64_t> query_place(const Request& request, const std::string& name);  // {0, 0}
+
+}  // namespace gnomon

@@ -1,0 +1,227 @@
+#include "controller/api/run_views.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "base/hash.h"
+#include "controller/api/listing.h"
+#include "controller/api/services.h"
+#include "controller/api/view_queries.h"
+#include "controller/decision_state.h"
+#include "controller/json_rows.h"
+#include "controller/layers.h"
+#include "protocol/json.h"
+#include "protocol/precision_plan.h"
+#include "storage/ledger_decisions.h"
+
+namespace gnomon {
+namespace {
+
+constexpr int64_t kRunsDefault = 100;
+constexpr int64_t kRunsMax = 1'000;
+constexpr int64_t kStepRowsMax = 20'000;
+
+// `row`, a JSON object, with more members.
+std::string with_members(std::string row, const std::string& members) {
+  row.back() = ',';
+  row += members;
+  row += '}';
+  return row;
+}
+
+std::string run_summary(Connection& connection, const ledger::RunRow& run, PhaseCache& phases) {
+  const PhaseCache::Phase phase = phases.of(connection, run);
+  Query query = connection.query(views::kRunSummary, run.id);
+  return with_members(first_row_as_json(query),
+                      fmt::format(R"("phase":"{}","mode":"{}")", phase.phase, phase.mode));
+}
+
+Query run_ids(Connection& connection, const Request& request, int64_t count) {
+  const int64_t after = query_integer(request, "after");
+  const std::string state = query_text(request, "state");
+  const std::string name = query_text(request, "name");
+  if (query_given(request, "name")) {
+    return connection.query(views::kRunsNamed, after, count, name, state);
+  }
+  return state.empty() ? connection.query(views::kRuns, after, count)
+                       : connection.query(views::kRunsInState, after, count, state);
+}
+
+Response list_runs(Exchange& exchange, const Request& request, PhaseCache& phases) {
+  Page page(query_integer(request, "limit"));
+  exchange.read([&](Connection& connection) {
+    std::vector<int64_t> ids;
+    {
+      Query found = run_ids(connection, request, page.rows_wanted());
+      while (found.next()) ids.push_back(found.integer(0));
+    }
+    for (const int64_t id : ids) {
+      page.take(page.rows_wanted() == 1
+                    ? std::string()
+                    : run_summary(connection, ledger::load_run(connection, id).value(), phases),
+                id);
+    }
+  });
+  const std::string next = fmt::format("{}", page.key());
+  return std::move(page).response(request, "after", next);
+}
+
+std::string show_run(Connection& connection, const Request& request, PhaseCache& phases) {
+  ledger::RunRow run = require_run(connection, request);
+  Query faults = connection.query(views::kFaults, run.id);
+  Query attempts = connection.query(views::kAttempts, run.id);
+  Query health = connection.query(views::kNewestHealth, run.id);
+  const decide::State state =
+      state_of(connection, run.id, decide::Policy::parse(run.policy, "policy"));
+  return with_members(
+      run_summary(connection, run, phases),
+      fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"device_health":{},)"
+                  R"("decision_state":{})",
+                  run.registration, string_as_json(run.policy), rows_as_json(faults),
+                  rows_as_json(attempts), first_row_as_json(health), decide::state_to_json(state)));
+}
+
+std::optional<int64_t> step_bound(Connection& connection, const char* sql, int64_t run,
+                                  int64_t attempt, int64_t step) {
+  Query bound = connection.query(sql, run, attempt, step);
+  return bound.next() ? bound.optional_integer(0) : std::nullopt;
+}
+
+// Steps first..last of an attempt that `every` divides.
+void take_steps(Connection& connection, Page& page, int64_t run, int64_t attempt, int64_t from,
+                int64_t to, int64_t every) {
+  const auto first = step_bound(connection, views::kFirstStepFrom, run, attempt, from);
+  const auto last = step_bound(connection, views::kLastStepTo, run, attempt, to);
+  if (!first || !last || *first > *last) return;
+  if (every == 1) {
+    Query rows = connection.query(views::kSteps, run, attempt, *first, *last, page.rows_wanted());
+    page.take(rows, "attempt", "step");
+    return;
+  }
+  const int64_t rest = *first % every;
+  if (rest > 0 && *first - rest > *last - every) return;
+  const int64_t start = rest == 0 ? *first : *first - rest + every;
+  Query rows =
+      connection.query(views::kStepsEvery, run, attempt, start, *last, page.rows_wanted(), every);
+  page.take(rows, "attempt", "step");
+}
+
+Response list_steps(Exchange& exchange, const Request& request) {
+  const int64_t from = query_integer(request, "from");
+  const int64_t to = query_integer(request, "to");
+  const int64_t every = query_integer(request, "every");
+  const int64_t only = query_integer(request, "attempt");
+  // No structured binding: clang takes none into a lambda.
+  const std::pair<int64_t, int64_t> place = query_place(request, "after");
+  const int64_t after_attempt = place.first;
+  const int64_t after_step = place.second;
+  const bool goes_on = query_given(request, "after");
+  Page page(query_integer(request, "limit"));
+  exchange.read([&](Connection& connection) {
+    const int64_t run = require_run(connection, request).id;
+    std::vector<int64_t> attempts;
+    {
+      Query numbers = connection.query(views::kAttemptNumbers, run, after_attempt);
+      while (numbers.next()) attempts.push_back(numbers.integer(0));
+    }
+    for (const int64_t attempt : attempts) {
+      if (only != 0 && attempt != only) continue;
+      const bool inside = goes_on && attempt == after_attempt;
+      if (inside && after_step >= to) continue;
+      const int64_t start = inside ? std::max(from, after_step + 1) : from;
+      if (!page.more()) take_steps(connection, page, run, attempt, start, to, every);
+    }
+  });
+  const std::string next = fmt::format("{}.{}", page.key(), page.second_key());
+  return std::move(page).response(request, "after", next);
+}
+
+std::string gemm_format(const SitePrecision& precision, Gemm gemm) {
+  return precision.uses_fp8(gemm) ? "fp8" : "bf16";
+}
+
+// Each site with how its GEMMs run under the plan `plan_version`; without it, of the newest step.
+std::string list_layers(Connection& connection, const Request& request) {
+  ledger::RunRow run = require_run(connection, request);
+  RunRegistration registration = from_json<RunRegistration>(run.registration);
+  Query newest = connection.query(views::kNewestPlan, run.id);
+  int64_t version = newest.next() ? newest.integer(0) : 0;
+  if (query_given(request, "plan_version")) version = query_integer(request, "plan_version");
+  std::optional<std::string> toml = ledger::find_plan(connection, run.id, version);
+  PrecisionPlan plan = PrecisionPlan::parse(toml.value_or(registration.base_plan));
+  std::string json = "[";
+  for (const std::string& site : registration.sites) {
+    SitePrecision precision = plan.resolve(site, registration.layers);
+    std::string element = fmt::format(
+        R"({{"site":{},"layer":{},"fprop":"{}","dgrad":"{}","wgrad":"{}","recipe":"{}","plan_version":{}}})",
+        string_as_json(site), string_as_json(layer_of_site(site)),
+        gemm_format(precision, Gemm::kFprop), gemm_format(precision, Gemm::kDgrad),
+        gemm_format(precision, Gemm::kWgrad), precision.recipes(), plan.version);
+    append_element(json, element);
+  }
+  json += ']';
+  return json;
+}
+
+}  // namespace
+
+decide::State state_of(Connection& connection, int64_t run, const decide::Policy& policy) {
+  std::optional<StateOnRecord> known = state_on_record(connection, run, policy);
+  return known ? std::move(known->state) : decide::State{};
+}
+
+PhaseCache::Phase PhaseCache::of(Connection& connection, const ledger::RunRow& run) {
+  Query newest = connection.query("SELECT seq FROM decision_state WHERE run = ?", run.id);
+  const int64_t seq = newest.next() ? newest.integer(0) : 0;
+  const uint64_t policy_hash = hash64(run.policy.data(), run.policy.size());
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = known_.find(run.id);
+    if (found != known_.end() && found->second.seq == seq && found->second.policy == policy_hash) {
+      return found->second.phase;
+    }
+  }
+  const decide::Policy policy = decide::Policy::parse(run.policy, "policy");
+  const decide::State state = state_of(connection, run.id, policy);
+  Phase phase{std::string(decide::phase_name(state)),
+              std::string(decide::mode_name(decide::mode_in_force(state, policy)))};
+  std::lock_guard lock(mutex_);
+  known_[run.id] = {seq, policy_hash, phase};
+  return phase;
+}
+
+std::vector<Route> run_view_routes() {
+  auto phases = std::make_shared<PhaseCache>();
+  return {
+      {"GET",
+       "/v1/runs",
+       BodyKind::kNone,
+       0,
+       [phases](Exchange& e, const Request& request) { return list_runs(e, request, *phases); },
+       true,
+       {integer_parameter("after", 0, INT64_MAX, 0),
+        integer_parameter("limit", 1, kRunsMax, kRunsDefault),
+        choice_parameter("state", {"live", "completed", "stopped", "failed"}),
+        text_parameter("name")}},
+      view("/v1/runs/{run}",
+           [phases](Connection& connection, const Request& request) {
+             return show_run(connection, request, *phases);
+           }),
+      {"GET",
+       "/v1/runs/{run}/steps",
+       BodyKind::kNone,
+       0,
+       [](Exchange& e, const Request& request) { return list_steps(e, request); },
+       true,
+       {integer_parameter("from", 0, INT64_MAX, 0),
+        integer_parameter("to", 0, INT64_MAX, INT64_MAX),
+        integer_parameter("every", 1, INT64_MAX, 1), integer_parameter("attempt", 0, INT64_MAX, 0),
+        place_parameter("after"), integer_parameter("limit", 1, kStepRowsMax, kStepRowsMax)}},
+      view("/v1/runs/{run}/layers", list_layers,
+           {integer_parameter("plan_version", 0, INT64_MAX, 0)}),
+  };
+}
+
+}  // namespace gnomon

@@ -1,0 +1,16 @@
+// File descriptors: each connection takes one, and a process may have only so many.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gnomon {
+
+// Besides connections: the ledger's files, sockets, timers, and connections that are being refused.
+inline constexpr int64_t kDescriptorsBesides = 128;
+
+// Raises this process's limit (RLIMIT_NOFILE) to what so many connections need. Throws ConfigError,
+// for the key limits.connections of `file`, when it may not be raised so far.
+void reserve_descriptors(int64_t connections, const std::string& file);
+
+}  // namespace gnomon

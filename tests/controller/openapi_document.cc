@@ -1,0 +1,44 @@
+#include "tests/controller/openapi_document.h"
+
+#include <gtest/gtest.h>
+
+#include "controller/api/openapi_document.h"
+
+namespace gnomon::test {
+
+namespace json = boost::json;
+
+const json::object& openapi() {
+  static const json::value document = [] {
+    const std::string_view text = openapi_document();
+    return json::parse({text.data(), text.size()});
+  }();
+  return document.as_object();
+}
+
+const json::object& openapi_schema(const std::string& name) {
+  static const json::object nothing;
+  const json::value* found = openapi().at("components").at("schemas").as_object().if_contains(name);
+  EXPECT_NE(found, nullptr) << "the document has no schema " << name;
+  return found ? found->as_object() : nothing;
+}
+
+const json::object& resolved(const json::object& value) {
+  const json::value* link = value.if_contains("$ref");
+  if (link == nullptr) return value;
+  static const json::value document(openapi());
+  const json::string& path = link->as_string();  // "#/components/…"
+  return resolved(document.at_pointer({path.data() + 1, path.size() - 1}).as_object());
+}
+
+std::string reference(const json::object& value) {
+  const std::string path = text_at(value, "$ref");
+  return path.substr(path.rfind('/') + 1);
+}
+
+std::string text_at(const json::object& object, const char* key) {
+  const json::value* found = object.if_contains(key);
+  return found && found->is_string() ? std::string(found->as_string()) : std::string();
+}
+
+}  // namespace gnomon::test
