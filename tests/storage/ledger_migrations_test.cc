@@ -100,7 +100,9 @@ TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAChainAndT
   {
     SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
     old.exec(
-        "DROP TABLE step_totals; DROP TABLE audit; ALTER TABLE steps DROP COLUMN seq; PRAGMA "
+        "DROP INDEX runs_by_state; DROP INDEX faults_by_run; DROP INDEX replays_by_window; "
+        "DROP INDEX checkpoints_verified; DROP TABLE step_totals; DROP TABLE audit; ALTER TABLE "
+        "steps DROP COLUMN seq; PRAGMA "
         "user_version=5;"
         "CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, run INTEGER, what TEXT "
         "NOT NULL, detail TEXT NOT NULL) STRICT;"
