@@ -55,7 +55,9 @@ struct ncclComm {
   static void write(const fs::path& file, const char* data, size_t bytes) {
     const fs::path part = file.string() + ".part";
     std::ofstream(part, std::ios::binary).write(data, static_cast<std::streamsize>(bytes));
-    fs::rename(part, file);
+    // Another rank that aborts takes the folder with it; whoever waits for the file is aborted too.
+    std::error_code gone;
+    fs::rename(part, file, gone);
   }
 
   bool told_to(const char* what) const {
