@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "controller/api/server.h"
 #include "controller/decide/policy.h"
 #include "protocol/toml_reader.h"
 
@@ -121,6 +122,12 @@ std::string read_default_policy(const DaemonConfig& config) {
 }
 
 void check_daemon_config(const DaemonConfig& config) {
+  try {
+    parse_listen(config.listen);
+  } catch (const ConfigError& error) {
+    if (config.file.empty()) throw;
+    throw ConfigError(config.file, 0, "listen", error.value(), error.accepted());
+  }
   read_default_policy(config);
   if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
     throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");

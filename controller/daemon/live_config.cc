@@ -10,7 +10,8 @@ namespace gnomon {
 
 LiveConfig::LiveConfig(DaemonConfig config, std::function<DaemonConfig()> read, Metrics& metrics,
                        std::function<double()> now)
-    : config_(std::make_shared<const DaemonConfig>(std::move(config))),
+    : started_(config),
+      config_(std::make_shared<const DaemonConfig>(std::move(config))),
       read_(std::move(read)),
       metrics_(metrics),
       now_(std::move(now)) {
@@ -34,7 +35,7 @@ bool LiveConfig::reload() {
     metrics_.config_loaded(false, now_());
     return false;
   }
-  const std::vector<std::string> later = keys_for_restart(*get(), *wanted);
+  const std::vector<std::string> later = keys_for_restart(started_, *wanted);
   for (const Apply& apply : applies_) apply(*wanted);
   {
     const std::lock_guard lock(mutex_);

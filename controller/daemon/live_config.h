@@ -33,6 +33,7 @@ class LiveConfig {
 
  private:
   mutable std::mutex mutex_;
+  const DaemonConfig started_;  // of the keys that are only read then
   std::shared_ptr<const DaemonConfig> config_;
   std::function<DaemonConfig()> read_;
   std::vector<Apply> applies_;

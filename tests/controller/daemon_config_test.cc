@@ -8,7 +8,6 @@
 #include <boost/json.hpp>
 #include <csignal>
 #include <sstream>
-#include <thread>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -72,6 +71,8 @@ TEST_F(DaemonConfigTest, MistakesAreNamedWithTheirLine) {
               AllOf(HasSubstr("gnomond.toml:2"), HasSubstr("logfmt")));
   EXPECT_THAT(refusal("[limits]\nconnections = 0\n"), HasSubstr("connections"));
   EXPECT_THAT(refusal("policy = \"none.toml\"\n"), HasSubstr("none.toml"));
+  EXPECT_THAT(refusal("listen = \"0.0.0.0:7717\"\n"),
+              AllOf(HasSubstr("gnomond.toml"), HasSubstr("listen"), HasSubstr("loopback")));
   EXPECT_THAT(refusal("web_root = \"gnomond.toml\"\n"), HasSubstr("a folder"));
 }
 
@@ -125,11 +126,8 @@ class ReloadTest : public DaemonConfigTest {
   // What /metrics says of the last reload, once the daemon has answered a SIGHUP with `log_line`.
   bool reloads(const DaemonProcess& daemon, const std::string& log_line) {
     daemon.signal(SIGHUP);
-    for (int i = 0; i < 200; ++i) {
-      if (daemon.log().find(log_line) != std::string::npos) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(25));
-    }
-    return false;
+    return test::eventually([&] { return daemon.log().find(log_line) != std::string::npos; },
+                            std::chrono::seconds(20));
   }
   static std::string metrics(const DaemonProcess& daemon) {
     return daemon.client().checked("GET", "/metrics").body;
@@ -159,6 +157,9 @@ TEST_F(ReloadTest, ABadFileChangesNothingAndAGoodOneIsTaken) {
   client.checked("POST", "/v1/runs", named_run("after"));
   EXPECT_THAT(client.checked("GET", "/v1/runs/2/policy").body, HasSubstr("enforce"));
   EXPECT_THAT(client.checked("GET", "/v1/runs/1/policy").body, HasSubstr("observe"));
+  // Still not in force, so it is said again.
+  write("policy = \"policy.toml\"\nthreads = 3\nseries_keep_seconds = 7.0\n");
+  EXPECT_TRUE(reloads(daemon, "a restart is needed for threads, series_keep_seconds"));
   EXPECT_EQ(daemon.stop(), 0);
 }
 
