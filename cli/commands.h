@@ -47,6 +47,7 @@ void add_bench_detector_command(CLI::App& bench);                // bench detect
 void add_ledger_commands(CLI::App& app, Context& context);       // summary, report
 void add_ledger_file_commands(CLI::App& app, Context& context);  // ledger backup, restore, check
 void add_audit_commands(CLI::App& app, Context& context);        // audit verify, audit list
+void add_token_commands(CLI::App& app, Context& context);        // token create, list, revoke
 void add_backtest_command(CLI::App& app, Context& context);      // backtest
 void add_simulate_command(CLI::App& app, Context& context);      // simulate
 

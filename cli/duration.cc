@@ -12,9 +12,6 @@
 namespace gnomon::cli {
 namespace {
 
-// As long as the controller lets an override hold.
-constexpr double kLongest = 90.0 * 86400;
-
 struct Unit {
   char letter;
   double seconds;
@@ -37,15 +34,17 @@ double take_part(std::string_view& rest) {
 
 }  // namespace
 
-double parse_duration(const std::string& option, const std::string& text) {
+double parse_duration(const std::string& option, const std::string& text, double longest_seconds) {
   std::string_view rest = text;
   double seconds = 0;
   do {
     seconds += take_part(rest);
   } while (!rest.empty() && std::isfinite(seconds));
-  if (!(seconds > 0 && seconds <= kLongest)) {
+  if (!(seconds > 0 && seconds <= longest_seconds)) {
     throw ConfigError("", 0, option, text.empty() ? "\"\"" : text,
-                      "a time with its unit, above 0 and at most 90d: 90s, 15m, 2h, 3d or 1h30m");
+                      fmt::format("a time with its unit, above 0 and at most {:g}d: 90s, 15m, 2h, "
+                                  "3d or 1h30m",
+                                  longest_seconds / 86400));
   }
   return seconds;
 }

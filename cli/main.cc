@@ -38,6 +38,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
   add_ledger_commands(app, context);
   add_ledger_file_commands(app, context);
   add_audit_commands(app, context);
+  add_token_commands(app, context);
   add_backtest_command(app, context);
   add_simulate_command(app, context);
   add_data_commands(app, context);

@@ -124,6 +124,7 @@ void apply(const EffectContext& context, const decide::QuarantineVerifier& quara
   Connection& connection = context.transaction.connection();
   ledger::insert_quarantine(connection, context.run, quarantine.verifier, quarantine.reason,
                             context.time);
+  const ledger::AuditedBy gnomond(connection, "");  // whoever's report has led to it
   ledger::insert_audit(connection, context.time, context.run, "quarantine",
                        fmt::format("{}: {}", quarantine.verifier, quarantine.reason));
 }

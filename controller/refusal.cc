@@ -16,6 +16,11 @@ Refusal::Refusal(int status, std::string title, std::string detail, std::string 
   problem_.accepted = std::move(accepted);
 }
 
+Refusal& Refusal::retry_after(double seconds) {
+  retry_after_ = seconds;
+  return *this;
+}
+
 Refusal unknown_run(const std::string& text) {
   return Refusal(404, "Unknown run", fmt::format("there is no run \"{}\" in this ledger", text),
                  "a run of GET /v1/runs, as \"run-3\" or \"3\"");

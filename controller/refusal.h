@@ -25,10 +25,14 @@ class Refusal : public Error {
           std::optional<AuditNote> audit = std::nullopt);
   const Problem& problem() const { return problem_; }
   const std::optional<AuditNote>& audit() const { return audit_; }
+  // Seconds after which the same request may be sent again; 0: nothing is said of it.
+  Refusal& retry_after(double seconds);
+  double retry_after() const { return retry_after_; }
 
  private:
   Problem problem_;
   std::optional<AuditNote> audit_;
+  double retry_after_ = 0;
 };
 
 // The run's id from "run-3" or "3". Throws Refusal (404) on anything else.

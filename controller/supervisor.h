@@ -26,8 +26,9 @@ namespace gnomon {
 void check_health(const DeviceHealth& health);
 
 struct SupervisorOptions {
-  std::string default_policy;         // TOML for new runs, checked
-  double series_keep_seconds = 3600;  // metrics of an ended run
+  std::string default_policy;                      // TOML for new runs, checked
+  double series_keep_seconds = 3600;               // metrics of an ended run
+  std::vector<std::string> checkpoint_roots = {};  // absolute, normal; empty: anywhere
 };
 
 class Supervisor {

@@ -1,7 +1,10 @@
 // What trainers report: runs, attempts, steps, checkpoints, the end.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "controller/json_rows.h"
 #include "controller/metrics/totals.h"
@@ -73,7 +76,8 @@ std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow
   return {};
 }
 
-void require(bool condition, const char* member, const std::string& value, const char* accepted) {
+void require(bool condition, const char* member, const std::string& value,
+             const std::string& accepted) {
   if (!condition) {
     throw Refusal(400, "Value not accepted", fmt::format("{} is {}", member, value), accepted);
   }
@@ -81,7 +85,7 @@ void require(bool condition, const char* member, const std::string& value, const
 
 void require_step(int64_t value, const char* member, int64_t least) {
   require(value >= least && value <= kStepMax, member, fmt::format("{}", value),
-          fmt::format("{} to {}", least, kStepMax).c_str());
+          fmt::format("{} to {}", least, kStepMax));
 }
 
 void check_registration(const RunRegistration& registration) {
@@ -311,6 +315,23 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, accepted, static_cast<int64_t>(batch.steps.size()) - accepted);
 }
 
+namespace {
+
+// A verifier reads what is named here, with its own rights.
+void require_inside(const std::string& uri, const std::vector<std::string>& roots) {
+  if (roots.empty()) return;
+  const std::filesystem::path path(uri);
+  const bool inside = path.is_absolute() && path == path.lexically_normal() &&
+                      std::ranges::any_of(roots, [&](const std::string& root) {
+                        const std::filesystem::path rest = path.lexically_relative(root);
+                        return !rest.empty() && *rest.begin() != ".." && *rest.begin() != ".";
+                      });
+  require(inside, "uri", fmt::format("\"{}\"", uri),
+          fmt::format("a path without \"..\" below one of: {}", fmt::join(roots, ", ")));
+}
+
+}  // namespace
+
 ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t id,
                                         const CheckpointReport& checkpoint) {
   Run& run = load(transaction, id);
@@ -320,6 +341,7 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   }
   require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri",
           fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 characters");
+  require_inside(checkpoint.uri, options_.checkpoint_roots);
   require_step(checkpoint.step, "step", 0);
   if (std::optional<CheckpointReport> known =
           ledger::find_checkpoint(connection, id, checkpoint.attempt, checkpoint.step)) {

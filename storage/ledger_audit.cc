@@ -2,26 +2,16 @@
 
 #include <SQLiteCpp/Statement.h>
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
-#include <array>
 #include <bit>
+#include <utility>
+
+#include "base/sha256.h"
 
 namespace gnomon::ledger {
 namespace {
 
 constexpr int64_t kRowsInOneRead = 10'000;
-
-std::string sha256(const std::string& text) {
-  std::array<unsigned char, 32> digest{};
-  unsigned size = 0;
-  const int done =
-      EVP_Digest(text.data(), text.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  GNOMON_ASSERT(done == 1 && size == digest.size());
-  std::string hex;
-  for (unsigned char byte : digest) hex += fmt::format("{:02x}", byte);
-  return hex;
-}
 
 std::string counted(const std::string& text) { return fmt::format("{}:{}\n", text.size(), text); }
 
@@ -91,16 +81,20 @@ class Verifier {
 std::string audit_root() { return std::string(64, '0'); }
 
 std::string audit_hash(const std::string& previous, const AuditRow& row) {
-  return sha256(fmt::format("{}\n{}\n{:016x}\n{}\n", previous, row.id,
-                            std::bit_cast<uint64_t>(row.time),
-                            row.run ? fmt::format("{}", *row.run) : "-") +
-                counted(row.what) + counted(row.detail) + counted(row.principal));
+  return sha256_hex(fmt::format("{}\n{}\n{:016x}\n{}\n", previous, row.id,
+                                std::bit_cast<uint64_t>(row.time),
+                                row.run ? fmt::format("{}", *row.run) : "-") +
+                    counted(row.what) + counted(row.detail) + counted(row.principal));
 }
 
+AuditedBy::AuditedBy(Connection& connection, std::string principal)
+    : connection_(connection), before_(std::exchange(connection.principal, std::move(principal))) {}
+
+AuditedBy::~AuditedBy() { connection_.principal = std::move(before_); }
+
 void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
-                  const std::string& what, const std::string& detail,
-                  const std::string& principal) {
-  AuditRow row{1, now, run, what, detail, principal};
+                  const std::string& what, const std::string& detail) {
+  AuditRow row{1, now, run, what, detail, connection.principal};
   std::string previous = audit_root();
   {
     Query newest = connection.query("SELECT id, hash FROM audit ORDER BY id DESC LIMIT 1");

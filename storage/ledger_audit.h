@@ -33,10 +33,22 @@ struct AuditRow {
 std::string audit_root();
 std::string audit_hash(const std::string& previous, const AuditRow& row);
 
+// While it lives, rows of this connection are by `principal`; without one, by gnomond itself.
+class AuditedBy {
+ public:
+  AuditedBy(Connection& connection, std::string principal);
+  ~AuditedBy();
+  AuditedBy(const AuditedBy&) = delete;
+  AuditedBy& operator=(const AuditedBy&) = delete;
+
+ private:
+  Connection& connection_;
+  std::string before_;
+};
+
 // Appends a row inside a ledger write. Throws SQLite::Exception.
 void insert_audit(Connection& connection, double now, std::optional<int64_t> run,
-                  const std::string& what, const std::string& detail,
-                  const std::string& principal = {});
+                  const std::string& what, const std::string& detail);
 
 // A row's hash that was noted somewhere else. id 0: whichever row has that hash.
 struct NotedHash {

@@ -86,6 +86,8 @@ class Connection {
   sqlite3* handle() { return database_.getHandle(); }
   // Closing the last connection merges the WAL into the file and removes it, unless this is false.
   void merge_wal_when_closed(bool merge);
+  // In whose name it writes (ledger::AuditedBy); empty: gnomond's own.
+  std::string principal;
 
  private:
   SQLite::Statement& prepared(const char* sql);

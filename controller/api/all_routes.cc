@@ -3,10 +3,27 @@
 namespace gnomon {
 
 std::vector<Route> all_routes(Services& services) {
+  using Make = std::vector<Route> (*)(Services&);
+  struct Table {
+    Make make;
+    Access reads;
+    Access changes;
+  };
+  const Table tables[] = {
+      {trainer_routes, Access::kRead, Access::kTrain},
+      {verifier_routes, Access::kRead, Access::kVerify},
+      {view_routes, Access::kRead, Access::kAdminister},
+      {policy_routes, Access::kRead, Access::kOperate},
+      {policy_check_routes, Access::kRead, Access::kRead},
+      {statistics_routes, Access::kRead, Access::kTrain},
+      {event_routes, Access::kRead, Access::kAdminister},
+      {ledger_routes, Access::kRead, Access::kAdminister},
+      {metrics_routes, Access::kRead, Access::kAdminister},
+      {health_routes, Access::kOpen, Access::kAdminister},
+  };
   std::vector<Route> routes;
-  for (auto make : {trainer_routes, verifier_routes, view_routes, policy_routes, statistics_routes,
-                    event_routes, ledger_routes, daemon_routes}) {
-    for (Route& route : make(services)) {
+  for (const Table& table : tables) {
+    for (Route& route : with_access(table.make(services), table.reads, table.changes)) {
       routes.push_back(std::move(route));
     }
   }

@@ -65,17 +65,19 @@ std::string version_json() {
 
 }  // namespace
 
-std::vector<Route> daemon_routes(Services& s) {
+std::vector<Route> metrics_routes(Services& s) {
+  return {{"GET", "/metrics", BodyKind::kNone, 0, [&s](Exchange&, const Request&) {
+             return Response{200,
+                             "text/plain; version=0.0.4; charset=utf-8",
+                             s.metrics.serialize(s.supervisor.steady_now()),
+                             {},
+                             false};
+           }}};
+}
+
+std::vector<Route> health_routes(Services& s) {
   using E = Exchange;
   return {
-      {"GET", "/metrics", BodyKind::kNone, 0,
-       [&s](E&, const Request&) {
-         return Response{200,
-                         "text/plain; version=0.0.4; charset=utf-8",
-                         s.metrics.serialize(s.supervisor.steady_now()),
-                         {},
-                         false};
-       }},
       {"GET", "/livez", BodyKind::kNone, 0,
        [](E&, const Request&) { return json_response(R"({"live":true})"); }},
       {"GET", "/readyz", BodyKind::kNone, 0,

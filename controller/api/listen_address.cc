@@ -29,12 +29,15 @@ ServerOptions parse_listen(const std::string& text) {
     options.address = "127.0.0.1";
   }
   boost::system::error_code unreadable;
-  if (!boost::asio::ip::make_address(options.address, unreadable).is_loopback()) {
-    throw ConfigError(
-        "command line", 0, "--listen", text,
-        "a loopback address (127.0.0.1 or [::1]): this version has neither TLS nor tokens");
-  }
+  boost::asio::ip::make_address(options.address, unreadable);
+  if (unreadable) throw refuse();
   return options;
+}
+
+bool is_loopback(const ServerOptions& options) {
+  boost::system::error_code unreadable;
+  const auto address = boost::asio::ip::make_address(options.address, unreadable);
+  return !unreadable && address.is_loopback();
 }
 
 }  // namespace gnomon

@@ -17,15 +17,27 @@ td,th{padding:.2em 1em .2em 0;text-align:left}</style></head><body>
 <table id="runs"><tr><th>run</th><th>name</th><th>state</th><th>phase</th><th>step</th><th>loss</th></tr></table>
 <p><a href="/v1/runs">/v1/runs</a> · <a href="/metrics">/metrics</a> · <a href="/readyz">/readyz</a> ·
 <a href="/version">/version</a> · <a href="/openapi.json">/openapi.json</a></p>
-<script>
-fetch('/v1/runs').then(answer => answer.json()).then(runs => {
+<p id="problem"></p>
+<script src="page.js"></script></body></html>
+)page";
+
+constexpr std::string_view kBuiltInScript = R"page('use strict';
+fetch('v1/runs').then(answer => {
+  if (!answer.ok) throw new Error(answer.status === 401 ? 'This daemon answers to tokens; its own page (web_root) asks for one.'
+    : `v1/runs: ${answer.status}`);
+  return answer.json();
+}).then(runs => {
   for (const run of runs) {
     const row = document.getElementById('runs').insertRow();
     for (const key of ['run', 'name', 'state', 'phase', 'step', 'loss']) row.insertCell().textContent = run[key];
   }
-});
-</script></body></html>
+}).catch(error => { document.getElementById('problem').textContent = error.message; });
 )page";
+
+// No script but the daemon's own files, no frame around the page; charts set styles of their own.
+constexpr const char* kContentSecurityPolicy =
+    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 constexpr std::array<std::pair<std::string_view, const char*>, 8> kContentTypes = {{
     {".html", "text/html; charset=utf-8"},
@@ -68,30 +80,45 @@ std::filesystem::path file_for(const std::string& root, const std::string& path)
 
 }  // namespace
 
+// Of a daemon without a folder of files.
+static Response built_in(const std::string& path) {
+  if (path == "/") return {200, "text/html; charset=utf-8", std::string(kBuiltInPage), {}, false};
+  if (path == "/page.js") {
+    return {200, "text/javascript; charset=utf-8", std::string(kBuiltInScript), {}, false};
+  }
+  return {404, "", "", {}, false};
+}
+
+// Files are read by the ledger's readers: no I/O thread waits for a disk.
+static Response from_folder(Exchange& exchange, const std::string& root, const std::string& path) {
+  Response response{404, "", "", {}, false};
+  exchange.read([&](Connection&) {
+    if (std::filesystem::path file = file_for(root, path); !file.empty()) {
+      response = {200, content_type_of(file), read_file(file), {}, false};
+    }
+  });
+  return response;
+}
+
 Route page_route(Services& services) {
-  return {
-      "GET", "/", BodyKind::kNone, 0, [&services](Exchange& exchange, const Request& request) {
-        Response response{200, "text/html; charset=utf-8", std::string(kBuiltInPage), {}, false};
-        response.headers.emplace_back("Cache-Control", "no-cache");
-        bool found = services.web_root.empty() && request.path == "/";
-        if (!services.web_root.empty()) {
-          // Files are read by the ledger's readers: no I/O thread waits for a disk.
-          exchange.read([&](Connection&) {
-            if (std::filesystem::path file = file_for(services.web_root, request.path);
-                !file.empty()) {
-              response.body = read_file(file);
-              response.content_type = content_type_of(file);
-              found = true;
-            }
-          });
-        }
-        if (!found) {
-          throw Refusal(404, "Unknown path", "there is nothing at " + request.path,
-                        "a path of /openapi.json, for example /v1/runs");
-        }
-        response.headers.emplace_back("ETag", entity_tag(response.body));
-        return response;
-      }};
+  Route route = {"GET", "/", BodyKind::kNone, 0,
+                 [&services](Exchange& exchange, const Request& request) {
+                   Response response = services.web_root.empty()
+                                           ? built_in(request.path)
+                                           : from_folder(exchange, services.web_root, request.path);
+                   if (response.status != 200) {
+                     throw Refusal(404, "Unknown path", "there is nothing at " + request.path,
+                                   "a path of /openapi.json, for example /v1/runs");
+                   }
+                   response.headers = {{"Cache-Control", "no-cache"},
+                                       {"ETag", entity_tag(response.body)},
+                                       {"Content-Security-Policy", kContentSecurityPolicy},
+                                       {"X-Content-Type-Options", "nosniff"},
+                                       {"Referrer-Policy", "no-referrer"}};
+                   return response;
+                 }};
+  route.access = Access::kOpen;
+  return route;
 }
 
 }  // namespace gnomon

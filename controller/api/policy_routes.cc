@@ -9,6 +9,8 @@
 namespace gnomon {
 namespace {
 
+constexpr size_t kBodyMax = 256 << 10;
+
 std::string policy_json(const decide::Policy& policy) {
   return fmt::format(R"({{"ok":true,"mode":"{}","policy":{}}})", decide::mode_name(policy.mode),
                      string_as_json(policy.to_toml()));
@@ -58,7 +60,6 @@ Response post_override(Services& services, Exchange& exchange, const Request& re
 }  // namespace
 
 std::vector<Route> policy_routes(Services& s) {
-  constexpr size_t kBodyMax = 256 << 10;
   return {
       {"GET", "/v1/runs/{run}/policy", BodyKind::kNone, 0,
        [](Exchange& e, const Request& request) { return show_policy(e, request); }},
@@ -66,6 +67,11 @@ std::vector<Route> policy_routes(Services& s) {
        [&s](Exchange& e, const Request& request) { return put_policy(s, e, request); }},
       {"POST", "/v1/runs/{run}/overrides", BodyKind::kJson, kBodyMax,
        [&s](Exchange& e, const Request& request) { return post_override(s, e, request); }},
+  };
+}
+
+std::vector<Route> policy_check_routes(Services&) {
+  return {
       {"POST", "/v1/policy/check", BodyKind::kToml, kBodyMax,
        [](Exchange&, const Request& request) {
          return json_response(policy_json(policy_of_body(request)));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/auth/guard.h"
 #include "controller/bell.h"
 #include "storage/ledger.h"
 
@@ -27,7 +28,8 @@ struct Request {
   std::vector<std::string> arguments;                  // what the route's {…} stood for, in order
   std::string content_type;  // without parameters, lower case; empty when absent
   std::string last_event_id;
-  std::string body;  // without its content coding
+  std::string body;                  // without its content coding
+  PrincipalPtr principal = nullptr;  // who sent it; null: a stranger, on a route open to all
 };
 
 struct Response {

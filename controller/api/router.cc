@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <cmath>
 #include <set>
 
 #include "protocol/json.h"
@@ -41,6 +42,11 @@ bool matches(const std::vector<std::string>& pattern, const std::vector<std::str
 }
 
 }  // namespace
+
+std::vector<Route> with_access(std::vector<Route> routes, Access reads, Access changes) {
+  for (Route& route : routes) route.access = route.method == kGet ? reads : changes;
+  return routes;
+}
 
 Router::Router(std::vector<Route> routes, Route fallback)
     : routes_(std::move(routes)), fallback_(std::move(fallback)) {
@@ -100,6 +106,9 @@ Response problem_response(const Problem& problem) {
   if (problem.status == 405) {
     response.headers.emplace_back("Allow", problem.accepted);
   }
+  if (problem.status == 401) {
+    response.headers.emplace_back("WWW-Authenticate", "Bearer realm=\"gnomon\"");
+  }
   if (problem.status == 503 || problem.status == 507) {
     response.headers.emplace_back("Retry-After", "1");
   }
@@ -108,10 +117,12 @@ Response problem_response(const Problem& problem) {
 
 Response response_for(std::exception_ptr error) {
   Problem problem;
+  double retry_after = 0;
   try {
     std::rethrow_exception(error);
   } catch (const Refusal& refusal) {
     problem = refusal.problem();
+    retry_after = refusal.retry_after();
   } catch (const JsonError& json) {
     problem = {"about:blank", "The body is not the message expected", 400, json.what(),
                json.accepted()};
@@ -130,7 +141,11 @@ Response response_for(std::exception_ptr error) {
     spdlog::error("a request failed: {}", other.what());
     problem = {"about:blank", "Internal error", 500, other.what(), ""};
   }
-  return problem_response(problem);
+  Response response = problem_response(problem);
+  if (retry_after > 0) {
+    response.headers.emplace_back("Retry-After", fmt::format("{:.0f}", std::ceil(retry_after)));
+  }
+  return response;
 }
 
 }  // namespace gnomon

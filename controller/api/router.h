@@ -23,7 +23,11 @@ struct Route {
   std::function<Response(Exchange&, const Request&)> handler;
   bool timed = true;  // false for long polls and streams
   std::vector<Parameter> parameters = {};
+  Access access = Access::kAdminister;  // unless the table of routes says otherwise
 };
+
+// The routes, with what they ask of whoever comes: GET `reads`, everything else `changes`.
+std::vector<Route> with_access(std::vector<Route> routes, Access reads, Access changes);
 
 class Router {
  public:

@@ -48,8 +48,9 @@ class Server {
   std::unique_ptr<Impl> impl_;
 };
 
-// "127.0.0.1:7717", "[::1]:0". Throws ConfigError, also on an address that is not a loopback
-// address: this version has neither TLS nor tokens.
+// "127.0.0.1:7717", "[::1]:0", "0.0.0.0:7717". Throws ConfigError.
 ServerOptions parse_listen(const std::string& text);
+// Whether nobody outside this machine can connect to its address.
+bool is_loopback(const ServerOptions& options);
 
 }  // namespace gnomon

@@ -22,6 +22,7 @@ struct Services {
   Leases& leases;
   Metrics& metrics;
   Bells& bells;
+  Guard& guard;
   std::string web_root;  // empty: the built-in page
   std::atomic<bool> stopping = false;
   Backups* backups = nullptr;
@@ -32,11 +33,13 @@ std::vector<Route> trainer_routes(Services& services);   // runs, reports, direc
 std::vector<Route> verifier_routes(Services& services);  // leases
 std::vector<Route> view_routes(Services& services);    // what is on record, for people and programs
 std::vector<Route> policy_routes(Services& services);  // policies and overrides
+std::vector<Route> policy_check_routes(Services& services);
 std::vector<Route> statistics_routes(Services& services);
 std::vector<Route> ledger_routes(Services& services);  // backups, audit log
 std::vector<Route> event_routes(Services& services);   // the stream
-std::vector<Route> daemon_routes(Services& services);  // metrics, health, version, the API itself
-std::vector<Route> all_routes(Services& services);     // all of these
+std::vector<Route> metrics_routes(Services& services);
+std::vector<Route> health_routes(Services& services);  // health, version, the API's document
+std::vector<Route> all_routes(Services& services);     // all of these, with who may use them
 Route page_route(Services& services);                  // everything outside /v1
 
 // A write that may be refused: the refusal's audit note is recorded by itself before the refusal

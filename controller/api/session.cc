@@ -142,9 +142,21 @@ std::string Session::decoded_body(Incoming& incoming, size_t body_max) {
   return decoded;
 }
 
+void Session::admit(const Incoming& incoming) {
+  const auto& head = incoming.parser.get();
+  boost::system::error_code gone;
+  const auto peer = stream_.socket().remote_endpoint(gone);
+  principal_ = services_.guard.admit(
+      {view_of(head.method_string()), view_of(head[http::field::authorization]),
+       view_of(head[http::field::host]), view_of(head[http::field::origin]),
+       gone ? std::string() : peer.address().to_string()});
+}
+
 Response Session::answered_by(const Route& route, Incoming& incoming, Request& request) {
   incoming.route_name = route.pattern;
   incoming.timed = route.timed;
+  Guard::authorise(principal_, route.access);
+  request.principal = principal_;
   if (request.parameters != nullptr) {
     check_query(*request.parameters, request);
   }
@@ -163,6 +175,7 @@ Response Session::answered_by(const Route& route, Incoming& incoming, Request& r
 
 Response Session::handle(Incoming& incoming) {
   try {
+    admit(incoming);
     const auto& head = incoming.parser.get();
     Request request;
     request.method = std::string(head.method_string());
@@ -232,6 +245,7 @@ bool Session::serve_one() {
   boost::system::error_code error;
   idle_ = true;
   pauses_ = 0;
+  principal_.reset();
   stream_.expires_after(options_.idle_timeout);
   http::async_read_header(stream_, buffer_, parser, (*yield_)[error]);
   idle_ = false;

@@ -39,7 +39,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   void write(Ledger::Write write) override;
   void read(Ledger::Read read) override;
   bool wait(Bell& bell, uint64_t seen, Clock::time_point deadline) override;
-  bool over() override { return services_.stopping || hung_up(); }
+  bool over() override;
   bool pause() override;
   void start_stream(const std::string& content_type) override;
   bool send(std::string_view text) override;
@@ -54,6 +54,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   void read_body(Incoming& incoming, size_t body_max);
   std::string decoded_body(Incoming& incoming, size_t body_max);
   Response handle(Incoming& incoming);
+  void admit(const Incoming& incoming);
   Response answered_by(const Route& route, Incoming& incoming, Request& request);
   void encode(const Incoming& incoming, Response& response);
   void answer(Response response, const Incoming& incoming, bool keep_alive);
@@ -63,6 +64,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   // session_waits.cc
   void on_reader(const std::function<void()>& work);
   bool hung_up();
+  bool token_is_over() const;
   void sleep(Signal& signal);
   void watch(const std::shared_ptr<Signal>& signal);
   static void fire(const std::shared_ptr<Signal>& signal, std::exception_ptr error);
@@ -77,6 +79,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   bool idle_ = true;
   bool streaming_ = false;  // an answer without a known length has begun
   int pauses_ = 0;
+  PrincipalPtr principal_;  // of the request at hand; null: a stranger
 };
 
 }  // namespace gnomon

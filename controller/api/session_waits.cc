@@ -11,6 +11,7 @@
 #include <boost/beast/http/write.hpp>
 
 #include "controller/api/session.h"
+#include "storage/ledger_audit.h"
 
 namespace gnomon {
 namespace {
@@ -57,7 +58,13 @@ void Session::sleep(Signal& signal) {
 
 void Session::write(Ledger::Write write) {
   auto signal = std::make_shared<Signal>(strand_);
-  if (!services_.ledger.post(std::move(write),
+  Ledger::Write named = [write = std::move(write),
+                         principal = principal_](LedgerTransaction& transaction) {
+    const ledger::AuditedBy by(transaction.connection(),
+                               principal ? principal->name() : "stranger");
+    write(transaction);
+  };
+  if (!services_.ledger.post(std::move(named),
                              [signal](std::exception_ptr error) { fire(signal, error); })) {
     throw LedgerBusy("the ledger's queue of writes is full");
   }
@@ -116,8 +123,13 @@ bool Session::wait(Bell& bell, uint64_t seen, Clock::time_point deadline) {
   bell.forget(ticket);
   boost::system::error_code ignored;
   stream_.socket().cancel(ignored);
-  return signal->set && !services_.stopping;
+  return signal->set && !services_.stopping && !token_is_over();
 }
+
+// The client has hung up, its token was revoked or is over, or the daemon is stopping.
+bool Session::over() { return services_.stopping || hung_up() || token_is_over(); }
+
+bool Session::token_is_over() const { return principal_ && !services_.guard.valid(*principal_); }
 
 bool Session::pause() {
   // Sessions that were woken together do not come back together.

@@ -92,7 +92,8 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
 }
 
 Response directives(Services& services, Exchange& exchange, const Request& request) {
-  if (query_given(request, "after")) {
+  if (query_given(request, "after")) {  // what is delivered counts as delivered
+    Guard::authorise(request.principal, Access::kTrain);
     return poll_directives(services, exchange, request, parse_run_id(request.arguments[0]));
   }
   return numbered_page(exchange, request, views::kDirectives, "number");

@@ -80,8 +80,11 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                const std::string& port_file)
     : metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
       config_(config, std::move(read), metrics_, wall_seconds),
-      supervisor_(metrics_, bells_, {read_default_policy(config), config.series_keep_seconds},
-                  wall_seconds, steady_seconds),
+      guard_(config.auth, wall_seconds, steady_seconds),
+      supervisor_(
+          metrics_, bells_,
+          {read_default_policy(config), config.series_keep_seconds, config.checkpoint_roots},
+          wall_seconds, steady_seconds),
       leases_(supervisor_, metrics_, bells_),
       retention_(metrics_, config.retention, wall_seconds, steady_seconds),
       server_((check_port_file(port_file), server_options(config))) {
@@ -99,6 +102,13 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
     supervisor_.set_default_policy(read_default_policy(wanted));
     backups_->configure(wanted.backup);
     retention_.configure(wanted.retention);
+    // Tokens that come or go altogether wait for a restart, as check-config says.
+    if (wanted.auth.tokens.empty() == guard_.closed()) return;
+    try {
+      guard_.configure(wanted.auth);
+    } catch (const ConfigError& error) {  // changed again since the file was checked
+      spdlog::error("the tokens were not read again, the last good ones stay: {}", error.what());
+    }
   });
 }
 
@@ -188,7 +198,8 @@ void Daemon::save_states() {
 
 void Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
-  services_.reset(new Services{*ledger_, supervisor_, leases_, metrics_, bells_, config->web_root});
+  services_.reset(
+      new Services{*ledger_, supervisor_, leases_, metrics_, bells_, guard_, config->web_root});
   check_pages();
   services_->backups = backups_.get();
   services_->integrity = integrity_.get();
@@ -197,7 +208,10 @@ void Daemon::serve() {
     expire_leases();
     if (retention_.due()) retention_.post(*ledger_);
   });
-  server_.every(std::chrono::seconds(1), [this] { keep_time(); });
+  server_.every(std::chrono::seconds(1), [this] {
+    guard_.look_again();
+    keep_time();
+  });
   tell_service_manager();
   spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
                config->listen, server_.port(), config->ledger);

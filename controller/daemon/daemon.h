@@ -31,6 +31,7 @@ class Daemon {
 
   Metrics metrics_;
   LiveConfig config_;
+  Guard guard_;
   Bells bells_;
   Supervisor supervisor_;
   Leases leases_;

@@ -32,6 +32,8 @@ class DaemonConfigReader {
         root_.number("series_keep_seconds", config_.series_keep_seconds, 0, kLongest);
     read_log();
     read_limits();
+    read_auth();
+    read_checkpoints();
     read_backup();
     read_retention();
     root_.refuse_unknown_keys();
@@ -72,6 +74,30 @@ class DaemonConfigReader {
     limits.read_seconds = table.number("read_seconds", limits.read_seconds, 0.1, 3600);
     limits.idle_seconds = table.number("idle_seconds", limits.idle_seconds, 0.1, 86400);
     limits.stop_seconds = table.number("stop_seconds", limits.stop_seconds, 0, 3600);
+    table.refuse_unknown_keys();
+  }
+
+  void read_auth() {
+    TomlTable table = root_.table("auth");
+    AuthSettings& auth = config_.auth;
+    auth.tokens = beside_file(table.text("tokens", auth.tokens));
+    const auto read_rate = [&table](const std::string& prefix, Rate& rate) {
+      rate.per_second = table.number(prefix + "requests_per_second", rate.per_second, 0, 1e6);
+      rate.burst = table.number(prefix + "request_burst", rate.burst, 1, 1e6);
+    };
+    read_rate("", auth.principal);
+    read_rate("stranger_", auth.stranger);
+    table.refuse_unknown_keys();
+  }
+
+  void read_checkpoints() {
+    TomlTable table = root_.table("checkpoints");
+    for (const std::string& root : table.texts("roots", {})) {
+      if (!fs::path(root).is_absolute()) {
+        table.refuse("roots", "absolute paths, as trainers name their checkpoints by them");
+      }
+      config_.checkpoint_roots.push_back(fs::path(root).lexically_normal().string());
+    }
     table.refuse_unknown_keys();
   }
 
@@ -121,12 +147,35 @@ std::string read_default_policy(const DaemonConfig& config) {
   return policy;
 }
 
-void check_daemon_config(const DaemonConfig& config) {
+// Beyond this machine only who can be told apart is let in, and nobody listens on the way.
+static void check_listen(const DaemonConfig& config) {
+  const auto refuse = [&config](const std::string& accepted) {
+    return ConfigError(config.file.empty() ? "command line" : config.file, 0,
+                       config.file.empty() ? "--listen" : "listen", config.listen, accepted);
+  };
+  ServerOptions options;
   try {
-    parse_listen(config.listen);
+    options = parse_listen(config.listen);
   } catch (const ConfigError& error) {
-    if (config.file.empty()) throw;
-    throw ConfigError(config.file, 0, "listen", error.value(), error.accepted());
+    throw refuse(error.accepted());
+  }
+  const bool has_tls = false;
+  if (!is_loopback(options) && (config.auth.tokens.empty() || !has_tls)) {
+    throw refuse(
+        "a loopback address (127.0.0.1 or [::1]), or else both [tls] and [auth] tokens: "
+        "beyond this machine everybody could read and steer the runs");
+  }
+}
+
+void check_daemon_config(const DaemonConfig& config) {
+  check_listen(config);
+  if (!config.auth.tokens.empty()) {
+    try {
+      read_tokens(config.auth.tokens);
+    } catch (const ConfigError& error) {
+      if (!error.file().empty()) throw;
+      throw ConfigError(config.file, 0, "auth.tokens", error.value(), error.accepted());
+    }
   }
   read_default_policy(config);
   if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
@@ -149,6 +198,8 @@ std::vector<std::string> keys_for_restart(const DaemonConfig& running, const Dae
   }
   if (wanted.log.format != running.log.format) keys.emplace_back("log.format");
   if (wanted.limits != running.limits) keys.emplace_back("limits");
+  if (wanted.auth.tokens.empty() != running.auth.tokens.empty()) keys.emplace_back("auth.tokens");
+  if (wanted.checkpoint_roots != running.checkpoint_roots) keys.emplace_back("checkpoints.roots");
   return keys;
 }
 

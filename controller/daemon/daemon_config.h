@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "controller/auth/guard.h"
 #include "controller/backups.h"
 #include "controller/retention.h"
 
@@ -37,6 +38,8 @@ struct DaemonConfig {
   double series_keep_seconds = 3600;  // metrics of an ended run
   LogConfig log;
   LimitsConfig limits;
+  AuthSettings auth;
+  std::vector<std::string> checkpoint_roots;  // folders; empty: anywhere
   BackupSettings backup;
   RetentionSettings retention;
 };

@@ -8,6 +8,33 @@
   let shown = '';  // the run that the charts are of
   let drawn = '';  // what the charts show, so that they are drawn again only when something is new
 
+  // Where the daemon has tokens, the reader's own is sent with each request.
+  const kTokenKey = 'gnomon-token';
+  class TokenWanted extends Error {}
+
+  async function ask(path) {
+    const token = sessionStorage.getItem(kTokenKey);
+    const headers = {Accept: 'application/json'};
+    if (token) headers.Authorization = `Bearer ${token}`;
+    const answer = await fetch(path, {headers});
+    if (answer.status === 401) throw new TokenWanted(token ? 'This token is not accepted.' : 'This daemon answers to tokens.');
+    return answer;
+  }
+
+  function askForToken(why) {
+    if (why) place('run').hidden = true;
+    place('token-form').hidden = !why;
+    place('token-why').textContent = why;
+  }
+
+  place('token-form').addEventListener('submit', (event) => {
+    event.preventDefault();
+    sessionStorage.setItem(kTokenKey, place('token').value.trim());
+    place('token').value = '';
+    drawn = '';
+    look();
+  });
+
   // An answer; of a list, all its pages (Link: <…>; rel="next").
   async function whole(path, answer) {
     if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
@@ -17,12 +44,12 @@
   }
 
   async function get(path) {
-    return whole(path, await fetch(path, {headers: {Accept: 'application/json'}}));
+    return whole(path, await ask(path));
   }
 
   // Rows; none where the daemon is older than this page.
   async function rows(path) {
-    const answer = await fetch(path, {headers: {Accept: 'application/json'}});
+    const answer = await ask(path);
     return answer.status === 404 ? [] : whole(path, answer);
   }
 
@@ -204,8 +231,11 @@
       sayUnknown(runs, selected);
       if (selected) await showRun(selected, () => mine === newest);
       place('away').hidden = true;
+      askForToken('');
     } catch (error) {
-      place('away').hidden = false;
+      const wanted = error instanceof TokenWanted;
+      askForToken(wanted ? error.message : '');
+      place('away').hidden = wanted;
       place('away').textContent = `The controller does not answer (${error.message}); trying again.`;
     }
     setTimeout(() => { if (mine === newest) look(); }, kIntervalMs);

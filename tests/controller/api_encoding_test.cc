@@ -75,7 +75,7 @@ class ApiEncodingTest : public ApiTest {
   std::string raw(const std::string& head, const std::string& body = {}) {
     RawConnection connection(daemon.port());
     connection.send(
-        head + "\r\nHost: x\r\nConnection: close\r\n" +
+        head + "\r\nHost: localhost\r\nConnection: close\r\n" +
         (body.empty() ? std::string() : fmt::format("Content-Length: {}\r\n", body.size())) +
         "\r\n" + body);
     return connection.read_until("nothing that ever comes");

@@ -236,9 +236,9 @@ TEST_F(ApiTrainerTest, AVerifierThatHangsUpWhileItWaitsGetsNoLease) {
   {
     RawConnection gone(daemon.port());
     std::string body = to_json(LeaseRequest{"gone:1", test_fingerprint()});
-    gone.send(
-        fmt::format("POST /v1/leases?wait=60 HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
-                    body.size(), body));
+    gone.send(fmt::format(
+        "POST /v1/leases?wait=60 HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+        body.size(), body));
   }
   trainer.train(5, 5);
   ASSERT_TRUE(eventually([&] { return verifier.lease("0").has_value(); }));

@@ -103,7 +103,7 @@ TEST_F(ApiViewTest, PoliciesAreCheckedShownAndReplaced) {
 
 TEST_F(ApiViewTest, EventsStreamWhatIsRecordedAndGoOnWhereTheyWereCutOff) {
   RawConnection stream(daemon.port());
-  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
   std::string first = stream.read_until("event: window\n");
   EXPECT_THAT(first, HasSubstr("text/event-stream"));
   EXPECT_THAT(first, HasSubstr("id: 1\nevent: run\n"));
@@ -111,7 +111,7 @@ TEST_F(ApiViewTest, EventsStreamWhatIsRecordedAndGoOnWhereTheyWereCutOff) {
   EXPECT_THAT(stream.read_until("\"state\":\"quiet\""), HasSubstr("\"state\":\"quiet\""));
   stream.close();
   RawConnection again(daemon.port());
-  again.send("GET /v1/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: 1\r\n\r\n");
+  again.send("GET /v1/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 1\r\n\r\n");
   std::string rest = again.read_until("\"state\":\"quiet\"");
   EXPECT_THAT(rest, HasSubstr("id: 2\n"));
   EXPECT_THAT(rest, ::testing::Not(HasSubstr("id: 1\n")));
@@ -229,7 +229,7 @@ TEST_F(WebRootTest, FilesOfTheWebRootAreServedAndNothingOutsideOfIt) {
     EXPECT_EQ(client.request("GET", path).status, 404) << path;
   }
   RawConnection raw(served.port());
-  raw.send("GET /js/app.js HTTP/1.1\r\nHost: x\r\n\r\n");
+  raw.send("GET /js/app.js HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_THAT(raw.read_until("let x;"), HasSubstr("text/javascript"));
 }
 

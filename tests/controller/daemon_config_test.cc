@@ -54,6 +54,8 @@ TEST_F(DaemonConfigTest, TheExampleHasEveryKeyWithItsDefault) {
   EXPECT_EQ(example.series_keep_seconds, defaults.series_keep_seconds);
   EXPECT_EQ(example.log, defaults.log);
   EXPECT_EQ(example.limits, defaults.limits);
+  EXPECT_EQ(example.auth, defaults.auth);
+  EXPECT_EQ(example.checkpoint_roots, defaults.checkpoint_roots);
   EXPECT_EQ(example.backup, defaults.backup);
   EXPECT_EQ(example.retention, defaults.retention);
   check_daemon_config(example);

@@ -36,7 +36,7 @@ TEST_F(DaemonTest, StopsWithStatusZeroAndAnEmptyWal) {
 TEST_F(DaemonTest, StoppingEndsLongPollsAndStreamsAtOnce) {
   trainer.begin();
   RawConnection stream(daemon.port());
-  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
   stream.read_until("event: run");
   std::future<bool> poll = std::async(std::launch::async, [&] {
     FakeVerifier verifier(daemon.url());

@@ -59,7 +59,7 @@ TEST_F(NoticesTest, NoticesAreCountedByKindAndGoOnCountingAfterARestart) {
 
 TEST_F(NoticesTest, ANoticeIsStreamed) {
   RawConnection stream(daemon.port());
-  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
   stream.read_until("event: run");
   post(failed_checkpoint(5));
   EXPECT_THAT(stream.read_until("no space left"), HasSubstr("event: notice"));

@@ -26,7 +26,8 @@ struct Parts {
   Supervisor supervisor{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
   Leases leases{supervisor, metrics, bells};
   Ledger ledger{{.file = folder / "ledger.sqlite", .queue_max = 16, .readers = 1, .on_commit = {}}};
-  Services services{ledger, supervisor, leases, metrics, bells, ""};
+  Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
+  Services services{ledger, supervisor, leases, metrics, bells, guard, ""};
 };
 
 class OpenApiRoutesTest : public ::testing::Test {
@@ -90,6 +91,19 @@ TEST_F(OpenApiRoutesTest, BodiesAndTheirLimitsAgree) {
       }
       EXPECT_EQ(taken, types.contains(type)) << name_of(route) << " " << type;
     }
+  }
+}
+
+// Whoever reads the document knows which token a request takes.
+TEST_F(OpenApiRoutesTest, TheRolesAgree) {
+  for (const Route& route : routes) {
+    std::string told;
+    for (const json::value& each : operation(route).at("security").as_array()) {
+      told += (told.empty() ? "" : " or ") + std::string(each.at("token").at(0).as_string());
+    }
+    EXPECT_EQ(told, route.access == Access::kOpen ? "" : roles_with(route.access))
+        << name_of(route);
+    EXPECT_EQ(text_at(operation(route), "x-access"), access_name(route.access)) << name_of(route);
   }
 }
 

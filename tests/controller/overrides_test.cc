@@ -81,7 +81,7 @@ TEST_F(OverridesTest, WhatIsNoOverrideIsRefusedWithWhatWouldBeAccepted) {
 
 TEST_F(OverridesTest, APauseIsADirectiveADecisionARowAnAuditAndAnEvent) {
   RawConnection stream(daemon.port());
-  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: x\r\n\r\n");
+  stream.send("GET /v1/events?after=0 HTTP/1.1\r\nHost: localhost\r\n\r\n");
   stream.read_until("event: run");
   OverrideAccepted accepted = post(pause());
   EXPECT_EQ(accepted.directive, 1);

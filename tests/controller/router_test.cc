@@ -148,12 +148,15 @@ TEST(QueryTest, WhatIsNotDeclaredOrOutOfRangeIsRefusedWithItsNameAndTheRange) {
   }
 }
 
-TEST(ListenTest, TakesLoopbackAddressesOnly) {
+TEST(ListenTest, TakesAnAddressAndAPort) {
   EXPECT_EQ(parse_listen("127.0.0.1:7717").port, 7717);
   EXPECT_EQ(parse_listen("[::1]:0").address, "::1");
   EXPECT_EQ(parse_listen("localhost:1").address, "127.0.0.1");
-  for (const char* bad : {"0.0.0.0:7717", "10.0.0.1:1", "127.0.0.1", "127.0.0.1:x",
-                          "127.0.0.1:70000", ":1", "host:1"}) {
+  EXPECT_TRUE(is_loopback(parse_listen("127.9.9.9:1")));
+  EXPECT_TRUE(is_loopback(parse_listen("[::1]:1")));
+  EXPECT_FALSE(is_loopback(parse_listen("0.0.0.0:7717")));
+  EXPECT_FALSE(is_loopback(parse_listen("[::]:7717")));
+  for (const char* bad : {"127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000", ":1", "host:1"}) {
     EXPECT_THROW(parse_listen(bad), ConfigError) << bad;
   }
 }

@@ -32,7 +32,7 @@ class StreamTest : public ApiTest {
   }
   std::string events(const std::string& query, const std::string& until) {
     RawConnection stream(daemon.port());
-    stream.send(fmt::format("GET /v1/events{} HTTP/1.1\r\nHost: x\r\n\r\n", query));
+    stream.send(fmt::format("GET /v1/events{} HTTP/1.1\r\nHost: localhost\r\n\r\n", query));
     return stream.read_until(until);
   }
   FakeTrainer trainer{daemon.url()};
@@ -49,7 +49,7 @@ TEST_F(StreamTest, RowsOlderThanAWeekGoAndAClientThatMissesThemIsTold) {
               HasSubstr("events after 1 were asked for; there are those from 3 to"));
   EXPECT_THAT(refusal.accepted, HasSubstr("an id from 2 to"));
   RawConnection resumed(daemon.port());
-  resumed.send("GET /v1/events HTTP/1.1\r\nHost: x\r\nLast-Event-ID: 1\r\n\r\n");
+  resumed.send("GET /v1/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 1\r\n\r\n");
   EXPECT_THAT(resumed.read_until("accepted"), HasSubstr("410"));
   EXPECT_THAT(events("?after=2", "id: 3\n"), HasSubstr("id: 3\n")) << "nothing is missing for it";
 }

@@ -26,8 +26,23 @@ class UniqueKeyLoader(yaml.SafeLoader):
 
 def load(path):
     with open(path, encoding="utf-8") as file:
-        document = yaml.load(file, UniqueKeyLoader)
+        return yaml.load(file, UniqueKeyLoader)
+
+
+def without_anchors(document):
     return {key: value for key, value in document.items() if not key.startswith("x-")}
+
+
+def add_security(document, roles):
+    """The tokens that an operation takes, each an alternative; with an open one a token is no harm either."""
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if method == "parameters":
+                continue
+            access = operation.setdefault("x-access", "read")
+            if access not in roles:
+                raise SystemExit(f"assemble.py: {method} {path}: x-access is {access}, not one of {sorted(roles)}")
+            operation["security"] = [{"token": [role]} for role in roles[access]]
 
 
 def merge(into, more, where):
@@ -74,17 +89,19 @@ def check_references(document):
             raise SystemExit(f"assemble.py: nothing is at {reference}")
     for kind, members in document["components"].items():
         for name in members:
-            if f"#/components/{kind}/{name}" not in used:
+            if kind != "securitySchemes" and f"#/components/{kind}/{name}" not in used:
                 raise SystemExit(f"assemble.py: components/{kind}/{name} is used nowhere")
 
 
 def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    document = load(HERE / "openapi.yaml")
+    main_file = load(HERE / "openapi.yaml")
+    document = without_anchors(main_file)
     for path in sorted(HERE.glob("*.yaml")):
         if path.name != "openapi.yaml":
-            merge(document, load(path), path.name)
+            merge(document, without_anchors(load(path)), path.name)
+    add_security(document, main_file["x-roles"])
     check_values(document, "")
     check_references(document)
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,175 @@
+// `gnomon token`: the file of who may speak to gnomond.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <memory>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "base/sha256.h"
+#include "cli/commands.h"
+#include "cli/duration.h"
+#include "cli/json_output.h"
+#include "cli/table.h"
+#include "controller/auth/tokens.h"
+#include "protocol/toml_reader.h"
+
+namespace gnomon::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TokenOptions {
+  std::string file;    // of the tokens
+  std::string config;  // of gnomond, which names the file
+  std::string name;
+  std::string role;
+  std::string expires;
+};
+
+constexpr double kLongest = 3650.0 * 86400;  // ten years
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The one key of gnomond's configuration that is needed here; the rest of it is gnomond's.
+fs::path file_of_config(const std::string& config) {
+  TomlTable auth = TomlTable::parse(read_file(config), config).table("auth");
+  const std::string name = auth.text("tokens", "");
+  if (name.empty()) auth.refuse("tokens", "the name of the file of tokens, like \"tokens.toml\"");
+  return fs::absolute(fs::path(config).parent_path() / name).lexically_normal();
+}
+
+fs::path token_file(const TokenOptions& options) {
+  if (!options.file.empty()) return options.file;
+  if (!options.config.empty()) return file_of_config(options.config);
+  throw ConfigError("", 0, "--file", "\"\"",
+                    "the file of tokens (--file, GNOMON_TOKENS), or gnomond's configuration that "
+                    "names it (--config)");
+}
+
+void add_file_options(CLI::App& command, TokenOptions& options) {
+  command.add_option("--file", options.file, "File of tokens")
+      ->envname("GNOMON_TOKENS")
+      ->type_name("FILE");
+  command
+      .add_option("--config", options.config,
+                  "gnomond's configuration, whose [auth] tokens names that file")
+      ->type_name("FILE");
+}
+
+// The secret goes to standard output, alone on its line, so that a script can take it; the rest is
+// for people.
+void create(const TokenOptions& options) {
+  if (const std::string accepted = problem_with_token_name(options.name); !accepted.empty()) {
+    throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name), accepted);
+  }
+  const fs::path file = token_file(options);
+  const double now = wall_seconds();
+  const double expires =
+      options.expires.empty() ? 0 : now + parse_duration("--expires", options.expires, kLongest);
+  const std::string secret = make_secret();
+  edit_tokens(file, [&](std::vector<Token>& tokens) {
+    for (const Token& token : tokens) {
+      if (token.name == options.name) {
+        throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name),
+                          fmt::format("a name that {} has not yet, or first gnomon token revoke {}",
+                                      file.string(), options.name));
+      }
+    }
+    tokens.push_back({options.name, *role_from_name(options.role), sha256_hex(secret),
+                      std::floor(now), std::floor(expires)});
+  });
+  fmt::print(stderr, "{} is a token of the role {}{}, in {}. This is its only copy:\n",
+             options.name, options.role,
+             expires > 0 ? fmt::format(" until {}", utc_text(expires)) : "", file.string());
+  fmt::print("{}\n", secret);
+}
+
+void list(const TokenOptions& options, bool json) {
+  const double now = wall_seconds();
+  const std::vector<Token> tokens = read_tokens(token_file(options));
+  if (json) {
+    boost::json::array rows;
+    for (const Token& token : tokens) {
+      boost::json::value expires = nullptr;
+      if (token.expires > 0) expires = utc_text(token.expires);
+      rows.push_back({{"name", token.name},
+                      {"role", role_name(token.role)},
+                      {"created", utc_text(token.created)},
+                      {"expires", expires}});
+    }
+    fmt::print("{}", pretty_json(rows));
+    return;
+  }
+  Table table({"name", "role", "created", "expires"});
+  for (const Token& token : tokens) {
+    table.add({token.name, role_name(token.role), utc_text(token.created),
+               token.expires == 0
+                   ? "never"
+                   : utc_text(token.expires) + (token.expires <= now ? " (over)" : "")});
+  }
+  fmt::print("{}", table.text());
+}
+
+void revoke(const TokenOptions& options) {
+  const fs::path file = token_file(options);
+  edit_tokens(file, [&](std::vector<Token>& tokens) {
+    const size_t gone =
+        std::erase_if(tokens, [&](const Token& token) { return token.name == options.name; });
+    if (gone == 0) {
+      std::string known;
+      for (const Token& token : tokens) known += (known.empty() ? "" : ", ") + token.name;
+      throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name),
+                        known.empty() ? "a token; there is none" : known);
+    }
+  });
+  fmt::print("{} is revoked in {}; a daemon that reads it refuses the token within a second\n",
+             options.name, file.string());
+}
+
+}  // namespace
+
+void add_token_commands(CLI::App& app, Context&) {
+  CLI::App* token = app.add_subcommand("token", "Tokens: who may speak to gnomond, and as what");
+  token->require_subcommand(1);
+  auto options = std::make_shared<TokenOptions>();
+
+  CLI::App* made = token->add_subcommand("create", "Makes a token and prints its secret, once");
+  made->add_option("NAME", options->name, "Who it is for; stands in logs and the audit log")
+      ->required();
+  made->add_option("--role", options->role,
+                   "What it may do, besides reading: reader nothing; trainer: report runs, take "
+                   "directives;\nverifier: lease replays; operator: overrides and policies; admin: "
+                   "everything")
+      ->required()
+      ->check(CLI::IsMember(role_names()));
+  made->add_option("--expires", options->expires, "After this time, like 90d; without it, never");
+  add_file_options(*made, *options);
+  made->footer(
+      "Example:\n  gnomon token create trainer-7b --role trainer --config /etc/gnomon/gnomond.toml "
+      "> trainer-7b.token\n  GNOMON_TOKEN_FILE=trainer-7b.token gnomon-trainer --config "
+      "run.toml\n\n"
+      "The file keeps a hash of the secret, never the secret. A running gnomond reads the file "
+      "again by itself.");
+  made->callback([options] { create(*options); });
+
+  auto json = std::make_shared<bool>(false);
+  CLI::App* listed = token->add_subcommand("list", "Shows the tokens, without their secrets");
+  add_file_options(*listed, *options);
+  listed->add_flag("--json", *json, "As JSON");
+  listed->footer("Example:\n  gnomon token list --config /etc/gnomon/gnomond.toml");
+  listed->callback([options, json] { list(*options, *json); });
+
+  CLI::App* revoked = token->add_subcommand("revoke", "Takes a token back");
+  revoked->add_option("NAME", options->name, "As gnomon token list shows it")->required();
+  add_file_options(*revoked, *options);
+  revoked->footer("Example:\n  gnomon token revoke trainer-7b --config /etc/gnomon/gnomond.toml");
+  revoked->callback([options] { revoke(*options); });
+}
+
+}  // namespace gnomon::cli

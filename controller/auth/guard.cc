@@ -1,0 +1,225 @@
+#include "controller/auth/guard.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <boost/asio/ip/address.hpp>
+#include <cctype>
+#include <cmath>
+
+#include "base/errors.h"
+#include "base/sha256.h"
+#include "controller/refusal.h"
+
+namespace gnomon {
+namespace {
+
+constexpr double kTellEverySeconds = 10;
+
+const PrincipalPtr& anonymous() {
+  static const PrincipalPtr principal =
+      std::make_shared<const Principal>("anonymous", Role::kAdmin, 0);
+  return principal;
+}
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) {
+  return std::ranges::equal(
+      a, b, [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+// The secret in "Bearer SECRET"; empty when it is another scheme.
+std::string_view bearer_of(std::string_view authorization) {
+  constexpr std::string_view kScheme = "Bearer ";
+  if (authorization.size() <= kScheme.size() ||
+      !equal_ignoring_case(authorization.substr(0, kScheme.size()), kScheme)) {
+    return {};
+  }
+  std::string_view secret = authorization.substr(kScheme.size());
+  secret.remove_prefix(std::min(secret.find_first_not_of(' '), secret.size()));
+  return secret.substr(0, secret.find_last_not_of(' ') + 1);
+}
+
+// "[::1]:7717" and "localhost:7717" without their ports.
+std::string_view name_in_host(std::string_view host) {
+  if (host.starts_with('[')) {
+    const size_t close = host.find(']');
+    return close == std::string_view::npos ? host : host.substr(1, close - 1);
+  }
+  return host.substr(0, host.find(':'));
+}
+
+bool is_loopback_name(std::string_view name) {
+  if (equal_ignoring_case(name, "localhost")) return true;
+  boost::system::error_code unreadable;
+  const auto address = boost::asio::ip::make_address(std::string(name), unreadable);
+  return !unreadable && address.is_loopback();
+}
+
+// An IPv6 network of one customer counts as one address.
+std::string address_key(const std::string& address) {
+  boost::system::error_code unreadable;
+  const auto parsed = boost::asio::ip::make_address(address, unreadable);
+  if (unreadable || !parsed.is_v6() || parsed.to_v6().is_v4_mapped()) return "address " + address;
+  const auto bytes = parsed.to_v6().to_bytes();
+  std::string key = "address ";
+  for (int i = 0; i < 8; ++i) key += fmt::format("{:02x}", bytes[static_cast<size_t>(i)]);
+  return key;
+}
+
+}  // namespace
+
+Guard::Guard(const AuthSettings& settings, Clock wall, Clock steady)
+    : wall_(std::move(wall)), steady_(std::move(steady)) {
+  configure(settings);
+}
+
+Guard::FileState Guard::state_of(const std::string& file) {
+  struct stat status {};
+  if (file.empty() || ::stat(file.c_str(), &status) != 0) return {};
+  return {static_cast<int64_t>(status.st_ino), status.st_size,
+          status.st_ctim.tv_sec * 1'000'000'000 + status.st_ctim.tv_nsec};
+}
+
+void Guard::configure(const AuthSettings& settings) {
+  const FileState state = state_of(settings.tokens);
+  take(settings, settings.tokens.empty() ? std::vector<Token>() : read_tokens(settings.tokens),
+       state);
+}
+
+void Guard::look_again() {
+  AuthSettings settings;
+  {
+    const std::lock_guard lock(mutex_);
+    settings = settings_;
+    const FileState state = state_of(settings.tokens);
+    if (settings.tokens.empty() || state == state_ || state == bad_state_) return;
+    bad_state_ = state;
+  }
+  try {
+    configure(settings);
+    spdlog::info("the tokens of {} were read again", settings.tokens);
+  } catch (const Error& error) {
+    spdlog::error("the tokens were not read again, the last good ones stay: {}", error.what());
+  }
+}
+
+// A token that stays the same keeps its principal, and so the requests that wait in its name.
+void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens, FileState state) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Entry> entries;
+  for (const Token& token : tokens) {
+    auto same = std::ranges::find(entries_, token, &Entry::token);
+    if (same != entries_.end()) {
+      entries.push_back({token, std::move(same->principal)});
+    } else {
+      entries.push_back(
+          {token, std::make_shared<Principal>(token.name, token.role, token.expires)});
+    }
+  }
+  for (const Entry& gone : entries_) {
+    if (gone.principal) gone.principal->revoke();
+  }
+  entries_ = std::move(entries);
+  settings_ = settings;
+  state_ = state;
+  bad_state_ = {};
+}
+
+bool Guard::closed() const {
+  const std::lock_guard lock(mutex_);
+  return !settings_.tokens.empty();
+}
+
+// Looks at every token, so that the time says nothing of where one stands or how much of it fits.
+PrincipalPtr Guard::find(std::string_view secret) const {
+  const std::string hash = sha256_hex(secret);
+  const double now = wall_();
+  PrincipalPtr found;
+  const std::lock_guard lock(mutex_);
+  for (const Entry& entry : entries_) {
+    if (CRYPTO_memcmp(entry.token.sha256.data(), hash.data(), hash.size()) == 0 &&
+        entry.principal->valid(now)) {
+      found = entry.principal;
+    }
+  }
+  return found;
+}
+
+void Guard::check_site(const Caller& caller, bool closed) const {
+  if (!closed && !caller.host.empty() && !is_loopback_name(name_in_host(caller.host))) {
+    throw Refusal(403, "Foreign host name",
+                  fmt::format("the request is for {}, and this daemon has no tokens", caller.host),
+                  "localhost, 127.0.0.1 or [::1]; with [auth] tokens any name");
+  }
+  const bool changes = caller.method != "GET" && caller.method != "HEAD";
+  const size_t scheme = caller.origin.find("://");
+  const std::string_view origin =
+      scheme == std::string_view::npos ? caller.origin : caller.origin.substr(scheme + 3);
+  if (changes && !origin.empty() && !equal_ignoring_case(origin, caller.host)) {
+    throw Refusal(403, "Foreign origin",
+                  fmt::format("a page of {} sent this request to {}", caller.origin, caller.host),
+                  "requests of the daemon's own page, or of programs (no Origin)");
+  }
+}
+
+void Guard::limit(const std::string& key, const Rate& rate) {
+  const double wait = limiter_.take(key, rate, steady_());
+  if (wait <= 0) return;
+  throw Refusal(429, "Too many requests",
+                fmt::format("more than {:g} requests a second (or {:g} at once)", rate.per_second,
+                            rate.burst),
+                "the same request after the seconds of Retry-After")
+      .retry_after(std::ceil(wait));
+}
+
+PrincipalPtr Guard::admit(const Caller& caller) {
+  AuthSettings settings;
+  {
+    const std::lock_guard lock(mutex_);
+    settings = settings_;
+  }
+  const bool closed = !settings.tokens.empty();
+  check_site(caller, closed);
+  if (!closed) return anonymous();
+  const std::string_view secret = bearer_of(caller.authorization);
+  PrincipalPtr principal = secret.empty() ? nullptr : find(secret);
+  if (principal) {
+    limit("token " + principal->name(), settings.principal);
+    return principal;
+  }
+  limit(address_key(caller.address), settings.stranger);
+  if (caller.authorization.empty()) return nullptr;
+  tell_refused(caller);
+  throw Refusal(401, "Token not accepted", "the token is not known, was revoked, or is over",
+                "Authorization: Bearer TOKEN, with one of `gnomon token create`");
+}
+
+void Guard::authorise(const PrincipalPtr& principal, Access access) {
+  if (access == Access::kOpen) return;
+  if (!principal) {
+    throw Refusal(401, "Token missing", "this daemon answers to tokens",
+                  "Authorization: Bearer TOKEN, with one of `gnomon token create`");
+  }
+  if (!may(principal->role(), access)) {
+    throw Refusal(
+        403, "Role not accepted",
+        fmt::format("the token \"{}\" is a {}'s", principal->name(), role_name(principal->role())),
+        fmt::format("a token of the role {}", roles_with(access)));
+  }
+}
+
+// Never the token, which may be another service's, sent here by mistake.
+void Guard::tell_refused(const Caller& caller) {
+  const std::lock_guard lock(mutex_);
+  ++untold_;
+  if (steady_() - told_at_ < kTellEverySeconds) return;
+  spdlog::warn("a token was not accepted, of a request from {} ({} since the last such line)",
+               caller.address, untold_);
+  told_at_ = steady_();
+  untold_ = 0;
+}
+
+}  // namespace gnomon

@@ -1,0 +1,114 @@
+// The door: who sends a request, whether he may, and whether he comes too often. Every request goes
+// through admit() before its body is read, and through authorise() once its route is known.
+//
+// Without a file of tokens gnomond listens on loopback alone, and everybody on the machine is
+// "anonymous" and may do everything. What is refused even then are a browser's requests that
+// another site has caused: those for a foreign Host name (DNS rebinding) and, of those that change
+// something, those with a foreign Origin (cross-site request forgery).
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/files.h"
+#include "controller/auth/rate_limit.h"
+#include "controller/auth/roles.h"
+#include "controller/auth/tokens.h"
+
+namespace gnomon {
+
+struct AuthSettings {
+  std::string tokens;          // file; empty: everybody is anonymous
+  Rate principal{2000, 4000};  // of each token
+  Rate stranger{20, 100};      // of each address, for requests without a token that is known
+  bool operator==(const AuthSettings&) const = default;
+};
+
+// Who sent a request. Lives as long as somebody holds it; a token that was revoked stays revoked.
+class Principal {
+ public:
+  Principal(std::string name, Role role, double expires)
+      : name_(std::move(name)), role_(role), expires_(expires) {}
+  const std::string& name() const { return name_; }
+  Role role() const { return role_; }
+  // At `now`, seconds since the epoch: neither revoked nor over.
+  bool valid(double now) const { return !revoked_ && (expires_ == 0 || now < expires_); }
+  void revoke() { revoked_ = true; }
+
+ private:
+  const std::string name_;
+  const Role role_;
+  const double expires_;  // 0: never
+  std::atomic<bool> revoked_ = false;
+};
+
+using PrincipalPtr = std::shared_ptr<const Principal>;
+
+// What a request says of who sends it; absent headers are empty.
+struct Caller {
+  std::string_view method;
+  std::string_view authorization;
+  std::string_view host;
+  std::string_view origin;
+  std::string address;  // of the other end of the connection
+};
+
+class Guard {
+ public:
+  using Clock = std::function<double()>;
+  // `wall` gives seconds since the epoch, `steady` those of a clock that never jumps. Throws
+  // ConfigError when the tokens cannot be read.
+  Guard(const AuthSettings& settings, Clock wall, Clock steady);
+
+  // Who it is; null for a stranger (there are tokens, and none was sent). Throws Refusal: 401 for a
+  // token that is not known, 403 for a request that another site caused, 429 with the time to wait.
+  PrincipalPtr admit(const Caller& caller);
+  // Throws Refusal: 401 for a stranger, 403 for another role.
+  static void authorise(const PrincipalPtr& principal, Access access);
+  bool valid(const Principal& principal) const { return principal.valid(wall_()); }
+
+  // Whether there are tokens.
+  bool closed() const;
+  // Takes new settings and reads the file. Throws ConfigError; then everything stays as it was.
+  void configure(const AuthSettings& settings);
+  // Reads the file again when it is another one than when it was last read. What cannot be read is
+  // logged once, and the last good tokens stay.
+  void look_again();
+
+ private:
+  struct Entry {
+    Token token;
+    std::shared_ptr<Principal> principal;
+  };
+  struct FileState {  // another one: the file was written or replaced
+    int64_t inode = 0, bytes = 0, changed_ns = 0;
+    bool operator==(const FileState&) const = default;
+  };
+
+  static FileState state_of(const std::string& file);
+  void take(const AuthSettings& settings, const std::vector<Token>& tokens, FileState state);
+  PrincipalPtr find(std::string_view secret) const;
+  void check_site(const Caller& caller, bool closed) const;
+  void limit(const std::string& key, const Rate& rate);
+  void tell_refused(const Caller& caller);
+
+  const Clock wall_;
+  const Clock steady_;
+  RateLimiter limiter_;
+  mutable std::mutex mutex_;
+  AuthSettings settings_;
+  std::vector<Entry> entries_;
+  FileState state_;
+  FileState bad_state_;    // of a file that could not be read: not told again
+  double told_at_ = -1e9;  // steady; when a refused token was last logged
+  int64_t untold_ = 0;     // refused since
+};
+
+}  // namespace gnomon

@@ -1,0 +1,171 @@
+#include "controller/auth/tokens.h"
+
+#include <fcntl.h>
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <openssl/evp.h>
+#include <openssl/rand.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <ctime>
+
+#include "base/errors.h"
+#include "base/files.h"
+#include "protocol/toml_reader.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kNameMax = 64;
+constexpr const char* kNameAccepted = "1 to 64 letters, digits, \".\", \"_\", \"-\", \"@\", \":\"";
+constexpr const char* kHeader =
+    "# Who may speak to gnomond; written by `gnomon token`. The secrets are not in it.\n";
+
+bool is_sha256(const std::string& text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+Token read_token(TomlTable& table) {
+  Token token;
+  token.name = table.text("name", "");
+  if (!problem_with_token_name(token.name).empty()) table.refuse("name", kNameAccepted);
+  token.role = *role_from_name(table.choice("role", "", role_names()));
+  token.sha256 = table.text("sha256", "");
+  if (!is_sha256(token.sha256)) {
+    table.refuse("sha256", "64 lower-case hexadecimal digits, as `gnomon token create` writes");
+  }
+  token.created = parse_utc(table.text("created", utc_text(0)));
+  if (std::isnan(token.created)) table.refuse("created", "a time like \"2026-11-22T18:30:00Z\"");
+  if (table.has("expires")) {
+    token.expires = parse_utc(table.text("expires", ""));
+    if (!(token.expires > 0)) table.refuse("expires", "a time like \"2027-11-22T18:30:00Z\"");
+  }
+  table.refuse_unknown_keys();
+  return token;
+}
+
+// Holds a lock on the file's folder: the file itself is replaced by each change.
+FileDescriptor lock_folder(const fs::path& file) {
+  const fs::path folder = fs::absolute(file).parent_path();
+  FileDescriptor lock = FileDescriptor::open(folder, O_RDONLY | O_DIRECTORY);
+  while (::flock(lock.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) throw SystemError("lock", folder.string(), errno);
+  }
+  return lock;
+}
+
+// Before the rename, so that nobody reads it who should not: write_file_atomically would make the
+// new file with another mode for a moment.
+void replace_file(const fs::path& file, const std::string& content) {
+  struct stat old {};
+  const bool was_there = ::stat(file.c_str(), &old) == 0;
+  const fs::path partial = file.string() + ".partial";
+  ::unlink(partial.c_str());
+  FileDescriptor out = FileDescriptor::open(partial, O_WRONLY | O_CREAT | O_EXCL, 0600);
+  try {
+    if (was_there && (::fchown(out.get(), old.st_uid, old.st_gid) != 0 ||
+                      ::fchmod(out.get(), old.st_mode & 0777) != 0)) {
+      throw SystemError("give its owner and mode to", partial.string(), errno);
+    }
+    write_all(out.get(), content, partial);
+    if (::fsync(out.get()) != 0) throw SystemError("sync", partial.string(), errno);
+    if (::rename(partial.c_str(), file.c_str()) != 0) {
+      throw SystemError("replace", file.string(), errno);
+    }
+  } catch (...) {
+    ::unlink(partial.c_str());
+    throw;
+  }
+  sync_path(fs::absolute(file).parent_path());
+}
+
+}  // namespace
+
+std::vector<Token> parse_tokens(std::string_view toml, const std::string& file) {
+  TomlTable root = TomlTable::parse(toml, file);
+  std::vector<Token> tokens;
+  for (TomlTable& table : root.tables("token")) {
+    Token token = read_token(table);
+    for (const Token& other : tokens) {
+      if (other.name == token.name) table.refuse("name", "a name that no other token has");
+      if (other.sha256 == token.sha256) table.refuse("sha256", "a hash that no other token has");
+    }
+    tokens.push_back(std::move(token));
+  }
+  root.refuse_unknown_keys();
+  return tokens;
+}
+
+std::vector<Token> read_tokens(const fs::path& file) {
+  std::string text;
+  try {
+    text = read_file(file);
+  } catch (const SystemError& error) {
+    throw ConfigError("", 0, "auth.tokens", file.string(),
+                      fmt::format("a file that can be read ({})", error.what()));
+  }
+  return parse_tokens(text, file.string());
+}
+
+std::string tokens_as_toml(const std::vector<Token>& tokens) {
+  std::string text = kHeader;
+  for (const Token& token : tokens) {
+    text += fmt::format("\n[[token]]\nname = {}\nrole = {}\nsha256 = \"{}\"\ncreated = \"{}\"\n",
+                        toml_quoted(token.name), toml_quoted(role_name(token.role)), token.sha256,
+                        utc_text(token.created));
+    if (token.expires > 0) text += fmt::format("expires = \"{}\"\n", utc_text(token.expires));
+  }
+  return text;
+}
+
+std::string make_secret() {
+  std::array<unsigned char, 33> bytes{};  // 264 bits: 44 characters without padding
+  if (RAND_bytes(bytes.data(), static_cast<int>(bytes.size())) != 1) {
+    throw Error("the system gives no random bytes for a token");
+  }
+  std::array<unsigned char, 45> base64{};
+  EVP_EncodeBlock(base64.data(), bytes.data(), static_cast<int>(bytes.size()));
+  std::string secret(reinterpret_cast<const char*>(base64.data()), 44);
+  std::ranges::replace(secret, '+', '-');
+  std::ranges::replace(secret, '/', '_');
+  return "gnomon_" + secret;
+}
+
+std::string problem_with_token_name(const std::string& name) {
+  const bool good =
+      !name.empty() && name.size() <= kNameMax && std::ranges::all_of(name, [](unsigned char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '.' || c == '_' || c == '-' || c == '@' || c == ':';
+      });
+  return good ? std::string() : kNameAccepted;
+}
+
+void edit_tokens(const fs::path& file, const std::function<void(std::vector<Token>&)>& change) {
+  const FileDescriptor lock = lock_folder(file);
+  std::vector<Token> tokens;
+  if (fs::exists(file)) tokens = read_tokens(file);
+  change(tokens);
+  // Of a link, as in a mounted secret, the target: the link is its owner's.
+  replace_file(fs::exists(file) ? fs::canonical(file) : file, tokens_as_toml(tokens));
+}
+
+std::string utc_text(double seconds) {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(static_cast<std::time_t>(seconds)));
+}
+
+double parse_utc(const std::string& text) {
+  std::tm parts{};
+  const char* end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  if (end == nullptr || *end != '\0') return std::nan("");
+  return static_cast<double>(::timegm(&parts));
+}
+
+}  // namespace gnomon

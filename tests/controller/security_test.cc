@@ -1,0 +1,331 @@
+// A real daemon with tokens, attacked as docs/security.md says. Line numbers of that page's table
+// stand in the names of tests there.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <csignal>
+#include <map>
+
+#include "base/files.h"
+#include "base/sha256.h"
+#include "controller/auth/tokens.h"
+#include "protocol/json.h"
+#include "tests/controller/fake_clients.h"
+#include "tests/controller/openapi_document.h"
+#include "tests/controller/raw_connection.h"
+#include "tests/support/daemon_process.h"
+
+namespace gnomon {
+namespace {
+
+using test::DaemonProcess;
+using test::run_gnomond;
+using test::TemporaryDirectory;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr const char* kSmallPolicy = "[window]\nevery = 5\nsteps = 5\n";
+
+struct Answer {
+  int status = 0;
+  std::string head;
+  std::string body;
+};
+
+class SecurityTest : public ::testing::Test {
+ protected:
+  explicit SecurityTest(const std::string& auth =
+                            "requests_per_second = 0\n"
+                            "stranger_requests_per_second = 0\n",
+                        const std::string& more = {})
+      : daemon({"--config", write_config(auth, more), "--log-level", "trace"}, kSmallPolicy) {
+    for (const std::string& role : role_names()) secrets[role] = add(role, *role_from_name(role));
+    daemon.start();
+  }
+
+  std::string write_config(const std::string& auth, const std::string& more) {
+    const std::filesystem::path file = folder / "gnomond.toml";
+    write_file_atomically(file, "[auth]\ntokens = \"tokens.toml\"\n" + auth + more);
+    return file.string();
+  }
+  std::string add(const std::string& name, Role role) {
+    const std::string secret = make_secret();
+    edit_tokens(folder / "tokens.toml", [&](std::vector<Token>& tokens) {
+      tokens.push_back({name, role, sha256_hex(secret), 1, 0});
+    });
+    return secret;
+  }
+  void revoke(const std::string& name) {
+    edit_tokens(folder / "tokens.toml", [&](std::vector<Token>& tokens) {
+      std::erase_if(tokens, [&](const Token& token) { return token.name == name; });
+    });
+  }
+
+  static std::string request(const std::string& method, const std::string& target,
+                             const std::string& secret, const std::string& body = {},
+                             const std::string& headers = {}) {
+    return fmt::format(
+        "{} {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{}{}"
+        "Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{}",
+        method, target, secret.empty() ? "" : "Authorization: Bearer " + secret + "\r\n", headers,
+        body.size(), body);
+  }
+  Answer ask(const std::string& method, const std::string& target, const std::string& secret,
+             const std::string& body = {}, const std::string& headers = {}) const {
+    RawConnection connection(daemon.port());
+    connection.send(request(method, target, secret, body, headers));
+    const std::string text = connection.read_until("never");
+    const size_t end = text.find("\r\n\r\n");
+    if (end == std::string::npos) return {};
+    return {std::stoi(text.substr(9, 3)), text.substr(0, end), text.substr(end + 4)};
+  }
+
+  // A run with an attempt, as run-1.
+  void begin() {
+    const std::string attempt = to_json(AttemptStart{1, 0, "start", 1, 1.0});
+    EXPECT_EQ(ask("POST", "/v1/runs", secrets["trainer"], to_json(test_registration())).status,
+              200);
+    EXPECT_EQ(ask("POST", "/v1/runs/1/attempts", secrets["trainer"], attempt).status, 200);
+  }
+
+  TemporaryDirectory folder;
+  DaemonProcess daemon;
+  std::map<std::string, std::string> secrets;  // by role, which is the token's name too
+};
+
+// Every operation of the API, with every role and with none.
+TEST_F(SecurityTest, EveryRouteLetsInWhoItsDocumentSays) {
+  for (const auto& [pattern, item] : test::openapi().at("paths").as_object()) {
+    std::string path = pattern;
+    for (const char* name : {"{run}", "{lease}", "{number}"}) {
+      if (size_t at = path.find(name); at != std::string::npos) {
+        path.replace(at, std::string(name).size(), "999");
+      }
+    }
+    if (path == "/v1/events") path += "?run=999";  // which would have no end
+    for (const auto& [key, operation] : item.as_object()) {
+      if (key == "parameters") continue;
+      std::string method = key;
+      std::ranges::transform(method, method.begin(), [](char c) { return std::toupper(c); });
+      std::vector<std::string> allowed;
+      for (const auto& each : operation.at("security").as_array()) {
+        allowed.emplace_back(each.at("token").at(0).as_string());
+      }
+      const bool open = allowed.empty();
+      EXPECT_EQ(ask(method, path, "").status == 401, !open) << method << " " << path;
+      EXPECT_EQ(ask(method, path, "gnomon_wrong").status, 401) << method << " " << path;
+      for (const auto& [role, secret] : secrets) {
+        const int status = ask(method, path, secret).status;
+        const bool may = open || std::ranges::find(allowed, role) != allowed.end();
+        EXPECT_EQ(status != 403, may) << method << " " << path << " " << role << " " << status;
+        EXPECT_THAT(status, Not(AnyOf(0, 401, 500))) << method << " " << path << " " << role;
+      }
+    }
+  }
+}
+
+TEST_F(SecurityTest, ARefusalSaysHowToComeIn) {
+  const Answer stranger = ask("GET", "/v1/runs", "");
+  EXPECT_EQ(stranger.status, 401);
+  EXPECT_THAT(stranger.head, HasSubstr("WWW-Authenticate: Bearer realm=\"gnomon\""));
+  EXPECT_THAT(stranger.body, HasSubstr("gnomon token create"));
+  const Answer reader = ask("POST", "/v1/backups", secrets["reader"], "{}");
+  EXPECT_EQ(reader.status, 403);
+  EXPECT_EQ(from_json<Problem>(reader.body).accepted, "a token of the role admin");
+}
+
+// What a directive's delivery counts as is the trainer's alone.
+TEST_F(SecurityTest, OnlyATrainerTakesDirectives) {
+  const std::string body = to_json(test_registration());
+  EXPECT_EQ(ask("POST", "/v1/runs", secrets["reader"], body).status, 403);
+  EXPECT_EQ(ask("POST", "/v1/runs", secrets["trainer"], body).status, 200);
+  EXPECT_EQ(ask("GET", "/v1/runs/1/directives", secrets["reader"]).status, 200);
+  for (const char* role : {"reader", "verifier", "operator"}) {
+    EXPECT_EQ(ask("GET", "/v1/runs/1/directives?after=0", secrets[role]).status, 403) << role;
+  }
+  EXPECT_EQ(ask("GET", "/v1/runs/1/directives?after=0", secrets["trainer"]).status, 200);
+}
+
+TEST_F(SecurityTest, TheAuditLogNamesWhoAsked) {
+  begin();
+  const std::string order =
+      R"({"kind":"pause","owner":"somebody else","reason":"to see who it was"})";
+  ASSERT_EQ(ask("POST", "/v1/runs/1/overrides", secrets["operator"], order).status, 200);
+  const auto rows = boost::json::parse(ask("GET", "/v1/audit", secrets["reader"]).body).as_array();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].at("what").as_string(), "override");
+  EXPECT_EQ(rows[0].at("principal").as_string(), "operator");
+}
+
+// A secret is in none of: the log at its most talkative, the ledger, answers, metrics. Neither is a
+// token of another service that was sent by mistake.
+TEST_F(SecurityTest, NoSecretIsWrittenAnywhere) {
+  const std::string foreign = "hf_someOtherServicesToken";
+  std::string told;
+  for (const auto& [role, secret] : secrets) {
+    told += ask("GET", "/v1/runs", secret).body + ask("POST", "/v1/runs", secret, "{").body +
+            ask("DELETE", "/v1/runs", secret).body + ask("GET", "/v1/runs/7", secret).body;
+  }
+  told += ask("GET", "/v1/runs", foreign).body + ask("POST", "/v1/leases", foreign, "{}").body;
+  ask("POST", "/v1/runs", secrets["trainer"], to_json(test_registration()));
+  told += ask("GET", "/metrics", secrets["reader"]).body;
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_THAT(daemon.log(), HasSubstr("a token was not accepted"));
+  told += daemon.log() + read_file(daemon.ledger());
+  EXPECT_THAT(told, Not(HasSubstr(foreign)));
+  for (const auto& [role, secret] : secrets) {
+    EXPECT_EQ(told.find(secret), std::string::npos) << role;
+    EXPECT_EQ(told.find(secret.substr(7, 20)), std::string::npos) << role << ", a part of it";
+    EXPECT_EQ(told.find(sha256_hex(secret)), std::string::npos) << role << ", its hash";
+  }
+}
+
+bool soon(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return true;
+}
+
+TEST_F(SecurityTest, ARevokedTokenIsRefusedWithinSecondsAndItsLongPollGetsNothing) {
+  begin();
+  RawConnection poll(daemon.port());
+  poll.send(request("GET", "/v1/runs/1/directives?after=0&wait=30s", secrets["trainer"]));
+  const std::string second = add("second", Role::kOperator);
+  revoke("trainer");
+  EXPECT_TRUE(soon([&] { return ask("GET", "/v1/runs", secrets["trainer"]).status == 401; }));
+  EXPECT_EQ(ask("GET", "/v1/runs", second).status, 200) << "and a new one is known";
+  const std::string order = R"({"kind":"pause","owner":"me","reason":"a directive"})";
+  ASSERT_EQ(ask("POST", "/v1/runs/1/overrides", second, order).status, 200);
+  EXPECT_THAT(poll.read_until("never"), Not(HasSubstr("\"pause\"")));
+  const auto rows = boost::json::parse(ask("GET", "/v1/runs/1/directives", second).body).as_array();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].at("state").as_string(), "pending") << "nothing was delivered";
+}
+
+TEST_F(SecurityTest, TokensThatCannotBeReadChangeNothing) {
+  write_file_atomically(folder / "tokens.toml", "[[token]]\nname = 1\n");
+  EXPECT_TRUE(soon([&] { return daemon.log().find("last good ones stay") != std::string::npos; }));
+  EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
+  daemon.signal(SIGHUP);
+  EXPECT_TRUE(soon([&] {
+    return daemon.log().find("the configuration was not read again") != std::string::npos;
+  }));
+  EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
+}
+
+TEST_F(SecurityTest, ThePageIsOpenAndMayBeFramedByNobody) {
+  for (const char* path : {"/", "/page.js"}) {
+    const Answer page = ask("GET", path, "");
+    EXPECT_EQ(page.status, 200) << path;
+    EXPECT_THAT(page.head, HasSubstr("Content-Security-Policy: default-src 'self'"));
+    EXPECT_THAT(page.head, HasSubstr("frame-ancestors 'none'"));
+    EXPECT_THAT(page.head, HasSubstr("X-Content-Type-Options: nosniff"));
+    EXPECT_THAT(page.body, Not(HasSubstr("<script>")));
+  }
+}
+
+TEST_F(SecurityTest, AnotherSitesPageCannotOrder) {
+  const std::string order = R"({"kind":"pause","owner":"me","reason":"a directive"})";
+  EXPECT_EQ(ask("POST", "/v1/runs/1/overrides", secrets["operator"], order,
+                "Origin: https://evil.example\r\n")
+                .status,
+            403);
+  EXPECT_EQ(ask("POST", "/v1/runs/1/overrides", secrets["operator"], order,
+                "Origin: http://localhost\r\n")
+                .status,
+            404)
+      << "the run is unknown, the page is its own";
+}
+
+class RateLimitTest : public SecurityTest {
+ protected:
+  RateLimitTest()
+      : SecurityTest(
+            "requests_per_second = 5\nrequest_burst = 10\n"
+            "stranger_requests_per_second = 5\nstranger_request_burst = 10\n") {}
+};
+
+TEST_F(RateLimitTest, WhoComesTooOftenIsToldWhenToComeAgainAndOthersAreServed) {
+  int refused = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Answer answer = ask("GET", "/v1/runs", secrets["reader"]);
+    if (answer.status != 429) continue;
+    ++refused;
+    EXPECT_THAT(answer.head, HasSubstr("Retry-After: 1"));
+    EXPECT_THAT(answer.body, HasSubstr("more than 5 requests a second"));
+    EXPECT_EQ(ask("GET", "/v1/runs", secrets["operator"]).status, 200);
+    if (refused == 3) break;
+  }
+  EXPECT_EQ(refused, 3);
+  refused = 0;
+  for (int i = 0; i < 40 && refused == 0; ++i) refused += ask("GET", "/readyz", "").status == 429;
+  EXPECT_EQ(refused, 1) << "health is open, but not without end";
+  EXPECT_EQ(ask("GET", "/readyz", secrets["admin"]).status, 200);
+}
+
+class CheckpointRootsTest : public SecurityTest {
+ protected:
+  CheckpointRootsTest()
+      : SecurityTest("requests_per_second = 0\n",
+                     "[checkpoints]\nroots = [\"/data/checkpoints\", \"/scratch/a/\"]\n") {}
+};
+
+TEST_F(CheckpointRootsTest, ACheckpointElsewhereIsRefused) {
+  begin();
+  const auto status = [&](const std::string& uri, int64_t step) {
+    CheckpointReport report = test_checkpoint(step);
+    report.uri = uri;
+    return ask("POST", "/v1/runs/1/checkpoints", secrets["trainer"], to_json(report)).status;
+  };
+  EXPECT_EQ(status("/data/checkpoints/run/step-5", 5), 200);
+  EXPECT_EQ(status("/scratch/a/step-10", 10), 200);
+  for (const char* uri :
+       {"/etc", "/data", "/data/checkpoints", "/data/checkpoints/", "/data/checkpoints/../secrets",
+        "/data/checkpoints/./a", "/data/checkpoints-of-others/a", "data/checkpoints/a", "a",
+        "file:///data/checkpoints/a"}) {
+    EXPECT_EQ(status(uri, 15), 400) << uri;
+  }
+}
+
+class ListenBeyondTest : public ::testing::Test {
+ protected:
+  TemporaryDirectory folder;
+};
+
+TEST_F(ListenBeyondTest, ADaemonThatEverybodyCouldReachDoesNotStart) {
+  const auto refused = [&](const std::string& config) {
+    write_file_atomically(folder / "gnomond.toml", config);
+    for (const char* listen : {"0.0.0.0:0", "[::]:0", "192.0.2.1:0"}) {
+      const test::EndedProcess ended =
+          run_gnomond({"--config", (folder / "gnomond.toml").string(), "--listen", listen,
+                       "--ledger", (folder / "ledger.sqlite").string()});
+      EXPECT_EQ(ended.status, 2) << listen;
+      EXPECT_THAT(ended.output, HasSubstr("both [tls] and [auth] tokens"));
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder / "ledger.sqlite"));
+  };
+  refused("");
+  edit_tokens(folder / "tokens.toml", [](std::vector<Token>& tokens) {
+    tokens.push_back({"a", Role::kAdmin, sha256_hex("a"), 1, 0});
+  });
+  refused("[auth]\ntokens = \"tokens.toml\"\n");
+}
+
+TEST_F(ListenBeyondTest, TokensThatCannotBeReadAreABadConfiguration) {
+  write_file_atomically(folder / "gnomond.toml", "[auth]\ntokens = \"tokens.toml\"\n");
+  const std::string file = (folder / "gnomond.toml").string();
+  EXPECT_THAT(run_gnomond({"check-config", file}).output, HasSubstr("auth.tokens"));
+  write_file_atomically(folder / "tokens.toml", "[[token]]\nname = \"a\"\nrole = \"root\"\n");
+  const test::EndedProcess ended = run_gnomond({"check-config", file});
+  EXPECT_EQ(ended.status, 2);
+  EXPECT_THAT(ended.output, HasSubstr("tokens.toml:3"));
+}
+
+}  // namespace
+}  // namespace gnomon
