@@ -51,8 +51,7 @@ TEST_F(TokenCommandTest, TheConfigurationOfGnomondNamesTheFile) {
   write_file_atomically(folder_ / "gnomond.toml",
                         "listen = \"127.0.0.1:1\"\n[auth]\ntokens = \"tokens.toml\"\n");
   const std::string config = (folder_ / "gnomond.toml").string();
-  EXPECT_EQ(
-      run_gnomon({"token", "create", "a", "--role", "admin", "--config", config}).status, 0);
+  EXPECT_EQ(run_gnomon({"token", "create", "a", "--role", "admin", "--config", config}).status, 0);
   EXPECT_EQ(read_tokens(file()).size(), 1u);
   const auto rows =
       boost::json::parse(run_gnomon({"token", "list", "--config", config, "--json"}).output);
@@ -66,8 +65,8 @@ TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
   const auto refused = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "token");
     const EndedProcess ended = run_gnomon(arguments);
-    EXPECT_EQ(ended.status, 2) << ended.output;
-    return ended.output;
+    EXPECT_EQ(ended.status, 2) << ended.errors;
+    return ended.errors;
   };
   EXPECT_THAT(refused({"create", "a", "--role", "admin"}), HasSubstr("GNOMON_TOKENS"));
   EXPECT_THAT(refused({"create", "a", "--role", "root", "--file", file()}), HasSubstr("operator"));

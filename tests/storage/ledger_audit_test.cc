@@ -34,9 +34,10 @@ class AuditTest : public LedgerTest {
     Ledger ledger(options());
     for (int64_t i = 1; i <= kRows; ++i) {
       ledger.write([i](LedgerTransaction& transaction) {
+        const AuditedBy ann(transaction.connection(), "ann");
         insert_audit(transaction.connection(), 0.1 * static_cast<double>(i),
                      i % 2 ? std::optional<int64_t>(i) : std::nullopt, "what",
-                     "detail " + std::to_string(i), "ann");
+                     "detail " + std::to_string(i));
       });
     }
   }
@@ -114,7 +115,7 @@ TEST_F(AuditTest, ANotedHashInTheMiddleIsFoundAgainAndAForgedChainIsNot) {
   tamper("DELETE FROM audit WHERE id >= 10");
   {
     Connection by_hand(file_, Connection::Kind::kWriter);
-    for (int i = 10; i <= 20; ++i) insert_audit(by_hand, 1, std::nullopt, "forged", "", "");
+    for (int i = 10; i <= 20; ++i) insert_audit(by_hand, 1, std::nullopt, "forged", "");
   }
   EXPECT_TRUE(verdict().good());
   const AuditVerdict bad = verdict(NotedHash{10, noted});
@@ -140,12 +141,12 @@ TEST_F(AuditTest, RowsAreNeitherChangedNorDeletedNorReplaced) {
 TEST_F(AuditTest, AnUndoneWriteLeavesNoHoleInTheChain) {
   Ledger ledger(options());
   EXPECT_THROW(ledger.write([](LedgerTransaction& transaction) {
-    insert_audit(transaction.connection(), 1, std::nullopt, "undone", "", "");
+    insert_audit(transaction.connection(), 1, std::nullopt, "undone", "");
     throw Error("refused");
   }),
                Error);
   ledger.write([](LedgerTransaction& transaction) {
-    insert_audit(transaction.connection(), 1, std::nullopt, "kept", "", "");
+    insert_audit(transaction.connection(), 1, std::nullopt, "kept", "");
   });
   EXPECT_EQ(verdict().rows, kRows + 1);
   EXPECT_TRUE(verdict().good());
