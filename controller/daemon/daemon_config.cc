@@ -32,6 +32,7 @@ class DaemonConfigReader {
         root_.number("series_keep_seconds", config_.series_keep_seconds, 0, kLongest);
     read_log();
     read_limits();
+    read_tls();
     read_backup();
     read_retention();
     root_.refuse_unknown_keys();
@@ -72,6 +73,32 @@ class DaemonConfigReader {
     limits.read_seconds = table.number("read_seconds", limits.read_seconds, 0.1, 3600);
     limits.idle_seconds = table.number("idle_seconds", limits.idle_seconds, 0.1, 86400);
     limits.stop_seconds = table.number("stop_seconds", limits.stop_seconds, 0, 3600);
+    table.refuse_unknown_keys();
+  }
+
+  void read_tls() {
+    TomlTable table = root_.table("tls");
+    TlsConfig& tls = config_.tls;
+    tls.files.certificate = beside_file(table.text("certificate", ""));
+    tls.files.key = beside_file(table.text("key", ""));
+    tls.files.ca = beside_file(table.text("client_ca", ""));
+    const std::string clients =
+        table.choice("client_certificates", "required", {"required", "optional"});
+    if (clients == "optional") tls.client_certificates = ClientCertificates::kOptional;
+    tls.look_seconds = table.number("look_seconds", tls.look_seconds, 0.1, 3600);
+    const bool has_certificate = !tls.files.certificate.empty();
+    if (has_certificate && tls.files.key.empty()) {
+      table.refuse("certificate", "a certificate together with tls.key");
+    }
+    if (!has_certificate && !tls.files.key.empty()) {
+      table.refuse("key", "a key together with tls.certificate");
+    }
+    if (!has_certificate && !tls.files.ca.empty()) {
+      table.refuse("client_ca", "authorities of clients together with tls.certificate");
+    }
+    if (clients == "optional" && tls.files.ca.empty()) {
+      table.refuse("client_certificates", "\"optional\" together with tls.client_ca");
+    }
     table.refuse_unknown_keys();
   }
 
@@ -121,6 +148,19 @@ std::string read_default_policy(const DaemonConfig& config) {
   return policy;
 }
 
+ServerTls load_tls(const DaemonConfig& config) {
+  try {
+    return make_server_tls(config.tls.files, config.tls.client_certificates);
+  } catch (const TlsFileError& error) {
+    using Which = TlsFileError::Which;
+    const char* key = error.which() == Which::kCa    ? "tls.client_ca"
+                      : error.which() == Which::kKey ? "tls.key"
+                                                     : "tls.certificate";
+    throw ConfigError(config.file, 0, key, error.file(),
+                      fmt::format("{} ({})", error.accepted(), error.wrong()));
+  }
+}
+
 void check_daemon_config(const DaemonConfig& config) {
   try {
     parse_listen(config.listen);
@@ -129,6 +169,7 @@ void check_daemon_config(const DaemonConfig& config) {
     throw ConfigError(config.file, 0, "listen", error.value(), error.accepted());
   }
   read_default_policy(config);
+  if (!config.tls.files.certificate.empty()) load_tls(config);
   if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
     throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");
   }
@@ -149,6 +190,9 @@ std::vector<std::string> keys_for_restart(const DaemonConfig& running, const Dae
   }
   if (wanted.log.format != running.log.format) keys.emplace_back("log.format");
   if (wanted.limits != running.limits) keys.emplace_back("limits");
+  const bool had_tls = !running.tls.files.certificate.empty();
+  const bool wants_tls = !wanted.tls.files.certificate.empty();
+  if (had_tls != wants_tls) keys.emplace_back("tls");
   return keys;
 }
 

@@ -9,6 +9,7 @@
 
 #include "controller/backups.h"
 #include "controller/retention.h"
+#include "net/tls_context.h"
 
 namespace gnomon {
 
@@ -27,6 +28,12 @@ struct LimitsConfig {
   bool operator==(const LimitsConfig&) const = default;
 };
 
+struct TlsConfig {
+  TlsFiles files;  // without a certificate connections are plain
+  ClientCertificates client_certificates = ClientCertificates::kRequired;
+  double look_seconds = 10;  // how often the files are looked at
+};
+
 struct DaemonConfig {
   std::string file;  // empty: there is none
   std::string ledger = "ledger.sqlite";
@@ -37,6 +44,7 @@ struct DaemonConfig {
   double series_keep_seconds = 3600;  // metrics of an ended run
   LogConfig log;
   LimitsConfig limits;
+  TlsConfig tls;
   BackupSettings backup;
   RetentionSettings retention;
 };
@@ -47,6 +55,9 @@ DaemonConfig read_daemon_config(const std::filesystem::path& file);
 
 // The policy of new runs: the file's text, or the built-in one. Throws ConfigError.
 std::string read_default_policy(const DaemonConfig& config);
+
+// What connections use; of a configuration that has TLS. Throws ConfigError.
+ServerTls load_tls(const DaemonConfig& config);
 
 // Checks what read_daemon_config() does not look at: that the files that the configuration names
 // are there and are what they should be. Throws ConfigError.
