@@ -8,6 +8,7 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <boost/beast/core/stream_traits.hpp>
 #include <new>
+#include <string>
 #include <vector>
 
 namespace gnomon {
@@ -17,7 +18,38 @@ namespace asio = boost::asio;
 struct WireStream::Tls {
   Tls(boost::beast::tcp_stream& below, SSL* ssl) : stream(below, ssl) {}
   asio::ssl::stream<boost::beast::tcp_stream&> stream;  // owns the SSL
+  std::string refused_names;
 };
+
+namespace {
+
+// Where an SSL has its Tls::refused_names. (OpenSSL's own place, the app data, is asio's.)
+int names_index() {
+  static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
+  return index;
+}
+
+std::string names_of(const X509* certificate) {
+  const int at = X509_get_ext_by_NID(certificate, NID_subject_alt_name, -1);
+  if (at < 0) return {};
+  const std::unique_ptr<BIO, int (*)(BIO*)> text(BIO_new(BIO_s_mem()), BIO_free);
+  X509V3_EXT_print(text.get(), X509_get_ext(certificate, at), 0, 0);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(text.get(), &data);
+  return {data, static_cast<size_t>(size)};
+}
+
+// OpenSSL forgets a certificate that it does not take.
+int note_refused(int accepted, X509_STORE_CTX* store) {
+  if (accepted == 0 && X509_STORE_CTX_get_error_depth(store) == 0) {
+    const void* ssl = X509_STORE_CTX_get_ex_data(store, SSL_get_ex_data_X509_STORE_CTX_idx());
+    void* names = SSL_get_ex_data(static_cast<const SSL*>(ssl), names_index());
+    *static_cast<std::string*>(names) = names_of(X509_STORE_CTX_get_current_cert(store));
+  }
+  return accepted;
+}
+
+}  // namespace
 
 WireStream::WireStream(asio::ip::tcp::socket socket, const TlsContext& tls)
     : tcp_(std::move(socket)) {
@@ -33,6 +65,8 @@ void WireStream::drop_tls() { tls_.reset(); }
 
 void WireStream::expect(const std::string& host) {
   SSL* ssl = tls_->stream.native_handle();
+  SSL_set_ex_data(ssl, names_index(), &tls_->refused_names);
+  SSL_set_verify(ssl, SSL_VERIFY_PEER, note_refused);
   SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
   boost::system::error_code no_address;
   asio::ip::make_address(host, no_address);
@@ -48,16 +82,7 @@ long WireStream::verify_error() const {
   return tls_ ? SSL_get_verify_result(tls_->stream.native_handle()) : X509_V_OK;
 }
 
-std::string WireStream::peer_names() const {
-  X509* peer = tls_ ? SSL_get0_peer_certificate(tls_->stream.native_handle()) : nullptr;
-  const int at = peer == nullptr ? -1 : X509_get_ext_by_NID(peer, NID_subject_alt_name, -1);
-  if (at < 0) return {};
-  const std::unique_ptr<BIO, int (*)(BIO*)> text(BIO_new(BIO_s_mem()), BIO_free);
-  X509V3_EXT_print(text.get(), X509_get_ext(peer, at), 0, 0);
-  char* data = nullptr;
-  const long size = BIO_get_mem_data(text.get(), &data);
-  return {data, static_cast<size_t>(size)};
-}
+std::string WireStream::peer_names() const { return tls_ ? tls_->refused_names : std::string(); }
 
 void WireStream::start_read(asio::mutable_buffer buffer, Done<size_t> done) {
   if (tls_) {

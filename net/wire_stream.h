@@ -63,8 +63,7 @@ class WireStream {
   void drop_tls();
   // Why the peer's certificate was not taken, as OpenSSL's X509_V_ERR_…; 0 when it was.
   long verify_error() const;
-  // The names that the peer's certificate is for ("DNS:a, IP Address:1.2.3.4"), as OpenSSL prints
-  // them; empty without one.
+  // The names that this certificate is for ("DNS:a, IP Address:1.2.3.4"), or empty.
   std::string peer_names() const;
 
   template <class Buffers, class Token>

@@ -65,10 +65,12 @@ std::string read_token(const ClientOptions& options) {
 }
 
 ConfigError as_option(const ConfigError& error, const std::string& url_option) {
+  if (error.key() == "controller") return {"", 0, url_option, error.value(), error.accepted()};
+  if (error.key() == "token") return {"", 0, "GNOMON_TOKEN", error.value(), error.accepted()};
+  if (!error.key().ends_with("_file")) return error;
   std::string option = "--" + error.key();
   std::ranges::replace(option, '_', '-');
-  return {"", 0, error.key() == "controller" ? url_option : option, error.value(),
-          error.accepted()};
+  return {"", 0, option, error.value(), error.accepted()};
 }
 
 }  // namespace gnomon

@@ -28,7 +28,7 @@ ClientOptions with_environment(ClientOptions options);
 std::string read_token(const ClientOptions& options);
 
 // A ConfigError of an HttpClient (keys controller, token_file, ca_file, ...) as one of a command
-// line: --token-file, and `url_option` for the URL.
+// line: --token-file, and `url_option` for the URL. Others stay as they are.
 ConfigError as_option(const ConfigError& error, const std::string& url_option);
 
 }  // namespace gnomon

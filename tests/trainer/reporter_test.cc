@@ -29,7 +29,7 @@ class ReporterTest : public ::testing::Test {
  protected:
   ReporterOptions options() {
     ReporterOptions options;
-    options.url = controller_.url();
+    options.controller.url = controller_.url();
     options.registration.name = "demo";
     options.registration.job_id = "1";
     options.backoff_first = 1ms;
