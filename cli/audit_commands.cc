@@ -129,7 +129,7 @@ boost::json::array rows_of_file(const AuditOptions& options) {
 }
 
 boost::json::array rows_of_server(const AuditOptions& options) {
-  Server server(options.server.url);
+  Server server(options.server.access);
   std::string target = fmt::format("/v1/audit?newest={}", options.rows);
   if (!options.server.run.empty()) {
     target += "&run=" + server.resolve_run(options.server.run);

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/server.h"
+#include "protocol/client_arguments.h"
 #include "protocol/json_text.h"
 #include "storage/ledger_backup.h"
 #include "storage/ledger_integrity.h"
@@ -15,7 +16,7 @@ namespace {
 
 struct FileOptions {
   std::string ledger;
-  std::string url;
+  ClientOptions access{};  // without a URL: the file
   std::string out;
   std::string from;
   bool compact = false;
@@ -58,17 +59,17 @@ void print_report(const BackupReport& report, bool json) {
 }
 
 void backup(const FileOptions& options) {
-  if (options.url.empty() == options.ledger.empty()) {
+  if (options.access.url.empty() == options.ledger.empty()) {
     throw ConfigError("", 0, "--ledger", options.ledger.empty() ? "(none)" : "beside --url",
                       "either --ledger FILE with --out FILE, or --url URL");
   }
-  if (!options.url.empty()) {
+  if (!options.access.url.empty()) {
     if (!options.out.empty()) {
       throw ConfigError("", 0, "--out", options.out,
                         "no name beside --url: gnomond writes into the folder that its "
                         "configuration names");
     }
-    Server server(options.url);
+    Server server(options.access);
     const boost::json::value answer = parse_json_exactly(server.post("/v1/backups", "{}"));
     if (options.json) {
       fmt::print("{}", pretty_json(answer));
@@ -130,8 +131,9 @@ void add_backup(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
   CLI::App* command = ledger.add_subcommand(
       "backup", "Copies a ledger while gnomond writes it, and checks every page of the copy");
   command->add_option("--ledger", options->ledger, "ledger.sqlite");
-  command->add_option("--url,--server", options->url,
+  command->add_option("--url,--server", options->access.url,
                       "Ask the gnomond there to write one into its [backup] folder");
+  add_access_options(*command, options->access);
   command->add_option("--out", options->out, "The copy, which must not be there yet");
   command->add_flag("--compact", options->compact, "Leave out free pages: smaller, and slower");
   command->add_flag("--json", options->json, "Print JSON");

@@ -127,7 +127,7 @@ OverrideRequest request_of(const OverrideOptions& options, const Kind& kind) {
 void send_override(const OverrideOptions& options) {
   const Kind& kind = kind_named(options.kind);
   OverrideRequest request = request_of(options, kind);
-  Server server(options.server.url);
+  Server server(options.server.access);
   std::string run = server.resolve_run(options.server.run);
   std::string answer = server.post("/v1/runs/" + run + "/overrides", to_json(request));
   if (options.server.json) {

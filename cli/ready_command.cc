@@ -19,15 +19,21 @@ struct ReadyOptions {
 constexpr std::chrono::seconds kPatience{5};
 
 void run_ready(const ReadyOptions& options, Context& context) {
-  HttpClient client(options.server.url);
+  HttpClient client = connect(options.server.access);
   const HttpResponse answer =
       client.request("GET", options.live ? "/livez" : "/readyz", {}, kPatience);
+  if (answer.status == 401 || answer.status == 403) {
+    throw Error(
+        fmt::format("{} answers {}: it wants a token (--token-file, GNOMON_TOKEN_FILE or "
+                    "GNOMON_TOKEN)",
+                    options.server.access.url, answer.status));
+  }
   if (answer.status != 200) context.status = kExitFailure;
   boost::system::error_code error;
   const boost::json::value body = boost::json::parse(answer.body, error);
   if (error || !body.is_object()) {
     throw Error(fmt::format("{} answered with status {} and no JSON: no gnomond is there",
-                            options.server.url, answer.status));
+                            options.server.access.url, answer.status));
   }
   if (options.server.json) {
     fmt::print("{}", pretty_json(body));

@@ -5,21 +5,28 @@
 #include <cmath>
 #include <limits>
 
+#include "protocol/client_arguments.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 
 namespace gnomon::cli {
 
 void add_url_option(CLI::App& command, ServerOptions& options) {
-  command.add_option("--url", options.url, "Where gnomond listens")
+  command.add_option("--url", options.access.url, "Where gnomond listens")
       ->envname("GNOMON_URL")
       ->capture_default_str();
+  add_access_options(command, options.access);
 }
 
-Server::Server(const std::string& url) try : client_(url) {
-} catch (const ConfigError& error) {
-  throw ConfigError("", 0, "--url", error.value(), error.accepted());
+HttpClient connect(const ClientOptions& access) {
+  try {
+    return HttpClient(with_environment(access));
+  } catch (const ConfigError& error) {
+    throw as_option(error, "--url");
+  }
 }
+
+Server::Server(const ClientOptions& access) : client_(connect(access)) {}
 
 std::string Server::post(const std::string& target, const std::string& body) {
   return client_.checked("POST", target, body).body;

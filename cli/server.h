@@ -12,18 +12,22 @@
 namespace gnomon::cli {
 
 struct ServerOptions {
-  std::string url = "http://127.0.0.1:7717";
+  ClientOptions access{.url = "http://127.0.0.1:7717"};
   std::string run;
   bool json = false;
 };
 
-// --url (or the environment's GNOMON_URL).
+// --url (or the environment's GNOMON_URL), and the options of protocol/client_arguments.h.
 void add_url_option(CLI::App& command, ServerOptions& options);
+
+// A client with these options; what they leave open is the environment's. Throws ConfigError that
+// names the command line's option.
+HttpClient connect(const ClientOptions& access);
 
 class Server {
  public:
-  // Throws ConfigError when `url` is none.
-  explicit Server(const std::string& url);
+  // Throws as connect() does.
+  explicit Server(const ClientOptions& access);
 
   // GET; throws ApiError, ConnectionError, or Error when the answer is no JSON.
   boost::json::value get(const std::string& target);

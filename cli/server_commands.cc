@@ -60,7 +60,7 @@ void print_rows(const boost::json::array& rows, bool json, Table table, const ch
 }
 
 void print_runs(const ServerOptions& options) {
-  Server server(options.url);
+  Server server(options.access);
   print_rows(server.get_list("/v1/runs"), options.json,
              Table({"run", "name", "job", "state", "registered"}), "no run has registered yet",
              [](const Row& row) -> std::vector<std::string> {
@@ -70,7 +70,7 @@ void print_runs(const ServerOptions& options) {
 }
 
 void print_windows(const ServerOptions& options) {
-  Server server(options.url);
+  Server server(options.access);
   std::string run = server.resolve_run(options.run);
   print_rows(server.get_list("/v1/runs/" + run + "/windows"), options.json,
              Table({">window", "kind", ">attempt", ">from step", ">steps", ">plan", ">gap",
@@ -91,7 +91,7 @@ void print_windows(const ServerOptions& options) {
 }
 
 void print_decisions(const ServerOptions& options) {
-  Server server(options.url);
+  Server server(options.access);
   std::string run = server.resolve_run(options.run);
   print_rows(server.get_list("/v1/runs/" + run + "/decisions"), options.json,
              Table({">decision", "time", ">step", "kind", "verdict", "action", "what and why"}),
@@ -107,7 +107,7 @@ void print_decisions(const ServerOptions& options) {
 }
 
 void print_directives(const ServerOptions& options) {
-  Server server(options.url);
+  Server server(options.access);
   std::string run = server.resolve_run(options.run);
   print_rows(
       server.get_list("/v1/runs/" + run + "/directives"), options.json,
@@ -120,7 +120,7 @@ void print_directives(const ServerOptions& options) {
 }
 
 void print_notices(const ServerOptions& options) {
-  Server server(options.url);
+  Server server(options.access);
   std::string run = server.resolve_run(options.run);
   print_rows(server.get_list("/v1/runs/" + run + "/notices"), options.json,
              Table({"time", ">attempt", ">step", "kind", "text"}), "the trainer has told nothing",
@@ -239,7 +239,7 @@ boost::json::value to_json(Status status) {
 }
 
 void print_status(const ServerOptions& options) {
-  Server server(options.url);
+  Server server(options.access);
   std::string base = "/v1/runs/" + server.resolve_run(options.run);
   Status status;
   status.run = server.get(base).as_object();

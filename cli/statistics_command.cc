@@ -42,7 +42,7 @@ std::string query_of(const StatisticsOptions& options) {
 
 void show(const StatisticsOptions& options) {
   check_sort_key(options.sort);
-  Server server(options.server.url);
+  Server server(options.server.access);
   const std::string run = server.resolve_run(options.server.run);
   const boost::json::array reports =
       server.get_list("/v1/runs/" + run + "/statistics" + query_of(options));

@@ -37,7 +37,7 @@ struct WatchOptions {
 class Watcher {
  public:
   explicit Watcher(const WatchOptions& options)
-      : options_(options), server_(options.server.url), color_(wants_color(stdout)) {}
+      : options_(options), server_(options.server.access), color_(wants_color(stdout)) {}
 
   // Returns when the run has ended.
   void follow() {

@@ -18,16 +18,21 @@ class Backoff {
                    unsigned seed = std::random_device{}())
       : first_(first), longest_(longest), bound_(first), random_(seed) {}
 
-  // The next time to wait: at least half of a bound that doubles up to `longest`.
-  Duration next() {
+  // The next time to wait: at least half of a bound that doubles up to `longest`, and at least
+  // `asked`, up to a quarter longer.
+  Duration next(Duration asked = Duration(0)) {
     const Duration bound = bound_;
     bound_ = std::min(bound_ * 2, longest_);
-    return Duration(
-        std::uniform_int_distribution<Duration::rep>(bound.count() / 2, bound.count())(random_));
+    return std::max(between(bound / 2, bound), between(asked, asked + asked / 4));
   }
   void reset() { bound_ = first_; }
 
  private:
+  Duration between(Duration low, Duration high) {
+    return Duration(
+        std::uniform_int_distribution<Duration::rep>(low.count(), high.count())(random_));
+  }
+
   Duration first_;
   Duration longest_;
   Duration bound_;

@@ -10,10 +10,14 @@
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <charconv>
 #include <optional>
 
 #include "base/version.h"
+#include "net/wire_stream.h"
 #include "protocol/json.h"
+#include "protocol/tls_problems.h"
+#include "protocol/url.h"
 
 namespace gnomon {
 namespace {
@@ -26,43 +30,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kBodyBytesMax = 256ull << 20;
 constexpr uint32_t kHeaderBytesMax = 64u << 10;
-
-struct Url {
-  std::string host;
-  std::string port = "80";
-  std::string host_header;
-};
-
-[[noreturn]] void refuse_url(const std::string& url) {
-  throw ConfigError("", 0, "controller", "\"" + url + "\"", "a URL like \"http://127.0.0.1:7717\"");
-}
-
-Url parse_url(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
-  if (url.rfind(kScheme, 0) != 0) refuse_url(url);
-  std::string rest = url.substr(kScheme.size());
-  if (!rest.empty() && rest.back() == '/') rest.pop_back();
-  Url result;
-  result.host_header = rest;
-  size_t colon = rest.rfind(':');
-  if (!rest.empty() && rest[0] == '[') {
-    const size_t close = rest.find(']');
-    if (close == std::string::npos) refuse_url(url);
-    result.host = rest.substr(1, close - 1);
-    colon = close + 1 < rest.size() ? close + 1 : std::string::npos;
-    if (colon != std::string::npos && rest[colon] != ':') refuse_url(url);
-  } else {
-    result.host = rest.substr(0, colon);
-  }
-  if (colon != std::string::npos) result.port = rest.substr(colon + 1);
-  const bool digits = !result.port.empty() && result.port.size() <= 5 &&
-                      std::all_of(result.port.begin(), result.port.end(),
-                                  [](char c) { return c >= '0' && c <= '9'; });
-  if (!digits || std::stoi(result.port) < 1 || std::stoi(result.port) > 65535) refuse_url(url);
-  if (result.host.empty() || result.host.find_first_of("/?#@ ") != std::string::npos)
-    refuse_url(url);
-  return result;
-}
 
 // In words; `title` becomes the problem document's, or stays empty.
 std::string describe(const HttpResponse& response, std::string& title) {
@@ -89,16 +56,55 @@ std::string next_of(std::string_view link) {
              : std::string();
 }
 
+// In seconds; a date, which gnomond never says, counts as nothing.
+int seconds_of(std::string_view retry_after) {
+  int seconds = 0;
+  const char* end = retry_after.data() + retry_after.size();
+  const auto [stop, error] = std::from_chars(retry_after.data(), end, seconds);
+  return error == std::errc() && stop == end ? std::max(seconds, 0) : 0;
+}
+
+// Checks everything that is named. Throws ConfigError.
+Url checked_url(const ClientOptions& options) {
+  Url url = parse_url(options.url);
+  if (!read_token(options).empty() && !url.secure && !url.is_loopback()) {
+    throw ConfigError("", 0, "controller", "\"" + options.url + "\"",
+                      "an https:// URL: a token is not sent in the clear to another machine");
+  }
+  if (options.certificate_file.empty() != options.key_file.empty()) {
+    const bool no_key = options.key_file.empty();
+    throw ConfigError("", 0, no_key ? "key_file" : "certificate_file", "",
+                      no_key ? "the key of certificate_file" : "the certificate of key_file");
+  }
+  return url;
+}
+
+TlsContext tls_of(const ClientOptions& options) {
+  try {
+    return make_client_tls({options.certificate_file, options.key_file, options.ca_file});
+  } catch (const TlsFileError& error) {
+    using Which = TlsFileError::Which;
+    const char* key = error.which() == Which::kCa    ? "ca_file"
+                      : error.which() == Which::kKey ? "key_file"
+                                                     : "certificate_file";
+    throw ConfigError("", 0, key, error.file(),
+                      fmt::format("{} ({})", error.accepted(), error.wrong()));
+  }
+}
+
 // One step of a request failed.
 struct Broken {
   const char* action;
   error_code ec;
+  std::string words = {};  // in place of the error's own
 };
 
 }  // namespace
 
 struct HttpClient::Impl {
-  explicit Impl(const std::string& text) : url(parse_url(text)), name(text) {}
+  explicit Impl(ClientOptions given) : options(std::move(given)), url(checked_url(options)) {
+    if (url.secure) tls_of(options);
+  }
 
   // Runs one asynchronous operation until it is done, the deadline has passed or cancel() was
   // called.
@@ -115,17 +121,35 @@ struct HttpClient::Impl {
       result = asio::error::timed_out;
     }
     if (cancelled) result = asio::error::operation_aborted;
-    if (*result) throw Broken{action, *result};
+    if (*result) throw Broken{action, *result, stream ? explain(problem(*result)) : std::string()};
+  }
+
+  TlsProblem problem(error_code ec) const {
+    return {ec, stream->verify_error(), stream->peer_names(), url.host};
   }
 
   void close() {
-    error_code ignored;
     resolver.cancel();
-    socket.close(ignored);
+    if (stream) stream->close();
     buffer.clear();
   }
 
+  bool is_open() { return stream && stream->socket().is_open(); }
+
+  // What the files say now: tokens and certificates are replaced while a run goes on.
+  void read_files() {
+    TlsContext tls;
+    try {
+      token = read_token(options);
+      if (url.secure) tls = tls_of(options);
+    } catch (const ConfigError& error) {
+      throw Broken{"connect to", {}, error.what()};
+    }
+    stream.emplace(tcp::socket(context), tls);
+  }
+
   void connect(Clock::time_point deadline) {
+    read_files();
     tcp::resolver::results_type endpoints;
     run("resolve", deadline, [&](auto done) {
       resolver.async_resolve(url.host, url.port,
@@ -134,39 +158,48 @@ struct HttpClient::Impl {
                                done(ec);
                              });
     });
-    run("connect to", deadline, [&](auto done) { asio::async_connect(socket, endpoints, done); });
-    socket.set_option(tcp::no_delay(true));
+    run("connect to", deadline,
+        [&](auto done) { asio::async_connect(stream->socket(), endpoints, done); });
+    stream->socket().set_option(tcp::no_delay(true));
+    if (!url.secure) return;
+    stream->expect(url.host);
+    run("speak TLS with", deadline,
+        [&](auto done) { stream->async_handshake(WireStream::Role::kClient, done); });
   }
 
-  HttpResponse exchange(const http::request<http::string_body>& message, Clock::time_point deadline,
+  HttpResponse exchange(http::request<http::string_body>& message, Clock::time_point deadline,
                         bool& any_answer) {
-    run("write to", deadline, [&](auto done) { http::async_write(socket, message, done); });
+    if (!token.empty()) message.set(http::field::authorization, "Bearer " + token);
+    run("write to", deadline, [&](auto done) { http::async_write(*stream, message, done); });
     http::response_parser<http::string_body> parser;
     parser.body_limit(kBodyBytesMax);
     parser.header_limit(kHeaderBytesMax);
     buffer.clear();
     try {
       run("read from", deadline,
-          [&](auto done) { http::async_read(socket, buffer, parser, done); });
+          [&](auto done) { http::async_read(*stream, buffer, parser, done); });
     } catch (const Broken&) {
       any_answer = parser.got_some();
       throw;
     }
     const auto link = parser.get()[http::field::link];
+    const auto pause = parser.get()[http::field::retry_after];
     HttpResponse response{static_cast<int>(parser.get().result_int()),
-                          std::move(parser.get().body()), next_of({link.data(), link.size()})};
-    if (!parser.get().keep_alive()) close();
+                          std::move(parser.get().body()), next_of({link.data(), link.size()}),
+                          seconds_of({pause.data(), pause.size()})};
+    const bool new_token = response.status == 401 || response.status == 403;
+    if (!parser.get().keep_alive() || new_token) close();
     return response;
   }
 
-  HttpResponse request(const http::request<http::string_body>& message,
+  HttpResponse request(http::request<http::string_body>& message,
                        std::chrono::milliseconds timeout) {
     const Clock::time_point deadline = Clock::now() + timeout;
     context.restart();
     context.poll();  // a cancel() since the last request
     try {
       if (cancelled) throw Broken{"ask", asio::error::operation_aborted};
-      for (bool reused = socket.is_open();; reused = false) {
+      for (bool reused = is_open();; reused = false) {
         bool any_answer = false;
         try {
           if (!reused) connect(deadline);
@@ -181,22 +214,48 @@ struct HttpClient::Impl {
     } catch (const Broken& broken) {
       const bool was_cancelled = cancelled.exchange(false);
       throw ConnectionError(fmt::format("cannot {} the controller at {} ({} {}): {}", broken.action,
-                                        name, std::string(message.method_string()),
+                                        options.url, std::string(message.method_string()),
                                         std::string(message.target()),
-                                        was_cancelled ? "cancelled" : broken.ec.message()));
+                                        was_cancelled           ? "cancelled"
+                                        : !broken.words.empty() ? broken.words
+                                                                : broken.ec.message()));
     }
   }
 
+  ClientOptions options;
   Url url;
-  std::string name;
+  std::string token;  // of the connection there is
   asio::io_context context{1};
   tcp::resolver resolver{context};
-  tcp::socket socket{context};
+  std::optional<WireStream> stream;
   boost::beast::flat_buffer buffer;
   std::atomic<bool> cancelled{false};
 };
 
-HttpClient::HttpClient(const std::string& url) : impl_(std::make_unique<Impl>(url)) {}
+bool may_pass(int status) {
+  switch (status) {
+    case 401:
+    case 403:
+    case 408:
+    case 429:
+    case 502:
+    case 503:
+    case 504:
+    case 507:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::chrono::milliseconds asked_pause(const std::exception& error) {
+  constexpr int kLongest = 60;
+  const auto* answer = dynamic_cast<const ApiError*>(&error);
+  return std::chrono::seconds(answer == nullptr ? 0 : std::min(answer->retry_after(), kLongest));
+}
+
+HttpClient::HttpClient(ClientOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+HttpClient::HttpClient(const std::string& url) : HttpClient(ClientOptions{.url = url}) {}
 HttpClient::~HttpClient() = default;
 
 HttpResponse HttpClient::request(const std::string& method, const std::string& target,
@@ -219,9 +278,15 @@ HttpResponse HttpClient::checked(const std::string& method, const std::string& t
   HttpResponse response = request(method, target, body, timeout);
   if (response.status >= 400) {
     std::string title;
-    const std::string words = describe(response, title);
+    std::string words = describe(response, title);
+    if (response.status == 401 || response.status == 403) {
+      words +=
+          "; a token is named by token_file of [controller], --token-file, GNOMON_TOKEN_FILE, "
+          "or is GNOMON_TOKEN";
+    }
     throw ApiError(response.status,
-                   fmt::format("{} {}: {} {}", method, target, response.status, words), title);
+                   fmt::format("{} {}: {} {}", method, target, response.status, words), title,
+                   response.retry_after);
   }
   return response;
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "protocol/client_options.h"
 
 namespace gnomon {
 
@@ -14,7 +15,12 @@ struct HttpResponse {
   int status = 0;
   std::string body;
   std::string next = {};  // of a list: the target of the request that goes on (Link, rel="next")
+  int retry_after = 0;    // seconds to wait before the next try, of 429 and 503; 0: not said
 };
+
+// Whether a request that was answered so may be taken later as it is: the controller is busy, full
+// or away (408, 429, 502, 503, 504, 507), or refuses a token, which may be replaced (401, 403).
+bool may_pass(int status);
 
 // The controller could not be reached or did not answer in time; the request may or may not have
 // been carried out.
@@ -26,26 +32,39 @@ class ConnectionError : public Error {
 // The controller answered with an error status. what() is the problem document's title and detail.
 class ApiError : public Error {
  public:
-  ApiError(int status, const std::string& message, std::string title = {})
-      : Error(message), status_(status), title_(std::move(title)) {}
+  ApiError(int status, const std::string& message, std::string title = {}, int retry_after = 0)
+      : Error(message), status_(status), title_(std::move(title)), retry_after_(retry_after) {}
   int status() const { return status_; }
+  // Seconds, as HttpResponse has them.
+  int retry_after() const { return retry_after_; }
+  // It is the token, or its absence, that is not accepted. Nothing was recorded.
+  bool refuses_token() const { return status_ == 401 || status_ == 403; }
   // The problem document's; empty when the answer was none, and so not gnomond's.
   const std::string& title() const { return title_; }
 
  private:
   int status_;
   std::string title_;
+  int retry_after_;
 };
+
+// How long the controller wants nothing more from who got this error: zero, or at most a minute.
+std::chrono::milliseconds asked_pause(const std::exception& error);
 
 class HttpClient {
  public:
-  // `url` like "http://127.0.0.1:7717". Throws ConfigError when it is not an http URL. Does not
-  // connect yet.
+  // Does not connect yet, but looks at everything that is named. Throws ConfigError (keys
+  // controller, token_file, token, ca_file, certificate_file, key_file), also when a token would go
+  // in the clear to another machine.
+  explicit HttpClient(ClientOptions options);
+  // Of a URL like "http://127.0.0.1:7717" alone, whatever the environment says.
   explicit HttpClient(const std::string& url);
   ~HttpClient();
 
   // One request, reconnecting once if a kept-alive connection was found closed. Throws
-  // ConnectionError. A status >= 400 is returned, not thrown.
+  // ConnectionError, also for a certificate that does not fit. A status >= 400 is returned, not
+  // thrown; after one that refuses the token the next request makes a new connection, with the
+  // token as it is then.
   HttpResponse request(const std::string& method, const std::string& target,
                        const std::string& body = {},
                        std::chrono::milliseconds timeout = std::chrono::seconds(10));

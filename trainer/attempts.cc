@@ -79,7 +79,7 @@ void TrainingLoop::take_directory(ResumeMode mode) {
 }
 
 void TrainingLoop::start_services() {
-  if (!config_.controller.empty()) {
+  if (!config_.controller.url.empty()) {
     spool_.emplace(config_.dir / "spool", config_.spool_bytes_max);
     for (const std::string& note : spool_->opening_notes()) log_.warn("{}", note);
     const FullSpool full = config_.on_loss.value_or(OnLoss::kContinue) == OnLoss::kContinue
@@ -87,12 +87,12 @@ void TrainingLoop::start_services() {
                                : FullSpool::kWait;
     outbox_.emplace(*spool_, full, shutdown_, log_);
     ReporterOptions reporter;
-    reporter.url = config_.controller;
+    reporter.controller = config_.controller;
     reporter.registration = registration_of(config_, engine_, store_->root());
     reporter.standing = standing();
     reporter_ = std::make_unique<Reporter>(std::move(reporter), *spool_, contact_, log_);
     DirectiveOptions directives;
-    directives.url = config_.controller;
+    directives.controller = config_.controller;
     // A run that is over has nobody who would apply them.
     if (!over_) {
       inbox_ = std::make_unique<DirectiveInbox>(std::move(directives), *reporter_, *spool_,
@@ -140,7 +140,7 @@ bool TrainingLoop::is_over(ResumeMode mode) const {
     log_.info("this run is completed at step {}", engine_.step());
     return true;
   }
-  if (config_.controller.empty()) return false;
+  if (config_.controller.url.empty()) return false;
   throw ConfigError(config_.file, config_.lines.at("run.job_id"), "run.job_id", config_.job_id,
                     fmt::format("another job_id and directory: this run was completed at step {}",
                                 engine_.step()));

@@ -9,9 +9,9 @@
 #include <thread>
 
 #include "base/files.h"
-#include "protocol/client.h"
 #include "protocol/toml_reader.h"
 #include "storage/token_shards.h"
+#include "trainer/config_controller.h"
 #include "trainer/config_faults.h"
 #include "trainer/device_health.h"
 #include "trainer/engine/hf_import.h"
@@ -345,21 +345,10 @@ void ConfigReader::read_checkpoint() {
 }
 
 void ConfigReader::read_controller() {
-  TomlTable table = section(
-      "controller", {"url", "on_loss", "grace_seconds", "flush_seconds", "spool_bytes_max"});
-  std::string url = table.text("url", "none");
-  if (overrides_.controller) url = *overrides_.controller;
-  if (url != "none") {
-    try {
-      HttpClient check(url);
-    } catch (const ConfigError& error) {
-      if (overrides_.controller)
-        throw ConfigError("", 0, "--controller", error.value(), error.accepted() + " or \"none\"");
-      throw ConfigError(config_.file, table.line_of("url"), "controller.url", error.value(),
-                        error.accepted() + " or \"none\"");
-    }
-    config_.controller = url;
-  }
+  TomlTable table =
+      section("controller", {"url", "token_file", "ca_file", "certificate_file", "key_file",
+                             "on_loss", "grace_seconds", "flush_seconds", "spool_bytes_max"});
+  config_.controller = read_controller_access(table, overrides_.controller, beside_file(""));
   const std::string on_loss = table.choice("on_loss", "continue", {"continue", "bf16", "pause"});
   if (table.has("on_loss")) config_.on_loss = on_loss_from_name(on_loss);
   const double grace_seconds = table.number("grace_seconds", 60, 0, kLongest);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/errors.h"
+#include "protocol/client_options.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/statistics_collector.h"
@@ -38,7 +39,7 @@ struct TrainerConfig {
   PrecisionPlan plan;  // the run's base plan
   int64_t checkpoint_every = 0;
   int keep_last = 0;
-  std::string controller;               // URL; empty = train without one
+  ClientOptions controller;             // without a URL: train without one
   std::optional<OnLoss> on_loss;        // else what the run's policy says, once it is known
   std::optional<double> grace_seconds;  // likewise
   double flush_seconds = 0;  // how long the end waits for the controller to take the last reports

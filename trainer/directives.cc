@@ -23,7 +23,7 @@ DirectiveInbox::DirectiveInbox(DirectiveOptions options, Reporter& reporter, Spo
       spool_(spool),
       contact_(contact),
       log_(log),
-      client_(options_.url),
+      client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
       thread_([this] { run(); }) {}
 
@@ -79,8 +79,10 @@ void DirectiveInbox::run() {
       } else if (dynamic_cast<const ConnectionError*>(&error) != nullptr) {
         reporter_.doubt(*run);
       }
-      log_.debug("directives: {}", error.what());
-      if (wait(backoff_.next())) return;
+      const bool refused = answer != nullptr && answer->refuses_token();
+      const bool tell = refused && contact_.tell_refused_token();
+      log_.log(tell ? spdlog::level::warn : spdlog::level::debug, "directives: {}", error.what());
+      if (wait(backoff_.next(asked_pause(error)))) return;
     }
   }
 }

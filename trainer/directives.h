@@ -29,7 +29,7 @@ std::string ack_target(int64_t number);
 std::string used_number(int64_t number, int64_t last);
 
 struct DirectiveOptions {
-  std::string url;
+  ClientOptions controller;
   std::chrono::seconds poll = std::chrono::seconds(30);
   std::chrono::milliseconds backoff_first = std::chrono::milliseconds(100);
   std::chrono::milliseconds backoff_longest = std::chrono::seconds(10);
@@ -37,7 +37,8 @@ struct DirectiveOptions {
 
 class DirectiveInbox {
  public:
-  // Starts the thread. The references must outlive the inbox. Throws ConfigError for a bad URL.
+  // Starts the thread. The references must outlive the inbox. Throws ConfigError as HttpClient
+  // does.
   DirectiveInbox(DirectiveOptions options, Reporter& reporter, Spool& spool, Contact& contact,
                  spdlog::logger& log);
   ~DirectiveInbox();

@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "protocol/json.h"
 
 namespace gnomon {
 namespace {
 
-bool is_refusal(int status) {
-  return status >= 400 && status < 500 && status != 408 && status != 429;
-}
+bool is_refusal(int status) { return status >= 400 && status < 500 && !may_pass(status); }
 
 }  // namespace
 
@@ -17,7 +17,7 @@ InlineLeases::InlineLeases(InlineLeaseOptions options, Reporter& reporter, spdlo
     : options_(std::move(options)),
       reporter_(reporter),
       log_(log),
-      client_(options_.url),
+      client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
       thread_([this] { run(); }) {}
 
@@ -103,7 +103,8 @@ bool InlineLeases::is_stopping() const {
 void InlineLeases::pause() {
   std::unique_lock lock(mutex_);
   sending_ = false;
-  changed_.wait_for(lock, backoff_.next(), [this] { return stopping_; });
+  const auto asked = std::exchange(asked_pause_, std::chrono::milliseconds(0));
+  changed_.wait_for(lock, backoff_.next(asked), [this] { return stopping_; });
 }
 
 void InlineLeases::ask() {
@@ -119,7 +120,7 @@ void InlineLeases::ask() {
     backoff_.reset();
     if (response.status == 204 || response.body.empty()) return;
     const Lease lease = from_json<Lease>(response.body);
-    auto keeper = std::make_unique<LeaseKeeper>(options_.url, lease, log_);
+    auto keeper = std::make_unique<LeaseKeeper>(options_.controller, lease, log_);
     std::lock_guard lock(mutex_);
     lease_ = lease;
     keeper_ = std::move(keeper);
@@ -129,6 +130,7 @@ void InlineLeases::ask() {
     log_.debug("leases: {}", error.what());
     const bool unreachable = dynamic_cast<const ConnectionError*>(&error) != nullptr;
     if (unreachable && !is_stopping()) reporter_.doubt(*run);
+    asked_pause_ = asked_pause(error);
     pause();
   }
 }
@@ -172,6 +174,7 @@ bool InlineLeases::send(const Answer& answer, std::chrono::milliseconds timeout)
       log_.warn("lease {}: the answer was refused: {}", lease_->lease, error.what());
       return true;
     }
+    asked_pause_ = asked_pause(error);
     log_.debug("{}", error.what());
   } catch (const ConnectionError& error) {
     log_.debug("{}; the answer is sent again", error.what());

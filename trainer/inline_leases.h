@@ -23,7 +23,7 @@
 namespace gnomon {
 
 struct InlineLeaseOptions {
-  std::string url;
+  ClientOptions controller;
   std::string name;  // begins with kTrainerPrefix, unique per process
   Fingerprint fingerprint;
   std::chrono::seconds poll = std::chrono::seconds(30);
@@ -34,7 +34,7 @@ struct InlineLeaseOptions {
 class InlineLeases {
  public:
   // Starts the thread, which asks for nothing yet. The references must outlive this. Throws
-  // ConfigError for a bad URL.
+  // ConfigError as HttpClient does.
   InlineLeases(InlineLeaseOptions options, Reporter& reporter, spdlog::logger& log);
   // Gives back, with one try, a lease that was not answered yet.
   ~InlineLeases();
@@ -72,7 +72,9 @@ class InlineLeases {
   Reporter& reporter_;
   spdlog::logger& log_;
   HttpClient client_;
-  Backoff backoff_;  // the thread's only
+  // The thread's only.
+  Backoff backoff_;
+  std::chrono::milliseconds asked_pause_{0};  // by the controller's last error
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

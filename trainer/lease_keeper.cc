@@ -9,8 +9,8 @@
 
 namespace gnomon {
 
-LeaseKeeper::LeaseKeeper(const std::string& url, const Lease& lease, spdlog::logger& log)
-    : lease_(lease), log_(log), client_(url), thread_([this] { run(); }) {}
+LeaseKeeper::LeaseKeeper(const ClientOptions& controller, const Lease& lease, spdlog::logger& log)
+    : lease_(lease), log_(log), client_(controller), thread_([this] { run(); }) {}
 
 LeaseKeeper::~LeaseKeeper() {
   {
@@ -25,15 +25,17 @@ LeaseKeeper::~LeaseKeeper() {
 void LeaseKeeper::run() {
   constexpr double kShortest = 0.02;
   const auto interval = std::chrono::duration<double>(std::max(lease_.ttl_seconds / 3, kShortest));
+  std::chrono::duration<double> pause = interval;
   std::unique_lock lock(mutex_);
-  while (!lost_ && !changed_.wait_for(lock, interval, [this] { return stopping_; })) {
+  while (!lost_ && !changed_.wait_for(lock, pause, [this] { return stopping_; })) {
     lock.unlock();
-    beat();
+    pause = std::max<std::chrono::duration<double>>(interval, beat());
     lock.lock();
   }
 }
 
-void LeaseKeeper::beat() {
+// Returns what the controller asks for before the next one.
+std::chrono::seconds LeaseKeeper::beat() {
   const auto timeout =
       std::chrono::milliseconds(static_cast<int64_t>(std::max(lease_.ttl_seconds / 3, 1.0) * 1000));
   try {
@@ -46,12 +48,14 @@ void LeaseKeeper::beat() {
       lost_ = true;
     } else if (response.status >= 400) {
       log_.warn("heartbeat of lease {}: status {}", lease_.lease, response.status);
+      return std::chrono::seconds(response.retry_after);
     }
   } catch (const ConnectionError& error) {
     // The replay goes on: the lease may still be valid when the controller is back, and if not, it
     // will say so.
     log_.warn("heartbeat of lease {}: {}", lease_.lease, error.what());
   }
+  return {};
 }
 
 }  // namespace gnomon

@@ -18,7 +18,7 @@ namespace gnomon {
 class LeaseKeeper {
  public:
   // Starts the thread. `log` must outlive the keeper.
-  LeaseKeeper(const std::string& url, const Lease& lease, spdlog::logger& log);
+  LeaseKeeper(const ClientOptions& controller, const Lease& lease, spdlog::logger& log);
   // Ends the heartbeats at once.
   ~LeaseKeeper();
 
@@ -28,7 +28,7 @@ class LeaseKeeper {
 
  private:
   void run();
-  void beat();
+  std::chrono::seconds beat();
 
   const Lease lease_;
   spdlog::logger& log_;

@@ -19,13 +19,8 @@ bool is_unknown_run(const ApiError& error) {
 
 // Sending again cannot help. Only a problem document is gnomond's word.
 bool is_refusal(const ApiError& error) {
-  return error.status() >= 400 && error.status() < 500 && error.status() != 408 &&
-         error.status() != 429 && !error.title().empty();
-}
-
-// The controller or its disk is busy, full or away: not this record's fault.
-bool will_pass(int status) {
-  return status == 408 || status == 429 || (status >= 502 && status <= 504) || status == 507;
+  return error.status() >= 400 && error.status() < 500 && !may_pass(error.status()) &&
+         !error.title().empty();
 }
 
 int64_t attempt_of(const SpoolRecord& record) {
@@ -54,12 +49,21 @@ double Contact::away_seconds() const {
   return away_since_ ? std::chrono::duration<double>(Clock::now() - *away_since_).count() : 0;
 }
 
+bool Contact::tell_refused_token() {
+  constexpr std::chrono::minutes kBetween(1);
+  std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (told_refused_token_ && now - *told_refused_token_ < kBetween) return false;
+  told_refused_token_ = now;
+  return true;
+}
+
 Reporter::Reporter(ReporterOptions options, Spool& spool, Contact& contact, spdlog::logger& log)
     : options_(std::move(options)),
       spool_(spool),
       contact_(contact),
       log_(log),
-      client_(options_.url),
+      client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
       last_sync_(Clock::now()),
       refused_log_(spool.directory() / "refused.jsonl", options_.refused_bytes_max),
@@ -148,7 +152,13 @@ void Reporter::run() {
     } catch (const std::exception& error) {
       if (wait(std::chrono::milliseconds(0))) return;
       contact_.failed();
-      if (!away) {
+      const auto* answer = dynamic_cast<const ApiError*>(&error);
+      if (answer != nullptr && answer->refuses_token()) {
+        if (contact_.tell_refused_token()) {
+          log_.warn("{}; training goes on, reports wait in the spool until the controller takes it",
+                    error.what());
+        }
+      } else if (!away) {
         log_.warn("{}; training goes on, reports wait in the spool", error.what());
       } else {
         log_.debug("{}", error.what());
@@ -157,7 +167,7 @@ void Reporter::run() {
       // Whoever answers next may have another ledger, in which this run's id is another run's.
       if (dynamic_cast<const ConnectionError*>(&error) != nullptr) doubt(run_id());
       sync_if_due();
-      if (wait(backoff_.next())) return;
+      if (wait(backoff_.next(asked_pause(error)))) return;
     }
   }
 }
@@ -184,7 +194,7 @@ void Reporter::register_run() {
     run_ = registered.run;
     registered_ = registered;
     if (run_ != last_run_ || run_unknown_) {
-      log_.info("registered at {} as {} (mode {})", options_.url, run_, registered.mode);
+      log_.info("registered at {} as {} (mode {})", options_.controller.url, run_, registered.mode);
       attempts_due_ = true;
       ++ledgers_;
     }
@@ -245,7 +255,7 @@ size_t Reporter::send_steps(const std::vector<SpoolRecord>& records) {
     post("steps", to_json(batch));
     return count;
   } catch (const ApiError& error) {
-    if (is_unknown_run(error) || will_pass(error.status())) {
+    if (is_unknown_run(error) || may_pass(error.status())) {
       judge(records.front(), error);
     } else if (!cured_by_attempts(records[count - 1], error)) {
       // One bad step must not take the others with it.
@@ -272,7 +282,7 @@ bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
     unknown(run_id());
     throw;
   }
-  if (will_pass(error.status())) throw;
+  if (may_pass(error.status())) throw;
   const bool no_such_path = error.status() == 404 && error.title() == "Unknown path";
   const bool may_be_lost = record.target == "notices" || record.target == "statistics";
   if (may_be_lost && (no_such_path || error.status() == 405)) {

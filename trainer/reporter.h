@@ -32,9 +32,12 @@ class Contact {
   void failed();
   // Time since the first failure after the last success; 0 while it answers.
   double away_seconds() const;
+  // Whether it is time to say that the controller refuses the token: once a minute, whoever asks.
+  bool tell_refused_token();
 
  private:
   mutable std::mutex mutex_;
+  std::optional<std::chrono::steady_clock::time_point> told_refused_token_;
   std::optional<std::chrono::steady_clock::time_point> away_since_;
 };
 
@@ -46,7 +49,7 @@ struct Standing {
 };
 
 struct ReporterOptions {
-  std::string url;
+  ClientOptions controller;
   RunRegistration registration;  // the standing's members are filled in when it is sent
   Standing standing = {};
   size_t batch_records_max = 256;
@@ -57,14 +60,16 @@ struct ReporterOptions {
   std::chrono::milliseconds sync_interval =
       std::chrono::seconds(1);  // unsent records reach the disk this often
   // A record that the controller fails to take this often, although it takes a registration, is set
-  // aside. Errors that pass (502, 503, 504, 507, 408, 429) and broken connections do not count.
+  // aside. Errors that may pass (may_pass() of protocol/client.h) and broken connections do not
+  // count.
   int tries_max = 20;
   int64_t refused_bytes_max = 4 << 20;  // of refused.jsonl
 };
 
 class Reporter {
  public:
-  // Starts the thread. The references must outlive the reporter. Throws ConfigError for a bad URL.
+  // Starts the thread. The references must outlive the reporter. Throws ConfigError as HttpClient
+  // does.
   Reporter(ReporterOptions options, Spool& spool, Contact& contact, spdlog::logger& log);
   // Stops at once; what was not sent stays in the spool.
   ~Reporter();

@@ -22,7 +22,7 @@ double seconds_since(Clock::time_point start) {
 void TrainingLoop::start_verification() {
   engine_.take_snapshot_memory();
   InlineLeaseOptions options;
-  options.url = config_.controller;
+  options.controller = config_.controller;
   options.name = fmt::format("{}{}:{}", kTrainerPrefix, host_name(), ::getpid());
   options.fingerprint = engine_.fingerprint();
   leases_ = std::make_unique<InlineLeases>(std::move(options), *reporter_, log_);

@@ -13,6 +13,7 @@
 #include "base/version.h"
 #include "kernels/devices.h"
 #include "kernels/start_collectives.h"
+#include "protocol/client_arguments.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/shutdown.h"
 #include "verifier/worker.h"
@@ -67,9 +68,11 @@ void define(CLI::App& app, Arguments& arguments) {
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return fmt::format("gnomon-verifier: {} (see gnomon-verifier --help)\n", error.what());
   });
-  app.add_option("--controller", options.url, "gnomond's URL, like http://127.0.0.1:7717")
+  app.add_option("--controller", options.controller.url,
+                 "gnomond's URL, like http://127.0.0.1:7717 or https://gnomon.example:7717")
       ->required()
       ->type_name("URL");
+  add_access_options(app, options.controller);
   options.name = default_name();
   app.add_option("--name", options.name, "This verifier's name, unique among all")
       ->check(check_name, "")
@@ -106,19 +109,21 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
   log.set_pattern("%H:%M:%S.%e %^%l%$ %v");
   log.set_level(spdlog::level::from_str(arguments.level));
   try {
-    Worker worker(arguments.options, shutdown, log, &ranks);
+    WorkerOptions options = arguments.options;
+    options.controller = with_environment(options.controller);
+    Worker worker(options, shutdown, log, &ranks);
     {
       std::lock_guard lock(wake_mutex);
       wake = [&worker] { worker.wake(); };
     }
-    log.info("{} asks {} for replays", arguments.options.name, arguments.options.url);
+    log.info("{} asks {} for replays", arguments.options.name, arguments.options.controller.url);
     const int64_t completed = worker.run();
     std::lock_guard lock(wake_mutex);
     wake = [] {};
     log.info("{} replays completed", completed);
     return arguments.options.once && completed == 0 && !shutdown.requested() ? kStatusFailed : 0;
   } catch (const ConfigError& error) {
-    std::fprintf(stderr, "gnomon-verifier: %s\n", error.what());
+    std::fprintf(stderr, "gnomon-verifier: %s\n", as_option(error, "--controller").what());
     return kStatusConfig;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gnomon-verifier: %s\n", error.what());

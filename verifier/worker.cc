@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -17,6 +18,9 @@ namespace {
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
+
+// Once the end is requested, so that it can be seen soon.
+constexpr std::chrono::milliseconds kPauseAtEnd = std::chrono::seconds(1);
 
 // Of what a replay will most likely run on; each result has its own.
 Fingerprint fingerprint_of(const ReplayDevice& on, const EngineRanks* ranks) {
@@ -39,7 +43,7 @@ Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, E
     : options_(std::move(options)),
       shutdown_(shutdown),
       log_(log),
-      client_(options_.url),
+      client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
       replayer_({options_.threads, options_.device}, ranks),
       request_{options_.name, fingerprint_of({options_.threads, options_.device}, ranks)} {}
@@ -61,11 +65,11 @@ int64_t Worker::run() {
       if (away) log_.info("the controller is back");
       away = false;
       backoff_.reset();
+      token_backoff_.reset();
     } catch (const Error& error) {
       if (shutdown_.requested()) break;
-      if (!away) log_.warn("{}", error.what());
+      pause(error, away);
       away = true;
-      shutdown_.wait_for(backoff_.next());
       continue;
     }
     if (!lease) continue;
@@ -73,6 +77,20 @@ int64_t Worker::run() {
     if (options_.once) break;
   }
   return completed;
+}
+
+// Before the next try. A token that is refused may be replaced, but not so soon.
+void Worker::pause(const Error& error, bool away) {
+  const auto* answer = dynamic_cast<const ApiError*>(&error);
+  const bool refused = answer != nullptr && answer->refuses_token();
+  const auto time = refused ? token_backoff_.next() : backoff_.next(asked_pause(error));
+  if (refused) {
+    log_.warn("{}; trying again in {} s", error.what(),
+              std::chrono::ceil<std::chrono::seconds>(time).count());
+  } else if (!away) {
+    log_.warn("{}", error.what());
+  }
+  shutdown_.wait_for(time);
 }
 
 // Nothing when there is no work within the poll's time.
@@ -90,7 +108,7 @@ bool Worker::work(const Lease& lease) {
   const ReplayTask& task = lease.task;
   log_.info("lease {}: {} window {}, arm {} ({}), {} steps from step {}", lease.lease, task.run,
             task.window, task.arm, task.purpose, task.steps, task.start_step);
-  LeaseKeeper keeper(options_.url, lease, log_);
+  LeaseKeeper keeper(options_.controller, lease, log_);
   std::string what = "complete";
   std::string body;
   try {
@@ -125,22 +143,23 @@ bool Worker::answer(const Lease& lease, const std::string& what, const std::stri
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::duration<double>(lease.ttl_seconds);
   while (!shutdown_.requested() || std::chrono::steady_clock::now() < deadline) {
+    std::chrono::milliseconds asked{0};
     try {
       client_.checked("POST", target, body, std::chrono::seconds(30));
       backoff_.reset();
       return true;
     } catch (const ApiError& error) {
-      const bool refused = error.status() < 500 && error.status() != 408 && error.status() != 429;
-      if (refused) {
+      if (error.status() < 500 && !may_pass(error.status())) {
         log_.warn("lease {}: the answer was refused: {}", lease.lease, error.what());
         return false;
       }
+      asked = error.refuses_token() ? token_backoff_.next() : asked_pause(error);
       log_.warn("{}", error.what());
     } catch (const ConnectionError& error) {
       log_.warn("{}; trying again", error.what());
     }
-    const auto pause = backoff_.next();
-    if (shutdown_.wait_for(pause)) std::this_thread::sleep_for(pause);
+    const auto time = backoff_.next(asked);
+    if (shutdown_.wait_for(time)) std::this_thread::sleep_for(std::min(time, kPauseAtEnd));
   }
   log_.error("lease {}: the controller could not be reached; its replay will be leased again",
              lease.lease);

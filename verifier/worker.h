@@ -18,7 +18,7 @@
 namespace gnomon {
 
 struct WorkerOptions {
-  std::string url;
+  ClientOptions controller;
   std::string name;  // unique per process
   int threads =
       0;  // 0: as many as the checkpoint's run had, which `same` replays need to give the same bits
@@ -32,7 +32,7 @@ struct WorkerOptions {
 class Worker {
  public:
   // The references, and `ranks`, must outlive the worker. Of several ranks this one, which must be
-  // rank 0, holds the leases. Throws ConfigError for a bad URL.
+  // rank 0, holds the leases. Throws ConfigError as HttpClient does.
   Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log,
          EngineRanks* ranks = nullptr);
 
@@ -45,6 +45,7 @@ class Worker {
 
  private:
   std::optional<Lease> ask();
+  void pause(const Error& error, bool away);
   bool work(const Lease& lease);
   bool answer(const Lease& lease, const std::string& what, const std::string& body);
 
@@ -53,6 +54,7 @@ class Worker {
   spdlog::logger& log_;
   HttpClient client_;
   Backoff backoff_;
+  Backoff token_backoff_{std::chrono::seconds(1), std::chrono::seconds(30)};
   Replayer replayer_;
   LeaseRequest request_;
   std::atomic<bool> asking_{false};

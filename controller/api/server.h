@@ -10,6 +10,7 @@
 
 #include "controller/api/router.h"
 #include "controller/api/services.h"
+#include "net/tls_context.h"
 
 namespace gnomon {
 
@@ -21,6 +22,8 @@ struct ServerOptions {
   std::chrono::seconds read_timeout{30};   // for a request once it has begun
   std::chrono::seconds idle_timeout{120};  // between requests
   std::chrono::seconds stop_timeout{10};   // for requests in flight when the daemon stops
+  // What a connection that begins now is to use, from any thread; without it all are plain.
+  std::function<TlsContext()> tls = {};
 };
 
 class Server {

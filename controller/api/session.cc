@@ -55,7 +55,9 @@ struct Session::Incoming {
 void Session::stop() {
   asio::post(strand_, [session = shared_from_this()] {
     if (session->idle_) {
-      session->stream_.close();
+      // As if the client had closed: what the coroutine has to say at the end it can still say.
+      boost::system::error_code ignored;
+      session->stream_.socket().shutdown(tcp::socket::shutdown_receive, ignored);
     }
   });
 }
@@ -229,12 +231,14 @@ void Session::encode(const Incoming& incoming, Response& response) {
 
 void Session::answer_broken_header(boost::system::error_code error) {
   bool large = error == http::error::header_limit;
-  answer(problem_response({"about:blank", large ? "Header too large" : "Malformed request",
-                           large ? 431 : 400, error.message(),
-                           large ? "at most 16384 bytes of header" : "HTTP/1.1"}),
-         Incoming(), false);
+  answer_plainly(problem_response({"about:blank", large ? "Header too large" : "Malformed request",
+                                   large ? 431 : 400, error.message(),
+                                   large ? "at most 16384 bytes of header" : "HTTP/1.1"}));
   linger();
 }
+
+// To nothing that could be read.
+void Session::answer_plainly(Response response) { answer(std::move(response), Incoming(), false); }
 
 // One request and its answer. False when the connection is over.
 bool Session::serve_one() {
@@ -282,7 +286,7 @@ bool Session::serve_one() {
 // before the client has read the answer.
 void Session::linger() {
   boost::system::error_code error;
-  stream_.socket().shutdown(tcp::socket::shutdown_send, error);
+  end_writing();
   stream_.expires_after(std::chrono::seconds(2));
   std::array<char, 16384> waste;
   size_t total = 0;
@@ -292,21 +296,23 @@ void Session::linger() {
 }
 
 void Session::refuse_connection() {
-  answer(problem_response({"about:blank", "Too many connections", 503,
-                           fmt::format("{} connections are open", options_.connections_max),
-                           "the same request a little later"}),
-         Incoming(), false);
+  answer_plainly(problem_response({"about:blank", "Too many connections", 503,
+                                   fmt::format("{} connections are open", options_.connections_max),
+                                   "the same request a little later"}));
   linger();
 }
 
 void Session::run(asio::yield_context yield, bool refuse) {
   yield_ = &yield;
   try {
-    if (refuse) {
+    if (!shake_hands()) {
+      // Said already what there is to say.
+    } else if (refuse) {
       refuse_connection();
     } else {
       while (serve_one()) {
       }
+      end_writing();
     }
   } catch (const boost::system::system_error& error) {
     spdlog::debug("a connection broke: {}", error.what());

@@ -7,13 +7,13 @@
 #include <boost/asio/spawn.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <exception>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "controller/api/server.h"
+#include "net/wire_stream.h"
 
 namespace gnomon {
 
@@ -29,7 +29,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
         services_(services),
         router_(router),
         strand_(strand),
-        stream_(std::move(socket)) {}
+        stream_(std::move(socket), options.tls ? options.tls() : nullptr) {}
 
   // Serves the connection to its end. With `refuse` the first request is answered with 503.
   void run(boost::asio::yield_context yield, bool refuse);
@@ -60,6 +60,11 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   void answer(Response response, const Incoming& incoming, bool keep_alive);
   void refuse_connection();
   void linger();
+  void answer_plainly(Response response);
+
+  // session_tls.cc
+  bool shake_hands();
+  void end_writing();
 
   // session_waits.cc
   void on_reader(const std::function<void()>& work);
@@ -73,7 +78,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   Services& services_;
   const Router& router_;
   Strand strand_;
-  boost::beast::tcp_stream stream_;
+  WireStream stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::yield_context* yield_ = nullptr;
   bool idle_ = true;

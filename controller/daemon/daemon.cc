@@ -54,7 +54,7 @@ std::chrono::seconds whole_seconds(double seconds) {
   return std::chrono::ceil<std::chrono::seconds>(std::chrono::duration<double>(seconds));
 }
 
-ServerOptions server_options(const DaemonConfig& config) {
+ServerOptions server_options(const DaemonConfig& config, const ServedCertificate* certificate) {
   reserve_descriptors(config.limits.connections,
                       config.file.empty() ? "command line" : config.file);
   ServerOptions options = parse_listen(config.listen);
@@ -63,6 +63,7 @@ ServerOptions server_options(const DaemonConfig& config) {
   options.read_timeout = whole_seconds(config.limits.read_seconds);
   options.idle_timeout = whole_seconds(config.limits.idle_seconds);
   options.stop_timeout = whole_seconds(config.limits.stop_seconds);
+  if (certificate != nullptr) options.tls = [certificate] { return certificate->context(); };
   return options;
 }
 
@@ -87,7 +88,10 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
           wall_seconds, steady_seconds),
       leases_(supervisor_, metrics_, bells_),
       retention_(metrics_, config.retention, wall_seconds, steady_seconds),
-      server_((check_port_file(port_file), server_options(config))) {
+      certificate_(config.tls.files.certificate.empty()
+                       ? nullptr
+                       : std::make_unique<ServedCertificate>(config, metrics_)),
+      server_((check_port_file(port_file), server_options(config, certificate_.get()))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
   ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
@@ -102,6 +106,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
     supervisor_.set_default_policy(read_default_policy(wanted));
     backups_->configure(wanted.backup);
     retention_.configure(wanted.retention);
+    if (certificate_) certificate_->configure(wanted);
     // Tokens that come or go altogether wait for a restart, as check-config says.
     if (wanted.auth.tokens.empty() == guard_.closed()) return;
     try {
@@ -207,14 +212,15 @@ void Daemon::serve() {
   server_.every(std::chrono::milliseconds(100), [this] {
     expire_leases();
     if (retention_.due()) retention_.post(*ledger_);
+    if (certificate_) certificate_->look(steady_seconds());
   });
   server_.every(std::chrono::seconds(1), [this] {
     guard_.look_again();
     keep_time();
   });
   tell_service_manager();
-  spdlog::info("gnomond {} ({}) listens on {}, port {}, ledger {}", kVersion, kRevision,
-               config->listen, server_.port(), config->ledger);
+  spdlog::info("gnomond {} ({}) listens on {}, port {}{}, ledger {}", kVersion, kRevision,
+               config->listen, server_.port(), certificate_ ? " with TLS" : "", config->ledger);
   server_.run(*services_, *router_);
   save_states();
   backups_.reset();

@@ -8,6 +8,7 @@
 #include "controller/api/server.h"
 #include "controller/daemon/daemon_config.h"
 #include "controller/daemon/live_config.h"
+#include "controller/daemon/served_certificate.h"
 
 namespace gnomon {
 
@@ -36,6 +37,7 @@ class Daemon {
   Supervisor supervisor_;
   Leases leases_;
   Retention retention_;
+  std::unique_ptr<ServedCertificate> certificate_;  // null: no TLS
   std::unique_ptr<Services> services_;
   std::unique_ptr<Router> router_;
   Server server_;

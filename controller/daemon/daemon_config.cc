@@ -34,6 +34,7 @@ class DaemonConfigReader {
     read_limits();
     read_auth();
     read_checkpoints();
+    read_tls();
     read_backup();
     read_retention();
     root_.refuse_unknown_keys();
@@ -101,6 +102,32 @@ class DaemonConfigReader {
     table.refuse_unknown_keys();
   }
 
+  void read_tls() {
+    TomlTable table = root_.table("tls");
+    TlsConfig& tls = config_.tls;
+    tls.files.certificate = beside_file(table.text("certificate", ""));
+    tls.files.key = beside_file(table.text("key", ""));
+    tls.files.ca = beside_file(table.text("client_ca", ""));
+    const std::string clients =
+        table.choice("client_certificates", "required", {"required", "optional"});
+    if (clients == "optional") tls.client_certificates = ClientCertificates::kOptional;
+    tls.look_seconds = table.number("look_seconds", tls.look_seconds, 0.1, 3600);
+    const bool has_certificate = !tls.files.certificate.empty();
+    if (has_certificate && tls.files.key.empty()) {
+      table.refuse("certificate", "a certificate together with tls.key");
+    }
+    if (!has_certificate && !tls.files.key.empty()) {
+      table.refuse("key", "a key together with tls.certificate");
+    }
+    if (!has_certificate && !tls.files.ca.empty()) {
+      table.refuse("client_ca", "authorities of clients together with tls.certificate");
+    }
+    if (clients == "optional" && tls.files.ca.empty()) {
+      table.refuse("client_certificates", "\"optional\" together with tls.client_ca");
+    }
+    table.refuse_unknown_keys();
+  }
+
   void read_backup() {
     TomlTable table = root_.table("backup");
     BackupSettings& backup = config_.backup;
@@ -147,6 +174,19 @@ std::string read_default_policy(const DaemonConfig& config) {
   return policy;
 }
 
+ServerTls load_tls(const DaemonConfig& config) {
+  try {
+    return make_server_tls(config.tls.files, config.tls.client_certificates);
+  } catch (const TlsFileError& error) {
+    using Which = TlsFileError::Which;
+    const char* key = error.which() == Which::kCa    ? "tls.client_ca"
+                      : error.which() == Which::kKey ? "tls.key"
+                                                     : "tls.certificate";
+    throw ConfigError(config.file, 0, key, error.file(),
+                      fmt::format("{} ({})", error.accepted(), error.wrong()));
+  }
+}
+
 // Beyond this machine only who can be told apart is let in, and nobody listens on the way.
 static void check_listen(const DaemonConfig& config) {
   const auto refuse = [&config](const std::string& accepted) {
@@ -159,7 +199,7 @@ static void check_listen(const DaemonConfig& config) {
   } catch (const ConfigError& error) {
     throw refuse(error.accepted());
   }
-  const bool has_tls = false;
+  const bool has_tls = !config.tls.files.certificate.empty();
   if (!is_loopback(options) && (config.auth.tokens.empty() || !has_tls)) {
     throw refuse(
         "a loopback address (127.0.0.1 or [::1]), or else both [tls] and [auth] tokens: "
@@ -178,6 +218,7 @@ void check_daemon_config(const DaemonConfig& config) {
     }
   }
   read_default_policy(config);
+  if (!config.tls.files.certificate.empty()) load_tls(config);
   if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
     throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");
   }
@@ -200,6 +241,9 @@ std::vector<std::string> keys_for_restart(const DaemonConfig& running, const Dae
   if (wanted.limits != running.limits) keys.emplace_back("limits");
   if (wanted.auth.tokens.empty() != running.auth.tokens.empty()) keys.emplace_back("auth.tokens");
   if (wanted.checkpoint_roots != running.checkpoint_roots) keys.emplace_back("checkpoints.roots");
+  const bool had_tls = !running.tls.files.certificate.empty();
+  const bool wants_tls = !wanted.tls.files.certificate.empty();
+  if (had_tls != wants_tls) keys.emplace_back("tls");
   return keys;
 }
 

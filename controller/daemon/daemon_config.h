@@ -10,6 +10,7 @@
 #include "controller/auth/guard.h"
 #include "controller/backups.h"
 #include "controller/retention.h"
+#include "net/tls_context.h"
 
 namespace gnomon {
 
@@ -28,6 +29,12 @@ struct LimitsConfig {
   bool operator==(const LimitsConfig&) const = default;
 };
 
+struct TlsConfig {
+  TlsFiles files;  // without a certificate connections are plain
+  ClientCertificates client_certificates = ClientCertificates::kRequired;
+  double look_seconds = 10;  // how often the files are looked at
+};
+
 struct DaemonConfig {
   std::string file;  // empty: there is none
   std::string ledger = "ledger.sqlite";
@@ -40,6 +47,7 @@ struct DaemonConfig {
   LimitsConfig limits;
   AuthSettings auth;
   std::vector<std::string> checkpoint_roots;  // folders; empty: anywhere
+  TlsConfig tls;
   BackupSettings backup;
   RetentionSettings retention;
 };
@@ -50,6 +58,9 @@ DaemonConfig read_daemon_config(const std::filesystem::path& file);
 
 // The policy of new runs: the file's text, or the built-in one. Throws ConfigError.
 std::string read_default_policy(const DaemonConfig& config);
+
+// What connections use; of a configuration that has TLS. Throws ConfigError.
+ServerTls load_tls(const DaemonConfig& config);
 
 // Checks what read_daemon_config() does not look at: that the files that the configuration names
 // are there and are what they should be. Throws ConfigError.

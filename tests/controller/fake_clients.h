@@ -20,7 +20,8 @@ CheckpointReport test_checkpoint(int64_t step, int64_t attempt = 1);
 class FakeTrainer {
  public:
   explicit FakeTrainer(const std::string& url) { connect(url); }
-  void connect(const std::string& url) { client_ = std::make_unique<HttpClient>(url); }
+  void connect(const ClientOptions& access) { client_ = std::make_unique<HttpClient>(access); }
+  void connect(const std::string& url) { connect(ClientOptions{.url = url}); }
   HttpClient& client() { return *client_; }
   // Registration, attempt 1, the checkpoint of step 0.
   void begin(const RunRegistration& registration = test_registration());

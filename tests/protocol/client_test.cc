@@ -187,13 +187,14 @@ TEST(HttpClient, LargeBodiesTravelWhole) {
 }
 
 TEST(HttpClient, RefusesUrlsItCannotUse) {
-  for (const char* url : {"", "127.0.0.1:7717", "https://host:1", "http://",
-                          "http://host:", "http://host:99999", "http://host:0", "http://host:7a",
-                          "http://user@host:1", "http://host/path", "http://[::1"}) {
+  for (const char* url :
+       {"", "127.0.0.1:7717", "ftp://host:1", "http://", "https://",
+        "http://host:", "https://user:secret@host", "http://host:99999", "http://host:0",
+        "http://host:7a", "http://user@host:1", "http://host/path", "http://[::1"}) {
     EXPECT_THROW(HttpClient{url}, ConfigError) << url;
   }
-  for (const char* url :
-       {"http://localhost", "http://127.0.0.1:7717", "http://127.0.0.1:7717/", "http://[::1]:80"}) {
+  for (const char* url : {"http://localhost", "http://127.0.0.1:7717", "http://127.0.0.1:7717/",
+                          "http://[::1]:80", "https://gnomon.example", "https://[::1]:7717/"}) {
     EXPECT_NO_THROW(HttpClient{url}) << url;
   }
 }

@@ -18,11 +18,13 @@ struct HttpRequest {
   std::string method;
   std::string target;
   std::string body = {};
+  std::string authorization = {};
 };
 
 struct HttpReply {
   int status = 200;
   std::string body = {};
+  int retry_after = 0;            // seconds; 0: not said
   bool close_unanswered = false;  // drop the connection instead of answering
   bool close_after = false;  // answer, then close although the client would keep the connection
 };

@@ -51,7 +51,15 @@ void DaemonProcess::lose_ledger() const {
   }
 }
 
-std::string DaemonProcess::url() const { return fmt::format("http://127.0.0.1:{}", port_); }
+std::string DaemonProcess::url() const {
+  return fmt::format("{}://127.0.0.1:{}", access_ ? "https" : "http", port_);
+}
+
+HttpClient DaemonProcess::client() const {
+  ClientOptions options = access_.value_or(ClientOptions());
+  options.url = url();
+  return HttpClient(options);
+}
 
 std::string DaemonProcess::log() const { return read_file(folder_ / "log"); }
 

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ class DaemonProcess {
   // Starts nothing yet. `arguments` go behind --ledger, --listen, --port-file and, where there is
   // one, --policy.
   explicit DaemonProcess(std::vector<std::string> arguments = {}, const std::string& policy = {});
+
+  // Its arguments make it speak TLS: url() is one of https, and client() has these options.
+  void speak_tls(const ClientOptions& access) { access_ = access; }
 
   // Starts the daemon on the same ledger as before and waits until it listens, at any port that is
   // free. Throws Error with its log when it ends instead.
@@ -38,7 +42,7 @@ class DaemonProcess {
   std::string log() const;
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path ledger() const { return folder_ / "ledger.sqlite"; }
-  HttpClient client() const { return HttpClient(url()); }
+  HttpClient client() const;
   // Rows of GET /v1/runs/run-1/`what`; none while there is no such run.
   boost::json::array rows(const std::string& what) const;
 
@@ -47,6 +51,7 @@ class DaemonProcess {
 
   TemporaryDirectory folder_;
   std::vector<std::string> arguments_;
+  std::optional<ClientOptions> access_;
   std::unique_ptr<ChildProcess> process_;
   int port_ = 0;
 };

@@ -118,7 +118,7 @@ TEST_F(ConfigTest, TheSmallestFileGivesUsableDefaults) {
   EXPECT_EQ(config.engine.model.vocabulary, 257) << "the dataset's";
   EXPECT_EQ(config.engine.optimizer.total_steps, config.steps);
   EXPECT_EQ(config.engine.shard, Sharding::kOptimizer);
-  EXPECT_TRUE(config.controller.empty());
+  EXPECT_TRUE(config.controller.url.empty());
   EXPECT_TRUE(config.plan.rules.empty());
 }
 
@@ -228,7 +228,7 @@ bit = 30
   EXPECT_EQ(config.plan.resolve("lm_head", 3).recipes(), "delayed");
   EXPECT_EQ(config.checkpoint_every, 11);
   EXPECT_EQ(config.keep_last, 4);
-  EXPECT_EQ(config.controller, "http://127.0.0.1:7717");
+  EXPECT_EQ(config.controller.url, "http://127.0.0.1:7717");
   EXPECT_EQ(config.on_loss, OnLoss::kPause);
   EXPECT_EQ(config.grace_seconds, 2.5);
   EXPECT_EQ(config.flush_seconds, 3);
@@ -317,7 +317,7 @@ TEST_F(ConfigTest, TheCommandLineWinsAndStepsLeaveTheScheduleAlone) {
       load(std::string(kSmallest) + "[controller]\nurl = \"http://h:1\"\n[run]\nsteps = 50\n",
            overrides);
   EXPECT_EQ(config.dir, "/elsewhere");
-  EXPECT_TRUE(config.controller.empty());
+  EXPECT_TRUE(config.controller.url.empty());
   EXPECT_EQ(config.steps, 5);
   EXPECT_EQ(config.engine.threads, 3);
   EXPECT_EQ(config.engine.optimizer.total_steps, 50);

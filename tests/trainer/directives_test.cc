@@ -26,12 +26,12 @@ class DirectiveInboxTest : public ::testing::Test {
   void start(int64_t last_answered = 0) {
     ReporterOptions reporter;
     reporter.standing.last_directive = last_answered;
-    reporter.url = controller_.url();
+    reporter.controller.url = controller_.url();
     reporter.backoff_first = 1ms;
     reporter.backoff_longest = 20ms;
     reporter_ = std::make_unique<Reporter>(reporter, spool_, contact_, log_);
     DirectiveOptions options;
-    options.url = controller_.url();
+    options.controller.url = controller_.url();
     options.backoff_first = 1ms;
     options.backoff_longest = 20ms;
     inbox_ = std::make_unique<DirectiveInbox>(options, *reporter_, spool_, contact_, log_);

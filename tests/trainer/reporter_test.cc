@@ -29,7 +29,7 @@ class ReporterTest : public ::testing::Test {
  protected:
   ReporterOptions options() {
     ReporterOptions options;
-    options.url = controller_.url();
+    options.controller.url = controller_.url();
     options.registration.name = "demo";
     options.registration.job_id = "1";
     options.backoff_first = 1ms;
@@ -395,6 +395,55 @@ TEST_F(ReporterTest, TheFileOfRefusedReportsIsBounded) {
   EXPECT_THAT(read_file(file), HasSubstr("{\"step\":99}}\n"));
   EXPECT_THAT(read_file(file), HasSubstr("said \\\"no\\\""));
   EXPECT_THROW(log.append({1, "steps", std::string(1500, ' ')}, 409, "no"), Error);
+}
+
+// A token may be replaced, and what was measured must not be lost meanwhile.
+TEST_F(ReporterTest, WhileItsTokenIsRefusedEverythingWaitsAndItIsSaidOnce) {
+  tries_max_ = 3;
+  std::atomic<int> refused = 0;
+  std::atomic<bool> good = false;
+  controller_.interfere([&](const HttpRequest&) -> std::optional<HttpReply> {
+    if (good) return std::nullopt;
+    return problem(refused++ % 2 == 0 ? 401 : 403, "Token not accepted");
+  });
+  for (int64_t step = 1; step <= 20; ++step) spool_step(step);
+  start();
+  ASSERT_TRUE(eventually([&] { return refused >= 10; }));
+  good = true;
+  ASSERT_TRUE(delivered());
+  // Also of a run that is registered.
+  refused = 0;
+  good = false;
+  for (int64_t step = 21; step <= 40; ++step) spool_step(step);
+  ASSERT_TRUE(eventually([&] { return refused >= 10; }));
+  EXPECT_EQ(spool_.records(), 20u);
+  good = true;
+  ASSERT_TRUE(delivered());
+  expect_steps_in_order(40);
+  EXPECT_EQ(reporter_->refused(), 0);
+  reporter_.reset();
+  const std::string text = text_.str();
+  const size_t said = text.find("token_file");
+  EXPECT_NE(said, std::string::npos) << text;
+  EXPECT_EQ(text.find("token_file", said + 1), std::string::npos) << "within a minute: " << text;
+}
+
+TEST_F(ReporterTest, WaitsAsLongAsTheControllerAsksAndNotAtTheEnd) {
+  std::atomic<int> asked = 0;
+  controller_.interfere([&](const HttpRequest&) -> std::optional<HttpReply> {
+    if (asked++ == 1) return std::nullopt;
+    return HttpReply{.status = 429, .body = "{}", .retry_after = asked == 1 ? 1 : 50};
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  spool_step(1);
+  start();
+  ASSERT_TRUE(eventually([&] { return asked >= 2; }));
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 1s);
+  ASSERT_TRUE(eventually([&] { return asked >= 3; }));
+  const auto end = std::chrono::steady_clock::now();
+  reporter_.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - end, 5s);
+  EXPECT_EQ(asked, 3);
 }
 
 TEST_F(ReporterTest, EndsAtOnceWhileTheControllerDoesNotAnswer) {

@@ -35,6 +35,7 @@ Lease lease_of(const FakeController::Told& told, const std::string& arm, int64_t
 }
 
 HttpReply LeaseServer::answer(const HttpRequest& request) {
+  if (refuses_token_) return problem(401, "Token not accepted");
   std::unique_lock lock(mutex_);
   if (request.target.starts_with("/v1/leases?")) {
     ++asked_;

@@ -2,6 +2,7 @@
 // FakeController was told of.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -37,6 +38,8 @@ class LeaseServer {
     heartbeat_status_ = heartbeat;
     answer_status_ = answer;
   }
+  // Whether everything is answered as if the token were not accepted.
+  void refuse_token(bool refuse) { refuses_token_ = refuse; }
   std::vector<ReplayResult> completed() {
     std::lock_guard lock(mutex_);
     return completed_;
@@ -63,6 +66,7 @@ class LeaseServer {
   int heartbeat_status_ = 200;
   int answer_status_ = 200;
   int asked_ = 0;
+  std::atomic<bool> refuses_token_ = false;
   std::vector<ReplayResult> completed_;
   std::vector<LeaseFailure> failed_;
   std::vector<LeaseHeartbeat> heartbeats_;

@@ -133,6 +133,18 @@ TEST_F(VerifierProcess, TheAnswerWaitsForAControllerThatWentAway) {
   EXPECT_EQ(leases_.completed()[0].steps.size(), 400u);
 }
 
+TEST_F(VerifierProcess, ATokenThatIsRefusedIsSaidAndTriedAgain) {
+  leases_.refuse_token(true);
+  leases_.queue(lease("bf16", 2));
+  const auto verifier = verify({"--once"});
+  ASSERT_TRUE(
+      eventually([&] { return verifier->output().find("--token-file") != std::string::npos; }));
+  EXPECT_THAT(verifier->output(), HasSubstr("trying again in 1 s"));
+  leases_.refuse_token(false);
+  EXPECT_EQ(verifier->wait(), 0) << verifier->output();
+  EXPECT_EQ(leases_.completed().size(), 1u);
+}
+
 TEST_F(VerifierProcess, WaitsForAControllerThatIsNotThereYet) {
   leases_.server().stop();
   const auto verifier = verify({"--once"});
