@@ -235,6 +235,7 @@ bool Session::serve_one() {
   parser.body_limit(boost::none);
   boost::system::error_code error;
   idle_ = true;
+  if (services_.stopping) return false;  // stop() may have come while the last answer was sent
   pauses_ = 0;
   stream_.expires_after(options_.idle_timeout);
   http::async_read_header(stream_, buffer_, parser, (*yield_)[error]);
