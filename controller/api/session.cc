@@ -248,6 +248,7 @@ bool Session::serve_one() {
   parser.body_limit(boost::none);
   boost::system::error_code error;
   idle_ = true;
+  if (services_.stopping) return false;  // stop() may have come while the last answer was sent
   pauses_ = 0;
   principal_.reset();
   stream_.expires_after(options_.idle_timeout);
