@@ -215,6 +215,7 @@ Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(o
   impl_->listen();
   impl_->signals.add(SIGTERM);
   impl_->signals.add(SIGINT);
+  impl_->hangups.add(SIGHUP);  // from now on: one that comes during the start must not end it
 }
 
 Server::~Server() = default;
@@ -230,7 +231,6 @@ void Server::on_stop(std::function<void()> action) { impl_->stop_action = std::m
 
 void Server::on_hangup(std::function<void()> action) {
   impl_->hangup_action = std::move(action);
-  impl_->hangups.add(SIGHUP);
   impl_->await_hangup();
 }
 
