@@ -95,6 +95,7 @@ TEST_F(TlsReloadTest, HangupWithAFileThatCannotBeUsedChangesNothing) {
   text.erase(text.find("look_seconds = 0.1\n"), 19);
   write_file_atomically(folder / "gnomond.toml", text);
   daemon.start();
+  EXPECT_EQ(failure(reaching(access)), "") << "from now on it listens to signals";
   write_file_atomically(folder / "server.pem", "nothing");
   daemon.signal(SIGHUP);
   ASSERT_TRUE(logged("the configuration was not read again"));
@@ -107,6 +108,7 @@ TEST_F(TlsReloadTest, HangupWithAFileThatCannotBeUsedChangesNothing) {
 
 TEST_F(TlsReloadTest, TlsIsSwitchedOffByARestart) {
   start();
+  EXPECT_EQ(failure(reaching(access)), "");
   write_file_atomically(folder / "gnomond.toml", "[log]\nlevel = \"debug\"\n");
   daemon.signal(SIGHUP);
   ASSERT_TRUE(logged("a restart is needed for tls"));
