@@ -33,7 +33,7 @@ std::vector<Route> verifier_routes(Services& services);  // leases
 std::vector<Route> view_routes(Services& services);    // what is on record, for people and programs
 std::vector<Route> policy_routes(Services& services);  // policies and overrides
 std::vector<Route> statistics_routes(Services& services);
-std::vector<Route> ledger_routes(Services& services);  // backups, audit log
+std::vector<Route> ledger_routes(Services& services);  // backups, audit log, outbox
 std::vector<Route> event_routes(Services& services);   // the stream
 std::vector<Route> daemon_routes(Services& services);  // metrics, health, version, the API itself
 std::vector<Route> all_routes(Services& services);     // all of these

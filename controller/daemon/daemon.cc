@@ -80,13 +80,17 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                const std::string& port_file)
     : metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
       config_(config, std::move(read), metrics_, wall_seconds),
-      supervisor_(metrics_, bells_, {read_default_policy(config), config.series_keep_seconds},
-                  wall_seconds, steady_seconds),
+      outbox_(metrics_),
+      supervisor_(metrics_, bells_,
+                  {read_default_policy(config), config.series_keep_seconds, &outbox_}, wall_seconds,
+                  steady_seconds),
       leases_(supervisor_, metrics_, bells_),
       retention_(metrics_, config.retention, wall_seconds, steady_seconds),
       server_((check_port_file(port_file), server_options(config))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
   ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
+  notifier_ = std::make_unique<notify::Notifier>(*ledger_, outbox_, metrics_, config.notifications,
+                                                 wall_seconds, steady_seconds);
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape(
@@ -99,6 +103,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
     supervisor_.set_default_policy(read_default_policy(wanted));
     backups_->configure(wanted.backup);
     retention_.configure(wanted.retention);
+    notifier_->configure(wanted.notifications);
   });
 }
 
@@ -203,6 +208,7 @@ void Daemon::serve() {
                config->listen, server_.port(), config->ledger);
   server_.run(*services_, *router_);
   save_states();
+  notifier_.reset();
   backups_.reset();
   services_->integrity = nullptr;
   integrity_.reset();

@@ -32,6 +32,7 @@ class Daemon {
   Metrics metrics_;
   LiveConfig config_;
   Bells bells_;
+  notify::Outbox outbox_;
   Supervisor supervisor_;
   Leases leases_;
   Retention retention_;
@@ -39,6 +40,7 @@ class Daemon {
   std::unique_ptr<Router> router_;
   Server server_;
   std::unique_ptr<Ledger> ledger_;  // its threads work with the others until they are joined
+  std::unique_ptr<notify::Notifier> notifier_;
   std::unique_ptr<Backups> backups_;
   std::unique_ptr<BackgroundCheck> integrity_;
 };

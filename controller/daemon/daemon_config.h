@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "controller/backups.h"
+#include "controller/notify/notifier.h"
 #include "controller/retention.h"
 
 namespace gnomon {
@@ -39,10 +40,11 @@ struct DaemonConfig {
   LimitsConfig limits;
   BackupSettings backup;
   RetentionSettings retention;
+  notify::NotifierSettings notifications;  // [[notify]] and external_url
 };
 
-// Reads a file. Relative paths in it are relative to its folder. Throws ConfigError with the line,
-// for unknown keys too.
+// Reads a file, and those with the secrets of receivers. Relative paths in it are relative to its
+// folder. Throws ConfigError with the line, for unknown keys too.
 DaemonConfig read_daemon_config(const std::filesystem::path& file);
 
 // The policy of new runs: the file's text, or the built-in one. Throws ConfigError.
