@@ -46,8 +46,13 @@ double shown_end(const Alert& alert) {
 std::string rfc3339(double seconds) {
   if (seconds == 0) return "0001-01-01T00:00:00Z";
   const auto milliseconds = static_cast<int64_t>(std::llround(seconds * 1000));
-  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::time_t{milliseconds / 1000}),
-                     milliseconds % 1000);
+  std::string text =
+      fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}", fmt::gmtime(std::time_t{milliseconds / 1000}),
+                  milliseconds % 1000);
+  // As Go writes it.
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text + "Z";
 }
 
 std::string fingerprint(const std::map<std::string, std::string>& labels) {

@@ -12,7 +12,7 @@ namespace gnomon::notify {
 // lasts holds when it is not sent again.
 inline constexpr double kHoldSeconds = 300;
 
-// RFC 3339 in UTC with milliseconds; Go's zero time for 0.
+// RFC 3339 in UTC, to the millisecond, without zeros at the end; Go's zero time for 0.
 std::string rfc3339(double seconds);
 
 // Alertmanager's: FNV-1a of 64 bits over the labels in their order, 16 hexadecimal digits.

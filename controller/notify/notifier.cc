@@ -19,6 +19,7 @@ constexpr double kTidySeconds = 1;
 constexpr double kLedgerPauseSeconds = 1;
 constexpr double kIdleSeconds = 30;
 constexpr double kStopSeconds = 0.5;
+constexpr int kFailuresSaid = 3;  // in a row: fewer are no news
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(
@@ -283,16 +284,17 @@ void Notifier::take(const Answer& answer) {
     --lane.under_way;
     if (!sent.row) lane.resending = false;
     if (fate == Fate::kAgain) {
-      if (!lane.pace.failing()) {
+      const double wait = lane.pace.failed(answer.retry_after);
+      if (lane.pace.failures() == kFailuresSaid) {
         spdlog::warn("{} does not take notifications: {}", sent.receiver, answer.words());
       }
-      const double wait = lane.pace.failed(answer.retry_after);
       lane.not_before = steady_now_() + wait;
       end.next_try_at =
           now_() + std::max(wait, wait_after(end.row.tries + 1, lane.receiver.retry_first_seconds,
                                              lane.receiver.retry_longest_seconds));
     } else {
-      if (lane.pace.failing()) spdlog::info("{} takes notifications again", sent.receiver);
+      if (lane.pace.failures() >= kFailuresSaid)
+        spdlog::info("{} takes notifications again", sent.receiver);
       lane.pace.succeeded();
     }
     if (!sent.row && fate == Fate::kRefused) {

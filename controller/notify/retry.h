@@ -25,6 +25,7 @@ class Pace {
   // `retry_after` in seconds, 0 = not said. Returns the seconds to wait.
   double failed(double retry_after);
   bool failing() const { return failures_ > 0; }
+  int failures() const { return failures_; }  // in a row
 
  private:
   Backoff backoff_;
