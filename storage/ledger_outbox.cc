@@ -39,6 +39,10 @@ void note_failed_try(Connection& connection, int64_t id, double next_try_at,
       next_try_at, error, id);
 }
 
+void forget_waits(Connection& connection) {
+  connection.execute("UPDATE outbox SET next_try_at = NULL WHERE next_try_at IS NOT NULL");
+}
+
 int64_t delete_beyond(Connection& connection, const std::string& receiver, int64_t keep) {
   return connection.execute(
       "DELETE FROM outbox WHERE id IN (SELECT id FROM outbox WHERE receiver = ? ORDER BY id DESC "

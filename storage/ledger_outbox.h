@@ -34,6 +34,9 @@ bool delete_message(Connection& connection, int64_t id);
 void note_failed_try(Connection& connection, int64_t id, double next_try_at,
                      const std::string& error);
 
+// All may be tried at once.
+void forget_waits(Connection& connection);
+
 // Both delete the oldest rows of a receiver and return how many: all but the newest `keep`, and
 // those from before `before` (seconds since the epoch), which are at most `limit`.
 int64_t delete_beyond(Connection& connection, const std::string& receiver, int64_t keep);

@@ -35,6 +35,7 @@ void Outbox::set_receivers(LedgerTransaction& transaction, const std::vector<Rec
         fmt::format("{} of {}, who is not in the configuration any more", gone, name));
   }
   if (receivers.empty()) ledger::forget_conditions(connection);
+  ledger::forget_waits(connection);
   std::vector<std::string> names;
   for (const Receiver& receiver : receivers) names.push_back(receiver.name);
   transaction.on_commit([this, receivers, names] {

@@ -25,8 +25,8 @@ class Outbox {
   // Called after a commit that left messages. Before the first one.
   void on_message(std::function<void()> action) { on_message_ = std::move(action); }
 
-  // From now on these are told. Messages of others are deleted. `now` in seconds since the epoch,
-  // here and below.
+  // From now on these are told, and may be tried at once. Messages of others are deleted. `now` in
+  // seconds since the epoch, here and below.
   void set_receivers(LedgerTransaction& transaction, const std::vector<Receiver>& receivers,
                      double now);
   bool anybody() const { return !receivers_.empty(); }

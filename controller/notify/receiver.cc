@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Each has a queue, connections and series of metrics of its own.
-constexpr size_t kReceiversMax = 32;
+// Each has a queue, series of metrics and up to four connections (daemon/descriptors.h) of its own.
+constexpr size_t kReceiversMax = 16;
 constexpr size_t kNameMax = 64;
 constexpr size_t kUrlMax = 2048;
 constexpr size_t kFileMax = 4096;

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kBodyKept = 512;
 constexpr size_t kBodyRead = 64 << 10;
 constexpr double kConnectSecondsMax = 10;
+constexpr long kIdleConnectionsMax = 16;
 
 // Once, before any handle.
 void begin_curl() {
@@ -101,6 +102,7 @@ Sender::Sender() {
   begin_curl();
   multi_ = ::curl_multi_init();
   GNOMON_ASSERT(multi_ != nullptr);
+  ::curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, kIdleConnectionsMax);
 }
 
 Sender::~Sender() {

@@ -47,7 +47,7 @@ TEST(NotifyCommandTest, ATestMessageIsSentAndItsAnswerPrinted) {
   const test::EndedProcess none =
       run_gnomon({"notify", "test", "--config", file, "--receiver", "nobody"});
   EXPECT_EQ(none.status, 2);
-  EXPECT_THAT(none.output, HasSubstr("one of good, bad"));
+  EXPECT_THAT(none.errors, HasSubstr("one of good, bad"));
   write_file_atomically(file, "threads = 2\n");
   EXPECT_EQ(run_gnomon({"notify", "test", "--config", file}).status, 2);
 }

@@ -281,6 +281,18 @@ TEST_F(NotifierTest, OtherReceiversAndKeysAreTakenWhileItRuns) {
   EXPECT_EQ(first.all().size(), 2u);
 }
 
+TEST_F(NotifierTest, AfterAFailureAReloadTriesAtOnce) {
+  WebhookReceiver hook(
+      [](const Delivery&, size_t before) { return HttpReply{before == 0 ? 500 : 200}; });
+  Receiver patient = receiver("a", hook.url());
+  patient.retry_first_seconds = patient.retry_longest_seconds = 600;
+  start({patient});
+  tell(1, 1, 1);
+  ASSERT_TRUE(eventually([&] { return number(ledger_, "SELECT max(tries) FROM outbox") == 1; }));
+  notifier_->configure({{patient}, ""});
+  EXPECT_TRUE(hook.await_taken(1));
+}
+
 TEST_F(NotifierTest, ItEndsAtOnceAlthoughAReceiverHangsAndTheNextOneGoesOn) {
   WebhookReceiver hook([&](const Delivery&, size_t before) {
     if (before == 0) hook.server().hold();
