@@ -21,6 +21,7 @@ void add_server_commands(CLI::App& app,
 void add_override_command(CLI::App& app, Context& context);    // override
 void add_watch_command(CLI::App& app, Context& context);       // watch
 void add_ready_command(CLI::App& app, Context& context);       // ready
+void add_notify_commands(CLI::App& app, Context& context);     // notify test
 void add_data_commands(CLI::App& app, Context& context);       // data prepare, data info
 void add_replay_command(CLI::App& app, Context& context);      // replay
 void add_inspect_command(CLI::App& app, Context& context);     // inspect

@@ -35,6 +35,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
   add_watch_command(app, context);
   add_ready_command(app, context);
   add_override_command(app, context);
+  add_notify_commands(app, context);
   add_ledger_commands(app, context);
   add_ledger_file_commands(app, context);
   add_audit_commands(app, context);

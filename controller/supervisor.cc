@@ -86,6 +86,7 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   try {
     run.registration = from_json<RunRegistration>(row->registration);
     run.policy = decide::Policy::parse(row->policy, fmt::format("the policy of {}", run_name(id)));
+    std::vector<decide::Effect> late_effects;
     const LateEffects late = [&](const std::vector<decide::Effect>& effects, int64_t seq,
                                  double time) {
       spdlog::warn("of event {} of {} this version thinks otherwise than the one before", seq,
@@ -93,6 +94,7 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
       for (const decide::Effect& effect : effects) {
         apply_effect({transaction, metrics_, bells_, id, seq, time}, effect);
       }
+      late_effects.insert(late_effects.end(), effects.begin(), effects.end());
     };
     if (std::optional<StateOnRecord> known = state_on_record(connection, id, run.policy, late)) {
       run.state = std::move(known->state);
@@ -100,6 +102,7 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
       run.unsaved = std::ssize(known->told);
       for (const StepReport& step : known->told) run.totals.add(step);
     }
+    if (!late_effects.empty()) tell_people(transaction, run, nullptr, late_effects, now());
     run.newest_step = ledger::newest_step(connection, id).value_or(std::pair<int64_t, int64_t>());
   } catch (const Error& error) {
     // Not the sender's fault, whatever kind of error it is.
@@ -136,6 +139,7 @@ std::vector<decide::Effect> Supervisor::tell_core(LedgerTransaction& transaction
   for (const decide::Effect& effect : effects) {
     apply_effect(context, effect);
   }
+  tell_people(transaction, run, &event, effects, time);
   if (!effects.empty()) run.ack.reset();
   return effects;
 }

@@ -15,6 +15,7 @@
 #include "controller/decide/decide.h"
 #include "controller/metrics/metrics.h"
 #include "controller/metrics/totals.h"
+#include "controller/notify/outbox.h"
 #include "protocol/messages.h"
 #include "storage/ledger.h"
 #include "storage/ledger_runs.h"
@@ -29,6 +30,7 @@ struct SupervisorOptions {
   std::string default_policy;                      // TOML for new runs, checked
   double series_keep_seconds = 3600;               // metrics of an ended run
   std::vector<std::string> checkpoint_roots = {};  // absolute, normal; empty: anywhere
+  notify::Outbox* outbox = nullptr;                // null: nobody is told; outlives the supervisor
 };
 
 class Supervisor {
@@ -133,13 +135,19 @@ class Supervisor {
   // Of a step that was not on record, which carries one. Returns the host that the device is of.
   std::string take_health(LedgerTransaction& transaction, const Run& run, const StepReport& report);
   // False when the very same notice is on record.
-  bool add_notice(LedgerTransaction& transaction, int64_t run, const TrainerNotice& notice);
+  bool add_notice(LedgerTransaction& transaction, const Run& run, const TrainerNotice& notice);
   // What the bits of an attempt depend on.
   static Fingerprint fingerprint_of(Connection& connection, const Run& run, int64_t attempt);
   void show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version);
 
   void stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
               const std::string& body);
+  // Of what an event led to; null: an event of before, which is thought of otherwise now.
+  void tell_people(LedgerTransaction& transaction, const Run& run, const decide::Event* event,
+                   const std::vector<decide::Effect>& effects, double time);
+  void tell_of_notice(LedgerTransaction& transaction, const Run& run, const TrainerNotice& notice,
+                      int64_t number);
+  static notify::Subject subject_of(const Run& run);
 
   Metrics& metrics_;
   Bells& bells_;

@@ -131,7 +131,7 @@ std::string Supervisor::take_health(LedgerTransaction& transaction, const Run& r
     const int64_t told = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
     row.ecc_told = told;
     if (count > told && !told_lately(connection, run.id, health.time)) {
-      add_notice(transaction, run.id, errors_grew(report, row, told));
+      add_notice(transaction, run, errors_grew(report, row, told));
       row.ecc_told = count;
     }
   }

@@ -396,7 +396,7 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   check_notice(notice, run.registration);
-  if (!add_notice(transaction, id, notice)) {
+  if (!add_notice(transaction, run, notice)) {
     return ack(transaction, run, 0, 1);
   }
   if (!notice.plan.empty()) {
@@ -412,13 +412,15 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-bool Supervisor::add_notice(LedgerTransaction& transaction, int64_t id,
+bool Supervisor::add_notice(LedgerTransaction& transaction, const Run& run,
                             const TrainerNotice& notice) {
   Connection& connection = transaction.connection();
+  const int64_t id = run.id;
   std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, now());
   if (!number) return false;
   Query row = connection.query("SELECT * FROM notices WHERE run = ? AND notice = ?", id, *number);
   stream(transaction, id, "notice", first_row_as_json(row));
+  tell_of_notice(transaction, run, notice, *number);
   transaction.on_commit([this, id, kind = notice.kind] {
     metrics_.update_run(id, [&](RunSeries& series) { series.notice(kind); });
   });

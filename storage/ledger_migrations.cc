@@ -171,6 +171,31 @@ CREATE INDEX checkpoints_verified ON checkpoints (run, verified_at, attempt, ste
   WHERE verified_at IS NOT NULL;
 )sql";
 
+constexpr const char* kFrom6To7 = R"sql(
+CREATE TABLE outbox (
+  id          INTEGER PRIMARY KEY AUTOINCREMENT,
+  receiver    TEXT NOT NULL,
+  run         INTEGER NOT NULL,
+  kind        TEXT NOT NULL,
+  delivery    TEXT NOT NULL,
+  alert       TEXT NOT NULL,
+  queued_at   REAL NOT NULL,
+  tries       INTEGER NOT NULL DEFAULT 0,
+  next_try_at REAL,
+  last_error  TEXT
+) STRICT;
+CREATE INDEX outbox_by_receiver ON outbox (receiver);
+CREATE INDEX outbox_by_run ON outbox (receiver, run);
+
+CREATE TABLE conditions (
+  run   INTEGER NOT NULL,
+  kind  TEXT NOT NULL,
+  since REAL NOT NULL,
+  alert TEXT NOT NULL,
+  PRIMARY KEY (run, kind)
+) STRICT, WITHOUT ROWID;
+)sql";
+
 // Gives the rows there were their places in the chain.
 void chain_audit(SQLite::Database& database) {
   SQLite::Statement rows(database, "SELECT id, time, run, what, detail FROM audit_5 ORDER BY id");
@@ -212,7 +237,7 @@ struct Migration {
 
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
 constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {
-    {{kFrom1To2}, {kFrom2To3}, {kFrom3To4}, {kFrom4To5}, {kFrom5To6, chain_audit}}};
+    {{kFrom1To2}, {kFrom2To3}, {kFrom3To4}, {kFrom4To5}, {kFrom5To6, chain_audit}, {kFrom6To7}}};
 
 void run_step(SQLite::Database& database, const Migration& step, int version) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);

@@ -1,4 +1,4 @@
--- The ledger, version 6, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- The ledger, version 7, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits (of the audit 64). `run` is runs.id everywhere.
@@ -345,6 +345,33 @@ CREATE TABLE stream (
   type TEXT NOT NULL,                       -- run, window, decision, directive, notice, override
   body TEXT NOT NULL                        -- JSON object
 ) STRICT;
+
+-- What receivers of notifications (docs/notifications.md) are still to be told: a row for each receiver, written with what
+-- it tells of. It goes when the receiver has it or when it is given up. Messages of a run go out in the order of `id`.
+CREATE TABLE outbox (
+  id          INTEGER PRIMARY KEY AUTOINCREMENT, -- never given twice: a row in flight may be deleted meanwhile
+  receiver    TEXT NOT NULL,                -- by its name in the configuration
+  run         INTEGER NOT NULL,
+  kind        TEXT NOT NULL,                -- controller/notify/alert.h
+  delivery    TEXT NOT NULL,                -- 32 hexadecimal digits: by what a receiver knows a message that comes again
+  alert       TEXT NOT NULL,                -- JSON object
+  queued_at   REAL NOT NULL,
+  tries       INTEGER NOT NULL DEFAULT 0,   -- that failed
+  next_try_at REAL,                         -- NULL = at once
+  last_error  TEXT
+) STRICT;
+CREATE INDEX outbox_by_receiver ON outbox (receiver);
+CREATE INDEX outbox_by_run ON outbox (receiver, run);
+
+-- What was told to have begun and not to have ended, so that its end is told under the same labels; empty while there
+-- are no receivers.
+CREATE TABLE conditions (
+  run   INTEGER NOT NULL,
+  kind  TEXT NOT NULL,                      -- controller/notify/alert.h
+  since REAL NOT NULL,
+  alert TEXT NOT NULL,                      -- JSON object, as it was told
+  PRIMARY KEY (run, kind)
+) STRICT, WITHOUT ROWID;
 
 -- For people: what should not have happened (conflicting repeats, stale tokens, late acks) and what a person changed.
 -- A chain: storage/ledger_audit.h says what each hash covers, and `gnomon audit verify` follows it. Rows are appended,

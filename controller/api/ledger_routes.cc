@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "controller/api/listing.h"
 #include "controller/api/services.h"
 #include "controller/api/view_queries.h"
 #include "controller/backups.h"
@@ -58,6 +59,18 @@ Response list_audit(Exchange& exchange, const Request& request) {
   return json_response(json);
 }
 
+// What waits for its receiver, the oldest first.
+Response list_notifications(Exchange& exchange, const Request& request) {
+  Page page(query_integer(request, "limit"));
+  exchange.read([&](Connection& connection) {
+    Query rows = connection.query(views::kNotifications, query_integer(request, "after"),
+                                  page.rows_wanted());
+    page.take(rows, "id");
+  });
+  const std::string next = fmt::format("{}", page.key());
+  return std::move(page).response(request, "after", next);
+}
+
 }  // namespace
 
 std::vector<Route> ledger_routes(Services& s) {
@@ -72,6 +85,14 @@ std::vector<Route> ledger_routes(Services& s) {
        [](E& e, const Request& request) { return list_audit(e, request); },
        true,
        {integer_parameter("newest", 1, kAuditRowsMax, 1000), text_parameter("run")}},
+      {"GET",
+       "/v1/notifications",
+       BodyKind::kNone,
+       0,
+       [](E& e, const Request& request) { return list_notifications(e, request); },
+       true,
+       {integer_parameter("after", 0, INT64_MAX, 0),
+        integer_parameter("limit", 1, kRowsMax, kRowsDefault)}},
   };
 }
 

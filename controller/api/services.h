@@ -35,7 +35,7 @@ std::vector<Route> view_routes(Services& services);    // what is on record, for
 std::vector<Route> policy_routes(Services& services);  // policies and overrides
 std::vector<Route> policy_check_routes(Services& services);
 std::vector<Route> statistics_routes(Services& services);
-std::vector<Route> ledger_routes(Services& services);  // backups, audit log
+std::vector<Route> ledger_routes(Services& services);  // backups, audit log, outbox
 std::vector<Route> event_routes(Services& services);   // the stream
 std::vector<Route> metrics_routes(Services& services);
 std::vector<Route> health_routes(Services& services);  // health, version, the API's document

@@ -86,6 +86,11 @@ inline constexpr const char* kShadow =
     "AND r.arm = 'bf16' AND r.purpose = 'shadow' AND r.state = 'done' "
     "ORDER BY w.window, s.step LIMIT ?5";
 
+// Parameters: the number behind which the list begins, how many.
+inline constexpr const char* kNotifications =
+    "SELECT id, receiver, run, kind, delivery, queued_at, tries, next_try_at, last_error FROM "
+    "outbox WHERE id > ? ORDER BY id LIMIT ?";
+
 // Steps of one attempt. Parameters: run, attempt, first and last step, how many.
 inline constexpr const char* kSteps =
     "SELECT * FROM steps WHERE run = ? AND attempt = ? AND step BETWEEN ? AND ? ORDER BY step "
@@ -106,11 +111,12 @@ inline constexpr const char* kAttemptNumbers =
     "SELECT attempt FROM attempts WHERE run = ? AND attempt >= ? ORDER BY attempt";
 
 inline constexpr std::array kAll = {
-    kRuns,       kRunsInState,   kRunsNamed,   kRunSummary,     kFaults,
-    kAttempts,   kNewestHealth,  kNewestPlan,  kWindows,        kDecisions,
-    kPlans,      kReplays,       kDirectives,  kDeviceHealth,   kNotices,
-    kOverrides,  kAudit,         kCheckpoints, kShadow,         kSteps,
-    kStepsEvery, kFirstStepFrom, kLastStepTo,  kAttemptNumbers, kAuditNewestOfRun,
+    kRuns,          kRunsInState,   kRunsNamed,   kRunSummary,     kFaults,
+    kAttempts,      kNewestHealth,  kNewestPlan,  kWindows,        kDecisions,
+    kPlans,         kReplays,       kDirectives,  kDeviceHealth,   kNotices,
+    kOverrides,     kAudit,         kCheckpoints, kShadow,         kSteps,
+    kStepsEvery,    kFirstStepFrom, kLastStepTo,  kAttemptNumbers, kAuditNewestOfRun,
+    kNotifications,
 };
 
 }  // namespace gnomon::views

@@ -82,10 +82,11 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
     : metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
       config_(config, std::move(read), metrics_, wall_seconds),
       guard_(config.auth, wall_seconds, steady_seconds),
-      supervisor_(
-          metrics_, bells_,
-          {read_default_policy(config), config.series_keep_seconds, config.checkpoint_roots},
-          wall_seconds, steady_seconds),
+      outbox_(metrics_),
+      supervisor_(metrics_, bells_,
+                  {read_default_policy(config), config.series_keep_seconds, config.checkpoint_roots,
+                   &outbox_},
+                  wall_seconds, steady_seconds),
       leases_(supervisor_, metrics_, bells_),
       retention_(metrics_, config.retention, wall_seconds, steady_seconds),
       certificate_(config.tls.files.certificate.empty()
@@ -94,6 +95,8 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
       server_((check_port_file(port_file), server_options(config, certificate_.get()))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
   ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
+  notifier_ = std::make_unique<notify::Notifier>(*ledger_, outbox_, metrics_, config.notifications,
+                                                 wall_seconds, steady_seconds);
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape(
@@ -106,6 +109,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
     supervisor_.set_default_policy(read_default_policy(wanted));
     backups_->configure(wanted.backup);
     retention_.configure(wanted.retention);
+    notifier_->configure(wanted.notifications);
     if (certificate_) certificate_->configure(wanted);
     // Tokens that come or go altogether wait for a restart, as check-config says.
     if (wanted.auth.tokens.empty() == guard_.closed()) return;
@@ -223,6 +227,7 @@ void Daemon::serve() {
                config->listen, server_.port(), certificate_ ? " with TLS" : "", config->ledger);
   server_.run(*services_, *router_);
   save_states();
+  notifier_.reset();
   backups_.reset();
   services_->integrity = nullptr;
   integrity_.reset();

@@ -34,6 +34,7 @@ class Daemon {
   LiveConfig config_;
   Guard guard_;
   Bells bells_;
+  notify::Outbox outbox_;
   Supervisor supervisor_;
   Leases leases_;
   Retention retention_;
@@ -42,6 +43,7 @@ class Daemon {
   std::unique_ptr<Router> router_;
   Server server_;
   std::unique_ptr<Ledger> ledger_;  // its threads work with the others until they are joined
+  std::unique_ptr<notify::Notifier> notifier_;
   std::unique_ptr<Backups> backups_;
   std::unique_ptr<BackgroundCheck> integrity_;
 };

@@ -37,6 +37,7 @@ class DaemonConfigReader {
     read_tls();
     read_backup();
     read_retention();
+    read_notifications();
     root_.refuse_unknown_keys();
     return std::move(config_);
   }
@@ -149,6 +150,15 @@ class DaemonConfigReader {
     days.steps_days = table.number("steps_days", days.steps_days, 0, kDays);
     days.replay_steps_days = table.number("replay_steps_days", days.replay_steps_days, 0, kDays);
     table.refuse_unknown_keys();
+  }
+
+  void read_notifications() {
+    std::string& url = config_.notifications.external_url;
+    url = root_.text("external_url", "");
+    if (!url.empty() && !url.starts_with("http://") && !url.starts_with("https://")) {
+      root_.refuse("external_url", "http://... or https://..., where people reach the page");
+    }
+    config_.notifications.receivers = notify::read_receivers(root_, file_.parent_path());
   }
 
   fs::path file_;

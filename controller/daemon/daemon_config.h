@@ -9,6 +9,7 @@
 
 #include "controller/auth/guard.h"
 #include "controller/backups.h"
+#include "controller/notify/notifier.h"
 #include "controller/retention.h"
 #include "net/tls_context.h"
 
@@ -50,10 +51,11 @@ struct DaemonConfig {
   TlsConfig tls;
   BackupSettings backup;
   RetentionSettings retention;
+  notify::NotifierSettings notifications;  // [[notify]] and external_url
 };
 
-// Reads a file. Relative paths in it are relative to its folder. Throws ConfigError with the line,
-// for unknown keys too.
+// Reads a file, and those with the secrets of receivers. Relative paths in it are relative to its
+// folder. Throws ConfigError with the line, for unknown keys too.
 DaemonConfig read_daemon_config(const std::filesystem::path& file);
 
 // The policy of new runs: the file's text, or the built-in one. Throws ConfigError.

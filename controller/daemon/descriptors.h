@@ -6,7 +6,8 @@
 
 namespace gnomon {
 
-// Besides connections: the ledger's files, sockets, timers, and connections that are being refused.
+// Besides connections: the ledger's files, sockets, timers, connections that are being refused, and
+// those to receivers of notifications (at most 16 of these with four each, and 16 idle ones).
 inline constexpr int64_t kDescriptorsBesides = 128;
 
 // Raises this process's limit (RLIMIT_NOFILE) to what so many connections need. Throws ConfigError,

@@ -115,6 +115,7 @@ Metrics::Metrics(std::function<size_t()> ledger_queue_length)
       registry_(std::make_unique<prometheus::Registry>()),
       daemon_(std::make_unique<Daemon>(*registry_)),
       ledger_(std::make_unique<LedgerSeries>(*registry_)),
+      notifications_(std::make_unique<NotificationSeries>(*registry_)),
       families_(std::make_unique<RunFamilies>(*registry_)) {}
 
 Metrics::~Metrics() = default;

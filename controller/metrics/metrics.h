@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "controller/metrics/ledger_series.h"
+#include "controller/metrics/notification_series.h"
 #include "controller/metrics/run_series.h"
 #include "controller/metrics/tls_series.h"
 #include "protocol/messages.h"
@@ -34,6 +35,7 @@ class Metrics {
   // Only after speak_tls(), which comes before the first scrape.
   TlsSeries& tls() { return *tls_; }
   void speak_tls() { tls_ = std::make_unique<TlsSeries>(*registry_); }
+  NotificationSeries& notifications() { return *notifications_; }
   // Called at each scrape, on its thread, before anything is read. Once, before the first.
   void on_scrape(std::function<void()> action) { on_scrape_ = std::move(action); }
 
@@ -61,6 +63,7 @@ class Metrics {
   std::unique_ptr<Daemon> daemon_;
   std::unique_ptr<LedgerSeries> ledger_;
   std::unique_ptr<TlsSeries> tls_;
+  std::unique_ptr<NotificationSeries> notifications_;
   std::function<void()> on_scrape_;
   std::unique_ptr<RunFamilies> families_;
   std::map<int64_t, std::unique_ptr<RunSeries>> runs_;

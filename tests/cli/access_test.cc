@@ -50,7 +50,9 @@ TEST_F(AccessTest, CommandsSpeakTls) {
 TEST_F(AccessTest, AnErrorSaysHowATokenIsGiven) {
   const std::string body = R"({"type":"about:blank","title":"Token missing","status":401})";
   test::HttpTestServer server([&](const HttpRequest& request) {
-    return request.authorization == "Bearer good" ? HttpReply{200, "[]"} : HttpReply{401, body};
+    const auto sent = request.headers.find("authorization");
+    return sent != request.headers.end() && sent->second == "Bearer good" ? HttpReply{200, "[]"}
+                                                                          : HttpReply{401, body};
   });
   for (const std::string command : {"runs", "ready"}) {
     const EndedProcess refused = run_gnomon({command, "--url", server.url()});

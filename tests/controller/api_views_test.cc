@@ -19,11 +19,20 @@ using ::testing::HasSubstr;
 
 class ApiViewTest : public ApiTest {
  protected:
-  ApiViewTest() {
+  // With a receiver, who is told nothing: its series are there all the same.
+  ApiViewTest() : ApiTest({"--config", file_with_a_receiver()}) {
     RunRegistration registration = test_registration();
     registration.faults.push_back({"stale_amax", "lm_head", 5, 0, "history stops"});
     trainer.begin(registration);
     trainer.train(1, 10);
+  }
+  static std::string file_with_a_receiver() {
+    static const test::TemporaryDirectory folder;
+    const std::filesystem::path file = folder / "gnomond.toml";
+    write_file_atomically(file,
+                          "[[notify]]\nname = \"nobody\"\nurl = \"http://127.0.0.1:9/\"\n"
+                          "kinds = [\"quarantine\"]\n");
+    return file.string();
   }
   // A step with all that a GPU may say of itself.
   void report_device() {

@@ -7,6 +7,7 @@
 
 #include <boost/json.hpp>
 #include <csignal>
+#include <set>
 #include <sstream>
 
 #include "base/errors.h"
@@ -58,7 +59,46 @@ TEST_F(DaemonConfigTest, TheExampleHasEveryKeyWithItsDefault) {
   EXPECT_EQ(example.checkpoint_roots, defaults.checkpoint_roots);
   EXPECT_EQ(example.backup, defaults.backup);
   EXPECT_EQ(example.retention, defaults.retention);
+  EXPECT_EQ(example.notifications, defaults.notifications);
   check_daemon_config(example);
+}
+
+// [[notify]] stands in it as a comment: a receiver has no default.
+TEST_F(DaemonConfigTest, TheExamplesReceiverHasEveryKeyWithItsDefault) {
+  const std::string example = read_file(GNOMON_EXAMPLE_CONFIG);
+  const size_t begin = example.find("#[[notify]]");
+  ASSERT_NE(begin, std::string::npos);
+  std::string text;
+  std::set<std::string> keys;
+  std::istringstream lines(example.substr(begin));
+  for (std::string line; std::getline(lines, line);) {
+    text += line.substr(1) + "\n";
+    if (const size_t end = line.find(" = "); end != std::string::npos) {
+      keys.insert(line.substr(1, end - 1));
+    }
+  }
+  const auto receivers = read_daemon_config(write(text)).notifications.receivers;
+  ASSERT_EQ(receivers.size(), 1u);
+  notify::Receiver defaults;
+  defaults.name = "oncall";
+  defaults.url = "https://hooks.example/gnomon";
+  EXPECT_EQ(receivers.front(), defaults);
+  // The refusal of an unknown key lists those that are known.
+  const std::string refused = refusal("[[notify]]\nname = \"a\"\nurl = \"http://h/\"\nnone = 1\n");
+  for (const std::string& key : keys) EXPECT_THAT(refused, HasSubstr(key));
+  EXPECT_EQ(keys.size(), 13u);
+}
+
+TEST_F(DaemonConfigTest, ReceiversAndWhereThePageIsAreChecked) {
+  EXPECT_THAT(refusal("external_url = \"g.example\"\n"),
+              AllOf(HasSubstr("gnomond.toml:1"), HasSubstr("external_url")));
+  EXPECT_THAT(refusal("[[notify]]\nname = \"a\"\nurl = \"http://h/\"\nkinds = [\"rescue\"]\n"),
+              AllOf(HasSubstr("gnomond.toml:4"), HasSubstr("rescue"), HasSubstr("alarm")));
+  const EndedProcess bad = run_gnomond(
+      {"check-config",
+       write("[[notify]]\nname = \"a\"\nurl = \"http://h/\"\nsecret_file = \"none\"\n").string()});
+  EXPECT_EQ(bad.status, 2);
+  EXPECT_THAT(bad.output, AllOf(HasSubstr("secret_file"), HasSubstr("can be read")));
 }
 
 TEST_F(DaemonConfigTest, PathsAreRelativeToTheFile) {

@@ -54,7 +54,7 @@ TEST_F(ViewQueriesTest, NoneReadsATableFromEndToEnd) {
 // Rows of a run are found by the run, never by their number alone.
 TEST_F(ViewQueriesTest, WhatBelongsToARunIsFoundByTheRun) {
   const std::regex by_run(
-      "^SEARCH (runs .*\\((rowid>|name=|state=)|\\w+ USING .*\\((run=|rowid=))");
+      "^SEARCH ((runs|outbox) .*\\((rowid>|name=|state=)|\\w+ USING .*\\((run=|rowid=))");
   for (const char* sql : views::kAll) {
     for (const std::string& line : plan(sql)) {
       if (line.starts_with("SEARCH")) {
@@ -86,7 +86,8 @@ TEST_F(ViewQueriesTest, ColumnsAreThoseOfTheDocument) {
       {"NoticeRow", views::kNotices},
       {"DeviceHealthRow", views::kDeviceHealth},
       {"DeviceHealthRow", views::kNewestHealth},
-      {"AuditRow", views::kAudit}};
+      {"AuditRow", views::kAudit},
+      {"NotificationRow", views::kNotifications}};
   for (const auto& [name, sql] : rows) {
     const boost::json::object& schema = test::openapi_schema(name);
     std::set<std::string> documented;

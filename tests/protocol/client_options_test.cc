@@ -48,7 +48,8 @@ class ClientOptionsTest : public ::testing::Test {
   // What came as Authorization, and `status` for the first `refused` requests.
   HttpReply answer(const HttpRequest& request) {
     const std::lock_guard lock(mutex_);
-    seen_.push_back(request.authorization);
+    seen_.push_back(request.headers.contains("authorization") ? request.headers.at("authorization")
+                                                              : "");
     return static_cast<int>(seen_.size()) <= refused_ ? refusal_ : HttpReply{200, "{}"};
   }
   std::vector<std::string> seen() {
@@ -169,7 +170,7 @@ TEST_F(ClientOptionsTest, FilesOfTlsAreLookedAtBeforeAnythingIsSent) {
 
 TEST_F(ClientOptionsTest, RetryAfterIsTold) {
   refused_ = 2;
-  refusal_ = {.status = 429, .body = "{}", .retry_after = 7};
+  refusal_ = {.status = 429, .body = "{}", .headers = {{"retry-after", "7"}}};
   HttpClient client(server_.url());
   EXPECT_EQ(client.request("GET", "/").retry_after, 7);
   try {

@@ -97,17 +97,20 @@ void HttpTestServer::serve(const std::shared_ptr<Connection>& connection) {
     http::read(socket, buffer, parser, ec);
     if (ec) break;
     const auto& message = parser.get();
-    const HttpReply reply =
-        handler_({std::string(message.method_string()), std::string(message.target()),
-                  message.body(), std::string(message[http::field::authorization])});
+    HttpRequest request{std::string(message.method_string()), std::string(message.target()),
+                        message.body()};
+    for (const auto& field : message) {
+      std::string name(field.name_string());
+      for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      request.headers[name] = std::string(field.value());
+    }
+    const HttpReply reply = handler_(request);
     if (reply.close_unanswered || stopping_) break;
     http::response<http::string_body> response;
     response.version(11);
     response.result(static_cast<unsigned>(reply.status));
     response.set(http::field::content_type, "application/json");
-    if (reply.retry_after > 0) {
-      response.set(http::field::retry_after, std::to_string(reply.retry_after));
-    }
+    for (const auto& [name, value] : reply.headers) response.set(name, value);
     response.body() = reply.body;
     response.keep_alive(true);
     response.prepare_payload();

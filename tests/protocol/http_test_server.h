@@ -6,6 +6,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -18,13 +19,13 @@ struct HttpRequest {
   std::string method;
   std::string target;
   std::string body = {};
-  std::string authorization = {};
+  std::map<std::string, std::string> headers = {};  // names in lower case
 };
 
 struct HttpReply {
   int status = 200;
   std::string body = {};
-  int retry_after = 0;            // seconds; 0: not said
+  std::map<std::string, std::string> headers = {};
   bool close_unanswered = false;  // drop the connection instead of answering
   bool close_after = false;  // answer, then close although the client would keep the connection
 };
@@ -36,6 +37,7 @@ class HttpTestServer {
   // Listens at once on a free port of 127.0.0.1. `handler` is called on connection threads, also
   // concurrently.
   explicit HttpTestServer(Handler handler);
+  int port() const { return port_; }
   ~HttpTestServer();
 
   std::string url() const;

@@ -94,14 +94,15 @@ TEST_F(LedgerMigrationTest, AFileOfVersion1OpensAsThePresentVersionAndKeepsItsRo
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM statistics"), 0);
 }
 
-TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAChainAndTotals) {
+TEST_F(LedgerMigrationTest, AFileOfVersion5KeepsItsRowsAndGetsAChainAndTotals) {
   { Ledger ledger(options()); }
   const std::set<std::string> present = shape(file_);
   {
     SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
     old.exec(
         "DROP INDEX runs_by_state; DROP INDEX faults_by_run; DROP INDEX replays_by_window; "
-        "DROP INDEX checkpoints_verified; DROP TABLE step_totals; DROP TABLE audit; ALTER TABLE "
+        "DROP INDEX checkpoints_verified; DROP TABLE step_totals; DROP TABLE audit; "
+        "DROP TABLE outbox; DROP TABLE conditions; ALTER TABLE "
         "steps DROP COLUMN seq; PRAGMA "
         "user_version=5;"
         "CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, run INTEGER, what TEXT "
@@ -123,6 +124,20 @@ TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAChainAndT
   EXPECT_EQ(number(ledger, "SELECT steps FROM step_totals WHERE seconds_max = 0.5"), 2);
   EXPECT_EQ(number(ledger, "SELECT tokens FROM step_totals WHERE seconds_max > 1e300"), 10);
   EXPECT_EQ(number(ledger, "SELECT sum(steps) FROM step_totals"), 4);
+  EXPECT_EQ(shape(file_), present);
+}
+
+TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAnOutbox) {
+  { Ledger ledger(options()); }
+  const std::set<std::string> present = shape(file_);
+  SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
+      .exec(
+          "DROP TABLE outbox; DROP TABLE conditions; PRAGMA user_version=6;"
+          "INSERT INTO stream (time, run, type, body) VALUES (1.5, 1, 'run', '{}')");
+  Ledger ledger(options());
+  EXPECT_EQ(number(ledger, "PRAGMA user_version"), kLedgerVersion);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM stream WHERE time = 1.5"), 1);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM outbox"), 0);
   EXPECT_EQ(shape(file_), present);
 }
 

@@ -432,7 +432,8 @@ TEST_F(ReporterTest, WaitsAsLongAsTheControllerAsksAndNotAtTheEnd) {
   std::atomic<int> asked = 0;
   controller_.interfere([&](const HttpRequest&) -> std::optional<HttpReply> {
     if (asked++ == 1) return std::nullopt;
-    return HttpReply{.status = 429, .body = "{}", .retry_after = asked == 1 ? 1 : 50};
+    return HttpReply{
+        .status = 429, .body = "{}", .headers = {{"retry-after", asked == 1 ? "1" : "50"}}};
   });
   const auto begin = std::chrono::steady_clock::now();
   spool_step(1);

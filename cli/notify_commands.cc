@@ -1,0 +1,76 @@
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/errors.h"
+#include "cli/commands.h"
+#include "controller/daemon/daemon_config.h"
+#include "controller/notify/body.h"
+#include "controller/notify/retry.h"
+#include "controller/notify/sender.h"
+
+namespace gnomon::cli {
+namespace {
+
+struct NotifyOptions {
+  std::string config;
+  std::string receiver;
+};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+notify::Answer send_test(const notify::Receiver& receiver, const std::string& external_url) {
+  const double time = now();
+  const notify::Alert alert = notify::test_alert(time);
+  const std::string body = receiver.format == "webhook"
+                               ? notify::webhook_body(alert, receiver.name, "test", external_url)
+                               : notify::alertmanager_body({alert}, external_url, time);
+  notify::Sender sender;
+  sender.post(receiver, body, "test", time);
+  std::vector<notify::Answer> answers;
+  while (answers.empty()) answers = sender.wait(std::chrono::seconds(1));
+  return answers.front();
+}
+
+void run_test(const NotifyOptions& options, Context& context) {
+  const notify::NotifierSettings settings = read_daemon_config(options.config).notifications;
+  bool found = false;
+  std::string names;
+  for (const notify::Receiver& receiver : settings.receivers) {
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", receiver.name);
+    if (!options.receiver.empty() && options.receiver != receiver.name) continue;
+    found = true;
+    const notify::Answer answer = send_test(receiver, settings.external_url);
+    const bool taken = notify::fate_of(answer.status) == notify::Fate::kDelivered;
+    if (!taken) context.status = kExitFailure;
+    fmt::print("{}: {} ({})\n", receiver.name, taken ? "taken" : "not taken", answer.words());
+  }
+  if (found) return;
+  if (options.receiver.empty()) {
+    throw ConfigError(options.config, 0, "notify", "",
+                      "at least one [[notify]] with a name and url");
+  }
+  throw ConfigError("", 0, "--receiver", options.receiver,
+                    names.empty() ? "the file has no [[notify]]" : "one of " + names);
+}
+
+}  // namespace
+
+void add_notify_commands(CLI::App& app, Context& context) {
+  CLI::App* group = app.add_subcommand("notify", "Notifications of gnomond");
+  group->require_subcommand(1);
+  auto options = std::make_shared<NotifyOptions>();
+  CLI::App* test = group->add_subcommand(
+      "test", "Sends one test message to receivers of a configuration and prints their answers");
+  test->add_option("--config", options->config, "gnomond's TOML file")->required();
+  test->add_option("--receiver", options->receiver, "Only this one; all when absent");
+  test->footer(
+      "Example:\n  gnomon notify test --config /etc/gnomon/gnomond.toml --receiver oncall\n\n"
+      "It is sent from here, at once and once; no daemon and no ledger is needed. Who may read the "
+      "secrets may do it.\nExit status: 0 all took it; 1 one did not; 2 bad configuration.");
+  test->callback([options, &context] { run_test(*options, context); });
+}
+
+}  // namespace gnomon::cli

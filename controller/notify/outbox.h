@@ -1,0 +1,50 @@
+// What receivers are to be told, written in the same write as what it tells of: a message is there
+// exactly when its cause is. Without receivers nothing is written. Everything here runs on the
+// ledger's writer thread, inside a write.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "controller/metrics/metrics.h"
+#include "controller/notify/receiver.h"
+#include "storage/ledger.h"
+
+namespace gnomon::notify {
+
+// Of a receiver that takes nothing. Beyond it the oldest messages go, so many at once that the
+// audit log does not get a row for each.
+inline constexpr int64_t kWaitingMax = 10'000;
+inline constexpr int64_t kDroppedAtOnce = 100;
+
+class Outbox {
+ public:
+  explicit Outbox(Metrics& metrics, int64_t waiting_max = kWaitingMax);
+
+  // Called after a commit that left messages. Before the first one.
+  void on_message(std::function<void()> action) { on_message_ = std::move(action); }
+
+  // From now on these are told, and may be tried at once. Messages of others are deleted. `now` in
+  // seconds since the epoch, here and below.
+  void set_receivers(LedgerTransaction& transaction, const std::vector<Receiver>& receivers,
+                     double now);
+  bool anybody() const { return !receivers_.empty(); }
+
+  void tell(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
+  // Tells what has begun or ended since the last call for this run. Cheap when nothing has.
+  void tell_conditions(LedgerTransaction& transaction, const std::function<Subject()>& subject,
+                       int64_t run, const decide::State& state, double now);
+
+ private:
+  uint32_t& told_of(LedgerTransaction& transaction, int64_t run);
+  void make_room(LedgerTransaction& transaction, const std::string& receiver, double now);
+
+  Metrics& metrics_;
+  int64_t waiting_max_;
+  std::vector<Receiver> receivers_;
+  std::function<void()> on_message_;
+  std::map<int64_t, uint32_t> told_;  // the conditions of a run, as the ledger has them
+};
+
+}  // namespace gnomon::notify

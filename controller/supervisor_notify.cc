@@ -1,0 +1,46 @@
+// What people are told of a run besides what the ledger has for them to look up.
+#include "controller/notify/outbox.h"
+#include "controller/supervisor.h"
+
+namespace gnomon {
+
+notify::Subject Supervisor::subject_of(const Run& run) {
+  return {run.id, run.registration.name, run.registration.job_id,
+          std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
+}
+
+void Supervisor::tell_people(LedgerTransaction& transaction, const Run& run,
+                             const decide::Event* event, const std::vector<decide::Effect>& effects,
+                             double time) {
+  notify::Outbox* outbox = options_.outbox;
+  if (!outbox || !outbox->anybody()) return;
+  const auto tell = [&](const notify::Alert& alert) {
+    outbox->tell(transaction, run.id, alert, time);
+  };
+  if (const auto* started = event ? std::get_if<decide::AttemptStarted>(event) : nullptr) {
+    tell(notify::attempt_alert(subject_of(run), *started, time));
+  }
+  for (const decide::Effect& effect : effects) {
+    if (const auto* decision = std::get_if<decide::RecordDecision>(&effect)) {
+      tell(notify::decision_alert(subject_of(run), *decision, time));
+    } else if (const auto* quarantine = std::get_if<decide::QuarantineVerifier>(&effect)) {
+      tell(notify::quarantine_alert(subject_of(run), *quarantine, time));
+    }
+  }
+  outbox->tell_conditions(
+      transaction, [&] { return subject_of(run); }, run.id, run.state, time);
+  if (const auto* ended = event ? std::get_if<decide::RunEnded>(event) : nullptr) {
+    tell(notify::ended_alert(subject_of(run), *ended, run.state.attempt.number, time));
+  }
+}
+
+void Supervisor::tell_of_notice(LedgerTransaction& transaction, const Run& run,
+                                const TrainerNotice& notice, int64_t number) {
+  notify::Outbox* outbox = options_.outbox;
+  if (!outbox || !outbox->anybody()) return;
+  const double time = now();
+  outbox->tell(transaction, run.id, notify::notice_alert(subject_of(run), notice, number, time),
+               time);
+}
+
+}  // namespace gnomon

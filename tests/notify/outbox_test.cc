@@ -1,0 +1,233 @@
+// A message is in the ledger exactly when what it tells of is.
+#include "controller/notify/outbox.h"
+
+#include <gmock/gmock.h>
+
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "storage/ledger_audit.h"
+#include "storage/ledger_outbox.h"
+#include "tests/controller/registration.h"
+#include "tests/storage/ledger_fixture.h"
+
+namespace gnomon::notify {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class OutboxTest : public LedgerTest {
+ protected:
+  OutboxTest() : ledger_(options()) { make_supervisor(); }
+  // As after a restart: nothing but the ledger is left.
+  void make_supervisor(int64_t waiting_max = kWaitingMax) {
+    metrics_ = std::make_unique<Metrics>([] { return size_t{0}; });
+    outbox_ = std::make_unique<Outbox>(*metrics_, waiting_max);
+    supervisor_ = std::make_unique<Supervisor>(
+        *metrics_, bells_,
+        SupervisorOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600, {}, outbox_.get()},
+        [this] { return 1e9 + clock_; }, [this] { return clock_; });
+  }
+  static Receiver receiver(const std::string& name) {
+    Receiver made;
+    made.name = name;
+    made.url = "http://127.0.0.1:1/";
+    return made;
+  }
+  void tell(const std::vector<Receiver>& receivers) {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      outbox_->set_receivers(transaction, receivers, 1e9 + clock_);
+    });
+  }
+  void begin() {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
+      supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+    });
+  }
+  void notice(LedgerTransaction& transaction, double time) {
+    TrainerNotice notice;
+    notice.kind = "checkpoint_failed";
+    notice.attempt = 1;
+    notice.text = "no space";
+    notice.time = time;
+    supervisor_->report_notice(transaction, run_, notice);
+  }
+  void write_notice(double time) {
+    ledger_.write([&](LedgerTransaction& transaction) { notice(transaction, time); });
+  }
+  void override_run(const std::string& kind) {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      supervisor_->override_run(transaction, run_, {kind, "", "", "ann", "to look", 0});
+    });
+  }
+  void acknowledge(int64_t number) {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      supervisor_->acknowledge(transaction, run_, number, {"applied", 1, 0, ""});
+    });
+  }
+  // "receiver kind", and "-" behind what has ended, in order.
+  std::vector<std::string> messages() {
+    std::vector<std::string> lines;
+    ledger_.read([&](Connection& connection) {
+      Query rows = connection.query("SELECT receiver, kind, alert FROM outbox ORDER BY id");
+      while (rows.next()) {
+        const bool ended = alert_from_json(rows.text(2)).resolved();
+        lines.push_back(rows.text(0) + " " + rows.text(1) + (ended ? " -" : ""));
+      }
+    });
+    return lines;
+  }
+
+  Ledger ledger_;
+  Bells bells_;
+  std::unique_ptr<Metrics> metrics_;
+  std::unique_ptr<Outbox> outbox_;
+  std::unique_ptr<Supervisor> supervisor_;
+  double clock_ = 0;
+  int64_t run_ = 0;
+};
+
+TEST_F(OutboxTest, WithoutReceiversNothingIsWritten) {
+  begin();
+  write_notice(1);
+  override_run("pause");
+  acknowledge(1);
+  EXPECT_THAT(messages(), IsEmpty());
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 0);
+}
+
+TEST_F(OutboxTest, EachReceiverIsToldWhatItWantsInOrder) {
+  Receiver few = receiver("few");
+  few.kinds = {"checkpoint_failed"};
+  tell({receiver("all"), few});
+  begin();
+  write_notice(1);
+  write_notice(1);  // the very same one
+  write_notice(2);
+  EXPECT_THAT(messages(),
+              ElementsAre("all attempt", "all checkpoint_failed", "few checkpoint_failed",
+                          "all checkpoint_failed", "few checkpoint_failed"));
+  EXPECT_EQ(number(ledger_, "SELECT count(DISTINCT delivery) FROM outbox"), 5);
+}
+
+TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
+  tell({receiver("a")});
+  begin();
+  ASSERT_EQ(number(ledger_, "SELECT count(*) FROM outbox"), 1);
+  int woken = 0;
+  outbox_->on_message([&] { ++woken; });
+  EXPECT_THROW(ledger_.write([&](LedgerTransaction& transaction) {
+    notice(transaction, 1);
+    supervisor_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
+    supervisor_->acknowledge(transaction, run_, 1, {"applied", 1, 0, ""});
+    throw Error("undone");
+  }),
+               Error);
+  EXPECT_EQ(woken, 0);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM outbox"), 1);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 0);
+  // The very same again: what was undone is forgotten in memory too.
+  override_run("pause");
+  acknowledge(1);
+  EXPECT_THAT(messages(), ElementsAre("a attempt", "a override", "a paused"));
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 1);
+}
+
+TEST_F(OutboxTest, WhatBeginsEndsUnderTheSameLabelsAlsoAfterARestart) {
+  tell({receiver("a")});
+  begin();
+  override_run("pause");
+  acknowledge(1);
+  make_supervisor();
+  tell({receiver("a")});
+  clock_ = 60;
+  override_run("resume");
+  acknowledge(2);
+  ledger_.write([&](LedgerTransaction& transaction) {
+    supervisor_->report_steps(transaction, run_, {{[] {
+                                StepReport step;
+                                step.step = 1;
+                                step.plan_version = 1;
+                                step.loss = 2;
+                                return step;
+                              }()}});
+  });
+  EXPECT_THAT(messages(),
+              ElementsAre("a attempt", "a override", "a paused", "a override", "a paused -"));
+  std::vector<Alert> alerts;
+  ledger_.read([&](Connection& connection) {
+    Query rows = connection.query("SELECT alert FROM outbox WHERE kind = 'paused' ORDER BY id");
+    while (rows.next()) alerts.push_back(alert_from_json(rows.text(0)));
+  });
+  ASSERT_EQ(alerts.size(), 2u);
+  EXPECT_EQ(alerts[0].labels, alerts[1].labels);
+  EXPECT_EQ(alerts[0].starts_at, alerts[1].starts_at);
+  EXPECT_EQ(alerts[1].ends_at, 1e9 + 60);
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 0);
+}
+
+TEST_F(OutboxTest, TheEndOfTheRunEndsWhatLastsAndIsToldLast) {
+  tell({receiver("a")});
+  begin();
+  override_run("pause");
+  acknowledge(1);
+  ledger_.write([&](LedgerTransaction& transaction) {
+    RunFinished finished;
+    finished.outcome = "failed";
+    finished.step = 7;
+    supervisor_->finish(transaction, run_, finished);
+  });
+  EXPECT_THAT(messages(),
+              ElementsAre("a attempt", "a override", "a paused", "a paused -", "a ended"));
+}
+
+TEST_F(OutboxTest, WhoIsAddedIsToldWhatLastsOnlyWhenNobodyWasTold) {
+  begin();
+  override_run("pause");
+  acknowledge(1);
+  tell({receiver("a")});
+  EXPECT_THAT(messages(), IsEmpty()) << "from now on";
+  write_notice(1);
+  override_run("checkpoint_now");
+  EXPECT_THAT(messages(), ElementsAre("a checkpoint_failed", "a override", "a paused"));
+  tell({receiver("a"), receiver("b")});
+  write_notice(2);
+  EXPECT_THAT(messages(), ::testing::Contains("b checkpoint_failed"));
+  EXPECT_THAT(messages(), ::testing::Not(::testing::Contains("b paused")));
+}
+
+TEST_F(OutboxTest, WhoIsRemovedLosesWhatWaitsAndTheAuditSaysSo) {
+  tell({receiver("a"), receiver("b")});
+  begin();
+  tell({receiver("b")});
+  EXPECT_THAT(messages(), ElementsAre("b attempt"));
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM audit WHERE what = 'notifications_dropped' AND "
+                   "detail LIKE '1 of a,%'"),
+            1);
+  override_run("pause");
+  acknowledge(1);
+  ASSERT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 1);
+  tell({});
+  EXPECT_THAT(messages(), IsEmpty());
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 0);
+}
+
+TEST_F(OutboxTest, BeyondTheBoundTheOldestGoWithOneRowOfTheAuditForMany) {
+  make_supervisor(250);
+  tell({receiver("a")});
+  begin();
+  ledger_.write([&](LedgerTransaction& transaction) {
+    for (int i = 1; i <= 300; ++i) notice(transaction, i);
+  });
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM outbox"), 200) << "101 went when 251 waited";
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM audit WHERE what = 'notifications_dropped'"), 1);
+  EXPECT_EQ(number(ledger_, "SELECT min(id) FROM outbox"), 102);
+  EXPECT_THAT(metrics_->serialize(0),
+              HasSubstr("gnomon_notifications_total{outcome=\"dropped\",receiver=\"a\"} 101"));
+}
+
+}  // namespace
+}  // namespace gnomon::notify
