@@ -133,6 +133,16 @@ TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
   acknowledge(1);
   EXPECT_THAT(messages(), ElementsAre("a attempt", "a override", "a paused"));
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM conditions"), 1);
+  // Nor is an end that was undone followed by a second beginning.
+  EXPECT_THROW(ledger_.write([&](LedgerTransaction& transaction) {
+    RunFinished finished;
+    finished.outcome = "stopped";
+    supervisor_->finish(transaction, run_, finished);
+    throw Error("undone");
+  }),
+               Error);
+  override_run("checkpoint_now");
+  EXPECT_THAT(messages(), ElementsAre("a attempt", "a override", "a paused", "a override"));
 }
 
 TEST_F(OutboxTest, WhatBeginsEndsUnderTheSameLabelsAlsoAfterARestart) {
