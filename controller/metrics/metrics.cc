@@ -26,6 +26,12 @@ struct Metrics::Daemon {
                            .Help("replays waiting for a verifier")
                            .Register(registry)
                            .Add({})),
+        unserved(prometheus::BuildGauge()
+                     .Name("gnomon_replays_unserved")
+                     .Help("replays waiting that no verifier that speaks could do")
+                     .Register(registry)),
+        unserved_no_verifier(unserved.Add({{"reason", "no_verifier"}})),
+        unserved_labels(unserved.Add({{"reason", "labels"}})),
         leases_active(prometheus::BuildGauge()
                           .Name("gnomon_leases_active")
                           .Help("leases held now")
@@ -97,6 +103,9 @@ struct Metrics::Daemon {
   }
 
   prometheus::Gauge& replays_queued;
+  prometheus::Family<prometheus::Gauge>& unserved;
+  prometheus::Gauge& unserved_no_verifier;
+  prometheus::Gauge& unserved_labels;
   prometheus::Gauge& leases_active;
   prometheus::Family<prometheus::Counter>& leases;
   prometheus::Family<prometheus::Counter>& requests;
@@ -141,6 +150,11 @@ void Metrics::config_loaded(bool successful, double at) {
 
 void Metrics::set_replays_queued(int64_t count) {
   daemon_->replays_queued.Set(static_cast<double>(count));
+}
+
+void Metrics::set_replays_unserved(int64_t no_verifier, int64_t labels) {
+  daemon_->unserved_no_verifier.Set(static_cast<double>(no_verifier));
+  daemon_->unserved_labels.Set(static_cast<double>(labels));
 }
 
 void Metrics::set_leases_active(int64_t count) {
