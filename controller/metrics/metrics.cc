@@ -1,11 +1,9 @@
 #include "controller/metrics/metrics.h"
 
-#include <prometheus/text_serializer.h>
-
 #include <array>
-#include <sstream>
 
 #include "base/version.h"
+#include "controller/metrics/text_format.h"
 
 namespace gnomon {
 namespace {
@@ -191,18 +189,17 @@ void Metrics::drop_run_at(int64_t run, double drop_at) {
 
 std::string Metrics::serialize(double now) {
   if (on_scrape_) on_scrape_();
-  std::lock_guard lock(mutex_);
-  std::erase_if(drop_at_, [&](const auto& entry) {
-    bool due = entry.second <= now;
-    if (due) {
-      runs_.erase(entry.first);
-    }
-    return due;
-  });
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(drop_at_, [&](const auto& entry) {
+      const bool due = entry.second <= now;
+      if (due) runs_.erase(entry.first);
+      return due;
+    });
+  }
   daemon_->queue_length.Set(static_cast<double>(ledger_queue_length_()));
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, registry_->Collect());
-  return out.str();
+  // Without our lock, on which commits wait: the library has its own, family by family.
+  return text_format(registry_->Collect());
 }
 
 }  // namespace gnomon
