@@ -21,6 +21,11 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kWindow = 50;
 constexpr int64_t kUnitSteps = 500;
 constexpr int64_t kUnitNotices = 5;
+constexpr double kGap = 1e-4;  // nats: noise
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 // A run with a history that can be made longer.
 class History {
@@ -83,24 +88,33 @@ class History {
     request.expires_seconds = 1000;
     client_.checked("POST", path("/overrides"), to_json(request));
   }
-  // Whether there was one.
-  bool replay() {
-    const HttpResponse answer = client_.checked(
-        "POST", "/v1/leases", to_json(LeaseRequest{"bench:verifier", bench_fingerprint()}));
+  // Whether there was one. What each request of it took is added to `times`.
+  bool replay(std::map<std::string, Latencies>* times = nullptr) {
+    const auto post = [&](const char* operation, const std::string& path, const std::string& body) {
+      const Clock::time_point start = Clock::now();
+      HttpResponse answer = client_.checked("POST", path, body);
+      if (times != nullptr) (*times)[operation].add(seconds_since(start));
+      return answer;
+    };
+    const HttpResponse answer = post("POST /v1/leases", "/v1/leases",
+                                     to_json(LeaseRequest{"bench:verifier", bench_fingerprint()}));
     if (answer.status == 204) return false;
     const Lease lease = from_json<Lease>(answer.body);
-    client_.checked("POST", fmt::format("/v1/leases/{}/heartbeat", lease.lease),
-                    to_json(LeaseHeartbeat{lease.token, 1}));
-    client_.checked("POST", fmt::format("/v1/leases/{}/complete", lease.lease),
-                    to_json(result_of(lease, 1e-4)));
+    const std::string path = fmt::format("/v1/leases/{}", lease.lease);
+    post("POST .../heartbeat", path + "/heartbeat", to_json(LeaseHeartbeat{lease.token, 1}));
+    post("POST .../complete", path + "/complete", to_json(result_of(lease, kGap)));
     return true;
   }
   // Steps and a checkpoint that open a window.
-  void to_next_window() {
+  void to_next_window(std::map<std::string, Latencies>& times) {
     while (step_ % kWindow != 0) step();
+    Clock::time_point start = Clock::now();
     client_.checked("POST", path("/steps"), std::string(bodies_.from(step_ + 1)));
+    times["POST .../steps, 50 of them"].add(seconds_since(start));
     step_ += kWindow;
+    start = Clock::now();
     checkpoint();
+    times["POST .../checkpoints, opens a window"].add(seconds_since(start));
   }
 
  private:
@@ -110,6 +124,19 @@ class History {
   int64_t step_ = kFirstStep;
   int64_t notices_ = 0;
 };
+
+// What asks for 50 rows where a list has a bound.
+std::string page_of(const json::value& document, const json::array& parameters) {
+  for (const json::value& given : parameters) {
+    const json::value* link = given.as_object().if_contains("$ref");
+    const json::value& parameter =
+        link == nullptr ? given
+                        : document.at_pointer(std::string_view(link->as_string()).substr(1));
+    const std::string name(parameter.at("name").as_string());
+    if (name == "limit" || name == "newest") return fmt::format("?{}=50", name);
+  }
+  return {};
+}
 
 // The targets of all GETs of the document but the stream, which does not end, by their paths.
 std::map<std::string, std::string> get_targets(History& history) {
@@ -123,17 +150,9 @@ std::map<std::string, std::string> get_targets(History& history) {
     if (const size_t at = target.find("{run}"); at != std::string::npos) {
       target = history.path(target.substr(at + 5));
     }
-    bool pages = false;
-    if (const json::value* parameters = of.at("get").as_object().if_contains("parameters")) {
-      for (const json::value& parameter : parameters->as_array()) {
-        const json::value* link = parameter.as_object().if_contains("$ref");
-        const json::value* name = parameter.as_object().if_contains("name");
-        const std::string said(link != nullptr ? link->as_string() : name->as_string());
-        pages = pages || said.find("limit") != std::string::npos ||
-                said.find("Limit") != std::string::npos;
-      }
-    }
-    targets[fmt::format("GET {}", path)] = target + (pages ? "?limit=50" : "");
+    const json::value* parameters = of.at("get").as_object().if_contains("parameters");
+    if (parameters != nullptr) target += page_of(document, parameters->as_array());
+    targets[fmt::format("GET {}", path)] = target;
   }
   return targets;
 }
@@ -143,7 +162,7 @@ double median_of(int calls, const std::function<void()>& call) {
   for (int i = 0; i < calls; ++i) {
     const Clock::time_point start = Clock::now();
     call();
-    times.add(std::chrono::duration<double>(Clock::now() - start).count());
+    times.add(seconds_since(start));
   }
   return times.quantile(0.5);
 }
@@ -163,11 +182,13 @@ std::map<std::string, double> measure(History& history, int calls) {
   });
   costs["POST .../overrides"] = median_of(calls, [&] { history.override_mode(); });
   costs["POST /v1/leases, nothing to do"] = median_of(calls, [&] { history.replay(); });
-  costs["50 steps, checkpoint, lease, heartbeat, complete"] = median_of(calls, [&] {
-    history.to_next_window();
-    while (history.replay()) {
+  std::map<std::string, Latencies> of_windows;
+  for (int i = 0; i < calls; ++i) {
+    history.to_next_window(of_windows);
+    while (history.replay(&of_windows)) {
     }
-  });
+  }
+  for (const auto& [operation, times] : of_windows) costs[operation] = times.quantile(0.5);
   return costs;
 }
 
