@@ -14,6 +14,7 @@
 #include "bench/controller/directives.h"
 #include "bench/controller/peers.h"
 #include "bench/controller/reports.h"
+#include "cli/bench_controller_scale.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
 
@@ -29,6 +30,12 @@ struct Options {
   int rounds = 3;
   bool peers = true;
   bool json = false;
+  bool quick = false;
+  std::vector<std::string> parts = {"rates", "many", "flat", "waiters", "restart"};
+
+  bool wants(const std::string& part) const {
+    return std::ranges::find(parts, part) != parts.end();
+  }
 };
 
 double median(std::vector<double> values) {
@@ -151,11 +158,10 @@ void print_in_words(const json::object& result) {
       number("saturated_heartbeat_p99_ms"));
 }
 
-void run(Options& options) {
-  if (options.gnomond.empty()) options.gnomond = bench::beside_this_program("gnomond");
-  if (options.gnomond.empty()) {
-    throw ConfigError("command line", 0, "--gnomond", "",
-                      "gnomond's path: it is not beside gnomon");
+json::object measure_rates(Options& options) {
+  if (options.quick) {
+    options.seconds = 1;
+    options.rounds = 1;
   }
   Rounds rounds;
   json::object versions;
@@ -164,6 +170,27 @@ void run(Options& options) {
   result["rounds"] = rounds.all();
   result["missing"] = rounds.missing();
   result["versions"] = versions;
+  return result;
+}
+
+void run(Options& options) {
+  if (options.gnomond.empty()) options.gnomond = bench::beside_this_program("gnomond");
+  if (options.gnomond.empty()) {
+    throw ConfigError("command line", 0, "--gnomond", "",
+                      "gnomond's path: it is not beside gnomon");
+  }
+  json::object result;
+  if (options.wants("rates")) result = measure_rates(options);
+  const ScaleOptions scale{options.gnomond, options.folder, options.quick};
+  const auto add = [&](const char* part, json::object (*measure)(const ScaleOptions&)) {
+    if (!options.wants(part)) return;
+    tell(part);
+    for (auto& [key, value] : measure(scale)) result[key] = std::move(value);
+  };
+  add("many", measure_many_runs);
+  add("flat", measure_flatness);
+  add("waiters", measure_waiting);
+  add("restart", measure_large_restart);
   result["machine"] =
       json::object{{"processor", processor_name()},
                    {"cores", static_cast<int64_t>(std::thread::hardware_concurrency())}};
@@ -172,7 +199,8 @@ void run(Options& options) {
   if (options.json) {
     fmt::print("{}", pretty_json(result));
   } else {
-    print_in_words(result);
+    if (options.wants("rates")) print_in_words(result);
+    print_scale(result);
   }
 }
 
@@ -196,12 +224,25 @@ void add_bench_controller_command(CLI::App& bench) {
   command->add_option("--gnomond", options->gnomond, "The daemon; by default the one beside gnomon")
       ->check(CLI::ExistingFile);
   command->add_flag("!--no-peers", options->peers, "Leave out etcd and pushgateway");
+  command
+      ->add_option(
+          "--part", options->parts,
+          "rates: reports and directives a second; many: a day of 1,000 runs and 10,000 "
+          "verifiers;\nflat: each call with 100 times the history; waiters: 10,000 clients "
+          "that wait; restart: a ledger of 5 GB")
+      ->check(CLI::IsMember({"rates", "many", "flat", "waiters", "restart"}))
+      ->capture_default_str();
+  command->add_flag("--quick", options->quick,
+                    "Small sizes and one round: whether it works, not what it takes");
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(
-      "Example:\n  gnomon bench controller --json --folder /var/lib/gnomon\n\n"
+      "Example:\n  gnomon bench controller --json --folder /var/lib/gnomon\n  gnomon bench "
+      "controller "
+      "--part waiters --quick\n\n"
       "The daemon, its peers and what loads them share this machine. etcd and pushgateway are "
       "loaded "
-      "by h2load;\nDebian has them as etcd-server, prometheus-pushgateway, nghttp2-client. What is "
+      "by h2load;\nMany runs and waiters need a limit of some 10,500 open files (ulimit -Hn). "
+      "Debian has them as etcd-server, prometheus-pushgateway, nghttp2-client. What is "
       "not installed is left out.");
   command->callback([options] { run(*options); });
 }

@@ -172,6 +172,19 @@ Sentences loss_words(const Policy& policy) {
                   policy.verifier.loss_windows, words(policy.verifier.on_loss))};
 }
 
+Sentences verifier_words(const Policy::Verifier& verifier) {
+  Sentences words;
+  words.push_back(verifier.requirements.empty()
+                      ? std::string("Any verifier that can run what the run runs on may replay it.")
+                      : fmt::format("Only verifiers with {} replay it.",
+                                    fmt::join(verifier.requirements, ", ")));
+  words.push_back(fmt::format(
+      "Where runs compete for verifiers, this one's share of their time is {} to 1 of a run with "
+      "the default policy.",
+      verifier.share));
+  return words;
+}
+
 }  // namespace
 
 std::vector<PolicySection> explain_policy(const Policy& policy) {
@@ -181,6 +194,7 @@ std::vector<PolicySection> explain_policy(const Policy& policy) {
           {"What an alarm is", triage_words(policy)},
           {"What is done", action_words(policy)},
           {"How FP8 comes back", return_words(policy.returning)},
+          {"Who verifies", verifier_words(policy.verifier)},
           {"When parts are missing", loss_words(policy)}};
 }
 

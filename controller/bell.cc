@@ -45,6 +45,11 @@ void Bell::forget(uint64_t ticket) {
   waiting_.erase(ticket);
 }
 
+Awaited Bell::after(uint64_t seen) {
+  return {[this, seen](std::function<void()> callback) { return wait(seen, std::move(callback)); },
+          [this](uint64_t ticket) { forget(ticket); }};
+}
+
 Bell& RunBells::of(int64_t run) {
   std::lock_guard lock(mutex_);
   return bells_.try_emplace(run, carrier_).first->second;

@@ -10,8 +10,17 @@
 #include <mutex>
 
 #include "controller/stream_tail.h"
+#include "controller/work_board.h"
 
 namespace gnomon {
+
+// Something that can be waited for: `wait` registers a callback for the next time and gives a
+// ticket; 0, and nothing is registered, when there is no need to wait. `forget` takes it back; the
+// callback may just be running on another thread.
+struct Awaited {
+  std::function<uint64_t(std::function<void()>)> wait;
+  std::function<void(uint64_t ticket)> forget;
+};
 
 class Bell {
  public:
@@ -30,6 +39,8 @@ class Bell {
   uint64_t wait(uint64_t seen, std::function<void()> callback);
   // Takes a callback back; it may just be running on another thread.
   void forget(uint64_t ticket);
+  // The first ring after `seen`; the bell outlives it.
+  Awaited after(uint64_t seen);
 
  private:
   const Carrier* carrier_;
@@ -56,12 +67,12 @@ class RunBells {
 // The bells of the daemon.
 struct Bells {
   Bell::Carrier carrier;          // set before the first waiter
-  Bell work{&carrier};            // a replay was queued
+  WorkBoard work;                 // replays that wait for a verifier
   RunBells directives{&carrier};  // a directive was issued to a run
   Bell stream{&carrier};          // a row was added to the stream
   StreamTail tail;                // the newest of these rows
   void ring_all() {
-    work.ring();
+    work.wake_all();
     directives.ring_all();
     stream.ring();
   }

@@ -29,12 +29,6 @@ void update_series(const EffectContext& context, std::function<void(RunSeries&)>
                                  update = std::move(update)] { metrics.update_run(run, update); });
 }
 
-void show_queue(const EffectContext& context) {
-  int64_t queued = ledger::count_queued_replays(context.transaction.connection());
-  context.transaction.on_commit(
-      [&metrics = context.metrics, queued] { metrics.set_replays_queued(queued); });
-}
-
 std::string window_row(const EffectContext& context, int64_t window) {
   Query query = context.transaction.connection().query(
       "SELECT * FROM windows WHERE run = ? AND window = ?", context.run, window);
@@ -50,13 +44,23 @@ void apply(const EffectContext& context, const decide::OpenWindow& open) {
 }
 
 void apply(const EffectContext& context, const decide::OrderReplay& order) {
-  ledger::insert_replay(context.transaction.connection(),
-                        {context.run, order.replay, order.window, order.arm, order.plan,
-                         order.purpose, order.evaluate_endpoints, order.priority, "queued", 0,
-                         order.nudge, order.avoid, order.on_trainer},
-                        context.time);
-  show_queue(context);
-  context.transaction.on_commit([&bell = context.bells.work] { bell.ring(); });
+  const ledger::ReplayRow row{context.run,
+                              order.replay,
+                              order.window,
+                              order.arm,
+                              order.plan,
+                              order.purpose,
+                              order.evaluate_endpoints,
+                              order.priority,
+                              "queued",
+                              0,
+                              order.nudge,
+                              order.avoid,
+                              order.on_trainer,
+                              context.time};
+  ledger::insert_replay(context.transaction.connection(), row);
+  context.transaction.on_commit(
+      [&board = context.bells.work, entry = queued_replay(row)] { board.add(entry); });
 }
 
 void apply(const EffectContext& context, const decide::CloseWindow& close) {
@@ -67,7 +71,8 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
                         close.threshold, close.scale_percent, close.null_percent},
                        context.time);
   if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
-    show_queue(context);
+    context.transaction.on_commit([&board = context.bells.work, run = context.run,
+                                   window = close.window] { board.cancel(run, window); });
   }
   std::optional<ledger::WindowRow> window =
       ledger::find_window(connection, context.run, close.window);
@@ -134,6 +139,10 @@ void apply(const EffectContext& context, const decide::ProtectCheckpoints& prote
 }
 
 }  // namespace
+
+QueuedReplay queued_replay(const ledger::ReplayRow& row) {
+  return {row.run, row.replay, row.window, row.token, row.priority, row.ordered_at, row.on_trainer};
+}
 
 void apply_effect(const EffectContext& context, const decide::Effect& effect) {
   std::visit([&](const auto& each) { apply(context, each); }, effect);

@@ -6,6 +6,7 @@
 #include "controller/decide/events.h"
 #include "controller/metrics/metrics.h"
 #include "storage/ledger.h"
+#include "storage/ledger_windows.h"
 
 namespace gnomon {
 
@@ -17,6 +18,9 @@ struct EffectContext {
   int64_t event_seq = 0;
   double time = 0;
 };
+
+// As the work board has it.
+QueuedReplay queued_replay(const ledger::ReplayRow& row);
 
 void apply_effect(const EffectContext& context, const decide::Effect& effect);
 

@@ -1,10 +1,12 @@
 #include "controller/leases.h"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "controller/effects.h"
 #include "controller/refusal.h"
 #include "protocol/json.h"
 #include "storage/ledger_windows.h"
@@ -12,9 +14,8 @@
 namespace gnomon {
 namespace {
 
-constexpr int kQueueLook = 64;        // replays looked at for one verifier
-constexpr double kForgetSeconds = 1;  // thousands may ask at once: not each looks through all
-constexpr double kSeenSeconds = 60;   // beyond a long poll's time a silent verifier does not count
+constexpr size_t kLookAtOnce = 16;   // replays of the board
+constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
 void require(bool condition, const std::string& detail, const std::string& accepted) {
   if (!condition) throw Refusal(400, "Value not accepted", detail, accepted);
@@ -50,6 +51,22 @@ void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
                 AuditNote{lease.run, "stale_lease", detail});
 }
 
+void check(const LeaseRequest& request) {
+  require(!request.verifier.empty() && request.verifier.size() <= 200,
+          fmt::format("verifier is \"{}\"", request.verifier),
+          "1 to 200 characters, unique for each verifier process");
+  require(is_trainer(request.verifier) == request.on_trainer,
+          fmt::format("verifier is \"{}\" and on_trainer {}", request.verifier, request.on_trainer),
+          fmt::format("a name that begins with \"{}\" for a trainer, and for nobody else",
+                      kTrainerPrefix));
+  require(request.labels.size() <= kLabelsMax, fmt::format("{} labels", request.labels.size()),
+          fmt::format("at most {}", kLabelsMax));
+  for (const auto& [key, value] : request.labels) {
+    const std::string accepted = label_error(key, value);
+    require(accepted.empty(), fmt::format("the label \"{}\" is \"{}\"", key, value), accepted);
+  }
+}
+
 }  // namespace
 
 Leases::Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells)
@@ -57,51 +74,76 @@ Leases::Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells)
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
+  const double now = supervisor_.steady_now();
   for (const ledger::LeaseRow& lease : ledger::live_leases(connection)) {
-    extend(lease.id, supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds);
+    const bool on_verifier = !is_trainer(lease.verifier);
+    const double ttl = supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
+    hold(lease.id, {lease.run, now, now + ttl, on_verifier});
+    if (on_verifier) bells_.work.lease_began(lease.run);
   }
   Query ended =
       connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
   while (ended.next()) {
     metrics_.lease_ended(ended.text(0), ended.integer(1));
   }
+  restore_queue(transaction);
 }
 
-void Leases::check(const LeaseRequest& request) {
-  if (request.verifier.empty() || request.verifier.size() > 200) {
-    throw Refusal(400, "Value not accepted", fmt::format("verifier is \"{}\"", request.verifier),
-                  "1 to 200 characters, unique for each verifier process");
+// A run that is read for the first time may end or order replays, so the queue is read again after
+// all of them.
+void Leases::restore_queue(LedgerTransaction& transaction) {
+  std::map<int64_t, bool> readable;
+  for (const ledger::ReplayRow& row : ledger::queued_replays(transaction.connection())) {
+    if (readable.contains(row.run)) continue;
+    try {
+      supervisor_.policy(transaction, row.run);
+      readable[row.run] = true;
+    } catch (const Error& error) {
+      spdlog::error("the replays of {} are not leased: {}", run_name(row.run), error.what());
+      readable[row.run] = false;
+    }
   }
-  if (is_trainer(request.verifier) != request.on_trainer) {
-    throw Refusal(
-        400, "Value not accepted",
-        fmt::format("verifier is \"{}\" and on_trainer {}", request.verifier, request.on_trainer),
-        fmt::format("a name that begins with \"{}\" for a trainer, and for nobody else",
-                    kTrainerPrefix));
+  for (const ledger::ReplayRow& row : ledger::queued_replays(transaction.connection())) {
+    if (!readable[row.run]) continue;
+    transaction.on_commit([&board = bells_.work, entry = queued_replay(row)] { board.add(entry); });
   }
 }
 
-std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRequest& request) {
+WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds) {
   check(request);
-  Connection& connection = transaction.connection();
-  seen(request.verifier);
-  const std::vector<ledger::ReplayRow> queue = ledger::queued_replays(connection, kQueueLook);
-  const auto replay = std::find_if(queue.begin(), queue.end(), [&](const ledger::ReplayRow& row) {
-    return may_do(connection, row, request) &&
-           !better_left_to_others(connection, row, request.verifier);
-  });
-  if (replay == queue.end()) {
-    return std::nullopt;
+  WorkBoard::Worker worker{request.verifier, request.labels};
+  worker.labels.emplace(kBackendLabel, request.fingerprint.backend);
+  worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
+  if (request.on_trainer) {
+    worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
+  } else {
+    const double now = supervisor_.steady_now();
+    roll_.asked(worker.name, worker.labels, now + wait_seconds, now);
   }
+  return worker;
+}
+
+bool Leases::has_work_for(const WorkBoard::Worker& worker) const {
+  return !bells_.work.candidates(worker, 1, supervisor_.steady_now()).empty();
+}
+
+std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Worker& worker) {
+  const std::optional<ledger::ReplayRow> replay = next_for(transaction, worker);
+  if (!replay) return std::nullopt;
+  Connection& connection = transaction.connection();
+  const double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
+  const bool on_verifier = worker.trainer_of == 0;
+  take_off_board(transaction, queued_replay(*replay), on_verifier);
   ledger::WindowRow window = ledger::find_window(connection, replay->run, replay->window).value();
   double now = supervisor_.now();
   int64_t token = replay->token + 1;
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
   int64_t id =
-      ledger::insert_lease(connection, replay->run, replay->replay, token, request.verifier, now);
-  double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
-  transaction.on_commit([this, id, ttl] { extend(id, ttl); });
-  show_queue(transaction);
+      ledger::insert_lease(connection, replay->run, replay->replay, token, worker.name, now);
+  transaction.on_commit([this, id, run = replay->run, ttl, on_verifier] {
+    const double since = supervisor_.steady_now();
+    hold(id, {run, since, since + ttl, on_verifier});
+  });
   return Lease{
       id, token, ttl,
       ReplayTask{run_name(replay->run), replay->replay, replay->window, window.attempt, replay->arm,
@@ -109,39 +151,69 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, const LeaseRe
                  window.end_uri, replay->evaluate_endpoints, replay->nudge}};
 }
 
-// A trainer does its own run's work only, and while there are verifiers, what only it can do; what
-// is the trainer's nobody else does.
-bool Leases::may_do(Connection& connection, const ledger::ReplayRow& replay,
-                    const LeaseRequest& request) const {
-  if (request.on_trainer && request.run != run_name(replay.run)) return false;
-  if (request.on_trainer && !replay.on_trainer && !seen_.empty()) return false;
-  if (replay.on_trainer && !request.on_trainer) return false;
-  return !ledger::is_quarantined(connection, replay.run, request.verifier);
+// What it finds to be nothing for this worker it notes in the worker, so that nobody looks again.
+std::optional<ledger::ReplayRow> Leases::next_for(LedgerTransaction& transaction,
+                                                  WorkBoard::Worker& worker) {
+  Connection& connection = transaction.connection();
+  while (true) {
+    const std::vector<QueuedReplay> turns =
+        bells_.work.candidates(worker, kLookAtOnce, supervisor_.steady_now());
+    if (turns.empty()) return std::nullopt;
+    for (const QueuedReplay& turn : turns) {
+      if (worker.shunned.contains(turn.run)) continue;
+      if (ledger::is_quarantined(connection, turn.run, worker.name)) {
+        worker.shunned.insert(turn.run);
+        continue;
+      }
+      std::optional<ledger::ReplayRow> replay =
+          ledger::find_replay(connection, turn.run, turn.replay);
+      // Another write of this group may have taken or cancelled it.
+      const bool queued = replay && replay->state == "queued" && replay->token == turn.token;
+      if (queued && !better_left_to_others(connection, *replay, worker)) return replay;
+      worker.declined.insert(WorkBoard::key(turn));
+    }
+  }
 }
 
-void Leases::seen(const std::string& verifier) {
-  const double now = supervisor_.steady_now();
-  if (!is_trainer(verifier)) seen_[verifier] = now;
-  if (now < forgotten_at_ + kForgetSeconds) return;
-  forgotten_at_ = now;
-  std::erase_if(seen_, [&](const auto& entry) { return entry.second + kSeenSeconds < now; });
+void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry,
+                            bool on_verifier) {
+  WorkBoard& board = bells_.work;
+  transaction.on_rollback([&board, entry, on_verifier] {
+    if (on_verifier) board.lease_undone(entry.run);
+    board.add(entry);
+  });
+  board.remove(entry.run, entry.replay);
+  if (on_verifier) board.lease_began(entry.run);
 }
 
+// Whether a verifier speaks that has what the run requires and is as `may` says.
+bool Leases::others_speak(const ledger::ReplayRow& replay,
+                          const std::function<bool(const std::string& name)>& may) const {
+  return roll_.any(
+      supervisor_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
+        return may(name) && (!entry.labels || bells_.work.suits(replay.run, *entry.labels));
+      });
+}
+
+// A trainer takes what only it can do, and the rest while there is nobody else for it.
 bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
-                                   const std::string& verifier) const {
+                                   const WorkBoard::Worker& worker) const {
   if (replay.on_trainer) return false;
-  const bool others = std::any_of(seen_.begin(), seen_.end(),
-                                  [&](const auto& entry) { return entry.first != replay.avoid; });
-  if (replay.avoid == verifier && others) return true;
+  if (worker.trainer_of != 0) {
+    return others_speak(replay, [](const std::string&) { return true; });
+  }
+  if (replay.avoid == worker.name &&
+      others_speak(replay, [&](const std::string& name) { return name != replay.avoid; })) {
+    return true;
+  }
   if (replay.token == 0) return false;
   const std::vector<std::string> failed =
       ledger::verifiers_that_failed(connection, replay.run, replay.replay);
   const auto has_failed = [&](const std::string& name) {
     return std::find(failed.begin(), failed.end(), name) != failed.end();
   };
-  return has_failed(verifier) && std::any_of(seen_.begin(), seen_.end(), [&](const auto& entry) {
-           return !has_failed(entry.first);
-         });
+  return has_failed(worker.name) &&
+         others_speak(replay, [&](const std::string& name) { return !has_failed(name); });
 }
 
 ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
@@ -160,7 +232,7 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
   ledger::LeaseRow row = held(transaction, lease, beat.token);
   ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done,
                       supervisor_.now());
-  seen(row.verifier);
+  if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, supervisor_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
   extend(lease, supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds);
 }
@@ -198,10 +270,8 @@ std::vector<int64_t> Leases::overdue() const {
   double now = supervisor_.steady_now();
   std::lock_guard lock(mutex_);
   std::vector<int64_t> leases;
-  for (const auto& [lease, deadline] : deadlines_) {
-    if (deadline <= now) {
-      leases.push_back(lease);
-    }
+  for (const auto& [lease, held] : held_) {
+    if (held.deadline <= now) leases.push_back(lease);
   }
   return leases;
 }
@@ -209,15 +279,15 @@ std::vector<int64_t> Leases::overdue() const {
 void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
   {
     std::lock_guard lock(mutex_);
-    auto found = deadlines_.find(lease);
-    if (found == deadlines_.end() || found->second > supervisor_.steady_now()) {
+    auto found = held_.find(lease);
+    if (found == held_.end() || found->second.deadline > supervisor_.steady_now()) {
       return;  // ended or heard of meanwhile
     }
   }
   std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row || row->state != "leased") {
     std::lock_guard lock(mutex_);
-    deadlines_.erase(lease);
+    held_.erase(lease);
     return;
   }
   std::string reason = fmt::format("{} was not heard of for the lease's time", row->verifier);
@@ -239,34 +309,58 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const ledger::Le
              lease.token < supervisor_.policy(transaction, lease.run).verifier.attempts_max) {
     ledger::set_replay_state(connection, lease.run, lease.replay, "queued", lease.token, reason,
                              now);
-    transaction.on_commit([this] { bells_.work.ring(); });
+    replay.token = lease.token;
+    transaction.on_commit(
+        [&board = bells_.work, entry = queued_replay(replay)] { board.add(entry); });
   } else {
     ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
                              now);
     supervisor_.replay_failed(transaction, replay, reason);
   }
-  show_queue(transaction);
+}
+
+void Leases::hold(int64_t lease, const Held& held) {
+  std::lock_guard lock(mutex_);
+  held_[lease] = held;
+  metrics_.set_leases_active(std::ssize(held_));
 }
 
 void Leases::extend(int64_t lease, double ttl_seconds) {
   std::lock_guard lock(mutex_);
-  deadlines_[lease] = supervisor_.steady_now() + ttl_seconds;
-  metrics_.set_leases_active(static_cast<int64_t>(deadlines_.size()));
+  if (const auto found = held_.find(lease); found != held_.end()) {
+    found->second.deadline = supervisor_.steady_now() + ttl_seconds;
+  }
 }
 
 void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
                               const std::string& outcome) {
   transaction.on_commit([this, lease, outcome] {
     std::lock_guard lock(mutex_);
-    deadlines_.erase(lease);
-    metrics_.set_leases_active(static_cast<int64_t>(deadlines_.size()));
+    if (const auto found = held_.find(lease); found != held_.end()) {
+      const Held& held = found->second;
+      const double now = supervisor_.steady_now();
+      if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now);
+      held_.erase(found);
+    }
+    metrics_.set_leases_active(std::ssize(held_));
     metrics_.lease_ended(outcome);
   });
 }
 
-void Leases::show_queue(LedgerTransaction& transaction) {
-  int64_t queued = ledger::count_queued_replays(transaction.connection());
-  transaction.on_commit([this, queued] { metrics_.set_replays_queued(queued); });
+void Leases::watch_unserved(Ledger& ledger) {
+  UnservedReplays::Look look = unserved_.look(bells_.work, roll_, supervisor_.steady_now());
+  metrics_.set_replays_unserved(look.counts.no_verifier, look.counts.labels);
+  for (UnservedReplays::Notice& notice : look.notices) {
+    const int64_t run = notice.run;
+    const bool accepted = ledger.post(
+        [this, notice = std::move(notice)](LedgerTransaction& transaction) {
+          supervisor_.note(transaction, notice.run, "no_verifier_fits", notice.text);
+        },
+        [this, run](std::exception_ptr error) {
+          if (error) unserved_.not_told(run);
+        });
+    if (!accepted) unserved_.not_told(run);
+  }
 }
 
 }  // namespace gnomon

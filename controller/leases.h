@@ -2,7 +2,11 @@
 // speak for the TTL of the run's policy; the replay then goes back to the queue, up to the policy's
 // number of leases. Deadlines are kept on a clock that never jumps and are not written down: after
 // a restart every live lease gets a fresh TTL. A trainer that replays is asked for what only it can
-// do, and for its own run's other replays while no verifier speaks.
+// do, and for its own run's other replays while no verifier speaks that has what the run requires.
+//
+// What waits, and whose turn it is, is the work board's (work_board.h). A replay that is granted is
+// taken off the board at once, so that no other write of the same group grants it too, and comes
+// back when the grant is undone; everything else about the board follows a commit.
 #pragma once
 
 #include <map>
@@ -13,6 +17,8 @@
 #include "controller/bell.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor.h"
+#include "controller/unserved_replays.h"
+#include "controller/verifier_roll.h"
 #include "protocol/messages.h"
 #include "storage/ledger.h"
 #include "storage/ledger_leases.h"
@@ -23,15 +29,20 @@ class Leases {
  public:
   Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells);
 
-  // Gives every live lease of the ledger a fresh TTL. Once, before the first request.
+  // Gives every live lease of the ledger a fresh TTL and puts on the board what is queued. Once,
+  // before the first request. The replays of a run that cannot be read are left out, and logged.
   void restore(LedgerTransaction& transaction);
 
-  // Throws Refusal (400), whether there is work or not.
-  static void check(const LeaseRequest& request);
-  // The next replay in the queue for this verifier; nothing when there is none for it. One that it
-  // has failed is left to the others, as long as there is one that speaks and has not failed it:
-  // a broken verifier is always the first to ask again.
-  std::optional<Lease> grant(LedgerTransaction& transaction, const LeaseRequest& request);
+  // Somebody asks for work and waits for it up to `wait_seconds`; from now on a verifier counts as
+  // one that speaks. As the board knows it. Throws Refusal (400), whether there is work or not.
+  WorkBoard::Worker asks(const LeaseRequest& request, double wait_seconds);
+  // What the board has for it.
+  bool has_work_for(const WorkBoard::Worker& worker) const;
+  // The replay whose turn it is; nothing when there is none for this worker, which then has
+  // declined what the board had for it. One that it has failed is left to the others, as long as
+  // there is one that speaks, has what the run requires and has not failed it: a broken verifier is
+  // always the first to ask again.
+  std::optional<Lease> grant(LedgerTransaction& transaction, WorkBoard::Worker& worker);
   // These throw Refusal: 404 for a lease that never was, 409 when it is not held with this token
   // any more.
   void heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat);
@@ -44,28 +55,40 @@ class Leases {
   // Ends the lease if it is still held and still overdue.
   void expire(LedgerTransaction& transaction, int64_t lease);
 
+  // Of a timer, each second or so: shows how many replays wait while nobody who speaks could do
+  // them, and posts a notice for runs of which that is new.
+  void watch_unserved(Ledger& ledger);
+
  private:
-  void seen(const std::string& verifier);
-  bool may_do(Connection& connection, const ledger::ReplayRow& replay,
-              const LeaseRequest& request) const;
+  struct Held {
+    int64_t run = 0;
+    double since = 0;  // steady clock seconds, like the next one
+    double deadline = 0;
+    bool on_verifier = true;  // and not on the run's own trainer, which takes nobody's share
+  };
+
+  void restore_queue(LedgerTransaction& transaction);
+  bool others_speak(const ledger::ReplayRow& replay,
+                    const std::function<bool(const std::string& name)>& may) const;
   bool better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
-                             const std::string& verifier) const;
+                             const WorkBoard::Worker& worker) const;
+  std::optional<ledger::ReplayRow> next_for(LedgerTransaction& transaction,
+                                            WorkBoard::Worker& worker);
+  void take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry, bool on_verifier);
   ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
+  void hold(int64_t lease, const Held& held);
   void extend(int64_t lease, double ttl_seconds);
   void forget_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
   void requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
                           const std::string& reason, bool retryable);
-  void show_queue(LedgerTransaction& transaction);
 
   Supervisor& supervisor_;
   Metrics& metrics_;
   Bells& bells_;
   mutable std::mutex mutex_;
-  std::map<int64_t, double> deadlines_;  // by lease, steady clock seconds
-  // By verifier, trainers aside, when it spoke last, steady clock seconds. The writer's thread
-  // only.
-  std::map<std::string, double> seen_;
-  double forgotten_at_ = -1e9;  // when silent ones were last taken out
+  std::map<int64_t, Held> held_;  // by lease
+  VerifierRoll roll_;
+  UnservedReplays unserved_;
 };
 
 }  // namespace gnomon

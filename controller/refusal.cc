@@ -26,17 +26,22 @@ Refusal unknown_run(const std::string& text) {
                  "a run of GET /v1/runs, as \"run-3\" or \"3\"");
 }
 
-int64_t parse_run_id(const std::string& text) {
-  std::string_view digits = text;
+std::optional<int64_t> run_number(std::string_view digits) {
   if (digits.starts_with("run-")) {
     digits.remove_prefix(4);
   }
   int64_t id = 0;
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
   if (error != std::errc() || end != digits.data() + digits.size() || id <= 0) {
-    throw unknown_run(text);
+    return std::nullopt;
   }
   return id;
+}
+
+int64_t parse_run_id(const std::string& text) {
+  const std::optional<int64_t> id = run_number(text);
+  if (!id) throw unknown_run(text);
+  return *id;
 }
 
 std::string run_name(int64_t run) { return fmt::format("run-{}", run); }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/errors.h"
 #include "protocol/messages.h"
@@ -37,6 +38,8 @@ class Refusal : public Error {
 
 // The run's id from "run-3" or "3". Throws Refusal (404) on anything else.
 int64_t parse_run_id(const std::string& text);
+// The same, nothing where it is none.
+std::optional<int64_t> run_number(std::string_view text);
 std::string run_name(int64_t run);  // "run-3"
 Refusal unknown_run(const std::string& text);
 

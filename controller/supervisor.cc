@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -49,7 +50,6 @@ void Supervisor::restore(Connection& connection) {
       metrics_.drop_run_at(id, steady_now() + left);
     }
   }
-  metrics_.set_replays_queued(ledger::count_queued_replays(connection));
 }
 
 void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) {
@@ -108,7 +108,28 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
     // Not the sender's fault, whatever kind of error it is.
     throw Error(fmt::format("{} cannot be read from the ledger: {}", run.label, error.what()));
   }
+  bells_.work.set_terms(id, terms_of(connection, run));
   return runs_.emplace(id, std::move(run)).first->second;
+}
+
+WorkBoard::Terms Supervisor::terms_of(Connection& connection, const Run& run) {
+  const decide::Policy::Verifier& verifier = run.policy.verifier;
+  WorkBoard::Terms terms{verifier.share, verifier.requirements, run.registration.trainer_replays};
+  // A replay runs where its run does unless the verifier was told otherwise, and a CPU is anywhere.
+  const std::string key = std::string(kBackendLabel) + "=";
+  const bool says_so = std::ranges::any_of(
+      terms.requirements, [&](const std::string& one) { return one.starts_with(key); });
+  const std::string backend =
+      fingerprint_of(connection, run, ledger::newest_attempt(connection, run.id)).backend;
+  if (backend == "cuda" && !says_so) terms.requirements.push_back(key + backend);
+  return terms;
+}
+
+void Supervisor::set_terms_on_commit(LedgerTransaction& transaction, const Run& run) {
+  transaction.on_commit(
+      [&board = bells_.work, id = run.id, terms = terms_of(transaction.connection(), run)] {
+        board.set_terms(id, terms);
+      });
 }
 
 std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run& run,
@@ -218,6 +239,7 @@ void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const st
   save(transaction, run);  // what it was told until now, it was told under the old one
   run.policy = std::move(policy);
   ledger::set_policy(transaction.connection(), id, toml);
+  set_terms_on_commit(transaction, run);
   ledger::insert_audit(transaction.connection(), now(), id, "policy_changed", toml);
 }
 

@@ -157,6 +157,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
         registration.newest_plan_version >= run.state.next_plan_version;
     run.registration = registration;
     ledger::set_registration(connection, run.id, to_json(registration));
+    set_terms_on_commit(transaction, run);
     if (other_settings) {
       hear(transaction, run, registered_event(registration));
       save(transaction, run);
@@ -230,6 +231,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
     transaction.on_commit([this, id] { metrics_.drop_run_at(id, -1); });
   }
   ledger::insert_attempt(connection, id, fresh);
+  set_terms_on_commit(transaction, run);
   hear(transaction, run,
        decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
                               attempt.plan_version, attempt.host});
@@ -410,6 +412,18 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
     }
   }
   return ack(transaction, run, 1, 0);
+}
+
+void Supervisor::note(LedgerTransaction& transaction, int64_t id, const std::string& kind,
+                      const std::string& text) {
+  const Run& run = load(transaction, id);
+  TrainerNotice notice;
+  notice.attempt = run.newest_step.first;
+  notice.step = run.newest_step.second;
+  notice.kind = kind;
+  notice.text = text;
+  notice.time = now();
+  add_notice(transaction, run, notice);
 }
 
 bool Supervisor::add_notice(LedgerTransaction& transaction, const Run& run,

@@ -1,12 +1,8 @@
 #include "controller/work_board.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-
-#include "base/errors.h"
-#include "protocol/site_glob.h"
+#include <queue>
 
 namespace gnomon {
 namespace {
@@ -16,55 +12,51 @@ constexpr double kNewest = 0.25;  // of a mean, the newest value's part
 
 }  // namespace
 
-bool fits(const Labels& labels, const std::vector<std::string>& requirements) {
-  return std::ranges::all_of(requirements, [&](const std::string& requirement) {
-    const size_t equals = requirement.find('=');
-    const auto label = labels.find(requirement.substr(0, equals));
-    return simple_glob_matches(requirement.substr(equals + 1),
-                               label == labels.end() ? std::string() : label->second);
-  });
-}
-
-void check_requirement(const std::string& requirement) {
-  const size_t equals = requirement.find('=');
-  if (equals == 0 || equals == std::string::npos ||
-      requirement.find_first_of("{}") != std::string::npos) {
-    throw Error(
-        fmt::format("\"{}\" is no requirement of a verifier; accepted: KEY=GLOB, like "
-                    "backend=cuda or device=NVIDIA*",
-                    requirement));
+void WorkBoard::set_terms(int64_t id, Terms terms) {
+  Wakes wakes;
+  {
+    const std::lock_guard lock(mutex_);
+    Run& run = runs_[id];
+    if (run.terms == terms) return;
+    run.terms = std::move(terms);
+    collect_wakes(run, wakes);
   }
+  for (const auto& wake : wakes) wake();
 }
 
-void WorkBoard::set_terms(int64_t run, Terms terms) {
+bool WorkBoard::suits(int64_t run, const Labels& labels) const {
   const std::lock_guard lock(mutex_);
-  runs_[run].terms = std::move(terms);
+  const auto found = runs_.find(run);
+  return found == runs_.end() || fits(labels, found->second.terms.requirements);
 }
 
 void WorkBoard::add(const QueuedReplay& entry) {
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
-    runs_[entry.run].queue.emplace(std::tuple(-entry.priority, entry.ordered_at, entry.replay),
-                                   entry);
+    Run& run = runs_[entry.run];
+    const Order order{-entry.priority, entry.ordered_at, entry.replay};
+    if (!run.queue.emplace(order, entry).second) return;
     with_work_.insert(entry.run);
-    wake = take_waiter(entry);
+    wake = take_waiter(run, entry);
   }
   if (wake) wake();
 }
 
-void WorkBoard::remove(int64_t run, int64_t replay) {
+template <typename Chosen>
+void WorkBoard::drop(int64_t run, const Chosen& chosen) {
   const std::lock_guard lock(mutex_);
   auto& queue = runs_[run].queue;
-  std::erase_if(queue, [&](const auto& item) { return item.second.replay == replay; });
+  std::erase_if(queue, [&](const auto& item) { return chosen(item.second); });
   if (queue.empty()) with_work_.erase(run);
 }
 
+void WorkBoard::remove(int64_t run, int64_t replay) {
+  drop(run, [&](const QueuedReplay& entry) { return entry.replay == replay; });
+}
+
 void WorkBoard::cancel(int64_t run, int64_t window) {
-  const std::lock_guard lock(mutex_);
-  auto& queue = runs_[run].queue;
-  std::erase_if(queue, [&](const auto& item) { return item.second.window == window; });
-  if (queue.empty()) with_work_.erase(run);
+  drop(run, [&](const QueuedReplay& entry) { return entry.window == window; });
 }
 
 int64_t WorkBoard::queued() const {
@@ -72,6 +64,18 @@ int64_t WorkBoard::queued() const {
   int64_t count = 0;
   for (const int64_t run : with_work_) count += std::ssize(runs_.at(run).queue);
   return count;
+}
+
+std::vector<WorkBoard::Backlog> WorkBoard::backlog() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Backlog> all;
+  for (const int64_t id : with_work_) {
+    const Run& run = runs_.at(id);
+    const auto replays =
+        std::ranges::count_if(run.queue, [](const auto& item) { return !item.second.on_trainer; });
+    if (replays > 0) all.push_back({id, replays, run.terms});
+  }
+  return all;
 }
 
 void WorkBoard::lease_began(int64_t run) {
@@ -84,55 +88,69 @@ void WorkBoard::lease_ended(int64_t run, double seconds, double now) {
   Run& it = runs_[run];
   --it.leases;
   it.lease_seconds += kNewest * (seconds - it.lease_seconds);
-  it.used = used_lately(it, now) + seconds;
+  it.used = it.used * std::exp2((it.used_at - now) / kHalfLifeSeconds) + seconds;
   it.used_at = now;
 }
 
-double WorkBoard::used_lately(const Run& run, double now) {
-  return run.used * std::exp2((run.used_at - now) / kHalfLifeSeconds);
+void WorkBoard::lease_undone(int64_t run) {
+  const std::lock_guard lock(mutex_);
+  --runs_[run].leases;
 }
 
-bool WorkBoard::may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) const {
-  if (worker.trainer_of != 0 && worker.trainer_of != entry.run) return false;
-  if (worker.trainer_of == 0 && entry.on_trainer) return false;
-  if (worker.declined.contains(key(entry))) return false;
+double WorkBoard::used_for_share(const Run& run, double now) {
+  const double lately = run.used * std::exp2((run.used_at - now) / kHalfLifeSeconds);
+  const double under_way = static_cast<double>(run.leases) * run.lease_seconds;
+  return (lately + under_way) / run.terms.share;
+}
+
+bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
+  if (worker.shunned.contains(id)) return false;
   // A trainer is what its own run runs on.
-  return worker.trainer_of != 0 || fits(worker.labels, run.terms.requirements);
+  if (worker.trainer_of != 0) return worker.trainer_of == id;
+  return fits(worker.labels, run.terms.requirements);
 }
 
+bool WorkBoard::may_try(const Worker& worker, const QueuedReplay& entry) {
+  return (worker.trainer_of != 0 || !entry.on_trainer) && !worker.declined.contains(key(entry));
+}
+
+// The queues of the runs are in order each, so the next turn is always the first of one of them.
 std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t most,
                                                 double now) const {
   const std::lock_guard lock(mutex_);
-  struct Turn {
+  struct Place {
     double used;
-    QueuedReplay entry;
+    const Run* run;
+    std::map<Order, QueuedReplay>::const_iterator next;
+    auto order() const {
+      const QueuedReplay& entry = next->second;
+      return std::tuple(used, -entry.priority, entry.ordered_at, entry.run, entry.replay);
+    }
+    bool operator<(const Place& other) const { return order() > other.order(); }
   };
-  std::vector<Turn> turns;
+  std::priority_queue<Place> places;
   for (const int64_t id : with_work_) {
     const Run& run = runs_.at(id);
-    const double under_way = static_cast<double>(run.leases) * run.lease_seconds;
-    const double used = (used_lately(run, now) + under_way) / run.terms.share;
-    for (const auto& [order, entry] : run.queue) {
-      if (!may_try(worker, run, entry)) continue;
-      turns.push_back({used, entry});
+    if (may_enter(worker, id, run)) {
+      places.push({used_for_share(run, now), &run, run.queue.begin()});
     }
   }
-  const size_t count = std::min(most, turns.size());
-  const auto order = [](const Turn& turn) {
-    return std::tuple(turn.used, -turn.entry.priority, turn.entry.ordered_at, turn.entry.run,
-                      turn.entry.replay);
-  };
-  std::ranges::partial_sort(turns, turns.begin() + static_cast<std::ptrdiff_t>(count), {}, order);
   std::vector<QueuedReplay> found;
-  for (size_t i = 0; i < count; ++i) found.push_back(turns[i].entry);
+  while (!places.empty() && found.size() < most) {
+    Place place = places.top();
+    places.pop();
+    if (may_try(worker, place.next->second)) found.push_back(place.next->second);
+    if (++place.next != place.run->queue.end()) places.push(place);
+  }
   return found;
 }
 
 bool WorkBoard::any_for(const Worker& worker) const {
   return std::ranges::any_of(with_work_, [&](int64_t id) {
     const Run& run = runs_.at(id);
-    return std::ranges::any_of(run.queue,
-                               [&](const auto& item) { return may_try(worker, run, item.second); });
+    return may_enter(worker, id, run) && std::ranges::any_of(run.queue, [&](const auto& item) {
+             return may_try(worker, item.second);
+           });
   });
 }
 
@@ -143,19 +161,19 @@ uint64_t WorkBoard::wait(const Worker& worker, std::function<void()> wake) {
   return next_ticket_++;
 }
 
-void WorkBoard::forget(uint64_t ticket) {
+bool WorkBoard::forget(uint64_t ticket) {
   const std::lock_guard lock(mutex_);
-  waiting_.erase(ticket);
+  return waiting_.erase(ticket) > 0;
 }
 
 // A verifier before a trainer, which would rather train; whoever has waited longest.
-std::function<void()> WorkBoard::take_waiter(const QueuedReplay& entry) {
-  const Run& run = runs_.at(entry.run);
+std::function<void()> WorkBoard::take_waiter(const Run& run, const QueuedReplay& entry) {
   auto chosen = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
-    if (!may_try(it->second.worker, run, entry)) continue;
-    if (chosen == waiting_.end() || it->second.worker.trainer_of == 0) chosen = it;
-    if (chosen->second.worker.trainer_of == 0) break;
+    const Worker& worker = it->second.worker;
+    if (!may_try(worker, entry) || !may_enter(worker, entry.run, run)) continue;
+    if (chosen == waiting_.end() || worker.trainer_of == 0) chosen = it;
+    if (worker.trainer_of == 0) break;
   }
   if (chosen == waiting_.end()) return {};
   std::function<void()> wake = std::move(chosen->second.wake);
@@ -163,15 +181,33 @@ std::function<void()> WorkBoard::take_waiter(const QueuedReplay& entry) {
   return wake;
 }
 
+void WorkBoard::collect_wakes(const Run& run, Wakes& wakes) {
+  for (const auto& [order, entry] : run.queue) {
+    if (waiting_.empty()) return;
+    if (auto wake = take_waiter(run, entry)) wakes.push_back(std::move(wake));
+  }
+}
+
+// Thousands of runs may want what none of thousands of workers has: that is found out once for each
+// list of requirements.
 void WorkBoard::stir() {
-  std::vector<std::function<void()>> wakes;
+  Wakes wakes;
   {
     const std::lock_guard lock(mutex_);
-    for (const int64_t run : with_work_) {
-      for (const auto& [order, entry] : runs_.at(run).queue) {
-        if (waiting_.empty()) break;
-        if (auto wake = take_waiter(entry)) wakes.push_back(std::move(wake));
+    if (with_work_.empty() || waiting_.empty()) return;
+    std::set<int64_t> trainers;
+    for (const auto& [ticket, waiting] : waiting_) trainers.insert(waiting.worker.trainer_of);
+    std::map<std::vector<std::string>, bool> any_fits;
+    for (const int64_t id : with_work_) {
+      const Run& run = runs_.at(id);
+      const auto [known, fresh] = any_fits.try_emplace(run.terms.requirements, false);
+      if (fresh) {
+        known->second = std::ranges::any_of(waiting_, [&](const auto& item) {
+          const Worker& worker = item.second.worker;
+          return worker.trainer_of == 0 && fits(worker.labels, run.terms.requirements);
+        });
       }
+      if (known->second || trainers.contains(id)) collect_wakes(run, wakes);
     }
   }
   for (const auto& wake : wakes) wake();

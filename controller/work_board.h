@@ -1,6 +1,7 @@
 // The replays that wait for a verifier, the verifiers that wait for a replay, and whose turn it is.
 // A mirror in memory of what the ledger has queued, so that neither a request nor a new replay
-// costs more where a thousand runs and ten thousand verifiers are.
+// costs more where a thousand runs and ten thousand verifiers are. The ledger has the last word: a
+// replay that is granted is still queued there, with the entry's token.
 //
 // Whose turn: the run that has used the least of the verifiers' time lately for its share, its
 // leases counted with the time that its leases mostly take, and time that has passed counted half
@@ -21,23 +22,16 @@
 #include <utility>
 #include <vector>
 
+#include "protocol/labels.h"
+
 namespace gnomon {
-
-// What a verifier is: "backend" and "device" from its fingerprint, and what its operator calls it.
-using Labels = std::map<std::string, std::string>;
-
-// What a run wants of whoever replays it, as "key=glob", all of them; a label that is not there is
-// empty text.
-bool fits(const Labels& labels, const std::vector<std::string>& requirements);
-// Throws Error naming what is wrong with one.
-void check_requirement(const std::string& requirement);
 
 struct QueuedReplay {
   int64_t run = 0;
   int64_t replay = 0;
   int64_t window = 0;
   int64_t token = 0;  // grows with each lease, so that an entry that comes back is another one
-  int priority = 0;
+  int64_t priority = 0;
   double ordered_at = 0;    // seconds since the epoch
   bool on_trainer = false;  // only the run's own trainer can do it
 };
@@ -51,25 +45,39 @@ class WorkBoard {
   struct Worker {
     std::string name;
     Labels labels;
-    int64_t trainer_of = 0;  // the run whose trainer it is; 0: a verifier
-    std::set<Key> declined;  // what it was found unable to do
+    int64_t trainer_of = 0;          // the run whose trainer it is; 0: a verifier
+    std::set<Key> declined = {};     // what it was found unable to do
+    std::set<int64_t> shunned = {};  // runs that it may do nothing of
   };
   struct Terms {
     double share = 1;
-    std::vector<std::string> requirements;
+    std::vector<std::string> requirements = {};
+    bool trainer_replays = false;  // the run's trainer does its replays while nobody else can
+    bool operator==(const Terms&) const = default;
   };
 
-  // Terms of a run; those of one that was never set are the defaults.
+  // Terms of a run; those of one that was never set are the defaults. Wakes who fits now.
   void set_terms(int64_t run, Terms terms);
-  // Adds to the queue and wakes one worker that waits and fits.
+  // Whether labels are what the run wants.
+  bool suits(int64_t run, const Labels& labels) const;
+
+  // Adds to the queue and wakes one worker that waits and fits. One that is there stays.
   void add(const QueuedReplay& entry);
   void remove(int64_t run, int64_t replay);
   void cancel(int64_t run, int64_t window);
   int64_t queued() const;
+  // Of each run with replays that need not be its trainer's.
+  struct Backlog {
+    int64_t run = 0;
+    int64_t replays = 0;
+    Terms terms;
+  };
+  std::vector<Backlog> backlog() const;
 
-  // A lease of this run began; ended after `seconds`, at `now`.
+  // A lease of this run began; it ended after `seconds`, at `now`; or it never was.
   void lease_began(int64_t run);
   void lease_ended(int64_t run, double seconds, double now);
+  void lease_undone(int64_t run);
 
   // What this worker may try, in the order of turns, at most `most`.
   std::vector<QueuedReplay> candidates(const Worker& worker, size_t most, double now) const;
@@ -77,34 +85,40 @@ class WorkBoard {
   // Calls `wake` once when there is something to try that there was not; from any thread, and it
   // must be short. 0, and nothing is registered, when there is something now.
   uint64_t wait(const Worker& worker, std::function<void()> wake);
-  // Takes a wait back; its callback may just be running.
-  void forget(uint64_t ticket);
-  // Wakes a worker for each replay in the queue that one who waits may try: to be called when
-  // somebody was woken and has left without work, and from time to time.
+  // Takes a wait back; its callback may just be running. False when it has been woken: whoever then
+  // leaves without work calls stir().
+  bool forget(uint64_t ticket);
+  // Wakes a worker for each replay in the queue that one who waits may try.
   void stir();
   // Wakes everybody.
   void wake_all();
 
  private:
+  // The highest priority, then age.
+  using Order = std::tuple<int64_t, double, int64_t>;
   struct Run {
     Terms terms;
     int64_t leases = 0;
     double lease_seconds = kLeaseSeconds;  // mean of the last ones
     double used = 0;                       // seconds, decayed to `used_at`
     double used_at = 0;
-    // By priority, the highest first, then age.
-    std::map<std::tuple<int, double, int64_t>, QueuedReplay> queue;
+    std::map<Order, QueuedReplay> queue;
   };
   struct Waiting {
     Worker worker;
     std::function<void()> wake;
   };
+  using Wakes = std::vector<std::function<void()>>;
 
   static constexpr double kLeaseSeconds = 10;  // before one has ended
-  static double used_lately(const Run& run, double now);
-  bool may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) const;
+  static double used_for_share(const Run& run, double now);
+  static bool may_enter(const Worker& worker, int64_t id, const Run& run);
+  static bool may_try(const Worker& worker, const QueuedReplay& entry);
   bool any_for(const Worker& worker) const;
-  std::function<void()> take_waiter(const QueuedReplay& entry);
+  std::function<void()> take_waiter(const Run& run, const QueuedReplay& entry);
+  void collect_wakes(const Run& run, Wakes& wakes);
+  template <typename Chosen>
+  void drop(int64_t run, const Chosen& chosen);
 
   mutable std::mutex mutex_;
   std::map<int64_t, Run> runs_;

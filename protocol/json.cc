@@ -103,6 +103,10 @@ json::value write_value(const T& value) {
     array.reserve(value.size());
     for (const auto& item : value) array.push_back(write_value(item));
     return array;
+  } else if constexpr (std::is_same_v<T, Labels>) {
+    json::object object;
+    for (const auto& [key, text] : value) object.emplace(valid_utf8(key), write_value(text));
+    return object;
   } else {
     Writer writer;
     visit_members(writer, const_cast<T&>(value));  // the writer only reads
@@ -150,6 +154,16 @@ void read_value(const json::value& from, const std::string& path, double& to) {
     to = -std::numeric_limits<double>::infinity();
   } else {
     throw JsonError(path, kind_of(from), "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+  }
+}
+
+void read_value(const json::value& from, const std::string& path, Labels& to) {
+  const json::object* object = from.if_object();
+  if (object == nullptr) throw JsonError(path, kind_of(from), "an object");
+  to.clear();
+  for (const auto& member : *object) {
+    const std::string key(member.key().data(), member.key().size());
+    read_value(member.value(), path + "." + key, to[key]);
   }
 }
 

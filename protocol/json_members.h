@@ -249,6 +249,7 @@ void visit_members(V& v, LeaseRequest& m) {
   v.required("fingerprint", m.fingerprint);
   v.optional("run", m.run);
   v.optional("on_trainer", m.on_trainer);
+  v.optional("labels", m.labels);
 }
 
 template <class V>

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "protocol/labels.h"
+
 namespace gnomon {
 
 // What a result's bits depend on. Bits are compared only between equal fingerprints.
@@ -155,8 +157,8 @@ struct CheckpointReport {
 };
 
 // POST /v1/runs/{run}/notices: something that people and the ledger should know and no decision
-// rests on. Kinds: checkpoint_failed, reports_dropped, plan_without_controller; ecc_errors is
-// gnomond's own word on what the trainer reported of its GPU.
+// rests on. Kinds: checkpoint_failed, reports_dropped, plan_without_controller. gnomond's own word:
+// ecc_errors on what the trainer reported of its GPU, no_verifier_fits on replays that wait.
 struct TrainerNotice {
   int64_t attempt = 1;
   int64_t step = 0;  // newest finished step then
@@ -351,6 +353,9 @@ struct LeaseRequest {
   // the trainer can do.
   std::string run = {};
   bool on_trainer = false;
+  // What its operator calls it, for a policy's [verifier] requires: "pool", "host", ... The
+  // controller adds "backend" and "device" of the fingerprint. Bounds: protocol/labels.h.
+  Labels labels = {};
 };
 
 // What to replay: a window in one arm.

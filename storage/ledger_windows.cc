@@ -4,10 +4,10 @@ namespace gnomon::ledger {
 namespace {
 
 ReplayRow replay_row(Query& query) {
-  return {query.integer(0),      query.integer(1), query.integer(2),      query.text(3),
-          query.text(4),         query.text(5),    query.integer(6) != 0, query.integer(7),
-          query.text(8),         query.integer(9), query.integer(10),     query.text(11),
-          query.integer(12) != 0};
+  return {query.integer(0),       query.integer(1), query.integer(2),      query.text(3),
+          query.text(4),          query.text(5),    query.integer(6) != 0, query.integer(7),
+          query.text(8),          query.integer(9), query.integer(10),     query.text(11),
+          query.integer(12) != 0, query.real(13)};
 }
 
 }  // namespace
@@ -45,39 +45,33 @@ std::optional<WindowRow> find_window(Connection& connection, int64_t run, int64_
                    query.text(5),    query.integer(6), query.text(7)};
 }
 
-void insert_replay(Connection& connection, const ReplayRow& replay, double now) {
+void insert_replay(Connection& connection, const ReplayRow& replay) {
   connection.execute(
       "INSERT INTO replays (run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, "
       "state, token, ordered_at, nudge, avoid, on_trainer) "
       "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
       replay.run, replay.replay, replay.window, replay.arm, replay.plan, replay.purpose,
-      replay.evaluate_endpoints, replay.priority, replay.state, replay.token, now, replay.nudge,
-      replay.avoid, replay.on_trainer);
+      replay.evaluate_endpoints, replay.priority, replay.state, replay.token, replay.ordered_at,
+      replay.nudge, replay.avoid, replay.on_trainer);
 }
 
 std::optional<ReplayRow> find_replay(Connection& connection, int64_t run, int64_t replay) {
   Query query = connection.query(
       "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token, "
-      "nudge, avoid, on_trainer "
+      "nudge, avoid, on_trainer, ordered_at "
       "FROM replays "
       "WHERE run = ? AND replay = ?",
       run, replay);
   return query.next() ? std::optional<ReplayRow>(replay_row(query)) : std::nullopt;
 }
 
-std::optional<ReplayRow> next_queued_replay(Connection& connection) {
-  const std::vector<ReplayRow> first = queued_replays(connection, 1);
-  return first.empty() ? std::nullopt : std::optional<ReplayRow>(first.front());
-}
-
-std::vector<ReplayRow> queued_replays(Connection& connection, int limit) {
+std::vector<ReplayRow> queued_replays(Connection& connection) {
   std::vector<ReplayRow> replays;
   Query query = connection.query(
       "SELECT run, replay, window, arm, plan, purpose, evaluate_endpoints, priority, state, token, "
-      "nudge, avoid, on_trainer "
+      "nudge, avoid, on_trainer, ordered_at "
       "FROM replays "
-      "WHERE state = 'queued' ORDER BY priority DESC, ordered_at, run, replay LIMIT ?",
-      limit);
+      "WHERE state = 'queued'");
   while (query.next()) {
     replays.push_back(replay_row(query));
   }
@@ -100,11 +94,6 @@ int cancel_queued_replays(Connection& connection, int64_t run, int64_t window, d
       "UPDATE replays SET state = 'cancelled', finished_at = ? WHERE run = ? AND window = ? AND "
       "state = 'queued'",
       now, run, window);
-}
-
-int64_t count_queued_replays(Connection& connection) {
-  Query query = connection.query("SELECT count(*) FROM replays WHERE state = 'queued'");
-  return query.next() ? query.integer(0) : 0;
 }
 
 void insert_result(Connection& connection, const ReplayRow& replay, const std::string& verifier,

@@ -56,20 +56,18 @@ struct ReplayRow {
   int64_t nudge = 0;
   std::string avoid = {};
   bool on_trainer = false;
+  double ordered_at = 0;
 };
 
-void insert_replay(Connection& connection, const ReplayRow& replay, double now);
+void insert_replay(Connection& connection, const ReplayRow& replay);
 std::optional<ReplayRow> find_replay(Connection& connection, int64_t run, int64_t replay);
-// The queued replay with the highest priority, the oldest of those.
-std::optional<ReplayRow> next_queued_replay(Connection& connection);
-// At most `limit` of them in that order.
-std::vector<ReplayRow> queued_replays(Connection& connection, int limit);
+// All that wait for a verifier.
+std::vector<ReplayRow> queued_replays(Connection& connection);
 // `fail_reason` may be empty. An ended state (done, failed, cancelled) is stamped with `now`.
 void set_replay_state(Connection& connection, int64_t run, int64_t replay, const std::string& state,
                       int64_t token, const std::string& fail_reason, double now);
 // Returns how many were queued.
 int cancel_queued_replays(Connection& connection, int64_t run, int64_t window, double now);
-int64_t count_queued_replays(Connection& connection);
 
 // A verifier whose answers the run does not believe any more.
 void insert_quarantine(Connection& connection, int64_t run, const std::string& verifier,

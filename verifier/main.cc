@@ -60,6 +60,26 @@ std::string check_name(const std::string& name) {
                      kLengthMax);
 }
 
+void add_labels(const std::vector<std::string>& pairs, Labels& labels) {
+  const auto refuse = [](const std::string& pair, const std::string& accepted) {
+    throw CLI::ValidationError("--label",
+                               fmt::format("\"{}\" not accepted; expected {}", pair, accepted));
+  };
+  for (const std::string& pair : pairs) {
+    const size_t equals = pair.find('=');
+    if (equals == std::string::npos) refuse(pair, "KEY=VALUE, like pool=team-a");
+    const std::string key = pair.substr(0, equals), value = pair.substr(equals + 1);
+    if (const std::string accepted = label_error(key, value); !accepted.empty()) {
+      refuse(pair, accepted);
+    }
+    if (!labels.emplace(key, value).second) refuse(pair, "each key once");
+  }
+  constexpr size_t kOwn = 1;  // host
+  if (labels.size() + (labels.contains("host") ? 0 : kOwn) > kLabelsMax) {
+    refuse(pairs.back(), fmt::format("at most {} labels, host among them", kLabelsMax));
+  }
+}
+
 void define(CLI::App& app, Arguments& arguments) {
   WorkerOptions& options = arguments.options;
   app.set_version_flag("--version", fmt::format("gnomon-verifier {} ({}, {}, {})", kVersion,
@@ -90,6 +110,13 @@ void define(CLI::App& app, Arguments& arguments) {
          "Where replays run; by default where the run does, without which bits cannot be compared")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->type_name("cpu|cuda");
+  app.add_option_function<std::vector<std::string>>(
+         "--label",
+         [&options](const std::vector<std::string>& pairs) { add_labels(pairs, options.labels); },
+         "What a policy's [verifier] requires may ask for, like pool=team-a; may be given again. "
+         "backend, device and\n"
+         "host are there by themselves")
+      ->type_name("KEY=VALUE");
   app.add_flag("--once", options.once, "End after one lease");
   app.add_option("--log-level", arguments.level, "How much to tell on stderr")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/host.h"
 #include "base/version.h"
 #include "kernels/devices.h"
 #include "protocol/json.h"
@@ -37,6 +38,14 @@ Fingerprint fingerprint_of(const ReplayDevice& on, const EngineRanks* ranks) {
   return fingerprint;
 }
 
+// A label "host" of its operator's counts more: in a container the host's name says little.
+LeaseRequest request_of(const WorkerOptions& options, const EngineRanks* ranks) {
+  LeaseRequest request{options.name, fingerprint_of({options.threads, options.device}, ranks)};
+  request.labels = options.labels;
+  request.labels.try_emplace("host", host_name().substr(0, kLabelValueMax));
+  return request;
+}
+
 }  // namespace
 
 Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, EngineRanks* ranks)
@@ -46,7 +55,7 @@ Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, E
       client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
       replayer_({options_.threads, options_.device}, ranks),
-      request_{options_.name, fingerprint_of({options_.threads, options_.device}, ranks)} {}
+      request_(request_of(options_, ranks)) {}
 
 void Worker::wake() {
   if (asking_) client_.cancel();

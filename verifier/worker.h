@@ -23,6 +23,7 @@ struct WorkerOptions {
   int threads =
       0;  // 0: as many as the checkpoint's run had, which `same` replays need to give the same bits
   std::optional<Device> device = {};  // nothing: the run's
+  Labels labels = {};                 // besides "host"; free of errors (protocol/labels.h)
   bool once = false;                  // end after one lease
   std::chrono::seconds poll = std::chrono::seconds(30);
   std::chrono::milliseconds backoff_first = std::chrono::milliseconds(100);

@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "bench/controller/reports.h"
+#include "bench/controller/results.h"
 #include "protocol/json.h"
 
 namespace gnomon::bench {
@@ -32,37 +33,6 @@ struct Subject {
   Clock::time_point last_result, arrived;
   bool has_directive = false;
 };
-
-CheckpointReport checkpoint_at(int64_t step) {
-  CheckpointReport report;
-  report.step = step;
-  report.uri = fmt::format("/checkpoints/step{}", step);
-  report.plan_version = 1;
-  report.bytes = 1;
-  report.manifest_hash = fmt::format("{:032x}", step);
-  report.weights_hash = fmt::format("{:016x}", step);
-  return report;
-}
-
-// As a replay that finds BF16 better by kGap; the arm `same` gives the run's own numbers.
-ReplayResult result_of(const Lease& lease) {
-  const ReplayTask& task = lease.task;
-  const bool same = task.arm == "same";
-  ReplayResult result;
-  result.token = lease.token;
-  result.fingerprint = bench_fingerprint();
-  for (int64_t step = task.start_step + 1; step <= task.start_step + task.steps; ++step) {
-    const StepReport own = bench_step(step);
-    result.steps.push_back({step, same ? own.loss : own.loss - kGap, own.grad_norm,
-                            same ? own.weights_hash : "0", own.batch_hash});
-  }
-  result.start_loss_bf16 = result.start_loss_plan = 4.0;
-  result.run_end_loss_bf16 = 3.9;
-  result.replay_end_loss_bf16 = same ? 3.9 : 3.9 - kGap;
-  result.heldout_tokens = 1024;
-  result.replay_seconds = 1;
-  return result;
-}
 
 class DirectiveRun {
  public:
@@ -128,7 +98,7 @@ class DirectiveRun {
         const std::lock_guard lock(mutex_);
         if (!owner.has_directive) owner.last_result = Clock::now();
       }
-      client.checked("POST", path + "/complete", to_json(result_of(lease)));
+      client.checked("POST", path + "/complete", to_json(result_of(lease, kGap)));
     }
     throw Error(fmt::format("{} results led to no directive for {}", kResultsMax, subject.run));
   }

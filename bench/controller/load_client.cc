@@ -168,9 +168,9 @@ class LoadRun {
     if (!peer.answer.complete()) return;
     const Clock::time_point now = Clock::now();
     const int status = peer.answer.status();
+    if (load_.answered) load_.answered(index, status, peer.answer.body());
     if (status / 100 != 2) {
       ++result_.failures;
-      if (load_.failed) load_.failed(index, status, peer.answer.body());
     } else if (counting_) {
       ++result_.requests;
       result_.latencies.add(seconds_between(peer.started, now));

@@ -36,8 +36,8 @@ struct Load {
   const std::atomic<bool>* stop = nullptr;
   // Puts the next request of a connection, with its head, into `request`, which is empty.
   std::function<void(int connection, std::string& request)> next = {};
-  // Sees every answer that is not 2xx.
-  std::function<void(int connection, int status, std::string_view body)> failed = {};
+  // Sees every answer, before the next request of its connection is asked for.
+  std::function<void(int connection, int status, std::string_view body)> answered = {};
 };
 
 struct LoadResult {

@@ -126,9 +126,10 @@ ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load) {
                     append_post(paths[at], bodies.from(sent[at] + 1), request);
                     sent[at] += load.steps;
                   },
-              .failed =
+              .answered =
                   [&](int, int status, std::string_view body) {
-                    if (refusal.empty()) refusal = fmt::format("{}: {}", status, body);
+                    if (status / 100 == 2 || !refusal.empty()) return;
+                    refusal = fmt::format("{}: {}", status, body);
                   }};
   const double cpu = daemon.process().cpu_seconds();
   ReportRate rate;

@@ -78,7 +78,7 @@ class Listener {
         if (!text.empty() && !exchange_.send(text)) return;
         continue;
       }
-      if (!exchange_.wait(bell, seen, Exchange::Clock::now() + kHeartbeat)) {
+      if (!exchange_.wait(bell.after(seen), Exchange::Clock::now() + kHeartbeat)) {
         // With the id, so that who hears of one run alone does not fall behind the others'.
         if (exchange_.over() || !exchange_.send(fmt::format(": still here\nid: {}\n\n", last_))) {
           return;

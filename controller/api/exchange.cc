@@ -22,14 +22,14 @@ void read_patiently(Exchange& exchange, const Ledger::Read& read) {
   }
 }
 
-bool poll_until(Exchange& exchange, Bell& bell, Exchange::Clock::time_point deadline,
-                const std::function<bool()>& look) {
+bool poll_until(Exchange& exchange, const std::function<Awaited()>& awaited,
+                Exchange::Clock::time_point deadline, const std::function<bool()>& look) {
   while (true) {
-    const uint64_t seen = bell.count();
+    const Awaited next = awaited();
     bool found = false;
     if (carried_out([&] { found = look(); })) {
       if (found) return true;
-      if (!exchange.wait(bell, seen, deadline)) return false;
+      if (!exchange.wait(next, deadline)) return false;
     } else if (!exchange.pause() || Exchange::Clock::now() >= deadline) {
       throw LedgerBusy("the ledger's queue was full to the end of the wait");
     }

@@ -37,7 +37,7 @@ Response post_backup(Services& services, Exchange& exchange) {
           string_as_json(report.file.filename().string()), report.bytes, report.seconds,
           report.audit.rows, report.audit.last_id, report.audit.head));
     }
-    exchange.wait(backups.ended(), seen, Exchange::Clock::now() + kLook);
+    exchange.wait(backups.ended().after(seen), Exchange::Clock::now() + kLook);
     if (exchange.over()) {
       throw Refusal(503, "Nobody waits for the backup", "it goes on, or ends with the daemon",
                     "a look at gnomon_ledger_backups_total");

@@ -50,9 +50,9 @@ class Exchange {
   virtual void write(Ledger::Write write) = 0;
   virtual void read(Ledger::Read read) = 0;
 
-  // Waits for the first ring after `seen` (see Bell). False when there was none until the deadline,
-  // when the client has hung up or when the daemon is stopping.
-  virtual bool wait(Bell& bell, uint64_t seen, Clock::time_point deadline) = 0;
+  // False when it did not come until the deadline, when the client has hung up or when the daemon
+  // is stopping.
+  virtual bool wait(const Awaited& awaited, Clock::time_point deadline) = 0;
   virtual bool over() = 0;  // the client has hung up, or the daemon is stopping
   // Lets a moment pass, each time another one. False when it is over().
   virtual bool pause() = 0;
@@ -68,11 +68,11 @@ class Exchange {
 // LedgerBusy when the client is gone.
 void read_patiently(Exchange& exchange, const Ledger::Read& read);
 
-// What a long poll does until `deadline`: looks once, and again after each ring of `bell`, until
-// there is something. `look` returns whether there was. A full queue ends no look: it is done
-// again.
-bool poll_until(Exchange& exchange, Bell& bell, Exchange::Clock::time_point deadline,
-                const std::function<bool()>& look);
+// What a long poll does until `deadline`: looks once, and again each time that what it waits for
+// has come, until there is something. `look` returns whether there was; `awaited` is asked before
+// each look for what comes after it. A full queue ends no look: it is done again.
+bool poll_until(Exchange& exchange, const std::function<Awaited()>& awaited,
+                Exchange::Clock::time_point deadline, const std::function<bool()>& look);
 Exchange::Clock::time_point deadline_after(double seconds);
 
 }  // namespace gnomon

@@ -38,7 +38,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
 
   void write(Ledger::Write write) override;
   void read(Ledger::Read read) override;
-  bool wait(Bell& bell, uint64_t seen, Clock::time_point deadline) override;
+  bool wait(const Awaited& awaited, Clock::time_point deadline) override;
   bool over() override;
   bool pause() override;
   void start_stream(const std::string& content_type) override;

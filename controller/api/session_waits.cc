@@ -103,11 +103,11 @@ void Session::watch(const std::shared_ptr<Signal>& signal) {
                               });
 }
 
-bool Session::wait(Bell& bell, uint64_t seen, Clock::time_point deadline) {
+bool Session::wait(const Awaited& awaited, Clock::time_point deadline) {
   auto signal = std::make_shared<Signal>(strand_);
-  uint64_t ticket = bell.wait(seen, [signal] { fire(signal, nullptr); });
+  const uint64_t ticket = awaited.wait([signal] { fire(signal, nullptr); });
   if (ticket == 0) {
-    return !services_.stopping;
+    return !over();
   }
   watch(signal);
   bool watched = true;
@@ -120,7 +120,7 @@ bool Session::wait(Bell& bell, uint64_t seen, Clock::time_point deadline) {
     boost::system::error_code ignored;
     signal->timer.async_wait((*yield_)[ignored]);
   }
-  bell.forget(ticket);
+  awaited.forget(ticket);
   boost::system::error_code ignored;
   stream_.socket().cancel(ignored);
   return signal->set && !services_.stopping && !token_is_over();

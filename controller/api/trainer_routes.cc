@@ -76,7 +76,9 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     return response;
   }
   DirectiveList list;
-  poll_until(exchange, services.bells.directives.of(run), deadline_after(wait), [&] {
+  Bell& bell = services.bells.directives.of(run);
+  const auto next = [&bell] { return bell.after(bell.count()); };
+  poll_until(exchange, next, deadline_after(wait), [&] {
     bool any = false;
     exchange.read([&](Connection& connection) {
       any = !ledger::open_directives(connection, run, after).empty();

@@ -4,7 +4,6 @@
 
 #include "controller/api/services.h"
 #include "protocol/json.h"
-#include "storage/ledger_windows.h"
 
 namespace gnomon {
 namespace {
@@ -21,24 +20,59 @@ int64_t lease_id(const std::string& text) {
   return id;
 }
 
-// Waits for work up to `wait`; 204 when there is none.
-Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
-  LeaseRequest message = from_json<LeaseRequest>(request.body);
-  Leases::check(message);
-  const double wait = query_seconds(request, "wait");
-  std::optional<Lease> lease;
-  poll_until(exchange, services.bells.work, deadline_after(wait), [&] {
-    if (services.stopping) return false;
-    bool any = false;
-    exchange.read(
-        [&](Connection& connection) { any = ledger::next_queued_replay(connection).has_value(); });
+// One asker's way through the board. Whoever was woken for a replay and leaves without one passes
+// the word on, whatever made it leave.
+class AskForWork {
+ public:
+  AskForWork(Services& services, const LeaseRequest& request, double wait)
+      : services_(services), wait_(wait), worker_(services.leases.asks(request, wait)) {}
+  AskForWork(const AskForWork&) = delete;
+  AskForWork& operator=(const AskForWork&) = delete;
+  ~AskForWork() { pass_on(); }
+
+  // Up to the wait's end.
+  std::optional<Lease> answer(Exchange& exchange) {
+    const Awaited work = {
+        [this](std::function<void()> wake) {
+          return services_.bells.work.wait(worker_, std::move(wake));
+        },
+        [this](uint64_t ticket) { woken_ = !services_.bells.work.forget(ticket); }};
+    poll_until(
+        exchange, [&] { return work; }, deadline_after(wait_), [&] { return look(exchange); });
+    return std::move(lease_);
+  }
+
+ private:
+  bool look(Exchange& exchange) {
+    if (services_.stopping) return false;
     // A lease to a client that hung up while it waited would cost a lease time.
-    if (!any || (wait > 0 && exchange.over())) return false;
-    audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-      lease = services.leases.grant(transaction, message);
+    if (!services_.leases.has_work_for(worker_) || (wait_ > 0 && exchange.over())) {
+      pass_on();
+      return false;
+    }
+    audited_write(exchange, services_, [&](LedgerTransaction& transaction) {
+      lease_ = services_.leases.grant(transaction, worker_);
     });
-    return lease.has_value();
-  });
+    if (!lease_) pass_on();
+    woken_ = false;
+    return lease_.has_value();
+  }
+
+  void pass_on() {
+    if (woken_) services_.bells.work.stir();
+    woken_ = false;
+  }
+
+  Services& services_;
+  double wait_;
+  WorkBoard::Worker worker_;
+  bool woken_ = false;
+  std::optional<Lease> lease_;
+};
+
+Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
+  AskForWork asker(services, from_json<LeaseRequest>(request.body), query_seconds(request, "wait"));
+  const std::optional<Lease> lease = asker.answer(exchange);
   return lease ? json_response(to_json(*lease)) : Response{204, "", "", {}, false};
 }
 

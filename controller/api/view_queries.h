@@ -78,9 +78,11 @@ inline constexpr const char* kAuditNewestOfRun =
 inline constexpr const char* kCheckpoints =
     "SELECT * FROM checkpoints WHERE run = ?1 AND step >= ?2 AND (attempt, step) > (?3, ?4) "
     "ORDER BY attempt, step LIMIT ?5";
+// With the plus, and the index by name, a window's replays are looked up; without them SQLite reads
+// all replays from the page's first window on for each window.
 inline constexpr const char* kShadow =
     "SELECT r.window, w.attempt, s.step, s.loss FROM windows w "
-    "CROSS JOIN replays r ON r.run = w.run AND r.window = w.window "
+    "CROSS JOIN replays r INDEXED BY replays_by_window ON r.run = w.run AND r.window = +w.window "
     "CROSS JOIN replay_steps s ON s.run = r.run AND s.replay = r.replay AND s.step >= ?2 "
     "WHERE w.run = ?1 AND w.window >= ?3 AND (w.window, s.step) > (?3, ?4) "
     "AND r.arm = 'bf16' AND r.purpose = 'shadow' AND r.state = 'done' "

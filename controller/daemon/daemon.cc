@@ -99,8 +99,10 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                                                  wall_seconds, steady_seconds);
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
-  metrics_.on_scrape(
-      [this] { metrics_.ledger().set_sizes(ledger_->bytes(), ledger_->wal_bytes()); });
+  metrics_.on_scrape([this] {
+    metrics_.ledger().set_sizes(ledger_->bytes(), ledger_->wal_bytes());
+    metrics_.set_replays_queued(bells_.work.queued());
+  });
   if (!port_file.empty()) {
     write_file_atomically(port_file, fmt::format("{}\n", server_.port()));
   }
@@ -153,6 +155,7 @@ void Daemon::keep_time() {
       return;
     }
   }
+  leases_.watch_unserved(*ledger_);
   backups_->keep_time();
 }
 

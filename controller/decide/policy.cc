@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "protocol/labels.h"
 #include "protocol/precision_plan.h"
 #include "protocol/toml_reader.h"
 
@@ -155,6 +156,17 @@ void read_return(TomlTable table, Policy::Return& returning) {
   table.refuse_unknown_keys();
 }
 
+void read_requirements(TomlTable& verifier, std::vector<std::string>& requirements) {
+  requirements = verifier.texts("requires", requirements);
+  if (requirements.size() > kRequirementsMax) {
+    verifier.refuse("requires", fmt::format("at most {} requirements", kRequirementsMax));
+  }
+  for (const std::string& requirement : requirements) {
+    const std::string accepted = requirement_error(requirement);
+    if (!accepted.empty()) verifier.refuse("requires", accepted);
+  }
+}
+
 void read_rest(TomlTable& root, Policy& policy) {
   TomlTable limits = root.table("limits");
   policy.limits.actions_max = small(limits, "actions_max", policy.limits.actions_max, 0, 100000);
@@ -176,6 +188,8 @@ void read_rest(TomlTable& root, Policy& policy) {
       verifier.choice("on_loss", policy.verifier.on_loss, {"continue", "bf16", "hold"});
   policy.verifier.loss_windows =
       small(verifier, "loss_windows", policy.verifier.loss_windows, 1, 1'000'000);
+  policy.verifier.share = verifier.number("share", policy.verifier.share, 0.01, 100);
+  read_requirements(verifier, policy.verifier.requirements);
   verifier.refuse_unknown_keys();
   TomlTable directives = root.table("directives");
   policy.directives.timeout_seconds =
@@ -221,6 +235,12 @@ Policy Policy::parse(std::string_view toml, const std::string& file) {
 Policy Policy::load(const std::string& path) { return parse(read_file(path), path); }
 
 namespace {
+
+std::string toml_texts(const std::vector<std::string>& texts) {
+  std::vector<std::string> quoted;
+  for (const std::string& text : texts) quoted.push_back(toml_quoted(text));
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
 
 // One [table] of a policy, key by key.
 class TomlWriter {
@@ -307,7 +327,9 @@ std::string Policy::to_toml() const {
       .key("lease_ttl_seconds", verifier.lease_ttl_seconds)
       .key("attempts_max", verifier.attempts_max)
       .key("on_loss", verifier.on_loss)
-      .key("loss_windows", verifier.loss_windows);
+      .key("loss_windows", verifier.loss_windows)
+      .key("share", verifier.share)
+      .raw("requires", toml_texts(verifier.requirements));
   to.table("directives").key("timeout_seconds", directives.timeout_seconds);
   to.table("economics")
       .key("speedup", economics.speedup)

@@ -102,6 +102,8 @@ struct Policy {
     int attempts_max = 4;              // leases of one replay before it is given up
     std::string on_loss = "continue";  // when windows go unverified: continue, bf16, hold
     int loss_windows = 16;             // so many in a row
+    double share = 1;                  // of the verifiers' time, against other runs' shares
+    std::vector<std::string> requirements = {};  // `requires`: labels, protocol/labels.h
   } verifier;
 
   // What a decision about money rests on until it is measured; docs/economics.md.

@@ -1,11 +1,9 @@
 #include "controller/metrics/metrics.h"
 
-#include <prometheus/text_serializer.h>
-
 #include <array>
-#include <sstream>
 
 #include "base/version.h"
+#include "controller/metrics/text_format.h"
 
 namespace gnomon {
 namespace {
@@ -26,6 +24,12 @@ struct Metrics::Daemon {
                            .Help("replays waiting for a verifier")
                            .Register(registry)
                            .Add({})),
+        unserved(prometheus::BuildGauge()
+                     .Name("gnomon_replays_unserved")
+                     .Help("replays waiting that no verifier that speaks could do")
+                     .Register(registry)),
+        unserved_no_verifier(unserved.Add({{"reason", "no_verifier"}})),
+        unserved_labels(unserved.Add({{"reason", "labels"}})),
         leases_active(prometheus::BuildGauge()
                           .Name("gnomon_leases_active")
                           .Help("leases held now")
@@ -97,6 +101,9 @@ struct Metrics::Daemon {
   }
 
   prometheus::Gauge& replays_queued;
+  prometheus::Family<prometheus::Gauge>& unserved;
+  prometheus::Gauge& unserved_no_verifier;
+  prometheus::Gauge& unserved_labels;
   prometheus::Gauge& leases_active;
   prometheus::Family<prometheus::Counter>& leases;
   prometheus::Family<prometheus::Counter>& requests;
@@ -144,6 +151,11 @@ void Metrics::set_replays_queued(int64_t count) {
   daemon_->replays_queued.Set(static_cast<double>(count));
 }
 
+void Metrics::set_replays_unserved(int64_t no_verifier, int64_t labels) {
+  daemon_->unserved_no_verifier.Set(static_cast<double>(no_verifier));
+  daemon_->unserved_labels.Set(static_cast<double>(labels));
+}
+
 void Metrics::set_leases_active(int64_t count) {
   daemon_->leases_active.Set(static_cast<double>(count));
 }
@@ -178,18 +190,17 @@ void Metrics::drop_run_at(int64_t run, double drop_at) {
 
 std::string Metrics::serialize(double now) {
   if (on_scrape_) on_scrape_();
-  std::lock_guard lock(mutex_);
-  std::erase_if(drop_at_, [&](const auto& entry) {
-    bool due = entry.second <= now;
-    if (due) {
-      runs_.erase(entry.first);
-    }
-    return due;
-  });
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(drop_at_, [&](const auto& entry) {
+      const bool due = entry.second <= now;
+      if (due) runs_.erase(entry.first);
+      return due;
+    });
+  }
   daemon_->queue_length.Set(static_cast<double>(ledger_queue_length_()));
-  std::ostringstream out;
-  prometheus::TextSerializer().Serialize(out, registry_->Collect());
-  return out.str();
+  // Without our lock, on which commits wait: the library has its own, family by family.
+  return text_format(registry_->Collect());
 }
 
 }  // namespace gnomon

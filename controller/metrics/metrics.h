@@ -40,6 +40,9 @@ class Metrics {
   void on_scrape(std::function<void()> action) { on_scrape_ = std::move(action); }
 
   void set_replays_queued(int64_t count);
+  // Of those queued, as nobody who speaks could do them: no verifier at all, or none with the
+  // labels.
+  void set_replays_unserved(int64_t no_verifier, int64_t labels);
   void set_leases_active(int64_t count);
   void lease_ended(const std::string& outcome, int64_t count = 1);  // completed, failed, expired
 

@@ -15,7 +15,7 @@ constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", 
 constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
                                         "pause",    "resume",   "stop"};
 constexpr std::array kNoticeKinds = {"checkpoint_failed", "reports_dropped",
-                                     "plan_without_controller", "ecc_errors"};
+                                     "plan_without_controller", "ecc_errors", "no_verifier_fits"};
 constexpr size_t kLayersMax = 200;
 
 auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {

@@ -245,6 +245,53 @@ TEST_F(ApiTrainerTest, AVerifierThatHangsUpWhileItWaitsGetsNoLease) {
   EXPECT_EQ(metric("gnomon_leases_active"), 1);
 }
 
+TEST_F(ApiTrainerTest, WhoWaitsBehindAVerifierThatHungUpGetsTheReplay) {
+  trainer.begin();
+  trainer.train(1, 4);
+  auto gone = std::make_unique<RawConnection>(daemon.port());
+  const std::string body = to_json(LeaseRequest{"gone:1", test_fingerprint()});
+  gone->send(
+      fmt::format("POST /v1/leases?wait=60 HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n{}",
+                  body.size(), body));
+  auto waiting = std::async(std::launch::async, [&] { return verifier.lease("30"); });
+  gone.reset();
+  trainer.train(5, 5);
+  ASSERT_EQ(waiting.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_TRUE(waiting.get().has_value());
+}
+
+TEST_F(ApiTrainerTest, AReplayWaitsForAVerifierWithItsRunsLabels) {
+  trainer.begin();
+  HttpClient client = daemon.client();
+  const auto require_pool = [&](const std::string& pool) {
+    std::string policy = test_policy();
+    policy.insert(policy.find("attempts_max"), fmt::format("requires = [\"pool={}\"]\n", pool));
+    client.checked("PUT", trainer.path("/policy"), policy);
+  };
+  require_pool("a*");
+  trainer.train(1, 5);
+  verifier.labels = {{"pool", "b7"}};
+  EXPECT_FALSE(verifier.lease().has_value());
+  EXPECT_TRUE(
+      eventually([&] { return metric("gnomon_replays_unserved{reason=\"labels\"}") == 1; }));
+  auto waiting = std::async(std::launch::async, [&] { return verifier.lease("30"); });
+  require_pool("b?");
+  ASSERT_EQ(waiting.wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  EXPECT_TRUE(waiting.get().has_value());
+  EXPECT_EQ(metric("gnomon_replays_queued"), 0);
+  EXPECT_TRUE(
+      eventually([&] { return metric("gnomon_replays_unserved{reason=\"labels\"}") == 0; }));
+}
+
+TEST_F(ApiTrainerTest, LabelsOutsideTheirBoundsAreRefused) {
+  LeaseRequest request{"v:1", test_fingerprint()};
+  request.labels = {{"Pool", "a"}};
+  const Refused refusal = refused("POST", "/v1/leases", to_json(request));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("\"Pool\""));
+  EXPECT_THAT(refusal.accepted, HasSubstr("a key of 1 to 64 characters"));
+}
+
 TEST_F(ApiTrainerTest, LeasesMoveByHeartbeatFailureAndCompletion) {
   trainer.begin();
   trainer.train(1, 5);

@@ -88,9 +88,10 @@ Directive FakeTrainer::ack(int64_t number, const DirectiveAck& ack) {
 }
 
 std::optional<Lease> FakeVerifier::lease(const std::string& wait) {
-  HttpResponse response =
-      client_->checked("POST", "/v1/leases?wait=" + wait,
-                       to_json(LeaseRequest{name, test_fingerprint()}), std::chrono::seconds(60));
+  LeaseRequest request{name, test_fingerprint()};
+  request.labels = labels;
+  HttpResponse response = client_->checked("POST", "/v1/leases?wait=" + wait, to_json(request),
+                                           std::chrono::seconds(60));
   return response.status == 204 ? std::nullopt
                                 : std::optional<Lease>(from_json<Lease>(response.body));
 }

@@ -53,6 +53,7 @@ class FakeVerifier {
   void complete(const Lease& lease, double gap);
 
   std::string name;
+  Labels labels;
 
  private:
   std::unique_ptr<HttpClient> client_;

@@ -1,7 +1,12 @@
 #include "controller/metrics/metrics.h"
 
 #include <gmock/gmock.h>
+#include <prometheus/text_serializer.h>
 
+#include <limits>
+#include <sstream>
+
+#include "controller/metrics/text_format.h"
 #include "controller/metrics/totals.h"
 
 namespace gnomon {
@@ -135,6 +140,48 @@ TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
   EXPECT_DOUBLE_EQ(numbers.tolerance_ratio.value(), 0.0025);
   EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
   EXPECT_FALSE(window_numbers({1, "skipped", {}, {}, {}, 0}, 30).gap_ratio.has_value());
+}
+
+// The library's own serializer is the reference.
+TEST(TextFormatTest, IsWhatTheLibraryWrites) {
+  prometheus::Registry registry;
+  auto& gauges = prometheus::BuildGauge().Name("a_gauge").Help("a \"line\"").Register(registry);
+  gauges.Add({}).Set(-2.5);
+  gauges.Add({{"run", "a \"b\" \\ c\nd"}, {"kind", "x"}}).Set(1e6);
+  gauges.Add({{"run", "high"}}).Set(std::numeric_limits<double>::infinity());
+  gauges.Add({{"run", "low"}}).Set(-std::numeric_limits<double>::infinity());
+  prometheus::BuildCounter().Name("empty_total").Help("has no series").Register(registry);
+  prometheus::BuildCounter().Name("b_total").Help("h").Register(registry).Add({}).Increment(3);
+  auto& histogram =
+      prometheus::BuildHistogram()
+          .Name("c_seconds")
+          .Help("h")
+          .Register(registry)
+          .Add({{"route", "/v1"}}, prometheus::Histogram::BucketBoundaries{0.5, 2, 10});
+  for (const double value : {0.25, 0.5, 1.0, 64.0}) histogram.Observe(value);
+  const std::vector<prometheus::MetricFamily> families = registry.Collect();
+  std::ostringstream reference;
+  prometheus::TextSerializer().Serialize(reference, families);
+  EXPECT_EQ(text_format(families), reference.str());
+}
+
+// Which the library does not.
+TEST(TextFormatTest, HelpIsOneLine) {
+  prometheus::Registry registry;
+  prometheus::BuildGauge().Name("g").Help("one\ntwo \\").Register(registry).Add({});
+  EXPECT_THAT(text_format(registry.Collect()), HasSubstr("# HELP g one\\ntwo \\\\\n"));
+}
+
+TEST(TextFormatTest, NumbersAreTheShortestOfTheirKind) {
+  prometheus::Registry registry;
+  auto& gauges = prometheus::BuildGauge().Name("g").Help("h").Register(registry);
+  gauges.Add({{"n", "1"}}).Set(0.1);
+  gauges.Add({{"n", "2"}}).Set(1763823456.25);
+  gauges.Add({{"n", "3"}}).Set(std::numeric_limits<double>::quiet_NaN());
+  const std::string text = text_format(registry.Collect());
+  EXPECT_THAT(text, HasSubstr("g{n=\"1\"} 0.1\n"));
+  EXPECT_THAT(text, HasSubstr("g{n=\"2\"} 1763823456.25\n"));
+  EXPECT_THAT(text, HasSubstr("g{n=\"3\"} NaN\n"));
 }
 
 }  // namespace

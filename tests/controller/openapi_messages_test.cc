@@ -63,6 +63,11 @@ struct KindOf<std::vector<T>> {
   static std::string get() { return fmt::format("[{}]", KindOf<T>::get()); }
 };
 
+template <>
+struct KindOf<Labels> {
+  static std::string get() { return "Labels"; }
+};
+
 struct Member {
   std::string kind;
   bool required = false;

@@ -3,8 +3,6 @@
 
 #include <gmock/gmock.h>
 
-#include "base/errors.h"
-
 namespace gnomon {
 namespace {
 
@@ -13,7 +11,7 @@ using ::testing::IsEmpty;
 
 class WorkBoardTest : public ::testing::Test {
  protected:
-  void order(int64_t run, int64_t replay, int priority = 0, double ordered_at = 0,
+  void order(int64_t run, int64_t replay, int64_t priority = 0, double ordered_at = 0,
              bool on_trainer = false) {
     board_.add({run, replay, 1, 0, priority, ordered_at, on_trainer});
   }
@@ -190,13 +188,69 @@ TEST_F(WorkBoardTest, WhenOneLeavesWithoutWorkAnotherIsWoken) {
   EXPECT_EQ(woken_.size(), 2);
 }
 
-TEST(Requirement, ThatCannotBeReadIsRefused) {
-  for (const char* bad : {"cuda", "=cuda", "backend={cuda,cpu}"}) {
-    EXPECT_THROW(check_requirement(bad), Error) << bad;
+TEST_F(WorkBoardTest, OnlyWhoWasWokenIsMissedWhenItLeaves) {
+  const uint64_t woken = wait("woken");
+  const uint64_t waiting = wait("waiting");
+  order(1, 1);
+  EXPECT_FALSE(board_.forget(woken));
+  EXPECT_TRUE(board_.forget(waiting));
+}
+
+TEST_F(WorkBoardTest, NewTermsWakeWhoFitsNow) {
+  board_.set_terms(1, {1, {"backend=cuda"}});
+  order(1, 1);
+  wait("cpu", verifier({{"backend", "cpu"}}));
+  board_.set_terms(1, {3, {"backend=cuda"}});
+  EXPECT_THAT(woken_, IsEmpty());
+  board_.set_terms(1, {3, {"backend=cpu"}});
+  EXPECT_THAT(woken_, ElementsAre("cpu"));
+}
+
+TEST_F(WorkBoardTest, ARunThatIsShunnedIsNotTriedAtAll) {
+  order(1, 1);
+  order(1, 2);
+  order(2, 3);
+  WorkBoard::Worker worker = verifier();
+  worker.shunned.insert(1);
+  EXPECT_THAT(turns(worker), ElementsAre(2));
+  board_.remove(2, 3);
+  EXPECT_NE(wait("shunning", worker), 0);
+}
+
+TEST_F(WorkBoardTest, ALeaseThatNeverWasLeavesNoTrace) {
+  order(1, 1, 0, 0);
+  order(2, 2, 0, 1);
+  board_.lease_began(1);
+  EXPECT_EQ(turns().front(), 2);
+  board_.lease_undone(1);
+  EXPECT_EQ(turns().front(), 1);
+}
+
+TEST_F(WorkBoardTest, TheFirstTurnsOfManyRunsAreTheFirstOfAll) {
+  for (int64_t run = 1; run <= 40; ++run) {
+    for (int64_t i = 0; i < 5; ++i) order(run, run * 10 + i, i % 2, static_cast<double>(50 - run));
   }
-  check_requirement("device=NVIDIA H?00");
-  check_requirement("pool=");
-  EXPECT_TRUE(fits({}, {"pool="}));
+  const std::vector<QueuedReplay> all = board_.candidates(verifier(), 1000, 0);
+  ASSERT_EQ(all.size(), 200);
+  const std::vector<QueuedReplay> few = board_.candidates(verifier(), 7, 0);
+  ASSERT_EQ(few.size(), 7);
+  for (size_t i = 0; i < few.size(); ++i) EXPECT_EQ(few[i].replay, all[i].replay);
+  EXPECT_TRUE(std::ranges::is_sorted(all, {}, [](const QueuedReplay& entry) {
+    return std::tuple(-entry.priority, entry.ordered_at, entry.run, entry.replay);
+  }));
+}
+
+TEST_F(WorkBoardTest, TheBacklogLeavesOutWhatOnlyTrainersDo) {
+  board_.set_terms(2, {1, {"pool=a"}});
+  order(1, 1, 0, 0, true);
+  order(2, 2, 0, 0, true);
+  order(2, 3);
+  order(2, 4);
+  const std::vector<WorkBoard::Backlog> backlog = board_.backlog();
+  ASSERT_EQ(backlog.size(), 1);
+  EXPECT_EQ(backlog[0].run, 2);
+  EXPECT_EQ(backlog[0].replays, 2);
+  EXPECT_THAT(backlog[0].terms.requirements, ElementsAre("pool=a"));
 }
 
 }  // namespace

@@ -89,6 +89,8 @@ lease_ttl_seconds = 3.0
 attempts_max = 9
 on_loss = "bf16"
 loss_windows = 5
+share = 2.5
+requires = ["backend=cpu", "pool=team-a*"]
 
 [directives]
 timeout_seconds = 90.5

@@ -106,7 +106,9 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
       {"\"number\":4", "\"to_step\":60", "because"});
   expect_round_trip(DirectiveAck{"applied", 2, 61, "why", 3.0},
                     {"\"state\":\"applied\"", "\"step\":61"});
-  expect_round_trip(LeaseRequest{"host:1", fingerprint()}, {"host:1"});
+  LeaseRequest asker{"host:1", fingerprint()};
+  asker.labels = {{"host", "node-9"}, {"pool", "night"}};
+  expect_round_trip(asker, {"host:1", R"("labels":{"host":"node-9","pool":"night"})"});
   expect_round_trip(Lease{1, 2, 30.5, task()},
                     {"\"ttl_seconds\":3.05E1", "\"evaluate_endpoints\":true"});
   expect_round_trip(LeaseHeartbeat{7, 8}, {"\"token\":7", "\"steps_done\":8"});

@@ -196,25 +196,28 @@ TEST_F(LedgerRowsTest, AnAttemptOfAnUnknownRunIsRefused) {
                LedgerError);  // foreign key
 }
 
-TEST_F(LedgerRowsTest, ReplaysAreTakenByPriorityThenAge) {
-  auto queued = [&](int64_t replay, int64_t priority) {
-    return ledger::ReplayRow{run_, replay, 1, "bf16", "", "shadow", true, priority, "queued", 0};
+TEST_F(LedgerRowsTest, TheQueueHasWhatIsQueuedAlone) {
+  auto queued = [&](int64_t replay, double ordered_at) {
+    ledger::ReplayRow row{run_, replay, 1, "bf16", "", "shadow", true, 5, "queued", 0};
+    row.ordered_at = ordered_at;
+    return row;
   };
   write([&](Connection& connection) {
-    ledger::insert_replay(connection, queued(1, 0), 0);
-    ledger::insert_replay(connection, queued(2, 5), 0);
-    ledger::insert_replay(connection, queued(3, 5), 0);
-    ledger::insert_replay(connection, queued(4, -1), 0);
+    for (int64_t replay = 1; replay <= 4; ++replay) {
+      ledger::insert_replay(connection, queued(replay, 10.5));
+    }
+    ledger::set_replay_state(connection, run_, 2, "leased", 1, "", 0);
+    ledger::set_replay_state(connection, run_, 4, "done", 1, "", 0);
   });
-  std::vector<int64_t> order;
-  for (int i = 0; i < 4; ++i) {
-    write([&](Connection& connection) {
-      ledger::ReplayRow next = ledger::next_queued_replay(connection).value();
-      order.push_back(next.replay);
-      ledger::set_replay_state(connection, run_, next.replay, "leased", 1, "", 0);
-    });
-  }
-  EXPECT_THAT(order, ElementsAre(2, 3, 1, 4));
+  std::vector<int64_t> found;
+  write([&](Connection& connection) {
+    for (const ledger::ReplayRow& row : ledger::queued_replays(connection)) {
+      found.push_back(row.replay);
+      EXPECT_EQ(row.priority, 5);
+      EXPECT_EQ(row.ordered_at, 10.5);
+    }
+  });
+  EXPECT_THAT(found, ElementsAre(1, 3));
 }
 
 // Every way in which a lease's row may stand against a token, and whether the lease may then be

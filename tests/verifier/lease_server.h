@@ -52,7 +52,7 @@ class LeaseServer {
     std::lock_guard lock(mutex_);
     return heartbeats_;
   }
-  int asked() {
+  std::vector<LeaseRequest> asked() {
     std::lock_guard lock(mutex_);
     return asked_;
   }
@@ -65,7 +65,7 @@ class LeaseServer {
   std::deque<Lease> leases_;
   int heartbeat_status_ = 200;
   int answer_status_ = 200;
-  int asked_ = 0;
+  std::vector<LeaseRequest> asked_;
   std::atomic<bool> refuses_token_ = false;
   std::vector<ReplayResult> completed_;
   std::vector<LeaseFailure> failed_;

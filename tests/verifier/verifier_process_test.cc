@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "base/host.h"
 #include "tests/trainer/trainer_fixture.h"
 #include "tests/verifier/lease_server.h"
 
@@ -186,9 +187,23 @@ TEST_F(VerifierProcess, SigtermFinishesAndAnswersTheReplayAtHand) {
 
 TEST_F(VerifierProcess, SigtermEndsAnIdleLongPollAtOnce) {
   const auto verifier = verify();
-  ASSERT_TRUE(eventually([this] { return leases_.asked() > 0; }));
+  ASSERT_TRUE(eventually([this] { return !leases_.asked().empty(); }));
   verifier->signal(SIGTERM);
   EXPECT_EQ(verifier->wait(std::chrono::seconds(10)), 0) << verifier->output();
+}
+
+TEST_F(VerifierProcess, ItSaysItsLabels) {
+  const auto verifier = verify({"--label", "pool=team-a", "--label", "rack=7=old"});
+  ASSERT_TRUE(eventually([this] { return !leases_.asked().empty(); })) << verifier->output();
+  const LeaseRequest request = leases_.asked().front();
+  EXPECT_EQ(request.labels, (Labels{{"host", host_name()}, {"pool", "team-a"}, {"rack", "7=old"}}));
+  EXPECT_FALSE(request.on_trainer);
+  const auto in_container = verify({"--label", "host=rack-7"});
+  ASSERT_TRUE(eventually([this] {
+    return std::ranges::any_of(leases_.asked(), [](const LeaseRequest& one) {
+      return one.labels == Labels{{"host", "rack-7"}};
+    });
+  }));
 }
 
 TEST_F(VerifierProcess, ABadCommandLineEndsWithStatus2) {
@@ -206,6 +221,10 @@ TEST_F(VerifierProcess, ABadCommandLineEndsWithStatus2) {
                                              {"--threads", "many"},
                                              {"--threads", "-1"},
                                              {"--log-level", "loud"},
+                                             {"--label", "pool"},
+                                             {"--label", "Pool=a"},
+                                             {"--label", "backend=cuda"},
+                                             {"--label", "pool=a", "--label", "pool=b"},
                                              {"more"}}) {
     std::vector<std::string> arguments = good;
     arguments.insert(arguments.end(), bad.begin(), bad.end());

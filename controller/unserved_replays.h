@@ -1,0 +1,47 @@
+// Replays that wait while nobody who speaks could do them: counted for the metrics, and told to the
+// run's people once while it lasts. Thread-safe.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "controller/verifier_roll.h"
+#include "controller/work_board.h"
+
+namespace gnomon {
+
+struct UnservedCounts {
+  int64_t no_verifier = 0;  // replays, while no verifier speaks at all
+  int64_t labels = 0;       // while none of those that speak has what the run requires
+};
+
+class UnservedReplays {
+ public:
+  // Verifiers come and go; a run's people are told when it has lasted for so long.
+  static constexpr double kTellSeconds = 60;
+  struct Notice {
+    int64_t run = 0;
+    std::string text;
+  };
+  struct Look {
+    UnservedCounts counts;
+    std::vector<Notice> notices;  // to be told now; they are not given again
+  };
+
+  // `now` in seconds of a clock that never jumps.
+  Look look(const WorkBoard& board, const VerifierRoll& roll, double now);
+  // The notice could not be recorded: give it again.
+  void not_told(int64_t run);
+
+ private:
+  struct Waiting {
+    double since = 0;
+    bool told = false;
+  };
+  std::mutex mutex_;
+  std::map<int64_t, Waiting> waiting_;
+};
+
+}  // namespace gnomon

@@ -1,0 +1,45 @@
+#include "controller/verifier_roll.h"
+
+#include <algorithm>
+
+namespace gnomon {
+namespace {
+
+constexpr double kForgetSeconds = 1;  // thousands may ask at once: not each looks through all
+constexpr double kSilentSeconds = 60;
+
+}  // namespace
+
+void VerifierRoll::asked(const std::string& name, const Labels& labels, double waits_until,
+                         double now) {
+  const std::lock_guard lock(mutex_);
+  entries_[name] = {labels, std::max(now, waits_until) + kSilentSeconds};
+  forget_silent(now);
+}
+
+void VerifierRoll::spoke(const std::string& name, double now) {
+  const std::lock_guard lock(mutex_);
+  entries_[name].counts_until = now + kSilentSeconds;
+  forget_silent(now);
+}
+
+bool VerifierRoll::empty(double now) const {
+  return !any(now, [](const std::string&, const Entry&) { return true; });
+}
+
+bool VerifierRoll::any(
+    double now,
+    const std::function<bool(const std::string& name, const Entry& entry)>& wanted) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(entries_, [&](const auto& item) {
+    return item.second.counts_until >= now && wanted(item.first, item.second);
+  });
+}
+
+void VerifierRoll::forget_silent(double now) {
+  if (now < forgotten_at_ + kForgetSeconds) return;
+  forgotten_at_ = now;
+  std::erase_if(entries_, [&](const auto& item) { return item.second.counts_until < now; });
+}
+
+}  // namespace gnomon
