@@ -218,7 +218,11 @@ void mark_verified(Connection& connection, int64_t run, int64_t attempt, int64_t
 
 void protect_checkpoints(Connection& connection, int64_t run,
                          const std::vector<std::string>& uris) {
-  connection.execute("UPDATE checkpoints SET protected = 0 WHERE run = ? AND protected = 1", run);
+  // By name: SQLite would rather read all checkpoints of the run.
+  connection.execute(
+      "UPDATE checkpoints INDEXED BY checkpoints_protected SET protected = 0 WHERE run = ? AND "
+      "protected = 1",
+      run);
   for (const std::string& uri : uris) {
     connection.execute("UPDATE checkpoints SET protected = 1 WHERE run = ? AND uri = ?", run, uri);
   }
@@ -227,7 +231,10 @@ void protect_checkpoints(Connection& connection, int64_t run,
 std::vector<std::string> protected_checkpoints(Connection& connection, int64_t run) {
   std::vector<std::string> uris;
   Query query = connection.query(
-      "SELECT uri FROM checkpoints WHERE run = ? AND protected = 1 ORDER BY attempt, step", run);
+      "SELECT uri FROM checkpoints INDEXED BY checkpoints_protected WHERE run = ? AND protected = "
+      "1 "
+      "ORDER BY attempt, step",
+      run);
   while (query.next()) {
     uris.push_back(query.text(0));
   }

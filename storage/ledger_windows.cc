@@ -91,8 +91,8 @@ void set_replay_state(Connection& connection, int64_t run, int64_t replay, const
 
 int cancel_queued_replays(Connection& connection, int64_t run, int64_t window, double now) {
   return connection.execute(
-      "UPDATE replays SET state = 'cancelled', finished_at = ? WHERE run = ? AND window = ? AND "
-      "state = 'queued'",
+      "UPDATE replays INDEXED BY replays_by_window SET state = 'cancelled', finished_at = ? WHERE "
+      "run = ? AND window = ? AND state = 'queued'",
       now, run, window);
 }
 

@@ -64,6 +64,11 @@ TEST_F(ViewQueriesTest, WhatBelongsToARunIsFoundByTheRun) {
   }
 }
 
+TEST_F(ViewQueriesTest, AShadowsWindowFindsItsReplaysByItsNumber) {
+  EXPECT_THAT(plan(views::kShadow),
+              ::testing::Contains(::testing::HasSubstr("replays_by_window (run=? AND window=?)")));
+}
+
 TEST_F(ViewQueriesTest, TheTestSeesAScan) {
   EXPECT_THAT(plan("SELECT * FROM windows WHERE gap > 0"),
               ::testing::Contains(::testing::HasSubstr("SCAN")));

@@ -1,4 +1,5 @@
 #include <gmock/gmock.h>
+#include <sqlite3.h>
 
 #include <cmath>
 #include <limits>
@@ -218,6 +219,40 @@ TEST_F(LedgerRowsTest, TheQueueHasWhatIsQueuedAlone) {
     }
   });
   EXPECT_THAT(found, ElementsAre(1, 3));
+}
+
+// Counted in hundreds of instructions of SQLite's machine.
+TEST_F(LedgerRowsTest, WhatEachWindowAsksForCostsNoMoreInALongRun) {
+  write([&](Connection& connection) {
+    connection.execute(
+        "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 5000) "
+        "INSERT INTO checkpoints (run, attempt, step, uri, plan_version, bytes, manifest_hash, "
+        "weights_hash, reported_at, protected) SELECT ?1, 1, i + 1000, 'long/' || i, 1, 1, 'm', "
+        "'w', 0.0, i > 4997 FROM n",
+        run_);
+    connection.execute(
+        "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 5000) "
+        "INSERT INTO replays (run, replay, window, arm, plan, purpose, evaluate_endpoints, "
+        "priority, state, token, ordered_at) SELECT ?1, i + 1000, 1000 + i, 'bf16', '', 'shadow', "
+        "1, 0, 'done', 1, 0.0 FROM n",
+        run_);
+  });
+  int64_t hundreds = 0;
+  write([&](Connection& connection) {
+    sqlite3_progress_handler(
+        connection.handle(), 100,
+        [](void* count) {
+          ++*static_cast<int64_t*>(count);
+          return 0;
+        },
+        &hundreds);
+    EXPECT_EQ(ledger::protected_checkpoints(connection, run_).size(), 3);
+    ledger::protect_checkpoints(connection, run_, {"long/7"});
+    EXPECT_THAT(ledger::protected_checkpoints(connection, run_), ElementsAre("long/7"));
+    EXPECT_EQ(ledger::cancel_queued_replays(connection, run_, 3000, 0), 0);
+    sqlite3_progress_handler(connection.handle(), 0, nullptr, nullptr);
+  });
+  EXPECT_LT(hundreds, 20);
 }
 
 // Every way in which a lease's row may stand against a token, and whether the lease may then be
