@@ -3,12 +3,26 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "base/errors.h"
 
 namespace gnomon {
+
+bool lies_below(const std::filesystem::path& path,
+                const std::vector<std::filesystem::path>& roots) {
+  namespace fs = std::filesystem;
+  std::error_code absent;
+  const fs::path real = fs::canonical(path, absent);
+  if (absent) return false;
+  return std::ranges::any_of(roots, [&](const fs::path& root) {
+    const fs::path top = fs::canonical(root, absent);
+    return !absent &&
+           std::mismatch(top.begin(), top.end(), real.begin(), real.end()).first == top.end();
+  });
+}
 
 FileDescriptor::FileDescriptor(FileDescriptor&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)) {}

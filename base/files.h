@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gnomon {
 
@@ -17,6 +18,10 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 
 // fsync of a file or a directory by path. Throws SystemError.
 void sync_path(const std::filesystem::path& path);
+
+// Whether `path`, every link in it resolved, is one of `roots` or lies below one. False for what is
+// not there.
+bool lies_below(const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots);
 
 // An open file descriptor that is closed when it goes out of scope.
 class FileDescriptor {

@@ -1,13 +1,16 @@
 #include "trainer/replay.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <ranges>
 
 #include "base/errors.h"
+#include "base/files.h"
 #include "base/hash.h"
 #include "trainer/engine/engine_ranks.h"
 
@@ -127,7 +130,8 @@ std::span<const std::string> replay_arms() {
   return kArms;
 }
 
-Replayer::Replayer(ReplayDevice on, EngineRanks* ranks) : on_(on), ranks_(ranks) {}
+Replayer::Replayer(ReplayDevice on, EngineRanks* ranks, std::vector<std::filesystem::path> roots)
+    : on_(on), ranks_(ranks), roots_(std::move(roots)) {}
 Replayer::~Replayer() = default;
 
 std::unique_ptr<Engine> Replayer::make_engine(const EngineConfig& config) const {
@@ -142,9 +146,22 @@ std::unique_ptr<Engine> Replayer::make_engine(const EngineConfig& config) const 
   }
 }
 
+// What it says of a place that it may not read does not depend on what is there.
+void Replayer::check_place(const std::string& what, const std::filesystem::path& path) const {
+  if (roots_.empty() || path.empty() || lies_below(path, roots_)) return;
+  throw Error(fmt::format(
+      "{} {} is not there, or not below a folder that this verifier may read ({})", what,
+      path.string(),
+      fmt::join(roots_ | std::views::transform([](const auto& root) { return root.string(); }),
+                ", ")));
+}
+
 ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& progress) {
   check_request(request);
+  check_place("the checkpoint", request.checkpoint);
+  check_place("the checkpoint", request.end_checkpoint);
   EngineConfig config = read_engine_config(request.checkpoint);
+  check_place("the data", config.data);
   if (on_.threads > 0) config.threads = on_.threads;
   if (on_.device) config.device = *on_.device;
   const int ranks = ranks_ == nullptr ? 1 : ranks_->collectives->size();

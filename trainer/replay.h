@@ -68,8 +68,10 @@ class Replayer {
  public:
   // `on` overrides the checkpoint's (bits then differ: the fingerprint says so). With `ranks`,
   // which must outlive it, replays run on all of them (engine_ranks.h); a run whose micro-batches
-  // they cannot share is an Error, which another verifier may not have.
-  explicit Replayer(ReplayDevice on = {}, EngineRanks* ranks = nullptr);
+  // they cannot share is an Error, which another verifier may not have. With `roots`, checkpoints
+  // and data that lie elsewhere are an Error before anything of them is read.
+  explicit Replayer(ReplayDevice on = {}, EngineRanks* ranks = nullptr,
+                    std::vector<std::filesystem::path> roots = {});
   ~Replayer();
 
   // As replay_on().
@@ -77,10 +79,12 @@ class Replayer {
 
  private:
   std::unique_ptr<Engine> make_engine(const EngineConfig& config) const;
+  void check_place(const std::string& what, const std::filesystem::path& path) const;
 
   std::unique_ptr<Engine> engine_;
   ReplayDevice on_;
   EngineRanks* ranks_;
+  std::vector<std::filesystem::path> roots_;
 };
 
 }  // namespace gnomon

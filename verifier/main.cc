@@ -117,6 +117,12 @@ void define(CLI::App& app, Arguments& arguments) {
          "backend, device and\n"
          "host are there by themselves")
       ->type_name("KEY=VALUE");
+  app.add_option(
+         "--root", options.roots,
+         "Read checkpoints and data below this folder only; may be given again. Without it, "
+         "whatever a trainer names")
+      ->check(CLI::ExistingDirectory)
+      ->type_name("DIR");
   app.add_flag("--once", options.once, "End after one lease");
   app.add_option("--log-level", arguments.level, "How much to tell on stderr")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))

@@ -54,7 +54,7 @@ Worker::Worker(WorkerOptions options, Shutdown& shutdown, spdlog::logger& log, E
       log_(log),
       client_(options_.controller),
       backoff_(options_.backoff_first, options_.backoff_longest),
-      replayer_({options_.threads, options_.device}, ranks),
+      replayer_({options_.threads, options_.device}, ranks, options_.roots),
       request_(request_of(options_, ranks)) {}
 
 void Worker::wake() {

@@ -24,7 +24,8 @@ struct WorkerOptions {
       0;  // 0: as many as the checkpoint's run had, which `same` replays need to give the same bits
   std::optional<Device> device = {};  // nothing: the run's
   Labels labels = {};                 // besides "host"; free of errors (protocol/labels.h)
-  bool once = false;                  // end after one lease
+  std::vector<std::filesystem::path> roots = {};  // of what it may read; empty: everything
+  bool once = false;                              // end after one lease
   std::chrono::seconds poll = std::chrono::seconds(30);
   std::chrono::milliseconds backoff_first = std::chrono::milliseconds(100);
   std::chrono::milliseconds backoff_longest = std::chrono::seconds(10);

@@ -173,6 +173,30 @@ TEST_F(VerifierProcess, WhatCannotBeReplayedIsFailedWithItsReason) {
   EXPECT_FALSE(leases_.failed()[1].retryable);
 }
 
+// A trainer's token must not make a verifier read what is not the trainer's.
+TEST_F(VerifierProcess, ReadsBelowItsRootsOnly) {
+  const std::filesystem::path other = directory_ / "other";
+  std::filesystem::create_directories(other);
+  leases_.queue(lease("bf16"));
+  const auto confined = verify({"--root", other.string()});
+  ASSERT_TRUE(eventually([this] { return leases_.failed().size() == 1; })) << confined->output();
+  EXPECT_THAT(leases_.failed()[0].reason, HasSubstr("not below a folder that this verifier may"));
+  EXPECT_TRUE(leases_.failed()[0].retryable) << "another verifier may";
+  // A link below the root leads out of it.
+  Lease linked = lease("bf16", 2);
+  std::filesystem::create_directory_symlink(linked.task.checkpoint_uri, other / "link");
+  linked.task.checkpoint_uri = (other / "link").string();
+  leases_.queue(linked);
+  ASSERT_TRUE(eventually([this] { return leases_.failed().size() == 2; })) << confined->output();
+  confined->signal(SIGTERM);
+  EXPECT_EQ(confined->wait(), 0);
+  leases_.queue(lease("bf16", 2));
+  const auto free =
+      verify({"--once", "--root", other.string(), "--root", directory_.path().string()});
+  EXPECT_EQ(free->wait(), 0) << free->output();
+  EXPECT_EQ(leases_.completed().size(), 1u);
+}
+
 TEST_F(VerifierProcess, SigtermFinishesAndAnswersTheReplayAtHand) {
   leases_.queue(lease("bf16", 400));
   leases_.queue(lease("bf16", 1));
