@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "protocol/messages.h"
+#include "storage/ledger_version.h"
 
 namespace SQLite {
 class Database;
@@ -149,7 +150,7 @@ class LedgerView {
   explicit LedgerView(const std::filesystem::path& path);
   ~LedgerView();
 
-  static constexpr int kLedgerVersion = 6;
+  static constexpr int kLedgerVersion = gnomon::kLedgerVersion;
 
   // By id. `run_named` accepts "run-1", "name" (its newest job) or "name/job"; empty means the
   // newest run. Throws ConfigError naming the runs there are.

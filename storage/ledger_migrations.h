@@ -5,11 +5,9 @@
 #include <filesystem>
 
 #include "storage/ledger_connection.h"
+#include "storage/ledger_version.h"
 
 namespace gnomon {
-
-// The schema version this build writes, that of storage/schema.sql.
-inline constexpr int kLedgerVersion = 7;
 
 // The version of a file that may become, or is, a ledger of this version or an older one; 0 =
 // empty. Throws LedgerError for another program's file and for a newer ledger.
