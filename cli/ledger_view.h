@@ -149,7 +149,7 @@ class LedgerView {
   explicit LedgerView(const std::filesystem::path& path);
   ~LedgerView();
 
-  static constexpr int kLedgerVersion = 6;
+  static constexpr int kLedgerVersion = 7;
 
   // By id. `run_named` accepts "run-1", "name" (its newest job) or "name/job"; empty means the
   // newest run. Throws ConfigError naming the runs there are.

@@ -1,0 +1,40 @@
+// The daemon of a history: it is started again whenever it has died, with the failpoints that the
+// history's fault wants, and brought to a calm end.
+#pragma once
+
+#include <csignal>
+
+#include "tests/robustness/endpoint.h"
+#include "tests/robustness/faults.h"
+#include "tests/support/daemon_process.h"
+
+namespace gnomon::robustness {
+
+class PatientDaemon {
+ public:
+  PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease_ttl_seconds);
+
+  // With failpoints, or without; again without when it died on the way.
+  void start(bool with_failpoints);
+  void kill();
+  bool running();
+  void terminate();
+  // Goes on with one that stopped at a failpoint.
+  void wake() { process_.signal(SIGCONT); }
+  void freeze() { process_.signal(SIGSTOP); }
+  // Every file it writes is at most so long for now: a full disk.
+  void limit_files(bool limited);
+  void set_clock_offset(int64_t seconds);
+
+  test::DaemonProcess& process() { return process_; }
+  const std::filesystem::path& folder() const { return files_.path(); }
+
+ private:
+  Scene& scene_;
+  Fault fault_;
+  Draw& draw_;
+  test::TemporaryDirectory files_;  // configuration, backups, the clock's offset
+  test::DaemonProcess process_;
+};
+
+}  // namespace gnomon::robustness
