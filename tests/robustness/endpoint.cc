@@ -14,7 +14,7 @@ constexpr auto kPause = std::chrono::milliseconds(3);
 
 std::optional<HttpResponse> Endpoint::attempt(const std::string& method, const std::string& target,
                                               const std::string& body) {
-  const int port = scene_.port();
+  const int port = scene_.client_port();
   if (!client_ || port != port_) {
     client_ = std::make_unique<HttpClient>(fmt::format("http://127.0.0.1:{}", port));
     port_ = port;
@@ -35,7 +35,7 @@ std::optional<HttpResponse> Endpoint::attempt(const std::string& method, const s
 std::optional<Endpoint::Answer> Endpoint::insist(const std::string& method,
                                                  const std::string& target,
                                                  const std::string& body) {
-  bool sure = !scene_.proxied;
+  bool sure = scene_.proxy_port == 0;
   while (!scene_.late()) {
     if (std::optional<HttpResponse> response = attempt(method, target, body)) {
       return Answer{std::move(*response), sure};

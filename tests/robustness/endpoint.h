@@ -20,8 +20,10 @@ class Scene {
   Scene(Record& the_record, std::chrono::steady_clock::time_point end)
       : record(the_record), end_(end) {}
 
+  // Where the daemon listens, and where clients reach it: there, unless a proxy is between.
   void move_to(int port) { port_ = port; }
   int port() const { return port_; }
+  int client_port() const { return proxy_port > 0 ? proxy_port : port_.load(); }
   // Too late for anything: a history that comes to this is a violation, noted by whoever waits.
   bool late() const { return std::chrono::steady_clock::now() > end_; }
 
@@ -29,7 +31,7 @@ class Scene {
   std::atomic<int> trainers_running = 0;
   std::atomic<int64_t> requests = 0;  // answered, whatever the answer was
   std::atomic<bool> over = false;     // trainers are through: the others leave
-  bool proxied = false;               // a request may be carried out without its sender's knowing
+  int proxy_port = 0;  // 0 = none; with one, requests are carried out that nobody knows of
 
  private:
   std::atomic<int> port_ = 0;

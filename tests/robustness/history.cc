@@ -12,6 +12,7 @@
 #include "tests/robustness/follower.h"
 #include "tests/robustness/operator.h"
 #include "tests/robustness/patient_daemon.h"
+#include "tests/robustness/proxy.h"
 #include "tests/robustness/trainer.h"
 #include "tests/robustness/validate.h"
 #include "tests/robustness/verifier.h"
@@ -54,7 +55,11 @@ class History {
         record_(drawn_stories(seed, fault, draw_)),
         scene_(record_, Clock::now() + kHistoryMost),
         daemon_(scene_, fault, draw_, kLeaseSeconds),
-        follower_(scene_) {}
+        follower_(scene_) {
+    if (fault != Fault::kNetwork) return;
+    proxy_ = std::make_unique<Proxy>(record_, seed);
+    scene_.proxy_port = proxy_->port();
+  }
 
   // Under its fault, or calm.
   void play(bool with_faults);
@@ -72,6 +77,7 @@ class History {
   void let_things_happen();
   void something_happens();
   void bring_back();
+  void start(bool with_failpoints);
   void end_calmly();
   void check_backups(std::vector<std::string>& findings) const;
 
@@ -82,6 +88,7 @@ class History {
   Scene scene_;
   PatientDaemon daemon_;
   Follower follower_;
+  std::unique_ptr<Proxy> proxy_;  // fault network
   std::vector<std::thread> clients_;
   std::vector<std::thread> trainers_;
 };
@@ -117,26 +124,29 @@ void History::play_in_turns() {
   Trainer trainer(scene_, record_.runs()[0].story);
   Verifier verifier(scene_, seed_, 1, Verifier::Manners::kReliable);
   Endpoint looks(scene_, "the looker-on");
+  const auto any = [&](const char* state) {
+    const auto answer = looks.insist("GET", trainer.run_path() + "/replays", {});
+    return answer && answer->response.body.find(state) != std::string::npos;
+  };
   while (trainer.turn()) {
-    while (!scene_.late()) {
+    do {
       while (verifier.turn()) {
       }
-      const auto answer = looks.insist("GET", trainer.run_path() + "/replays", {});
-      if (!answer) return;
-      const std::string& replays = answer->response.body;
-      if (replays.find("\"queued\"") == std::string::npos &&
-          replays.find("\"leased\"") == std::string::npos) {
-        break;
-      }
-      std::this_thread::sleep_for(milliseconds(2));
-    }
+      // A replay whose lease got lost comes back before its successors are asked for.
+      while (verifier.unsure() && any("\"leased\"")) std::this_thread::sleep_for(milliseconds(5));
+    } while (any("\"queued\"") || any("\"leased\""));
   }
+}
+
+void History::start(bool with_failpoints) {
+  daemon_.start(with_failpoints);
+  if (proxy_) proxy_->lead_to(daemon_.process().port());
 }
 
 void History::bring_back() {
   record_.count("daemon deaths");
   daemon_.kill();
-  daemon_.start(draw_.chance(0.7));
+  start(draw_.chance(0.7));
 }
 
 void History::something_happens() {
@@ -148,20 +158,28 @@ void History::something_happens() {
       record_.count("stops");
       return;
     case Fault::kDisk:
-      daemon_.limit_files(true);
+      daemon_.break_disk();
       std::this_thread::sleep_for(milliseconds(draw_.between(5, 100)));
-      daemon_.limit_files(false);
-      record_.count("times of a full disk");
+      daemon_.mend_disk();
+      record_.count("times of a bad disk");
       if (draw_.chance(0.3)) bring_back();
       return;
     case Fault::kClock:
-      daemon_.set_clock_offset(draw_.between(-30, 30) * 86400 / (draw_.chance(0.5) ? 1 : 10000));
+      // Of two moments less than a week apart: what is older goes from the stream (retention).
+      daemon_.set_clock_offset(draw_.between(-3, 3) * 86400 / (draw_.chance(0.5) ? 1 : 1000));
       record_.count("clock jumps");
       if (draw_.chance(0.3)) bring_back();
       return;
     case Fault::kTerminate:
       daemon_.terminate();
-      daemon_.start(false);
+      start(false);
+      return;
+    case Fault::kNetwork:
+      proxy_->partition(true);
+      std::this_thread::sleep_for(milliseconds(draw_.between(5, 400)));
+      proxy_->partition(false);
+      record_.count("partitions");
+      if (draw_.chance(0.3)) bring_back();
       return;
     case Fault::kBackup: {
       Endpoint operator_(scene_, "who makes backups");
@@ -199,8 +217,9 @@ void History::let_things_happen() {
 void History::end_calmly() {
   scene_.over = true;
   daemon_.wake();
+  if (proxy_) proxy_->calm_down();
   daemon_.kill();
-  daemon_.start(false);
+  start(false);
   Endpoint last(scene_, "the last one");
   const auto ready = last.insist("GET", "/readyz", {});
   if (ready && ready->response.status != 200) {
@@ -209,7 +228,7 @@ void History::end_calmly() {
 }
 
 void History::play(bool with_faults) {
-  daemon_.start(with_faults);
+  start(with_faults);
   start_clients();
   if (with_faults) let_things_happen();
   for (std::thread& trainer : trainers_) trainer.join();

@@ -114,6 +114,7 @@ bool Verifier::turn() {
   }
   const std::optional<HttpResponse> answer =
       endpoint_.attempt("POST", "/v1/leases?wait=0", to_json(LeaseRequest{name_, fingerprint()}));
+  unsure_ = !answer;
   if (!answer || answer->status == 204) return false;
   if (answer->status != 200) {
     violation("no lease: " + answer->body);

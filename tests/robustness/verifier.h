@@ -19,6 +19,8 @@ class Verifier {
 
   // Asks for work once and does it; false when there was none.
   bool turn();
+  // The last question for work was not answered: a lease may be out that nobody knows of.
+  bool unsure() const { return unsure_; }
   // Until the trainers are through.
   void run();
 
@@ -38,6 +40,7 @@ class Verifier {
   Manners manners_;
   std::string name_;
   Endpoint endpoint_;
+  bool unsure_ = false;
   std::deque<Lease> forgotten_;  // leases it died with, to be answered much later
 };
 
