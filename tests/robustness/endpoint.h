@@ -25,12 +25,13 @@ class Scene {
   int port() const { return port_; }
   int client_port() const { return proxy_port > 0 ? proxy_port : port_.load(); }
   // Too late for anything: a history that comes to this is a violation, noted by whoever waits.
-  bool late() const { return std::chrono::steady_clock::now() > end_; }
+  bool late() const { return given_up || std::chrono::steady_clock::now() > end_; }
 
   Record& record;
   std::atomic<int> trainers_running = 0;
-  std::atomic<int64_t> requests = 0;  // answered, whatever the answer was
-  std::atomic<bool> over = false;     // trainers are through: the others leave
+  std::atomic<int64_t> requests = 0;   // answered, whatever the answer was
+  std::atomic<bool> over = false;      // trainers are through: the others leave
+  std::atomic<bool> given_up = false;  // the daemon cannot be had any more
   int proxy_port = 0;  // 0 = none; with one, requests are carried out that nobody knows of
 
  private:

@@ -61,6 +61,10 @@ class History {
     scene_.proxy_port = proxy_->port();
   }
 
+  ~History();
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
+
   // Under its fault, or calm.
   void play(bool with_faults);
   // When it has been played.
@@ -92,6 +96,17 @@ class History {
   std::vector<std::thread> clients_;
   std::vector<std::thread> trainers_;
 };
+
+// Of one whose daemon could not be had any more.
+History::~History() {
+  scene_.given_up = true;
+  follower_.leave();
+  for (std::vector<std::thread>* threads : {&trainers_, &clients_}) {
+    for (std::thread& thread : *threads) {
+      if (thread.joinable()) thread.join();
+    }
+  }
+}
 
 void History::start_clients() {
   if (fault_ == Fault::kLockstep) {
@@ -294,8 +309,8 @@ HistoryResult run_history(uint64_t seed, std::optional<Fault> only,
     result.violations = history.judge();
     if (result.fault == Fault::kLockstep) compare_with_calm(seed, history, result.violations);
   } catch (const std::exception& error) {
+    result.violations = history.record().violations();
     result.violations.push_back(std::string("the history could not be played: ") + error.what());
-    throw;
   }
   result.counts = history.record().counts();
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
