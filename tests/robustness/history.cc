@@ -83,6 +83,7 @@ class History {
   void bring_back();
   void start(bool with_failpoints);
   void end_calmly();
+  void wait_for_leases(Endpoint& looks);
   void check_backups(std::vector<std::string>& findings) const;
 
   uint64_t seed_;
@@ -228,10 +229,21 @@ void History::let_things_happen() {
   }
 }
 
+// Nobody speaks for the leases that are held, so they end.
+void History::wait_for_leases(Endpoint& looks) {
+  const auto held = [&](int64_t run) {
+    const auto answer = looks.insist("GET", fmt::format("/v1/runs/run-{}/replays", run), {});
+    return answer && answer->response.body.find("\"leased\"") != std::string::npos;
+  };
+  for (const RunRecord& run : record_.runs()) {
+    const int64_t id = record_.of(run.story.number, [](RunRecord& known) { return known.id; });
+    if (id == 0 || test::eventually([&] { return !held(id); }, std::chrono::seconds(4))) continue;
+    record_.violation(fmt::format("{}: a lease of nobody does not end", run.story.name()));
+  }
+}
+
 // A last start without faults, at which everybody learns what they have missed.
 void History::end_calmly() {
-  scene_.over = true;
-  daemon_.wake();
   if (proxy_) proxy_->calm_down();
   daemon_.kill();
   start(false);
@@ -240,6 +252,7 @@ void History::end_calmly() {
   if (ready && ready->response.status != 200) {
     record_.violation("the daemon is not ready in the end: " + ready->response.body);
   }
+  wait_for_leases(last);
 }
 
 void History::play(bool with_faults) {
@@ -247,8 +260,11 @@ void History::play(bool with_faults) {
   start_clients();
   if (with_faults) let_things_happen();
   for (std::thread& trainer : trainers_) trainer.join();
-  end_calmly();
+  scene_.over = true;
+  daemon_.kill();
+  start(false);
   for (size_t i = 0; i + 1 < clients_.size(); ++i) clients_[i].join();
+  end_calmly();
   int64_t newest = 0;
   {
     SQLite::Database ledger(daemon_.process().ledger().string(), SQLite::OPEN_READONLY, 5000);

@@ -18,6 +18,7 @@ struct Options {
   std::optional<uint64_t> seed;
   std::string only;
   std::string keep = "robustness-failures";
+  bool stop_at_failure = false;
 };
 
 struct Summary {
@@ -69,7 +70,12 @@ int play(const Options& options) {
   };
   Summary summary;
   double told = 0;
-  while (options.histories > 0 ? summary.played < options.histories : seconds() < options.seconds) {
+  const auto enough = [&] {
+    if (options.stop_at_failure && summary.failed > 0) return true;
+    return options.histories > 0 ? summary.played >= options.histories
+                                 : seconds() >= options.seconds;
+  };
+  while (!enough()) {
     play_one(options, first + static_cast<uint64_t>(summary.played), summary);
     if (seconds() > told + 10) {
       told = seconds();
@@ -95,6 +101,7 @@ int run(int argc, char** argv) {
   app.add_option("--only", options.only, "this fault in all histories")
       ->check(CLI::IsMember(names));
   app.add_option("--keep", options.keep, "folder for what is left of histories that failed");
+  app.add_flag("--stop-at-failure", options.stop_at_failure, "end with the first one that fails");
   CLI11_PARSE(app, argc, argv);
   return play(options);
 }
