@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/failpoint.h"
 #include "base/version.h"
 #include "controller/daemon/daemon.h"
 #include "controller/daemon/log_setup.h"
@@ -87,7 +88,11 @@ int serve(const CommandLine& line) {
   std::unique_ptr<Daemon> daemon;
   try {
     const DaemonConfig config = line.read();
+    const std::string failpoints = failpoint::set_from_environment();
     start_log(config.log);
+    if (!failpoints.empty()) {
+      spdlog::warn("GNOMON_FAILPOINTS is set, this is a test: {}", failpoints);
+    }
     daemon = std::make_unique<Daemon>(
         config, [&line] { return line.read(); }, line.port_file);
   } catch (const std::exception& error) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/failpoint.h"
 #include "controller/decision_state.h"
 #include "controller/effects.h"
 #include "controller/layers.h"
@@ -187,6 +188,7 @@ Supervisor::Heard Supervisor::hear_step(LedgerTransaction& transaction, Run& run
 void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
   run.totals.write(transaction.connection(), run.id);
+  failpoint::reached(failpoint::Point::kStateSaved);
   run.saved_at = steady_now();
   run.unsaved = 0;
   show(transaction, run);

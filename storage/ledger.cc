@@ -7,6 +7,7 @@
 #include <future>
 #include <utility>
 
+#include "base/failpoint.h"
 #include "base/thread_name.h"
 #include "storage/ledger_migrations.h"
 
@@ -164,6 +165,7 @@ void Ledger::checkpoint_when_due() {
   if (wal_pages_ < pages_at_attempt_) pages_at_attempt_ = 0;  // it has begun anew
   if (wal_pages_ < pages_at_attempt_ + kEveryPages) return;
   pages_at_attempt_ = wal_pages_;
+  failpoint::reached(failpoint::Point::kWalCheckpoint);
   sqlite3_wal_checkpoint_v2(writer_.handle(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
   if (wal_bytes() <= options_.wal_bytes_max || Clock::now() < next_long_attempt_) return;
   sqlite3_busy_timeout(writer_.handle(), kPatienceMs);
@@ -209,9 +211,11 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
     for (WriteJob& job : batch) {
       run_job(job);
     }
+    failpoint::reached(failpoint::Point::kBeforeCommit);
     Clock::time_point start = Clock::now();
     writer_.execute("COMMIT");
     commit_time = Clock::now() - start;
+    failpoint::reached(failpoint::Point::kAfterCommit);
   } catch (...) {
     failure = as_ledger_error("cannot commit to the ledger", std::current_exception());
     writer_.database().tryExec("ROLLBACK");

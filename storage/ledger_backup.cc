@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/failpoint.h"
 #include "base/files.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"
@@ -44,6 +45,7 @@ class PartialFile {
   // In place of whatever is there.
   void rename() {
     sync_path(path_);
+    failpoint::reached(failpoint::Point::kBackupRename);
     fs::rename(path_, wanted_);
     done_ = true;
     sync_path(folder_of(wanted_));
@@ -103,6 +105,7 @@ void copy_pages(SQLite::Database& source, const fs::path& to, const BackupOption
     end = options.end_now && options.end_now();
   }
   sqlite3_backup_finish(backup);
+  failpoint::reached(failpoint::Point::kBackupCopy);
   source.tryExec("COMMIT");
   if (end) ended();
   if (code != SQLITE_DONE) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <set>
 
+#include "base/failpoint.h"
 #include "base/files.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_file.h"
@@ -245,6 +246,7 @@ void run_step(SQLite::Database& database, const Migration& step, int version) {
   if (step.then) step.then(database);
   database.exec(
       fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplicationId, version));
+  failpoint::reached(failpoint::Point::kMigration);
   transaction.commit();
 }
 

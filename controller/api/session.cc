@@ -9,6 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <cctype>
 
+#include "base/failpoint.h"
 #include "controller/api/encoding.h"
 
 namespace gnomon {
@@ -76,6 +77,7 @@ static http::response<Body> head_of(const Response& response, unsigned version, 
 }
 
 void Session::answer(Response response, const Incoming& incoming, bool keep_alive) {
+  failpoint::reached(failpoint::Point::kBeforeAnswer);
   stream_.expires_after(options_.read_timeout);
   const bool no_body = response.status == 204 || response.status == 304;
   if (no_body || incoming.is_head()) {

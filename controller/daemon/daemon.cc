@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "base/errors.h"
+#include "base/failpoint.h"
 #include "base/files.h"
 #include "base/version.h"
 #include "controller/daemon/descriptors.h"
@@ -18,7 +19,9 @@ namespace gnomon {
 namespace {
 
 double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
+             .count() +
+         failpoint::wall_clock_offset();
 }
 
 double steady_seconds() {

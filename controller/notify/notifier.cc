@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/failpoint.h"
 #include "base/thread_name.h"
 #include "controller/notify/body.h"
 #include "storage/ledger_audit.h"
@@ -150,6 +151,7 @@ void Notifier::write_end(LedgerTransaction& transaction, const End& end) {
 
 void Notifier::write_ends() {
   if (ends_.empty()) return;
+  failpoint::reached(failpoint::Point::kNotifyDelivered);
   ledger_.write([this](LedgerTransaction& transaction) {
     for (const End& end : ends_) write_end(transaction, end);
   });

@@ -32,6 +32,7 @@ class DaemonProcess {
   void kill() { process_.reset(); }
   // SIGTERM; returns the exit status, or -signal.
   int stop();
+  bool running() const { return process_ && process_->running(); }
   void signal(int number) const { process_->signal(number); }
   // Of a daemon that does not run.
   void lose_ledger() const;

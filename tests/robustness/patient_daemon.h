@@ -1,0 +1,49 @@
+// The daemon of a history: it is started again whenever it has died, with the failpoints that the
+// history's fault wants, and brought to a calm end.
+#pragma once
+
+#include <csignal>
+
+#include "tests/robustness/endpoint.h"
+#include "tests/robustness/failing_calls.h"
+#include "tests/robustness/faults.h"
+#include "tests/support/daemon_process.h"
+
+namespace gnomon::robustness {
+
+class PatientDaemon {
+ public:
+  PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease_ttl_seconds);
+  ~PatientDaemon();
+  PatientDaemon(const PatientDaemon&) = delete;
+  PatientDaemon& operator=(const PatientDaemon&) = delete;
+
+  // With failpoints, or without; again without when it died on the way.
+  void start(bool with_failpoints);
+  void kill();
+  bool running();
+  void terminate();
+  // Goes on with one that stopped at a failpoint.
+  void wake() { process_.signal(SIGCONT); }
+  void freeze() { process_.signal(SIGSTOP); }
+  // The disk is as it should be, or not: writes beyond a file size fail, or some writes and syncs
+  // do, with ENOSPC or EIO.
+  void break_disk();
+  void mend_disk();
+  void set_clock_offset(int64_t seconds);
+
+  test::DaemonProcess& process() { return process_; }
+  const std::filesystem::path& folder() const { return files_.path(); }
+
+ private:
+  void limit_files(bool limited);
+
+  Scene& scene_;
+  Fault fault_;
+  Draw& draw_;
+  test::TemporaryDirectory files_;  // configuration, backups, the clock's offset, failing calls
+  FailingCalls* calls_;             // shared with the daemon
+  test::DaemonProcess process_;
+};
+
+}  // namespace gnomon::robustness
