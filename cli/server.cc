@@ -32,6 +32,10 @@ std::string Server::post(const std::string& target, const std::string& body) {
   return client_.checked("POST", target, body).body;
 }
 
+void Server::erase(const std::string& target, std::chrono::milliseconds longest) {
+  client_.checked("DELETE", target, {}, longest);
+}
+
 boost::json::value Server::get(const std::string& target) {
   std::string next;
   return get_page(target, next);

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,8 @@ class Server {
   boost::json::value get(const std::string& target);
   // POST of a JSON body; the answer's body. Throws as get() does.
   std::string post(const std::string& target, const std::string& body);
+  // DELETE; throws as get() does. `longest`: for what may take its time.
+  void erase(const std::string& target, std::chrono::milliseconds longest);
   // GET of a list, all its pages: [] when the answer is no array.
   boost::json::array get_list(const std::string& target);
   // A run's id as in URLs, from "run-1", "name" (its newest job) or "name/job". Throws ConfigError

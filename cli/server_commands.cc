@@ -274,8 +274,12 @@ CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ServerOptions>& optio
 
 void add_server_commands(CLI::App& app, Context&) {
   auto options = std::make_shared<ServerOptions>();
-  add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs", false,
-              print_runs);
+  CLI::App* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
+                               false, print_runs);
+  add_runs_delete_command(*runs);
+  runs->callback([runs, options] {
+    if (runs->get_subcommands().empty()) print_runs(*options);
+  });
   add_listing(app, options, "status", "Where a run stands", "gnomon status demo", true,
               print_status);
   add_listing(app, options, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",

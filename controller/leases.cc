@@ -296,6 +296,15 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
   requeue_or_give_up(transaction, *row, reason, true);
 }
 
+void Leases::end_leases_of(LedgerTransaction& transaction, int64_t run) {
+  for (const ledger::LeaseRow& lease : ledger::live_leases(transaction.connection())) {
+    if (lease.run != run) continue;
+    ledger::end_lease(transaction.connection(), lease.id, lease.token, "expired",
+                      "the run is being deleted");
+    forget_on_commit(transaction, lease.id, "expired");
+  }
+}
+
 void Leases::requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
                                 const std::string& reason, bool retryable) {
   Connection& connection = transaction.connection();

@@ -55,6 +55,9 @@ class Leases {
   // Ends the lease if it is still held and still overdue.
   void expire(LedgerTransaction& transaction, int64_t lease);
 
+  // Of a run that is being deleted: what of it is leased is so no longer.
+  void end_leases_of(LedgerTransaction& transaction, int64_t run);
+
   // Of a timer, each second or so: shows how many replays wait while nobody who speaks could do
   // them, and posts a notice for runs of which that is new.
   void watch_unserved(Ledger& ledger);

@@ -17,6 +17,7 @@
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
+#include "storage/ledger_deletion.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
@@ -37,6 +38,7 @@ Supervisor::Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options
 void Supervisor::restore(Connection& connection) {
   for (int64_t id : ledger::run_ids(connection)) {
     ledger::RunRow row = ledger::load_run(connection, id).value();
+    if (row.state == ledger::kDeleting) continue;
     double left = row.finished_at ? *row.finished_at + options_.series_keep_seconds - now() : 0;
     if (left < 0) {
       continue;  // ended long ago
@@ -79,6 +81,11 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
   if (!row) {
     throw unknown_run(run_name(id));
+  }
+  if (row->state == ledger::kDeleting) {
+    throw Refusal(409, "The run is being deleted",
+                  fmt::format("{}/{} is being deleted", row->name, row->job_id),
+                  "DELETE of it until it is gone; another run");
   }
   Run run;
   run.id = id;

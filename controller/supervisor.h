@@ -76,6 +76,12 @@ class Supervisor {
   OverrideAccepted override_run(LedgerTransaction& transaction, int64_t run,
                                 const OverrideRequest& request);
 
+  // Of an administrator. Deletes a run that has ended, about a thousand rows with each call; true
+  // when it is gone. From the first call on nobody else's call takes the run (409), and an
+  // interrupted deletion goes on with the next one. Throws Refusal: 404, 409 while the run is live.
+  // Its leases are ended in the same write: Leases::end_leases_of().
+  bool delete_run(LedgerTransaction& transaction, int64_t run);
+
   // Of the leases: a replay ended for good.
   void replay_finished(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
                        const std::string& verifier, const ReplayResult& result);
@@ -113,7 +119,7 @@ class Supervisor {
     StepTotals totals;                        // of the steps since
   };
 
-  // Throws Refusal (404).
+  // Throws Refusal: 404, 409 while it is being deleted.
   Run& load(LedgerTransaction& transaction, int64_t run);
   void restore_run(Connection& connection, const ledger::RunRow& row);
   // Records the event, tells the core, carries out and returns what it wants. When the core fails,

@@ -55,6 +55,12 @@ void WorkBoard::remove(int64_t run, int64_t replay) {
   drop(run, [&](const QueuedReplay& entry) { return entry.replay == replay; });
 }
 
+void WorkBoard::forget_run(int64_t run) {
+  const std::lock_guard lock(mutex_);
+  runs_.erase(run);
+  with_work_.erase(run);
+}
+
 void WorkBoard::cancel(int64_t run, int64_t window) {
   drop(run, [&](const QueuedReplay& entry) { return entry.window == window; });
 }

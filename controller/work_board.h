@@ -65,6 +65,7 @@ class WorkBoard {
   void add(const QueuedReplay& entry);
   void remove(int64_t run, int64_t replay);
   void cancel(int64_t run, int64_t window);
+  void forget_run(int64_t run);  // and all that is known of it
   int64_t queued() const;
   // Of each run with replays that need not be its trainer's.
   struct Backlog {

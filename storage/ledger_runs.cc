@@ -33,8 +33,9 @@ std::vector<int64_t> run_ids(Connection& connection) {
 
 int64_t insert_run(Connection& connection, const RunRow& row) {
   connection.execute(
-      "INSERT INTO runs (name, job_id, registration, policy, state, registered_at) VALUES (?, ?, "
-      "?, ?, ?, ?)",
+      "INSERT INTO runs (id, name, job_id, registration, policy, state, registered_at) VALUES (1 + "
+      "max((SELECT coalesce(max(id), 0) FROM runs), (SELECT coalesce(max(run), 0) FROM audit)), "
+      "?, ?, ?, ?, ?, ?)",
       row.name, row.job_id, row.registration, row.policy, row.state, row.registered_at);
   return connection.database().getLastInsertRowid();
 }

@@ -18,7 +18,7 @@ struct RunRow {
   std::string job_id;
   std::string registration;  // RunRegistration as JSON
   std::string policy;        // TOML
-  std::string state;         // live, completed, stopped, failed
+  std::string state;         // live, completed, stopped, failed, deleting
   double registered_at = 0;
   std::optional<double> finished_at;
 };
@@ -27,7 +27,8 @@ std::optional<int64_t> find_run(Connection& connection, const std::string& name,
                                 const std::string& job_id);
 std::optional<RunRow> load_run(Connection& connection, int64_t run);
 std::vector<int64_t> run_ids(Connection& connection);
-// Ignores `id` and gives the next one.
+// Ignores `id` and gives the next one, which no run ever had: the audit log still knows the runs
+// that were deleted.
 int64_t insert_run(Connection& connection, const RunRow& row);
 void set_registration(Connection& connection, int64_t run, const std::string& registration);
 void set_policy(Connection& connection, int64_t run, const std::string& policy);

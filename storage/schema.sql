@@ -9,7 +9,7 @@ CREATE TABLE runs (
   job_id        TEXT NOT NULL,
   registration  TEXT NOT NULL,              -- RunRegistration as JSON
   policy        TEXT NOT NULL,              -- TOML
-  state         TEXT NOT NULL,              -- live, completed, stopped, failed
+  state         TEXT NOT NULL,              -- live, completed, stopped, failed, deleting
   registered_at REAL NOT NULL,
   finished_at   REAL,
   finished_step INTEGER,
@@ -342,7 +342,7 @@ CREATE TABLE stream (
   id   INTEGER PRIMARY KEY,
   time REAL NOT NULL,
   run  INTEGER NOT NULL,
-  type TEXT NOT NULL,                       -- run, window, decision, directive, notice, override
+  type TEXT NOT NULL,                       -- run, window, decision, directive, notice, override, run_deleted
   body TEXT NOT NULL                        -- JSON object
 ) STRICT;
 

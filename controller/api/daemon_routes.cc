@@ -29,7 +29,7 @@ std::string check(const char* name, bool& ready, const std::function<void()>& pr
 Response readiness(Services& services, Exchange& exchange) {
   bool ready = true;
   std::string checks = check("accepting", ready, [&] {
-    if (services.stopping) {
+    if (services.draining || services.stopping) {
       throw Error("the daemon is stopping");
     }
   });

@@ -71,6 +71,24 @@ Response list_notifications(Exchange& exchange, const Request& request) {
   return std::move(page).response(request, "after", next);
 }
 
+// One write for each piece, so that reports get between. Whatever ends this before the run is gone,
+// the next request goes on.
+Response delete_run(Services& services, Exchange& exchange, const Request& request) {
+  const int64_t run = parse_run_id(request.arguments[0]);
+  bool gone = false;
+  while (!gone) {
+    if (services.stopping) {
+      throw Refusal(503, "The daemon is stopping", "a part of the run is deleted",
+                    "the same request later, which goes on");
+    }
+    audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+      gone = services.supervisor.delete_run(transaction, run);
+      services.leases.end_leases_of(transaction, run);
+    });
+  }
+  return {204, "", "", {}, false};
+}
+
 }  // namespace
 
 std::vector<Route> ledger_routes(Services& s) {
@@ -78,6 +96,8 @@ std::vector<Route> ledger_routes(Services& s) {
   return {
       {"POST", "/v1/backups", BodyKind::kJson, 4096,
        [&s](E& e, const Request&) { return post_backup(s, e); }, false},
+      {"DELETE", "/v1/runs/{run}", BodyKind::kNone, 0,
+       [&s](E& e, const Request& request) { return delete_run(s, e, request); }, false},
       {"GET",
        "/v1/audit",
        BodyKind::kNone,

@@ -203,7 +203,7 @@ std::vector<Route> run_view_routes() {
        true,
        {integer_parameter("after", 0, INT64_MAX, 0),
         integer_parameter("limit", 1, kRunsMax, kRunsDefault),
-        choice_parameter("state", {"live", "completed", "stopped", "failed"}),
+        choice_parameter("state", {"live", "completed", "stopped", "failed", "deleting"}),
         text_parameter("name")}},
       view("/v1/runs/{run}",
            [phases](Connection& connection, const Request& request) {

@@ -47,12 +47,15 @@ struct Server::Impl {
         acceptor(accept_strand),
         signals(accept_strand),
         hangups(accept_strand),
+        drain_timer(accept_strand),
         stop_timer(accept_strand) {}
 
   void listen();
   void accept_loop(asio::yield_context yield, Services& services, const Router& router);
   void serve(tcp::socket socket, const Strand& strand, Services& services, const Router& router);
   void repeat(Timer& timer, asio::yield_context yield, const Services& services);
+  void await_signal(Services& services);
+  void begin_drain(Services& services);
   void begin_stop(Services& services);
   void await_hangup();
   void forget(Session* session, const Services& services);
@@ -66,6 +69,7 @@ struct Server::Impl {
   asio::signal_set hangups;
   std::function<void()> hangup_action;
   std::function<void()> stop_action;
+  asio::steady_timer drain_timer;
   asio::steady_timer stop_timer;
   std::vector<std::unique_ptr<Timer>> timers;
   std::mutex mutex;
@@ -146,14 +150,49 @@ void Server::Impl::repeat(Timer& timer, asio::yield_context yield, const Service
   }
 }
 
+void Server::Impl::await_signal(Services& services) {
+  signals.async_wait([this, &services](const boost::system::error_code& error, int) {
+    if (error) {
+      return;
+    }
+    if (services.draining) {
+      begin_stop(services);  // whoever signals twice does not want to wait
+      return;
+    }
+    begin_drain(services);
+    if (!services.stopping) {
+      await_signal(services);
+    }
+  });
+}
+
+// Who balances load or asks for work goes elsewhere, and who has something to hand in still can.
+void Server::Impl::begin_drain(Services& services) {
+  services.draining = true;
+  if (stop_action) {
+    stop_action();
+  }
+  services.bells.work.wake_all();
+  if (options.drain_timeout.count() == 0) {
+    begin_stop(services);
+    return;
+  }
+  spdlog::info("draining for {} seconds: no new leases, everything else is answered",
+               options.drain_timeout.count());
+  drain_timer.expires_after(options.drain_timeout);
+  drain_timer.async_wait([this, &services](const boost::system::error_code& error) {
+    if (!error) {
+      begin_stop(services);
+    }
+  });
+}
+
 void Server::Impl::begin_stop(Services& services) {
   if (services.stopping.exchange(true)) {
     return;
   }
   spdlog::info("stopping: requests in flight are answered, new ones are not taken");
-  if (stop_action) {
-    stop_action();
-  }
+  drain_timer.cancel();
   boost::system::error_code ignored;
   acceptor.close(ignored);
   signals.cancel(ignored);
@@ -239,11 +278,7 @@ void Server::run(Services& services, const Router& router) {
   services.bells.carrier = [&impl](std::shared_ptr<Bell::Waiting> waiting) {
     impl.carry(std::move(waiting));
   };
-  impl.signals.async_wait([&](const boost::system::error_code& error, int) {
-    if (!error) {
-      impl.begin_stop(services);
-    }
-  });
+  impl.await_signal(services);
   for (auto& timer : impl.timers) {
     asio::spawn(
         impl.accept_strand,

@@ -21,6 +21,7 @@ struct ServerOptions {
   size_t connections_max = 1024;           // beyond it: 503
   std::chrono::seconds read_timeout{30};   // for a request once it has begun
   std::chrono::seconds idle_timeout{120};  // between requests
+  std::chrono::seconds drain_timeout{0};   // unready but serving, between SIGTERM and the stop
   std::chrono::seconds stop_timeout{10};   // for requests in flight when the daemon stops
   // What a connection that begins now is to use, from any thread; without it all are plain.
   std::function<TlsContext()> tls = {};
@@ -42,8 +43,10 @@ class Server {
   void on_hangup(std::function<void()> action);
   // Calls `action` once when the end begins. Before run().
   void on_stop(std::function<void()> action);
-  // Serves until SIGTERM or SIGINT; then answers what is in flight and returns. Both references
-  // must outlive the server; the ledger of `services` must be closed before the server is.
+  // Serves until SIGTERM or SIGINT. Then `services` are draining: everything but new leases is
+  // answered for drain_timeout, which a second signal ends. Then answers what is in flight and
+  // returns. Both references must outlive the server; the ledger of `services` must be closed
+  // before the server is.
   void run(Services& services, const Router& router);
 
  private:

@@ -23,7 +23,8 @@ struct Services {
   Metrics& metrics;
   Bells& bells;
   Guard& guard;
-  std::string web_root;  // empty: the built-in page
+  std::string web_root;                // empty: the built-in page
+  std::atomic<bool> draining = false;  // no new work is given out; set before `stopping`
   std::atomic<bool> stopping = false;
   Backups* backups = nullptr;
   const BackgroundCheck* integrity = nullptr;  // null: none is made

@@ -30,11 +30,15 @@ class AskForWork {
   AskForWork& operator=(const AskForWork&) = delete;
   ~AskForWork() { pass_on(); }
 
-  // Up to the wait's end.
+  // Up to the wait's end. Throws Refusal (503) when the daemon is draining or begins to.
   std::optional<Lease> answer(Exchange& exchange) {
     const Awaited work = {
         [this](std::function<void()> wake) {
-          return services_.bells.work.wait(worker_, std::move(wake));
+          const uint64_t ticket = services_.bells.work.wait(worker_, std::move(wake));
+          // Whoever drains wakes those who wait; this one may have come after that.
+          if (ticket == 0 || !services_.draining) return ticket;
+          services_.bells.work.forget(ticket);
+          return uint64_t{0};
         },
         [this](uint64_t ticket) { woken_ = !services_.bells.work.forget(ticket); }};
     poll_until(
@@ -45,6 +49,10 @@ class AskForWork {
  private:
   bool look(Exchange& exchange) {
     if (services_.stopping) return false;
+    if (services_.draining) {
+      throw Refusal(503, "The daemon is stopping", "it gives out no leases any more",
+                    "the same request a little later, when it is back");
+    }
     // A lease to a client that hung up while it waited would cost a lease time.
     if (!services_.leases.has_work_for(worker_) || (wait_ > 0 && exchange.over())) {
       pass_on();

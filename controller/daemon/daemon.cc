@@ -65,6 +65,7 @@ ServerOptions server_options(const DaemonConfig& config, const ServedCertificate
   options.connections_max = static_cast<size_t>(config.limits.connections);
   options.read_timeout = whole_seconds(config.limits.read_seconds);
   options.idle_timeout = whole_seconds(config.limits.idle_seconds);
+  options.drain_timeout = whole_seconds(config.limits.drain_seconds);
   options.stop_timeout = whole_seconds(config.limits.stop_seconds);
   if (certificate != nullptr) options.tls = [certificate] { return certificate->context(); };
   return options;

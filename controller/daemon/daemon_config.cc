@@ -75,6 +75,7 @@ class DaemonConfigReader {
     limits.queued_writes = table.integer("queued_writes", limits.queued_writes, 1, 1 << 20);
     limits.read_seconds = table.number("read_seconds", limits.read_seconds, 0.1, 3600);
     limits.idle_seconds = table.number("idle_seconds", limits.idle_seconds, 0.1, 86400);
+    limits.drain_seconds = table.number("drain_seconds", limits.drain_seconds, 0, 3600);
     limits.stop_seconds = table.number("stop_seconds", limits.stop_seconds, 0, 3600);
     table.refuse_unknown_keys();
   }

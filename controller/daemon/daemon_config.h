@@ -26,6 +26,7 @@ struct LimitsConfig {
   int64_t queued_writes = 1024;  // beyond it: 503
   double read_seconds = 30;      // for a request once it has begun
   double idle_seconds = 120;     // between two requests of a connection
+  double drain_seconds = 0;      // unready but serving, between SIGTERM and the stop
   double stop_seconds = 10;      // for requests in flight when the daemon stops
   bool operator==(const LimitsConfig&) const = default;
 };

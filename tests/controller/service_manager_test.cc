@@ -62,6 +62,19 @@ TEST_F(ServiceManagerTest, IsToldOfTheStartAReloadAndTheEnd) {
   EXPECT_EQ(next(0), "");
 }
 
+TEST_F(ServiceManagerTest, IsToldOfTheEndBeforeTheDrain) {
+  const std::filesystem::path config = folder_ / "gnomond.toml";
+  write_file_atomically(config, "[limits]\ndrain_seconds = 60\n");
+  DaemonProcess daemon({"--config", config.string()});
+  daemon.start(options());
+  EXPECT_THAT(next(), StartsWith("READY=1"));
+  daemon.signal(SIGTERM);
+  EXPECT_THAT(next(), StartsWith("STOPPING=1"));
+  EXPECT_EQ(daemon.client().request("GET", "/livez").status, 200);
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_EQ(next(0), "");
+}
+
 TEST_F(ServiceManagerTest, AWatchdogSeesSignsOfLifeAndNoneOfAStoppedProcess) {
   DaemonProcess daemon;
   daemon.start(options("100000"));

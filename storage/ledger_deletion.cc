@@ -1,0 +1,88 @@
+#include "storage/ledger_deletion.h"
+
+#include <array>
+
+namespace gnomon::ledger {
+namespace {
+
+// What names a row within a run. The largest tables first, and what explains the others last.
+struct Table {
+  const char* name;
+  const char* key;
+};
+constexpr std::array<Table, 23> kTables = {
+    {{"statistics", "attempt, step, site, tensor, gemm, recipe, in_use"},
+     {"statistics_steps", "attempt, step"},
+     {"replay_steps", "replay, step"},
+     {"steps", "attempt, step"},
+     {"device_health", "sample"},
+     {"events", "seq"},
+     {"scores", "replay, site"},
+     {"results", "replay"},
+     {"leases", "id"},
+     {"replays", "replay"},
+     {"windows", "window"},
+     {"notices", "notice"},
+     {"directives", "number"},
+     {"overrides", "override"},
+     {"decisions", "decision"},
+     {"quarantines", "verifier"},
+     {"conditions", "kind"},
+     {"checkpoints", "attempt, step"},
+     {"step_totals", "seconds_max"},
+     {"decision_state", "run"},
+     {"plans", "version"},
+     {"faults", "rowid"},
+     {"attempts", "attempt"}}};
+
+struct Deletion {
+  std::string table;
+  std::string sql;
+};
+
+// Made once: a connection knows its statements by where their text lies.
+const std::vector<Deletion>& deletions() {
+  static const std::vector<Deletion> all = [] {
+    std::vector<Deletion> made;
+    for (const Table& table : kTables) {
+      const std::string name = table.name;
+      const std::string key = table.key;
+      made.push_back({name, "DELETE FROM " + name + " WHERE run = ?1 AND (" + key +
+                                ") IN (SELECT " + key + " FROM " + name +
+                                " WHERE run = ?1 LIMIT ?2)"});
+    }
+    return made;
+  }();
+  return all;
+}
+
+}  // namespace
+
+void begin_deletion(Connection& connection, int64_t run, const std::string& reason, double now) {
+  connection.execute("UPDATE runs SET state = ? WHERE id = ?", kDeleting, run);
+  connection.execute(
+      "UPDATE replays SET state = 'cancelled', fail_reason = ?, finished_at = ? WHERE run = ? AND "
+      "state IN ('queued', 'leased')",
+      reason, now, run);
+}
+
+int64_t delete_some_of_run(Connection& connection, int64_t run, int64_t limit) {
+  int64_t deleted = 0;
+  for (const Deletion& deletion : deletions()) {
+    deleted += connection.execute(deletion.sql.c_str(), run, limit - deleted);
+    if (deleted >= limit) break;
+  }
+  return deleted;
+}
+
+void end_deletion(Connection& connection, int64_t run) {
+  connection.execute("DELETE FROM runs WHERE id = ?", run);
+}
+
+std::vector<std::string> tables_of_a_run() {
+  std::vector<std::string> names;
+  for (const Deletion& deletion : deletions()) names.push_back(deletion.table);
+  return names;
+}
+
+}  // namespace gnomon::ledger
