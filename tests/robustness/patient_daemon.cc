@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 
@@ -56,8 +57,13 @@ void PatientDaemon::start(bool with_failpoints) {
   scene_.record.count("daemon starts");
   try {
     process_.start(options);
-  } catch (const Error&) {
-    if (failpoints.empty()) throw;
+  } catch (const Error& error) {
+    constexpr size_t kLogShown = 1500;
+    const std::string log = error.what();
+    if (failpoints.empty() || fault_ == Fault::kClock) {
+      throw Error("gnomond did not start; its log ends so: " +
+                  log.substr(log.size() - std::min(log.size(), kLogShown)));
+    }
     scene_.record.count("daemon died while it started");
     process_.start();
   }
