@@ -1,5 +1,6 @@
 #include "tests/robustness/patient_daemon.h"
 
+#include <SQLiteCpp/Database.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -40,6 +41,13 @@ PatientDaemon::PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease
       process_(arguments(files_.path()), policy_text(lease_ttl_seconds)) {}
 
 PatientDaemon::~PatientDaemon() { ::munmap(calls_, sizeof(FailingCalls)); }
+
+void PatientDaemon::put_old_ledger() const {
+  SQLite::Database old(process_.ledger().string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+  old.exec("PRAGMA journal_mode=WAL");
+  old.exec(read_file(GNOMON_LEDGER_SCHEMA_V1));
+  old.exec("PRAGMA application_id=0x476e6f6d; PRAGMA user_version=1");
+}
 
 void PatientDaemon::start(bool with_failpoints) {
   std::string failpoints = with_failpoints ? failpoints_of(fault_, draw_) : "";
