@@ -10,8 +10,13 @@
 
 #include "base/errors.h"
 #include "protocol/json.h"
+#include "storage/ledger_migrations.h"
 
 namespace gnomon::cli {
+
+static_assert(LedgerView::kLedgerVersion == gnomon::kLedgerVersion,
+              "what the daemon of this build writes, its command line must read");
+
 namespace {
 
 std::optional<double> optional_double(const SQLite::Column& column) {

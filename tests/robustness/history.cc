@@ -40,6 +40,7 @@ std::vector<RunStory> drawn_stories(uint64_t seed, Fault fault, Draw& draw) {
     story.number = static_cast<int>(number);
     story.steps = draw.between(30, fault == Fault::kLockstep ? 60 : 90);
     if (draw.chance(0.5)) story.gap_from = draw.between(10, story.steps);
+    if (draw.chance(0.5)) story.blow_up_at = draw.between(1, story.steps);
     story.restart_chance = draw.chance(0.5) ? 0.1 : 0;
     stories.push_back(story);
   }
@@ -256,6 +257,7 @@ void History::end_calmly() {
 }
 
 void History::play(bool with_faults) {
+  if (fault_ == Fault::kMigration && draw_.chance(0.7)) daemon_.put_old_ledger();
   start(with_faults);
   start_clients();
   if (with_faults) let_things_happen();

@@ -1,10 +1,12 @@
 #include "tests/robustness/patient_daemon.h"
 
+#include <SQLiteCpp/Database.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 
@@ -40,6 +42,13 @@ PatientDaemon::PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease
 
 PatientDaemon::~PatientDaemon() { ::munmap(calls_, sizeof(FailingCalls)); }
 
+void PatientDaemon::put_old_ledger() const {
+  SQLite::Database old(process_.ledger().string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+  old.exec("PRAGMA journal_mode=WAL");
+  old.exec(read_file(GNOMON_LEDGER_SCHEMA_V1));
+  old.exec("PRAGMA application_id=0x476e6f6d; PRAGMA user_version=1");
+}
+
 void PatientDaemon::start(bool with_failpoints) {
   std::string failpoints = with_failpoints ? failpoints_of(fault_, draw_) : "";
   if (fault_ == Fault::kClock) {
@@ -56,8 +65,13 @@ void PatientDaemon::start(bool with_failpoints) {
   scene_.record.count("daemon starts");
   try {
     process_.start(options);
-  } catch (const Error&) {
-    if (failpoints.empty()) throw;
+  } catch (const Error& error) {
+    constexpr size_t kLogShown = 1500;
+    const std::string log = error.what();
+    if (failpoints.empty() || fault_ == Fault::kClock) {
+      throw Error("gnomond did not start; its log ends so: " +
+                  log.substr(log.size() - std::min(log.size(), kLogShown)));
+    }
     scene_.record.count("daemon died while it started");
     process_.start();
   }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <limits>
+
 #include "base/philox.h"
 #include "protocol/precision_plan.h"
 
@@ -16,6 +18,11 @@ double noise(const RunStory& story, uint64_t kind, int64_t attempt, int64_t step
   const uint64_t stream = (static_cast<uint64_t>(story.number) << 8) | kind;
   const uint64_t index = (static_cast<uint64_t>(attempt) << 32) | static_cast<uint64_t>(step);
   return 2.0 * static_cast<double>(philox_uniform(philox(story.seed, stream, index)[0])) - 1.0;
+}
+
+// Of a step that goes well.
+double loss_of(const RunStory& story, int64_t attempt, int64_t step) {
+  return 4.0 - 0.002 * static_cast<double>(step) + 0.01 * noise(story, 1, attempt, step);
 }
 
 }  // namespace
@@ -45,7 +52,8 @@ StepReport step_of(const RunStory& story, int64_t attempt, int64_t step, int64_t
   report.attempt = attempt;
   report.step = step;
   report.plan_version = plan_version;
-  report.loss = 4.0 - 0.002 * static_cast<double>(step) + 0.01 * noise(story, 1, attempt, step);
+  const bool blows_up = attempt == 1 && step == story.blow_up_at;
+  report.loss = blows_up ? std::numeric_limits<double>::infinity() : loss_of(story, attempt, step);
   report.grad_norm = 1.0 / 3.0;
   report.learning_rate = 1e-3;
   report.tokens = 64;
@@ -91,8 +99,8 @@ ReplayResult result_of(const RunStory& story, const ReplayTask& task, int64_t pl
   const double gap = (bad ? kGap : 0.0) + kGapNoise * noise(story, 3, task.attempt, end);
   for (int64_t step = task.start_step + 1; step <= end; ++step) {
     const StepReport own = step_of(story, task.attempt, step, plan_version);
-    result.steps.push_back({step, same ? own.loss : own.loss - gap, own.grad_norm,
-                            same ? own.weights_hash : "0000000000000000"});
+    result.steps.push_back({step, same ? own.loss : loss_of(story, task.attempt, step) - gap,
+                            own.grad_norm, same ? own.weights_hash : "0000000000000000"});
   }
   result.start_loss_bf16 = 4.0;
   result.start_loss_plan = 4.004;
