@@ -73,6 +73,9 @@ TEST(Tokens, WhatIsWrittenIsReadBack) {
 TEST(Tokens, AFileThatIsWrongIsRefusedWithItsLine) {
   EXPECT_THAT(refusal_of(entry("a", "root", kHash)), HasSubstr("tokens.toml:3"));
   EXPECT_THAT(refusal_of(entry("a", "root", kHash)), HasSubstr("reader"));
+  EXPECT_THAT(refusal_of(fmt::format("[[token]]\nname = \"a\"\nsha256 = \"{}\"\n", kHash)),
+              AllOf(HasSubstr("role"), HasSubstr("reader")))
+      << "no role is not any role";
   EXPECT_THAT(refusal_of(entry("a b", "admin", kHash)), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(refusal_of(entry("", "admin", kHash)), HasSubstr("name"));
   EXPECT_THAT(refusal_of(entry(std::string(65, 'a'), "admin", kHash)), HasSubstr("1 to 64"));

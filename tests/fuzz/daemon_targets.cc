@@ -75,8 +75,8 @@ void run_tokens(std::span<const uint8_t> input) {
 }
 
 constexpr std::array kTargets = {Target{"http", run_http, 1'500}, Target{"ledger", run_ledger, 150},
-                                 Target{"daemon_config", run_daemon_config},
-                                 Target{"tokens", run_tokens}};
+                                 Target{"daemon_config", run_daemon_config, 3'000},
+                                 Target{"tokens", run_tokens, 3'000}};
 
 }  // namespace
 
