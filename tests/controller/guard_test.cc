@@ -2,6 +2,7 @@
 #include "controller/auth/guard.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -20,6 +21,7 @@ namespace gnomon {
 namespace {
 
 using test::TemporaryDirectory;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
