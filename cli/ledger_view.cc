@@ -14,9 +14,6 @@
 
 namespace gnomon::cli {
 
-static_assert(LedgerView::kLedgerVersion == gnomon::kLedgerVersion,
-              "what the daemon of this build writes, its command line must read");
-
 namespace {
 
 std::optional<double> optional_double(const SQLite::Column& column) {

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
 #include <cctype>
@@ -21,6 +22,7 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 
 constexpr size_t kHeaderMax = 16 << 10;
+constexpr size_t kFirstRead = 512;  // of a request; what an idle connection keeps
 // Beyond this many bytes gzip takes longer than an I/O thread should (a fifth of a millisecond).
 constexpr size_t kInlineMax = 16 << 10;
 
@@ -51,6 +53,34 @@ struct Session::Incoming {
 
   unsigned version() const { return parser.get().version(); }
   bool is_head() const { return parser.get().method() == http::verb::head; }
+};
+
+// Ends a read that takes too long, as the stream's own time would, but without closing the
+// connection: the client is still to be told.
+class Session::ReadTime {
+ public:
+  ReadTime(const std::shared_ptr<Session>& session, std::chrono::seconds time)
+      : timer_(session->strand_, time), state_(std::make_shared<State>()) {
+    session->stream_.expires_never();
+    timer_.async_wait([session, state = state_](const boost::system::error_code& error) {
+      if (error || state->read) return;
+      state->over = true;
+      boost::system::error_code ignored;
+      session->stream_.socket().cancel(ignored);
+    });
+  }
+  ReadTime(const ReadTime&) = delete;
+  ReadTime& operator=(const ReadTime&) = delete;
+  ~ReadTime() { state_->read = true; }  // the timer may have run out already
+  bool over() const { return state_->over; }
+
+ private:
+  struct State {
+    bool read = false;
+    bool over = false;
+  };
+  asio::steady_timer timer_;
+  std::shared_ptr<State> state_;
 };
 
 void Session::stop() {
@@ -110,11 +140,16 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
     asio::async_write(stream_, asio::buffer(go_on), *yield_);
   }
   boost::system::error_code error;
-  http::async_read(stream_, buffer_, parser, (*yield_)[error]);
+  bool late = false;
+  {
+    const ReadTime time(shared_from_this(), options_.read_timeout);
+    http::async_read(stream_, buffer_, parser, (*yield_)[error]);
+    late = time.over();
+  }
   if (error == http::error::body_limit) {
     throw too_large("more than that many");
   }
-  if (error == beast::error::timeout || error == http::error::partial_message) {
+  if (error && (late || error == http::error::partial_message)) {
     throw Refusal(408, "Request incomplete", "the body did not come in time",
                   fmt::format("the whole body within {} seconds", options_.read_timeout.count()));
   }
@@ -239,6 +274,13 @@ void Session::answer_broken_header(boost::system::error_code error) {
   linger();
 }
 
+void Session::answer_slow_header() {
+  answer_plainly(problem_response(
+      {"about:blank", "Request incomplete", 408, "the header did not come in time",
+       fmt::format("the whole header within {} seconds", options_.read_timeout.count())}));
+  linger();
+}
+
 // To nothing that could be read.
 void Session::answer_plainly(Response response) { answer(std::move(response), Incoming(), false); }
 
@@ -253,10 +295,23 @@ bool Session::serve_one() {
   if (services_.stopping) return false;  // stop() may have come while the last answer was sent
   pauses_ = 0;
   principal_.reset();
-  stream_.expires_after(options_.idle_timeout);
-  http::async_read_header(stream_, buffer_, parser, (*yield_)[error]);
+  if (buffer_.size() == 0) {
+    stream_.expires_after(options_.idle_timeout);
+    buffer_.commit(stream_.async_read_some(buffer_.prepare(kFirstRead), (*yield_)[error]));
+    if (error) return false;
+  }
+  bool late = false;
+  {
+    const ReadTime time(shared_from_this(), options_.read_timeout);
+    http::async_read_header(stream_, buffer_, parser, (*yield_)[error]);
+    late = time.over();
+  }
   idle_ = false;
-  if (error == http::error::end_of_stream || error == beast::error::timeout || services_.stopping) {
+  if (error == http::error::end_of_stream || services_.stopping) {
+    return false;
+  }
+  if (error && late) {
+    answer_slow_header();
     return false;
   }
   if (error) {

@@ -47,10 +47,12 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
  private:
   struct Incoming;  // a request that is being read
   struct Signal;    // what the coroutine sleeps on
+  class ReadTime;   // how long a read may take
 
   // session.cc
   bool serve_one();
   void answer_broken_header(boost::system::error_code error);
+  void answer_slow_header();
   void read_body(Incoming& incoming, size_t body_max);
   std::string decoded_body(Incoming& incoming, size_t body_max);
   Response handle(Incoming& incoming);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <openssl/evp.h>
 #include <openssl/rand.h>
 #include <sys/file.h>
@@ -14,6 +15,7 @@
 #include <cerrno>
 #include <cmath>
 #include <ctime>
+#include <optional>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -37,7 +39,9 @@ Token read_token(TomlTable& table) {
   Token token;
   token.name = table.text("name", "");
   if (!problem_with_token_name(token.name).empty()) table.refuse("name", kNameAccepted);
-  token.role = *role_from_name(table.choice("role", "", role_names()));
+  const std::optional<Role> role = role_from_name(table.choice("role", "", role_names()));
+  if (!role) table.refuse("role", fmt::format("one of {}", fmt::join(role_names(), ", ")));
+  token.role = *role;
   token.sha256 = table.text("sha256", "");
   if (!is_sha256(token.sha256)) {
     table.refuse("sha256", "64 lower-case hexadecimal digits, as `gnomon token create` writes");

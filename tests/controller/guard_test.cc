@@ -2,6 +2,7 @@
 #include "controller/auth/guard.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -20,6 +21,7 @@ namespace gnomon {
 namespace {
 
 using test::TemporaryDirectory;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -73,6 +75,9 @@ TEST(Tokens, WhatIsWrittenIsReadBack) {
 TEST(Tokens, AFileThatIsWrongIsRefusedWithItsLine) {
   EXPECT_THAT(refusal_of(entry("a", "root", kHash)), HasSubstr("tokens.toml:3"));
   EXPECT_THAT(refusal_of(entry("a", "root", kHash)), HasSubstr("reader"));
+  EXPECT_THAT(refusal_of(fmt::format("[[token]]\nname = \"a\"\nsha256 = \"{}\"\n", kHash)),
+              AllOf(HasSubstr("role"), HasSubstr("reader")))
+      << "no role is not any role";
   EXPECT_THAT(refusal_of(entry("a b", "admin", kHash)), HasSubstr("1 to 64 letters"));
   EXPECT_THAT(refusal_of(entry("", "admin", kHash)), HasSubstr("name"));
   EXPECT_THAT(refusal_of(entry(std::string(65, 'a'), "admin", kHash)), HasSubstr("1 to 64"));

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -56,6 +57,22 @@ std::string RawConnection::read_until(const std::string& text) {
     read_.append(buffer, static_cast<size_t>(size));
   }
   return read_;
+}
+
+void RawConnection::end_sending() { ::shutdown(socket_, SHUT_WR); }
+
+bool RawConnection::ended_within(std::chrono::milliseconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  char buffer[4096];
+  while (true) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd wait{socket_, POLLIN, 0};
+    if (::poll(&wait, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) != 1) return false;
+    const ssize_t size = ::recv(socket_, buffer, sizeof buffer, 0);
+    if (size <= 0) return true;
+    read_.append(buffer, static_cast<size_t>(size));
+  }
 }
 
 }  // namespace gnomon

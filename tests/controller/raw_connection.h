@@ -1,6 +1,7 @@
 // A connection on which a test says exactly what it wants.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 namespace gnomon {
@@ -14,6 +15,10 @@ class RawConnection {
   void send(const std::string& text);
   // Reads until `text` has come or the connection ends; returns everything read so far.
   std::string read_until(const std::string& text);
+  // Nothing more will be sent; the answer can still come.
+  void end_sending();
+  // Reads what comes for so long; whether the connection ended.
+  bool ended_within(std::chrono::milliseconds time);
   void close();
 
  private:

@@ -1,5 +1,6 @@
-// fuzz_corpus DIR: writes the kept corpus, valid files by our own writers and files that lie by
-// hand. The folder in the repository was made by it; the fuzzers' own finds are kept beside these.
+// fuzz_corpus DIR: writes the kept corpus of the readers, valid files by our own writers and files
+// that lie by hand. The folder in the repository was made by it; the daemon's inputs, which were
+// written by hand, and the fuzzers' own finds are kept beside these.
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -13,6 +14,8 @@
 #include "controller/decide/policy.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
+#include "storage/checkpoint_manifest.h"
+#include "storage/dataset_description.h"
 #include "storage/safetensors.h"
 #include "storage/token_shards.h"
 
@@ -178,6 +181,35 @@ void add_decide(const Corpus& corpus) {
   }
 }
 
+void add_manifests(const Corpus& corpus) {
+  const std::string hash(32, 'a');
+  const std::string two = to_json(CheckpointManifest{
+      2, 40, {{"config.json", 100, hash}, {"model.safetensors", int64_t{5} << 40, hash}}});
+  corpus.add("two_files", two);
+  corpus.add("no_file", to_json(CheckpointManifest{1, 0, {}}));
+  corpus.add("negative", to_json(CheckpointManifest{-1, -2, {{"../x", -3, ""}}}));
+  corpus.add("cut", two.substr(0, two.size() / 2));
+  corpus.add("another_version", "{\"format\": \"gnomon-checkpoint\", \"version\": 99}");
+}
+
+void add_datasets(const Corpus& corpus) {
+  DatasetDescription description;
+  description.info.tokenizer = "bytes";
+  description.info.vocabulary = 257;
+  description.info.train_tokens = 100;
+  description.info.heldout_tokens = 10;
+  const std::string hash(32, 'b');
+  description.shards = {{"train_000000.bin", false, 100, hash},
+                        {"heldout_000000.bin", true, 10, hash}};
+  description.info.content_hash = content_hash(description.shards);
+  corpus.add("two_shards", to_json(description));
+  description.shards.front().file = "/etc/passwd";
+  corpus.add("elsewhere", to_json(description));
+  description.shards.clear();
+  corpus.add("no_shard", to_json(description));
+  corpus.add("not_closed", to_json(description).substr(0, 60));
+}
+
 }  // namespace
 }  // namespace gnomon::fuzz
 
@@ -192,6 +224,8 @@ int main(int argc, char** argv) {
   add_plans({argv[1], "plan"});
   add_policies({argv[1], "policy"});
   add_messages({argv[1], "json"});
+  add_manifests({argv[1], "manifest"});
+  add_datasets({argv[1], "dataset"});
   add_decide({argv[1], "decide"});
   return 0;
 }

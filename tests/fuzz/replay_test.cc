@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -88,16 +91,46 @@ TEST_P(FuzzCorpus, IsReadOrRefused) {
   for (const std::string& input : corpus) run(GetParam(), input);
 }
 
+// What scripts/fuzz asks for: so many seconds from another seed, and where the input at hand is
+// kept, so that it is there when it was the last one.
+struct LongRun {
+  double seconds = 0;  // 0: the test's own number of mutations
+  uint64_t seed = 11;
+  std::string kept;  // folder; empty: nowhere
+
+  static LongRun asked() {
+    LongRun run;
+    if (const char* text = std::getenv("GNOMON_FUZZ_SECONDS")) run.seconds = std::atof(text);
+    if (const char* text = std::getenv("GNOMON_FUZZ_SEED"))
+      run.seed = std::strtoull(text, nullptr, 10);
+    if (const char* text = std::getenv("GNOMON_FUZZ_FOUND")) run.kept = text;
+    return run;
+  }
+};
+
 TEST_P(FuzzCorpus, IsReadOrRefusedWithMutations) {
-  std::vector<std::string> corpus = corpus_of(GetParam().name);
+  const std::vector<std::string> corpus = corpus_of(GetParam().name);
   ASSERT_FALSE(corpus.empty());
-  for (uint64_t i = 0; i < GetParam().mutations; ++i) {
-    std::array<uint32_t, 4> choice = philox(11, 0, i);
+  const LongRun asked = LongRun::asked();
+  const auto start = std::chrono::steady_clock::now();
+  const auto goes_on = [&](uint64_t i) {
+    if (asked.seconds == 0) return i < GetParam().mutations;
+    return std::chrono::steady_clock::now() - start < std::chrono::duration<double>(asked.seconds);
+  };
+  uint64_t i = 0;
+  for (; goes_on(i); ++i) {
+    std::array<uint32_t, 4> choice = philox(asked.seed, 0, i);
     std::string input = corpus[choice[0] % corpus.size()];
     const std::string& other = corpus[choice[1] % corpus.size()];
-    for (uint32_t n = 0; n <= choice[2] % 4; ++n) mutate(philox(11, 1 + n, i), other, input);
+    for (uint32_t n = 0; n <= choice[2] % 4; ++n) {
+      mutate(philox(asked.seed, 1 + n, i), other, input);
+    }
+    if (!asked.kept.empty()) {
+      std::ofstream(std::filesystem::path(asked.kept) / GetParam().name, std::ios::binary) << input;
+    }
     run(GetParam(), input);
   }
+  if (asked.seconds > 0) std::printf("%llu inputs\n", static_cast<unsigned long long>(i));
 }
 
 INSTANTIATE_TEST_SUITE_P(, FuzzCorpus, testing::ValuesIn(targets().begin(), targets().end()),

@@ -1,5 +1,6 @@
 #include "tests/fuzz/targets.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -14,26 +15,19 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/temporary_directory.h"
 #include "controller/decide/policy.h"
 #include "protocol/json.h"
+#include "protocol/labels.h"
 #include "protocol/precision_plan.h"
+#include "storage/checkpoint_manifest.h"
+#include "storage/dataset_description.h"
 #include "storage/safetensors.h"
 #include "storage/token_shards.h"
 #include "tests/fuzz/decide_target.h"
 
 namespace gnomon::fuzz {
 namespace {
-
-// Ends the program, so that every driver sees it.
-void require(bool holds, const char* what) {
-  if (holds) return;
-  fmt::print(stderr, "fuzz: {}\n", what);
-  std::abort();
-}
-
-std::string_view text_of(std::span<const uint8_t> input) {
-  return {reinterpret_cast<const char*>(input.data()), input.size()};
-}
 
 // A file of these bytes that lives in memory only.
 class MemoryFile {
@@ -110,7 +104,7 @@ void run_plan(std::span<const uint8_t> input) {
       require(again.resolve(site, 4) == plan.resolve(site, 4), "a written plan means another");
     }
     plan.check_sites(sites, 4);
-  } catch (const Error&) {
+  } catch (const ConfigError&) {
   }
 }
 
@@ -119,7 +113,7 @@ void run_policy(std::span<const uint8_t> input) {
     decide::Policy policy = decide::Policy::parse(text_of(input));
     require(decide::Policy::parse(policy.to_toml()).to_toml() == policy.to_toml(),
             "a policy changes when it is written and read");
-  } catch (const Error&) {
+  } catch (const ConfigError&) {
   }
 }
 
@@ -131,13 +125,27 @@ void read_message(std::string_view text) {
           "a message changes when it is written and read");
 }
 
-constexpr std::array kReadMessage = {
-    &read_message<RunRegistration>, &read_message<StepBatch>,    &read_message<CheckpointReport>,
-    &read_message<AttemptStart>,    &read_message<RunFinished>,  &read_message<TrainerNotice>,
-    &read_message<DirectiveList>,   &read_message<DirectiveAck>, &read_message<OverrideRequest>,
-    &read_message<LeaseRequest>,    &read_message<Lease>,        &read_message<LeaseHeartbeat>,
-    &read_message<ReplayResult>,    &read_message<LeaseFailure>, &read_message<Problem>,
-    &read_message<StatisticsReport>};
+constexpr std::array kReadMessage = {&read_message<RunRegistration>,
+                                     &read_message<StepBatch>,
+                                     &read_message<CheckpointReport>,
+                                     &read_message<AttemptStart>,
+                                     &read_message<RunFinished>,
+                                     &read_message<TrainerNotice>,
+                                     &read_message<DirectiveList>,
+                                     &read_message<DirectiveAck>,
+                                     &read_message<OverrideRequest>,
+                                     &read_message<LeaseRequest>,
+                                     &read_message<Lease>,
+                                     &read_message<LeaseHeartbeat>,
+                                     &read_message<ReplayResult>,
+                                     &read_message<LeaseFailure>,
+                                     &read_message<Problem>,
+                                     &read_message<StatisticsReport>,
+                                     &read_message<RunRegistered>,
+                                     &read_message<ReportAck>,
+                                     &read_message<Directive>,
+                                     &read_message<OverrideAccepted>,
+                                     &read_message<Fingerprint>};
 
 // The first byte, counted from 'a', says which message the rest is to be read as.
 void run_json(std::span<const uint8_t> input) {
@@ -145,7 +153,50 @@ void run_json(std::span<const uint8_t> input) {
   size_t message = static_cast<size_t>(input[0] + 256 - 'a') % 256 % kReadMessage.size();
   try {
     kReadMessage[message](text_of(input.subspan(1)));
-  } catch (const Error&) {
+  } catch (const JsonError&) {
+  }
+}
+
+// Three lines: a key, a value, a requirement.
+void run_labels(std::span<const uint8_t> input) {
+  const std::string_view text = text_of(input);
+  const size_t first = std::min(text.find('\n'), text.size());
+  const size_t second = std::min(text.find('\n', first + 1), text.size());
+  const std::string_view key = text.substr(0, first);
+  const std::string_view value = text.substr(std::min(first + 1, second), second - first);
+  const std::string_view requirement = text.substr(std::min(second + 1, text.size()));
+  const bool good = label_error(key, value).empty();
+  if (good) {
+    require(requirement_error(std::string(key) + "=*").empty(), "a label cannot be required");
+    require(fits({{std::string(key), std::string(value)}}, {std::string(key) + "=*"}),
+            "a label does not fit what takes any");
+  }
+  if (requirement_error(requirement).empty()) {
+    fits({{std::string(key), std::string(value)}}, {std::string(requirement)});
+  }
+}
+
+void run_manifest(std::span<const uint8_t> input) {
+  const std::string text(text_of(input));
+  try {
+    require(to_json(parse_manifest(text, "manifest.json")) == text,
+            "a manifest is taken that is none of ours");
+  } catch (const FormatError&) {
+  }
+}
+
+void run_dataset(std::span<const uint8_t> input) {
+  const TemporaryDirectory folder;
+  const FileDescriptor file(
+      ::open((folder / kDatasetFile).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  write_all(file.get(), text_of(input), kDatasetFile);
+  try {
+    const DatasetDescription description = read_dataset_description(folder.path());
+    write_file_atomically(folder / kDatasetFile, to_json(description));
+    require(to_json(read_dataset_description(folder.path())) == to_json(description),
+            "a description changes when it is written and read");
+  } catch (const FormatError&) {
+  } catch (const SystemError&) {
   }
 }
 
@@ -154,17 +205,13 @@ constexpr std::array kTargets = {Target{"safetensors", run_safetensors},
                                  Target{"plan", run_plan},
                                  Target{"policy", run_policy},
                                  Target{"json", run_json},
+                                 Target{"labels", run_labels},
+                                 Target{"manifest", run_manifest},
+                                 Target{"dataset", run_dataset, 3'000},
                                  Target{"decide", run_decide, 300}};
 
 }  // namespace
 
 std::span<const Target> targets() { return kTargets; }
-
-const Target* find_target(std::string_view name) {
-  for (const Target& target : kTargets) {
-    if (target.name == name) return &target;
-  }
-  return nullptr;
-}
 
 }  // namespace gnomon::fuzz

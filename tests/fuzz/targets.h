@@ -16,9 +16,13 @@ struct Target {
   uint64_t mutations = 10'000;  // of the kept corpus that the test of every build tries
 };
 
-// safetensors, shard, plan, policy, json, decide.
+// Those of the program at hand: of the readers (targets.cc) or of the daemon (daemon_targets.cc).
 std::span<const Target> targets();
 // nullptr when there is none of that name.
 const Target* find_target(std::string_view name);
+
+// Ends the program when `holds` is false, so that every driver sees it.
+void require(bool holds, const char* what);
+std::string_view text_of(std::span<const uint8_t> input);
 
 }  // namespace gnomon::fuzz
