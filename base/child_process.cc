@@ -26,8 +26,9 @@ std::vector<std::string> environment_of(const ChildOptions& options) {
   std::vector<std::string> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
   for (const auto& [name, value] : options.environment) {
-    std::erase_if(entries, [&](const std::string& it) { return it.starts_with(name + "="); });
-    if (value) entries.push_back(name + "=" + *value);
+    const std::string start = name + "=";
+    std::erase_if(entries, [&](const std::string& it) { return it.starts_with(start); });
+    if (value) entries.push_back(start + *value);
   }
   return entries;
 }

@@ -11,6 +11,16 @@
 
 namespace gnomon {
 
+bool is_file_at(const std::filesystem::path& path) {
+  std::error_code unseen;
+  return std::filesystem::is_regular_file(path, unseen);
+}
+
+bool is_folder_at(const std::filesystem::path& path) {
+  std::error_code unseen;
+  return std::filesystem::is_directory(path, unseen);
+}
+
 bool lies_below(const std::filesystem::path& path,
                 const std::vector<std::filesystem::path>& roots) {
   namespace fs = std::filesystem;

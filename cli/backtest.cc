@@ -233,8 +233,8 @@ int64_t alarms_behind(const RecordedRun& record, const decide::Policy& policy, i
   return alarms;
 }
 
-void note_first(const RecordedEvent& event, int64_t step, std::vector<std::string> own,
-                std::vector<std::string> other, BacktestResult& result) {
+void note_first(const RecordedEvent& event, int64_t step, const std::vector<std::string>& own,
+                const std::vector<std::string>& other, BacktestResult& result) {
   if (result.first || own == other) return;
   result.first = BacktestFirst{event.seq, step, only_in(own, other), only_in(other, own)};
 }

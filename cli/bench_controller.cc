@@ -91,6 +91,25 @@ void measure_reports(const Options& options, int steps, int connections, Rounds&
              1e6 * rate.daemon_cpu_seconds / (options.seconds + 1) / rate.steps_per_second);
 }
 
+void measure_tls(const Options& options, Rounds& rounds) {
+  if (bench::on_path("openssl").empty()) {
+    return rounds.add_missing("tls_reports_per_second_64", "openssl is not installed");
+  }
+  const TemporaryDirectory folder(options.folder);
+  const auto daemon =
+      bench::BenchDaemon::with_tls(options.gnomond, folder.path(), "mode = \"observe\"\n");
+  const bench::ReportRate rate =
+      bench::measure_reports(*daemon, {.connections = 64, .steps = 1, .seconds = options.seconds});
+  rounds.add("tls_reports_per_second_64", rate.load.per_second());
+  rounds.add("tls_report_p99_ms", 1e3 * rate.load.latencies.quantile(0.99));
+  rounds.add("tls_report_cpu_microseconds",
+             1e6 * rate.daemon_cpu_seconds / (options.seconds + 1) / rate.steps_per_second);
+  const bench::ConnectionRate begun = bench::measure_tls_connections(*daemon, options.seconds / 2);
+  rounds.add("tls_connections_per_second", begun.per_second);
+  rounds.add("tls_connection_cpu_microseconds",
+             1e6 * begun.daemon_cpu_seconds / static_cast<double>(begun.connections));
+}
+
 void measure_directives(const Options& options, bool saturated, Rounds& rounds) {
   const TemporaryDirectory folder(options.folder);
   bench::BenchDaemon daemon(options.gnomond, folder.path(), bench::directive_policy());
@@ -122,6 +141,8 @@ void measure_peer(const Options& options, const std::string& rate_key, const std
 void measure_round(const Options& options, Rounds& rounds, json::object& versions) {
   tell("reports of single steps, 64 connections");
   measure_reports(options, 1, 64, rounds);
+  tell("the same in TLS, and connections that begin");
+  measure_tls(options, rounds);
   if (options.peers) {
     tell("puts to etcd, 64 connections");
     measure_peer(options, "etcd_puts_per_second_64", "etcd_put_p99_ms", bench::measure_etcd, rounds,
@@ -146,6 +167,11 @@ void print_in_words(const json::object& result) {
   };
   fmt::print("durable reports of one step, 64 connections: {} a second, p99 {} ms\n",
              number("reports_per_second_64"), number("report_p99_ms"));
+  if (!result.at("tls_reports_per_second_64").is_null()) {
+    fmt::print("  in TLS: {} a second, p99 {} ms; connections one after another: {} a second\n",
+               number("tls_reports_per_second_64"), number("tls_report_p99_ms"),
+               number("tls_connections_per_second"));
+  }
   if (result.contains("etcd_puts_per_second_64")) {
     fmt::print("  etcd puts: {} a second; pushgateway posts: {} a second\n",
                number("etcd_puts_per_second_64"), number("pushgateway_posts_per_second_64"));

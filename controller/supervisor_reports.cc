@@ -257,7 +257,7 @@ void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const Step
   require(report.step > base_step, "step", fmt::format("{}", report.step),
           fmt::format("above {}, where attempt {} began", base_step, report.attempt).c_str());
   require_step(report.step, "step", 1);
-  require(report.tokens >= 0, "tokens", fmt::format("{}", report.tokens), "0 or more");
+  require_step(report.tokens, "tokens", 0);
   require(std::isfinite(report.step_seconds) && report.step_seconds >= 0, "step_seconds",
           fmt::format("{}", report.step_seconds), "a duration in seconds");
   require(std::isfinite(report.learning_rate), "learning_rate",

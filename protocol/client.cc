@@ -28,7 +28,6 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
-constexpr uint64_t kBodyBytesMax = 256ull << 20;
 constexpr uint32_t kHeaderBytesMax = 64u << 10;
 
 // In words; `title` becomes the problem document's, or stays empty.
@@ -172,15 +171,17 @@ struct HttpClient::Impl {
     if (!token.empty()) message.set(http::field::authorization, "Bearer " + token);
     run("write to", deadline, [&](auto done) { http::async_write(*stream, message, done); });
     http::response_parser<http::string_body> parser;
-    parser.body_limit(kBodyBytesMax);
+    parser.body_limit(options.answer_bytes_max);
     parser.header_limit(kHeaderBytesMax);
     buffer.clear();
     try {
       run("read from", deadline,
           [&](auto done) { http::async_read(*stream, buffer, parser, done); });
-    } catch (const Broken&) {
+    } catch (const Broken& broken) {
       any_answer = parser.got_some();
-      throw;
+      if (broken.ec != http::error::body_limit) throw;
+      throw Broken{broken.action, broken.ec,
+                   fmt::format("an answer of more than {} bytes", options.answer_bytes_max)};
     }
     const auto link = parser.get()[http::field::link];
     const auto pause = parser.get()[http::field::retry_after];

@@ -2,6 +2,7 @@
 // command line.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "base/errors.h"
@@ -17,6 +18,7 @@ struct ClientOptions {
   std::string ca_file = {};           // whom to trust; empty: the system's authorities
   std::string certificate_file = {};  // of the client, for a gnomond that asks for one
   std::string key_file = {};
+  uint64_t answer_bytes_max = 256ull << 20;  // of a body; a longer one is a ConnectionError
 };
 
 // What `options` leaves open is taken from the environment: GNOMON_TOKEN_FILE, else GNOMON_TOKEN;

@@ -163,7 +163,7 @@ void read_value(const json::value& from, const std::string& path, Labels& to) {
   to.clear();
   for (const auto& member : *object) {
     const std::string key(member.key().data(), member.key().size());
-    read_value(member.value(), path + "." + key, to[key]);
+    read_value(member.value(), fmt::format("{}.{}", path, key), to[key]);
   }
 }
 

@@ -30,6 +30,10 @@ ManifestEntry parse_entry(const json::value& value, const JsonSource& source) {
 }
 
 void check_files(const CheckpointManifest& manifest, const JsonSource& source) {
+  int64_t sum = 0;
+  for (const ManifestEntry& file : manifest.files)
+    if (__builtin_add_overflow(sum, file.bytes, &sum))
+      throw FormatError(source.file, 0, "files of more than 2^63 bytes", "the files' real sizes");
   for (const char* required : {kConfigFile, kModelFile, kOptimizerFile, kTrainerStateFile}) {
     auto named = [&](const ManifestEntry& entry) { return entry.name == required; };
     if (std::count_if(manifest.files.begin(), manifest.files.end(), named) != 1)

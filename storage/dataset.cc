@@ -18,16 +18,19 @@ namespace json = boost::json;
 constexpr char kFormat[] = "gnomon-dataset";
 constexpr int64_t kVersion = 1;
 
+void check_name(const char* key, const std::string& name, const JsonSource& source) {
+  if (name.empty() || name.find('/') != std::string::npos)
+    throw FormatError(source.file, source.offset_bytes, fmt::format("{} \"{}\"", key, name),
+                      "a file name without folders");
+}
+
 ShardDescription parse_shard(const json::value& value, const JsonSource& source) {
   if (!value.is_object())
     throw FormatError(source.file, source.offset_bytes, "a shard that is no object", "an object");
   const json::object& object = value.get_object();
   ShardDescription shard;
   shard.file = json_string(object, "file", source);
-  if (shard.file.empty() || shard.file.find('/') != std::string::npos)
-    throw FormatError(source.file, source.offset_bytes,
-                      fmt::format("the shard name \"{}\"", shard.file),
-                      "a file name without folders");
+  check_name("file", shard.file, source);
   std::string split = json_string(object, "split", source);
   if (split != "train" && split != "heldout")
     throw FormatError(source.file, source.offset_bytes, fmt::format("the split \"{}\"", split),
@@ -151,6 +154,7 @@ DatasetDescription read_dataset_description(const std::filesystem::path& directo
   DatasetInfo& info = description.info;
   info.tokenizer = json_string(object, "tokenizer", source);
   info.tokenizer_model = json_string(object, "tokenizer_model", source);
+  if (!info.tokenizer_model.empty()) check_name("tokenizer_model", info.tokenizer_model, source);
   int64_t vocabulary = json_count(object, "vocabulary", source);
   if (vocabulary < 1 || vocabulary > std::numeric_limits<int32_t>::max())
     throw FormatError(source.file, 0, fmt::format("vocabulary = {}", vocabulary),
@@ -172,7 +176,7 @@ DatasetDescription read_dataset_description(const std::filesystem::path& directo
 Dataset Dataset::open(const std::filesystem::path& directory, DatasetCheck check) {
   DatasetDescription description = read_dataset_description(directory);
   const std::string& model = description.info.tokenizer_model;
-  if (!model.empty() && !std::filesystem::exists(directory / model))
+  if (!model.empty() && !is_file_at(directory / model))
     throw SystemError("open", (directory / model).string(), ENOENT);
   return {description.info, open_split(directory, false, description, check),
           open_split(directory, true, description, check)};

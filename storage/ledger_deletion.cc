@@ -1,5 +1,7 @@
 #include "storage/ledger_deletion.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 namespace gnomon::ledger {
@@ -45,11 +47,9 @@ const std::vector<Deletion>& deletions() {
   static const std::vector<Deletion> all = [] {
     std::vector<Deletion> made;
     for (const Table& table : kTables) {
-      const std::string name = table.name;
-      const std::string key = table.key;
-      made.push_back({name, "DELETE FROM " + name + " WHERE run = ?1 AND (" + key +
-                                ") IN (SELECT " + key + " FROM " + name +
-                                " WHERE run = ?1 LIMIT ?2)"});
+      made.push_back({table.name, fmt::format("DELETE FROM {0} WHERE run = ?1 AND ({1}) IN "
+                                              "(SELECT {1} FROM {0} WHERE run = ?1 LIMIT ?2)",
+                                              table.name, table.key)});
     }
     return made;
   }();

@@ -197,6 +197,21 @@ CREATE TABLE conditions (
 ) STRICT, WITHOUT ROWID;
 )sql";
 
+// Whoever was told of what lasts is not known: all are told once more.
+constexpr const char* kFrom7To8 = R"sql(
+CREATE TABLE conditions_8 (
+  run   INTEGER NOT NULL,
+  kind  TEXT NOT NULL,
+  since REAL NOT NULL,
+  alert TEXT NOT NULL,
+  told  TEXT NOT NULL,
+  PRIMARY KEY (run, kind)
+) STRICT, WITHOUT ROWID;
+INSERT INTO conditions_8 SELECT run, kind, since, alert, '[]' FROM conditions;
+DROP TABLE conditions;
+ALTER TABLE conditions_8 RENAME TO conditions;
+)sql";
+
 // Gives the rows there were their places in the chain.
 void chain_audit(SQLite::Database& database) {
   SQLite::Statement rows(database, "SELECT id, time, run, what, detail FROM audit_5 ORDER BY id");
@@ -237,8 +252,13 @@ struct Migration {
 };
 
 // Entry i brings version i + 1 to version i + 2. Steps that were released are never edited.
-constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {
-    {{kFrom1To2}, {kFrom2To3}, {kFrom3To4}, {kFrom4To5}, {kFrom5To6, chain_audit}, {kFrom6To7}}};
+constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {{{kFrom1To2},
+                                                                    {kFrom2To3},
+                                                                    {kFrom3To4},
+                                                                    {kFrom4To5},
+                                                                    {kFrom5To6, chain_audit},
+                                                                    {kFrom6To7},
+                                                                    {kFrom7To8}}};
 
 void run_step(SQLite::Database& database, const Migration& step, int version) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);

@@ -1,6 +1,13 @@
 #include "storage/ledger_outbox.h"
 
 namespace gnomon::ledger {
+namespace {
+
+ConditionRow condition_at(Query& query) {
+  return {query.integer(0), query.text(1), query.real(2), query.text(3), query.text(4)};
+}
+
+}  // namespace
 
 void queue_message(Connection& connection, const std::string& receiver, int64_t run,
                    const std::string& kind, const std::string& alert, double now) {
@@ -76,8 +83,8 @@ std::vector<std::string> waiting_receivers(Connection& connection) {
 
 void begin_condition(Connection& connection, const ConditionRow& row) {
   connection.execute(
-      "INSERT OR REPLACE INTO conditions (run, kind, since, alert) VALUES (?, ?, ?, ?)", row.run,
-      row.kind, row.since, row.alert);
+      "INSERT OR REPLACE INTO conditions (run, kind, since, alert, told) VALUES (?, ?, ?, ?, ?)",
+      row.run, row.kind, row.since, row.alert, row.told);
 }
 
 std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
@@ -85,14 +92,28 @@ std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
   std::optional<ConditionRow> row;
   {
     Query query = connection.query(
-        "SELECT run, kind, since, alert FROM conditions WHERE run = ? AND kind = ?", run, kind);
-    if (query.next()) row = {query.integer(0), query.text(1), query.real(2), query.text(3)};
+        "SELECT run, kind, since, alert, told FROM conditions WHERE run = ? AND kind = ?", run,
+        kind);
+    if (query.next()) row = condition_at(query);
   }
   connection.execute("DELETE FROM conditions WHERE run = ? AND kind = ?", run, kind);
   return row;
 }
 
 void forget_conditions(Connection& connection) { connection.execute("DELETE FROM conditions"); }
+
+std::vector<ConditionRow> all_conditions(Connection& connection) {
+  std::vector<ConditionRow> rows;
+  Query query =
+      connection.query("SELECT run, kind, since, alert, told FROM conditions ORDER BY run, kind");
+  while (query.next()) rows.push_back(condition_at(query));
+  return rows;
+}
+
+void note_told(Connection& connection, int64_t run, const std::string& kind,
+               const std::string& told) {
+  connection.execute("UPDATE conditions SET told = ? WHERE run = ? AND kind = ?", told, run, kind);
+}
 
 std::vector<std::string> conditions_of(Connection& connection, int64_t run) {
   std::vector<std::string> kinds;
@@ -105,12 +126,11 @@ std::vector<ConditionRow> settled_conditions(Connection& connection, const std::
                                              int64_t limit) {
   std::vector<ConditionRow> rows;
   Query query = connection.query(
-      "SELECT run, kind, since, alert FROM conditions c WHERE NOT EXISTS (SELECT 1 FROM outbox o "
+      "SELECT run, kind, since, alert, told FROM conditions c WHERE NOT EXISTS (SELECT 1 FROM "
+      "outbox o "
       "WHERE o.receiver = ? AND o.run = c.run) ORDER BY run, kind LIMIT ?",
       receiver, limit);
-  while (query.next()) {
-    rows.push_back({query.integer(0), query.text(1), query.real(2), query.text(3)});
-  }
+  while (query.next()) rows.push_back(condition_at(query));
   return rows;
 }
 

@@ -56,6 +56,7 @@ struct ConditionRow {
   std::string kind;
   double since = 0;   // seconds since the epoch
   std::string alert;  // JSON
+  std::string told;   // JSON array of receivers' names
 };
 
 // Replaces one that is there.
@@ -64,6 +65,10 @@ void begin_condition(Connection& connection, const ConditionRow& row);
 std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
                                           const std::string& kind);
 void forget_conditions(Connection& connection);
+// Of all runs, in order.
+std::vector<ConditionRow> all_conditions(Connection& connection);
+void note_told(Connection& connection, int64_t run, const std::string& kind,
+               const std::string& told);
 std::vector<std::string> conditions_of(Connection& connection, int64_t run);
 // Of all runs of which nothing waits for this receiver, at most `limit`.
 std::vector<ConditionRow> settled_conditions(Connection& connection, const std::string& receiver,

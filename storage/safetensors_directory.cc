@@ -43,7 +43,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
     if (file.empty() || file == ".." || fs::path(file).filename() != file ||
         !file.ends_with(".safetensors"))
       throw FormatError(source.file, 0, found, "a safetensors file in the index's own directory");
-    if (!fs::is_regular_file(path.parent_path() / file))
+    if (!is_file_at(path.parent_path() / file))
       throw FormatError(source.file, 0, found, "a file that is there");
     files.emplace(tensor, file);
   }

@@ -1,4 +1,4 @@
--- The ledger, version 7, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- The ledger, version 8, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits (of the audit 64). `run` is runs.id everywhere.
@@ -363,13 +363,14 @@ CREATE TABLE outbox (
 CREATE INDEX outbox_by_receiver ON outbox (receiver);
 CREATE INDEX outbox_by_run ON outbox (receiver, run);
 
--- What was told to have begun and not to have ended, so that its end is told under the same labels; empty while there
--- are no receivers.
+-- What has begun and not ended, so that its end is told under the same labels to those who heard of its beginning, and
+-- receivers that are added hear of it; empty while there are no receivers.
 CREATE TABLE conditions (
   run   INTEGER NOT NULL,
   kind  TEXT NOT NULL,                      -- controller/notify/alert.h
   since REAL NOT NULL,
   alert TEXT NOT NULL,                      -- JSON object, as it was told
+  told  TEXT NOT NULL,                      -- JSON array of the receivers, by name, that were told of the beginning
   PRIMARY KEY (run, kind)
 ) STRICT, WITHOUT ROWID;
 

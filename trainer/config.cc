@@ -55,7 +55,7 @@ class ConfigReader {
 
  private:
   fs::path beside_file(const std::string& path) const {
-    return fs::absolute(fs::path(config_.file).parent_path() / path).lexically_normal();
+    return (fs::absolute(config_.file).parent_path() / path).lexically_normal();
   }
 
   TomlTable section(const std::string& name, std::initializer_list<const char*> keys) {
@@ -109,18 +109,24 @@ std::string why_no_directory(const fs::path& path) {
 }
 
 // Names end up in URLs, paths and metric labels.
-std::string ConfigReader::identifier(TomlTable& table, const char* key,
-                                     const std::string& fallback) {
-  constexpr size_t kLengthMax = 100;
-  std::string value = table.text(key, fallback);
+constexpr size_t kIdentifierMax = 100;
+
+std::string what_identifies() {
+  return fmt::format("1 to {} letters, digits, '_', '-' and '.', not beginning with '.'",
+                     kIdentifierMax);
+}
+
+bool identifies(const std::string& value) {
   const bool plain = std::all_of(value.begin(), value.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '-' || c == '.';
   });
-  if (value.empty() || value.size() > kLengthMax || !plain || value[0] == '.') {
-    table.refuse(key,
-                 fmt::format("1 to {} letters, digits, '_', '-' and '.', not beginning with '.'",
-                             kLengthMax));
-  }
+  return !value.empty() && value.size() <= kIdentifierMax && plain && value[0] != '.';
+}
+
+std::string ConfigReader::identifier(TomlTable& table, const char* key,
+                                     const std::string& fallback) {
+  std::string value = table.text(key, fallback);
+  if (!identifies(value)) table.refuse(key, what_identifies());
   return value;
 }
 
@@ -129,6 +135,12 @@ void ConfigReader::read_run() {
       section("run", {"name", "job_id", "dir", "seed", "steps", "threads", "device", "watch_gpu"});
   config_.name = identifier(run, "name", "run");
   config_.job_id = identifier(run, "job_id", "1");
+  if (overrides_.job_id) {
+    if (!identifies(*overrides_.job_id)) {
+      throw ConfigError("", 0, "--job-id", toml_quoted(*overrides_.job_id), what_identifies());
+    }
+    config_.job_id = *overrides_.job_id;
+  }
   const std::string dir = run.text("dir", fmt::format("runs/{}-{}", config_.name, config_.job_id));
   const std::string& given = overrides_.dir ? *overrides_.dir : dir;
   if (!given.empty()) {
@@ -181,6 +193,12 @@ void ConfigReader::read_model() {
       table.choice("compute", compute_name(config_.engine.compute), {"bf16", "fp32"}),
       config_.file);
   table.refuse_unknown_keys();
+  // Before anybody makes a list of its layers.
+  try {
+    config_.engine.model.check();
+  } catch (const ConfigError& error) {
+    throw config_.located(error);
+  }
 }
 
 void ConfigReader::take_shape_from(TomlTable& table) {
@@ -188,7 +206,7 @@ void ConfigReader::take_shape_from(TomlTable& table) {
     if (table.has(key)) table.refuse(key, "nothing: the model's shape is that of model.from");
   }
   const fs::path path = beside_file(table.text("from", ""));
-  if (!fs::is_regular_file(path / "config.json")) {
+  if (!is_file_at(path / "config.json")) {
     table.refuse("from",
                  "a directory with config.json and safetensors, as transformers saves a model");
   }
@@ -224,7 +242,7 @@ void ConfigReader::read_data() {
   if (!given.empty()) {
     path = overrides_.data ? fs::absolute(given).lexically_normal() : beside_file(given);
   }
-  if (path.empty() || !fs::exists(path / "dataset.json")) {
+  if (path.empty() || !is_file_at(path / "dataset.json")) {
     throw ConfigError(config_.file, data.line_of("dir"), overrides_.data ? "--data" : "data.dir",
                       toml_quoted(given),
                       "a directory with a dataset.json, as `gnomon data prepare` makes it");
@@ -316,7 +334,7 @@ void ConfigReader::read_precision() {
   }
   if (!plan.empty()) {
     const fs::path path = beside_file(plan);
-    if (!fs::is_regular_file(path)) table.refuse("plan", "the path of a precision plan");
+    if (!is_file_at(path)) table.refuse("plan", "the path of a precision plan");
     config_.plan = PrecisionPlan::load(path.string());
     config_.lines["plan"] = 0;
     const ModelConfig& model = config_.engine.model;
@@ -409,11 +427,6 @@ void ConfigReader::read_fault(TomlTable& table) {
 // only shortens a run.
 void ConfigReader::check_together() {
   if (overrides_.steps) config_.steps = *overrides_.steps;
-  try {
-    config_.engine.model.check();
-  } catch (const ConfigError& error) {
-    throw config_.located(error);
-  }
   const ModelConfig& model = config_.engine.model;
   const std::vector<std::string> sites = model.sites();
   const bool any_fp8 = std::any_of(sites.begin(), sites.end(), [&](const std::string& site) {

@@ -58,6 +58,7 @@ struct TrainerConfig {
 
 // What the command line says in place of the file.
 struct TrainerOverrides {
+  std::optional<std::string> job_id;
   std::optional<std::string> dir;
   std::optional<std::string> data;
   std::optional<std::string> controller;

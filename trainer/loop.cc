@@ -44,22 +44,28 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
 
 TrainingLoop::~TrainingLoop() = default;
 
-void TrainingLoop::run() {
-  if (over_) return flush(config_.flush_seconds);
+bool TrainingLoop::run() {
+  if (over_) {
+    flush(config_.flush_seconds);
+    return true;
+  }
   console_.start_progress("train", config_.steps);
   try {
     while (boundary() && engine_.step() < config_.steps) train_one_step();
     if (stop_) {
       finish("stopped");
-    } else if (engine_.step() >= config_.steps) {
-      finish("completed");
-    } else {
-      interrupt();
+      return true;
     }
+    if (engine_.step() >= config_.steps) {
+      finish("completed");
+      return true;
+    }
+    interrupt();
   } catch (const Interrupted& interrupted) {
     console_.finish_progress("");
     log_.warn("{}", interrupted.what());
   }
+  return false;
 }
 
 void TrainingLoop::train_one_step() {

@@ -42,8 +42,8 @@ class TrainingLoop {
   ~TrainingLoop();
 
   // Trains until the last step, a stop directive or a requested shutdown. Returns when reports and
-  // checkpoints are safe.
-  void run();
+  // checkpoints are safe; false when a shutdown ended it, so that there is more to train.
+  bool run();
 
  private:
   // loop.cc

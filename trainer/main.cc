@@ -43,8 +43,10 @@ docs/trainer.md explains every key. Killed in any way, the trainer goes on from 
 started again with the same --dir. SIGTERM, SIGINT and SIGUSR1 finish the step, write a checkpoint and end with status 0; a
 second signal ends at once.
 
-Exit status: 0 finished, stopped or interrupted in order; 1 failed; 2 the configuration cannot be accepted (nothing was
-started).)";
+Under Slurm, with requeueing: docs/slurm.md.
+
+Exit status: 0 finished, stopped or interrupted in order (--interrupted-status has another one for the last); 1 failed; 2 the
+configuration cannot be accepted (nothing was started).)";
 
 struct Arguments {
   std::string config;
@@ -52,6 +54,7 @@ struct Arguments {
   bool must_resume = false;
   bool must_start = false;
   bool check = false;
+  int interrupted_status = 0;
   std::string level = "info";
 };
 
@@ -65,6 +68,10 @@ void define(CLI::App& app, Arguments& arguments) {
   app.add_option("--config", arguments.config, "The run's TOML file")
       ->required()
       ->type_name("FILE");
+  app.add_option("--job-id", arguments.overrides.job_id,
+                 "The run's identity beside its name, in place of [run] job_id; a batch system's "
+                 "job, like 36199_0")
+      ->type_name("ID");
   app.add_option("--dir", arguments.overrides.dir, "The run's directory, in place of [run] dir")
       ->type_name("DIR");
   app.add_option("--data", arguments.overrides.data,
@@ -88,6 +95,12 @@ void define(CLI::App& app, Arguments& arguments) {
                "Refuse to go on with a run: the directory must have none")
       ->excludes(resume);
   app.add_flag("--check", arguments.check, "Check the configuration and end; nothing is started");
+  app.add_option("--interrupted-status", arguments.interrupted_status,
+                 "Exit status when a signal ended it in order before the run's end, so that a "
+                 "batch system starts it again")
+      ->check(CLI::Range(0, 125))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--log-level", arguments.level, "How much to tell on stderr")
       ->check(CLI::IsMember({"debug", "info", "warning", "error"}))
       ->capture_default_str();
@@ -119,8 +132,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
       return 0;
     }
     TrainingLoop loop(config, mode, console, shutdown, &ranks);
-    loop.run();
-    return 0;
+    return loop.run() ? 0 : arguments.interrupted_status;
   } catch (const ConfigError& error) {
     std::fprintf(stderr, "gnomon-trainer: %s\n", config.located(error).what());
     return kStatusConfig;

@@ -105,8 +105,31 @@ BenchDaemon::BenchDaemon(const std::string& gnomond, const fs::path& folder,
         return {daemon_command(gnomond, folder, ledger_, policy, port, arguments), folder, port};
       }()) {}
 
+std::unique_ptr<BenchDaemon> BenchDaemon::with_tls(const std::string& gnomond,
+                                                   const fs::path& folder,
+                                                   const std::string& policy) {
+  const std::string certificate = folder / "server.pem", key = folder / "server.key";
+  const EndedProcess openssl =
+      run_to_end({on_path("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                  "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=bench",
+                  "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate});
+  if (openssl.status != 0) throw Error("openssl made no certificate: " + openssl.output);
+  const fs::path config = folder / "gnomond.toml";
+  write_file_atomically(config, "[tls]\ncertificate = \"server.pem\"\nkey = \"server.key\"\n");
+  auto daemon = std::make_unique<BenchDaemon>(
+      gnomond, folder, policy, std::vector<std::string>{"--config", config.string()});
+  daemon->ca_ = certificate;
+  return daemon;
+}
+
 HttpClient BenchDaemon::client() const {
-  return HttpClient(fmt::format("http://127.0.0.1:{}", port()));
+  return HttpClient(
+      {.url = fmt::format("{}://127.0.0.1:{}", ca_.empty() ? "http" : "https", port()),
+       .ca_file = ca_});
+}
+
+TlsContext BenchDaemon::tls() const {
+  return ca_.empty() ? nullptr : make_client_tls({.certificate = {}, .key = {}, .ca = ca_});
 }
 
 std::string beside_this_program(const std::string& name) {

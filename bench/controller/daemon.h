@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/child_process.h"
+#include "net/tls_context.h"
 #include "protocol/client.h"
 
 namespace gnomon::bench {
@@ -44,14 +45,22 @@ class BenchDaemon {
  public:
   BenchDaemon(const std::string& gnomond, const std::filesystem::path& folder,
               const std::string& policy, const std::vector<std::string>& arguments = {});
+  // One that speaks TLS, with a certificate that is made in `folder` by openssl. Throws Error
+  // without that program.
+  static std::unique_ptr<BenchDaemon> with_tls(const std::string& gnomond,
+                                               const std::filesystem::path& folder,
+                                               const std::string& policy);
 
   Served& process() { return served_; }
   int port() const { return served_.port(); }
   HttpClient client() const;
+  // For connections to it; null: plain.
+  TlsContext tls() const;
   std::filesystem::path ledger() const { return ledger_; }
 
  private:
   std::filesystem::path ledger_;
+  std::string ca_;  // empty: plain
   Served served_;
 };
 

@@ -170,9 +170,10 @@ double median_of(int calls, const std::function<void()>& call) {
 // Medians by operation.
 std::map<std::string, double> measure(History& history, int calls) {
   std::map<std::string, double> costs;
-  for (const auto& [operation, target] : get_targets(history)) {
-    costs[operation] = median_of(
-        calls, [&] { history.client().checked("GET", target, {}, std::chrono::minutes(1)); });
+  for (const auto& target : get_targets(history)) {
+    costs[target.first] = median_of(calls, [&] {
+      history.client().checked("GET", target.second, {}, std::chrono::minutes(1));
+    });
   }
   costs["POST .../steps"] = median_of(calls, [&] { history.step(); });
   costs["POST .../notices"] = median_of(calls, [&] { history.notice(); });

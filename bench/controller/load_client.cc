@@ -1,22 +1,17 @@
 #include "bench/controller/load_client.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <map>
 #include <memory>
 
-#include "base/errors.h"
 #include "base/files.h"
+#include "bench/controller/wire.h"
 
 namespace gnomon::bench {
 namespace {
@@ -66,9 +61,9 @@ struct Answer {
 };
 
 struct Peer {
-  FileDescriptor socket;
+  explicit Peer(const Load& load) : wire(load.port, load.tls) {}
+  Wire wire;
   std::string request;
-  size_t sent = 0;
   Answer answer;
   Clock::time_point started;
 };
@@ -109,21 +104,11 @@ class LoadRun {
   }
 
   void connect(int index) {
-    auto peer = std::make_unique<Peer>();
-    peer->socket = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(load_.port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(peer->socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-      throw SystemError("connect to", fmt::format("127.0.0.1:{}", load_.port), errno);
-    }
-    const int on = 1;
-    ::setsockopt(peer->socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    auto peer = std::make_unique<Peer>(load_);
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = static_cast<uint32_t>(index);
-    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, peer->socket.get(), &event);
+    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, peer->wire.descriptor(), &event);
     peers_.push_back(std::move(peer));
   }
 
@@ -135,36 +120,18 @@ class LoadRun {
     }
   }
 
-  void broken(int error) const {
-    throw SystemError("speak to", fmt::format("127.0.0.1:{}", load_.port),
-                      error == 0 ? ECONNRESET : error);
-  }
-
-  // Requests are shorter than a socket's buffer, so that sending them never waits for the peer to
-  // read while it waits for us.
   void send_next(int index, Clock::time_point now) {
     Peer& peer = *peers_[static_cast<size_t>(index)];
     peer.request.clear();
     load_.next(index, peer.request);
     peer.started = now;
-    size_t sent = 0;
-    while (sent < peer.request.size()) {
-      const ssize_t size = ::send(peer.socket.get(), peer.request.data() + sent,
-                                  peer.request.size() - sent, MSG_NOSIGNAL);
-      if (size < 0 && errno == EINTR) continue;
-      if (size <= 0) broken(errno);
-      sent += static_cast<size_t>(size);
-    }
+    peer.wire.send(peer.request);
   }
 
   void serve(const epoll_event& event) {
     const auto index = static_cast<int>(event.data.u32);
     Peer& peer = *peers_[event.data.u32];
-    std::array<char, 16384> room;
-    const ssize_t size = ::recv(peer.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
-    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (size <= 0) broken(size < 0 ? errno : 0);
-    peer.answer.bytes.append(room.data(), static_cast<size_t>(size));
+    if (!peer.wire.receive(peer.answer.bytes)) return;
     if (!peer.answer.complete()) return;
     const Clock::time_point now = Clock::now();
     const int status = peer.answer.status();

@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "net/tls_context.h"
+
 namespace gnomon::bench {
 
 // Times in seconds, in the order in which they came; percentiles by sorting.
@@ -27,6 +29,7 @@ class Latencies {
 
 struct Load {
   int port = 0;
+  TlsContext tls = nullptr;  // null: plain
   int connections = 1;
   double warm_seconds = 1;  // not counted
   double seconds = 5;

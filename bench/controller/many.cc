@@ -51,7 +51,7 @@ class Refusals {
 // Steps and checkpoints of all runs, round by round, so that they go on side by side.
 class Trainers {
  public:
-  Trainers(std::vector<std::string> runs, int64_t steps, Refusals& refusals)
+  Trainers(const std::vector<std::string>& runs, int64_t steps, Refusals& refusals)
       : refusals_(refusals), rounds_(steps / kRound), bodies_(kRound) {
     for (const std::string& run : runs) paths_.push_back(fmt::format("/v1/runs/{}", run));
     at_.resize(kTrainerConnections);

@@ -1,11 +1,14 @@
 #include "bench/controller/reports.h"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <boost/json.hpp>
+#include <chrono>
 #include <cstring>
 
 #include "base/errors.h"
+#include "bench/controller/wire.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 
@@ -73,7 +76,7 @@ std::string register_run(HttpClient& client, const std::string& name, int64_t ch
   registration.total_steps = 2 * kFirstStep;
   registration.tokens_per_step = 524288;
   registration.checkpoint_every = checkpoint_every;
-  const std::string run =
+  std::string run =
       from_json<RunRegistered>(client.checked("POST", "/v1/runs", to_json(registration)).body).run;
   AttemptStart attempt;
   attempt.attempt = 1;
@@ -116,6 +119,7 @@ ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load) {
   std::vector<int64_t> sent(runs.size(), kFirstStep), acknowledged(runs.size(), kFirstStep);
   std::string refusal;
   Load closed{.port = daemon.port(),
+              .tls = daemon.tls(),
               .connections = load.connections,
               .warm_seconds = load.warm_seconds,
               .seconds = load.seconds,
@@ -141,6 +145,27 @@ ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load) {
   }
   check_ledger(daemon, runs, acknowledged);
   rate.steps_per_second = rate.load.per_second() * load.steps;
+  return rate;
+}
+
+ConnectionRate measure_tls_connections(BenchDaemon& daemon, double seconds) {
+  const TlsContext tls = daemon.tls();
+  const double cpu = daemon.process().cpu_seconds();
+  const auto start = std::chrono::steady_clock::now();
+  ConnectionRate rate;
+  double passed = 0;
+  for (; passed < seconds; ++rate.connections) {
+    Wire wire(daemon.port(), tls);
+    wire.send("GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    std::string answer;
+    pollfd readable{wire.descriptor(), POLLIN, 0};
+    while (answer.find("\"live\"") == std::string::npos) {
+      if (!wire.receive(answer)) ::poll(&readable, 1, 1000);
+    }
+    passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  rate.per_second = static_cast<double>(rate.connections) / passed;
+  rate.daemon_cpu_seconds = daemon.process().cpu_seconds() - cpu;
   return rate;
 }
 

@@ -25,6 +25,15 @@ struct ReportRate {
 // The ledger has every step afterwards, or this throws Error.
 ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load);
 
+struct ConnectionRate {
+  int64_t connections = 0;
+  double per_second = 0;
+  double daemon_cpu_seconds = 0;
+};
+
+// One connection in TLS after another, each with one request.
+ConnectionRate measure_tls_connections(BenchDaemon& daemon, double seconds);
+
 // Registrations, attempts and batches as trainers send them, with steps of nine digits.
 constexpr int64_t kFirstStep = 100'000'000;
 Fingerprint bench_fingerprint();

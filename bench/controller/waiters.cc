@@ -1,21 +1,19 @@
 #include "bench/controller/waiters.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <future>
+#include <memory>
 #include <thread>
 
 #include "base/errors.h"
 #include "base/files.h"
 #include "bench/controller/reports.h"
+#include "bench/controller/wire.h"
 #include "protocol/json.h"
 
 namespace gnomon::bench {
@@ -31,20 +29,13 @@ class Listeners {
   explicit Listeners(int port) : port_(port), poll_(::epoll_create1(EPOLL_CLOEXEC)) {}
 
   void add(const std::string& request) {
-    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port_));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != std::ssize(request)) {
-      throw SystemError("speak to", fmt::format("127.0.0.1:{}", port_), errno);
-    }
+    auto wire = std::make_unique<Wire>(port_);
+    wire->send(request);
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u64 = read_.size();
-    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket.get(), &event);
-    sockets_.push_back(std::move(socket));
+    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, wire->descriptor(), &event);
+    wires_.push_back(std::move(wire));
     read_.emplace_back();
   }
 
@@ -62,7 +53,7 @@ class Listeners {
       for (int i = 0; i < ready; ++i) {
         const size_t index = events[static_cast<size_t>(i)].data.u64;
         std::string& read = read_[index];
-        receive(index, read);
+        wires_[index]->receive(read);
         const size_t at = read.find(text);
         if (at == std::string::npos) continue;
         read.erase(0, at + text.size());
@@ -73,16 +64,9 @@ class Listeners {
   }
 
  private:
-  void receive(size_t index, std::string& read) const {
-    std::array<char, 4096> room;
-    const ssize_t size = ::recv(sockets_[index].get(), room.data(), room.size(), MSG_DONTWAIT);
-    if (size <= 0) throw Error("a client that waits was cut off");
-    read.append(room.data(), static_cast<size_t>(size));
-  }
-
   int port_;
   FileDescriptor poll_;
-  std::vector<FileDescriptor> sockets_;
+  std::vector<std::unique_ptr<Wire>> wires_;
   std::vector<std::string> read_;
 };
 
@@ -124,6 +108,7 @@ WaitersResult measure_waiters(const std::string& gnomond, const std::filesystem:
                      {"--config", (folder / "gnomond.toml").string()});
   HttpClient client = daemon.client();
   std::vector<std::string> runs;
+  runs.reserve(100);
   for (int i = 0; i < 100; ++i) runs.push_back(register_run(client, fmt::format("waited-{}", i)));
   settle();
   const int64_t before = daemon.process().memory().now;

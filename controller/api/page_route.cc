@@ -74,8 +74,7 @@ std::filesystem::path file_for(const std::string& root, const std::string& path)
   if (fs::is_directory(file, error)) {
     file /= "index.html";
   }
-  auto [base_end, rest] = std::mismatch(base.begin(), base.end(), file.begin(), file.end());
-  return base_end == base.end() && fs::is_regular_file(file, error) ? file : fs::path();
+  return lies_below(file, {base}) && fs::is_regular_file(file, error) ? file : fs::path();
 }
 
 }  // namespace

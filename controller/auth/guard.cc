@@ -125,7 +125,7 @@ void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens,
   entries_ = std::move(entries);
   settings_ = settings;
   state_ = state;
-  bad_state_ = {};
+  bad_state_.reset();
 }
 
 bool Guard::closed() const {

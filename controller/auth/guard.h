@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -106,9 +107,9 @@ class Guard {
   AuthSettings settings_;
   std::vector<Entry> entries_;
   FileState state_;
-  FileState bad_state_;    // of a file that could not be read: not told again
-  double told_at_ = -1e9;  // steady; when a refused token was last logged
-  int64_t untold_ = 0;     // refused since
+  std::optional<FileState> bad_state_;  // of a file that could not be read: not told again
+  double told_at_ = -1e9;               // steady; when a refused token was last logged
+  int64_t untold_ = 0;                  // refused since
 };
 
 }  // namespace gnomon

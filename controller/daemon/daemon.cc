@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "base/errors.h"
@@ -17,6 +18,9 @@
 
 namespace gnomon {
 namespace {
+
+// From here on a difference is no drift that the time service mends.
+constexpr double kClockJumpSeconds = 5;
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
@@ -83,24 +87,28 @@ LedgerOptions ledger_options(const DaemonConfig& config, Metrics& metrics) {
 
 Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                const std::string& port_file)
-    : metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
+    : clock_(wall_seconds, steady_seconds),
+      metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
       config_(config, std::move(read), metrics_, wall_seconds),
       guard_(config.auth, wall_seconds, steady_seconds),
       outbox_(metrics_),
-      supervisor_(metrics_, bells_,
-                  {read_default_policy(config), config.series_keep_seconds, config.checkpoint_roots,
-                   &outbox_},
-                  wall_seconds, steady_seconds),
+      supervisor_(
+          metrics_, bells_,
+          {read_default_policy(config), config.series_keep_seconds, config.checkpoint_roots,
+           &outbox_},
+          [this] { return clock_.now(); }, steady_seconds),
       leases_(supervisor_, metrics_, bells_),
-      retention_(metrics_, config.retention, wall_seconds, steady_seconds),
+      retention_(
+          metrics_, config.retention, [this] { return clock_.now(); }, steady_seconds),
       certificate_(config.tls.files.certificate.empty()
                        ? nullptr
                        : std::make_unique<ServedCertificate>(config, metrics_)),
       server_((check_port_file(port_file), server_options(config, certificate_.get()))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
   ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
-  notifier_ = std::make_unique<notify::Notifier>(*ledger_, outbox_, metrics_, config.notifications,
-                                                 wall_seconds, steady_seconds);
+  notifier_ = std::make_unique<notify::Notifier>(
+      *ledger_, outbox_, metrics_, config.notifications, [this] { return clock_.now(); },
+      wall_seconds, steady_seconds);
   ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape([this] {
@@ -161,6 +169,20 @@ void Daemon::keep_time() {
   }
   leases_.watch_unserved(*ledger_);
   backups_->keep_time();
+}
+
+void Daemon::watch_wall_clock() {
+  const double ahead = clock_.wall_ahead();
+  const bool jumped = std::abs(ahead) > kClockJumpSeconds;
+  if (jumped && !clock_jumped_) {
+    spdlog::warn(
+        "the machine's clock was set {:.0f} s {}: deadlines and records go on at their pace and "
+        "follow it by a tenth of the time that passes",
+        std::abs(ahead), ahead > 0 ? "ahead" : "back");
+  } else if (!jumped && clock_jumped_) {
+    spdlog::info("deadlines and records agree with the machine's clock again");
+  }
+  clock_jumped_ = jumped;
 }
 
 // Reads all of the ledger beside everything else: a large one would keep the start waiting.
@@ -227,6 +249,7 @@ void Daemon::serve() {
   });
   server_.every(std::chrono::seconds(1), [this] {
     guard_.look_again();
+    watch_wall_clock();
     keep_time();
   });
   tell_service_manager();

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "base/slewed_clock.h"
 #include "controller/api/server.h"
 #include "controller/daemon/daemon_config.h"
 #include "controller/daemon/live_config.h"
@@ -26,10 +27,15 @@ class Daemon {
  private:
   void expire_leases();
   void keep_time();
+  void watch_wall_clock();
   void save_states();
   void tell_service_manager();
   void check_pages();
 
+  // Of all that is decided and recorded: deadlines, ages, times of rows. What others measure
+  // against a clock of their own (tokens, certificates, notifications) follows the wall clock.
+  SlewedClock clock_;
+  bool clock_jumped_ = false;  // and it was said
   Metrics metrics_;
   LiveConfig config_;
   Guard guard_;

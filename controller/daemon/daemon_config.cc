@@ -230,11 +230,11 @@ void check_daemon_config(const DaemonConfig& config) {
   }
   read_default_policy(config);
   if (!config.tls.files.certificate.empty()) load_tls(config);
-  if (!config.web_root.empty() && !fs::is_directory(config.web_root)) {
+  if (!config.web_root.empty() && !is_folder_at(config.web_root)) {
     throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");
   }
   const BackupSettings& backup = config.backup;
-  if (backup.folder.empty() ? backup.every_seconds > 0 : !fs::is_directory(backup.folder)) {
+  if (backup.folder.empty() ? backup.every_seconds > 0 : !is_folder_at(backup.folder)) {
     throw ConfigError(config.file, 0, "backup.folder", backup.folder, "a folder");
   }
 }

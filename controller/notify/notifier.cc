@@ -30,11 +30,13 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }  // namespace
 
 Notifier::Notifier(Ledger& ledger, Outbox& outbox, Metrics& metrics, NotifierSettings settings,
-                   std::function<double()> now, std::function<double()> steady_now)
+                   std::function<double()> now, std::function<double()> wall_now,
+                   std::function<double()> steady_now)
     : ledger_(ledger),
       outbox_(outbox),
       metrics_(metrics),
       now_(std::move(now)),
+      wall_now_(std::move(wall_now)),
       steady_now_(std::move(steady_now)),
       wanted_(std::move(settings)),
       settings_are_new_(true) {
@@ -236,7 +238,7 @@ double Notifier::send_messages(Lane& lane) {
 }
 
 void Notifier::send(Lane& lane, const ledger::OutboxRow& row) {
-  const double time = now_();
+  const double time = wall_now_();
   std::string body;
   try {
     const Alert alert = alert_from_json(row.alert);
@@ -266,7 +268,7 @@ bool Notifier::send_conditions(Lane& lane) {
     }
   });
   if (alerts.empty()) return false;
-  const double time = now_();
+  const double time = wall_now_();
   const std::string body = alertmanager_body(alerts, external_url_, time);
   sent_[sender_.post(lane.receiver, body, "", time)] = {lane.receiver.name, std::nullopt};
   ++lane.under_way;

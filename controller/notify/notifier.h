@@ -35,10 +35,12 @@ inline constexpr int64_t kResentMax = 1000;
 
 class Notifier {
  public:
-  // `now` in seconds since the epoch; `steady_now` in seconds of a clock that never jumps. When it
-  // returns, the outbox knows the receivers. Throws what a ledger write throws.
+  // `now` in seconds since the epoch, the clock of the ledger's rows; `wall_now` the same as others
+  // see it, for what is sent; `steady_now` in seconds of a clock that never jumps. When it returns,
+  // the outbox knows the receivers. Throws what a ledger write throws.
   Notifier(Ledger& ledger, Outbox& outbox, Metrics& metrics, NotifierSettings settings,
-           std::function<double()> now, std::function<double()> steady_now);
+           std::function<double()> now, std::function<double()> wall_now,
+           std::function<double()> steady_now);
   // Waits a moment for what is under way; what was not answered by then is sent again by the next
   // one. The ledger must still be there.
   ~Notifier();
@@ -94,6 +96,7 @@ class Notifier {
   Outbox& outbox_;
   Metrics& metrics_;
   std::function<double()> now_;
+  std::function<double()> wall_now_;
   std::function<double()> steady_now_;
 
   std::mutex mutex_;

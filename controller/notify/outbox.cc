@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <boost/json.hpp>
 
 #include "storage/ledger_audit.h"
 #include "storage/ledger_outbox.h"
@@ -17,6 +18,14 @@ uint32_t bit_named(const std::string& kind) {
     if (kConditionKinds[i].name == kind) return 1u << i;
   }
   return 0;
+}
+
+std::string names_to_json(const std::vector<std::string>& names) {
+  return boost::json::serialize(boost::json::value_from(names));
+}
+
+std::vector<std::string> names_from_json(const std::string& json) {
+  return boost::json::value_to<std::vector<std::string>>(boost::json::parse(json));
 }
 
 }  // namespace
@@ -37,27 +46,58 @@ void Outbox::set_receivers(LedgerTransaction& transaction, const std::vector<Rec
   if (receivers.empty()) ledger::forget_conditions(connection);
   ledger::forget_waits(connection);
   std::vector<std::string> names;
+  names.reserve(receivers.size());
   for (const Receiver& receiver : receivers) names.push_back(receiver.name);
-  transaction.on_commit([this, receivers, names] {
-    receivers_ = receivers;
+  // At once, for the next write may be part of the same commit.
+  transaction.on_rollback([this, before = receivers_] {
+    receivers_ = before;
     told_.clear();
-    metrics_.notifications().set_receivers(names);
   });
+  receivers_ = receivers;
+  told_.clear();
+  tell_what_lasts(transaction, now);
+  transaction.on_commit([this, names] { metrics_.notifications().set_receivers(names); });
 }
 
-void Outbox::tell(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now) {
+void Outbox::tell_what_lasts(LedgerTransaction& transaction, double now) {
   Connection& connection = transaction.connection();
-  std::string json;
-  for (const Receiver& receiver : receivers_) {
-    if (!receiver.wants(alert)) continue;
-    if (json.empty()) json = alert_to_json(alert);
-    ledger::queue_message(connection, receiver.name, run, alert.kind, json, now);
-    make_room(transaction, receiver.name, now);
+  for (const ledger::ConditionRow& row : ledger::all_conditions(connection)) {
+    const Names told = names_from_json(row.told);
+    const Alert alert = alert_from_json(row.alert);
+    Names know;
+    for (const Receiver& receiver : receivers_) {
+      const bool knows = std::ranges::find(told, receiver.name) != told.end();
+      if (!knows && !receiver.wants(alert)) continue;
+      if (!knows) queue(transaction, receiver, row.run, alert, now);
+      know.push_back(receiver.name);
+    }
+    if (know != told) ledger::note_told(connection, row.run, row.kind, names_to_json(know));
   }
-  if (json.empty()) return;
+}
+
+void Outbox::queue(LedgerTransaction& transaction, const Receiver& receiver, int64_t run,
+                   const Alert& alert, double now) {
+  ledger::queue_message(transaction.connection(), receiver.name, run, alert.kind,
+                        alert_to_json(alert), now);
+  make_room(transaction, receiver.name, now);
   transaction.on_commit([this] {
     if (on_message_) on_message_();
   });
+}
+
+Outbox::Names Outbox::tell_all(LedgerTransaction& transaction, int64_t run, const Alert& alert,
+                               double now) {
+  Names told;
+  for (const Receiver& receiver : receivers_) {
+    if (!receiver.wants(alert)) continue;
+    queue(transaction, receiver, run, alert, now);
+    told.push_back(receiver.name);
+  }
+  return told;
+}
+
+void Outbox::tell(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now) {
+  tell_all(transaction, run, alert, now);
 }
 
 void Outbox::make_room(LedgerTransaction& transaction, const std::string& receiver, double now) {
@@ -97,20 +137,28 @@ void Outbox::tell_conditions(LedgerTransaction& transaction,
   for (size_t i = 0; i < kConditionKinds.size(); ++i) {
     const auto condition = static_cast<Condition>(1u << i);
     const std::string kind(kConditionKinds[i].name);
-    if ((told & ~hold & condition) != 0) {
-      if (const auto row = ledger::end_condition(connection, run, kind)) {
-        Alert alert = alert_from_json(row->alert);
-        alert.ends_at = now;
-        tell(transaction, run, alert, now);
-      }
-    }
+    if ((told & ~hold & condition) != 0) end_condition(transaction, run, kind, now);
     if ((hold & ~told & condition) != 0) {
       const Alert alert = condition_alert(subject(), condition, state, now);
-      ledger::begin_condition(connection, {run, kind, now, alert_to_json(alert)});
-      tell(transaction, run, alert, now);
+      const Names names = tell_all(transaction, run, alert, now);
+      ledger::begin_condition(connection,
+                              {run, kind, now, alert_to_json(alert), names_to_json(names)});
     }
   }
   told = hold;
+}
+
+void Outbox::end_condition(LedgerTransaction& transaction, int64_t run, const std::string& kind,
+                           double now) {
+  const auto row = ledger::end_condition(transaction.connection(), run, kind);
+  if (!row) return;
+  Alert alert = alert_from_json(row->alert);
+  alert.ends_at = now;
+  const Names told = names_from_json(row->told);
+  for (const Receiver& receiver : receivers_) {
+    const bool knows = std::ranges::find(told, receiver.name) != told.end();
+    if (knows && receiver.wants(alert)) queue(transaction, receiver, run, alert, now);
+  }
 }
 
 }  // namespace gnomon::notify

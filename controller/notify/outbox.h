@@ -25,18 +25,27 @@ class Outbox {
   // Called after a commit that left messages. Before the first one.
   void on_message(std::function<void()> action) { on_message_ = std::move(action); }
 
-  // From now on these are told, and may be tried at once. Messages of others are deleted. `now` in
-  // seconds since the epoch, here and below.
+  // From now on these are told, and may be tried at once; of what lasts, those hear now who were
+  // not told of it. Messages of others are deleted. `now` in seconds since the epoch, here and
+  // below.
   void set_receivers(LedgerTransaction& transaction, const std::vector<Receiver>& receivers,
                      double now);
   bool anybody() const { return !receivers_.empty(); }
 
   void tell(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
-  // Tells what has begun or ended since the last call for this run. Cheap when nothing has.
+  // Tells what has begun or ended since the last call for this run: the end to those who were told
+  // of the beginning. Cheap when nothing has.
   void tell_conditions(LedgerTransaction& transaction, const std::function<Subject()>& subject,
                        int64_t run, const decide::State& state, double now);
 
  private:
+  using Names = std::vector<std::string>;
+  void queue(LedgerTransaction& transaction, const Receiver& receiver, int64_t run,
+             const Alert& alert, double now);
+  Names tell_all(LedgerTransaction& transaction, int64_t run, const Alert& alert, double now);
+  void tell_what_lasts(LedgerTransaction& transaction, double now);
+  void end_condition(LedgerTransaction& transaction, int64_t run, const std::string& kind,
+                     double now);
   uint32_t& told_of(LedgerTransaction& transaction, int64_t run);
   void make_room(LedgerTransaction& transaction, const std::string& receiver, double now);
 

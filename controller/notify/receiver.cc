@@ -1,7 +1,6 @@
 #include "controller/notify/receiver.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <set>
@@ -9,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "net/tls_context.h"
 #include "protocol/site_glob.h"
 
 namespace gnomon::notify {
@@ -112,8 +112,11 @@ class ReceiverReader {
       r_.authorization = lines_of("authorization_file", r_.authorization_file, 1).front();
     }
     r_.ca_file = path("ca_file");
-    if (!r_.ca_file.empty() && ::access(r_.ca_file.c_str(), R_OK) != 0) {
-      table_.refuse("ca_file", "a file that can be read");
+    if (r_.ca_file.empty()) return;
+    try {
+      make_client_tls({"", "", r_.ca_file});
+    } catch (const TlsFileError& error) {
+      table_.refuse("ca_file", fmt::format("{} ({})", error.accepted(), error.wrong()));
     }
   }
 

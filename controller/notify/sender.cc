@@ -137,7 +137,13 @@ uint64_t Sender::post(const Receiver& receiver, const std::string& body,
   t.set(CURLOPT_TIMEOUT_MS, milliseconds(receiver.timeout_seconds));
   t.set(CURLOPT_CONNECTTIMEOUT_MS,
         milliseconds(std::min(receiver.timeout_seconds, kConnectSecondsMax)));
-  if (!receiver.ca_file.empty()) t.set(CURLOPT_CAINFO, receiver.ca_file.c_str());
+  if (!receiver.ca_file.empty()) {
+    t.set(CURLOPT_CAINFO, receiver.ca_file.c_str());
+    // Debian's libcurl believes this folder besides.
+    t.set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
+    // Else what the file held a day ago is believed.
+    t.set(CURLOPT_CA_CACHE_TIMEOUT, 0L);
+  }
   t.set(CURLOPT_WRITEFUNCTION, &Transfer::take);
   t.set(CURLOPT_WRITEDATA, static_cast<void*>(&t));
   t.set(CURLOPT_ERRORBUFFER, t.error.data());

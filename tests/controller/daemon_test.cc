@@ -114,6 +114,33 @@ TEST_F(ExpiringSeriesTest, SeriesOfAnEndedRunAreDropped) {
   EXPECT_EQ(metric("gnomon_run_step{run=\"test/1\"}"), -1);
 }
 
+TEST(ClockTest, AClockThatIsSetADayAheadExpiresNoDirective) {
+  test::TemporaryDirectory folder;
+  const std::filesystem::path offset = folder / "offset";
+  write_file_atomically(offset, "0");
+  DaemonProcess daemon({}, "[directives]\ntimeout_seconds = 600.0\n");
+  daemon.start({.environment = {{"GNOMON_FAILPOINTS", "wall_clock=offset:" + offset.string()}}});
+  FakeTrainer trainer(daemon.url());
+  trainer.begin();
+  trainer.train(1, 1);
+  trainer.client().checked("POST", trainer.path("/overrides"),
+                           to_json(OverrideRequest{"pause", "", "", "ann", "to look", 0}));
+  trainer.train(2, 2);  // it lives and has not listened: its directive would expire
+  write_file_atomically(offset, "86400");
+  const auto said = [&](const char* what) { return daemon.log().find(what) != std::string::npos; };
+  // Said by the look that would have expired it; the one after it sees what came of that.
+  ASSERT_TRUE(eventually([&] { return said("was set 86400 s ahead"); }));
+  HttpClient client = daemon.client();
+  const auto looks = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  while (std::chrono::steady_clock::now() < looks) {
+    const DirectiveList open = trainer.poll(0);
+    ASSERT_EQ(open.directives.size(), 1u) << daemon.log();
+  }
+  EXPECT_EQ(trainer.ack(1, {"applied", 1, 1, "", 0}).state, "applied");
+  write_file_atomically(offset, "0");
+  EXPECT_TRUE(eventually([&] { return said("machine's clock again"); }));
+}
+
 class ShortLeaseTest : public ::testing::Test {};
 
 TEST_F(ShortLeaseTest, AVerifierThatDiesCostsOneLeaseTime) {

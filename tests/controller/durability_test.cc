@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "base/files.h"
@@ -206,6 +208,45 @@ TEST_F(DurabilityTest, WhoAsksForTheAuditLogGetsTheNewestRows) {
   EXPECT_EQ(rows.at(1).at("hash").as_string().size(), 64u);
   EXPECT_TRUE(
       boost::json::parse(client.checked("GET", "/v1/audit?run=run-7").body).as_array().empty());
+}
+
+// Something else writes to the ledger, so that the daemon's writer waits for it.
+TEST_F(DurabilityTest, BeyondTheWritesThatMayWaitRequestsAre503AndTheOthersAreRecorded) {
+  start("[limits]\nqueued_writes = 2\n");
+  const auto post = [this](int i) {
+    HttpClient client = daemon->client();
+    return client.request("POST", "/v1/runs",
+                          to_json(test_registration("many", std::to_string(i))));
+  };
+  constexpr int kClients = 12;
+  constexpr int kRefusedAtLeast = kClients - 4;  // two are at work, two wait
+  std::atomic<int> refused = 0;
+  std::vector<std::future<HttpResponse>> answers;
+  {
+    SQLite::Database other(daemon->ledger().string(), SQLite::OPEN_READWRITE, 5000);
+    SQLite::Transaction writing(other, SQLite::TransactionBehavior::IMMEDIATE);
+    for (int i = 0; i < kClients; ++i) {
+      answers.push_back(std::async(std::launch::async, [&, i] {
+        HttpResponse answer = post(i);
+        if (answer.status == 503) ++refused;
+        return answer;
+      }));
+    }
+    EXPECT_TRUE(eventually([&] { return refused >= kRefusedAtLeast; }));
+  }
+  std::vector<int> again;
+  for (int i = 0; i < kClients; ++i) {
+    const HttpResponse answer = answers[static_cast<size_t>(i)].get();
+    if (answer.status == 200) continue;
+    EXPECT_EQ(answer.status, 503) << answer.body;
+    EXPECT_GE(answer.retry_after, 1);
+    EXPECT_THAT(answer.body, HasSubstr("queue of writes is full"));
+    EXPECT_EQ(number(fmt::format("SELECT count(*) FROM runs WHERE job_id = '{}'", i)), 0);
+    again.push_back(i);
+  }
+  for (const int i : again) EXPECT_EQ(post(i).status, 200);
+  EXPECT_LT(refused, kClients);
+  EXPECT_EQ(number("SELECT count(*) FROM runs"), kClients);
 }
 
 }  // namespace

@@ -39,26 +39,6 @@ class EventStreamTest : public ::testing::Test {
     trainer.client().checked("POST", fmt::format("/v1/runs/{}/notices", run),
                              to_json(TrainerNotice{1, 0, "reports_dropped", text, "", 0, 0}));
   }
-  // From /proc: resident memory in KiB, and processor time in seconds.
-  double resident_kib() const {
-    std::ifstream status(fmt::format("/proc/{}/status", daemon.pid()));
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("VmRSS:")) return std::stod(line.substr(6));
-    }
-    return 0;
-  }
-  double processor_seconds() const {
-    std::ifstream file(fmt::format("/proc/{}/stat", daemon.pid()));
-    std::string text;
-    std::getline(file, text);
-    std::istringstream rest(text.substr(text.rfind(')') + 2));
-    std::string skipped;
-    for (int i = 0; i < 11; ++i) rest >> skipped;
-    double user = 0;
-    double system = 0;
-    rest >> user >> system;
-    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  }
 
   test::TemporaryDirectory folder;
   DaemonProcess daemon;
@@ -126,11 +106,11 @@ TEST_F(EventStreamTest, ClientsThatDoNotReadAreDroppedAndCostNoMemory) {
     deaf.push_back(listen("?after=0"));
     deaf.back()->read_until("id: 1\n");
   }
-  const double before = resident_kib();
+  const double before = daemon.resident_kib();
   const std::string large(16'000, 'x');
   const int kNotices = 800;  // 13 MB, more than a connection's buffers hold
   for (int i = 0; i < kNotices; ++i) notice("run-1", fmt::format("{} {}", i, large));
-  EXPECT_LT(resident_kib() - before, 40'000) << "for 20 clients that are 256 MB behind";
+  EXPECT_LT(daemon.resident_kib() - before, 40'000) << "for 20 clients that are 256 MB behind";
   std::this_thread::sleep_for(std::chrono::milliseconds(2'500));
   const std::string last = fmt::format("{} xxx", kNotices - 1);
   for (const auto& each : deaf) {
@@ -156,9 +136,9 @@ TEST_F(EventStreamTest, ThousandsThatWaitCostNothingAndAreAllWoken) {
   }
   for (const auto& each : streams) each->read_until("retry");
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  const double before = processor_seconds();
+  const double before = daemon.processor_seconds();
   std::this_thread::sleep_for(std::chrono::seconds(4));
-  EXPECT_LT(processor_seconds() - before, 0.2);
+  EXPECT_LT(daemon.processor_seconds() - before, 0.2);
   trainer.client().checked("POST", "/v1/runs/1/overrides",
                            to_json(OverrideRequest{"checkpoint_now", "", "", "ada", "why not", 0}));
   for (const auto& each : streams) {
@@ -217,9 +197,9 @@ TEST_F(EventStreamTest, TheDaemonOutlivesALackOfDescriptors) {
   std::vector<std::unique_ptr<RawConnection>> many;
   for (int i = 0; i < 60; ++i) many.push_back(listen(""));
   client.checked("GET", "/livez");
-  const double before = processor_seconds();
+  const double before = daemon.processor_seconds();
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  EXPECT_LT(processor_seconds() - before, 0.2) << "it spins";
+  EXPECT_LT(daemon.processor_seconds() - before, 0.2) << "it spins";
   limit.rlim_cur = 3'500;
   ASSERT_EQ(::prlimit(daemon.pid(), RLIMIT_NOFILE, &limit, nullptr), 0);
   for (const auto& each : many) EXPECT_THAT(each->read_until("retry"), HasSubstr("200 OK"));

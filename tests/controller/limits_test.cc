@@ -59,6 +59,10 @@ TEST_F(LimitsTest, OfAttemptsStepsAndCheckpoints) {
   expect_refused(trainer.path("/steps"), to_json(batch), "10001 steps", "at most 10000", 413);
   expect_refused(trainer.path("/steps"), to_json(StepBatch{{test_step(1'000'000'000'001)}}),
                  "step is 1000000000001", "1 to 1000000000000");
+  StepReport huge = test_step(1);
+  huge.tokens = 1'000'000'000'001;
+  expect_refused(trainer.path("/steps"), to_json(StepBatch{{huge}}), "tokens is 1000000000001",
+                 "0 to 1000000000000");
   CheckpointReport checkpoint = test_checkpoint(5);
   checkpoint.uri = "/" + std::string(4096, 'u');
   expect_refused(trainer.path("/checkpoints"), to_json(checkpoint), "uri", "4096");

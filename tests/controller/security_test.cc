@@ -21,6 +21,7 @@ namespace gnomon {
 namespace {
 
 using test::DaemonProcess;
+using test::eventually;
 using test::run_gnomond;
 using test::TemporaryDirectory;
 using ::testing::AnyOf;
@@ -183,22 +184,13 @@ TEST_F(SecurityTest, NoSecretIsWrittenAnywhere) {
   }
 }
 
-bool soon(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return true;
-}
-
 TEST_F(SecurityTest, ARevokedTokenIsRefusedWithinSecondsAndItsLongPollGetsNothing) {
   begin();
   RawConnection poll(daemon.port());
   poll.send(request("GET", "/v1/runs/1/directives?after=0&wait=30s", secrets["trainer"]));
   const std::string second = add("second", Role::kOperator);
   revoke("trainer");
-  EXPECT_TRUE(soon([&] { return ask("GET", "/v1/runs", secrets["trainer"]).status == 401; }));
+  EXPECT_TRUE(eventually([&] { return ask("GET", "/v1/runs", secrets["trainer"]).status == 401; }));
   EXPECT_EQ(ask("GET", "/v1/runs", second).status, 200) << "and a new one is known";
   const std::string order = R"({"kind":"pause","owner":"me","reason":"a directive"})";
   ASSERT_EQ(ask("POST", "/v1/runs/1/overrides", second, order).status, 200);
@@ -210,12 +202,20 @@ TEST_F(SecurityTest, ARevokedTokenIsRefusedWithinSecondsAndItsLongPollGetsNothin
 
 TEST_F(SecurityTest, TokensThatCannotBeReadChangeNothing) {
   write_file_atomically(folder / "tokens.toml", "[[token]]\nname = 1\n");
-  EXPECT_TRUE(soon([&] { return daemon.log().find("last good ones stay") != std::string::npos; }));
+  EXPECT_TRUE(
+      eventually([&] { return daemon.log().find("last good ones stay") != std::string::npos; }));
   EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
   daemon.signal(SIGHUP);
-  EXPECT_TRUE(soon([&] {
+  EXPECT_TRUE(eventually([&] {
     return daemon.log().find("the configuration was not read again") != std::string::npos;
   }));
+  EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
+}
+
+TEST_F(SecurityTest, AFileOfTokensThatIsGoneIsSaidAndTheLastGoodOnesStay) {
+  std::filesystem::remove(folder / "tokens.toml");
+  EXPECT_TRUE(
+      eventually([&] { return daemon.log().find("last good ones stay") != std::string::npos; }));
   EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
 }
 

@@ -45,24 +45,6 @@ class TlsConnectionsTest : public TlsTest {
     }
     return count;
   }
-  double resident_kib() const {
-    std::ifstream status(fmt::format("/proc/{}/status", daemon.pid()));
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("VmRSS:")) return std::stod(line.substr(6));
-    }
-    return 0;
-  }
-  double processor_seconds() const {
-    std::ifstream file(fmt::format("/proc/{}/stat", daemon.pid()));
-    std::string text;
-    std::getline(file, text);
-    std::istringstream rest(text.substr(text.rfind(')') + 2));
-    std::string skipped;
-    for (int i = 0; i < 11; ++i) rest >> skipped;
-    double user = 0, system = 0;
-    rest >> user >> system;
-    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  }
 
   FakeTrainer trainer{"http://127.0.0.1:1"};
 };
@@ -167,16 +149,16 @@ TEST_F(TlsConnectionsTest, AThousandThatWaitCostNoTimeAndLittleMemory) {
   ::getrlimit(RLIMIT_NOFILE, &own);
   own.rlim_cur = std::max<rlim_t>(own.rlim_cur, 1'200);
   if (::setrlimit(RLIMIT_NOFILE, &own) != 0) GTEST_SKIP() << "needs 1200 open files";
-  const double empty = resident_kib();
+  const double empty = daemon.resident_kib();
   constexpr int kMany = 1'000;
   std::vector<std::unique_ptr<TlsConnection>> polls;
   for (int i = 0; i < kMany; ++i) polls.push_back(poll());
-  const double each = (resident_kib() - empty) / kMany;
+  const double each = (daemon.resident_kib() - empty) / kMany;
   std::printf("%.0f KiB of the daemon for each poll\n", each);
   EXPECT_LT(each, 200);
-  const double before = processor_seconds();
+  const double before = daemon.processor_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  EXPECT_LT(processor_seconds() - before, 0.1);
+  EXPECT_LT(daemon.processor_seconds() - before, 0.1);
   order();
   for (const auto& one : polls) {
     ASSERT_THAT(one->read_until("checkpoint_now"), HasSubstr("200 OK"));

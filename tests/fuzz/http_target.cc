@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/files.h"
+#include "base/sha256.h"
 #include "base/temporary_directory.h"
 #include "controller/api/server.h"
 #include "controller/decide/policy.h"
@@ -39,6 +40,9 @@ ServerOptions server_options() {
 class InProcessDaemon {
  public:
   InProcessDaemon() {
+    // This object ends at the program's exit, as OpenSSL does. Used first, OpenSSL ends last: its
+    // end frees what each thread has there only for threads that are over.
+    sha256_hex("");
     spdlog::set_level(spdlog::level::off);
     ledger_.write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
     thread_ = std::thread([this] { server_.run(services_, router_); });

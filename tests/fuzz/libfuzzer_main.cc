@@ -6,6 +6,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const gnomon::fuzz::Target* const target = gnomon::fuzz::find_target(GNOMON_FUZZ_TARGET);
   if (target == nullptr) std::abort();
-  target->run({data, size});
+  gnomon::fuzz::run(*target, {data, size});
   return 0;
 }

@@ -85,6 +85,19 @@ void add_safetensors(const Corpus& corpus) {
   corpus.add("seven_bytes", "1234567");
 }
 
+void add_indices(const Corpus& corpus) {
+  const auto add = [&corpus](const char* name, const std::string& map) {
+    corpus.add(name, fmt::format(R"({{"metadata":{{"total_size":8}},"weight_map":{{{}}}}})", map));
+  };
+  add("both", R"("a":"a.safetensors","b":"b.safetensors")");
+  add("one", R"("a":"a.safetensors")");
+  add("swapped", R"("a":"b.safetensors","b":"a.safetensors")");
+  add("missing", R"("a":"c.safetensors")");
+  add("elsewhere", R"("a":"../a.safetensors")");
+  add("long_name", fmt::format(R"("a":"{}.safetensors")", std::string(300, 'x')));
+  add("no_name", R"("a":7)");
+}
+
 void add_shards(const Corpus& corpus) {
   for (bool wide : {false, true}) {
     ShardWriter writer(corpus.path(wide ? "wide" : "narrow"), wide);
@@ -188,6 +201,19 @@ void add_manifests(const Corpus& corpus) {
   corpus.add("two_files", two);
   corpus.add("no_file", to_json(CheckpointManifest{1, 0, {}}));
   corpus.add("negative", to_json(CheckpointManifest{-1, -2, {{"../x", -3, ""}}}));
+  corpus.add("sizes_past_2_to_63",
+             to_json(CheckpointManifest{1,
+                                        0,
+                                        {{"config.json", int64_t{1} << 62, hash},
+                                         {"model.safetensors", int64_t{1} << 62, hash},
+                                         {"optimizer.safetensors", 1, hash},
+                                         {"trainer_state.json", 1, hash}}}));
+  corpus.add("whole", to_json(CheckpointManifest{2,
+                                                 40,
+                                                 {{"config.json", 100, hash},
+                                                  {"model.safetensors", 5000, hash},
+                                                  {"optimizer.safetensors", 10'000, hash},
+                                                  {"trainer_state.json", 100, hash}}}));
   corpus.add("cut", two.substr(0, two.size() / 2));
   corpus.add("another_version", "{\"format\": \"gnomon-checkpoint\", \"version\": 99}");
 }
@@ -210,6 +236,28 @@ void add_datasets(const Corpus& corpus) {
   corpus.add("not_closed", to_json(description).substr(0, 60));
 }
 
+// Bytes as series_target.cc reads them.
+void add_series(const Corpus& corpus) {
+  auto add = [&corpus](const char* name, const std::vector<int>& bytes) {
+    corpus.add(name, std::string(bytes.begin(), bytes.end()));
+  };
+  constexpr int kAll = 255;  // every token fits
+  add("two_splits", {1, kAll, 0, 0, 20, 1, 1, 0, 5, 9});
+  add("many_shards", {1, kAll, 2, 0, 7, 1, 0, 0, 1, 2, 2, 0, 0, 3, 0, 0, 60, 4, 1, 0, 3, 9});
+  add("small_vocabulary", {0, 20, 0, 0, 30, 1, 1, 0, 5, 9});
+  add("cut_when_open", {2, kAll, 0, 0, 20, 1, 0, 0, 4, 7, 1, 0, 5, 9});
+  add("description_has_more", {0, kAll, 0, 0x20, 20, 1, 1, 0, 5, 9});
+  add("header_has_more", {0, kAll, 0, 0x02, 20, 1, 1, 0, 5, 9});
+  add("both_have_more", {0, kAll, 0, 0x22, 20, 1, 1, 0, 5, 9});
+  add("both_have_much_more", {0, kAll, 8, 0x77, 20, 1, 9, 0x77, 5, 9});
+  add("missing", {0, kAll, 4, 0, 20, 1, 1, 0, 5, 9});
+  add("wrong_hash", {1, kAll, 16, 0, 20, 1, 1, 0, 5, 9});
+  add("header_of_other_width", {0, kAll, 32, 0, 20, 1, 35, 0, 5, 9});
+  add("header_of_other_width_fits", {0, kAll, 32, 0x88, 16, 1, 1, 0, 5, 9});
+  add("byte_behind", {0, kAll, 64, 0, 20, 1, 1, 0, 5, 9});
+  add("no_heldout", {0, kAll, 0, 0, 20, 1});
+}
+
 }  // namespace
 }  // namespace gnomon::fuzz
 
@@ -220,12 +268,14 @@ int main(int argc, char** argv) {
     return 2;
   }
   add_safetensors({argv[1], "safetensors"});
+  add_indices({argv[1], "index"});
   add_shards({argv[1], "shard"});
   add_plans({argv[1], "plan"});
   add_policies({argv[1], "policy"});
   add_messages({argv[1], "json"});
   add_manifests({argv[1], "manifest"});
   add_datasets({argv[1], "dataset"});
+  add_series({argv[1], "series"});
   add_decide({argv[1], "decide"});
   return 0;
 }

@@ -1,10 +1,12 @@
 // The fuzzers' kept corpus with any compiler: every file, and mutations of them that are the same
 // in every run.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -34,7 +36,7 @@ std::vector<std::string> corpus_of(std::string_view target) {
 }
 
 void run(const Target& target, const std::string& input) {
-  target.run({reinterpret_cast<const uint8_t*>(input.data()), input.size()});
+  run(target, std::span(reinterpret_cast<const uint8_t*>(input.data()), input.size()));
 }
 
 // One of: a bit flipped, a byte or eight set to something notable, a piece taken out, doubled or
@@ -91,8 +93,8 @@ TEST_P(FuzzCorpus, IsReadOrRefused) {
   for (const std::string& input : corpus) run(GetParam(), input);
 }
 
-// What scripts/fuzz asks for: so many seconds from another seed, and where the input at hand is
-// kept, so that it is there when it was the last one.
+// What scripts/fuzz asks for: so many seconds from another seed. The input at hand is kept while it
+// runs, so that it is there when it was the last one.
 struct LongRun {
   double seconds = 0;  // 0: the test's own number of mutations
   uint64_t seed = 11;
@@ -108,30 +110,74 @@ struct LongRun {
   }
 };
 
-TEST_P(FuzzCorpus, IsReadOrRefusedWithMutations) {
-  const std::vector<std::string> corpus = corpus_of(GetParam().name);
-  ASSERT_FALSE(corpus.empty());
-  const LongRun asked = LongRun::asked();
-  const auto start = std::chrono::steady_clock::now();
-  const auto goes_on = [&](uint64_t i) {
-    if (asked.seconds == 0) return i < GetParam().mutations;
-    return std::chrono::steady_clock::now() - start < std::chrono::duration<double>(asked.seconds);
-  };
-  uint64_t i = 0;
-  for (; goes_on(i); ++i) {
-    std::array<uint32_t, 4> choice = philox(asked.seed, 0, i);
-    std::string input = corpus[choice[0] % corpus.size()];
-    const std::string& other = corpus[choice[1] % corpus.size()];
-    for (uint32_t n = 0; n <= choice[2] % 4; ++n) {
-      mutate(philox(asked.seed, 1 + n, i), other, input);
-    }
-    if (!asked.kept.empty()) {
-      std::ofstream(std::filesystem::path(asked.kept) / GetParam().name, std::ios::binary) << input;
-    }
-    run(GetParam(), input);
-  }
-  if (asked.seconds > 0) std::printf("%llu inputs\n", static_cast<unsigned long long>(i));
+void give_up(int) {
+  constexpr std::string_view kWords = "fuzz: an input takes more than 30 seconds\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kWords.data(), kWords.size());
+  std::abort();
 }
+
+// Gives one input after the other to the target, and says every ten seconds how many those were.
+class Driver {
+ public:
+  Driver(const Target& target, const LongRun& asked)
+      : target_(target), asked_(asked), corpus_(corpus_of(target.name)) {
+    if (asked_.seconds > 0) std::signal(SIGALRM, give_up);
+  }
+
+  void drive() {
+    const uint64_t last = asked_.seconds > 0 ? UINT64_MAX : target_.mutations;
+    for (inputs_ = 0; inputs_ < last && (asked_.seconds == 0 || seconds() < asked_.seconds);
+         ++inputs_) {
+      if (asked_.seconds > 0 && seconds() >= next_line_) tell();
+      give(input(inputs_));
+    }
+    if (asked_.seconds == 0) return;
+    ::alarm(0);
+    tell();
+    if (!asked_.kept.empty()) std::filesystem::remove(kept());
+  }
+
+ private:
+  static constexpr double kBetweenLines = 10;    // seconds
+  static constexpr unsigned kInputSeconds = 30;  // a longer one ends the program
+
+  std::string input(uint64_t number) const {
+    const std::array<uint32_t, 4> choice = philox(asked_.seed, 0, number);
+    std::string made = corpus_[choice[0] % corpus_.size()];
+    const std::string& other = corpus_[choice[1] % corpus_.size()];
+    for (uint32_t n = 0; n <= choice[2] % 4; ++n) {
+      mutate(philox(asked_.seed, 1 + n, number), other, made);
+    }
+    return made;
+  }
+
+  void give(const std::string& made) const {
+    if (!asked_.kept.empty()) std::ofstream(kept(), std::ios::binary) << made;
+    if (asked_.seconds > 0) ::alarm(kInputSeconds);
+    run(target_, made);
+  }
+
+  void tell() {
+    std::printf("%s: %llu inputs in %.0f s\n", std::string(target_.name).c_str(),
+                static_cast<unsigned long long>(inputs_), seconds());
+    std::fflush(stdout);
+    next_line_ = seconds() + kBetweenLines;
+  }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  std::filesystem::path kept() const { return std::filesystem::path(asked_.kept) / target_.name; }
+
+  const Target& target_;
+  const LongRun asked_;
+  const std::vector<std::string> corpus_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double next_line_ = kBetweenLines;
+  uint64_t inputs_ = 0;
+};
+
+TEST_P(FuzzCorpus, IsReadOrRefusedWithMutations) { Driver(GetParam(), LongRun::asked()).drive(); }
 
 INSTANTIATE_TEST_SUITE_P(, FuzzCorpus, testing::ValuesIn(targets().begin(), targets().end()),
                          [](const auto& instance) { return std::string(instance.param.name); });

@@ -1,6 +1,5 @@
 #include "tests/fuzz/targets.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "base/temporary_directory.h"
 #include "controller/decide/policy.h"
 #include "protocol/json.h"
@@ -23,8 +23,10 @@
 #include "storage/checkpoint_manifest.h"
 #include "storage/dataset_description.h"
 #include "storage/safetensors.h"
+#include "storage/safetensors_directory.h"
 #include "storage/token_shards.h"
 #include "tests/fuzz/decide_target.h"
+#include "tests/fuzz/series_target.h"
 
 namespace gnomon::fuzz {
 namespace {
@@ -68,6 +70,32 @@ void run_safetensors(std::span<const uint8_t> input) {
     }
     require(end == std::ssize(input), "the tensors do not end where the file ends");
   } catch (const Error&) {
+  }
+}
+
+// A directory with two files of one tensor each.
+struct NamedTensors {
+  NamedTensors() {
+    const float value = 1;
+    for (const char* name : {"a", "b"})
+      write_safetensors(folder / fmt::format("{}.safetensors", name),
+                        std::vector<TensorView>{{name, "F32", {1}, &value}});
+  }
+  TemporaryDirectory folder;
+};
+
+void run_index(std::span<const uint8_t> input) {
+  static const NamedTensors named;
+  const TemporaryDirectory& folder = named.folder;
+  write_plainly(folder / "model.safetensors.index.json", text_of(input));
+  try {
+    const SafetensorsDirectory directory(folder.path());
+    for (const auto& [name, tensor] : directory.tensors())
+      require(std::filesystem::path(tensor.file).parent_path() == folder.path(),
+              "a tensor from elsewhere");
+    require(directory.bytes() == 4 * std::ssize(directory.tensors()), "tensors of other sizes");
+  } catch (const FormatError&) {
+  } catch (const SystemError&) {
   }
 }
 
@@ -176,31 +204,42 @@ void run_labels(std::span<const uint8_t> input) {
   }
 }
 
-void run_manifest(std::span<const uint8_t> input) {
-  const std::string text(text_of(input));
+void read_manifest(const std::string& text) {
   try {
-    require(to_json(parse_manifest(text, "manifest.json")) == text,
-            "a manifest is taken that is none of ours");
+    const CheckpointManifest manifest = parse_manifest(text, "manifest.json");
+    require(to_json(manifest) == text, "a manifest is taken that is none of ours");
+    require(manifest.bytes() >= 0, "a checkpoint of fewer bytes than none");
   } catch (const FormatError&) {
   }
+}
+
+// As it is, and with the checksum that belongs to it: otherwise few numbers would be looked at.
+void run_manifest(std::span<const uint8_t> input) {
+  const std::string text(text_of(input));
+  read_manifest(text);
+  const size_t end = text.find("  \"checksum\"");
+  if (end == std::string::npos) return;
+  Hash128 checksum;
+  checksum.update(text.data(), end);
+  read_manifest(text.substr(0, end) + fmt::format("  \"checksum\": \"{}\"\n}}\n", checksum.hex()));
 }
 
 void run_dataset(std::span<const uint8_t> input) {
   const TemporaryDirectory folder;
-  const FileDescriptor file(
-      ::open((folder / kDatasetFile).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  write_all(file.get(), text_of(input), kDatasetFile);
+  write_plainly(folder / kDatasetFile, text_of(input));
   try {
     const DatasetDescription description = read_dataset_description(folder.path());
-    write_file_atomically(folder / kDatasetFile, to_json(description));
+    write_plainly(folder / kDatasetFile, to_json(description));
     require(to_json(read_dataset_description(folder.path())) == to_json(description),
             "a description changes when it is written and read");
+    Dataset::open(folder.path());
   } catch (const FormatError&) {
-  } catch (const SystemError&) {
+  } catch (const SystemError&) {  // a file that is not there
   }
 }
 
 constexpr std::array kTargets = {Target{"safetensors", run_safetensors},
+                                 Target{"index", run_index, 2'000},
                                  Target{"shard", run_shard},
                                  Target{"plan", run_plan},
                                  Target{"policy", run_policy},
@@ -208,7 +247,8 @@ constexpr std::array kTargets = {Target{"safetensors", run_safetensors},
                                  Target{"labels", run_labels},
                                  Target{"manifest", run_manifest},
                                  Target{"dataset", run_dataset, 3'000},
-                                 Target{"decide", run_decide, 300}};
+                                 Target{"series", run_series, 2'000},
+                                 Target{"decide", run_decide, 300, kAnyMemory}};
 
 }  // namespace
 

@@ -40,7 +40,8 @@ int free_port() {
 class AlertmanagerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (::access(kAlertmanager, X_OK) != 0) GTEST_SKIP() << "no prometheus-alertmanager";
+    if (::access(kAlertmanager, X_OK) != 0)
+      GTEST_SKIP() << "prometheus-alertmanager is not installed (scripts/setup --tests does)";
     write_file_atomically(
         folder / "alertmanager.yml",
         fmt::format("route:\n  receiver: back\n  group_by: [alertname, run]\n  group_wait: 0s\n"

@@ -181,5 +181,47 @@ TEST_F(NotifyingDaemonTest, ReceiversAndKeysAreReadAgainAndABadFileChangesNothin
   EXPECT_EQ(daemon->log().find("/hook"), std::string::npos) << "an address may hold a token";
 }
 
+TEST_F(NotifyingDaemonTest, AReceiverThatIsAddedHearsOfWhatLastsAlsoWhenTheDaemonDiesThen) {
+  WebhookReceiver first, second;
+  configure(receiver("a", first));
+  start();
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  trainer.client().checked("POST", trainer.path("/overrides"),
+                           to_json(OverrideRequest{"pause", "", "", "ann", "to look", 0}));
+  trainer.ack(trainer.poll(0).directives.at(0).number, {"applied", 1, 0, "", 1.0});
+  const auto lines = [](const WebhookReceiver& hook) {
+    std::vector<std::string> told;
+    for (const Delivery& delivery : hook.taken()) {
+      told.push_back(delivery.annotation("kind") + " " +
+                     std::string(delivery.body.at("status").as_string()));
+    }
+    return told;
+  };
+  ASSERT_TRUE(
+      eventually([&] { return !lines(first).empty() && lines(first).back() == "paused firing"; }));
+  const size_t before = lines(first).size();
+  second.server().stop();
+  configure(receiver("a", first) + receiver("b", second));
+  daemon->signal(SIGHUP);
+  ASSERT_TRUE(eventually([&] { return waiting().size() == 1; })) << "away, and to be told";
+  daemon->kill();
+  second.server().start();
+  daemon->start_again();
+  trainer.connect(daemon->url());
+  ASSERT_TRUE(second.await_taken(1));
+  EXPECT_EQ(second.taken()[0].label("alertname"), "GnomonPaused");
+  EXPECT_EQ(second.taken()[0].alert().at("startsAt"), first.taken().back().alert().at("startsAt"));
+  daemon->signal(SIGHUP);
+  RunFinished finished;
+  finished.outcome = "stopped";
+  trainer.client().checked("POST", trainer.path("/finished"), to_json(finished));
+  ASSERT_TRUE(second.await_taken(3));
+  EXPECT_THAT(lines(second),
+              ::testing::ElementsAre("paused firing", "paused resolved", "ended firing"));
+  EXPECT_EQ(lines(first).size(), before + 2) << "it has heard of the beginning before";
+  EXPECT_EQ(daemon->stop(), 0);
+}
+
 }  // namespace
 }  // namespace gnomon::test

@@ -47,7 +47,7 @@ class NotifierTest : public LedgerTest {
   void start(std::vector<Receiver> receivers) {
     notifier_ = std::make_unique<Notifier>(
         ledger_, outbox_, metrics_, NotifierSettings{std::move(receivers), "https://g.example"},
-        wall, steady);
+        [] { return wall(); }, [this] { return wall() + set_by_; }, steady);
   }
   // Messages of a run, numbered from `first`.
   void tell(int64_t run, int first, int last) {
@@ -83,6 +83,7 @@ class NotifierTest : public LedgerTest {
     return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size()));
   }
 
+  std::atomic<double> set_by_ = 0;  // seconds by which somebody set the machine's clock
   Ledger ledger_;
   Metrics metrics_{[] { return size_t{0}; }};
   Outbox outbox_{metrics_};
@@ -126,6 +127,22 @@ TEST_F(NotifierTest, OneThatFailsIsSentAgainUnderTheSameNameAndTheNextOneWaits) 
   EXPECT_NE(hook.all()[3].id(), hook.all()[4].id());
   EXPECT_TRUE(drains());
   EXPECT_EQ(counted("a", "failed"), 3);
+}
+
+TEST_F(NotifierTest, AClockThatIsSetBackKeepsNoMessageWaiting) {
+  WebhookReceiver hook(
+      [](const Delivery&, size_t before) { return before < 1 ? HttpReply{503} : HttpReply{}; });
+  Receiver slow = receiver("a", hook.url());
+  slow.secrets = {"k"};
+  slow.retry_first_seconds = slow.retry_longest_seconds = 0.5;
+  start({slow});
+  tell(1, 1, 1);
+  ASSERT_TRUE(eventually([&] { return number(ledger_, "SELECT max(tries) FROM outbox") == 1; }));
+  set_by_ = -1800;
+  ASSERT_TRUE(hook.await_taken(1));
+  EXPECT_TRUE(drains());
+  const std::string given = hook.all().back().request.headers.at("x-gnomon-signature");
+  EXPECT_NEAR(std::stod(given.substr(2)), wall() - 1800, 30) << "the receiver's clock was set too";
 }
 
 TEST_F(NotifierTest, AMessageThatIsNeverTakenHoldsUpItsRunAlone) {

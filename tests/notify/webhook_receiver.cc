@@ -12,20 +12,23 @@ std::string Delivery::annotation(const char* name) const {
   return std::string(alert().at("annotations").at(name).as_string());
 }
 
-WebhookReceiver::WebhookReceiver(Answer answer)
-    : answer_(std::move(answer)), server_([this](const HttpRequest& request) {
-        Delivery delivery{request, boost::json::parse(request.body)};
-        size_t before = 0;
-        {
-          const std::lock_guard lock(mutex_);
-          before = deliveries_.size();
-          deliveries_.push_back(delivery);
-        }
-        const HttpReply reply = answer_ ? answer_(delivery, before) : HttpReply{};
-        const std::lock_guard lock(mutex_);
-        deliveries_[before].status = reply.close_unanswered ? 0 : reply.status;
-        return reply;
-      }) {}
+WebhookReceiver::WebhookReceiver(Answer answer, HttpTestTls tls)
+    : answer_(std::move(answer)),
+      server_(
+          [this](const HttpRequest& request) {
+            Delivery delivery{request, boost::json::parse(request.body)};
+            size_t before = 0;
+            {
+              const std::lock_guard lock(mutex_);
+              before = deliveries_.size();
+              deliveries_.push_back(delivery);
+            }
+            const HttpReply reply = answer_ ? answer_(delivery, before) : HttpReply{};
+            const std::lock_guard lock(mutex_);
+            deliveries_[before].status = reply.close_unanswered ? 0 : reply.status;
+            return reply;
+          },
+          std::move(tls)) {}
 
 std::vector<Delivery> WebhookReceiver::all() const {
   const std::lock_guard lock(mutex_);

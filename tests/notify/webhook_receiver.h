@@ -1,4 +1,5 @@
-// A receiver of webhooks on loopback that remembers what came and answers what a test wants.
+// A receiver of webhooks on loopback, plain or in TLS, that remembers what came and answers what a
+// test wants.
 #pragma once
 
 #include <boost/json.hpp>
@@ -26,7 +27,7 @@ class WebhookReceiver {
  public:
   // `answer` is given what came and how many came before; 200 when it is empty.
   using Answer = std::function<HttpReply(const Delivery&, size_t before)>;
-  explicit WebhookReceiver(Answer answer = {});
+  explicit WebhookReceiver(Answer answer = {}, HttpTestTls tls = {});
 
   std::string url() const { return server_.url() + "/hook"; }
   // All of them, in the order in which they came; and those that were answered with 2xx.

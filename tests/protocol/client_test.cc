@@ -41,6 +41,28 @@ TEST(HttpClient, ReturnsAnEmptyBodyFor204) {
   EXPECT_EQ(client.request("POST", "/v1/leases", "{}").status, 204);
 }
 
+TEST(HttpClient, AnAnswerThatIsTooLongIsRefusedWithAndWithoutItsLength) {
+  constexpr uint64_t kMost = 1000;
+  // The target is the body's length, behind c without saying so.
+  HttpTestServer server([](const HttpRequest& request) {
+    const bool chunked = request.target[1] == 'c';
+    const size_t length = std::stoul(request.target.substr(chunked ? 2 : 1));
+    return HttpReply{.body = std::string(length, 'x'), .chunked = chunked};
+  });
+  HttpClient client(ClientOptions{.url = server.url(), .answer_bytes_max = kMost});
+  for (const std::string target : {"/", "/c"}) {
+    const HttpResponse longest = client.request("GET", target + "1000");
+    EXPECT_EQ(longest.body.size(), kMost);
+    try {
+      client.request("GET", target + "1001");
+      FAIL() << "not thrown";
+    } catch (const ConnectionError& error) {
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("an answer of more than 1000 bytes"));
+    }
+    EXPECT_EQ(client.request("GET", target + "10").body.size(), 10u) << "on a new connection";
+  }
+}
+
 TEST(HttpClient, AnErrorStatusIsReturnedByRequestAndThrownByChecked) {
   HttpTestServer server([](const HttpRequest&) {
     return HttpReply{409, R"({"type":"about:blank","title":"Conflict","status":409,)"

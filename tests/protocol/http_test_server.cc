@@ -7,6 +7,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 
@@ -15,6 +16,7 @@
 namespace gnomon::test {
 
 namespace http = boost::beast::http;
+namespace ssl = boost::asio::ssl;
 using boost::asio::ip::tcp;
 using boost::system::error_code;
 
@@ -24,11 +26,16 @@ struct HttpTestServer::Connection {
   std::thread thread;
 };
 
-HttpTestServer::HttpTestServer(Handler handler) : handler_(std::move(handler)) { start(); }
+HttpTestServer::HttpTestServer(Handler handler, HttpTestTls tls)
+    : handler_(std::move(handler)), tls_(std::move(tls)) {
+  start();
+}
 
 HttpTestServer::~HttpTestServer() { stop(); }
 
-std::string HttpTestServer::url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+std::string HttpTestServer::url() const {
+  return (tls_.certificate.empty() ? "http" : "https") + ("://127.0.0.1:" + std::to_string(port_));
+}
 
 void HttpTestServer::start() {
   const int listener = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -86,15 +93,14 @@ void HttpTestServer::accept_loop(int listener) {
   }
 }
 
-void HttpTestServer::serve(const std::shared_ptr<Connection>& connection) {
-  boost::asio::io_context context;
-  tcp::socket socket(context, tcp::v4(), ::dup(connection->fd));
+template <typename Stream>
+void HttpTestServer::answer_all(Stream& stream) {
   boost::beast::flat_buffer buffer;
   error_code ec;
   while (true) {
     http::request_parser<http::string_body> parser;
     parser.body_limit(64u << 20);
-    http::read(socket, buffer, parser, ec);
+    http::read(stream, buffer, parser, ec);
     if (ec) break;
     const auto& message = parser.get();
     HttpRequest request{std::string(message.method_string()), std::string(message.target()),
@@ -113,9 +119,25 @@ void HttpTestServer::serve(const std::shared_ptr<Connection>& connection) {
     for (const auto& [name, value] : reply.headers) response.set(name, value);
     response.body() = reply.body;
     response.keep_alive(true);
-    response.prepare_payload();
-    http::write(socket, response, ec);
+    reply.chunked ? response.chunked(true) : response.prepare_payload();
+    http::write(stream, response, ec);
     if (ec || reply.close_after) break;
+  }
+}
+
+void HttpTestServer::serve(const std::shared_ptr<Connection>& connection) {
+  boost::asio::io_context context;
+  tcp::socket socket(context, tcp::v4(), ::dup(connection->fd));
+  if (tls_.certificate.empty()) {
+    answer_all(socket);
+  } else {
+    ssl::context files(ssl::context::tls_server);
+    files.use_certificate_chain_file(tls_.certificate);
+    files.use_private_key_file(tls_.key, ssl::context::pem);
+    ssl::stream<tcp::socket&> stream(socket, files);
+    error_code refused;
+    stream.handshake(ssl::stream_base::server, refused);
+    if (!refused) answer_all(stream);
   }
   ::shutdown(connection->fd, SHUT_RDWR);
 }

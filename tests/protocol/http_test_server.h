@@ -1,6 +1,6 @@
-// A real HTTP server on loopback whose answers a test decides. One thread per connection, kept
-// alive between requests. It can be stopped and started again on the same port, close without
-// answering, or answer late.
+// A real HTTP server on loopback whose answers a test decides, plain or in TLS. One thread per
+// connection, kept alive between requests. It can be stopped and started again on the same port,
+// close without answering, or answer late.
 #pragma once
 
 #include <atomic>
@@ -26,8 +26,15 @@ struct HttpReply {
   int status = 200;
   std::string body = {};
   std::map<std::string, std::string> headers = {};
+  bool chunked = false;           // the body comes without its length
   bool close_unanswered = false;  // drop the connection instead of answering
   bool close_after = false;  // answer, then close although the client would keep the connection
+};
+
+// Files of what a server shows in TLS, PEM; without a certificate it speaks plain HTTP.
+struct HttpTestTls {
+  std::string certificate = {};
+  std::string key = {};
 };
 
 class HttpTestServer {
@@ -36,7 +43,7 @@ class HttpTestServer {
 
   // Listens at once on a free port of 127.0.0.1. `handler` is called on connection threads, also
   // concurrently.
-  explicit HttpTestServer(Handler handler);
+  explicit HttpTestServer(Handler handler, HttpTestTls tls = {});
   int port() const { return port_; }
   ~HttpTestServer();
 
@@ -56,8 +63,11 @@ class HttpTestServer {
   struct Connection;
   void accept_loop(int listener);
   void serve(const std::shared_ptr<Connection>& connection);
+  template <typename Stream>
+  void answer_all(Stream& stream);
 
   Handler handler_;
+  HttpTestTls tls_;
   int port_ = 0;
   std::atomic<int> listener_{-1};
   std::atomic<int> connections_{0};

@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <variant>
 
-#include "cli/ledger_view.h"
-#include "cli/recorded_run.h"
-#include "controller/decide/decide.h"
 #include "tests/robustness/findings.h"
+#include "tests/robustness/retell.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -100,23 +98,20 @@ void check_core(const std::string& ledger, const RunRecord& run, Findings& findi
   }
   const decide::Policy policy = decide::Policy::parse(row->policy);
   const auto saved = view.decision_state(run.id);
-  decide::State state;
   Wanted wanted;
   int64_t next = 1;
-  for (const cli::RecordedEvent& event : cli::recorded_run(view, run.id, ledger).events) {
-    if (event.seq != next) {
-      findings.add("{}: event {} follows event {}", run.story.name(), event.seq, next - 1);
-    }
-    next = event.seq + 1;
-    for (const decide::Effect& effect :
-         decide::decide_in_place(state, event.event, policy, event.time).effects) {
-      wanted.take(effect, event.seq);
-    }
-    if (saved && saved->seq == event.seq && saved->json != decide::state_to_json(state)) {
-      findings.add("{}: the state written down after event {} is not what the events lead to",
-                   run.story.name(), event.seq);
-    }
-  }
+  retell(
+      view, ledger, run.id, policy, [&](const auto& event, const auto& state, const auto& effects) {
+        if (event.seq != next) {
+          findings.add("{}: event {} follows event {}", run.story.name(), event.seq, next - 1);
+        }
+        next = event.seq + 1;
+        for (const decide::Effect& effect : effects) wanted.take(effect, event.seq);
+        if (saved && saved->seq == event.seq && saved->json != decide::state_to_json(state)) {
+          findings.add("{}: the state written down after event {} is not what the events lead to",
+                       run.story.name(), event.seq);
+        }
+      });
   if (!saved || saved->seq >= next) {
     findings.add("{}: the state written down is of an event that is not there", run.story.name());
   }

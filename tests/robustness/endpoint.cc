@@ -35,7 +35,7 @@ std::optional<HttpResponse> Endpoint::attempt(const std::string& method, const s
 std::optional<Endpoint::Answer> Endpoint::insist(const std::string& method,
                                                  const std::string& target,
                                                  const std::string& body) {
-  bool sure = scene_.proxy_port == 0;
+  bool sure = !scene_.lossy;
   while (!scene_.late()) {
     if (std::optional<HttpResponse> response = attempt(method, target, body)) {
       return Answer{std::move(*response), sure};

@@ -32,7 +32,8 @@ class Scene {
   std::atomic<int64_t> requests = 0;   // answered, whatever the answer was
   std::atomic<bool> over = false;      // trainers are through: the others leave
   std::atomic<bool> given_up = false;  // the daemon cannot be had any more
-  int proxy_port = 0;  // 0 = none; with one, requests are carried out that nobody knows of
+  int proxy_port = 0;                  // 0 = none
+  bool lossy = false;                  // requests are carried out that nobody knows of
 
  private:
   std::atomic<int> port_ = 0;

@@ -11,11 +11,12 @@ struct Moment {
   const char* point;
   int64_t at_most;  // how often such a moment comes in a history, about
 };
-constexpr std::array<Moment, 5> kMoments = {{{"before_commit", 120},
+constexpr std::array<Moment, 6> kMoments = {{{"before_commit", 120},
                                              {"after_commit", 120},
                                              {"before_answer", 150},
                                              {"state_saved", 60},
-                                             {"wal_checkpoint", 2}}};
+                                             {"wal_checkpoint", 2},
+                                             {"notify_delivered", 60}}};
 
 std::string at_a_moment(const char* action, Draw& draw) {
   const Moment& moment = kMoments[static_cast<size_t>(draw.between(0, kMoments.size() - 1))];
@@ -31,7 +32,8 @@ const std::vector<FaultName>& fault_names() {
       {Fault::kDisk, "disk"},         {Fault::kClock, "clock"},
       {Fault::kNetwork, "network"},   {Fault::kTerminate, "terminate"},
       {Fault::kBackup, "backup"},     {Fault::kMigration, "migration"},
-      {Fault::kLockstep, "lockstep"},
+      {Fault::kLockstep, "lockstep"}, {Fault::kFull, "full"},
+      {Fault::kLink, "link"},
   };
   return names;
 }

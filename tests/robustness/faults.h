@@ -15,9 +15,11 @@ enum class Fault {
   kFailpoint,  // SIGKILL at a named moment (base/failpoint.h)
   kStop,       // SIGSTOP for a while, from outside or at a named moment
   kError,      // a commit fails at a named moment
-  kDisk,       // full, or I/O errors, for a while
+  kDisk,       // I/O errors, or no room, from a library, for a while
+  kFull,       // a file system of its own is really full for a while; needs isolate()
   kClock,      // the wall clock jumps
   kNetwork,    // requests are dropped, cut, delayed, repeated; partitions
+  kLink,       // loopback is down for a while; needs isolate()
   kTerminate,  // SIGTERM
   kBackup,     // killed while it makes backups
   kMigration,  // killed while it brings an old ledger, or none, to this version

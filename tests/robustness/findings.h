@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/robustness/hook.h"
 #include "tests/robustness/record.h"
 
 namespace gnomon::robustness {
@@ -35,5 +36,12 @@ void check_stream(SQLite::Database& ledger, const std::map<int64_t, std::string>
 // The recorded events, told to a fresh core, give the decisions, windows, replays and directives
 // on record, and the state that is written down.
 void check_core(const std::string& ledger, const RunRecord& run, Findings& findings);
+
+// What came to a receiver of notifications is all that it was to be told of this run, in the order
+// on record, each message taken before the next one came. `late_copies`: the network may have kept
+// a message that was sent again meanwhile.
+void check_messages(SQLite::Database& ledger, const std::string& path, const RunRecord& run,
+                    const Hook& hook, bool late_copies, Findings& findings);
+void check_signatures(const Hook& hook, Findings& findings);
 
 }  // namespace gnomon::robustness

@@ -5,7 +5,7 @@
 #include <sstream>
 #include <thread>
 
-#include "tests/robustness/sockets.h"
+#include "tests/support/sockets.h"
 
 namespace gnomon::robustness {
 
@@ -29,13 +29,14 @@ void Follower::take(const std::string& block) {
 void Follower::follow_once(int socket) {
   const std::string start = last_ == 0 ? "/v1/events?after=0" : "/v1/events";
   const std::string resume = last_ == 0 ? "" : fmt::format("Last-Event-ID: {}\r\n", last_.load());
-  if (!send_all(socket, fmt::format("GET {} HTTP/1.0\r\nHost: localhost\r\n{}\r\n", start, resume)))
+  if (!test::send_all(socket,
+                      fmt::format("GET {} HTTP/1.0\r\nHost: localhost\r\n{}\r\n", start, resume)))
     return;
   std::string text;
   bool ended = false;
   size_t at = std::string::npos;
   while (!ended && !leaving_ && at == std::string::npos) {
-    text += receive(socket, std::chrono::milliseconds(20), ended);
+    text += test::receive(socket, std::chrono::milliseconds(20), ended);
     at = text.find("\r\n\r\n");
   }
   if (at == std::string::npos) return;
@@ -53,13 +54,13 @@ void Follower::follow_once(int socket) {
       take(text.substr(0, end));
       text.erase(0, end + 2);
     }
-    text += receive(socket, std::chrono::milliseconds(20), ended);
+    text += test::receive(socket, std::chrono::milliseconds(20), ended);
   }
 }
 
 void Follower::run() {
   while (!leaving_) {
-    const FileDescriptor socket = connect_to(scene_.port());
+    const FileDescriptor socket = test::connect_to(scene_.port());
     if (socket.get() >= 0) {
       scene_.record.count("streams followed");
       follow_once(socket.get());

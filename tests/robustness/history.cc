@@ -26,9 +26,11 @@ using std::chrono::milliseconds;
 constexpr double kLeaseSeconds = 0.25;
 constexpr auto kHistoryMost = std::chrono::seconds(40);
 
-Fault drawn_fault(Draw& draw) {
+Fault drawn_fault(Draw& draw, bool isolated) {
   const std::vector<FaultName>& all = fault_names();
-  return all[static_cast<size_t>(draw.between(0, std::ssize(all) - 1))].fault;
+  const Fault fault = all[static_cast<size_t>(draw.between(0, std::ssize(all) - 1))].fault;
+  if (fault == Fault::kFull && !isolated) return Fault::kDisk;
+  return fault == Fault::kLink && !isolated ? Fault::kNetwork : fault;
 }
 
 std::vector<RunStory> drawn_stories(uint64_t seed, Fault fault, Draw& draw) {
@@ -47,6 +49,15 @@ std::vector<RunStory> drawn_stories(uint64_t seed, Fault fault, Draw& draw) {
   return stories;
 }
 
+std::vector<std::unique_ptr<Hook>> drawn_hooks(Record& record, uint64_t seed) {
+  std::vector<std::unique_ptr<Hook>> hooks;
+  const int count = Draw(seed, 6000).chance(0.5) ? 2 : 1;
+  for (int number = 1; number <= count; ++number) {
+    hooks.push_back(std::make_unique<Hook>(record, seed, number));
+  }
+  return hooks;
+}
+
 class History {
  public:
   History(uint64_t seed, Fault fault)
@@ -55,8 +66,10 @@ class History {
         draw_(seed, 1),
         record_(drawn_stories(seed, fault, draw_)),
         scene_(record_, Clock::now() + kHistoryMost),
-        daemon_(scene_, fault, draw_, kLeaseSeconds),
+        hooks_(drawn_hooks(record_, seed)),
+        daemon_(scene_, fault, draw_, kLeaseSeconds, hooks_),
         follower_(scene_) {
+    scene_.lossy = fault == Fault::kNetwork || fault == Fault::kLink;
     if (fault != Fault::kNetwork) return;
     proxy_ = std::make_unique<Proxy>(record_, seed);
     scene_.proxy_port = proxy_->port();
@@ -85,6 +98,7 @@ class History {
   void start(bool with_failpoints);
   void end_calmly();
   void wait_for_leases(Endpoint& looks);
+  void wait_for_messages(Endpoint& looks);
   void check_backups(std::vector<std::string>& findings) const;
 
   uint64_t seed_;
@@ -92,6 +106,7 @@ class History {
   Draw draw_;
   Record record_;
   Scene scene_;
+  std::vector<std::unique_ptr<Hook>> hooks_;
   PatientDaemon daemon_;
   Follower follower_;
   std::unique_ptr<Proxy> proxy_;  // fault network
@@ -175,6 +190,7 @@ void History::something_happens() {
       record_.count("stops");
       return;
     case Fault::kDisk:
+    case Fault::kFull:
       daemon_.break_disk();
       std::this_thread::sleep_for(milliseconds(draw_.between(5, 100)));
       daemon_.mend_disk();
@@ -196,6 +212,13 @@ void History::something_happens() {
       std::this_thread::sleep_for(milliseconds(draw_.between(5, 400)));
       proxy_->partition(false);
       record_.count("partitions");
+      if (draw_.chance(0.3)) bring_back();
+      return;
+    case Fault::kLink:
+      set_loopback(false);
+      std::this_thread::sleep_for(milliseconds(draw_.between(5, 400)));
+      set_loopback(true);
+      record_.count("times without a link");
       if (draw_.chance(0.3)) bring_back();
       return;
     case Fault::kBackup: {
@@ -243,9 +266,23 @@ void History::wait_for_leases(Endpoint& looks) {
   }
 }
 
+// Receivers that take everything are soon told everything.
+void History::wait_for_messages(Endpoint& looks) {
+  std::string waiting;
+  const auto none_waits = [&] {
+    const auto answer = looks.insist("GET", "/v1/notifications?limit=1", {});
+    if (answer) waiting = answer->response.body;
+    return waiting == "[]";
+  };
+  if (!test::eventually(none_waits, std::chrono::seconds(10))) {
+    record_.violation("a message waits although its receiver takes everything: " + waiting);
+  }
+}
+
 // A last start without faults, at which everybody learns what they have missed.
 void History::end_calmly() {
   if (proxy_) proxy_->calm_down();
+  for (const auto& hook : hooks_) hook->calm_down();
   daemon_.kill();
   start(false);
   Endpoint last(scene_, "the last one");
@@ -254,6 +291,7 @@ void History::end_calmly() {
     record_.violation("the daemon is not ready in the end: " + ready->response.body);
   }
   wait_for_leases(last);
+  wait_for_messages(last);
 }
 
 void History::play(bool with_faults) {
@@ -289,8 +327,8 @@ void History::check_backups(std::vector<std::string>& findings) const {
 
 std::vector<std::string> History::judge() {
   std::vector<std::string> findings = record_.violations();
-  const std::vector<std::string> found =
-      validate(daemon_.process().ledger(), record_, follower_.events());
+  const std::vector<std::string> found = validate(
+      daemon_.process().ledger(), record_, {follower_.events(), hooks_, fault_ == Fault::kLink});
   findings.insert(findings.end(), found.begin(), found.end());
   check_backups(findings);
   return findings;
@@ -315,11 +353,11 @@ void compare_with_calm(uint64_t seed, History& history, std::vector<std::string>
 }  // namespace
 
 HistoryResult run_history(uint64_t seed, std::optional<Fault> only,
-                          const std::filesystem::path& keep) {
+                          const std::filesystem::path& keep, bool isolated) {
   const auto start = Clock::now();
   Draw draw(seed, 0);
   HistoryResult result;
-  const Fault drawn = drawn_fault(draw);
+  const Fault drawn = drawn_fault(draw, isolated);
   result.fault = only.value_or(drawn);
   History history(seed, result.fault);
   try {

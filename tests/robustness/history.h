@@ -21,8 +21,9 @@ struct HistoryResult {
 };
 
 // `keep`: where the daemon's folder (ledger, log, backups) is copied to when there are violations;
-// empty = nowhere.
+// empty = nowhere. `isolated`: the process is in namespaces of its own, so that all faults can be
+// played.
 HistoryResult run_history(uint64_t seed, std::optional<Fault> only,
-                          const std::filesystem::path& keep);
+                          const std::filesystem::path& keep, bool isolated);
 
 }  // namespace gnomon::robustness

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "tests/robustness/history.h"
+#include "tests/robustness/isolation.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -19,6 +20,7 @@ struct Options {
   std::string only;
   std::string keep = "robustness-failures";
   bool stop_at_failure = false;
+  bool isolated = false;
 };
 
 struct Summary {
@@ -49,7 +51,7 @@ void tell(const HistoryResult& result, uint64_t seed, const std::filesystem::pat
 void play_one(const Options& options, uint64_t seed, Summary& summary) {
   const std::filesystem::path folder =
       options.keep.empty() ? "" : std::filesystem::path(options.keep) / fmt::format("{}", seed);
-  const HistoryResult result = run_history(seed, fault_of(options.only), folder);
+  const HistoryResult result = run_history(seed, fault_of(options.only), folder, options.isolated);
   ++summary.played;
   ++summary.faults[std::string(name_of(result.fault))];
   for (const auto& [what, times] : result.counts) summary.counts[what] += times;
@@ -103,6 +105,13 @@ int run(int argc, char** argv) {
   app.add_option("--keep", options.keep, "folder for what is left of histories that failed");
   app.add_flag("--stop-at-failure", options.stop_at_failure, "end with the first one that fails");
   CLI11_PARSE(app, argc, argv);
+  const std::string refused = isolate();
+  options.isolated = refused.empty();
+  if (!options.isolated) {
+    fmt::print("no namespaces of its own are allowed here ({}): without the faults full and link\n",
+               refused);
+    if (options.only == "full" || options.only == "link") return 1;
+  }
   return play(options);
 }
 

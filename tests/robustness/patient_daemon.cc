@@ -16,10 +16,18 @@
 namespace gnomon::robustness {
 namespace {
 
-std::vector<std::string> arguments(const std::filesystem::path& folder) {
+std::vector<std::string> arguments(const std::filesystem::path& folder, double lease_ttl_seconds,
+                                   const std::vector<std::unique_ptr<Hook>>& hooks) {
   std::filesystem::create_directory(folder / "backups");
-  write_file_atomically(folder / "gnomond.toml", "[backup]\nfolder = \"backups\"\nkeep = 3\n");
-  return {"--config", (folder / "gnomond.toml").string()};
+  std::string text = "[backup]\nfolder = \"backups\"\nkeep = 3\n";
+  for (const auto& hook : hooks) {
+    write_file_atomically(folder / (hook->name() + ".key"), hook->secret() + "\n");
+    text += hook->configuration(hook->name() + ".key");
+  }
+  write_file_atomically(folder / "gnomond.toml", text);
+  write_file_atomically(folder / "policy.toml", policy_text(lease_ttl_seconds));
+  return {"--config", (folder / "gnomond.toml").string(), "--policy",
+          (folder / "policy.toml").string()};
 }
 
 FailingCalls* shared_calls(const std::filesystem::path& name) {
@@ -33,14 +41,20 @@ FailingCalls* shared_calls(const std::filesystem::path& name) {
 
 }  // namespace
 
-PatientDaemon::PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease_ttl_seconds)
+PatientDaemon::PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease_ttl_seconds,
+                             const std::vector<std::unique_ptr<Hook>>& hooks)
     : scene_(scene),
       fault_(fault),
       draw_(draw),
       calls_(shared_calls(files_ / "calls")),
-      process_(arguments(files_.path()), policy_text(lease_ttl_seconds)) {}
+      process_(arguments(files_.path(), lease_ttl_seconds, hooks)) {
+  if (fault == Fault::kFull) disk_ = std::make_unique<SmallDisk>(process_.folder());
+}
 
-PatientDaemon::~PatientDaemon() { ::munmap(calls_, sizeof(FailingCalls)); }
+PatientDaemon::~PatientDaemon() {
+  process_.kill();
+  ::munmap(calls_, sizeof(FailingCalls));
+}
 
 void PatientDaemon::put_old_ledger() const {
   SQLite::Database old(process_.ledger().string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
@@ -97,6 +111,10 @@ void PatientDaemon::limit_files(bool limited) {
 }
 
 void PatientDaemon::break_disk() {
+  if (disk_) {
+    disk_->leave_free(draw_.between(0, 16) * 4096);
+    return;
+  }
   if (draw_.chance(0.3)) {
     limit_files(true);
     return;
@@ -106,6 +124,10 @@ void PatientDaemon::break_disk() {
 }
 
 void PatientDaemon::mend_disk() {
+  if (disk_) {
+    disk_->make_room();
+    return;
+  }
   limit_files(false);
   calls_->error = 0;
   scene_.record.count("writes and syncs that failed", calls_->failed.exchange(0));

@@ -3,17 +3,23 @@
 #pragma once
 
 #include <csignal>
+#include <memory>
+#include <vector>
 
 #include "tests/robustness/endpoint.h"
 #include "tests/robustness/failing_calls.h"
 #include "tests/robustness/faults.h"
+#include "tests/robustness/hook.h"
+#include "tests/robustness/isolation.h"
 #include "tests/support/daemon_process.h"
 
 namespace gnomon::robustness {
 
 class PatientDaemon {
  public:
-  PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease_ttl_seconds);
+  // It tells `hooks` what happens.
+  PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease_ttl_seconds,
+                const std::vector<std::unique_ptr<Hook>>& hooks);
   ~PatientDaemon();
   PatientDaemon(const PatientDaemon&) = delete;
   PatientDaemon& operator=(const PatientDaemon&) = delete;
@@ -28,8 +34,8 @@ class PatientDaemon {
   // Goes on with one that stopped at a failpoint.
   void wake() { process_.signal(SIGCONT); }
   void freeze() { process_.signal(SIGSTOP); }
-  // The disk is as it should be, or not: writes beyond a file size fail, or some writes and syncs
-  // do, with ENOSPC or EIO.
+  // The disk is as it should be, or not: fault full leaves next to nothing free; else writes beyond
+  // a file size fail, or some writes and syncs do, with ENOSPC or EIO.
   void break_disk();
   void mend_disk();
   void set_clock_offset(int64_t seconds);
@@ -43,9 +49,11 @@ class PatientDaemon {
   Scene& scene_;
   Fault fault_;
   Draw& draw_;
-  test::TemporaryDirectory files_;  // configuration, backups, the clock's offset, failing calls
-  FailingCalls* calls_;             // shared with the daemon
+  test::TemporaryDirectory
+      files_;            // configuration, policy, backups, the clock's offset, failing calls
+  FailingCalls* calls_;  // shared with the daemon
   test::DaemonProcess process_;
+  std::unique_ptr<SmallDisk> disk_;  // fault full: holds the ledger
 };
 
 }  // namespace gnomon::robustness

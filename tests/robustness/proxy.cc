@@ -1,14 +1,6 @@
 #include "tests/robustness/proxy.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-
-#include <cerrno>
 #include <optional>
-
-#include "base/errors.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -18,18 +10,6 @@ using std::chrono::milliseconds;
 constexpr auto kLook = milliseconds(5);
 constexpr auto kAnswerTime = milliseconds(2000);
 constexpr size_t kLateMost = 8;
-
-// Bytes of the message that `text` begins with; nothing while it is not whole.
-std::optional<size_t> message_size(const std::string& text) {
-  const size_t head = text.find("\r\n\r\n");
-  if (head == std::string::npos) return std::nullopt;
-  constexpr std::string_view kLength = "\r\nContent-Length: ";
-  const size_t length = text.find(kLength);
-  const size_t body =
-      length < head ? std::stoul(text.substr(length + kLength.size(), 20)) : size_t{0};
-  const size_t size = head + 4 + body;
-  return text.size() < size ? std::nullopt : std::optional<size_t>(size);
-}
 
 }  // namespace
 
@@ -41,7 +21,7 @@ struct Proxy::Exchange {
   std::string from_client;
 
   bool connect(int port) {
-    if (server.get() < 0 || server_port != port) server = connect_to(port);
+    if (server.get() < 0 || server_port != port) server = test::connect_to(port);
     server_port = port;
     return server.get() >= 0;
   }
@@ -51,25 +31,15 @@ struct Proxy::Exchange {
     bool ended = false;
     const auto end = std::chrono::steady_clock::now() + kAnswerTime;
     while (!ended && !leaving && std::chrono::steady_clock::now() < end) {
-      text += receive(socket, kLook, ended);
-      if (message_size(text)) return text;
+      text += test::receive(socket, kLook, ended);
+      if (test::message_size(text)) return text;
     }
     return std::nullopt;
   }
 };
 
 Proxy::Proxy(Record& record, uint64_t seed)
-    : record_(record), seed_(seed), listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  auto* const where = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(listener_.get(), where, size) != 0 || ::listen(listener_.get(), 64) != 0 ||
-      ::getsockname(listener_.get(), where, &size) != 0) {
-    throw SystemError("listen at", "127.0.0.1", errno);
-  }
-  port_ = ntohs(address.sin_port);
+    : record_(record), seed_(seed), listener_(test::listen_on_loopback(port_)) {
   threads_.emplace_back([this] { run_repeats(); });
   threads_.emplace_back([this] { accept_all(); });
 }
@@ -86,9 +56,7 @@ void Proxy::accept_all() {
   uint64_t number = 0;
   std::vector<std::thread> sessions;
   while (!leaving_) {
-    pollfd wanted{listener_.get(), POLLIN, 0};
-    if (::poll(&wanted, 1, static_cast<int>(kLook.count())) <= 0) continue;
-    FileDescriptor client(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    FileDescriptor client = test::accept_one(listener_.get(), kLook);
     if (client.get() < 0) continue;
     sessions.emplace_back([this, number = ++number, client = std::move(client)]() mutable {
       serve(std::move(client), number);
@@ -98,8 +66,8 @@ void Proxy::accept_all() {
 }
 
 void Proxy::repeat(const std::string& request) const {
-  const FileDescriptor server = connect_to(target_);
-  if (server.get() < 0 || !send_all(server.get(), request)) return;
+  const FileDescriptor server = test::connect_to(target_);
+  if (server.get() < 0 || !test::send_all(server.get(), request)) return;
   Exchange::answer_of(server.get(), leaving_);
 }
 
@@ -135,7 +103,7 @@ bool Proxy::pass_on(Exchange& exchange, const std::string& request, Draw& draw) 
   if (!exchange.connect(target_)) return false;
   if (!calm && draw.chance(0.02)) {
     record_.count("requests cut");
-    send_all(exchange.server.get(), request.substr(0, request.size() / 2));
+    test::send_all(exchange.server.get(), request.substr(0, request.size() / 2));
     exchange.server.close();
     return false;
   }
@@ -145,7 +113,7 @@ bool Proxy::pass_on(Exchange& exchange, const std::string& request, Draw& draw) 
     repeat(request);
   }
   if (!calm && draw.chance(0.05)) repeat_late(request);
-  if (!send_all(exchange.server.get(), request)) return false;
+  if (!test::send_all(exchange.server.get(), request)) return false;
   const auto answer = Exchange::answer_of(exchange.server.get(), leaving_);
   if (!answer || partitioned_) return false;
   if (!calm && draw.chance(0.02)) {
@@ -154,10 +122,10 @@ bool Proxy::pass_on(Exchange& exchange, const std::string& request, Draw& draw) 
   }
   if (!calm && draw.chance(0.02)) {
     record_.count("answers cut");
-    send_all(exchange.client.get(), answer->substr(0, answer->size() / 2));
+    test::send_all(exchange.client.get(), answer->substr(0, answer->size() / 2));
     return false;
   }
-  return send_all(exchange.client.get(), *answer);
+  return test::send_all(exchange.client.get(), *answer);
 }
 
 void Proxy::serve(FileDescriptor client, uint64_t number) {
@@ -166,8 +134,8 @@ void Proxy::serve(FileDescriptor client, uint64_t number) {
   exchange.client = std::move(client);
   bool ended = false;
   while (!ended && !leaving_) {
-    exchange.from_client += receive(exchange.client.get(), kLook, ended);
-    const std::optional<size_t> size = message_size(exchange.from_client);
+    exchange.from_client += test::receive(exchange.client.get(), kLook, ended);
+    const std::optional<size_t> size = test::message_size(exchange.from_client);
     if (!size) continue;
     if (partitioned_) {
       record_.count("requests in a partition");

@@ -12,7 +12,7 @@
 
 #include "tests/robustness/draw.h"
 #include "tests/robustness/record.h"
-#include "tests/robustness/sockets.h"
+#include "tests/support/sockets.h"
 
 namespace gnomon::robustness {
 
@@ -45,8 +45,8 @@ class Proxy {
 
   Record& record_;
   uint64_t seed_;
-  FileDescriptor listener_;
   int port_ = 0;
+  FileDescriptor listener_;
   std::atomic<int> target_ = 0;
   std::atomic<bool> partitioned_ = false;
   std::atomic<bool> calm_ = false;

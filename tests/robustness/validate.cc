@@ -8,7 +8,7 @@
 namespace gnomon::robustness {
 
 std::vector<std::string> validate(const std::filesystem::path& ledger, const Record& record,
-                                  const std::map<int64_t, std::string>& events) {
+                                  const Seen& seen) {
   Findings findings;
   const LedgerHealth health = examine_ledger(ledger);
   for (const std::string& problem : health.problems) findings.add("the ledger: {}", problem);
@@ -18,8 +18,12 @@ std::vector<std::string> validate(const std::filesystem::path& ledger, const Rec
     check_reports(database, run, findings);
     check_orders(database, run, findings);
     check_core(ledger.string(), run, findings);
+    for (const auto& hook : seen.hooks) {
+      check_messages(database, ledger.string(), run, *hook, seen.late_copies, findings);
+    }
   }
-  check_stream(database, events, findings);
+  for (const auto& hook : seen.hooks) check_signatures(*hook, findings);
+  check_stream(database, seen.events, findings);
   return std::move(findings).all();
 }
 

@@ -96,6 +96,8 @@ TEST_F(DatasetTest, DescriptionsThatCannotBeAreRefused) {
   EXPECT_THAT(edited("\"heldout_tokens\": 501", "\"heldout_tokens\": 502"),
               HasSubstr("expected 501"));
   EXPECT_THAT(edited("train_000000.bin", "../a.bin"), HasSubstr("without folders"));
+  EXPECT_THAT(edited("\"tokenizer_model\": \"\"", "\"tokenizer_model\": \"../a.model\""),
+              HasSubstr("without folders"));
   EXPECT_THAT(edited("\"split\": \"train\"", "\"split\": \"test\""),
               HasSubstr("the split \"test\""));
   EXPECT_THAT(edited("\"tokens\": 200", "\"tokens\": -200"), HasSubstr("an integer of 0 or more"));

@@ -94,6 +94,24 @@ TEST_F(LedgerMigrationTest, AFileOfVersion1OpensAsThePresentVersionAndKeepsItsRo
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM statistics"), 0);
 }
 
+TEST_F(LedgerMigrationTest, AFileOfVersion7KeepsWhatLastsAndNobodyWasToldOfIt) {
+  { Ledger ledger(options()); }
+  const std::set<std::string> present = shape(file_);
+  {
+    SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
+    old.exec(
+        "ALTER TABLE conditions DROP COLUMN told; PRAGMA user_version=7; "
+        "INSERT INTO conditions (run, kind, since, alert) VALUES (3, 'paused', 5.5, '{}')");
+  }
+  Ledger ledger(options());
+  EXPECT_EQ(number(ledger, "PRAGMA user_version"), kLedgerVersion);
+  EXPECT_EQ(number(ledger,
+                   "SELECT count(*) FROM conditions WHERE run = 3 AND kind = 'paused' AND "
+                   "since = 5.5 AND alert = '{}' AND told = '[]'"),
+            1);
+  EXPECT_EQ(shape(file_), present);
+}
+
 TEST_F(LedgerMigrationTest, AFileOfVersion5KeepsItsRowsAndGetsAChainAndTotals) {
   { Ledger ledger(options()); }
   const std::set<std::string> present = shape(file_);

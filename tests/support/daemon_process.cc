@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -59,6 +63,26 @@ HttpClient DaemonProcess::client() const {
   ClientOptions options = access_.value_or(ClientOptions());
   options.url = url();
   return HttpClient(options);
+}
+
+double DaemonProcess::resident_kib() const {
+  std::ifstream status(fmt::format("/proc/{}/status", pid()));
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmRSS:")) return std::stod(line.substr(6));
+  }
+  return 0;
+}
+
+double DaemonProcess::processor_seconds() const {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid()));
+  std::string text;
+  std::getline(file, text);
+  std::istringstream rest(text.substr(text.rfind(')') + 2));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) rest >> skipped;
+  double user = 0, system = 0;
+  rest >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 std::string DaemonProcess::log() const { return read_file(folder_ / "log"); }

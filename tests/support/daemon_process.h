@@ -41,6 +41,9 @@ class DaemonProcess {
   int port() const { return port_; }
   pid_t pid() const { return process_->pid(); }
   std::string log() const;
+  // From /proc, of the one that runs.
+  double resident_kib() const;
+  double processor_seconds() const;
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path ledger() const { return folder_ / "ledger.sqlite"; }
   HttpClient client() const;

@@ -323,6 +323,28 @@ TEST_F(ConfigTest, TheCommandLineWinsAndStepsLeaveTheScheduleAlone) {
   EXPECT_EQ(config.engine.optimizer.total_steps, 50);
 }
 
+TEST_F(ConfigTest, AJobOfTheCommandLineNamesTheDirectoryToo) {
+  TrainerOverrides overrides;
+  overrides.job_id = "36199_0";
+  const TrainerConfig config =
+      load(std::string(kSmallest) + "[run]\nname = \"lr\"\njob_id = \"7\"\n", overrides);
+  EXPECT_EQ(config.job_id, "36199_0");
+  EXPECT_EQ(config.dir.filename(), "lr-36199_0");
+  overrides.job_id = "a/b";
+  const ConfigError wrong = error_of(kSmallest, overrides);
+  EXPECT_EQ(wrong.key(), "--job-id");
+  EXPECT_THAT(wrong.accepted(), HasSubstr("letters, digits"));
+}
+
+TEST_F(ConfigTest, AFileInTheCurrentDirectoryNeedsNoMoreThanItsName) {
+  const fs::path file = write(std::string(kSmallest) + "[controller]\nurl = \"http://h:1\"\n");
+  const fs::path before = fs::current_path();
+  fs::current_path(file.parent_path());
+  const TrainerConfig config = load_trainer_config(file.filename().string(), {});
+  fs::current_path(before);
+  EXPECT_EQ(config.dir, file.parent_path() / "runs/run-1");
+}
+
 TEST_F(ConfigTest, APlanFileStandsBesideTheConfiguration) {
   std::ofstream(*directory_ / "plan.toml")
       << "version = 3\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n";

@@ -108,18 +108,20 @@ TEST_F(TrainerProcess, KilledAnywhereItEndsWithTheSameWeightsAndTheControllerHas
 
 TEST_F(TrainerProcess, SigtermWritesACheckpointAtTheStepAndTheNextAttemptGoesOnFromIt) {
   FakeController controller;
-  const auto trainer = start(config(100000), {"--controller", controller.url()});
+  const auto trainer =
+      start(config(100000), {"--controller", controller.url(), "--interrupted-status", "75"});
   ASSERT_TRUE(eventually([&] { return controller.steps_told() >= 13; })) << trainer->output();
   trainer->signal(SIGTERM);
-  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  ASSERT_EQ(trainer->wait(), 75) << trainer->output();
   const CheckpointInfo stopped = newest(run_dir());
   const auto told = controller.told();
   EXPECT_EQ(stopped.step, static_cast<int64_t>(told.steps.size()))
       << "at the last step done, reported too";
   EXPECT_TRUE(told.finished.empty()) << "interrupted is not finished";
 
-  const auto next = start(config(100000), {"--controller", controller.url(), "--steps",
-                                           std::to_string(stopped.step + 3), "--resume"});
+  const auto next = start(
+      config(100000), {"--controller", controller.url(), "--steps",
+                       std::to_string(stopped.step + 3), "--resume", "--interrupted-status", "75"});
   ASSERT_EQ(next->wait(), 0) << next->output();
   EXPECT_EQ(controller.told().attempts.at(1).base_step, stopped.step);
 }

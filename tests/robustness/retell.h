@@ -1,0 +1,21 @@
+// A recorded run, told to a fresh decision core again.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cli/ledger_view.h"
+#include "cli/recorded_run.h"
+#include "controller/decide/decide.h"
+
+namespace gnomon::robustness {
+
+// Of the ledger's file `ledger`, which `view` reads. `each` is called for every event, in order,
+// with the state and the effects that it leads to.
+void retell(const cli::LedgerView& view, const std::string& ledger, int64_t run,
+            const decide::Policy& policy,
+            const std::function<void(const cli::RecordedEvent&, const decide::State&,
+                                     const std::vector<decide::Effect>&)>& each);
+
+}  // namespace gnomon::robustness
