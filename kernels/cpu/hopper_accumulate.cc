@@ -13,7 +13,7 @@ namespace gnomon::cpu {
 namespace {
 
 constexpr int64_t kRows = 64;     // of a tile of C
-constexpr int64_t kColumns = 32;  // two vectors of FP32 numbers, one of exponents
+constexpr int64_t kColumns = 32;  // a whole number of vectors
 constexpr int64_t kChunk =
     256;  // terms that are unpacked at a time, a multiple of kTensorCoreTermsMax
 constexpr int16_t kZeroExponent = -126;
@@ -21,9 +21,17 @@ constexpr int16_t kZeroExponent = -126;
 // least -28, and at most 23 bits behind it are kept.
 constexpr int kExponentMin = -60;
 
-using Floats = float __attribute__((vector_size(64)));
-using Ints = int32_t __attribute__((vector_size(64)));
-constexpr int64_t kLanes = 16;
+// As wide as the processor's registers: wider ones do not return from a function (-Wpsabi).
+#if defined(__AVX512F__)
+constexpr int64_t kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int64_t kVectorBytes = 32;
+#else
+constexpr int64_t kVectorBytes = 16;
+#endif
+using Floats = float __attribute__((vector_size(kVectorBytes)));
+using Ints = int32_t __attribute__((vector_size(kVectorBytes)));
+constexpr int64_t kLanes = kVectorBytes / 4;
 constexpr int64_t kVectors = kColumns / kLanes;
 
 // One operand, asked by (index of its row or column of C, index of what is summed over).
@@ -145,8 +153,8 @@ static_assert(kTensorCoreTermsMax * 3.52 + 2 <= (1 << (31 - kTensorCoreBitsMax))
 template <bool kWide>
 Floats cut_off(Ints total, int bits) {
   if constexpr (kWide) {
-    using Doubles = double __attribute__((vector_size(128)));
-    using Longs = int64_t __attribute__((vector_size(128)));
+    using Doubles = double __attribute__((vector_size(2 * kVectorBytes)));
+    using Longs = int64_t __attribute__((vector_size(2 * kVectorBytes)));
     const Doubles sum = __builtin_convertvector(total, Doubles);
     const Longs kept = (Longs)sum & ~((int64_t{1} << (52 - bits)) - 1);
     return __builtin_convertvector((Doubles)kept, Floats);
