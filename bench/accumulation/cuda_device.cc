@@ -22,22 +22,34 @@ std::string CublasLtDevice::name() const {
 
 std::vector<DeviceProduct> CublasLtDevice::multiply(const Problem& problem, bool fast_accumulate) {
   const ProblemSpec& s = problem.spec;
-  const cuda::Fp8GemmShape shape{
-      s.m, s.n, s.k, s.a_format, s.b_format, Format::kFp32, fast_accumulate};
   const float one = 1.0f;
   const cuda::DeviceBuffer a = on_device(problem.a.data(), problem.a.size());
   const cuda::DeviceBuffer b = on_device(problem.b.data(), problem.b.size());
   const cuda::DeviceBuffer scale = on_device(&one, sizeof(one));
+  const auto factor = [&](const cuda::DeviceBuffer& codes, Format format, bool transposed) {
+    return cuda::Factor{.data = codes.data(),
+                        .format = format,
+                        .stride = s.k,
+                        .transposed = transposed,
+                        .scale = cuda::FactorScale::kTensor,
+                        .inverse_scales = static_cast<const float*>(scale.data())};
+  };
+  const cuda::Factor left = factor(a, s.a_format, false), right = factor(b, s.b_format, true);
+  const cuda::Product made{.m = s.m,
+                           .n = s.n,
+                           .k = s.k,
+                           .fp32_output = true,
+                           .stride_c = s.n,
+                           .fast_accumulate = fast_accumulate};
   std::vector<DeviceProduct> products;
-  for (const cuda::Fp8Algorithm& algorithm : gemm_.algorithms(shape, algorithms_)) {
+  for (const cuda::LtAlgorithm& algorithm : products_.algorithms(made, left, right, algorithms_)) {
     DeviceProduct product{algorithm.description,
                           std::vector<float>(static_cast<size_t>(s.m * s.n))};
     // NaN everywhere, so that an output that is not written cannot pass for one.
     const std::vector<uint32_t> unwritten(product.d.size(), 0xFFFFFFFFu);
     const size_t bytes = product.d.size() * sizeof(float);
     const cuda::DeviceBuffer d = on_device(unwritten.data(), bytes);
-    const auto* factor = static_cast<const float*>(scale.data());
-    gemm_.run(shape, algorithm, a.data(), factor, b.data(), factor, d.data(), nullptr);
+    products_.multiply(made, left, right, d.data(), nullptr, &algorithm);
     cuda::synchronize();
     d.copy_to_host(product.d.data(), bytes);
     products.push_back(std::move(product));

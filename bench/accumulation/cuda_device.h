@@ -2,7 +2,8 @@
 #pragma once
 
 #include "bench/accumulation/comparison.h"
-#include "kernels/cuda/fp8_gemm.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/lt_products.h"
 
 namespace gnomon {
 
@@ -18,7 +19,7 @@ class CublasLtDevice final : public ProductDevice {
  private:
   cuda::DeviceInfo info_;
   int algorithms_;
-  cuda::Fp8Gemm gemm_;
+  cuda::LtProducts products_;
 };
 
 }  // namespace gnomon

@@ -30,8 +30,12 @@ std::string_view isa_name(dnnl::cpu_isa isa) {
       return "avx512_core_vnni";
     case dnnl::cpu_isa::avx512_core:
       return "avx512_core";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2_vnni";
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
     default:
-      return "isa below avx512";
+      return "isa below avx2";
   }
 }
 

@@ -33,6 +33,33 @@ memory wrap(const memory::desc& description, const dnnl::engine& engine) {
   return {description, engine, DNNL_MEMORY_NONE};
 }
 
+int64_t padded(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t fp32_bytes(int64_t elements) {
+  return padded(elements * static_cast<int64_t>(sizeof(float)));
+}
+
+// The same matrix, dense, in FP32.
+void widen(const bf16* x, int64_t rows, int64_t columns, int64_t stride, float* y) {
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const bf16* __restrict from = x + row * stride;
+    float* __restrict to = y + row * columns;
+#pragma omp simd
+    for (int64_t i = 0; i < columns; ++i) to[i] = to_float(from[i]);
+  }
+}
+
+void narrow(const float* x, int64_t rows, int64_t columns, int64_t stride, bf16* y) {
+#pragma omp parallel for schedule(static)
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* __restrict from = x + row * columns;
+    bf16* __restrict to = y + row * stride;
+#pragma omp simd
+    for (int64_t i = 0; i < columns; ++i) to[i] = to_bf16(from[i]);
+  }
+}
+
 }  // namespace
 
 ThreadCountGuard::ThreadCountGuard(int threads) : before_(omp_get_max_threads()) {
@@ -42,6 +69,25 @@ ThreadCountGuard::ThreadCountGuard(int threads) : before_(omp_get_max_threads())
 ThreadCountGuard::~ThreadCountGuard() { omp_set_num_threads(before_); }
 
 Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape) {
+  try {
+    prepare(engine, shape);
+    scratch_bytes_ = library_scratch_bytes_;
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented || shape.fp32_operands) throw;
+    MatmulShape wide = shape;
+    wide.fp32_operands = wide.fp32_output = true;
+    wide.lda = shape.transpose_a ? shape.m : shape.k;
+    wide.ldb = shape.transpose_b ? shape.k : shape.n;
+    if (!shape.fp32_output) wide.ldc = shape.n;
+    prepare(engine, wide);
+    scratch_bytes_ = library_scratch_bytes_ + fp32_bytes(shape.m * shape.k) +
+                     fp32_bytes(shape.k * shape.n) +
+                     (shape.fp32_output ? 0 : fp32_bytes(shape.m * shape.n));
+    widened_ = shape;
+  }
+}
+
+void Matmul::prepare(const dnnl::engine& engine, const MatmulShape& shape) {
   DataType operands = shape.fp32_operands ? DataType::f32 : DataType::bf16;
   memory::desc a = matrix(shape.m, shape.k, operands, shape.transpose_a, shape.lda);
   memory::desc b = matrix(shape.k, shape.n, operands, shape.transpose_b, shape.ldb);
@@ -60,7 +106,8 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape) {
   }
   dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine);
   primitive_ = dnnl::matmul(description);
-  scratch_bytes_ = static_cast<int64_t>(description.scratchpad_desc().get_size());
+  library_scratch_bytes_ =
+      padded(static_cast<int64_t>(description.scratchpad_desc().get_size()));
   a_ = wrap(a, engine);
   b_ = wrap(b, engine);
   c_ = wrap(c, engine);
@@ -79,6 +126,38 @@ Matmul::Matmul(const dnnl::engine& engine, const MatmulShape& shape) {
 void Matmul::run(dnnl::stream& stream, const float* alpha, const void* a, const void* b, void* c,
                  std::byte* scratch) {
   if (alpha_) alpha_.set_data_handle(const_cast<float*>(alpha));
+  if (widened_) return run_widened(stream, a, b, c, scratch);
+  execute(stream, a, b, c, scratch);
+}
+
+void Matmul::run_widened(dnnl::stream& stream, const void* a, const void* b, void* c,
+                         std::byte* scratch) {
+  const MatmulShape& s = *widened_;
+  std::byte* at = scratch + library_scratch_bytes_;
+  const auto take = [&at](int64_t elements) {
+    auto* taken = reinterpret_cast<float*>(at);
+    at += fp32_bytes(elements);
+    return taken;
+  };
+  const auto widen_operand = [&](const void* x, int64_t outer, int64_t inner, bool transposed,
+                                 int64_t stride) {
+    float* wide = take(outer * inner);
+    widen(static_cast<const bf16*>(x), transposed ? inner : outer, transposed ? outer : inner,
+          stride, wide);
+    return wide;
+  };
+  const float* wide_a = widen_operand(a, s.m, s.k, s.transpose_a, s.lda);
+  const float* wide_b = widen_operand(b, s.k, s.n, s.transpose_b, s.ldb);
+  if (s.fp32_output) return execute(stream, wide_a, wide_b, c, scratch);
+  float* sums = take(s.m * s.n);
+  GNOMON_ASSERT(!s.accumulate);
+  execute(stream, wide_a, wide_b, sums, scratch);
+  stream.wait();
+  narrow(sums, s.m, s.n, s.ldc, static_cast<bf16*>(c));
+}
+
+void Matmul::execute(dnnl::stream& stream, const void* a, const void* b, void* c,
+                     std::byte* scratch) {
   a_.set_data_handle(const_cast<void*>(a));
   b_.set_data_handle(const_cast<void*>(b));
   c_.set_data_handle(c);

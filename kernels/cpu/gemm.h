@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <unordered_map>
@@ -42,7 +43,9 @@ struct MatmulShape {
   auto operator<=>(const MatmulShape&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-// One prepared product. Not to be run by two threads at once.
+// One prepared product. Not to be run by two threads at once. Where the library has no products of
+// BF16 operands (below AVX-512) they are widened to FP32 in scratch memory: the products of values
+// are the same, and one rounding is made at the end.
 class Matmul {
  public:
   Matmul(const dnnl::engine& engine, const MatmulShape& shape);
@@ -54,6 +57,12 @@ class Matmul {
            std::byte* scratch);
 
  private:
+  void prepare(const dnnl::engine& engine, const MatmulShape& shape);
+  void run_widened(dnnl::stream& stream, const void* a, const void* b, void* c, std::byte* scratch);
+  void execute(dnnl::stream& stream, const void* a, const void* b, void* c, std::byte* scratch);
+
+  std::optional<MatmulShape> widened_;  // as it was asked for
+  int64_t library_scratch_bytes_ = 0;   // of those below; the widened matrices lie behind
   int64_t scratch_bytes_ = 0;
   dnnl::memory a_, b_, c_, alpha_, scratch_;
   dnnl::matmul primitive_;

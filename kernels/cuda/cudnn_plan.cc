@@ -1,5 +1,8 @@
 #include "kernels/cuda/cudnn_plan.h"
 
+#include <algorithm>
+#include <array>
+#include <span>
 #include <string_view>
 
 #include "base/errors.h"
@@ -190,11 +193,32 @@ Descriptor properties_of(const std::string& text) {
   return it;
 }
 
+// Whether the same operands give the same bits each time, by the note of the proposal's engine.
+bool repeats(const Descriptor& proposal) {
+  const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw = engine.get();
+  int64_t count = 0;
+  check(GNOMON_CUDNN(cudnnBackendGetAttribute)(proposal.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
+                                               CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
+        "cudnnBackendGetAttribute of a proposal's engine");
+  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  check(GNOMON_CUDNN(cudnnBackendGetAttribute)(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                               CUDNN_TYPE_NUMERICAL_NOTE, std::ssize(notes), &count,
+                                               notes.data()),
+        "cudnnBackendGetAttribute of an engine's numerical notes");
+  const auto told = std::span(notes).first(static_cast<size_t>(count));
+  return std::ranges::find(told, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) == told.end();
+}
+
 // What is not supported is left out; anything else, a full memory say, must not change the choice.
 Descriptor first_that_can_be_made(const std::vector<Descriptor>& proposals,
                                   const PlanTarget& target, const Descriptor& properties) {
   std::string why = "no kernel is proposed";
   for (const Descriptor& proposal : proposals) {
+    if (!repeats(proposal)) {
+      why = "only kernels that give other bits each time are proposed";
+      continue;
+    }
     try {
       Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
       plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, proposal);

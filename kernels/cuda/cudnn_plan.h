@@ -46,7 +46,8 @@ struct PlanTarget {
 
 class CudnnPlan {
  public:
-  // The first of the library's proposals that it can make. Throws NotSupported when there is none.
+  // The first of the library's proposals that it can make and that repeats its bits. Throws
+  // NotSupported when there is none.
   CudnnPlan(const OperationGraph& graph, const PlanTarget& target);
 
   int64_t workspace_bytes() const { return workspace_bytes_; }

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <compare>
+#include <cstring>
 #include <map>
+#include <optional>
+#include <span>
 #include <tuple>
 
 #include "kernels/cuda/check.h"
@@ -16,6 +19,7 @@ namespace gnomon::cuda {
 namespace {
 
 constexpr int64_t kMultiple = 16;
+static_assert(sizeof(cublasLtMatmulAlgo_t) == sizeof(LtAlgorithm::opaque));
 
 cublasLtMatmulMatrixScale_t mode_of(FactorScale scale) {
   switch (scale) {
@@ -63,6 +67,34 @@ void check_shape(const Product& p, const Factor& a, const Factor& b) {
     throw ConfigError("FP8 product", 0, "shape", fmt::format("m {}, n {}, k {}", p.m, p.n, p.k),
                       "n and k multiples of 16, both with the terms innermost");
   }
+  if (a.format == Format::kE5m2 && b.format == Format::kE5m2) {
+    throw ConfigError("FP8 product", 0, "formats", "e5m2 and e5m2",
+                      "e4m3 with e4m3, e4m3 with e5m2 or e5m2 with e4m3");
+  }
+}
+
+// Values in BF16 have their scales multiplied into alpha, on the device.
+bool alpha_on_device(const Factor& a, const Factor& b) {
+  return !is_codes(a) && (scaled(a) || scaled(b));
+}
+
+Key key_of(const Product& p, const Factor& a, const Factor& b) {
+  return {.m = p.m,
+          .n = p.n,
+          .k = p.k,
+          .stride_a = a.stride,
+          .stride_b = b.stride,
+          .stride_c = p.stride_c,
+          .a = a.format,
+          .b = b.format,
+          .scale_a = a.scale,
+          .scale_b = b.scale,
+          .transposed_a = a.transposed,
+          .transposed_b = b.transposed,
+          .fp32_output = p.fp32_output,
+          .accumulate = p.accumulate,
+          .fast = p.fast_accumulate,
+          .device_alpha = alpha_on_device(a, b)};
 }
 
 // The library counts in columns: its first operand is our B, its second our A, and its result, n ×
@@ -94,9 +126,31 @@ struct Prepared {
 
   Operation operation;
   Layout first, second, result;
-  cublasLtMatmulAlgo_t algorithm{};
-  bool chosen = false;
+  std::optional<cublasLtMatmulAlgo_t> chosen;
 };
+
+// Only for people: an attribute that an algorithm does not have is "-".
+template <class T>
+std::string config(const cublasLtMatmulAlgo_t& algorithm,
+                   cublasLtMatmulAlgoConfigAttributes_t attribute) {
+  T value{};
+  size_t written = 0;
+  const cublasStatus_t status = GNOMON_LT(cublasLtMatmulAlgoConfigGetAttribute)(
+      &algorithm, attribute, &value, sizeof(value), &written);
+  return status == CUBLAS_STATUS_SUCCESS ? fmt::format("{}", value) : "-";
+}
+
+std::string describe(const cublasLtMatmulAlgo_t& it) {
+  return fmt::format(
+      "algorithm {}, tile {}, stages {}, split {}, custom {}, inner shape {}, cluster {}",
+      config<int32_t>(it, CUBLASLT_ALGO_CONFIG_ID),
+      config<uint32_t>(it, CUBLASLT_ALGO_CONFIG_TILE_ID),
+      config<uint32_t>(it, CUBLASLT_ALGO_CONFIG_STAGES_ID),
+      config<int32_t>(it, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+      config<uint32_t>(it, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+      config<uint16_t>(it, CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID),
+      config<uint16_t>(it, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID));
+}
 
 }  // namespace
 
@@ -107,21 +161,34 @@ struct LtProducts::Library {
     check(GNOMON_LT(cublasLtCreate)(handle.put()), "cublasLtCreate");
   }
 
-  void choose(Prepared& prepared, const Key& key) {
+  // The description of a product, with where its scales are.
+  Prepared& prepare(const Key& key, const Factor& a, const Factor& b) {
+    Prepared& prepared = known.try_emplace(key, key).first->second;
+    if (is_codes(a)) {
+      set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.inverse_scales);
+      set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a.inverse_scales);
+    }
+    return prepared;
+  }
+
+  std::vector<cublasLtMatmulAlgo_t> algorithms(const Prepared& prepared, const Key& key, int most) {
+    GNOMON_ASSERT(most > 0);
     Preference preference;
     prefer_whole_sums(preference, static_cast<uint64_t>(kWorkspaceBytes));
-    cublasLtMatmulHeuristicResult_t found{};
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
     int count = 0;
     const std::string what = in_words(key);
     check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(
               handle.get(), prepared.operation.get(), prepared.first.get(), prepared.second.get(),
-              prepared.result.get(), prepared.result.get(), preference.get(), 1, &found, &count),
+              prepared.result.get(), prepared.result.get(), preference.get(), most, results.data(),
+              &count),
           "cublasLtMatmulAlgoGetHeuristic for " + what);
-    if (count == 0 || found.state != CUBLAS_STATUS_SUCCESS) {
-      throw CudaError("cuBLASLt has no algorithm for " + what);
+    std::vector<cublasLtMatmulAlgo_t> found;
+    for (const auto& result : std::span(results).first(static_cast<size_t>(count))) {
+      if (result.state == CUBLAS_STATUS_SUCCESS) found.push_back(result.algo);
     }
-    prepared.algorithm = found.algo;
-    prepared.chosen = true;
+    if (found.empty()) throw CudaError("cuBLASLt has no algorithm for " + what);
+    return found;
   }
 
   float* alpha() const { return static_cast<float*>(factors.data()); }
@@ -136,38 +203,36 @@ struct LtProducts::Library {
 LtProducts::LtProducts() : library_(std::make_unique<Library>()) {}
 LtProducts::~LtProducts() = default;
 
-void LtProducts::multiply(const Product& p, const Factor& a, const Factor& b, void* c,
-                          Stream stream) {
+std::vector<LtAlgorithm> LtProducts::algorithms(const Product& p, const Factor& a, const Factor& b,
+                                                int most) {
   check_shape(p, a, b);
-  // Values in BF16 have their scales multiplied into alpha, on the device.
-  const bool device_alpha = !is_codes(a) && (scaled(a) || scaled(b));
-  const Key key{.m = p.m,
-                .n = p.n,
-                .k = p.k,
-                .stride_a = a.stride,
-                .stride_b = b.stride,
-                .stride_c = p.stride_c,
-                .a = a.format,
-                .b = b.format,
-                .scale_a = a.scale,
-                .scale_b = b.scale,
-                .transposed_a = a.transposed,
-                .transposed_b = b.transposed,
-                .fp32_output = p.fp32_output,
-                .accumulate = p.accumulate,
-                .fast = p.fast_accumulate,
-                .device_alpha = device_alpha};
-  Library& library = *library_;
-  Prepared& prepared = library.known.try_emplace(key, key).first->second;
-  if (is_codes(a)) {
-    set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.inverse_scales);
-    set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a.inverse_scales);
+  const Key key = key_of(p, a, b);
+  std::vector<LtAlgorithm> algorithms;
+  for (const auto& it : library_->algorithms(library_->prepare(key, a, b), key, most)) {
+    LtAlgorithm& made = algorithms.emplace_back();
+    std::memcpy(made.opaque.data(), &it, sizeof(it));
+    made.description = describe(it);
   }
-  if (!prepared.chosen) library.choose(prepared, key);
+  return algorithms;
+}
+
+void LtProducts::multiply(const Product& p, const Factor& a, const Factor& b, void* c,
+                          Stream stream, const LtAlgorithm* by) {
+  check_shape(p, a, b);
+  const Key key = key_of(p, a, b);
+  Library& library = *library_;
+  Prepared& prepared = library.prepare(key, a, b);
+  cublasLtMatmulAlgo_t algorithm{};
+  if (by != nullptr) {
+    std::memcpy(&algorithm, by->opaque.data(), sizeof(algorithm));
+  } else {
+    if (!prepared.chosen) prepared.chosen = library.algorithms(prepared, key, 1).front();
+    algorithm = *prepared.chosen;
+  }
   const float alpha = p.alpha, beta = p.accumulate ? 1.0f : 0.0f;
   const void* alpha_at = &alpha;
   const void* beta_at = &beta;
-  if (device_alpha) {
+  if (key.device_alpha) {
     multiply_factors(p.alpha, scaled(a) ? a.inverse_scales : nullptr,
                      scaled(b) ? b.inverse_scales : nullptr, library.alpha(), stream);
     alpha_at = library.alpha();
@@ -175,9 +240,8 @@ void LtProducts::multiply(const Product& p, const Factor& a, const Factor& b, vo
   }
   check(GNOMON_LT(cublasLtMatmul)(library.handle.get(), prepared.operation.get(), alpha_at, b.data,
                                   prepared.first.get(), a.data, prepared.second.get(), beta_at, c,
-                                  prepared.result.get(), c, prepared.result.get(),
-                                  &prepared.algorithm, library.workspace.data(),
-                                  library.workspace.bytes(), stream),
+                                  prepared.result.get(), c, prepared.result.get(), &algorithm,
+                                  library.workspace.data(), library.workspace.bytes(), stream),
         fmt::format("cublasLtMatmul of {} × {} × {}", p.m, p.n, p.k));
 }
 

@@ -26,6 +26,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kNotSupportedStatus = 3000, kNoRuntimeLibrary = 3010, kInternalError = 4000;
+constexpr int kNoteTensorCore = 0, kNoteNondeterministic = 4;
 
 // The forward graph has half of these tensors in memory and two numbers.
 bool is_backward(const test::FakeRun& run) { return run.addresses.size() > kAttentionTensors; }
@@ -172,6 +173,17 @@ TEST_F(CudnnAttention, WhereOnlyCudnnIsWantedARefusalIsAnError) {
   AttentionShape crooked = AttentionCase{1, 8, 2, 1, 16}.shape();
   crooked.stride_kv += 4;
   EXPECT_THROW(attention->prepare(crooked), Error);
+}
+
+TEST_F(CudnnAttention, AKernelThatDoesNotRepeatItsBitsIsNotUsed) {
+  fake_->notes = {kNoteTensorCore};
+  EXPECT_NO_THROW(make(true)->prepare(AttentionCase{1, 9, 2, 1, 16}.shape()));
+  const auto attention = make(false);
+  fake_->notes.push_back(kNoteNondeterministic);
+  const AttentionCheck found = check(*attention, {{1, 9, 2, 1, 16}});
+  EXPECT_TRUE(found.holds()) << attention_check_in_words(found);
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("other bits each time")));
+  EXPECT_TRUE(runs_.empty());
 }
 
 TEST_F(CudnnAttention, TokensThatLeaveStatisticsUnalignedAreRefusedInParts) {

@@ -156,6 +156,14 @@ cudnnStatus_t CUDNNWINAPI cudnnBackendGetAttribute(const cudnnBackendDescriptor_
     *static_cast<int64_t*>(values) = state().workspace_bytes;
     return CUDNN_STATUS_SUCCESS;
   }
+  if (name == CUDNN_ATTR_ENGINECFG_ENGINE) return CUDNN_STATUS_SUCCESS;
+  if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {
+    *count = std::ssize(state().notes);
+    if (!state().notes.empty()) {
+      std::memcpy(values, state().notes.data(), state().notes.size() * sizeof(int32_t));
+    }
+    return CUDNN_STATUS_SUCCESS;
+  }
   if (name != CUDNN_ATTR_ENGINEHEUR_RESULTS) return CUDNN_STATUS_BAD_PARAM;
   const Fake* graph = it->get<const Fake*>(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH).at(0);
   Fake& proposal = *static_cast<Fake**>(values)[0];

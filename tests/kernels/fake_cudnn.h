@@ -28,6 +28,8 @@ struct FakeCudnn {
   int64_t workspace_bytes = 512;
   // Whether no kernel is found for tensors, the first of which is given.
   std::function<bool(const FakeTensor&)> refuses = [](const FakeTensor&) { return false; };
+  // What its engine notes of itself.
+  std::vector<int32_t> notes = {};
   // A status that making a plan ends with, when not 0.
   int plan_status = 0;
   std::function<void(const FakeRun&)> run = [](const FakeRun&) {};
