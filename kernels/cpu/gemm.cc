@@ -106,8 +106,7 @@ void Matmul::prepare(const dnnl::engine& engine, const MatmulShape& shape) {
   }
   dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine);
   primitive_ = dnnl::matmul(description);
-  library_scratch_bytes_ =
-      padded(static_cast<int64_t>(description.scratchpad_desc().get_size()));
+  library_scratch_bytes_ = padded(static_cast<int64_t>(description.scratchpad_desc().get_size()));
   a_ = wrap(a, engine);
   b_ = wrap(b, engine);
   c_ = wrap(c, engine);

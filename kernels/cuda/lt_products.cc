@@ -178,10 +178,10 @@ struct LtProducts::Library {
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
     int count = 0;
     const std::string what = in_words(key);
-    check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(
-              handle.get(), prepared.operation.get(), prepared.first.get(), prepared.second.get(),
-              prepared.result.get(), prepared.result.get(), preference.get(), most, results.data(),
-              &count),
+    check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(handle.get(), prepared.operation.get(),
+                                                    prepared.first.get(), prepared.second.get(),
+                                                    prepared.result.get(), prepared.result.get(),
+                                                    preference.get(), most, results.data(), &count),
           "cublasLtMatmulAlgoGetHeuristic for " + what);
     std::vector<cublasLtMatmulAlgo_t> found;
     for (const auto& result : std::span(results).first(static_cast<size_t>(count))) {

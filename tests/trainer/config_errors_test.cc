@@ -52,18 +52,16 @@ TEST_F(ConfigTest, ShapesThatARecipeCannotTileAreRefusedWithTheRecipesLine) {
 
 // Lists of that many layers, or a row for each of that many tokens, would fill the memory.
 TEST_F(ConfigTest, AShapeThatCannotBeIsRefusedBeforeAnythingIsMadeOfIt) {
-  for (const char* rest :
-       {"[[fault]]\nkind = \"bit_flip\"\nstart_step = 1\n"
-        "site = \"model.layers.1999999999.mlp.up_proj.weight\"\n",
-        "[statistics]\nevery = 1\n", "[run]\nsteps = 3\n"}) {
+  for (const char* rest : {"[[fault]]\nkind = \"bit_flip\"\nstart_step = 1\n"
+                           "site = \"model.layers.1999999999.mlp.up_proj.weight\"\n",
+                           "[statistics]\nevery = 1\n", "[run]\nsteps = 3\n"}) {
     const ConfigError layers =
         error_of(std::string(kSmallest) + "[model]\nlayers = 2000000000\n" + rest);
     EXPECT_EQ(layers.key(), "model.layers") << rest;
     EXPECT_EQ(layers.line(), 6);
     EXPECT_THAT(layers.accepted(), HasSubstr("1 to 512"));
-    EXPECT_EQ(
-        error_of(std::string(kSmallest) + "[model]\nvocabulary = 2147483647\n" + rest).key(),
-        "model.vocabulary");
+    EXPECT_EQ(error_of(std::string(kSmallest) + "[model]\nvocabulary = 2147483647\n" + rest).key(),
+              "model.vocabulary");
   }
 }
 
