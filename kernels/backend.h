@@ -195,9 +195,10 @@ class BackendOf : public BackendBase {
   // its sequence. x is [n, heads·head_dim]; `inverse` is the backward pass.
   virtual void rope(E* x, int64_t n, int64_t tokens_per_sequence, int heads, int head_dim,
                     const Rotary& rotary, bool inverse, int64_t stride) = 0;
-  // y[n,d] = silu(gate)·up; y is dense, gate and up share a stride.
+  // y[n,d] = silu(gate)·up; y is dense, gate and up share a stride. A `copy` of y is made along
+  // with it, as quantize() makes it.
   virtual void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y,
-                      float* amax = nullptr) = 0;
+                      float* amax = nullptr, const CopyAlong<E>* copy = nullptr) = 0;
   // dgate and dup lie like gate and up, or are dense, as `stride_d` says; they may be gate and up.
   virtual void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
                                int64_t stride, E* dgate, E* dup, int64_t stride_d,

@@ -68,6 +68,14 @@ struct GemmOperand {
   }
 };
 
+// The copy of a tensor that is about to be made, whose scale is known before its content is.
+template <class E>
+struct CopyAlong {
+  GemmOperand<E>* operand = nullptr;
+  Rounding rounding;    // of the whole tensor, with `given`
+  unsigned wanted = 0;  // made of Orientation
+};
+
 // Room for an operand that is taken after the start.
 template <class E>
 class OperandMemory {

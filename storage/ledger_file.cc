@@ -47,6 +47,13 @@ struct Checksum {
       second += word(bytes + at + 4) + first;
     }
   }
+  // The checksum from which add() of these bytes led to this one.
+  void take_back(const unsigned char* bytes, size_t size) {
+    for (size_t at = size; at > 0; at -= 8) {
+      second -= word(bytes + at - 4) + first;
+      first -= word(bytes + at - 8) + second;
+    }
+  }
   bool is(const unsigned char* stored) const {
     return big_endian(stored) == first && big_endian(stored + 4) == second;
   }
@@ -100,7 +107,9 @@ class WalReader {
   // The frames from the beginning to the first one that does not fit are what SQLite will take.
   // Behind that a crash or a failed write leaves frames of groups that were never done. A frame
   // that follows a group's last one, as its checksum tells, was begun when that group was on disk:
-  // then what is missing before it had been acknowledged.
+  // then what is missing before it had been acknowledged. Not so where the last one only looks like
+  // it: a later write that failed in the middle of a frame's header leaves its own first bytes
+  // before the checksum of a frame that was in the middle of another group.
   void read_frames() {
     int64_t torn_at = 0;
     bool after_group = false;  // the frame before is the last of its group
@@ -117,10 +126,21 @@ class WalReader {
                                  torn_at, frame));
       }
       if (!follows && torn_at == 0) torn_at = frame;
+      after_group = of_now && big_endian(head + 4) != 0 && (follows || !was_within_group());
       sum_.first = big_endian(head + 16);
       sum_.second = big_endian(head + 20);
-      after_group = of_now && big_endian(head + 4) != 0;
     }
+  }
+
+  // Whether the checksum at hand is that of this frame with another header, of one that is not the
+  // last of its group: what the header was follows from the checksum before (sum_), the one of the
+  // frame and its page.
+  bool was_within_group() const {
+    const unsigned char* head = frame_.data();
+    Checksum after_header{sum_.big_endian_words, big_endian(head + 16), big_endian(head + 20)};
+    after_header.take_back(head + kFrameHeaderBytes, frame_.size() - kFrameHeaderBytes);
+    // As add() has it: the second word is the size of the ledger, 0 within a group.
+    return after_header.second - sum_.second - after_header.first == 0;
   }
 
   bool read(unsigned char* to, size_t size) {

@@ -131,9 +131,10 @@ class CpuBackend final : public BackendOf<E> {
                  inverse, stride);
   }
   void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y,
-              float* amax) override {
+              float* amax, const CopyAlong<E>* copy) override {
     cpu::swiglu<E>(threads_, gate, up, n, width, stride, y);
     find_amax({y, static_cast<size_t>(n * width)}, amax);
+    if (copy != nullptr) quantize(*copy->operand, n, width, copy->rounding, copy->wanted);
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
                        int64_t stride, E* dgate, E* dup, int64_t stride_d, float* amax_gate,

@@ -173,8 +173,13 @@ class CudaBackend final : public Backend {
                stride_or(stride, int64_t{heads} * head_dim), stream());
   }
   void swiglu(const bf16* gate, const bf16* up, int64_t n, int64_t width, int64_t stride, bf16* y,
-              float* amax) override {
-    cuda::swiglu(gate, up, n, width, stride_or(stride, width), y, amax, stream());
+              float* amax, const CopyAlong<bf16>* copy) override {
+    const int64_t apart = stride_or(stride, width);
+    if (copy != nullptr) {
+      operands_.swiglu(*copy, {gate, up, apart}, n, width, y, amax);
+    } else {
+      cuda::swiglu(gate, up, n, width, apart, y, amax, stream());
+    }
   }
   void swiglu_backward(const bf16* gate, const bf16* up, const bf16* dy, int64_t n, int64_t width,
                        int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d, float* amax_gate,

@@ -10,8 +10,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kRowsOfAPart = 256;  // that one thread sums up in bias_backward
 
-__device__ float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
-
 __global__ void round_sum_kernel(const float* __restrict__ x, int64_t count, bf16* y) {
   const int64_t i = global_thread() * kVector;
   if (i + kVector <= count) {
@@ -76,10 +74,7 @@ __global__ void swiglu_kernel(const bf16* __restrict__ gate, const bf16* __restr
   uint32_t largest = 0;
   if (i < rows * vectors) {
     const int64_t column = i % vectors * kVector, at = i / vectors * stride + column;
-    const Eight g = load_eight(gate + at), u = load_eight(up + at);
-    Eight result;
-    for (int k = 0; k < kVector; ++k) result[k] = g[k] * sigmoid(g[k]) * u[k];
-    largest = store_eight(y + i * kVector, result);
+    largest = store_eight(y + i * kVector, swiglu_of(load_eight(gate + at), load_eight(up + at)));
   }
   tell_largest(largest, room, amax);
 }

@@ -14,7 +14,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -252,12 +254,17 @@ void run_grid(const Grid& grid, Kernel kernel) {
   }
 }
 
+// How often each kernel was run, by its name.
+inline std::map<std::string, int64_t> launched;
+
 }  // namespace emulation
 
 template <class... P, class... A>
-void launch(const char*, void (*kernel)(P...), const Grid& grid, Stream, A... args) {
-  emulation::now_or_later(
-      [=] { emulation::run_grid(grid, [&] { kernel(static_cast<P>(args)...); }); });
+void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream, A... args) {
+  emulation::now_or_later([=] {
+    ++emulation::launched[name];
+    emulation::run_grid(grid, [&] { kernel(static_cast<P>(args)...); });
+  });
 }
 
 }  // namespace gnomon::cuda

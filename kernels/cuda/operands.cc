@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/quantize.h"
 
 namespace gnomon::cuda {
@@ -124,6 +125,26 @@ void OperandKernels::quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t 
     operand.orientations = kAsStored | kTransposed;
   }
   operand.rounding = rounding;
+}
+
+void OperandKernels::swiglu(const CopyAlong<bf16>& copy, const Gated& from, int64_t rows,
+                            int64_t columns, bf16* y, float* amax) {
+  const Rounding& rounding = copy.rounding;
+  GemmOperand<bf16>& operand = *copy.operand;
+  GNOMON_ASSERT(rounding.whole_tensor() && rounding.given && operand.data.data() == y);
+  if (!rounding.keeps_scales) {
+    cuda::swiglu(from.gate, from.up, rows, columns, from.stride, y, amax, machine_.stream());
+    return quantize(operand, rows, columns, rounding, copy.wanted);
+  }
+  choose_scale(rounding, operand.scalars, machine_.stream());
+  const auto codes = [&](Orientation orientation) {
+    const bool wanted = (copy.wanted & orientation) != 0;
+    return wanted ? const_cast<uint8_t*>(codes_of(operand, orientation)) : nullptr;
+  };
+  swiglu_cast(rounding.quantizer.format, from, rows, columns, y, amax, operand.scalars,
+              codes(kAsStored), codes(kTransposed), machine_.stream());
+  operand.rounding = rounding;
+  operand.orientations = copy.wanted;
 }
 
 Factor OperandKernels::factor(const GemmOperand<bf16>& operand, bool terms_last, int64_t outer,

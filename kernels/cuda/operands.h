@@ -10,6 +10,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/machine.h"
+#include "kernels/cuda/quantize.h"
 
 namespace gnomon::cuda {
 
@@ -23,6 +24,9 @@ class OperandKernels {
 
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
                 unsigned wanted);
+  // y and, in the same pass where they are codes, its copy.
+  void swiglu(const CopyAlong<bf16>& copy, const Gated& from, int64_t rows, int64_t columns,
+              bf16* y, float* amax);
   // Out is bf16 or float.
   template <class Out>
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,

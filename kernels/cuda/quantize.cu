@@ -1,13 +1,14 @@
 #include "base/errors.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/kernel.h"
 #include "kernels/cuda/quantize.h"
 #include "kernels/cuda/scales.h"
+#include "kernels/cuda/vectors.h"
 #include "kernels/recipe.h"
 
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kVector = 8;  // bf16 values of 16 bytes
 constexpr int kCodes = 16;  // codes of 16 bytes
 constexpr int kThreads = 256;
 constexpr int kSide = 128;  // of the piece of a matrix that one block takes
@@ -104,9 +105,19 @@ __device__ uint64_t encode_eight(Format format, const EightBits& values, float s
   return eight;
 }
 
-// Codes of the piece at (row0, column0). ScaleAt gives the scale for a row and a column of x.
-template <class ScaleAt>
-__device__ void cast_piece(Format format, const bf16* x, int64_t rows, int64_t columns,
+// Values that are there, [rows, columns].
+struct Stored {
+  const bf16* x;
+  int64_t columns;
+  __device__ EightBits take(int64_t row, int64_t column) {
+    return load_bits(x + row * columns + column);
+  }
+};
+
+// Codes of the piece at (row0, column0). Values have take(), which gives each eight of them once;
+// ScaleAt has the scale for a row and a column of the piece.
+template <class Values, class ScaleAt>
+__device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t columns,
                            int64_t row0, int64_t column0, uint8_t* as_stored, uint8_t* transposed,
                            const Piece& piece, ScaleAt scale_at) {
   constexpr int kVectorsInRow = kSide / kVector;
@@ -115,7 +126,8 @@ __device__ void cast_piece(Format format, const bf16* x, int64_t rows, int64_t c
     const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
     if (row0 + row >= rows || column0 + column >= columns) continue;
     const int64_t at = (row0 + row) * columns + column0 + column;
-    const uint64_t eight = scale_at.encode(format, load_bits(x + at), row, column);
+    const uint64_t eight = scale_at.encode(
+        format, values.take(row0 + row, column0 + column), row, column);
     if (as_stored != nullptr) *reinterpret_cast<uint64_t*>(as_stored + at) = eight;
     if (transposed != nullptr) piece.put(row, column, eight);
   }
@@ -161,8 +173,37 @@ __global__ void cast_kernel(Format format, const bf16* __restrict__ x, int64_t r
                             int64_t columns, const float* scalars, uint8_t* as_stored,
                             uint8_t* transposed) {
   const Piece piece{dynamic_shared<uint8_t>()};
-  cast_piece(format, x, rows, columns, int64_t{blockIdx.y} * kSide, int64_t{blockIdx.x} * kSide,
-             as_stored, transposed, piece, OneScale{scalars[kScale]});
+  Stored values{x, columns};
+  cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
+             int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});
+}
+
+// Values that are made here, and stored.
+struct Made {
+  Gated from;
+  bf16* y;
+  int64_t columns;
+  uint32_t largest = 0;
+  __device__ EightBits take(int64_t row, int64_t column) {
+    const int64_t at = row * from.stride + column;
+    bf16* to = y + row * columns + column;
+    const Eight eight = swiglu_of(load_eight(from.gate + at), load_eight(from.up + at));
+    largest = Largest()(largest, store_eight(to, eight));
+    EightBits bits;
+    for (int i = 0; i < kVector / 2; ++i) bits.words[i] = two_of(eight[2 * i], eight[2 * i + 1]);
+    return bits;
+  }
+};
+
+__global__ void swiglu_cast_kernel(Format format, Gated from, int64_t rows, int64_t columns,
+                                   bf16* y, float* amax, const float* scalars, uint8_t* as_stored,
+                                   uint8_t* transposed) {
+  __shared__ uint32_t room[kWarp];
+  const Piece piece{dynamic_shared<uint8_t>()};
+  Made values{from, y, columns};
+  cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
+             int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});
+  tell_largest(values.largest, room, amax);
 }
 
 // ---- tiles ----
@@ -261,14 +302,15 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
   }
   __syncthreads();
   const Piece piece{dynamic_shared<uint8_t>()};
+  Stored values{x, columns};
   if constexpr (kKind == TileKind::kRow) {
-    cast_piece(how.format, x, rows, columns, row0, column0, as_stored, transposed, piece,
+    cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
                ScaleOfRow{scales});
   } else if constexpr (kKind == TileKind::kColumn) {
-    cast_piece(how.format, x, rows, columns, row0, column0, as_stored, transposed, piece,
+    cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
                ScaleOfColumn{scales});
   } else {
-    cast_piece(how.format, x, rows, columns, row0, column0, as_stored, transposed, piece,
+    cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
                OneScale{scales[0]});
   }
 }
@@ -381,6 +423,16 @@ void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const flo
   check_matrix(rows, columns);
   launch("cast", cast_kernel, pieces_of(rows, columns), stream, format, x, rows, columns, scalars,
          as_stored, transposed);
+}
+
+void swiglu_cast(Format format, const Gated& from, int64_t rows, int64_t columns, bf16* y,
+                 float* amax, const float* scalars, uint8_t* as_stored, uint8_t* transposed,
+                 Stream stream) {
+  check_matrix(rows, columns);
+  GNOMON_ASSERT(from.stride % kVector == 0);
+  forget_amax(amax, stream);
+  launch("swiglu_cast", swiglu_cast_kernel, pieces_of(rows, columns), stream, format, from, rows,
+         columns, y, amax, scalars, as_stored, transposed);
 }
 
 void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t columns,

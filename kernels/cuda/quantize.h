@@ -30,6 +30,19 @@ void spread(const float* value, int64_t count, float* copies, Stream stream);
 void cast(Format format, const bf16* x, int64_t rows, int64_t columns, const float* scalars,
           uint8_t* as_stored, uint8_t* transposed, Stream stream);
 
+// What SwiGLU is made of, rows of both `stride` elements apart.
+struct Gated {
+  const bf16* gate = nullptr;
+  const bf16* up = nullptr;
+  int64_t stride = 0;
+};
+
+// y[rows, columns] and its amax, where one is wanted, as swiglu() makes them (elementwise.h), and
+// codes of y as cast() makes them, without reading y again.
+void swiglu_cast(Format format, const Gated& from, int64_t rows, int64_t columns, bf16* y,
+                 float* amax, const float* scalars, uint8_t* as_stored, uint8_t* transposed,
+                 Stream stream);
+
 // Where the scale of tile (i, j) of a grid stands: i·row + j·column.
 struct ScaleStrides {
   int64_t row = 0, column = 0;

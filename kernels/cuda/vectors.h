@@ -42,6 +42,14 @@ __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
   return largest;
 }
 
+__device__ inline float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
+
+__device__ inline Eight swiglu_of(const Eight& gate, const Eight& up) {
+  Eight result;
+  for (int i = 0; i < kVector; ++i) result[i] = gate[i] * sigmoid(gate[i]) * up[i];
+  return result;
+}
+
 // As bf16 has them.
 __device__ inline Eight rounded(const Eight& eight) {
   Eight result;

@@ -56,9 +56,12 @@ class TlsTest : public ::testing::Test {
     options.url = fmt::format("https://{}:{}", host, daemon.port());
     return options;
   }
-  bool logged(const std::string& text) const {
-    return test::eventually([&] { return daemon.log().find(text) != std::string::npos; },
-                            std::chrono::seconds(20));
+  ::testing::AssertionResult logged(const std::string& text) {
+    if (test::eventually([&] { return daemon.log().find(text) != std::string::npos; },
+                         std::chrono::seconds(20))) {
+      return ::testing::AssertionSuccess();
+    }
+    return ::testing::AssertionFailure() << "not in its log: " << text << "\n" << daemon.log();
   }
 
   test::TemporaryDirectory folder;

@@ -109,8 +109,10 @@ class ForwardingBackend : public BackendOf<E> {
     around({x}, [&] { backend_->rope(x, n, tokens, heads, head_dim, rotary, inverse, stride); });
   }
   void swiglu(const E* gate, const E* up, int64_t n, int64_t width, int64_t stride, E* y,
-              float* amax) override {
+              float* amax, const CopyAlong<E>* copy) override {
     around({gate, up, y, amax}, [&] { backend_->swiglu(gate, up, n, width, stride, y, amax); });
+    // By what stands around quantize().
+    if (copy != nullptr) this->quantize(*copy->operand, n, width, copy->rounding, copy->wanted);
   }
   void swiglu_backward(const E* gate, const E* up, const E* dy, int64_t n, int64_t width,
                        int64_t stride, E* dgate, E* dup, int64_t stride_d, float* amax_gate,

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "kernels/cpu/ops.h"
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/quantize.h"
 #include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
@@ -149,6 +151,36 @@ TEST(CudaCast, EveryBf16ValueHasTheCodecsCode) {
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_EQ(codes[i], encode(format, to_float(x[i]) * scale)) << i;
       }
+    }
+  }
+}
+
+// Pieces that are whole and such as are not, rows of gate and up side by side.
+TEST(CudaSwigluCast, IsSwigluAndThenTheCast) {
+  for (const Shape& shape : {Shape{16, 16}, Shape{128, 256}, Shape{144, 80}, Shape{272, 144}}) {
+    for (Format format : {Format::kE4m3, Format::kE5m2}) {
+      const int64_t count = shape.rows * shape.columns, stride = 2 * shape.columns;
+      const std::vector<bf16> both = random_bf16(3, 2 * count, 4.0f);
+      const std::vector<float> scalars = {0, 11.0f, 0};
+      std::vector<bf16> y(static_cast<size_t>(count)), made = y;
+      std::vector<uint8_t> stored(y.size()), transposed = stored, alone = stored, now = stored,
+                                                              now_transposed = stored;
+      float amax = 1e9f, its_amax = 1e9f;
+      test::OnDevice<bf16> from(both);
+      const Gated gated{from.data(), from.data() + shape.columns, stride};
+      swiglu(gated.gate, gated.up, shape.rows, shape.columns, stride, changed(y), changed(amax),
+             device_stream());
+      cast(format, given(y), shape.rows, shape.columns, given(scalars), changed(stored),
+           changed(transposed), device_stream());
+      swiglu_cast(format, gated, shape.rows, shape.columns, changed(made), changed(its_amax),
+                  given(scalars), changed(now), changed(now_transposed), device_stream());
+      EXPECT_EQ(now, stored);
+      EXPECT_EQ(now_transposed, transposed);
+      EXPECT_EQ(its_amax, amax);
+      EXPECT_EQ(std::memcmp(made.data(), y.data(), y.size() * sizeof(bf16)), 0);
+      swiglu_cast(format, gated, shape.rows, shape.columns, changed(made), nullptr, given(scalars),
+                  nullptr, changed(alone), device_stream());
+      EXPECT_EQ(alone, transposed);
     }
   }
 }

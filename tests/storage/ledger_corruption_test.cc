@@ -1,4 +1,5 @@
 // What is not whole is told in one sentence with advice, and left as it is to the byte.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -191,6 +192,34 @@ TEST_F(CorruptionTest, WhatFailedWritesLeftInTheWalIsNoDamage) {
   }
   std::ofstream(wal_of(file_), std::ios::binary) << mixed;
   EXPECT_GE(rows(), 100);
+}
+
+// A group that failed behind its second frame, and one of a single frame after it that failed within
+// the header of that: the first bytes say "the last of its group", the checksum and the page are of
+// the first frame of the other.
+TEST_F(CorruptionTest, AFrameThatIsOverwrittenInPartIsNoEndOfItsGroup) {
+  make_killed();
+  const std::string whole = read_file(wal_of(file_)), ledger = read_file(file_);
+  const auto ends_group = [&](size_t number) {
+    return whole.substr(32 + (number - 1) * kFrame + 4, 4) != std::string(4, '\0');
+  };
+  size_t first = 10;
+  while (!ends_group(first - 1) || ends_group(first)) ++first;
+  for (size_t written : {8, 12, 15}) {
+    std::string mixed = whole.substr(0, 32 + (first + 1) * kFrame);
+    std::string one = whole.substr(32 + (first - 1) * kFrame, written);
+    one[3] = 8;  // the page
+    one[7] = 1;  // the size of the ledger
+    mixed.replace(32 + (first - 1) * kFrame, written, one);
+    std::ofstream(file_, std::ios::binary) << ledger;
+    std::ofstream(wal_of(file_), std::ios::binary) << mixed;
+    EXPECT_GE(rows(), 1) << written;
+    // Where the page is damaged as well it may have been the end.
+    mixed[32 + (first - 1) * kFrame + 1000] ^= 1;
+    std::ofstream(file_, std::ios::binary) << ledger;
+    std::ofstream(wal_of(file_), std::ios::binary) << mixed;
+    EXPECT_THAT(refusal(), HasSubstr(fmt::format("damaged at frame {}", first)));
+  }
 }
 
 TEST_F(CorruptionTest, ATableOrAColumnThatIsMissingIsNamed) {

@@ -135,23 +135,61 @@ void LinearLayers<E>::forget_observed() {
                [](std::span<float> slots) { std::ranges::fill(slots, -1.0f); });
 }
 
+template <class E>
+bool LinearLayers<E>::give_scale(int site, Gemm gemm, TensorRole role, Rounding& rounding) const {
+  if (rounding.quantizer.rule != ScaleRule::kGiven) return false;
+  rounding.margin = precision(site, gemm).margin;
+  const AmaxHistory& history = scaling_.history(site, role);
+  if (history.empty()) return false;
+  rounding.given = delayed_scale(history.max(), rounding.quantizer.format, rounding.margin, 1.0f);
+  if (given_.data() != nullptr) rounding.given_at = given_.data() + shared_slot(site, gemm, role);
+  return true;
+}
+
 // Where the scale of the whole tensor comes from.
 template <class E>
 void LinearLayers<E>::choose_scale(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand,
                                    Rounding& rounding) {
-  const Quantizer& quantizer = rounding.quantizer;
-  if (quantizer.rule == ScaleRule::kNone) return;
-  const bool delayed = quantizer.rule == ScaleRule::kGiven;
-  const AmaxHistory& history = scaling_.history(site, role);
-  const bool from_history = delayed && !history.empty();
-  if (!from_history || pass_.record) need_amax(operand);
-  if (!delayed) return;
-  rounding.margin = precision(site, gemm).margin;
-  if (from_history) {
-    rounding.given = delayed_scale(history.max(), quantizer.format, rounding.margin, 1.0f);
-    if (given_.data() != nullptr) rounding.given_at = given_.data() + shared_slot(site, gemm, role);
+  const ScaleRule rule = rounding.quantizer.rule;
+  if (rule == ScaleRule::kNone) return;
+  if (!give_scale(site, gemm, role, rounding) || pass_.record) need_amax(operand);
+  if (rule == ScaleRule::kGiven && pass_.record) {
+    backend_.raise(operand.scalars + kAmax, observed(site, role));
   }
-  if (pass_.record) backend_.raise(operand.scalars + kAmax, observed(site, role));
+}
+
+template <class E>
+Rounding LinearLayers<E>::rounding_but_scale(int site, Gemm gemm, TensorRole role) const {
+  const GemmPrecision& wanted = precision(site, gemm);
+  const TensorRole left = gemm == Gemm::kFprop ? TensorRole::kInput : TensorRole::kGradient;
+  const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
+  Rounding found;
+  found.quantises = true;
+  found.quantizer = quantizer_for(wanted, role, gemm);
+  found.keeps_scales =
+      backend_.keeps_scales(accumulation(site, gemm), quantizer_for(wanted, left, gemm),
+                            quantizer_for(wanted, right, gemm));
+  found.log2_shift = faults_.scale_shift(site, role, pass_.step);
+  return found;
+}
+
+template <class E>
+std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>& operand) const {
+  if constexpr (std::is_same_v<E, bf16>) {
+    // An outlier's column is made in a tensor of its own, an observer is told of what is there.
+    if (!uses_fp8(site, Gemm::kFprop) || pass_.observer != nullptr ||
+        faults_.outlier(site, pass_.step)) {
+      return std::nullopt;
+    }
+    Rounding rounding = rounding_but_scale(site, Gemm::kFprop, TensorRole::kInput);
+    if (!rounding.whole_tensor() ||
+        !give_scale(site, Gemm::kFprop, TensorRole::kInput, rounding)) {
+      return std::nullopt;
+    }
+    return CopyAlong<E>{&operand, rounding,
+                        orientations_wanted(site, Gemm::kFprop, TensorRole::kInput)};
+  }
+  return std::nullopt;
 }
 
 template <class E>
@@ -159,15 +197,7 @@ Rounding LinearLayers<E>::rounding(int site, Gemm gemm, TensorRole role, GemmOpe
   Rounding found;
   if (uses_fp8(site, gemm)) {
     if constexpr (std::is_same_v<E, bf16>) {
-      const GemmPrecision& wanted = precision(site, gemm);
-      const TensorRole left = gemm == Gemm::kFprop ? TensorRole::kInput : TensorRole::kGradient;
-      const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
-      found.quantises = true;
-      found.quantizer = quantizer_for(wanted, role, gemm);
-      found.keeps_scales =
-          backend_.keeps_scales(accumulation(site, gemm), quantizer_for(wanted, left, gemm),
-                                quantizer_for(wanted, right, gemm));
-      found.log2_shift = faults_.scale_shift(site, role, pass_.step);
+      found = rounding_but_scale(site, gemm, role);
       if (found.whole_tensor()) choose_scale(site, gemm, role, operand, found);
     } else {
       GNOMON_ASSERT(!"an FP8 plan for a model of FP32 elements");

@@ -63,6 +63,10 @@ class LinearLayers {
   float* renew(int first_site, int count, TensorRole role, GemmOperand<E>& operand,
                std::span<const E> content);
 
+  // The copy that fprop() of a site, alone in its group, will want of the content that `operand` is
+  // about to get: nothing where its scale follows from that content, or somebody else makes it.
+  std::optional<CopyAlong<E>> copy_along(int site, GemmOperand<E>& operand) const;
+
   // y[n,total_out] = x[n,in]·wᵀ; w[i] is [out[i],in], one for each site of the group.
   void fprop(const SiteGroup& group, GemmOperand<E>& x, std::span<GemmOperand<E>> w, int64_t n,
              E* y);
@@ -95,6 +99,9 @@ class LinearLayers {
   GemmOperand<E>& weight_of(int site, Gemm gemm, int64_t columns, GemmOperand<E>& own) {
     return faulty_.weight(site, pass_.step, uses_fp8_kernel(site, gemm), columns, own);
   }
+  // But for the scale of a whole tensor; and that, where the history gives it.
+  Rounding rounding_but_scale(int site, Gemm gemm, TensorRole role) const;
+  bool give_scale(int site, Gemm gemm, TensorRole role, Rounding& rounding) const;
   // May look at the tensor (its amax) and note it for the scaling state.
   Rounding rounding(int site, Gemm gemm, TensorRole role, GemmOperand<E>& operand);
   // The operand ready for the GEMM; `columns` are those of the matrix as it is stored.

@@ -209,7 +209,9 @@ void BasicModel<E>::multiply_gate(int layer) {
   LayerHidden<E>& product = hidden(layer);
   float* amax = linears_.renew(site(layer, kDown), 1, TensorRole::kInput, product.down_input,
                                rows(product.hidden, ffn_));
-  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, product.hidden.data(), amax);
+  const auto copy = linears_.copy_along(site(layer, kDown), product.down_input);
+  backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, product.hidden.data(), amax,
+                  copy ? &*copy : nullptr);
 }
 
 template <class E>
