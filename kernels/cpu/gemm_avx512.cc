@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
-#include "kernels/cpu/ops.h"
+#include "kernels/cpu/shares.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include "kernels/cpu/avx512_tiles.h"

@@ -8,7 +8,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/backend.h"
+#include "kernels/formats.h"
+#include "kernels/shapes.h"
 
 namespace gnomon::cpu {
 

@@ -126,8 +126,8 @@ __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t 
     const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
     if (row0 + row >= rows || column0 + column >= columns) continue;
     const int64_t at = (row0 + row) * columns + column0 + column;
-    const uint64_t eight = scale_at.encode(
-        format, values.take(row0 + row, column0 + column), row, column);
+    const uint64_t eight =
+        scale_at.encode(format, values.take(row0 + row, column0 + column), row, column);
     if (as_stored != nullptr) *reinterpret_cast<uint64_t*>(as_stored + at) = eight;
     if (transposed != nullptr) piece.put(row, column, eight);
   }

@@ -164,7 +164,7 @@ TEST(CudaSwigluCast, IsSwigluAndThenTheCast) {
       const std::vector<float> scalars = {0, 11.0f, 0};
       std::vector<bf16> y(static_cast<size_t>(count)), made = y;
       std::vector<uint8_t> stored(y.size()), transposed = stored, alone = stored, now = stored,
-                                                              now_transposed = stored;
+                                             now_transposed = stored;
       float amax = 1e9f, its_amax = 1e9f;
       test::OnDevice<bf16> from(both);
       const Gated gated{from.data(), from.data() + shape.columns, stride};

@@ -194,9 +194,9 @@ TEST_F(CorruptionTest, WhatFailedWritesLeftInTheWalIsNoDamage) {
   EXPECT_GE(rows(), 100);
 }
 
-// A group that failed behind its second frame, and one of a single frame after it that failed within
-// the header of that: the first bytes say "the last of its group", the checksum and the page are of
-// the first frame of the other.
+// A group that failed behind its second frame, and one of a single frame after it that failed
+// within the header of that: the first bytes say "the last of its group", the checksum and the page
+// are of the first frame of the other.
 TEST_F(CorruptionTest, AFrameThatIsOverwrittenInPartIsNoEndOfItsGroup) {
   make_killed();
   const std::string whole = read_file(wal_of(file_)), ledger = read_file(file_);

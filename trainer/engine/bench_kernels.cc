@@ -106,16 +106,21 @@ class KernelsBench {
     results_.push_back(std::move(result));
   }
 
-  void cast(const std::string& name, const Quantizer& quantizer, unsigned wanted, int64_t codes) {
-    const int64_t rows = options_.tokens, columns = options_.width;
-    const std::span<bf16> x = numbers<bf16>(rows * columns);
-    OwnOperand<bf16> own(memory());
-    GemmOperand<bf16>& operand = own.of(x);
+  Rounding rounding_of(const Quantizer& quantizer) const {
     Rounding rounding;
     rounding.quantises = true;
     rounding.quantizer = quantizer;
     rounding.keeps_scales = backend_->keeps_scales({}, quantizer, quantizer);
     if (rounding.whole_tensor()) rounding.given = 64.0f;
+    return rounding;
+  }
+
+  void cast(const std::string& name, const Quantizer& quantizer, unsigned wanted, int64_t codes) {
+    const int64_t rows = options_.tokens, columns = options_.width;
+    const std::span<bf16> x = numbers<bf16>(rows * columns);
+    OwnOperand<bf16> own(memory());
+    GemmOperand<bf16>& operand = own.of(x);
+    const Rounding rounding = rounding_of(quantizer);
     // What is stored by way of BF16 values is not stored as codes.
     const int64_t stored = rounding.keeps_scales ? codes * kCode : kBf16;
     measure(name, shape(rows, columns), rows * columns * (kBf16 + stored), [=, this, &operand] {
@@ -170,6 +175,17 @@ class KernelsBench {
     measure("SwiGLU", shape(rows, width), elements * 3 * kBf16, [=, this] {
       backend_->swiglu(both.data(), both.data() + width, rows, width, 2 * width, y.data());
     });
+    OwnOperand<bf16> own(memory());
+    GemmOperand<bf16>& operand = own.of(y);
+    const CopyAlong<bf16> copy{&operand, rounding_of({Format::kE4m3, {}, ScaleRule::kGiven}),
+                               kAsStored | kTransposed};
+    const int64_t codes = copy.rounding.keeps_scales ? 2 * kCode : kBf16;
+    measure("SwiGLU, cast and transpose, one scale", shape(rows, width),
+            elements * (3 * kBf16 + codes), [=, this, &operand, &copy] {
+              operand.renew(y);
+              backend_->swiglu(both.data(), both.data() + width, rows, width, 2 * width, y.data(),
+                               nullptr, &copy);
+            });
     measure("SwiGLU backward", shape(rows, width), elements * 5 * kBf16, [=, this] {
       backend_->swiglu_backward(both.data(), both.data() + width, dy.data(), rows, width, 2 * width,
                                 d_both.data(), d_both.data() + width, 2 * width);

@@ -182,8 +182,7 @@ std::optional<CopyAlong<E>> LinearLayers<E>::copy_along(int site, GemmOperand<E>
       return std::nullopt;
     }
     Rounding rounding = rounding_but_scale(site, Gemm::kFprop, TensorRole::kInput);
-    if (!rounding.whole_tensor() ||
-        !give_scale(site, Gemm::kFprop, TensorRole::kInput, rounding)) {
+    if (!rounding.whole_tensor() || !give_scale(site, Gemm::kFprop, TensorRole::kInput, rounding)) {
       return std::nullopt;
     }
     return CopyAlong<E>{&operand, rounding,
