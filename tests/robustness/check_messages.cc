@@ -164,7 +164,10 @@ std::vector<Told> order_of_arrivals(const std::string& who, const std::string& r
     if (known + 1 != messages.end() && !arrival.abandoned && !late_copies) {
       findings.add("{}: {} came again behind later ones", who, one.line);
     }
-    if (known->ended == 0) known->ended = arrival.ended;
+    // While the link is down an earlier copy may be answered later: nobody is seen to have left.
+    if (arrival.ended != 0 && (known->ended == 0 || arrival.ended < known->ended)) {
+      known->ended = arrival.ended;
+    }
   }
   if (!messages.empty() && messages.back().ended == 0) {
     findings.add("{}: {} was never taken and does not wait any more", who, told.back().line);
