@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -80,12 +81,12 @@ class WalReader {
         static_cast<int64_t>(kWalHeaderBytes + kFrameHeaderBytes + kSmallestPage)) {
       return;  // no frame was ever written in full
     }
-    read_header();
-    read_frames();
+    if (read_header()) read_frames();
   }
 
  private:
-  void read_header() {
+  // False when nothing in the WAL matters.
+  bool read_header() {
     unsigned char header[kWalHeaderBytes];
     read(header, sizeof header);
     const uint32_t magic = big_endian(header);
@@ -93,6 +94,8 @@ class WalReader {
     sum_.add(header, 24);
     if ((magic & ~1U) != kWalMagic || big_endian(header + 4) != kWalFormat ||
         !sum_.is(header + 24)) {
+      // A new header that failed in the middle is written over frames that are in the ledger.
+      if (is_in_ledger()) return false;
       refuse(wal_,
              "is damaged at its beginning: what was acknowledged last and is not in the ledger yet "
              "cannot be read");
@@ -102,6 +105,44 @@ class WalReader {
                                big_endian(header + 8), ledger_.string(), page_size_));
     }
     std::memcpy(salt_, header + 16, sizeof salt_);
+    return true;
+  }
+
+  // Whether the ledger has all pages as the groups leave them that the frames tell of, when nothing
+  // is known but that the first of them is good.
+  bool is_in_ledger() {
+    std::map<uint32_t, std::streamoff> latest, of_group;  // by page: where its content lies
+    uint32_t pages = 0;
+    stream_.seekg(kWalHeaderBytes);
+    for (std::streamoff at = kWalHeaderBytes; read(frame_.data(), frame_.size());
+         at += std::ssize(frame_)) {
+      const unsigned char* head = frame_.data();
+      const bool is_first = at == kWalHeaderBytes;
+      if (is_first) std::memcpy(salt_, head + 8, sizeof salt_);
+      Checksum next = sum_;
+      next.add(head, 8);
+      next.add(head + kFrameHeaderBytes, frame_.size() - kFrameHeaderBytes);
+      if (std::memcmp(head + 8, salt_, sizeof salt_) != 0 || !(is_first || next.is(head + 16))) {
+        break;
+      }
+      sum_.first = big_endian(head + 16);
+      sum_.second = big_endian(head + 20);
+      of_group[big_endian(head)] = at + static_cast<std::streamoff>(kFrameHeaderBytes);
+      if (big_endian(head + 4) == 0) continue;
+      pages = big_endian(head + 4);
+      for (const auto& [page, content] : of_group) latest[page] = content;
+      of_group.clear();
+    }
+    stream_.clear();
+    std::ifstream ledger(ledger_, std::ios::binary);
+    std::vector<char> here(static_cast<size_t>(page_size_)), there(here.size());
+    for (const auto& [page, content] : latest) {
+      if (page > pages) continue;
+      stream_.seekg(content).read(here.data(), page_size_);
+      ledger.seekg((int64_t{page} - 1) * page_size_).read(there.data(), page_size_);
+      if (!stream_ || !ledger || here != there) return false;
+    }
+    return pages > 0;
   }
 
   // The frames from the beginning to the first one that does not fit are what SQLite will take.

@@ -139,6 +139,26 @@ TEST_F(CorruptionTest, AWalThatCannotBeRead) {
                                HasSubstr("what was acknowledged last")));
 }
 
+// A WAL begins anew when all of it is in the ledger; the header for that failed in the middle.
+TEST_F(CorruptionTest, AHeaderThatIsOverwrittenInPartIsNoDamageWhereAllIsInTheLedger) {
+  make_killed();
+  const std::string whole = read_file(wal_of(file_)), before = read_file(file_);
+  SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
+      .exec("PRAGMA wal_checkpoint(TRUNCATE)");
+  const std::string after = read_file(file_);
+  for (size_t written : {16, 20, 23, 24, 29, 31}) {
+    std::string header = whole.substr(0, 32);
+    for (size_t i = 15; i < written; ++i) header[i] = static_cast<char>(header[i] + 1);
+    const std::string mixed = header + whole.substr(32);
+    std::ofstream(file_, std::ios::binary) << after;
+    std::ofstream(wal_of(file_), std::ios::binary) << mixed;
+    EXPECT_EQ(rows(), 150) << written;
+    std::ofstream(file_, std::ios::binary) << before;
+    std::ofstream(wal_of(file_), std::ios::binary) << mixed;
+    EXPECT_THAT(refusal(), HasSubstr("-wal is damaged at its beginning")) << written;
+  }
+}
+
 TEST_F(CorruptionTest, AWalOfAnotherLedger) {
   make_good();
   const std::filesystem::path other = folder_ / "other.sqlite";
