@@ -1,15 +1,20 @@
 #include "storage/ledger_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <unistd.h>
 
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "base/errors.h"
+#include "base/files.h"
 #include "storage/ledger_connection.h"
 
 namespace gnomon {
@@ -81,12 +86,16 @@ class WalReader {
         static_cast<int64_t>(kWalHeaderBytes + kFrameHeaderBytes + kSmallestPage)) {
       return;  // no frame was ever written in full
     }
-    if (read_header()) read_frames();
+    if (header_is_good()) {
+      read_frames();
+    } else if (!is_in_ledger()) {
+      // Not a new header that failed in the middle, over frames that are in the ledger.
+      refuse(wal_,
+             "is damaged at its beginning: what was acknowledged last and is not in the ledger yet "
+             "cannot be read");
+    }
   }
-
- private:
-  // False when nothing in the WAL matters.
-  bool read_header() {
+  bool header_is_good() {
     unsigned char header[kWalHeaderBytes];
     read(header, sizeof header);
     const uint32_t magic = big_endian(header);
@@ -94,11 +103,7 @@ class WalReader {
     sum_.add(header, 24);
     if ((magic & ~1U) != kWalMagic || big_endian(header + 4) != kWalFormat ||
         !sum_.is(header + 24)) {
-      // A new header that failed in the middle is written over frames that are in the ledger.
-      if (is_in_ledger()) return false;
-      refuse(wal_,
-             "is damaged at its beginning: what was acknowledged last and is not in the ledger yet "
-             "cannot be read");
+      return false;
     }
     if (big_endian(header + 8) != static_cast<uint32_t>(page_size_)) {
       refuse(wal_, fmt::format("has pages of {} bytes, {} has pages of {}: it is another ledger's",
@@ -108,6 +113,7 @@ class WalReader {
     return true;
   }
 
+ private:
   // Whether the ledger has all pages as the groups leave them that the frames tell of, when nothing
   // is known but that the first of them is good.
   bool is_in_ledger() {
@@ -211,6 +217,18 @@ int64_t file_bytes(const fs::path& file) {
   std::error_code error;
   const auto size = fs::file_size(file, error);
   return error ? 0 : static_cast<int64_t>(size);
+}
+
+void drop_wal_that_is_over(const fs::path& ledger) {
+  if (file_bytes(wal_of(ledger)) < static_cast<int64_t>(kWalHeaderBytes)) return;
+  unsigned char header[kHeaderBytes] = {};
+  std::ifstream(ledger, std::ios::binary).read(reinterpret_cast<char*>(header), sizeof header);
+  const int64_t stored = static_cast<int64_t>(header[16]) << 8 | header[17];
+  if (WalReader(ledger, stored == 1 ? 65536 : stored).header_is_good()) return;
+  const FileDescriptor wal = FileDescriptor::open(wal_of(ledger), O_WRONLY);
+  if (::ftruncate(wal.get(), 0) != 0 || ::fsync(wal.get()) != 0) {
+    throw SystemError("empty", wal_of(ledger).string(), errno);
+  }
 }
 
 LedgerFileState check_ledger_files(const fs::path& ledger, LedgerWriter writer) {

@@ -143,8 +143,7 @@ TEST_F(CorruptionTest, AWalThatCannotBeRead) {
 TEST_F(CorruptionTest, AHeaderThatIsOverwrittenInPartIsNoDamageWhereAllIsInTheLedger) {
   make_killed();
   const std::string whole = read_file(wal_of(file_)), before = read_file(file_);
-  SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
-      .exec("PRAGMA wal_checkpoint(TRUNCATE)");
+  SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA wal_checkpoint(TRUNCATE)");
   const std::string after = read_file(file_);
   for (size_t written : {16, 20, 23, 24, 29, 31}) {
     std::string header = whole.substr(0, 32);
@@ -153,6 +152,15 @@ TEST_F(CorruptionTest, AHeaderThatIsOverwrittenInPartIsNoDamageWhereAllIsInTheLe
     std::ofstream(file_, std::ios::binary) << after;
     std::ofstream(wal_of(file_), std::ios::binary) << mixed;
     EXPECT_EQ(rows(), 150) << written;
+    std::ofstream(wal_of(file_), std::ios::binary) << mixed;
+    {
+      // Frames that are left behind must not look like those of now.
+      Ledger ledger(options());
+      write_rows(ledger, 1);
+      const std::string now = read_file(wal_of(file_));
+      EXPECT_NE(now.substr(16, 8), whole.substr(16, 8)) << written << ": the salts";
+      EXPECT_LT(now.size(), whole.size());
+    }
     std::ofstream(file_, std::ios::binary) << before;
     std::ofstream(wal_of(file_), std::ios::binary) << mixed;
     EXPECT_THAT(refusal(), HasSubstr("-wal is damaged at its beginning")) << written;
