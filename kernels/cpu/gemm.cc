@@ -39,24 +39,16 @@ int64_t fp32_bytes(int64_t elements) {
   return padded(elements * static_cast<int64_t>(sizeof(float)));
 }
 
-// The same matrix, dense, in FP32.
-void widen(const bf16* x, int64_t rows, int64_t columns, int64_t stride, float* y) {
+// The same matrix in another type, rounded where that is narrower; rows are `stride` apart.
+template <class From, class To>
+void convert(const From* x, int64_t rows, int64_t columns, int64_t stride_x, To* y,
+             int64_t stride_y) {
 #pragma omp parallel for schedule(static)
   for (int64_t row = 0; row < rows; ++row) {
-    const bf16* __restrict from = x + row * stride;
-    float* __restrict to = y + row * columns;
+    const From* __restrict from = x + row * stride_x;
+    To* __restrict to = y + row * stride_y;
 #pragma omp simd
-    for (int64_t i = 0; i < columns; ++i) to[i] = to_float(from[i]);
-  }
-}
-
-void narrow(const float* x, int64_t rows, int64_t columns, int64_t stride, bf16* y) {
-#pragma omp parallel for schedule(static)
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* __restrict from = x + row * columns;
-    bf16* __restrict to = y + row * stride;
-#pragma omp simd
-    for (int64_t i = 0; i < columns; ++i) to[i] = to_bf16(from[i]);
+    for (int64_t i = 0; i < columns; ++i) to[i] = from_float<To>(to_float(from[i]));
   }
 }
 
@@ -141,8 +133,8 @@ void Matmul::run_widened(dnnl::stream& stream, const void* a, const void* b, voi
   const auto widen_operand = [&](const void* x, int64_t outer, int64_t inner, bool transposed,
                                  int64_t stride) {
     float* wide = take(outer * inner);
-    widen(static_cast<const bf16*>(x), transposed ? inner : outer, transposed ? outer : inner,
-          stride, wide);
+    const int64_t columns = transposed ? outer : inner;
+    convert(static_cast<const bf16*>(x), transposed ? inner : outer, columns, stride, wide, columns);
     return wide;
   };
   const float* wide_a = widen_operand(a, s.m, s.k, s.transpose_a, s.lda);
@@ -152,7 +144,7 @@ void Matmul::run_widened(dnnl::stream& stream, const void* a, const void* b, voi
   GNOMON_ASSERT(!s.accumulate);
   execute(stream, wide_a, wide_b, sums, scratch);
   stream.wait();
-  narrow(sums, s.m, s.n, s.ldc, static_cast<bf16*>(c));
+  convert(sums, s.m, s.n, s.n, static_cast<bf16*>(c), s.ldc);
 }
 
 void Matmul::execute(dnnl::stream& stream, const void* a, const void* b, void* c,
