@@ -134,7 +134,8 @@ void Matmul::run_widened(dnnl::stream& stream, const void* a, const void* b, voi
                                  int64_t stride) {
     float* wide = take(outer * inner);
     const int64_t columns = transposed ? outer : inner;
-    convert(static_cast<const bf16*>(x), transposed ? inner : outer, columns, stride, wide, columns);
+    convert(static_cast<const bf16*>(x), transposed ? inner : outer, columns, stride, wide,
+            columns);
     return wide;
   };
   const float* wide_a = widen_operand(a, s.m, s.k, s.transpose_a, s.lda);
