@@ -86,6 +86,8 @@ class LedgerFiles {
   void keep() { kept_ = true; }
   // What was found; kAbsent: an empty one has been made.
   LedgerFileState state() const { return state_; }
+  // Whether a WAL that was over has been emptied.
+  bool dropped_wal() const { return dropped_wal_; }
 
  private:
   void remove_what_was_made();
@@ -93,6 +95,7 @@ class LedgerFiles {
   std::filesystem::path ledger_;
   LedgerLock lock_;
   LedgerFileState state_ = LedgerFileState::kAbsent;
+  bool dropped_wal_ = false;
   bool ledger_was_there_ = false;
   bool wal_was_there_ = false;
   bool kept_ = false;
@@ -130,6 +133,8 @@ class Ledger {
   // Of the files, now.
   int64_t bytes() const { return file_bytes(options_.file); }
   int64_t wal_bytes() const { return file_bytes(wal_of(options_.file)); }
+  // Whether the start found a WAL that could not be read, all of which was in the ledger.
+  bool dropped_wal() const { return files_.dropped_wal(); }
   // Readers that can should let go of their snapshots, so that it can begin anew.
   bool wal_is_long() const { return wal_bytes() > options_.wal_bytes_max; }
 

@@ -219,16 +219,17 @@ int64_t file_bytes(const fs::path& file) {
   return error ? 0 : static_cast<int64_t>(size);
 }
 
-void drop_wal_that_is_over(const fs::path& ledger) {
-  if (file_bytes(wal_of(ledger)) < static_cast<int64_t>(kWalHeaderBytes)) return;
+bool drop_wal_that_is_over(const fs::path& ledger) {
+  if (file_bytes(wal_of(ledger)) < static_cast<int64_t>(kWalHeaderBytes)) return false;
   unsigned char header[kHeaderBytes] = {};
   std::ifstream(ledger, std::ios::binary).read(reinterpret_cast<char*>(header), sizeof header);
   const int64_t stored = static_cast<int64_t>(header[16]) << 8 | header[17];
-  if (WalReader(ledger, stored == 1 ? 65536 : stored).header_is_good()) return;
+  if (WalReader(ledger, stored == 1 ? 65536 : stored).header_is_good()) return false;
   const FileDescriptor wal = FileDescriptor::open(wal_of(ledger), O_WRONLY);
   if (::ftruncate(wal.get(), 0) != 0 || ::fsync(wal.get()) != 0) {
     throw SystemError("empty", wal_of(ledger).string(), errno);
   }
+  return true;
 }
 
 LedgerFileState check_ledger_files(const fs::path& ledger, LedgerWriter writer) {

@@ -35,7 +35,8 @@ LedgerFileState check_ledger_files(const std::filesystem::path& ledger,
 
 // Empties a WAL whose header cannot be read, of which check_ledger_files() has found that all of it
 // is in the ledger: SQLite would begin anew with the salts of such a header, and frames that are
-// left behind would look like its own. Throws SystemError. For who alone may write.
-void drop_wal_that_is_over(const std::filesystem::path& ledger);
+// left behind would look like its own. Whether there was such a one. Throws SystemError. For who
+// alone may write.
+bool drop_wal_that_is_over(const std::filesystem::path& ledger);
 
 }  // namespace gnomon

@@ -90,7 +90,7 @@ LedgerFiles::LedgerFiles(const fs::path& ledger)
     if (state_ == LedgerFileState::kAbsent) {
       make_ledger(ledger_);
     } else {
-      drop_wal_that_is_over(ledger_);
+      dropped_wal_ = drop_wal_that_is_over(ledger_);
       inspect_ledger(ledger_);
     }
   } catch (...) {

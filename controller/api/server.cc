@@ -7,11 +7,10 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
-#include <mutex>
 #include <thread>
-#include <unordered_map>
 
 #include "base/thread_name.h"
+#include "controller/api/client_connections.h"
 #include "controller/api/session.h"
 
 namespace gnomon {
@@ -22,6 +21,7 @@ using asio::ip::tcp;
 
 constexpr size_t kStackBytes = 256 << 10;  // of a coroutine; only what it touches is memory
 constexpr int kWakenAtOnce = 256;
+constexpr std::chrono::seconds kTellFullEvery{10};
 
 // How a coroutine may end: an exception that nobody expected ends the daemon, and the ledger is
 // what counts.
@@ -42,6 +42,7 @@ struct Timer {
 struct Server::Impl {
   explicit Impl(ServerOptions options_in)
       : options(std::move(options_in)),
+        connections(options.connections_max),
         context(options.threads),
         accept_strand(asio::make_strand(context)),
         acceptor(accept_strand),
@@ -58,10 +59,12 @@ struct Server::Impl {
   void begin_drain(Services& services);
   void begin_stop(Services& services);
   void await_hangup();
-  void forget(Session* session, const Services& services);
+  void forget(const Session& session, const Services& services);
+  void tell_full(const char* what);
   void carry(std::shared_ptr<Bell::Waiting> waiting);
 
   ServerOptions options;
+  ClientConnections connections;
   asio::io_context context;
   Strand accept_strand;
   tcp::acceptor acceptor;
@@ -72,8 +75,8 @@ struct Server::Impl {
   asio::steady_timer drain_timer;
   asio::steady_timer stop_timer;
   std::vector<std::unique_ptr<Timer>> timers;
-  std::mutex mutex;
-  std::unordered_map<Session*, std::weak_ptr<Session>> sessions;
+  Session::Clock::time_point told_full_at;  // of the accept loop
+  int64_t untold_full = 0;
 };
 
 void Server::Impl::listen() {
@@ -118,23 +121,28 @@ void Server::Impl::accept_loop(asio::yield_context yield, Services& services,
 
 void Server::Impl::serve(tcp::socket socket, const Strand& strand, Services& services,
                          const Router& router) {
-  auto session = std::make_shared<Session>(options, services, router, std::move(socket), strand);
-  bool refuse = false;
-  {
-    std::lock_guard lock(mutex);
-    refuse = sessions.size() >= options.connections_max;
-    sessions.emplace(session.get(), session);
+  auto session =
+      std::make_shared<Session>(options, services, router, connections, std::move(socket), strand);
+  const ClientConnections::Entry entry = connections.enter(session);
+  if (entry == ClientConnections::Entry::kForAnother) {
+    services.metrics.connections().evicted();
+    tell_full("those without a known token make room");
+  } else if (entry != ClientConnections::Entry::kWelcome) {
+    services.metrics.connections().refused();
+    tell_full("newcomers are refused");
+    if (entry == ClientConnections::Entry::kNoPlace) return;
   }
+  const bool refuse = entry == ClientConnections::Entry::kFull;
   try {
     asio::spawn(
         strand, std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
         [this, session, refuse, &services](asio::yield_context yield) {
           session->run(yield, refuse);
-          forget(session.get(), services);
+          forget(*session, services);
         },
         rethrow);
   } catch (const std::bad_alloc&) {
-    forget(session.get(), services);
+    forget(*session, services);
     throw;
   }
 }
@@ -201,15 +209,8 @@ void Server::Impl::begin_stop(Services& services) {
     timer->timer.cancel();
   }
   services.bells.ring_all();
-  std::lock_guard lock(mutex);
-  for (auto& [key, session] : sessions) {
-    if (auto alive = session.lock()) {
-      alive->stop();
-    }
-  }
-  if (sessions.empty()) {
-    return;
-  }
+  for (const auto& connection : connections.all()) connection->stop();
+  if (connections.counts().open == 0) return;
   stop_timer.expires_after(options.stop_timeout);
   stop_timer.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
@@ -219,12 +220,22 @@ void Server::Impl::begin_stop(Services& services) {
   });
 }
 
-void Server::Impl::forget(Session* session, const Services& services) {
-  std::lock_guard lock(mutex);
-  sessions.erase(session);
-  if (services.stopping && sessions.empty()) {
+void Server::Impl::forget(const Session& session, const Services& services) {
+  connections.leave(session);
+  if (services.stopping && connections.counts().open == 0) {
     asio::post(accept_strand, [this] { stop_timer.cancel(); });
   }
+}
+
+// Said at most once in ten seconds: a flood must not fill the log.
+void Server::Impl::tell_full(const char* what) {
+  ++untold_full;
+  const auto now = Session::Clock::now();
+  if (now - told_full_at < kTellFullEvery) return;
+  spdlog::warn("all {} connections are taken: {} ({} since the last such line)",
+               options.connections_max, what, untold_full);
+  told_full_at = now;
+  untold_full = 0;
 }
 
 // Wakes many waiters on the I/O threads, in pieces, so that other work comes in between.
@@ -260,6 +271,8 @@ Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(o
 Server::~Server() = default;
 
 uint16_t Server::port() const { return impl_->acceptor.local_endpoint().port(); }
+
+ClientConnections::Counts Server::connections() const { return impl_->connections.counts(); }
 
 void Server::every(std::chrono::milliseconds interval, std::function<void()> action) {
   impl_->timers.push_back(std::make_unique<Timer>(

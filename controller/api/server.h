@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "controller/api/client_connections.h"
 #include "controller/api/router.h"
 #include "controller/api/services.h"
 #include "net/tls_context.h"
@@ -36,6 +37,7 @@ class Server {
   ~Server();
 
   uint16_t port() const;
+  ClientConnections::Counts connections() const;
   // Calls `action` on an I/O thread again and again, `interval` after it last returned. Before
   // run().
   void every(std::chrono::milliseconds interval, std::function<void()> action);

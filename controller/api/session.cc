@@ -93,6 +93,14 @@ void Session::stop() {
   });
 }
 
+void Session::end() {
+  asio::post(strand_, [session = shared_from_this()] {
+    // Whatever the coroutine waits for at the socket ends with this.
+    boost::system::error_code ignored;
+    session->stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+  });
+}
+
 template <class Body>
 static http::response<Body> head_of(const Response& response, unsigned version, bool keep_alive) {
   http::response<Body> out{static_cast<http::status>(response.status), version};
@@ -189,6 +197,21 @@ void Session::admit(const Incoming& incoming) {
       {view_of(head.method_string()), view_of(head[http::field::authorization]),
        view_of(head[http::field::host]), view_of(head[http::field::origin]),
        gone ? std::string() : peer.address().to_string()});
+  belong();
+}
+
+// The connection is that of the request's principal from now on. Throws Refusal: 429 when he has as
+// many as he may, and then the connection ends with the answer.
+void Session::belong() {
+  const std::string holder = principal_ ? principal_->name() : std::string();
+  const size_t most = services_.guard.connections_max();
+  if (connections_.give(*this, holder, most)) return;
+  last_ = true;
+  services_.metrics.connections().refused_to_token();
+  throw Refusal(429, "Too many connections of this token",
+                fmt::format("the token \"{}\" has {} connections open", holder, most),
+                "fewer at once, a token for each job, or a larger [auth] connections")
+      .retry_after(1);
 }
 
 Response Session::answered_by(const Route& route, Incoming& incoming, Request& request) {
@@ -331,8 +354,9 @@ bool Session::serve_one() {
   if (response.streamed) {
     return false;
   }
+  if (response.status == 401) connections_.give(*this, "", 0);
   bool unread = !incoming.body_read && !parser.is_done();
-  bool keep_alive = wants_more && !unread && !services_.stopping;
+  bool keep_alive = wants_more && !unread && !services_.stopping && !last_;
   answer(std::move(response), incoming, keep_alive);
   if (unread) {
     linger();

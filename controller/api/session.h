@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "controller/api/client_connections.h"
 #include "controller/api/server.h"
 #include "net/wire_stream.h"
 
@@ -20,21 +21,24 @@ namespace gnomon {
 using Strand = boost::asio::strand<boost::asio::io_context::executor_type>;
 
 // Runs in its coroutine on its own strand.
-class Session final : public Exchange, public std::enable_shared_from_this<Session> {
+class Session final : public Exchange,
+                      public ClientConnection,
+                      public std::enable_shared_from_this<Session> {
  public:
   // All references outlive the session.
   Session(const ServerOptions& options, Services& services, const Router& router,
-          boost::asio::ip::tcp::socket socket, const Strand& strand)
+          ClientConnections& connections, boost::asio::ip::tcp::socket socket, const Strand& strand)
       : options_(options),
         services_(services),
         router_(router),
+        connections_(connections),
         strand_(strand),
         stream_(std::move(socket), options.tls ? options.tls() : nullptr) {}
 
   // Serves the connection to its end. With `refuse` the first request is answered with 503.
   void run(boost::asio::yield_context yield, bool refuse);
-  // From any thread: an idle connection ends now, a busy one after its answer.
-  void stop();
+  void stop() override;
+  void end() override;
 
   void write(Ledger::Write write) override;
   void read(Ledger::Read read) override;
@@ -57,6 +61,7 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   std::string decoded_body(Incoming& incoming, size_t body_max);
   Response handle(Incoming& incoming);
   void admit(const Incoming& incoming);
+  void belong();
   Response answered_by(const Route& route, Incoming& incoming, Request& request);
   void encode(const Incoming& incoming, Response& response);
   void answer(Response response, const Incoming& incoming, bool keep_alive);
@@ -79,12 +84,14 @@ class Session final : public Exchange, public std::enable_shared_from_this<Sessi
   const ServerOptions& options_;
   Services& services_;
   const Router& router_;
+  ClientConnections& connections_;
   Strand strand_;
   WireStream stream_;
   boost::beast::flat_buffer buffer_;
   boost::asio::yield_context* yield_ = nullptr;
   bool idle_ = true;
   bool streaming_ = false;  // an answer without a known length has begun
+  bool last_ = false;       // this request is
   int pauses_ = 0;
   PrincipalPtr principal_;  // of the request at hand; null: a stranger
 };

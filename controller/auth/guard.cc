@@ -9,6 +9,7 @@
 #include <boost/asio/ip/address.hpp>
 #include <cctype>
 #include <cmath>
+#include <limits>
 
 #include "base/errors.h"
 #include "base/sha256.h"
@@ -126,6 +127,12 @@ void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens,
   settings_ = settings;
   state_ = state;
   bad_state_.reset();
+}
+
+size_t Guard::connections_max() const {
+  const std::lock_guard lock(mutex_);
+  return settings_.tokens.empty() ? std::numeric_limits<size_t>::max()
+                                  : static_cast<size_t>(settings_.connections);
 }
 
 bool Guard::closed() const {

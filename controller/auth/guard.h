@@ -29,6 +29,7 @@ struct AuthSettings {
   std::string tokens;          // file; empty: everybody is anonymous
   Rate principal{2000, 4000};  // of each token
   Rate stranger{20, 100};      // of each address, for requests without a token that is known
+  int64_t connections = 512;   // of each token at once
   bool operator==(const AuthSettings&) const = default;
 };
 
@@ -75,6 +76,8 @@ class Guard {
   static void authorise(const PrincipalPtr& principal, Access access);
   bool valid(const Principal& principal) const { return principal.valid(wall_()); }
 
+  // How many connections one principal may hold at once.
+  size_t connections_max() const;
   // Whether there are tokens.
   bool closed() const;
   // Takes new settings and reads the file. Throws ConfigError; then everything stays as it was.

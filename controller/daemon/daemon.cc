@@ -105,6 +105,12 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                        : std::make_unique<ServedCertificate>(config, metrics_)),
       server_((check_port_file(port_file), server_options(config, certificate_.get()))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
+  if (ledger_->dropped_wal()) {
+    spdlog::warn(
+        "the write-ahead log beside {} had a header that was written in part; all of it was in the "
+        "ledger, so it was emptied",
+        config.ledger);
+  }
   ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
   notifier_ = std::make_unique<notify::Notifier>(
       *ledger_, outbox_, metrics_, config.notifications, [this] { return clock_.now(); },
@@ -113,6 +119,9 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape([this] {
     metrics_.ledger().set_sizes(ledger_->bytes(), ledger_->wal_bytes());
+    const ClientConnections::Counts connections = server_.connections();
+    metrics_.connections().set_open(connections.open - connections.strangers,
+                                    connections.strangers);
     metrics_.set_replays_queued(bells_.work.queued());
   });
   if (!port_file.empty()) {

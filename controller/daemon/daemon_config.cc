@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "base/files.h"
 #include "controller/api/server.h"
@@ -90,6 +92,8 @@ class DaemonConfigReader {
     };
     read_rate("", auth.principal);
     read_rate("stranger_", auth.stranger);
+    const int64_t half = std::max(int64_t{1}, config_.limits.connections / 2);
+    auth.connections = table.integer("connections", half, 1, 1 << 20);
     table.refuse_unknown_keys();
   }
 

@@ -121,6 +121,7 @@ Metrics::Metrics(std::function<size_t()> ledger_queue_length)
     : ledger_queue_length_(std::move(ledger_queue_length)),
       registry_(std::make_unique<prometheus::Registry>()),
       daemon_(std::make_unique<Daemon>(*registry_)),
+      connections_(std::make_unique<ConnectionSeries>(*registry_)),
       ledger_(std::make_unique<LedgerSeries>(*registry_)),
       notifications_(std::make_unique<NotificationSeries>(*registry_)),
       families_(std::make_unique<RunFamilies>(*registry_)) {}

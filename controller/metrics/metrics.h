@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/metrics/connection_series.h"
 #include "controller/metrics/ledger_series.h"
 #include "controller/metrics/notification_series.h"
 #include "controller/metrics/run_series.h"
@@ -31,6 +32,7 @@ class Metrics {
   // `at` in seconds since the epoch.
   void config_loaded(bool successful, double at);
 
+  ConnectionSeries& connections() { return *connections_; }
   LedgerSeries& ledger() { return *ledger_; }
   // Only after speak_tls(), which comes before the first scrape.
   TlsSeries& tls() { return *tls_; }
@@ -64,6 +66,7 @@ class Metrics {
   mutable std::mutex mutex_;
   std::unique_ptr<prometheus::Registry> registry_;
   std::unique_ptr<Daemon> daemon_;
+  std::unique_ptr<ConnectionSeries> connections_;
   std::unique_ptr<LedgerSeries> ledger_;
   std::unique_ptr<TlsSeries> tls_;
   std::unique_ptr<NotificationSeries> notifications_;

@@ -7,6 +7,8 @@
 #include <boost/json.hpp>
 #include <csignal>
 #include <map>
+#include <memory>
+#include <vector>
 
 #include "base/files.h"
 #include "base/sha256.h"
@@ -267,6 +269,86 @@ TEST_F(RateLimitTest, WhoComesTooOftenIsToldWhenToComeAgainAndOthersAreServed) {
   for (int i = 0; i < 40 && refused == 0; ++i) refused += ask("GET", "/readyz", "").status == 429;
   EXPECT_EQ(refused, 1) << "health is open, but not without end";
   EXPECT_EQ(ask("GET", "/readyz", secrets["admin"]).status, 200);
+}
+
+class ConnectionRoomTest : public SecurityTest {
+ protected:
+  ConnectionRoomTest()
+      : SecurityTest("requests_per_second = 0\nstranger_requests_per_second = 0\nconnections = 4\n",
+                     "[limits]\nconnections = 10\n") {}
+
+  // Without "Connection: close".
+  static std::string kept(const std::string& target, const std::string& secret) {
+    return fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\n\r\n",
+                       target, secret);
+  }
+  // A connection that has had one answer and is idle now.
+  std::unique_ptr<RawConnection> held(const std::string& secret) const {
+    auto connection = std::make_unique<RawConnection>(daemon.port());
+    connection->send(kept("/v1/runs", secret));
+    EXPECT_THAT(connection->read_until("]"), ::testing::StartsWith("HTTP/1.1 200"));
+    return connection;
+  }
+};
+
+TEST_F(ConnectionRoomTest, StrangersKeepNobodyOutHoweverManyTheyAre) {
+  begin();
+  const std::unique_ptr<RawConnection> trainer = held(secrets["trainer"]);
+  RawConnection waits(daemon.port());
+  waits.send(kept("/v1/runs/1/directives?after=0&wait=2", secrets["trainer"]));
+  std::vector<std::unique_ptr<RawConnection>> strangers;
+  for (int i = 0; i < 60; ++i) {
+    strangers.push_back(std::make_unique<RawConnection>(daemon.port()));
+    // Some say nothing, some never end what they say, some ask for what is open to all.
+    if (i % 3 == 1) strangers.back()->send("POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nX: ");
+    if (i % 3 == 2) strangers.back()->send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200) << i;
+  }
+  EXPECT_TRUE(strangers.front()->ended_within(std::chrono::seconds(5)));
+  EXPECT_FALSE(trainer->ended_within(std::chrono::milliseconds(100)));
+  EXPECT_THAT(waits.read_until("]}"), HasSubstr("HTTP/1.1 200")) << "nor is who waits sent away";
+  const std::string metrics = ask("GET", "/metrics", secrets["reader"]).body;
+  EXPECT_THAT(metrics, Not(HasSubstr("gnomon_http_connections_evicted_total 0")));
+  EXPECT_THAT(metrics, HasSubstr("gnomon_http_connections_refused_total{reason=\"full\"} 0"));
+  EXPECT_TRUE(eventually([&] {
+    return ask("GET", "/metrics", secrets["reader"])
+               .body.find("gnomon_http_connections{sender=\"known\"} 3") != std::string::npos;
+  })) << "the trainer's two and this one";
+  EXPECT_THAT(daemon.log(), HasSubstr("all 10 connections are taken: those without a known token"));
+}
+
+TEST_F(ConnectionRoomTest, OneTokenCannotHoldAllOfThem) {
+  std::vector<std::unique_ptr<RawConnection>> readers;
+  for (int i = 0; i < 4; ++i) readers.push_back(held(secrets["reader"]));
+  for (int i = 0; i < 10; ++i) {
+    const Answer fifth = ask("GET", "/v1/runs", secrets["reader"]);
+    EXPECT_EQ(fifth.status, 429);
+    EXPECT_THAT(fifth.head, HasSubstr("Retry-After: 1"));
+    EXPECT_THAT(fifth.body, HasSubstr("\\\"reader\\\" has 4 connections open"));
+  }
+  RawConnection kept_alive(daemon.port());
+  kept_alive.send(kept("/v1/runs", secrets["reader"]));
+  EXPECT_THAT(kept_alive.read_until("never"), HasSubstr("Connection: close"));
+  EXPECT_EQ(ask("GET", "/v1/runs", secrets["operator"]).status, 200);
+  readers.pop_back();
+  EXPECT_TRUE(eventually([&] { return ask("GET", "/v1/runs", secrets["reader"]).status == 200; }));
+  EXPECT_THAT(ask("GET", "/metrics", secrets["admin"]).body,
+              HasSubstr("gnomon_http_connections_refused_total{reason=\"token\"}"));
+}
+
+TEST_F(ConnectionRoomTest, ConnectionsOfARevokedTokenMakeRoom) {
+  std::vector<std::unique_ptr<RawConnection>> readers;
+  for (const char* role : {"reader", "verifier", "operator"}) {
+    for (int i = 0; i < (role == std::string("operator") ? 2 : 4); ++i) {
+      readers.push_back(held(secrets[role]));
+    }
+  }
+  EXPECT_EQ(ask("GET", "/v1/runs", secrets["admin"]).status, 503) << "all ten are somebody's";
+  revoke("reader");
+  EXPECT_TRUE(eventually([&] {
+    readers.front()->send(kept("/v1/runs", secrets["reader"]));
+    return ask("GET", "/v1/runs", secrets["admin"]).status == 200;
+  }));
 }
 
 class CheckpointRootsTest : public SecurityTest {

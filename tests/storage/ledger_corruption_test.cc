@@ -143,6 +143,7 @@ TEST_F(CorruptionTest, AWalThatCannotBeRead) {
 TEST_F(CorruptionTest, AHeaderThatIsOverwrittenInPartIsNoDamageWhereAllIsInTheLedger) {
   make_killed();
   const std::string whole = read_file(wal_of(file_)), before = read_file(file_);
+  EXPECT_FALSE(Ledger(options()).dropped_wal());
   SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA wal_checkpoint(TRUNCATE)");
   const std::string after = read_file(file_);
   for (size_t written : {16, 20, 23, 24, 29, 31}) {
@@ -156,6 +157,7 @@ TEST_F(CorruptionTest, AHeaderThatIsOverwrittenInPartIsNoDamageWhereAllIsInTheLe
     {
       // Frames that are left behind must not look like those of now.
       Ledger ledger(options());
+      EXPECT_TRUE(ledger.dropped_wal()) << written;
       write_rows(ledger, 1);
       const std::string now = read_file(wal_of(file_));
       EXPECT_NE(now.substr(16, 8), whole.substr(16, 8)) << written << ": the salts";

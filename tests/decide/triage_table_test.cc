@@ -1,0 +1,343 @@
+// The table of triage: from what is known, what to ask next or what it is.
+#include <gtest/gtest.h>
+
+#include <ostream>
+
+#include "controller/decide/triage.h"
+#include "tests/decide/triage_support.h"
+
+namespace gnomon::decide {
+namespace {
+
+TriageAnswer same(bool reproduces, bool bitwise = true, std::optional<int64_t> mismatch = {},
+                  const std::string& kind = "same") {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.verifier = "v1";
+  answer.reproduction = Reproduction{reproduces, bitwise, mismatch, false, "It was compared"};
+  return answer;
+}
+TriageAnswer failed(const std::string& kind, int64_t seed = 0) {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.seed = seed;
+  answer.failed = true;
+  return answer;
+}
+// Of a finding: 0 calm, 1 spikes, 2 not finite.
+TriageAnswer went(const std::string& kind, int how, int64_t seed = 0) {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.seed = seed;
+  answer.spike = SpikeComparison{3.0, how == 2, how == 1};
+  return answer;
+}
+// Of a gap: an end loss this many per cent over the BF16 replay's 2.0.
+TriageAnswer ended(const std::string& kind, double percent, int64_t seed = 0) {
+  TriageAnswer answer;
+  answer.kind = kind;
+  answer.seed = seed;
+  answer.end_loss = 2.0 * (1 + percent / 100);
+  return answer;
+}
+// The nudged ones of these ended so many per cent over 2.0.
+std::vector<TriageAnswer> ending(std::vector<TriageAnswer> answers, double fp8, double bf16) {
+  for (TriageAnswer& answer : answers) {
+    if (answer.kind == "fp8_nudged") answer.end_loss = 2.0 * (1 + fp8 / 100);
+    if (answer.kind == "bf16_nudged") answer.end_loss = 2.0 * (1 + bf16 / 100);
+  }
+  return answers;
+}
+TriageAnswer forked(double d_percent, int64_t steps) {
+  TriageAnswer answer;
+  answer.kind = "long_fork";
+  answer.long_d_percent = d_percent;
+  answer.long_steps = steps;
+  return answer;
+}
+
+TriageEvidence of_gap(std::vector<TriageAnswer> answers, double percent = 2,
+                      bool chance_excluded = false) {
+  TriageEvidence evidence;
+  evidence.trigger = "gap";
+  evidence.measured = gap_of(percent);
+  evidence.measured.offset = 0.002;
+  evidence.measured.start_loss_plan = 2.102;
+  evidence.steps = 25;
+  evidence.level_percent = percent;
+  evidence.chance_excluded = chance_excluded;
+  evidence.answers = std::move(answers);
+  return evidence;
+}
+TriageEvidence of_spike(std::vector<TriageAnswer> answers, bool non_finite = false) {
+  TriageEvidence evidence;
+  evidence.trigger = non_finite ? "non_finite" : "spike";
+  evidence.finding = non_finite ? nan_finding() : spike_finding();
+  evidence.answers = std::move(answers);
+  return evidence;
+}
+
+// "same bf16", or "= fp8_numerics".
+std::string told(const TriageStep& step) {
+  if (step.verdict) {
+    EXPECT_TRUE(step.tests.empty());
+    EXPECT_FALSE(step.verdict->sentence.empty());
+    return "= " + step.verdict->name;
+  }
+  std::string out;
+  for (const TriageTest& test : step.tests) {
+    if (!out.empty()) out += ' ';
+    out += test.kind;
+    if (test.seed != 0) out += std::to_string(test.seed);
+  }
+  return out;
+}
+
+struct TableCase {
+  const char* name;
+  TriageEvidence evidence;
+  TriageRules rules;
+  const char* next;
+};
+void PrintTo(const TableCase& table, std::ostream* out) { *out << table.name; }
+
+class TriageTable : public ::testing::TestWithParam<TableCase> {};
+
+TEST_P(TriageTable, SaysWhatToAskNextOrWhatItIs) {
+  EXPECT_EQ(told(triage(GetParam().evidence, GetParam().rules)), GetParam().next);
+}
+
+TriageRules plain(int pairs = 0) {
+  TriageRules rules;
+  rules.pairs = pairs;
+  rules.tolerance_percent = 0.1;
+  return rules;
+}
+TriageRules with(void (*change)(TriageRules&), int pairs = 0) {
+  TriageRules rules = plain(pairs);
+  change(rules);
+  return rules;
+}
+const auto others = [](TriageRules& rules) { rules.other_verifiers = true; };
+const auto trainer = [](TriageRules& rules) { rules.trainer_replays = true; };
+const auto relapse = [](TriageRules& rules) {
+  rules.earlier_transients = 1;
+  rules.transients_spent = true;
+};
+const auto none_is_transient = [](TriageRules& rules) { rules.transients_spent = true; };
+const auto bears = [](TriageRules& rules) {
+  rules.accept_percent = 0.25;
+  rules.steps_ahead = 1000;
+};
+TriageAnswer other_batch() {
+  TriageAnswer answer = same(false, true, 105);
+  answer.reproduction->other_batch = true;
+  return answer;
+}
+TriageAnswer other_start(double start_loss_plan) {
+  TriageAnswer answer = ended("fakequant", 2);
+  answer.start_loss_plan = start_loss_plan;
+  return answer;
+}
+TriageEvidence of_offset(std::vector<TriageAnswer> answers) {
+  TriageEvidence evidence = of_gap(std::move(answers), 0.02);
+  evidence.trigger = "offset";
+  return evidence;
+}
+std::vector<TriageAnswer> pairs_of_gap(double fp8, double bf16) {
+  return {same(true),
+          ended("fp8_nudged", 2.1, 1),
+          ended("bf16_nudged", 0.02, 1),
+          ended("fp8_nudged", fp8, 2),
+          ended("bf16_nudged", bf16, 2),
+          ended("fp8_nudged", 1.9, 3),
+          ended("bf16_nudged", -0.01, 3)};
+}
+// The run's gap of 2% did not come again under other fingerprints; three pairs of nudged replays.
+std::vector<TriageAnswer> other_machine(double fp8) {
+  std::vector<TriageAnswer> answers = pairs_of_gap(fp8, 0.01);
+  answers.front() = same(false, false);
+  answers.front().end_loss = ended("same", fp8).end_loss;
+  answers[1].end_loss = ended("fp8_nudged", fp8 + 0.05).end_loss;
+  answers[5].end_loss = ended("fp8_nudged", fp8 - 0.05).end_loss;
+  return answers;
+}
+std::vector<TriageAnswer> no_pair() {
+  return {same(true), failed("fp8_nudged", 1), failed("bf16_nudged", 1)};
+}
+TriageRules ceiling(double percent) {
+  TriageRules rules;
+  rules.pairs = 1;
+  rules.ceiling_percent = percent;
+  return rules;
+}
+std::vector<TriageAnswer> pairs_of_spike(int fp8_hits, int bf16_hits) {
+  std::vector<TriageAnswer> answers = {same(true), went("bf16", 0)};
+  for (int seed = 1; seed <= 3; ++seed) {
+    answers.push_back(went("fp8_nudged", seed <= fp8_hits ? 1 : 0, seed));
+    answers.push_back(went("bf16_nudged", seed <= bf16_hits ? 1 : 0, seed));
+  }
+  return answers;
+}
+
+TEST(TriageTest, TheLevelOfOneWindowIsThatOfItsNudgedReplays) {
+  EXPECT_EQ(level_of(of_gap({same(true)}, 2)), 2);
+  EXPECT_EQ(level_of(of_gap({same(true)}, 2, true)), 2);
+  EXPECT_NEAR(level_of(of_gap(pairs_of_gap(1.0, 0.2), 4)), (2.1 + 1.0 + 1.9) / 3 - 0.07, 0.01);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gap, TriageTable,
+    ::testing::Values(
+        TableCase{"FirstTheSameAgain", of_gap({}), plain(), "same"},
+        TableCase{"NobodyCould", of_gap({failed("same")}), plain(), "= unexplained"},
+        TableCase{"OtherBits", of_gap({same(false, true, 105)}), plain(), "= transient_fault"},
+        TableCase{"OtherBitsAskAnother", of_gap({same(false, true, 105)}), with(others),
+                  "same_elsewhere"},
+        TableCase{"TheVerifierWasWrong",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}),
+                  with(others), "= verifier_fault"},
+        TableCase{"BothVerifiersSayTheTrainer",
+                  of_gap({same(false, true, 105), same(false, true, 105, "same_elsewhere")}),
+                  with(others), "= transient_fault"},
+        TableCase{"NobodyElseCould", of_gap({same(false, true, 105), failed("same_elsewhere")}),
+                  with(others), "= transient_fault"},
+        TableCase{"AskTheTrainer", of_gap({same(false, true, 105)}), with(trainer),
+                  "same_on_trainer"},
+        TableCase{"TheTrainerDoesItAgain",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_on_trainer")}),
+                  with(trainer), "= persistent_fault"},
+        TableCase{"TheTrainerDoesNot",
+                  of_gap({same(false, true, 105), same(false, true, 105, "same_on_trainer")}),
+                  with(trainer), "= transient_fault"},
+        TableCase{"OnceTooOften", of_gap({same(false, true, 105)}), with(relapse),
+                  "= persistent_fault"},
+        TableCase{"TheFirstIsOnceTooOften", of_gap({same(false, true, 105)}),
+                  with(none_is_transient), "= persistent_fault"},
+        TableCase{"OtherTokens", of_gap({other_batch()}), with(others), "= data_mismatch"},
+        TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), with(others),
+                  "= transient_fault"},
+        TableCase{"LossesOnlyAndNotAgainMayBeChance", of_gap({same(false, false)}), plain(1),
+                  "fp8_nudged1 bf16_nudged1"},
+        TableCase{"LossesOnlyAndChance", of_gap(other_machine(0.1), 0.3), plain(3), "= chance"},
+        TableCase{"LossesOnlyAndTheRunStandsAlone", of_gap(other_machine(0.1), 50), plain(3),
+                  "= transient_fault"},
+        TableCase{"LossesOnlyAndNudgesPart", of_gap(other_machine(1.9)), plain(3), "fakequant"},
+        TableCase{"NobodyCouldTheSameButChanceIsAsked", of_gap({failed("same")}), plain(1),
+                  "fp8_nudged1 bf16_nudged1"},
+        TableCase{"NobodyCouldNudgeALittle", of_gap(no_pair()), ceiling(3), "= chance"},
+        TableCase{"NobodyCouldNudgeALot", of_gap(no_pair()), ceiling(1), "fakequant"},
+        TableCase{"Bf16DivergesWhenNudged", of_gap({same(true), ended("bf16_nudged", NAN, 1)}),
+                  plain(3), "= chance"},
+        TableCase{"PairsAreAsked", of_gap({same(true)}), plain(2),
+                  "fp8_nudged1 bf16_nudged1 fp8_nudged2 bf16_nudged2"},
+        TableCase{"AnOverlapEndsItAtOnce", of_gap({same(true), ended("bf16_nudged", 1.95, 1)}),
+                  plain(3), "= chance"},
+        TableCase{"AnOverlapWithinTheTolerance",
+                  of_gap({same(true), ended("bf16_nudged", 1.95, 1)}), plain(1), "= chance"},
+        TableCase{"PairsPart", of_gap(pairs_of_gap(2.0, 0.03)), plain(3), "fakequant"},
+        TableCase{"PairsOverlap", of_gap(pairs_of_gap(0.1, 0.03)), plain(3), "= chance"},
+        TableCase{"EvidenceNeedsNoPairs", of_gap({same(true)}, 2, true), plain(3), "fakequant"},
+        TableCase{"Rounding", of_gap({same(true), ended("fakequant", 2)}), plain(),
+                  "= fp8_numerics"},
+        TableCase{"TheKernel", of_gap({same(true), ended("fakequant", 0.1)}), plain(),
+                  "= kernel_bug"},
+        TableCase{"TheKernelAtEqualWeights", of_gap({same(true), other_start(2.1)}), plain(),
+                  "= kernel_bug"},
+        TableCase{"EqualWeightsAgree", of_gap({same(true), other_start(2.1019)}), plain(),
+                  "= fp8_numerics"},
+        TableCase{"NoFakequantToBeHad", of_gap({same(true), failed("fakequant")}), plain(),
+                  "= fp8_numerics"},
+        TableCase{"WithinTheNoise", of_gap({same(true), ended("fakequant", 0.1)}, 0.3, true),
+                  with([](TriageRules& rules) { rules.noise_percent = 0.1; }), "= fp8_numerics"},
+        TableCase{"ASmallGapIsForked", of_gap({same(true), ended("fakequant", 0.15)}, 0.15, true),
+                  with(bears), "long_fork"},
+        TableCase{"OfOneWindowNothingIsKnownOfItsGrowth",
+                  of_gap({same(true), ended("fakequant", 0.15)}, 0.15), with(bears),
+                  "= fp8_numerics"},
+        TableCase{"ItSaturates",
+                  of_gap({same(true), ended("fakequant", 0.15), forked(0.16, 100)}, 0.15, true),
+                  with(bears), "= accepted_gap"},
+        TableCase{"ItGrows",
+                  of_gap({same(true), ended("fakequant", 0.15), forked(0.5, 100)}, 0.15, true),
+                  with(bears), "= fp8_numerics"},
+        TableCase{"NoForkToBeHad",
+                  of_gap({same(true), ended("fakequant", 0.15), failed("long_fork")}, 0.15, true),
+                  with(bears), "= fp8_numerics"},
+        TableCase{"ALargeGapIsNotBorne", of_gap({same(true), ended("fakequant", 2)}, 2, true),
+                  with(bears), "= fp8_numerics"}),
+    [](const auto& table) { return table.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Offset, TriageTable,
+    ::testing::Values(
+        TableCase{"TheKernelsAreAsked", of_offset({}), with(others), "fakequant"},
+        TableCase{"TheKernel", of_offset({other_start(2.1)}), plain(), "= kernel_bug"},
+        TableCase{"EqualWeightsAgree", of_offset({other_start(2.1019)}), plain(), "= scale_drift"},
+        TableCase{"NobodyCould", of_offset({failed("fakequant")}), plain(), "= scale_drift"}),
+    [](const auto& table) { return table.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Spike, TriageTable,
+    ::testing::Values(
+        TableCase{"FirstBoth", of_spike({}), plain(), "same bf16"},
+        TableCase{"NotAgain", of_spike({same(false, true, 105)}), plain(), "= transient_fault"},
+        TableCase{"SameUnknown", of_spike({failed("same"), went("bf16", 0)}), plain(),
+                  "= unexplained"},
+        TableCase{"WaitsForBf16", of_spike({same(true)}), plain(), "bf16"},
+        TableCase{"InBothIsAskedFromAfar", of_spike({same(true), went("bf16", 1)}), plain(3),
+                  "bf16_far"},
+        TableCase{"InBoth", of_spike({same(true), went("bf16", 1), went("bf16_far", 1)}), plain(3),
+                  "= generic_spike"},
+        TableCase{"InBothAndNoOlderCheckpoint",
+                  of_spike({same(true), went("bf16", 1), failed("bf16_far")}), plain(3),
+                  "= generic_spike"},
+        TableCase{"TheWeightsWereSpoiltBefore",
+                  of_spike({same(true), went("bf16", 1), went("bf16_far", 0)}), plain(3),
+                  "fp8_nudged1 bf16_nudged1 fp8_nudged2 bf16_nudged2 fp8_nudged3 bf16_nudged3"},
+        TableCase{"Bf16NotFinite", of_spike({same(true), went("bf16", 2), went("bf16_far", 2)}),
+                  plain(3), "= generic_spike"},
+        TableCase{"Bf16Unknown", of_spike({same(true), failed("bf16")}), plain(3), "= unexplained"},
+        TableCase{"PairsAreAsked", of_spike({same(true), went("bf16", 0)}), plain(1),
+                  "fp8_nudged1 bf16_nudged1"},
+        TableCase{"Bf16SpikesWhenNudged",
+                  of_spike({same(true), went("bf16", 0), went("bf16_nudged", 1, 2)}), plain(3),
+                  "= generic_spike"},
+        TableCase{"FourOfFourAgainstNone", of_spike(pairs_of_spike(3, 0)), plain(3), "fakequant"},
+        TableCase{"TwoOfFourAgainstNone", of_spike(pairs_of_spike(1, 0)), plain(3),
+                  "= generic_spike"},
+        TableCase{"SpikesInSomeAndSpoilsAll", of_spike(ending(pairs_of_spike(1, 0), 1.5, 0.1)),
+                  plain(3), "fakequant"},
+        TableCase{"SpikesInSomeAndTheEndsMeet", of_spike(ending(pairs_of_spike(1, 0), 0.15, 0.1)),
+                  plain(3), "= generic_spike"},
+        TableCase{"OneOfFourAgainst", of_spike(pairs_of_spike(3, 1)), plain(3), "= generic_spike"},
+        TableCase{"Rounding", of_spike({same(true), went("bf16", 0), went("fakequant", 1)}),
+                  plain(), "= fp8_numerics"},
+        TableCase{"TheKernel", of_spike({same(true), went("bf16", 0), went("fakequant", 0)}),
+                  plain(), "= kernel_bug"},
+        TableCase{"NanInBoth", of_spike({same(true), went("bf16", 2), went("bf16_far", 2)}, true),
+                  plain(), "= generic_spike"},
+        TableCase{"NanWhereBf16OnlySpikes",
+                  of_spike({same(true), went("bf16", 1), went("fakequant", 2)}, true), plain(),
+                  "= fp8_numerics"}),
+    [](const auto& table) { return table.param.name; });
+
+TEST(TriageTest, ARunInBf16HasNoFp8ToBlame) {
+  TriageEvidence evidence = of_spike({});
+  evidence.in_bf16 = true;
+  EXPECT_EQ(told(triage(evidence, plain(3))), "same");
+  TriageAnswer answer = same(true);
+  answer.spike = SpikeComparison{4.0, false, true};
+  evidence.answers = {answer};
+  EXPECT_EQ(told(triage(evidence, plain(3))), "= generic_spike");
+}
+
+TEST(TriageTest, AFaultsVerdictSaysSinceWhenAndWhose) {
+  const TriageStep step = triage(
+      of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}), with(others));
+  EXPECT_EQ(step.verdict->since_step, 105);
+  EXPECT_EQ(step.verdict->verifier, "v1");
+}
+
+}  // namespace
+}  // namespace gnomon::decide
