@@ -33,7 +33,8 @@ endif()
 
 find_program(GNOMON_CCACHE ccache)
 if(GNOMON_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${GNOMON_CCACHE})
+  # What it asks for where headers are precompiled (the tests').
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${GNOMON_CCACHE})
   set(CMAKE_C_COMPILER_LAUNCHER ${GNOMON_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${GNOMON_CCACHE})
 endif()
@@ -62,12 +63,26 @@ function(gnomon_bundled target)
   set_property(GLOBAL APPEND PROPERTY GNOMON_BUNDLED ${target})
 endfunction()
 
+# gnomon_test_headers(name): GoogleTest's headers, compiled once with the options of this directory, for the tests of this
+# directory and below.
+function(gnomon_test_headers name)
+  file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc "")
+  add_library(${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  target_link_libraries(${name} PRIVATE gnomon_options GTest::gmock)
+  target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h> <chrono> <filesystem> <fstream> <functional>
+    <map> <memory> <optional> <string> <thread> <vector>)
+  target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  set(GNOMON_TEST_HEADERS ${name} PARENT_SCOPE)
+endfunction()
+
 # gnomon_test(name SOURCES ... LIBS ... [LABELS ...] [TIMEOUT s]): a GoogleTest program whose cases are
 # found when ctest runs, so that every case is counted.
 function(gnomon_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE gnomon_options ${ARG_LIBS} GTest::gmock GTest::gtest_main)
+  target_precompile_headers(${name} REUSE_FROM ${GNOMON_TEST_HEADERS})
+  target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
