@@ -206,12 +206,18 @@ void run(Options& options) {
                       "gnomond's path: it is not beside gnomon");
   }
   json::object result;
+  std::vector<std::string> failed;
   if (options.wants("rates")) result = measure_rates(options);
   const ScaleOptions scale{options.gnomond, options.folder, options.quick};
   const auto add = [&](const char* part, json::object (*measure)(const ScaleOptions&)) {
     if (!options.wants(part)) return;
     tell(part);
-    for (auto& [key, value] : measure(scale)) result[key] = std::move(value);
+    try {
+      for (auto& [key, value] : measure(scale)) result[key] = std::move(value);
+    } catch (const Error& error) {  // what was measured before it is still told
+      fmt::print(stderr, "gnomon: the part {} failed: {}\n", part, error.what());
+      failed.emplace_back(part);
+    }
   };
   add("many", measure_many_runs);
   add("flat", measure_flatness);
@@ -228,6 +234,7 @@ void run(Options& options) {
     if (options.wants("rates")) print_in_words(result);
     print_scale(result);
   }
+  if (!failed.empty()) throw Error(fmt::format("failed: {}", fmt::join(failed, ", ")));
 }
 
 }  // namespace

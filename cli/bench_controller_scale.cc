@@ -37,6 +37,7 @@ json::object measure_many_runs(const ScaleOptions& options) {
           {"many_verifiers", load.verifiers},
           {"many_steps", many.steps},
           {"many_windows_verified", many.windows},
+          {"many_requests_put_off", many.put_off},
           {"many_steps_per_second", steps / many.seconds},
           {"many_cpu_seconds", many.cpu_seconds},
           {"rss_bytes_1000_runs", many.memory.most},

@@ -18,6 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds kPatience{500};  // to twice as long
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLength = "Content-Length: ";
 
@@ -66,6 +67,7 @@ struct Peer {
   std::string request;
   Answer answer;
   Clock::time_point started;
+  bool again = false;  // its request was put off
 };
 
 class LoadRun {
@@ -122,9 +124,12 @@ class LoadRun {
 
   void send_next(int index, Clock::time_point now) {
     Peer& peer = *peers_[static_cast<size_t>(index)];
-    peer.request.clear();
-    load_.next(index, peer.request);
-    peer.started = now;
+    if (!peer.again) {
+      peer.request.clear();
+      load_.next(index, peer.request);
+      peer.started = now;
+    }
+    peer.again = false;
     peer.wire.send(peer.request);
   }
 
@@ -135,6 +140,13 @@ class LoadRun {
     if (!peer.answer.complete()) return;
     const Clock::time_point now = Clock::now();
     const int status = peer.answer.status();
+    if (status == 503 && load_.patient) {
+      ++result_.put_off;
+      peer.again = true;
+      peer.answer.clear();
+      due_.emplace(now + kPatience + kPatience * (index % 64) / 64, index);
+      return;
+    }
     if (load_.answered) load_.answered(index, status, peer.answer.body());
     if (status / 100 != 2) {
       ++result_.failures;

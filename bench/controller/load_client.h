@@ -35,6 +35,9 @@ struct Load {
   double seconds = 5;
   // Between two requests of a connection; 0: as soon as it was answered.
   double interval = 0;
+  // A 503 is no answer: the same request is sent again a little later, as trainers and verifiers
+  // do.
+  bool patient = false;
   // Until this holds, instead of `seconds`.
   const std::atomic<bool>* stop = nullptr;
   // Puts the next request of a connection, with its head, into `request`, which is empty.
@@ -46,6 +49,7 @@ struct Load {
 struct LoadResult {
   int64_t requests = 0;  // answered with 2xx in the counted time
   int64_t failures = 0;  // of all time
+  int64_t put_off = 0;   // 503s after which the same request was sent again, of all time
   double seconds = 0;
   Latencies latencies;
   double per_second() const { return static_cast<double>(requests) / seconds; }

@@ -62,13 +62,15 @@ class Trainers {
     Load load{.port = port,
               .connections = kTrainerConnections,
               .warm_seconds = 0,
+              .patient = true,
               .stop = &done_,
               .next = [this](int connection, std::string& request) { next(connection, request); },
               .answered = [this](int, int status,
                                  std::string_view body) { refusals_.see(status, body); }};
-    run_load(load);
+    put_off_ = run_load(load).put_off;
   }
   int64_t steps() const { return steps_; }
+  int64_t put_off() const { return put_off_; }
 
  private:
   struct Place {
@@ -114,6 +116,7 @@ class Trainers {
   int ended_ = 0;
   std::atomic<bool> done_{false};
   std::atomic<int64_t> steps_{0};
+  std::atomic<int64_t> put_off_{0};
 };
 
 // Each asks, waits, and answers what it is given at once.
@@ -124,6 +127,7 @@ class Verifiers {
           Load load{.port = port,
                     .connections = count,
                     .warm_seconds = 0,
+                    .patient = true,
                     .stop = &stop_,
                     .next = [this](int c, std::string& request) { next(c, request); },
                     .answered =
@@ -132,19 +136,22 @@ class Verifiers {
                           if (body.starts_with("{\"lease\"")) take(c, body);
                         }};
           try {
-            run_load(load);
+            put_off_ = run_load(load).put_off;
           } catch (const Error& error) {
             refusals.see(0, error.what());
           }
         }) {}
-  ~Verifiers() {
-    stop_ = true;
-    thread_.join();
-  }
+  ~Verifiers() { stop(); }
   Verifiers(const Verifiers&) = delete;
   Verifiers& operator=(const Verifiers&) = delete;
 
   int64_t asked() const { return asked_; }
+  // How many of their requests were put off.
+  int64_t stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+    return put_off_;
+  }
 
  private:
   void next(int connection, std::string& request) {
@@ -167,6 +174,7 @@ class Verifiers {
 
   std::vector<std::string> answers_;
   std::atomic<int64_t> asked_{0};
+  std::atomic<int64_t> put_off_{0};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
@@ -268,7 +276,7 @@ ManyResult measure_many(const std::string& gnomond, const std::filesystem::path&
   ManyResult result;
   Refusals refusals;
   {
-    const Verifiers verifiers(daemon.port(), load.verifiers, refusals);
+    Verifiers verifiers(daemon.port(), load.verifiers, refusals);
     eventually([&] { return verifiers.asked() >= load.verifiers; });
     std::this_thread::sleep_for(std::chrono::seconds(1));
     result.idle = daemon.process().memory();
@@ -288,6 +296,7 @@ ManyResult measure_many(const std::string& gnomond, const std::filesystem::path&
     wait_for_last_results(client);
     for (int i = 0; i < 5; ++i) result.scrape_bytes = Scraper::scrape(client, result.idle_scrapes);
     result.memory = daemon.process().memory();
+    result.put_off = trainers.put_off() + verifiers.stop();
   }
   refusals.check();
   result.windows = closed_windows(client, runs);

@@ -26,6 +26,7 @@ struct ManyResult {
   int64_t scrape_bytes = 0;  // of the last one
   int64_t steps = 0;
   int64_t windows = 0;       // closed
+  int64_t put_off = 0;       // requests that were told to come again (503), and did
   int64_t ledger_bytes = 0;  // when the daemon has stopped
   double seconds = 0;
   double cpu_seconds = 0;  // of the daemon
