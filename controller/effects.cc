@@ -63,23 +63,35 @@ void apply(const EffectContext& context, const decide::OrderReplay& order) {
       [&board = context.bells.work, entry = queued_replay(row)] { board.add(entry); });
 }
 
+ledger::WindowClose numbers_of(const decide::CloseWindow& close) {
+  return {close.window,    close.outcome,           close.gap,           close.offset,
+          close.d_percent, close.tolerance_percent, close.gap_error,     close.rule,
+          close.statistic, close.threshold,         close.scale_percent, close.null_percent};
+}
+
+int64_t end_step_of(const EffectContext& context, int64_t window) {
+  const std::optional<ledger::WindowRow> row =
+      ledger::find_window(context.transaction.connection(), context.run, window);
+  return row ? row->start_step + row->steps : 0;
+}
+
+void apply(const EffectContext& context, const decide::ShowWindow& show) {
+  ledger::show_window(context.transaction.connection(), context.run, numbers_of(show.numbers));
+  update_series(context,
+                [numbers = window_numbers(show.numbers, end_step_of(context, show.numbers.window))](
+                    RunSeries& series) { series.show_window(numbers); });
+  add_to_stream(context, "window", window_row(context, show.numbers.window));
+}
+
 void apply(const EffectContext& context, const decide::CloseWindow& close) {
   Connection& connection = context.transaction.connection();
-  ledger::close_window(connection, context.run,
-                       {close.window, close.outcome, close.gap, close.offset, close.d_percent,
-                        close.tolerance_percent, close.gap_error, close.rule, close.statistic,
-                        close.threshold, close.scale_percent, close.null_percent},
-                       context.time);
+  ledger::close_window(connection, context.run, numbers_of(close), context.time);
   if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
     context.transaction.on_commit([&board = context.bells.work, run = context.run,
                                    window = close.window] { board.cancel(run, window); });
   }
-  std::optional<ledger::WindowRow> window =
-      ledger::find_window(connection, context.run, close.window);
-  int64_t end_step = window ? window->start_step + window->steps : 0;
-  update_series(context, [numbers = window_numbers(close, end_step)](RunSeries& series) {
-    series.window(numbers);
-  });
+  update_series(context, [numbers = window_numbers(close, end_step_of(context, close.window))](
+                             RunSeries& series) { series.window(numbers); });
   add_to_stream(context, "window", window_row(context, close.window));
 }
 

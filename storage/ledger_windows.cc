@@ -31,6 +31,16 @@ void close_window(Connection& connection, int64_t run, const WindowClose& close,
       close.null_percent, run, close.window);
 }
 
+void show_window(Connection& connection, int64_t run, const WindowClose& numbers) {
+  connection.execute(
+      "UPDATE windows SET gap = ?, offset_loss = ?, d_percent = ?, tolerance_percent = ?, "
+      "gap_error = ?, rule = ?, statistic = ?, threshold = ?, scale_percent = ?, null_percent = ? "
+      "WHERE run = ? AND window = ?",
+      numbers.gap, numbers.offset, numbers.d_percent, numbers.tolerance_percent, numbers.gap_error,
+      numbers.rule, numbers.statistic, numbers.threshold, numbers.scale_percent,
+      numbers.null_percent, run, numbers.window);
+}
+
 std::optional<WindowRow> find_window(Connection& connection, int64_t run, int64_t window) {
   Query query = connection.query(
       "SELECT kind, attempt, start_step, steps, start_uri, end_uri, plan_version, state FROM "

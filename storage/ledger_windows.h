@@ -40,6 +40,8 @@ struct WindowClose {
 
 void insert_window(Connection& connection, int64_t run, const WindowRow& window, double now);
 void close_window(Connection& connection, int64_t run, const WindowClose& close, double now);
+// Its numbers alone: it stays open.
+void show_window(Connection& connection, int64_t run, const WindowClose& numbers);
 std::optional<WindowRow> find_window(Connection& connection, int64_t run, int64_t window);
 
 struct ReplayRow {

@@ -151,7 +151,7 @@ bool add_rollback(Account& account, const StepCounts& steps) {
 
 bool add_crash(Account& account, const StepCounts& steps) {
   if (!can_lose(account, steps)) return false;
-  for (size_t kind = 0; kind < steps.size(); ++kind) {
+  for (size_t kind = 0; kind < std::size(kStepKinds); ++kind) {
     StepTimes& times = times_of(account, kStepKinds[kind]);
     times.seconds -= static_cast<double>(steps[kind]) * times.mean();
     times.steps -= steps[kind];

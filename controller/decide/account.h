@@ -70,7 +70,7 @@ bool add_spare_idle(Account& account, double seconds, double device_share);
 bool add_hold(Account& account, double seconds);
 bool add_switch(Account& account, double seconds);
 // By kind, in the order of kStepKinds.
-using StepCounts = std::array<int64_t, 3>;
+using StepCounts = std::array<int64_t, std::size(kStepKinds)>;
 // A rollback took these steps away: paid and not earned.
 bool add_rollback(Account& account, const StepCounts& steps);
 // A crash of the machine took them away: neither paid nor earned, as a run in BF16 would have lost

@@ -8,7 +8,7 @@
 namespace gnomon::decide {
 
 RecordDecision& Core::record(const std::string& kind, std::string sentence,
-                             boost::json::object evidence) {
+                             const boost::json::object& evidence) {
   RecordDecision decision;
   decision.decision = s.next_decision++;
   decision.kind = kind;
@@ -23,7 +23,7 @@ RecordDecision& Core::record(const std::string& kind, std::string sentence,
   return std::get<RecordDecision>(effects.back());
 }
 
-void Core::say(std::string sentence) {
+void Core::say(const std::string& sentence) {
   if (!reason.empty()) reason += ' ';
   reason += sentence;
 }

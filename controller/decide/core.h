@@ -53,8 +53,8 @@ struct Core {
 
   // A decision for the log with what is the same in all of them filled in.
   RecordDecision& record(const std::string& kind, std::string sentence,
-                         boost::json::object evidence);
-  void say(std::string sentence);
+                         const boost::json::object& evidence);
+  void say(const std::string& sentence);
   bool enforcing() const { return policy.mode == Mode::kEnforce; }
   bool held() const { return s.containment && s.containment->rung == "hold"; }
   // By whose order an alarm leads to nothing now; empty when no operator interferes and the run was
@@ -81,6 +81,8 @@ WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoi
 // Closes and forgets a window and its unanswered replays. A window that is not there is nothing to
 // do.
 void close_window(Core& core, int64_t id, const std::string& outcome);
+// Of one that has been measured and is still open; else nothing.
+void show_window(Core& core, int64_t id);
 // Closes incident windows that no case asks for any more.
 void close_orphans(Core& core);
 // Closes a window with its outcome once nothing is waited for in it any more.

@@ -175,6 +175,12 @@ struct CloseWindow {
   std::optional<double> null_percent = {};
 };
 
+// A window has been measured and stays open: a case is about it, or another replay is awaited. What
+// is known of it can be shown meanwhile.
+struct ShowWindow {
+  CloseWindow numbers;  // the outcome is "open"
+};
+
 // The checkpoint is known to be good: rollbacks may go there, retention keeps it.
 struct MarkVerified {
   int64_t attempt = 1;
@@ -227,7 +233,8 @@ struct ProtectCheckpoints {
   std::vector<std::string> uris;
 };
 
-using Effect = std::variant<OpenWindow, OrderReplay, CloseWindow, MarkVerified, IssueDirective,
-                            RecordDecision, ProtectCheckpoints, EndDirective, QuarantineVerifier>;
+using Effect =
+    std::variant<OpenWindow, OrderReplay, CloseWindow, MarkVerified, IssueDirective, RecordDecision,
+                 ProtectCheckpoints, EndDirective, QuarantineVerifier, ShowWindow>;
 
 }  // namespace gnomon::decide

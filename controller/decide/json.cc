@@ -44,6 +44,7 @@ BOOST_DESCRIBE_STRUCT(OrderReplay, (),
 BOOST_DESCRIBE_STRUCT(CloseWindow, (),
                       (window, outcome, gap, offset, d_percent, tolerance_percent, gap_error, rule,
                        statistic, threshold, scale_percent, null_percent))
+BOOST_DESCRIBE_STRUCT(ShowWindow, (), (numbers))
 BOOST_DESCRIBE_STRUCT(MarkVerified, (), (attempt, step, uri))
 BOOST_DESCRIBE_STRUCT(IssueDirective, (),
                       (number, kind, plan, plan_version, to_step, checkpoint_uri, reason))
@@ -314,9 +315,9 @@ constexpr const char* kEventNames[] = {"run_registered",       "attempt_started"
                                        "operator_override"};
 static_assert(std::size(kEventNames) == std::variant_size_v<Event>);
 constexpr const char* kEffectNames[] = {
-    "open_window",         "order_replay",    "close_window",
-    "mark_verified",       "issue_directive", "record_decision",
-    "protect_checkpoints", "end_directive",   "quarantine_verifier"};
+    "open_window",         "order_replay",    "close_window",        "mark_verified",
+    "issue_directive",     "record_decision", "protect_checkpoints", "end_directive",
+    "quarantine_verifier", "show_window"};
 static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 
 }  // namespace

@@ -426,6 +426,7 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   window.shadow_fingerprint_equal = replay.fingerprint_equal;
   if (judge_tokens(core, window, replay) || judge_shock(core, window, replay)) return;
   judge(core, window);
+  show_window(core, window_id);
 }
 
 void shadow_failed(Core& core, int64_t window_id, const std::string& why) {

@@ -275,28 +275,39 @@ void finish_window(Core& core, int64_t id) {
   close_window(core, id, std::string(window->outcome));
 }
 
+static CloseWindow numbers_of(const Core& core, const WindowState& window,
+                              const std::string& outcome) {
+  CloseWindow numbers;
+  numbers.window = window.id;
+  numbers.outcome = outcome;
+  if (window.measured) {
+    numbers.gap = window.measured->gap;
+    numbers.offset = window.measured->offset;
+    numbers.d_percent = window.measured->d_percent;
+    numbers.gap_error = window.measured->gap_error;
+  }
+  if (window.judged) {
+    const GapVerdict& judged = *window.judged;
+    numbers.rule = judged.rule;
+    numbers.statistic = judged.statistic;
+    numbers.threshold = judged.threshold;
+    numbers.scale_percent = judged.scale_percent;
+    numbers.null_percent = judged.null_percent;
+  }
+  numbers.tolerance_percent = core.policy.detector.tolerance_percent;
+  return numbers;
+}
+
+void show_window(Core& core, int64_t id) {
+  const WindowState* window = find_window(core.s, id);
+  if (window == nullptr || !window->measured) return;
+  core.effects.emplace_back(ShowWindow{numbers_of(core, *window, "open")});
+}
+
 void close_window(Core& core, int64_t id, const std::string& outcome) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr) return;
-  CloseWindow close;
-  close.window = id;
-  close.outcome = outcome;
-  if (window->measured) {
-    close.gap = window->measured->gap;
-    close.offset = window->measured->offset;
-    close.d_percent = window->measured->d_percent;
-    close.gap_error = window->measured->gap_error;
-  }
-  if (window->judged) {
-    const GapVerdict& judged = *window->judged;
-    close.rule = judged.rule;
-    close.statistic = judged.statistic;
-    close.threshold = judged.threshold;
-    close.scale_percent = judged.scale_percent;
-    close.null_percent = judged.null_percent;
-  }
-  close.tolerance_percent = core.policy.detector.tolerance_percent;
-  core.effects.emplace_back(std::move(close));
+  core.effects.emplace_back(numbers_of(core, *window, outcome));
   std::erase_if(core.s.replays, [&](const PendingReplay& replay) { return replay.window == id; });
   std::erase_if(core.s.windows, [&](const WindowState& other) { return other.id == id; });
 }

@@ -97,7 +97,8 @@ class RunSeries {
   void set_layers(const std::vector<std::pair<std::string, double>>& layers);
   void set_verified_step(int64_t step);
   void set_shadow(double shadow_loss, double run_loss);
-  void window(const WindowNumbers& window);
+  void window(const WindowNumbers& window);       // that has ended
+  void show_window(const WindowNumbers& window);  // one that stays open, or had ended at the start
   void set_money(const MoneyNumbers& money);
   void decision(const std::string& kind);
   void directive(const std::string& kind);
@@ -116,7 +117,6 @@ class RunSeries {
   prometheus::Counter& counter(prometheus::Family<prometheus::Counter>& family,
                                const std::string& name, const std::string& value);
   void show_newest(const StepReport& report, double reported_at);
-  void show_window(const WindowNumbers& window);
   void update_lag();
 
   RunFamilies& families_;

@@ -53,7 +53,8 @@ void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) 
   Query query = connection.query(
       "SELECT state, start_step + steps, gap, offset_loss, d_percent, tolerance_percent FROM "
       "windows "
-      "WHERE run = ? AND state <> 'open' ORDER BY closed_at DESC, window DESC LIMIT 1",
+      "WHERE run = ? AND (state <> 'open' OR d_percent IS NOT NULL) "
+      "ORDER BY closed_at IS NULL DESC, closed_at DESC, window DESC LIMIT 1",
       run);
   if (!query.next()) {
     return;

@@ -221,23 +221,25 @@
     const isKept = (w) => w.start_step < (until.get(w.attempt) ?? Infinity);
     const points = (list, value) => list.map((w) => [end(w), clamp(value(w))]).sort((a, b) => a[0] - b[0]);
     const gap = (w) => w.d_percent;
+    // Of an open window a rule is known when it is an alarm whose case goes on.
+    const isAlarm = (w) => w.state === 'alarm' || (w.state === 'open' && Boolean(w.rule));
     const plain = measured.filter((w) => w.kind !== 'probe' && w.kind !== 'long');
-    const forks = measured.filter((w) => w.kind === 'long' && w.state !== 'alarm' && isKept(w));
-    const regular = plain.filter((w) => w.state !== 'alarm' && isKept(w));
+    const forks = measured.filter((w) => w.kind === 'long' && !isAlarm(w) && isKept(w));
+    const regular = plain.filter((w) => !isAlarm(w) && isKept(w));
     // What FP8 costs weights that are damaged already says nothing of FP8.
-    const offsets = measured.filter((w) => w.kind === 'shadow' && w.state !== 'alarm' && Number.isFinite(offsetPercent(w)));
+    const offsets = measured.filter((w) => w.kind === 'shadow' && !isAlarm(w) && Number.isFinite(offsetPercent(w)));
     const limits = measured.map((w) => [end(w), w.tolerance_percent]);
     limits.push([Math.min(0, ...limits.map(([x]) => x)), tolerance]);
-    const alarms = measured.filter((w) => w.state === 'alarm');
+    const alarms = measured.filter(isAlarm);
     const columns = [
       {label: 'tolerance', legend: 'tolerance', color: '--tolerance', width: 1.5, dash: [6, 4], points: limits},
       {label: 'offset', legend: 'offset', color: '--offset', width: 1, pointSize: 2.5, points: points(offsets, offsetPercent)},
       {label: 'gap', legend: 'gap', color: '--fp8', width: 1.5, pointSize: 3.5, points: points(regular, gap)},
       {label: 'gap, thrown away', legend: 'gap, thrown away', color: '--abandoned', width: 0, pointSize: 3.5,
-        points: points(plain.filter((w) => w.state !== 'alarm' && !isKept(w)), gap)},
+        points: points(plain.filter((w) => !isAlarm(w) && !isKept(w)), gap)},
       {label: 'gap of a long fork', legend: 'gap of a long fork', color: '--good', width: 1, dash: [2, 3], pointSize: 4.5, points: points(forks, gap)},
       {label: 'probe of FP8', legend: measured.some((w) => w.kind === 'probe') ? 'FP8 probe while in BF16' : '',
-        color: '--probe', width: 0, pointSize: 4, points: points(measured.filter((w) => w.kind === 'probe' && w.state !== 'alarm'), gap)},
+        color: '--probe', width: 0, pointSize: 4, points: points(measured.filter((w) => w.kind === 'probe' && !isAlarm(w)), gap)},
       {label: 'alarm', legend: alarms.some((w) => Math.abs(gap(w)) > cap) ? 'alarm (at the edge: beyond the scale)' : 'alarm', color: '--bad', width: 0, pointSize: 5,
         points: points(alarms, gap), draw: triangleUp},
     ].filter((column) => column.points.length > 0);
@@ -253,7 +255,7 @@
         if (here.length === 0) return null;
         return element('div', {}, ...here.map((w) => tipTable(
           `window ${w.window}: ${w.kind}, ${w.state}, steps ${w.start_step + 1}–${end(w)}`, [
-            [w.state === 'alarm' ? '--bad' : '--fp8', 'gap', percent(w.d_percent)],
+            [isAlarm(w) ? '--bad' : '--fp8', 'gap', percent(w.d_percent)],
             ['--tolerance', 'tolerance', percent(w.tolerance_percent)],
             ...(w.rule ? [['--bad', 'rule', w.rule]] : []),
             ...(typeof w.statistic === 'number' && typeof w.threshold === 'number'

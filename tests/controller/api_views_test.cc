@@ -109,6 +109,29 @@ TEST_F(ApiViewTest, CheckpointsPlansReplaysAndLayersAreListed) {
   EXPECT_EQ(layers.at(4).at("wgrad").as_string(), "fp8");
 }
 
+// A case may take an hour, and people look at the page when it begins.
+TEST_F(ApiViewTest, AnAlarmsWindowIsShownWhileItsCaseGoesOn) {
+  const std::optional<Lease> lease = verifier.lease();
+  ASSERT_TRUE(lease);
+  verifier.complete(*lease, 0.2);
+  const auto check = [&] {
+    const boost::json::value windows = get(trainer.path("/windows"));
+    const boost::json::value& window = windows.at(0);
+    EXPECT_EQ(window.at("state").as_string(), "open");
+    EXPECT_TRUE(window.at("closed_at").is_null());
+    EXPECT_NEAR(window.at("d_percent").as_double(), 100 * 0.2 / 3.7, 1e-9);
+    EXPECT_NEAR(window.at("gap").as_double(), 0.2, 1e-9);
+    EXPECT_EQ(window.at("rule").as_string(), "ceiling");
+    EXPECT_NEAR(metric("gnomon_run_gap_ratio{run=\"test/1\"}"), 0.2 / 3.7, 1e-9);
+    EXPECT_EQ(metric("gnomon_run_windows_total{outcome=\"alarm\",run=\"test/1\"}"), 0);
+  };
+  check();
+  EXPECT_EQ(get("/v1/runs/1").at("phase").as_string(), "triage");
+  daemon.kill();
+  daemon.start();
+  check();
+}
+
 TEST_F(ApiViewTest, DecisionsCarryTheirEvidenceAsJson) {
   provoke_directive(trainer, verifier);
   boost::json::value decisions = get(trainer.path("/decisions"));

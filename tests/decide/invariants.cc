@@ -55,6 +55,10 @@ void Invariants::check_effect(const Effect& effect) {
     const bool measures = order->purpose == "shadow" || order->purpose == "instrument";
     EXPECT_TRUE(measures || !(muted_ || operator_plan_))
         << order->purpose << " although nothing may follow";
+  } else if (const auto* show = std::get_if<ShowWindow>(&effect)) {
+    EXPECT_TRUE(open_.contains(show->numbers.window)) << "a window that is not open is shown so";
+    EXPECT_TRUE(show->numbers.d_percent);
+    EXPECT_EQ(show->numbers.outcome, "open");
   } else if (const auto* close = std::get_if<CloseWindow>(&effect)) {
     EXPECT_EQ(open_.erase(close->window), 1u)
         << "window " << close->window << " closed twice or never opened";

@@ -130,8 +130,13 @@ TEST_F(TransitionTest, AnAlarmWhileACaseIsOpenWaitsForIt) {
   for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
   shadow(1, 3);
   ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
+  ASSERT_THAT(all<ShowWindow>(), SizeIs(1));
+  EXPECT_EQ(all<ShowWindow>()[0].numbers.window, 1);
+  EXPECT_EQ(all<ShowWindow>()[0].numbers.rule, "ceiling");
   shadow(2, 4);
-  EXPECT_THAT(last_.effects, IsEmpty());
+  ASSERT_THAT(last_.effects, SizeIs(1)) << "it is shown, and nothing follows";
+  EXPECT_EQ(all<ShowWindow>()[0].numbers.window, 2);
+  EXPECT_NEAR(*all<ShowWindow>()[0].numbers.d_percent, 4, 1e-9);
   EXPECT_THAT(last_.reason, HasSubstr("waits for the open case"));
 }
 

@@ -139,7 +139,7 @@ void SiteScorer::compare_outputs(const SiteGroup& group, std::span<const GemmOpe
     const bool together = dy.size() == 1;
     const HostView<bf16> gradients(memory_, dy[together ? 0 : of_group].data);
     const bf16* gradient = gradients.begin() + (together ? column : 0);
-    Found& found = found_[static_cast<size_t>(group.first + i)];
+    Found& found = found_[static_cast<size_t>(group.first) + of_group];
     for (int64_t row = 0; row < n && uses_fp8(group.first + i, Gemm::kFprop); ++row) {
       const bf16* g = gradient + row * (together ? total : out);
       const bf16* low = all_low.begin() + row * total + column;
