@@ -107,7 +107,7 @@
     state.graph = new Dygraph(place, mergeColumns(columns), {
       labels: ['step', ...columns.map((column) => column.label)],
       connectSeparatedPoints: true, legend: 'never', valueRange: range, xlabel: 'step', ylabel: yLabel,
-      xRangePad: 4, rightGap: 8, gridLineWidth: 1, highlightCircleSize: 3,
+      xRangePad: 8, rightGap: 8, gridLineWidth: 1, highlightCircleSize: 3,
       axes: {y: {axisLabelWidth: 62, axisLabelFormatter: yFormat}, x: {axisLabelFormatter: (x) => count(x)}},
       underlayCallback: (context, area, graph) =>
         drawUnderlay(context, area, graph, state.options.faults, state.options.attempts),
@@ -230,6 +230,9 @@
     const offsets = measured.filter((w) => w.kind === 'shadow' && !isAlarm(w) && Number.isFinite(offsetPercent(w)));
     const limits = measured.map((w) => [end(w), w.tolerance_percent]);
     limits.push([Math.min(0, ...limits.map(([x]) => x)), tolerance]);
+    // As far as the loss above it goes: what is not verified yet is seen to be so.
+    const newest = Math.max(...data.attempts.map((attempt) => attempt.steps[attempt.steps.length - 1] || 0));
+    if (newest > Math.max(...limits.map(([x]) => x))) limits.push([newest, tolerance]);
     const alarms = measured.filter(isAlarm);
     const columns = [
       {label: 'tolerance', legend: 'tolerance', color: '--tolerance', width: 1.5, dash: [6, 4], points: limits},
