@@ -143,7 +143,7 @@ void note_unverified(Core& core) {
   if (policy.on_loss == "continue" || !core.enforcing() || !core.muted().empty() || core.held() ||
       s.ended || plan_of(s, s.plan_version).bf16) {
     if (s.watch.unverified_windows == policy.loss_windows)
-      core.record("instrument", what + ". It goes on as it is.", std::move(evidence));
+      core.record("instrument", what + ". It goes on as it is.", evidence);
     return;
   }
   if (s.investigation) give_case_up(core, what);
@@ -151,7 +151,7 @@ void note_unverified(Core& core) {
   const std::string sentence = fmt::format(
       "Action: {}; {}.", what,
       policy.on_loss == "bf16" ? "the whole run goes to BF16 from here on" : "training is paused");
-  RecordDecision& decision = core.record("action", sentence, std::move(evidence));
+  RecordDecision& decision = core.record("action", sentence, evidence);
   decision.action = policy.on_loss;
   decision.enforced = true;
   if (policy.on_loss == "hold") return hold(core, sentence);

@@ -100,9 +100,8 @@ std::string alarm_words(const WindowState& window) {
 void muted_alarm(Core& core, const WindowState& window, const std::string& why) {
   json::object evidence = gap_evidence(window, *window.judged);
   evidence["muted"] = why;
-  RecordDecision& decision =
-      core.record("alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why),
-                  std::move(evidence));
+  RecordDecision& decision = core.record(
+      "alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why), evidence);
   decision.window = window.id;
   close_window(core, window.id, "alarm");
 }

@@ -253,7 +253,7 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
       {"actions_before", s.actions},
       {"rollbacks_to_step_before",
        action.target ? json::value(rollbacks_to(s, action.target->step)) : json::value(nullptr)}};
-  RecordDecision& decision = core.record("action", sentence, std::move(evidence));
+  RecordDecision& decision = core.record("action", sentence, evidence);
   decision.verdict = verdict;
   decision.action = action.rung;
   decision.enforced = core.enforcing();

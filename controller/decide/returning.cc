@@ -82,7 +82,7 @@ void say_recovered(Core& core, int64_t window_id, int64_t start_step, int64_t en
       core.record("recovered",
                   fmt::format("Recovered: steps {}–{} after the action are quiet ({}).", start_step,
                               end_step, proof),
-                  std::move(evidence));
+                  evidence);
   decision.window = window_id;
   if (s.containment) decision.sites = s.containment->sites;
   s.recovery.reset();
