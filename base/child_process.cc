@@ -79,6 +79,14 @@ bool ChildProcess::running() {
   return !ended_;
 }
 
+bool ChildProcess::wake_if_stopped() const {
+  siginfo_t found{};
+  const bool stopped =
+      ::waitid(P_PID, pid_, &found, WSTOPPED | WNOHANG) == 0 && found.si_pid == pid_;
+  if (stopped) signal(SIGCONT);
+  return stopped;
+}
+
 int ChildProcess::wait(std::chrono::seconds limit) {
   if (!eventually([this] { return !running(); }, limit)) {
     signal(SIGKILL);

@@ -36,6 +36,8 @@ class ChildProcess {
   // Waits for the end; kills it after `limit`. The exit status, or -signal.
   int wait(std::chrono::seconds limit = std::chrono::seconds(120));
   bool running();
+  // Lets it go on if it has been stopped (SIGSTOP) since this was asked last. True if so.
+  bool wake_if_stopped() const;
   std::string output() const;
 
  private:

@@ -13,6 +13,7 @@ namespace {
 
 struct BenchOptions {
   BenchStepOptions step;
+  DeviceChoice device;
   bool json = false;
 };
 
@@ -30,7 +31,8 @@ void print_in_words(const boost::json::object& result) {
              result.at("fp8_over_bf16").to_number<double>());
 }
 
-void bench_step(const BenchOptions& options) {
+void bench_step(BenchOptions& options) {
+  options.step.device = options.device.chosen();
   boost::json::value result = boost::json::parse(bench_step_json(options.step));
   if (options.json) {
     fmt::print("{}", pretty_json(result));
@@ -63,7 +65,7 @@ void add_batch_options(CLI::App& step, BenchStepOptions& options) {
       ->type_name("fp32|bf16|fp8");
 }
 
-void add_step_options(CLI::App& step, BenchStepOptions& options) {
+void add_step_options(CLI::App& step, BenchStepOptions& options, DeviceChoice& device) {
   step.add_option("--size", options.size, "demo, 10m or 100m")->capture_default_str();
   add_batch_options(step, options);
   step.add_option("--recipe", options.recipe,
@@ -71,7 +73,7 @@ void add_step_options(CLI::App& step, BenchStepOptions& options) {
       ->capture_default_str();
   step.add_option("--keep-bf16", options.keep_bf16,
                   "Globs of sites that the FP8 steps leave in BF16, like lm_head");
-  add_bench_device_options(step, options.device, options.threads);
+  add_bench_device_options(step, device, options.threads);
   step.add_option("--rounds", options.rounds, "Of steps of each kind; medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -95,7 +97,7 @@ void add_bench_commands(CLI::App& app, Context&) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* step = bench->add_subcommand(
       "step", "A training step in BF16 and FP8, as a share of the backend's own BF16 GEMM rate");
-  add_step_options(*step, options->step);
+  add_step_options(*step, options->step, options->device);
   step->add_flag("--json", options->json, "Print JSON");
   step->footer(
       "Examples:\n  gnomon bench step --size 10m --json\n"

@@ -4,6 +4,9 @@
 #include <boost/json.hpp>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "base/files.h"
 #include "cli/bench_options.h"
@@ -19,8 +22,15 @@ namespace {
 
 namespace json = boost::json;
 
-const std::vector<std::string> kLlamas = {"llama-1b", "llama-3b", "llama-8b", "llama-70b"};
-constexpr const char* kLargeSquare = "8192x8192x8192";
+// What is measured unless something else is asked for. On a CPU the same would take hours.
+struct GemmDefaults {
+  std::vector<std::string> models, sizes;
+  int64_t tokens;
+};
+GemmDefaults gemm_defaults(Device device) {
+  if (device == Device::kCpu) return {{"llama-1b"}, {"1024x1024x1024"}, 128};
+  return {{"llama-1b", "llama-3b", "llama-8b", "llama-70b"}, {"8192x8192x8192"}, 8192};
+}
 
 double number(const json::value& object, const char* key) {
   return object.at(key).to_number<double>();
@@ -75,28 +85,35 @@ void print_gemm(const json::object& result) {
 void add_gemm(CLI::App& bench) {
   struct Options {
     BenchGemmOptions bench;
+    DeviceChoice device;
+    std::optional<int64_t> tokens;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand(
       "gemm", "The products of linear layers: FP8, with the casts and without, beside BF16");
-  add_bench_device_options(*command, options->bench.device, options->bench.threads);
+  add_bench_device_options(*command, options->device, options->bench.threads);
   command->add_option("--shapes", options->bench.models,
                       "Models whose layers' products are measured (default, unless there is a "
                       "--size: llama-1b llama-3b llama-8b llama-70b, and 8192x8192x8192)");
   command->add_option("--size", options->bench.sizes, "MxNxK: tokens, outputs, inputs");
-  command->add_option("--tokens", options->bench.tokens, "Of the models' products")
-      ->check(CLI::Range(int64_t{16}, int64_t{1} << 20))
-      ->capture_default_str();
+  command
+      ->add_option("--tokens", options->tokens,
+                   "Of the models' products (default: 8192; on the CPU 128)")
+      ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
   command->add_option("--recipe", options->bench.recipes, "One or more recipes")
       ->capture_default_str();
   add_rounds(*command, options->bench.rounds);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench gemm --device cuda --json");
   command->callback([options] {
-    if (options->bench.models.empty() && options->bench.sizes.empty()) {
-      options->bench.models = kLlamas;
-      options->bench.sizes = {kLargeSquare};
+    BenchGemmOptions& it = options->bench;
+    it.device = options->device.chosen();
+    GemmDefaults defaults = gemm_defaults(it.device);
+    it.tokens = options->tokens.value_or(defaults.tokens);
+    if (it.models.empty() && it.sizes.empty()) {
+      it.models = std::move(defaults.models);
+      it.sizes = std::move(defaults.sizes);
     }
     const json::value result = json::parse(bench_gemm_json(options->bench));
     options->json ? fmt::print("{}", pretty_json(result)) : print_gemm(result.as_object());
@@ -125,13 +142,14 @@ void print_kernels(const json::object& result) {
 void add_kernels(CLI::App& bench) {
   struct Options {
     BenchKernelsOptions bench;
+    DeviceChoice device;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand(
       "kernels", "What memory bounds, in bytes read and written, beside a copy in the same memory");
   BenchKernelsOptions& it = options->bench;
-  add_bench_device_options(*command, it.device, it.threads);
+  add_bench_device_options(*command, options->device, it.threads);
   const auto length = [&](const char* name, int64_t& value, const char* what) {
     command->add_option(name, value, what)
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
@@ -147,6 +165,7 @@ void add_kernels(CLI::App& bench) {
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench kernels --device cuda --json");
   command->callback([options] {
+    options->bench.device = options->device.chosen();
     const json::value result = json::parse(bench_kernels_json(options->bench));
     options->json ? fmt::print("{}", pretty_json(result)) : print_kernels(result.as_object());
   });
@@ -176,26 +195,40 @@ void print_block(const json::object& result) {
 void add_block(CLI::App& bench) {
   struct Options {
     BenchBlockOptions bench;
+    DeviceChoice device;
     std::string picture;
     bool json = false;
+
+    // Where nothing else was asked for, a CPU does a corner of the table.
+    void settle(bool sizes, bool sequences, bool batches) {
+      bench.device = device.chosen();
+      if (bench.device != Device::kCpu) return;
+      if (!sizes) bench.sizes = {"125M", "350M"};
+      if (!sequences) bench.sequences = {256, 512};
+      if (!batches) bench.batches = {1, 2};
+    }
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand(
       "block", "One transformer block, FP8 over BF16: GPT-3's widths, sequences and batches");
   BenchBlockOptions& it = options->bench;
-  add_bench_device_options(*command, it.device, it.threads);
+  add_bench_device_options(*command, options->device, it.threads);
   command->add_option("--recipe", it.recipe, "Of the FP8 passes")->capture_default_str();
   command->add_option("--sizes", it.sizes,
-                      "Of 125M, 350M, 760M, 1.3B, 2.7B, 6.7B, 13B, 175B (default: all)");
-  command->add_option("--sequences", it.sequences, "Tokens of a sequence, multiples of 16")
-      ->capture_default_str();
-  command->add_option("--batches", it.batches, "Sequences in a pass, ascending")
-      ->capture_default_str();
+                      "Of 125M, 350M, 760M, 1.3B, 2.7B, 6.7B, 13B, 175B (default: all; on the CPU "
+                      "125M and 350M)");
+  command->add_option("--sequences", it.sequences,
+                      "Tokens of a sequence, multiples of 16 (default: 1024 2048 4096 8192; on the "
+                      "CPU 256 512)");
+  command->add_option("--batches", it.batches,
+                      "Sequences in a pass, ascending (default: 1 2 4 8; on the CPU 1 2)");
   command->add_option("--picture", options->picture, "Write the table as a picture (SVG) here");
   add_rounds(*command, it.rounds);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench block --device cuda --json --picture block.svg");
-  command->callback([options] {
+  command->callback([options, command] {
+    options->settle(command->count("--sizes") > 0, command->count("--sequences") > 0,
+                    command->count("--batches") > 0);
     const std::string text = bench_block_json(options->bench);
     if (!options->picture.empty())
       write_file_atomically(options->picture, bench_block_picture(text));

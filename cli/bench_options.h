@@ -2,18 +2,31 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "kernels/devices.h"
 
 namespace gnomon::cli {
 
+// --device, which may be left out.
+struct DeviceChoice {
+  std::optional<Device> given;
+
+  // Left out, it is the GPU where there is one.
+  Device chosen() const {
+    if (given) return *given;
+    return device_is_there(Device::kCuda) ? Device::kCuda : Device::kCpu;
+  }
+};
+
 // --device and --threads. Both must outlive the command.
-inline void add_bench_device_options(CLI::App& command, Device& device, int& threads) {
+inline void add_bench_device_options(CLI::App& command, DeviceChoice& device, int& threads) {
   command
       .add_option_function<std::string>(
-          "--device", [&device](const std::string& name) { device = device_from_name(name, ""); },
-          "What computes (default: cpu)")
+          "--device",
+          [&device](const std::string& name) { device.given = device_from_name(name, ""); },
+          "What computes (default: cuda where there is a GPU, else cpu)")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->type_name("cpu|cuda");
   command.add_option("--threads", threads, "Threads of the host")

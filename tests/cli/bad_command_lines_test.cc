@@ -189,6 +189,11 @@ const std::vector<Case> kMistakes = {
     {"formats cast --format e4m3 1 one", 2, "VALUE = one"},
     {"bench step --size galactic", 2, "galactic"},
     {"bench step --threads 0", 2, "--threads"},
+    {"bench gemm --device cpu --shapes llama-9", 2, "llama-70b"},
+    {"bench gemm --device cpu --size 8x8", 2, "MxNxK"},
+    {"bench gemm --device tpu", 2, "cuda"},
+    {"bench block --device cpu --sizes 2T", 2, "6.7B"},
+    {"bench kernels --device cpu --width 100", 2, "multiple of 128"},
 };
 INSTANTIATE_TEST_SUITE_P(OfTheUser, BadCommandLineTest, ::testing::ValuesIn(kMistakes));
 

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/philox.h"
+#include "base/progress.h"
 #include "trainer/engine/bench_build.h"
 #include "trainer/engine/bench_models.h"
 #include "trainer/engine/model.h"
@@ -161,9 +162,16 @@ std::string bench_block_json(const BenchBlockOptions& options) {
   const std::unique_ptr<Backend> backend = backend_makers(options.device).bf16(options.threads);
   BlockBench bench(options, *backend);
   json::array cells;
+  Progress progress("bench block", std::ssize(sizes) * std::ssize(options.sequences));
+  int64_t done = 0;
   for (const GptSize& size : sizes) {
-    for (int sequence : options.sequences) bench.measure(size, sequence, cells);
+    for (int sequence : options.sequences) {
+      progress.update(done++, fmt::format("{}, sequences of {}", size.name, sequence));
+      bench.measure(size, sequence, cells);
+    }
   }
+  progress.update(done);
+  progress.finish("all");
   json::object result{{"bench", "block"},
                       {"recipe", options.recipe},
                       {"rounds", options.rounds.rounds},

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/progress.h"
 #include "trainer/engine/bench_build.h"
 #include "trainer/engine/bench_models.h"
 #include "trainer/engine/scaling.h"
@@ -246,7 +247,14 @@ std::string bench_gemm_json(const BenchGemmOptions& options) {
   }
   GemmBench bench(options);
   json::array products;
-  for (const Problem& problem : problems) products.push_back(bench.measure(problem));
+  Progress progress("bench gemm", std::ssize(problems));
+  for (const Problem& problem : problems) {
+    progress.update(std::ssize(products),
+                    fmt::format("{} {} {}", problem.model, problem.site, gemm_name(problem.gemm)));
+    products.push_back(bench.measure(problem));
+  }
+  progress.update(std::ssize(products));
+  progress.finish("all");
   json::object highest{{"bf16", 0.0}, {"fp8", 0.0}};
   for_each_rate(products, [&](const char* kind, json::object& timed) {
     highest[kind] = std::max(highest[kind].as_double(), timed["flops_per_second"].as_double());

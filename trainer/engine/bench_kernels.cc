@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "base/progress.h"
 #include "kernels/moments.h"
 #include "trainer/engine/bench_build.h"
 
@@ -42,6 +43,8 @@ class KernelsBench {
     elementwise();
     ends();
     optimizer();
+    progress_.update(std::ssize(results_));
+    progress_.finish("all");
     double least = std::numeric_limits<double>::max();
     for (const json::value& kernel : results_) {
       if (const json::value* found = kernel.as_object().if_contains("over_copy")) {
@@ -80,6 +83,7 @@ class KernelsBench {
 
   void measure(const std::string& name, const std::string& shape, int64_t moved,
                std::function<void()> work) {
+    progress_.update(std::ssize(results_), name);
     Buffer<std::byte> from(memory()), to(memory());
     const int64_t half = moved / 2;
     from.at_least(half);
@@ -269,6 +273,7 @@ class KernelsBench {
   BenchClock clock_;
   std::vector<Buffer<std::byte>> rooms_;
   json::array results_;
+  Progress progress_{"bench kernels", 0};
 };
 
 void check(const char* key, int64_t value, int64_t multiple) {
