@@ -143,7 +143,14 @@ void add_kernels(CLI::App& bench) {
   struct Options {
     BenchKernelsOptions bench;
     DeviceChoice device;
+    std::optional<int64_t> parameters;
     bool json = false;
+
+    void settle() {
+      bench.device = device.chosen();
+      const int64_t bits = bench.device == Device::kCpu ? 24 : 27;
+      bench.parameters = parameters.value_or(int64_t{1} << bits);
+    }
   };
   auto options = std::make_shared<Options>();
   CLI::App* command = bench.add_subcommand(
@@ -160,12 +167,15 @@ void add_kernels(CLI::App& bench) {
   length("--ffn", it.ffn, "Width of SwiGLU, a multiple of 128");
   length("--vocabulary", it.vocabulary, "Width of the logits, a multiple of 16");
   length("--logit-rows", it.logit_rows, "Rows of the logits");
-  length("--parameters", it.parameters, "Of AdamW, a multiple of 128");
+  command
+      ->add_option("--parameters", options->parameters,
+                   "Of AdamW, a multiple of 128 (default: 134217728; on the CPU 16777216)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34));
   add_rounds(*command, it.rounds);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench kernels --device cuda --json");
   command->callback([options] {
-    options->bench.device = options->device.chosen();
+    options->settle();
     const json::value result = json::parse(bench_kernels_json(options->bench));
     options->json ? fmt::print("{}", pretty_json(result)) : print_kernels(result.as_object());
   });

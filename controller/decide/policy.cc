@@ -238,6 +238,7 @@ namespace {
 
 std::string toml_texts(const std::vector<std::string>& texts) {
   std::vector<std::string> quoted;
+  quoted.reserve(texts.size());
   for (const std::string& text : texts) quoted.push_back(toml_quoted(text));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
