@@ -36,6 +36,7 @@ std::vector<std::string> environment_of(const ChildOptions& options) {
 // As execve() wants them; they point into `words`.
 std::vector<char*> pointers(std::vector<std::string>& words) {
   std::vector<char*> all;
+  all.reserve(words.size() + 1);
   for (std::string& word : words) all.push_back(word.data());
   all.push_back(nullptr);
   return all;

@@ -7,7 +7,6 @@
 #include <array>
 #include <chrono>
 #include <cmath>
-#include <ranges>
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -149,11 +148,12 @@ std::unique_ptr<Engine> Replayer::make_engine(const EngineConfig& config) const 
 // What it says of a place that it may not read does not depend on what is there.
 void Replayer::check_place(const std::string& what, const std::filesystem::path& path) const {
   if (roots_.empty() || path.empty() || lies_below(path, roots_)) return;
-  throw Error(fmt::format(
-      "{} {} is not there, or not below a folder that this verifier may read ({})", what,
-      path.string(),
-      fmt::join(roots_ | std::views::transform([](const auto& root) { return root.string(); }),
-                ", ")));
+  std::vector<std::string> roots;
+  roots.reserve(roots_.size());
+  for (const std::filesystem::path& root : roots_) roots.push_back(root.string());
+  throw Error(
+      fmt::format("{} {} is not there, or not below a folder that this verifier may read ({})",
+                  what, path.string(), fmt::join(roots, ", ")));
 }
 
 ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& progress) {

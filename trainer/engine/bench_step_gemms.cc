@@ -70,7 +70,7 @@ struct PlainGemms::Room {
   std::span<std::byte> c;
 };
 
-PlainGemms::PlainGemms(std::vector<StepGemm> gemms, int threads)
+PlainGemms::PlainGemms(const std::vector<StepGemm>& gemms, int threads)
     : room_(std::make_unique<Room>(threads)) {
   Room& room = *room_;
   const Sizes most(gemms);
@@ -136,6 +136,7 @@ std::vector<Duration> durations_on(Backend& backend, const std::vector<StepGemm>
   c.at_least(most.c_bytes);
   BenchClock clock(memory);
   std::vector<BenchWork> works;
+  works.reserve(gemms.size());
   for (const StepGemm& gemm : gemms) {
     works.push_back({.work = [&, gemm] {
       if (gemm.fp32_output) {

@@ -32,7 +32,7 @@ size_t largest_gemm(const std::vector<StepGemm>& gemms);
 // In BF16 on the CPU: oneDNN's as they are, without the scale and the pieces that the backend adds.
 class PlainGemms {
  public:
-  PlainGemms(std::vector<StepGemm> gemms, int threads);
+  PlainGemms(const std::vector<StepGemm>& gemms, int threads);
   ~PlainGemms();
 
   // For one of each, from `repeats` of them.
