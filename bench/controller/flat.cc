@@ -215,6 +215,7 @@ std::vector<FlatCost> measure_flat(const std::string& gnomond, const std::filesy
   grow_to(static_cast<int64_t>(load.units) * load.factor);
   const std::map<std::string, double> last = measure(history, load.calls);
   std::vector<FlatCost> costs;
+  costs.reserve(first.size());
   for (const auto& [operation, seconds] : first) {
     costs.push_back({operation, seconds, last.at(operation)});
   }
