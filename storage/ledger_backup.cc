@@ -172,7 +172,7 @@ void try_to_merge_wal(const fs::path& ledger) {
 fs::path set_aside(const fs::path& ledger) {
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const fs::path aside = with_suffix(ledger, ".replaced-" + time_in_a_name(now));
+  fs::path aside = with_suffix(ledger, ".replaced-" + time_in_a_name(now));
   try_to_merge_wal(ledger);
   fs::create_hard_link(ledger, aside);
   if (file_bytes(wal_of(ledger)) > 0) fs::rename(wal_of(ledger), wal_of(aside));

@@ -46,6 +46,7 @@ struct Deletion {
 const std::vector<Deletion>& deletions() {
   static const std::vector<Deletion> all = [] {
     std::vector<Deletion> made;
+    made.reserve(kTables.size());
     for (const Table& table : kTables) {
       made.push_back({table.name, fmt::format("DELETE FROM {0} WHERE run = ?1 AND ({1}) IN "
                                               "(SELECT {1} FROM {0} WHERE run = ?1 LIMIT ?2)",
