@@ -71,6 +71,7 @@ void add_step_options(CLI::App& step, BenchStepOptions& options, DeviceChoice& d
   step.add_option("--recipe", options.recipe,
                   "Scaling of the FP8 steps: current, delayed, rowwise, rowwise_gw_hp, block or mx")
       ->capture_default_str();
+  add_accumulate_option(step, options.accumulate);
   step.add_option("--keep-bf16", options.keep_bf16,
                   "Globs of sites that the FP8 steps leave in BF16, like lm_head");
   add_bench_device_options(step, device, options.threads);

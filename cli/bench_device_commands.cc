@@ -26,10 +26,14 @@ namespace json = boost::json;
 struct GemmDefaults {
   std::vector<std::string> models, sizes;
   int64_t tokens;
+  std::vector<std::string> accumulate;
 };
 GemmDefaults gemm_defaults(Device device) {
-  if (device == Device::kCpu) return {{"llama-1b"}, {"1024x1024x1024"}, 128};
-  return {{"llama-1b", "llama-3b", "llama-8b", "llama-70b"}, {"8192x8192x8192"}, 8192};
+  if (device == Device::kCpu) return {{"llama-1b"}, {"1024x1024x1024"}, 128, {"fp32"}};
+  return {{"llama-1b", "llama-3b", "llama-8b", "llama-70b"},
+          {"8192x8192x8192"},
+          8192,
+          {"fp32", "hopper"}};
 }
 
 double number(const json::value& object, const char* key) {
@@ -88,6 +92,7 @@ void add_gemm(CLI::App& bench) {
     BenchGemmOptions bench;
     DeviceChoice device;
     std::optional<int64_t> tokens;
+    std::vector<std::string> accumulate;
     bool json = false;
   };
   auto options = std::make_shared<Options>();
@@ -104,6 +109,11 @@ void add_gemm(CLI::App& bench) {
       ->check(CLI::Range(int64_t{16}, int64_t{1} << 20));
   command->add_option("--recipe", options->bench.recipes, "One or more recipes")
       ->capture_default_str();
+  command
+      ->add_option("--accumulate", options->accumulate,
+                   "How FP8 products add up: fp32, hopper or both (default: both; on the CPU fp32, "
+                   "since the other is emulated there, slowly)")
+      ->check(CLI::IsMember({"fp32", "hopper"}));
   add_rounds(*command, options->bench.rounds);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Example:\n  gnomon bench gemm --device cuda --json");
@@ -112,6 +122,7 @@ void add_gemm(CLI::App& bench) {
     it.device = options->device.chosen();
     GemmDefaults defaults = gemm_defaults(it.device);
     it.tokens = options->tokens.value_or(defaults.tokens);
+    it.accumulate = options->accumulate.empty() ? defaults.accumulate : options->accumulate;
     if (it.models.empty() && it.sizes.empty()) {
       it.models = std::move(defaults.models);
       it.sizes = std::move(defaults.sizes);
@@ -225,6 +236,7 @@ void add_block(CLI::App& bench) {
   BenchBlockOptions& it = options->bench;
   add_bench_device_options(*command, options->device, it.threads);
   command->add_option("--recipe", it.recipe, "Of the FP8 passes")->capture_default_str();
+  add_accumulate_option(*command, it.accumulate);
   command->add_option("--sizes", it.sizes,
                       "Of 125M, 350M, 760M, 1.3B, 2.7B, 6.7B, 13B, 175B (default: all; on the CPU "
                       "125M and 350M)");

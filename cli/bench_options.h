@@ -34,4 +34,15 @@ inline void add_bench_device_options(CLI::App& command, DeviceChoice& device, in
       ->capture_default_str();
 }
 
+// --accumulate of one way. It must outlive the command.
+inline void add_accumulate_option(CLI::App& command, std::string& accumulate) {
+  command
+      .add_option("--accumulate", accumulate,
+                  "How FP8 products add up: hopper is fast accumulation in the fprop of current, "
+                  "delayed and rowwise on a device, and emulated (slow) on the CPU")
+      ->check(CLI::IsMember({"fp32", "hopper"}))
+      ->type_name("fp32|hopper")
+      ->capture_default_str();
+}
+
 }  // namespace gnomon::cli

@@ -319,7 +319,13 @@ PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& fil
 
 PrecisionPlan PrecisionPlan::load(const std::string& path) { return parse(read_file(path), path); }
 
-PrecisionPlan PrecisionPlan::fp8(Recipe recipe) {
+Accumulate accumulate_from_name(std::string_view name) {
+  if (name == "fp32") return Accumulate::kFp32;
+  if (name == "hopper") return Accumulate::kHopper;
+  throw Error(fmt::format("unknown way to accumulate \"{}\"; expected fp32 or hopper", name));
+}
+
+PrecisionPlan PrecisionPlan::fp8(Recipe recipe, Accumulate accumulate) {
   GNOMON_ASSERT(recipe != Recipe::kNone);
   GemmPrecision defaults;
   defaults.choose(recipe);
@@ -329,6 +335,7 @@ PrecisionPlan PrecisionPlan::fp8(Recipe recipe) {
   rule.forward_format = defaults.forward_format;
   rule.gradient_format = defaults.gradient_format;
   rule.recipe = recipe_name(recipe);
+  if (accumulate == Accumulate::kHopper) rule.accumulate = "hopper";
   PrecisionPlan plan;
   plan.rules.push_back(std::move(rule));
   return plan;

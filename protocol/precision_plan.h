@@ -41,6 +41,8 @@ enum class Accumulate {
   kHopper,  // as Hopper's tensor cores do: kernels/hopper_sum.h
 };
 
+Accumulate accumulate_from_name(std::string_view name);  // throws Error naming the accepted ones
+
 // How one GEMM of a site runs.
 struct GemmPrecision {
   bool fp8 = false;                      // low precision; false means BF16
@@ -115,7 +117,8 @@ class PrecisionPlan {
   static PrecisionPlan load(const std::string& path);
   static PrecisionPlan bf16() { return {}; }
   // Every site, every GEMM in FP8 with the recipe's own formats. Not for kNone, which has none.
-  static PrecisionPlan fp8(Recipe recipe = Recipe::kCurrent);
+  static PrecisionPlan fp8(Recipe recipe = Recipe::kCurrent,
+                           Accumulate accumulate = Accumulate::kFp32);
 
   // This plan with one more rule behind the others: all three GEMMs of each of `sites` in BF16.
   PrecisionPlan with_bf16_sites(const std::vector<std::string>& sites) const;

@@ -21,7 +21,7 @@ def llmc(setting, budget):
             command.append("--only-prepare")
         try:
             theirs = frame.run_json(setting, command, budget)
-            ours = speed.one_step_with(setting, budget, model, 1024, sequences)
+            ours = speed.one_step_with(setting, budget, model, 1024, sequences, step_tokens=1024 * sequences)
             ratio = None if setting.smoke else ours["bf16"]["tokens_per_second"] / theirs["tokens_per_second"]
             found[size] = {"llmc": theirs, "gnomon": ours, "ours_over_theirs": ratio}
         except frame.Failed as error:
@@ -49,7 +49,7 @@ def torch(setting, budget):
     if not found:
         raise frame.Failed("; ".join(errors))
     try:
-        ours = speed.one_step_with(setting, budget, "qwen2.5-1.5b", 1024, 8)
+        ours = speed.one_step_with(setting, budget, "qwen2.5-1.5b", 1024, 8, step_tokens=8 * 1024)
         for precision, theirs in found.items():
             theirs["ours_over_theirs"] = ours[precision]["tokens_per_second"] / theirs["tokens_per_second"]
         found["gnomon"] = ours

@@ -13,7 +13,8 @@ PART_OF = {"qwen2.5-0.5b": "steps-small", "qwen2.5-1.5b": "steps-small", "qwen2.
 def large_square(key):
     def read(data):
         ratios = [timed[key] for product in data["products"] if product["site"] == LARGE
-                  for recipe, timed in product["fp8"].items() if recipe in ("current", "delayed") and key in timed]
+                  for recipe, timed in product["fp8"].items()
+                  if recipe.split("/")[0] in ("current", "delayed") and key in timed]
         return max(ratios, default=None)
     return read
 

@@ -117,7 +117,7 @@ class CudaBackend final : public Backend {
   }
   bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
                     const Quantizer& b) const override {
-    return native(accumulation, a, b);
+    return native(accumulation, a, b, machine_->has_scales_of_parts());
   }
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
                 unsigned wanted) override {

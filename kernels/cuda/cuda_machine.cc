@@ -38,6 +38,17 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
+// Of the thread that makes it. Another thread that asks the runtime for anything takes that device
+// first: it would begin with device 0 otherwise, and make a context of hundreds of MB there.
+class OwnDevice {
+ public:
+  OwnDevice() { check(cudaGetDevice(&device_), "cudaGetDevice"); }
+  void take() const { use_device(device_); }
+
+ private:
+  int device_ = 0;
+};
+
 class Event {
  public:
   Event() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
@@ -48,9 +59,13 @@ class Event {
   void hold_up(Stream stream) const {
     check(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
   }
-  void wait() const { check(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+  void wait() const {
+    device_.take();
+    check(cudaEventSynchronize(event_), "cudaEventSynchronize");
+  }
 
  private:
+  OwnDevice device_;
   cudaEvent_t event_ = nullptr;
 };
 
@@ -181,6 +196,7 @@ class EventMark final : public StreamMark {
 
   void set() override { check(cudaEventRecord(event_, stream_.get()), "cudaEventRecord"); }
   bool reached() override {
+    device_.take();
     // A thread that only asks must not spoil the capture of a graph in another.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
@@ -195,6 +211,7 @@ class EventMark final : public StreamMark {
   }
 
  private:
+  OwnDevice device_;
   const OwnStream& stream_;
   cudaEvent_t event_ = nullptr;
 };
@@ -248,6 +265,7 @@ class CudaMachine final : public Machine {
     if (info_.has_fp8()) return {};
     return fmt::format("{} has none: compute capability 8.9 is the first with FP8", device());
   }
+  bool has_scales_of_parts() const override { return info_.has_scales_of_parts(); }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }
   bool records() const override {

@@ -32,6 +32,8 @@ class Machine {
   virtual std::string device() const = 0;               // for the fingerprint: what it is
   virtual std::string libraries() const = 0;            // and their versions
   virtual std::string lacks_fp8() const { return {}; }  // as BackendBase::lacks_fp8()
+  // Whether multiply() takes FP8 factors with a scale for each row or block.
+  virtual bool has_scales_of_parts() const { return true; }
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
 

@@ -47,7 +47,8 @@ const uint8_t* codes_of(const GemmOperand<bf16>& operand, Orientation orientatio
 
 }  // namespace
 
-bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b) {
+bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
+            bool scales_of_parts) {
   if (accumulation.sum != TensorCoreSum{}) {
     throw Error(
         "the fault wrong_accumulation cannot be made on a device, whose sums are what they are; "
@@ -57,6 +58,8 @@ bool native(const Accumulation& accumulation, const Quantizer& a, const Quantize
   if (a.format == Format::kE5m2 && b.format == Format::kE5m2) return false;
   if (!has_kernel(a.tile) || !has_kernel(b.tile)) return false;
   const FactorScale of_a = scale_of(a.tile), of_b = scale_of(b.tile);
+  const bool one_each = of_a == FactorScale::kTensor && of_b == FactorScale::kTensor;
+  if (!scales_of_parts && !one_each) return false;
   const auto blocks = [](FactorScale scale) {
     return scale == FactorScale::kBlock || scale == FactorScale::kSquare;
   };

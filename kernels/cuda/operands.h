@@ -14,8 +14,9 @@
 
 namespace gnomon::cuda {
 
-// Whether the device multiplies such copies as codes.
-bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b);
+// Whether a device multiplies such copies as codes. `scales_of_parts`: as the machine says.
+bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
+            bool scales_of_parts = true);
 
 class OperandKernels {
  public:

@@ -43,6 +43,20 @@ TEST(BenchModels, HaveTheParametersThatTheirNamesSay) {
   for (const GptSize& size : gpt3_sizes()) EXPECT_NO_THROW(one_block(size).check()) << size.name;
 }
 
+TEST(BenchGemm, HasHoppersSumsBesideTheUsualOnes) {
+  const boost::json::object result = parsed(bench_gemm_json({.threads = 1,
+                                                             .sizes = {"64x128x128"},
+                                                             .recipes = {"current", "mx"},
+                                                             .accumulate = {"fp32", "hopper"},
+                                                             .rounds = kQuick}));
+  const boost::json::object& fp8 = result.at("products").at(0).at("fp8").as_object();
+  EXPECT_TRUE(fp8.contains("current"));
+  EXPECT_GT(fp8.at("current/hopper").at("seconds").as_double(), 0);
+  EXPECT_TRUE(fp8.contains("mx"));
+  EXPECT_FALSE(fp8.contains("mx/hopper")) << "its sums are its own";
+  EXPECT_THROW(bench_gemm_json({.sizes = {"64x64x64"}, .accumulate = {"fp16"}}), Error);
+}
+
 TEST(BenchGemm, ComparesEveryProductOfEveryRecipe) {
   const boost::json::object result = parsed(bench_gemm_json(
       {.threads = 1, .sizes = {"64x128x96"}, .recipes = {"current", "block"}, .rounds = kQuick}));

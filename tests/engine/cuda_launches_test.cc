@@ -1,10 +1,12 @@
 // Which kernels the engine runs on the CUDA backend, by emulation: a pass over memory that is saved
-// is a kernel that is not there.
+// is a kernel that is not there. And what of the device's memory comes to the host.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/emulation.h"
+#include "tests/engine/emulated_machine.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/tested_backends.h"
+#include "trainer/engine/statistics_collector.h"
 
 namespace gnomon::test {
 namespace {
@@ -50,6 +52,28 @@ TEST(CudaLaunches, AnOutlierIsMadeInATensorOfItsOwn) {
                                                             .steps = 1}});
   EXPECT_TRUE(one.contains("swiglu"));
   EXPECT_TRUE(one.contains("swiglu_cast")) << "in the other layers";
+}
+
+TEST(CudaLaunches, StatisticsBringNothingToTheHostButCounts) {
+  const TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.model.layers = 1;
+  config.model.ffn = 144;
+  const BackendMakers backends = tested_backends();
+  Engine engine(config, EngineRole::kLive, nullptr, &backends);
+  engine.initialize();
+  const auto bytes_of = [&](const StatisticsConfig& asked) {
+    const auto collector = engine.statistics(asked, "test");
+    const int64_t before = FarMemory::bytes_read;
+    engine.inspect(1, *collector);
+    return FarMemory::bytes_read - before;
+  };
+  const int64_t nothing = bytes_of({.tensors = {}, .what_if = {}});
+  const int64_t rows = config.model.width;
+  const StatisticsConfig one = {.match = {"*.down_proj"}, .tensors = {"weight"}, .what_if = {}};
+  EXPECT_EQ(bytes_of(one) - nothing,
+            (int64_t{4} << 16) + rows * static_cast<int64_t>(sizeof(RowMoments)));
+  EXPECT_LT(nothing, 16 * config.model.vocabulary) << "losses alone";
 }
 
 }  // namespace

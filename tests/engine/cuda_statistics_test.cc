@@ -1,22 +1,17 @@
-// The statistics of an engine on the CUDA backend, whose kernels are emulated: those that the host
-// finds in the same tensors, and nothing else comes to the host.
+// The statistics of an engine on the CUDA backend, emulated or on a GPU: those that the host finds
+// in the same tensors.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "kernels/cuda/backend.h"
 #include "storage/safetensors.h"
-#include "tests/engine/emulated_machine.h"
 #include "tests/engine/engine_fixture.h"
+#include "tests/engine/tested_backends.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/statistics_collector.h"
 
 namespace gnomon::test {
 namespace {
-
-const BackendMakers kEmulated = {.bf16 = [](int threads) {
-  return cuda::make_backend(std::make_unique<EmulatedMachine>(), threads);
-}};
 
 class CudaEngineStatistics : public testing::Test {
  protected:
@@ -26,6 +21,7 @@ class CudaEngineStatistics : public testing::Test {
   }
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());
+  const BackendMakers tested = tested_backends();
 };
 
 void expect_close(const StatisticsRow& row, StatisticsNumber number, double expected) {
@@ -69,7 +65,7 @@ TEST_F(CudaEngineStatistics, AreThoseOfTheSameTensorsOnTheHost) {
   const std::vector<std::string> sites = {"model.layers.0.self_attn.k_proj",
                                           "model.layers.0.mlp.up_proj",
                                           "model.layers.0.mlp.down_proj", "lm_head"};
-  Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
+  Engine engine(config, EngineRole::kLive, nullptr, &tested);
   engine.initialize();
   engine.set_plan(PrecisionPlan::parse("[[rule]]\nmatch = \"lm_head\"\ngemms = \"bf16\"\n"));
   const auto collector = engine.statistics(
@@ -102,7 +98,7 @@ TEST_F(CudaEngineStatistics, AreThoseOfTheSameTensorsOnTheHost) {
 TEST_F(CudaEngineStatistics, GateCosinesAndTheRecipeInUseAreTheCpus) {
   StatisticsConfig asked = {.tensors = {"weight"}, .what_if = {}};
   std::vector<std::vector<StatisticsRow>> rows;
-  for (const BackendMakers* makers : {static_cast<const BackendMakers*>(nullptr), &kEmulated}) {
+  for (const BackendMakers* makers : {static_cast<const BackendMakers*>(nullptr), &tested}) {
     Engine engine(config, EngineRole::kLive, nullptr, makers);
     engine.initialize();
     engine.set_plan(PrecisionPlan::fp8(Recipe::kCurrent));
@@ -122,23 +118,6 @@ TEST_F(CudaEngineStatistics, GateCosinesAndTheRecipeInUseAreTheCpus) {
     cosines += rows[1][i].number(StatisticsNumber::kGateCosineMean).has_value() ? 1 : 0;
   }
   EXPECT_EQ(cosines, 1);
-}
-
-TEST_F(CudaEngineStatistics, BringNothingToTheHostButCounts) {
-  Engine engine(config, EngineRole::kLive, nullptr, &kEmulated);
-  engine.initialize();
-  const auto bytes_of = [&](const StatisticsConfig& asked) {
-    const auto collector = engine.statistics(asked, "test");
-    const int64_t before = FarMemory::bytes_read;
-    engine.inspect(1, *collector);
-    return FarMemory::bytes_read - before;
-  };
-  const int64_t nothing = bytes_of({.tensors = {}, .what_if = {}});
-  const int64_t rows = config.model.width;
-  const StatisticsConfig one = {.match = {"*.down_proj"}, .tensors = {"weight"}, .what_if = {}};
-  EXPECT_EQ(bytes_of(one) - nothing,
-            (int64_t{4} << 16) + rows * static_cast<int64_t>(sizeof(RowMoments)));
-  EXPECT_LT(nothing, 16 * config.model.vocabulary) << "losses alone";
 }
 
 }  // namespace

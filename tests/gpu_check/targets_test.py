@@ -4,11 +4,13 @@ import importlib.machinery
 import importlib.util
 import pathlib
 import sys
+import types
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
 
-from gpu import curves, targets  # noqa: E402
+from gpu import curves, frame, speed, targets  # noqa: E402
 
 
 def verdict(results, words):
@@ -73,6 +75,33 @@ class Statuses(unittest.TestCase):
                              ({"as_expected": False}, "failed"), ({"errors": ["one"]}, "failed"),
                              ({"complete": False}, "unfinished"), ({"complete": True}, "ok")):
             self.assertEqual(module.status_of(data), status, data)
+
+
+class Steps(unittest.TestCase):
+    def run_step(self, errors):
+        """A step whose first attempts fail with `errors`; the result, and the attempts' options."""
+        calls, left = [], list(errors)
+
+        def bench(setting, budget, name, *more):
+            calls.append(dict(zip(more[::2], more[1::2])))
+            if left:
+                raise frame.Failed(left.pop(0))
+            return {"ran": True}
+
+        setting = types.SimpleNamespace(smoke=False)
+        with mock.patch.object(speed, "bench", bench):
+            return speed.one_step_with(setting, None, "qwen2.5-3b", 1024, 16), calls
+
+    def test_smaller_micro_batches_come_before_blocks_computed_again(self):
+        found, calls = self.run_step(["too little memory on an H100"] * 6)
+        ways = [(call["--recompute"], call["--sequences"], call["--accumulation"]) for call in calls]
+        self.assertEqual(ways, [("none", 16, 4), ("swiglu", 16, 4), ("none", 8, 8), ("swiglu", 8, 8), ("none", 4, 16),
+                                ("swiglu", 4, 16), ("block", 16, 4)])
+        self.assertEqual(len(found["refused_before"]), 6)
+
+    def test_another_trouble_is_no_lack_of_memory(self):
+        with self.assertRaisesRegex(frame.Failed, "illegal"):
+            self.run_step(["an illegal memory access was encountered"])
 
 
 class Curves(unittest.TestCase):

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/ops.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/operands.h"
 #include "kernels/cuda/quantize.h"
 #include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
@@ -24,6 +25,20 @@ std::vector<bf16> matrix(uint64_t key, int64_t rows, int64_t columns, bool with_
     x[x.size() / 2] = to_bf16(-40.0f);
   }
   return x;
+}
+
+TEST(CudaProductsOfCodes, WithScalesOfPartsAreForDevicesThatHaveThem) {
+  const Quantizer one{Format::kE4m3, {}, ScaleRule::kFp32};
+  const Quantizer row{Format::kE4m3, {1, 0}, ScaleRule::kFp32};
+  const Quantizer block{Format::kE4m3, {1, 128}, ScaleRule::kFp32};
+  const Quantizer square{Format::kE4m3, {128, 128}, ScaleRule::kFp32};
+  EXPECT_TRUE(native({}, one, one, true));
+  EXPECT_TRUE(native({}, row, one, true));
+  EXPECT_TRUE(native({}, block, square, true));
+  EXPECT_TRUE(native({}, one, one, false));
+  EXPECT_FALSE(native({}, row, one, false));
+  EXPECT_FALSE(native({}, row, row, false));
+  EXPECT_FALSE(native({}, block, square, false));
 }
 
 TEST(CudaAmax, IsTheCpus) {

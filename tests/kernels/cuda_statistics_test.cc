@@ -1,4 +1,5 @@
-// Statistics by the device's kernels, run by emulation on the CPU, against the host's own.
+// Statistics by the device's kernels, run by emulation on the CPU or on a GPU, against the host's
+// own.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,9 +8,10 @@
 
 #include "kernels/cuda/device_statistics.h"
 #include "kernels/statistics_tally.h"
+#include "tests/kernels/device_support.h"
 #include "tests/kernels/reference.h"
 
-namespace gnomon::cuda {
+namespace gnomon::cuda::test {
 namespace {
 
 // Of sums of FP64 in another order, and of logarithms by another library.
@@ -29,6 +31,19 @@ struct Case {
   std::vector<bf16> values;
   int64_t rows = 0, columns = 0, stride = 0, first = 0;
   MatrixView view() const { return {values.data() + first, rows, columns, stride}; }
+};
+
+// The same matrix where the kernels read it.
+class There {
+ public:
+  explicit There(const Case& it) : values_(it.values), view_(it.view()) {
+    view_.data = values_.data() + it.first;
+  }
+  const MatrixView& view() const { return view_; }
+
+ private:
+  OnDevice<bf16> values_;
+  MatrixView view_;
 };
 
 std::vector<bf16> wild(uint64_t key, int64_t size) {
@@ -70,12 +85,12 @@ std::vector<Case> cases() {
 class CudaStatistics : public testing::Test {
  protected:
   HostStatistics host{2};
-  DeviceStatistics device{host_memory(), nullptr};
+  DeviceStatistics device{device_memory(), device_stream()};
 };
 
 TEST_F(CudaStatistics, CountsAreTheHosts) {
   for (const Case& it : cases()) {
-    EXPECT_EQ(device.count_patterns(it.view()), host.count_patterns(it.view())) << it.name;
+    EXPECT_EQ(device.count_patterns(There(it).view()), host.count_patterns(it.view())) << it.name;
   }
 }
 
@@ -84,17 +99,20 @@ TEST_F(CudaStatistics, CountsGoBeyondSixteenBits) {
   const int64_t size = int64_t{132} * 8 * 1024 * 3 * 3;
   std::vector<bf16> x(static_cast<size_t>(size));
   for (size_t i = 0; i < x.size(); ++i) x[i] = {static_cast<uint16_t>(i % 2 == 0 ? 0x8001 : 1)};
-  const std::vector<uint32_t> counts = device.count_patterns({x.data(), size / 64, 64});
+  const auto count = [&](const std::vector<bf16>& values, int64_t rows) {
+    return device.count_patterns(There({"", values, rows, size / rows}).view());
+  };
+  const std::vector<uint32_t> counts = count(x, size / 64);
   EXPECT_EQ(counts[1], size / 2);
   EXPECT_EQ(counts[0x8001], size / 2);
-  const std::vector<bf16> same = all_of(size, 1.0f);
-  EXPECT_EQ(device.count_patterns({same.data(), 1, size})[0x3F80], size);
+  EXPECT_EQ(count(all_of(size, 1.0f), 1)[0x3F80], size);
 }
 
 TEST_F(CudaStatistics, TheNumbersOfATensorAreTheHosts) {
   for (const Case& it : cases()) {
     SCOPED_TRACE(it.name);
-    const TensorStatistics found = TensorProbe(it.view(), device).measure();
+    const There there(it);
+    const TensorStatistics found = TensorProbe(there.view(), device).measure();
     const TensorStatistics expected = TensorProbe(it.view(), host).measure();
     EXPECT_EQ(found.elements, expected.elements);
     EXPECT_EQ(found.nans, expected.nans);
@@ -104,7 +122,7 @@ TEST_F(CudaStatistics, TheNumbersOfATensorAreTheHosts) {
     expect_close(found.l2, expected.l2, "l2");
     expect_close(found.token_kurtosis_mean, expected.token_kurtosis_mean, "token_kurtosis_mean");
     expect_close(found.token_kurtosis_max, expected.token_kurtosis_max, "token_kurtosis_max");
-    const std::vector<RowMoments> of_device = device.row_moments(it.view());
+    const std::vector<RowMoments> of_device = device.row_moments(there.view());
     const std::vector<RowMoments> of_host = host.row_moments(it.view());
     ASSERT_EQ(of_device.size(), of_host.size());
     for (size_t i = 0; i < of_host.size(); ++i) {
@@ -119,10 +137,9 @@ TEST_F(CudaStatistics, TheNumbersOfATensorAreTheHosts) {
 TEST_F(CudaStatistics, CosinesOfRowsAreTheHosts) {
   for (const Case& it : cases()) {
     SCOPED_TRACE(it.name);
-    std::vector<bf16> other = wild(11, it.rows * it.columns);
-    const MatrixView y{other.data(), it.rows, it.columns};
-    const RowCosines found = row_cosines(it.view(), y, device);
-    const RowCosines expected = row_cosines(it.view(), y, host);
+    const Case other{"other", wild(11, it.rows * it.columns), it.rows, it.columns};
+    const RowCosines found = row_cosines(There(it).view(), There(other).view(), device);
+    const RowCosines expected = row_cosines(it.view(), other.view(), host);
     // Products of both signs cancel.
     if (std::isnan(expected.mean)) {
       EXPECT_TRUE(std::isnan(found.mean) && std::isnan(found.max));
@@ -166,11 +183,13 @@ const std::vector<TileShape> kTiles = {{1, 0},  {0, 1},   {1, 128}, {128, 1}, {1
 
 TEST_F(CudaStatistics, TalliesOfTilesAreTheHosts) {
   for (const Case& it : cases()) {
+    const There there(it);
     for (const TileShape& tile : kTiles) {
       const Quantizer quantizer{Format::kE4m3, tile, ScaleRule::kFp32};
       if (tile_grid(quantizer, it.rows, it.columns).count() == 1) continue;
       SCOPED_TRACE(it.name + ", " + named(quantizer));
-      expect_same(device.tally_tiles(quantizer, it.view()), host.tally_tiles(quantizer, it.view()));
+      expect_same(device.tally_tiles(quantizer, there.view()),
+                  host.tally_tiles(quantizer, it.view()));
     }
   }
 }
@@ -179,6 +198,7 @@ TEST_F(CudaStatistics, TalliesOfEveryFormatAndRuleAreTheHosts) {
   Case part = cases()[9];
   part.rows = 50;
   for (const Case& it : {part, cases()[4]}) {
+    const There there(it);
     for (Format format : all_formats()) {
       if (format == Format::kFp32 || format == Format::kBf16) continue;
       for (ScaleRule rule :
@@ -186,7 +206,7 @@ TEST_F(CudaStatistics, TalliesOfEveryFormatAndRuleAreTheHosts) {
         for (const TileShape& tile : {TileShape{1, 32}, {0, 1}}) {
           const Quantizer quantizer{format, tile, rule};
           SCOPED_TRACE(it.name + ", " + named(quantizer));
-          expect_same(device.tally_tiles(quantizer, it.view()),
+          expect_same(device.tally_tiles(quantizer, there.view()),
                       host.tally_tiles(quantizer, it.view()));
         }
       }
@@ -199,10 +219,15 @@ TEST_F(CudaStatistics, RoundingIsTheHosts) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(1.0f + static_cast<float>(i), -9);
   x[8] = NAN;
   std::vector<bf16> found(x.size()), expected(x.size());
-  device.round(x, found);
+  {
+    OnDevice<float> from(x);
+    OnDevice<bf16> to(found.size());
+    device.round(from.span(), to.span());
+    to.read(found);
+  }
   host.round(x, expected);
   for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(found[i].bits, expected[i].bits) << i;
 }
 
 }  // namespace
-}  // namespace gnomon::cuda
+}  // namespace gnomon::cuda::test

@@ -114,8 +114,9 @@ class BlockBench {
     };
     std::vector<SitePrecision> bf16_sites, fp8_sites;
     const PassPlan in_bf16 = pass_of(PrecisionPlan::bf16(), bf16_sites);
-    const PassPlan in_fp8 =
-        pass_of(PrecisionPlan::fp8(recipe_from_name(options_.recipe)), fp8_sites);
+    const PassPlan in_fp8 = pass_of(PrecisionPlan::fp8(recipe_from_name(options_.recipe),
+                                                       accumulate_from_name(options_.accumulate)),
+                                    fp8_sites);
     const auto run = [&](const PassPlan& pass) {
       // Weights are rounded anew, as after every step.
       return BenchWork{.work = [&, pass] {
@@ -174,6 +175,7 @@ std::string bench_block_json(const BenchBlockOptions& options) {
   progress.finish("all");
   json::object result{{"bench", "block"},
                       {"recipe", options.recipe},
+                      {"accumulate", options.accumulate},
                       {"rounds", options.rounds.rounds},
                       {"cells", std::move(cells)}};
   add_build(*backend, result);

@@ -15,7 +15,8 @@ struct BenchBlockOptions {
   Device device = Device::kCpu;
   int threads = 2;
   std::string recipe = "current";
-  std::vector<std::string> sizes = {};                    // names of gpt3_sizes(); none: all
+  std::string accumulate = "fp32";      // how FP8 products add up: "fp32", "hopper"
+  std::vector<std::string> sizes = {};  // names of gpt3_sizes(); none: all
   std::vector<int> sequences = {1024, 2048, 4096, 8192};  // tokens of one
   std::vector<int> batches = {1, 2, 4, 8};                // sequences in a pass, ascending
   BenchRounds rounds = {.rounds = 3, .least_seconds = 0.02};

@@ -114,23 +114,39 @@ class GemmBench {
     std::vector<BenchWork> works = {{.work = [&] { plain(problem); }}};
     std::vector<std::string> recipes;
     for (const std::string& name : options_.recipes) {
-      const GemmPrecision precision = precision_of(name, problem.gemm);
-      if (!precision.fp8) continue;  // a recipe may leave this GEMM in BF16
-      recipes.push_back(name);
-      works.push_back({.work = [this, problem] { multiply(problem); },
-                       .before = [this, problem, precision] { cast(problem, precision); }});
-      works.push_back({.work = [this, problem, precision] {
-        cast(problem, precision);
-        multiply(problem);
-      }});
+      for (const std::string& how : options_.accumulate) {
+        const Accumulate sums = accumulate_from_name(how);
+        const GemmPrecision precision = precision_of(name, sums, problem.gemm);
+        if (!precision.fp8) continue;  // a recipe may leave this GEMM in BF16
+        if (sums == Accumulate::kHopper && !differs(precision, problem.gemm)) continue;
+        recipes.push_back(sums == Accumulate::kHopper ? name + "/hopper" : name);
+        works.push_back({.work = [this, problem, precision] { multiply(problem, precision); },
+                         .before = [this, problem, precision] { cast(problem, precision); }});
+        works.push_back({.work = [this, problem, precision] {
+          cast(problem, precision);
+          multiply(problem, precision);
+        }});
+      }
     }
     const std::vector<BenchTime> times = clock_.medians(works, options_.rounds);
     return result(problem, recipes, times);
   }
 
  private:
-  static GemmPrecision precision_of(const std::string& recipe, Gemm gemm) {
-    return PrecisionPlan::fp8(recipe_from_name(recipe)).resolve("model.layers.0.x", 1)[gemm];
+  static GemmPrecision precision_of(const std::string& recipe, Accumulate sums, Gemm gemm) {
+    const PrecisionPlan plan = PrecisionPlan::fp8(recipe_from_name(recipe), sums);
+    return plan.resolve("model.layers.0.x", 1)[gemm];
+  }
+
+  // A device has fast accumulation for what is never promoted, and its usual sums for all else.
+  bool differs(const GemmPrecision& precision, Gemm gemm) const {
+    if (precision.recipe == Recipe::kMx) return false;
+    return options_.device == Device::kCpu || precision.promotion(gemm) == 0;
+  }
+
+  static Accumulation accumulation_of(const GemmPrecision& precision, Gemm gemm) {
+    return {.hopper = precision.accumulate == Accumulate::kHopper,
+            .promote_every = precision.promotion(gemm)};
   }
 
   void plain(const Problem& problem) {
@@ -150,7 +166,7 @@ class GemmBench {
     const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
     const Quantizer of_a = quantizer_for(precision, left, gemm);
     const Quantizer of_b = quantizer_for(precision, right, gemm);
-    const bool keeps = backend_->keeps_scales({}, of_a, of_b);
+    const bool keeps = backend_->keeps_scales(accumulation_of(precision, gemm), of_a, of_b);
     const auto one = [&](Side& side, const Quantizer& quantizer, int64_t columns, bool transposed) {
       GemmOperand<bf16>& operand = side.operand();
       operand.renew(side.values());
@@ -170,12 +186,13 @@ class GemmBench {
     one(b_, of_b, problem.columns_b(), !problem.shape.transpose_b);
   }
 
-  void multiply(const Problem& problem) {
+  void multiply(const Problem& problem, const GemmPrecision& precision) {
     const GemmOperand<bf16>* right = &b_.operand();
+    const Accumulation sums = accumulation_of(precision, problem.gemm);
     if (problem.gemm == Gemm::kWgrad) {
-      backend_->gemm(problem.shape, Accumulation{}, a_.operand(), *right, c_.data(), false);
+      backend_->gemm(problem.shape, sums, a_.operand(), *right, c_.data(), false);
     } else {
-      backend_->gemm(problem.shape, Accumulation{}, a_.operand(), std::span(&right, 1),
+      backend_->gemm(problem.shape, sums, a_.operand(), std::span(&right, 1),
                      reinterpret_cast<bf16*>(c_.data()));
     }
   }
@@ -245,6 +262,7 @@ std::string bench_gemm_json(const BenchGemmOptions& options) {
       throw ConfigError("bench gemm", 0, "recipes", recipe, "recipes with scales");
     }
   }
+  for (const std::string& how : options.accumulate) accumulate_from_name(how);
   GemmBench bench(options);
   json::array products;
   Progress progress("bench gemm", std::ssize(problems));

@@ -75,7 +75,7 @@ PrecisionPlan fp8_plan(const BenchStepOptions& options) {
   if (recipe == Recipe::kNone) {
     throw ConfigError("bench step", 0, "recipe", options.recipe, "a recipe with scales");
   }
-  const PrecisionPlan plan = PrecisionPlan::fp8(recipe);
+  const PrecisionPlan plan = PrecisionPlan::fp8(recipe, accumulate_from_name(options.accumulate));
   return options.keep_bf16.empty() ? plan : plan.with_bf16_sites(options.keep_bf16);
 }
 
@@ -298,6 +298,7 @@ std::string bench_step_json(const BenchStepOptions& given) {
       {"bench", "step"},
       {"size", options.model.empty() ? options.size : ""},
       {"recipe", options.recipe},
+      {"accumulate", options.accumulate},
       {"parameters", config.model.parameters()},
       {"tokens_per_step", config.batch.tokens_per_step()},
       {"bf16", summary(PrecisionPlan::bf16())},

@@ -22,6 +22,7 @@ struct BenchStepOptions {
   Device device = Device::kCpu;
   int threads = 2;
   std::string recipe = "current";           // of the FP8 steps; any but "none"
+  std::string accumulate = "fp32";          // how their products add up: "fp32", "hopper"
   std::vector<std::string> keep_bf16 = {};  // globs of sites that the FP8 steps leave in BF16
   int rounds = 5;  // of BF16 steps, FP8 steps and the GEMM each; medians are reported
   // In a round, of each kind. With more than one another goes before them, untimed but for what it
