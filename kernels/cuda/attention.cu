@@ -108,8 +108,7 @@ struct Sums {
     for (int k = 0; k < kWords; ++k) {
       const int word = lane + k * kWarp;
       if (word >= half) continue;
-      reinterpret_cast<uint32_t*>(row)[word] =
-          uint32_t{rounded(low[r][k]).bits} | uint32_t{rounded(high[r][k]).bits} << 16;
+      reinterpret_cast<uint32_t*>(row)[word] = rounded_pair(low[r][k], high[r][k]);
     }
   }
 };

@@ -46,6 +46,18 @@ void launch_with_shared(const char* name, void (*kernel)(P...), const Grid& grid
   launch(name, kernel, grid, stream, args...);
 }
 
+// The most that launch_with_shared() may be asked for.
+inline int64_t shared_bytes_max() {
+  static const int64_t most = [] {
+    int device = 0, bytes = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "cudaDeviceGetAttribute");
+    return int64_t{bytes};
+  }();
+  return most;
+}
+
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char gnomon_shared[];
@@ -61,6 +73,12 @@ __device__ inline bf16 rounded(float x) {
   const __nv_bfloat16 y = __float2bfloat16_rn(x);
   return {__bfloat16_as_ushort(y)};
 }
+// Two neighbours, the first in the lower half: one instruction, where two of rounded() are two of
+// the slow unit's.
+__device__ inline uint32_t rounded_pair(float first, float second) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+  return uint32_t{__bfloat16_as_ushort(pair.x)} | uint32_t{__bfloat16_as_ushort(pair.y)} << 16;
+}
 __device__ inline uint32_t bits_of(float x) { return __float_as_uint(x); }
 __device__ inline float float_of(uint32_t bits) { return __uint_as_float(bits); }
 
@@ -70,6 +88,9 @@ __device__ inline uint16_t fp8_codes(Format format, float first, float second) {
   return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, kind);
 }
 __device__ inline float quotient(float a, float b) { return __fdiv_rn(a, b); }
+// Within 2 units of the last place, and 0 for divisors above 2^126: where the result is rounded to
+// BF16 or is one term of an update.
+__device__ inline float about(float a, float b) { return __fdividef(a, b); }
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float sum_of(float a, float b) { return __fadd_rn(a, b); }
 #else
@@ -78,6 +99,8 @@ void launch_with_shared(const char* name, void (*kernel)(P...), const Grid& grid
                         A... args) {
   launch(name, kernel, grid, stream, args...);
 }
+// Little, so that what does not fit is tested too.
+inline int64_t shared_bytes_max() { return 8192; }
 struct alignas(16) Bits128 {
   uint32_t x = 0, y = 0, z = 0, w = 0;
 };
@@ -86,12 +109,16 @@ inline void clear(void* memory, int64_t bytes, Stream) {
 }
 inline float value_of(bf16 x) { return to_float(x); }
 inline bf16 rounded(float x) { return to_bf16(x); }
+inline uint32_t rounded_pair(float first, float second) {
+  return uint32_t{rounded(first).bits} | uint32_t{rounded(second).bits} << 16;
+}
 inline uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 inline float float_of(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint16_t fp8_codes(Format format, float first, float second) {
   return static_cast<uint16_t>(encode(format, first) | encode(format, second) << 8);
 }
 inline float quotient(float a, float b) { return a / b; }
+inline float about(float a, float b) { return a / b; }
 inline float product(float a, float b) { return a * b; }
 inline float sum_of(float a, float b) { return a + b; }
 #endif

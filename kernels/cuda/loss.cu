@@ -8,7 +8,7 @@ namespace gnomon::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kLossThreads = 512;
+constexpr int kLossThreads = 1024;
 
 __global__ void embed_kernel(const int32_t* __restrict__ tokens, int64_t count,
                              const bf16* __restrict__ table, int64_t width, bf16* y) {
@@ -74,19 +74,58 @@ __device__ SoftmaxPart block_softmax(SoftmaxPart part, SoftmaxPart* room) {
   return reduce(part);
 }
 
-// A block takes a row. With kVectors the row is read and written 16 bytes at a time.
+// Puts some logits more into a thread's part.
+template <int kCount>
+__device__ void take_logits(SoftmaxPart& part, const Eight& values) {
+  float largest = values[0];
+  for (int k = 1; k < kCount; ++k) largest = fmaxf(largest, values[k]);
+  if (largest > part.largest) {
+    part.sum = part.sum == 0 ? 0 : part.sum * expf(part.largest - largest);
+    part.largest = largest;
+  }
+  // NaN is larger than nothing and must be seen all the same: it reaches the sum here.
+  for (int k = 0; k < kCount; ++k) part.sum += expf(values[k] - part.largest);
+}
+
+// A thread's part of a row that is read 16 bytes at a time, some ahead of what is done with them.
+// The first `kept` of the row stay in `copy`.
+__device__ SoftmaxPart take_row(const bf16* row, int64_t vocabulary, int64_t kept, bf16* copy) {
+  constexpr int kAhead = 4;
+  const int64_t begin = int64_t{threadIdx.x} * kVector, step = int64_t{blockDim.x} * kVector;
+  SoftmaxPart part{-HUGE_VALF, 0};
+  for (int64_t i = begin; i < vocabulary; i += kAhead * step) {
+    Bits128 ahead[kAhead];
+    for (int a = 0; a < kAhead; ++a) {
+      const int64_t at = i + a * step;
+      if (at < vocabulary) ahead[a] = *reinterpret_cast<const Bits128*>(row + at);
+    }
+    for (int a = 0; a < kAhead; ++a) {
+      const int64_t at = i + a * step;
+      if (at >= vocabulary) continue;
+      if (at < kept) *reinterpret_cast<Bits128*>(copy + at) = ahead[a];
+      take_logits<kVector>(part, eight_of(ahead[a]));
+    }
+  }
+  return part;
+}
+
+// A block takes a row. With kVectors the row is read and written 16 bytes at a time, and the first
+// `kept` logits, a multiple of eight, are read once: a row is longer than what one multiprocessor
+// keeps by itself, and those of all of them together than the second-level cache.
 template <bool kVectors>
-__global__ void cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ targets,
-                                     int64_t vocabulary, float scale, bool with_gradient,
-                                     float* losses, float* amax) {
+__global__ void __launch_bounds__(kLossThreads)
+    cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ targets, int64_t vocabulary,
+                         int64_t kept, float scale, bool with_gradient, float* losses,
+                         float* amax) {
   __shared__ SoftmaxPart room[kWarp];
   __shared__ uint32_t amax_room[kWarp];
   constexpr int64_t kStep = kVectors ? kVector : 1;
+  bf16* const copy = dynamic_shared<bf16>();
   bf16* row = logits + int64_t{blockIdx.x} * vocabulary;
   const int32_t target = targets[blockIdx.x];
   const int64_t begin = int64_t{threadIdx.x} * kStep, step = int64_t{blockDim.x} * kStep;
   const auto load = [&](int64_t i) {
-    if constexpr (kVectors) return load_eight(row + i);
+    if constexpr (kVectors) return load_eight((i < kept ? copy : row) + i);
     Eight one;
     one[0] = value_of(row[i]);
     return one;
@@ -102,16 +141,10 @@ __global__ void cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ t
     return;
   }
   SoftmaxPart part{-HUGE_VALF, 0};
-  for (int64_t i = begin; i < vocabulary; i += step) {
-    const Eight values = load(i);
-    float largest = values[0];
-    for (int k = 1; k < kStep; ++k) largest = fmaxf(largest, values[k]);
-    if (largest > part.largest) {
-      part.sum = part.sum == 0 ? 0 : part.sum * expf(part.largest - largest);
-      part.largest = largest;
-    }
-    // NaN is larger than nothing and must be seen all the same: it reaches the sum here.
-    for (int k = 0; k < kStep; ++k) part.sum += expf(values[k] - part.largest);
+  if constexpr (kVectors) {
+    part = take_row(row, vocabulary, kept, copy);
+  } else {
+    for (int64_t i = begin; i < vocabulary; i += step) take_logits<1>(part, load(i));
   }
   part = block_softmax(part, room);
   const float of_target = value_of(row[target]);
@@ -128,6 +161,15 @@ __global__ void cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ t
     largest = Largest()(largest, store(i, values));
   }
   tell_largest(largest, amax_room, amax);
+}
+
+// How many logits of a row are kept: as many as a multiprocessor has room for, with some left for
+// what the kernel has besides.
+int64_t logits_kept(int64_t vocabulary, bool with_gradient) {
+  constexpr int64_t kBesides = 2048;
+  if (!with_gradient || vocabulary % kVector != 0) return 0;
+  const int64_t fit = (shared_bytes_max() - kBesides) / static_cast<int64_t>(sizeof(bf16));
+  return vocabulary < fit ? vocabulary : fit / kVector * kVector;
 }
 
 __global__ void sum_losses_kernel(const float* __restrict__ x, int64_t count, double* sum) {
@@ -159,8 +201,12 @@ void cross_entropy(bf16* logits, const int32_t* targets, int64_t rows, int64_t v
   forget_amax(amax, stream);
   const auto kernel =
       vocabulary % kVector == 0 ? cross_entropy_kernel<true> : cross_entropy_kernel<false>;
-  launch("cross_entropy", kernel, {.blocks_x = rows, .threads = kLossThreads}, stream, logits,
-         targets, vocabulary, scale, with_gradient, losses, amax);
+  const int64_t kept = logits_kept(vocabulary, with_gradient);
+  const Grid grid{.blocks_x = rows,
+                  .threads = kLossThreads,
+                  .shared_bytes = kept * static_cast<int64_t>(sizeof(bf16))};
+  launch_with_shared("cross_entropy", kernel, grid, stream, logits, targets, vocabulary, kept,
+                     scale, with_gradient, losses, amax);
 }
 
 void sum_losses(const float* x, int64_t count, double* sum, Stream stream) {

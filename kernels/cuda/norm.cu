@@ -8,7 +8,7 @@ namespace gnomon::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kBackwardBlocks = 132 * 2;  // each keeps a partial sum of dw
+constexpr int64_t kMultiprocessors = 132;  // of Hopper; a guess elsewhere
 
 // A block takes a row; a thread has kPerThread vectors of it, kThreads apart, in its registers.
 template <int kPerThread>
@@ -77,30 +77,31 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
     const int64_t at = row * width;
     const float r = rstd[row];
     float dot = 0;
-    Row<kPerThread> x_hat, g;
+    // As they are stored, for both passes; the residual's gradient is on its way meanwhile.
+    Bits128 x[kPerThread], d[kPerThread], before[kPerThread];
     for (int k = 0; k < kPerThread; ++k) {
       const int64_t i = Row<kPerThread>::place(k);
       if (i >= width) continue;
-      const Eight x = load_eight(residual + at + i), d = load_eight(dy + at + i);
-      const Eight weight = load_eight(w + i);
+      x[k] = *reinterpret_cast<const Bits128*>(residual + at + i);
+      d[k] = *reinterpret_cast<const Bits128*>(dy + at + i);
+      before[k] = *reinterpret_cast<const Bits128*>(d_residual + at + i);
+      const Eight value = eight_of(x[k]), gradient = eight_of(d[k]), weight = load_eight(w + i);
       for (int j = 0; j < kVector; ++j) {
-        const float hat = x[j] * r;
-        const float own = d[j] * hat;
+        const float own = gradient[j] * (value[j] * r);
         dw.vectors[k][j] += own;
         dot += own * weight[j];
-        x_hat.vectors[k][j] = hat;
-        g.vectors[k][j] = d[j] * weight[j];
       }
     }
     const float mean = block_reduce(dot, 0.0f, room, Add()) / static_cast<float>(width);
     for (int k = 0; k < kPerThread; ++k) {
       const int64_t i = Row<kPerThread>::place(k);
       if (i >= width) continue;
-      Eight before = load_eight(d_residual + at + i);
+      const Eight value = eight_of(x[k]), gradient = eight_of(d[k]), weight = load_eight(w + i);
+      Eight sum = eight_of(before[k]);
       for (int j = 0; j < kVector; ++j) {
-        before[j] += r * (g.vectors[k][j] - x_hat.vectors[k][j] * mean);
+        sum[j] += r * (gradient[j] * weight[j] - value[j] * r * mean);
       }
-      largest = Largest()(largest, store_eight(d_residual + at + i, before));
+      largest = Largest()(largest, store_eight(d_residual + at + i, sum));
     }
   }
   tell_largest(largest, amax_room, amax);
@@ -112,12 +113,22 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
   }
 }
 
+// A block takes kWarp columns, each of its warps every kWarps-th part of them.
+constexpr int kWarps = kThreads / kWarp;
 __global__ void add_partials_kernel(const float* __restrict__ partials, int64_t parts,
                                     int64_t width, float* sums) {
-  const int64_t column = global_thread();
-  if (column >= width) return;
+  __shared__ float of_warps[kWarps][kWarp];
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t column = int64_t{blockIdx.x} * kWarp + lane;
   float sum = 0;
-  for (int64_t part = 0; part < parts; ++part) sum += partials[part * width + column];
+  for (int64_t part = warp; part < parts && column < width; part += kWarps) {
+    sum += partials[part * width + column];
+  }
+  of_warps[warp][lane] = sum;
+  __syncthreads();
+  if (warp > 0 || column >= width) return;
+  for (int other = 1; other < kWarps; ++other) sum += of_warps[other][lane];
   sums[column] += sum;
 }
 
@@ -136,7 +147,19 @@ void by_width(int64_t width, Go go) {
   go(PerThread<8>());
 }
 
-int64_t backward_blocks(int64_t rows) { return rows < kBackwardBlocks ? rows : kBackwardBlocks; }
+// Each keeps a partial sum of dw. As many as run at once: the registers of a multiprocessor are
+// those of so many blocks.
+int64_t backward_blocks(int64_t rows, int64_t width) {
+  int64_t blocks = 0;
+  by_width(width, [&](auto per_thread) {
+    constexpr int kPerThread = decltype(per_thread)::value;
+    blocks = kMultiprocessors * (kPerThread == 1   ? 5
+                                 : kPerThread == 2 ? 3
+                                 : kPerThread == 4 ? 2
+                                                   : 1);
+  });
+  return rows < blocks ? rows : blocks;
+}
 
 }  // namespace
 
@@ -150,13 +173,15 @@ void add_rms_norm(const bf16* residual, const bf16* x, const bf16* w, float eps,
   });
 }
 
-int64_t rms_norm_scratch(int64_t rows, int64_t width) { return backward_blocks(rows) * width; }
+int64_t rms_norm_scratch(int64_t rows, int64_t width) {
+  return backward_blocks(rows, width) * width;
+}
 
 void rms_norm_backward(const bf16* residual, const bf16* w, const float* rstd, const bf16* dy,
                        int64_t rows, int64_t width, bf16* d_residual, float* dw, float* scratch,
                        float* amax, Stream stream) {
   forget_amax(amax, stream);
-  const int64_t blocks = backward_blocks(rows);
+  const int64_t blocks = backward_blocks(rows, width);
   by_width(width, [&](auto per_thread) {
     launch("rms_norm_backward", rms_norm_backward_kernel<decltype(per_thread)::value>,
            {.blocks_x = blocks, .threads = kThreads}, stream, residual, w, rstd, dy, rows, width,
@@ -166,8 +191,9 @@ void rms_norm_backward(const bf16* residual, const bf16* w, const float* rstd, c
 }
 
 void add_partials(const float* partials, int64_t parts, int64_t width, float* sums, Stream stream) {
-  launch("add_partials", add_partials_kernel, {.blocks_x = blocks_for(width, kThreads)}, stream,
-         partials, parts, width, sums);
+  launch("add_partials", add_partials_kernel,
+         {.blocks_x = blocks_for(width, kWarp), .threads = kThreads}, stream, partials, parts,
+         width, sums);
 }
 
 }  // namespace gnomon::cuda

@@ -43,6 +43,31 @@ __device__ void store_four(float* y, const Four& four, int64_t left) {
   }
 }
 
+// Four that are stored in less: as one, where all four exist.
+template <class T>
+struct alignas(kPerLane * sizeof(T)) Together {
+  T values[kPerLane] = {};
+};
+template <class T>
+__device__ Together<T> load_together(const T* x, int64_t left) {
+  if (left >= kPerLane) return *reinterpret_cast<const Together<T>*>(x);
+  Together<T> four;
+  for (int i = 0; i < kPerLane; ++i) {
+    if (i < left) four.values[i] = x[i];
+  }
+  return four;
+}
+template <class T>
+__device__ void store_together(T* y, const Together<T>& four, int64_t left) {
+  if (left >= kPerLane) {
+    *reinterpret_cast<Together<T>*>(y) = four;
+    return;
+  }
+  for (int i = 0; i < kPerLane; ++i) {
+    if (i < left) y[i] = four.values[i];
+  }
+}
+
 // ---- stored moments: FP32, BF16 or codes with a scale for each block ----
 struct PlainMoments {
   float* values;
@@ -63,22 +88,22 @@ struct Bf16Moments {
   bf16* values;
   template <class Codes>
   __device__ Four load(int64_t at, int64_t left) const {
+    const Together<bf16> stored = load_together(values + at, left);
     Four four;
-    for (int i = 0; i < kPerLane; ++i) {
-      if (i < left) four[i] = value_of(values[at + i]);
-    }
+    for (int i = 0; i < kPerLane; ++i) four[i] = value_of(stored.values[i]);
     return four;
   }
   template <class Codes>
   __device__ void store(int64_t at, int64_t left, const Four& moments, const Four* floor,
                         uint32_t key) const {
+    Together<bf16> stored;
     for (int i = 0; i < kPerLane; ++i) {
-      if (i >= left) continue;
-      bf16 code = bf16_code(moments[i], random16(key, (at + i) % kMomentBlock));
+      bf16& code = stored.values[i];
+      code = bf16_code(moments[i], random16(key, (at + i) % kMomentBlock));
       const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
       if (code.bits == 0 && keep) code.bits = 1;
-      values[at + i] = code;
     }
+    store_together(values + at, stored, left);
   }
 };
 
@@ -90,10 +115,8 @@ struct CodedMoments {
     Four four;
     if (left <= 0) return four;
     const float scale = scales[at / kMomentBlock];
-    for (int i = 0; i < kPerLane; ++i) {
-      if (i >= left) continue;
-      four[i] = fp8_value<Codes>(codes[at + i]) * scale;
-    }
+    const Together<uint8_t> stored = load_together(codes + at, left);
+    for (int i = 0; i < kPerLane; ++i) four[i] = fp8_value<Codes>(stored.values[i]) * scale;
     return four;
   }
   template <class Codes>
@@ -107,13 +130,14 @@ struct CodedMoments {
     const float scale = moment_scale<Codes>(amax);
     const float inverse = quotient(1.0f, scale);
     if (at % kMomentBlock == 0 && left > 0) scales[at / kMomentBlock] = scale;
+    Together<uint8_t> stored;
     for (int i = 0; i < kPerLane; ++i) {
-      if (i >= left) continue;
-      uint8_t code = fp8_code<Codes>(moments[i] * inverse, random16(key, (at + i) % kMomentBlock));
+      uint8_t& code = stored.values[i];
+      code = fp8_code<Codes>(moments[i] * inverse, random16(key, (at + i) % kMomentBlock));
       const bool keep = floor != nullptr && (moments[i] != 0.0f || (*floor)[i] != 0.0f);
       if (code == 0 && keep) code = 1;
-      codes[at + i] = code;
     }
+    store_together(codes + at, stored, left);
   }
 };
 
@@ -136,16 +160,16 @@ __global__ void adamw_kernel(AdamwStep step, int64_t count, const float* __restr
     mean[i] = step.beta1 * mean[i] + (1.0f - step.beta1) * scaled;
     square[i] = step.beta2 * square[i] + (1.0f - step.beta2) * scaled * scaled;
     value[i] = value[i] * (1.0f - step.learning_rate * decay) -
-               rate * mean[i] / (sqrtf(square[i] * second) + step.eps);
+               about(rate * mean[i], sqrtf(square[i] * second) + step.eps);
   }
   const auto keys = philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
                            static_cast<uint64_t>(step.first_element / kMomentBlock + block));
   m.template store<E4m3Codes>(at, left, mean, nullptr, keys[0]);
   v.template store<E5m2Codes>(at, left, square, &mean, keys[1]);
   store_four(master + at, value, left);
-  for (int i = 0; i < kPerLane; ++i) {
-    if (i < left) weight[at + i] = rounded(value[i]);
-  }
+  Together<bf16> rounded_values;
+  for (int i = 0; i < kPerLane; ++i) rounded_values.values[i] = rounded(value[i]);
+  store_together(weight + at, rounded_values, left);
 }
 
 __global__ void squares_kernel(const float* __restrict__ x, int64_t count, double* partials) {

@@ -190,7 +190,8 @@ struct Made {
     const Eight eight = swiglu_of(load_eight(from.gate + at), load_eight(from.up + at));
     largest = Largest()(largest, store_eight(to, eight));
     EightBits bits;
-    for (int i = 0; i < kVector / 2; ++i) bits.words[i] = two_of(eight[2 * i], eight[2 * i + 1]);
+    for (int i = 0; i < kVector / 2; ++i)
+      bits.words[i] = rounded_pair(eight[2 * i], eight[2 * i + 1]);
     return bits;
   }
 };
@@ -252,22 +253,37 @@ __device__ void piece_amaxes(TileKind kind, const bf16* x, int64_t rows, int64_t
     amaxes[i] = 0;
   }
   __syncthreads();
+  // Half a warp has a row in each turn, and a thread the same columns in all of them.
   constexpr int kVectorsInRow = kSide / kVector;
-  for (int i = static_cast<int>(threadIdx.x); i < kSide * kVectorsInRow;
-       i += static_cast<int>(blockDim.x)) {
-    const int row = i / kVectorsInRow, column = i % kVectorsInRow * kVector;
-    if (row0 + row >= rows || column0 + column >= columns) continue;
-    const EightBits values = load_bits(x + (row0 + row) * columns + column0 + column);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  const int column = thread % kVectorsInRow * kVector;
+  uint32_t of_columns[kVector] = {}, of_all = 0;
+  for (int row = thread / kVectorsInRow; row < kSide; row += kThreads / kVectorsInRow) {
+    EightBits values = {};
+    if (row0 + row < rows && column0 + column < columns) {
+      values = load_bits(x + (row0 + row) * columns + column0 + column);
+    }
     uint32_t largest = 0;
     for (int k = 0; k < kVector; ++k) {
       const uint32_t magnitude = magnitude_bits(values[k]);
-      if (kind == TileKind::kColumn) {
-        atomicMax(amaxes + column + k, magnitude);
-      } else {
-        largest = Largest()(largest, magnitude);
-      }
+      of_columns[k] = Largest()(of_columns[k], magnitude);
+      largest = Largest()(largest, magnitude);
     }
-    if (kind != TileKind::kColumn) atomicMax(amaxes + (kind == TileKind::kRow ? row : 0), largest);
+    of_all = Largest()(of_all, largest);
+    if (kind != TileKind::kRow) continue;
+    for (int distance = kVectorsInRow / 2; distance > 0; distance /= 2) {
+      largest = Largest()(largest, __shfl_xor_sync(kAllLanes, largest, distance));
+    }
+    if (thread % kVectorsInRow == 0) amaxes[row] = largest;
+  }
+  if (kind == TileKind::kColumn) {
+    for (int k = 0; k < kVector; ++k) {
+      const uint32_t below = __shfl_xor_sync(kAllLanes, of_columns[k], kVectorsInRow);
+      if (lane < kVectorsInRow) atomicMax(amaxes + column + k, Largest()(of_columns[k], below));
+    }
+  } else if (kind == TileKind::kSquare) {
+    of_all = warp_reduce(of_all, Largest());
+    if (lane == 0) atomicMax(amaxes, of_all);
   }
   __syncthreads();
 }

@@ -13,9 +13,7 @@ struct Eight {
   __device__ float operator[](int i) const { return values[i]; }
 };
 
-// `x` is 16-byte aligned.
-__device__ inline Eight load_eight(const bf16* x) {
-  const Bits128 v = *reinterpret_cast<const Bits128*>(x);
+__device__ inline Eight eight_of(const Bits128& v) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
   Eight eight;
   for (int i = 0; i < 4; ++i) {
@@ -25,14 +23,15 @@ __device__ inline Eight load_eight(const bf16* x) {
   return eight;
 }
 
-__device__ inline uint32_t two_of(float first, float second) {
-  return uint32_t{rounded(first).bits} | uint32_t{rounded(second).bits} << 16;
+// `x` is 16-byte aligned.
+__device__ inline Eight load_eight(const bf16* x) {
+  return eight_of(*reinterpret_cast<const Bits128*>(x));
 }
 
 // Returns the largest magnitude of what it stored, as tell_largest() takes it.
 __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
-  const uint32_t words[4] = {two_of(eight[0], eight[1]), two_of(eight[2], eight[3]),
-                             two_of(eight[4], eight[5]), two_of(eight[6], eight[7])};
+  const uint32_t words[4] = {rounded_pair(eight[0], eight[1]), rounded_pair(eight[2], eight[3]),
+                             rounded_pair(eight[4], eight[5]), rounded_pair(eight[6], eight[7])};
   *reinterpret_cast<Bits128*>(y) = {words[0], words[1], words[2], words[3]};
   uint32_t largest = 0;
   for (uint32_t word : words) {
@@ -42,7 +41,7 @@ __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
   return largest;
 }
 
-__device__ inline float sigmoid(float x) { return quotient(1.0f, 1.0f + expf(-x)); }
+__device__ inline float sigmoid(float x) { return about(1.0f, 1.0f + expf(-x)); }
 
 __device__ inline Eight swiglu_of(const Eight& gate, const Eight& up) {
   Eight result;
@@ -53,7 +52,11 @@ __device__ inline Eight swiglu_of(const Eight& gate, const Eight& up) {
 // As bf16 has them.
 __device__ inline Eight rounded(const Eight& eight) {
   Eight result;
-  for (int i = 0; i < kVector; ++i) result[i] = value_of(rounded(eight[i]));
+  for (int i = 0; i < kVector; i += 2) {
+    const uint32_t pair = rounded_pair(eight[i], eight[i + 1]);
+    result[i] = float_of(pair << 16);
+    result[i + 1] = float_of(pair & 0xFFFF0000u);
+  }
   return result;
 }
 
