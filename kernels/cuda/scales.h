@@ -48,4 +48,12 @@ __device__ inline float scale_of(const ScaleArithmetic& how, float amax) {
   return fminf(times_power_of_two(1.0f, how.max_exponent - exponent_of(amax)), kLargestScale);
 }
 
+// The scale of a tile with this amax, and 1/scale put where it belongs.
+__device__ inline float tile_scale_of(const ScaleArithmetic& how, uint32_t amax, float* inverse) {
+  const float scale =
+      times_power_of_two(scale_of(how, float_of(no_more_than_infinity(amax))), how.log2_shift);
+  if (inverse != nullptr) *inverse = quotient(1.0f, scale);
+  return scale;
+}
+
 }  // namespace gnomon::cuda

@@ -94,7 +94,8 @@ TEST(CudaScale, FactorsAreMultipliedWhereTheyLie) {
 struct Shape {
   int64_t rows, columns;
 };
-const Shape kShapes[] = {{16, 16}, {128, 128}, {144, 272}, {272, 144}, {16, 400}};
+// The last has rows of more than the emulated shared memory.
+const Shape kShapes[] = {{16, 16}, {128, 128}, {144, 272}, {272, 144}, {16, 400}, {16, 4112}};
 
 // The codes stand for the values that quantize_matrix() gives.
 void expect_codes(const Quantizer& quantizer, int log2_shift, float scale, const Shape& shape) {
@@ -122,6 +123,13 @@ void expect_codes(const Quantizer& quantizer, int log2_shift, float scale, const
     std::vector<uint32_t> scratch(static_cast<size_t>(std::max(shape.rows, shape.columns)), 77);
     cast_tiles(rounding, given(x), shape.rows, shape.columns, changed(stored), changed(transposed),
                changed(inverse), {grid.columns, 1}, changed(scratch), device_stream());
+    // As stored alone is a kernel of its own for a scale of each row.
+    std::vector<uint8_t> alone(x.size(), 0xEE);
+    std::vector<float> its_inverse(scales.size(), -1);
+    cast_tiles(rounding, given(x), shape.rows, shape.columns, changed(alone), nullptr,
+               changed(its_inverse), {grid.columns, 1}, changed(scratch), device_stream());
+    EXPECT_EQ(its_inverse, inverse);
+    EXPECT_EQ(alone, stored);
   }
   for (size_t i = 0; i < scales.size(); ++i) EXPECT_EQ(inverse[i], 1.0f / scales[i]) << i;
   for (int64_t row = 0; row < shape.rows; ++row) {
