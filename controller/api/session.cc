@@ -154,6 +154,10 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
     http::async_read(stream_, buffer_, parser, (*yield_)[error]);
     late = time.over();
   }
+  if (error == http::error::buffer_overflow) {
+    throw Refusal(431, "Header too large", "the fields behind a chunked body",
+                  fmt::format("fewer than {} bytes of them", kBufferMax));
+  }
   if (error == http::error::body_limit) {
     throw too_large("more than that many");
   }

@@ -87,7 +87,10 @@ class Session final : public Exchange,
   ClientConnections& connections_;
   Strand strand_;
   WireStream stream_;
-  boost::beast::flat_buffer buffer_;
+  // Bounded, since the library looks for the end of a chunked body's trailer in it, and ends the
+  // process over a field of 64 KiB. A body does not stay here.
+  static constexpr size_t kBufferMax = 60 << 10;
+  boost::beast::flat_buffer buffer_{kBufferMax};
   boost::asio::yield_context* yield_ = nullptr;
   bool idle_ = true;
   bool streaming_ = false;  // an answer without a known length has begun

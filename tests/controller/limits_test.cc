@@ -229,6 +229,21 @@ TEST_F(SlowClientTest, AHeaderThatDripsIsCutOffThoughAnIdleConnectionMayStay) {
   EXPECT_THAT(idle.read_until("true"), StartsWith("HTTP/1.1 200"));
 }
 
+// A field of 64 KiB there ended the process.
+TEST_F(SlowClientTest, FieldsBehindAChunkedBodyAreBounded) {
+  start("");
+  for (const size_t bytes : {62'000, 66'000}) {
+    RawConnection client(daemon->port());
+    client.send(
+        "GET /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nT: " +
+        std::string(bytes, 'x') + "\r\n\r\n");
+    EXPECT_THAT(client.read_until("nothing that comes"), StartsWith("HTTP/1.1 431")) << bytes;
+  }
+  RawConnection other(daemon->port());
+  other.send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(other.read_until("true"), StartsWith("HTTP/1.1 200"));
+}
+
 TEST_F(SlowClientTest, ABodyThatDripsIsCutOff) {
   start("read_seconds = 1.0\n");
   EXPECT_THAT(drip("POST /v1/runs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"),
