@@ -99,9 +99,11 @@ void add_gemm(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "gemm", "The products of linear layers: FP8, with the casts and without, beside BF16");
   add_bench_device_options(*command, options->device, options->bench.threads);
-  command->add_option("--shapes", options->bench.models,
-                      "Models whose layers' products are measured (default, unless there is a "
-                      "--size: llama-1b llama-3b llama-8b llama-70b, and 8192x8192x8192)");
+  command->add_option(
+      "--shapes", options->bench.models,
+      "Models whose layers' products are measured (default, unless there is a "
+      "--size: llama-1b llama-3b llama-8b llama-70b, and 8192x8192x8192; on the CPU "
+      "llama-1b and 1024x1024x1024)");
   command->add_option("--size", options->bench.sizes, "MxNxK: tokens, outputs, inputs");
   command
       ->add_option("--tokens", options->tokens,

@@ -106,7 +106,7 @@ void apply(const PlanRule& rule, Gemm gemm, GemmPrecision& precision) {
   if (rule.power_of_two >= 0) precision.power_of_two = rule.power_of_two == 1;
   if (!rule.mx_scale.empty()) precision.mx_scale_up = rule.mx_scale == "up";
   if (!rule.accumulate.empty()) {
-    precision.accumulate = rule.accumulate == "hopper" ? Accumulate::kHopper : Accumulate::kFp32;
+    precision.accumulate = accumulate_from_name(rule.accumulate);
   }
   if (rule.promote_every >= 0) precision.promote_every = rule.promote_every;
   if (rule.amax_history >= 0) precision.amax_history = rule.amax_history;

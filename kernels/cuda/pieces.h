@@ -118,6 +118,7 @@ struct OneScale {
     return encode_eight(format, values, scale);
   }
 };
+
 inline Grid pieces_of(int64_t rows, int64_t columns) {
   return {.blocks_x = blocks_for(columns, kSide),
           .blocks_y = blocks_for(rows, kSide),
