@@ -137,6 +137,10 @@ Response response_for(std::exception_ptr error) {
                ledger.disk_full() ? "The ledger's disk is full" : "The ledger cannot be written",
                ledger.disk_full() ? 507 : 503, ledger.what(),
                "the same request later; nothing of it has been recorded"};
+  } catch (const std::bad_alloc&) {
+    spdlog::error("a request failed: there is no memory for it");
+    problem = {"about:blank", "Out of memory", 503, "the daemon has no memory for this request",
+               "the same request a little later"};
   } catch (const std::exception& other) {
     spdlog::error("a request failed: {}", other.what());
     problem = {"about:blank", "Internal error", 500, other.what(), ""};

@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "base/thread_name.h"
+#include "controller/api/byte_budget.h"
 #include "controller/api/client_connections.h"
+#include "controller/api/guarded_run.h"
 #include "controller/api/session.h"
 
 namespace gnomon {
@@ -22,14 +24,21 @@ using asio::ip::tcp;
 constexpr size_t kStackBytes = 256 << 10;  // of a coroutine; only what it touches is memory
 constexpr int kWakenAtOnce = 256;
 constexpr std::chrono::seconds kTellFullEvery{10};
+constexpr std::chrono::milliseconds kBreath{5};  // where memory ran out: not at once again
 
-// How a coroutine may end: an exception that nobody expected ends the daemon, and the ledger is
-// what counts.
+// What ends a coroutine is logged by guarded_run().
 void rethrow(std::exception_ptr error) {
   if (error) {
     std::rethrow_exception(error);
   }
 }
+
+// A connection's place is free again however its coroutine ended.
+struct Leaving {
+  ClientConnections& connections;
+  const Session& session;
+  ~Leaving() { connections.leave(session); }
+};
 
 struct Timer {
   asio::steady_timer timer;
@@ -43,6 +52,7 @@ struct Server::Impl {
   explicit Impl(ServerOptions options_in)
       : options(std::move(options_in)),
         connections(options.connections_max),
+        bytes(options.transfer_max),
         context(options.threads),
         accept_strand(asio::make_strand(context)),
         acceptor(accept_strand),
@@ -53,6 +63,7 @@ struct Server::Impl {
 
   void listen();
   void accept_loop(asio::yield_context yield, Services& services, const Router& router);
+  void accept_one(asio::yield_context yield, Services& services, const Router& router);
   void serve(tcp::socket socket, const Strand& strand, Services& services, const Router& router);
   void repeat(Timer& timer, asio::yield_context yield, const Services& services);
   void await_signal(Services& services);
@@ -65,6 +76,7 @@ struct Server::Impl {
 
   ServerOptions options;
   ClientConnections connections;
+  ByteBudget bytes;
   asio::io_context context;
   Strand accept_strand;
   tcp::acceptor acceptor;
@@ -97,32 +109,38 @@ void Server::Impl::listen() {
 void Server::Impl::accept_loop(asio::yield_context yield, Services& services,
                                const Router& router) {
   while (!services.stopping) {
-    Strand strand = asio::make_strand(context);
-    tcp::socket socket(strand);
-    boost::system::error_code error;
-    acceptor.async_accept(socket, yield[error]);
-    if (error == asio::error::operation_aborted || services.stopping) {
-      return;
-    }
-    if (error) {  // out of descriptors, say: wait instead of spinning
-      asio::steady_timer pause(accept_strand, std::chrono::milliseconds(100));
-      pause.async_wait(yield[error]);
-      continue;
-    }
-    socket.set_option(tcp::no_delay(true), error);
     try {
-      serve(std::move(socket), strand, services, router);
-    } catch (const std::bad_alloc&) {
+      accept_one(yield, services, router);
+    } catch (const std::exception& failure) {
       // No memory, or no mapping, for another stack: this client comes again, the others stay.
-      spdlog::warn("a connection was closed: there is no memory for it");
+      spdlog::warn("a connection was closed, since there is nothing to serve it with: {}",
+                   failure.what());
+      std::this_thread::sleep_for(kBreath);
     }
   }
 }
 
+void Server::Impl::accept_one(asio::yield_context yield, Services& services, const Router& router) {
+  Strand strand = asio::make_strand(context);
+  tcp::socket socket(strand);
+  boost::system::error_code error;
+  acceptor.async_accept(socket, yield[error]);
+  if (error == asio::error::operation_aborted || services.stopping) {
+    return;
+  }
+  if (error) {  // out of descriptors, say: wait instead of spinning
+    asio::steady_timer pause(accept_strand, std::chrono::milliseconds(100));
+    pause.async_wait(yield[error]);
+    return;
+  }
+  socket.set_option(tcp::no_delay(true), error);
+  serve(std::move(socket), strand, services, router);
+}
+
 void Server::Impl::serve(tcp::socket socket, const Strand& strand, Services& services,
                          const Router& router) {
-  auto session =
-      std::make_shared<Session>(options, services, router, connections, std::move(socket), strand);
+  auto session = std::make_shared<Session>(options, services, router, connections, bytes,
+                                           std::move(socket), strand);
   const ClientConnections::Entry entry = connections.enter(session);
   if (entry == ClientConnections::Entry::kForAnother) {
     services.metrics.connections().evicted();
@@ -137,6 +155,7 @@ void Server::Impl::serve(tcp::socket socket, const Strand& strand, Services& ser
     asio::spawn(
         strand, std::allocator_arg, boost::context::protected_fixedsize_stack(kStackBytes),
         [this, session, refuse, &services](asio::yield_context yield) {
+          const Leaving leaving{connections, *session};
           session->run(yield, refuse);
           forget(*session, services);
         },
@@ -152,8 +171,11 @@ void Server::Impl::repeat(Timer& timer, asio::yield_context yield, const Service
     timer.timer.expires_after(timer.interval);
     boost::system::error_code ignored;
     timer.timer.async_wait(yield[ignored]);
-    if (!services.stopping) {
+    if (services.stopping) return;
+    try {
       timer.action();
+    } catch (const std::exception& error) {  // its next time comes
+      spdlog::error("what is done every {} ms was not: {}", timer.interval.count(), error.what());
     }
   }
 }
@@ -256,8 +278,8 @@ void Server::Impl::await_hangup() {
     if (error) {
       return;
     }
-    hangup_action();
     await_hangup();
+    hangup_action();
   });
 }
 
@@ -273,6 +295,8 @@ Server::~Server() = default;
 uint16_t Server::port() const { return impl_->acceptor.local_endpoint().port(); }
 
 ClientConnections::Counts Server::connections() const { return impl_->connections.counts(); }
+
+size_t Server::bytes_held() const { return impl_->bytes.held(); }
 
 void Server::every(std::chrono::milliseconds interval, std::function<void()> action) {
   impl_->timers.push_back(std::make_unique<Timer>(
@@ -304,10 +328,10 @@ void Server::run(Services& services, const Router& router) {
   for (int i = 1; i < impl.options.threads; ++i) {
     others.emplace_back([&impl] {
       name_thread("http");
-      impl.context.run();
+      guarded_run(impl.context);
     });
   }
-  impl.context.run();
+  guarded_run(impl.context);
   for (std::thread& thread : others) {
     thread.join();
   }

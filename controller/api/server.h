@@ -19,11 +19,12 @@ struct ServerOptions {
   std::string address = "127.0.0.1";
   uint16_t port = 0;  // 0: any free one
   int threads = 2;
-  size_t connections_max = 1024;           // beyond it: 503
-  std::chrono::seconds read_timeout{30};   // for a request once it has begun
-  std::chrono::seconds idle_timeout{120};  // between requests
-  std::chrono::seconds drain_timeout{0};   // unready but serving, between SIGTERM and the stop
-  std::chrono::seconds stop_timeout{10};   // for requests in flight when the daemon stops
+  size_t connections_max = 1024;            // beyond it: 503
+  size_t transfer_max = size_t{128} << 20;  // bytes of bodies and answers at once; beyond it: 503
+  std::chrono::seconds read_timeout{30};    // for a request once it has begun
+  std::chrono::seconds idle_timeout{120};   // between requests
+  std::chrono::seconds drain_timeout{0};    // unready but serving, between SIGTERM and the stop
+  std::chrono::seconds stop_timeout{10};    // for requests in flight when the daemon stops
   // What a connection that begins now is to use, from any thread; without it all are plain.
   std::function<TlsContext()> tls = {};
 };
@@ -38,6 +39,7 @@ class Server {
 
   uint16_t port() const;
   ClientConnections::Counts connections() const;
+  size_t bytes_held() const;  // of bodies and answers on their way, small ones not counted
   // Calls `action` on an I/O thread again and again, `interval` after it last returned. Before
   // run().
   void every(std::chrono::milliseconds interval, std::function<void()> action);

@@ -132,6 +132,26 @@ void Session::answer(Response response, const Incoming& incoming, bool keep_aliv
   stream_.expires_never();
 }
 
+// The request at hand holds so many bytes now. Throws Refusal: 503 when all together, or those of
+// its token, would hold too many.
+void Session::hold(size_t bytes) {
+  if (held_.resize(bytes)) return;
+  services_.metrics.connections().refused_bytes();
+  throw Refusal(503, "Too many bytes at once",
+                "the bodies and answers that are on their way hold too many bytes",
+                "the same request a little later; [limits] transfer_mib says how many there may "
+                "be, and one token has half of them");
+}
+
+// The answer's bytes in place of the body's. What has changed something is answered in any case.
+void Session::hold_answer(const Request& request, const Response& response) {
+  if (request.method == "GET") {
+    hold(response.body.size());
+  } else {
+    [[maybe_unused]] const bool counted = held_.resize(response.body.size());
+  }
+}
+
 // Reads the rest of the request, or throws the answer that the client gets.
 void Session::read_body(Incoming& incoming, size_t body_max) {
   auto& parser = incoming.parser;
@@ -140,6 +160,7 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
                    fmt::format("at most {} bytes on this path", body_max));
   };
   parser.body_limit(body_max);
+  parser.eager(true);
   if (parser.content_length() && *parser.content_length() > body_max) {
     throw too_large(fmt::format("{}", *parser.content_length()));
   }
@@ -151,7 +172,10 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
   bool late = false;
   {
     const ReadTime time(shared_from_this(), options_.read_timeout);
-    http::async_read(stream_, buffer_, parser, (*yield_)[error]);
+    while (!parser.is_done() && !error) {
+      http::async_read_some(stream_, buffer_, parser, (*yield_)[error]);
+      hold(parser.get().body().size());
+    }
     late = time.over();
   }
   if (error == http::error::buffer_overflow) {
@@ -209,6 +233,7 @@ void Session::admit(const Incoming& incoming) {
 void Session::belong() {
   const std::string holder = principal_ ? principal_->name() : std::string();
   const size_t most = services_.guard.connections_max();
+  held_.belong_to(services_.guard.closed() ? holder : std::string());
   if (connections_.give(*this, holder, most)) return;
   last_ = true;
   services_.metrics.connections().refused_to_token();
@@ -231,10 +256,12 @@ Response Session::answered_by(const Route& route, Incoming& incoming, Request& r
     Router::check_content_type(route, request);
   }
   request.body = decoded_body(incoming, route.body_max);
+  hold(request.body.size());
   stream_.expires_never();
   Response response = route.handler(*this, request);
   if (!response.streamed) {
     encode(incoming, response);
+    hold_answer(request, response);
   }
   return response;
 }
@@ -322,6 +349,7 @@ bool Session::serve_one() {
   if (services_.stopping) return false;  // stop() may have come while the last answer was sent
   pauses_ = 0;
   principal_.reset();
+  [[maybe_unused]] const bool always = held_.resize(0);
   if (buffer_.size() == 0) {
     stream_.expires_after(options_.idle_timeout);
     buffer_.commit(stream_.async_read_some(buffer_.prepare(kFirstRead), (*yield_)[error]));
@@ -402,6 +430,8 @@ void Session::run(asio::yield_context yield, bool refuse) {
     }
   } catch (const boost::system::system_error& error) {
     spdlog::debug("a connection broke: {}", error.what());
+  } catch (const std::exception& error) {  // no memory for an answer, say: this client comes again
+    spdlog::error("a connection was closed over an error: {}", error.what());
   }
   boost::system::error_code ignored;
   stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);

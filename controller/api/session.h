@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "controller/api/byte_budget.h"
 #include "controller/api/client_connections.h"
 #include "controller/api/server.h"
 #include "net/wire_stream.h"
@@ -27,11 +28,13 @@ class Session final : public Exchange,
  public:
   // All references outlive the session.
   Session(const ServerOptions& options, Services& services, const Router& router,
-          ClientConnections& connections, boost::asio::ip::tcp::socket socket, const Strand& strand)
+          ClientConnections& connections, ByteBudget& bytes, boost::asio::ip::tcp::socket socket,
+          const Strand& strand)
       : options_(options),
         services_(services),
         router_(router),
         connections_(connections),
+        held_(bytes),
         strand_(strand),
         stream_(std::move(socket), options.tls ? options.tls() : nullptr) {}
 
@@ -58,6 +61,8 @@ class Session final : public Exchange,
   void answer_broken_header(boost::system::error_code error);
   void answer_slow_header();
   void read_body(Incoming& incoming, size_t body_max);
+  void hold(size_t bytes);
+  void hold_answer(const Request& request, const Response& response);
   std::string decoded_body(Incoming& incoming, size_t body_max);
   Response handle(Incoming& incoming);
   void admit(const Incoming& incoming);
@@ -85,6 +90,7 @@ class Session final : public Exchange,
   Services& services_;
   const Router& router_;
   ClientConnections& connections_;
+  ByteBudget::Share held_;  // the body of the request at hand, then that of its answer
   Strand strand_;
   WireStream stream_;
   // Bounded, since the library looks for the end of a chunked body's trailer in it, and ends the

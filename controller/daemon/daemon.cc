@@ -67,6 +67,7 @@ ServerOptions server_options(const DaemonConfig& config, const ServedCertificate
   ServerOptions options = parse_listen(config.listen);
   options.threads = config.threads;
   options.connections_max = static_cast<size_t>(config.limits.connections);
+  options.transfer_max = static_cast<size_t>(config.limits.transfer_mib) << 20;
   options.read_timeout = whole_seconds(config.limits.read_seconds);
   options.idle_timeout = whole_seconds(config.limits.idle_seconds);
   options.drain_timeout = whole_seconds(config.limits.drain_seconds);
@@ -122,6 +123,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
     const ClientConnections::Counts connections = server_.connections();
     metrics_.connections().set_open(connections.open - connections.strangers,
                                     connections.strangers);
+    metrics_.connections().set_bytes_held(server_.bytes_held());
     metrics_.set_replays_queued(bells_.work.queued());
   });
   if (!port_file.empty()) {

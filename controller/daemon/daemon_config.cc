@@ -75,6 +75,8 @@ class DaemonConfigReader {
     LimitsConfig& limits = config_.limits;
     limits.connections = table.integer("connections", limits.connections, 1, 1 << 20);
     limits.queued_writes = table.integer("queued_writes", limits.queued_writes, 1, 1 << 20);
+    // One token has half, which must be enough for the largest body.
+    limits.transfer_mib = table.integer("transfer_mib", limits.transfer_mib, 66, 1 << 20);
     limits.read_seconds = table.number("read_seconds", limits.read_seconds, 0.1, 3600);
     limits.idle_seconds = table.number("idle_seconds", limits.idle_seconds, 0.1, 86400);
     limits.drain_seconds = table.number("drain_seconds", limits.drain_seconds, 0, 3600);

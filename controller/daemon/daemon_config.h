@@ -24,6 +24,7 @@ struct LogConfig {
 struct LimitsConfig {
   int64_t connections = 1024;    // beyond it: 503
   int64_t queued_writes = 1024;  // beyond it: 503
+  int64_t transfer_mib = 128;    // of bodies and answers on their way; beyond it: 503
   double read_seconds = 30;      // for a request once it has begun
   double idle_seconds = 120;     // between two requests of a connection
   double drain_seconds = 0;      // unready but serving, between SIGTERM and the stop

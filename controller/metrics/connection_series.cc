@@ -19,7 +19,17 @@ ConnectionSeries::ConnectionSeries(prometheus::Registry& registry)
                    .Name("gnomon_http_connections_evicted_total")
                    .Help("connections of strangers that were ended to make room for newcomers")
                    .Register(registry)
-                   .Add({})) {}
+                   .Add({})),
+      bytes_held_(prometheus::BuildGauge()
+                      .Name("gnomon_http_transfer_bytes")
+                      .Help("bytes of large bodies and answers that are on their way")
+                      .Register(registry)
+                      .Add({})),
+      of_bytes_(prometheus::BuildCounter()
+                    .Name("gnomon_http_transfers_refused_total")
+                    .Help("requests that were refused since too many bytes were on their way")
+                    .Register(registry)
+                    .Add({})) {}
 
 void ConnectionSeries::set_open(size_t known, size_t strangers) {
   known_.Set(static_cast<double>(known));

@@ -16,7 +16,9 @@ class ConnectionSeries {
   void set_open(size_t known, size_t strangers);
   void refused() { full_.Increment(); }               // all places were taken
   void refused_to_token() { of_token_.Increment(); }  // the token has as many as it may
-  void evicted() { evicted_.Increment(); }            // a stranger's, for a newcomer
+  void set_bytes_held(size_t bytes) { bytes_held_.Set(static_cast<double>(bytes)); }
+  void refused_bytes() { of_bytes_.Increment(); }  // too many bytes are on their way
+  void evicted() { evicted_.Increment(); }         // a stranger's, for a newcomer
 
  private:
   prometheus::Family<prometheus::Gauge>& open_;
@@ -26,6 +28,8 @@ class ConnectionSeries {
   prometheus::Counter& full_;
   prometheus::Counter& of_token_;
   prometheus::Counter& evicted_;
+  prometheus::Gauge& bytes_held_;
+  prometheus::Counter& of_bytes_;
 };
 
 }  // namespace gnomon

@@ -1,9 +1,12 @@
 // Every limit of the API that no other test crosses is crossed here by one, and every connection
 // that is not a client's is got rid of; docs/testing.md has the table of all.
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <chrono>
+#include <memory>
+#include <vector>
 
 #include "base/files.h"
 #include "tests/controller/api_fixture.h"
@@ -14,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 class LimitsTest : public ApiTest {
@@ -303,6 +307,63 @@ TEST_F(SlowClientTest, BeyondTheConnectionsThereMayBeIs503AndRoomComesBack) {
     return again.read_until("}").starts_with("HTTP/1.1 200");
   }));
 }
+
+// Bodies of 31 MiB that never end.
+class LargeBodiesTest : public SlowClientTest {
+ protected:
+  // False when the daemon ended the connection before it had all that was sent.
+  bool begin_body() {
+    constexpr size_t kMebibyte = size_t{1} << 20;
+    auto& client = *clients.emplace_back(std::make_unique<RawConnection>(daemon->port()));
+    client.send(fmt::format(
+        "POST /v1/leases/1/complete HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n",
+        32 * kMebibyte));
+    const std::string piece(kMebibyte, ' ');
+    for (int i = 0; i < 31; ++i) {
+      if (!client.send(piece)) return false;
+    }
+    return true;
+  }
+  std::vector<std::unique_ptr<RawConnection>> clients;
+};
+
+TEST_F(LargeBodiesTest, TogetherTheyAreBoundedAndSmallOnesStillComeThrough) {
+  start("transfer_mib = 66\n");
+  ASSERT_TRUE(begin_body());
+  ASSERT_TRUE(begin_body());
+  begin_body();
+  EXPECT_THAT(clients.back()->read_until("nothing that comes"),
+              AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("Retry-After"),
+                    HasSubstr("Too many bytes at once"), HasSubstr("transfer_mib")));
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  trainer.train(1, 5);
+  const std::string metrics = daemon->client().request("GET", "/metrics").body;
+  EXPECT_THAT(metrics, HasSubstr("gnomon_http_transfers_refused_total 1"));
+  EXPECT_THAT(metrics, Not(HasSubstr("gnomon_http_transfer_bytes 0")));
+  EXPECT_LT(daemon->resident_kib(), 150.0 * 1024);
+  clients.clear();
+  EXPECT_TRUE(test::eventually([&] {
+    return daemon->client().request("GET", "/metrics").body.find("gnomon_http_transfer_bytes 0") !=
+           std::string::npos;
+  }));
+  EXPECT_TRUE(begin_body()) << "room comes back";
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(LargeBodiesTest, MemoryThatRunsOutEndsConnectionsAndNotTheDaemon) {
+  start("transfer_mib = 1024\n");
+  const rlimit limit{rlim_t{320} << 20, rlim_t{320} << 20};
+  ASSERT_EQ(::prlimit(daemon->pid(), RLIMIT_AS, &limit, nullptr), 0);
+  bool refused = false;
+  for (int i = 0; i < 12; ++i) refused = !begin_body() || refused;
+  EXPECT_TRUE(refused) << "so much memory there is not";
+  clients.clear();
+  FakeTrainer trainer(daemon->url());
+  trainer.begin();
+  trainer.train(1, 5);
+}
+#endif
 
 }  // namespace
 }  // namespace gnomon

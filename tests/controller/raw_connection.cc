@@ -33,15 +33,16 @@ void RawConnection::close() {
   }
 }
 
-void RawConnection::send(const std::string& text) {
+bool RawConnection::send(const std::string& text) {
   size_t sent = 0;
   while (sent < text.size()) {
     ssize_t size = ::send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
     if (size <= 0) {
-      return;  // the daemon has had enough; its answer says why
+      return false;
     }
     sent += static_cast<size_t>(size);
   }
+  return true;
 }
 
 std::string RawConnection::read_until(const std::string& text) {

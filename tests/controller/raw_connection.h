@@ -12,7 +12,8 @@ class RawConnection {
   ~RawConnection();
   RawConnection(const RawConnection&) = delete;
   RawConnection& operator=(const RawConnection&) = delete;
-  void send(const std::string& text);
+  // False when the daemon has ended the connection; its answer may say why.
+  bool send(const std::string& text);
   // Reads until `text` has come or the connection ends; returns everything read so far.
   std::string read_until(const std::string& text);
   // Nothing more will be sent; the answer can still come.
