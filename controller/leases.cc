@@ -15,6 +15,7 @@ namespace gnomon {
 namespace {
 
 constexpr size_t kLookAtOnce = 16;   // replays of the board
+constexpr double kSecondsMax = 1e9;  // sums of such stay finite
 constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
 void require(bool condition, const std::string& detail, const std::string& accepted) {
@@ -24,8 +25,8 @@ void require(bool condition, const std::string& detail, const std::string& accep
 // A result that the ledger could not hold would be sent again and again.
 void check_durations(const ReplayResult& result) {
   for (double seconds : {result.replay_seconds, result.eval_seconds}) {
-    require(std::isfinite(seconds) && seconds >= 0, fmt::format("a duration is {}", seconds),
-            "a duration in seconds");
+    require(seconds >= 0 && seconds <= kSecondsMax, fmt::format("a duration is {}", seconds),
+            "0 to 1e9 seconds");
   }
 }
 
@@ -54,7 +55,7 @@ void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
 void check(const LeaseRequest& request) {
   require(!request.verifier.empty() && request.verifier.size() <= 200,
           fmt::format("verifier is \"{}\"", request.verifier),
-          "1 to 200 characters, unique for each verifier process");
+          "1 to 200 bytes, unique for each verifier process");
   require(is_trainer(request.verifier) == request.on_trainer,
           fmt::format("verifier is \"{}\" and on_trainer {}", request.verifier, request.on_trainer),
           fmt::format("a name that begins with \"{}\" for a trainer, and for nobody else",

@@ -65,7 +65,7 @@ void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) 
     totals.money = money_numbers(known->state, policy);
     add_steps(known->told, totals);
   }
-  metrics_.start_run(row.id, row.name + "/" + row.job_id, totals);
+  metrics_.start_run(row.id, row.label(), totals);
   if (known && row.state == "live") {
     deadlines_.set(row.id, decide::next_deadline(known->state));
   }
@@ -83,13 +83,12 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
     throw unknown_run(run_name(id));
   }
   if (row->state == ledger::kDeleting) {
-    throw Refusal(409, "The run is being deleted",
-                  fmt::format("{}/{} is being deleted", row->name, row->job_id),
+    throw Refusal(409, "The run is being deleted", fmt::format("{} is being deleted", row->label()),
                   "DELETE of it until it is gone; another run");
   }
   Run run;
   run.id = id;
-  run.label = row->name + "/" + row->job_id;
+  run.label = row->label();
   run.life = row->state;
   try {
     run.registration = from_json<RunRegistration>(row->registration);

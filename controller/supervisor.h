@@ -25,6 +25,8 @@ namespace gnomon {
 
 // Throws Refusal for what no device can say.
 void check_health(const DeviceHealth& health);
+// Throws Refusal (409) when the run never began it.
+ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
 
 struct SupervisorOptions {
   std::string default_policy;                      // TOML for new runs, checked

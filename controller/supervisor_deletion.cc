@@ -20,7 +20,7 @@ bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
   Connection& connection = transaction.connection();
   const std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
   if (!row) throw unknown_run(run_name(id));
-  const std::string label = row->name + "/" + row->job_id;
+  const std::string label = row->label();
   if (row->state == "live") {
     throw Refusal(409, "The run is live", fmt::format("{} has not ended", label),
                   "a run that is completed, stopped or failed; one whose trainer is gone for good "

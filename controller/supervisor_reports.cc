@@ -26,6 +26,7 @@ constexpr double kSaveSeconds = 1;
 constexpr int64_t kUnsavedMax = 4096;  // events
 // Far above any run, far below where sums of steps would overflow.
 constexpr int64_t kStepMax = 1'000'000'000'000;
+constexpr double kSecondsMax = 1e9;  // sums of such stay finite
 
 // The first member in which a repeated report differs from the one on record, in words; empty when
 // none does.
@@ -90,9 +91,9 @@ void require_step(int64_t value, const char* member, int64_t least) {
 
 void check_registration(const RunRegistration& registration) {
   require(!registration.name.empty() && registration.name.size() <= 200, "name",
-          fmt::format("\"{}\"", registration.name), "1 to 200 characters");
+          fmt::format("\"{}\"", registration.name), "1 to 200 bytes");
   require(registration.job_id.size() <= 200, "job_id", fmt::format("\"{}\"", registration.job_id),
-          "at most 200 characters");
+          "at most 200 bytes");
   require(registration.layers >= 0, "layers", fmt::format("{}", registration.layers), "0 or more");
   require(registration.checkpoint_every >= 0 && registration.checkpoint_every <= kStepMax,
           "checkpoint_every", fmt::format("{}", registration.checkpoint_every),
@@ -115,20 +116,24 @@ decide::RunRegisteredEvent registered_event(const RunRegistration& registration)
       registration.tokens_per_step};
 }
 
-[[noreturn]] void refuse_unknown_attempt(int64_t attempt, int64_t newest) {
-  throw Refusal(
-      409, "Unknown attempt", fmt::format("attempt {} was never started", attempt),
-      newest == 0
-          ? "an attempt started with POST attempts (this run has none yet)"
-          : fmt::format("an attempt started with POST attempts (the newest is {})", newest));
-}
-
 RunRegistered registered_as(int64_t run, const decide::State& state, const decide::Policy& policy) {
   return {run_name(run), std::string(decide::mode_name(decide::mode_in_force(state, policy))),
           policy.controller.on_loss, policy.controller.grace_seconds};
 }
 
 }  // namespace
+
+ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt) {
+  if (std::optional<ledger::AttemptRow> known = ledger::find_attempt(connection, run, attempt)) {
+    return *std::move(known);
+  }
+  const int64_t newest = ledger::newest_attempt(connection, run);
+  throw Refusal(
+      409, "Unknown attempt", fmt::format("attempt {} was never started", attempt),
+      newest == 0
+          ? "an attempt started with POST attempts (this run has none yet)"
+          : fmt::format("an attempt started with POST attempts (the newest is {})", newest));
+}
 
 RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
                                        const RunRegistration& registration) {
@@ -167,6 +172,10 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
     }
     return registered_as(run.id, run.state, run.policy);
   }
+  // NAME/JOB_ID is what people, metrics and alerts call a run: its last slash must part the two. A
+  // run that is on record otherwise goes on.
+  require(registration.job_id.find('/') == std::string::npos, "job_id",
+          fmt::format("\"{}\"", registration.job_id), "a text without \"/\"");
   const double time = now();
   std::string policy;
   {
@@ -199,7 +208,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   require(std::isfinite(attempt.time), "time", fmt::format("{}", attempt.time),
           "seconds since the epoch");
   require(attempt.host.size() <= 200, "host", fmt::format("\"{}\"", attempt.host),
-          "at most 200 characters");
+          "at most 200 bytes");
   ledger::AttemptRow fresh{attempt, std::nullopt};
   if (attempt.fingerprint) {
     fresh.fingerprint = to_json(*attempt.fingerprint);
@@ -246,20 +255,16 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
 void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const StepReport& report) {
   Connection& connection = transaction.connection();
   if (!run.base_steps.contains(report.attempt)) {
-    std::optional<ledger::AttemptRow> attempt =
-        ledger::find_attempt(connection, run.id, report.attempt);
-    if (!attempt) {
-      refuse_unknown_attempt(report.attempt, ledger::newest_attempt(connection, run.id));
-    }
-    run.base_steps[report.attempt] = attempt->start.base_step;
+    run.base_steps[report.attempt] =
+        known_attempt(connection, run.id, report.attempt).start.base_step;
   }
   int64_t base_step = run.base_steps[report.attempt];
   require(report.step > base_step, "step", fmt::format("{}", report.step),
           fmt::format("above {}, where attempt {} began", base_step, report.attempt).c_str());
   require_step(report.step, "step", 1);
   require_step(report.tokens, "tokens", 0);
-  require(std::isfinite(report.step_seconds) && report.step_seconds >= 0, "step_seconds",
-          fmt::format("{}", report.step_seconds), "a duration in seconds");
+  require(report.step_seconds >= 0 && report.step_seconds <= kSecondsMax, "step_seconds",
+          fmt::format("{}", report.step_seconds), "0 to 1e9 seconds");
   require(std::isfinite(report.learning_rate), "learning_rate",
           fmt::format("{}", report.learning_rate), "a finite number");
   if (report.device_health) check_health(*report.device_health);
@@ -338,11 +343,9 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
                                         const CheckpointReport& checkpoint) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
-  if (!ledger::find_attempt(connection, id, checkpoint.attempt)) {
-    refuse_unknown_attempt(checkpoint.attempt, ledger::newest_attempt(connection, id));
-  }
+  known_attempt(connection, id, checkpoint.attempt);
   require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri",
-          fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 characters");
+          fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 bytes");
   require_inside(checkpoint.uri, options_.checkpoint_roots);
   require_step(checkpoint.step, "step", 0);
   if (std::optional<CheckpointReport> known =

@@ -42,6 +42,11 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
     if (row.gemm.empty() != row.recipe.empty() || row.recipe.size() > kNameMax) {
       refuse(i, "recipe", row.recipe, "a recipe for a GEMM's rounding, and nothing for a tensor");
     }
+    if (row.elements < 0 || row.histogram_below < 0 ||
+        std::ranges::any_of(row.histogram, [](int64_t count) { return count < 0; })) {
+      refuse(i, "elements", fmt::format("{}", row.elements),
+             "counts of 0 or more, in histogram and histogram_below too");
+    }
     if (row.histogram.size() > kNameMax) {
       refuse(i, "histogram", fmt::format("{} bins", row.histogram.size()),
              fmt::format("at most {} bins", kNameMax));
@@ -68,6 +73,7 @@ ReportAck Supervisor::report_statistics(LedgerTransaction& transaction, int64_t 
                   fmt::format("at most {}", kRowsMax));
   }
   check_rows(report, run.registration.sites);
+  known_attempt(transaction.connection(), id, report.attempt);
   std::vector<std::string> bodies;
   for (const StatisticsRow& row : report.rows) bodies.push_back(to_json(row));
   const int64_t inserted =

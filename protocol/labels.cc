@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "protocol/site_glob.h"
+#include "protocol/text_rules.h"
 
 namespace gnomon {
 namespace {
@@ -16,8 +17,7 @@ bool is_key(std::string_view key) {
 }
 
 bool is_value(std::string_view value) {
-  return value.size() <= kLabelValueMax &&
-         std::ranges::none_of(value, [](unsigned char c) { return c < ' ' || c == 0x7f; });
+  return value.size() <= kLabelValueMax && is_one_line(value);
 }
 
 }  // namespace

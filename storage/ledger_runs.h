@@ -21,6 +21,8 @@ struct RunRow {
   std::string state;         // live, completed, stopped, failed, deleting
   double registered_at = 0;
   std::optional<double> finished_at;
+  // What people, metrics and alerts call it; its last slash parts the two.
+  std::string label() const { return name + "/" + job_id; }
 };
 
 std::optional<int64_t> find_run(Connection& connection, const std::string& name,

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "protocol/json.h"
+#include "protocol/text_rules.h"
 
 namespace gnomon {
 namespace {
@@ -135,7 +136,7 @@ bool DirectiveInbox::answer(const Directive& directive, const std::string& state
                             const std::string& reason) {
   DirectiveAck ack;
   ack.state = state;
-  ack.reason = reason;
+  ack.reason = shortened(reason, "reason");
   ack.time = now_seconds();
   if (spool_.append(ack_target(directive.number), to_json(ack)) == Spool::Outcome::kWritten)
     return true;

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "protocol/json.h"
+#include "protocol/text_rules.h"
 #include "trainer/loop.h"
 
 namespace gnomon {
@@ -96,8 +97,9 @@ void TrainingLoop::checkpoint_failed(const CheckpointReport& checkpoint, const s
   notice.attempt = checkpoint.attempt;
   notice.step = checkpoint.step;
   notice.kind = "checkpoint_failed";
-  notice.text =
-      fmt::format("the checkpoint of step {} could not be written: {}", checkpoint.step, why);
+  notice.text = shortened(
+      fmt::format("the checkpoint of step {} could not be written: {}", checkpoint.step, why),
+      "text");
   try {
     outbox_->notice(notice);
   } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/host.h"
+#include "protocol/text_rules.h"
 #include "trainer/loop.h"
 
 namespace gnomon {
@@ -91,7 +92,7 @@ std::optional<ReplayResult> TrainingLoop::replay(const Lease& lease, LeaseFailur
   } catch (const ReplayAbandoned&) {
     failure.reason = why;
   } catch (const std::exception& error) {
-    failure.reason = error.what();
+    failure.reason = shortened(error.what(), "reason");
     failure.retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
   }
   return std::nullopt;

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "kernels/devices.h"
 #include "protocol/json.h"
+#include "protocol/text_rules.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/lease_keeper.h"
 
@@ -136,7 +137,7 @@ bool Worker::work(const Lease& lease) {
     // never will.
     const bool retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
     what = "fail";
-    body = to_json(LeaseFailure{lease.token, error.what(), retryable});
+    body = to_json(LeaseFailure{lease.token, shortened(error.what(), "reason"), retryable});
   }
   if (keeper.lost()) {
     log_.warn("lease {}: abandoned", lease.lease);

@@ -19,8 +19,9 @@ namespace gnomon {
 class ClientConnection {
  public:
   virtual ~ClientConnection() = default;
-  virtual void stop() = 0;  // ends now when it is idle, else after its answer
-  virtual void end() = 0;   // ends now, whatever it is at
+  virtual void stop() = 0;           // ends now when it is idle, else after its answer
+  virtual void end() = 0;            // ends now, whatever it is at
+  virtual void look_at_token() = 0;  // what waits in the name of one that is over ends now
 };
 
 class ClientConnections {

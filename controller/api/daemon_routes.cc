@@ -111,7 +111,9 @@ void audited_write(Exchange& exchange, Services& services, Ledger::Write write) 
     exchange.write(std::move(write));
     return;
   } catch (const Refusal& refused) {
-    note = refused.audit();
+    if (refused.audit()) {
+      note = services.refusal_notes.admit(*refused.audit(), services.supervisor.steady_now());
+    }
     refusal = std::current_exception();
   }
   if (note) {

@@ -4,6 +4,7 @@
 #include "controller/decide/policy.h"
 #include "controller/json_rows.h"
 #include "protocol/json.h"
+#include "protocol/text_rules.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
@@ -49,7 +50,7 @@ Response put_policy(Services& services, Exchange& exchange, const Request& reque
 
 Response post_override(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
-  OverrideRequest asked = from_json<OverrideRequest>(request.body);
+  OverrideRequest asked = from_request<OverrideRequest>(request.body);
   OverrideAccepted accepted;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     accepted = services.supervisor.override_run(transaction, run, asked);

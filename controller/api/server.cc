@@ -296,6 +296,10 @@ uint16_t Server::port() const { return impl_->acceptor.local_endpoint().port(); 
 
 ClientConnections::Counts Server::connections() const { return impl_->connections.counts(); }
 
+void Server::look_at_tokens() {
+  for (const auto& connection : impl_->connections.all()) connection->look_at_token();
+}
+
 size_t Server::bytes_held() const { return impl_->bytes.held(); }
 
 void Server::every(std::chrono::milliseconds interval, std::function<void()> action) {

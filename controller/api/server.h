@@ -39,6 +39,7 @@ class Server {
 
   uint16_t port() const;
   ClientConnections::Counts connections() const;
+  void look_at_tokens();  // what waits in the name of a token that is over ends; from any thread
   size_t bytes_held() const;  // of bodies and answers on their way, small ones not counted
   // Calls `action` on an I/O thread again and again, `interval` after it last returned. Before
   // run().

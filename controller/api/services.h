@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "controller/api/refusal_notes.h"
 #include "controller/api/router.h"
 #include "controller/backups.h"
 #include "controller/bell.h"
@@ -28,6 +29,7 @@ struct Services {
   std::atomic<bool> stopping = false;
   Backups* backups = nullptr;
   const BackgroundCheck* integrity = nullptr;  // null: none is made
+  RefusalNotes refusal_notes = {};
 };
 
 std::vector<Route> trainer_routes(Services& services);   // runs, reports, directives
@@ -44,7 +46,7 @@ std::vector<Route> all_routes(Services& services);     // all of these, with who
 Route page_route(Services& services);                  // everything outside /v1
 
 // A write that may be refused: the refusal's audit note is recorded by itself before the refusal
-// goes on.
+// goes on, as often as refusal_notes.h says.
 void audited_write(Exchange& exchange, Services& services, Ledger::Write write);
 
 Response json_response(std::string body, int status = 200);

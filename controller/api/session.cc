@@ -221,10 +221,12 @@ void Session::admit(const Incoming& incoming) {
   const auto& head = incoming.parser.get();
   boost::system::error_code gone;
   const auto peer = stream_.socket().remote_endpoint(gone);
+  const std::string_view target = view_of(head.target());
+  const std::string_view path = target.substr(0, target.find('?'));
   principal_ = services_.guard.admit(
       {view_of(head.method_string()), view_of(head[http::field::authorization]),
        view_of(head[http::field::host]), view_of(head[http::field::origin]),
-       gone ? std::string() : peer.address().to_string()});
+       gone ? std::string() : peer.address().to_string(), path == "/livez" || path == "/readyz"});
   belong();
 }
 

@@ -42,6 +42,7 @@ class Session final : public Exchange,
   void run(boost::asio::yield_context yield, bool refuse);
   void stop() override;
   void end() override;
+  void look_at_token() override;
 
   void write(Ledger::Write write) override;
   void read(Ledger::Read read) override;
@@ -102,7 +103,8 @@ class Session final : public Exchange,
   bool streaming_ = false;  // an answer without a known length has begun
   bool last_ = false;       // this request is
   int pauses_ = 0;
-  PrincipalPtr principal_;  // of the request at hand; null: a stranger
+  std::weak_ptr<Signal> waiting_;  // what wait() sleeps on
+  PrincipalPtr principal_;         // of the request at hand; null: a stranger
 };
 
 }  // namespace gnomon

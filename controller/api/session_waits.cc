@@ -110,8 +110,9 @@ bool Session::wait(const Awaited& awaited, Clock::time_point deadline) {
     return !over();
   }
   watch(signal);
+  waiting_ = signal;
   bool watched = true;
-  while (!signal->set && !services_.stopping && Clock::now() < deadline) {
+  while (!signal->set && !services_.stopping && !token_is_over() && Clock::now() < deadline) {
     if (signal->readable || !watched) {
       if (hung_up()) break;
       signal->readable = watched = false;  // it has sent its next request already
@@ -124,6 +125,13 @@ bool Session::wait(const Awaited& awaited, Clock::time_point deadline) {
   boost::system::error_code ignored;
   stream_.socket().cancel(ignored);
   return signal->set && !services_.stopping && !token_is_over();
+}
+
+void Session::look_at_token() {
+  asio::post(strand_, [session = shared_from_this()] {
+    const std::shared_ptr<Signal> signal = session->waiting_.lock();
+    if (signal && session->token_is_over()) signal->timer.cancel();
+  });
 }
 
 // The client has hung up, its token was revoked or is over, or the daemon is stopping.

@@ -8,6 +8,7 @@
 #include "controller/json_rows.h"
 #include "protocol/json.h"
 #include "protocol/site_glob.h"
+#include "protocol/text_rules.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
@@ -18,7 +19,7 @@ constexpr int64_t kStepsAtOnce = 1'000;
 
 Response take(Services& services, Exchange& exchange, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
-  const StatisticsReport report = from_json<StatisticsReport>(request.body);
+  const StatisticsReport report = from_request<StatisticsReport>(request.body);
   ReportAck ack;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     ack = services.supervisor.report_statistics(transaction, run, report);

@@ -6,6 +6,7 @@
 #include "controller/api/services.h"
 #include "controller/api/view_queries.h"
 #include "protocol/json.h"
+#include "protocol/text_rules.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
@@ -22,7 +23,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
   return {"POST", path, BodyKind::kJson, body_max,
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t run = parse_run_id(request.arguments[0]);
-            Message message = from_json<Message>(request.body);
+            Message message = from_request<Message>(request.body);
             ReportAck ack;
             audited_write(exchange, services, [&](LedgerTransaction& transaction) {
               ack = (services.supervisor.*take)(transaction, run, message);
@@ -32,7 +33,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
 }
 
 Response register_run(Services& services, Exchange& exchange, const Request& request) {
-  RunRegistration registration = from_json<RunRegistration>(request.body);
+  RunRegistration registration = from_request<RunRegistration>(request.body);
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     registered = services.supervisor.register_run(transaction, registration);
@@ -53,7 +54,7 @@ int64_t directive_number(const std::string& text) {
 Response acknowledge(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
   int64_t number = directive_number(request.arguments[1]);
-  DirectiveAck ack = from_json<DirectiveAck>(request.body);
+  DirectiveAck ack = from_request<DirectiveAck>(request.body);
   Directive directive;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     directive = services.supervisor.acknowledge(transaction, run, number, ack);
@@ -103,7 +104,7 @@ Response directives(Services& services, Exchange& exchange, const Request& reque
 
 Response report_steps(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
-  StepBatch batch = from_json<StepBatch>(request.body);
+  StepBatch batch = from_request<StepBatch>(request.body);
   if (batch.steps.size() > kStepsMax) {
     throw Refusal(413, "Too many steps in one batch", fmt::format("{} steps", batch.steps.size()),
                   fmt::format("at most {}", kStepsMax));

@@ -4,6 +4,7 @@
 
 #include "controller/api/services.h"
 #include "protocol/json.h"
+#include "protocol/text_rules.h"
 
 namespace gnomon {
 namespace {
@@ -78,7 +79,8 @@ class AskForWork {
 };
 
 Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
-  AskForWork asker(services, from_json<LeaseRequest>(request.body), query_seconds(request, "wait"));
+  AskForWork asker(services, from_request<LeaseRequest>(request.body),
+                   query_seconds(request, "wait"));
   const std::optional<Lease> lease = asker.answer(exchange);
   return lease ? json_response(to_json(*lease)) : Response{204, "", "", {}, false};
 }
@@ -89,7 +91,7 @@ Route lease_route(Services& services, const char* path, size_t body_max,
   return {"POST", path, BodyKind::kJson, body_max,
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t lease = lease_id(request.arguments[0]);
-            Message message = from_json<Message>(request.body);
+            Message message = from_request<Message>(request.body);
             audited_write(exchange, services, [&](LedgerTransaction& transaction) {
               (services.leases.*take)(transaction, lease, message);
             });

@@ -95,16 +95,25 @@ void Guard::look_again() {
   {
     const std::lock_guard lock(mutex_);
     settings = settings_;
-    const FileState state = state_of(settings.tokens);
-    if (settings.tokens.empty() || state == state_ || state == bad_state_) return;
-    bad_state_ = state;
+    if (settings.tokens.empty() || state_of(settings.tokens) == state_) {
+      bad_.clear();
+      return;
+    }
   }
   try {
     configure(settings);
     spdlog::info("the tokens of {} were read again", settings.tokens);
   } catch (const Error& error) {
-    spdlog::error("the tokens were not read again, the last good ones stay: {}", error.what());
+    const std::lock_guard lock(mutex_);
+    if (bad_ == error.what()) return;
+    bad_ = error.what();
+    spdlog::error("the tokens were not read again, the last good ones stay: {}", bad_);
   }
+}
+
+bool Guard::current() const {
+  const std::lock_guard lock(mutex_);
+  return bad_.empty();
 }
 
 // A token that stays the same keeps its principal, and so the requests that wait in its name.
@@ -121,12 +130,14 @@ void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens,
     }
   }
   for (const Entry& gone : entries_) {
-    if (gone.principal) gone.principal->revoke();
+    if (!gone.principal) continue;
+    gone.principal->revoke();
+    ++revocations_;
   }
   entries_ = std::move(entries);
   settings_ = settings;
   state_ = state;
-  bad_state_.reset();
+  bad_.clear();
 }
 
 size_t Guard::connections_max() const {
@@ -197,6 +208,10 @@ PrincipalPtr Guard::admit(const Caller& caller) {
     limit("token " + principal->name(), settings.principal);
     return principal;
   }
+  if (caller.probe) {
+    limit("probe " + address_key(caller.address), settings.stranger);
+    return nullptr;
+  }
   limit(address_key(caller.address), settings.stranger);
   if (caller.authorization.empty()) return nullptr;
   tell_refused(caller);
@@ -211,10 +226,10 @@ void Guard::authorise(const PrincipalPtr& principal, Access access) {
                   "Authorization: Bearer TOKEN, with one of `gnomon token create`");
   }
   if (!may(principal->role(), access)) {
-    throw Refusal(
-        403, "Role not accepted",
-        fmt::format("the token \"{}\" is a {}'s", principal->name(), role_name(principal->role())),
-        fmt::format("a token of the role {}", roles_with(access)));
+    throw Refusal(403, "Role not accepted",
+                  fmt::format("the token \"{}\" has the role {}", principal->name(),
+                              role_name(principal->role())),
+                  fmt::format("a token of the role {}", roles_with(access)));
   }
 }
 

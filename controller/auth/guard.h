@@ -60,6 +60,10 @@ struct Caller {
   std::string_view host;
   std::string_view origin;
   std::string address;  // of the other end of the connection
+  // It asks whether the daemon lives or is ready: with a token that is not known it is a
+  // stranger's, and strangers' have a rate of their own, so that nobody at the address keeps them
+  // from an answer.
+  bool probe = false;
 };
 
 class Guard {
@@ -82,9 +86,13 @@ class Guard {
   bool closed() const;
   // Takes new settings and reads the file. Throws ConfigError; then everything stays as it was.
   void configure(const AuthSettings& settings);
-  // Reads the file again when it is another one than when it was last read. What cannot be read is
-  // logged once, and the last good tokens stay.
+  // Reads the file again when it is another one than the one in force. What cannot be read is
+  // logged once and tried again each time, and the last good tokens stay.
   void look_again();
+  // Whether the last look found the tokens in force, or could take those that it found.
+  bool current() const;
+  // How many principals are not valid any more; grows when the file lacks a token that it had.
+  uint64_t revocations() const { return revocations_; }
 
  private:
   struct Entry {
@@ -110,9 +118,10 @@ class Guard {
   AuthSettings settings_;
   std::vector<Entry> entries_;
   FileState state_;
-  std::optional<FileState> bad_state_;  // of a file that could not be read: not told again
-  double told_at_ = -1e9;               // steady; when a refused token was last logged
-  int64_t untold_ = 0;                  // refused since
+  std::string bad_;  // why the file could not be taken, as it was told; empty: it could
+  std::atomic<uint64_t> revocations_ = 0;
+  double told_at_ = -1e9;  // steady; when a refused token was last logged
+  int64_t untold_ = 0;     // refused since
 };
 
 }  // namespace gnomon

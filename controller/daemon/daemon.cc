@@ -245,6 +245,14 @@ void Daemon::save_states() {
   }
 }
 
+void Daemon::look_at_tokens() {
+  guard_.look_again();
+  metrics_.tokens_current(guard_.current());
+  if (guard_.revocations() == revocations_) return;
+  revocations_ = guard_.revocations();
+  server_.look_at_tokens();
+}
+
 void Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(
@@ -259,7 +267,7 @@ void Daemon::serve() {
     if (certificate_) certificate_->look(steady_seconds());
   });
   server_.every(std::chrono::seconds(1), [this] {
-    guard_.look_again();
+    look_at_tokens();
     watch_wall_clock();
     keep_time();
   });

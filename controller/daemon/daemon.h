@@ -29,6 +29,7 @@ class Daemon {
   void keep_time();
   void watch_wall_clock();
   void save_states();
+  void look_at_tokens();
   void tell_service_manager();
   void check_pages();
 
@@ -39,6 +40,7 @@ class Daemon {
   Metrics metrics_;
   LiveConfig config_;
   Guard guard_;
+  uint64_t revocations_ = 0;  // of the guard, when waiting connections were last told
   Bells bells_;
   notify::Outbox outbox_;
   Supervisor supervisor_;

@@ -23,23 +23,27 @@ TlsContext ServedCertificate::context() const {
 void ServedCertificate::configure(const DaemonConfig& config) {
   if (config.tls.files.certificate.empty()) return;
   config_ = config;
-  read_again();
+  read_again(true);
 }
 
 void ServedCertificate::look(double now) {
   if (now < next_look_) return;
   next_look_ = now + config_.tls.look_seconds;
-  if (stamps() != read_stamps_) read_again();
+  if (stamps() != read_stamps_ || !bad_.empty()) read_again(false);
 }
 
-void ServedCertificate::read_again() {
+// Without `tell` the same trouble is not said again.
+void ServedCertificate::read_again(bool tell) {
   read_stamps_ = stamps();
   try {
     serve(load_tls(config_));
+    bad_.clear();
     spdlog::info("connections that begin now get the certificate in {}",
                  config_.tls.files.certificate);
   } catch (const Error& error) {
     metrics_.tls().reloaded(false);
+    if (!tell && bad_ == error.what()) return;
+    bad_ = error.what();
     spdlog::error("the certificate was not read again, the last good one stays: {}", error.what());
   }
 }

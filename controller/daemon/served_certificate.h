@@ -24,8 +24,8 @@ class ServedCertificate {
   // Reads what `config` names; without TLS in it everything stays. One thread at a time, with
   // look().
   void configure(const DaemonConfig& config);
-  // Reads the files again when they have changed since they were last read. `now` in seconds of a
-  // steady clock; does nothing before tls.look_seconds are over.
+  // Reads the files again when they have changed since they were last read, or could not be used
+  // then. `now` in seconds of a steady clock; does nothing before tls.look_seconds are over.
   void look(double now);
 
  private:
@@ -36,11 +36,12 @@ class ServedCertificate {
   };
   std::vector<Stamp> stamps() const;
   void serve(ServerTls tls);
-  void read_again();
+  void read_again(bool tell);
 
   DaemonConfig config_;
   Metrics& metrics_;
   std::vector<Stamp> read_stamps_;
+  std::string bad_;  // why the files could not be used, as it was told; empty: they could
   double next_look_ = 0;
   mutable std::mutex mutex_;
   TlsContext context_;

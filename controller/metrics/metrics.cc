@@ -71,7 +71,14 @@ struct Metrics::Daemon {
                                 .Name("gnomon_config_last_reload_success_timestamp_seconds")
                                 .Help("when a configuration was last taken")
                                 .Register(registry)
-                                .Add({})) {
+                                .Add({})),
+        tokens_current(prometheus::BuildGauge()
+                           .Name("gnomon_auth_last_reload_successful")
+                           .Help("0 while the file of tokens cannot be read, so that older ones "
+                                 "are in force")
+                           .Register(registry)
+                           .Add({})) {
+    tokens_current.Set(1);
     prometheus::BuildGauge()
         .Name("gnomon_build_info")
         .Help("always 1")
@@ -113,6 +120,7 @@ struct Metrics::Daemon {
   prometheus::Gauge& queue_length;
   prometheus::Gauge& config_successful;
   prometheus::Gauge& config_success_time;
+  prometheus::Gauge& tokens_current;
   std::map<std::pair<std::string, std::string>, prometheus::Counter*> request_counters;
   std::map<std::string, prometheus::Histogram*> request_histograms;
 };
@@ -148,6 +156,8 @@ void Metrics::config_loaded(bool successful, double at) {
   }
 }
 
+void Metrics::tokens_current(bool current) { daemon_->tokens_current.Set(current ? 1 : 0); }
+
 void Metrics::set_replays_queued(int64_t count) {
   daemon_->replays_queued.Set(static_cast<double>(count));
 }
@@ -167,8 +177,13 @@ void Metrics::lease_ended(const std::string& outcome, int64_t count) {
 
 void Metrics::start_run(int64_t run, const std::string& label, const RunTotals& totals) {
   std::lock_guard lock(mutex_);
-  runs_.erase(run);  // before the new series: their labels are the same
-  drop_at_.erase(run);
+  // Before the new series, which would share those of the same label: the run's own, or those of
+  // one that was deleted under this name and waits for a scrape to be dropped.
+  std::erase_if(runs_, [&](const auto& entry) {
+    const bool same = entry.first == run || entry.second->label() == label;
+    if (same) drop_at_.erase(entry.first);
+    return same;
+  });
   runs_[run] = std::make_unique<RunSeries>(*families_, label, totals);
 }
 

@@ -31,6 +31,8 @@ class Metrics {
   void commit(double seconds);
   // `at` in seconds since the epoch.
   void config_loaded(bool successful, double at);
+  // Whether the tokens in force are those of their file.
+  void tokens_current(bool current);
 
   ConnectionSeries& connections() { return *connections_; }
   LedgerSeries& ledger() { return *ledger_; }

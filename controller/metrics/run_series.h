@@ -90,6 +90,7 @@ class RunSeries {
   RunSeries(const RunSeries&) = delete;
   RunSeries& operator=(const RunSeries&) = delete;
 
+  const std::string& label() const { return label_; }
   void set_phase(const std::string& phase);
   void set_attempt(int64_t attempt);
   void step(const StepReport& report, double reported_at);

@@ -44,6 +44,9 @@ TEST_F(ApiRefusalTest, NumbersThatNoRunHasAreRefusedForGood) {
   EXPECT_EQ(refusal.status, 400);
   EXPECT_THAT(refusal.detail, HasSubstr("learning_rate"));
   step = test_step(1);
+  step.step_seconds = 1e308;  // two of these have no sum
+  EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).status, 400);
+  step = test_step(1);
   step.step = INT64_MAX;
   EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).status, 400);
   RunRegistration registration;
@@ -155,6 +158,50 @@ TEST_F(ApiRefusalTest, StaleAndUnknownLeasesAreRefused) {
   EXPECT_EQ(audit.at(0).at("what").as_string(), "stale_lease");
   LeaseRequest nameless{"", test_fingerprint()};
   EXPECT_EQ(refused("POST", "/v1/leases?wait=x", to_json(nameless)).status, 400);
+}
+
+// Two runs would be called by one name else: "a/b", "1" and "a", "b/1".
+TEST_F(ApiRefusalTest, ASlashInAJobIdIsRefusedAndOneInANameIsNot) {
+  RunRegistration run = test_registration();
+  run.job_id = "b/1";
+  Refused refusal = refused("POST", "/v1/runs", to_json(run));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("job_id"));
+  run.name = "a/b";
+  run.job_id = "1";
+  daemon.client().checked("POST", "/v1/runs", to_json(run));
+}
+
+TEST_F(ApiRefusalTest, TextsThatAreLongOrHaveControlCharactersAreRefusedByTheirPlace) {
+  StepReport step = test_step(1);
+  step.weights_hash = std::string(201, 'f');
+  Refused refusal = refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}}));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("steps[0].weights_hash"));
+  EXPECT_THAT(refusal.detail, HasSubstr("201 bytes"));
+  RunRegistration run = test_registration();
+  for (const char* text : {"a\nb", "a\x1b[2Jb",
+                           "a\xc2\x9b"
+                           "2Jb",
+                           "a\xe2\x80\xae"
+                           "b"}) {
+    run.name = text;
+    EXPECT_EQ(refused("POST", "/v1/runs", to_json(run)).status, 400) << text;
+  }
+  run = test_registration();
+  run.fingerprint.device = std::string(300, 'x');
+  EXPECT_THAT(refused("POST", "/v1/runs", to_json(run)).detail, HasSubstr("fingerprint.device"));
+}
+
+// The log is never trimmed, and the sender may repeat itself for months.
+TEST_F(ApiRefusalTest, ARefusalThatIsRepeatedIsNotedSoManyTimesAndNoMore) {
+  trainer.post_steps({{test_step(1)}});
+  StepReport other = test_step(1);
+  other.loss = 3.25;
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(refused("POST", trainer.path("/steps"), to_json(StepBatch{{other}})).status, 409);
+  }
+  EXPECT_EQ(get(trainer.path("/audit")).as_array().size(), 20u);
 }
 
 TEST_F(ApiRefusalTest, AnUnknownDirectiveOrAckIsRefused) {

@@ -21,6 +21,7 @@ class ClientConnectionsTest : public ::testing::Test {
   struct Fake : ClientConnection {
     void stop() override { stopped = true; }
     void end() override { ended = true; }
+    void look_at_token() override {}
     bool stopped = false, ended = false;
   };
 

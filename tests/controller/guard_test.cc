@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cmath>
@@ -297,6 +298,49 @@ TEST_F(GuardTest, AFileThatCannotBeReadKeepsTheLastGoodTokens) {
   door->look_again();
   EXPECT_TRUE(door->admit(with("Bearer " + secret)));
   EXPECT_THROW(guard(), ConfigError) << "but no daemon starts with it";
+}
+
+// No descriptor was free, say: the file is as it was written, and is read when that is over.
+TEST_F(GuardTest, WhatKeptTheFileFromBeingReadMayPass) {
+  const std::string secret = add("ada", Role::kAdmin);
+  add("bob", Role::kReader);
+  auto door = guard();
+  PrincipalPtr ada = door->admit(with("Bearer " + secret));
+  EXPECT_TRUE(door->current());
+  revoke("ada");
+  rlimit usual{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit none = usual;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  door->look_again();
+  door->look_again();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_FALSE(door->current());
+  EXPECT_TRUE(door->valid(*ada));
+  EXPECT_EQ(door->revocations(), 0u);
+  door->look_again();
+  EXPECT_TRUE(door->current());
+  EXPECT_FALSE(door->valid(*ada));
+  EXPECT_EQ(door->revocations(), 1u);
+}
+
+TEST_F(GuardTest, AProbeWithAnUnknownTokenIsAStrangersWithARateOfItsOwn) {
+  add("ada", Role::kAdmin);
+  auto door = guard();
+  Caller probe = with("Bearer nonsense");
+  probe.probe = true;
+  EXPECT_EQ(door->admit(probe), nullptr);
+  int refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    refused += problem_of([&] { door->admit(with("")); }).status == 429 ? 1 : 0;
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(door->admit(probe), nullptr) << "others at this address have used theirs up";
+  EXPECT_EQ(problem_of([&] {
+              for (int i = 0; i < 200; ++i) door->admit(probe);
+            }).status,
+            429);
 }
 
 TEST_F(GuardTest, EachTokenAndEachStrangersAddressHasItsRate) {

@@ -54,6 +54,7 @@ std::vector<json::value> hostile_values() {
                            "[[[]]]"}) {
     values.push_back(json::parse(text));
   }
+  values.emplace_back(std::string(200, 'x').c_str());
   values.emplace_back(std::string(300, 'x').c_str());
   return values;
 }
@@ -191,7 +192,7 @@ TEST_F(HostileValuesTest, OfTrainersAreNoServerErrorsAndPoisonNoRun) {
         return std::string("/v1/runs");
       },
       "RunRegistration");
-  EXPECT_GT(statuses[200], 500) << "nothing was let through: the test has lost its way";
+  EXPECT_GT(statuses[200], 400) << "nothing was let through: the test has lost its way";
   look_at_everything();
   // And life goes on.
   for (const std::string base : {"/v1/runs/run-1", "/v1/runs/run-2"}) {

@@ -43,8 +43,9 @@ TEST_F(LimitsTest, OfARegistration) {
                           const char* accepted) {
     expect_refused("/v1/runs", to_json(registration), member, accepted);
   };
-  refuse(test_registration(std::string(201, 'x')), "name is", "1 to 200 characters");
-  refuse(test_registration("test", std::string(201, 'x')), "job_id is", "at most 200");
+  refuse(test_registration(std::string(201, 'x')), "name: found 201", "at most 200 bytes");
+  refuse(test_registration(""), "name is", "1 to 200 bytes");
+  refuse(test_registration("test", std::string(201, 'x')), "job_id: found 201", "at most 200");
   RunRegistration many = test_registration("many");
   many.sites.assign(100'001, "s");
   refuse(many, "sites is 100001 names", "at most 100000");
@@ -57,7 +58,7 @@ TEST_F(LimitsTest, OfARegistration) {
 TEST_F(LimitsTest, OfAttemptsStepsAndCheckpoints) {
   AttemptStart attempt{2, 0, "restart", 1, 1.0};
   attempt.host = std::string(201, 'h');
-  expect_refused(trainer.path("/attempts"), to_json(attempt), "host is", "at most 200");
+  expect_refused(trainer.path("/attempts"), to_json(attempt), "host: found 201", "at most 200");
   StepBatch batch;
   for (int64_t step = 1; step <= 10'001; ++step) batch.steps.push_back(test_step(step));
   expect_refused(trainer.path("/steps"), to_json(batch), "10001 steps", "at most 10000", 413);
@@ -98,6 +99,8 @@ TEST_F(LimitsTest, OfOverridesAndNotices) {
 
 TEST_F(LimitsTest, OfWhatAVerifierSaysOfItself) {
   LeaseRequest request{std::string(201, 'v'), test_fingerprint()};
+  expect_refused("/v1/leases", to_json(request), "verifier: found 201", "at most 200");
+  request.verifier = "";
   expect_refused("/v1/leases", to_json(request), "verifier is", "1 to 200");
   request.verifier = "verifier:1";
   for (int i = 0; i < 17; ++i) request.labels[fmt::format("l{}", i)] = "x";

@@ -133,6 +133,20 @@ TEST_F(MetricsTest, ADevicesCounterBeginsAgainWithItsDriverAndGoesWithTheDevice)
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_device_up{")));
 }
 
+// A run that was deleted waits for a scrape; one with its name is there before. Ledgers from before
+// slashes were refused in a job_id have runs "a/b", "1" and "a", "b/1".
+TEST_F(MetricsTest, ARunOfTheSameLabelHasSeriesOfItsOwn) {
+  metrics.start_run(1, "a/b/1", {});
+  metrics.update_run(1, [](RunSeries& series) { series.step(step(7), 50); });
+  metrics.drop_run_at(1, 10);
+  metrics.start_run(2, "a/b/1", {});
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_steps_total{run=\"a/b/1\"} 0\n"));
+  EXPECT_THAT(text(20), HasSubstr("gnomon_run_steps_total{run=\"a/b/1\"} 0\n"));
+  metrics.update_run(2, [](RunSeries& series) { series.step(step(1), 60); });
+  metrics.update_run(1, [](RunSeries&) { FAIL() << "its series are gone"; });
+  EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1\"} 1\n"));
+}
+
 TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
   decide::CloseWindow close{1, "alarm", 0.02, 0.004, 0.5, 0.25};  // gap 0.02 nats is 0.5% of 4 nats
   WindowNumbers numbers = window_numbers(close, 30);

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "protocol/json_members.h"
+#include "protocol/text_rules.h"
 #include "tests/controller/openapi_document.h"
 
 namespace gnomon {
@@ -140,6 +141,57 @@ TEST(OpenApiMessagesTest, UnknownMembersAreRefused) {
       << #Message;
   GNOMON_EACH_MESSAGE(GNOMON_IS_CLOSED)
 #undef GNOMON_IS_CLOSED
+}
+
+// "" when the schema bounds this text as its rule does.
+std::string difference_of_text(const std::string& member, const json::object& schema) {
+  if (!reference(schema).empty() && resolved(schema).contains("enum")) return {};
+  if (schema.contains("enum")) return {};
+  const TextRule rule = text_rule(member);
+  const json::value* own = schema.if_contains("maxLength");
+  const json::value* bound = own ? own : resolved(schema).if_contains("maxLength");
+  if (!bound) return "no maxLength";
+  const int64_t most = bound->as_int64();
+  // A member may be stricter than its rule.
+  if (own ? most > static_cast<int64_t>(rule.bytes_max)
+          : most != static_cast<int64_t>(rule.bytes_max)) {
+    return fmt::format("maxLength {} for {} bytes", most, rule.bytes_max);
+  }
+  if (rule.one_line && !resolved(schema).contains("pattern")) return "no pattern";
+  return {};
+}
+
+template <typename Message>
+void expect_bounded_texts() {
+  for (const auto& [key, value] :
+       openapi_schema(NameOf<Message>::kName).at("properties").as_object()) {
+    const json::object* schema = &value.as_object();
+    if (text_at(resolved(*schema), "type") == "array") {
+      schema = &resolved(*schema).at("items").as_object();
+    }
+    if (kind_of_schema(*schema) != "string") continue;
+    EXPECT_EQ(difference_of_text(std::string(key), *schema), "")
+        << NameOf<Message>::kName << "." << std::string(key);
+  }
+}
+
+TEST(OpenApiMessagesTest, TextsOfWhatIsSentToTheControllerAreBoundedAsTheirRulesSay) {
+  expect_bounded_texts<Fingerprint>();
+  expect_bounded_texts<InjectedFault>();
+  expect_bounded_texts<RunRegistration>();
+  expect_bounded_texts<AttemptStart>();
+  expect_bounded_texts<DeviceHealth>();
+  expect_bounded_texts<StepReport>();
+  expect_bounded_texts<CheckpointReport>();
+  expect_bounded_texts<TrainerNotice>();
+  expect_bounded_texts<RunFinished>();
+  expect_bounded_texts<DirectiveAck>();
+  expect_bounded_texts<StatisticsRow>();
+  expect_bounded_texts<OverrideRequest>();
+  expect_bounded_texts<LeaseRequest>();
+  expect_bounded_texts<ReplayStep>();
+  expect_bounded_texts<SiteScoreRow>();
+  expect_bounded_texts<LeaseFailure>();
 }
 
 std::set<std::string> words(const json::array& array) {

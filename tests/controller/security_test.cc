@@ -119,7 +119,9 @@ TEST_F(SecurityTest, EveryRouteLetsInWhoItsDocumentSays) {
       }
       const bool open = allowed.empty();
       EXPECT_EQ(ask(method, path, "").status == 401, !open) << method << " " << path;
-      EXPECT_EQ(ask(method, path, "gnomon_wrong").status, 401) << method << " " << path;
+      const bool probe = path == "/livez" || path == "/readyz";
+      EXPECT_EQ(ask(method, path, "gnomon_wrong").status, probe ? 200 : 401)
+          << method << " " << path;
       for (const auto& [role, secret] : secrets) {
         const int status = ask(method, path, secret).status;
         const bool may = open || std::ranges::find(allowed, role) != allowed.end();
@@ -196,7 +198,10 @@ TEST_F(SecurityTest, ARevokedTokenIsRefusedWithinSecondsAndItsLongPollGetsNothin
   EXPECT_EQ(ask("GET", "/v1/runs", second).status, 200) << "and a new one is known";
   const std::string order = R"({"kind":"pause","owner":"me","reason":"a directive"})";
   ASSERT_EQ(ask("POST", "/v1/runs/1/overrides", second, order).status, 200);
+  const auto asked = std::chrono::steady_clock::now();
   EXPECT_THAT(poll.read_until("never"), Not(HasSubstr("\"pause\"")));
+  EXPECT_LT(std::chrono::steady_clock::now() - asked, std::chrono::seconds(10))
+      << "it ends with the token, not after its 30 s";
   const auto rows = boost::json::parse(ask("GET", "/v1/runs/1/directives", second).body).as_array();
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].at("state").as_string(), "pending") << "nothing was delivered";
@@ -207,6 +212,10 @@ TEST_F(SecurityTest, TokensThatCannotBeReadChangeNothing) {
   EXPECT_TRUE(
       eventually([&] { return daemon.log().find("last good ones stay") != std::string::npos; }));
   EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
+  EXPECT_TRUE(eventually([&] {
+    return ask("GET", "/metrics", secrets["reader"])
+               .body.find("gnomon_auth_last_reload_successful 0") != std::string::npos;
+  }));
   daemon.signal(SIGHUP);
   EXPECT_TRUE(eventually([&] {
     return daemon.log().find("the configuration was not read again") != std::string::npos;
@@ -219,6 +228,15 @@ TEST_F(SecurityTest, AFileOfTokensThatIsGoneIsSaidAndTheLastGoodOnesStay) {
   EXPECT_TRUE(
       eventually([&] { return daemon.log().find("last good ones stay") != std::string::npos; }));
   EXPECT_EQ(ask("GET", "/v1/runs", secrets["reader"]).status, 200);
+}
+
+TEST_F(SecurityTest, ProbesAreAnsweredWhateverTokenTheySend) {
+  for (const char* path : {"/livez", "/readyz"}) {
+    EXPECT_EQ(ask("GET", path, "").status, 200);
+    EXPECT_EQ(ask("GET", path, "gnomon_nobodys").status, 200);
+    EXPECT_EQ(ask("GET", std::string(path) + "?verbose=1", "gnomon_nobodys").status, 400);
+  }
+  EXPECT_EQ(ask("GET", "/version", "gnomon_nobodys").status, 401);
 }
 
 TEST_F(SecurityTest, ThePageIsOpenAndMayBeFramedByNobody) {

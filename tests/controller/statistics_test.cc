@@ -137,6 +137,24 @@ TEST_F(StatisticsTest, TheWorstRoundingsInUseCanBeAskedFor) {
   EXPECT_EQ(refused("GET", trainer.path("/statistics?worst=sqnr_db&rows=0")).status, 400);
 }
 
+TEST_F(StatisticsTest, CountsBelowZeroAndAttemptsThatNeverBeganAreRefused) {
+  StatisticsRow row = rounding(0, 0.5);
+  row.elements = -5;
+  Refused refusal = refused("POST", trainer.path("/statistics"), to_json(report(10, {row})));
+  EXPECT_EQ(refusal.status, 400);
+  EXPECT_THAT(refusal.detail, HasSubstr("rows[0].elements"));
+  row = rounding(0, 0.5);
+  row.histogram = {1, -1};
+  EXPECT_EQ(refused("POST", trainer.path("/statistics"), to_json(report(10, {row}))).status, 400);
+  StatisticsReport early = report(10, {rounding(0, 0.5)});
+  early.attempt = 99;
+  refusal = refused("POST", trainer.path("/statistics"), to_json(early));
+  EXPECT_EQ(refusal.status, 409);
+  EXPECT_THAT(refusal.accepted, HasSubstr("the newest is 1"));
+  post(report(10, {rounding(0, 0.25)}));
+  EXPECT_EQ(metric(gauge("gnomon_run_tensor_underflow_ratio", 0)), 0.25);
+}
+
 // Many sites, of which the metrics keep the worst: fewer series than a scrape would suffer from.
 TEST(TensorSeries, KeepsTheWorstOfEachFamilyAndNoMore) {
   prometheus::Registry registry;
