@@ -19,6 +19,7 @@ void add_server_commands(CLI::App& app,
                          Context& context);    // runs, status, windows, decisions, directives,
                                                // notices
 void add_runs_delete_command(CLI::App& runs);  // runs delete
+void add_runs_end_command(CLI::App& runs);     // runs end
 void add_override_command(CLI::App& app, Context& context);    // override
 void add_watch_command(CLI::App& app, Context& context);       // watch
 void add_ready_command(CLI::App& app, Context& context);       // ready

@@ -1,12 +1,9 @@
 // `gnomon override`: what an operator orders by hand, recorded with name and reason.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <pwd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <memory>
 #include <string_view>
 
@@ -17,18 +14,12 @@
 #include "cli/json_output.h"
 #include "cli/server.h"
 #include "cli/table.h"
+#include "cli/user_name.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 
 namespace gnomon::cli {
 namespace {
-
-// $USER, or what the password file says where a shell has not set it.
-std::string user_name() {
-  if (const char* user = std::getenv("USER")) return user;
-  const passwd* entry = ::getpwuid(::getuid());
-  return entry == nullptr ? "" : entry->pw_name;
-}
 
 enum class Argument { kNone, kPlanFile, kMode };
 

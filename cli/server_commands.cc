@@ -276,6 +276,7 @@ void add_server_commands(CLI::App& app, Context&) {
   auto options = std::make_shared<ServerOptions>();
   CLI::App* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
                                false, print_runs);
+  add_runs_end_command(*runs);
   add_runs_delete_command(*runs);
   runs->callback([runs, options] {
     if (runs->get_subcommands().empty()) print_runs(*options);

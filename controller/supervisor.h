@@ -25,6 +25,8 @@ namespace gnomon {
 
 // Throws Refusal for what no device can say.
 void check_health(const DeviceHealth& health);
+// Throws Refusal (400) when who asks, or why, is blank or too long.
+void check_asker(const std::string& owner, const std::string& reason);
 // Throws Refusal (409) when the run never began it.
 ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
 
@@ -77,6 +79,10 @@ class Supervisor {
   // Throws Refusal: 400 for values, 409 when it makes no sense now; ConfigError for the plan.
   OverrideAccepted override_run(LedgerTransaction& transaction, int64_t run,
                                 const OverrideRequest& request);
+
+  // Of an operator: the trainer is gone for good, the run has failed. Throws Refusal: 409 when it
+  // has ended otherwise, or its trainer has spoken lately.
+  void end_run(LedgerTransaction& transaction, int64_t run, const EndRequest& request);
 
   // Of an administrator. Deletes a run that has ended, about a thousand rows with each call; true
   // when it is gone. From the first call on nobody else's call takes the run (409), and an

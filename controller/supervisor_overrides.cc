@@ -61,8 +61,7 @@ void check_override(const OverrideRequest& request, const RunRegistration& regis
   require(lasting || among(kKindsOfOneDirective, request.kind),
           fmt::format("kind is \"{}\"", request.kind),
           "pause, resume, stop, checkpoint_now, set_plan, silence or mode");
-  require_text("owner", request.owner, kOwnerMax);
-  require_text("reason", request.reason, kReasonMax);
+  check_asker(request.owner, request.reason);
   check_expiry(request, lasting);
   if (request.kind == "mode") {
     require(among(kModes, request.mode), fmt::format("mode is \"{}\"", request.mode),
@@ -105,6 +104,11 @@ const Effect* first_of(const std::vector<decide::Effect>& effects) {
 }
 
 }  // namespace
+
+void check_asker(const std::string& owner, const std::string& reason) {
+  require_text("owner", owner, kOwnerMax);
+  require_text("reason", reason, kReasonMax);
+}
 
 OverrideAccepted Supervisor::override_run(LedgerTransaction& transaction, int64_t id,
                                           const OverrideRequest& request) {

@@ -25,6 +25,7 @@
   X(StatisticsReport)          \
   X(OverrideRequest)           \
   X(OverrideAccepted)          \
+  X(EndRequest)                \
   X(LeaseRequest)              \
   X(ReplayTask)                \
   X(Lease)                     \
@@ -144,6 +145,12 @@ void visit_members(V& v, OverrideAccepted& m) {
   v.required("decision", m.decision);
   v.optional("directive", m.directive);
   v.optional("expires_at", m.expires_at);
+}
+
+template <class V>
+void visit_members(V& v, EndRequest& m) {
+  v.required("owner", m.owner);
+  v.required("reason", m.reason);
 }
 
 template <class V>

@@ -338,6 +338,12 @@ struct OverrideAccepted {
   double expires_at = 0;  // seconds since the epoch; 0 = does not expire
 };
 
+// POST /v1/runs/{run}/end: the trainer is gone for good, and the run has failed.
+struct EndRequest {
+  std::string owner;   // who says so; required
+  std::string reason;  // why; required
+};
+
 // ---- leases: controller ↔ verifier
 // -----------------------------------------------------------------------
 

@@ -58,6 +58,15 @@ Response post_override(Services& services, Exchange& exchange, const Request& re
   return json_response(to_json(accepted));
 }
 
+Response end_run(Services& services, Exchange& exchange, const Request& request) {
+  const int64_t run = parse_run_id(request.arguments[0]);
+  const EndRequest asked = from_request<EndRequest>(request.body);
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    services.supervisor.end_run(transaction, run, asked);
+  });
+  return {204, "", "", {}, false};
+}
+
 }  // namespace
 
 std::vector<Route> policy_routes(Services& s) {
@@ -68,6 +77,8 @@ std::vector<Route> policy_routes(Services& s) {
        [&s](Exchange& e, const Request& request) { return put_policy(s, e, request); }},
       {"POST", "/v1/runs/{run}/overrides", BodyKind::kJson, kBodyMax,
        [&s](Exchange& e, const Request& request) { return post_override(s, e, request); }},
+      {"POST", "/v1/runs/{run}/end", BodyKind::kJson, 16 << 10,
+       [&s](Exchange& e, const Request& request) { return end_run(s, e, request); }},
   };
 }
 

@@ -1,4 +1,4 @@
-// `gnomon runs delete` with a real controller.
+// `gnomon runs delete` and `end` with a real controller.
 #include <gmock/gmock.h>
 
 #include "protocol/json.h"
@@ -34,6 +34,27 @@ TEST(RunsDelete, AsksForYesAndDeletesARunThatHasEnded) {
   EXPECT_THAT(gone.output, HasSubstr("run-1 is deleted"));
   EXPECT_EQ(client.request("GET", "/v1/runs/run-1").status, 404);
   EXPECT_EQ(gnomon({"runs"}).status, 0);
+}
+
+// That it ends one whose trainer has been silent is seen in tests/controller/run_deletion_test.cc.
+TEST(RunsEnd, AsksWhyAndLeavesARunWhoseTrainerHasJustSpoken) {
+  test::DaemonProcess daemon;
+  daemon.start();
+  daemon.client().checked("POST", "/v1/runs", to_json(small_registration()));
+  const EndedProcess why = run_gnomon({"runs", "end", "small", "--url", daemon.url()});
+  EXPECT_NE(why.status, 0);
+  EXPECT_THAT(why.errors, HasSubstr("--reason is required"));
+  const EndedProcess early = run_gnomon(
+      {"runs", "end", "small", "--reason", "gone", "--owner", "mira", "--url", daemon.url()});
+  EXPECT_NE(early.status, 0);
+  EXPECT_THAT(early.errors, HasSubstr("has spoken"));
+  EXPECT_THAT(early.errors, HasSubstr("override small/1 stop"));
+  daemon.client().checked("POST", "/v1/runs/run-1/finished",
+                          to_json(RunFinished{"failed", 0, 3, 1, 1}));
+  const EndedProcess repeat = run_gnomon(
+      {"runs", "end", "small", "--reason", "gone", "--owner", "mira", "--url", daemon.url()});
+  EXPECT_EQ(repeat.status, 0) << repeat.errors;
+  EXPECT_THAT(repeat.output, HasSubstr("run-1 has failed"));
 }
 
 }  // namespace

@@ -1,0 +1,87 @@
+// How a run ends whose trainer is gone, and how one goes for good.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "storage/ledger_audit.h"
+#include "storage/ledger_deletion.h"
+
+namespace gnomon {
+namespace {
+
+// Within which a trainer that has spoken is not gone; it says something with every few steps.
+constexpr double kSilentSeconds = 120;
+constexpr int64_t kRowsAtOnce = 1000;
+constexpr const char* kReason = "the run is being deleted";
+
+// Seconds since the run's trainer began something or reported a step.
+double silent_for(Connection& connection, const ledger::RunRow& run, double now) {
+  double silent = now - run.registered_at;
+  if (const auto newest = ledger::newest_step(connection, run.id)) {
+    const auto step = ledger::find_step(connection, run.id, newest->first, newest->second);
+    if (step) silent = std::min(silent, now - step->time);
+  }
+  const auto attempt =
+      ledger::find_attempt(connection, run.id, ledger::newest_attempt(connection, run.id));
+  // By the trainer's own clock, which may be ahead.
+  if (attempt && attempt->start.time <= now) silent = std::min(silent, now - attempt->start.time);
+  return silent;
+}
+
+}  // namespace
+
+void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRequest& request) {
+  check_asker(request.owner, request.reason);
+  const Run& run = load(transaction, id);
+  if (run.life == "failed") return;
+  Connection& connection = transaction.connection();
+  if (run.life == "live") {
+    const double silent = silent_for(connection, ledger::load_run(connection, id).value(), now());
+    if (silent < kSilentSeconds) {
+      throw Refusal(
+          409, "The trainer is there",
+          fmt::format("the trainer of {} has spoken {:.0f} s ago", run.label, silent),
+          fmt::format("`gnomon override {} stop`, which ends it with a checkpoint; or the "
+                      "same request after {:.0f} s of silence",
+                      run.label, kSilentSeconds));
+    }
+  }
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  const std::string detail = fmt::format("{}: {}", request.owner, request.reason);
+  finish(transaction, id, {"failed", run.newest_step.second, unknown, unknown, now()});
+  ledger::insert_audit(connection, now(), id, "run_ended", detail);
+}
+
+bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
+  Connection& connection = transaction.connection();
+  const std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
+  if (!row) throw unknown_run(run_name(id));
+  const std::string label = row->label();
+  if (row->state == "live") {
+    throw Refusal(409, "The run is live", fmt::format("{} has not ended", label),
+                  "a run that is completed, stopped or failed; one whose trainer is gone for good "
+                  "is ended by `gnomon runs end`");
+  }
+  if (row->state != ledger::kDeleting) {
+    ledger::begin_deletion(connection, id, kReason, now());
+    runs_.erase(id);
+    transaction.on_commit([this, id] {
+      deadlines_.set(id, std::numeric_limits<double>::infinity());
+      metrics_.drop_run_at(id, steady_now());
+      bells_.work.forget_run(id);
+      bells_.directives.of(id).ring();
+    });
+    return false;
+  }
+  if (ledger::delete_some_of_run(connection, id, kRowsAtOnce) > 0) return false;
+  ledger::end_deletion(connection, id);
+  ledger::insert_audit(connection, now(), id, "run_deleted", label);
+  stream(transaction, id, "run_deleted",
+         fmt::format(R"({{"run":"{}","state":"deleted"}})", run_name(id)));
+  return true;
+}
+
+}  // namespace gnomon
