@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
+#include "base/redaction.h"
 #include "base/sha256.h"
 #include "cli/commands.h"
 #include "cli/duration.h"
@@ -38,23 +40,30 @@ double wall_seconds() {
 
 // The one key of gnomond's configuration that is needed here; the rest of it is gnomond's.
 fs::path file_of_config(const std::string& config) {
-  TomlTable auth = TomlTable::parse(read_file(config), config).table("auth");
-  const std::string name = auth.text("tokens", "");
-  if (name.empty()) auth.refuse("tokens", "the name of the file of tokens, like \"tokens.toml\"");
-  return fs::absolute(fs::path(config).parent_path() / name).lexically_normal();
+  try {
+    TomlTable auth = TomlTable::parse(read_named_file(config), config).table("auth");
+    const std::string name = auth.text("tokens", "");
+    if (name.empty()) {
+      auth.refuse("tokens", "the name of the file of tokens, like \"tokens.toml\"");
+    }
+    return fs::absolute(fs::path(config).parent_path() / name).lexically_normal();
+  } catch (const ConfigError& error) {
+    throw without_urls(error);
+  }
 }
 
 fs::path token_file(const TokenOptions& options) {
   if (!options.file.empty()) return options.file;
   if (!options.config.empty()) return file_of_config(options.config);
+  if (const char* file = std::getenv("GNOMON_TOKENS"); file != nullptr && *file != '\0')
+    return file;
   throw ConfigError("", 0, "--file", "\"\"",
                     "the file of tokens (--file, GNOMON_TOKENS), or gnomond's configuration that "
                     "names it (--config)");
 }
 
 void add_file_options(CLI::App& command, TokenOptions& options) {
-  command.add_option("--file", options.file, "File of tokens")
-      ->envname("GNOMON_TOKENS")
+  command.add_option("--file", options.file, "File of tokens (or GNOMON_TOKENS)")
       ->type_name("FILE");
   command
       .add_option("--config", options.config,

@@ -82,5 +82,33 @@ TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
   EXPECT_EQ(read_tokens(file()).size(), 1u);
 }
 
+TEST_F(TokenCommandTest, AnOptionIsStrongerThanTheEnvironment) {
+  write_file_atomically(folder_ / "gnomond.toml", "[auth]\ntokens = \"tokens.toml\"\n");
+  const Variables elsewhere = {{"GNOMON_TOKENS", (folder_ / "other.toml").string()}};
+  const std::vector<std::string> create = {"token", "create", "a", "--role", "admin"};
+  std::vector<std::string> with_config = create;
+  with_config.insert(with_config.end(), {"--config", (folder_ / "gnomond.toml").string()});
+  EXPECT_EQ(run_gnomon(with_config, elsewhere).status, 0);
+  EXPECT_EQ(read_tokens(file()).size(), 1u);
+  EXPECT_EQ(run_gnomon(create, elsewhere).status, 0);
+  EXPECT_EQ(read_tokens(folder_ / "other.toml").size(), 1u);
+}
+
+// Somebody who writes the file by hand puts the secret where its hash belongs.
+TEST_F(TokenCommandTest, ASecretInTheFileIsNotShown) {
+  write_file_atomically(file(),
+                        "[[token]]\nname = \"a\"\nrole = \"reader\"\nsha256 = \"gnomon_SECRET\"\n");
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"token", "list"},
+                                                    {"token", "revoke", "a"},
+                                                    {"token", "create", "b", "--role", "reader"}}) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--file", file()});
+    const EndedProcess refused = run_gnomon(all);
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.errors, AllOf(HasSubstr("tokens.toml:4"), HasSubstr("token[0].sha256")));
+    EXPECT_THAT(refused.output + refused.errors, Not(HasSubstr("SECRET")));
+  }
+}
+
 }  // namespace
 }  // namespace gnomon::cli
