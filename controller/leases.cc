@@ -54,7 +54,7 @@ void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
 void check(const LeaseRequest& request) {
   require(!request.verifier.empty() && request.verifier.size() <= 200,
           fmt::format("verifier is \"{}\"", request.verifier),
-          "1 to 200 characters, unique for each verifier process");
+          "1 to 200 bytes, unique for each verifier process");
   require(is_trainer(request.verifier) == request.on_trainer,
           fmt::format("verifier is \"{}\" and on_trainer {}", request.verifier, request.on_trainer),
           fmt::format("a name that begins with \"{}\" for a trainer, and for nobody else",

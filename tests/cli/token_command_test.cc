@@ -72,14 +72,22 @@ TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
   EXPECT_THAT(refused({"create", "a", "--role", "root", "--file", file()}), HasSubstr("operator"));
   EXPECT_THAT(refused({"create", "a b", "--role", "admin", "--file", file()}),
               HasSubstr("1 to 64 letters"));
-  EXPECT_THAT(refused({"list", "--file", file()}), HasSubstr("can be read"));
-  EXPECT_THAT(refused({"revoke", "a", "--file", file()}), HasSubstr("there is none"));
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"list", "--file", file()}, {"revoke", "a", "--file", file()}}) {
+    EXPECT_THAT(refused(arguments), AllOf(HasSubstr("--file = "), HasSubstr("can be read")));
+    EXPECT_FALSE(is_file_at(file()));
+  }
+  write_file_atomically(file(), "");
+  EXPECT_THAT(refused({"revoke", "a", "--file", file()}), HasSubstr("tokens.toml has none"));
   ASSERT_EQ(run_gnomon({"token", "create", "a", "--role", "admin", "--file", file()}).status, 0);
   EXPECT_THAT(refused({"create", "a", "--role", "admin", "--file", file()}),
               HasSubstr("gnomon token revoke a"));
   EXPECT_THAT(refused({"create", "b", "--role", "admin", "--file", file(), "--expires", "never"}),
               HasSubstr("at most 3650d"));
+  EXPECT_THAT(refused({"revoke", "b", "--file", file()}), HasSubstr("one of a"));
   EXPECT_EQ(read_tokens(file()).size(), 1u);
+  EXPECT_EQ(run_gnomon({"token", "revoke", "a", "--file", file()}).status, 0);
+  EXPECT_TRUE(read_tokens(file()).empty());
 }
 
 TEST_F(TokenCommandTest, AnOptionIsStrongerThanTheEnvironment) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <regex>
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "controller/auth/tokens.h"
 #include "tests/support/certificates.h"
@@ -126,6 +127,18 @@ TEST_F(NamedFilesTest, CheckConfigTellsWhatItFound) {
                     ContainsRegex("ca.pem: authorities of clients, who must have"),
                     ContainsRegex("secret_file of the receiver a [^\n]*hmac: a key\n"),
                     HasSubstr(config() + ": good\n"), Not(HasSubstr("warning"))));
+}
+
+TEST_F(NamedFilesTest, TokensThatTheDaemonWouldNotReadAreNotWritten) {
+  make_all();
+  const auto add_many = [](std::vector<Token>& tokens) {
+    for (int i = 0; i < 6000; ++i) {
+      tokens.push_back({std::string(60, 'n') + std::to_string(i), Role::kReader,
+                        fmt::format("{:064x}", i), 1, 0});
+    }
+  };
+  EXPECT_THROW(edit_tokens(folder / "tokens.toml", add_many), Error);
+  EXPECT_EQ(read_tokens(folder / "tokens.toml").size(), 0u);
 }
 
 TEST_F(NamedFilesTest, WhatEverybodyMayTouchIsWarnedOf) {
