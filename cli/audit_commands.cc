@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/printing.h"
 #include "cli/server.h"
 #include "cli/table.h"
 #include "storage/ledger_audit.h"
@@ -99,7 +100,7 @@ void verify(const AuditOptions& options, Context& context) {
     fmt::print("{} rows, each fits the one before{}\nhead {}:{}\n", verdict.rows,
                noted ? "; what was noted is in the chain" : "", verdict.last_id, verdict.head);
   } else {
-    fmt::print(stderr, "gnomon: audit log: {}\n", verdict.problem);
+    print_line(stderr, "gnomon: audit log: {}\n", verdict.problem);
   }
 }
 
@@ -129,7 +130,9 @@ boost::json::array rows_of_file(const AuditOptions& options) {
 }
 
 boost::json::array rows_of_server(const AuditOptions& options) {
-  Server server(options.server.access);
+  ClientOptions access = options.server.access;
+  access.url = url_or_environment(access.url, ServerOptions().access.url);
+  Server server(access);
   std::string target = fmt::format("/v1/audit?newest={}", options.rows);
   if (!options.server.run.empty()) {
     target += "&run=" + server.resolve_run(options.server.run);
@@ -187,8 +190,8 @@ void add_audit_commands(CLI::App& app, Context& context) {
   rows->add_option("RUN", options->server.run, "run-1, name or name/job; all runs when absent");
   CLI::Option* file =
       rows->add_option("--ledger", options->ledger, "Read this file in place of asking gnomond");
-  add_url_option(*rows, options->server);
-  rows->get_option("--url")->excludes(file);
+  options->server.access.url.clear();
+  add_url_option_beside(*file, *rows, options->server.access, "Where gnomond listens");
   rows->add_option("--rows", options->rows, "At most so many")
       ->check(CLI::Range(int64_t{1}, int64_t{100'000}))
       ->capture_default_str();

@@ -6,6 +6,7 @@
 #include "cli/backtest.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/printing.h"
 #include "cli/table.h"
 
 namespace gnomon::cli {
@@ -165,26 +166,26 @@ void print_differences(const BacktestResult& result) {
 }
 
 void print_first(const BacktestFirst& first) {
-  fmt::print("First difference at event {} (step {}):\n", first.event_seq, first.step);
+  print_line("First difference at event {} (step {}):\n", first.event_seq, first.step);
   const auto print = [](const char* who, const std::vector<std::string>& list) {
     for (size_t i = 0; i < std::min(list.size(), kFirstShown); ++i)
-      fmt::print("  {}: {}\n", who, list[i]);
+      print_line("  {}: {}\n", who, list[i]);
     if (list.size() > kFirstShown)
-      fmt::print("  {}: and {} more\n", who, list.size() - kFirstShown);
+      print_line("  {}: and {} more\n", who, list.size() - kFirstShown);
   };
   print("recorded", first.recorded);
   print("this policy", first.replayed);
-  if (first.recorded.empty() && first.replayed.empty()) fmt::print("  another order\n");
+  if (first.recorded.empty() && first.replayed.empty()) print_line("  another order\n");
 }
 
 void print_in_words(const BacktestResult& result, const std::string& run,
                     const std::string& policy) {
-  fmt::print(
+  print_line(
       "{} under {}: {} events heard again; {} decisions recorded, {} made now, {} event(s) "
       "differ\n",
       run, policy, result.events, result.recorded, result.replayed, result.differences.size());
   if (result.not_as_recorded_seq) {
-    fmt::print(
+    print_line(
         "The run's own policy, decided again, differs from the ledger at event {}: it was decided "
         "by another version of gnomond, or under another policy than the run's newest. What the "
         "recorded side's windows and costs are here is what this version makes of it.\n",
@@ -192,29 +193,29 @@ void print_in_words(const BacktestResult& result, const std::string& run,
   }
   if (result.first) print_first(*result.first);
   for (const std::string& shift : result.shifts)
-    fmt::print("Carried out as in the record: {}.\n", shift);
-  fmt::print("{} step {}:\n", result.parting ? "Compared up to" : "Compared to the end,",
+    print_line("Carried out as in the record: {}.\n", shift);
+  print_line("{} step {}:\n", result.parting ? "Compared up to" : "Compared to the end,",
              result.step);
   print_sides(result);
   print_differences(result);
   if (!result.parting) return;
-  fmt::print("From event {} (step {}) on the recorded run is no guide: {}.",
+  print_line("From event {} (step {}) on the recorded run is no guide: {}.",
              result.parting->event_seq, result.parting->step, result.parting->reason);
   if (result.parting->steps_lost) {
-    fmt::print(
+    print_line(
         " That loses {} steps, which the table has, with the policy's restart_steps; what "
         "it would have gained is not known.",
         *result.parting->steps_lost);
   }
   if (result.estimate) {
     const BacktestEstimate& like = *result.estimate;
-    fmt::print(
+    print_line(
         " An estimate: the record's alarm at step {} came to {} and {} {} steps later; if this one "
         "does, {} steps are lost and the net speed-up is {} then.",
         like.alarm_step, like.verdict, like.action, like.steps_to_rollback, like.steps_lost,
         ratio(like.net_speedup));
   }
-  fmt::print(
+  print_line(
       " Along the rest of the recorded run this policy raises {} alarm(s), with nothing "
       "carried out.\n",
       result.alarms_after);

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/json_output.h"
 #include "cli/paths.h"
+#include "cli/printing.h"
 #include "cli/report.h"
 #include "cli/summary.h"
 
@@ -34,8 +35,12 @@ void summarize_run(const LedgerOptions& options, Context& context) {
   if (!options.expect.empty()) unmet = unmet_expectations(summary, options.expect);
   std::string json = summary_to_json(summary);
   if (!options.out.empty()) write_output(options.out, json);
-  fmt::print("{}", options.json ? json : summary_in_words(summary) + "\n");
-  for (const std::string& sentence : unmet) fmt::print(stderr, "gnomon: {}\n", sentence);
+  if (options.json) {
+    fmt::print("{}", json);
+  } else {
+    print_line("{}\n", summary_in_words(summary));
+  }
+  for (const std::string& sentence : unmet) print_line(stderr, "gnomon: {}\n", sentence);
   if (!unmet.empty()) context.status = kExitFailure;
 }
 

@@ -5,8 +5,8 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/printing.h"
 #include "cli/server.h"
-#include "protocol/client_arguments.h"
 #include "protocol/json_text.h"
 #include "storage/ledger_backup.h"
 #include "storage/ledger_integrity.h"
@@ -59,24 +59,26 @@ void print_report(const BackupReport& report, bool json) {
 }
 
 void backup(const FileOptions& options) {
-  if (options.access.url.empty() == options.ledger.empty()) {
-    throw ConfigError("", 0, "--ledger", options.ledger.empty() ? "(none)" : "beside --url",
-                      "either --ledger FILE with --out FILE, or --url URL");
+  ClientOptions access = options.access;
+  if (options.ledger.empty()) access.url = url_or_environment(access.url, "");
+  if (access.url.empty() && options.ledger.empty()) {
+    throw ConfigError("", 0, "--ledger", "(none)",
+                      "either --ledger FILE with --out FILE, or --url URL (or GNOMON_URL)");
   }
-  if (!options.access.url.empty()) {
+  if (!access.url.empty()) {
     if (!options.out.empty()) {
       throw ConfigError("", 0, "--out", options.out,
                         "no name beside --url: gnomond writes into the folder that its "
                         "configuration names");
     }
-    Server server(options.access);
+    Server server(access);
     const boost::json::value answer = parse_json_exactly(server.post("/v1/backups", "{}"));
     if (options.json) {
       fmt::print("{}", pretty_json(answer));
       return;
     }
     const boost::json::object& row = answer.as_object();
-    fmt::print("{}: {:.1f} MiB in {:.1f} s, every page checked; audit head {}\n",
+    print_line("{}: {:.1f} MiB in {:.1f} s, every page checked; audit head {}\n",
                text_of(row, "name"), number_of(row, "bytes") / (1 << 20), number_of(row, "seconds"),
                text_of(row, "audit_head"));
     return;
@@ -118,7 +120,7 @@ void check(const FileOptions& options, Context& context) {
     return;
   }
   for (const std::string& problem : health.problems) {
-    fmt::print(stderr, "gnomon: {}: {}\n", options.ledger, problem);
+    print_line(stderr, "gnomon: {}: {}\n", options.ledger, problem);
   }
   if (health.good()) {
     fmt::print("{}: good; version {}, {:.1f} MiB, {} rows of audit, head {}:{}\n", options.ledger,
@@ -130,10 +132,9 @@ void check(const FileOptions& options, Context& context) {
 void add_backup(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
   CLI::App* command = ledger.add_subcommand(
       "backup", "Copies a ledger while gnomond writes it, and checks every page of the copy");
-  command->add_option("--ledger", options->ledger, "ledger.sqlite");
-  command->add_option("--url,--server", options->access.url,
-                      "Ask the gnomond there to write one into its [backup] folder");
-  add_access_options(*command, options->access);
+  CLI::Option* file = command->add_option("--ledger", options->ledger, "ledger.sqlite");
+  add_url_option_beside(*file, *command, options->access,
+                        "Ask the gnomond there to write one into its [backup] folder");
   command->add_option("--out", options->out, "The copy, which must not be there yet");
   command->add_flag("--compact", options->compact, "Leave out free pages: smaller, and slower");
   command->add_flag("--json", options->json, "Print JSON");

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "cli/newest_names.h"
 #include "protocol/json.h"
 #include "storage/ledger_migrations.h"
 
@@ -119,18 +120,18 @@ std::vector<RunRow> LedgerView::runs() const {
 
 RunRow LedgerView::run_named(const std::string& name) const {
   std::vector<RunRow> all = runs();
-  std::string known;
-  for (const RunRow& run : all) {
-    known += fmt::format("{}{}/{}", known.empty() ? "" : ", ", run.name, run.job_id);
-  }
+  std::vector<std::string> known;
+  known.reserve(all.size());
+  for (const RunRow& run : all) known.push_back(fmt::format("{}/{}", run.name, run.job_id));
   for (auto run = all.rbegin(); run != all.rend(); ++run) {
     if (name.empty() || name == run->name || name == fmt::format("run-{}", run->id) ||
         name == run->name + "/" + run->job_id) {
       return *run;
     }
   }
-  throw ConfigError(path_, 0, "run", name,
-                    known.empty() ? "a ledger with at least one run" : "one of: " + known);
+  throw ConfigError(
+      path_, 0, "run", name,
+      known.empty() ? "a ledger with at least one run" : "one of: " + newest_names(known));
 }
 
 std::vector<AttemptRow> LedgerView::attempts(int64_t run) const {

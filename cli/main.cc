@@ -13,6 +13,7 @@
 #include "base/errors.h"
 #include "base/version.h"
 #include "cli/commands.h"
+#include "cli/printing.h"
 #include "protocol/client.h"
 
 namespace {
@@ -21,7 +22,7 @@ using gnomon::cli::kExitBadInput;
 using gnomon::cli::kExitFailure;
 
 int fail(int status, const char* what) {
-  fmt::print(stderr, "gnomon: {}\n", what);
+  gnomon::cli::print_line(stderr, "gnomon: {}\n", what);
   return status;
 }
 

@@ -12,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/duration.h"
 #include "cli/json_output.h"
+#include "cli/printing.h"
 #include "cli/server.h"
 #include "cli/table.h"
 #include "cli/user_name.h"
@@ -126,14 +127,14 @@ void send_override(const OverrideOptions& options) {
     return;
   }
   auto accepted = from_json<OverrideAccepted>(answer);
-  fmt::print("{}: {} is recorded as decision {} by {}: {}\n", run, kind.name, accepted.decision,
+  print_line("{}: {} is recorded as decision {} by {}: {}\n", run, kind.name, accepted.decision,
              request.owner, kind.effect);
   if (accepted.expires_at > 0) {
-    fmt::print("It ends at {}, in {}.\n", format_time(accepted.expires_at),
+    print_line("It ends at {}, in {}.\n", format_time(accepted.expires_at),
                duration_in_words(request.expires_seconds));
   }
   if (accepted.directive > 0) {
-    fmt::print(
+    print_line(
         "The trainer hears of it by directive {}: gnomon directives {} says how far it got.\n",
         accepted.directive, run);
   }

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "cli/commands.h"
+#include "cli/printing.h"
 #include "cli/server.h"
 
 namespace gnomon::cli {
@@ -22,7 +23,7 @@ void delete_run(const ServerOptions& options, bool sure) {
                                   run, options.run));
   }
   server.erase("/v1/runs/" + run, kLongest);
-  fmt::print("{} is deleted; the audit log says who did it.\n", run);
+  print_line("{} is deleted; the audit log says who did it.\n", run);
 }
 
 }  // namespace

@@ -3,19 +3,57 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
+#include "cli/newest_names.h"
 #include "protocol/client_arguments.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 
 namespace gnomon::cli {
 
+namespace {
+
+constexpr const char* kUrlVariable = "GNOMON_URL";
+
+[[noreturn]] void refuse_stranger(const std::string& url, const std::string& target, int status) {
+  throw Error(fmt::format("{} answers, but is not a gnomon daemon (GET {}: status {})", url, target,
+                          status));
+}
+
+}  // namespace
+
 void add_url_option(CLI::App& command, ServerOptions& options) {
   command.add_option("--url", options.access.url, "Where gnomond listens")
-      ->envname("GNOMON_URL")
+      ->envname(kUrlVariable)
       ->capture_default_str();
   add_access_options(command, options.access);
+}
+
+void add_url_option_beside(CLI::Option& file, CLI::App& command, ClientOptions& access,
+                           const std::string& what) {
+  command.add_option("--url,--server", access.url, what + " (or GNOMON_URL)")->excludes(&file);
+  add_access_options(command, access);
+}
+
+std::string url_or_environment(const std::string& url, const std::string& fallback) {
+  if (!url.empty()) return url;
+  const char* value = std::getenv(kUrlVariable);
+  return value == nullptr || *value == '\0' ? fallback : value;
+}
+
+boost::json::object answer_of_gnomond(const std::string& url, const std::string& target,
+                                      const HttpResponse& answer, const char* member) {
+  if (answer.status == 400 && answer.body.starts_with("This port speaks TLS")) {
+    throw Error(fmt::format("{}: this port speaks TLS; give an https:// URL", url));
+  }
+  boost::system::error_code error;
+  const boost::json::value body = boost::json::parse(answer.body, error);
+  const bool fits = !error && body.is_object() &&
+                    (body.get_object().contains(member) || body.get_object().contains("title"));
+  if (!fits) refuse_stranger(url, target, answer.status);
+  return body.get_object();
 }
 
 HttpClient connect(const ClientOptions& access) {
@@ -26,13 +64,27 @@ HttpClient connect(const ClientOptions& access) {
   }
 }
 
-Server::Server(const ClientOptions& access) : client_(connect(access)) {}
+Server::Server(const ClientOptions& access) : url_(access.url), client_(connect(access)) {}
+
+// A refusal (of a token, say) is left to the request that follows.
+void Server::meet() {
+  if (met_) return;
+  constexpr const char* kVersion = "/version";
+  const HttpResponse answer = client_.request("GET", kVersion);
+  const boost::json::object body = answer_of_gnomond(url_, kVersion, answer, "name");
+  if (answer.status == 200 && text_of(body, "name") != "gnomond") {
+    refuse_stranger(url_, kVersion, answer.status);
+  }
+  met_ = true;
+}
 
 std::string Server::post(const std::string& target, const std::string& body) {
+  meet();
   return client_.checked("POST", target, body).body;
 }
 
 void Server::erase(const std::string& target, std::chrono::milliseconds longest) {
+  meet();
   client_.checked("DELETE", target, {}, longest);
 }
 
@@ -42,6 +94,7 @@ boost::json::value Server::get(const std::string& target) {
 }
 
 boost::json::value Server::get_page(const std::string& target, std::string& next) {
+  meet();
   HttpResponse response = client_.checked("GET", target);
   next = response.next;
   try {
@@ -65,17 +118,18 @@ boost::json::array Server::get_list(const std::string& target) {
 
 std::string Server::resolve_run(const std::string& name) {
   boost::json::array runs = get_list("/v1/runs");
-  std::string known;
+  std::vector<std::string> known;
   std::string found;
   for (const boost::json::value& value : runs) {
     const boost::json::object& row = value.as_object();
     std::string id = run_id_of(row);
     std::string full = text_of(row, "name") + "/" + text_of(row, "job_id");
-    known += fmt::format("{}{} ({})", known.empty() ? "" : ", ", full, id);
+    known.push_back(fmt::format("{} ({})", full, id));
     if (name == id || name == full || name == text_of(row, "name")) found = id;
   }
   if (found.empty()) {
-    throw ConfigError("", 0, "RUN", name, known.empty() ? "a run; there is none yet" : known);
+    throw ConfigError("", 0, "RUN", name,
+                      known.empty() ? "a run; there is none yet" : newest_names(known));
   }
   return found;
 }

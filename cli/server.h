@@ -21,6 +21,18 @@ struct ServerOptions {
 // --url (or the environment's GNOMON_URL), and the options of protocol/client_arguments.h.
 void add_url_option(CLI::App& command, ServerOptions& options);
 
+// The same beside `file`, of which one alone is given. What the environment says is no more than
+// what a command does without either: see url_or_environment().
+void add_url_option_beside(CLI::Option& file, CLI::App& command, ClientOptions& access,
+                           const std::string& what);
+// `url`, else the environment's GNOMON_URL, else `fallback`.
+std::string url_or_environment(const std::string& url, const std::string& fallback);
+
+// The body of an answer to GET `target`, an object with `member`, or the problem document of a
+// refusal. Throws Error when nothing but a gnomond that speaks TLS, or no gnomond, answers so.
+boost::json::object answer_of_gnomond(const std::string& url, const std::string& target,
+                                      const HttpResponse& answer, const char* member);
+
 // A client with these options; what they leave open is the environment's. Throws ConfigError that
 // names the command line's option.
 HttpClient connect(const ClientOptions& access);
@@ -30,7 +42,8 @@ class Server {
   // Throws as connect() does.
   explicit Server(const ClientOptions& access);
 
-  // GET; throws ApiError, ConnectionError, or Error when the answer is no JSON.
+  // GET; throws ApiError, ConnectionError, or Error when the answer is no JSON. Before the first
+  // request of all /version is asked for: Error when what answers is no gnomond.
   boost::json::value get(const std::string& target);
   // POST of a JSON body; the answer's body. Throws as get() does.
   std::string post(const std::string& target, const std::string& body);
@@ -39,14 +52,17 @@ class Server {
   // GET of a list, all its pages: [] when the answer is no array.
   boost::json::array get_list(const std::string& target);
   // A run's id as in URLs, from "run-1", "name" (its newest job) or "name/job". Throws ConfigError
-  // naming the runs there are.
+  // naming the newest runs.
   std::string resolve_run(const std::string& name);
 
  private:
+  void meet();
   // As get(); `next` becomes where the list goes on, or empty.
   boost::json::value get_page(const std::string& target, std::string& next);
 
+  std::string url_;
   HttpClient client_;
+  bool met_ = false;  // it is a gnomond
 };
 
 // Members of a row; absent and null members read as empty text or NaN.

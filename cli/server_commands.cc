@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/device_line.h"
 #include "cli/json_output.h"
+#include "cli/printing.h"
 #include "cli/server.h"
 #include "cli/table.h"
 
@@ -156,12 +157,12 @@ void print_pause(const Row& run, const boost::json::array& directives) {
   const Row* pause = standing_pause(run, directives);
   if (pause == nullptr) return;
   if (text_of(*pause, "state") == "applied") {
-    fmt::print("paused at step {}: {}\n", integer_of(*pause, "applied_step"),
+    print_line("paused at step {}: {}\n", integer_of(*pause, "applied_step"),
                text_or_dash(*pause, "reason"));
   } else {
-    fmt::print("a pause is on its way to the trainer: {}\n", text_or_dash(*pause, "reason"));
+    print_line("a pause is on its way to the trainer: {}\n", text_or_dash(*pause, "reason"));
   }
-  fmt::print("to go on: gnomon override {}/{} resume --reason \"...\"\n", text_of(run, "name"),
+  print_line("to go on: gnomon override {}/{} resume --reason \"...\"\n", text_of(run, "name"),
              text_of(run, "job_id"));
 }
 
@@ -173,7 +174,7 @@ void print_standing_overrides(const boost::json::array& overrides, double now) {
       if (text_of(one, "kind") != kind) continue;
       if (number_of(one, "expires_at") > now) {
         std::string mode = text_of(one, "mode");
-        fmt::print("override: {}{} until {} by {}: {}\n", kind, mode.empty() ? "" : " " + mode,
+        print_line("override: {}{} until {} by {}: {}\n", kind, mode.empty() ? "" : " " + mode,
                    time_text(one, "expires_at"), text_of(one, "owner"), text_of(one, "reason"));
       }
       break;
@@ -184,13 +185,13 @@ void print_standing_overrides(const boost::json::array& overrides, double now) {
 void print_newest_notices(const boost::json::array& notices, const std::string& run) {
   constexpr size_t kShown = 3;
   if (notices.empty()) return;
-  fmt::print("notices of the trainer: {}\n", notices.size());
+  print_line("notices of the trainer: {}\n", notices.size());
   for (size_t i = notices.size() - std::min(notices.size(), kShown); i < notices.size(); ++i) {
     const Row& row = notices[i].as_object();
-    fmt::print("  {} at step {}: {} ({})\n", time_text(row, "noticed_at"), integer_of(row, "step"),
+    print_line("  {} at step {}: {} ({})\n", time_text(row, "noticed_at"), integer_of(row, "step"),
                text_of(row, "text"), text_of(row, "kind"));
   }
-  if (notices.size() > kShown) fmt::print("  all of them: gnomon notices {}\n", run);
+  if (notices.size() > kShown) print_line("  all of them: gnomon notices {}\n", run);
 }
 
 struct Status {
@@ -200,30 +201,30 @@ struct Status {
 
 void print_status_in_words(const Status& status) {
   const Row& run = status.run;
-  fmt::print("{}/{} ({}): {}, {}, mode {}, registered {}\n", text_of(run, "name"),
+  print_line("{}/{} ({}): {}, {}, mode {}, registered {}\n", text_of(run, "name"),
              text_of(run, "job_id"), run_id_of(run), text_of(run, "state"),
              text_or_dash(run, "phase"), text_or_dash(run, "mode"),
              time_text(run, "registered_at"));
   if (std::isfinite(number_of(run, "step"))) {
-    fmt::print("step {} of attempt {}: loss {:.4f}, gradient norm {:.3f}, plan version {}\n",
+    print_line("step {} of attempt {}: loss {:.4f}, gradient norm {:.3f}, plan version {}\n",
                integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
                number_of(run, "grad_norm"), integer_of(run, "plan_version"));
   }
   if (const boost::json::value* device = run.if_contains("device_health");
       device != nullptr && device->is_object()) {
-    fmt::print("{}\n", device_line(device->get_object(), seconds_since_epoch()));
+    print_line("{}\n", device_line(device->get_object(), seconds_since_epoch()));
   }
   print_pause(run, status.directives);
   print_standing_overrides(status.overrides, seconds_since_epoch());
   if (const Row* window = newest_measured(status.windows)) {
-    fmt::print("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
+    print_line("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
                integer_of(*window, "window"), text_of(*window, "kind"),
                integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
                percent_text(*window, "tolerance_percent"), text_of(*window, "state"));
   }
-  fmt::print("decisions: {}\n", status.decisions.size());
+  print_line("decisions: {}\n", status.decisions.size());
   if (!status.decisions.empty()) {
-    fmt::print("the newest: {}\n", sentence_of(status.decisions.back().as_object()));
+    print_line("the newest: {}\n", sentence_of(status.decisions.back().as_object()));
   }
   print_newest_notices(status.notices, text_of(run, "name"));
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "base/errors.h"
+#include "base/printable.h"
 
 namespace gnomon::cli {
 
@@ -23,6 +24,7 @@ Table::Table(std::vector<std::string> headings) : headings_(std::move(headings))
 
 void Table::add(std::vector<std::string> cells) {
   GNOMON_ASSERT(cells.size() == headings_.size());
+  for (std::string& cell : cells) cell = printable(cell);
   rows_.push_back(std::move(cells));
 }
 

@@ -11,7 +11,7 @@ class Table {
  public:
   // A heading that begins with '>' is of a column aligned to the right (numbers).
   explicit Table(std::vector<std::string> headings);
-  void add(std::vector<std::string> cells);
+  void add(std::vector<std::string> cells);  // what stands in them is made printable()
   bool empty() const { return rows_.empty(); }
   std::string text() const;  // lines end in '\n'; the last column is not padded
 

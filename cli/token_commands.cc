@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
+#include "base/redaction.h"
 #include "base/sha256.h"
 #include "cli/commands.h"
 #include "cli/duration.h"
 #include "cli/json_output.h"
+#include "cli/newest_names.h"
 #include "cli/table.h"
 #include "controller/auth/tokens.h"
 #include "protocol/toml_reader.h"
@@ -38,23 +42,30 @@ double wall_seconds() {
 
 // The one key of gnomond's configuration that is needed here; the rest of it is gnomond's.
 fs::path file_of_config(const std::string& config) {
-  TomlTable auth = TomlTable::parse(read_file(config), config).table("auth");
-  const std::string name = auth.text("tokens", "");
-  if (name.empty()) auth.refuse("tokens", "the name of the file of tokens, like \"tokens.toml\"");
-  return fs::absolute(fs::path(config).parent_path() / name).lexically_normal();
+  try {
+    TomlTable auth = TomlTable::parse(read_named_file(config), config).table("auth");
+    const std::string name = auth.text("tokens", "");
+    if (name.empty()) {
+      auth.refuse("tokens", "the name of the file of tokens, like \"tokens.toml\"");
+    }
+    return fs::absolute(fs::path(config).parent_path() / name).lexically_normal();
+  } catch (const ConfigError& error) {
+    throw without_urls(error);
+  }
 }
 
 fs::path token_file(const TokenOptions& options) {
   if (!options.file.empty()) return options.file;
   if (!options.config.empty()) return file_of_config(options.config);
+  if (const char* file = std::getenv("GNOMON_TOKENS"); file != nullptr && *file != '\0')
+    return file;
   throw ConfigError("", 0, "--file", "\"\"",
                     "the file of tokens (--file, GNOMON_TOKENS), or gnomond's configuration that "
                     "names it (--config)");
 }
 
 void add_file_options(CLI::App& command, TokenOptions& options) {
-  command.add_option("--file", options.file, "File of tokens")
-      ->envname("GNOMON_TOKENS")
+  command.add_option("--file", options.file, "File of tokens (or GNOMON_TOKENS)")
       ->type_name("FILE");
   command
       .add_option("--config", options.config,
@@ -62,13 +73,24 @@ void add_file_options(CLI::App& command, TokenOptions& options) {
       ->type_name("FILE");
 }
 
+// Does `work` with the file of tokens; what is wrong with the file as a whole is an option's fault.
+void with_tokens(const TokenOptions& options, const std::function<void(const fs::path&)>& work) {
+  const fs::path file = token_file(options);
+  try {
+    work(file);
+  } catch (const ConfigError& error) {
+    const bool of_option = options.config.empty() || !options.file.empty();
+    if (!error.file().empty() || error.key() != "auth.tokens" || !of_option) throw;
+    throw ConfigError("", 0, "--file", error.value(), error.accepted());
+  }
+}
+
 // The secret goes to standard output, alone on its line, so that a script can take it; the rest is
 // for people.
-void create(const TokenOptions& options) {
+void create(const TokenOptions& options, const fs::path& file) {
   if (const std::string accepted = problem_with_token_name(options.name); !accepted.empty()) {
     throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name), accepted);
   }
-  const fs::path file = token_file(options);
   const double now = wall_seconds();
   const double expires =
       options.expires.empty() ? 0 : now + parse_duration("--expires", options.expires, kLongest);
@@ -90,9 +112,9 @@ void create(const TokenOptions& options) {
   fmt::print("{}\n", secret);
 }
 
-void list(const TokenOptions& options, bool json) {
+void list(const fs::path& file, bool json) {
   const double now = wall_seconds();
-  const std::vector<Token> tokens = read_tokens(token_file(options));
+  const std::vector<Token> tokens = read_tokens(file);
   if (json) {
     boost::json::array rows;
     for (const Token& token : tokens) {
@@ -116,16 +138,17 @@ void list(const TokenOptions& options, bool json) {
   fmt::print("{}", table.text());
 }
 
-void revoke(const TokenOptions& options) {
-  const fs::path file = token_file(options);
+void revoke(const TokenOptions& options, const fs::path& file) {
+  read_tokens(file);  // one that is not there is not made here
   edit_tokens(file, [&](std::vector<Token>& tokens) {
     const size_t gone =
         std::erase_if(tokens, [&](const Token& token) { return token.name == options.name; });
     if (gone == 0) {
-      std::string known;
-      for (const Token& token : tokens) known += (known.empty() ? "" : ", ") + token.name;
+      std::vector<std::string> known;
+      for (const Token& token : tokens) known.push_back(token.name);
       throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name),
-                        known.empty() ? "a token; there is none" : known);
+                        known.empty() ? fmt::format("a token; {} has none", file.string())
+                                      : "one of " + newest_names(known));
     }
   });
   fmt::print("{} is revoked in {}; a daemon that reads it refuses the token within a second\n",
@@ -156,20 +179,25 @@ void add_token_commands(CLI::App& app, Context&) {
       "run.toml\n\n"
       "The file keeps a hash of the secret, never the secret. A running gnomond reads the file "
       "again by itself.");
-  made->callback([options] { create(*options); });
+  made->callback(
+      [options] { with_tokens(*options, [&](const fs::path& file) { create(*options, file); }); });
 
   auto json = std::make_shared<bool>(false);
   CLI::App* listed = token->add_subcommand("list", "Shows the tokens, without their secrets");
   add_file_options(*listed, *options);
   listed->add_flag("--json", *json, "As JSON");
   listed->footer("Example:\n  gnomon token list --config /etc/gnomon/gnomond.toml");
-  listed->callback([options, json] { list(*options, *json); });
+  listed->callback(
+      [options, json] { with_tokens(*options, [&](const fs::path& file) { list(file, *json); }); });
 
   CLI::App* revoked = token->add_subcommand("revoke", "Takes a token back");
   revoked->add_option("NAME", options->name, "As gnomon token list shows it")->required();
   add_file_options(*revoked, *options);
-  revoked->footer("Example:\n  gnomon token revoke trainer-7b --config /etc/gnomon/gnomond.toml");
-  revoked->callback([options] { revoke(*options); });
+  revoked->footer(
+      "Example:\n  gnomon token revoke trainer-7b --config /etc/gnomon/gnomond.toml\n"
+      "  gnomon token revoke trainer-7b --file tokens.toml");
+  revoked->callback(
+      [options] { with_tokens(*options, [&](const fs::path& file) { revoke(*options, file); }); });
 }
 
 }  // namespace gnomon::cli

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/printable.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/server.h"
@@ -175,8 +176,8 @@ class Watcher {
       progress_.emplace("train", told ? integer_of(registration->get_object(), "total_steps") : 0,
                         stdout);
     }
-    progress_->update(
-        step, fmt::format("loss {:.3f}  {}", number_of(run, "loss"), text_of(run, "phase")));
+    progress_->update(step, fmt::format("loss {:.3f}  {}", number_of(run, "loss"),
+                                        printable(text_of(run, "phase"))));
   }
 
   static int64_t base_step(const Row& run, int64_t attempt) {
@@ -191,7 +192,8 @@ class Watcher {
 
   void say(const char* color, const std::string& text) {
     bool painted = color_ && *color != '\0';
-    std::string line = painted ? color + text + "\033[0m" : text;
+    const std::string words = printable(text);
+    std::string line = painted ? color + words + "\033[0m" : words;
     if (progress_) {
       progress_->message(line);
     } else {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <optional>
 
 #include "base/errors.h"
@@ -12,6 +13,7 @@
 #include "base/version.h"
 #include "controller/daemon/daemon.h"
 #include "controller/daemon/log_setup.h"
+#include "controller/daemon/named_files.h"
 
 namespace gnomon {
 namespace {
@@ -46,8 +48,10 @@ void add_options(CLI::App& app, CommandLine& line) {
                              defaults.ledger));
   app.add_option(
       "--listen", line.listen,
-      fmt::format("ADDRESS:PORT, loopback only, by default {}; port 0 takes any free one",
-                  defaults.listen));
+      fmt::format(
+          "ADDRESS:PORT, by default {}; port 0 takes any free one. Beyond loopback addresses "
+          "only with [tls] and [auth] tokens in the file of --config",
+          defaults.listen));
   app.add_option("--port-file", line.port_file, "write the port here once it is open");
   app.add_option("--policy", line.policy,
                  "policy (TOML) of new runs; the built-in one when absent");
@@ -75,7 +79,13 @@ void add_options(CLI::App& app, CommandLine& line) {
 
 int check_config(const CommandLine& line) {
   try {
-    check_daemon_config(read_daemon_config(line.checked));
+    const DaemonConfig config = read_daemon_config(line.checked);
+    check_daemon_config(config);
+    const auto now = static_cast<double>(std::time(nullptr));
+    for (const std::string& found : describe_named_files(config, now)) fmt::print("{}\n", found);
+    for (const std::string& sentence : exposed_files(config)) {
+      std::fprintf(stderr, "gnomond: warning: %s\n", sentence.c_str());
+    }
   } catch (const Error& error) {
     std::fprintf(stderr, "gnomond: %s\n", error.what());
     return 2;
@@ -90,6 +100,7 @@ int serve(const CommandLine& line) {
     const DaemonConfig config = line.read();
     const std::string failpoints = failpoint::set_from_environment();
     start_log(config.log);
+    for (const std::string& sentence : exposed_files(config)) spdlog::warn("{}", sentence);
     if (!failpoints.empty()) {
       spdlog::warn("GNOMON_FAILPOINTS is set, this is a test: {}", failpoints);
     }
@@ -110,10 +121,13 @@ int run(int argc, char** argv) {
                        fmt::format("gnomond {} ({}, {})", kVersion, kRevision, kBuildType));
   add_options(app, line);
   CLI::App* check = app.add_subcommand(
-      "check-config", "Reads a configuration and what it names, and says what is wrong with it.");
+      "check-config",
+      "Reads a configuration and what it names, and says what it found or what is wrong.");
   check->add_option("FILE", line.checked, "TOML file")->required();
   check->footer(
       "Example:\n  gnomond check-config /etc/gnomon/gnomond.toml\n\n"
+      "Prints a line for each file that is named, and warns of those that everybody may write, or "
+      "read although\nthey are secret.\n\n"
       "Exit status: 0 good; 2 not, with file, line, key and what would be accepted.");
   try {
     app.parse(argc, argv);

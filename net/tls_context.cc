@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/files.h"
+#include "base/named_file.h"
 
 namespace gnomon {
 namespace {
@@ -48,8 +48,8 @@ std::string openssl_error() {
 
 Bio opened(Which which, const std::string& file, const char* accepted, std::string& text) {
   try {
-    text = read_file(file);
-  } catch (const SystemError& error) {
+    text = read_named_file(file, kPemFileBytesMax);
+  } catch (const Error& error) {
     throw TlsFileError(which, file, error.what(), accepted);
   }
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));

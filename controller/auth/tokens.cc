@@ -19,6 +19,8 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/named_file.h"
+#include "base/redaction.h"
 #include "protocol/toml_reader.h"
 
 namespace gnomon {
@@ -93,8 +95,7 @@ void replace_file(const fs::path& file, const std::string& content) {
 
 }  // namespace
 
-std::vector<Token> parse_tokens(std::string_view toml, const std::string& file) {
-  TomlTable root = TomlTable::parse(toml, file);
+static std::vector<Token> tokens_of(TomlTable root) {
   std::vector<Token> tokens;
   for (TomlTable& table : root.tables("token")) {
     Token token = read_token(table);
@@ -108,11 +109,19 @@ std::vector<Token> parse_tokens(std::string_view toml, const std::string& file) 
   return tokens;
 }
 
+std::vector<Token> parse_tokens(std::string_view toml, const std::string& file) {
+  try {
+    return tokens_of(TomlTable::parse(toml, file));
+  } catch (const ConfigError& error) {  // a secret may stand where its hash belongs, or anywhere
+    throw without_text(error, {"token", "name", "role", "sha256", "created", "expires", "nesting"});
+  }
+}
+
 std::vector<Token> read_tokens(const fs::path& file) {
   std::string text;
   try {
-    text = read_file(file);
-  } catch (const SystemError& error) {
+    text = read_named_file(file);
+  } catch (const Error& error) {
     throw ConfigError("", 0, "auth.tokens", file.string(),
                       fmt::format("a file that can be read ({})", error.what()));
   }
@@ -157,8 +166,15 @@ void edit_tokens(const fs::path& file, const std::function<void(std::vector<Toke
   std::vector<Token> tokens;
   if (fs::exists(file)) tokens = read_tokens(file);
   change(tokens);
+  const std::string text = tokens_as_toml(tokens);
+  if (text.size() > kNamedFileBytesMax) {
+    throw Error(
+        fmt::format("{} would have more than {} KiB, which gnomond does not read; revoke "
+                    "tokens that are not used",
+                    file.string(), kNamedFileBytesMax >> 10));
+  }
   // Of a link, as in a mounted secret, the target: the link is its owner's.
-  replace_file(fs::exists(file) ? fs::canonical(file) : file, tokens_as_toml(tokens));
+  replace_file(fs::exists(file) ? fs::canonical(file) : file, text);
 }
 
 std::string utc_text(double seconds) {

@@ -29,7 +29,8 @@ struct Token {
   bool operator==(const Token&) const = default;
 };
 
-// Both throw ConfigError, naming the line: unknown keys, a name or a hash that stands twice, ...
+// Both throw ConfigError, naming the line: unknown keys, a name or a hash that stands twice, ... It
+// has nothing of what stands there, which may be a secret that was put in a hash's place.
 std::vector<Token> parse_tokens(std::string_view toml, const std::string& file);
 std::vector<Token> read_tokens(const std::filesystem::path& file);
 std::string tokens_as_toml(const std::vector<Token>& tokens);

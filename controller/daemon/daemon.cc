@@ -14,6 +14,7 @@
 #include "base/version.h"
 #include "controller/daemon/descriptors.h"
 #include "controller/daemon/log_setup.h"
+#include "controller/daemon/named_files.h"
 #include "controller/daemon/service_manager.h"
 
 namespace gnomon {
@@ -131,7 +132,12 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
   }
   config_.on_reload([this](const DaemonConfig& wanted) {
     set_log_level(wanted.log.level);
-    supervisor_.set_default_policy(read_default_policy(wanted));
+    for (const std::string& sentence : exposed_files(wanted)) spdlog::warn("{}", sentence);
+    try {
+      supervisor_.set_default_policy(read_default_policy(wanted));
+    } catch (const ConfigError& error) {  // changed again since the file was checked
+      spdlog::error("the policy was not read again, the last good one stays: {}", error.what());
+    }
     backups_->configure(wanted.backup);
     retention_.configure(wanted.retention);
     notifier_->configure(wanted.notifications);

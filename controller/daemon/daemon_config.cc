@@ -6,6 +6,8 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/named_file.h"
+#include "base/redaction.h"
 #include "controller/api/server.h"
 #include "controller/decide/policy.h"
 #include "protocol/toml_reader.h"
@@ -47,8 +49,8 @@ class DaemonConfigReader {
  private:
   static std::string read_config_file(const fs::path& file) {
     try {
-      return read_file(file);
-    } catch (const SystemError& error) {
+      return read_named_file(file);
+    } catch (const Error& error) {
       throw ConfigError("command line", 0, "--config", file.string(),
                         fmt::format("a file that can be read ({})", error.what()));
     }
@@ -175,14 +177,20 @@ class DaemonConfigReader {
 
 }  // namespace
 
-DaemonConfig read_daemon_config(const fs::path& file) { return DaemonConfigReader(file).read(); }
+DaemonConfig read_daemon_config(const fs::path& file) {
+  try {
+    return DaemonConfigReader(file).read();
+  } catch (const ConfigError& error) {  // a receiver's URL may be a secret
+    throw without_urls(error);
+  }
+}
 
 std::string read_default_policy(const DaemonConfig& config) {
   if (config.policy.empty()) return decide::Policy().to_toml();
   std::string policy;
   try {
-    policy = read_file(config.policy);
-  } catch (const SystemError& error) {
+    policy = read_named_file(config.policy);
+  } catch (const Error& error) {
     throw ConfigError(config.file.empty() ? "command line" : config.file, 0,
                       config.file.empty() ? "--policy" : "policy", config.policy,
                       fmt::format("a file that can be read ({})", error.what()));
@@ -207,8 +215,8 @@ ServerTls load_tls(const DaemonConfig& config) {
 // Beyond this machine only who can be told apart is let in, and nobody listens on the way.
 static void check_listen(const DaemonConfig& config) {
   const auto refuse = [&config](const std::string& accepted) {
-    return ConfigError(config.file.empty() ? "command line" : config.file, 0,
-                       config.file.empty() ? "--listen" : "listen", config.listen, accepted);
+    return without_urls({config.file.empty() ? "command line" : config.file, 0,
+                         config.file.empty() ? "--listen" : "listen", config.listen, accepted});
   };
   ServerOptions options;
   try {

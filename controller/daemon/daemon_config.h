@@ -57,7 +57,7 @@ struct DaemonConfig {
 };
 
 // Reads a file, and those with the secrets of receivers. Relative paths in it are relative to its
-// folder. Throws ConfigError with the line, for unknown keys too.
+// folder. Throws ConfigError with the line, for unknown keys too; of a URL it has scheme and host.
 DaemonConfig read_daemon_config(const std::filesystem::path& file);
 
 // The policy of new runs: the file's text, or the built-in one. Throws ConfigError.

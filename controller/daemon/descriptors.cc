@@ -3,11 +3,22 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include <algorithm>
-
 #include "base/errors.h"
 
 namespace gnomon {
+
+std::string connections_that_fit(uint64_t files, uint64_t needed) {
+  const std::string raise = fmt::format(
+      "raise ulimit -Hn, or LimitNOFILE in the unit, to {} for as many as this", needed);
+  if (files <= kDescriptorsBesides) {
+    return fmt::format(
+        "more open files: this process may have {}, and {} are needed besides those of "
+        "connections ({})",
+        files, kDescriptorsBesides, raise);
+  }
+  return fmt::format("at most {} connections: this process may have {} open files ({})",
+                     files - kDescriptorsBesides, files, raise);
+}
 
 void reserve_descriptors(int64_t connections, const std::string& file) {
   const auto needed = static_cast<rlim_t>(connections + kDescriptorsBesides);
@@ -18,14 +29,8 @@ void reserve_descriptors(int64_t connections, const std::string& file) {
     limit.rlim_cur = needed;
     if (::setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
   }
-  const int64_t possible =
-      std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_max) - kDescriptorsBesides);
-  throw ConfigError(
-      file, 0, "limits.connections", fmt::format("{}", connections),
-      fmt::format(
-          "at most {} connections: this process may have {} open files (raise ulimit -Hn, or "
-          "LimitNOFILE in the unit, to {} for as many as this)",
-          possible, limit.rlim_max, needed));
+  throw ConfigError(file, 0, "limits.connections", fmt::format("{}", connections),
+                    connections_that_fit(limit.rlim_max, needed));
 }
 
 }  // namespace gnomon

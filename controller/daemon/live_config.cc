@@ -29,7 +29,7 @@ bool LiveConfig::reload() {
   std::shared_ptr<const DaemonConfig> wanted;
   try {
     wanted = std::make_shared<const DaemonConfig>(read_());
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // the system's own too: a folder that is gone, memory
     spdlog::error("the configuration was not read again, the last good one stays: {}",
                   error.what());
     metrics_.config_loaded(false, now_());

@@ -9,6 +9,8 @@
 #include <chrono>
 #include <string_view>
 
+#include "base/printable.h"
+
 namespace gnomon {
 namespace {
 
@@ -65,10 +67,32 @@ class MemberFormatter final : public spdlog::formatter {
   bool json_;
 };
 
+// Lines for people: the time in UTC, as in everything else that a daemon writes. A message is one
+// line, whatever text of others is in it.
+class TextFormatter final : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    const std::string text = printable(view_of(message.payload));
+    spdlog::details::log_msg shown = message;
+    shown.payload = text;
+    pattern_.format(shown, out);
+    message.color_range_start = shown.color_range_start;
+    message.color_range_end = shown.color_range_end;
+  }
+
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<TextFormatter>();
+  }
+
+ private:
+  spdlog::pattern_formatter pattern_{"[%Y-%m-%d %H:%M:%S.%eZ] [%n] [%^%l%$] %v",
+                                     spdlog::pattern_time_type::utc};
+};
+
 }  // namespace
 
 std::unique_ptr<spdlog::formatter> make_log_formatter(const std::string& format) {
-  if (format == "text") return std::make_unique<spdlog::pattern_formatter>();
+  if (format == "text") return std::make_unique<TextFormatter>();
   return std::make_unique<MemberFormatter>(format == "json");
 }
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
 #include "net/tls_context.h"
 #include "protocol/site_glob.h"
 
@@ -84,12 +84,12 @@ class ReceiverReader {
   std::vector<std::string> lines_of(const char* key, const std::string& file, size_t most) {
     std::string text;
     try {
-      text = read_file(file);
-    } catch (const SystemError& error) {
+      text = read_named_file(file, kFileMax);
+    } catch (const Error& error) {
       table_.refuse(key, fmt::format("a file that can be read ({})", error.what()));
     }
     std::vector<std::string> lines;
-    std::istringstream stream(text.size() <= kFileMax ? text : "");
+    std::istringstream stream(text);
     for (std::string line; std::getline(stream, line);) {
       if (!line.empty() && line.back() == '\r') line.pop_back();
       if (!line.empty()) lines.push_back(line);

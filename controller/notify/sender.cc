@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/errors.h"
+#include "base/named_file.h"
 #include "base/version.h"
 #include "controller/notify/body.h"
 
@@ -44,6 +45,7 @@ struct Sender::Transfer {
   size_t read = 0;
   bool too_long = false;
   std::array<char, CURL_ERROR_SIZE> error{};
+  std::string unreadable;  // why the file of authorities is
 
   Transfer() { GNOMON_ASSERT(easy != nullptr); }
   ~Transfer() {
@@ -63,6 +65,22 @@ struct Sender::Transfer {
     headers = longer;
   }
 
+  // Believes these authorities and no others. libcurl would read the file itself, and wait for
+  // whoever writes into a pipe that has taken its place.
+  void believe(const std::string& ca_file) {
+    std::string pem;
+    try {
+      pem = read_named_file(ca_file, kPemFileBytesMax);
+    } catch (const Error& failure) {
+      unreadable = failure.what();
+      pem = "nobody";  // no certificate: the handshake fails
+    }
+    curl_blob blob{pem.data(), pem.size(), CURL_BLOB_COPY};
+    set(CURLOPT_CAINFO_BLOB, &blob);
+    // Debian's libcurl believes this folder besides.
+    set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
+  }
+
   // An answer without an end must fill neither memory nor time.
   static size_t take(char* data, size_t, size_t size, void* user) {
     auto& self = *static_cast<Transfer*>(user);
@@ -79,7 +97,9 @@ struct Sender::Transfer {
     ::curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     if (result == CURLE_OK || too_long) answer.status = static_cast<int>(status);
     if (answer.status == 0) {
-      answer.error = error[0] != '\0' ? error.data() : ::curl_easy_strerror(result);
+      answer.error = !unreadable.empty() ? unreadable
+                     : error[0] != '\0'  ? error.data()
+                                         : ::curl_easy_strerror(result);
     }
     curl_off_t retry_after = 0;
     if (::curl_easy_getinfo(easy, CURLINFO_RETRY_AFTER, &retry_after) == CURLE_OK) {
@@ -137,13 +157,7 @@ uint64_t Sender::post(const Receiver& receiver, const std::string& body,
   t.set(CURLOPT_TIMEOUT_MS, milliseconds(receiver.timeout_seconds));
   t.set(CURLOPT_CONNECTTIMEOUT_MS,
         milliseconds(std::min(receiver.timeout_seconds, kConnectSecondsMax)));
-  if (!receiver.ca_file.empty()) {
-    t.set(CURLOPT_CAINFO, receiver.ca_file.c_str());
-    // Debian's libcurl believes this folder besides.
-    t.set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
-    // Else what the file held a day ago is believed.
-    t.set(CURLOPT_CA_CACHE_TIMEOUT, 0L);
-  }
+  if (!receiver.ca_file.empty() && receiver.url.starts_with("https")) t.believe(receiver.ca_file);
   t.set(CURLOPT_WRITEFUNCTION, &Transfer::take);
   t.set(CURLOPT_WRITEDATA, static_cast<void*>(&t));
   t.set(CURLOPT_ERRORBUFFER, t.error.data());

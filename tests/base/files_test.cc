@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <thread>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/named_file.h"
 #include "tests/storage/test_files.h"
 
 namespace gnomon {
@@ -82,6 +84,23 @@ TEST_F(FilesTest, ReadGivesEveryByteOfALargeFile) {
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7);
   write_file_atomically(path_, large);
   EXPECT_EQ(read_file(path_), large);
+}
+
+// Neither waits nor fills the memory, whatever a configuration names.
+TEST_F(FilesTest, ANamedFileIsARegularOneThatIsNotTooLong) {
+  const auto refused = [](const fs::path& path, size_t bytes_max = kNamedFileBytesMax) {
+    return message_of<Error>([&] { read_named_file(path, bytes_max); });
+  };
+  write_file_atomically(path_, std::string(2048, 'x'));
+  EXPECT_EQ(read_named_file(path_, 2048).size(), 2048u);
+  EXPECT_THAT(refused(path_, 2047), AllOf(HasSubstr(path_.string()), HasSubstr("more than 1 KiB")));
+  fs::create_symlink("file", folder_ / "link");
+  EXPECT_EQ(read_named_file(folder_ / "link").size(), 2048u);
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  EXPECT_THAT(refused(folder_ / "pipe"), HasSubstr("it is a pipe, not a regular file"));
+  EXPECT_THAT(refused(folder_.path()), HasSubstr("it is a folder"));
+  EXPECT_THAT(refused("/dev/zero"), HasSubstr("it is a device"));
+  EXPECT_THAT(refused(folder_ / "none"), HasSubstr("No such file"));
 }
 
 TEST_F(FilesTest, ReadAndSyncNameWhatIsMissing) {

@@ -51,6 +51,7 @@ TEST_F(AccessTest, AnErrorSaysHowATokenIsGiven) {
   const std::string body = R"({"type":"about:blank","title":"Token missing","status":401})";
   test::HttpTestServer server([&](const HttpRequest& request) {
     const auto sent = request.headers.find("authorization");
+    if (request.target == "/version") return HttpReply{200, R"({"name":"gnomond"})"};
     return sent != request.headers.end() && sent->second == "Bearer good" ? HttpReply{200, "[]"}
                                                                           : HttpReply{401, body};
   });

@@ -72,14 +72,50 @@ TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
   EXPECT_THAT(refused({"create", "a", "--role", "root", "--file", file()}), HasSubstr("operator"));
   EXPECT_THAT(refused({"create", "a b", "--role", "admin", "--file", file()}),
               HasSubstr("1 to 64 letters"));
-  EXPECT_THAT(refused({"list", "--file", file()}), HasSubstr("can be read"));
-  EXPECT_THAT(refused({"revoke", "a", "--file", file()}), HasSubstr("there is none"));
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"list", "--file", file()}, {"revoke", "a", "--file", file()}}) {
+    EXPECT_THAT(refused(arguments), AllOf(HasSubstr("--file = "), HasSubstr("can be read")));
+    EXPECT_FALSE(is_file_at(file()));
+  }
+  write_file_atomically(file(), "");
+  EXPECT_THAT(refused({"revoke", "a", "--file", file()}), HasSubstr("tokens.toml has none"));
   ASSERT_EQ(run_gnomon({"token", "create", "a", "--role", "admin", "--file", file()}).status, 0);
   EXPECT_THAT(refused({"create", "a", "--role", "admin", "--file", file()}),
               HasSubstr("gnomon token revoke a"));
   EXPECT_THAT(refused({"create", "b", "--role", "admin", "--file", file(), "--expires", "never"}),
               HasSubstr("at most 3650d"));
+  EXPECT_THAT(refused({"revoke", "b", "--file", file()}), HasSubstr("one of a"));
   EXPECT_EQ(read_tokens(file()).size(), 1u);
+  EXPECT_EQ(run_gnomon({"token", "revoke", "a", "--file", file()}).status, 0);
+  EXPECT_TRUE(read_tokens(file()).empty());
+}
+
+TEST_F(TokenCommandTest, AnOptionIsStrongerThanTheEnvironment) {
+  write_file_atomically(folder_ / "gnomond.toml", "[auth]\ntokens = \"tokens.toml\"\n");
+  const Variables elsewhere = {{"GNOMON_TOKENS", (folder_ / "other.toml").string()}};
+  const std::vector<std::string> create = {"token", "create", "a", "--role", "admin"};
+  std::vector<std::string> with_config = create;
+  with_config.insert(with_config.end(), {"--config", (folder_ / "gnomond.toml").string()});
+  EXPECT_EQ(run_gnomon(with_config, elsewhere).status, 0);
+  EXPECT_EQ(read_tokens(file()).size(), 1u);
+  EXPECT_EQ(run_gnomon(create, elsewhere).status, 0);
+  EXPECT_EQ(read_tokens(folder_ / "other.toml").size(), 1u);
+}
+
+// Somebody who writes the file by hand puts the secret where its hash belongs.
+TEST_F(TokenCommandTest, ASecretInTheFileIsNotShown) {
+  write_file_atomically(file(),
+                        "[[token]]\nname = \"a\"\nrole = \"reader\"\nsha256 = \"gnomon_SECRET\"\n");
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"token", "list"},
+                                                    {"token", "revoke", "a"},
+                                                    {"token", "create", "b", "--role", "reader"}}) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--file", file()});
+    const EndedProcess refused = run_gnomon(all);
+    EXPECT_EQ(refused.status, 2);
+    EXPECT_THAT(refused.errors, AllOf(HasSubstr("tokens.toml:4"), HasSubstr("token[0].sha256")));
+    EXPECT_THAT(refused.output + refused.errors, Not(HasSubstr("SECRET")));
+  }
 }
 
 }  // namespace

@@ -101,6 +101,45 @@ TEST_F(DaemonConfigTest, ReceiversAndWhereThePageIsAreChecked) {
   EXPECT_THAT(bad.output, AllOf(HasSubstr("secret_file"), HasSubstr("can be read")));
 }
 
+// A webhook's path, query or user is often a password, and a token stands where its hash belongs.
+TEST_F(DaemonConfigTest, NoSecretStandsInARefusal) {
+  const std::string head = "[[notify]]\nname = \"a\"\n";
+  for (const std::string& text : {
+           head + "url = \"https://me:SECRET@hooks.example/\"\n",
+           head + "url = \"https://hooks.example/SECRET#x\"\n",
+           head + "url = \"hooks.example/SECRET\"\n",
+           head + "url = [\"hooks.example/SECRET\"]\n",
+           head + "url = https://hooks.example/SECRET\n",
+           head + "url = SECRET\n",
+           head + "url = \"https://hooks.example/SECRET\n",
+           head + "hook = \"https://hooks.example/SECRET\"\n",
+           head + "url = \"http://h/\"\nauthorization = \"Bearer SECRET\"\n",
+           std::string("notify = [\"https://hooks.example/SECRET\"]\n"),
+           std::string("external_url = \"ftp://me:SECRET@g.example\"\n"),
+           std::string("listen = \"https://me:SECRET@g.example\"\n"),
+           std::string("[auth]\ntoken = \"SECRET\"\n"),
+       }) {
+    const EndedProcess refused = run_gnomond({"check-config", write(text).string()});
+    EXPECT_EQ(refused.status, 2) << text;
+    EXPECT_THAT(refused.output, HasSubstr("gnomond.toml:")) << text;
+    EXPECT_THAT(refused.output, Not(HasSubstr("SECRET"))) << text;
+  }
+  EXPECT_THAT(refusal(head + "url = \"https://hooks.example/SECRET#x\"\n"),
+              HasSubstr("notify[0].url = \"https://hooks.example/...\""));
+  for (const char* tokens :
+       {"[[token]]\nname = \"a\"\nrole = \"reader\"\nsha256 = \"SECRET\"\n",
+        "[[token]]\nname = \"a SECRET\"\n", "[[token]]\nname = \"a\"\nrole = \"SECRET\"\n",
+        "[[token]]\nname = [\"SECRET\"]\n", "[[token]]\nSECRET = 1\n", "SECRET\n",
+        "[[token]]\nname = SECRET\n", "SECRET = 1\nSECRET = 2\n", "[SECRET]\n"}) {
+    write_file_atomically(folder / "tokens.toml", tokens);
+    const EndedProcess refused =
+        run_gnomond({"check-config", write("[auth]\ntokens = \"tokens.toml\"\n").string()});
+    EXPECT_EQ(refused.status, 2) << tokens;
+    EXPECT_THAT(refused.output, HasSubstr("tokens.toml:")) << tokens;
+    EXPECT_THAT(refused.output, Not(HasSubstr("SECRET"))) << tokens;
+  }
+}
+
 TEST_F(DaemonConfigTest, PathsAreRelativeToTheFile) {
   const DaemonConfig config = read_daemon_config(write("ledger = \"state/l.sqlite\"\n"));
   EXPECT_EQ(config.ledger, (folder / "state/l.sqlite").string());
@@ -157,6 +196,11 @@ TEST(LogFormatTest, ALogfmtLineIsOneLine) {
             "ts=2017-07-14T02:40:00.042Z level=warning msg=\"a \\\"b\\\"\\nc\"\n");
 }
 
+TEST(LogFormatTest, ATextLineIsOneLineAndInUtc) {
+  EXPECT_EQ(formatted("text", "a\nb \x1b[2J \u202e"),
+            "[2017-07-14 02:40:00.042Z] [gnomond] [warning] a\\nb \\u001b[2J \\u202e\n");
+}
+
 std::string named_run(const std::string& name) {
   RunRegistration registration = small_registration();
   registration.name = name;
@@ -203,6 +247,23 @@ TEST_F(ReloadTest, ABadFileChangesNothingAndAGoodOneIsTaken) {
   write("policy = \"policy.toml\"\nthreads = 3\nseries_keep_seconds = 7.0\n");
   EXPECT_TRUE(reloads(daemon, "a restart is needed for threads, series_keep_seconds"));
   EXPECT_EQ(daemon.stop(), 0);
+}
+
+TEST_F(ReloadTest, NoSecretOfABadFileStandsInTheLog) {
+  write_file_atomically(folder / "tokens.toml", "");
+  const std::string auth = "[auth]\ntokens = \"tokens.toml\"\n";
+  const std::filesystem::path file = write(auth);
+  DaemonProcess daemon({"--config", file.string()});
+  daemon.start();
+  write(auth + "[[notify]]\nname = \"a\"\nurl = \"https://me:SECRET@hooks.example/\"\n");
+  ASSERT_TRUE(reloads(daemon, "notify[0].url = (not shown)"));
+  write(auth);
+  write_file_atomically(folder / "tokens.toml", "[[token]]\nname = \"a\"\nsha256 = \"SECRET\"\n");
+  ASSERT_TRUE(test::eventually(
+      [&] { return daemon.log().find("tokens.toml:1: token[0].role") != std::string::npos; },
+      std::chrono::seconds(20)));
+  EXPECT_EQ(daemon.stop(), 0);
+  EXPECT_THAT(daemon.log(), Not(HasSubstr("SECRET")));
 }
 
 TEST_F(ReloadTest, LogLinesCanBeJson) {

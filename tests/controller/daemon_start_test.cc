@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/files.h"
+#include "controller/daemon/descriptors.h"
 #include "tests/controller/api_fixture.h"
 
 namespace gnomon {
@@ -16,8 +17,10 @@ namespace {
 using test::DaemonProcess;
 using test::EndedProcess;
 using test::run_gnomond;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(DaemonStartTest, ABadPolicyIsRefusedWithItsLineAndNothingIsStarted) {
   DaemonProcess place;  // for its folder
@@ -71,6 +74,15 @@ TEST(DaemonStartTest, MoreConnectionsThanDescriptorsAreRefused) {
   EXPECT_THAT(result.output, HasSubstr("limits.connections"));
   EXPECT_THAT(result.output, HasSubstr("at most 472 connections"));
   EXPECT_FALSE(std::filesystem::exists(place.ledger()));
+}
+
+TEST(DaemonStartTest, WhatIsAcceptedInPlaceOfTooManyConnectionsCanBeHad) {
+  EXPECT_THAT(connections_that_fit(600, 1152), HasSubstr("at most 472 connections"));
+  EXPECT_THAT(connections_that_fit(129, 1152), HasSubstr("at most 1 connections"));
+  for (const uint64_t files : {0, 100, 128}) {
+    EXPECT_THAT(connections_that_fit(files, 1152),
+                AllOf(HasSubstr("more open files"), HasSubstr("1152"), Not(HasSubstr("at most"))));
+  }
 }
 
 TEST(DaemonStartTest, TheLimitOfDescriptorsIsRaisedToWhatConnectionsNeed) {

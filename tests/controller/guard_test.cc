@@ -85,7 +85,8 @@ TEST(Tokens, AFileThatIsWrongIsRefusedWithItsLine) {
   EXPECT_THAT(refusal_of(entry("a", "admin", "00")), HasSubstr("64 lower-case"));
   EXPECT_THAT(refusal_of(entry("a", "admin", kHash, "expires = \"tomorrow\"\n")),
               HasSubstr("expires"));
-  EXPECT_THAT(refusal_of(entry("a", "admin", kHash, "secret = \"x\"\n")), HasSubstr("secret"));
+  EXPECT_THAT(refusal_of(entry("a", "admin", kHash, "secret = \"x\"\n")),
+              HasSubstr("an unknown key: not accepted; expected one of the keys name"));
   EXPECT_THAT(refusal_of(entry("a", "admin", kHash) + entry("a", "reader", sha256_hex("x"))),
               HasSubstr("no other token"));
   EXPECT_THAT(refusal_of(entry("a", "admin", kHash) + entry("b", "reader", kHash)),

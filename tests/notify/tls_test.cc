@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
+#include <sys/stat.h>
 
 #include <csignal>
 
@@ -198,6 +199,32 @@ TEST_F(NotifyTlsTest, ADaemonWaitsForAReceiverItCannotBelieveUntilItsCaFileIsMen
   daemon.signal(SIGHUP);
   EXPECT_TRUE(hook.await_taken(1));
   EXPECT_THAT(proxy.asked(), Not(IsEmpty()));
+  EXPECT_EQ(daemon.stop(), 0);
+}
+
+// libcurl, which would read the file itself, would wait for whoever writes into the pipe, and the
+// daemon's end for libcurl.
+TEST_F(NotifyTlsTest, ACaFileThatBecomesAPipeHoldsUpNobody) {
+  WebhookReceiver hook({}, certificate());
+  authority.write(folder / "believed.pem");
+  configure(hook.url(), "believed.pem");
+  DaemonProcess daemon({"--config", (folder / "gnomond.toml").string()}, test_policy());
+  daemon.start({.environment = without_proxies()});
+  std::filesystem::remove(folder / "believed.pem");
+  ASSERT_EQ(::mkfifo((folder / "believed.pem").c_str(), 0600), 0);
+  FakeTrainer trainer(daemon.url());
+  trainer.begin();
+  std::string waiting;
+  EXPECT_TRUE(eventually(
+      [&] {
+        waiting = daemon.client().checked("GET", "/v1/notifications").body;
+        return waiting.find("believed.pem: it is a pipe") != std::string::npos;
+      },
+      std::chrono::seconds(20)))
+      << waiting;
+  authority.write(folder / "pem");
+  std::filesystem::rename(folder / "pem", folder / "believed.pem");
+  EXPECT_TRUE(hook.await_taken(1));
   EXPECT_EQ(daemon.stop(), 0);
 }
 

@@ -1,0 +1,21 @@
+// Files that people name and that are read again while a program runs: configurations, policies,
+// secrets, certificates.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+namespace gnomon {
+
+inline constexpr size_t kNamedFileBytesMax = 1 << 20;
+// Of authorities: a system's bundle has some 200 KiB.
+inline constexpr size_t kPemFileBytesMax = 4 << 20;
+
+// Whole content of a regular file (links are followed) of at most `bytes_max`. Neither waits for
+// anybody, as a pipe would, nor takes more memory than that. Throws Error that says what is there
+// instead.
+std::string read_named_file(const std::filesystem::path& path,
+                            size_t bytes_max = kNamedFileBytesMax);
+
+}  // namespace gnomon

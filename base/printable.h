@@ -1,0 +1,14 @@
+// Text of others (runs' names, what a trainer says, answers of servers) as it may be shown to
+// people. A terminal obeys control characters, and a line break begins a line that looks like ours.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gnomon {
+
+// UTF-8 stays as it is, but for what is not seen or moves other text: "\n", "\t", "\u001b",
+// "\u202e" and their like are written as here. Bytes that are no UTF-8 become "\xff".
+std::string printable(std::string_view text);
+
+}  // namespace gnomon

@@ -1,0 +1,39 @@
+// What a terminal may be given of text that others wrote.
+#include "base/printable.h"
+
+#include <gtest/gtest.h>
+
+namespace gnomon {
+namespace {
+
+TEST(PrintableTest, WordsOfAnyLanguageStay) {
+  for (const char* text : {"", "a run/1 (\"x\\y\")", "Übung 訓練 тест", "🜚 \xf0\x9f\x98\x80"}) {
+    EXPECT_EQ(printable(text), text);
+  }
+}
+
+TEST(PrintableTest, WhatATerminalObeysIsWrittenOut) {
+  EXPECT_EQ(printable("a\x1b[2Jb"), "a\\u001b[2Jb");
+  EXPECT_EQ(printable("one\ntwo\tthree\r"), "one\\ntwo\\tthree\\u000d");
+  EXPECT_EQ(printable(std::string_view("\0\x7f", 2)), "\\u0000\\u007f");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\u009b31m")
+      << "CSI in one character";
+  EXPECT_EQ(printable("\u202egnp\u2066"), "\\u202egnp\\u2066");
+  EXPECT_EQ(printable("a\u200bb\u2028c\ufeff"), "a\\u200bb\\u2028c\\ufeff");
+  EXPECT_EQ(printable("\U000e0041"), "\\ue0041");
+}
+
+TEST(PrintableTest, BytesThatAreNoTextAreShownAsSuch) {
+  EXPECT_EQ(printable("\xff\x9b"
+                      "a"),
+            "\\xff\\x9ba");
+  EXPECT_EQ(printable("\xc3"), "\\xc3");
+  EXPECT_EQ(printable("\xe2\x80"), "\\xe2\\x80");
+  EXPECT_EQ(printable("\xc0\x8a"), "\\xc0\\x8a") << "a line break in two bytes";
+  EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half a pair of UTF-16";
+}
+
+}  // namespace
+}  // namespace gnomon
