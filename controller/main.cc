@@ -143,6 +143,9 @@ int run(int argc, char** argv) {
 }  // namespace gnomon
 
 int main(int argc, char** argv) {
+  // A reload may be asked for before there is anything to read again (systemd's NotifyAccess, a
+  // script that does not wait): until the server takes the signal it means nothing.
+  std::signal(SIGHUP, SIG_IGN);
   try {
     return gnomon::run(argc, argv);
   } catch (const std::exception& error) {

@@ -20,6 +20,13 @@ constexpr int kGzipWindow = 15 + 16;
 // rest for three times the time.
 constexpr int kLevel = 1;
 
+// What a stream holds is given back, also where there is no memory for what comes out of it.
+template <int (*end)(z_stream*)>
+struct Ending {
+  z_stream& stream;
+  ~Ending() { end(&stream); }
+};
+
 std::string_view trimmed(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\t'; };
   while (!text.empty() && blank(text.front())) text.remove_prefix(1);
@@ -78,6 +85,7 @@ std::string gzip(std::string_view text) {
   if (deflateInit2(&stream, kLevel, Z_DEFLATED, kGzipWindow, 8, Z_DEFAULT_STRATEGY) != Z_OK) {
     throw std::bad_alloc();
   }
+  const Ending<deflateEnd> ending{stream};
   std::string out;
   out.resize(deflateBound(&stream, static_cast<uLong>(text.size())));
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
@@ -86,7 +94,6 @@ std::string gzip(std::string_view text) {
   stream.avail_out = static_cast<uInt>(out.size());
   deflate(&stream, Z_FINISH);  // the bound is enough for all of it
   out.resize(stream.total_out);
-  deflateEnd(&stream);
   return out;
 }
 
@@ -94,6 +101,7 @@ std::string gunzip(std::string_view body, size_t size_max) {
   constexpr size_t kPiece = 64 << 10;
   z_stream stream{};
   if (inflateInit2(&stream, kGzipWindow) != Z_OK) throw std::bad_alloc();
+  const Ending<inflateEnd> ending{stream};
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(body.data()));
   stream.avail_in = static_cast<uInt>(body.size());
   std::string out;
@@ -107,7 +115,6 @@ std::string gunzip(std::string_view body, size_t size_max) {
     out.resize(out.size() - stream.avail_out);
   }
   const bool more = stream.avail_in > 0;
-  inflateEnd(&stream);
   if (out.size() > size_max) {
     throw Refusal(413, "Body too large",
                   fmt::format("the body of {} bytes is more than {} bytes when it is decoded",

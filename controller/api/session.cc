@@ -9,6 +9,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
 #include <cctype>
+#include <ctime>
 
 #include "base/failpoint.h"
 #include "controller/api/encoding.h"
@@ -110,6 +111,7 @@ static http::response<Body> head_of(const Response& response, unsigned version, 
   for (const auto& [name, value] : response.headers) {
     out.set(name, value);
   }
+  out.set(http::field::date, http_date(static_cast<double>(std::time(nullptr))));
   out.keep_alive(keep_alive);
   return out;
 }
@@ -217,17 +219,29 @@ std::string Session::decoded_body(Incoming& incoming, size_t body_max) {
   return decoded;
 }
 
-void Session::admit(const Incoming& incoming) {
-  const auto& head = incoming.parser.get();
+// Throws Refusal, for the request and whoever sends it. A connection on which a request is framed
+// in a way that others may read otherwise ends with the answer.
+Request Session::enter(const Incoming& incoming) {
+  const auto& fields = incoming.parser.get();
+  RequestHead head{static_cast<int>(fields.version()),
+                   view_of(fields.method_string()),
+                   view_of(fields.target()),
+                   fields.count(http::field::host),
+                   view_of(fields[http::field::host]),
+                   view_of(fields[http::field::content_type]),
+                   view_of(fields[http::field::transfer_encoding]),
+                   view_of(fields["Last-Event-ID"])};
+  last_ = true;
+  Request request = request_of(head);
+  last_ = false;
   boost::system::error_code gone;
   const auto peer = stream_.socket().remote_endpoint(gone);
-  const std::string_view target = view_of(head.target());
-  const std::string_view path = target.substr(0, target.find('?'));
-  principal_ = services_.guard.admit(
-      {view_of(head.method_string()), view_of(head[http::field::authorization]),
-       view_of(head[http::field::host]), view_of(head[http::field::origin]),
-       gone ? std::string() : peer.address().to_string(), path == "/livez" || path == "/readyz"});
+  principal_ = services_.guard.admit({head.method, view_of(fields[http::field::authorization]),
+                                      head.host, view_of(fields[http::field::origin]),
+                                      gone ? std::string() : peer.address().to_string(),
+                                      request.path == "/livez" || request.path == "/readyz"});
   belong();
+  return request;
 }
 
 // The connection is that of the request's principal from now on. Throws Refusal: 429 when he has as
@@ -270,19 +284,7 @@ Response Session::answered_by(const Route& route, Incoming& incoming, Request& r
 
 Response Session::handle(Incoming& incoming) {
   try {
-    admit(incoming);
-    const auto& head = incoming.parser.get();
-    Request request;
-    request.method = std::string(head.method_string());
-    std::string_view target = view_of(head.target());
-    size_t question = std::min(target.find('?'), target.size());
-    request.path = percent_decode(target.substr(0, question), false);
-    request.target = std::string(target);
-    request.query =
-        parse_query(question < target.size() ? target.substr(question + 1) : std::string_view());
-    std::string type = lower(view_of(head[http::field::content_type]));
-    request.content_type = type.substr(0, type.find_first_of("; "));
-    request.last_event_id = std::string(head["Last-Event-ID"]);
+    Request request = enter(incoming);
     return answered_by(router_.find(request), incoming, request);
   } catch (const boost::system::system_error&) {
     throw;  // the connection broke
@@ -296,6 +298,9 @@ Response Session::handle(Incoming& incoming) {
 // What the client knows already is not sent again; what is large is sent as gzip where it may be.
 void Session::encode(const Incoming& incoming, Response& response) {
   const auto& head = incoming.parser.get();
+  const bool varies =
+      response.body.size() >= kCompressFrom && is_compressible(response.content_type);
+  if (varies) response.headers.emplace_back("Vary", "Accept-Encoding");
   const std::string* tag = header_of(response, "ETag");
   if (tag != nullptr && response.status == 200 &&
       matches_entity_tag(view_of(head[http::field::if_none_match]), *tag)) {
@@ -303,11 +308,8 @@ void Session::encode(const Incoming& incoming, Response& response) {
     response.content_type.clear();
     response.body.clear();
   }
-  if (response.body.size() < kCompressFrom || !is_compressible(response.content_type)) {
-    return;
-  }
-  response.headers.emplace_back("Vary", "Accept-Encoding");
-  if (!accepts_gzip(view_of(head[http::field::accept_encoding]))) {
+  if (!varies || response.status == 304 ||
+      !accepts_gzip(view_of(head[http::field::accept_encoding]))) {
     return;
   }
   try {
@@ -340,6 +342,12 @@ void Session::answer_slow_header() {
 // To nothing that could be read.
 void Session::answer_plainly(Response response) { answer(std::move(response), Incoming(), false); }
 
+// Some clients end a body with a line break too many (RFC 9112, 2.2).
+void Session::drop_empty_line() {
+  const auto* bytes = static_cast<const char*>(buffer_.cdata().data());
+  if (buffer_.size() >= 2 && bytes[0] == '\r' && bytes[1] == '\n') buffer_.consume(2);
+}
+
 // One request and its answer. False when the connection is over.
 bool Session::serve_one() {
   Incoming incoming;
@@ -357,6 +365,7 @@ bool Session::serve_one() {
     buffer_.commit(stream_.async_read_some(buffer_.prepare(kFirstRead), (*yield_)[error]));
     if (error) return false;
   }
+  drop_empty_line();
   bool late = false;
   {
     const ReadTime time(shared_from_this(), options_.read_timeout);

@@ -14,6 +14,7 @@
 
 #include "controller/api/byte_budget.h"
 #include "controller/api/client_connections.h"
+#include "controller/api/request_head.h"
 #include "controller/api/server.h"
 #include "net/wire_stream.h"
 
@@ -59,6 +60,7 @@ class Session final : public Exchange,
 
   // session.cc
   bool serve_one();
+  void drop_empty_line();
   void answer_broken_header(boost::system::error_code error);
   void answer_slow_header();
   void read_body(Incoming& incoming, size_t body_max);
@@ -66,7 +68,7 @@ class Session final : public Exchange,
   void hold_answer(const Request& request, const Response& response);
   std::string decoded_body(Incoming& incoming, size_t body_max);
   Response handle(Incoming& incoming);
-  void admit(const Incoming& incoming);
+  Request enter(const Incoming& incoming);
   void belong();
   Response answered_by(const Route& route, Incoming& incoming, Request& request);
   void encode(const Incoming& incoming, Response& response);

@@ -9,6 +9,7 @@
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/serializer.hpp>
 #include <boost/beast/http/write.hpp>
+#include <ctime>
 
 #include "controller/api/session.h"
 #include "storage/ledger_audit.h"
@@ -160,6 +161,7 @@ void Session::start_stream(const std::string& content_type) {
   http::response<http::empty_body> head{http::status::ok, 11};
   head.set(http::field::content_type, content_type);
   head.set(http::field::cache_control, "no-cache");
+  head.set(http::field::date, http_date(static_cast<double>(std::time(nullptr))));
   head.keep_alive(false);
   http::response_serializer<http::empty_body> serializer(head);
   stream_.expires_after(options_.read_timeout);

@@ -1,6 +1,8 @@
 // Content codings, HEAD and entity tags, byte by byte.
 #include <fmt/format.h>
 
+#include <regex>
+
 #include "base/files.h"
 #include "controller/api/encoding.h"
 #include "controller/refusal.h"
@@ -114,7 +116,10 @@ TEST_F(ApiEncodingTest, HeadIsGetWithoutItsBody) {
     const std::string head = raw("HEAD " + path + " HTTP/1.1");
     EXPECT_EQ(body_of(head), "") << path;
     if (path != "/metrics") {
-      EXPECT_EQ(head_of(head), head_of(got)) << path;
+      const auto undated = [](const std::string& text) {
+        return std::regex_replace(text, std::regex("\r\nDate: [^\r]*"), "");
+      };
+      EXPECT_EQ(undated(head_of(head)), undated(head_of(got))) << path;
     }
   }
   EXPECT_THAT(raw("HEAD /v1/leases HTTP/1.1"), HasSubstr("405"));
