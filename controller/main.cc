@@ -99,8 +99,7 @@ int serve(const CommandLine& line) {
     std::fprintf(stderr, "gnomond: %s\n", error.what());
     return 2;
   }
-  daemon->serve();
-  return 0;
+  return daemon->serve() ? 0 : 1;
 }
 
 int run(int argc, char** argv) {

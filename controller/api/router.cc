@@ -131,6 +131,9 @@ Response response_for(std::exception_ptr error) {
   } catch (const LedgerBusy& busy) {
     problem = {"about:blank", "Too many requests are waiting", 503, busy.what(),
                "the same request a little later"};
+  } catch (const LedgerLost& lost) {  // the daemon's log has it, once
+    problem = {"about:blank", "The ledger is not in its place", 503, lost.what(),
+               "the same request when it is back; nothing of it has been recorded"};
   } catch (const LedgerError& ledger) {
     spdlog::error("{}", ledger.what());
     problem = {"about:blank",
