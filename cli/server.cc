@@ -28,8 +28,9 @@ HttpClient connect(const ClientOptions& access) {
 
 Server::Server(const ClientOptions& access) : client_(connect(access)) {}
 
-std::string Server::post(const std::string& target, const std::string& body) {
-  return client_.checked("POST", target, body).body;
+std::string Server::post(const std::string& target, const std::string& body,
+                         std::chrono::milliseconds longest) {
+  return client_.checked("POST", target, body, longest).body;
 }
 
 void Server::erase(const std::string& target, std::chrono::milliseconds longest) {
