@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <chrono>
 #include <memory>
 
 #include "base/progress.h"
@@ -30,9 +31,11 @@ BackupOptions with_progress(const FileOptions& options) {
   BackupOptions backup;
   backup.compact = options.compact;
   backup.progress = [line](int64_t done, int64_t bytes) {
-    if (!*line) *line = std::make_unique<Progress>("copying", bytes >> 20);
+    constexpr int64_t kMiB = int64_t{1} << 20;
+    const auto mebibytes = [](int64_t count) { return (count + kMiB - 1) / kMiB; };
+    if (!*line) *line = std::make_unique<Progress>("MiB copied", mebibytes(bytes));
     const bool end = done == bytes;
-    (*line)->update(done >> 20, end ? "MiB; checking every page of the copy" : "MiB");
+    (*line)->update(mebibytes(done), end ? "checking every page of the copy" : "");
     if (end) line->reset();
   };
   return backup;
@@ -58,6 +61,30 @@ void print_report(const BackupReport& report, bool json) {
              report.audit.last_id, report.audit.head);
 }
 
+// It answers when every page of the copy has been read, which takes minutes for a large ledger.
+void backup_by_daemon(const FileOptions& options, const ClientOptions& access) {
+  constexpr auto kLongest = std::chrono::hours(24);
+  if (!options.out.empty()) {
+    throw ConfigError("", 0, "--out", options.out,
+                      "no name beside --url: gnomond writes into the folder that its configuration "
+                      "names");
+  }
+  Server server(access);
+  print_line(stderr,
+             "gnomon: {} is asked for a backup; it answers when the copy is made and every page "
+             "checked\n",
+             access.url);
+  const boost::json::value answer = parse_json_exactly(server.post("/v1/backups", "{}", kLongest));
+  if (options.json) {
+    fmt::print("{}", pretty_json(answer));
+    return;
+  }
+  const boost::json::object& row = answer.as_object();
+  print_line("{}: {:.1f} MiB in {:.1f} s, every page checked; audit head {}\n",
+             text_of(row, "name"), number_of(row, "bytes") / (1 << 20), number_of(row, "seconds"),
+             text_of(row, "audit_head"));
+}
+
 void backup(const FileOptions& options) {
   ClientOptions access = options.access;
   if (options.ledger.empty()) access.url = url_or_environment(access.url, "");
@@ -66,21 +93,7 @@ void backup(const FileOptions& options) {
                       "either --ledger FILE with --out FILE, or --url URL (or GNOMON_URL)");
   }
   if (!access.url.empty()) {
-    if (!options.out.empty()) {
-      throw ConfigError("", 0, "--out", options.out,
-                        "no name beside --url: gnomond writes into the folder that its "
-                        "configuration names");
-    }
-    Server server(access);
-    const boost::json::value answer = parse_json_exactly(server.post("/v1/backups", "{}"));
-    if (options.json) {
-      fmt::print("{}", pretty_json(answer));
-      return;
-    }
-    const boost::json::object& row = answer.as_object();
-    print_line("{}: {:.1f} MiB in {:.1f} s, every page checked; audit head {}\n",
-               text_of(row, "name"), number_of(row, "bytes") / (1 << 20), number_of(row, "seconds"),
-               text_of(row, "audit_head"));
+    backup_by_daemon(options, access);
     return;
   }
   if (options.out.empty()) {

@@ -78,9 +78,10 @@ void Server::meet() {
   met_ = true;
 }
 
-std::string Server::post(const std::string& target, const std::string& body) {
+std::string Server::post(const std::string& target, const std::string& body,
+                         std::chrono::milliseconds longest) {
   meet();
-  return client_.checked("POST", target, body).body;
+  return client_.checked("POST", target, body, longest).body;
 }
 
 void Server::erase(const std::string& target, std::chrono::milliseconds longest) {

@@ -45,9 +45,11 @@ class Server {
   // GET; throws ApiError, ConnectionError, or Error when the answer is no JSON. Before the first
   // request of all /version is asked for: Error when what answers is no gnomond.
   boost::json::value get(const std::string& target);
-  // POST of a JSON body; the answer's body. Throws as get() does.
-  std::string post(const std::string& target, const std::string& body);
-  // DELETE; throws as get() does. `longest`: for what may take its time.
+  // POST of a JSON body; the answer's body. Throws as get() does. `longest`: for what may take its
+  // time.
+  std::string post(const std::string& target, const std::string& body,
+                   std::chrono::milliseconds longest = std::chrono::seconds(10));
+  // DELETE; throws as get() does.
   void erase(const std::string& target, std::chrono::milliseconds longest);
   // GET of a list, all its pages: [] when the answer is no array.
   boost::json::array get_list(const std::string& target);

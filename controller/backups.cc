@@ -7,6 +7,8 @@
 #include <regex>
 #include <vector>
 
+#include "base/file_access.h"
+#include "base/progress.h"
 #include "controller/refusal.h"
 #include "storage/ledger_integrity.h"
 
@@ -18,6 +20,14 @@ namespace fs = std::filesystem;
 constexpr double kAgainSeconds = 600;  // after one that failed, or sooner when they are more often
 // While a copy is made the WAL cannot begin anew; beyond this it is given up.
 constexpr int64_t kWalBytesMax = int64_t{1} << 30;
+
+// What the log says of a backup that failed; `wait` until the next one.
+std::string next_try(const BackupSettings& settings, double wait) {
+  if (settings.every_seconds == 0) {
+    return "none is tried until somebody asks (backup.every_seconds is 0)";
+  }
+  return fmt::format("the next try is in {}", format_duration(wait));
+}
 
 std::string name_at(double now) { return fmt::format("ledger-{}.sqlite", time_in_a_name(now)); }
 
@@ -104,15 +114,30 @@ void Backups::make(int64_t number, const BackupSettings& settings) {
   give_way_to_others();
   Outcome outcome;
   outcome.number = number;
+  std::atomic<bool> wal_is_too_long = false;
   try {
+    // What its name leads to is another file then.
+    if (const std::string lost = ledger_.lost(); !lost.empty()) throw LedgerLost(lost);
+    const std::string why = why_not_writable(settings.folder);
+    if (!why.empty()) throw Error(why + " (backup.folder)");
     for (const fs::path& left : backups_in(settings.folder, "\\.partial")) fs::remove(left);
     BackupOptions options;
-    options.end_now = [this] { return ending_ || ledger_.wal_bytes() > kWalBytesMax; };
+    options.end_now = [&] {
+      if (ledger_.wal_bytes() > kWalBytesMax) wal_is_too_long = true;
+      return ending_ || wal_is_too_long;
+    };
     outcome.report =
         back_up_ledger(ledger_.file(), fs::path(settings.folder) / name_at(now_()), options);
     keep_newest(settings);
   } catch (...) {
     outcome.error = std::current_exception();
+  }
+  if (outcome.error && wal_is_too_long) {
+    outcome.error = std::make_exception_ptr(
+        Error(fmt::format("it was given up: meanwhile the write-ahead log, which cannot begin anew "
+                          "while a copy is made, grew beyond {} MiB; it needs a faster disk or a "
+                          "quieter hour",
+                          kWalBytesMax >> 20)));
   }
   note_outcome(outcome, settings);
 }
@@ -130,7 +155,7 @@ void Backups::note_outcome(const Outcome& outcome, const BackupSettings& setting
     wait = std::min(settings.every_seconds, kAgainSeconds);
     if (!ending_) {
       metrics_.ledger().backup_ended(false);
-      spdlog::error("no backup was made: {}", failure.what());
+      spdlog::error("no backup was made: {}; {}", failure.what(), next_try(settings, wait));
     }
   }
   {

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <ctime>
@@ -14,6 +15,7 @@
 #include "controller/daemon/daemon.h"
 #include "controller/daemon/log_setup.h"
 #include "controller/daemon/named_files.h"
+#include "storage/ledger_connection.h"
 
 namespace gnomon {
 namespace {
@@ -73,8 +75,9 @@ void add_options(CLI::App& app, CommandLine& line) {
       "policy again;\nwhat cannot be read is told and the last good one stays. SIGTERM and SIGINT "
       "end the daemon in order;\nkilled in any way, it goes on from its ledger when it is started "
       "again.\n\n"
-      "Exit status: 0 ended in order; 1 failed; 2 not started, and nothing left behind (command "
-      "line, policy,\nport or ledger cannot be had).");
+      "Exit status: 0 ended in order; 1 failed, or not started since a disk is full; 2 not "
+      "started, "
+      "and nothing left\nbehind (command line, policy, port or ledger cannot be had).");
 }
 
 int check_config(const CommandLine& line) {
@@ -94,6 +97,22 @@ int check_config(const CommandLine& line) {
   return 0;
 }
 
+// What passes by itself, or when somebody makes room, so that another try makes sense.
+bool is_disk_full(const std::exception& error) {
+  if (const auto* ledger = dynamic_cast<const LedgerError*>(&error)) return ledger->disk_full();
+  const auto* system = dynamic_cast<const SystemError*>(&error);
+  return system && (system->error_number() == ENOSPC || system->error_number() == EDQUOT);
+}
+
+int refuse_start(const std::exception& error) {
+  const bool full = is_disk_full(error);
+  std::fprintf(stderr, "gnomond: %s%s\n", error.what(),
+               full ? "; make room there and start it again: old backups, ledgers that were put "
+                      "aside (*.replaced-*), checkpoints, logs"
+                    : "");
+  return full ? 1 : 2;
+}
+
 int serve(const CommandLine& line) {
   std::unique_ptr<Daemon> daemon;
   try {
@@ -107,11 +126,9 @@ int serve(const CommandLine& line) {
     daemon = std::make_unique<Daemon>(
         config, [&line] { return line.read(); }, line.port_file);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "gnomond: %s\n", error.what());
-    return 2;
+    return refuse_start(error);
   }
-  daemon->serve();
-  return 0;
+  return daemon->serve() ? 0 : 1;
 }
 
 int run(int argc, char** argv) {

@@ -24,6 +24,11 @@ std::exception_ptr as_ledger_error(const std::string& action, std::exception_ptr
   }
 }
 
+LedgerOptions resolved(LedgerOptions options) {
+  options.file = resolve_ledger(options.file);
+  return options;
+}
+
 // Runs `post` with a completion and waits for it; throws what it reports.
 template <typename Post>
 void wait_for(Post post) {
@@ -45,10 +50,11 @@ void wait_for(Post post) {
 }  // namespace
 
 Ledger::Ledger(LedgerOptions options)
-    : options_(std::move(options)),
+    : options_(resolved(std::move(options))),
       files_(options_.file),
       writer_(options_.file, Connection::Kind::kWriter) {
   migrate_and_check(writer_, options_.file, files_.state() == LedgerFileState::kUnclear);
+  place_.emplace(options_.file, files_.file());
   sqlite3_wal_hook(
       writer_.handle(),
       [](void* pages, sqlite3*, const char*, int in_wal) {
@@ -85,8 +91,16 @@ Ledger::~Ledger() {
   }
   writer_thread_.join();
   reader_connections_.clear();
+  const std::optional<LedgerPlace::Finding> found = place_->look();
+  if (found && found->ledger_lost) return;
   writer_.database().tryExec("PRAGMA wal_checkpoint(TRUNCATE)");
-  writer_.merge_wal_when_closed(true);
+  // SQLite then removes the WAL by its name, which may be another's.
+  writer_.merge_wal_when_closed(!found);
+}
+
+std::string Ledger::lost() const {
+  const std::optional<LedgerPlace::Finding> found = place_->look();
+  return found ? found->what : std::string();
 }
 
 bool Ledger::post(Write write, Done done) {
@@ -164,6 +178,7 @@ void Ledger::checkpoint_when_due() {
   constexpr auto kBetweenLongAttempts = std::chrono::seconds(1);
   if (wal_pages_ < pages_at_attempt_) pages_at_attempt_ = 0;  // it has begun anew
   if (wal_pages_ < pages_at_attempt_ + kEveryPages) return;
+  if (!lost().empty()) return;
   pages_at_attempt_ = wal_pages_;
   failpoint::reached(failpoint::Point::kWalCheckpoint);
   sqlite3_wal_checkpoint_v2(writer_.handle(), nullptr, SQLITE_CHECKPOINT_PASSIVE, nullptr, nullptr);
@@ -207,6 +222,7 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
   std::exception_ptr failure;
   Clock::duration commit_time{};
   try {
+    if (const std::string why = lost(); !why.empty()) throw LedgerLost(why);
     writer_.execute("BEGIN IMMEDIATE");
     for (WriteJob& job : batch) {
       run_job(job);
@@ -235,9 +251,24 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
   if (!failure && options_.on_commit) {
     options_.on_commit(std::chrono::duration<double>(commit_time).count());
   }
+  if (options_.on_outcome) options_.on_outcome(trouble_of(batch, failure != nullptr));
   for (WriteJob& job : batch) {
     job.done(job.error);
   }
+}
+
+// Why nothing of the group was written, or a part of it for want of room; what is wrong with one
+// write alone is its writer's business.
+std::string Ledger::trouble_of(const std::vector<WriteJob>& batch, bool whole_group) {
+  for (const WriteJob& job : batch) {
+    try {
+      if (job.error) std::rethrow_exception(job.error);
+    } catch (const LedgerError& error) {
+      if (whole_group || error.disk_full()) return error.what();
+    } catch (...) {  // a refusal
+    }
+  }
+  return {};
 }
 
 void Ledger::run_reader(Connection& connection) {

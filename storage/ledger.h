@@ -12,12 +12,15 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "base/files.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_file.h"
+#include "storage/ledger_lock.h"
+#include "storage/ledger_place.h"
 
 namespace gnomon {
 
@@ -56,34 +59,25 @@ struct LedgerOptions {
   int64_t wal_bytes_max = int64_t{64} << 20;
   // Called on the writer's thread after each COMMIT with its duration. May be empty.
   std::function<void(double seconds)> on_commit;
-};
-
-// Keeps every other gnomond away from a ledger: FILE.lock, whose descriptor holds the lock. The
-// file stays; forget() removes one that this made.
-class LedgerLock {
- public:
-  // Throws LedgerError when another process has it, SystemError.
-  explicit LedgerLock(const std::filesystem::path& ledger);
-  void forget();
-
- private:
-  std::filesystem::path path_;
-  FileDescriptor lock_;
-  bool was_there_ = false;
+  // Called there after each group of writes: why nothing of it could be written, or not all for
+  // want of room; empty when the ledger was in nobody's way. May be empty.
+  std::function<void(const std::string& why)> on_outcome;
 };
 
 // The ledger's lock, and the promise that a start that fails leaves nothing behind: what was made
 // since construction is removed again unless keep() was called.
 class LedgerFiles {
  public:
-  // Makes an empty ledger where there is none. Throws LedgerError: no such folder, a folder instead
-  // of a file, no whole database (check_ledger_files), another program's, a newer version, or in
-  // use.
+  // `ledger` as resolve_ledger() gives it. Makes an empty one where there is none. Throws
+  // LedgerError: no such folder, a folder instead of a file, no whole database
+  // (check_ledger_files), another program's, a newer version, or in use.
   explicit LedgerFiles(const std::filesystem::path& ledger);
   ~LedgerFiles();
   LedgerFiles(const LedgerFiles&) = delete;
   LedgerFiles& operator=(const LedgerFiles&) = delete;
   void keep() { kept_ = true; }
+  // Open as long as this is there.
+  const FileDescriptor& file() const { return lock_.file(); }
   // What was found; kAbsent: an empty one has been made.
   LedgerFileState state() const { return state_; }
   // Whether a WAL that was over has been emptied.
@@ -108,18 +102,20 @@ class Ledger {
   // Null when all went well; else what the closure threw, or a LedgerError when the commit failed.
   using Done = std::function<void(std::exception_ptr)>;
 
-  // Takes the lock beside the file (FILE.lock), opens, migrates, checks. Throws LedgerError: the
-  // folder is missing, the file is newer, damaged or foreign, or another daemon has it. Then no
+  // Takes the ledger's lock, opens, migrates, checks. Throws LedgerError: the folder is missing,
+  // the file is a link to nothing, newer, damaged or foreign, or another daemon has it. Then no
   // file is left that was not there before.
   explicit Ledger(LedgerOptions options);
-  // Finishes what was accepted, then checkpoints the WAL.
+  // Finishes what was accepted, then checkpoints the WAL. Leaves files alone that are not its own
+  // any more (lost()).
   ~Ledger();
 
   // Queues a write. `done` is called on the writer's thread, in the order of posting, after COMMIT
   // or after the failure. False when the queue is full or the ledger is closing: then neither is
   // ever called.
   [[nodiscard]] bool post(Write write, Done done);
-  // The same, waiting for the end. Throws what the write threw, LedgerError, or LedgerBusy.
+  // The same, waiting for the end. Throws what the write threw, LedgerError (LedgerLost), or
+  // LedgerBusy.
   void write(Write write);
 
   // Queues a read on a reader's connection, in a transaction of its own (one consistent snapshot).
@@ -129,10 +125,16 @@ class Ledger {
   void read_unhurried(Read read);
 
   size_t queue_length() const;
+  // Links resolved.
   const std::filesystem::path& file() const { return options_.file; }
+  // Whether there was none, so that an empty one has been made.
+  bool is_new() const { return files_.state() == LedgerFileState::kAbsent; }
   // Of the files, now.
   int64_t bytes() const { return file_bytes(options_.file); }
   int64_t wal_bytes() const { return file_bytes(wal_of(options_.file)); }
+  // Why nothing more is written: the files were deleted, replaced or cut off. Empty while all is
+  // well. From any thread.
+  std::string lost() const;
   // Whether the start found a WAL that could not be read, all of which was in the ledger.
   bool dropped_wal() const { return files_.dropped_wal(); }
   // Readers that can should let go of their snapshots, so that it can begin anew.
@@ -154,6 +156,7 @@ class Ledger {
 
   void run_writer();
   void run_batch(std::vector<WriteJob>& batch);
+  static std::string trouble_of(const std::vector<WriteJob>& batch, bool whole_group);
   void run_job(WriteJob& job);
   void undo_job(WriteJob& job);
   bool transaction_is_over();
@@ -164,6 +167,7 @@ class Ledger {
   LedgerOptions options_;
   LedgerFiles files_;
   Connection writer_;
+  std::optional<LedgerPlace> place_;
   int wal_pages_ = 0;         // at the newest commit
   int pages_at_attempt_ = 0;  // at the newest checkpoint that left some in the WAL
   Clock::time_point next_long_attempt_{};

@@ -1,6 +1,7 @@
 #include "storage/ledger_backup.h"
 
 #include <SQLiteCpp/Statement.h>
+#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
@@ -11,6 +12,7 @@
 #include <cmath>
 
 #include "base/failpoint.h"
+#include "base/file_access.h"
 #include "base/files.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"
@@ -27,6 +29,13 @@ fs::path with_suffix(const fs::path& file, const std::string& suffix) {
 }
 
 fs::path folder_of(const fs::path& file) { return fs::absolute(file).parent_path(); }
+
+// Root restores for the user of the service, who must be able to open the ledger; anybody else at
+// least what was there.
+void take_over_ownership(const fs::path& copy, const fs::path& ledger) {
+  if (::geteuid() != 0 && !fs::exists(ledger)) return;
+  give_ownership(FileDescriptor::open(copy, O_RDONLY), ownership_for(ledger), copy);
+}
 
 // A file that is removed again unless it was renamed to what it was made for.
 class PartialFile {
@@ -74,8 +83,8 @@ void check_room(const fs::path& ledger, const fs::path& out) {
   const int64_t needed = bytes + bytes / 10 + kReserve;
   const auto free = static_cast<int64_t>(space.f_bavail) * static_cast<int64_t>(space.f_frsize);
   if (free < needed) {
-    throw LedgerError(fmt::format("{} has {} bytes free; a copy of {} needs {}", folder.string(),
-                                  free, ledger.string(), needed),
+    throw LedgerError(fmt::format("{} has {} bytes free; a copy of {} needs {}: make room there",
+                                  folder.string(), free, ledger.string(), needed),
                       SQLITE_FULL);
   }
 }
@@ -189,24 +198,25 @@ std::string time_in_a_name(double seconds) {
 
 BackupReport back_up_ledger(const fs::path& ledger, const fs::path& out,
                             const BackupOptions& options) {
-  std::error_code unreadable;
-  if (!fs::is_directory(folder_of(out), unreadable)) {
-    throw LedgerError(fmt::format("there is no folder {}", folder_of(out).string()),
-                      SQLITE_CANTOPEN);
+  if (const std::string why = why_not_writable(folder_of(out)); !why.empty()) {
+    throw LedgerError(why, SQLITE_CANTOPEN);
   }
+  std::error_code unreadable;
   if (fs::exists(out, unreadable)) {
     throw LedgerError(fmt::format("{} is there already; a new name is accepted", out.string()),
                       SQLITE_CANTOPEN);
   }
   PartialFile partial(out);
-  BackupReport report = copy_into(ledger, false, partial, options);
+  BackupReport report = copy_into(resolve_ledger(ledger), false, partial, options);
   partial.rename();
   report.file = out;
   return report;
 }
 
-RestoreReport restore_ledger(const fs::path& backup, const fs::path& ledger, bool force,
+RestoreReport restore_ledger(const fs::path& from, const fs::path& to, bool force,
                              const BackupOptions& options) {
+  const fs::path backup = resolve_ledger(from);
+  const fs::path ledger = resolve_ledger(to);
   LedgerLock lock(ledger);
   try {
     const bool there = fs::exists(ledger) || file_bytes(wal_of(ledger)) > 0;
@@ -218,6 +228,7 @@ RestoreReport restore_ledger(const fs::path& backup, const fs::path& ledger, boo
     PartialFile partial(ledger);
     RestoreReport report;
     report.copy = copy_into(backup, file_bytes(wal_of(backup)) == 0, partial, options);
+    take_over_ownership(partial.path(), ledger);
     if (there && fs::exists(ledger)) report.replaced = set_aside(ledger);
     std::error_code ignored;
     fs::remove(with_suffix(ledger, "-shm"), ignored);

@@ -29,9 +29,9 @@ struct BackupReport {
 
 // Copies the ledger as it is at one moment to `out`, which must not be there yet: under another
 // name first, then every page, foreign key and hash of the copy is checked, it is synced and
-// renamed. Needs room for a whole copy and a tenth more. The ledger is only read; while it lasts,
-// the WAL of a daemon that writes it cannot begin anew. Throws LedgerError (disk_full() when there
-// is no room, or the copy was not good, or `end_now`), SystemError; then no file is left.
+// renamed. Needs room for a whole copy, a tenth and 16 MiB more. The ledger is only read; while it
+// lasts, the WAL of a daemon that writes it cannot begin anew. Throws LedgerError (disk_full() when
+// there is no room, or the copy was not good, or `end_now`), SystemError; then no file is left.
 BackupReport back_up_ledger(const std::filesystem::path& ledger, const std::filesystem::path& out,
                             const BackupOptions& options = {});
 
@@ -42,8 +42,10 @@ struct RestoreReport {
 
 // Puts a copy of `backup`, checked as above, in the place of `ledger`. One that is there is refused
 // unless `force`, which keeps it, with its WAL, under another name. Throws LedgerError: the backup
-// is not good, a daemon has the ledger, or there is one and no `force`; SystemError. Then the
-// ledger is as it was.
+// is not good, a daemon has the ledger, it is a link to nothing, or there is one and no `force`;
+// SystemError. Then the ledger is as it was. Links stay links: the file they lead to is replaced.
+// It has the owner and mode of the one before; where there was none and root does this, the
+// folder's.
 RestoreReport restore_ledger(const std::filesystem::path& backup,
                              const std::filesystem::path& ledger, bool force,
                              const BackupOptions& options = {});

@@ -18,10 +18,15 @@ int open_flags(Connection::Kind kind) {
                                            : SQLite::OPEN_READWRITE;
 }
 
+// No room for the -shm file, which is made with the first connection, is said otherwise.
+bool says_full(int sqlite_code) {
+  return (sqlite_code & 0xff) == SQLITE_FULL || sqlite_code == SQLITE_IOERR_SHMSIZE;
+}
+
 }  // namespace
 
 LedgerError::LedgerError(const std::string& message, int sqlite_code)
-    : Error(message), disk_full_((sqlite_code & 0xff) == SQLITE_FULL) {}
+    : Error(message), disk_full_(says_full(sqlite_code)) {}
 
 LedgerError ledger_error(const std::string& action, const SQLite::Exception& error) {
   const int code = error.getErrorCode() & 0xff;
@@ -29,11 +34,12 @@ LedgerError ledger_error(const std::string& action, const SQLite::Exception& err
     return LedgerError(action + ": it took too long and was ended; ask for less at once",
                        error.getErrorCode());
   }
-  return LedgerError(
-      fmt::format(
-          "{}: {}{}", action, error.what(),
-          code == SQLITE_CORRUPT ? fmt::format(" (the file is damaged: {})", kRestoreAdvice) : ""),
-      error.getErrorCode());
+  const int known =
+      error.getExtendedErrorCode() > 0 ? error.getExtendedErrorCode() : error.getErrorCode();
+  std::string more;
+  if (code == SQLITE_CORRUPT) more = fmt::format(" (the file is damaged: {})", kRestoreAdvice);
+  if (says_full(known)) more = " (no room is left on the disk, or in its quota)";
+  return LedgerError(fmt::format("{}: {}{}", action, error.what(), more), known);
 }
 
 Query::~Query() {

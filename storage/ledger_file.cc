@@ -23,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kHeaderBytes = 100;
+constexpr char kMagic[] = "SQLite format 3";  // with the 0 at its end
 constexpr size_t kWalHeaderBytes = 32;
 constexpr size_t kFrameHeaderBytes = 24;
 constexpr uint32_t kWalMagic = 0x377f0682;  // the last bit: checksums over big-endian words
@@ -35,6 +36,11 @@ constexpr uint32_t kWalFormat = 3007000;
 uint32_t big_endian(const unsigned char* bytes) {
   return static_cast<uint32_t>(bytes[0]) << 24 | static_cast<uint32_t>(bytes[1]) << 16 |
          static_cast<uint32_t>(bytes[2]) << 8 | static_cast<uint32_t>(bytes[3]);
+}
+
+int64_t page_size_of(const unsigned char* header) {
+  const int64_t stored = static_cast<int64_t>(header[16]) << 8 | header[17];
+  return stored == 1 ? 65536 : stored;
 }
 
 bool is_page_size(int64_t bytes) {
@@ -219,12 +225,20 @@ int64_t file_bytes(const fs::path& file) {
   return error ? 0 : static_cast<int64_t>(size);
 }
 
+int64_t bytes_in_header(const FileDescriptor& ledger) {
+  unsigned char header[kHeaderBytes] = {};
+  if (::pread(ledger.get(), header, sizeof header, 0) != static_cast<ssize_t>(sizeof header) ||
+      std::memcmp(header, kMagic, sizeof kMagic) != 0) {
+    return 0;
+  }
+  return page_size_of(header) * big_endian(header + 28);
+}
+
 bool drop_wal_that_is_over(const fs::path& ledger) {
   if (file_bytes(wal_of(ledger)) < static_cast<int64_t>(kWalHeaderBytes)) return false;
   unsigned char header[kHeaderBytes] = {};
   std::ifstream(ledger, std::ios::binary).read(reinterpret_cast<char*>(header), sizeof header);
-  const int64_t stored = static_cast<int64_t>(header[16]) << 8 | header[17];
-  if (WalReader(ledger, stored == 1 ? 65536 : stored).header_is_good()) return false;
+  if (WalReader(ledger, page_size_of(header)).header_is_good()) return false;
   const FileDescriptor wal = FileDescriptor::open(wal_of(ledger), O_WRONLY);
   if (::ftruncate(wal.get(), 0) != 0 || ::fsync(wal.get()) != 0) {
     throw SystemError("empty", wal_of(ledger).string(), errno);
@@ -253,21 +267,20 @@ LedgerFileState check_ledger_files(const fs::path& ledger, LedgerWriter writer) 
   if (size == 0) {
     refuse(ledger, "is empty, which no ledger ever is (for a new one, remove the empty file)");
   }
+  if (writer == LedgerWriter::kPossible) return LedgerFileState::kWhole;
   unsigned char header[kHeaderBytes] = {};
   std::ifstream stream(ledger, std::ios::binary);
   stream.read(reinterpret_cast<char*>(header), sizeof header);
   if (!stream.is_open() || stream.bad()) refuse(ledger, "cannot be read", SQLITE_CANTOPEN);
-  if (std::memcmp(header, "SQLite format 3", 16) != 0) {
+  if (std::memcmp(header, kMagic, sizeof kMagic) != 0) {
     refuse(ledger, "is not a database: it does not begin as SQLite files do", SQLITE_NOTADB);
   }
-  const int64_t stored = static_cast<int64_t>(header[16]) << 8 | header[17];
-  const int64_t page_size = stored == 1 ? 65536 : stored;
+  const int64_t page_size = page_size_of(header);
   if (!is_page_size(page_size)) {
     refuse(ledger, fmt::format("says that its pages have {} bytes; 512 to 65536 and a power of two "
                                "is possible",
                                page_size));
   }
-  if (writer == LedgerWriter::kPossible) return LedgerFileState::kWhole;
   if (wal_bytes > 0) WalReader(ledger, page_size).check();
   const int64_t whole = page_size * big_endian(header + 28);
   const bool size_is_known = std::memcmp(header + 24, header + 92, 4) == 0;

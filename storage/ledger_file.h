@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "base/files.h"
+
 namespace gnomon {
 
 // What follows a message about a ledger that is not whole.
@@ -15,6 +17,8 @@ inline constexpr const char* kRestoreAdvice =
 std::filesystem::path wal_of(const std::filesystem::path& ledger);
 // 0 when there is none.
 int64_t file_bytes(const std::filesystem::path& file);
+// What the header of an open ledger says of its size; 0 when there is no such header.
+int64_t bytes_in_header(const FileDescriptor& ledger);
 
 enum class LedgerFileState {
   kAbsent,
@@ -23,8 +27,9 @@ enum class LedgerFileState {
              // page
 };
 
-// Whether another process may be writing the files: then the WAL and the size are not looked at,
-// which would change while they are.
+// Whether somebody may be writing the files: then only what they are is looked at. The rest would
+// change meanwhile; and if it is this process that writes, to open the ledger and close it again
+// would take SQLite's POSIX locks from it.
 enum class LedgerWriter { kNone, kPossible };
 
 // Looks at the header and the size of `ledger` and at all of its WAL. Throws LedgerError with one

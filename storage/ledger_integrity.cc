@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "storage/ledger_file.h"
+#include "storage/ledger_lock.h"
 #include "storage/ledger_migrations.h"
 
 namespace gnomon {
@@ -93,8 +94,9 @@ void give_way_to_others() {
   ::syscall(SYS_ioprio_set, kWhoProcess, thread, kIdleClass);
 }
 
-LedgerHealth examine_ledger(const std::filesystem::path& file,
+LedgerHealth examine_ledger(const std::filesystem::path& ledger,
                             const std::function<bool()>& end_now) {
+  const std::filesystem::path file = resolve_ledger(ledger);
   check_ledger_files(file, LedgerWriter::kPossible);
   SQLite::Database database = open_for_looking(file);
   return examine(database, file, end_now);

@@ -27,7 +27,7 @@ struct LedgerHealth {
 // chain. A ledger of an older version is not asked for tables it never had. `end_now` is asked
 // often; when it says true, throws LedgerError. Throws LedgerError when the file cannot be read at
 // all or is no ledger. A daemon may be writing it; nothing is changed.
-LedgerHealth examine_ledger(const std::filesystem::path& file,
+LedgerHealth examine_ledger(const std::filesystem::path& ledger,
                             const std::function<bool()>& end_now = {});
 // The same of a file that nobody writes and that has no WAL: leaves no -shm file beside it.
 LedgerHealth examine_closed_ledger(const std::filesystem::path& file,

@@ -12,16 +12,22 @@ namespace {
 constexpr int64_t kAuditRowsMax = 100'000;
 constexpr auto kLook = std::chrono::seconds(15);
 
-// What went wrong with a backup, as the client is told: a full disk is 507, all else a 500.
+// What went wrong with a backup, as the client is told: a full disk is 507, a ledger that is gone
+// 503, all else 500. The log has it already.
 [[noreturn]] void refuse_failed(const Backups::Outcome& outcome) {
+  int status = 500;
+  std::string why;
   try {
     std::rethrow_exception(outcome.error);
+  } catch (const LedgerLost&) {
+    throw;
   } catch (const LedgerError& error) {
-    if (error.disk_full()) throw;
-    throw Error(error.what());
+    if (error.disk_full()) status = 507;
+    why = error.what();
   } catch (const std::exception& error) {
-    throw Error(error.what());
+    why = error.what();
   }
+  throw Refusal(status, "No backup was made", why, "the same request when that is mended");
 }
 
 Response post_backup(Services& services, Exchange& exchange) {

@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <chrono>
 #include <cmath>
+#include <mutex>
 #include <set>
 
 #include "protocol/json.h"
@@ -39,6 +41,20 @@ bool matches(const std::vector<std::string>& pattern, const std::vector<std::str
     }
   }
   return true;
+}
+
+// The same trouble of a thousand requests is one line in ten seconds.
+void tell(const std::string& trouble) {
+  constexpr auto kEvery = std::chrono::seconds(10);
+  static std::mutex mutex;
+  static std::string told;
+  static std::chrono::steady_clock::time_point told_at;
+  const std::lock_guard lock(mutex);
+  const auto now = std::chrono::steady_clock::now();
+  if (trouble == told && now - told_at < kEvery) return;
+  spdlog::error("{}", trouble);
+  told = trouble;
+  told_at = now;
 }
 
 }  // namespace
@@ -131,14 +147,17 @@ Response response_for(std::exception_ptr error) {
   } catch (const LedgerBusy& busy) {
     problem = {"about:blank", "Too many requests are waiting", 503, busy.what(),
                "the same request a little later"};
+  } catch (const LedgerLost& lost) {  // the daemon's log has it, once
+    problem = {"about:blank", "The ledger is not in its place", 503, lost.what(),
+               "the same request when it is back; nothing of it has been recorded"};
   } catch (const LedgerError& ledger) {
-    spdlog::error("{}", ledger.what());
+    tell(ledger.what());
     problem = {"about:blank",
                ledger.disk_full() ? "The ledger's disk is full" : "The ledger cannot be written",
                ledger.disk_full() ? 507 : 503, ledger.what(),
                "the same request later; nothing of it has been recorded"};
   } catch (const std::bad_alloc&) {
-    spdlog::error("a request failed: there is no memory for it");
+    tell("a request failed: there is no memory for it");
     problem = {"about:blank", "Out of memory", 503, "the daemon has no memory for this request",
                "the same request a little later"};
   } catch (const std::exception& other) {

@@ -7,7 +7,6 @@
 #include <openssl/evp.h>
 #include <openssl/rand.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include <optional>
 
 #include "base/errors.h"
+#include "base/file_access.h"
 #include "base/files.h"
 #include "base/named_file.h"
 #include "base/redaction.h"
@@ -71,16 +71,12 @@ FileDescriptor lock_folder(const fs::path& file) {
 // Before the rename, so that nobody reads it who should not: write_file_atomically would make the
 // new file with another mode for a moment.
 void replace_file(const fs::path& file, const std::string& content) {
-  struct stat old {};
-  const bool was_there = ::stat(file.c_str(), &old) == 0;
+  const std::optional<Ownership> old = ownership_of(file);
   const fs::path partial = file.string() + ".partial";
   ::unlink(partial.c_str());
   FileDescriptor out = FileDescriptor::open(partial, O_WRONLY | O_CREAT | O_EXCL, 0600);
   try {
-    if (was_there && (::fchown(out.get(), old.st_uid, old.st_gid) != 0 ||
-                      ::fchmod(out.get(), old.st_mode & 0777) != 0)) {
-      throw SystemError("give its owner and mode to", partial.string(), errno);
-    }
+    if (old) give_ownership(out, *old, partial);
     write_all(out.get(), content, partial);
     if (::fsync(out.get()) != 0) throw SystemError("sync", partial.string(), errno);
     if (::rename(partial.c_str(), file.c_str()) != 0) {

@@ -16,6 +16,7 @@
 #include "controller/daemon/log_setup.h"
 #include "controller/daemon/named_files.h"
 #include "controller/daemon/service_manager.h"
+#include "controller/daemon/write_trouble.h"
 
 namespace gnomon {
 namespace {
@@ -82,6 +83,11 @@ LedgerOptions ledger_options(const DaemonConfig& config, Metrics& metrics) {
   options.file = config.ledger;
   options.queue_max = static_cast<size_t>(config.limits.queued_writes);
   options.on_commit = [&metrics](double seconds) { metrics.commit(seconds); };
+  options.on_outcome = [trouble = std::make_shared<WriteTrouble>()](const std::string& why) {
+    const WriteTrouble::Line line = trouble->outcome(why, steady_seconds());
+    if (!line.text.empty())
+      spdlog::log(line.well ? spdlog::level::info : spdlog::level::err, line.text);
+  };
   return options;
 }
 
@@ -107,6 +113,9 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                        : std::make_unique<ServedCertificate>(config, metrics_)),
       server_((check_port_file(port_file), server_options(config, certificate_.get()))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
+  if (ledger_->is_new()) {
+    spdlog::info("new ledger created at {}", ledger_->file().string());
+  }
   if (ledger_->dropped_wal()) {
     spdlog::warn(
         "the write-ahead log beside {} had a header that was written in part; all of it was in the "
@@ -157,6 +166,7 @@ Daemon::~Daemon() = default;
 // Posts the end of each lease whose time is over. When the ledger cannot take it now, the next look
 // does.
 void Daemon::expire_leases() {
+  if (ledger_lost_) return;
   for (int64_t lease : leases_.overdue()) {
     bool accepted = ledger_->post(
         [this, lease](LedgerTransaction& transaction) { leases_.expire(transaction, lease); },
@@ -174,6 +184,7 @@ void Daemon::expire_leases() {
 // Posts what has waited for its time: deadlines of runs. What the ledger cannot take now, the next
 // look posts again.
 void Daemon::keep_time() {
+  if (ledger_lost_) return;
   for (int64_t run : supervisor_.due_runs()) {
     bool accepted = ledger_->post(
         [this, run](LedgerTransaction& transaction) { supervisor_.tick(transaction, run); },
@@ -202,13 +213,28 @@ void Daemon::watch_wall_clock() {
   clock_jumped_ = jumped;
 }
 
+// Looked at before each group of writes too; here also while nobody writes.
+void Daemon::watch_ledger() {
+  const std::string lost = ledger_->lost();
+  if (ledger_lost_.exchange(!lost.empty()) == !lost.empty()) return;
+  if (!lost.empty()) {
+    metrics_.ledger().set_integrity("lost");
+    spdlog::error("nothing more is recorded: {}; docs/runbook.md says what can be saved", lost);
+    return;
+  }
+  const bool damaged = integrity_->state() == BackgroundCheck::State::kFailed;
+  const bool pending = integrity_->state() == BackgroundCheck::State::kPending;
+  metrics_.ledger().set_integrity(damaged ? "failed" : pending ? "pending" : "ok");
+  spdlog::info("the ledger {} is back in its place and is written again", ledger_->file().string());
+}
+
 // Reads all of the ledger beside everything else: a large one would keep the start waiting.
 void Daemon::check_pages() {
   BackgroundCheck::Hooks hooks;
   hooks.pause = [this] { return ledger_->wal_is_long(); };
   hooks.on_end = [this](BackgroundCheck::State state, const std::string& problem) {
     if (state == BackgroundCheck::State::kOk) {
-      metrics_.ledger().set_integrity("ok");
+      if (!ledger_lost_) metrics_.ledger().set_integrity("ok");
       spdlog::info("every table of the ledger has been read and is whole");
       return;
     }
@@ -259,7 +285,7 @@ void Daemon::look_at_tokens() {
   server_.look_at_tokens();
 }
 
-void Daemon::serve() {
+bool Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(
       new Services{*ledger_, supervisor_, leases_, metrics_, bells_, guard_, config->web_root});
@@ -269,12 +295,13 @@ void Daemon::serve() {
   router_ = std::make_unique<Router>(all_routes(*services_), page_route(*services_));
   server_.every(std::chrono::milliseconds(100), [this] {
     expire_leases();
-    if (retention_.due()) retention_.post(*ledger_);
+    if (!ledger_lost_ && retention_.due()) retention_.post(*ledger_);
     if (certificate_) certificate_->look(steady_seconds());
   });
   server_.every(std::chrono::seconds(1), [this] {
     look_at_tokens();
     watch_wall_clock();
+    watch_ledger();
     keep_time();
   });
   tell_service_manager();
@@ -287,8 +314,14 @@ void Daemon::serve() {
   services_->integrity = nullptr;
   integrity_.reset();
   // Before the server's coroutines: writes under way still point into them.
+  const std::string lost = ledger_->lost();
   ledger_.reset();
+  if (!lost.empty()) {
+    spdlog::error("stopped; what was acknowledged last may be lost: {}", lost);
+    return false;
+  }
   spdlog::info("stopped; everything acknowledged is in {}", config->ledger);
+  return true;
 }
 
 }  // namespace gnomon

@@ -2,6 +2,7 @@
 // the start before the ledger is touched, or leaves no trace of it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -21,13 +22,15 @@ class Daemon {
          const std::string& port_file);
   ~Daemon();
 
-  // Until SIGTERM or SIGINT. SIGHUP reads the configuration again.
-  void serve();
+  // Until SIGTERM or SIGINT. SIGHUP reads the configuration again. False when the ledger was lost
+  // meanwhile, so that what was acknowledged may not be there.
+  bool serve();
 
  private:
   void expire_leases();
   void keep_time();
   void watch_wall_clock();
+  void watch_ledger();
   void save_states();
   void look_at_tokens();
   void tell_service_manager();
@@ -50,7 +53,8 @@ class Daemon {
   std::unique_ptr<Services> services_;
   std::unique_ptr<Router> router_;
   Server server_;
-  std::unique_ptr<Ledger> ledger_;  // its threads work with the others until they are joined
+  std::atomic<bool> ledger_lost_ = false;  // and it was said
+  std::unique_ptr<Ledger> ledger_;         // its threads work with the others until they are joined
   std::unique_ptr<notify::Notifier> notifier_;
   std::unique_ptr<Backups> backups_;
   std::unique_ptr<BackgroundCheck> integrity_;

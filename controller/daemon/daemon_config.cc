@@ -5,12 +5,15 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/file_access.h"
 #include "base/files.h"
 #include "base/named_file.h"
 #include "base/redaction.h"
 #include "controller/api/server.h"
 #include "controller/decide/policy.h"
 #include "protocol/toml_reader.h"
+#include "storage/ledger_connection.h"
+#include "storage/ledger_lock.h"
 
 namespace gnomon {
 namespace {
@@ -232,7 +235,37 @@ static void check_listen(const DaemonConfig& config) {
   }
 }
 
+static void check_ledger(const DaemonConfig& config) {
+  try {
+    check_ledger_place(config.ledger);
+  } catch (const LedgerError& error) {
+    throw ConfigError(
+        config.file.empty() ? "command line" : config.file, 0,
+        config.file.empty() ? "--ledger" : "ledger", config.ledger.empty() ? "\"\"" : config.ledger,
+        fmt::format("the name of a file, in a folder that can be written ({})", error.what()));
+  }
+}
+
+static void check_backup(const DaemonConfig& config) {
+  const BackupSettings& backup = config.backup;
+  const auto refuse = [&config](const std::string& accepted) {
+    const std::string& folder = config.backup.folder;
+    throw ConfigError(config.file, 0, "backup.folder", folder.empty() ? "\"\"" : folder, accepted);
+  };
+  if (backup.folder.empty()) {
+    if (backup.every_seconds > 0) refuse("a folder, since backup.every_seconds is not 0");
+    return;
+  }
+  const std::string why = why_not_writable(backup.folder);
+  if (why.empty()) return;
+  refuse(
+      fmt::format("a folder that is there and can be written ({}; is its disk mounted, and has "
+                  "the service ReadWritePaths= for it?)",
+                  why));
+}
+
 void check_daemon_config(const DaemonConfig& config) {
+  check_ledger(config);
   check_listen(config);
   if (!config.auth.tokens.empty()) {
     try {
@@ -247,10 +280,7 @@ void check_daemon_config(const DaemonConfig& config) {
   if (!config.web_root.empty() && !is_folder_at(config.web_root)) {
     throw ConfigError(config.file, 0, "web_root", config.web_root, "a folder");
   }
-  const BackupSettings& backup = config.backup;
-  if (backup.folder.empty() ? backup.every_seconds > 0 : !is_folder_at(backup.folder)) {
-    throw ConfigError(config.file, 0, "backup.folder", backup.folder, "a folder");
-  }
+  check_backup(config);
 }
 
 std::vector<std::string> keys_for_restart(const DaemonConfig& running, const DaemonConfig& wanted) {

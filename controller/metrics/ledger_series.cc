@@ -9,7 +9,7 @@ prometheus::Gauge& gauge(prometheus::Registry& registry, const char* name, const
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
 }
 
-constexpr const char* kIntegrityStates[] = {"pending", "ok", "failed"};
+constexpr const char* kIntegrityStates[] = {"pending", "ok", "failed", "lost"};
 
 }  // namespace
 
@@ -28,7 +28,8 @@ LedgerSeries::LedgerSeries(prometheus::Registry& registry)
                         .Register(registry)),
       integrity_(prometheus::BuildGauge()
                      .Name("gnomon_ledger_integrity")
-                     .Help("1 for the state of the check of all pages")
+                     .Help("1 for the state of the check of all pages; lost: its files are not "
+                           "there any more")
                      .Register(registry)) {
   for (const char* outcome : {"completed", "failed"}) backups_.Add({{"outcome", outcome}});
   for (const ledger::RetainedTable& table : ledger::retained_tables()) {

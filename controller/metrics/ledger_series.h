@@ -20,7 +20,7 @@ class LedgerSeries {
   void backup_ended(bool successful);
   void backup_made_at(double time);  // seconds since the epoch
   void rows_deleted(const std::string& table, int64_t count);
-  void set_integrity(const std::string& state);  // pending, ok, failed
+  void set_integrity(const std::string& state);  // pending, ok, failed, lost
 
  private:
   prometheus::Gauge& size_bytes_;

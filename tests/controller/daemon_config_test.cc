@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <spdlog/details/log_msg.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <set>
 #include <sstream>
 
@@ -24,6 +26,7 @@ using test::DaemonProcess;
 using test::EndedProcess;
 using test::run_gnomond;
 using test::TemporaryDirectory;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -205,6 +208,58 @@ std::string named_run(const std::string& name) {
   RunRegistration registration = small_registration();
   registration.name = name;
   return to_json(registration);
+}
+
+TEST_F(DaemonConfigTest, ALedgerThatCannotBeIsToldInOneSentence) {
+  const std::string at = (folder / "gnomond.toml").string() + ": ledger = ";
+  const std::string inside = folder.path().string();
+  EXPECT_THAT(refusal("ledger = \"\"\n"), AllOf(HasSubstr(at + "\"\""), HasSubstr("no name")));
+  for (const char* name : {".", "../"}) {
+    EXPECT_THAT(refusal(fmt::format("ledger = \"{}\"\n", name)),
+                AllOf(HasSubstr(at), HasSubstr("is a folder")));
+  }
+  EXPECT_THAT(refusal("ledger = \"absent/l.sqlite\"\n"),
+              AllOf(HasSubstr(at + inside + "/absent/l.sqlite"),
+                    HasSubstr("there is no folder " + inside + "/absent")));
+  std::filesystem::create_symlink("nothing", folder / "link");
+  EXPECT_THAT(refusal("ledger = \"link\"\n"),
+              HasSubstr("is a link to nothing, which does not exist"));
+}
+
+TEST_F(DaemonConfigTest, AFolderForBackupsIsThereAndCanBeWritten) {
+  const std::string inside = folder.path().string();
+  EXPECT_THAT(refusal("[backup]\nfolder = \"absent\"\n"),
+              AllOf(HasSubstr("backup.folder = " + inside + "/absent"),
+                    HasSubstr("there is no folder " + inside + "/absent")));
+  EXPECT_THAT(refusal("[backup]\nevery_seconds = 60.0\n"),
+              HasSubstr("backup.every_seconds is not 0"));
+  std::filesystem::create_directory(folder / "mine");
+  EXPECT_EQ(refusal("[backup]\nfolder = \"mine\"\n"), "accepted");
+  if (::geteuid() != 0) std::filesystem::permissions(folder / "mine", std::filesystem::perms(0500));
+  const std::filesystem::path config = write("[backup]\nfolder = \"mine\"\n");
+  std::filesystem::permissions(folder.path(), std::filesystem::perms(0777));
+  const auto as_nobody = [&] {
+    const bool root = ::geteuid() == 0;
+    if (root && ::seteuid(65534) != 0) return std::string("nobody cannot be played");
+    std::string said = "accepted";
+    try {
+      check_daemon_config(read_daemon_config(config));
+    } catch (const ConfigError& error) {
+      said = error.what();
+    }
+    if (root && ::seteuid(0) != 0) std::abort();
+    return said;
+  };
+  EXPECT_THAT(as_nobody(), AllOf(HasSubstr("mine cannot be written: Permission denied"),
+                                 HasSubstr("ReadWritePaths=")));
+}
+
+TEST_F(DaemonConfigTest, TheCommandLinesLedgerIsNamedAsItsOption) {
+  for (const char* command : {"", "."}) {
+    const test::EndedProcess result = run_gnomond({"--listen", "127.0.0.1:0", "--ledger", command});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.output, HasSubstr("--ledger = "));
+  }
 }
 
 class ReloadTest : public DaemonConfigTest {

@@ -173,5 +173,53 @@ TEST_F(RefusedStartTest, ALedgerThatIsDamagedKeepsItsFilesAndNoMore) {
   EXPECT_EQ(files(), std::set<std::string>{"ledger.sqlite"});
 }
 
+// A file system of its own without room, in a mount namespace of the daemon's.
+class FullDiskTest : public RefusedStartTest {
+ protected:
+  void SetUp() override {
+    for (const char* one : {"unshare -m", "unshare -rm"}) {
+      if (in_shell(fmt::format("{} mount -t tmpfs none {}", one, disk.string())).status == 0) {
+        unshare = one;
+        return;
+      }
+    }
+    GTEST_SKIP() << "no file system may be mounted here";
+  }
+  static EndedProcess in_shell(const std::string& command) {
+    return test::run_to_end({"/bin/sh", "-c", command});
+  }
+  // A start where nothing is free once `before` has run; then the disk's files are listed.
+  EndedProcess start_on_full_disk(const std::string& before) {
+    write_file_atomically(place.folder() / "start",
+                          fmt::format("mount -t tmpfs -o size=1m none {0} && cd {0} && {1}\n"
+                                      "cat /dev/zero > filling 2>&-\n"
+                                      "{2} --listen 127.0.0.1:0 --ledger ledger.sqlite\n"
+                                      "status=$?; ls; exit $status\n",
+                                      disk.string(), before, GNOMOND));
+    return in_shell(fmt::format("{} sh {}", unshare, (place.folder() / "start").string()));
+  }
+
+  const std::filesystem::path disk = [this] {
+    std::filesystem::create_directory(place.folder() / "disk");
+    return place.folder() / "disk";
+  }();
+  std::string unshare;
+};
+
+TEST_F(FullDiskTest, IsToldWithAdviceAndMayBeTriedAgain) {
+  DaemonProcess other;
+  other.start();
+  EXPECT_EQ(other.stop(), 0);
+  const std::string copy = fmt::format("cp {} ledger.sqlite", other.ledger().string());
+  for (const std::string& before : {std::string("true"), copy}) {
+    const EndedProcess result = start_on_full_disk(before);
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.output, HasSubstr("no room is left on the disk"));
+    EXPECT_THAT(result.output, HasSubstr("make room there"));
+    const std::string files = before == copy ? "filling\nledger.sqlite\n" : "filling\n";
+    EXPECT_TRUE(result.output.ends_with("\n" + files)) << result.output;
+  }
+}
+
 }  // namespace
 }  // namespace gnomon

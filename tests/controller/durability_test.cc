@@ -21,6 +21,7 @@ using test::DaemonProcess;
 using test::EndedProcess;
 using test::eventually;
 using test::TemporaryDirectory;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A daemon with a configuration of its own.
@@ -98,7 +99,12 @@ TEST_F(DurabilityTest, ABackupThatFailsHarmsNothing) {
   client.checked("POST", "/v1/backups", "{}");
   const auto before = backups();
   std::filesystem::rename(folder / "backups", folder / "gone");
-  EXPECT_EQ(client.request("POST", "/v1/backups", "{}").status, 500);
+  const HttpResponse refused = client.request("POST", "/v1/backups", "{}");
+  EXPECT_EQ(refused.status, 500);
+  const std::string why = "there is no folder " + (folder / "backups").string();
+  EXPECT_THAT(refused.body, AllOf(HasSubstr("No backup was made"), HasSubstr(why)));
+  EXPECT_THAT(daemon->log(), AllOf(HasSubstr("no backup was made: " + why),
+                                   HasSubstr("none is tried until somebody asks")));
   std::filesystem::rename(folder / "gone", folder / "backups");
   EXPECT_EQ(metric(R"(gnomon_ledger_backups_total{outcome="failed"})"), 1);
   EXPECT_EQ(backups(), before);
@@ -106,6 +112,15 @@ TEST_F(DurabilityTest, ABackupThatFailsHarmsNothing) {
   trainer.begin();
   EXPECT_EQ(trainer.post_steps({{test_step(1)}}).accepted, 1);
   client.checked("POST", "/v1/backups", "{}");
+}
+
+TEST_F(DurabilityTest, TheLogSaysWhenABackupThatFailedIsTriedAgain) {
+  start("[backup]\nfolder = \"backups\"\nevery_seconds = 3600.0\n");
+  EXPECT_TRUE(eventually([&] { return !backups().empty(); }));
+  std::filesystem::rename(folder / "backups", folder / "gone");
+  daemon->client().request("POST", "/v1/backups", "{}");
+  EXPECT_TRUE(eventually(
+      [&] { return daemon->log().find("the next try is in 10m 00s") != std::string::npos; }));
 }
 
 TEST_F(DurabilityTest, WithoutAFolderThereAreNoBackups) {

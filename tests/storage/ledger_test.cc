@@ -171,7 +171,10 @@ TEST_F(LedgerTest, AFullQueueRefusesInsteadOfWaiting) {
 }
 
 TEST_F(LedgerTest, AFullDiskRefusesWritesAndRecoversWhenThereIsSpace) {
-  Ledger ledger(options());
+  std::string outcome;
+  LedgerOptions told = options();
+  told.on_outcome = [&](const std::string& why) { outcome = why; };
+  Ledger ledger(told);
   auto limit_pages = [&](int64_t pages) {
     ledger.write([&](LedgerTransaction& transaction) {
       transaction.connection().database().exec("PRAGMA max_page_count = " + std::to_string(pages));
@@ -190,9 +193,11 @@ TEST_F(LedgerTest, AFullDiskRefusesWritesAndRecoversWhenThereIsSpace) {
     }
   }
   EXPECT_TRUE(full);
+  EXPECT_THAT(outcome, ::testing::HasSubstr("full"));
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit"), acknowledged);
   limit_pages(100'000);
   ledger.write([&](LedgerTransaction& transaction) { note(transaction, "space again"); });
+  EXPECT_EQ(outcome, "");
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit"), acknowledged + 1);
 }
 

@@ -1,0 +1,27 @@
+#include "controller/daemon/write_trouble.h"
+
+#include <fmt/format.h>
+
+namespace gnomon {
+
+WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
+  constexpr double kTellEverySeconds = 300;
+  if (why.empty()) {
+    if (failed_ == 0) return {};
+    const std::string text =
+        fmt::format("the ledger is written again, after {:.0f} s; {} group{} of writes failed, and "
+                    "none of them was acknowledged",
+                    now - since_, failed_, failed_ == 1 ? "" : "s");
+    failed_ = 0;
+    return {text, true};
+  }
+  if (failed_++ == 0) {
+    since_ = told_at_ = now;
+    return {fmt::format("nothing is recorded, and nothing acknowledged: {}", why), false};
+  }
+  if (now - told_at_ < kTellEverySeconds) return {};
+  told_at_ = now;
+  return {fmt::format("nothing is recorded since {:.0f} s: {}", now - since_, why), false};
+}
+
+}  // namespace gnomon

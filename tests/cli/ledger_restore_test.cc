@@ -1,0 +1,75 @@
+// `gnomon ledger restore` by root, for the user that gnomond runs as.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include "base/file_access.h"
+#include "base/files.h"
+#include "storage/ledger.h"
+#include "storage/ledger_backup.h"
+#include "tests/cli/program.h"
+#include "tests/support/temporary_directory.h"
+
+namespace gnomon::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using test::EndedProcess;
+
+constexpr unsigned kUser = 61234;
+constexpr unsigned kGroup = 61235;
+
+class RestoreByRootTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root gives files to others";
+    fs::create_directory(place);
+    for (const fs::path& one : {ledger, backup}) {
+      LedgerOptions options;
+      options.file = one;
+      const Ledger made(options);
+    }
+    fs::remove(ledger.string() + ".lock");
+    give(place, 0750);
+  }
+  static void give(const fs::path& file, unsigned mode) {
+    give_ownership(FileDescriptor::open(file, 0), {kUser, kGroup, mode}, file);
+  }
+  EndedProcess restore() {
+    return run_gnomon(
+        {"ledger", "restore", "--from", backup.string(), "--ledger", ledger.string(), "--force"});
+  }
+  // Of all there is beside the ledger, by what follows its name.
+  void expect_ownership(unsigned mode) {
+    int files = 0;
+    for (const auto& entry : fs::directory_iterator(place)) {
+      const Ownership found = ownership_of(entry.path()).value();
+      EXPECT_EQ(found.owner, kUser) << entry.path();
+      EXPECT_EQ(found.group, kGroup) << entry.path();
+      EXPECT_EQ(found.mode, mode) << entry.path();
+      ++files;
+    }
+    EXPECT_GE(files, 2) << "the ledger and its lock";
+  }
+
+  test::TemporaryDirectory folder;
+  fs::path place = folder / "state";
+  fs::path ledger = place / "ledger.sqlite";
+  fs::path backup = folder / "backup.sqlite";
+};
+
+TEST_F(RestoreByRootTest, TheCopyAndWhatIsSetAsideAreTheServices) {
+  give(ledger, 0600);
+  const EndedProcess done = restore();
+  EXPECT_EQ(done.status, 0) << done.errors;
+  expect_ownership(0600);
+}
+
+TEST_F(RestoreByRootTest, WhereThereWasNoLedgerTheFolderSaysWhose) {
+  fs::remove(ledger);
+  const EndedProcess done = restore();
+  EXPECT_EQ(done.status, 0) << done.errors;
+  expect_ownership(0640);
+}
+
+}  // namespace
+}  // namespace gnomon::cli

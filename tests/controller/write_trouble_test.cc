@@ -1,0 +1,28 @@
+#include "controller/daemon/write_trouble.h"
+
+#include <gtest/gtest.h>
+
+namespace gnomon {
+namespace {
+
+TEST(WriteTroubleTest, ItsBeginItsLengthAndItsEndAreSaidOnce) {
+  WriteTrouble trouble;
+  EXPECT_EQ(trouble.outcome("", 10).text, "");
+  const WriteTrouble::Line first = trouble.outcome("no room", 100);
+  EXPECT_EQ(first.text, "nothing is recorded, and nothing acknowledged: no room");
+  EXPECT_FALSE(first.well);
+  EXPECT_EQ(trouble.outcome("no room", 101).text, "");
+  EXPECT_EQ(trouble.outcome("no room", 399).text, "");
+  EXPECT_EQ(trouble.outcome("no room", 400).text, "nothing is recorded since 300 s: no room");
+  EXPECT_EQ(trouble.outcome("no room", 401).text, "");
+  const WriteTrouble::Line last = trouble.outcome("", 420);
+  EXPECT_TRUE(last.well);
+  EXPECT_EQ(last.text,
+            "the ledger is written again, after 320 s; 5 groups of writes failed, and none of them "
+            "was acknowledged");
+  EXPECT_EQ(trouble.outcome("", 421).text, "");
+  EXPECT_NE(trouble.outcome("again", 500).text, "");
+}
+
+}  // namespace
+}  // namespace gnomon
