@@ -75,7 +75,7 @@ class LedgerFiles {
   ~LedgerFiles();
   LedgerFiles(const LedgerFiles&) = delete;
   LedgerFiles& operator=(const LedgerFiles&) = delete;
-  void keep() { kept_ = true; }
+  void keep(bool kept = true) { kept_ = kept; }
   // Open as long as this is there.
   const FileDescriptor& file() const { return lock_.file(); }
   // What was found; kAbsent: an empty one has been made.
@@ -109,6 +109,9 @@ class Ledger {
   // Finishes what was accepted, then checkpoints the WAL. Leaves files alone that are not its own
   // any more (lost()).
   ~Ledger();
+
+  // Of a start that fails later on: when this goes, so does what it made, a new ledger too.
+  void leave_no_trace() { files_.keep(false); }
 
   // Queues a write. `done` is called on the writer's thread, in the order of posting, after COMMIT
   // or after the failure. False when the queue is full or the ledger is closing: then neither is

@@ -113,6 +113,15 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                        : std::make_unique<ServedCertificate>(config, metrics_)),
       server_((check_port_file(port_file), server_options(config, certificate_.get()))) {
   ledger_ = std::make_unique<Ledger>(ledger_options(config, metrics_));
+  try {
+    begin(config, port_file);
+  } catch (...) {
+    ledger_->leave_no_trace();
+    throw;
+  }
+}
+
+void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
   if (ledger_->is_new()) {
     spdlog::info("new ledger created at {}", ledger_->file().string());
   }

@@ -27,6 +27,8 @@ class Daemon {
   bool serve();
 
  private:
+  // All that needs the ledger.
+  void begin(const DaemonConfig& config, const std::string& port_file);
   void expire_leases();
   void keep_time();
   void watch_wall_clock();

@@ -1,5 +1,6 @@
 // How the daemon starts, and how it refuses to: with status 2, a sentence that names the trouble,
 // and nothing left behind.
+#include <SQLiteCpp/SQLiteCpp.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -114,6 +115,12 @@ class RefusedStartTest : public ::testing::Test {
         {"--ledger", ledger.string(), "--listen", listen, "--port-file", port_path.string()});
   }
 
+  static int64_t root_page(const std::filesystem::path& ledger, const std::string& table) {
+    return SQLite::Database(ledger.string(), SQLite::OPEN_READONLY)
+        .execAndGet("SELECT rootpage FROM sqlite_schema WHERE name = '" + table + "'")
+        .getInt64();
+  }
+
   DaemonProcess place;  // for its folder
   std::filesystem::path port_file = place.folder() / "port";
 };
@@ -171,6 +178,28 @@ TEST_F(RefusedStartTest, ALedgerThatIsDamagedKeepsItsFilesAndNoMore) {
   EXPECT_EQ(result.status, 2);
   EXPECT_THAT(result.output, HasSubstr("damaged"));
   EXPECT_EQ(files(), std::set<std::string>{"ledger.sqlite"});
+}
+
+// What is found only when the ledger is open already.
+TEST_F(RefusedStartTest, ALedgerWhoseRunsCannotBeReadKeepsItsFilesAndNoMore) {
+  DaemonProcess whole;
+  whole.start();
+  EXPECT_EQ(whole.stop(), 0);
+  std::string bytes = read_file(whole.ledger());
+  const size_t page = 4096 * static_cast<size_t>(root_page(whole.ledger(), "runs") - 1);
+  write_file_atomically(place.ledger(), bytes.replace(page, 4096, 4096, 'x'));
+  EndedProcess result = start(place.ledger(), "127.0.0.1:0", port_file);
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr("damaged"));
+  EXPECT_EQ(files(), std::set<std::string>{"ledger.sqlite"});
+}
+
+TEST_F(RefusedStartTest, APortFileThatCannotBeWrittenInTheEndLeavesNoNewLedger) {
+  const std::string long_name(250, 'p');  // the one it is written under first is longer still
+  EndedProcess result = start(place.ledger(), "127.0.0.1:0", place.folder() / long_name);
+  EXPECT_EQ(result.status, 2);
+  EXPECT_THAT(result.output, HasSubstr(long_name));
+  EXPECT_THAT(files(), IsEmpty());
 }
 
 // A file system of its own without room, in a mount namespace of the daemon's.
