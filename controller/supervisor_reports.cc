@@ -90,9 +90,9 @@ void require_step(int64_t value, const char* member, int64_t least) {
 
 void check_registration(const RunRegistration& registration) {
   require(!registration.name.empty() && registration.name.size() <= 200, "name",
-          fmt::format("\"{}\"", registration.name), "1 to 200 characters");
+          fmt::format("\"{}\"", registration.name), "1 to 200 bytes");
   require(registration.job_id.size() <= 200, "job_id", fmt::format("\"{}\"", registration.job_id),
-          "at most 200 characters");
+          "at most 200 bytes");
   require(registration.layers >= 0, "layers", fmt::format("{}", registration.layers), "0 or more");
   require(registration.checkpoint_every >= 0 && registration.checkpoint_every <= kStepMax,
           "checkpoint_every", fmt::format("{}", registration.checkpoint_every),
@@ -199,7 +199,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   require(std::isfinite(attempt.time), "time", fmt::format("{}", attempt.time),
           "seconds since the epoch");
   require(attempt.host.size() <= 200, "host", fmt::format("\"{}\"", attempt.host),
-          "at most 200 characters");
+          "at most 200 bytes");
   ledger::AttemptRow fresh{attempt, std::nullopt};
   if (attempt.fingerprint) {
     fresh.fingerprint = to_json(*attempt.fingerprint);
@@ -342,7 +342,7 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
     refuse_unknown_attempt(checkpoint.attempt, ledger::newest_attempt(connection, id));
   }
   require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri",
-          fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 characters");
+          fmt::format("\"{}\"", checkpoint.uri), "1 to 4096 bytes");
   require_inside(checkpoint.uri, options_.checkpoint_roots);
   require_step(checkpoint.step, "step", 0);
   if (std::optional<CheckpointReport> known =

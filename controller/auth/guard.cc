@@ -211,10 +211,10 @@ void Guard::authorise(const PrincipalPtr& principal, Access access) {
                   "Authorization: Bearer TOKEN, with one of `gnomon token create`");
   }
   if (!may(principal->role(), access)) {
-    throw Refusal(
-        403, "Role not accepted",
-        fmt::format("the token \"{}\" is a {}'s", principal->name(), role_name(principal->role())),
-        fmt::format("a token of the role {}", roles_with(access)));
+    throw Refusal(403, "Role not accepted",
+                  fmt::format("the token \"{}\" has the role {}", principal->name(),
+                              role_name(principal->role())),
+                  fmt::format("a token of the role {}", roles_with(access)));
   }
 }
 
