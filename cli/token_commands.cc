@@ -152,6 +152,7 @@ void revoke(const TokenOptions& options, const fs::path& file) {
         std::erase_if(tokens, [&](const Token& token) { return token.name == options.name; });
     if (gone == 0) {
       std::vector<std::string> known;
+      known.reserve(tokens.size());
       for (const Token& token : tokens) known.push_back(token.name);
       throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name),
                         known.empty() ? fmt::format("a token; {} has none", file.string())
