@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "cli/commands.h"
+#include "cli/printing.h"
 #include "controller/daemon/daemon_config.h"
 #include "controller/notify/body.h"
 #include "controller/notify/retry.h"
@@ -45,7 +46,7 @@ void run_test(const NotifyOptions& options, Context& context) {
     const notify::Answer answer = send_test(receiver, settings.external_url);
     const bool taken = notify::fate_of(answer.status) == notify::Fate::kDelivered;
     if (!taken) context.status = kExitFailure;
-    fmt::print("{}: {} ({})\n", receiver.name, taken ? "taken" : "not taken", answer.words());
+    print_line("{}: {} ({})\n", receiver.name, taken ? "taken" : "not taken", answer.words());
   }
   if (found) return;
   if (options.receiver.empty()) {

@@ -101,7 +101,7 @@ boost::json::value Server::get_page(const std::string& target, std::string& next
   try {
     return parse_json_exactly(response.body);
   } catch (const JsonError& error) {
-    throw Error(fmt::format("GET {}: the answer is no JSON: {}", target, error.what()));
+    throw Error(fmt::format("GET {}: the answer cannot be read: {}", target, error.what()));
   }
 }
 

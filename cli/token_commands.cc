@@ -42,15 +42,22 @@ double wall_seconds() {
 
 // The one key of gnomond's configuration that is needed here; the rest of it is gnomond's.
 fs::path file_of_config(const std::string& config) {
+  std::string text;
   try {
-    TomlTable auth = TomlTable::parse(read_named_file(config), config).table("auth");
+    text = read_named_file(config);
+  } catch (const Error& error) {
+    throw ConfigError("", 0, "--config", config,
+                      fmt::format("a file that can be read ({})", error.what()));
+  }
+  try {
+    TomlTable auth = TomlTable::parse(text, config).table("auth");
     const std::string name = auth.text("tokens", "");
     if (name.empty()) {
       auth.refuse("tokens", "the name of the file of tokens, like \"tokens.toml\"");
     }
     return fs::absolute(fs::path(config).parent_path() / name).lexically_normal();
   } catch (const ConfigError& error) {
-    throw without_urls(error);
+    throw without_secrets(error);
   }
 }
 
@@ -145,6 +152,7 @@ void revoke(const TokenOptions& options, const fs::path& file) {
         std::erase_if(tokens, [&](const Token& token) { return token.name == options.name; });
     if (gone == 0) {
       std::vector<std::string> known;
+      known.reserve(tokens.size());
       for (const Token& token : tokens) known.push_back(token.name);
       throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name),
                         known.empty() ? fmt::format("a token; {} has none", file.string())

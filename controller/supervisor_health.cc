@@ -43,8 +43,7 @@ void check_count(const char* member, const std::optional<int64_t>& value) {
 void check_name(const char* member, const std::string& value, size_t least) {
   const bool plain = std::ranges::none_of(value, [](unsigned char c) { return c < ' '; });
   if (value.size() < least || value.size() > kNameMax || !plain) {
-    refuse(member, fmt::format("\"{}\"", value),
-           fmt::format("{} to {} characters", least, kNameMax));
+    refuse(member, fmt::format("\"{}\"", value), fmt::format("{} to {} bytes", least, kNameMax));
   }
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "base/files.h"
+#include "base/named_file.h"
 
 namespace gnomon {
 namespace {
@@ -53,8 +53,8 @@ std::string read_token(const ClientOptions& options) {
   }
   std::string text;
   try {
-    text = read_file(options.token_file);
-  } catch (const SystemError& error) {
+    text = read_named_file(options.token_file);
+  } catch (const Error& error) {
     throw ConfigError("", 0, "token_file", options.token_file,
                       fmt::format("a file that can be read ({})", error.what()));
   }

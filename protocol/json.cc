@@ -180,7 +180,7 @@ class Reader {
   template <typename T>
   void required(const char* name, T& value) {
     if (!read(name, value))
-      throw JsonError(member_path(name), "nothing", "this member to be there");
+      throw JsonError(member_path(name), "nothing", fmt::format("the member {}", name));
   }
   template <typename T>
   void optional(const char* name, T& value) {
@@ -249,7 +249,7 @@ void read_value(const json::value& from, const std::string& path, T& to) {
 }  // namespace
 
 JsonError::JsonError(std::string path, std::string found, std::string accepted)
-    : Error(fmt::format("JSON: {}: found {}, expected {}", path.empty() ? "document" : path, found,
+    : Error(fmt::format("JSON: {}{}found {}, expected {}", path, path.empty() ? "" : ": ", found,
                         accepted)),
       path_(std::move(path)),
       accepted_(std::move(accepted)) {}

@@ -262,8 +262,7 @@ void TomlTable::refuse_unknown_keys() const {
   for (const auto& [name, value] : *as_table(table_)) {
     const std::string key(name.str());
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
-      // Not its value: that is not what is wrong, and nobody knows whether it is a secret.
-      throw ConfigError(file_, line_number(value), full_key(key), "",
+      throw ConfigError(file_, line_number(value), full_key(key), show(value),
                         fmt::format("one of the keys {}", fmt::join(known_, ", ")));
     }
   }

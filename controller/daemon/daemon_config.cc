@@ -184,7 +184,7 @@ DaemonConfig read_daemon_config(const fs::path& file) {
   try {
     return DaemonConfigReader(file).read();
   } catch (const ConfigError& error) {  // a receiver's URL may be a secret
-    throw without_urls(error);
+    throw without_secrets(error);
   }
 }
 
@@ -218,8 +218,8 @@ ServerTls load_tls(const DaemonConfig& config) {
 // Beyond this machine only who can be told apart is let in, and nobody listens on the way.
 static void check_listen(const DaemonConfig& config) {
   const auto refuse = [&config](const std::string& accepted) {
-    return without_urls({config.file.empty() ? "command line" : config.file, 0,
-                         config.file.empty() ? "--listen" : "listen", config.listen, accepted});
+    return without_secrets({config.file.empty() ? "command line" : config.file, 0,
+                            config.file.empty() ? "--listen" : "listen", config.listen, accepted});
   };
   ServerOptions options;
   try {

@@ -21,13 +21,16 @@ TEST(RedactionTest, OfAUrlItsSchemeAndHostAreShown) {
   EXPECT_EQ(url_in_short("[ 'https://hooks.example/SECRET' ]"), kNotShown);
 }
 
-TEST(RedactionTest, OnlyUrlsAreLeftOutOfAConfigurationsErrors) {
+TEST(RedactionTest, OnlyWhatMayBeSecretIsLeftOutOfAConfigurationsErrors) {
   const auto value = [](const std::string& key, const std::string& text) {
-    return without_urls(ConfigError("f", 3, key, text, "another")).value();
+    return without_secrets(ConfigError("f", 3, key, text, "another")).value();
   };
   EXPECT_EQ(value("threads", "\"many\""), "\"many\"");
   EXPECT_EQ(value("notify[0].url", "\"hooks.example/SECRET\""), kNotShown);
   EXPECT_EQ(value("listen", "\"https://h/SECRET\""), "\"https://h/...\"");
+  EXPECT_EQ(
+      without_secrets(ConfigError("f", 3, "token", "\"SECRET\"", "one of the keys a")).value(),
+      kNotShown);
   EXPECT_EQ(value("syntax", "expected '=', saw 'x'"), "expected '=', saw 'x'");
   EXPECT_EQ(value("syntax", "saw '=' in 'SEC'RET' of a value"), "saw '=' in '...' of a value");
   EXPECT_EQ(value("syntax", "'SECRET"), "'...'");

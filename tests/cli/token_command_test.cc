@@ -72,6 +72,8 @@ TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
   EXPECT_THAT(refused({"create", "a", "--role", "root", "--file", file()}), HasSubstr("operator"));
   EXPECT_THAT(refused({"create", "a b", "--role", "admin", "--file", file()}),
               HasSubstr("1 to 64 letters"));
+  EXPECT_THAT(refused({"list", "--config", "/dev/zero"}),
+              AllOf(HasSubstr("--config = /dev/zero"), HasSubstr("it is a device")));
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"list", "--file", file()}, {"revoke", "a", "--file", file()}}) {
     EXPECT_THAT(refused(arguments), AllOf(HasSubstr("--file = "), HasSubstr("can be read")));

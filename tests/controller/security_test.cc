@@ -140,6 +140,7 @@ TEST_F(SecurityTest, ARefusalSaysHowToComeIn) {
   const Answer reader = ask("POST", "/v1/backups", secrets["reader"], "{}");
   EXPECT_EQ(reader.status, 403);
   EXPECT_EQ(from_json<Problem>(reader.body).accepted, "a token of the role admin");
+  EXPECT_EQ(from_json<Problem>(reader.body).detail, "the token \"reader\" has the role reader");
 }
 
 // What a directive's delivery counts as is the trainer's alone.

@@ -156,6 +156,8 @@ TEST_F(ClientOptionsTest, WhatIsNoTokenIsRefusedAndNotShown) {
               AllOf(HasSubstr("token"), Not(HasSubstr("secret"))));
   EXPECT_THAT(refusal({.url = server_.url(), .token_file = "/absent/token"}),
               HasSubstr("/absent/token"));
+  EXPECT_THAT(refusal({.url = server_.url(), .token_file = "/dev/zero"}),
+              HasSubstr("/dev/zero: it is a device"));
   EXPECT_THAT(refusal({.url = "https://user:secret@host"}), Not(HasSubstr("secret")));
 }
 
