@@ -8,10 +8,10 @@ WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
   constexpr double kTellEverySeconds = 300;
   if (why.empty()) {
     if (failed_ == 0) return {};
-    const std::string text =
-        fmt::format("the ledger is written again, after {:.0f} s; {} group{} of writes failed, and "
-                    "none of them was acknowledged",
-                    now - since_, failed_, failed_ == 1 ? "" : "s");
+    const std::string text = fmt::format(
+        "the ledger is written again, after {:.0f} s; {} group{} of writes failed, and "
+        "none of them was acknowledged",
+        now - since_, failed_, failed_ == 1 ? "" : "s");
     failed_ = 0;
     return {text, true};
   }

@@ -1,5 +1,5 @@
-// What the log says of writes to the ledger that fail (a full disk, say): that it began, that it goes
-// on, that it is over. Pure.
+// What the log says of writes to the ledger that fail (a full disk, say): that it began, that it
+// goes on, that it is over. Pure.
 #pragma once
 
 #include <cstdint>

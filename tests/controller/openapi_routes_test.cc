@@ -25,7 +25,11 @@ struct Parts {
   Bells bells;
   Supervisor supervisor{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
   Leases leases{supervisor, metrics, bells};
-  Ledger ledger{{.file = folder / "ledger.sqlite", .queue_max = 16, .readers = 1, .on_commit = {}}};
+  Ledger ledger{{.file = folder / "ledger.sqlite",
+                 .queue_max = 16,
+                 .readers = 1,
+                 .on_commit = {},
+                 .on_outcome = {}}};
   Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
   Services services{ledger, supervisor, leases, metrics, bells, guard, ""};
 };

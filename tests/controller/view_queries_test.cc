@@ -35,7 +35,11 @@ class ViewQueriesTest : public ::testing::Test {
     return names;
   }
   test::TemporaryDirectory folder;
-  Ledger ledger{{.file = folder / "ledger.sqlite", .queue_max = 16, .readers = 1, .on_commit = {}}};
+  Ledger ledger{{.file = folder / "ledger.sqlite",
+                 .queue_max = 16,
+                 .readers = 1,
+                 .on_commit = {},
+                 .on_outcome = {}}};
 };
 
 TEST_F(ViewQueriesTest, NoneReadsATableFromEndToEnd) {

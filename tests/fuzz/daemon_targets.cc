@@ -23,7 +23,7 @@ const std::string& good_ledger() {
   static const std::string bytes = [] {
     const TemporaryDirectory folder;
     const std::filesystem::path file = folder / "ledger.sqlite";
-    { const Ledger ledger({.file = file, .on_commit = {}}); }
+    { const Ledger ledger({.file = file, .on_commit = {}, .on_outcome = {}}); }
     return read_file(file);
   }();
   return bytes;
@@ -87,7 +87,7 @@ void run_ledger(std::span<const uint8_t> input) {
   write_plainly(file, bytes);
   if (has_wal) write_plainly(wal_of(file), text_of(rest));
   try {
-    Ledger ledger({.file = file, .queue_max = 16, .readers = 1, .on_commit = {}});
+    Ledger ledger({.file = file, .queue_max = 16, .readers = 1, .on_commit = {}, .on_outcome = {}});
     ledger.read([](Connection& connection) {
       Query query = connection.query("SELECT count(*) FROM runs");
       query.next();

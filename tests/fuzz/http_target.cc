@@ -62,7 +62,7 @@ class InProcessDaemon {
   Leases leases_{supervisor_, metrics_, bells_};
   Guard guard_{{}, seconds, seconds};
   Server server_{server_options()};
-  Ledger ledger_{{.file = folder_ / "ledger.sqlite", .on_commit = {}}};
+  Ledger ledger_{{.file = folder_ / "ledger.sqlite", .on_commit = {}, .on_outcome = {}}};
   Backups backups_{ledger_, metrics_, {}, seconds};
   Services services_{ledger_, supervisor_, leases_, metrics_, bells_, guard_, ""};
   Router router_{(services_.backups = &backups_, all_routes(services_)), page_route(services_)};
