@@ -4,6 +4,7 @@
 #include "controller/decide/policy.h"
 #include "controller/json_rows.h"
 #include "protocol/json.h"
+#include "protocol/json_text.h"
 #include "protocol/text_rules.h"
 #include "storage/ledger_runs.h"
 
@@ -17,13 +18,25 @@ std::string policy_json(const decide::Policy& policy) {
                      string_as_json(policy.to_toml()));
 }
 
+// As JSON the text is a string. What is none, though it says so, is taken for TOML, as clients send
+// it that call every body JSON.
+std::string toml_of(const Request& request) {
+  if (request.content_type != "application/json") return request.body;
+  try {
+    const boost::json::value value = parse_json_exactly(request.body);
+    if (value.is_string()) return std::string(value.get_string());
+  } catch (const JsonError&) {  // TOML
+  }
+  return request.body;
+}
+
 // An empty file is a policy too, but a body that was forgotten must not replace one.
-decide::Policy policy_of_body(const Request& request) {
-  if (request.body.empty()) {
+decide::Policy policy_of(const std::string& toml) {
+  if (toml.empty()) {
     throw Refusal(400, "Value not accepted", "the body is empty",
                   "a policy (TOML); a comment alone stands for all defaults");
   }
-  return decide::Policy::parse(request.body, "policy");
+  return decide::Policy::parse(toml, "policy");
 }
 
 Response show_policy(Exchange& exchange, const Request& request) {
@@ -41,9 +54,10 @@ Response show_policy(Exchange& exchange, const Request& request) {
 
 Response put_policy(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
-  decide::Policy policy = policy_of_body(request);
+  const std::string toml = toml_of(request);
+  const decide::Policy policy = policy_of(toml);
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    services.supervisor.set_policy(transaction, run, request.body);
+    services.supervisor.set_policy(transaction, run, toml);
   });
   return json_response(policy_json(policy));
 }
@@ -86,7 +100,7 @@ std::vector<Route> policy_check_routes(Services&) {
   return {
       {"POST", "/v1/policy/check", BodyKind::kToml, kBodyMax,
        [](Exchange&, const Request& request) {
-         return json_response(policy_json(policy_of_body(request)));
+         return json_response(policy_json(policy_of(toml_of(request))));
        }},
   };
 }
