@@ -176,6 +176,15 @@ TEST_F(BackupTest, ALedgerThatIsGoneComesBack) {
   EXPECT_EQ(count(file_, "audit"), 5);
 }
 
+TEST_F(BackupTest, AFolderIsNotReplacedAndNoneIsMade) {
+  make(1);
+  back_up_ledger(file_, copy_);
+  EXPECT_THAT(refusal([&] { restore_ledger(copy_, folder_, true); }), HasSubstr("is a folder"));
+  EXPECT_THAT(refusal([&] { restore_ledger(copy_, folder_ / "none" / "ledger", true); }),
+              HasSubstr("there is no folder " + (folder_ / "none").string()));
+  EXPECT_FALSE(std::filesystem::exists(folder_.string() + ".lock"));
+}
+
 TEST_F(BackupTest, ADamagedLedgerIsReplacedAndKeptWithItsWal) {
   make(5);
   back_up_ledger(file_, copy_);
