@@ -99,10 +99,10 @@ int64_t Backups::start() {
                   "the same request when it has ended");
   }
   if (thread_.joinable()) thread_.join();
-  running_ = true;
   thread_ =
-      std::thread([this, number = ++number_, settings = settings_] { make(number, settings); });
-  return number_;
+      std::thread([this, number = number_ + 1, settings = settings_] { make(number, settings); });
+  running_ = true;  // its end waits for the lock
+  return ++number_;
 }
 
 std::optional<Backups::Outcome> Backups::outcome(int64_t number) const {
@@ -176,8 +176,14 @@ void Backups::keep_time() {
   }
   try {
     start();
-  } catch (const std::exception& failure) {  // somebody was faster, or no thread is to be had
-    spdlog::debug("no backup was begun: {}", failure.what());
+  } catch (const Refusal& faster) {  // somebody else began one
+    spdlog::debug("no backup was begun: {}", faster.what());
+  } catch (const std::exception& failure) {  // no thread is to be had
+    metrics_.ledger().backup_ended(false);
+    const std::lock_guard lock(mutex_);
+    const double wait = std::min(settings_.every_seconds, kAgainSeconds);
+    next_ = now_() + wait;
+    spdlog::error("no backup was begun: {}; {}", failure.what(), next_try(settings_, wait));
   }
 }
 

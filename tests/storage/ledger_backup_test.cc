@@ -176,6 +176,15 @@ TEST_F(BackupTest, ALedgerThatIsGoneComesBack) {
   EXPECT_EQ(count(file_, "audit"), 5);
 }
 
+TEST_F(BackupTest, AFolderIsNotReplacedAndNoneIsMade) {
+  make(1);
+  back_up_ledger(file_, copy_);
+  EXPECT_THAT(refusal([&] { restore_ledger(copy_, folder_, true); }), HasSubstr("is a folder"));
+  EXPECT_THAT(refusal([&] { restore_ledger(copy_, folder_ / "none" / "ledger", true); }),
+              HasSubstr("there is no folder " + (folder_ / "none").string()));
+  EXPECT_FALSE(std::filesystem::exists(folder_.string() + ".lock"));
+}
+
 TEST_F(BackupTest, ADamagedLedgerIsReplacedAndKeptWithItsWal) {
   make(5);
   back_up_ledger(file_, copy_);
@@ -185,6 +194,33 @@ TEST_F(BackupTest, ADamagedLedgerIsReplacedAndKeptWithItsWal) {
   EXPECT_EQ(count(file_, "audit"), 5);
   EXPECT_EQ(read_file(report.replaced), "rubbish");
   EXPECT_EQ(read_file(wal_of(report.replaced)), "more rubbish");
+}
+
+TEST_F(BackupTest, ThroughLinksItIsTheFilesTheyLeadTo) {
+  const std::filesystem::path elsewhere = folder_ / "elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  make(5);
+  {
+    // As of a daemon that was killed: the newest row is in the WAL alone.
+    Ledger ledger(options());
+    write_pair(ledger);
+    std::filesystem::copy(file_, elsewhere / "from.sqlite");
+    std::filesystem::copy(wal_of(file_), wal_of(elsewhere / "from.sqlite"));
+  }
+  std::filesystem::create_symlink(elsewhere / "from.sqlite", folder_ / "from");
+  std::filesystem::rename(file_, elsewhere / "to.sqlite");
+  std::filesystem::create_symlink(elsewhere / "to.sqlite", file_);
+  back_up_ledger(folder_ / "from", copy_);
+  EXPECT_EQ(count(copy_, "audit"), 6);
+  const RestoreReport report = restore_ledger(folder_ / "from", file_, true);
+  EXPECT_TRUE(std::filesystem::is_symlink(file_));
+  EXPECT_EQ(count(elsewhere / "to.sqlite", "audit"), 6);
+  EXPECT_EQ(report.replaced.parent_path(), elsewhere);
+
+  std::filesystem::remove(file_);
+  std::filesystem::create_symlink(folder_ / "nothing", file_);
+  EXPECT_THAT(refusal([&] { restore_ledger(copy_, file_, true); }), HasSubstr("does not exist"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "nothing"));
 }
 
 TEST_F(BackupTest, ADaemonsLedgerIsNotReplaced) {

@@ -224,5 +224,26 @@ TEST_F(LedgerTest, ClosingFinishesWhatWasAcceptedAndEmptiesTheWal) {
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit"), 20);
 }
 
+// A person's VACUUM, say: its header says the same.
+TEST_F(LedgerTest, OneThatAnotherProgramMakesShorterIsNotLost) {
+  Ledger ledger(options());
+  ledger.write([](LedgerTransaction& transaction) {
+    for (int i = 0; i < 500; ++i) note(transaction, std::string(1000, 'x'));
+    for (int i = 0; i < 500; ++i) {
+      transaction.connection().execute(
+          "INSERT INTO stream (time, run, type, body) VALUES (0, 1, 'n', ?)",
+          std::string(1000, 'x'));
+    }
+  });
+  SQLite::Database other(file_.string(), SQLite::OPEN_READWRITE, 5000);
+  other.exec("PRAGMA wal_checkpoint(TRUNCATE)");
+  EXPECT_EQ(ledger.lost(), "");
+  const auto before = std::filesystem::file_size(file_);
+  other.exec("DELETE FROM stream; VACUUM; PRAGMA wal_checkpoint(TRUNCATE)");
+  EXPECT_LT(std::filesystem::file_size(file_), before);
+  EXPECT_EQ(ledger.lost(), "");
+  ledger.write([](LedgerTransaction& transaction) { note(transaction, "goes on"); });
+}
+
 }  // namespace
 }  // namespace gnomon
