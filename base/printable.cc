@@ -47,18 +47,46 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
+bool is_hidden(uint32_t code) {
+  return std::ranges::any_of(kHidden,
+                             [code](const Range& r) { return code >= r.first && code <= r.last; });
+}
+
+// As JSON writes it: beyond 16 bits in two halves.
+std::string json_escape(uint32_t code) {
+  if (code < 0x10000) return fmt::format("\\u{:04x}", code);
+  const uint32_t above = code - 0x10000;
+  return fmt::format("\\u{:04x}\\u{:04x}", 0xd800 + (above >> 10), 0xdc00 + (above & 0x3ff));
+}
+
 }  // namespace
+
+std::string printable_json(std::string_view json) {
+  std::string out;
+  out.reserve(json.size());
+  while (!json.empty()) {
+    const Character c = first_of(json);
+    if (c.bytes == 0) {
+      out += "\\ufffd";
+    } else if (c.code >= 0x7f && is_hidden(c.code)) {
+      out += json_escape(c.code);
+    } else {
+      out += json.substr(0, c.bytes);
+    }
+    json.remove_prefix(std::max<size_t>(c.bytes, 1));
+  }
+  return out;
+}
 
 std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
     const Character c = first_of(text);
-    const auto holds = [&c](const Range& r) { return c.code >= r.first && c.code <= r.last; };
     if (c.bytes == 0) {
       out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
     } else if (c.code == '\n' || c.code == '\t') {
       out += c.code == '\n' ? "\\n" : "\\t";
-    } else if (std::ranges::any_of(kHidden, holds)) {
+    } else if (is_hidden(c.code)) {
       out += fmt::format("\\u{:04x}", c.code);
     } else {
       out += text.substr(0, c.bytes);

@@ -11,4 +11,8 @@ namespace gnomon {
 // "\u202e" and their like are written as here. Bytes that are no UTF-8 become "\xff".
 std::string printable(std::string_view text);
 
+// The same of a JSON text, which stays one with the same meaning: what is no ASCII stands in
+// strings alone, and JSON itself escapes the rest. Bytes that are no UTF-8 become U+FFFD.
+std::string printable_json(std::string_view json);
+
 }  // namespace gnomon

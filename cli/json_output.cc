@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "base/printable.h"
+
 namespace gnomon::cli {
 namespace {
 
@@ -76,7 +78,7 @@ boost::json::value json_number(double value) {
 std::string pretty_json(const boost::json::value& value) {
   std::string out;
   write(value, out, "");
-  return out + "\n";
+  return printable_json(out) + "\n";
 }
 
 }  // namespace gnomon::cli

@@ -20,7 +20,8 @@ boost::json::value json_optional(const std::optional<T>& value) {
   }
 }
 
-// With two spaces of indentation and a newline at the end.
+// With two spaces of indentation and a newline at the end; printable, as text of others may be in
+// it.
 std::string pretty_json(const boost::json::value& value);
 
 }  // namespace gnomon::cli

@@ -375,7 +375,7 @@ void ConfigReader::read_controller() {
   constexpr int64_t kMegabyte = 1 << 20;
   config_.spool_bytes_max =
       table.integer("spool_bytes_max", 64 * kMegabyte, 64 << 10, kMegabyte * kMegabyte);
-  table.refuse_unknown_keys();
+  refuse_unknown_controller_keys(table);
 }
 
 void ConfigReader::read_statistics() {

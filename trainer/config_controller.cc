@@ -1,5 +1,6 @@
 #include "trainer/config_controller.h"
 
+#include "base/redaction.h"
 #include "protocol/client.h"
 
 namespace gnomon {
@@ -17,6 +18,14 @@ ConfigError located(const ConfigError& error, const TomlTable& table, bool url_o
 }
 
 }  // namespace
+
+void refuse_unknown_controller_keys(const TomlTable& table) {
+  try {
+    table.refuse_unknown_keys();
+  } catch (const ConfigError& error) {
+    throw without_secrets(error);
+  }
+}
 
 ClientOptions read_controller_access(TomlTable& table, const std::optional<std::string>& url,
                                      const std::filesystem::path& folder) {

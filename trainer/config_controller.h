@@ -16,4 +16,8 @@ namespace gnomon {
 ClientOptions read_controller_access(TomlTable& table, const std::optional<std::string>& url,
                                      const std::filesystem::path& folder);
 
+// TomlTable::refuse_unknown_keys() of [controller] without values: people write a token where the
+// name of its file belongs.
+void refuse_unknown_controller_keys(const TomlTable& table);
+
 }  // namespace gnomon

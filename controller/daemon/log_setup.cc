@@ -34,7 +34,7 @@ std::string escaped(std::string_view text) {
       out += c;
     }
   }
-  return out;
+  return printable_json(out);
 }
 
 // A formatter of lines with members, whose `pattern` has places for time, level and text.

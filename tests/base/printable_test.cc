@@ -35,5 +35,12 @@ TEST(PrintableTest, BytesThatAreNoTextAreShownAsSuch) {
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half a pair of UTF-16";
 }
 
+TEST(PrintableTest, AJsonTextKeepsItsMeaning) {
+  EXPECT_EQ(printable_json("{\n  \"a\": \"Ü\\n\\u001b\"\n}\n"), "{\n  \"a\": \"Ü\\n\\u001b\"\n}\n");
+  EXPECT_EQ(printable_json("\"\xc2\x9b\x7f\u202e\""), "\"\\u009b\\u007f\\u202e\"");
+  EXPECT_EQ(printable_json("\"\U000e0041\U0001f600\""), "\"\\udb40\\udc41\U0001f600\"");
+  EXPECT_EQ(printable_json("\"\xff\""), "\"\\ufffd\"");
+}
+
 }  // namespace
 }  // namespace gnomon

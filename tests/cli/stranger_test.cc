@@ -109,6 +109,8 @@ HttpReply hostile(const HttpRequest& request) {
 TEST(StrangerTest, TextOfOthersDoesNotReachATerminalAsItIs) {
   HttpTestServer server(hostile);
   for (const Arguments& arguments : {Arguments{"runs"},
+                                     {"runs", "--json"},
+                                     {"status", "run-1", "--json"},
                                      {"decisions", "run-1"},
                                      {"notices", "run-1"},
                                      {"audit", "list"},

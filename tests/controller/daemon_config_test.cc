@@ -199,6 +199,12 @@ TEST(LogFormatTest, ALogfmtLineIsOneLine) {
             "ts=2017-07-14T02:40:00.042Z level=warning msg=\"a \\\"b\\\"\\nc\"\n");
 }
 
+TEST(LogFormatTest, TextThatATerminalObeysIsWrittenOut) {
+  for (const char* format : {"json", "logfmt", "text"}) {
+    EXPECT_THAT(formatted(format, "\u202e\xc2\x9b"), HasSubstr("\\u202e\\u009b")) << format;
+  }
+}
+
 TEST(LogFormatTest, ATextLineIsOneLineAndInUtc) {
   EXPECT_EQ(formatted("text", "a\nb \x1b[2J \u202e"),
             "[2017-07-14 02:40:00.042Z] [gnomond] [warning] a\\nb \\u001b[2J \\u202e\n");

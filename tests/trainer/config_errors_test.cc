@@ -203,6 +203,13 @@ TEST_F(ConfigTest, BadCommandLineValuesAreNamedAsSuch) {
   EXPECT_EQ(error_of(kSmallest, threads).key(), "--threads");
 }
 
+TEST_F(ConfigTest, ATokenInThePlaceOfItsFilesNameIsNotShown) {
+  const ConfigError error = error_of(std::string(kSmallest) + "[controller]\ntoken = \"SECRET\"\n");
+  EXPECT_EQ(error.key(), "controller.token");
+  EXPECT_THAT(error.accepted(), HasSubstr("token_file"));
+  EXPECT_THAT(error.what(), Not(HasSubstr("SECRET")));
+}
+
 TEST_F(ConfigTest, AnErrorOfTheEngineGetsTheFilesLine) {
   const TrainerConfig config = load(std::string(kSmallest) +
                                     "[run]\nthreads = 1\n[[fault]]\nkind = \"bit_flip\"\n"
