@@ -1,9 +1,12 @@
 #include "base/file_access.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -28,8 +31,34 @@ Ownership ownership_for(const std::filesystem::path& path) {
   const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
   std::optional<Ownership> like = ownership_of(folder);
   if (!like) throw SystemError("look at", folder.string(), errno);
-  like->mode &= 0664;
+  like->mode &= 0640;
   return *like;
+}
+
+AsOwner::AsOwner(const Ownership& owner) {
+  if (::geteuid() != 0 || owner.owner == 0) return;
+  const int count = ::getgroups(0, nullptr);
+  groups_.resize(static_cast<size_t>(std::max(count, 0)));
+  if (count > 0 && ::getgroups(count, groups_.data()) < 0) groups_.clear();
+  group_ = ::getegid();
+  const gid_t group = owner.group;
+  if (::setgroups(1, &group) != 0 || ::setegid(owner.group) != 0 || ::seteuid(owner.owner) != 0) {
+    const int error = errno;
+    [[maybe_unused]] const bool back =
+        ::setegid(group_) == 0 && ::setgroups(groups_.size(), groups_.data()) == 0;
+    throw Error(
+        fmt::format("root cannot become user {} here, whose folder it is: {}; do it as that user",
+                    owner.owner, std::strerror(error)));
+  }
+  changed_ = true;
+  mask_ = ::umask(~owner.mode & 0777);
+}
+
+AsOwner::~AsOwner() {
+  if (!changed_) return;
+  ::umask(mask_);
+  [[maybe_unused]] const bool back = ::seteuid(0) == 0 && ::setegid(group_) == 0 &&
+                                     ::setgroups(groups_.size(), groups_.data()) == 0;
 }
 
 void give_ownership(const FileDescriptor& file, const Ownership& ownership,

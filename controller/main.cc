@@ -86,7 +86,7 @@ int check_config(const CommandLine& line) {
     check_daemon_config(config);
     const auto now = static_cast<double>(std::time(nullptr));
     for (const std::string& found : describe_named_files(config, now)) fmt::print("{}\n", found);
-    for (const std::string& sentence : exposed_files(config)) {
+    for (const std::string& sentence : doubtful_files(config)) {
       std::fprintf(stderr, "gnomond: warning: %s\n", sentence.c_str());
     }
   } catch (const Error& error) {
@@ -119,7 +119,7 @@ int serve(const CommandLine& line) {
     const DaemonConfig config = line.read();
     const std::string failpoints = failpoint::set_from_environment();
     start_log(config.log);
-    for (const std::string& sentence : exposed_files(config)) spdlog::warn("{}", sentence);
+    for (const std::string& sentence : doubtful_files(config)) spdlog::warn("{}", sentence);
     if (!failpoints.empty()) {
       spdlog::warn("GNOMON_FAILPOINTS is set, this is a test: {}", failpoints);
     }

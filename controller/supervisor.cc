@@ -33,7 +33,8 @@ Supervisor::Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options
       bells_(bells),
       options_(std::move(options)),
       now_(std::move(now)),
-      steady_now_(std::move(steady_now)) {}
+      steady_now_(std::move(steady_now)),
+      begun_at_(steady_now_()) {}
 
 void Supervisor::restore(Connection& connection) {
   for (int64_t id : ledger::run_ids(connection)) {

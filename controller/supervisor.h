@@ -80,6 +80,9 @@ class Supervisor {
   OverrideAccepted override_run(LedgerTransaction& transaction, int64_t run,
                                 const OverrideRequest& request);
 
+  // The run's trainer has said something, whatever it is: a report, a poll for directives, a
+  // request for work. From any thread.
+  void heard_from(int64_t run);
   // Of an operator: the trainer is gone for good, the run has failed. Throws Refusal: 409 when it
   // has ended otherwise, or its trainer has spoken lately.
   void end_run(LedgerTransaction& transaction, int64_t run, const EndRequest& request);
@@ -108,6 +111,8 @@ class Supervisor {
   double steady_now() const { return steady_now_(); }
 
  private:
+  double silent_for(int64_t run) const;
+
   // What is cached about a run between writes.
   struct Run {
     int64_t id = 0;
@@ -175,7 +180,10 @@ class Supervisor {
   SupervisorOptions options_;
   std::function<double()> now_;
   std::function<double()> steady_now_;
-  std::map<int64_t, Run> runs_;  // the writer's thread only
+  const double begun_at_;  // steady
+  mutable std::mutex heard_mutex_;
+  std::map<int64_t, double> heard_at_;  // steady; when a run's trainer last said anything
+  std::map<int64_t, Run> runs_;         // the writer's thread only
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;
 };

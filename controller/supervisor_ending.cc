@@ -1,7 +1,6 @@
 // How a run ends whose trainer is gone, and how one goes for good.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 
 #include "controller/refusal.h"
@@ -12,38 +11,37 @@
 namespace gnomon {
 namespace {
 
-// Within which a trainer that has spoken is not gone; it says something with every few steps.
+// Within which a trainer that has spoken, or has had no daemon to speak to, is not gone: it polls
+// for directives, paused or in a long step too.
 constexpr double kSilentSeconds = 120;
 constexpr int64_t kRowsAtOnce = 1000;
 constexpr const char* kReason = "the run is being deleted";
 
-// Seconds since the run's trainer began something or reported a step.
-double silent_for(Connection& connection, const ledger::RunRow& run, double now) {
-  double silent = now - run.registered_at;
-  if (const auto newest = ledger::newest_step(connection, run.id)) {
-    const auto step = ledger::find_step(connection, run.id, newest->first, newest->second);
-    if (step) silent = std::min(silent, now - step->time);
-  }
-  const auto attempt =
-      ledger::find_attempt(connection, run.id, ledger::newest_attempt(connection, run.id));
-  // By the trainer's own clock, which may be ahead.
-  if (attempt && attempt->start.time <= now) silent = std::min(silent, now - attempt->start.time);
-  return silent;
+}  // namespace
+
+void Supervisor::heard_from(int64_t run) {
+  const std::lock_guard lock(heard_mutex_);
+  heard_at_[run] = steady_now();
 }
 
-}  // namespace
+// Since the run's trainer has said anything, as far as this process knows: it does not outlive it.
+double Supervisor::silent_for(int64_t run) const {
+  const std::lock_guard lock(heard_mutex_);
+  const auto found = heard_at_.find(run);
+  return steady_now() - (found == heard_at_.end() ? begun_at_ : found->second);
+}
 
 void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRequest& request) {
   check_asker(request.owner, request.reason);
   const Run& run = load(transaction, id);
   if (run.life == "failed") return;
-  Connection& connection = transaction.connection();
   if (run.life == "live") {
-    const double silent = silent_for(connection, ledger::load_run(connection, id).value(), now());
+    const double silent = silent_for(id);
     if (silent < kSilentSeconds) {
       throw Refusal(
           409, "The trainer is there",
-          fmt::format("the trainer of {} has spoken {:.0f} s ago", run.label, silent),
+          fmt::format("the trainer of {} has spoken, or this gnomond has begun, {:.0f} s ago",
+                      run.label, silent),
           fmt::format("`gnomon override {} stop`, which ends it with a checkpoint; or the "
                       "same request after {:.0f} s of silence",
                       run.label, kSilentSeconds));
@@ -52,7 +50,7 @@ void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRe
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   const std::string detail = fmt::format("{}: {}", request.owner, request.reason);
   finish(transaction, id, {"failed", run.newest_step.second, unknown, unknown, now()});
-  ledger::insert_audit(connection, now(), id, "run_ended", detail);
+  ledger::insert_audit(transaction.connection(), now(), id, "run_ended", detail);
 }
 
 bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
@@ -73,6 +71,8 @@ bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
       metrics_.drop_run_at(id, steady_now());
       bells_.work.forget_run(id);
       bells_.directives.of(id).ring();
+      const std::lock_guard lock(heard_mutex_);
+      heard_at_.erase(id);
     });
     return false;
   }

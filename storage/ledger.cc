@@ -221,8 +221,10 @@ void Ledger::undo_job(WriteJob& job) {
 void Ledger::run_batch(std::vector<WriteJob>& batch) {
   std::exception_ptr failure;
   Clock::duration commit_time{};
+  bool written = false;  // a group that changes nothing proves nothing of the disk
   try {
     if (const std::string why = lost(); !why.empty()) throw LedgerLost(why);
+    const int64_t before = sqlite3_total_changes64(writer_.handle());
     writer_.execute("BEGIN IMMEDIATE");
     for (WriteJob& job : batch) {
       run_job(job);
@@ -231,6 +233,7 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
     Clock::time_point start = Clock::now();
     writer_.execute("COMMIT");
     commit_time = Clock::now() - start;
+    written = sqlite3_total_changes64(writer_.handle()) > before;
     failpoint::reached(failpoint::Point::kAfterCommit);
   } catch (...) {
     failure = as_ledger_error("cannot commit to the ledger", std::current_exception());
@@ -251,7 +254,8 @@ void Ledger::run_batch(std::vector<WriteJob>& batch) {
   if (!failure && options_.on_commit) {
     options_.on_commit(std::chrono::duration<double>(commit_time).count());
   }
-  if (options_.on_outcome) options_.on_outcome(trouble_of(batch, failure != nullptr));
+  const std::string trouble = trouble_of(batch, failure != nullptr);
+  if (options_.on_outcome && (written || !trouble.empty())) options_.on_outcome(trouble);
   for (WriteJob& job : batch) {
     job.done(job.error);
   }
@@ -263,6 +267,8 @@ std::string Ledger::trouble_of(const std::vector<WriteJob>& batch, bool whole_gr
   for (const WriteJob& job : batch) {
     try {
       if (job.error) std::rethrow_exception(job.error);
+    } catch (const LedgerLost&) {  // lost() says it
+      return {};
     } catch (const LedgerError& error) {
       if (whole_group || error.disk_full()) return error.what();
     } catch (...) {  // a refusal

@@ -59,8 +59,8 @@ struct LedgerOptions {
   int64_t wal_bytes_max = int64_t{64} << 20;
   // Called on the writer's thread after each COMMIT with its duration. May be empty.
   std::function<void(double seconds)> on_commit;
-  // Called there after each group of writes: why nothing of it could be written, or not all for
-  // want of room; empty when the ledger was in nobody's way. May be empty.
+  // Called there after each group of writes that changed something, with nothing; and after each of
+  // which nothing, or for want of room not all, could be written, with why. May be empty.
   std::function<void(const std::string& why)> on_outcome;
 };
 

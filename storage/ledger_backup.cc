@@ -5,9 +5,11 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 
@@ -30,11 +32,35 @@ fs::path with_suffix(const fs::path& file, const std::string& suffix) {
 
 fs::path folder_of(const fs::path& file) { return fs::absolute(file).parent_path(); }
 
-// Root restores for the user of the service, who must be able to open the ledger; anybody else at
-// least what was there.
-void take_over_ownership(const fs::path& copy, const fs::path& ledger) {
-  if (::geteuid() != 0 && !fs::exists(ledger)) return;
-  give_ownership(FileDescriptor::open(copy, O_RDONLY), ownership_for(ledger), copy);
+// Whose ledger it is: of whoever has the folder in which it is named, or else of whom the file is.
+Ownership owner_of_ledger(const fs::path& name, const fs::path& ledger) {
+  Ownership found = ownership_for(ledger);
+  const std::optional<Ownership> folder = ownership_of(folder_of(name));
+  if (folder && folder->owner != 0) {
+    found.owner = folder->owner;
+    found.group = folder->group;
+  }
+  return found;
+}
+
+void require_readable(const fs::path& backup, const AsOwner& as_owner) {
+  if (!as_owner.changed() || ::faccessat(AT_FDCWD, backup.c_str(), R_OK, AT_EACCESS) == 0) return;
+  throw LedgerError(
+      fmt::format("the backup {} cannot be read by user {}, whose the ledger's folder "
+                  "is and with whose rights root restores; copy it where he may read "
+                  "it",
+                  backup.string(), ::geteuid()),
+      SQLITE_CANTOPEN);
+}
+
+// What was there keeps its permissions.
+void take_over_mode(const fs::path& copy, const fs::path& ledger) {
+  const std::optional<Ownership> old = ownership_of(ledger);
+  if (!old) return;
+  const FileDescriptor file = FileDescriptor::open(copy, O_RDONLY | O_NOFOLLOW);
+  if (::fchmod(file.get(), old->mode) != 0) {
+    throw SystemError("give its mode to", copy.string(), errno);
+  }
 }
 
 // A file that is removed again unless it was renamed to what it was made for.
@@ -218,6 +244,8 @@ RestoreReport restore_ledger(const fs::path& from, const fs::path& to, bool forc
   check_ledger_place(to);
   const fs::path backup = resolve_ledger(from);
   const fs::path ledger = resolve_ledger(to);
+  const AsOwner as_owner(owner_of_ledger(to, ledger));
+  require_readable(backup, as_owner);
   LedgerLock lock(ledger);
   try {
     const bool there = fs::exists(ledger) || file_bytes(wal_of(ledger)) > 0;
@@ -229,7 +257,7 @@ RestoreReport restore_ledger(const fs::path& from, const fs::path& to, bool forc
     PartialFile partial(ledger);
     RestoreReport report;
     report.copy = copy_into(backup, file_bytes(wal_of(backup)) == 0, partial, options);
-    take_over_ownership(partial.path(), ledger);
+    take_over_mode(partial.path(), ledger);
     if (there && fs::exists(ledger)) report.replaced = set_aside(ledger);
     std::error_code ignored;
     fs::remove(with_suffix(ledger, "-shm"), ignored);

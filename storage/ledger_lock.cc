@@ -20,6 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kUnknown = "unknown";
+
 // Whether `path` still names the file that is open: whoever removed it held the lock then.
 bool still_there(const FileDescriptor& lock, const fs::path& path) {
   struct stat open_file {};
@@ -35,27 +37,53 @@ bool lock_now(const FileDescriptor& file, const fs::path& path) {
   return false;
 }
 
-// On these the system makes a POSIX lock of all the file out of flock().
-bool is_on_network(const FileDescriptor& file) {
+// Whether flock() and POSIX locks know nothing of each other, as on the systems of a machine's own
+// disks. Others (NFS, SMB, 9p, Lustre) make a POSIX lock of all the file out of flock(), which
+// would be in the way of SQLite's.
+bool has_separate_locks(const FileDescriptor& file) {
+  constexpr uint32_t kXfs = 0x58465342;
+  constexpr uint32_t kZfs = 0x2fc12fc1;
   struct statfs system {};
-  if (::fstatfs(file.get(), &system) != 0) return true;
+  if (::fstatfs(file.get(), &system) != 0) return false;
   const auto type = static_cast<uint32_t>(system.f_type);
-  return type == NFS_SUPER_MAGIC || type == SMB_SUPER_MAGIC || type == CIFS_SUPER_MAGIC ||
-         type == SMB2_SUPER_MAGIC;
+  return type == EXT4_SUPER_MAGIC || type == BTRFS_SUPER_MAGIC || type == TMPFS_MAGIC ||
+         type == OVERLAYFS_SUPER_MAGIC || type == F2FS_SUPER_MAGIC || type == kXfs || type == kZfs;
+}
+
+// Of a file that is there, or one that is made now: never of what a link leads to, which whoever
+// may write the folder chooses. `made` says which.
+FileDescriptor open_lock(const fs::path& path, bool& made) {
+  while (true) {
+    int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    made = fd >= 0;
+    if (!made && errno == EEXIST) fd = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    if (fd >= 0) return FileDescriptor(fd);
+    if (errno == ELOOP) {
+      throw LedgerError(fmt::format("{} is a link; a file is accepted, or none", path.string()),
+                        SQLITE_CANTOPEN);
+    }
+    if (errno != ENOENT || !fs::exists(path.parent_path())) {
+      throw SystemError("open", path.string(), errno);
+    }
+  }
 }
 
 [[noreturn]] void refuse_in_use(const fs::path& ledger, const std::string& holder) {
   throw LedgerError(
-      fmt::format(
-          "the ledger {} is in use by another gnomond (process {}); one ledger has one daemon",
-          ledger.string(), holder),
+      holder == kUnknown
+          ? fmt::format("somebody has a lock on the ledger {}: another gnomond, or a program that "
+                        "copies it (flock)",
+                        ledger.string())
+          : fmt::format("the ledger {} is in use by another gnomond (process {}); one ledger has "
+                        "one daemon",
+                        ledger.string(), holder),
       SQLITE_BUSY);
 }
 
 std::string noted_holder(const FileDescriptor& lock) {
   char holder[32] = {};
   const ssize_t size = ::pread(lock.get(), holder, sizeof holder - 1, 0);
-  return size > 0 ? holder : "unknown";
+  return size > 0 ? holder : kUnknown;
 }
 
 // Who has SQLite's shared lock on the ledger, which is that of each connection with a WAL
@@ -67,7 +95,7 @@ std::string reader_of(const FileDescriptor& ledger) {
   shared.l_start = 0x40000000 + 2;
   shared.l_len = 510;
   const bool found = ::fcntl(ledger.get(), F_GETLK, &shared) == 0 && shared.l_type != F_UNLCK;
-  return found && shared.l_pid > 0 ? std::to_string(shared.l_pid) : "unknown";
+  return found && shared.l_pid > 0 ? std::to_string(shared.l_pid) : kUnknown;
 }
 
 }  // namespace
@@ -111,8 +139,8 @@ void check_ledger_place(const fs::path& ledger) {
 
 LedgerLock::LedgerLock(const fs::path& ledger) : ledger_(ledger), path_(ledger) {
   path_ += ".lock";
-  hold_name();
   try {
+    hold_name();
     hold_file();
   } catch (...) {
     forget();
@@ -123,18 +151,23 @@ LedgerLock::LedgerLock(const fs::path& ledger) : ledger_(ledger), path_(ledger) 
 
 void LedgerLock::hold_name() {
   do {
-    was_there_ = fs::exists(path_);
-    lock_ = FileDescriptor::open(path_, O_RDWR | O_CREAT);
-    if (!lock_now(lock_, path_)) refuse_in_use(ledger_, noted_holder(lock_));
+    lock_ = open_lock(path_, made_);
+    if (lock_now(lock_, path_)) continue;
+    made_ = false;  // whoever was faster has it
+    refuse_in_use(ledger_, noted_holder(lock_));
   } while (!still_there(lock_, path_));
-  // What root makes must not keep the user of the service out.
-  if (!was_there_ && ::geteuid() == 0) give_ownership(lock_, ownership_for(ledger_), path_);
+  // What root makes must not keep the user of the service out; where the system does not let it be
+  // given away, it is root's.
+  if (!made_ || ::geteuid() != 0) return;
+  const Ownership whose = ownership_for(ledger_);
+  [[maybe_unused]] const bool given = ::fchown(lock_.get(), whose.owner, whose.group) == 0 &&
+                                      ::fchmod(lock_.get(), whose.mode) == 0;
 }
 
 void LedgerLock::hold_file() {
   if (!is_file_at(ledger_)) return;  // what else it may be is refused when it is looked at
   file_ = FileDescriptor::open(ledger_, O_RDONLY);
-  if (is_on_network(file_) || lock_now(file_, ledger_)) return;
+  if (!has_separate_locks(file_) || lock_now(file_, ledger_)) return;
   refuse_in_use(ledger_, reader_of(file_));
 }
 
@@ -147,7 +180,7 @@ void LedgerLock::note_holder() const {
 
 void LedgerLock::forget() {
   std::error_code ignored;
-  if (!was_there_) fs::remove(path_, ignored);
+  if (made_) fs::remove(path_, ignored);
 }
 
 }  // namespace gnomon

@@ -18,8 +18,9 @@ void check_ledger_place(const std::filesystem::path& ledger);
 
 // Keeps every other gnomond away from a ledger, by two locks: of FILE.lock, which is there before
 // the ledger is, and of the ledger's own file, which has one inode under all its names and also
-// when somebody removes FILE.lock. The latter is not taken on network file systems, where it would
-// be in the way of SQLite's own. FILE.lock stays; forget() removes one that this made.
+// when somebody removes FILE.lock. The latter is taken on file systems of a machine's own
+// disks alone: elsewhere it would be in the way of SQLite's own. FILE.lock stays; forget() removes
+// one that this made.
 //
 // Must be there before SQLite opens the ledger, and until SQLite has closed it: when a process
 // closes any descriptor of a file, SQLite's POSIX locks on it are gone.
@@ -42,7 +43,7 @@ class LedgerLock {
   std::filesystem::path path_;
   FileDescriptor lock_;
   FileDescriptor file_;
-  bool was_there_ = false;
+  bool made_ = false;
 };
 
 }  // namespace gnomon

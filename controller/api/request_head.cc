@@ -30,6 +30,10 @@ void take_absolute_form(RequestHead& head) {
   const size_t end = std::min(rest.find_first_of("/?"), rest.size());
   head.host = rest.substr(0, end);
   head.target = end == rest.size() ? std::string_view("/") : rest.substr(end);
+  if (head.host.empty() || head.host.find('@') != std::string_view::npos) {
+    throw Refusal(400, "Malformed request", "the target names no host, or somebody at one",
+                  "http://HOST/PATH, or /PATH");
+  }
 }
 
 }  // namespace
@@ -48,7 +52,7 @@ Request request_of(RequestHead& head) {
   Request request;
   request.method = std::string(head.method);
   const size_t question = std::min(head.target.find('?'), head.target.size());
-  request.path = percent_decode(head.target.substr(0, question), false);
+  request.path = question == 0 ? "/" : percent_decode(head.target.substr(0, question), false);
   request.target = std::string(head.target);
   request.query = parse_query(question < head.target.size() ? head.target.substr(question + 1)
                                                             : std::string_view());

@@ -151,7 +151,7 @@ Response response_for(std::exception_ptr error) {
     problem = {"about:blank", "The ledger is not in its place", 503, lost.what(),
                "the same request when it is back; nothing of it has been recorded"};
   } catch (const LedgerError& ledger) {
-    tell(ledger.what());
+    if (!ledger.disk_full()) tell(ledger.what());  // daemon/write_trouble.h
     problem = {"about:blank",
                ledger.disk_full() ? "The ledger's disk is full" : "The ledger cannot be written",
                ledger.disk_full() ? 507 : 503, ledger.what(),

@@ -23,6 +23,7 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 
 constexpr size_t kHeaderMax = 16 << 10;
+constexpr int kEmptyLinesMax = 16;  // before a request
 constexpr size_t kFirstRead = 512;  // of a request; what an idle connection keeps
 // Beyond this many bytes gzip takes longer than an I/O thread should (a fifth of a millisecond).
 constexpr size_t kInlineMax = 16 << 10;
@@ -239,7 +240,9 @@ Request Session::enter(const Incoming& incoming) {
   principal_ = services_.guard.admit({head.method, view_of(fields[http::field::authorization]),
                                       head.host, view_of(fields[http::field::origin]),
                                       gone ? std::string() : peer.address().to_string(),
-                                      request.path == "/livez" || request.path == "/readyz"});
+                                      request.path == "/livez"    ? Caller::Probe::kLive
+                                      : request.path == "/readyz" ? Caller::Probe::kReady
+                                                                  : Caller::Probe::kNone});
   belong();
   return request;
 }
@@ -342,10 +345,23 @@ void Session::answer_slow_header() {
 // To nothing that could be read.
 void Session::answer_plainly(Response response) { answer(std::move(response), Incoming(), false); }
 
-// Some clients end a body with a line break too many (RFC 9112, 2.2).
-void Session::drop_empty_line() {
-  const auto* bytes = static_cast<const char*>(buffer_.cdata().data());
-  if (buffer_.size() >= 2 && bytes[0] == '\r' && bytes[1] == '\n') buffer_.consume(2);
+// Waits for the first bytes of a request, passing over empty lines: some clients end a body with a
+// line break too many (RFC 9112, 2.2). False when the connection ends first.
+bool Session::await_request() {
+  for (int lines = 0; lines < kEmptyLinesMax;) {
+    const std::string_view begin(static_cast<const char*>(buffer_.cdata().data()), buffer_.size());
+    if (begin.starts_with("\r\n")) {
+      buffer_.consume(2);
+      ++lines;
+      continue;
+    }
+    if (!begin.empty() && begin != "\r") return true;
+    boost::system::error_code error;
+    stream_.expires_after(options_.idle_timeout);
+    buffer_.commit(stream_.async_read_some(buffer_.prepare(kFirstRead), (*yield_)[error]));
+    if (error) return false;
+  }
+  return true;
 }
 
 // One request and its answer. False when the connection is over.
@@ -360,12 +376,7 @@ bool Session::serve_one() {
   pauses_ = 0;
   principal_.reset();
   [[maybe_unused]] const bool always = held_.resize(0);
-  if (buffer_.size() == 0) {
-    stream_.expires_after(options_.idle_timeout);
-    buffer_.commit(stream_.async_read_some(buffer_.prepare(kFirstRead), (*yield_)[error]));
-    if (error) return false;
-  }
-  drop_empty_line();
+  if (!await_request()) return false;
   bool late = false;
   {
     const ReadTime time(shared_from_this(), options_.read_timeout);

@@ -60,7 +60,7 @@ class Session final : public Exchange,
 
   // session.cc
   bool serve_one();
-  void drop_empty_line();
+  bool await_request();
   void answer_broken_header(boost::system::error_code error);
   void answer_slow_header();
   void read_body(Incoming& incoming, size_t body_max);

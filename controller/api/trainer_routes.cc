@@ -28,6 +28,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
             audited_write(exchange, services, [&](LedgerTransaction& transaction) {
               ack = (services.supervisor.*take)(transaction, run, message);
             });
+            services.supervisor.heard_from(run);
             return json_response(to_json(ack));
           }};
 }
@@ -38,6 +39,7 @@ Response register_run(Services& services, Exchange& exchange, const Request& req
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     registered = services.supervisor.register_run(transaction, registration);
   });
+  services.supervisor.heard_from(parse_run_id(registered.run));
   return json_response(to_json(registered));
 }
 
@@ -59,6 +61,7 @@ Response acknowledge(Services& services, Exchange& exchange, const Request& requ
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     directive = services.supervisor.acknowledge(transaction, run, number, ack);
   });
+  services.supervisor.heard_from(run);
   return json_response(to_json(directive));
 }
 
@@ -76,6 +79,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     response.open_ended = true;
     return response;
   }
+  services.supervisor.heard_from(run);
   DirectiveList list;
   Bell& bell = services.bells.directives.of(run);
   const auto next = [&bell] { return bell.after(bell.count()); };
@@ -91,6 +95,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     });
     return true;
   });
+  if (!exchange.over()) services.supervisor.heard_from(run);
   return json_response(to_json(list));
 }
 
@@ -113,6 +118,7 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     ack = services.supervisor.report_steps(transaction, run, batch);
   });
+  services.supervisor.heard_from(run);
   return json_response(to_json(ack));
 }
 

@@ -208,8 +208,10 @@ PrincipalPtr Guard::admit(const Caller& caller) {
     limit("token " + principal->name(), settings.principal);
     return principal;
   }
-  if (caller.probe) {
-    limit("probe " + address_key(caller.address), settings.stranger);
+  if (caller.probe != Caller::Probe::kNone) {
+    if (caller.probe == Caller::Probe::kReady) {
+      limit("probe " + address_key(caller.address), settings.stranger);
+    }
     return nullptr;
   }
   limit(address_key(caller.address), settings.stranger);

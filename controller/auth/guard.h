@@ -61,9 +61,9 @@ struct Caller {
   std::string_view origin;
   std::string address;  // of the other end of the connection
   // It asks whether the daemon lives or is ready: with a token that is not known it is a
-  // stranger's, and strangers' have a rate of their own, so that nobody at the address keeps them
-  // from an answer.
-  bool probe = false;
+  // stranger's. Whether it lives is told without end; for the other there is a rate of each
+  // address, beside the one for all else.
+  enum class Probe { kNone, kLive, kReady } probe = Probe::kNone;
 };
 
 class Guard {

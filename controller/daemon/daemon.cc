@@ -150,7 +150,7 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
   }
   config_.on_reload([this](const DaemonConfig& wanted) {
     set_log_level(wanted.log.level);
-    for (const std::string& sentence : exposed_files(wanted)) spdlog::warn("{}", sentence);
+    for (const std::string& sentence : doubtful_files(wanted)) spdlog::warn("{}", sentence);
     try {
       supervisor_.set_default_policy(read_default_policy(wanted));
     } catch (const ConfigError& error) {  // changed again since the file was checked

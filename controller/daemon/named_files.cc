@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/file_access.h"
 #include "base/files.h"
 #include "controller/auth/tokens.h"
 #include "controller/decide/policy.h"
@@ -86,7 +87,7 @@ std::vector<std::string> describe_named_files(const DaemonConfig& config, double
   return lines;
 }
 
-std::vector<std::string> exposed_files(const DaemonConfig& config) {
+std::vector<std::string> doubtful_files(const DaemonConfig& config) {
   std::vector<std::string> sentences;
   const auto look = [&](const std::string& key, const std::string& file, bool secret) {
     const mode_t mode = for_everybody(file);
@@ -112,6 +113,15 @@ std::vector<std::string> exposed_files(const DaemonConfig& config) {
     const std::string of = fmt::format(" of the receiver {}", receiver.name);
     look("secret_file" + of, receiver.secret_file, true);
     look("authorization_file" + of, receiver.authorization_file, true);
+  }
+  if (const std::string& folder = config.backup.folder; !folder.empty()) {
+    if (const std::string why = why_not_writable(folder); !why.empty()) {
+      sentences.push_back(
+          fmt::format("backup.folder: {}, so no backup can be made; is its disk mounted for "
+                      "writing, and has the "
+                      "service ReadWritePaths= for it?",
+                      why));
+    }
   }
   return sentences;
 }

@@ -14,7 +14,8 @@ namespace gnomon {
 std::vector<std::string> describe_named_files(const DaemonConfig& config, double now);
 
 // A sentence for each secret that everybody on the machine may read, and for each file that decides
-// who may do what and that everybody may write. Files that are not there are passed over.
-std::vector<std::string> exposed_files(const DaemonConfig& config);
+// who may do what and that everybody may write; and for a folder for backups that cannot be
+// written. Files that are not there are passed over.
+std::vector<std::string> doubtful_files(const DaemonConfig& config);
 
 }  // namespace gnomon

@@ -9,19 +9,22 @@ WriteTrouble::Line WriteTrouble::outcome(const std::string& why, double now) {
   if (why.empty()) {
     if (failed_ == 0) return {};
     const std::string text = fmt::format(
-        "the ledger is written again, after {:.0f} s; {} group{} of writes failed, and "
-        "none of them was acknowledged",
+        "the ledger is written again, after {:.0f} s; of {} group{} of writes nothing, or not all, "
+        "was recorded, and what was not was not acknowledged",
         now - since_, failed_, failed_ == 1 ? "" : "s");
     failed_ = 0;
     return {text, true};
   }
   if (failed_++ == 0) {
     since_ = told_at_ = now;
-    return {fmt::format("nothing is recorded, and nothing acknowledged: {}", why), false};
+    return {
+        fmt::format(
+            "the ledger cannot be written, and what is not recorded is not acknowledged: {}", why),
+        false};
   }
   if (now - told_at_ < kTellEverySeconds) return {};
   told_at_ = now;
-  return {fmt::format("nothing is recorded since {:.0f} s: {}", now - since_, why), false};
+  return {fmt::format("the ledger cannot be written since {:.0f} s: {}", now - since_, why), false};
 }
 
 }  // namespace gnomon

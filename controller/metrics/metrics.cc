@@ -1,5 +1,7 @@
 #include "controller/metrics/metrics.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "base/version.h"
@@ -178,13 +180,16 @@ void Metrics::lease_ended(const std::string& outcome, int64_t count) {
 void Metrics::start_run(int64_t run, const std::string& label, const RunTotals& totals) {
   std::lock_guard lock(mutex_);
   // Before the new series, which would share those of the same label: the run's own, or those of
-  // one that was deleted under this name and waits for a scrape to be dropped.
+  // one that has ended and waits to be dropped. Beside one that lives it has another label.
+  std::string own_label = label;
   std::erase_if(runs_, [&](const auto& entry) {
-    const bool same = entry.first == run || entry.second->label() == label;
-    if (same) drop_at_.erase(entry.first);
-    return same;
+    const bool same = entry.second->label() == label;
+    const bool goes = entry.first == run || (same && drop_at_.contains(entry.first));
+    if (same && !goes) own_label = fmt::format("{} (run-{})", label, run);
+    if (goes) drop_at_.erase(entry.first);
+    return goes;
   });
-  runs_[run] = std::make_unique<RunSeries>(*families_, label, totals);
+  runs_[run] = std::make_unique<RunSeries>(*families_, own_label, totals);
 }
 
 void Metrics::update_run(int64_t run, const std::function<void(RunSeries&)>& update) {

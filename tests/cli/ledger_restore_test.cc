@@ -22,6 +22,7 @@ class RestoreByRootTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "only root gives files to others";
+    fs::permissions(folder.path(), fs::perms(0755));  // as whom root restores must get in
     fs::create_directory(place);
     for (const fs::path& one : {ledger, backup}) {
       LedgerOptions options;

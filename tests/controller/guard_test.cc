@@ -330,7 +330,7 @@ TEST_F(GuardTest, AProbeWithAnUnknownTokenIsAStrangersWithARateOfItsOwn) {
   add("ada", Role::kAdmin);
   auto door = guard();
   Caller probe = with("Bearer nonsense");
-  probe.probe = true;
+  probe.probe = Caller::Probe::kReady;
   EXPECT_EQ(door->admit(probe), nullptr);
   int refused = 0;
   for (int i = 0; i < 200; ++i) {
@@ -342,6 +342,8 @@ TEST_F(GuardTest, AProbeWithAnUnknownTokenIsAStrangersWithARateOfItsOwn) {
               for (int i = 0; i < 200; ++i) door->admit(probe);
             }).status,
             429);
+  probe.probe = Caller::Probe::kLive;
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(door->admit(probe), nullptr);
 }
 
 TEST_F(GuardTest, EachTokenAndEachStrangersAddressHasItsRate) {

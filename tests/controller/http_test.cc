@@ -26,7 +26,9 @@ TEST(RequestHeadTest, ATargetInAbsoluteFormIsItsPathAndItsHost) {
   EXPECT_EQ(of("http://here:7717/v1/runs?limit=1"), "here:7717 /v1/runs /v1/runs?limit=1");
   EXPECT_EQ(of("HTTPS://here/a%20b"), "here /a b /a%20b");
   EXPECT_EQ(of("http://here"), "here / /");
-  EXPECT_EQ(of("http://here?x"), "here  ?x");
+  EXPECT_EQ(of("http://here?x"), "here / ?x");
+  EXPECT_THROW(of("http:///v1/runs"), Refusal);
+  EXPECT_THROW(of("http://localhost:x@evil.example/v1/runs"), Refusal);
   EXPECT_EQ(of("/http://here"), "field /http://here /http://here");
 }
 
@@ -85,6 +87,15 @@ TEST_F(HttpTest, WhatHasNotChangedVariesAsWhatHas) {
 TEST_F(HttpTest, AnEmptyLineBeforeARequestIsPassedOver) {
   EXPECT_THAT(raw(std::string("\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\n") + kClose),
               StartsWith("HTTP/1.1 200"));
+  // However it comes: what follows is the next request, or nothing.
+  RawConnection connection(daemon.port());
+  connection.send("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  connection.read_until("true}");
+  connection.send("\r");
+  EXPECT_FALSE(connection.ended_within(std::chrono::milliseconds(200)));
+  connection.send("\n\r\n");
+  connection.send("GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_THAT(connection.read_until("\"accepted\""), HasSubstr("404 Not Found"));
   // Behind a body, as some clients send it.
   const std::string two =
       raw(std::string(

@@ -145,6 +145,11 @@ TEST_F(MetricsTest, ARunOfTheSameLabelHasSeriesOfItsOwn) {
   metrics.update_run(2, [](RunSeries& series) { series.step(step(1), 60); });
   metrics.update_run(1, [](RunSeries&) { FAIL() << "its series are gone"; });
   EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1\"} 1\n"));
+  // Beside one that lives.
+  metrics.start_run(3, "a/b/1", {});
+  metrics.update_run(3, [](RunSeries& series) { series.step(step(9), 60); });
+  EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1\"} 1\n"));
+  EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1 (run-3)\"} 9\n"));
 }
 
 TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {

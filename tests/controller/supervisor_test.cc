@@ -40,5 +40,65 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
   EXPECT_EQ(number(ledger, "SELECT seq FROM decision_state"), 3);
 }
 
+class EndedRunTest : public LedgerTest {
+ protected:
+  int64_t begin() {
+    int64_t run = 0;
+    ledger.write([&](LedgerTransaction& transaction) {
+      run = parse_run_id(supervisor.register_run(transaction, small_registration()).run);
+      supervisor.start_attempt(transaction, run, {1, 0, "start", 1, 0});
+    });
+    return run;
+  }
+  // The status of what an operator is told.
+  int end(int64_t run) {
+    try {
+      ledger.write([&](LedgerTransaction& transaction) {
+        supervisor.end_run(transaction, run, {"mira", "the node burned down"});
+      });
+      return 200;
+    } catch (const Refusal& refusal) {
+      return refusal.problem().status;
+    }
+  }
+  double steady = 1000;
+  Ledger ledger{options()};
+  Metrics metrics{[] { return size_t{0}; }};
+  Bells bells;
+  Supervisor supervisor{metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; },
+                        [this] { return steady; }};
+};
+
+TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
+  const int64_t run = begin();
+  EXPECT_EQ(end(run), 409) << "the daemon has just begun: the trainer may not have found it yet";
+  steady += 119;
+  EXPECT_EQ(end(run), 409);
+  steady += 1;
+  EXPECT_EQ(end(run), 200);
+  EXPECT_EQ(end(run), 200) << "a repeat";
+  EXPECT_EQ(
+      number(ledger, "SELECT count(*) FROM runs WHERE state = 'failed' AND final_loss IS NULL"), 1);
+  EXPECT_EQ(number(ledger,
+                   "SELECT count(*) FROM audit WHERE what = 'run_ended' AND detail = "
+                   "'mira: the node burned down'"),
+            1);
+  // It comes back after all.
+  ledger.write([&](LedgerTransaction& transaction) {
+    supervisor.start_attempt(transaction, run, {2, 0, "restart", 1, 0});
+  });
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);
+}
+
+// A paused one reports nothing; it polls.
+TEST_F(EndedRunTest, OneWhoseTrainerSaysAnythingGoesOn) {
+  const int64_t run = begin();
+  steady += 500;
+  supervisor.heard_from(run);
+  steady += 100;
+  EXPECT_EQ(end(run), 409);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);
+}
+
 }  // namespace
 }  // namespace gnomon

@@ -9,17 +9,20 @@ TEST(WriteTroubleTest, ItsBeginItsLengthAndItsEndAreSaidOnce) {
   WriteTrouble trouble;
   EXPECT_EQ(trouble.outcome("", 10).text, "");
   const WriteTrouble::Line first = trouble.outcome("no room", 100);
-  EXPECT_EQ(first.text, "nothing is recorded, and nothing acknowledged: no room");
+  EXPECT_EQ(first.text,
+            "the ledger cannot be written, and what is not recorded is not acknowledged: no room");
   EXPECT_FALSE(first.well);
   EXPECT_EQ(trouble.outcome("no room", 101).text, "");
   EXPECT_EQ(trouble.outcome("no room", 399).text, "");
-  EXPECT_EQ(trouble.outcome("no room", 400).text, "nothing is recorded since 300 s: no room");
+  EXPECT_EQ(trouble.outcome("no room", 400).text,
+            "the ledger cannot be written since 300 s: no room");
   EXPECT_EQ(trouble.outcome("no room", 401).text, "");
   const WriteTrouble::Line last = trouble.outcome("", 420);
   EXPECT_TRUE(last.well);
-  EXPECT_EQ(last.text,
-            "the ledger is written again, after 320 s; 5 groups of writes failed, and none of them "
-            "was acknowledged");
+  EXPECT_EQ(
+      last.text,
+      "the ledger is written again, after 320 s; of 5 groups of writes nothing, or not all, was "
+      "recorded, and what was not was not acknowledged");
   EXPECT_EQ(trouble.outcome("", 421).text, "");
   EXPECT_NE(trouble.outcome("again", 500).text, "");
 }

@@ -68,10 +68,14 @@ HttpClient DaemonProcess::client() const {
   return HttpClient(options);
 }
 
-double DaemonProcess::resident_kib() const {
+double DaemonProcess::resident_kib() const { return kib_of("VmRSS:"); }
+
+double DaemonProcess::mapped_kib() const { return kib_of("VmSize:"); }
+
+double DaemonProcess::kib_of(const std::string& name) const {
   std::ifstream status(fmt::format("/proc/{}/status", pid()));
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmRSS:")) return std::stod(line.substr(6));
+    if (line.starts_with(name)) return std::stod(line.substr(name.size()));
   }
   return 0;
 }

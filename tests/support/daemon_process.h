@@ -43,6 +43,7 @@ class DaemonProcess {
   std::string log() const;
   // From /proc, of the one that runs.
   double resident_kib() const;
+  double mapped_kib() const;
   double processor_seconds() const;
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path ledger() const { return folder_ / "ledger.sqlite"; }
@@ -51,6 +52,7 @@ class DaemonProcess {
   boost::json::array rows(const std::string& what) const;
 
  private:
+  double kib_of(const std::string& name) const;
   void start_at(int port, const ChildOptions& options = {});
 
   TemporaryDirectory folder_;
