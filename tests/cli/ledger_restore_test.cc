@@ -72,5 +72,32 @@ TEST_F(RestoreByRootTest, WhereThereWasNoLedgerTheFolderSaysWhose) {
   expect_ownership(0640);
 }
 
+// Whoever may write the folder may put a link there, to where root alone may make files.
+TEST_F(RestoreByRootTest, ALinkInThePlaceOfTheLockLeadsNowhere) {
+  const fs::path target = folder / "of-root";
+  fs::create_symlink(target, ledger.string() + ".lock");
+  const EndedProcess done = restore();
+  EXPECT_NE(done.status, 0);
+  EXPECT_THAT(done.errors, ::testing::HasSubstr("ledger.sqlite.lock is a link"));
+  EXPECT_FALSE(fs::exists(target));
+}
+
+TEST_F(RestoreByRootTest, ALinkToAPlaceOfRootsIsNoWayIn) {
+  fs::remove(ledger);
+  const fs::path roots = folder / "roots.sqlite";
+  write_file_atomically(roots, "precious");
+  fs::create_symlink(roots, ledger);
+  const EndedProcess done = restore();
+  EXPECT_NE(done.status, 0);
+  EXPECT_EQ(read_file(roots), "precious");
+}
+
+TEST_F(RestoreByRootTest, ABackupThatTheServiceCannotReadIsToldAsSuch) {
+  fs::permissions(backup, fs::perms(0600));
+  const EndedProcess done = restore();
+  EXPECT_NE(done.status, 0);
+  EXPECT_THAT(done.errors, ::testing::HasSubstr("cannot be read by user 61234"));
+}
+
 }  // namespace
 }  // namespace gnomon::cli
