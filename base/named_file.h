@@ -17,5 +17,9 @@ inline constexpr size_t kPemFileBytesMax = 4 << 20;
 // instead.
 std::string read_named_file(const std::filesystem::path& path,
                             size_t bytes_max = kNamedFileBytesMax);
+// The same, or a pipe that somebody writes into: what a shell's <(command) is. It is waited for ten
+// seconds at most. For programs that read it once.
+std::string read_named_file_or_pipe(const std::filesystem::path& path,
+                                    size_t bytes_max = kNamedFileBytesMax);
 
 }  // namespace gnomon

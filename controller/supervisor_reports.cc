@@ -13,6 +13,7 @@
 #include "controller/supervisor.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
+#include "protocol/text_rules.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_notices.h"
@@ -108,6 +109,21 @@ void check_registration(const RunRegistration& registration) {
       .check_sites(registration.sites, registration.layers, "base_plan");
 }
 
+// Of a run that is on record: it goes on with the texts that it was registered with, whatever the
+// rules are now.
+bool same_texts(const RunRegistration& known, const RunRegistration& now) {
+  const auto texts = [](const RunRegistration& from) {
+    RunRegistration only;
+    only.fingerprint = from.fingerprint;
+    only.base_plan = from.base_plan;
+    only.sites = from.sites;
+    only.checkpoint_root = from.checkpoint_root;
+    only.faults = from.faults;
+    return to_json(only);
+  };
+  return texts(known) == texts(now);
+}
+
 decide::RunRegisteredEvent registered_event(const RunRegistration& registration) {
   return {
       registration.name,           registration.base_plan,           registration.sites,
@@ -152,6 +168,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
                       run.registration.layers, registration.sites.size(), registration.layers),
           "the same model, or another job_id");
     }
+    if (!same_texts(run.registration, registration)) check_texts(registration);
     // Knowing more than the ledger: it was restored from an older copy.
     const bool other_settings =
         run.registration.checkpoint_every != registration.checkpoint_every ||
@@ -176,6 +193,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   // run that is on record otherwise goes on.
   require(registration.job_id.find('/') == std::string::npos, "job_id",
           fmt::format("\"{}\"", registration.job_id), "a text without \"/\"");
+  check_texts(registration);
   const double time = now();
   std::string policy;
   {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <mutex>
 
 #include "base/named_file.h"
 
@@ -27,6 +30,20 @@ std::string first_line(const std::string& text) {
   std::string line = text.substr(0, text.find('\n'));
   if (line.ends_with('\r')) line.pop_back();
   return line;
+}
+
+// A pipe (a shell's <(command)) can be read once, and a token is asked for with every connection.
+std::string text_of(const std::string& file) {
+  static std::mutex mutex;
+  static std::map<std::string, std::string> of_pipes;
+  std::error_code unseen;
+  if (!std::filesystem::is_fifo(file, unseen)) return read_named_file(file);
+  const std::lock_guard lock(mutex);
+  auto found = of_pipes.find(file);
+  if (found == of_pipes.end()) {
+    found = of_pipes.emplace(file, read_named_file_or_pipe(file)).first;
+  }
+  return found->second;
 }
 
 }  // namespace
@@ -53,7 +70,7 @@ std::string read_token(const ClientOptions& options) {
   }
   std::string text;
   try {
-    text = read_named_file(options.token_file);
+    text = text_of(options.token_file);
   } catch (const Error& error) {
     throw ConfigError("", 0, "token_file", options.token_file,
                       fmt::format("a file that can be read ({})", error.what()));

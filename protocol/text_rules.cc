@@ -144,14 +144,21 @@ std::string shortened(std::string text, std::string_view member) {
 }
 
 template <typename Message>
+void check_texts(const Message& message) {
+  TextChecker checker;
+  visit_members(checker, const_cast<Message&>(message));  // only read
+}
+
+template <typename Message>
 Message from_request(std::string_view body) {
   Message message = from_json<Message>(body);
-  TextChecker checker;
-  visit_members(checker, message);
+  check_texts(message);
   return message;
 }
 
-#define GNOMON_MESSAGE(Message) template Message from_request<Message>(std::string_view);
+#define GNOMON_MESSAGE(Message)                       \
+  template void check_texts<Message>(const Message&); \
+  template Message from_request<Message>(std::string_view);
 GNOMON_EACH_MESSAGE(GNOMON_MESSAGE)
 #undef GNOMON_MESSAGE
 

@@ -28,8 +28,11 @@ bool is_one_line(std::string_view text);
 // What fits into that member: a long text (an error that quotes a file, say) loses its end.
 std::string shortened(std::string text, std::string_view member);
 
-// from_json() of what came from outside. Throws JsonError, which names the path, for a text that
-// its rule refuses too. Instantiated for every message struct.
+// Throws JsonError, which names the path, for a text that its rule refuses. These are instantiated
+// for every message struct.
+template <typename Message>
+void check_texts(const Message& message);
+// from_json() of what came from outside, and check_texts().
 template <typename Message>
 Message from_request(std::string_view body);
 

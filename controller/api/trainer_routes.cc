@@ -34,7 +34,8 @@ Route report_route(Services& services, const char* path, size_t body_max,
 }
 
 Response register_run(Services& services, Exchange& exchange, const Request& request) {
-  RunRegistration registration = from_request<RunRegistration>(request.body);
+  // Its texts are checked where it is known whether the run is on record with them.
+  RunRegistration registration = from_json<RunRegistration>(request.body);
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     registered = services.supervisor.register_run(transaction, registration);

@@ -126,5 +126,23 @@ TEST_F(FilesTest, DescriptorsCloseAndMove) {
   EXPECT_LT(::fcntl(number, F_GETFD), 0);
 }
 
+TEST(NamedPipeTest, APipeIsReadByWhoAsksForItAndToItsEnd) {
+  test::TemporaryDirectory folder;
+  const std::filesystem::path pipe = folder / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(read_named_file_or_pipe(pipe), "") << "nobody writes into it, and nobody is waited for";
+  FileDescriptor both = FileDescriptor::open(pipe, O_RDWR);
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    FileDescriptor end = FileDescriptor::open(pipe, O_WRONLY);
+    write_all(end.get(), "secret\n", pipe);
+    end.close();
+    both.close();
+  });
+  EXPECT_EQ(read_named_file_or_pipe(pipe), "secret\n");
+  writer.join();
+  EXPECT_THROW(read_named_file(pipe), Error);
+}
+
 }  // namespace
 }  // namespace gnomon

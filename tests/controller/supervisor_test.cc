@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "controller/refusal.h"
+#include "protocol/json.h"
 #include "tests/controller/registration.h"
 #include "tests/storage/ledger_fixture.h"
 
@@ -38,6 +39,32 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
   EXPECT_EQ(number(ledger, "SELECT seq FROM steps"), 3);
   ledger.write([&](LedgerTransaction& transaction) { supervisor.save_all(transaction); });
   EXPECT_EQ(number(ledger, "SELECT seq FROM decision_state"), 3);
+}
+
+// From before texts had limits.
+TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
+  Ledger ledger(options());
+  Metrics metrics([] { return size_t{0}; });
+  Bells bells;
+  Supervisor supervisor(
+      metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
+  RunRegistration run = small_registration();
+  run.fingerprint.device = std::string(300, 'd');
+  const auto post = [&] {
+    ledger.write(
+        [&](LedgerTransaction& transaction) { supervisor.register_run(transaction, run); });
+  };
+  EXPECT_THROW(post(), JsonError);
+  ledger.write([&](LedgerTransaction& transaction) {
+    ledger::insert_run(transaction.connection(),
+                       {0, run.name, run.job_id, to_json(run), "", "live", 1e9, std::nullopt});
+  });
+  run.last_directive = 0;
+  run.total_steps = 77;
+  post();
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs"), 1);
+  run.fingerprint.device += 'd';
+  EXPECT_THROW(post(), JsonError);
 }
 
 class EndedRunTest : public LedgerTest {
