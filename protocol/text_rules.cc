@@ -54,9 +54,14 @@ class TextChecker {
  public:
   template <typename T>
   void required(const char* name, const T& value) {
-    path_.emplace_back(name, std::nullopt);
-    check(value);
-    path_.pop_back();
+    if constexpr (!std::is_arithmetic_v<T>) {
+      if constexpr (std::is_same_v<T, std::string>) {
+        if (is_plain(value)) return;
+      }
+      path_.emplace_back(name, std::nullopt);
+      check(value);
+      path_.pop_back();
+    }
   }
   template <typename T>
   void optional(const char* name, const T& value) {
