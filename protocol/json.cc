@@ -16,11 +16,6 @@ namespace {
 
 namespace json = boost::json;
 
-template <typename T>
-struct IsVector : std::false_type {};
-template <typename T>
-struct IsVector<std::vector<T>> : std::true_type {};
-
 std::string kind_of(const json::value& value) {
   switch (value.kind()) {
     case json::kind::null:

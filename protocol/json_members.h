@@ -2,6 +2,9 @@
 // a message that is read; `optional` ones keep their default when absent.
 #pragma once
 
+#include <type_traits>
+#include <vector>
+
 #include "protocol/messages.h"
 
 // Every struct of messages.h, for what is done with each: X(Message).
@@ -37,6 +40,12 @@
   X(Problem)
 
 namespace gnomon {
+
+// For visitors, which treat lists apart.
+template <typename T>
+struct IsVector : std::false_type {};
+template <typename T>
+struct IsVector<std::vector<T>> : std::true_type {};
 
 template <class V>
 void visit_members(V& v, Fingerprint& m) {

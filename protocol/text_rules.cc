@@ -45,11 +45,6 @@ bool is_plain(const std::string& text) {
          std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c < 0x7f; });
 }
 
-template <typename T>
-struct IsVector : std::false_type {};
-template <typename T>
-struct IsVector<std::vector<T>> : std::true_type {};
-
 class TextChecker {
  public:
   template <typename T>

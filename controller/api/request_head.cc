@@ -13,13 +13,6 @@
 namespace gnomon {
 namespace {
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
 // A target in absolute form names its host, which goes before the field of that name (RFC 9112,
 // 3.2.2).
 void take_absolute_form(RequestHead& head) {
@@ -37,6 +30,13 @@ void take_absolute_form(RequestHead& head) {
 }
 
 }  // namespace
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
 
 Request request_of(RequestHead& head) {
   if (head.hosts > 1 || (head.hosts == 0 && head.version >= 11)) {

@@ -22,10 +22,12 @@ struct RequestHead {
 };
 
 // Without body and principal. `head.target` and `head.host` become those of a target in absolute
-// form
-// ("http://host/path", as for a proxy). Throws Refusal: 400 without a Host or with more than one,
-// 501 for a transfer coding other than chunked.
+// form ("http://host/path", as for a proxy). Throws Refusal: 400 without a Host or with more than
+// one, 501 for a transfer coding other than chunked.
 Request request_of(RequestHead& head);
+
+// Of ASCII: names of codings, media types.
+std::string lower(std::string_view text);
 
 // "Sun, 06 Nov 1994 08:49:37 GMT" of seconds since the epoch.
 std::string http_date(double seconds);

@@ -8,7 +8,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/http.hpp>
-#include <cctype>
 #include <ctime>
 
 #include "base/failpoint.h"
@@ -27,14 +26,6 @@ constexpr int kEmptyLinesMax = 16;  // before a request
 constexpr size_t kFirstRead = 512;  // of a request; what an idle connection keeps
 // Beyond this many bytes gzip takes longer than an I/O thread should (a fifth of a millisecond).
 constexpr size_t kInlineMax = 16 << 10;
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) {
-    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return result;
-}
 
 std::string_view view_of(beast::string_view text) { return {text.data(), text.size()}; }
 

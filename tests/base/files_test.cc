@@ -133,7 +133,6 @@ TEST(NamedPipeTest, APipeIsReadByWhoAsksForItAndToItsEnd) {
   EXPECT_EQ(read_named_file_or_pipe(pipe), "") << "nobody writes into it, and nobody is waited for";
   FileDescriptor both = FileDescriptor::open(pipe, O_RDWR);
   std::thread writer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     FileDescriptor end = FileDescriptor::open(pipe, O_WRONLY);
     write_all(end.get(), "secret\n", pipe);
     end.close();
