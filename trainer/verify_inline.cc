@@ -54,6 +54,10 @@ bool TrainingLoop::verify() {
         "not to be trusted; start again to go on from the newest checkpoint",
         engine_.step()));
   }
+  const double seconds = seconds_since(start);
+  if (!state_.paused) verify_seconds_ += seconds;
+  // Before the answer: the thread asks for the next lease as soon as that is sent.
+  leases_->want(may_verify());
   if (result) {
     result->time = wall_clock_seconds();
     leases_->complete(*result);
@@ -61,9 +65,6 @@ bool TrainingLoop::verify() {
   } else {
     leases_->fail(failure);
   }
-  const double seconds = seconds_since(start);
-  if (!state_.paused) verify_seconds_ += seconds;
-  leases_->want(may_verify());
   tell_verification(*lease, result, failure.reason, seconds);
   return true;
 }

@@ -202,10 +202,15 @@ TEST_F(InlineVerification, ALeaseThatIsLostCostsNothingButTheReplay) {
   expect_same_bits(controller.told(), uninterrupted(60));
 }
 
-// The share is used up by the first replay, of which training has to make a thousand times.
+// The share is used up by the first replay, of which training has to make a thousand times. Other
+// windows wait for theirs by then.
 TEST_F(InlineVerification, NoFurtherReplayBeginsBeyondItsShareOfTheRunsTime) {
   FakeController controller;
-  LeaseDesk desk(controller, test::every_window({"bf16"}));
+  LeaseDesk desk(controller, [window = test::every_window({"bf16"})](const auto& told) mutable {
+    const bool several = std::ranges::any_of(
+        told.checkpoints, [](const CheckpointReport& checkpoint) { return checkpoint.step >= 50; });
+    return several ? window(told) : std::nullopt;
+  });
   const auto trainer =
       start_with(controller, 200, "[verification]\ninline = true\nshare_max = 0.001\n");
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
