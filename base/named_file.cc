@@ -49,7 +49,8 @@ std::string read_bounded(const std::filesystem::path& path, size_t bytes_max, bo
   if (::fstat(fd.get(), &status) != 0) throw SystemError("look at", path.string(), errno);
   const std::string kind = kind_in_words(status.st_mode);
   if (!kind.empty() && !(pipes && S_ISFIFO(status.st_mode))) {
-    throw Error(fmt::format("cannot read {}: it is {}, not a regular file", path.string(), kind));
+    throw UnfitFile(
+        fmt::format("cannot read {}: it is {}, not a regular file", path.string(), kind));
   }
   std::string content;
   char buffer[1 << 16];
@@ -62,7 +63,7 @@ std::string read_bounded(const std::filesystem::path& path, size_t bytes_max, bo
     if (count == 0) return content;
     content.append(buffer, static_cast<size_t>(count));
   }
-  throw Error(
+  throw UnfitFile(
       fmt::format("cannot read {}: it has more than {} KiB", path.string(), bytes_max >> 10));
 }
 

@@ -26,6 +26,19 @@ constexpr std::array<Range, 11> kHidden = {{{0x00, 0x1f},
                                             {0xfff9, 0xfffb},
                                             {0xe0000, 0xe007f}}};
 
+// Wide and full-width blocks.
+constexpr std::array<Range, 11> kWide = {{{0x1100, 0x115f},
+                                          {0x2e80, 0x303e},
+                                          {0x3041, 0xa4cf},
+                                          {0xac00, 0xd7a3},
+                                          {0xf900, 0xfaff},
+                                          {0xfe30, 0xfe6f},
+                                          {0xff00, 0xff60},
+                                          {0xffe0, 0xffe6},
+                                          {0x1f300, 0x1f6ff},
+                                          {0x1f900, 0x1f9ff},
+                                          {0x20000, 0x3fffd}}};
+
 struct Character {
   uint32_t code = 0;
   size_t bytes = 0;  // 0: no UTF-8 begins here
@@ -47,10 +60,13 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-bool is_hidden(uint32_t code) {
-  return std::ranges::any_of(kHidden,
+template <size_t size>
+bool is_in(const std::array<Range, size>& ranges, uint32_t code) {
+  return std::ranges::any_of(ranges,
                              [code](const Range& r) { return code >= r.first && code <= r.last; });
 }
+
+bool is_hidden(uint32_t code) { return is_in(kHidden, code); }
 
 // As JSON writes it: beyond 16 bits in two halves.
 std::string json_escape(uint32_t code) {
@@ -94,6 +110,16 @@ std::string printable(std::string_view text) {
     text.remove_prefix(std::max<size_t>(c.bytes, 1));
   }
   return out;
+}
+
+size_t columns_of(std::string_view text) {
+  size_t columns = 0;
+  while (!text.empty()) {
+    const Character c = first_of(text);
+    columns += c.bytes > 0 && is_in(kWide, c.code) ? 2 : 1;
+    text.remove_prefix(std::max<size_t>(c.bytes, 1));
+  }
+  return columns;
 }
 
 }  // namespace gnomon

@@ -52,12 +52,19 @@ std::string url_in_short(std::string_view url) {
 }
 
 ConfigError without_secrets(const ConfigError& error) {
-  // TomlTable's words for a key that it does not know: nobody knows whether its value is a secret.
-  if (error.accepted().starts_with("one of the keys ")) return with_value(error, kNotShown);
   if (error.key() == kSyntax) return with_value(error, without_quoted_text(error.value()));
-  const bool is_url = last_key(error.key()).ends_with("url") && !error.value().empty();
-  const bool has_url = error.value().find("://") != std::string::npos;
-  return is_url || has_url ? with_value(error, url_in_short(error.value())) : error;
+  const std::string& value = error.value();
+  if (error.key().find("://") != std::string::npos) {  // a URL where a key belongs
+    return {error.file(), error.line(), kNotShown, kNotShown, error.accepted()};
+  }
+  // TomlTable's words for a key that it does not know: nobody knows whether its value is a secret.
+  // Nor what a list or a table is to say where another thing belongs.
+  const bool is_unknown = error.accepted().starts_with("one of the keys ");
+  const bool is_list = value.starts_with('[') && !error.accepted().starts_with("an array ");
+  if (is_unknown || is_list) return with_value(error, kNotShown);
+  const bool is_url = last_key(error.key()).ends_with("url") && !value.empty();
+  const bool has_url = value.find("://") != std::string::npos;
+  return is_url || has_url ? with_value(error, url_in_short(value)) : error;
 }
 
 ConfigError without_text(const ConfigError& error, const std::vector<std::string>& keys) {

@@ -16,8 +16,9 @@ inline constexpr const char* kNotShown = "(not shown)";
 // kNotShown for anything else, and for a URL with an @, before which a password may stand.
 std::string url_in_short(std::string_view url);
 
-// An error of a configuration with no more of a URL than url_in_short() shows, and without the
-// value of an unknown key and what a syntax error quotes of the file.
+// An error of a configuration with no more of a URL than url_in_short() shows, and without a URL
+// that stands for a key, the value of an unknown key, lists, and what a syntax error quotes of the
+// file.
 ConfigError without_secrets(const ConfigError& error);
 
 // An error of a file whose text is secret: where, which of `keys` it is about, and what would be

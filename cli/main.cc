@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/named_file.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/printing.h"
@@ -114,6 +115,8 @@ int main(int argc, char** argv) {
   } catch (const gnomon::ConfigError& error) {
     return fail(kExitBadInput, error.what());
   } catch (const gnomon::FormatError& error) {
+    return fail(kExitBadInput, error.what());
+  } catch (const gnomon::UnfitFile& error) {
     return fail(kExitBadInput, error.what());
   } catch (const gnomon::ApiError& error) {
     bool ours = error.status() >= 400 && error.status() < 500;

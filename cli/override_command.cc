@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
 #include "cli/commands.h"
 #include "cli/duration.h"
 #include "cli/json_output.h"
@@ -73,7 +73,7 @@ void take_argument(const Kind& kind, const std::string& argument, OverrideReques
       if (argument.empty())
         throw ConfigError("", 0, "PLAN_OR_MODE", "", "a plan file for set_plan");
       PrecisionPlan::load(argument);  // a bad plan is refused with its file's name and line
-      request.plan = read_file(argument);
+      request.plan = read_named_file_or_pipe(argument);
       return;
     case Argument::kMode:
       if (argument != "observe" && argument != "advise" && argument != "enforce") {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
@@ -127,7 +127,7 @@ void replay(ReplayOptions& options) {
   request.end_checkpoint = options.end_checkpoint;
   if (!options.plan_file.empty()) {
     PrecisionPlan::load(options.plan_file);  // a bad plan is refused with its file's name
-    request.plan_toml = read_file(options.plan_file);
+    request.plan_toml = read_named_file_or_pipe(options.plan_file);
   }
   Progress progress("replay " + request.arm, request.steps);
   Replayer replayer(options.on);

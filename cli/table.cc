@@ -30,19 +30,18 @@ void Table::add(std::vector<std::string> cells) {
 
 std::string Table::text() const {
   std::vector<size_t> widths;
-  for (const std::string& heading : headings_) widths.push_back(heading.size());
+  for (const std::string& heading : headings_) widths.push_back(columns_of(heading));
   for (const auto& row : rows_) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], columns_of(row[i]));
   }
   std::string out;
   auto line = [&](const std::vector<std::string>& cells) {
     for (size_t i = 0; i < cells.size(); ++i) {
+      const std::string space(widths[i] - columns_of(cells[i]), ' ');
       if (i > 0) out += "  ";
-      if (right_[i]) {
-        out += fmt::format("{:>{}}", cells[i], widths[i]);
-      } else {
-        out += i + 1 == cells.size() ? cells[i] : fmt::format("{:<{}}", cells[i], widths[i]);
-      }
+      if (right_[i]) out += space;
+      out += cells[i];
+      if (!right_[i] && i + 1 < cells.size()) out += space;
     }
     out += '\n';
   };

@@ -18,10 +18,6 @@ constexpr size_t kLookAtOnce = 16;   // replays of the board
 constexpr double kSecondsMax = 1e9;  // sums of such stay finite
 constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
-void require(bool condition, const std::string& detail, const std::string& accepted) {
-  if (!condition) throw Refusal(400, "Value not accepted", detail, accepted);
-}
-
 // A result that the ledger could not hold would be sent again and again.
 void check_durations(const ReplayResult& result) {
   for (double seconds : {result.replay_seconds, result.eval_seconds}) {

@@ -21,6 +21,20 @@ Refusal& Refusal::retry_after(double seconds) {
   return *this;
 }
 
+Refusal value_refused(const std::string& detail, const std::string& accepted) {
+  return {400, "Value not accepted", detail, accepted};
+}
+
+void require(bool condition, const std::string& detail, const std::string& accepted) {
+  if (!condition) throw value_refused(detail, accepted);
+}
+
+void require_step(int64_t value, std::string_view member, int64_t least) {
+  if (value >= least && value <= kStepMax) return;
+  throw value_refused(fmt::format("{} is {}", member, value),
+                      fmt::format("{} to {}", least, kStepMax));
+}
+
 Refusal unknown_run(const std::string& text) {
   return Refusal(404, "Unknown run", fmt::format("there is no run \"{}\" in this ledger", text),
                  "a run of GET /v1/runs, as \"run-3\" or \"3\"");

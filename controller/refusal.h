@@ -3,10 +3,13 @@
 // so that the refusal is on record.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/errors.h"
 #include "protocol/messages.h"
@@ -35,6 +38,26 @@ class Refusal : public Error {
   std::optional<AuditNote> audit_;
   double retry_after_ = 0;
 };
+
+// Of a value that a message brings: 400.
+Refusal value_refused(const std::string& detail, const std::string& accepted);
+// Throws it unless `condition`.
+void require(bool condition, const std::string& detail, const std::string& accepted);
+// The same, "`member` is `value`", for what stands in the way of every step: its texts are made
+// only where they are needed.
+template <typename Value>
+void require(bool condition, std::string_view member, const Value& value,
+             std::string_view accepted) {
+  if (condition) return;
+  if constexpr (std::is_convertible_v<const Value&, std::string_view>) {
+    throw value_refused(fmt::format("{} is \"{}\"", member, value), std::string(accepted));
+  } else {
+    throw value_refused(fmt::format("{} is {}", member, value), std::string(accepted));
+  }
+}
+// A step, or a count of them, from `least` on: far below where sums of such would overflow.
+inline constexpr int64_t kStepMax = 1'000'000'000'000;
+void require_step(int64_t value, std::string_view member, int64_t least);
 
 // The run's id from "run-3" or "3". Throws Refusal (404) on anything else.
 int64_t parse_run_id(const std::string& text);

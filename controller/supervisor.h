@@ -135,6 +135,8 @@ class Supervisor {
   // Throws Refusal: 404, 409 while it is being deleted.
   Run& load(LedgerTransaction& transaction, int64_t run);
   void restore_run(Connection& connection, const ledger::RunRow& row);
+  RunRegistered register_again(LedgerTransaction& transaction, Run& run,
+                               const RunRegistration& registration);
   // Records the event, tells the core, carries out and returns what it wants. When the core fails,
   // throws an Error that is nobody's fault outside (500).
   std::vector<decide::Effect> hear(LedgerTransaction& transaction, Run& run,

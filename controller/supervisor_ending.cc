@@ -1,4 +1,4 @@
-// How a run ends whose trainer is gone, and how one goes for good.
+// How a run ends, by its trainer's word or an operator's, and how one goes for good.
 #include <fmt/format.h>
 
 #include <limits>
@@ -7,6 +7,7 @@
 #include "controller/supervisor.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_deletion.h"
+#include "storage/ledger_runs.h"
 
 namespace gnomon {
 namespace {
@@ -18,6 +19,33 @@ constexpr int64_t kRowsAtOnce = 1000;
 constexpr const char* kReason = "the run is being deleted";
 
 }  // namespace
+
+ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
+                             const RunFinished& finished) {
+  Run& run = load(transaction, id);
+  require(finished.outcome == "completed" || finished.outcome == "stopped" ||
+              finished.outcome == "failed",
+          "outcome", finished.outcome, "completed, stopped or failed");
+  if (run.life == finished.outcome) {
+    return ack(transaction, run, 0, 1);
+  }
+  if (run.life != "live") {
+    throw Refusal(409, "The run has ended otherwise",
+                  fmt::format("{} is {} on record, now it is said to be {}", run.label, run.life,
+                              finished.outcome),
+                  run.life);
+  }
+  ledger::finish_run(transaction.connection(), id, finished, now());
+  run.life = finished.outcome;
+  hear(transaction, run, decide::RunEnded{finished.outcome, finished.step});
+  save(transaction, run);
+  stream(transaction, id, "run",
+         fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));
+  transaction.on_commit([this, id, at = steady_now() + options_.series_keep_seconds] {
+    metrics_.drop_run_at(id, at);
+  });
+  return ack(transaction, run, 1, 0);
+}
 
 void Supervisor::heard_from(int64_t run) {
   const std::lock_guard lock(heard_mutex_);

@@ -23,8 +23,7 @@ constexpr size_t kErrorMax = 1'000;
 
 [[noreturn]] void refuse(const char* member, const std::string& value,
                          const std::string& accepted) {
-  throw Refusal(400, "Value not accepted", fmt::format("device_health.{} is {}", member, value),
-                accepted);
+  throw value_refused(fmt::format("device_health.{} is {}", member, value), accepted);
 }
 
 void check_number(const char* member, const std::optional<double>& value, double largest) {

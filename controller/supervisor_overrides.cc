@@ -30,12 +30,6 @@ bool among(const std::array<std::string_view, size>& names, const std::string& n
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-void require(bool condition, const std::string& detail, const std::string& accepted) {
-  if (!condition) {
-    throw Refusal(400, "Value not accepted", detail, accepted);
-  }
-}
-
 void require_text(const char* member, const std::string& text, size_t max) {
   bool blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
   require(!blank && text.size() <= max,

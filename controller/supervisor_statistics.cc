@@ -59,7 +59,6 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
 ReportAck Supervisor::report_statistics(LedgerTransaction& transaction, int64_t id,
                                         const StatisticsReport& report) {
   Run& run = load(transaction, id);
-  constexpr int64_t kStepMax = 1'000'000'000'000;
   constexpr size_t kRowsMax = 4'096;
   if (report.attempt < 1 || report.step < 1 || report.step > kStepMax ||
       !std::isfinite(report.time)) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
 #include "protocol/site_glob.h"
 #include "protocol/toml_reader.h"
 
@@ -317,7 +317,9 @@ PrecisionPlan PrecisionPlan::parse(std::string_view toml, const std::string& fil
   return plan;
 }
 
-PrecisionPlan PrecisionPlan::load(const std::string& path) { return parse(read_file(path), path); }
+PrecisionPlan PrecisionPlan::load(const std::string& path) {
+  return parse(read_named_file_or_pipe(path), path);
+}
 
 Accumulate accumulate_from_name(std::string_view name) {
   if (name == "fp32") return Accumulate::kFp32;

@@ -10,7 +10,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "base/file_access.h"
 #include "storage/ledger_connection.h"
@@ -21,6 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kUnknown = "unknown";
+// How long a program that has a lock on the ledger, but not its name, may keep a start waiting.
+constexpr std::chrono::seconds kCopyTime(3);
+constexpr std::chrono::milliseconds kCopyLook(50);
 
 // Whether `path` still names the file that is open: whoever removed it held the lock then.
 bool still_there(const FileDescriptor& lock, const fs::path& path) {
@@ -167,7 +172,11 @@ void LedgerLock::hold_name() {
 void LedgerLock::hold_file() {
   if (!is_file_at(ledger_)) return;  // what else it may be is refused when it is looked at
   file_ = FileDescriptor::open(ledger_, O_RDONLY);
-  if (!has_separate_locks(file_) || lock_now(file_, ledger_)) return;
+  if (!has_separate_locks(file_)) return;
+  for (auto waited = std::chrono::milliseconds(0); waited < kCopyTime; waited += kCopyLook) {
+    if (lock_now(file_, ledger_)) return;
+    std::this_thread::sleep_for(kCopyLook);
+  }
   refuse_in_use(ledger_, reader_of(file_));
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/files.h"
+#include "base/named_file.h"
 #include "protocol/toml_reader.h"
 #include "storage/token_shards.h"
 #include "trainer/config_controller.h"
@@ -30,7 +31,7 @@ constexpr double kLongest = 1e9;
 class ConfigReader {
  public:
   ConfigReader(const std::string& file, const TrainerOverrides& overrides)
-      : overrides_(overrides), root_(TomlTable::parse(read_file(file), file)) {
+      : overrides_(overrides), root_(TomlTable::parse(read_named_file_or_pipe(file), file)) {
     config_.file = file;
   }
 

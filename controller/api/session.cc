@@ -211,6 +211,13 @@ std::string Session::decoded_body(Incoming& incoming, size_t body_max) {
   return decoded;
 }
 
+// Empty when the other end is gone.
+std::string Session::peer_address() {
+  boost::system::error_code gone;
+  const auto peer = stream_.socket().remote_endpoint(gone);
+  return gone ? std::string() : peer.address().to_string();
+}
+
 // Throws Refusal, for the request and whoever sends it. A connection on which a request is framed
 // in a way that others may read otherwise ends with the answer.
 Request Session::enter(const Incoming& incoming) {
@@ -224,16 +231,20 @@ Request Session::enter(const Incoming& incoming) {
                    view_of(fields[http::field::transfer_encoding]),
                    view_of(fields["Last-Event-ID"])};
   last_ = true;
-  Request request = request_of(head);
+  Request request;
+  try {
+    request = request_of(head);
+  } catch (const Refusal&) {
+    services_.guard.admit_malformed(peer_address());
+    throw;
+  }
   last_ = false;
-  boost::system::error_code gone;
-  const auto peer = stream_.socket().remote_endpoint(gone);
-  principal_ = services_.guard.admit({head.method, view_of(fields[http::field::authorization]),
-                                      head.host, view_of(fields[http::field::origin]),
-                                      gone ? std::string() : peer.address().to_string(),
-                                      request.path == "/livez"    ? Caller::Probe::kLive
-                                      : request.path == "/readyz" ? Caller::Probe::kReady
-                                                                  : Caller::Probe::kNone});
+  principal_ =
+      services_.guard.admit({head.method, view_of(fields[http::field::authorization]), head.host,
+                             view_of(fields[http::field::origin]), peer_address(),
+                             request.path == "/livez"    ? Caller::Probe::kLive
+                             : request.path == "/readyz" ? Caller::Probe::kReady
+                                                         : Caller::Probe::kNone});
   belong();
   return request;
 }
@@ -320,9 +331,15 @@ void Session::encode(const Incoming& incoming, Response& response) {
 
 void Session::answer_broken_header(boost::system::error_code error) {
   bool large = error == http::error::header_limit;
-  answer_plainly(problem_response({"about:blank", large ? "Header too large" : "Malformed request",
-                                   large ? 431 : 400, error.message(),
-                                   large ? "at most 16384 bytes of header" : "HTTP/1.1"}));
+  Response response = problem_response(
+      {"about:blank", large ? "Header too large" : "Malformed request", large ? 431 : 400,
+       error.message(), large ? "at most 16384 bytes of header" : "HTTP/1.1"});
+  try {
+    services_.guard.admit_malformed(peer_address());
+  } catch (const Refusal&) {
+    response = response_for(std::current_exception());
+  }
+  answer_plainly(std::move(response));
   linger();
 }
 

@@ -76,6 +76,7 @@ class Session final : public Exchange,
   void refuse_connection();
   void linger();
   void answer_plainly(Response response);
+  std::string peer_address();
 
   // session_tls.cc
   bool shake_hands();

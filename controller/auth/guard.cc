@@ -221,6 +221,16 @@ PrincipalPtr Guard::admit(const Caller& caller) {
                 "Authorization: Bearer TOKEN, with one of `gnomon token create`");
 }
 
+void Guard::admit_malformed(const std::string& address) {
+  Rate stranger;
+  {
+    const std::lock_guard lock(mutex_);
+    if (settings_.tokens.empty()) return;
+    stranger = settings_.stranger;
+  }
+  limit(address_key(address), stranger);
+}
+
 void Guard::authorise(const PrincipalPtr& principal, Access access) {
   if (access == Access::kOpen) return;
   if (!principal) {

@@ -76,6 +76,9 @@ class Guard {
   // Who it is; null for a stranger (there are tokens, and none was sent). Throws Refusal: 401 for a
   // token that is not known, 403 for a request that another site caused, 429 with the time to wait.
   PrincipalPtr admit(const Caller& caller);
+  // Of a request that could not be read, from `address`: nobody knows whose it is, so it is a
+  // stranger's. Throws Refusal (429) when there were too many.
+  void admit_malformed(const std::string& address);
   // Throws Refusal: 401 for a stranger, 403 for another role.
   static void authorise(const PrincipalPtr& principal, Access access);
   bool valid(const Principal& principal) const { return principal.valid(wall_()); }

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "base/files.h"
+#include "base/named_file.h"
 #include "protocol/labels.h"
 #include "protocol/precision_plan.h"
 #include "protocol/toml_reader.h"
@@ -232,7 +232,7 @@ Policy Policy::parse(std::string_view toml, const std::string& file) {
   return policy;
 }
 
-Policy Policy::load(const std::string& path) { return parse(read_file(path), path); }
+Policy Policy::load(const std::string& path) { return parse(read_named_file_or_pipe(path), path); }
 
 namespace {
 

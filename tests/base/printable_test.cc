@@ -35,6 +35,14 @@ TEST(PrintableTest, BytesThatAreNoTextAreShownAsSuch) {
   EXPECT_EQ(printable("\xed\xa0\x80"), "\\xed\\xa0\\x80") << "half a pair of UTF-16";
 }
 
+TEST(PrintableTest, ColumnsAreThoseOfATerminal) {
+  EXPECT_EQ(columns_of(""), 0u);
+  EXPECT_EQ(columns_of("naive"), 5u);
+  EXPECT_EQ(columns_of("na\u00efve"), 5u);
+  EXPECT_EQ(columns_of("\u8a13\u7df4"), 4u) << "wide";
+  EXPECT_EQ(columns_of("\U0001f680!"), 3u);
+}
+
 TEST(PrintableTest, AJsonTextKeepsItsMeaning) {
   EXPECT_EQ(printable_json("{\n  \"a\": \"Ü\\n\\u001b\"\n}\n"), "{\n  \"a\": \"Ü\\n\\u001b\"\n}\n");
   EXPECT_EQ(printable_json("\"\xc2\x9b\x7f\u202e\""), "\"\\u009b\\u007f\\u202e\"");

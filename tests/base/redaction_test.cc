@@ -34,6 +34,10 @@ TEST(RedactionTest, OnlyWhatMayBeSecretIsLeftOutOfAConfigurationsErrors) {
   EXPECT_EQ(value("syntax", "expected '=', saw 'x'"), "expected '=', saw 'x'");
   EXPECT_EQ(value("syntax", "saw '=' in 'SEC'RET' of a value"), "saw '=' in '...' of a value");
   EXPECT_EQ(value("syntax", "'SECRET"), "'...'");
+  EXPECT_EQ(value("hmac_file", "[ \"SECRET\" ]"), kNotShown);
+  const ConfigError url = without_secrets(
+      ConfigError("f", 3, "notify[0].https://h/SECRET", "true", "one of the keys a"));
+  EXPECT_THAT(url.what(), Not(HasSubstr("SECRET")));
 }
 
 TEST(RedactionTest, NothingOfASecretFileIsLeftInItsErrors) {

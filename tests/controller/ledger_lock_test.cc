@@ -2,8 +2,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <sys/file.h>
 
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "base/files.h"
 #include "storage/ledger_backup.h"
@@ -77,6 +80,26 @@ TEST_F(LedgerLockTest, WhoRemovesTheLocksFileOpensNoDoor) {
   fs::remove(daemon.ledger().string() + ".lock");
   expect_refused(daemon.ledger());
   EXPECT_FALSE(fs::exists(daemon.ledger().string() + ".lock")) << "of those that were refused";
+}
+
+TEST_F(LedgerLockTest, AProgramThatCopiesTheLedgerKeepsAStartWaitingForAMoment) {
+  EXPECT_EQ(daemon.stop(), 0);
+  FileDescriptor copying = FileDescriptor::open(daemon.ledger(), O_RDONLY);
+  ASSERT_EQ(::flock(copying.get(), LOCK_SH), 0);
+  {
+    const std::jthread copy([&] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      copying = FileDescriptor();
+    });
+    daemon.start();
+  }
+  EXPECT_EQ(daemon.stop(), 0);
+  copying = FileDescriptor::open(daemon.ledger(), O_RDONLY);
+  ASSERT_EQ(::flock(copying.get(), LOCK_SH), 0);
+  const EndedProcess second =
+      run_gnomond({"--listen", "127.0.0.1:0", "--ledger", daemon.ledger().string()});
+  EXPECT_EQ(second.status, 2);
+  EXPECT_THAT(second.output, HasSubstr("a program that copies it (flock)"));
 }
 
 // SQLite's lock on the ledger says to other programs that its WAL is in use: without it the sqlite3

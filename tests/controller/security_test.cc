@@ -276,6 +276,15 @@ TEST_F(SecurityTest, AnotherSitesPageCannotOrder) {
       << "the run is unknown, the page is its own";
 }
 
+TEST_F(SecurityTest, WhyItIsNotReadyIsToldToWhoHasAToken) {
+  std::filesystem::rename(daemon.ledger(), daemon.ledger().string() + ".elsewhere");
+  const Answer stranger = ask("GET", "/readyz", "");
+  EXPECT_EQ(stranger.status, 503);
+  EXPECT_THAT(stranger.body, HasSubstr(R"("name":"ledger_write","ok":false)"));
+  EXPECT_THAT(stranger.body, Not(HasSubstr(daemon.ledger().filename())));
+  EXPECT_THAT(ask("GET", "/readyz", secrets["reader"]).body, HasSubstr(daemon.ledger().filename()));
+}
+
 class RateLimitTest : public SecurityTest {
  protected:
   RateLimitTest()
@@ -301,6 +310,28 @@ TEST_F(RateLimitTest, WhoComesTooOftenIsToldWhenToComeAgainAndOthersAreServed) {
   EXPECT_EQ(refused, 1) << "health is open, but not without end";
   EXPECT_EQ(ask("GET", "/readyz", secrets["admin"]).status, 200);
 }
+
+// Nobody knows whose it is, and each costs a connection.
+class MalformedRequestRate : public RateLimitTest,
+                             public ::testing::WithParamInterface<const char*> {};
+
+TEST_P(MalformedRequestRate, IsThatOfAStranger) {
+  int answered = 0, refused = 0;
+  for (int i = 0; i < 40 && refused == 0; ++i) {
+    RawConnection connection(daemon.port());
+    connection.send(GetParam());
+    const std::string answer = connection.read_until("never");
+    answered += answer.starts_with("HTTP/1.1 400") ? 1 : 0;
+    refused += answer.starts_with("HTTP/1.1 429") ? 1 : 0;
+  }
+  EXPECT_GE(answered, 10);
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(ask("GET", "/v1/runs", secrets["admin"]).status, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Requests, MalformedRequestRate,
+                         ::testing::Values("GET /livez HTTP/1.1\r\n\r\n",
+                                           "no HTTP at all\r\n\r\n"));
 
 class ConnectionRoomTest : public SecurityTest {
  protected:

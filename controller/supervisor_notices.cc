@@ -1,0 +1,89 @@
+// What a trainer tells people in words, and gnomond of a run.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "controller/json_rows.h"
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "protocol/precision_plan.h"
+#include "storage/ledger_audit.h"
+#include "storage/ledger_notices.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+constexpr size_t kNoticeTextMax = 16'384;
+
+void check_notice(const TrainerNotice& notice, const RunRegistration& registration) {
+  require(notice.kind == "checkpoint_failed" || notice.kind == "reports_dropped" ||
+              notice.kind == "plan_without_controller",
+          "kind", notice.kind, "checkpoint_failed, reports_dropped or plan_without_controller");
+  require(!notice.text.empty() && notice.text.size() <= kNoticeTextMax,
+          fmt::format("text is {} bytes", notice.text.size()),
+          fmt::format("1 to {} bytes", kNoticeTextMax));
+  require(notice.attempt >= 0, "attempt", notice.attempt, "0 or more");
+  require_step(notice.step, "step", 0);
+  require(std::isfinite(notice.time), "time", notice.time, "seconds since the epoch");
+  if (notice.kind != "plan_without_controller") {
+    require(notice.plan.empty() && notice.plan_version == 0, "plan_version", notice.plan_version,
+            "no plan for a notice other than plan_without_controller");
+    return;
+  }
+  require_step(notice.plan_version, "plan_version", 1);
+  PrecisionPlan::parse(notice.plan, "plan")
+      .check_sites(registration.sites, registration.layers, "plan");
+}
+
+}  // namespace
+
+ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
+                                    const TrainerNotice& notice) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  check_notice(notice, run.registration);
+  if (!add_notice(transaction, run, notice)) {
+    return ack(transaction, run, 0, 1);
+  }
+  if (!notice.plan.empty()) {
+    double time = now();
+    ledger::insert_plan(connection, id, notice.plan_version, notice.plan, time);
+    if (ledger::find_plan(connection, id, notice.plan_version) != notice.plan) {
+      ledger::insert_audit(connection, time, id, "conflicting_plan",
+                           fmt::format("plan {} of {} is on record with another text than the one "
+                                       "the trainer took without the controller",
+                                       notice.plan_version, run.label));
+    }
+  }
+  return ack(transaction, run, 1, 0);
+}
+
+void Supervisor::note(LedgerTransaction& transaction, int64_t id, const std::string& kind,
+                      const std::string& text) {
+  const Run& run = load(transaction, id);
+  TrainerNotice notice;
+  notice.attempt = run.newest_step.first;
+  notice.step = run.newest_step.second;
+  notice.kind = kind;
+  notice.text = text;
+  notice.time = now();
+  add_notice(transaction, run, notice);
+}
+
+bool Supervisor::add_notice(LedgerTransaction& transaction, const Run& run,
+                            const TrainerNotice& notice) {
+  Connection& connection = transaction.connection();
+  const int64_t id = run.id;
+  std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, now());
+  if (!number) return false;
+  Query row = connection.query("SELECT * FROM notices WHERE run = ? AND notice = ?", id, *number);
+  stream(transaction, id, "notice", first_row_as_json(row));
+  tell_of_notice(transaction, run, notice, *number);
+  transaction.on_commit([this, id, kind = notice.kind] {
+    metrics_.update_run(id, [&](RunSeries& series) { series.notice(kind); });
+  });
+  return true;
+}
+
+}  // namespace gnomon

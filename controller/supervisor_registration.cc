@@ -1,0 +1,219 @@
+// How runs come onto the record, and their attempts.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "controller/metrics/metrics.h"
+#include "controller/refusal.h"
+#include "controller/supervisor.h"
+#include "protocol/json.h"
+#include "protocol/precision_plan.h"
+#include "protocol/text_rules.h"
+#include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+namespace {
+
+constexpr size_t kSitesMax = 100'000;
+
+// Bits are compared by fingerprint, so another one would change what was concluded.
+std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow& repeated) {
+  const AttemptStart& before = known.start;
+  const AttemptStart& now = repeated.start;
+  if (before.base_step != now.base_step || before.cause != now.cause ||
+      before.plan_version != now.plan_version) {
+    return fmt::format(
+        "attempt {} is on record as a {} from step {} with plan {}, now it is a {} from "
+        "step {} with plan {}",
+        now.attempt, before.cause, before.base_step, before.plan_version, now.cause, now.base_step,
+        now.plan_version);
+  }
+  if (known.fingerprint && repeated.fingerprint && known.fingerprint != repeated.fingerprint) {
+    return fmt::format("the fingerprint of attempt {} was {} and now is {}", now.attempt,
+                       *known.fingerprint, *repeated.fingerprint);
+  }
+  return {};
+}
+
+void check_registration(const RunRegistration& registration) {
+  require(!registration.name.empty() && registration.name.size() <= 200, "name", registration.name,
+          "1 to 200 bytes");
+  require(registration.job_id.size() <= 200, "job_id", registration.job_id, "at most 200 bytes");
+  require(registration.layers >= 0, "layers", registration.layers, "0 or more");
+  require_step(registration.checkpoint_every, "checkpoint_every", 0);
+  require_step(registration.total_steps, "total_steps", 0);
+  require_step(registration.tokens_per_step, "tokens_per_step", 0);
+  require_step(registration.last_directive, "last_directive", 0);
+  require_step(registration.newest_plan_version, "newest_plan_version", 0);
+  require(registration.sites.size() <= kSitesMax,
+          fmt::format("sites is {} names", registration.sites.size()),
+          fmt::format("at most {}", kSitesMax));
+  PrecisionPlan::parse(registration.base_plan, "base_plan")
+      .check_sites(registration.sites, registration.layers, "base_plan");
+}
+
+// Of a run that is on record: it goes on with the texts that it was registered with, whatever the
+// rules are now.
+bool same_texts(const RunRegistration& known, const RunRegistration& now) {
+  const auto texts = [](const RunRegistration& from) {
+    RunRegistration only;
+    only.fingerprint = from.fingerprint;
+    only.base_plan = from.base_plan;
+    only.sites = from.sites;
+    only.checkpoint_root = from.checkpoint_root;
+    only.faults = from.faults;
+    return to_json(only);
+  };
+  return texts(known) == texts(now);
+}
+
+decide::RunRegisteredEvent registered_event(const RunRegistration& registration) {
+  return {
+      registration.name,           registration.base_plan,           registration.sites,
+      registration.layers,         registration.checkpoint_every,    registration.total_steps,
+      registration.last_directive, registration.newest_plan_version, registration.trainer_replays,
+      registration.tokens_per_step};
+}
+
+RunRegistered registered_as(int64_t run, const decide::State& state, const decide::Policy& policy) {
+  return {run_name(run), std::string(decide::mode_name(decide::mode_in_force(state, policy))),
+          policy.controller.on_loss, policy.controller.grace_seconds};
+}
+
+}  // namespace
+
+ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt) {
+  if (std::optional<ledger::AttemptRow> known = ledger::find_attempt(connection, run, attempt)) {
+    return *std::move(known);
+  }
+  const int64_t newest = ledger::newest_attempt(connection, run);
+  throw Refusal(
+      409, "Unknown attempt", fmt::format("attempt {} was never started", attempt),
+      newest == 0
+          ? "an attempt started with POST attempts (this run has none yet)"
+          : fmt::format("an attempt started with POST attempts (the newest is {})", newest));
+}
+
+// Of a run that is on record under the same name and job.
+RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& run,
+                                         const RunRegistration& registration) {
+  const RunRegistration& before = run.registration;
+  if (before.sites != registration.sites || before.layers != registration.layers) {
+    throw Refusal(
+        409, "Another model under a known name",
+        fmt::format("run {}/{} was registered with {} GEMM sites in {} layers, now with {} in {}",
+                    registration.name, registration.job_id, before.sites.size(), before.layers,
+                    registration.sites.size(), registration.layers),
+        "the same model, or another job_id");
+  }
+  if (!same_texts(before, registration)) check_texts(registration);
+  // Knowing more than the ledger: it was restored from an older copy.
+  const bool other_settings = before.checkpoint_every != registration.checkpoint_every ||
+                              before.total_steps != registration.total_steps ||
+                              before.trainer_replays != registration.trainer_replays ||
+                              before.tokens_per_step != registration.tokens_per_step ||
+                              registration.last_directive >= run.state.next_directive ||
+                              registration.newest_plan_version >= run.state.next_plan_version;
+  run.registration = registration;
+  Connection& connection = transaction.connection();
+  ledger::set_registration(connection, run.id, to_json(registration));
+  set_terms_on_commit(transaction, run);
+  if (other_settings) {
+    hear(transaction, run, registered_event(registration));
+    save(transaction, run);
+  }
+  for (const InjectedFault& fault : registration.faults) {
+    ledger::insert_fault(connection, run.id, fault);
+  }
+  return registered_as(run.id, run.state, run.policy);
+}
+
+RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
+                                       const RunRegistration& registration) {
+  check_registration(registration);
+  Connection& connection = transaction.connection();
+  if (const std::optional<int64_t> known =
+          ledger::find_run(connection, registration.name, registration.job_id)) {
+    return register_again(transaction, load(transaction, *known), registration);
+  }
+  // NAME/JOB_ID is what people, metrics and alerts call a run: its last slash must part the two. A
+  // run that is on record otherwise goes on.
+  require(registration.job_id.find('/') == std::string::npos, "job_id", registration.job_id,
+          "a text without \"/\"");
+  check_texts(registration);
+  const double time = now();
+  std::string policy;
+  {
+    std::lock_guard lock(default_policy_mutex_);
+    policy = options_.default_policy;
+  }
+  int64_t id =
+      ledger::insert_run(connection, {0, registration.name, registration.job_id,
+                                      to_json(registration), policy, "live", time, std::nullopt});
+  for (const InjectedFault& fault : registration.faults) {
+    ledger::insert_fault(connection, id, fault);
+  }
+  ledger::insert_plan(connection, id, PrecisionPlan::parse(registration.base_plan).version,
+                      registration.base_plan, time);
+  Run& run = load(transaction, id);
+  transaction.on_commit([this, id, label = run.label] { metrics_.start_run(id, label, {}); });
+  hear(transaction, run, registered_event(registration));
+  save(transaction, run);
+  stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
+  return registered_as(id, run.state, run.policy);
+}
+
+ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
+                                    const AttemptStart& attempt) {
+  Run& run = load(transaction, id);
+  Connection& connection = transaction.connection();
+  require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
+          "cause", attempt.cause, "start, restart or rollback");
+  require_step(attempt.base_step, "base_step", 0);
+  require(std::isfinite(attempt.time), "time", attempt.time, "seconds since the epoch");
+  require(attempt.host.size() <= 200, "host", attempt.host, "at most 200 bytes");
+  ledger::AttemptRow fresh{attempt, std::nullopt};
+  if (attempt.fingerprint) {
+    fresh.fingerprint = to_json(*attempt.fingerprint);
+  }
+  if (std::optional<ledger::AttemptRow> known =
+          ledger::find_attempt(connection, id, attempt.attempt)) {
+    if (std::string detail = difference(*known, fresh); !detail.empty()) {
+      throw Refusal(
+          409, "Attempt already started otherwise", detail,
+          fmt::format("attempt {} for a new one", ledger::newest_attempt(connection, id) + 1),
+          AuditNote{id, "conflicting_attempt", detail});
+    }
+    return ack(transaction, run, 0, 1);
+  }
+  int64_t newest = ledger::newest_attempt(connection, id);
+  if (attempt.attempt != newest + 1) {
+    throw Refusal(409, "Attempts are numbered without gaps",
+                  fmt::format("attempt {} follows attempt {}", attempt.attempt, newest),
+                  fmt::format("attempt {}", newest + 1));
+  }
+  if (run.life == "completed") {
+    throw Refusal(409, "The run is completed",
+                  fmt::format("{} was reported as completed", run.label),
+                  "another job_id for a new run");
+  }
+  if (run.life != "live") {
+    ledger::revive_run(connection, id);
+    run.life = "live";
+    transaction.on_commit([this, id] { metrics_.drop_run_at(id, -1); });
+  }
+  ledger::insert_attempt(connection, id, fresh);
+  set_terms_on_commit(transaction, run);
+  hear(transaction, run,
+       decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
+                              attempt.plan_version, attempt.host});
+  show_layers(transaction, run, attempt.plan_version);
+  save(transaction, run);
+  transaction.on_commit([this, id, number = attempt.attempt] {
+    metrics_.update_run(id, [&](RunSeries& series) { series.set_attempt(number); });
+  });
+  return ack(transaction, run, 1, 0);
+}
+
+}  // namespace gnomon
