@@ -135,6 +135,10 @@ class Supervisor {
   // Throws Refusal: 404, 409 while it is being deleted.
   Run& load(LedgerTransaction& transaction, int64_t run);
   void restore_run(Connection& connection, const ledger::RunRow& row);
+  // Of a run that had stopped or failed and goes on.
+  void revive(LedgerTransaction& transaction, Run& run);
+  // The same, with the attempt that was under way, whose next report is `step`.
+  void go_on(LedgerTransaction& transaction, Run& run, const StepReport& step);
   RunRegistered register_again(LedgerTransaction& transaction, Run& run,
                                const RunRegistration& registration);
   // Records the event, tells the core, carries out and returns what it wants. When the core fails,

@@ -9,6 +9,7 @@
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 #include "protocol/text_rules.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
@@ -198,11 +199,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
                   fmt::format("{} was reported as completed", run.label),
                   "another job_id for a new run");
   }
-  if (run.life != "live") {
-    ledger::revive_run(connection, id);
-    run.life = "live";
-    transaction.on_commit([this, id] { metrics_.drop_run_at(id, -1); });
-  }
+  if (run.life != "live") revive(transaction, run);
   ledger::insert_attempt(connection, id, fresh);
   set_terms_on_commit(transaction, run);
   hear(transaction, run,
@@ -214,6 +211,25 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
     metrics_.update_run(id, [&](RunSeries& series) { series.set_attempt(number); });
   });
   return ack(transaction, run, 1, 0);
+}
+
+void Supervisor::revive(LedgerTransaction& transaction, Run& run) {
+  ledger::revive_run(transaction.connection(), run.id);
+  run.life = "live";
+  transaction.on_commit([this, id = run.id] { metrics_.drop_run_at(id, -1); });
+}
+
+void Supervisor::go_on(LedgerTransaction& transaction, Run& run, const StepReport& step) {
+  const std::string before = run.life;
+  revive(transaction, run);
+  set_terms_on_commit(transaction, run);
+  hear(transaction, run,
+       decide::AttemptStarted{step.attempt, step.step - 1, decide::kOnceMore, step.plan_version});
+  ledger::insert_audit(transaction.connection(), now(), run.id, "run_goes_on",
+                       fmt::format("it was {}, and its trainer reports step {} of attempt {}",
+                                   before, step.step, step.attempt));
+  stream(transaction, run.id, "run",
+         fmt::format(R"({{"run":"{}","state":"live"}})", run_name(run.id)));
 }
 
 }  // namespace gnomon

@@ -81,6 +81,11 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   bool wanted = false;
   for (const StepReport& report : batch.steps) {
     check_step(transaction, run, report);
+    const bool has_ended = run.life == "stopped" || run.life == "failed";
+    if (has_ended && std::pair(report.attempt, report.step) > run.newest_step &&
+        report.attempt == ledger::newest_attempt(connection, id)) {
+      go_on(transaction, run, report);
+    }
     const Heard heard = hear_step(transaction, run, report, time);
     wanted |= heard.wanted;
     if (heard.fresh) {

@@ -29,10 +29,14 @@ struct RunRegisteredEvent {
   int64_t tokens_per_step = 0;
 };
 
+inline constexpr const char* kOnceMore = "once more";
+
 struct AttemptStarted {
   int64_t attempt = 1;
   int64_t base_step = 0;
-  std::string cause;  // start, restart, rollback
+  // start, restart, rollback; or kOnceMore: the attempt at hand, after its run was said to have
+  // ended, and base_step is where it is.
+  std::string cause;
   int64_t plan_version = 0;
   std::string host = {};  // where it runs; empty = not said
 };

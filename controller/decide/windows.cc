@@ -312,7 +312,25 @@ void close_window(Core& core, int64_t id, const std::string& outcome) {
   std::erase_if(core.s.windows, [&](const WindowState& other) { return other.id == id; });
 }
 
+// Where the next window may begin, once an attempt is at `step`.
+static int64_t first_start(const Core& core, int64_t step) {
+  return checkpoint_at(core.s, step) != nullptr ? step : round_up(step, cadence(core).unit);
+}
+
+// Somebody said that the trainer was gone for good, and it was not: it is supervised again.
+static void go_on(Core& core, const AttemptStarted& event) {
+  State& s = core.s;
+  if (!s.ended || event.attempt != s.attempt.number) {
+    return core.say(fmt::format("Attempt {} has not ended.", event.attempt));
+  }
+  s.ended = false;
+  s.plan_version = event.plan_version;
+  note_plan(core, event.plan_version);
+  s.next_start = first_start(core, event.base_step);
+}
+
 void start_attempt(Core& core, const AttemptStarted& event) {
+  if (event.cause == kOnceMore) return go_on(core, event);
   State& s = core.s;
   if (event.attempt <= s.attempt.number) {
     return core.say(fmt::format("Attempt {} is not new.", event.attempt));
@@ -336,9 +354,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     const WindowState* window = find_window(s, s.investigation->window);
     if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
   }
-  s.next_start = checkpoint_at(s, event.base_step) != nullptr
-                     ? event.base_step
-                     : round_up(event.base_step, cadence(core).unit);
+  s.next_start = first_start(core, event.base_step);
   if (event.cause != "rollback") return;
   if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
     s.recovery->attempt = event.attempt;

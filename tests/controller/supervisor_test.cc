@@ -117,6 +117,38 @@ TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);
 }
 
+// It was cut off, and reports on as if nothing had been.
+TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
+  const int64_t run = begin();
+  const auto report = [&](int64_t step) {
+    StepReport one;
+    one.attempt = 1;
+    one.step = step;
+    one.plan_version = 1;
+    ledger.write([&](LedgerTransaction& transaction) {
+      supervisor.report_steps(transaction, run, {{one}});
+    });
+  };
+  const auto live = [&] {
+    return number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'");
+  };
+  for (int64_t step = 1; step <= 5; ++step) report(step);
+  steady += 121;
+  EXPECT_EQ(end(run), 200);
+  report(5);
+  EXPECT_EQ(live(), 0) << "a repeat of what was on record is no sign of life";
+  report(6);
+  EXPECT_EQ(live(), 1);
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'run_goes_on'"), 1);
+  EXPECT_EQ(end(run), 200) << "its trainer is silent once more";
+  ledger.write([&](LedgerTransaction& transaction) {
+    supervisor.start_attempt(transaction, run, {2, 5, "restart", 1, 0});
+    supervisor.finish(transaction, run, {"stopped", 5, 1, 1, 1});
+  });
+  report(7);
+  EXPECT_EQ(live(), 0) << "an attempt of before that one";
+}
+
 // A paused one reports nothing; it polls.
 TEST_F(EndedRunTest, OneWhoseTrainerSaysAnythingGoesOn) {
   const int64_t run = begin();

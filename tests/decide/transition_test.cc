@@ -284,6 +284,22 @@ TEST_F(TransitionTest, ARunThatHadStoppedIsSupervisedAgainWhenItGoesOn) {
   EXPECT_THAT(all<OpenWindow>(), SizeIs(1));
 }
 
+// Somebody ended it for its trainer, which was only cut off.
+TEST_F(TransitionTest, ARunThatWasSaidToHaveEndedIsSupervisedAgainWhereItIs) {
+  checkpoint(0);
+  hear(AttemptStarted{1, 3, kOnceMore, 1});
+  EXPECT_THAT(last_.reason, HasSubstr("has not ended"));
+  hear(RunEnded{"failed", 7});
+  hear(AttemptStarted{2, 13, kOnceMore, 1});
+  EXPECT_EQ(phase_name(state()), "ended") << "no such attempt";
+  hear(AttemptStarted{1, 13, kOnceMore, 1});
+  EXPECT_EQ(phase_name(state()), "watching");
+  EXPECT_EQ(state().attempt.number, 1);
+  for (int64_t step : {20, 30, 40}) checkpoint(step);
+  ASSERT_THAT(all<OpenWindow>(), Not(IsEmpty()));
+  EXPECT_GE(all<OpenWindow>()[0].start_step, 13) << "what nobody heard of is not verified";
+}
+
 TEST_F(TransitionTest, WindowsFollowTheCheckpointIntervalThatARestartBrings) {
   checkpoint(0);
   hear(RunRegisteredEvent{"run", "", {}, 0, 30, 2000});
