@@ -46,14 +46,16 @@ void launch_with_shared(const char* name, void (*kernel)(P...), const Grid& grid
   launch(name, kernel, grid, stream, args...);
 }
 
-// The most that launch_with_shared() may be asked for.
+// The most that launch_with_shared() may be asked for, with room for what a kernel declares itself:
+// the device counts both together.
 inline int64_t shared_bytes_max() {
+  constexpr int64_t kDeclaredMax = 2048;
   static const int64_t most = [] {
     int device = 0, bytes = 0;
     check(cudaGetDevice(&device), "cudaGetDevice");
     check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
           "cudaDeviceGetAttribute");
-    return int64_t{bytes};
+    return int64_t{bytes} - kDeclaredMax;
   }();
   return most;
 }

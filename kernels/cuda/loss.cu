@@ -163,12 +163,10 @@ __global__ void __launch_bounds__(kLossThreads)
   tell_largest(largest, amax_room, amax);
 }
 
-// How many logits of a row are kept: as many as a multiprocessor has room for, with some left for
-// what the kernel has besides.
+// How many logits of a row are kept: as many as a multiprocessor has room for.
 int64_t logits_kept(int64_t vocabulary, bool with_gradient) {
-  constexpr int64_t kBesides = 2048;
   if (!with_gradient || vocabulary % kVector != 0) return 0;
-  const int64_t fit = (shared_bytes_max() - kBesides) / static_cast<int64_t>(sizeof(bf16));
+  const int64_t fit = shared_bytes_max() / static_cast<int64_t>(sizeof(bf16));
   return vocabulary < fit ? vocabulary : fit / kVector * kVector;
 }
 

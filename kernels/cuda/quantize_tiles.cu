@@ -5,8 +5,6 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int64_t kBesideRow = 2048;  // bytes of shared memory that a kernel has besides a row
-
 struct ScaleOfRow {
   const float* scales;  // of the piece's rows
   __device__ uint64_t encode(Format format, const EightBits& values, int row, int) const {
@@ -174,7 +172,7 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
   const uint32_t* of_all = nullptr;
   const int64_t row_bytes = columns * static_cast<int64_t>(sizeof(bf16));
   if (tile.rows == 1 && tile.columns == 0 && transposed == nullptr &&
-      row_bytes + kBesideRow <= shared_bytes_max()) {
+      row_bytes <= shared_bytes_max()) {
     const Grid of_rows{.blocks_x = rows, .threads = kCastThreads, .shared_bytes = row_bytes};
     launch_with_shared("cast_rows", cast_rows_kernel, of_rows, stream, how, x, columns, as_stored,
                        inverse_scales, strides.row);
