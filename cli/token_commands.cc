@@ -1,5 +1,6 @@
 // `gnomon token`: the file of who may speak to gnomond.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
@@ -32,6 +33,7 @@ struct TokenOptions {
   std::string name;
   std::string role;
   std::string expires;
+  std::vector<std::string> runs;
 };
 
 constexpr double kLongest = 3650.0 * 86400;  // ten years
@@ -98,6 +100,11 @@ void create(const TokenOptions& options, const fs::path& file) {
   if (const std::string accepted = problem_with_token_name(options.name); !accepted.empty()) {
     throw ConfigError("", 0, "NAME", fmt::format("\"{}\"", options.name), accepted);
   }
+  const Role role = *role_from_name(options.role);
+  if (const std::string accepted = problem_with_runs(options.runs, role); !accepted.empty()) {
+    throw ConfigError("", 0, "--runs", fmt::format("\"{}\"", fmt::join(options.runs, " ")),
+                      accepted);
+  }
   const double now = wall_seconds();
   const double expires =
       options.expires.empty() ? 0 : now + parse_duration("--expires", options.expires, kLongest);
@@ -110,11 +117,12 @@ void create(const TokenOptions& options, const fs::path& file) {
                                       file.string(), options.name));
       }
     }
-    tokens.push_back({options.name, *role_from_name(options.role), sha256_hex(secret),
-                      std::floor(now), std::floor(expires)});
+    tokens.push_back({options.name, role, sha256_hex(secret), std::floor(now), std::floor(expires),
+                      options.runs});
   });
-  fmt::print(stderr, "{} is a token of the role {}{}, in {}. This is its only copy:\n",
+  fmt::print(stderr, "{} is a token of the role {}{}{}, in {}. This is its only copy:\n",
              options.name, options.role,
+             options.runs.empty() ? "" : fmt::format(" for {}", fmt::join(options.runs, ", ")),
              expires > 0 ? fmt::format(" until {}", utc_text(expires)) : "", file.string());
   fmt::print("{}\n", secret);
 }
@@ -127,17 +135,22 @@ void list(const fs::path& file, bool json) {
     for (const Token& token : tokens) {
       boost::json::value expires = nullptr;
       if (token.expires > 0) expires = utc_text(token.expires);
+      boost::json::value runs = nullptr;
+      if (!token.runs.empty()) runs = boost::json::value_from(token.runs);
       rows.push_back({{"name", token.name},
                       {"role", role_name(token.role)},
                       {"created", utc_text(token.created)},
-                      {"expires", expires}});
+                      {"expires", expires},
+                      {"runs", runs}});
     }
     fmt::print("{}", pretty_json(rows));
     return;
   }
-  Table table({"name", "role", "created", "expires"});
+  Table table({"name", "role", "runs", "created", "expires"});
   for (const Token& token : tokens) {
-    table.add({token.name, role_name(token.role), utc_text(token.created),
+    table.add({token.name, role_name(token.role),
+               token.runs.empty() ? "all" : fmt::format("{}", fmt::join(token.runs, ", ")),
+               utc_text(token.created),
                token.expires == 0
                    ? "never"
                    : utc_text(token.expires) + (token.expires <= now ? " (over)" : "")});
@@ -180,11 +193,16 @@ void add_token_commands(CLI::App& app, Context&) {
       ->required()
       ->check(CLI::IsMember(role_names()));
   made->add_option("--expires", options->expires, "After this time, like 90d; without it, never");
+  made->add_option("--runs", options->runs,
+                   "Names of the runs that it may change, with * and ?; of trainers and operators. "
+                   "Without it, all")
+      ->type_name("GLOB");
   add_file_options(*made, *options);
   made->footer(
       "Example:\n  gnomon token create trainer-7b --role trainer --config /etc/gnomon/gnomond.toml "
       "> trainer-7b.token\n  GNOMON_TOKEN_FILE=trainer-7b.token gnomon-trainer --config "
-      "run.toml\n\n"
+      "run.toml\n"
+      "  gnomon token create team-a --role operator --runs 'team-a-*' --file tokens.toml\n\n"
       "The file keeps a hash of the secret, never the secret. A running gnomond reads the file "
       "again by itself.");
   made->callback(

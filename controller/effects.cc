@@ -141,6 +141,8 @@ void apply(const EffectContext& context, const decide::QuarantineVerifier& quara
   Connection& connection = context.transaction.connection();
   ledger::insert_quarantine(connection, context.run, quarantine.verifier, quarantine.reason,
                             context.time);
+  context.transaction.on_commit([&board = context.bells.work, run = context.run,
+                                 name = quarantine.verifier] { board.quarantine(run, name); });
   const ledger::AuditedBy gnomond(connection, "");  // whoever's report has led to it
   ledger::insert_audit(connection, context.time, context.run, "quarantine",
                        fmt::format("{}: {}", quarantine.verifier, quarantine.reason));

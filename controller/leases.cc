@@ -157,16 +157,13 @@ std::optional<ledger::ReplayRow> Leases::next_for(LedgerTransaction& transaction
         bells_.work.candidates(worker, kLookAtOnce, supervisor_.steady_now());
     if (turns.empty()) return std::nullopt;
     for (const QueuedReplay& turn : turns) {
-      if (worker.shunned.contains(turn.run)) continue;
-      if (ledger::is_quarantined(connection, turn.run, worker.name)) {
-        worker.shunned.insert(turn.run);
-        continue;
-      }
       std::optional<ledger::ReplayRow> replay =
           ledger::find_replay(connection, turn.run, turn.replay);
       // Another write of this group may have taken or cancelled it.
       const bool queued = replay && replay->state == "queued" && replay->token == turn.token;
-      if (queued && !better_left_to_others(connection, *replay, worker)) return replay;
+      // Nor may one of this group have put the worker into quarantine.
+      const bool believed = !ledger::is_quarantined(connection, turn.run, worker.name);
+      if (queued && believed && !better_left_to_others(connection, *replay, worker)) return replay;
       worker.declined.insert(WorkBoard::key(turn));
     }
   }
@@ -183,12 +180,13 @@ void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& 
   if (on_verifier) board.lease_began(entry.run);
 }
 
-// Whether a verifier speaks that has what the run requires and is as `may` says.
+// Whether a verifier speaks that the run believes, that has what it requires and is as `may` says.
 bool Leases::others_speak(const ledger::ReplayRow& replay,
                           const std::function<bool(const std::string& name)>& may) const {
   return roll_.any(
       supervisor_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
-        return may(name) && (!entry.labels || bells_.work.suits(replay.run, *entry.labels));
+        return may(name) &&
+               bells_.work.suits(replay.run, name, entry.labels ? &*entry.labels : nullptr);
       });
 }
 
@@ -355,12 +353,12 @@ void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
 
 void Leases::watch_unserved(Ledger& ledger) {
   UnservedReplays::Look look = unserved_.look(bells_.work, roll_, supervisor_.steady_now());
-  metrics_.set_replays_unserved(look.counts.no_verifier, look.counts.labels);
+  metrics_.set_replays_unserved(look.counts);
   for (UnservedReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;
     const bool accepted = ledger.post(
         [this, notice = std::move(notice)](LedgerTransaction& transaction) {
-          supervisor_.note(transaction, notice.run, "no_verifier_fits", notice.text);
+          supervisor_.note(transaction, notice.run, kNoVerifierFits, notice.text);
         },
         [this, run](std::exception_ptr error) {
           if (error) unserved_.not_told(run);

@@ -63,6 +63,7 @@ void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) 
   RunTotals totals = load_run_totals(connection, row.id);
   if (known) {
     totals.phase = decide::phase_name(known->state);
+    totals.paused = known->state.paused;
     totals.money = money_numbers(known->state, policy);
     add_steps(known->told, totals);
   }
@@ -130,6 +131,7 @@ WorkBoard::Terms Supervisor::terms_of(Connection& connection, const Run& run) {
   const std::string backend =
       fingerprint_of(connection, run, ledger::newest_attempt(connection, run.id)).backend;
   if (backend == "cuda" && !says_so) terms.requirements.push_back(key + backend);
+  terms.quarantined = ledger::quarantined_verifiers(connection, run.id);
   return terms;
 }
 
@@ -206,8 +208,11 @@ void Supervisor::save(LedgerTransaction& transaction, Run& run) {
 
 void Supervisor::show(LedgerTransaction& transaction, const Run& run) {
   transaction.on_commit([this, id = run.id, phase = decide::phase_name(run.state),
-                         deadline = decide::next_deadline(run.state)] {
-    metrics_.update_run(id, [&](RunSeries& series) { series.set_phase(phase); });
+                         paused = run.state.paused, deadline = decide::next_deadline(run.state)] {
+    metrics_.update_run(id, [&](RunSeries& series) {
+      series.set_phase(phase);
+      series.set_paused(paused);
+    });
     deadlines_.set(id, deadline);
   });
 }

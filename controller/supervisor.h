@@ -68,8 +68,8 @@ class Supervisor {
   ReportAck report_statistics(LedgerTransaction& transaction, int64_t run,
                               const StatisticsReport& report);
 
-  // gnomond's own word for people; no decision rests on it.
-  void note(LedgerTransaction& transaction, int64_t run, const std::string& kind,
+  // gnomond's own word for people, of a kind of kOwnNoticeKinds; no decision rests on it.
+  void note(LedgerTransaction& transaction, int64_t run, std::string_view kind,
             const std::string& text);
 
   // Of an operator. `toml` is checked; throws ConfigError.
@@ -167,7 +167,8 @@ class Supervisor {
   bool add_notice(LedgerTransaction& transaction, const Run& run, const TrainerNotice& notice);
   // What the bits of an attempt depend on.
   static Fingerprint fingerprint_of(Connection& connection, const Run& run, int64_t attempt);
-  // What the work board goes by: the policy, and the backend that the newest attempt runs on.
+  // What the work board goes by: the policy, the backend that the newest attempt runs on, and which
+  // verifiers are not believed.
   static WorkBoard::Terms terms_of(Connection& connection, const Run& run);
   void set_terms_on_commit(LedgerTransaction& transaction, const Run& run);
   void show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version);

@@ -1,6 +1,8 @@
 // What a trainer tells people in words, and gnomond of a run.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "controller/json_rows.h"
@@ -17,9 +19,8 @@ namespace {
 constexpr size_t kNoticeTextMax = 16'384;
 
 void check_notice(const TrainerNotice& notice, const RunRegistration& registration) {
-  require(notice.kind == "checkpoint_failed" || notice.kind == "reports_dropped" ||
-              notice.kind == "plan_without_controller",
-          "kind", notice.kind, "checkpoint_failed, reports_dropped or plan_without_controller");
+  require(std::ranges::find(kTrainerNoticeKinds, notice.kind) != kTrainerNoticeKinds.end(), "kind",
+          notice.kind, fmt::format("one of {}", fmt::join(kTrainerNoticeKinds, ", ")));
   require(!notice.text.empty() && notice.text.size() <= kNoticeTextMax,
           fmt::format("text is {} bytes", notice.text.size()),
           fmt::format("1 to {} bytes", kNoticeTextMax));
@@ -59,7 +60,7 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-void Supervisor::note(LedgerTransaction& transaction, int64_t id, const std::string& kind,
+void Supervisor::note(LedgerTransaction& transaction, int64_t id, std::string_view kind,
                       const std::string& text) {
   const Run& run = load(transaction, id);
   TrainerNotice notice;

@@ -3,44 +3,85 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <utility>
+
 namespace gnomon {
 namespace {
 
-std::string words(const WorkBoard::Backlog& run, bool anybody) {
+// Of several, the last that is true of a verifier that speaks.
+enum class Reason { kNoVerifier, kLabels, kQuarantine };
+
+int64_t& count_of(Reason reason, UnservedCounts& counts) {
+  switch (reason) {
+    case Reason::kNoVerifier:
+      return counts.no_verifier;
+    case Reason::kLabels:
+      return counts.labels;
+    case Reason::kQuarantine:
+      break;
+  }
+  return counts.quarantine;
+}
+
+std::string words(const WorkBoard::Backlog& run, Reason reason) {
   const std::string waiting =
       run.replays == 1 ? "1 replay waits" : fmt::format("{} replays wait", run.replays);
-  if (!anybody) return waiting + " and no verifier speaks: start gnomon-verifier";
+  switch (reason) {
+    case Reason::kNoVerifier:
+      return waiting + " and no verifier speaks: start gnomon-verifier";
+    case Reason::kLabels:
+      return fmt::format(
+          "{} for a verifier with {}, and none of those that speak has these labels: start one "
+          "with them, or change [verifier] requires of the run's policy",
+          waiting, fmt::join(run.terms.requirements, ", "));
+    case Reason::kQuarantine:
+      break;
+  }
   return fmt::format(
-      "{} for a verifier with {}, and none of those that speak has these labels: start one with "
-      "them, or change [verifier] requires of the run's policy",
-      waiting, fmt::join(run.terms.requirements, ", "));
+      "{}, and every verifier that speaks and has what the run requires is in quarantine, since it "
+      "computed wrongly ({}): start gnomon-verifier on another device",
+      waiting, fmt::join(run.terms.quarantined, ", "));
+}
+
+// Why nobody who speaks could do a replay on these terms; nothing when somebody could.
+std::optional<Reason> why_unserved(const VerifierRoll& roll, const WorkBoard::Terms& terms,
+                                   double now) {
+  Reason reason = Reason::kNoVerifier;
+  const bool served = roll.any(now, [&](const std::string& name, const VerifierRoll::Entry& entry) {
+    const bool fit = !entry.labels || fits(*entry.labels, terms.requirements);
+    if (fit && !terms.quarantined.contains(name)) return true;
+    reason = std::max(reason, fit ? Reason::kQuarantine : Reason::kLabels);
+    return false;
+  });
+  return served ? std::nullopt : std::optional(reason);
 }
 
 }  // namespace
 
 UnservedReplays::Look UnservedReplays::look(const WorkBoard& board, const VerifierRoll& roll,
                                             double now) {
-  const bool anybody = !roll.empty(now);
-  std::map<std::vector<std::string>, bool> served;  // most runs require the same
+  // Most runs require the same.
+  std::map<std::pair<std::vector<std::string>, std::set<std::string>>, std::optional<Reason>>
+      reasons;
   Look result;
   std::map<int64_t, Waiting> waiting;
   const std::lock_guard lock(mutex_);
   for (const WorkBoard::Backlog& run : board.backlog()) {
     if (run.terms.trainer_replays) continue;
-    const auto [known, fresh] = served.try_emplace(run.terms.requirements, false);
-    if (fresh) {
-      known->second = roll.any(now, [&](const std::string&, const VerifierRoll::Entry& entry) {
-        return !entry.labels || fits(*entry.labels, run.terms.requirements);
-      });
-    }
-    if (known->second) continue;
-    (anybody ? result.counts.labels : result.counts.no_verifier) += run.replays;
+    const auto [known, fresh] =
+        reasons.try_emplace({run.terms.requirements, run.terms.quarantined}, std::nullopt);
+    if (fresh) known->second = why_unserved(roll, run.terms, now);
+    if (!known->second) continue;
+    count_of(*known->second, result.counts) += run.replays;
     const auto before = waiting_.find(run.run);
     Waiting& it = waiting[run.run];
     it = before == waiting_.end() ? Waiting{now} : before->second;
     if (!it.told && now >= it.since + kTellSeconds) {
       it.told = true;
-      result.notices.push_back({run.run, words(run, anybody)});
+      result.notices.push_back({run.run, words(run, *known->second)});
     }
   }
   waiting_.swap(waiting);

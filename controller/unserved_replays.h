@@ -7,15 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "controller/metrics/metrics.h"
 #include "controller/verifier_roll.h"
 #include "controller/work_board.h"
 
 namespace gnomon {
-
-struct UnservedCounts {
-  int64_t no_verifier = 0;  // replays, while no verifier speaks at all
-  int64_t labels = 0;       // while none of those that speak has what the run requires
-};
 
 class UnservedReplays {
  public:

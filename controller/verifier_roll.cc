@@ -23,10 +23,6 @@ void VerifierRoll::spoke(const std::string& name, double now) {
   forget_silent(now);
 }
 
-bool VerifierRoll::empty(double now) const {
-  return !any(now, [](const std::string&, const Entry&) { return true; });
-}
-
 bool VerifierRoll::any(
     double now,
     const std::function<bool(const std::string& name, const Entry& entry)>& wanted) const {

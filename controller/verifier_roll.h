@@ -23,7 +23,6 @@ class VerifierRoll {
   void asked(const std::string& name, const Labels& labels, double waits_until, double now);
   // It has spoken of a lease.
   void spoke(const std::string& name, double now);
-  bool empty(double now) const;
   // Whether one that speaks is as `wanted` says.
   bool any(double now,
            const std::function<bool(const std::string& name, const Entry& entry)>& wanted) const;

@@ -24,10 +24,17 @@ void WorkBoard::set_terms(int64_t id, Terms terms) {
   for (const auto& wake : wakes) wake();
 }
 
-bool WorkBoard::suits(int64_t run, const Labels& labels) const {
+void WorkBoard::quarantine(int64_t run, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  runs_[run].terms.quarantined.insert(name);
+}
+
+bool WorkBoard::suits(int64_t run, const std::string& name, const Labels* labels) const {
   const std::lock_guard lock(mutex_);
   const auto found = runs_.find(run);
-  return found == runs_.end() || fits(labels, found->second.terms.requirements);
+  if (found == runs_.end()) return true;
+  const Terms& terms = found->second.terms;
+  return !terms.quarantined.contains(name) && (!labels || fits(*labels, terms.requirements));
 }
 
 void WorkBoard::add(const QueuedReplay& entry) {
@@ -110,7 +117,7 @@ double WorkBoard::used_for_share(const Run& run, double now) {
 }
 
 bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
-  if (worker.shunned.contains(id)) return false;
+  if (run.terms.quarantined.contains(worker.name)) return false;
   // A trainer is what its own run runs on.
   if (worker.trainer_of != 0) return worker.trainer_of == id;
   return fits(worker.labels, run.terms.requirements);

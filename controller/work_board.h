@@ -45,21 +45,24 @@ class WorkBoard {
   struct Worker {
     std::string name;
     Labels labels;
-    int64_t trainer_of = 0;          // the run whose trainer it is; 0: a verifier
-    std::set<Key> declined = {};     // what it was found unable to do
-    std::set<int64_t> shunned = {};  // runs that it may do nothing of
+    int64_t trainer_of = 0;       // the run whose trainer it is; 0: a verifier
+    std::set<Key> declined = {};  // what it was found unable to do
   };
   struct Terms {
     double share = 1;
     std::vector<std::string> requirements = {};
     bool trainer_replays = false;  // the run's trainer does its replays while nobody else can
+    std::set<std::string> quarantined = {};  // names of those whose answers it does not believe
     bool operator==(const Terms&) const = default;
   };
 
   // Terms of a run; those of one that was never set are the defaults. Wakes who fits now.
   void set_terms(int64_t run, Terms terms);
-  // Whether labels are what the run wants.
-  bool suits(int64_t run, const Labels& labels) const;
+  // Adds to those whom the run does not believe.
+  void quarantine(int64_t run, const std::string& name);
+  // Whether a verifier of this name is believed and has what the run wants. Of one whose labels are
+  // not known (null), it is taken that they are.
+  bool suits(int64_t run, const std::string& name, const Labels* labels) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.
   void add(const QueuedReplay& entry);

@@ -156,9 +156,15 @@ struct CheckpointReport {
   double time = 0;
 };
 
+inline constexpr std::array<std::string_view, 3> kTrainerNoticeKinds = {
+    "checkpoint_failed", "reports_dropped", "plan_without_controller"};
+// gnomond's own word: on what the trainer reported of its GPU, and on replays that wait.
+inline constexpr std::string_view kEccErrors = "ecc_errors";
+inline constexpr std::string_view kNoVerifierFits = "no_verifier_fits";
+inline constexpr std::array<std::string_view, 2> kOwnNoticeKinds = {kEccErrors, kNoVerifierFits};
+
 // POST /v1/runs/{run}/notices: something that people and the ledger should know and no decision
-// rests on. Kinds: checkpoint_failed, reports_dropped, plan_without_controller. gnomond's own word:
-// ecc_errors on what the trainer reported of its GPU, no_verifier_fits on replays that wait.
+// rests on. A trainer's kinds are kTrainerNoticeKinds.
 struct TrainerNotice {
   int64_t attempt = 1;
   int64_t step = 0;  // newest finished step then

@@ -146,4 +146,11 @@ bool is_quarantined(Connection& connection, int64_t run, const std::string& veri
   return query.next();
 }
 
+std::set<std::string> quarantined_verifiers(Connection& connection, int64_t run) {
+  std::set<std::string> names;
+  Query query = connection.query("SELECT verifier FROM quarantines WHERE run = ?", run);
+  while (query.next()) names.insert(query.text(0));
+  return names;
+}
+
 }  // namespace gnomon::ledger

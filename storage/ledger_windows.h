@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -75,6 +76,7 @@ int cancel_queued_replays(Connection& connection, int64_t run, int64_t window, d
 void insert_quarantine(Connection& connection, int64_t run, const std::string& verifier,
                        const std::string& reason, double now);
 bool is_quarantined(Connection& connection, int64_t run, const std::string& verifier);
+std::set<std::string> quarantined_verifiers(Connection& connection, int64_t run);
 
 void insert_result(Connection& connection, const ReplayRow& replay, const std::string& verifier,
                    const std::string& fingerprint, const ReplayResult& result, double now);

@@ -1,3 +1,6 @@
+#include <utility>
+
+#include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 
 namespace gnomon {
@@ -27,7 +30,7 @@ std::vector<Route> all_routes(Services& services) {
       routes.push_back(std::move(route));
     }
   }
-  return routes;
+  return within_runs(std::move(routes));
 }
 
 }  // namespace gnomon

@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "controller/api/listing.h"
+#include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 #include "controller/api/view_queries.h"
 #include "protocol/json.h"
@@ -36,6 +37,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
 Response register_run(Services& services, Exchange& exchange, const Request& request) {
   // Its texts are checked where it is known whether the run is on record with them.
   RunRegistration registration = from_json<RunRegistration>(request.body);
+  Guard::authorise_run(*request.principal, registration.name);
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
     registered = services.supervisor.register_run(transaction, registration);
@@ -103,7 +105,9 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
 Response directives(Services& services, Exchange& exchange, const Request& request) {
   if (query_given(request, "after")) {  // what is delivered counts as delivered
     Guard::authorise(request.principal, Access::kTrain);
-    return poll_directives(services, exchange, request, parse_run_id(request.arguments[0]));
+    const int64_t run = parse_run_id(request.arguments[0]);
+    check_run(exchange, request, run);
+    return poll_directives(services, exchange, request, run);
   }
   return numbered_page(exchange, request, views::kDirectives, "number");
 }

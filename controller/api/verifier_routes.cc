@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
@@ -78,9 +79,23 @@ class AskForWork {
   std::optional<Lease> lease_;
 };
 
+// A verifier is given the replays of any run, so a token for some runs asks as the trainer of one.
+void check_asker_of(Exchange& exchange, const Request& request, const LeaseRequest& asked) {
+  if (!request.principal->has_runs()) return;
+  const std::optional<int64_t> run = run_number(asked.run);
+  if (!asked.on_trainer || !run) {
+    throw Refusal(403, "Run not accepted",
+                  fmt::format("the token \"{}\" is for the runs {}, and verifiers replay any",
+                              request.principal->name(), request.principal->runs_text()),
+                  "on_trainer with one of these runs; a token of the role verifier");
+  }
+  check_run(exchange, request, *run);
+}
+
 Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
-  AskForWork asker(services, from_request<LeaseRequest>(request.body),
-                   query_seconds(request, "wait"));
+  const LeaseRequest asked = from_request<LeaseRequest>(request.body);
+  check_asker_of(exchange, request, asked);
+  AskForWork asker(services, asked, query_seconds(request, "wait"));
   const std::optional<Lease> lease = asker.answer(exchange);
   return lease ? json_response(to_json(*lease)) : Response{204, "", "", {}, false};
 }
@@ -92,6 +107,7 @@ Route lease_route(Services& services, const char* path, size_t body_max,
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t lease = lease_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
+            check_lease(exchange, request, lease);
             audited_write(exchange, services, [&](LedgerTransaction& transaction) {
               (services.leases.*take)(transaction, lease, message);
             });

@@ -1,6 +1,7 @@
 #include "controller/auth/guard.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <openssl/crypto.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
@@ -14,6 +15,7 @@
 #include "base/errors.h"
 #include "base/sha256.h"
 #include "controller/refusal.h"
+#include "protocol/site_glob.h"
 
 namespace gnomon {
 namespace {
@@ -22,7 +24,7 @@ constexpr double kTellEverySeconds = 10;
 
 const PrincipalPtr& anonymous() {
   static const PrincipalPtr principal =
-      std::make_shared<const Principal>("anonymous", Role::kAdmin, 0);
+      std::make_shared<const Principal>(Token{"anonymous", Role::kAdmin});
   return principal;
 }
 
@@ -71,6 +73,14 @@ std::string address_key(const std::string& address) {
 }
 
 }  // namespace
+
+bool Principal::may_change(std::string_view run_name) const {
+  return !has_runs() || std::ranges::any_of(token_.runs, [&](const std::string& glob) {
+    return simple_glob_matches(glob, run_name);
+  });
+}
+
+std::string Principal::runs_text() const { return fmt::format("{}", fmt::join(token_.runs, ", ")); }
 
 Guard::Guard(const AuthSettings& settings, Clock wall, Clock steady)
     : wall_(std::move(wall)), steady_(std::move(steady)) {
@@ -125,8 +135,7 @@ void Guard::take(const AuthSettings& settings, const std::vector<Token>& tokens,
     if (same != entries_.end()) {
       entries.push_back({token, std::move(same->principal)});
     } else {
-      entries.push_back(
-          {token, std::make_shared<Principal>(token.name, token.role, token.expires)});
+      entries.push_back({token, std::make_shared<Principal>(token)});
     }
   }
   for (const Entry& gone : entries_) {
@@ -243,6 +252,14 @@ void Guard::authorise(const PrincipalPtr& principal, Access access) {
                               role_name(principal->role())),
                   fmt::format("a token of the role {}", roles_with(access)));
   }
+}
+
+void Guard::authorise_run(const Principal& principal, std::string_view run_name) {
+  if (principal.may_change(run_name)) return;
+  throw Refusal(403, "Run not accepted",
+                fmt::format("the token \"{}\" is for the runs {}, and this one is \"{}\"",
+                            principal.name(), principal.runs_text(), run_name),
+                "a token for this run; gnomon token list shows for which each is");
 }
 
 // Never the token, which may be another service's, sent here by mistake.

@@ -36,18 +36,21 @@ struct AuthSettings {
 // Who sent a request. Lives as long as somebody holds it; a token that was revoked stays revoked.
 class Principal {
  public:
-  Principal(std::string name, Role role, double expires)
-      : name_(std::move(name)), role_(role), expires_(expires) {}
-  const std::string& name() const { return name_; }
-  Role role() const { return role_; }
+  explicit Principal(Token token) : token_(std::move(token)) {}
+  const std::string& name() const { return token_.name; }
+  Role role() const { return token_.role; }
+  // Whether it may change some runs alone, and whether a run of this name is one of them.
+  bool has_runs() const { return !token_.runs.empty(); }
+  bool may_change(std::string_view run_name) const;
+  std::string runs_text() const;  // "team-a-*, probe"
   // At `now`, seconds since the epoch: neither revoked nor over.
-  bool valid(double now) const { return !revoked_ && (expires_ == 0 || now < expires_); }
+  bool valid(double now) const {
+    return !revoked_ && (token_.expires == 0 || now < token_.expires);
+  }
   void revoke() { revoked_ = true; }
 
  private:
-  const std::string name_;
-  const Role role_;
-  const double expires_;  // 0: never
+  const Token token_;
   std::atomic<bool> revoked_ = false;
 };
 
@@ -81,6 +84,8 @@ class Guard {
   void admit_malformed(const std::string& address);
   // Throws Refusal: 401 for a stranger, 403 for another role.
   static void authorise(const PrincipalPtr& principal, Access access);
+  // Throws Refusal (403) when it may not change a run of this name.
+  static void authorise_run(const Principal& principal, std::string_view run_name);
   bool valid(const Principal& principal) const { return principal.valid(wall_()); }
 
   // How many connections one principal may hold at once.

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cmath>
 #include <ctime>
+#include <iterator>
 #include <optional>
 
 #include "base/errors.h"
@@ -21,6 +22,7 @@
 #include "base/files.h"
 #include "base/named_file.h"
 #include "base/redaction.h"
+#include "protocol/text_rules.h"
 #include "protocol/toml_reader.h"
 
 namespace gnomon {
@@ -30,6 +32,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kNameMax = 64;
 constexpr const char* kNameAccepted = "1 to 64 letters, digits, \".\", \"_\", \"-\", \"@\", \":\"";
+constexpr size_t kRunsMax = 16;
+constexpr size_t kRunNameMax = 200;
 constexpr const char* kHeader =
     "# Who may speak to gnomond; written by `gnomon token`. The secrets are not in it.\n";
 
@@ -54,6 +58,11 @@ Token read_token(TomlTable& table) {
     token.expires = parse_utc(table.text("expires", ""));
     if (!(token.expires > 0)) table.refuse("expires", "a time like \"2027-11-22T18:30:00Z\"");
   }
+  token.runs = table.texts("runs", {});
+  const bool none = table.has("runs") && token.runs.empty();
+  const std::string accepted =
+      none ? "one name or more; without the key, all runs" : problem_with_runs(token.runs, *role);
+  if (!accepted.empty()) table.refuse("runs", accepted);
   table.refuse_unknown_keys();
   return token;
 }
@@ -109,7 +118,8 @@ std::vector<Token> parse_tokens(std::string_view toml, const std::string& file) 
   try {
     return tokens_of(TomlTable::parse(toml, file));
   } catch (const ConfigError& error) {  // a secret may stand where its hash belongs, or anywhere
-    throw without_text(error, {"token", "name", "role", "sha256", "created", "expires", "nesting"});
+    throw without_text(
+        error, {"token", "name", "role", "sha256", "created", "expires", "runs", "nesting"});
   }
 }
 
@@ -131,6 +141,10 @@ std::string tokens_as_toml(const std::vector<Token>& tokens) {
                         toml_quoted(token.name), toml_quoted(role_name(token.role)), token.sha256,
                         utc_text(token.created));
     if (token.expires > 0) text += fmt::format("expires = \"{}\"\n", utc_text(token.expires));
+    if (token.runs.empty()) continue;
+    std::vector<std::string> quoted;
+    std::ranges::transform(token.runs, std::back_inserter(quoted), toml_quoted);
+    text += fmt::format("runs = [{}]\n", fmt::join(quoted, ", "));
   }
   return text;
 }
@@ -155,6 +169,19 @@ std::string problem_with_token_name(const std::string& name) {
                c == '.' || c == '_' || c == '-' || c == '@' || c == ':';
       });
   return good ? std::string() : kNameAccepted;
+}
+
+std::string problem_with_runs(const std::vector<std::string>& runs, Role role) {
+  if (runs.empty()) return {};
+  if (role != Role::kTrainer && role != Role::kOperator) {
+    return "runs for a token of the role trainer or operator alone";
+  }
+  const bool good = runs.size() <= kRunsMax && std::ranges::all_of(runs, [](const auto& name) {
+                      return !name.empty() && name.size() <= kRunNameMax && is_one_line(name);
+                    });
+  return good ? std::string()
+              : fmt::format("up to {} names of runs of 1 to {} bytes, with * and ?", kRunsMax,
+                            kRunNameMax);
 }
 
 void edit_tokens(const fs::path& file, const std::function<void(std::vector<Token>&)>& change) {

@@ -8,6 +8,7 @@
 //   sha256 = "…"                         # of the whole secret, its prefix included
 //   created = "2026-11-22T18:30:00Z"
 //   expires = "2027-11-22T18:30:00Z"     # absent: never
+//   runs = ["team-a-*"]                  # names of runs, of a trainer or operator; absent: all
 #pragma once
 
 #include <filesystem>
@@ -23,9 +24,11 @@ namespace gnomon {
 struct Token {
   std::string name;
   Role role = Role::kReader;
-  std::string sha256;
+  std::string sha256 = {};
   double created = 0;  // seconds since the epoch
   double expires = 0;  // the same; 0: never
+  // The names of the runs that it may change, with '*' (any text) and '?' (a character); none: all.
+  std::vector<std::string> runs = {};
   bool operator==(const Token&) const = default;
 };
 
@@ -42,6 +45,10 @@ std::string make_secret();
 // What is wrong with a token's name; empty when nothing is: 1 to 64 letters, digits, ".", "_", "-",
 // "@", ":".
 std::string problem_with_token_name(const std::string& name);
+
+// What would be accepted in place of such `runs` for this role, in words; empty when they are fine:
+// up to 16 names of 1 to 200 bytes, and only for trainers and operators, whose work is runs.
+std::string problem_with_runs(const std::vector<std::string>& runs, Role role);
 
 // Changes the file: reads it (an absent one is empty), calls `change`, writes it back atomically
 // with its owner and mode; a new one only its owner may read. Two at a time wait for each other.

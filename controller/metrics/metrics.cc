@@ -32,6 +32,7 @@ struct Metrics::Daemon {
                      .Register(registry)),
         unserved_no_verifier(unserved.Add({{"reason", "no_verifier"}})),
         unserved_labels(unserved.Add({{"reason", "labels"}})),
+        unserved_quarantine(unserved.Add({{"reason", "quarantine"}})),
         leases_active(prometheus::BuildGauge()
                           .Name("gnomon_leases_active")
                           .Help("leases held now")
@@ -113,6 +114,7 @@ struct Metrics::Daemon {
   prometheus::Family<prometheus::Gauge>& unserved;
   prometheus::Gauge& unserved_no_verifier;
   prometheus::Gauge& unserved_labels;
+  prometheus::Gauge& unserved_quarantine;
   prometheus::Gauge& leases_active;
   prometheus::Family<prometheus::Counter>& leases;
   prometheus::Family<prometheus::Counter>& requests;
@@ -164,9 +166,10 @@ void Metrics::set_replays_queued(int64_t count) {
   daemon_->replays_queued.Set(static_cast<double>(count));
 }
 
-void Metrics::set_replays_unserved(int64_t no_verifier, int64_t labels) {
-  daemon_->unserved_no_verifier.Set(static_cast<double>(no_verifier));
-  daemon_->unserved_labels.Set(static_cast<double>(labels));
+void Metrics::set_replays_unserved(const UnservedCounts& counts) {
+  daemon_->unserved_no_verifier.Set(static_cast<double>(counts.no_verifier));
+  daemon_->unserved_labels.Set(static_cast<double>(counts.labels));
+  daemon_->unserved_quarantine.Set(static_cast<double>(counts.quarantine));
 }
 
 void Metrics::set_leases_active(int64_t count) {

@@ -20,6 +20,13 @@
 
 namespace gnomon {
 
+// Replays that wait while nobody who speaks could do them, by why.
+struct UnservedCounts {
+  int64_t no_verifier = 0;  // none speaks at all
+  int64_t labels = 0;       // none of those that speak has what the run requires
+  int64_t quarantine = 0;   // those that have it are not believed by the run
+};
+
 class Metrics {
  public:
   // `ledger_queue_length` is asked at each scrape.
@@ -44,9 +51,7 @@ class Metrics {
   void on_scrape(std::function<void()> action) { on_scrape_ = std::move(action); }
 
   void set_replays_queued(int64_t count);
-  // Of those queued, as nobody who speaks could do them: no verifier at all, or none with the
-  // labels.
-  void set_replays_unserved(int64_t no_verifier, int64_t labels);
+  void set_replays_unserved(const UnservedCounts& counts);
   void set_leases_active(int64_t count);
   void lease_ended(const std::string& outcome, int64_t count = 1);  // completed, failed, expired
 

@@ -14,8 +14,6 @@ constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", 
                                        "instrument", "override", "directive",   "cadence"};
 constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
                                         "pause",    "resume",   "stop"};
-constexpr std::array kNoticeKinds = {"checkpoint_failed", "reports_dropped",
-                                     "plan_without_controller", "ecc_errors", "no_verifier_fits"};
 constexpr size_t kLayersMax = 200;
 
 auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
@@ -35,6 +33,7 @@ double total(const std::map<std::string, double>& totals, const std::string& key
 
 RunFamilies::RunFamilies(prometheus::Registry& r)
     : state(gauge(r, "gnomon_run_state", "1 for the run's present state, 0 for the others")),
+      paused(gauge(r, "gnomon_run_paused", "1 while the trainer stands still by an order")),
       step(gauge(r, "gnomon_run_step", "newest step reported")),
       attempt(gauge(r, "gnomon_run_attempt", "present attempt")),
       plan_version(gauge(r, "gnomon_run_plan_version", "plan of the newest step")),
@@ -46,7 +45,7 @@ RunFamilies::RunFamilies(prometheus::Registry& r)
       grad_norm(gauge(r, "gnomon_run_grad_norm", "newest gradient norm before clipping")),
       learning_rate(gauge(r, "gnomon_run_learning_rate", "newest learning rate")),
       last_report(
-          gauge(r, "gnomon_run_last_report_timestamp_seconds", "when the newest report came")),
+          gauge(r, "gnomon_run_last_report_timestamp_seconds", "when the newest step report came")),
       gap(gauge(r, "gnomon_run_gap_ratio", "newest window's gap as a share of the loss")),
       gap_tolerance(gauge(r, "gnomon_run_gap_tolerance_ratio", "the tolerance on the gap")),
       offset(gauge(r, "gnomon_run_offset_ratio", "newest window's offset as a share of the loss")),
@@ -122,10 +121,14 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
   for (const char* kind : kDirectiveKinds) {
     counter(families.directives, "kind", kind).Increment(total(totals.directives, kind));
   }
-  for (const char* kind : kNoticeKinds) {
+  const auto count_notices = [&](std::string_view name) {
+    const std::string kind(name);
     counter(families.notices, "kind", kind).Increment(total(totals.notices, kind));
-  }
+  };
+  std::ranges::for_each(kTrainerNoticeKinds, count_notices);
+  std::ranges::for_each(kOwnNoticeKinds, count_notices);
   set_phase(totals.phase);
+  set_paused(totals.paused);
   if (totals.attempt > 0) {
     set_attempt(totals.attempt);
   }
@@ -172,6 +175,8 @@ prometheus::Counter& RunSeries::counter(prometheus::Family<prometheus::Counter>&
   }
   return *found;
 }
+
+void RunSeries::set_paused(bool paused) { set(families_.paused, paused ? 1 : 0); }
 
 void RunSeries::set_phase(const std::string& phase) {
   for (auto& [name, metric] : phases_) {

@@ -29,9 +29,9 @@ using MetricFamilyOf = prometheus::Family<Metric>;
 struct RunFamilies {
   explicit RunFamilies(prometheus::Registry& registry);
 
-  MetricFamilyOf<prometheus::Gauge>&state, &step, &attempt, &plan_version, &loss, &shadow_loss,
-      &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance, &offset,
-      &verification_lag, &verified_step, &layer_precision, &net_speedup, &speedup,
+  MetricFamilyOf<prometheus::Gauge>&state, &paused, &step, &attempt, &plan_version, &loss,
+      &shadow_loss, &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance,
+      &offset, &verification_lag, &verified_step, &layer_precision, &net_speedup, &speedup,
       &verification_share, &hazard, &steps_lost;
   MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives, &notices,
       &train_seconds, &verify_seconds;
@@ -61,6 +61,7 @@ struct MoneyNumbers {
 // What the ledger knows about a run when the daemon starts.
 struct RunTotals {
   std::string phase = "watching";
+  bool paused = false;  // its trainer stands still by an order
   double tokens = 0;
   double steps = 0;
   double train_seconds = 0;
@@ -92,6 +93,7 @@ class RunSeries {
 
   const std::string& label() const { return label_; }
   void set_phase(const std::string& phase);
+  void set_paused(bool paused);
   void set_attempt(int64_t attempt);
   void step(const StepReport& report, double reported_at);
   // Labels that are not in `layers` any more keep their last value; at most 200 are kept.

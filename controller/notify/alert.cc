@@ -14,10 +14,17 @@ namespace gnomon::notify {
 namespace {
 
 template <size_t count>
-const Kind* find_kind(const std::array<Kind, count>& kinds, std::string_view name) {
+constexpr const Kind* find_kind(const std::array<Kind, count>& kinds, std::string_view name) {
   const auto found = std::ranges::find(kinds, name, &Kind::name);
   return found == kinds.end() ? nullptr : &*found;
 }
+
+template <size_t count>
+constexpr bool all_are_moments(const std::array<std::string_view, count>& names) {
+  return std::ranges::all_of(
+      names, [](std::string_view name) { return find_kind(kMomentKinds, name) != nullptr; });
+}
+static_assert(all_are_moments(kTrainerNoticeKinds) && all_are_moments(kOwnNoticeKinds));
 
 const Kind& moment_kind(std::string_view name) {
   const Kind* found = find_kind(kMomentKinds, name);
@@ -186,7 +193,7 @@ Alert quarantine_alert(const Subject& subject, const decide::QuarantineVerifier&
 Alert notice_alert(const Subject& subject, const TrainerNotice& notice, int64_t number,
                    double time) {
   const Kind& kind = moment_kind(notice.kind);
-  const bool bad = notice.kind == "ecc_errors" || notice.kind == "checkpoint_failed";
+  const bool bad = notice.kind == kEccErrors || notice.kind == "checkpoint_failed";
   Alert alert = make_alert(subject, kind, bad ? Severity::kCritical : Severity::kWarning, time);
   alert.labels["notice"] = fmt::format("{}", number);
   describe(alert, subject, kind.title, notice.step, notice.text);

@@ -61,6 +61,22 @@ TEST_F(TokenCommandTest, TheConfigurationOfGnomondNamesTheFile) {
   EXPECT_TRUE(read_tokens(file()).empty());
 }
 
+TEST_F(TokenCommandTest, ATokenMayBeForSomeRuns) {
+  const EndedProcess made = run_gnomon({"token", "create", "team", "--role", "trainer", "--runs",
+                                        "team-a-*", "probe", "--file", file()});
+  ASSERT_EQ(made.status, 0) << made.errors;
+  EXPECT_THAT(made.errors, HasSubstr("for team-a-*, probe"));
+  EXPECT_EQ(read_tokens(file()).at(0).runs, (std::vector<std::string>{"team-a-*", "probe"}));
+  EXPECT_THAT(run_gnomon({"token", "list", "--file", file()}).output, HasSubstr("team-a-*, probe"));
+  const auto rows =
+      boost::json::parse(run_gnomon({"token", "list", "--json", "--file", file()}).output);
+  EXPECT_EQ(rows.at(0).at("runs").as_array().size(), 2u);
+  const EndedProcess refused =
+      run_gnomon({"token", "create", "v", "--role", "verifier", "--runs", "x", "--file", file()});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_THAT(refused.errors, AllOf(HasSubstr("--runs"), HasSubstr("trainer or operator")));
+}
+
 TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
   const auto refused = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "token");

@@ -68,7 +68,8 @@ std::string entry(const std::string& name, const std::string& role, const std::s
 TEST(Tokens, WhatIsWrittenIsReadBack) {
   const std::vector<Token> tokens = {
       {"prometheus", Role::kReader, kHash, 1795372200, 0},
-      {"ci@host:7", Role::kAdmin, sha256_hex("two"), 1795372200, 1795972200}};
+      {"ci@host:7", Role::kAdmin, sha256_hex("two"), 1795372200, 1795972200},
+      {"team", Role::kTrainer, sha256_hex("three"), 1795372200, 0, {"team-a-*", "a\"b"}}};
   EXPECT_EQ(parse_tokens(tokens_as_toml(tokens), ""), tokens);
   EXPECT_EQ(parse_tokens("", ""), std::vector<Token>());
 }
@@ -244,13 +245,37 @@ TEST_F(GuardTest, ATokenIsKnownByItsSecretAlone) {
 }
 
 TEST_F(GuardTest, StrangersAndOtherRolesAreRefusedByTheRoute) {
-  const auto reader = std::make_shared<const Principal>("grafana", Role::kReader, 0);
+  const auto reader = std::make_shared<const Principal>(Token{"grafana", Role::kReader});
   EXPECT_NO_THROW(Guard::authorise(nullptr, Access::kOpen));
   EXPECT_EQ(problem_of([&] { Guard::authorise(nullptr, Access::kRead); }).status, 401);
   EXPECT_NO_THROW(Guard::authorise(reader, Access::kRead));
   const Problem problem = problem_of([&] { Guard::authorise(reader, Access::kOperate); });
   EXPECT_EQ(problem.status, 403);
   EXPECT_EQ(problem.accepted, "a token of the role operator or admin");
+}
+
+TEST(Tokens, RunsAreOfThoseWhoseWorkTheyAre) {
+  EXPECT_THAT(refusal_of(entry("a", "trainer", kHash, "runs = [\"x\"]\n")), "accepted");
+  EXPECT_THAT(refusal_of(entry("a", "operator", kHash, "runs = [\"x*\", \"?\"]\n")), "accepted");
+  for (const char* role : {"reader", "verifier", "admin"}) {
+    EXPECT_THAT(refusal_of(entry("a", role, kHash, "runs = [\"x\"]\n")),
+                AllOf(HasSubstr("runs"), HasSubstr("trainer or operator")))
+        << role;
+  }
+  EXPECT_THAT(refusal_of(entry("a", "trainer", kHash, "runs = []\n")), HasSubstr("one name"));
+  EXPECT_THAT(refusal_of(entry("a", "trainer", kHash, "runs = [\"\"]\n")), HasSubstr("1 to 200"));
+}
+
+TEST_F(GuardTest, ATokenForSomeRunsIsForThoseOfItsNames) {
+  const Principal team(Token{"team", Role::kTrainer, kHash, 0, 0, {"team-a-*", "probe"}});
+  EXPECT_NO_THROW(Guard::authorise_run(team, "team-a-7b"));
+  EXPECT_NO_THROW(Guard::authorise_run(team, "probe"));
+  for (const char* other : {"team-b-7b", "team-a", "probe2", ""}) {
+    const Problem problem = problem_of([&] { Guard::authorise_run(team, other); });
+    EXPECT_EQ(problem.status, 403) << other;
+    EXPECT_THAT(problem.detail, HasSubstr("team-a-*, probe"));
+  }
+  EXPECT_NO_THROW(Guard::authorise_run(Principal(Token{"all", Role::kTrainer}), "anything"));
 }
 
 TEST_F(GuardTest, ATokenThatIsOverIsNotAccepted) {

@@ -256,6 +256,20 @@ TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
   watch(100);
   watch(60);
   EXPECT_EQ(notices(), 2) << "it lasted again, after it was over";
+  EXPECT_TRUE(grant(asker("v:2", "cpu", {{"pool", "a"}})).has_value());
+  watch(1);
+  order(3);
+  quarantine("v:2");
+  watch(1);
+  EXPECT_EQ(unserved("labels"), 0);
+  EXPECT_EQ(unserved("quarantine"), 1);
+  watch(30);
+  EXPECT_FALSE(grant(asker("v:2", "cpu", {{"pool", "a"}})).has_value());
+  watch(30);
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM notices WHERE text LIKE '1 replay waits, and every "
+                   "verifier that speaks and has what the run requires is in quarantine%v:2%'"),
+            1);
 }
 
 }  // namespace

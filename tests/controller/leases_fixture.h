@@ -97,6 +97,12 @@ class LeasesTest : public LedgerTest {
       write([&](LedgerTransaction& transaction) { leases_->expire(transaction, lease); });
     }
   }
+  void quarantine(const std::string& verifier) {
+    write([&](LedgerTransaction& transaction) {
+      apply_effect({transaction, *metrics_, *bells_, run_, 1, 0},
+                   decide::QuarantineVerifier{verifier, "computes wrongly"});
+    });
+  }
   std::string replay_state(int64_t replay) {
     std::string state;
     ledger_.read([&](Connection& connection) {

@@ -180,6 +180,25 @@ TEST_F(LeasesTest, AQuarantinedVerifierGetsNothingMoreOfTheRun) {
   EXPECT_TRUE(grant("v:2").has_value());
 }
 
+TEST_F(LeasesTest, AQuarantinedVerifierThatSpeaksKeepsNobodyElseFromWork) {
+  EXPECT_FALSE(grant("broken").has_value());  // has asked, so it is there
+  order(1);
+  order(2);
+  EXPECT_FALSE(grant_trainer(run_name(run_)).has_value()) << "there is a verifier";
+  quarantine("broken");
+  EXPECT_TRUE(grant_trainer(run_name(run_)).has_value());
+  fail(grant("v:2").value(), true);
+  EXPECT_EQ(grant("v:2").value().task.replay, 2) << "nobody else may try again";
+}
+
+TEST_F(LeasesTest, AQuarantineOutlivesARestart) {
+  quarantine("broken");
+  order(1);
+  make_controller();
+  EXPECT_FALSE(grant("broken").has_value());
+  EXPECT_TRUE(grant_trainer(run_name(run_)).has_value());
+}
+
 TEST_F(LeasesTest, AReplayThatAVerifierFailedIsLeftToTheOthers) {
   EXPECT_FALSE(grant("sound").has_value());  // has asked, so it is there
   order(1);

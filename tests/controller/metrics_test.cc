@@ -64,6 +64,7 @@ TEST_F(MetricsTest, AfterARollbackTheLagIsNotNegative) {
 TEST_F(MetricsTest, TotalsOfTheLedgerAreWhereCountersGoOn) {
   RunTotals totals;
   totals.phase = "containing";
+  totals.paused = true;
   totals.tokens = 5000;
   totals.steps = 50;
   totals.train_seconds = 10;
@@ -76,6 +77,7 @@ TEST_F(MetricsTest, TotalsOfTheLedgerAreWhereCountersGoOn) {
   EXPECT_THAT(text(), HasSubstr("gnomon_run_tokens_total{run=\"demo/1\"} 5100\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_windows_total{outcome=\"quiet\",run=\"demo/1\"} 3\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"containing\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_paused{run=\"demo/1\"} 1\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_step_duration_seconds_count{run=\"demo/1\"} 51\n"));
 }
 

@@ -15,7 +15,7 @@ class WorkBoardTest : public ::testing::Test {
              bool on_trainer = false) {
     board_.add({run, replay, 1, 0, priority, ordered_at, on_trainer});
   }
-  static WorkBoard::Worker verifier(const Labels& labels = {}) { return {"v", labels, 0, {}}; }
+  static WorkBoard::Worker verifier(const Labels& labels = {}) { return {"v", labels}; }
   // Runs in the order of their turns.
   std::vector<int64_t> turns(const WorkBoard::Worker& worker = verifier(), double now = 0) {
     std::vector<int64_t> runs;
@@ -206,15 +206,19 @@ TEST_F(WorkBoardTest, NewTermsWakeWhoFitsNow) {
   EXPECT_THAT(woken_, ElementsAre("cpu"));
 }
 
-TEST_F(WorkBoardTest, ARunThatIsShunnedIsNotTriedAtAll) {
+TEST_F(WorkBoardTest, AVerifierInQuarantineHasNoTurnInTheRun) {
   order(1, 1);
   order(1, 2);
   order(2, 3);
-  WorkBoard::Worker worker = verifier();
-  worker.shunned.insert(1);
-  EXPECT_THAT(turns(worker), ElementsAre(2));
+  board_.set_terms(1, {.quarantined = {"v"}});
+  EXPECT_THAT(turns(), ElementsAre(2));
+  EXPECT_FALSE(board_.suits(1, "v", nullptr));
+  EXPECT_TRUE(board_.suits(2, "v", nullptr));
   board_.remove(2, 3);
-  EXPECT_NE(wait("shunning", worker), 0);
+  EXPECT_NE(wait("in quarantine"), 0);
+  order(1, 4);
+  EXPECT_THAT(woken_, IsEmpty());
+  EXPECT_EQ(wait("another", {"w", {}}), 0);
 }
 
 TEST_F(WorkBoardTest, ALeaseThatNeverWasLeavesNoTrace) {

@@ -293,5 +293,15 @@ TEST_F(OutboxTest, BeyondTheBoundTheOldestGoWithOneRowOfTheAuditForMany) {
               HasSubstr("gnomon_notifications_total{outcome=\"dropped\",receiver=\"a\"} 101"));
 }
 
+TEST_F(OutboxTest, WhatTheDaemonNoticesItselfIsToldToo) {
+  begin();
+  tell({receiver("all")});
+  ledger_.write([&](LedgerTransaction& transaction) {
+    supervisor_->note(transaction, run_, "no_verifier_fits", "1 replay waits");
+    supervisor_->note(transaction, run_, "ecc_errors", "3 errors");
+  });
+  EXPECT_THAT(messages(), ElementsAre("all no_verifier_fits", "all ecc_errors"));
+}
+
 }  // namespace
 }  // namespace gnomon::notify
