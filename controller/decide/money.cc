@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/window_lengths.h"
 #include "controller/decide/worth.h"
 
 namespace gnomon::decide {
@@ -144,7 +145,8 @@ void choose_cadence(Core& core) {
   if (core.policy.window.cadence != "optimised" || s.ended) return;
   const RunModel model = run_model(s, core.policy);
   if (model.speedup < kSpeedupWorthIt) return;
-  const int64_t now = s.watch.every > 0 ? s.watch.every : core.policy.window.every;
+  const int64_t now =
+      window_lengths(core.policy.window, s.run.checkpoint_every, s.watch.every).every;
   const std::optional<Cadence> chosen = best_cadence(core, model, now);
   if (!chosen || !chosen->changed || chosen->every == now) return;
   s.watch.every = chosen->every;

@@ -5,29 +5,19 @@
 
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/window_lengths.h"
 
 namespace gnomon::decide {
 namespace {
 
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
-struct Cadence {
-  int64_t unit = 1;  // the run's checkpoint interval
-  int64_t steps = 1;
-  int64_t every = 1;
-};
-
-Cadence cadence(const Core& core) {
-  Cadence result;
-  result.unit = std::max<int64_t>(1, core.s.run.checkpoint_every);
-  result.steps = round_up(core.policy.window.steps, result.unit);
-  const int64_t every = core.s.watch.every > 0 ? core.s.watch.every : core.policy.window.every;
-  result.every = std::max(result.steps, round_up(every, result.unit));
-  if (core.s.watch.burst_left > 0) result.every = result.steps;
-  return result;
+WindowLengths lengths(const Core& core) {
+  WindowLengths made =
+      window_lengths(core.policy.window, core.s.run.checkpoint_every, core.s.watch.every);
+  if (core.s.watch.burst_left > 0) made.every = made.steps;
+  return made;
 }
 
-void say_rounding(Core& core, const Cadence& used) {
+void say_rounding(Core& core, const WindowLengths& used) {
   const Policy::Window& asked = core.policy.window;
   if (core.s.rounding_said || (used.steps == asked.steps && used.every == asked.every)) return;
   core.s.rounding_said = true;
@@ -144,7 +134,7 @@ void open_long_fork(Core& core) {
 
 void open_due_windows(Core& core) {
   State& s = core.s;
-  const Cadence used = cadence(core);
+  const WindowLengths used = lengths(core);
   for (;;) {
     const KnownCheckpoint* start = checkpoint_at(s, s.next_start);
     if (start == nullptr) {
@@ -314,7 +304,7 @@ void close_window(Core& core, int64_t id, const std::string& outcome) {
 
 // Where the next window may begin, once an attempt is at `step`.
 static int64_t first_start(const Core& core, int64_t step) {
-  return checkpoint_at(core.s, step) != nullptr ? step : round_up(step, cadence(core).unit);
+  return checkpoint_at(core.s, step) != nullptr ? step : round_up(step, lengths(core).unit);
 }
 
 // Somebody said that the trainer was gone for good, and it was not: it is supervised again.
@@ -388,7 +378,7 @@ void take_checkpoint(Core& core, const CheckpointCompleted& event) {
   if (checkpoint_at(s, event.step) != nullptr) {
     return core.say(fmt::format("The checkpoint at step {} is known.", event.step));
   }
-  say_rounding(core, cadence(core));
+  say_rounding(core, lengths(core));
   const KnownCheckpoint checkpoint{event.attempt, event.step, event.uri, event.plan_version};
   const auto place =
       std::find_if(s.checkpoints.begin(), s.checkpoints.end(),

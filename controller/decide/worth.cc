@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/window_lengths.h"
 
 namespace gnomon::decide {
 namespace {
@@ -24,10 +25,14 @@ double training_seconds(const Account& account) {
          account.trainer_verification_seconds + account.hold_seconds + account.switch_seconds;
 }
 
+WindowLengths lengths(const State& state, const Policy& policy) {
+  return window_lengths(policy.window, state.run.checkpoint_every, state.watch.every);
+}
+
 CadenceWorth cadence_worth(const State& state, const Policy& policy) {
   CadenceWorth made;
   made.kind = policy.window.cadence;
-  made.every = state.watch.every > 0 ? state.watch.every : policy.window.every;
+  made.every = lengths(state, policy).every;
   const RunModel model = run_model(state, policy);
   if (model.speedup < kSpeedupWorthIt) {
     made.reason =
@@ -83,9 +88,10 @@ Account account_now(const State& state, const Policy& policy) {
 RunModel run_model(const State& state, const Policy& policy) {
   RunModel model;
   model.speedup = measured_speedup(state.money.account, policy.economics.speedup).value;
-  model.window_steps = static_cast<double>(policy.window.steps);
+  const WindowLengths asked = window_lengths(policy.window, state.run.checkpoint_every, 0);
+  model.window_steps = static_cast<double>(asked.steps);
   model.switch_steps = policy.economics.switch_steps;
-  model.hold_steps = static_cast<double>(policy.window.every * policy.returning.quiet_windows);
+  model.hold_steps = static_cast<double>(asked.every * policy.returning.quiet_windows);
   model.restart_steps = policy.economics.restart_steps;
   model.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
   model.spare_share = policy.economics.spare_fraction;
@@ -94,9 +100,10 @@ RunModel run_model(const State& state, const Policy& policy) {
 
 CadenceLimits cadence_limits(const State& state, const Policy& policy) {
   CadenceLimits limits;
-  limits.every_min = policy.window.steps;
-  limits.every_max = policy.window.every_max;
-  limits.checkpoint_every = std::max<int64_t>(1, state.run.checkpoint_every);
+  const WindowLengths asked = window_lengths(policy.window, state.run.checkpoint_every, 0);
+  limits.every_min = asked.steps;
+  limits.every_max = std::max(asked.steps, policy.window.every_max);
+  limits.checkpoint_every = asked.unit;
   return limits;
 }
 

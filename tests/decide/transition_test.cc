@@ -168,12 +168,12 @@ TEST_F(TransitionTest, WindowsAreRoundedToCheckpointsAndThatIsSaidOnce) {
   checkpoint(0);
   ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_EQ(all<RecordDecision>()[0].kind, "accept");
-  EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("20 steps every 30 steps"));
+  EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("20 steps every 40 steps"));
   checkpoint(10);
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
   checkpoint(20);
   EXPECT_EQ(all<OpenWindow>()[0].steps, 20);
-  EXPECT_EQ(state().next_start, 30);
+  EXPECT_EQ(state().next_start, 40) << "no greater share than 15 of 25";
 }
 
 TEST_F(TransitionTest, AWindowMayNotStraddleAChangeOfPlan) {
