@@ -222,6 +222,9 @@ void print_status_in_words(const Status& status) {
                integer_of(*window, "start_step"), percent_text(*window, "d_percent"),
                percent_text(*window, "tolerance_percent"), text_of(*window, "state"));
   }
+  if (std::isfinite(number_of(run, "verified_step"))) {
+    print_line("the last verified checkpoint: step {}\n", integer_of(run, "verified_step"));
+  }
   print_line("decisions: {}\n", status.decisions.size());
   if (!status.decisions.empty()) {
     print_line("the newest: {}\n", sentence_of(status.decisions.back().as_object()));

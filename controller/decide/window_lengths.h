@@ -1,5 +1,5 @@
-// How long a run's windows are and how far apart: what the policy asks for, made to begin and end at
-// checkpoints.
+// How long a run's windows are and how far apart: what the policy asks for, made to begin and end
+// at checkpoints.
 #pragma once
 
 #include <cstdint>

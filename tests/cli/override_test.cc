@@ -8,6 +8,7 @@
 #include "protocol/json.h"
 #include "tests/cli/program.h"
 #include "tests/cli/synthetic_ledger.h"
+#include "tests/controller/fake_clients.h"
 #include "tests/controller/registration.h"
 #include "tests/support/daemon_process.h"
 
@@ -172,6 +173,23 @@ TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
                     HasSubstr("gnomon notices small")));
   boost::json::value rows = boost::json::parse(gnomon({"notices", "small", "--json"}).output);
   EXPECT_EQ(rows.at(3).at("step").to_number<int64_t>(), 4);
+}
+
+TEST_F(OverrideTest, TheStatusSaysWhichCheckpointWasVerifiedLast) {
+  DaemonProcess daemon({}, "[window]\nevery = 5\nsteps = 5\n");
+  daemon.start();
+  FakeTrainer trainer(daemon.url());
+  trainer.begin();
+  trainer.train(1, 10);
+  const auto status = [&] { return run_gnomon({"status", "test", "--url", daemon.url()}).output; };
+  EXPECT_THAT(status(), HasSubstr("\nthe last verified checkpoint: step 0\n"));
+  FakeVerifier verifier(daemon.url());
+  for (int windows = 0; windows < 2; ++windows) {
+    const std::optional<Lease> lease = verifier.lease("5s");
+    ASSERT_TRUE(lease);
+    verifier.complete(*lease, 0);
+  }
+  EXPECT_THAT(status(), HasSubstr("\nthe last verified checkpoint: step 10\n"));
 }
 
 }  // namespace
