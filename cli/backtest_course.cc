@@ -185,10 +185,12 @@ void BacktestCourse::feed(const decide::Event& event) {
     if (const auto* order = std::get_if<decide::OrderReplay>(&effect)) take(*order);
     if (const auto* issued = std::get_if<decide::IssueDirective>(&effect)) take(*issued);
   }
-  feed_answers();
+  if (!answering_) feed_answers();
 }
 
+// What an answer leads to may ask again: that is answered here too, not within the answer.
 void BacktestCourse::feed_answers() {
+  answering_ = true;
   while (!answers_.empty() && !parting_) {
     const Answer answer = std::move(answers_.front());
     answers_.pop_front();
@@ -198,6 +200,7 @@ void BacktestCourse::feed_answers() {
     feed(answer.event);
     if (answer.missing) state_.watch.unverified_windows = unverified;
   }
+  answering_ = false;
 }
 
 void BacktestCourse::take(const decide::OrderReplay& order) {

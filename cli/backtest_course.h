@@ -101,6 +101,7 @@ class BacktestCourse {
     bool missing = false;  // the record has none
   };
   std::deque<Answer> answers_;
+  bool answering_ = false;
   std::vector<std::optional<decide::IssueDirective>> directives_;  // of record_.directives
 };
 

@@ -136,6 +136,14 @@ RecordedRun recorded_run(const LedgerView& ledger, int64_t run, const std::strin
   std::map<StepKey, StepRow> steps;
   for (const StepRow& step : ledger.steps(run)) steps[{step.attempt, step.step}] = step;
   for (const EventRow& row : ledger.events(run)) {
+    const int64_t next = std::ssize(record.events) + 1;
+    if (row.seq != next) {
+      throw FormatError(
+          ledger_file, 0,
+          fmt::format("run-{} has no event {} (the next one is {})", run, next, row.seq),
+          "a run whose events are all there: [retention] deletes those of runs that "
+          "ended long ago (events_days, steps_days)");
+    }
     record.events.push_back({row.seq, row.time, read_event(row, steps, ledger_file)});
   }
   read_replays(ledger, run, record);

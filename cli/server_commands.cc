@@ -138,32 +138,50 @@ const Row* newest_measured(const boost::json::array& windows) {
   return nullptr;
 }
 
-// The pause that a live run stands in or is about to; nullptr when it goes on.
-const Row* standing_pause(const Row& run, const boost::json::array& directives) {
-  if (text_of(run, "state") != "live") return nullptr;
+// Of a live run the newest pause or resume that was not refused; and the newest pause that the
+// trainer has applied and no step, nor an applied resume, has come after.
+struct Standing {
+  const Row* newest = nullptr;
+  const Row* pause = nullptr;
+};
+
+Standing standing_pause(const Row& run, const boost::json::array& directives) {
+  Standing found;
+  if (text_of(run, "state") != "live") return found;
   for (auto row = directives.rbegin(); row != directives.rend(); ++row) {
     const Row& directive = row->as_object();
-    std::string kind = text_of(directive, "kind"), state = text_of(directive, "state");
+    const std::string kind = text_of(directive, "kind"), state = text_of(directive, "state");
     if ((kind != "pause" && kind != "resume") || state == "rejected" || state == "expired")
       continue;
-    bool over =
-        state == "applied" && integer_of(run, "step") > integer_of(directive, "applied_step");
-    return kind == "resume" || over ? nullptr : &directive;
+    if (found.newest == nullptr) found.newest = &directive;
+    if (state != "applied") continue;
+    const bool over = integer_of(run, "step") > integer_of(directive, "applied_step");
+    if (kind == "pause" && !over) found.pause = &directive;
+    break;
   }
-  return nullptr;
+  return found;
 }
 
 void print_pause(const Row& run, const boost::json::array& directives) {
-  const Row* pause = standing_pause(run, directives);
-  if (pause == nullptr) return;
-  if (text_of(*pause, "state") == "applied") {
-    print_line("paused at step {}: {}\n", integer_of(*pause, "applied_step"),
-               text_or_dash(*pause, "reason"));
-  } else {
-    print_line("a pause is on its way to the trainer: {}\n", text_or_dash(*pause, "reason"));
+  const Standing standing = standing_pause(run, directives);
+  if (standing.pause != nullptr) {
+    print_line("paused at step {}: {}\n", integer_of(*standing.pause, "applied_step"),
+               text_or_dash(*standing.pause, "reason"));
   }
-  print_line("to go on: gnomon override {}/{} resume --reason \"...\"\n", text_of(run, "name"),
-             text_of(run, "job_id"));
+  const bool open = standing.newest != nullptr && text_of(*standing.newest, "state") != "applied";
+  if (open && text_of(*standing.newest, "kind") == "resume") {
+    print_line("a resume is on its way to the trainer: directive {}, {}\n",
+               integer_of(*standing.newest, "number"), text_of(*standing.newest, "state"));
+    return;
+  }
+  if (open) {
+    print_line("a pause is on its way to the trainer: {}\n",
+               text_or_dash(*standing.newest, "reason"));
+  }
+  if (open || standing.pause != nullptr || text_or_dash(run, "phase") == "holding") {
+    print_line("to go on: gnomon override {}/{} resume --reason \"...\"\n", text_of(run, "name"),
+               text_of(run, "job_id"));
+  }
 }
 
 // Of each kind that holds for a time the newest override, unless it is over.
@@ -185,7 +203,7 @@ void print_standing_overrides(const boost::json::array& overrides, double now) {
 void print_newest_notices(const boost::json::array& notices, const std::string& run) {
   constexpr size_t kShown = 3;
   if (notices.empty()) return;
-  print_line("notices of the trainer: {}\n", notices.size());
+  print_line("notices: {}\n", notices.size());
   for (size_t i = notices.size() - std::min(notices.size(), kShown); i < notices.size(); ++i) {
     const Row& row = notices[i].as_object();
     print_line("  {} at step {}: {} ({})\n", time_text(row, "noticed_at"), integer_of(row, "step"),

@@ -50,6 +50,13 @@ void show(const StatisticsOptions& options) {
     fmt::print("{}", pretty_json(reports));
     return;
   }
+  if (reports.empty() && (options.from >= 0 || options.to >= 0)) {
+    fmt::print(
+        "{} has no tensor statistics of these steps; without --from and --to come the "
+        "newest\n",
+        options.server.run);
+    return;
+  }
   if (reports.empty()) {
     fmt::print(
         "{} has no tensor statistics; the trainer gathers them where its file has "

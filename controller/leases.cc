@@ -20,10 +20,11 @@ constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that n
 
 // A result that the ledger could not hold would be sent again and again.
 void check_durations(const ReplayResult& result) {
-  for (double seconds : {result.replay_seconds, result.eval_seconds}) {
-    require(seconds >= 0 && seconds <= kSecondsMax, fmt::format("a duration is {}", seconds),
-            "0 to 1e9 seconds");
-  }
+  const auto check = [](double seconds, std::string_view member) {
+    require(seconds >= 0 && seconds <= kSecondsMax, member, seconds, "0 to 1e9 seconds");
+  };
+  check(result.replay_seconds, "replay_seconds");
+  check(result.eval_seconds, "eval_seconds");
 }
 
 void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {

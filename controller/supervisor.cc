@@ -62,15 +62,27 @@ void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) 
   const std::optional<StateOnRecord> known = state_on_record(connection, row.id, policy);
   RunTotals totals = load_run_totals(connection, row.id);
   if (known) {
-    totals.phase = decide::phase_name(known->state);
-    totals.paused = known->state.paused;
-    totals.money = money_numbers(known->state, policy);
+    add_state(known->state, policy, totals);
     add_steps(known->told, totals);
   }
   metrics_.start_run(row.id, row.label(), totals);
   if (known && row.state == "live") {
     deadlines_.set(row.id, decide::next_deadline(known->state));
   }
+}
+
+void Supervisor::add_state(const decide::State& state, const decide::Policy& policy,
+                           RunTotals& totals) {
+  totals.phase = decide::phase_name(state);
+  totals.paused = state.paused;
+  totals.money = money_numbers(state, policy);
+}
+
+void Supervisor::forget_when_ended(LedgerTransaction& transaction, int64_t id) {
+  transaction.on_commit([this, id] {
+    const auto found = runs_.find(id);
+    if (found != runs_.end() && found->second.life != "live") runs_.erase(found);
+  });
 }
 
 Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
@@ -118,6 +130,7 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
     throw Error(fmt::format("{} cannot be read from the ledger: {}", run.label, error.what()));
   }
   bells_.work.set_terms(id, terms_of(connection, run));
+  if (run.life != "live") forget_when_ended(transaction, id);
   return runs_.emplace(id, std::move(run)).first->second;
 }
 

@@ -135,6 +135,10 @@ class Supervisor {
   // Throws Refusal: 404, 409 while it is being deleted.
   Run& load(LedgerTransaction& transaction, int64_t run);
   void restore_run(Connection& connection, const ledger::RunRow& row);
+  static void add_state(const decide::State& state, const decide::Policy& policy,
+                        RunTotals& totals);
+  // Takes an ended run out of memory behind this write, unless it goes on meanwhile.
+  void forget_when_ended(LedgerTransaction& transaction, int64_t id);
   // Of a run that had stopped or failed and goes on.
   void revive(LedgerTransaction& transaction, Run& run);
   // The same, with the attempt that was under way, whose next report is `step`.

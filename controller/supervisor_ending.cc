@@ -39,6 +39,7 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
   run.life = finished.outcome;
   hear(transaction, run, decide::RunEnded{finished.outcome, finished.step});
   save(transaction, run);
+  forget_when_ended(transaction, id);
   stream(transaction, id, "run",
          fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));
   transaction.on_commit([this, id, at = steady_now() + options_.series_keep_seconds] {

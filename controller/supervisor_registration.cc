@@ -216,7 +216,13 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
 void Supervisor::revive(LedgerTransaction& transaction, Run& run) {
   ledger::revive_run(transaction.connection(), run.id);
   run.life = "live";
-  transaction.on_commit([this, id = run.id] { metrics_.drop_run_at(id, -1); });
+  // Its series may have been dropped: they begin anew with what is on record.
+  save(transaction, run);
+  RunTotals totals = load_run_totals(transaction.connection(), run.id);
+  add_state(run.state, run.policy, totals);
+  transaction.on_commit([this, id = run.id, label = run.label, totals = std::move(totals)] {
+    metrics_.start_run(id, label, totals);
+  });
 }
 
 void Supervisor::go_on(LedgerTransaction& transaction, Run& run, const StepReport& step) {

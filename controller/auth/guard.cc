@@ -112,7 +112,15 @@ void Guard::look_again() {
   }
   try {
     configure(settings);
-    spdlog::info("the tokens of {} were read again", settings.tokens);
+    const std::lock_guard lock(mutex_);
+    if (entries_.empty()) {
+      spdlog::warn(
+          "the tokens of {} were read again, and there are none: nobody may speak to "
+          "this daemon",
+          settings.tokens);
+    } else {
+      spdlog::info("the tokens of {} were read again: {}", settings.tokens, entries_.size());
+    }
   } catch (const Error& error) {
     const std::lock_guard lock(mutex_);
     if (bad_ == error.what()) return;

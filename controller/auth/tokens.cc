@@ -131,6 +131,11 @@ std::vector<Token> read_tokens(const fs::path& file) {
     throw ConfigError("", 0, "auth.tokens", file.string(),
                       fmt::format("a file that can be read ({})", error.what()));
   }
+  if (text.empty()) {
+    throw ConfigError("", 0, "auth.tokens", file.string(),
+                      "a file as `gnomon token create` writes it; one without a byte is taken for "
+                      "one that is being written, and locks nobody out");
+  }
   return parse_tokens(text, file.string());
 }
 
@@ -187,7 +192,7 @@ std::string problem_with_runs(const std::vector<std::string>& runs, Role role) {
 void edit_tokens(const fs::path& file, const std::function<void(std::vector<Token>&)>& change) {
   const FileDescriptor lock = lock_folder(file);
   std::vector<Token> tokens;
-  if (fs::exists(file)) tokens = read_tokens(file);
+  if (fs::exists(file) && fs::file_size(file) > 0) tokens = read_tokens(file);
   change(tokens);
   const std::string text = tokens_as_toml(tokens);
   if (text.size() > kNamedFileBytesMax) {

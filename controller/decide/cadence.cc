@@ -36,6 +36,7 @@ int64_t round_up(int64_t steps, int64_t unit) { return round_down(steps + unit -
 
 struct Range {
   int64_t low = 0;
+  bool forced = false;  // `low` is beyond the largest that the limits allow
   int64_t high = 0;
 };
 
@@ -48,6 +49,7 @@ Range possible(const RunModel& model, const CadenceLimits& limits) {
   Range range;
   range.low = round_up(static_cast<int64_t>(std::ceil(least)), limits.checkpoint_every);
   range.high = std::max(range.low, round_down(limits.every_max, limits.checkpoint_every));
+  range.forced = range.low > limits.every_max;
   return range;
 }
 
@@ -65,6 +67,9 @@ int64_t best_multiple(const RunModel& model, double hazard, const Range& range, 
 std::string why(const RunModel& model, double hazard, const Range& range, int64_t every) {
   std::string text = fmt::format("at about one fault in {:.3g} FP8 steps and a speed-up of {:.2f}",
                                  1 / std::max(hazard, 1e-12), model.speedup);
+  if (range.forced && model.spare_share > 0) {
+    return text + ", as often as the spare devices can verify, though every_max asks for more";
+  }
   if (every == range.low && every == range.high)
     return text + ", the only one that the limits leave";
   if (every == range.low) {

@@ -202,6 +202,24 @@ void hold(Core& core, const std::string& why, const std::string& directive) {
   issue(core, std::move(pending), "", why);
 }
 
+void keep_holding(Core& core) {
+  const State& s = core.s;
+  if (!core.held() || s.directive || !core.enforcing() || !core.muted().empty()) return;
+  const bool resumes =
+      std::any_of(s.operator_directives.begin(), s.operator_directives.end(),
+                  [](const PendingDirective& open) { return open.kind == "resume"; });
+  if (resumes) return;
+  const std::string why = fmt::format(
+      "The run is still on hold: attempt {} is paused too. A person must look; a resume ends the "
+      "hold.",
+      s.attempt.number);
+  core.record("directive", why, {{"attempt", s.attempt.number}, {"step", s.newest_step}});
+  PendingDirective pending;
+  pending.kind = "pause";
+  pending.purpose = "hold";
+  issue(core, std::move(pending), "", why);
+}
+
 std::optional<Containment> standing_in(const State& s, int64_t plan_version) {
   const KnownPlan& plan = plan_of(s, plan_version);
   if (plan.version == base_plan(s).version) return std::nullopt;

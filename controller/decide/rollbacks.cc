@@ -67,7 +67,8 @@ void go_further_back(Core& core, const PendingDirective& refused) {
     const std::string sentence = fmt::format(
         "Action: training is paused. The run could not go back to step {} and no older good "
         "checkpoint is left, so the weights since then are in doubt. A person must look: make a "
-        "checkpoint at or before step {} readable and restart the run from it, or resume and "
+        "checkpoint at or before step {} readable, restart the run from it and resume, or resume "
+        "and "
         "accept the weights as they are.",
         refused.to_step, refused.to_step);
     RecordDecision& decision = core.record("action", sentence,

@@ -59,7 +59,7 @@ class Table {
     if (same == nullptr) {
       std::vector<TriageTest> first = {{"same"}};
       // In BF16 `same` is the BF16 replay; in a gap's window that was the alarm itself.
-      if (of_step() && !evidence_.in_bf16) first.push_back({"bf16"});
+      if (of_step() && !evidence_.in_bf16 && answer("bf16") == nullptr) first.push_back({"bf16"});
       return ask(std::move(first));
     }
     const bool by_bits = same->reproduction && same->reproduction->bitwise;

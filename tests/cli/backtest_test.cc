@@ -224,6 +224,19 @@ TEST_F(BacktestTest, ALedgerThatAnotherPolicyDecidedIsComparedAndSaidToBe) {
   EXPECT_TRUE(under(own).not_as_recorded_seq.has_value());
 }
 
+TEST_F(BacktestTest, ARunWhoseEventsWereDeletedIsRefused) {
+  record_fault();
+  SQLite::Database(file().string(), SQLite::OPEN_READWRITE)
+      .exec("DELETE FROM events WHERE seq <= 40");
+  try {
+    under(story_policy());
+    FAIL() << "nothing was compared";
+  } catch (const FormatError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has no event 1 "));
+    EXPECT_THAT(error.what(), HasSubstr("[retention]"));
+  }
+}
+
 TEST_F(BacktestTest, AnEventThatCannotBeReadIsNamed) {
   record(Truth(), story_policy(), 50);
   SQLite::Database(file(), SQLite::OPEN_READWRITE)

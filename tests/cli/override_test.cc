@@ -1,4 +1,5 @@
 // What `gnomon override` orders and what the other commands then tell, with a real controller.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <boost/json.hpp>
@@ -137,6 +138,24 @@ TEST_F(OverrideTest, AnEndedRunTakesNone) {
   EXPECT_THAT(result.errors, HasSubstr("ended"));
 }
 
+TEST_F(OverrideTest, TheStatusShowsAPauseUntilTheResumeIsApplied) {
+  const auto answer = [&](int64_t number, const std::string& state) {
+    post(fmt::format("/v1/runs/run-1/directives/{}/ack", number),
+         to_json(DirectiveAck{state, 1, 0, "", 0}));
+  };
+  const auto status = [&] { return gnomon({"status", "small"}).output; };
+  gnomon({"override", "small", "pause", "--reason", "to look"});
+  EXPECT_THAT(status(), AllOf(HasSubstr("a pause is on its way"), HasSubstr("to go on: ")));
+  answer(1, "applied");
+  EXPECT_THAT(status(), AllOf(HasSubstr("\npaused at step 0"), HasSubstr("to go on: ")));
+  gnomon({"override", "small", "resume", "--reason", "looked"});
+  EXPECT_THAT(status(), AllOf(HasSubstr("\npaused at step 0"),
+                              HasSubstr("a resume is on its way to the trainer: directive 2, "),
+                              Not(HasSubstr("to go on: "))));
+  answer(2, "applied");
+  EXPECT_THAT(status(), AllOf(Not(HasSubstr("paused")), Not(HasSubstr("to go on"))));
+}
+
 TEST_F(OverrideTest, TheStatusHasALineOfTheGpuWhereOneIsWatched) {
   StepReport step;
   step.step = 1;
@@ -168,9 +187,8 @@ TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
                                    HasSubstr("No room for checkpoint 1."), HasSubstr("2023-11-1")));
   EndedProcess status = gnomon({"status", "small"});
   EXPECT_THAT(status.output,
-              AllOf(HasSubstr("notices of the trainer: 4"), HasSubstr("checkpoint 2."),
-                    HasSubstr("at step 4"), Not(HasSubstr("checkpoint 1.")),
-                    HasSubstr("gnomon notices small")));
+              AllOf(HasSubstr("notices: 4"), HasSubstr("checkpoint 2."), HasSubstr("at step 4"),
+                    Not(HasSubstr("checkpoint 1.")), HasSubstr("gnomon notices small")));
   boost::json::value rows = boost::json::parse(gnomon({"notices", "small", "--json"}).output);
   EXPECT_EQ(rows.at(3).at("step").to_number<int64_t>(), 4);
 }

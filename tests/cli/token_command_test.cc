@@ -96,6 +96,8 @@ TEST_F(TokenCommandTest, WhatCannotBeDoneSaysWhatCould) {
     EXPECT_FALSE(is_file_at(file()));
   }
   write_file_atomically(file(), "");
+  EXPECT_THAT(refused({"revoke", "a", "--file", file()}), HasSubstr("being written"));
+  write_file_atomically(file(), "# none\n");
   EXPECT_THAT(refused({"revoke", "a", "--file", file()}), HasSubstr("tokens.toml has none"));
   ASSERT_EQ(run_gnomon({"token", "create", "a", "--role", "admin", "--file", file()}).status, 0);
   EXPECT_THAT(refused({"create", "a", "--role", "admin", "--file", file()}),

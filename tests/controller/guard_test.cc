@@ -312,7 +312,7 @@ TEST_F(GuardTest, AFileThatWasWrittenAnewIsReadAndOthersStayWhoTheyWere) {
 TEST_F(GuardTest, AFileThatCannotBeReadKeepsTheLastGoodTokens) {
   const std::string secret = add("ada", Role::kAdmin);
   auto door = guard();
-  for (const char* bad : {"[[token]]\nname = 7\n", "nonsense"}) {
+  for (const char* bad : {"[[token]]\nname = 7\n", "nonsense", ""}) {
     write_file_atomically(file(), bad);
     door->look_again();
     EXPECT_TRUE(door->admit(with("Bearer " + secret)));

@@ -149,6 +149,46 @@ TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
   EXPECT_EQ(live(), 0) << "an attempt of before that one";
 }
 
+// Its series were dropped an hour after its end.
+TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
+  const int64_t run = begin();
+  const auto report = [&](int64_t attempt, int64_t step) {
+    StepReport one;
+    one.attempt = attempt;
+    one.step = step;
+    one.plan_version = 1;
+    one.loss = 3;
+    ledger.write([&](LedgerTransaction& transaction) {
+      supervisor.report_steps(transaction, run, {{one}});
+    });
+  };
+  const auto series = [&](const std::string& name) {
+    const std::string text = metrics.serialize(steady);
+    const size_t at = text.find(name + "{run=\"small/1\"} ");
+    return at == std::string::npos ? "none" : text.substr(text.find(' ', at) + 1, 1);
+  };
+  const auto fail_and_drop = [&] {
+    steady += 121;
+    ASSERT_EQ(end(run), 200);
+    ASSERT_NE(series("gnomon_run_steps_total"), "none");
+    steady += 3601;
+    ASSERT_EQ(series("gnomon_run_steps_total"), "none");
+  };
+  for (int64_t step = 1; step <= 5; ++step) report(1, step);
+  fail_and_drop();
+  report(1, 6);
+  EXPECT_EQ(series("gnomon_run_steps_total"), "6");
+  EXPECT_EQ(series("gnomon_run_step"), "6");
+  fail_and_drop();
+  ledger.write([&](LedgerTransaction& transaction) {
+    supervisor.start_attempt(transaction, run, {2, 6, "restart", 1, 0});
+  });
+  EXPECT_EQ(series("gnomon_run_steps_total"), "6");
+  report(2, 7);
+  EXPECT_EQ(series("gnomon_run_steps_total"), "7");
+  EXPECT_EQ(series("gnomon_run_attempt"), "2");
+}
+
 // A paused one reports nothing; it polls.
 TEST_F(EndedRunTest, OneWhoseTrainerSaysAnythingGoesOn) {
   const int64_t run = begin();

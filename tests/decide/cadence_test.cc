@@ -106,6 +106,16 @@ TEST(CadenceTest, TheReasonSaysWhenFp8IsNotWorthIt) {
   EXPECT_THAT(good.reason, HasSubstr("one fault in 1e+05 FP8 steps"));
 }
 
+TEST(CadenceTest, TheReasonSaysWhenSpareDevicesCannotVerifyAsOftenAsAsked) {
+  RunModel model = example();
+  model.spare_share = 0.1;
+  CadenceLimits few = limits(10);
+  few.every_max = 100;
+  const Cadence chosen = choose_cadence(model, 1e-5, 0, few);
+  EXPECT_EQ(chosen.every, 300);
+  EXPECT_THAT(chosen.reason, HasSubstr("though every_max asks for more"));
+}
+
 TEST(CadenceTest, NonsenseIsRefused) {
   const auto refused = [](CadenceLimits wrong) {
     EXPECT_THROW(choose_cadence(example(), 1e-5, 0, wrong), ConfigError);

@@ -22,6 +22,8 @@ void Invariants::check_own_directive(const IssueDirective& directive) {
   }
   EXPECT_FALSE(muted_) << directive.kind << " while silenced";
   EXPECT_EQ(mode_, Mode::kEnforce);
+  const bool held = before_.containment && before_.containment->rung == "hold";
+  if (held && directive.kind == "pause") return;  // the same hold, of an attempt that begins
   EXPECT_TRUE(announced_ || refusals_ > 0) << "a directive that no decision announced";
   EXPECT_TRUE(alarms_ > 0 || passes_ > 0 || refusals_ > 0) << "an action without evidence";
   announced_ = false;

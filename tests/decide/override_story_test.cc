@@ -40,6 +40,36 @@ std::string last_sentence(const SimulatedRun& run, const std::string& kind) {
   return decisions.empty() ? "" : decisions.back().sentence;
 }
 
+// A trainer of others' may not know after a restart that it was told to stand still.
+TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
+  Truth truth;
+  truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
+    return step > 200 && step <= 222 && fp8.contains(kGuilty) ? 0.2 : 0.0;
+  };
+  SimulatedRun run(truth, enforcing({"hold"}));
+  run.start();
+  run.train_until(400);
+  ASSERT_EQ(phase_name(run.state), "holding");
+  const size_t pauses = run.directives("").size();
+  for (size_t restarts = 1; restarts <= 2; ++restarts) {
+    run.restart_from(run.step / 10 * 10);
+    run.obey();
+    EXPECT_THAT(run.directives(""), SizeIs(pauses + restarts));
+    EXPECT_EQ(run.directives("").back().kind, "pause");
+    EXPECT_TRUE(run.paused);
+    EXPECT_EQ(phase_name(run.state), "holding");
+    EXPECT_THAT(last_sentence(run, "directive"), HasSubstr("still on hold"));
+    EXPECT_EQ(run.state.actions, 1) << "it is the same action";
+  }
+  run.ask("resume");
+  run.obey();
+  EXPECT_FALSE(run.paused);
+  EXPECT_EQ(phase_name(run.state), "watching");
+  run.restart_from(run.step / 10 * 10);
+  run.obey();
+  EXPECT_FALSE(run.paused) << "the hold is over";
+}
+
 TEST(OverrideStory, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
   // Steps 201–222 and 601–660 are bad; the policy holds at once.
   Truth truth;

@@ -281,6 +281,8 @@ INSTANTIATE_TEST_SUITE_P(
     Spike, TriageTable,
     ::testing::Values(
         TableCase{"FirstBoth", of_spike({}), plain(), "same bf16"},
+        TableCase{"Bf16CameFirstAndIsNotAskedAgain", of_spike({went("bf16", 0)}), plain(), "same"},
+        TableCase{"Bf16FailedFirst", of_spike({failed("bf16")}), plain(), "same"},
         TableCase{"NotAgain", of_spike({same(false, true, 105)}), plain(), "= transient_fault"},
         TableCase{"SameUnknown", of_spike({failed("same"), went("bf16", 0)}), plain(),
                   "= unexplained"},
