@@ -80,10 +80,12 @@
     drawn = '';
   }
 
+  // Live ones first, the newest first; the list scrolls where they are many.
   function listRuns(runs, selected) {
     place('no-runs').hidden = runs.length > 0;
     place('runs-table').hidden = runs.length === 0;
-    place('runs').replaceChildren(...runs.map((run) => {
+    const listed = [...runs].sort((a, b) => (b.state === 'live') - (a.state === 'live') || b.id - a.id);
+    place('runs').replaceChildren(...listed.map((run) => {
       const link = gnomon.element('a', {href: `#${run.run}`}, `${run.name}/${run.job_id}`);
       const loss = typeof run.loss === 'number' ? run.loss.toFixed(4) : '–';
       const row = gnomon.element('tr', {}, ...[link, run.state, run.phase, gnomon.count(run.step), loss, gnomon.count(run.decisions)]
