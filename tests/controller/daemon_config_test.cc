@@ -316,7 +316,7 @@ TEST_F(ReloadTest, ABadFileChangesNothingAndAGoodOneIsTaken) {
 }
 
 TEST_F(ReloadTest, NoSecretOfABadFileStandsInTheLog) {
-  write_file_atomically(folder / "tokens.toml", "");
+  write_file_atomically(folder / "tokens.toml", "# none\n");
   const std::string auth = "[auth]\ntokens = \"tokens.toml\"\n";
   const std::filesystem::path file = write(auth);
   DaemonProcess daemon({"--config", file.string()});

@@ -66,7 +66,7 @@ class NamedFilesTest : public ::testing::Test {
        "[[notify]]\nname = \"a\"\nurl = \"https://h/\"\nsecret_file = \"hmac\"\n"
        "authorization_file = \"bearer\"\nca_file = \"ca.pem\"\n"},
       {"policy.toml", ""},
-      {"tokens.toml", ""},
+      {"tokens.toml", "# none\n"},
       {"hmac", "key"},
       {"bearer", "Bearer abc"}};
   const std::vector<std::string> names = {"gnomond.toml", "policy.toml", "tokens.toml",
