@@ -51,9 +51,9 @@ std::optional<Reason> why_unserved(const VerifierRoll& roll, const WorkBoard::Te
                                    double now) {
   Reason reason = Reason::kNoVerifier;
   const bool served = roll.any(now, [&](const std::string& name, const VerifierRoll::Entry& entry) {
-    const bool fit = !entry.labels || fits(*entry.labels, terms.requirements);
-    if (fit && !terms.quarantined.contains(name)) return true;
-    reason = std::max(reason, fit ? Reason::kQuarantine : Reason::kLabels);
+    const bool met = terms.met_by(entry.labels ? &*entry.labels : nullptr);
+    if (met && terms.believe(name)) return true;
+    reason = std::max(reason, met ? Reason::kQuarantine : Reason::kLabels);
     return false;
   });
   return served ? std::nullopt : std::optional(reason);

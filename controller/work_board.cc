@@ -34,7 +34,7 @@ bool WorkBoard::suits(int64_t run, const std::string& name, const Labels* labels
   const auto found = runs_.find(run);
   if (found == runs_.end()) return true;
   const Terms& terms = found->second.terms;
-  return !terms.quarantined.contains(name) && (!labels || fits(*labels, terms.requirements));
+  return terms.believe(name) && terms.met_by(labels);
 }
 
 void WorkBoard::add(const QueuedReplay& entry) {
@@ -117,10 +117,10 @@ double WorkBoard::used_for_share(const Run& run, double now) {
 }
 
 bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
-  if (run.terms.quarantined.contains(worker.name)) return false;
+  if (!run.terms.believe(worker.name)) return false;
   // A trainer is what its own run runs on.
   if (worker.trainer_of != 0) return worker.trainer_of == id;
-  return fits(worker.labels, run.terms.requirements);
+  return run.terms.met_by(&worker.labels);
 }
 
 bool WorkBoard::may_try(const Worker& worker, const QueuedReplay& entry) {

@@ -53,6 +53,9 @@ class WorkBoard {
     std::vector<std::string> requirements = {};
     bool trainer_replays = false;  // the run's trainer does its replays while nobody else can
     std::set<std::string> quarantined = {};  // names of those whose answers it does not believe
+    bool believe(const std::string& verifier) const { return !quarantined.contains(verifier); }
+    // Of one whose labels are not known (null), it is taken that it has what the run requires.
+    bool met_by(const Labels* labels) const { return !labels || fits(*labels, requirements); }
     bool operator==(const Terms&) const = default;
   };
 
@@ -60,8 +63,7 @@ class WorkBoard {
   void set_terms(int64_t run, Terms terms);
   // Adds to those whom the run does not believe.
   void quarantine(int64_t run, const std::string& name);
-  // Whether a verifier of this name is believed and has what the run wants. Of one whose labels are
-  // not known (null), it is taken that they are.
+  // Whether a verifier of this name is believed and has what the run wants, by its terms.
   bool suits(int64_t run, const std::string& name, const Labels* labels) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.

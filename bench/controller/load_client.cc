@@ -61,8 +61,8 @@ struct Answer {
   }
 };
 
-struct Peer {
-  explicit Peer(const Load& load) : wire(load.port, load.tls) {}
+struct Connection {
+  explicit Connection(const Load& load) : wire(load.port, load.tls) {}
   Wire wire;
   std::string request;
   Answer answer;
@@ -106,12 +106,12 @@ class LoadRun {
   }
 
   void connect(int index) {
-    auto peer = std::make_unique<Peer>(load_);
+    auto connection = std::make_unique<Connection>(load_);
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = static_cast<uint32_t>(index);
-    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, peer->wire.descriptor(), &event);
-    peers_.push_back(std::move(peer));
+    ::epoll_ctl(poll_.get(), EPOLL_CTL_ADD, connection->wire.descriptor(), &event);
+    connections_.push_back(std::move(connection));
   }
 
   void send_due(Clock::time_point now) {
@@ -123,40 +123,40 @@ class LoadRun {
   }
 
   void send_next(int index, Clock::time_point now) {
-    Peer& peer = *peers_[static_cast<size_t>(index)];
-    if (!peer.again) {
-      peer.request.clear();
-      load_.next(index, peer.request);
-      peer.started = now;
+    Connection& connection = *connections_[static_cast<size_t>(index)];
+    if (!connection.again) {
+      connection.request.clear();
+      load_.next(index, connection.request);
+      connection.started = now;
     }
-    peer.again = false;
-    peer.wire.send(peer.request);
+    connection.again = false;
+    connection.wire.send(connection.request);
   }
 
   void serve(const epoll_event& event) {
     const auto index = static_cast<int>(event.data.u32);
-    Peer& peer = *peers_[event.data.u32];
-    if (!peer.wire.receive(peer.answer.bytes)) return;
-    if (!peer.answer.complete()) return;
+    Connection& connection = *connections_[event.data.u32];
+    if (!connection.wire.receive(connection.answer.bytes)) return;
+    if (!connection.answer.complete()) return;
     const Clock::time_point now = Clock::now();
-    const int status = peer.answer.status();
+    const int status = connection.answer.status();
     if (status == 503 && load_.patient) {
       ++result_.put_off;
-      peer.again = true;
-      peer.answer.clear();
+      connection.again = true;
+      connection.answer.clear();
       due_.emplace(now + kPatience + kPatience * (index % 64) / 64, index);
       return;
     }
-    if (load_.answered) load_.answered(index, status, peer.answer.body());
+    if (load_.answered) load_.answered(index, status, connection.answer.body());
     if (status / 100 != 2) {
       ++result_.failures;
     } else if (counting_) {
       ++result_.requests;
-      result_.latencies.add(seconds_between(peer.started, now));
+      result_.latencies.add(seconds_between(connection.started, now));
     }
-    peer.answer.clear();
+    connection.answer.clear();
     if (load_.interval > 0) {
-      due_.emplace(std::max(now, peer.started + in_clock(load_.interval)), index);
+      due_.emplace(std::max(now, connection.started + in_clock(load_.interval)), index);
     } else {
       send_next(index, now);
     }
@@ -164,7 +164,7 @@ class LoadRun {
 
   const Load& load_;
   FileDescriptor poll_;
-  std::vector<std::unique_ptr<Peer>> peers_;
+  std::vector<std::unique_ptr<Connection>> connections_;
   std::multimap<Clock::time_point, int> due_;
   bool counting_ = false;
   Clock::time_point started_;
@@ -172,6 +172,10 @@ class LoadRun {
 };
 
 }  // namespace
+
+void Latencies::add(const Latencies& other) {
+  seconds_.insert(seconds_.end(), other.seconds_.begin(), other.seconds_.end());
+}
 
 double Latencies::quantile(double share) const {
   if (seconds_.empty()) return 0;

@@ -18,6 +18,7 @@ namespace gnomon::bench {
 class Latencies {
  public:
   void add(double seconds) { seconds_.push_back(seconds); }
+  void add(const Latencies& other);
   void clear() { seconds_.clear(); }
   size_t count() const { return seconds_.size(); }
   // `share` from 0 to 1; 0 when there are none.

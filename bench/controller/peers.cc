@@ -44,40 +44,42 @@ std::string put_message() {
 
 // h2load writes a line for each request: when it began, its status, how long it took, in
 // microseconds.
-PeerRate rate_of(const fs::path& log, const PeerLoad& load) {
+LoadResult read_log(const fs::path& log, const PeerLoad& load) {
   std::ifstream lines(log);
-  Latencies latencies;
-  int64_t failed = 0, first = 0;
+  LoadResult result;
+  result.seconds = load.seconds;
+  int64_t first = 0;
   double start = 0, duration = 0;
   int status = 0;
   while (lines >> start >> status >> duration) {
     if (first == 0) first = static_cast<int64_t>(start);
-    if (status != 200 && status != 202) ++failed;
+    if (status != 200 && status != 202) ++result.failures;
     if (start - static_cast<double>(first) < load.warm_seconds * 1e6) continue;
-    latencies.add(duration * 1e-6);
+    ++result.requests;
+    result.latencies.add(duration * 1e-6);
   }
-  if (failed > 0) throw Error(fmt::format("{} requests were refused", failed));
-  return {static_cast<double>(latencies.count()) / load.seconds, latencies.quantile(0.99), {}};
+  if (result.failures > 0) throw Error(fmt::format("{} requests were refused", result.failures));
+  return result;
 }
 
-PeerRate run_h2load(const std::string& h2load, const fs::path& folder, const PeerLoad& load,
-                    const std::vector<std::string>& request) {
+LoadResult run_h2load(const std::string& h2load, const fs::path& folder, const PeerLoad& load,
+                      const std::vector<std::string>& request) {
   const fs::path log = folder / "h2load.log";
   fs::remove(log);
-  std::vector<std::string> command = {
-      h2load,
-      "-c",
-      std::to_string(load.connections),
-      "-t",
-      "1",
-      "-m",
-      "1",
-      fmt::format("--duration={}", static_cast<int>(std::lround(load.warm_seconds + load.seconds))),
-      "--log-file=" + log.string()};
+  const double milliseconds = 1e3 * (load.warm_seconds + load.seconds);
+  std::vector<std::string> command = {h2load,
+                                      "-c",
+                                      std::to_string(load.connections),
+                                      "-t",
+                                      "1",
+                                      "-m",
+                                      "1",
+                                      fmt::format("--duration={}ms", std::lround(milliseconds)),
+                                      "--log-file=" + log.string()};
   command.insert(command.end(), request.begin(), request.end());
   const EndedProcess ended = run_to_end(command);
   if (ended.status != 0) throw Error("h2load failed: " + ended.output);
-  return rate_of(log, load);
+  return read_log(log, load);
 }
 
 std::string first_line_of(const std::vector<std::string>& command) {
@@ -103,68 +105,115 @@ int64_t etcd_revision(int port) {
   return std::stoll(std::string(answer.at("header").at("revision").as_string()));
 }
 
+class Etcd : public Peer {
+ public:
+  // `programs`: etcd and h2load.
+  Etcd(std::vector<std::string> programs, const fs::path& folder)
+      : Peer(first_line_of({programs[0], "--version"})),
+        h2load_(programs[1]),
+        folder_(folder),
+        port_(free_port()),
+        served_(command(programs[0], folder, port_), folder, port_) {
+    eventually([&] {
+      try {
+        return etcd_revision(port_) > 0;
+      } catch (const Error&) {
+        return false;  // it has no leader yet
+      }
+    });
+    write_file_atomically(folder_ / "put", put_message());
+  }
+  ~Etcd() override { served_.stop(); }
+
+  LoadResult load(const PeerLoad& load) override {
+    const int64_t before = etcd_revision(port_);
+    LoadResult result =
+        run_h2load(h2load_, folder_, load,
+                   {"-d", (folder_ / "put").string(), "-H", "content-type: application/grpc", "-H",
+                    "te: trailers", fmt::format("http://127.0.0.1:{}/etcdserverpb.KV/Put", port_)});
+    const int64_t recorded = etcd_revision(port_) - before;
+    if (recorded < result.requests) {
+      throw Error(
+          fmt::format("etcd has {} puts on record, {} were answered", recorded, result.requests));
+    }
+    return result;
+  }
+
+ private:
+  static std::vector<std::string> command(const std::string& etcd, const fs::path& folder,
+                                          int port) {
+    const std::string url = fmt::format("http://127.0.0.1:{}", port);
+    const std::string peer_url = fmt::format("http://127.0.0.1:{}", free_port());
+    return {etcd,
+            "--data-dir",
+            (folder / "data").string(),
+            "--listen-client-urls",
+            url,
+            "--advertise-client-urls",
+            url,
+            "--listen-peer-urls",
+            peer_url,
+            "--initial-advertise-peer-urls",
+            peer_url,
+            "--initial-cluster",
+            "default=" + peer_url};
+  }
+
+  std::string h2load_;
+  fs::path folder_;
+  int port_;
+  Served served_;
+};
+
+class Pushgateway : public Peer {
+ public:
+  // `programs`: prometheus-pushgateway and h2load. The gateway keeps a file of its own, not the
+  // system's.
+  Pushgateway(std::vector<std::string> programs, const fs::path& folder)
+      : Peer(first_line_of({programs[0], "--version"})),
+        h2load_(programs[1]),
+        folder_(folder),
+        port_(free_port()),
+        served_({programs[0], fmt::format("--web.listen-address=127.0.0.1:{}", port_),
+                 fmt::format("--persistence.file={}", (folder / "data").string())},
+                folder, port_) {
+    write_file_atomically(folder_ / "push",
+                          "# TYPE gnomon_loss gauge\ngnomon_loss 3.2\n# TYPE gnomon_step gauge\n"
+                          "gnomon_step 17\n# TYPE gnomon_grad_norm gauge\ngnomon_grad_norm 0.5\n");
+  }
+  ~Pushgateway() override { served_.stop(); }
+
+  LoadResult load(const PeerLoad& load) override {
+    return run_h2load(h2load_, folder_, load,
+                      {"--h1", "-d", (folder_ / "push").string(), "-H", "content-type: text/plain",
+                       fmt::format("http://127.0.0.1:{}/metrics/job/bench/instance/one", port_)});
+  }
+
+ private:
+  std::string h2load_;
+  fs::path folder_;
+  int port_;
+  Served served_;
+};
+
 }  // namespace
 
-std::optional<PeerRate> measure_etcd(const fs::path& folder, const PeerLoad& load,
-                                     std::string& missing) {
+std::unique_ptr<Peer> start_etcd(const fs::path& folder, std::string& missing) {
   std::vector<std::string> paths;
   if (!all_installed({{"etcd", "etcd-server"}, {"h2load", "nghttp2-client"}}, paths, missing)) {
-    return std::nullopt;
+    return nullptr;
   }
-  const int port = free_port(), peer_port = free_port();
-  const std::string url = fmt::format("http://127.0.0.1:{}", port);
-  const std::string peer_url = fmt::format("http://127.0.0.1:{}", peer_port);
-  Served etcd(
-      {paths[0], "--data-dir", (folder / "data").string(), "--listen-client-urls", url,
-       "--advertise-client-urls", url, "--listen-peer-urls", peer_url,
-       "--initial-advertise-peer-urls", peer_url, "--initial-cluster", "default=" + peer_url},
-      folder, port);
-  eventually([&] {
-    try {
-      return etcd_revision(port) > 0;
-    } catch (const Error&) {
-      return false;  // it has no leader yet
-    }
-  });
-  const int64_t before = etcd_revision(port);
-  write_file_atomically(folder / "put", put_message());
-  PeerRate rate =
-      run_h2load(paths[1], folder, load,
-                 {"-d", (folder / "put").string(), "-H", "content-type: application/grpc", "-H",
-                  "te: trailers", url + "/etcdserverpb.KV/Put"});
-  const auto least = static_cast<int64_t>(rate.per_second * load.seconds);
-  if (etcd_revision(port) - before < least) {
-    throw Error(fmt::format("etcd has {} puts on record, {} were answered",
-                            etcd_revision(port) - before, least));
-  }
-  rate.version = first_line_of({paths[0], "--version"});
-  etcd.stop();
-  return rate;
+  return std::make_unique<Etcd>(std::move(paths), folder);
 }
 
-std::optional<PeerRate> measure_pushgateway(const fs::path& folder, const PeerLoad& load,
-                                            std::string& missing) {
+std::unique_ptr<Peer> start_pushgateway(const fs::path& folder, std::string& missing) {
   std::vector<std::string> paths;
   if (!all_installed(
           {{"prometheus-pushgateway", "prometheus-pushgateway"}, {"h2load", "nghttp2-client"}},
           paths, missing)) {
-    return std::nullopt;
+    return nullptr;
   }
-  const int port = free_port();
-  // Its own file, not the system's.
-  Served gateway({paths[0], fmt::format("--web.listen-address=127.0.0.1:{}", port),
-                  fmt::format("--persistence.file={}", (folder / "data").string())},
-                 folder, port);
-  write_file_atomically(folder / "push",
-                        "# TYPE gnomon_loss gauge\ngnomon_loss 3.2\n# TYPE gnomon_step gauge\n"
-                        "gnomon_step 17\n# TYPE gnomon_grad_norm gauge\ngnomon_grad_norm 0.5\n");
-  PeerRate rate =
-      run_h2load(paths[1], folder, load,
-                 {"--h1", "-d", (folder / "push").string(), "-H", "content-type: text/plain",
-                  fmt::format("http://127.0.0.1:{}/metrics/job/bench/instance/one", port)});
-  rate.version = first_line_of({paths[0], "--version"});
-  gateway.stop();
-  return rate;
+  return std::make_unique<Pushgateway>(std::move(paths), folder);
 }
 
 }  // namespace gnomon::bench

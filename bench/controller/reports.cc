@@ -108,44 +108,54 @@ std::string_view StepBodies::from(int64_t first) {
   return text_;
 }
 
-ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load) {
+Reporters::Reporters(BenchDaemon& daemon, int connections, int steps_of_a_batch)
+    : daemon_(daemon),
+      steps_(steps_of_a_batch),
+      acknowledged_(static_cast<size_t>(connections), kFirstStep),
+      bodies_(steps_of_a_batch) {
   HttpClient client = daemon.client();
-  std::vector<std::string> runs, paths;
-  for (int i = 0; i < load.connections; ++i) {
-    runs.push_back(register_run(client, fmt::format("reports-{}-{}", load.steps, i)));
-    paths.push_back(fmt::format("/v1/runs/{}/steps", runs.back()));
+  for (int i = 0; i < connections; ++i) {
+    runs_.push_back(register_run(client, fmt::format("reports-{}-{}", steps_, i)));
+    paths_.push_back(fmt::format("/v1/runs/{}/steps", runs_.back()));
   }
-  StepBodies bodies(load.steps);
-  std::vector<int64_t> sent(runs.size(), kFirstStep), acknowledged(runs.size(), kFirstStep);
+}
+
+ReportRate Reporters::load(double warm_seconds, double seconds) {
+  // What an earlier load sent and saw no answer to is sent again, as a trainer does.
+  std::vector<int64_t> sent = acknowledged_;
   std::string refusal;
-  Load closed{.port = daemon.port(),
-              .tls = daemon.tls(),
-              .connections = load.connections,
-              .warm_seconds = load.warm_seconds,
-              .seconds = load.seconds,
+  Load closed{.port = daemon_.port(),
+              .tls = daemon_.tls(),
+              .connections = static_cast<int>(std::ssize(runs_)),
+              .warm_seconds = warm_seconds,
+              .seconds = seconds,
               .next =
                   [&](int connection, std::string& request) {
                     const auto at = static_cast<size_t>(connection);
-                    acknowledged[at] = sent[at];
-                    append_post(paths[at], bodies.from(sent[at] + 1), request);
-                    sent[at] += load.steps;
+                    acknowledged_[at] = sent[at];
+                    append_post(paths_[at], bodies_.from(sent[at] + 1), request);
+                    sent[at] += steps_;
                   },
               .answered =
                   [&](int, int status, std::string_view body) {
                     if (status / 100 == 2 || !refusal.empty()) return;
                     refusal = fmt::format("{}: {}", status, body);
                   }};
-  const double cpu = daemon.process().cpu_seconds();
+  const double cpu = daemon_.process().cpu_seconds();
   ReportRate rate;
   rate.load = run_load(closed);
-  rate.daemon_cpu_seconds = daemon.process().cpu_seconds() - cpu;
+  rate.daemon_cpu_seconds = daemon_.process().cpu_seconds() - cpu;
   if (rate.load.failures > 0) {
     throw Error(
         fmt::format("{} reports were refused, the first one with {}", rate.load.failures, refusal));
   }
-  check_ledger(daemon, runs, acknowledged);
-  rate.steps_per_second = rate.load.per_second() * load.steps;
+  check_ledger(daemon_, runs_, acknowledged_);
+  rate.steps_per_second = rate.load.per_second() * steps_;
   return rate;
+}
+
+ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load) {
+  return Reporters(daemon, load.connections, load.steps).load(load.warm_seconds, load.seconds);
 }
 
 ConnectionRate measure_tls_connections(BenchDaemon& daemon, double seconds) {

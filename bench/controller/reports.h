@@ -8,32 +8,6 @@
 
 namespace gnomon::bench {
 
-struct ReportLoad {
-  int connections = 64;  // each reports for a run of its own
-  int steps = 1;         // of a batch
-  double warm_seconds = 1;
-  double seconds = 5;
-};
-
-struct ReportRate {
-  LoadResult load;
-  double steps_per_second = 0;
-  double daemon_cpu_seconds = 0;  // while it was loaded, the warm-up included
-};
-
-// Registers a run for each connection, the step before their first one being `first`, and reports.
-// The ledger has every step afterwards, or this throws Error.
-ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load);
-
-struct ConnectionRate {
-  int64_t connections = 0;
-  double per_second = 0;
-  double daemon_cpu_seconds = 0;
-};
-
-// One connection in TLS after another, each with one request.
-ConnectionRate measure_tls_connections(BenchDaemon& daemon, double seconds);
-
 // Registrations, attempts and batches as trainers send them, with steps of nine digits.
 constexpr int64_t kFirstStep = 100'000'000;
 Fingerprint bench_fingerprint();
@@ -53,5 +27,46 @@ class StepBodies {
   std::string text_;
   std::vector<size_t> step_digits_, hash_digits_;
 };
+
+struct ReportLoad {
+  int connections = 64;  // each reports for a run of its own
+  int steps = 1;         // of a batch
+  double warm_seconds = 1;
+  double seconds = 5;
+};
+
+struct ReportRate {
+  LoadResult load;
+  double steps_per_second = 0;
+  double daemon_cpu_seconds = 0;  // while it was loaded, the warm-up included
+};
+
+// A run for each connection, registered once, so that they can be loaded again and again.
+class Reporters {
+ public:
+  // Keeps `daemon`, which must live longer.
+  Reporters(BenchDaemon& daemon, int connections, int steps_of_a_batch);
+  // Reports for so long. The ledger has every acknowledged step afterwards, or this throws Error.
+  ReportRate load(double warm_seconds, double seconds);
+
+ private:
+  BenchDaemon& daemon_;
+  int steps_;
+  std::vector<std::string> runs_, paths_;
+  std::vector<int64_t> acknowledged_;  // each run's newest step
+  StepBodies bodies_;
+};
+
+// Reporters that are loaded once.
+ReportRate measure_reports(BenchDaemon& daemon, const ReportLoad& load);
+
+struct ConnectionRate {
+  int64_t connections = 0;
+  double per_second = 0;
+  double daemon_cpu_seconds = 0;
+};
+
+// One connection in TLS after another, each with one request.
+ConnectionRate measure_tls_connections(BenchDaemon& daemon, double seconds);
 
 }  // namespace gnomon::bench

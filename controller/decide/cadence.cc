@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/rounding.h"
 
 namespace gnomon::decide {
 namespace {
@@ -30,9 +31,6 @@ void check_limits(const CadenceLimits& limits) {
     refuse("gain_min", limits.gain_min, "a share of the time from 0 to 1");
   }
 }
-
-int64_t round_down(int64_t steps, int64_t unit) { return steps / unit * unit; }
-int64_t round_up(int64_t steps, int64_t unit) { return round_down(steps + unit - 1, unit); }
 
 struct Range {
   int64_t low = 0;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace gnomon::decide {
 
 namespace {
 constexpr int64_t kFar = 1'000'000'000'000'000'000;  // beyond all runs; what follows still fits
 }
-
-int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 WindowLengths window_lengths(const Policy::Window& asked, int64_t checkpoint_every, int64_t every) {
   WindowLengths made;

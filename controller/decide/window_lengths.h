@@ -15,9 +15,6 @@ struct WindowLengths {
   int64_t every = 1;
 };
 
-// `value` rounded up to a multiple of `unit`; both at least 0, `unit` not 0.
-int64_t round_up(int64_t value, int64_t unit);
-
 // `checkpoint_every` of 0 counts as 1. `every` is the cadence in force where it was chosen by what
 // it earns (0: the policy's). Where checkpoints make windows longer than asked for, the policy's
 // way from one to the next grows with them: the share of steps that are replayed is what was asked

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/rounding.h"
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/window_lengths.h"

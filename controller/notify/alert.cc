@@ -21,8 +21,11 @@ constexpr const Kind* find_kind(const std::array<Kind, count>& kinds, std::strin
 
 template <size_t count>
 constexpr bool all_are_moments(const std::array<std::string_view, count>& names) {
-  return std::ranges::all_of(
-      names, [](std::string_view name) { return find_kind(kMomentKinds, name) != nullptr; });
+  // By their places: with -fsanitize=undefined GCC takes no comparison of an address for a
+  // constant.
+  return std::ranges::all_of(names, [](std::string_view name) {
+    return std::ranges::find(kMomentKinds, name, &Kind::name) != kMomentKinds.end();
+  });
 }
 static_assert(all_are_moments(kTrainerNoticeKinds) && all_are_moments(kOwnNoticeKinds));
 

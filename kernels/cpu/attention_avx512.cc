@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/errors.h"
+#include "base/rounding.h"
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include "kernels/cpu/avx512_tiles.h"
@@ -21,8 +22,6 @@ constexpr int64_t kBlock = 64;        // tokens; four vectors of FP32
 constexpr int64_t kForwardRows = 6;   // queries of a forward tile
 constexpr int64_t kBackwardRows = 6;  // keys of a backward tile, an even number
 constexpr int64_t kHeadDimMax = 256;
-
-int64_t round_up(int64_t count, int64_t to) { return (count + to - 1) / to * to; }
 
 // [blocks][dim/2][kBlock][2]: what is summed over the head's width.
 void pack_by_dim(HeadRows<const bf16> x, int64_t tokens, int64_t dim, bf16* packed) {
