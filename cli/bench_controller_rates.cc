@@ -166,9 +166,9 @@ void measure_batches(const Options& options, Rounds& rounds) {
       bench::measure_reports(daemon, {.connections = 8, .steps = 100, .seconds = options.seconds});
   rounds.add("batched_steps_per_second", rate.steps_per_second);
   rounds.add("batch_p99_ms", 1e3 * rate.load.latencies.quantile(0.99));
-  rounds.add("batched_step_cpu_microseconds",
-             cpu_microseconds(rate.daemon_cpu_seconds,
-                              rate.steps_per_second * (options.seconds + 1)));
+  rounds.add(
+      "batched_step_cpu_microseconds",
+      cpu_microseconds(rate.daemon_cpu_seconds, rate.steps_per_second * (options.seconds + 1)));
 }
 
 void measure_tls(const Options& options, Rounds& rounds) {
@@ -183,9 +183,9 @@ void measure_tls(const Options& options, Rounds& rounds) {
       bench::measure_reports(*daemon, {.connections = 64, .steps = 1, .seconds = options.seconds});
   rounds.add("tls_reports_per_second_64", rate.load.per_second());
   rounds.add("tls_report_p99_ms", 1e3 * rate.load.latencies.quantile(0.99));
-  rounds.add("tls_report_cpu_microseconds",
-             cpu_microseconds(rate.daemon_cpu_seconds,
-                              rate.steps_per_second * (options.seconds + 1)));
+  rounds.add(
+      "tls_report_cpu_microseconds",
+      cpu_microseconds(rate.daemon_cpu_seconds, rate.steps_per_second * (options.seconds + 1)));
   const bench::ConnectionRate begun = bench::measure_tls_connections(*daemon, options.seconds / 2);
   rounds.add("tls_connections_per_second", begun.per_second);
   rounds.add("tls_connection_cpu_microseconds",

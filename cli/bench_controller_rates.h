@@ -9,11 +9,11 @@ namespace gnomon::cli {
 
 struct RateOptions {
   std::string gnomond;
-  std::string folder;   // where ledgers are made: the disk that is measured
-  double seconds = 5;   // of each load
+  std::string folder;  // where ledgers are made: the disk that is measured
+  double seconds = 5;  // of each load
   int rounds = 3;
-  bool peers = true;    // etcd and pushgateway too
-  bool quick = false;   // one short round: whether it works
+  bool peers = true;   // etcd and pushgateway too
+  bool quick = false;  // one short round: whether it works
 };
 
 // Medians by plain keys; "rounds" has all values of a key, "missing" why a key is null.

@@ -33,6 +33,7 @@ struct WatchOptions {
   double interval_seconds = 0.5;
   double wait_seconds = 0;
   double patience_seconds = 60;
+  double quiet_seconds = 60;
 };
 
 class Watcher {
@@ -168,7 +169,10 @@ class Watcher {
       say(kYellow,
           fmt::format("attempt {} begins anew behind step {}", attempt, base_step(run, attempt)));
     }
+    const bool moved = attempt != attempt_ || step != step_;
     attempt_ = attempt;
+    step_ = step;
+    tell_quiet(moved, text_of(run, "state") == "live", text_of(run, "phase"));
     if (step == 0) return;
     if (!progress_) {
       const boost::json::value* registration = run.if_contains("registration");
@@ -178,6 +182,21 @@ class Watcher {
     }
     progress_->update(step, fmt::format("loss {:.3f}  {}", number_of(run, "loss"),
                                         printable(text_of(run, "phase"))));
+  }
+
+  // A live run whose steps stay away is said once, and once that they come again.
+  void tell_quiet(bool moved, bool live, const std::string& phase) {
+    if (moved) {
+      if (quiet_told_) say(kGreen, fmt::format("steps come again: step {}", step_));
+      quiet_told_ = false;
+      moved_at_ = Clock::now();
+    } else if (live && !quiet_told_ && Clock::now() - moved_at_ > seconds(options_.quiet_seconds)) {
+      quiet_told_ = true;
+      say(kYellow,
+          fmt::format("no step has come for {:.4g} s after step {} (the controller's phase: {}); "
+                      "`gnomon status {}` says whether the run is paused",
+                      options_.quiet_seconds, step_, phase, run_));
+    }
   }
 
   static int64_t base_step(const Row& run, int64_t attempt) {
@@ -211,6 +230,9 @@ class Watcher {
   std::map<int64_t, std::string> directive_states_;
   int64_t last_decision_ = 0;
   int64_t attempt_ = 0;
+  int64_t step_ = 0;
+  Clock::time_point moved_at_ = Clock::now();
+  bool quiet_told_ = false;
   std::optional<Progress> progress_;
   std::optional<Clock::time_point> away_since_;
 };
@@ -234,6 +256,11 @@ void add_watch_command(CLI::App& app, Context&) {
       ->add_option("--patience", options->patience_seconds,
                    "Seconds to wait for a controller that has stopped answering")
       ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  command
+      ->add_option("--quiet-after", options->quiet_seconds,
+                   "Seconds without a step after which it is said that none comes")
+      ->check(CLI::Range(0.1, 86400.0))
       ->capture_default_str();
   command->footer("Example:\n  gnomon watch demo --wait 30");
   command->callback([options] { Watcher(*options).follow(); });

@@ -1,0 +1,45 @@
+// `gnomon watch` of a run whose steps stay away for a while.
+#include <gmock/gmock.h>
+
+#include "base/files.h"
+#include "protocol/json.h"
+#include "tests/controller/registration.h"
+#include "tests/support/child_process.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/temporary_directory.h"
+
+namespace gnomon::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(WatchTest, SaysThatNoStepComesAndThatTheyComeAgain) {
+  test::DaemonProcess daemon;
+  daemon.start();
+  HttpClient client = daemon.client();
+  client.checked("POST", "/v1/runs", to_json(small_registration()));
+  client.checked("POST", "/v1/runs/run-1/attempts", to_json(AttemptStart{1, 0, "start", 1, 0}));
+  const auto report = [&](int64_t step) {
+    StepReport sent;
+    sent.step = step;
+    sent.plan_version = 1;
+    sent.loss = 3;
+    sent.weights_hash = "00";
+    client.checked("POST", "/v1/runs/run-1/steps", to_json(StepBatch{{sent}}));
+  };
+  report(1);
+  test::TemporaryDirectory folder;
+  test::ChildProcess watch({GNOMON_PROGRAM, "watch", "run-1", "--interval", "0.05", "--quiet-after",
+                            "0.5", "--url", daemon.url()},
+                           folder.path() / "told");
+  const auto told = [&] { return read_file(folder.path() / "told"); };
+  ASSERT_TRUE(test::eventually([&] { return told().find("no step has come for 0.5 s after step 1") != std::string::npos; }));
+  report(2);
+  ASSERT_TRUE(test::eventually([&] { return told().find("steps come again: step 2") != std::string::npos; }));
+  client.checked("POST", "/v1/runs/run-1/finished", to_json(RunFinished{"failed", 2, 3, 1, 1}));
+  EXPECT_EQ(watch.wait(), 0);
+  EXPECT_THAT(told(), HasSubstr("the run is failed at step 2"));
+}
+
+}  // namespace
+}  // namespace gnomon::cli
