@@ -56,7 +56,7 @@ struct EndedProcess {
 EndedProcess run_to_end(const std::vector<std::string>& command, const ChildOptions& options = {});
 
 // Looks again and again until `condition` holds. False after `limit`.
-bool eventually(const std::function<bool()>& condition,
-                std::chrono::seconds limit = std::chrono::seconds(60));
+[[nodiscard]] bool eventually(const std::function<bool()>& condition,
+                              std::chrono::seconds limit = std::chrono::seconds(60));
 
 }  // namespace gnomon

@@ -277,7 +277,10 @@ ManyResult measure_many(const std::string& gnomond, const std::filesystem::path&
   Refusals refusals;
   {
     Verifiers verifiers(daemon.port(), load.verifiers, refusals);
-    eventually([&] { return verifiers.asked() >= load.verifiers; });
+    if (!eventually([&] { return verifiers.asked() >= load.verifiers; })) {
+      throw Error(fmt::format("{} of {} verifiers had asked after a minute", verifiers.asked(),
+                              load.verifiers));
+    }
     std::this_thread::sleep_for(std::chrono::seconds(1));
     result.idle = daemon.process().memory();
     const double cpu = daemon.process().cpu_seconds();

@@ -114,13 +114,14 @@ class Etcd : public Peer {
         folder_(folder),
         port_(free_port()),
         served_(command(programs[0], folder, port_), folder, port_) {
-    eventually([&] {
+    const bool ready = eventually([&] {
       try {
         return etcd_revision(port_) > 0;
       } catch (const Error&) {
         return false;  // it has no leader yet
       }
     });
+    if (!ready) throw Error("etcd had no leader after a minute");
     write_file_atomically(folder_ / "put", put_message());
   }
   ~Etcd() override { served_.stop(); }

@@ -37,10 +37,10 @@ void DaemonProcess::start_at(int port, const ChildOptions& options) {
   command.insert(command.end(), arguments_.begin(), arguments_.end());
   process_.reset();
   process_ = std::make_unique<ChildProcess>(command, folder_ / "log", options);
-  eventually([&] {
-    process_->wake_if_stopped();  // by a failpoint that it came to before it listens
+  static_cast<void>(eventually([&] {  // whichever it was is looked at below
+    process_->wake_if_stopped();      // by a failpoint that it came to before it listens
     return std::filesystem::exists(port_file) || !process_->running();
-  });
+  }));
   if (!process_->running() || !std::filesystem::exists(port_file)) {
     throw Error("gnomond did not start: " + log());
   }

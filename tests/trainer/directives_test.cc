@@ -44,8 +44,8 @@ class DirectiveInboxTest : public ::testing::Test {
   }
   std::optional<Directive> next() {
     std::optional<Directive> directive;
-    eventually([&] { return (directive = inbox_->take()).has_value(); }, 10s);
-    return directive;
+    const bool came = eventually([&] { return (directive = inbox_->take()).has_value(); }, 10s);
+    return came ? directive : std::nullopt;
   }
 
   test::TemporaryDirectory directory_;
