@@ -180,9 +180,10 @@ void contain(Core& core, const std::string& rung, const std::vector<std::string>
              int64_t plan_version);
 // Pauses the run until a person lets it go on, or stops it.
 void hold(Core& core, const std::string& why, const std::string& directive = "pause");
-// An attempt begins while the run is on hold: it is paused too, since its trainer may know nothing
-// of the hold.
-void keep_holding(Core& core);
+// An attempt that began while the run was on hold is paused too, since its trainer may know nothing
+// of the hold: at once, or when what keeps the core from ordering (a silence, a plan or a mode by
+// hand, another directive) is over.
+void hold_if_due(Core& core);
 // The containment of a run that stands in this plan: none in its own.
 std::optional<Containment> standing_in(const State& state, int64_t plan_version);
 // What the run would stand in if no operator interfered.

@@ -245,6 +245,7 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
     judge_deferred(core);
     close_orphans(core);
     restore_plan_if_due(core);
+    hold_if_due(core);
     if (!core.keeps_checkpoints) protect(core);
   }
   return {std::move(core.effects), std::move(core.reason)};

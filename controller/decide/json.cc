@@ -137,8 +137,8 @@ BOOST_DESCRIBE_STRUCT(State, (),
                        older_verified, refused_bases, watch_from, protected_uris, watch, trust,
                        money, spikes, generic_spike_steps, suspicion, investigation, directive,
                        operator_directives, expired_directives, silence, mode_override,
-                       operator_plan, restore_plan, recovery, containment, fault_reported, actions,
-                       rollbacks, wait_windows, quiet_since_return))
+                       operator_plan, restore_plan, recovery, containment, hold_due, fault_reported,
+                       actions, rollbacks, wait_windows, quiet_since_return))
 
 namespace {
 
@@ -231,6 +231,7 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "inherited",
                                             "unknown_plan_said",
                                             "paused",
+                                            "hold_due",
                                             "stopping",
                                             "older_verified",
                                             "refused_bases",

@@ -194,6 +194,7 @@ void contain(Core& core, const std::string& rung, const std::vector<std::string>
 void hold(Core& core, const std::string& why, const std::string& directive) {
   State& s = core.s;
   s.actions += 1;
+  s.hold_due = false;
   contain(core, "hold", {}, s.plan_version);
   s.recovery.reset();
   PendingDirective pending;
@@ -202,13 +203,18 @@ void hold(Core& core, const std::string& why, const std::string& directive) {
   issue(core, std::move(pending), "", why);
 }
 
-void keep_holding(Core& core) {
-  const State& s = core.s;
-  if (!core.held() || s.directive || !core.enforcing() || !core.muted().empty()) return;
-  const bool resumes =
-      std::any_of(s.operator_directives.begin(), s.operator_directives.end(),
-                  [](const PendingDirective& open) { return open.kind == "resume"; });
-  if (resumes) return;
+void hold_if_due(Core& core) {
+  State& s = core.s;
+  if (!s.hold_due) return;
+  const auto is_open = [&](const std::string& kind) {
+    const auto open = [&](const PendingDirective& known) { return known.kind == kind; };
+    return (s.directive && open(*s.directive)) ||
+           std::any_of(s.operator_directives.begin(), s.operator_directives.end(), open);
+  };
+  if (!core.held() || s.ended || is_open("pause")) s.hold_due = false;
+  if (!s.hold_due || is_open("resume") || s.directive) return;
+  if (!core.enforcing() || !core.muted().empty()) return;  // when that is over
+  s.hold_due = false;
   const std::string why = fmt::format(
       "The run is still on hold: attempt {} is paused too. A person must look; a resume ends the "
       "hold.",

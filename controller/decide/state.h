@@ -291,6 +291,7 @@ struct State {
   bool restore_plan = false;  // an operator's plan is over and the way back not yet ordered
   std::optional<Recovery> recovery;
   std::optional<Containment> containment;
+  bool hold_due = false;  // an attempt began while the run was on hold; it is not told to pause yet
   bool fault_reported =
       false;  // observe and advise: said once, silent until a window is quiet again
   int64_t actions = 0;

@@ -346,7 +346,8 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
   }
   s.next_start = first_start(core, event.base_step);
-  if (event.cause != "rollback") return keep_holding(core);
+  s.hold_due = core.held();
+  if (event.cause != "rollback") return;
   if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
     s.recovery->attempt = event.attempt;
   if (s.directive && s.directive->kind == "rollback" && s.directive->to_step == event.base_step) {

@@ -156,8 +156,9 @@ void Outbox::end_condition(LedgerTransaction& transaction, int64_t run, const st
   alert.ends_at = now;
   const Names told = names_from_json(row->told);
   for (const Receiver& receiver : receivers_) {
+    // Also to one that would not be told of it by now: what it began is not left open.
     const bool knows = std::ranges::find(told, receiver.name) != told.end();
-    if (knows && receiver.wants(alert)) queue(transaction, receiver, run, alert, now);
+    if (knows) queue(transaction, receiver, run, alert, now);
   }
 }
 

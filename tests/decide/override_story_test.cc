@@ -70,6 +70,37 @@ TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
   EXPECT_FALSE(run.paused) << "the hold is over";
 }
 
+// What a person orders comes first; when it is over, the hold counts again.
+TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedWhenWhatAPersonOrderedIsOver) {
+  const std::pair<const char*, const char*> orders[] = {
+      {"silence", ""},
+      {"mode", "observe"},
+      {"set_plan", "[[rule]]\nmatch = \"*\"\ngemms = \"bf16\"\n"}};
+  for (const auto& [kind, what] : orders) {
+    Truth truth;
+    truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
+      return step > 200 && step <= 222 && fp8.contains(kGuilty) ? 0.2 : 0.0;
+    };
+    SimulatedRun run(truth, enforcing({"hold"}));
+    run.start();
+    run.train_until(400);
+    ASSERT_EQ(phase_name(run.state), "holding");
+    const auto pauses = [&] { return std::ranges::count(kinds(run), "pause"); };
+    const auto before = pauses();
+    run.ask(kind, 30, what);
+    run.obey();
+    run.restart_from(run.step / 10 * 10);
+    run.obey();
+    run.paused = false;  // a trainer that has forgotten it
+    EXPECT_EQ(pauses(), before) << kind << ": nothing automatic while it is in force";
+    run.train_until(run.step + 100);
+    EXPECT_TRUE(run.paused) << kind << " is over";
+    EXPECT_EQ(pauses(), before + 1) << kind;
+    EXPECT_EQ(phase_name(run.state), "holding");
+    EXPECT_THAT(last_sentence(run, "directive"), HasSubstr("attempt 2 is paused too"));
+  }
+}
+
 TEST(OverrideStory, AHeldRunGoesOnWhenAPersonResumesItAndIsWatchedAgain) {
   // Steps 201–222 and 601–660 are bad; the policy holds at once.
   Truth truth;

@@ -245,6 +245,25 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
               ElementsAre("deaf paused", "b paused", "b paused -", "deaf paused -", "b ended"));
 }
 
+TEST_F(OutboxTest, WhoWantsLessByNowStillHearsTheEndOfWhatItWasTold) {
+  Receiver narrowed = receiver("a");
+  tell({narrowed});
+  begin();
+  override_run("pause");
+  acknowledge(1);
+  narrowed.kinds = {"ended"};
+  tell({narrowed});
+  override_run("resume");
+  acknowledge(2);
+  narrowed.kinds = {"*"};
+  tell({narrowed});
+  override_run("pause");
+  acknowledge(3);
+  std::vector<std::string> told = messages();
+  std::erase_if(told, [](const std::string& line) { return line == "a override"; });
+  EXPECT_THAT(told, ElementsAre("a attempt", "a paused", "a paused -", "a paused"));
+}
+
 TEST_F(OutboxTest, WhoIsAddedInAWriteThatIsUndoneIsNotToldYet) {
   tell({receiver("a")});
   begin();
