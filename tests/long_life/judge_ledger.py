@@ -61,28 +61,35 @@ def of_ledger(ledger: sqlite3.Connection) -> list[str]:
     return complaints
 
 
-# Rows that are older than `?` and that retention should have taken: what stays for ever is left out.
+def _followed(table: str, order: str) -> str:
+    """Old rows, of each run, that have had a newer one for a while: the newest of a run stays for ever."""
+    return (
+        f"SELECT count(*) FROM (SELECT reported_at, lead(reported_at) OVER (PARTITION BY run ORDER BY {order}) AS next "
+        f"FROM {table}) WHERE reported_at < :overdue AND next < :seen"
+    )
+
+
+# Rows that retention should have taken: those that were older than the limit, and might go, at the time `:seen`, before
+# which their time was `:overdue`.
 OVERDUE = {
-    "stream": "SELECT count(*) FROM stream WHERE time < ? AND id < (SELECT max(id) FROM stream)",
-    "notices": "SELECT count(*) FROM notices n WHERE reported_at < ? AND notice < (SELECT max(notice) FROM notices "
-    "WHERE run = n.run)",
-    "device_health": "SELECT count(*) FROM device_health d WHERE reported_at < ? AND sample < (SELECT max(sample) "
-    "FROM device_health WHERE run = d.run)",
-    "statistics": "SELECT count(*) FROM statistics_steps s WHERE reported_at < ? AND (attempt, step) <> (SELECT "
-    "attempt, step FROM statistics_steps WHERE run = s.run ORDER BY attempt DESC, step DESC LIMIT 1)",
+    "stream": "SELECT count(*) FROM stream WHERE time < :overdue AND id < (SELECT max(id) FROM stream)",
+    "notices": _followed("notices", "notice"),
+    "device_health": _followed("device_health", "sample"),
+    "statistics": _followed("statistics_steps", "attempt, step"),
     "events": "SELECT count(*) FROM events WHERE run IN (SELECT id FROM runs WHERE state <> 'live' AND "
-    "finished_at < ?)",
+    "finished_at < :overdue)",
     "steps": "SELECT count(*) - count(DISTINCT run) FROM steps WHERE run IN (SELECT id FROM runs WHERE state <> "
-    "'live' AND finished_at < ?)",
+    "'live' AND finished_at < :overdue)",
     "replay_steps": "SELECT count(*) FROM replay_steps WHERE run IN (SELECT id FROM runs WHERE state <> 'live' AND "
-    "finished_at < ?)",
+    "finished_at < :overdue)",
 }
 
 
 def of_retention(ledger: sqlite3.Connection, now: float, keep_seconds: float, slack_seconds: float) -> list[str]:
     complaints = []
+    times = {"seen": now - slack_seconds, "overdue": now - slack_seconds - keep_seconds}
     for table, query in OVERDUE.items():
-        overdue = ledger.execute(query, (now - keep_seconds - slack_seconds,)).fetchone()[0]
+        overdue = ledger.execute(query, times).fetchone()[0]
         if overdue:
             complaints.append(f"{overdue} rows of {table} are older than {keep_seconds:.0f} s and are still there")
     return complaints

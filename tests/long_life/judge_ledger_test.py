@@ -118,6 +118,9 @@ class RetentionTest(unittest.TestCase):
         self.assertEqual(self.overdue(ledger), [])
         for table, row in old_of.items():
             ledger.add(table, **row(2))
+        ledger.connection.execute("UPDATE notices SET reported_at = 960 WHERE notice = 2")
+        self.assertEqual(len(self.overdue(ledger)), 3)  # the older one may go only since there is a newer one
+        ledger.connection.execute("UPDATE notices SET reported_at = 800")
         self.assertEqual(len(self.overdue(ledger)), 4)  # the run has ended, but not long enough ago
         ledger.connection.execute("UPDATE runs SET finished_at = 800 WHERE id = 1")
         self.assertEqual(len(self.overdue(ledger)), 7)
