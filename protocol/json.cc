@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <boost/json/monotonic_resource.hpp>
 #include <boost/json/serialize.hpp>
 #include <boost/json/value.hpp>
 #include <cmath>
@@ -60,6 +62,28 @@ std::string valid_utf8(const std::string& text) {
   return result;
 }
 
+// Where a value stands in its message. It costs nothing until an error must name it; what it was
+// made of must live as long.
+class Place {
+ public:
+  Place() = default;  // the message
+  Place(const Place& parent, std::string_view member) : parent_(&parent), member_(member) {}
+  Place(const Place& parent, size_t index) : parent_(&parent), index_(index) {}
+
+  // "steps[3].loss"; empty for the message itself.
+  std::string text() const {
+    if (parent_ == nullptr) return {};
+    const std::string before = parent_->text();
+    if (member_.empty()) return fmt::format("{}[{}]", before, index_);
+    return before.empty() ? std::string(member_) : fmt::format("{}.{}", before, member_);
+  }
+
+ private:
+  const Place* parent_ = nullptr;
+  std::string_view member_;  // empty: an item of an array
+  size_t index_ = 0;
+};
+
 template <typename T>
 json::value write_value(const T& value);
 
@@ -109,32 +133,32 @@ json::value write_value(const T& value) {
   }
 }
 
-void read_value(const json::value& from, const std::string& path, std::string& to) {
+void read_value(const json::value& from, const Place& place, std::string& to) {
   const json::string* text = from.if_string();
-  if (text == nullptr) throw JsonError(path, kind_of(from), "a string");
+  if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
   to.assign(text->data(), text->size());
 }
 
-void read_value(const json::value& from, const std::string& path, bool& to) {
-  if (!from.is_bool()) throw JsonError(path, kind_of(from), "true or false");
+void read_value(const json::value& from, const Place& place, bool& to) {
+  if (!from.is_bool()) throw JsonError(place.text(), kind_of(from), "true or false");
   to = from.get_bool();
 }
 
-void read_value(const json::value& from, const std::string& path, int64_t& to) {
-  if (!from.is_int64()) throw JsonError(path, kind_of(from), "a whole number of 64 bits");
+void read_value(const json::value& from, const Place& place, int64_t& to) {
+  if (!from.is_int64()) throw JsonError(place.text(), kind_of(from), "a whole number of 64 bits");
   to = from.get_int64();
 }
 
-void read_value(const json::value& from, const std::string& path, int& to) {
+void read_value(const json::value& from, const Place& place, int& to) {
   int64_t wide = 0;
-  read_value(from, path, wide);
+  read_value(from, place, wide);
   if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
-    throw JsonError(path, kind_of(from), "a whole number of 32 bits");
+    throw JsonError(place.text(), kind_of(from), "a whole number of 32 bits");
   }
   to = static_cast<int>(wide);
 }
 
-void read_value(const json::value& from, const std::string& path, double& to) {
+void read_value(const json::value& from, const Place& place, double& to) {
   if (from.is_double()) {
     to = from.get_double();
   } else if (from.is_int64()) {
@@ -148,34 +172,49 @@ void read_value(const json::value& from, const std::string& path, double& to) {
   } else if (from.is_string() && from.get_string() == "-Infinity") {
     to = -std::numeric_limits<double>::infinity();
   } else {
-    throw JsonError(path, kind_of(from), "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+    throw JsonError(place.text(), kind_of(from),
+                    "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
   }
 }
 
-void read_value(const json::value& from, const std::string& path, Labels& to) {
+void read_value(const json::value& from, const Place& place, Labels& to) {
   const json::object* object = from.if_object();
-  if (object == nullptr) throw JsonError(path, kind_of(from), "an object");
+  if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
   to.clear();
   for (const auto& member : *object) {
     const std::string key(member.key().data(), member.key().size());
-    read_value(member.value(), fmt::format("{}.{}", path, key), to[key]);
+    read_value(member.value(), Place(place, key), to[key]);
   }
 }
 
 template <typename T>
-void read_value(const json::value& from, const std::string& path, std::vector<T>& to);
+void read_value(const json::value& from, const Place& place, std::vector<T>& to);
 template <typename T>
 requires std::is_class_v<T>
-void read_value(const json::value& from, const std::string& path, T& to);
+void read_value(const json::value& from, const Place& place, T& to);
+
+// The names of a message's members, for the words of a refusal.
+struct Names {
+  std::vector<std::string_view> all;
+  template <typename T>
+  void required(const char* name, const T&) {
+    all.emplace_back(name);
+  }
+  template <typename T>
+  void optional(const char* name, const T&) {
+    all.emplace_back(name);
+  }
+};
 
 class Reader {
  public:
-  Reader(const json::object& object, const std::string& path) : object_(object), path_(path) {}
+  Reader(const json::object& object, const Place& place) : object_(object), place_(place) {}
 
   template <typename T>
   void required(const char* name, T& value) {
-    if (!read(name, value))
-      throw JsonError(member_path(name), "nothing", fmt::format("the member {}", name));
+    if (!read(name, value)) {
+      throw JsonError(Place(place_, name).text(), "nothing", fmt::format("the member {}", name));
+    }
   }
   template <typename T>
   void optional(const char* name, T& value) {
@@ -186,59 +225,55 @@ class Reader {
     T present{};
     if (read(name, present)) value = std::move(present);
   }
-  void refuse_unknown() const {
-    if (found_ == object_.size()) return;
-    for (const auto& member : object_) {
-      const std::string name(member.key().data(), member.key().size());
-      if (std::find(names_.begin(), names_.end(), name) == names_.end()) {
-        throw JsonError(member_path(name.c_str()), "an unknown member",
-                        fmt::format("one of {}", fmt::join(names_, ", ")));
-      }
-    }
+  bool has_seen_all() const { return found_ == object_.size(); }
+  [[noreturn]] void refuse_unknown(const std::vector<std::string_view>& known) const {
+    const auto unknown = std::ranges::find_if(object_, [&](const auto& member) {
+      return std::ranges::find(known, std::string_view(member.key())) == known.end();
+    });
+    throw JsonError(Place(place_, unknown->key()).text(), "an unknown member",
+                    fmt::format("one of {}", fmt::join(known, ", ")));
   }
 
  private:
   template <typename T>
   bool read(const char* name, T& value) {
-    names_.emplace_back(name);
     const json::value* found = object_.if_contains(name);
     if (found == nullptr) return false;
     ++found_;
-    read_value(*found, member_path(name), value);
+    read_value(*found, Place(place_, name), value);
     return true;
-  }
-  std::string member_path(const char* name) const {
-    return path_.empty() ? name : path_ + "." + name;
   }
 
   const json::object& object_;
-  const std::string& path_;
-  std::vector<std::string> names_;
+  const Place& place_;
   size_t found_ = 0;
 };
 
 template <typename T>
-void read_value(const json::value& from, const std::string& path, std::vector<T>& to) {
+void read_value(const json::value& from, const Place& place, std::vector<T>& to) {
   const json::array* array = from.if_array();
-  if (array == nullptr) throw JsonError(path, kind_of(from), "an array");
+  if (array == nullptr) throw JsonError(place.text(), kind_of(from), "an array");
   to.clear();
   to.reserve(array->size());
   for (size_t i = 0; i < array->size(); ++i) {
     T item{};
-    read_value((*array)[i], fmt::format("{}[{}]", path, i), item);
+    read_value((*array)[i], Place(place, i), item);
     to.push_back(std::move(item));
   }
 }
 
 template <typename T>
 requires std::is_class_v<T>
-void read_value(const json::value& from, const std::string& path, T& to) {
+void read_value(const json::value& from, const Place& place, T& to) {
   const json::object* object = from.if_object();
-  if (object == nullptr) throw JsonError(path, kind_of(from), "an object");
-  Reader reader(*object, path);
+  if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
+  Reader reader(*object, place);
   visit_members(reader, to);
   // A problem document may carry extension members (RFC 9457, section 3.2).
-  if constexpr (!std::is_same_v<T, Problem>) reader.refuse_unknown();
+  if (std::is_same_v<T, Problem> || reader.has_seen_all()) return;
+  Names names;
+  visit_members(names, to);
+  reader.refuse_unknown(names.all);
 }
 
 }  // namespace
@@ -257,7 +292,15 @@ std::string to_json(const Message& message) {
 template <typename Message>
 Message from_json(std::string_view text) {
   Message message;
-  read_value(parse_json_exactly(text), "", message);
+  // The values are let go of all together. Twice the text is about what they take; a long text
+  // gets no more than it needs.
+  constexpr size_t kAtOnceMax = size_t{256} << 10;
+  if (text.size() > kAtOnceMax) {
+    read_value(parse_json_exactly(text), Place(), message);
+  } else {
+    json::monotonic_resource memory(2 * text.size() + 1);
+    read_value(parse_json_exactly(text, &memory), Place(), message);
+  }
   return message;
 }
 

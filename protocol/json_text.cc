@@ -108,10 +108,10 @@ std::size_t count_members(const json::value& value) {
 
 }  // namespace
 
-json::value parse_json_exactly(std::string_view text) {
+json::value parse_json_exactly(std::string_view text, json::storage_ptr memory) {
   json::basic_parser<Handler> parser{json::parse_options{}};
   Handler& handler = parser.handler();
-  handler.stack.reset();
+  handler.stack.reset(std::move(memory));
   error_code ec;
   const std::size_t used = parser.write_some(false, text.data(), text.size(), ec);
   if (ec || used != text.size()) {

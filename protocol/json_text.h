@@ -8,7 +8,8 @@
 
 namespace gnomon {
 
-// Throws JsonError (path "") with the byte offset of a syntax error.
-boost::json::value parse_json_exactly(std::string_view text);
+// Throws JsonError (path "") with the byte offset of a syntax error. The value's parts lie in
+// `memory`, which must live longer where it is not counted.
+boost::json::value parse_json_exactly(std::string_view text, boost::json::storage_ptr memory = {});
 
 }  // namespace gnomon

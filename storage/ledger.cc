@@ -173,7 +173,7 @@ void Ledger::run_writer() {
 // anew, it grows; then the writer waits for them for a moment, seldom. A fault of the disk is none
 // here: the WAL keeps what is not in the file, and the next write shows it.
 void Ledger::checkpoint_when_due() {
-  constexpr int kEveryPages = 1000;
+  constexpr int kEveryPages = 3500;  // below what journal_size_limit leaves of the WAL
   constexpr int kPatienceMs = 100;
   constexpr auto kBetweenLongAttempts = std::chrono::seconds(1);
   if (wal_pages_ < pages_at_attempt_) pages_at_attempt_ = 0;  // it has begun anew
