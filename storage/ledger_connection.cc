@@ -13,9 +13,11 @@ namespace {
 
 constexpr int64_t kWalKeptBytes = int64_t{16} << 20;
 
+// A connection belongs to one thread at a time, its prepared statements too, so SQLite need not
+// lock it at every bind and step.
 int open_flags(Connection::Kind kind) {
-  return kind == Connection::Kind::kWriter ? SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE
-                                           : SQLite::OPEN_READWRITE;
+  const int both = SQLite::OPEN_READWRITE | SQLite::OPEN_NOMUTEX;
+  return kind == Connection::Kind::kWriter ? both | SQLite::OPEN_CREATE : both;
 }
 
 // No room for the -shm file, which is made with the first connection, is said otherwise.
