@@ -121,6 +121,8 @@ def read_log(life: Life, settings: Settings) -> list[LogLine]:
     moment = life.began
     for text in settings.path("gnomond.log").read_text(errors="replace").splitlines():
         found = LOG_LINE.match(text)
+        if "ASan doesn't fully support makecontext" in text:  # of a sanitized build; no finding (docs/testing.md)
+            continue
         if not found:
             lines.append(LogLine(moment, "error", f"no line of the log: {text}", explained=False))
             continue
