@@ -292,8 +292,8 @@ std::string to_json(const Message& message) {
 template <typename Message>
 Message from_json(std::string_view text) {
   Message message;
-  // The values are let go of all together. Twice the text is about what they take; a long text
-  // gets no more than it needs.
+  // The values lie together, in a first block of twice the text's size, and are let go of at once;
+  // blocks grow, so those of a long text are made singly.
   constexpr size_t kAtOnceMax = size_t{256} << 10;
   if (text.size() > kAtOnceMax) {
     read_value(parse_json_exactly(text), Place(), message);

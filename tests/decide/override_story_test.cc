@@ -40,13 +40,18 @@ std::string last_sentence(const SimulatedRun& run, const std::string& kind) {
   return decisions.empty() ? "" : decisions.back().sentence;
 }
 
-// A trainer of others' may not know after a restart that it was told to stand still.
-TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
+// FP8 of one site is harmful from step 201 to 222.
+Truth bad_for_a_while() {
   Truth truth;
   truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
     return step > 200 && step <= 222 && fp8.contains(kGuilty) ? 0.2 : 0.0;
   };
-  SimulatedRun run(truth, enforcing({"hold"}));
+  return truth;
+}
+
+// A trainer of others' may not know after a restart that it was told to stand still.
+TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedTooUntilAPersonResumes) {
+  SimulatedRun run(bad_for_a_while(), enforcing({"hold"}));
   run.start();
   run.train_until(400);
   ASSERT_EQ(phase_name(run.state), "holding");
@@ -77,11 +82,7 @@ TEST(OverrideStory, AnAttemptOfAHeldRunIsPausedWhenWhatAPersonOrderedIsOver) {
       {"mode", "observe"},
       {"set_plan", "[[rule]]\nmatch = \"*\"\ngemms = \"bf16\"\n"}};
   for (const auto& [kind, what] : orders) {
-    Truth truth;
-    truth.damage = [](int64_t step, const std::set<std::string>& fp8) {
-      return step > 200 && step <= 222 && fp8.contains(kGuilty) ? 0.2 : 0.0;
-    };
-    SimulatedRun run(truth, enforcing({"hold"}));
+    SimulatedRun run(bad_for_a_while(), enforcing({"hold"}));
     run.start();
     run.train_until(400);
     ASSERT_EQ(phase_name(run.state), "holding");
