@@ -200,6 +200,7 @@ void Ledger::run_job(WriteJob& job) {
   writer_.execute("SAVEPOINT job");
   try {
     job.write(job.transaction);
+    for (auto& action : std::exchange(job.transaction.end_actions_, {})) action();
     writer_.execute("RELEASE job");
   } catch (...) {
     job.error = as_ledger_error("cannot write to the ledger", std::current_exception());

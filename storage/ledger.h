@@ -30,11 +30,15 @@ class LedgerBusy : public Error {
   using Error::Error;
 };
 
-// What a write sees: the connection, inside its savepoint, and two places to leave work for later.
+// What a write sees: the connection, inside its savepoint, and three places to leave work for
+// later.
 class LedgerTransaction {
  public:
   explicit LedgerTransaction(Connection& connection) : connection_(connection) {}
   Connection& connection() { return connection_; }
+  // Called on the writer's thread when the write has returned, inside its savepoint. What it throws
+  // undoes the write.
+  void at_end(std::function<void()> action) { end_actions_.push_back(std::move(action)); }
   // Called on the writer's thread after COMMIT, before the write is reported as done. Must not
   // throw.
   void on_commit(std::function<void()> action) { commit_actions_.push_back(std::move(action)); }
@@ -44,6 +48,7 @@ class LedgerTransaction {
  private:
   friend class Ledger;
   Connection& connection_;
+  std::vector<std::function<void()>> end_actions_;
   std::vector<std::function<void()>> commit_actions_;
   std::vector<std::function<void()>> rollback_actions_;
 };

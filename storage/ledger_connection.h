@@ -60,6 +60,8 @@ class Connection {
   // checkpoints the WAL by itself: the ledger's writer does it at moments of its own.
   // Throws LedgerError.
   Connection(const std::filesystem::path& file, Kind kind);
+  // For looking at a ledger (open_for_looking): changes nothing, not even settings of the file.
+  explicit Connection(SQLite::Database database) : database_(std::move(database)) {}
 
   // `sql` with its parameters bound in order. int64_t, int, bool, double, std::string, const char*,
   // std::optional of these.

@@ -131,6 +131,17 @@ std::optional<std::pair<int64_t, int64_t>> newest_step(Connection& connection, i
   return std::pair(query.integer(0), query.integer(1));
 }
 
+namespace {
+
+// From column 1 on.
+StepReport step_event_row(const Query& query) {
+  return {query.integer(1), query.integer(2), query.integer(3), query.real(4),
+          query.real(5),    query.real(6),    query.integer(7), query.real(8),
+          query.text(9),    query.real(10),   query.text(11)};
+}
+
+}  // namespace
+
 std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq) {
   std::vector<StepEvent> events;
   Query query = connection.query(
@@ -142,13 +153,20 @@ std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t 
     const std::optional<int64_t> number = query.optional_integer(0);
     if (!number) continue;
     if (*number <= seq) break;  // numbers fall from here on
-    events.push_back({*number,
-                      {query.integer(1), query.integer(2), query.integer(3), query.real(4),
-                       query.real(5), query.real(6), query.integer(7), query.real(8), query.text(9),
-                       query.real(10), query.text(11)}});
+    events.push_back({*number, step_event_row(query)});
   }
   std::ranges::reverse(events);
   return events;
+}
+
+void each_step_event(Connection& connection, int64_t run,
+                     const std::function<void(const StepEvent&)>& each) {
+  Query query = connection.query(
+      "SELECT seq, attempt, step, plan_version, loss, grad_norm, learning_rate, tokens, "
+      "step_seconds, weights_hash, reported_at, batch_hash FROM steps WHERE run = ? AND seq IS NOT "
+      "NULL ORDER BY attempt, step",
+      run);
+  while (query.next()) each({query.integer(0), step_event_row(query)});
 }
 
 void add_step_totals(Connection& connection, int64_t run, const StepTotalsRow& row) {

@@ -3,6 +3,7 @@
 // All throw SQLite::Exception when SQLite refuses, which the ledger turns into a LedgerError.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,6 +66,9 @@ struct StepEvent {
   StepReport step;
 };
 std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq);
+// All of them, one at a time: a long run has millions.
+void each_step_event(Connection& connection, int64_t run,
+                     const std::function<void(const StepEvent&)>& each);
 // Sums over the steps of a run that took at most `seconds_max` and more than the next lower bound.
 struct StepTotalsRow {
   double seconds_max = 0;  // infinity for the rest

@@ -155,6 +155,31 @@ TEST_F(LedgerTest, AFailingWriteIsUndoneAloneAndTheOthersOfItsGroupStay) {
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'undone'"), 0);
 }
 
+TEST_F(LedgerTest, WhatIsLeftForTheEndOfAWriteIsAPartOfIt) {
+  Ledger ledger(options());
+  std::vector<std::string> order;
+  ledger.write([&](LedgerTransaction& t) {
+    t.at_end([&] {
+      note(t, "end");
+      order.emplace_back("end");
+    });
+    t.on_commit([&] { order.emplace_back("commit"); });
+    order.emplace_back("write");
+  });
+  EXPECT_THAT(order, ElementsAre("write", "end", "commit"));
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'end'"), 1);
+  const std::string message = message_of([&] {
+    ledger.write([&](LedgerTransaction& t) {
+      note(t, "undone");
+      t.at_end([] { throw Error("no"); });
+      t.on_rollback([&] { order.emplace_back("rollback"); });
+    });
+  });
+  EXPECT_EQ(message, "no");
+  EXPECT_EQ(order.back(), "rollback");
+  EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'undone'"), 0);
+}
+
 TEST_F(LedgerTest, AFullQueueRefusesInsteadOfWaiting) {
   LedgerOptions small = options();
   small.queue_max = 3;
