@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "cli/newest_names.h"
+#include "controller/decide/decide.h"
 #include "protocol/json.h"
 #include "storage/ledger_migrations.h"
 
@@ -350,6 +351,20 @@ std::optional<LedgerView::DecisionState> LedgerView::decision_state(int64_t run)
   return DecisionState{query.getColumn(0).getInt64(), query.getColumn(1).getString()};
 }
 
+namespace {
+
+// One that is not is computed from the run's events.
+bool readable(const LedgerView::DecisionState& state) {
+  try {
+    decide::state_from_json(state.json);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
 RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
   RunHistory history;
   history.run = ledger.run_named(run_name);
@@ -364,7 +379,9 @@ RunHistory load_history(const LedgerView& ledger, const std::string& run_name) {
   history.shadow = ledger.shadow_steps(id);
   history.verify_seconds = ledger.verify_seconds(id);
   history.decision_state = ledger.decision_state(id);
-  if (history.decision_state) history.events_since = ledger.events(id, history.decision_state->seq);
+  if (history.decision_state && !readable(*history.decision_state)) history.decision_state.reset();
+  history.events_since =
+      ledger.events(id, history.decision_state ? history.decision_state->seq : 0);
   return history;
 }
 

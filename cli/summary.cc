@@ -172,9 +172,13 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
   summary.verification_share = all > 0 ? summary.verify_seconds / all : 0;
 }
 
-// A step that the state as it was written down does not contain (controller/decision_state.h).
+// An event that the state as it was written down does not contain (controller/decision_state.h).
 void tell_again(const RunHistory& history, const EventRow& row, const decide::Policy& policy,
                 decide::State& state) {
+  if (row.type != "step_reported") {
+    decide::decide_in_place(state, decide::event_from_json(row.type, row.body), policy, row.time);
+    return;
+  }
   const auto step = std::ranges::lower_bound(
       history.steps, std::pair(row.attempt.value_or(0), row.step.value_or(0)), {},
       [](const StepRow& it) { return std::pair(it.attempt, it.step); });
@@ -186,14 +190,21 @@ void tell_again(const RunHistory& history, const EventRow& row, const decide::Po
 }
 
 std::optional<decide::Worth> read_worth(const RunHistory& history) {
-  if (!history.decision_state) return std::nullopt;
   try {
     const decide::Policy policy = decide::Policy::parse(history.run.policy, "the run's own policy");
-    decide::State state = decide::state_from_json(history.decision_state->json);
-    for (const EventRow& row : history.events_since) tell_again(history, row, policy, state);
+    decide::State state;
+    if (history.decision_state) state = decide::state_from_json(history.decision_state->json);
+    int64_t seq = history.decision_state ? history.decision_state->seq : 0;
+    for (const EventRow& row : history.events_since) {
+      if (!history.decision_state && row.seq != seq + 1) return std::nullopt;  // some are deleted
+      tell_again(history, row, policy, state);
+      seq = row.seq;
+    }
+    if (seq == 0) return std::nullopt;
     return decide::worth(state, policy);
-  } catch (const Error&) {
-    return std::nullopt;  // written by a version that this one does not know: all else is told
+  } catch (const std::exception&) {
+    // Damaged, or written by a version that this one does not know: all else is told.
+    return std::nullopt;
   }
 }
 

@@ -1,7 +1,6 @@
 #include "controller/leases.h"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <cmath>
@@ -36,6 +35,27 @@ void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
                         window.start_step + window.steps));
     last = step.step;
   }
+}
+
+// They were recorded together: one without the other is damage.
+ledger::WindowRow window_of(Connection& connection, const ledger::ReplayRow& replay) {
+  std::optional<ledger::WindowRow> window =
+      ledger::find_window(connection, replay.run, replay.window);
+  if (!window) {
+    throw Error(fmt::format("window {} of {}, of replay {}, is not in the ledger", replay.window,
+                            run_name(replay.run), replay.replay));
+  }
+  return *std::move(window);
+}
+
+ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& lease) {
+  std::optional<ledger::ReplayRow> replay =
+      ledger::find_replay(connection, lease.run, lease.replay);
+  if (!replay) {
+    throw Error(fmt::format("replay {} of {}, of lease {}, is not in the ledger", lease.replay,
+                            run_name(lease.run), lease.id));
+  }
+  return *std::move(replay);
 }
 
 [[noreturn]] void refuse_stale(const ledger::LeaseRow& lease, int64_t token) {
@@ -74,6 +94,8 @@ void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
   const double now = supervisor_.steady_now();
   for (const ledger::LeaseRow& lease : ledger::live_leases(connection)) {
+    // Its verifier is refused (503) until the run is mended; after the next start it may go on.
+    if (!supervisor_.readable(transaction, lease.run)) continue;
     const bool on_verifier = !is_trainer(lease.verifier);
     const double ttl = supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
     hold(lease.id, {lease.run, now, now + ttl, on_verifier});
@@ -93,13 +115,7 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
   std::map<int64_t, bool> readable;
   for (const ledger::ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (readable.contains(row.run)) continue;
-    try {
-      supervisor_.policy(transaction, row.run);
-      readable[row.run] = true;
-    } catch (const Error& error) {
-      spdlog::error("the replays of {} are not leased: {}", run_name(row.run), error.what());
-      readable[row.run] = false;
-    }
+    readable[row.run] = supervisor_.readable(transaction, row.run);
   }
   for (const ledger::ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
@@ -132,7 +148,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
   const double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
   take_off_board(transaction, queued_replay(*replay), on_verifier);
-  ledger::WindowRow window = ledger::find_window(connection, replay->run, replay->window).value();
+  ledger::WindowRow window = window_of(connection, *replay);
   double now = supervisor_.now();
   int64_t token = replay->token + 1;
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
@@ -161,7 +177,9 @@ std::optional<ledger::ReplayRow> Leases::next_for(LedgerTransaction& transaction
       std::optional<ledger::ReplayRow> replay =
           ledger::find_replay(connection, turn.run, turn.replay);
       // Another write of this group may have taken or cancelled it.
-      const bool queued = replay && replay->state == "queued" && replay->token == turn.token;
+      const bool queued = replay && replay->state == "queued" && replay->token == turn.token &&
+                          supervisor_.readable(transaction, turn.run) &&
+                          ledger::find_window(connection, turn.run, replay->window);
       // Nor may one of this group have put the worker into quarantine.
       const bool believed = !ledger::is_quarantined(connection, turn.run, worker.name);
       if (queued && believed && !better_left_to_others(connection, *replay, worker)) return replay;
@@ -241,8 +259,8 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
     return;  // the first answer was lost
   }
   ledger::LeaseRow row = held(transaction, lease, result.token);
-  ledger::ReplayRow replay = ledger::find_replay(connection, row.run, row.replay).value();
-  check_steps(result, ledger::find_window(connection, row.run, replay.window).value());
+  const ledger::ReplayRow replay = replay_of(connection, row);
+  check_steps(result, window_of(connection, replay));
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {},
                            supervisor_.now());
@@ -281,7 +299,7 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
     }
   }
   std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
-  if (!row || row->state != "leased") {
+  if (!row || row->state != "leased" || !supervisor_.readable(transaction, row->run)) {
     std::lock_guard lock(mutex_);
     held_.erase(lease);
     return;
@@ -304,8 +322,8 @@ void Leases::end_leases_of(LedgerTransaction& transaction, int64_t run) {
 void Leases::requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
                                 const std::string& reason, bool retryable) {
   Connection& connection = transaction.connection();
-  ledger::ReplayRow replay = ledger::find_replay(connection, lease.run, lease.replay).value();
-  ledger::WindowRow window = ledger::find_window(connection, lease.run, replay.window).value();
+  ledger::ReplayRow replay = replay_of(connection, lease);
+  const ledger::WindowRow window = window_of(connection, replay);
   double now = supervisor_.now();
   if (window.state != "open") {
     ledger::set_replay_state(connection, lease.run, lease.replay, "cancelled", lease.token, reason,

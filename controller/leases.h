@@ -30,7 +30,8 @@ class Leases {
   Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells);
 
   // Gives every live lease of the ledger a fresh TTL and puts on the board what is queued. Once,
-  // before the first request. The replays of a run that cannot be read are left out, and logged.
+  // before the first request. The leases and replays of a run that is set aside are left as they
+  // are.
   void restore(LedgerTransaction& transaction);
 
   // Somebody asks for work and waits for it up to `wait_seconds`; from now on a verifier counts as

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/failpoint.h"
 #include "controller/decision_state.h"
 #include "controller/effects.h"
 #include "controller/layers.h"
 #include "controller/metrics/totals.h"
+#include "controller/policies_on_record.h"
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "protocol/json.h"
@@ -46,8 +48,9 @@ void Supervisor::restore(Connection& connection) {
     }
     try {
       restore_run(connection, row);
-    } catch (const Error& error) {
-      spdlog::error("{} cannot be read from the ledger and is not supervised: {}", run_name(id),
+    } catch (const RunSetAside&) {  // logged
+    } catch (const std::exception& error) {
+      spdlog::error("the metrics of {} cannot be read from the ledger: {}", run_name(id),
                     error.what());
     }
     if (row.finished_at) {
@@ -57,9 +60,12 @@ void Supervisor::restore(Connection& connection) {
 }
 
 void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) {
-  const decide::Policy policy =
-      decide::Policy::parse(row.policy, fmt::format("the policy of {}", run_name(row.id)));
-  const std::optional<StateOnRecord> known = state_on_record(connection, row.id, policy);
+  const auto [policy, known] = set_aside_.read(connection, row);
+  if (known && !known->rebuilt_because.empty()) {
+    spdlog::warn("the decision state of {} was computed from its events: {}", run_name(row.id),
+                 known->rebuilt_because);
+    rebuilt_.push_back(row.id);
+  }
   RunTotals totals = load_run_totals(connection, row.id);
   if (known) {
     add_state(known->state, policy, totals);
@@ -100,38 +106,70 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
     throw Refusal(409, "The run is being deleted", fmt::format("{} is being deleted", row->label()),
                   "DELETE of it until it is gone; another run");
   }
-  Run run;
-  run.id = id;
-  run.label = row->label();
-  run.life = row->state;
-  try {
-    run.registration = from_json<RunRegistration>(row->registration);
-    run.policy = decide::Policy::parse(row->policy, fmt::format("the policy of {}", run_name(id)));
-    std::vector<decide::Effect> late_effects;
-    const LateEffects late = [&](const std::vector<decide::Effect>& effects, int64_t seq,
-                                 double time) {
-      spdlog::warn("of event {} of {} this version thinks otherwise than the one before", seq,
-                   run.label);
-      for (const decide::Effect& effect : effects) {
+  std::vector<decide::Effect> effects;
+  std::vector<std::function<void()>> late_effects;
+  const LateEffects late = [&](const std::vector<decide::Effect>& of_event, int64_t seq,
+                               double time) {
+    spdlog::warn("of event {} of {} this version thinks otherwise than the one before", seq,
+                 row->label());
+    effects.insert(effects.end(), of_event.begin(), of_event.end());
+    late_effects.emplace_back([this, &transaction, id, of_event, seq, time] {
+      for (const decide::Effect& effect : of_event) {
         apply_effect({transaction, metrics_, bells_, id, seq, time}, effect);
       }
-      late_effects.insert(late_effects.end(), effects.begin(), effects.end());
-    };
-    if (std::optional<StateOnRecord> known = state_on_record(connection, id, run.policy, late)) {
-      run.state = std::move(known->state);
-      run.seq = known->seq;
-      run.unsaved = std::ssize(known->told);
-      for (const StepReport& step : known->told) run.totals.add(step);
-    }
-    if (!late_effects.empty()) tell_people(transaction, run, nullptr, late_effects, now());
-    run.newest_step = ledger::newest_step(connection, id).value_or(std::pair<int64_t, int64_t>());
-  } catch (const Error& error) {
-    // Not the sender's fault, whatever kind of error it is.
-    throw Error(fmt::format("{} cannot be read from the ledger: {}", run.label, error.what()));
+    });
+  };
+  Run& run = runs_.emplace(id, read_run(connection, *row, late)).first->second;
+  for (const auto& apply : late_effects) apply();
+  if (!effects.empty()) tell_people(transaction, run, nullptr, effects, now());
+  if (!effects.empty() || run.save_due) {
+    run.save_due = false;
+    save_at_end(transaction, run);
   }
   bells_.work.set_terms(id, terms_of(connection, run));
   if (run.life != "live") forget_when_ended(transaction, id);
-  return runs_.emplace(id, std::move(run)).first->second;
+  return run;
+}
+
+Supervisor::Run Supervisor::read_run(Connection& connection, const ledger::RunRow& row,
+                                     const LateEffects& late) {
+  auto [policy, known] = set_aside_.read(connection, row, late);
+  Run run;
+  run.id = row.id;
+  run.label = row.label();
+  run.life = row.state;
+  run.policy = std::move(policy);
+  run.policy_text = row.policy;
+  try {
+    run.registration = from_json<RunRegistration>(row.registration);
+    terms_of(connection, run);
+  } catch (const Error& error) {
+    set_aside_.add(connection, row, error.what());
+    throw RunSetAside(row.label(), error.what());
+  }
+  if (known) {
+    run.state = std::move(known->state);
+    run.seq = known->seq;
+    run.unsaved = std::ssize(known->told);
+    for (const StepReport& step : known->told) run.totals.add(step);
+    run.save_due = !known->rebuilt_because.empty();
+  }
+  run.newest_step = ledger::newest_step(connection, row.id).value_or(std::pair<int64_t, int64_t>());
+  return run;
+}
+
+void Supervisor::save_rebuilt(LedgerTransaction& transaction) {
+  for (const int64_t run : rebuilt_) readable(transaction, run);
+  rebuilt_.clear();
+}
+
+bool Supervisor::readable(LedgerTransaction& transaction, int64_t run) {
+  try {
+    load(transaction, run);
+    return true;
+  } catch (const Refusal&) {
+    return false;
+  }
 }
 
 WorkBoard::Terms Supervisor::terms_of(Connection& connection, const Run& run) {
@@ -164,6 +202,7 @@ std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run
                         .type = decide::event_type(event),
                         .body = decide::event_to_json(event)});
   run.ack.reset();
+  save_at_end(transaction, run);
   return tell_core(transaction, run, event, time);
 }
 
@@ -184,17 +223,20 @@ std::vector<decide::Effect> Supervisor::tell_core(LedgerTransaction& transaction
     apply_effect(context, effect);
   }
   tell_people(transaction, run, &event, effects, time);
-  if (!effects.empty()) run.ack.reset();
+  if (!effects.empty()) {
+    run.ack.reset();
+    save_at_end(transaction, run);
+  }
   return effects;
 }
 
-Supervisor::Heard Supervisor::hear_step(LedgerTransaction& transaction, Run& run,
-                                        const StepReport& step, double time) {
+bool Supervisor::hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step,
+                           double time) {
   Connection& connection = transaction.connection();
   const std::pair<int64_t, int64_t> place{step.attempt, step.step};
   const bool last = place > run.newest_step;
   const auto seq = last ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
-  if (!ledger::insert_step(connection, run.id, step, time, seq)) return {};
+  if (!ledger::insert_step(connection, run.id, step, time, seq)) return false;
   run.totals.add(step);
   if (last) {
     run.newest_step = place;
@@ -204,7 +246,18 @@ Supervisor::Heard Supervisor::hear_step(LedgerTransaction& transaction, Run& run
   }
   const decide::StepReported event{step.attempt, step.step,      step.plan_version,
                                    step.loss,    step.grad_norm, step.step_seconds};
-  return {.fresh = true, .wanted = !tell_core(transaction, run, event, time).empty()};
+  tell_core(transaction, run, event, time);
+  // Retention may delete the steps of a run that has ended, but not what the state knows of them.
+  if (run.life != "live") save_at_end(transaction, run);
+  return true;
+}
+
+void Supervisor::save_at_end(LedgerTransaction& transaction, Run& run) {
+  if (std::exchange(run.save_due, true)) return;
+  transaction.at_end([this, &transaction, id = run.id] {
+    const auto found = runs_.find(id);
+    if (found != runs_.end() && found->second.save_due) save(transaction, found->second);
+  });
 }
 
 void Supervisor::save(LedgerTransaction& transaction, Run& run) {
@@ -213,6 +266,7 @@ void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   failpoint::reached(failpoint::Point::kStateSaved);
   run.saved_at = steady_now();
   run.unsaved = 0;
+  run.save_due = false;
   show(transaction, run);
   transaction.on_commit([this, id = run.id, money = money_numbers(run.state, run.policy)] {
     metrics_.update_run(id, [&](RunSeries& series) { series.set_money(money); });
@@ -249,7 +303,7 @@ void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
     return;  // it was met between the look at the clock and this write
   }
   hear(transaction, run, decide::Tick{});
-  save(transaction, run);
+  save(transaction, run);  // at once: the deadline that it shows may be put off below
   if (decide::next_deadline(run.state) <= time) {
     spdlog::error("the decision core of {} asks for a moment that has passed", run.label);
     transaction.on_commit([this, id, time] { deadlines_.set(id, time + kTickAgainSeconds); });
@@ -264,6 +318,8 @@ void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const st
   Run& run = load(transaction, id);
   decide::Policy policy = decide::Policy::parse(toml, "policy");
   save(transaction, run);  // what it was told until now, it was told under the old one
+  record_replaced_policy(transaction.connection(), now(), id, run.seq, run.policy_text);
+  run.policy_text = toml;
   run.policy = std::move(policy);
   ledger::set_policy(transaction.connection(), id, toml);
   set_terms_on_commit(transaction, run);
@@ -285,7 +341,8 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::R
                                  const std::string& verifier, const ReplayResult& result) {
   Run& run = load(transaction, replay.run);
   Connection& connection = transaction.connection();
-  ledger::WindowRow window = ledger::find_window(connection, replay.run, replay.window).value();
+  const ledger::WindowRow window =
+      ledger::find_window(connection, replay.run, replay.window).value();  // Leases looked at it
   double time = now();
   ledger::insert_result(connection, replay, verifier, to_json(result.fingerprint), result, time);
   std::vector<StepReport> run_steps =
@@ -295,7 +352,6 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::R
       join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt),
                   verifier, replay.on_trainer || is_trainer(verifier));
   hear(transaction, run, event);
-  save(transaction, run);
   double seconds = result.replay_seconds + result.eval_seconds;
   std::optional<std::pair<double, double>> shadow;
   if (replay.arm == "bf16" && replay.purpose == "shadow" && !event.losses.empty() &&
@@ -316,7 +372,6 @@ void Supervisor::replay_failed(LedgerTransaction& transaction, const ledger::Rep
                                const std::string& reason) {
   Run& run = load(transaction, replay.run);
   hear(transaction, run, decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});
-  save(transaction, run);
 }
 
 void Supervisor::show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version) {

@@ -16,6 +16,7 @@
 #include "controller/metrics/metrics.h"
 #include "controller/metrics/totals.h"
 #include "controller/notify/outbox.h"
+#include "controller/set_aside.h"
 #include "protocol/messages.h"
 #include "storage/ledger.h"
 #include "storage/ledger_runs.h"
@@ -45,8 +46,17 @@ class Supervisor {
 
   // Rebuilds the metrics and the deadlines from the ledger; to be called once, before the first
   // request. The decision states are cached when they are first needed. A run that cannot be read
-  // is logged and left out, so that the others go on.
+  // is set aside, so that the others go on.
   void restore(Connection& connection);
+  // Writes down the states that restore() had to compute from their events.
+  void save_rebuilt(LedgerTransaction& transaction);
+
+  // The runs that cannot be served, and all that reads states.
+  SetAsideRuns& set_aside() { return set_aside_; }
+  // False: the run is set aside, being deleted, or not there.
+  bool readable(LedgerTransaction& transaction, int64_t run);
+  // Records a notice and stops giving out the run's work.
+  void tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns::Entry& entry);
 
   // The calls of a trainer. All throw Refusal. Repeating one that was accepted changes nothing.
   RunRegistered register_run(LedgerTransaction& transaction, const RunRegistration& registration);
@@ -120,21 +130,27 @@ class Supervisor {
     std::string life;  // live, completed, stopped, failed
     RunRegistration registration;
     decide::Policy policy;
+    std::string policy_text;  // as it was given
     decide::State state;
     int64_t seq = 0;
     int64_t newest_plan = -1;  // whose layers the metrics show
     // When the state was last written down, steady clock seconds, and the events since.
     double saved_at = 0;
     int64_t unsaved = 0;
+    bool save_due = false;                    // when this write ends
     std::map<int64_t, int64_t> base_steps;    // by attempt, of those that reports came from
     std::pair<int64_t, int64_t> newest_step;  // attempt and step of the last one on record
     std::optional<ReportAck> ack;             // what answers have, but for the counts
     StepTotals totals;                        // of the steps since
   };
 
-  // Throws Refusal: 404, 409 while it is being deleted.
+  // Throws Refusal: 404, 409 while it is being deleted, 503 while it is set aside.
   Run& load(LedgerTransaction& transaction, int64_t run);
   void restore_run(Connection& connection, const ledger::RunRow& row);
+  // What is kept in memory of a run; `late` is told of effects that it has now.
+  Run read_run(Connection& connection, const ledger::RunRow& row, const LateEffects& late);
+  // Throws Refusal (409).
+  void refuse_while_trainer_speaks(int64_t run, const std::string& label) const;
   static void add_state(const decide::State& state, const decide::Policy& policy,
                         RunTotals& totals);
   // Takes an ended run out of memory behind this write, unless it goes on meanwhile.
@@ -145,19 +161,17 @@ class Supervisor {
   void go_on(LedgerTransaction& transaction, Run& run, const StepReport& step);
   RunRegistered register_again(LedgerTransaction& transaction, Run& run,
                                const RunRegistration& registration);
-  // Records the event, tells the core, carries out and returns what it wants. When the core fails,
-  // throws an Error that is nobody's fault outside (500).
+  // Records the event, tells the core, carries out and returns what it wants; the state is saved
+  // when the write ends. When the core fails, throws an Error that is nobody's fault outside (500).
   std::vector<decide::Effect> hear(LedgerTransaction& transaction, Run& run,
                                    const decide::Event& event);
-  // Records a step, unless it is on record, and tells the core.
-  struct Heard {
-    bool fresh = false;   // it was not on record
-    bool wanted = false;  // the core wanted something
-  };
-  Heard hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step, double time);
+  // Records a step and tells the core; false where it is on record.
+  bool hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step, double time);
   // Of the event that is run.seq + 1.
   std::vector<decide::Effect> tell_core(LedgerTransaction& transaction, Run& run,
                                         const decide::Event& event, double time);
+  // Saves the state once, after all else that this write does.
+  void save_at_end(LedgerTransaction& transaction, Run& run);
   // Writes the state that the events of this write led to, and shows it.
   void save(LedgerTransaction& transaction, Run& run);
   // Shows what may change with any event.
@@ -195,6 +209,8 @@ class Supervisor {
   mutable std::mutex heard_mutex_;
   std::map<int64_t, double> heard_at_;  // steady; when a run's trainer last said anything
   std::map<int64_t, Run> runs_;         // the writer's thread only
+  std::vector<int64_t> rebuilt_;        // by restore()
+  SetAsideRuns set_aside_;
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;
 };

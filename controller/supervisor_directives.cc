@@ -60,7 +60,6 @@ Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, in
     ledger::end_directive(connection, id, number, ack, now());
     hear(transaction, run,
          decide::DirectiveChanged{number, ack.state, ack.attempt, ack.step, ack.reason});
-    save(transaction, run);
   } else {
     ledger::acknowledge_directive(connection, id, number, now());
   }

@@ -38,7 +38,6 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
   ledger::finish_run(transaction.connection(), id, finished, now());
   run.life = finished.outcome;
   hear(transaction, run, decide::RunEnded{finished.outcome, finished.step});
-  save(transaction, run);
   forget_when_ended(transaction, id);
   stream(transaction, id, "run",
          fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));
@@ -62,24 +61,36 @@ double Supervisor::silent_for(int64_t run) const {
 
 void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRequest& request) {
   check_asker(request.owner, request.reason);
-  const Run& run = load(transaction, id);
-  if (run.life == "failed") return;
-  if (run.life == "live") {
-    const double silent = silent_for(id);
-    if (silent < kSilentSeconds) {
-      throw Refusal(
-          409, "The trainer is there",
-          fmt::format("the trainer of {} has spoken, or this gnomond has begun, {:.0f} s ago",
-                      run.label, silent),
-          fmt::format("`gnomon override {} stop`, which ends it with a checkpoint; or the "
-                      "same request after {:.0f} s of silence",
-                      run.label, kSilentSeconds));
-    }
-  }
+  Connection& connection = transaction.connection();
+  const std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
+  // One that is set aside ends without the core, so that it can be deleted.
+  const bool alone = row && row->state == "live" && !readable(transaction, id);
+  if (!alone) load(transaction, id);
+  if (row->state == "failed") return;
+  if (row->state == "live") refuse_while_trainer_speaks(id, row->label());
   const double unknown = std::numeric_limits<double>::quiet_NaN();
-  const std::string detail = fmt::format("{}: {}", request.owner, request.reason);
-  finish(transaction, id, {"failed", run.newest_step.second, unknown, unknown, now()});
-  ledger::insert_audit(transaction.connection(), now(), id, "run_ended", detail);
+  const auto newest = ledger::newest_step(connection, id).value_or(std::pair<int64_t, int64_t>());
+  const RunFinished failed{"failed", newest.second, unknown, unknown, now()};
+  if (alone) {
+    ledger::finish_run(connection, id, failed, now());
+    stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"failed"}})", run_name(id)));
+  } else {
+    finish(transaction, id, failed);
+  }
+  ledger::insert_audit(connection, now(), id, "run_ended",
+                       fmt::format("{}: {}", request.owner, request.reason));
+}
+
+void Supervisor::refuse_while_trainer_speaks(int64_t run, const std::string& label) const {
+  const double silent = silent_for(run);
+  if (silent >= kSilentSeconds) return;
+  throw Refusal(
+      409, "The trainer is there",
+      fmt::format("the trainer of {} has spoken, or this gnomond has begun, {:.0f} s ago", label,
+                  silent),
+      fmt::format("`gnomon override {} stop`, which ends it with a checkpoint; or the same request "
+                  "after {:.0f} s of silence",
+                  label, kSilentSeconds));
 }
 
 bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
@@ -97,6 +108,7 @@ bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
     runs_.erase(id);
     transaction.on_commit([this, id] {
       deadlines_.set(id, std::numeric_limits<double>::infinity());
+      set_aside_.forget(id);
       metrics_.drop_run_at(id, steady_now());
       bells_.work.forget_run(id);
       bells_.directives.of(id).ring();

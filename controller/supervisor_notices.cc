@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "controller/json_rows.h"
 #include "controller/refusal.h"
@@ -69,6 +70,43 @@ void Supervisor::note(LedgerTransaction& transaction, int64_t id, std::string_vi
   notice.kind = kind;
   notice.text = text;
   notice.time = now();
+  add_notice(transaction, run, notice);
+}
+
+void Supervisor::tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns::Entry& entry) {
+  if (runs_.contains(entry.run)) {  // it is in memory: what was written down is put right
+    save_at_end(transaction, load(transaction, entry.run));
+    transaction.on_commit([this, id = entry.run] { set_aside_.forget(id); });
+    return;
+  }
+  transaction.on_commit([this, id = entry.run] {
+    deadlines_.set(id, std::numeric_limits<double>::infinity());
+    bells_.work.forget_run(id);
+  });
+  Connection& connection = transaction.connection();
+  const std::optional<ledger::RunRow> row = ledger::load_run(connection, entry.run);
+  if (!row) return;
+  Run run;
+  run.id = row->id;
+  run.label = row->label();
+  run.registration.name = row->name;
+  run.registration.job_id = row->job_id;
+  const auto [attempt, step] =
+      ledger::newest_step(connection, run.id).value_or(std::pair<int64_t, int64_t>());
+  TrainerNotice notice;
+  notice.attempt = attempt;
+  notice.step = step;
+  notice.kind = kRunSetAside;
+  notice.text = fmt::format(
+      "gnomond cannot serve this run: {}. Training goes on and the trainer's reports wait in its "
+      "spool. Stop gnomond, run `gnomon ledger repair`, and start it again",
+      entry.reason);
+  notice.time = now();
+  {
+    Query known = connection.query("SELECT 1 FROM notices WHERE run = ? AND kind = ? AND text = ?",
+                                   run.id, notice.kind, notice.text);
+    if (known.next()) return;  // said by the daemon before
+  }
   add_notice(transaction, run, notice);
 }
 

@@ -117,7 +117,6 @@ OverrideAccepted Supervisor::override_run(LedgerTransaction& transaction, int64_
     throw Refusal(409, "The override makes no sense now", why);
   }
   std::vector<decide::Effect> effects = hear(transaction, run, asked);
-  save(transaction, run);
   const auto* decision = first_of<decide::RecordDecision>(effects);
   const auto* directive = first_of<decide::IssueDirective>(effects);
   OverrideAccepted accepted{decision ? decision->decision : 0, directive ? directive->number : 0,

@@ -122,7 +122,6 @@ RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& ru
   set_terms_on_commit(transaction, run);
   if (other_settings) {
     hear(transaction, run, registered_event(registration));
-    save(transaction, run);
   }
   for (const InjectedFault& fault : registration.faults) {
     ledger::insert_fault(connection, run.id, fault);
@@ -160,7 +159,6 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   Run& run = load(transaction, id);
   transaction.on_commit([this, id, label = run.label] { metrics_.start_run(id, label, {}); });
   hear(transaction, run, registered_event(registration));
-  save(transaction, run);
   stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
   return registered_as(id, run.state, run.policy);
 }
@@ -206,7 +204,6 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
        decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,
                               attempt.plan_version, attempt.host});
   show_layers(transaction, run, attempt.plan_version);
-  save(transaction, run);
   transaction.on_commit([this, id, number = attempt.attempt] {
     metrics_.update_run(id, [&](RunSeries& series) { series.set_attempt(number); });
   });

@@ -78,7 +78,6 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   Connection& connection = transaction.connection();
   double time = now();
   std::vector<StepReport> fresh;
-  bool wanted = false;
   for (const StepReport& report : batch.steps) {
     check_step(transaction, run, report);
     const bool has_ended = run.life == "stopped" || run.life == "failed";
@@ -86,9 +85,7 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
         report.attempt == ledger::newest_attempt(connection, id)) {
       go_on(transaction, run, report);
     }
-    const Heard heard = hear_step(transaction, run, report, time);
-    wanted |= heard.wanted;
-    if (heard.fresh) {
+    if (hear_step(transaction, run, report, time)) {
       fresh.push_back(report);
       continue;
     }
@@ -112,11 +109,10 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
   int64_t accepted = static_cast<int64_t>(fresh.size());
   if (!fresh.empty()) {
     show_layers(transaction, run, fresh.back().plan_version);
-    if (wanted || run.unsaved >= kUnsavedMax || steady_now() - run.saved_at >= kSaveSeconds) {
-      save(transaction, run);
-    } else {
-      show(transaction, run);
+    if (run.unsaved >= kUnsavedMax || steady_now() - run.saved_at >= kSaveSeconds) {
+      save_at_end(transaction, run);
     }
+    if (!run.save_due) show(transaction, run);
     transaction.on_commit([this, id, time, fresh = std::move(fresh), newest_health] {
       metrics_.update_run(id, [&](RunSeries& series) {
         for (const StepReport& report : fresh) {
@@ -174,7 +170,6 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   hear(transaction, run,
        decide::CheckpointCompleted{checkpoint.attempt, checkpoint.step, checkpoint.uri,
                                    checkpoint.plan_version});
-  save(transaction, run);
   return ack(transaction, run, 1, 0);
 }
 

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/version.h"
 #include "controller/api/encoding.h"
 #include "controller/api/openapi_document.h"
@@ -27,6 +29,19 @@ std::string check(const char* name, bool stranger, bool& ready,
                      error.empty() ? "null" : string_as_json(error));
 }
 
+// The first of them, in words; empty: none.
+std::string runs_set_aside(const SetAsideRuns& runs) {
+  constexpr size_t kToldMax = 10;
+  const std::vector<SetAsideRuns::Entry> all = runs.all();
+  std::string text;
+  for (size_t i = 0; i < std::min(all.size(), kToldMax); ++i) {
+    text += fmt::format("{} ({}) is set aside: {}; ", run_name(all[i].run), all[i].label,
+                        all[i].reason);
+  }
+  if (all.size() > kToldMax) text += fmt::format("{} more are; ", all.size() - kToldMax);
+  return text.empty() ? text : text + "stop gnomond and run `gnomon ledger repair`";
+}
+
 Response readiness(Services& services, Exchange& exchange, bool stranger) {
   bool ready = true;
   std::string checks = check("accepting", stranger, ready, [&] {
@@ -52,6 +67,12 @@ Response readiness(Services& services, Exchange& exchange, bool stranger) {
     if (integrity && integrity->state() == BackgroundCheck::State::kFailed) {
       throw Error(fmt::format("{}; stop the daemon and restore a backup", integrity->problem()));
     }
+  });
+  checks += ',';
+  bool served = true;  // those that are not do not keep the others from being served
+  checks += check("runs_served", stranger, served, [&] {
+    const std::string set_aside = runs_set_aside(services.supervisor.set_aside());
+    if (!set_aside.empty()) throw Error(set_aside);
   });
   return json_response(fmt::format(R"({{"ready":{},"checks":[{}]}})", ready, checks),
                        ready ? 200 : 503);

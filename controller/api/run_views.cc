@@ -9,7 +9,6 @@
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
 #include "controller/api/view_queries.h"
-#include "controller/decision_state.h"
 #include "controller/json_rows.h"
 #include "controller/layers.h"
 #include "protocol/json.h"
@@ -34,8 +33,10 @@ std::string with_members(std::string row, const std::string& members) {
 std::string run_summary(Connection& connection, const ledger::RunRow& run, PhaseCache& phases) {
   const PhaseCache::Phase phase = phases.of(connection, run);
   Query query = connection.query(views::kRunSummary, run.id);
-  return with_members(first_row_as_json(query),
-                      fmt::format(R"("phase":"{}","mode":"{}")", phase.phase, phase.mode));
+  return with_members(
+      first_row_as_json(query),
+      fmt::format(R"("phase":"{}","mode":"{}","set_aside":{})", phase.phase, phase.mode,
+                  phase.set_aside.empty() ? "null" : string_as_json(phase.set_aside)));
 }
 
 Query run_ids(Connection& connection, const Request& request, int64_t count) {
@@ -68,19 +69,28 @@ Response list_runs(Exchange& exchange, const Request& request, PhaseCache& phase
   return std::move(page).response(request, "after", next);
 }
 
-std::string show_run(Connection& connection, const Request& request, PhaseCache& phases) {
+std::string state_json(Connection& connection, const ledger::RunRow& run, SetAsideRuns& set_aside) {
+  try {
+    const auto known = set_aside.read(connection, run).known;
+    return decide::state_to_json(known ? known->state : decide::State{});
+  } catch (const RunSetAside&) {  // the summary says so
+    return "null";
+  }
+}
+
+std::string show_run(Connection& connection, const Request& request, PhaseCache& phases,
+                     SetAsideRuns& set_aside) {
   ledger::RunRow run = require_run(connection, request);
   Query faults = connection.query(views::kFaults, run.id);
   Query attempts = connection.query(views::kAttempts, run.id);
   Query health = connection.query(views::kNewestHealth, run.id);
-  const decide::State state =
-      state_of(connection, run.id, decide::Policy::parse(run.policy, "policy"));
   return with_members(
       run_summary(connection, run, phases),
       fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"device_health":{},)"
                   R"("decision_state":{})",
                   run.registration, string_as_json(run.policy), rows_as_json(faults),
-                  rows_as_json(attempts), first_row_as_json(health), decide::state_to_json(state)));
+                  rows_as_json(attempts), first_row_as_json(health),
+                  state_json(connection, run, set_aside)));
 }
 
 std::optional<int64_t> step_bound(Connection& connection, const char* sql, int64_t run,
@@ -167,10 +177,18 @@ std::string list_layers(Connection& connection, const Request& request) {
 
 }  // namespace
 
-decide::State state_of(Connection& connection, int64_t run, const decide::Policy& policy) {
-  std::optional<StateOnRecord> known = state_on_record(connection, run, policy);
-  return known ? std::move(known->state) : decide::State{};
+namespace {
+
+PhaseCache::Phase phase_set_aside(const ledger::RunRow& run, const std::string& reason) {
+  decide::Policy policy;
+  try {
+    policy = decide::Policy::parse(run.policy, "policy");
+  } catch (const Error&) {  // which may be the reason
+  }
+  return {"set_aside", std::string(decide::mode_name(policy.mode)), reason};
 }
+
+}  // namespace
 
 PhaseCache::Phase PhaseCache::of(Connection& connection, const ledger::RunRow& run) {
   Query newest = connection.query("SELECT seq FROM decision_state WHERE run = ?", run.id);
@@ -183,17 +201,22 @@ PhaseCache::Phase PhaseCache::of(Connection& connection, const ledger::RunRow& r
       return found->second.phase;
     }
   }
-  const decide::Policy policy = decide::Policy::parse(run.policy, "policy");
-  const decide::State state = state_of(connection, run.id, policy);
-  Phase phase{std::string(decide::phase_name(state)),
-              std::string(decide::mode_name(decide::mode_in_force(state, policy)))};
+  Phase phase;
+  try {
+    const auto [policy, known] = set_aside_.read(connection, run);
+    const decide::State state = known ? known->state : decide::State{};
+    phase = {std::string(decide::phase_name(state)),
+             std::string(decide::mode_name(decide::mode_in_force(state, policy)))};
+  } catch (const RunSetAside& error) {
+    return phase_set_aside(run, error.reason());
+  }
   std::lock_guard lock(mutex_);
   known_[run.id] = {seq, policy_hash, phase};
   return phase;
 }
 
-std::vector<Route> run_view_routes() {
-  auto phases = std::make_shared<PhaseCache>();
+std::vector<Route> run_view_routes(SetAsideRuns& set_aside) {
+  auto phases = std::make_shared<PhaseCache>(set_aside);
   return {
       {"GET",
        "/v1/runs",
@@ -206,8 +229,8 @@ std::vector<Route> run_view_routes() {
         choice_parameter("state", {"live", "completed", "stopped", "failed", "deleting"}),
         text_parameter("name")}},
       view("/v1/runs/{run}",
-           [phases](Connection& connection, const Request& request) {
-             return show_run(connection, request, *phases);
+           [phases, &set_aside](Connection& connection, const Request& request) {
+             return show_run(connection, request, *phases, set_aside);
            }),
       {"GET",
        "/v1/runs/{run}/steps",

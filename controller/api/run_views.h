@@ -7,7 +7,7 @@
 #include <string>
 
 #include "controller/api/router.h"
-#include "controller/decide/decide.h"
+#include "controller/set_aside.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_runs.h"
 
@@ -21,7 +21,9 @@ class PhaseCache {
   struct Phase {
     std::string phase;
     std::string mode;
+    std::string set_aside = {};  // why the run is not served; empty: it is
   };
+  explicit PhaseCache(SetAsideRuns& set_aside) : set_aside_(set_aside) {}
   Phase of(Connection& connection, const ledger::RunRow& run);
 
  private:
@@ -30,12 +32,11 @@ class PhaseCache {
     uint64_t policy = 0;  // hash
     Phase phase;
   };
+  SetAsideRuns& set_aside_;
   std::mutex mutex_;
   std::map<int64_t, Known> known_;
 };
 
-decide::State state_of(Connection& connection, int64_t run, const decide::Policy& policy);
-
-std::vector<Route> run_view_routes();
+std::vector<Route> run_view_routes(SetAsideRuns& set_aside);
 
 }  // namespace gnomon

@@ -7,18 +7,22 @@
 namespace gnomon {
 namespace {
 
-std::string show_economics(Connection& connection, const Request& request) {
-  ledger::RunRow run = require_run(connection, request);
-  const decide::Policy policy = decide::Policy::parse(run.policy, "policy");
-  return decide::worth_to_json(decide::worth(state_of(connection, run.id, policy), policy));
+std::string show_economics(Connection& connection, const Request& request,
+                           SetAsideRuns& set_aside) {
+  const auto [policy, known] = set_aside.read(connection, require_run(connection, request));
+  return decide::worth_to_json(decide::worth(known ? known->state : decide::State{}, policy));
 }
 
 }  // namespace
 
-std::vector<Route> view_routes(Services&) {
-  std::vector<Route> routes = run_view_routes();
+std::vector<Route> view_routes(Services& services) {
+  SetAsideRuns& set_aside = services.supervisor.set_aside();
+  std::vector<Route> routes = run_view_routes(set_aside);
   for (Route& route : std::vector<Route>{
-           view("/v1/runs/{run}/economics", show_economics),
+           view("/v1/runs/{run}/economics",
+                [&set_aside](Connection&connection, const Request&request) {
+                  return show_economics(connection, request, set_aside);
+                }),
            placed_rows("/v1/runs/{run}/checkpoints", views::kCheckpoints, "attempt", "step"),
            placed_rows("/v1/runs/{run}/shadow", views::kShadow, "window", "step"),
            numbered_rows("/v1/runs/{run}/windows", views::kWindows, "window"),

@@ -135,7 +135,10 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
   notifier_ = std::make_unique<notify::Notifier>(
       *ledger_, outbox_, metrics_, config.notifications, [this] { return clock_.now(); },
       wall_seconds, steady_seconds);
-  ledger_->write([this](LedgerTransaction& transaction) { leases_.restore(transaction); });
+  ledger_->write([this](LedgerTransaction& transaction) {
+    supervisor_.save_rebuilt(transaction);
+    leases_.restore(transaction);
+  });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape([this] {
     metrics_.ledger().set_sizes(ledger_->bytes(), ledger_->wal_bytes());
@@ -144,6 +147,7 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
                                     connections.strangers);
     metrics_.connections().set_bytes_held(server_.bytes_held());
     metrics_.set_replays_queued(bells_.work.queued());
+    metrics_.set_runs_set_aside(std::ssize(supervisor_.set_aside().all()));
   });
   if (!port_file.empty()) {
     write_file_atomically(port_file, fmt::format("{}\n", server_.port()));
@@ -203,6 +207,17 @@ void Daemon::keep_time() {
     if (!accepted) {
       return;
     }
+  }
+  for (const SetAsideRuns::Entry& entry : supervisor_.set_aside().newcomers()) {
+    const bool accepted = ledger_->post(
+        [this, entry](LedgerTransaction& transaction) {
+          supervisor_.tell_set_aside(transaction, entry);
+        },
+        [this, entry](std::exception_ptr error) {
+          log_failure(fmt::format("no notice that {} is set aside", run_name(entry.run)), error);
+          if (error) supervisor_.set_aside().not_told(entry.run);
+        });
+    if (!accepted) supervisor_.set_aside().not_told(entry.run);
   }
   leases_.watch_unserved(*ledger_);
   backups_->keep_time();

@@ -33,6 +33,11 @@ struct Metrics::Daemon {
         unserved_no_verifier(unserved.Add({{"reason", "no_verifier"}})),
         unserved_labels(unserved.Add({{"reason", "labels"}})),
         unserved_quarantine(unserved.Add({{"reason", "quarantine"}})),
+        runs_set_aside(prometheus::BuildGauge()
+                           .Name("gnomon_runs_set_aside")
+                           .Help("runs that are not served: their decision state cannot be had")
+                           .Register(registry)
+                           .Add({})),
         leases_active(prometheus::BuildGauge()
                           .Name("gnomon_leases_active")
                           .Help("leases held now")
@@ -115,6 +120,7 @@ struct Metrics::Daemon {
   prometheus::Gauge& unserved_no_verifier;
   prometheus::Gauge& unserved_labels;
   prometheus::Gauge& unserved_quarantine;
+  prometheus::Gauge& runs_set_aside;
   prometheus::Gauge& leases_active;
   prometheus::Family<prometheus::Counter>& leases;
   prometheus::Family<prometheus::Counter>& requests;
@@ -170,6 +176,10 @@ void Metrics::set_replays_unserved(const UnservedCounts& counts) {
   daemon_->unserved_no_verifier.Set(static_cast<double>(counts.no_verifier));
   daemon_->unserved_labels.Set(static_cast<double>(counts.labels));
   daemon_->unserved_quarantine.Set(static_cast<double>(counts.quarantine));
+}
+
+void Metrics::set_runs_set_aside(int64_t count) {
+  daemon_->runs_set_aside.Set(static_cast<double>(count));
 }
 
 void Metrics::set_leases_active(int64_t count) {

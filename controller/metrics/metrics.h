@@ -52,6 +52,7 @@ class Metrics {
 
   void set_replays_queued(int64_t count);
   void set_replays_unserved(const UnservedCounts& counts);
+  void set_runs_set_aside(int64_t count);
   void set_leases_active(int64_t count);
   void lease_ended(const std::string& outcome, int64_t count = 1);  // completed, failed, expired
 

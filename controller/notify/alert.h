@@ -40,13 +40,14 @@ inline constexpr std::array<Kind, 12> kDecisionKinds = {{
     {"cadence", "GnomonCadence", "another distance between windows"},
 }};
 // Of other moments; those of notices are TrainerNotice::kind.
-inline constexpr std::array<Kind, 8> kMomentKinds = {{
+inline constexpr std::array<Kind, 9> kMomentKinds = {{
     {"quarantine", "GnomonQuarantine", "a verifier is not believed any more"},
     {"checkpoint_failed", "GnomonCheckpointNotWritten", "a checkpoint could not be written"},
     {"reports_dropped", "GnomonReportsLost", "reports of steps were dropped"},
     {"plan_without_controller", "GnomonPlanWithoutController", "a plan taken without gnomond"},
     {"ecc_errors", "GnomonEccErrors", "uncorrected memory errors of the GPU"},
     {"no_verifier_fits", "GnomonNoVerifierFits", "replays wait that no verifier can run"},
+    {"run_set_aside", "GnomonRunSetAside", "gnomond cannot serve the run"},
     {"attempt", "GnomonAttempt", "an attempt begins"},
     {"ended", "GnomonRunEnded", "the run has ended"},
 }};

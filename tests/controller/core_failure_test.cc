@@ -73,22 +73,5 @@ TEST_F(CoreFailureTest, AnExceptionInTheCoreIsA500AndTheCachedStateIsForgotten) 
   EXPECT_GT(count("events"), events);
 }
 
-TEST_F(CoreFailureTest, AStateThatCannotBeReadIsA500AndTheOtherRunsGoOn) {
-  daemon.kill();
-  std::string good = state();
-  edit("UPDATE decision_state SET body = ?", "{}");
-  restart();
-  std::string batch = to_json(StepBatch{{test_step(11)}});
-  Refused refusal = refused("POST", trainer.path("/steps"), batch);
-  EXPECT_EQ(refusal.status, 500);
-  EXPECT_THAT(refusal.detail, HasSubstr("test/1 cannot be read from the ledger"));
-  EXPECT_THAT(daemon.log(), HasSubstr("run-1 cannot be read from the ledger"));
-  FakeTrainer other(daemon.url());
-  other.begin(test_registration("other", "1"));
-  EXPECT_EQ(other.post_steps({{test_step(1)}}).accepted, 1);
-  edit("UPDATE decision_state SET body = ? WHERE run = 1", good);
-  EXPECT_EQ(trainer.post_steps({{test_step(11)}}).accepted, 1);
-}
-
 }  // namespace
 }  // namespace gnomon

@@ -5,7 +5,9 @@
 
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
+#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
+#include "storage/ledger_runs.h"
 #include "tests/controller/registration.h"
 #include "tests/storage/ledger_fixture.h"
 
@@ -48,13 +50,17 @@ class DecisionStateTest : public LedgerTest {
   StateOnRecord on_record(const LateEffects& late = {}) {
     std::optional<StateOnRecord> found;
     ledger_.read([&](Connection& connection) {
-      found = state_on_record(connection, run_, decide::Policy::parse("", "policy"), late);
+      const std::string policy = ledger::load_run(connection, run_).value().policy;
+      found = state_on_record(connection, run_, decide::Policy::parse(policy, "policy"), late);
     });
     return std::move(found.value());
   }
   // What the supervisor itself has in memory, once it was made to write it down.
   std::string in_memory() {
     ledger_.write([&](LedgerTransaction& transaction) { supervisor_->save_all(transaction); });
+    return state();
+  }
+  std::string state() {
     std::string body;
     ledger_.read(
         [&](Connection& connection) { body = ledger::load_state(connection, run_)->body; });
@@ -141,16 +147,96 @@ TEST_F(DecisionStateTest, WhatANewerCoreWantsOfAnOldEventIsSaid) {
   EXPECT_GT(number(ledger_, "SELECT count(*) FROM decisions"), 0);
 }
 
-TEST_F(DecisionStateTest, AnotherEventBehindTheStateIsAnError) {
+TEST_F(DecisionStateTest, AnEventThatDoesNotFollowIsAnError) {
   ledger_.write([&](LedgerTransaction& transaction) {
     ledger::insert_event(transaction.connection(), run_, {99, 1e9, "tick", {}, {}, "{}"});
   });
   try {
     on_record();
     FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("event 99 (tick)"));
+  } catch (const RunSetAside& error) {
+    EXPECT_THAT(error.what(), HasSubstr("event 99 (tick) follows event 2 on record"));
+    EXPECT_EQ(error.problem().status, 503);
   }
+}
+
+TEST_F(DecisionStateTest, AnyEventBehindTheStateIsAppliedToIt) {
+  report({step(1), step(2)});
+  ledger_.write([&](LedgerTransaction& transaction) {
+    supervisor_->finish(transaction, run_, {"stopped", 2, 3, 1, 0});
+  });
+  const std::string before = state();
+  ledger_.write([&](LedgerTransaction& transaction) {
+    supervisor_->report_steps(transaction, run_, {{step(3)}});
+    supervisor_->report_checkpoint(transaction, run_, {1, 3, "/c", 1, 1, "", "", 0});
+  });
+  const std::string after = state();
+  EXPECT_NE(after, before);
+  const int64_t seq = saved_seq();
+  ledger_.write([&](LedgerTransaction& transaction) {
+    ledger::save_state(transaction.connection(), run_, {seq - 3, before});
+  });
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM events WHERE seq > (SELECT seq FROM "
+                   "decision_state)"),
+            2);
+  const StateOnRecord found = on_record([](const auto&...) { FAIL(); });
+  EXPECT_EQ(found.seq, seq);
+  EXPECT_EQ(decide::state_to_json(found.state), after);
+  EXPECT_TRUE(found.told.empty()) << "the sums have them";
+}
+
+TEST_F(DecisionStateTest, AStateThatCannotBeReadIsRebuiltUnderThePoliciesOfThen) {
+  report({step(1), step(2)});
+  int64_t next = 3;
+  for (const char* policy : {"mode = \"enforce\"\n", "mode = \"observe\"\n"}) {
+    ledger_.write([&](LedgerTransaction& transaction) {
+      supervisor_->set_policy(transaction, run_, policy);
+      supervisor_->override_run(transaction, run_, {"pause", "", "", "mira", "test", 0});
+      supervisor_->override_run(transaction, run_, {"resume", "", "", "mira", "test", 0});
+    });
+    report({step(next), step(next + 1)});
+    next += 2;
+  }
+  const std::string before = in_memory();
+  for (const char* sql : {"UPDATE decision_state SET body = '{}'", "DELETE FROM decision_state",
+                          "UPDATE decision_state SET seq = seq + 9"}) {
+    ledger_.write([&](LedgerTransaction& transaction) { transaction.connection().execute(sql); });
+    const StateOnRecord found = on_record();
+    EXPECT_NE(found.rebuilt_because, "") << sql;
+    EXPECT_EQ(decide::state_to_json(found.state), before) << sql;
+  }
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM audit WHERE what = 'policy_replaced' AND detail "
+                   "LIKE 'in force up to event %'"),
+            2);
+}
+
+// Of a ledger of before that was recorded.
+TEST_F(DecisionStateTest, APolicyThatIsNotOnRecordIsGuessedByNobodyButARepair) {
+  report({step(1)});
+  ledger_.write([&](LedgerTransaction& transaction) {
+    ledger::insert_audit(transaction.connection(), 1e9 + clock_ + 1, run_, "policy_changed", "");
+    transaction.connection().execute("DELETE FROM decision_state");
+  });
+  EXPECT_THROW(on_record(), RunSetAside);
+  ledger_.read([&](Connection& connection) {
+    const decide::Policy policy = decide::Policy::parse("", "policy");
+    EXPECT_THROW(rebuilt_state(connection, run_, policy), RunSetAside);
+    EXPECT_EQ(rebuilt_state(connection, run_, policy, UnknownPolicies::kGuessed).seq, 3);
+  });
+}
+
+TEST_F(DecisionStateTest, EffectsOfAnOldEventAreCarriedOutOnce) {
+  for (int64_t i = 1; i <= 40; ++i) report({step(i)});
+  ledger_.write([&](LedgerTransaction& transaction) {
+    transaction.connection().execute("UPDATE steps SET loss = NULL WHERE step = 40");
+  });
+  for (int again = 0; again < 3; ++again) {
+    supervisor_ = make_supervisor();
+    ledger_.write([&](LedgerTransaction& transaction) { supervisor_->policy(transaction, run_); });
+  }
+  EXPECT_EQ(number(ledger_, "SELECT count(*) FROM decisions"), 1);
 }
 
 }  // namespace

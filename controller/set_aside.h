@@ -1,0 +1,60 @@
+// The runs whose decision state can neither be read nor rebuilt. All readers of states in the
+// daemon go through here, so that such a run is tried once and not with every request. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "controller/decision_state.h"
+#include "storage/ledger_connection.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+
+// gnomond's own notice about such a run.
+inline constexpr std::string_view kRunSetAside = "run_set_aside";
+
+class SetAsideRuns {
+ public:
+  struct Entry {
+    int64_t run = 0;
+    std::string label;
+    std::string reason;
+  };
+  struct Read {
+    decide::Policy policy;
+    std::optional<StateOnRecord> known;  // nothing: no event yet, or it is being deleted
+  };
+
+  // The policy and the state of the run. Throws RunSetAside, at once while what is written down of
+  // a run that was set aside has not changed.
+  Read read(Connection& connection, const ledger::RunRow& run, const LateEffects& late = {});
+
+  // For another reason than its state.
+  void add(Connection& connection, const ledger::RunRow& run, const std::string& reason);
+  // Empty: the run is not set aside, as far as is known.
+  std::string reason(int64_t run) const;
+  std::vector<Entry> all() const;
+  // Those that were set aside since the last call, or of which not_told() has said so.
+  std::vector<Entry> newcomers();
+  void not_told(int64_t run);
+  void forget(int64_t run);
+
+ private:
+  struct Known {
+    Entry entry;
+    uint64_t written = 0;  // hash of what was tried
+    bool told = false;
+  };
+  void put(const ledger::RunRow& run, const std::string& reason, uint64_t written);
+
+  mutable std::mutex mutex_;
+  std::map<int64_t, Known> runs_;
+};
+
+}  // namespace gnomon
