@@ -6,11 +6,11 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/json_output.h"
+#include "cli/ledger_state_commands.h"
 #include "cli/printing.h"
 #include "cli/server.h"
 #include "protocol/json_text.h"
 #include "storage/ledger_backup.h"
-#include "storage/ledger_integrity.h"
 
 namespace gnomon::cli {
 namespace {
@@ -111,37 +111,6 @@ void restore(const FileOptions& options) {
   print_report(report.copy, options.json);
 }
 
-void check(const FileOptions& options, Context& context) {
-  LedgerHealth health;
-  try {
-    health = examine_ledger(options.ledger);
-  } catch (const LedgerError& error) {
-    fmt::print(stderr, "gnomon: {}\n", error.what());
-    context.status = kExitBadInput;
-    return;
-  }
-  if (!health.good()) context.status = kExitFailure;
-  if (options.json) {
-    boost::json::object json;
-    json["ok"] = health.good();
-    json["bytes"] = health.bytes;
-    json["version"] = health.version;
-    json["problems"] = boost::json::array(health.problems.begin(), health.problems.end());
-    json["audit_rows"] = health.audit.rows;
-    json["audit_head"] = fmt::format("{}:{}", health.audit.last_id, health.audit.head);
-    fmt::print("{}", pretty_json(json));
-    return;
-  }
-  for (const std::string& problem : health.problems) {
-    print_line(stderr, "gnomon: {}: {}\n", options.ledger, problem);
-  }
-  if (health.good()) {
-    fmt::print("{}: good; version {}, {:.1f} MiB, {} rows of audit, head {}:{}\n", options.ledger,
-               health.version, static_cast<double>(health.bytes) / (1 << 20), health.audit.rows,
-               health.audit.last_id, health.audit.head);
-  }
-}
-
 void add_backup(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) {
   CLI::App* command = ledger.add_subcommand(
       "backup", "Copies a ledger while gnomond writes it, and checks every page of the copy");
@@ -180,19 +149,12 @@ void add_restore(CLI::App& ledger, const std::shared_ptr<FileOptions>& options) 
 
 void add_ledger_file_commands(CLI::App& app, Context& context) {
   auto options = std::make_shared<FileOptions>();
-  CLI::App* ledger = app.add_subcommand("ledger", "A ledger's file: backup, restore, check");
+  CLI::App* ledger =
+      app.add_subcommand("ledger", "A ledger's file: backup, restore, check, repair");
   ledger->require_subcommand(1);
   add_backup(*ledger, options);
   add_restore(*ledger, options);
-  CLI::App* command =
-      ledger->add_subcommand("check", "Reads every page, foreign key and hash of a ledger");
-  command->add_option("--ledger", options->ledger, "ledger.sqlite; gnomond may be writing it")
-      ->required();
-  command->add_flag("--json", options->json, "Print JSON");
-  command->footer(
-      "Example:\n  gnomon ledger check --ledger ledger.sqlite\n\n"
-      "Exit status: 0 good; 1 damaged; 2 no ledger, or it cannot be read.");
-  command->callback([options, &context] { check(*options, context); });
+  add_ledger_state_commands(*ledger, context);
 }
 
 }  // namespace gnomon::cli

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "cli/commands.h"
+
+namespace gnomon::cli {
+
+void add_ledger_state_commands(CLI::App& ledger, Context& context);  // ledger check, ledger repair
+
+}  // namespace gnomon::cli
