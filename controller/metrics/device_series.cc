@@ -8,8 +8,8 @@ namespace {
 constexpr double kHertzPerMegahertz = 1e6;
 constexpr double kPercent = 100;
 
-auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+auto& gauge(SeriesRegistry& registry, const char* name, const char* help) {
+  return registry.gauge(name, help);
 }
 
 std::optional<double> times(const std::optional<double>& value, double factor) {
@@ -23,7 +23,7 @@ std::optional<double> real(const std::optional<Number>& value) {
 
 }  // namespace
 
-DeviceFamilies::DeviceFamilies(prometheus::Registry& r)
+DeviceFamilies::DeviceFamilies(SeriesRegistry& r)
     : up(gauge(r, "gnomon_device_up", "1 if the GPU answered when it was asked last")),
       last_sample(gauge(r, "gnomon_device_last_sample_timestamp_seconds", "when that was")),
       sm_clock(gauge(r, "gnomon_device_sm_clock_hertz", "clock of the multiprocessors")),
@@ -37,10 +37,8 @@ DeviceFamilies::DeviceFamilies(prometheus::Registry& r)
       throttled(gauge(r, "gnomon_device_throttled", "1 while the clock is held back for a reason")),
       remapped_rows(gauge(r, "gnomon_device_remapped_rows",
                           "1 if memory rows wait to be replaced, or could not be")),
-      ecc_errors(prometheus::BuildCounter()
-                     .Name("gnomon_device_ecc_errors_total")
-                     .Help("memory errors since the driver was loaded")
-                     .Register(r)) {}
+      ecc_errors(r.counter("gnomon_device_ecc_errors_total",
+                           "memory errors since the driver was loaded")) {}
 
 DeviceSeries::Labels DeviceSeries::labels(const Labels& more) const {
   Labels all = more;
@@ -49,20 +47,20 @@ DeviceSeries::Labels DeviceSeries::labels(const Labels& more) const {
 }
 
 void DeviceSeries::clear_gauges() {
-  for (auto& [family, metric] : gauges_) family->Remove(metric);
+  for (auto& [family, metric] : gauges_) family->remove(metric);
   gauges_.clear();
 }
 
 void DeviceSeries::clear() {
   clear_gauges();
-  for (auto& [kind, errors] : errors_) families_.ecc_errors.Remove(errors.counter);
+  for (auto& [kind, errors] : errors_) families_.ecc_errors.remove(errors.counter);
   errors_.clear();
 }
 
-void DeviceSeries::show(prometheus::Family<prometheus::Gauge>& family,
-                        const std::optional<double>& value, const Labels& more) {
+void DeviceSeries::show(GaugeFamily& family, const std::optional<double>& value,
+                        const Labels& more) {
   if (!value) return;
-  prometheus::Gauge& metric = family.Add(labels(more));
+  prometheus::Gauge& metric = family.add(labels(more));
   metric.Set(*value);
   gauges_.emplace_back(&family, &metric);
 }
@@ -71,11 +69,11 @@ void DeviceSeries::show_errors(const char* kind, const std::optional<int64_t>& c
   if (!count) return;
   Errors& errors = errors_[kind];
   if (errors.counter != nullptr && *count < errors.count) {
-    families_.ecc_errors.Remove(errors.counter);
+    families_.ecc_errors.remove(errors.counter);
     errors = {};
   }
   if (errors.counter == nullptr) {
-    errors.counter = &families_.ecc_errors.Add(labels({{"kind", kind}}));
+    errors.counter = &families_.ecc_errors.add(labels({{"kind", kind}}));
   }
   errors.counter->Increment(static_cast<double>(*count - errors.count));
   errors.count = *count;

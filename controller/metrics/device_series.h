@@ -1,11 +1,6 @@
 // Gauges of the GPU that a run's rank 0 trains on, as its newest report says.
 #pragma once
 
-#include <prometheus/counter.h>
-#include <prometheus/family.h>
-#include <prometheus/gauge.h>
-#include <prometheus/registry.h>
-
 #include <functional>
 #include <map>
 #include <optional>
@@ -13,17 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "controller/metrics/series_family.h"
 #include "protocol/messages.h"
 
 namespace gnomon {
 
-// Made once for the registry.
+// Made once.
 struct DeviceFamilies {
-  explicit DeviceFamilies(prometheus::Registry& registry);
-  prometheus::Family<prometheus::Gauge>&up, &last_sample, &sm_clock, &memory_clock, &power,
-      &power_limit, &temperature, &memory_used, &memory_size, &utilization, &throttled,
-      &remapped_rows;
-  prometheus::Family<prometheus::Counter>& ecc_errors;
+  explicit DeviceFamilies(SeriesRegistry& registry);
+  GaugeFamily &up, &last_sample, &sm_clock, &memory_clock, &power, &power_limit, &temperature,
+      &memory_used, &memory_size, &utilization, &throttled, &remapped_rows;
+  CounterFamily& ecc_errors;
 };
 
 class DeviceSeries {
@@ -47,8 +42,7 @@ class DeviceSeries {
     int64_t count = 0;
   };
 
-  void show(prometheus::Family<prometheus::Gauge>& family, const std::optional<double>& value,
-            const Labels& more = {});
+  void show(GaugeFamily& family, const std::optional<double>& value, const Labels& more = {});
   void show_errors(const char* kind, const std::optional<int64_t>& count);
   Labels labels(const Labels& more) const;
   void clear_gauges();
@@ -58,7 +52,7 @@ class DeviceSeries {
   std::string run_;
   std::string host_;
   std::string device_;
-  std::vector<std::pair<prometheus::Family<prometheus::Gauge>*, prometheus::Gauge*>> gauges_;
+  std::vector<std::pair<GaugeFamily*, prometheus::Gauge*>> gauges_;
   std::map<std::string, Errors> errors_;  // by kind
 };
 

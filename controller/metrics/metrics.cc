@@ -142,7 +142,7 @@ Metrics::Metrics(std::function<size_t()> ledger_queue_length)
       connections_(std::make_unique<ConnectionSeries>(*registry_)),
       ledger_(std::make_unique<LedgerSeries>(*registry_)),
       notifications_(std::make_unique<NotificationSeries>(*registry_)),
-      families_(std::make_unique<RunFamilies>(*registry_)) {}
+      families_(std::make_unique<RunFamilies>(run_series_)) {}
 
 Metrics::~Metrics() = default;
 
@@ -234,7 +234,11 @@ std::string Metrics::serialize(double now) {
   }
   daemon_->queue_length.Set(static_cast<double>(ledger_queue_length_()));
   // Without our lock, on which commits wait: the library has its own, family by family.
-  return text_format(registry_->Collect());
+  std::vector<prometheus::MetricFamily> families = registry_->Collect();
+  for (prometheus::MetricFamily& family : run_series_.Collect()) {
+    families.push_back(std::move(family));
+  }
+  return text_format(families);
 }
 
 }  // namespace gnomon

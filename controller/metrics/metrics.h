@@ -79,6 +79,7 @@ class Metrics {
   std::unique_ptr<TlsSeries> tls_;
   std::unique_ptr<NotificationSeries> notifications_;
   std::function<void()> on_scrape_;
+  SeriesRegistry run_series_;
   std::unique_ptr<RunFamilies> families_;
   std::map<int64_t, std::unique_ptr<RunSeries>> runs_;
   std::map<int64_t, double> drop_at_;

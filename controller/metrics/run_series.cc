@@ -16,12 +16,12 @@ constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now"
                                         "pause",    "resume",   "stop"};
 constexpr size_t kLayersMax = 200;
 
-auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+auto& gauge(SeriesRegistry& registry, const char* name, const char* help) {
+  return registry.gauge(name, help);
 }
 
-auto& counter_family(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+auto& counter_family(SeriesRegistry& registry, const char* name, const char* help) {
+  return registry.counter(name, help);
 }
 
 double total(const std::map<std::string, double>& totals, const std::string& key) {
@@ -31,7 +31,7 @@ double total(const std::map<std::string, double>& totals, const std::string& key
 
 }  // namespace
 
-RunFamilies::RunFamilies(prometheus::Registry& r)
+RunFamilies::RunFamilies(SeriesRegistry& r)
     : state(gauge(r, "gnomon_run_state", "1 for the run's present state, 0 for the others")),
       paused(gauge(r, "gnomon_run_paused", "1 while the trainer stands still by an order")),
       step(gauge(r, "gnomon_run_step", "newest step reported")),
@@ -70,10 +70,7 @@ RunFamilies::RunFamilies(prometheus::Registry& r)
           counter_family(r, "gnomon_run_train_seconds_total", "compute spent in training steps")),
       verify_seconds(counter_family(r, "gnomon_run_verify_seconds_total",
                                     "compute spent in replays and evaluations")),
-      step_duration(prometheus::BuildHistogram()
-                        .Name("gnomon_run_step_duration_seconds")
-                        .Help("wall time of a step")
-                        .Register(r)),
+      step_duration(r.histogram("gnomon_run_step_duration_seconds", "wall time of a step")),
       tensors(r),
       device(r) {}
 
@@ -84,11 +81,10 @@ const std::vector<double>& step_duration_buckets() {
 }
 
 template <typename Metric, typename... Arguments>
-Metric& RunSeries::add(prometheus::Family<Metric>& family, Labels labels,
-                       const Arguments&... arguments) {
+Metric& RunSeries::add(SeriesFamily<Metric>& family, Labels labels, const Arguments&... arguments) {
   labels["run"] = label_;
-  Metric& metric = family.Add(labels, arguments...);
-  removers_.push_back([&family, &metric] { family.Remove(&metric); });
+  Metric& metric = family.add(labels, arguments...);
+  removers_.push_back([&family, &metric] { family.remove(&metric); });
   return metric;
 }
 
@@ -159,7 +155,7 @@ RunSeries::~RunSeries() {
   }
 }
 
-void RunSeries::set(prometheus::Family<prometheus::Gauge>& family, double value) {
+void RunSeries::set(GaugeFamily& family, double value) {
   prometheus::Gauge*& found = gauges_[&family];
   if (!found) {
     found = &add(family, {});
@@ -167,9 +163,9 @@ void RunSeries::set(prometheus::Family<prometheus::Gauge>& family, double value)
   found->Set(value);
 }
 
-prometheus::Counter& RunSeries::counter(prometheus::Family<prometheus::Counter>& family,
-                                        const std::string& name, const std::string& value) {
-  prometheus::Counter*& found = counters_[family.GetName() + "/" + value];
+prometheus::Counter& RunSeries::counter(CounterFamily& family, const std::string& name,
+                                        const std::string& value) {
+  prometheus::Counter*& found = counters_[family.name() + "/" + value];
   if (!found) {
     found = &add(family, {{name, value}});
   }

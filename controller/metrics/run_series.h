@@ -2,12 +2,6 @@
 // first have a value, counters stand at zero from the start.
 #pragma once
 
-#include <prometheus/counter.h>
-#include <prometheus/family.h>
-#include <prometheus/gauge.h>
-#include <prometheus/histogram.h>
-#include <prometheus/registry.h>
-
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -17,17 +11,18 @@
 #include <vector>
 
 #include "controller/metrics/device_series.h"
+#include "controller/metrics/series_family.h"
 #include "controller/metrics/tensor_series.h"
 #include "protocol/messages.h"
 
 namespace gnomon {
 
 template <typename Metric>
-using MetricFamilyOf = prometheus::Family<Metric>;
+using MetricFamilyOf = SeriesFamily<Metric>;
 
-// Families that have a `run` label, made once for the registry.
+// Families that have a `run` label, made once.
 struct RunFamilies {
-  explicit RunFamilies(prometheus::Registry& registry);
+  explicit RunFamilies(SeriesRegistry& registry);
 
   MetricFamilyOf<prometheus::Gauge>&state, &paused, &step, &attempt, &plan_version, &loss,
       &shadow_loss, &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance,
@@ -115,10 +110,10 @@ class RunSeries {
  private:
   using Labels = std::map<std::string, std::string>;
   template <typename Metric, typename... Arguments>
-  Metric& add(prometheus::Family<Metric>& family, Labels labels, const Arguments&... arguments);
-  void set(prometheus::Family<prometheus::Gauge>& family, double value);
-  prometheus::Counter& counter(prometheus::Family<prometheus::Counter>& family,
-                               const std::string& name, const std::string& value);
+  Metric& add(SeriesFamily<Metric>& family, Labels labels, const Arguments&... arguments);
+  void set(GaugeFamily& family, double value);
+  prometheus::Counter& counter(CounterFamily& family, const std::string& name,
+                               const std::string& value);
   void show_newest(const StepReport& report, double reported_at);
   void update_lag();
 

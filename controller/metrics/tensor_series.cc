@@ -1,17 +1,18 @@
 #include "controller/metrics/tensor_series.h"
 
 #include <algorithm>
+#include <set>
 
 namespace gnomon {
 namespace {
 
-auto& gauge(prometheus::Registry& registry, const char* name, const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+auto& gauge(SeriesRegistry& registry, const char* name, const char* help) {
+  return registry.gauge(name, help);
 }
 
 }  // namespace
 
-TensorFamilies::TensorFamilies(prometheus::Registry& registry)
+TensorFamilies::TensorFamilies(SeriesRegistry& registry)
     : underflow(gauge(registry, "gnomon_run_tensor_underflow_ratio",
                       "share of nonzero elements that rounding made zero; the worst tensors")),
       saturation(gauge(registry, "gnomon_run_tensor_saturation_ratio",
@@ -25,7 +26,7 @@ TensorFamilies::TensorFamilies(prometheus::Registry& registry)
 TensorSeries::~TensorSeries() { clear(); }
 
 void TensorSeries::clear() {
-  for (auto& [family, metric] : shown_) family->Remove(metric);
+  for (auto& [family, metric] : shown_) family->remove(metric);
   shown_.clear();
 }
 
@@ -49,7 +50,7 @@ void TensorSeries::take(const StatisticsReport& report) {
           row.number(StatisticsNumber::kSqnrDb)}});
   }
   clear();
-  prometheus::Gauge& step = families_.step.Add({{"run", label_}});
+  prometheus::Gauge& step = families_.step.add({{"run", label_}});
   step.Set(static_cast<double>(report.step));
   shown_.emplace_back(&families_.step, &step);
   show(families_.underflow, roundings_, 0, true);
@@ -58,7 +59,7 @@ void TensorSeries::take(const StatisticsReport& report) {
   show(families_.kurtosis, tensors_, 0, true);
 }
 
-void TensorSeries::show(Family& family, const std::vector<Known>& known, size_t number,
+void TensorSeries::show(GaugeFamily& family, const std::vector<Known>& known, size_t number,
                         bool largest) {
   std::vector<const Known*> worst;
   for (const Known& it : known) {
@@ -70,8 +71,10 @@ void TensorSeries::show(Family& family, const std::vector<Known>& known, size_t 
                       if (*a->numbers[number] == *b->numbers[number]) return a->labels < b->labels;
                       return (*a->numbers[number] > *b->numbers[number]) == largest;
                     });
+  std::set<Labels> shown;  // whoever reports may say one thing twice
   for (size_t i = 0; i < count; ++i) {
-    prometheus::Gauge& metric = family.Add(worst[i]->labels);
+    if (!shown.insert(worst[i]->labels).second) continue;
+    prometheus::Gauge& metric = family.add(worst[i]->labels);
     metric.Set(*worst[i]->numbers[number]);
     shown_.emplace_back(&family, &metric);
   }

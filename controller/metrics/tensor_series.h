@@ -1,23 +1,20 @@
 // Gauges of the worst tensors of a run: a bounded number of them, chosen anew with every report.
 #pragma once
 
-#include <prometheus/family.h>
-#include <prometheus/gauge.h>
-#include <prometheus/registry.h>
-
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "controller/metrics/series_family.h"
 #include "protocol/messages.h"
 
 namespace gnomon {
 
-// Made once for the registry.
+// Made once.
 struct TensorFamilies {
-  explicit TensorFamilies(prometheus::Registry& registry);
-  prometheus::Family<prometheus::Gauge>&underflow, &saturation, &sqnr, &kurtosis, &step;
+  explicit TensorFamilies(SeriesRegistry& registry);
+  GaugeFamily &underflow, &saturation, &sqnr, &kurtosis, &step;
 };
 
 class TensorSeries {
@@ -38,13 +35,12 @@ class TensorSeries {
   void take(const StatisticsReport& report);
 
  private:
-  using Family = prometheus::Family<prometheus::Gauge>;
   using Labels = std::map<std::string, std::string>;
   struct Known {
     Labels labels;
     std::vector<std::optional<double>> numbers;  // by family
   };
-  void show(Family& family, const std::vector<Known>& known, size_t number, bool largest);
+  void show(GaugeFamily& family, const std::vector<Known>& known, size_t number, bool largest);
   void clear();
 
   TensorFamilies& families_;
@@ -52,7 +48,7 @@ class TensorSeries {
   std::pair<int64_t, int64_t> newest_{0, 0};  // attempt, step
   std::vector<Known> roundings_;              // in use
   std::vector<Known> tensors_;
-  std::vector<std::pair<Family*, prometheus::Gauge*>> shown_;
+  std::vector<std::pair<GaugeFamily*, prometheus::Gauge*>> shown_;
 };
 
 }  // namespace gnomon

@@ -157,7 +157,7 @@ TEST_F(StatisticsTest, CountsBelowZeroAndAttemptsThatNeverBeganAreRefused) {
 
 // Many sites, of which the metrics keep the worst: fewer series than a scrape would suffer from.
 TEST(TensorSeries, KeepsTheWorstOfEachFamilyAndNoMore) {
-  prometheus::Registry registry;
+  SeriesRegistry registry;
   TensorFamilies families(registry);
   TensorSeries series(families, "r/1");
   constexpr int kSites = 100;
