@@ -7,7 +7,9 @@
 
 #include "controller/effects.h"
 #include "controller/refusal.h"
+#include "controller/result_difference.h"
 #include "protocol/json.h"
+#include "storage/ledger_results.h"
 #include "storage/ledger_windows.h"
 
 namespace gnomon {
@@ -69,6 +71,15 @@ ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& leas
                 AuditNote{lease.run, "stale_lease", detail});
 }
 
+// Of a repeat that says something else than the first time.
+[[noreturn]] void refuse_conflict(const ledger::LeaseRow& lease, const std::string& difference) {
+  const std::string detail = fmt::format("lease {} of {} has {} with other values: {}", lease.id,
+                                         lease.verifier, lease.state, difference);
+  throw Refusal(409, "Already handed in with other values", detail,
+                "the values of the first time, or another lease",
+                AuditNote{lease.run, "conflicting_result", detail});
+}
+
 void check(const LeaseRequest& request) {
   require(!request.verifier.empty() && request.verifier.size() <= 200,
           fmt::format("verifier is \"{}\"", request.verifier),
@@ -98,7 +109,7 @@ void Leases::restore(LedgerTransaction& transaction) {
     if (!supervisor_.readable(transaction, lease.run)) continue;
     const bool on_verifier = !is_trainer(lease.verifier);
     const double ttl = supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
-    hold(lease.id, {lease.run, now, now + ttl, on_verifier});
+    hold(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
     if (on_verifier) bells_.work.lease_began(lease.run);
   }
   Query ended =
@@ -154,10 +165,10 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
   int64_t id =
       ledger::insert_lease(connection, replay->run, replay->replay, token, worker.name, now);
-  transaction.on_commit([this, id, run = replay->run, ttl, on_verifier] {
-    const double since = supervisor_.steady_now();
-    hold(id, {run, since, since + ttl, on_verifier});
-  });
+  transaction.on_commit(
+      [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier] {
+        hold(id, {run, supervisor_.steady_now(), ttl, token, verifier, on_verifier});
+      });
   return Lease{
       id, token, ttl,
       ReplayTask{run_name(replay->run), replay->replay, replay->window, window.attempt, replay->arm,
@@ -248,7 +259,7 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
                       supervisor_.now());
   if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, supervisor_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
-  extend(lease, supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds);
+  set_ttl(lease, supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds);
 }
 
 void Leases::complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result) {
@@ -256,7 +267,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   Connection& connection = transaction.connection();
   std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
   if (known && known->state == "completed" && known->token == result.token) {
-    return;  // the first answer was lost
+    return check_repeat(connection, *known, result);  // the first answer was lost
   }
   ledger::LeaseRow row = held(transaction, lease, result.token);
   const ledger::ReplayRow replay = replay_of(connection, row);
@@ -272,6 +283,11 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
   Connection& connection = transaction.connection();
   std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
   if (known && known->state == "failed" && known->token == failure.token) {
+    const std::string before = ledger::lease_reason(connection, lease);
+    if (before != failure.reason) {
+      refuse_conflict(*known,
+                      fmt::format("reason was \"{}\" and now is \"{}\"", before, failure.reason));
+    }
     return;
   }
   ledger::LeaseRow row = held(transaction, lease, failure.token);
@@ -280,21 +296,94 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
   requeue_or_give_up(transaction, row, failure.reason, failure.retryable);
 }
 
+void Leases::check_repeat(Connection& connection, const ledger::LeaseRow& lease,
+                          const ReplayResult& result) const {
+  std::optional<ledger::RecordedResult> known =
+      ledger::find_result(connection, lease.run, lease.replay);
+  // The retention may have taken it.
+  if (!known || known->result.token != result.token) return;
+  known->result.fingerprint = from_json<Fingerprint>(known->fingerprint);
+  const std::string conflict = difference(known->result, result);
+  if (!conflict.empty()) refuse_conflict(lease, conflict);
+}
+
+Leases::Arrival::Arrival(Leases& leases, int64_t lease, int64_t token, const PrincipalPtr& sender)
+    : leases_(leases), lease_(lease) {
+  std::string verifier;
+  const double now = leases_.supervisor_.steady_now();
+  {
+    const std::lock_guard lock(leases_.mutex_);
+    const auto found = leases_.held_.find(lease);
+    if (found == leases_.held_.end()) return;
+    Held& held = found->second;
+    if (held.token != token || !leases_.is_holder(held, sender)) return;
+    counts_ = true;
+    another_waits_ = held.waiting++ > 0;
+    held.deadline = now + held.ttl;
+    if (held.on_verifier) verifier = held.verifier;
+  }
+  if (!verifier.empty()) leases_.roll_.spoke(verifier, now);
+}
+
+Leases::Arrival::~Arrival() {
+  if (!counts_) return;
+  const std::lock_guard lock(leases_.mutex_);
+  const auto found = leases_.held_.find(lease_);
+  if (found == leases_.held_.end()) return;
+  --found->second.waiting;
+  found->second.deadline = leases_.supervisor_.steady_now() + found->second.ttl;
+}
+
+void Leases::belongs_to(int64_t lease, const PrincipalPtr& holder) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = held_.find(lease); found != held_.end()) found->second.holder = holder;
+}
+
+// Under the mutex. The name of a token is its own, and stays when the file is read again.
+bool Leases::is_holder(const Held& held, const PrincipalPtr& sender) const {
+  return !held.holder || !sender || held.holder->name() == sender->name() ||
+         !held.holder->valid(supervisor_.now());
+}
+
+void Leases::check_holder(int64_t lease, const PrincipalPtr& sender) {
+  const std::lock_guard lock(mutex_);
+  const auto found = held_.find(lease);
+  if (found == held_.end()) return;  // the ledger says what became of it
+  Held& held = found->second;
+  if (is_holder(held, sender)) {
+    held.holder = sender;
+    return;
+  }
+  const std::string detail =
+      fmt::format("lease {} was given to the token \"{}\", and this request is of \"{}\"", lease,
+                  held.holder->name(), sender->name());
+  throw Refusal(409, "The lease is another's", detail, "the token that asked for the lease",
+                AuditNote{held.run, "foreign_lease", detail});
+}
+
 std::vector<int64_t> Leases::overdue() const {
   double now = supervisor_.steady_now();
   std::lock_guard lock(mutex_);
   std::vector<int64_t> leases;
   for (const auto& [lease, held] : held_) {
-    if (held.deadline <= now) leases.push_back(lease);
+    if (held.waiting == 0 && held.deadline <= now) leases.push_back(lease);
   }
   return leases;
+}
+
+void Leases::put_off_expiry(int64_t lease) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = held_.find(lease); found != held_.end()) {
+    found->second.deadline = supervisor_.steady_now() + found->second.ttl;
+  }
 }
 
 void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
   {
     std::lock_guard lock(mutex_);
     auto found = held_.find(lease);
-    if (found == held_.end() || found->second.deadline > supervisor_.steady_now()) {
+    if (found == held_.end() || found->second.waiting > 0 ||
+        found->second.deadline > supervisor_.steady_now()) {
       return;  // ended or heard of meanwhile
     }
   }
@@ -342,15 +431,18 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const ledger::Le
   }
 }
 
-void Leases::hold(int64_t lease, const Held& held) {
+void Leases::hold(int64_t lease, Held held) {
   std::lock_guard lock(mutex_);
-  held_[lease] = held;
+  held.deadline = held.since + held.ttl;
+  held_[lease] = std::move(held);
   metrics_.set_leases_active(std::ssize(held_));
 }
 
-void Leases::extend(int64_t lease, double ttl_seconds) {
+// Of a lease that is heard of now.
+void Leases::set_ttl(int64_t lease, double ttl_seconds) {
   std::lock_guard lock(mutex_);
   if (const auto found = held_.find(lease); found != held_.end()) {
+    found->second.ttl = ttl_seconds;
     found->second.deadline = supervisor_.steady_now() + ttl_seconds;
   }
 }

@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "controller/auth/guard.h"
 #include "controller/bell.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor.h"
@@ -47,14 +48,45 @@ class Leases {
   // These throw Refusal: 404 for a lease that never was, 409 when it is not held with this token
   // any more.
   void heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat);
-  // A repeat by the same lease is accepted and changes nothing.
+  // A repeat with the same values is accepted and changes nothing; one with others is refused
+  // (409).
   void complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result);
   void fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure);
+
+  // Of a request about a lease, from its arrival until it is answered: the lease's time begins anew
+  // with both, and does not run out between them, however long the ledger takes. Of a lease that is
+  // not held with this token, or by somebody else, it does nothing.
+  class Arrival {
+   public:
+    Arrival(Leases& leases, int64_t lease, int64_t token, const PrincipalPtr& sender);
+    ~Arrival();
+    Arrival(const Arrival&) = delete;
+    Arrival& operator=(const Arrival&) = delete;
+    // Whether another request of the lease's holder waits for the ledger, so that nothing is gained
+    // by one more heartbeat behind it.
+    bool another_waits() const { return another_waits_; }
+
+   private:
+    Leases& leases_;
+    const int64_t lease_;
+    bool counts_ = false;
+    bool another_waits_ = false;
+  };
+
+  // Who asked for a lease that was granted. After a restart nobody is known, and the first who
+  // speaks for the lease is taken for its holder.
+  void belongs_to(int64_t lease, const PrincipalPtr& holder);
+  // Throws Refusal (409) when the lease belongs to another token that is still valid: one that was
+  // revoked or has run out may have been replaced.
+  void check_holder(int64_t lease, const PrincipalPtr& sender);
 
   // Leases whose time is over, for expire().
   std::vector<int64_t> overdue() const;
   // Ends the lease if it is still held and still overdue.
   void expire(LedgerTransaction& transaction, int64_t lease);
+  // Its end could not be recorded: it is overdue again after its time, so that it stands in
+  // nobody's way.
+  void put_off_expiry(int64_t lease);
 
   // Of a run that is being deleted: what of it is leased is so no longer.
   void end_leases_of(LedgerTransaction& transaction, int64_t run);
@@ -67,8 +99,13 @@ class Leases {
   struct Held {
     int64_t run = 0;
     double since = 0;  // steady clock seconds, like the next one
-    double deadline = 0;
+    double ttl = 0;
+    int64_t token = 0;
+    std::string verifier;
     bool on_verifier = true;  // and not on the run's own trainer, which takes nobody's share
+    double deadline = 0;
+    int waiting = 0;           // requests about it that have arrived and are not answered
+    PrincipalPtr holder = {};  // null: not known
   };
 
   void restore_queue(LedgerTransaction& transaction);
@@ -80,8 +117,11 @@ class Leases {
                                             WorkBoard::Worker& worker);
   void take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry, bool on_verifier);
   ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
-  void hold(int64_t lease, const Held& held);
-  void extend(int64_t lease, double ttl_seconds);
+  void check_repeat(Connection& connection, const ledger::LeaseRow& lease,
+                    const ReplayResult& result) const;
+  bool is_holder(const Held& held, const PrincipalPtr& sender) const;
+  void hold(int64_t lease, Held held);
+  void set_ttl(int64_t lease, double ttl_seconds);
   void forget_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
   void requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
                           const std::string& reason, bool retryable);

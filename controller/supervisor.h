@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "controller/bell.h"
@@ -28,8 +29,18 @@ namespace gnomon {
 void check_health(const DeviceHealth& health);
 // Throws Refusal (400) when who asks, or why, is blank or too long.
 void check_asker(const std::string& owner, const std::string& reason);
+// Throws Refusal (400) for a step beyond all that this run can have: many times the steps that its
+// trainer said it would take, which is more than any schedule is prolonged by. `member` names it.
+void require_step_of(const RunRegistration& run, int64_t step, std::string_view member,
+                     int64_t least);
 // Throws Refusal (409) when the run never began it.
 ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
+
+// Which process of a trainer speaks; docs/api.md.
+struct TrainerProcess {
+  std::string incarnation = {};  // empty: it does not say
+  double running_seconds = 0;    // when it registers: since its start
+};
 
 struct SupervisorOptions {
   std::string default_policy;                      // TOML for new runs, checked
@@ -59,7 +70,9 @@ class Supervisor {
   void tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns::Entry& entry);
 
   // The calls of a trainer. All throw Refusal. Repeating one that was accepted changes nothing.
-  RunRegistered register_run(LedgerTransaction& transaction, const RunRegistration& registration);
+  // Of two processes that say who they are, the one that started later has the run from then on.
+  RunRegistered register_run(LedgerTransaction& transaction, const RunRegistration& registration,
+                             const TrainerProcess& process = {});
   ReportAck start_attempt(LedgerTransaction& transaction, int64_t run, const AttemptStart& attempt);
   // Takes all of the batch or, on a conflict, nothing.
   ReportAck report_steps(LedgerTransaction& transaction, int64_t run, const StepBatch& batch);
@@ -140,6 +153,7 @@ class Supervisor {
     bool save_due = false;                    // when this write ends
     std::map<int64_t, int64_t> base_steps;    // by attempt, of those that reports came from
     std::pair<int64_t, int64_t> newest_step;  // attempt and step of the last one on record
+    std::set<int64_t> known_plans;            // that reports were taken with
     std::optional<ReportAck> ack;             // what answers have, but for the counts
     StepTotals totals;                        // of the steps since
   };
@@ -179,6 +193,10 @@ class Supervisor {
   static ReportAck ack(LedgerTransaction& transaction, Run& run, int64_t accepted,
                        int64_t repeated);
   static void check_step(LedgerTransaction& transaction, Run& run, const StepReport& report);
+  // Throws Refusal (409, kUnknownPlan) for a plan that the run has never had.
+  static void check_plan(Connection& connection, Run& run, int64_t plan_version);
+  // Whose the run is from now on. Throws Refusal (409, kTrainerReplaced).
+  void take_over(LedgerTransaction& transaction, int64_t run, const TrainerProcess& process);
   // Of a step that was not on record, which carries one. Returns the host that the device is of.
   std::string take_health(LedgerTransaction& transaction, const Run& run, const StepReport& report);
   // False when the very same notice is on record.

@@ -3,6 +3,7 @@
 
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
+#include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
@@ -42,6 +43,8 @@ Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, in
   if (known->state == ack.state) {
     return *known;
   }
+  require_step_of(run.registration, ack.step, "step", 0);
+  check_newest_attempt(connection, id, ack.attempt);
   if (known->state == "expired" && !ends) {
     return *known;  // it says that the directive is not to be carried out any more
   }

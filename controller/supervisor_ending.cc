@@ -26,6 +26,7 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
   require(finished.outcome == "completed" || finished.outcome == "stopped" ||
               finished.outcome == "failed",
           "outcome", finished.outcome, "completed, stopped or failed");
+  require_step_of(run.registration, finished.step, "step", 0);
   if (run.life == finished.outcome) {
     return ack(transaction, run, 0, 1);
   }

@@ -26,14 +26,15 @@ void check_notice(const TrainerNotice& notice, const RunRegistration& registrati
           fmt::format("text is {} bytes", notice.text.size()),
           fmt::format("1 to {} bytes", kNoticeTextMax));
   require(notice.attempt >= 0, "attempt", notice.attempt, "0 or more");
-  require_step(notice.step, "step", 0);
+  require_step_of(registration, notice.step, "step", 0);
   require(std::isfinite(notice.time), "time", notice.time, "seconds since the epoch");
   if (notice.kind != "plan_without_controller") {
     require(notice.plan.empty() && notice.plan_version == 0, "plan_version", notice.plan_version,
             "no plan for a notice other than plan_without_controller");
     return;
   }
-  require_step(notice.plan_version, "plan_version", 1);
+  require(notice.plan_version != 0, "plan_version", notice.plan_version,
+          "the version that step reports carry, below 0 for one that the trainer chose itself");
   PrecisionPlan::parse(notice.plan, "plan")
       .check_sites(registration.sites, registration.layers, "plan");
 }

@@ -6,12 +6,14 @@
 #include "controller/metrics/metrics.h"
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
+#include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 #include "protocol/text_rules.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
+#include "storage/ledger_trainers.h"
 
 namespace gnomon {
 namespace {
@@ -44,7 +46,8 @@ void check_registration(const RunRegistration& registration) {
   require(registration.layers >= 0, "layers", registration.layers, "0 or more");
   require_step(registration.checkpoint_every, "checkpoint_every", 0);
   require_step(registration.total_steps, "total_steps", 0);
-  require_step(registration.tokens_per_step, "tokens_per_step", 0);
+  require(registration.tokens_per_step >= 0 && registration.tokens_per_step <= kTokensMax,
+          "tokens_per_step", registration.tokens_per_step, fmt::format("0 to {}", kTokensMax));
   require_step(registration.last_directive, "last_directive", 0);
   require_step(registration.newest_plan_version, "newest_plan_version", 0);
   require(registration.sites.size() <= kSitesMax,
@@ -129,12 +132,39 @@ RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& ru
   return registered_as(run.id, run.state, run.policy);
 }
 
+void Supervisor::take_over(LedgerTransaction& transaction, int64_t id,
+                           const TrainerProcess& process) {
+  Connection& connection = transaction.connection();
+  // By this clock, whatever that of the trainer's host says.
+  const double started_at = now() - process.running_seconds;
+  const std::optional<ledger::TrainerRow> before = ledger::find_trainer(connection, id);
+  if (process.incarnation.empty()) {
+    if (before) ledger::forget_trainer(connection, id);
+    return;
+  }
+  if (before && before->incarnation == process.incarnation) return;
+  if (before && started_at <= before->started_at) {
+    check_trainer(connection, id, process.incarnation);
+  }
+  ledger::set_trainer(connection, id, {process.incarnation, started_at});
+  if (!before) return;
+  ledger::insert_audit(
+      connection, now(), id, "trainer_taken_over",
+      fmt::format("{} has the run from {}, which started {:.0f} s before it", process.incarnation,
+                  before->incarnation, started_at - before->started_at));
+  // A poll of the other one ends.
+  transaction.on_commit([this, id] { bells_.directives.of(id).ring(); });
+}
+
 RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
-                                       const RunRegistration& registration) {
+                                       const RunRegistration& registration,
+                                       const TrainerProcess& process) {
   check_registration(registration);
   Connection& connection = transaction.connection();
   if (const std::optional<int64_t> known =
           ledger::find_run(connection, registration.name, registration.job_id)) {
+    load(transaction, *known);  // refuses one that is being deleted
+    take_over(transaction, *known, process);
     return register_again(transaction, load(transaction, *known), registration);
   }
   // NAME/JOB_ID is what people, metrics and alerts call a run: its last slash must part the two. A
@@ -157,6 +187,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   ledger::insert_plan(connection, id, PrecisionPlan::parse(registration.base_plan).version,
                       registration.base_plan, time);
   Run& run = load(transaction, id);
+  take_over(transaction, id, process);
   transaction.on_commit([this, id, label = run.label] { metrics_.start_run(id, label, {}); });
   hear(transaction, run, registered_event(registration));
   stream(transaction, id, "run", fmt::format(R"({{"run":"{}","state":"live"}})", run_name(id)));
@@ -169,7 +200,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   Connection& connection = transaction.connection();
   require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
           "cause", attempt.cause, "start, restart or rollback");
-  require_step(attempt.base_step, "base_step", 0);
+  require_step_of(run.registration, attempt.base_step, "base_step", 0);
   require(std::isfinite(attempt.time), "time", attempt.time, "seconds since the epoch");
   require(attempt.host.size() <= 200, "host", attempt.host, "at most 200 bytes");
   ledger::AttemptRow fresh{attempt, std::nullopt};
@@ -197,6 +228,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
                   fmt::format("{} was reported as completed", run.label),
                   "another job_id for a new run");
   }
+  check_plan(connection, run, attempt.plan_version);
   if (run.life != "live") revive(transaction, run);
   ledger::insert_attempt(connection, id, fresh);
   set_terms_on_commit(transaction, run);

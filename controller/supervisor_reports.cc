@@ -9,6 +9,7 @@
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
 #include "controller/supervisor.h"
+#include "controller/trainer_fence.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
@@ -19,6 +20,7 @@ namespace {
 constexpr double kSaveSeconds = 1;
 constexpr int64_t kUnsavedMax = 4096;  // events
 constexpr double kSecondsMax = 1e9;    // sums of such stay finite
+constexpr int64_t kProlongedMax = 10;  // times the steps that a trainer said it would take
 
 // The first member in which a repeated report differs from the one on record, in words; empty when
 // none does.
@@ -52,6 +54,33 @@ std::string difference(const CheckpointReport& known, const CheckpointReport& re
 
 }  // namespace
 
+void require_step_of(const RunRegistration& run, int64_t step, std::string_view member,
+                     int64_t least) {
+  require_step(step, member, least);
+  if (run.total_steps == 0 || step <= kProlongedMax * run.total_steps) return;
+  throw value_refused(
+      fmt::format("{} is {}", member, step),
+      fmt::format("at most {}, {} times the total_steps of the registration; a run that is "
+                  "prolonged registers again",
+                  kProlongedMax * run.total_steps, kProlongedMax));
+}
+
+void Supervisor::check_plan(Connection& connection, Run& run, int64_t plan_version) {
+  if (plan_version == 0 || run.known_plans.contains(plan_version)) return;
+  const int64_t newest =
+      std::max(run.registration.newest_plan_version, run.state.next_plan_version - 1);
+  const bool issued = plan_version > 0 && plan_version <= newest;
+  if (!issued && !ledger::find_plan(connection, run.id, plan_version)) {
+    throw Refusal(
+        409, std::string(kUnknownPlan), fmt::format("plan_version is {}", plan_version),
+        fmt::format("0 to {}, or that of a plan of the notice plan_without_controller; a "
+                    "trainer that knows newer ones says so in newest_plan_version when it "
+                    "registers",
+                    newest));
+  }
+  run.known_plans.insert(plan_version);
+}
+
 void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const StepReport& report) {
   Connection& connection = transaction.connection();
   if (!run.base_steps.contains(report.attempt)) {
@@ -63,8 +92,10 @@ void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const Step
     throw value_refused(fmt::format("step is {}", report.step),
                         fmt::format("above {}, where attempt {} began", base_step, report.attempt));
   }
-  require_step(report.step, "step", 1);
-  require_step(report.tokens, "tokens", 0);
+  require_step_of(run.registration, report.step, "step", 1);
+  require(report.tokens >= 0 && report.tokens <= kTokensMax, "tokens", report.tokens,
+          fmt::format("0 to {}", kTokensMax));
+  check_plan(connection, run, report.plan_version);
   require(report.step_seconds >= 0 && report.step_seconds <= kSecondsMax, "step_seconds",
           report.step_seconds, "0 to 1e9 seconds");
   require(std::isfinite(report.learning_rate), "learning_rate", report.learning_rate,
@@ -153,7 +184,8 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri", checkpoint.uri,
           "1 to 4096 bytes");
   require_inside(checkpoint.uri, options_.checkpoint_roots);
-  require_step(checkpoint.step, "step", 0);
+  require_step_of(run.registration, checkpoint.step, "step", 0);
+  check_plan(connection, run, checkpoint.plan_version);
   if (std::optional<CheckpointReport> known =
           ledger::find_checkpoint(connection, id, checkpoint.attempt, checkpoint.step)) {
     if (std::string conflict = difference(*known, checkpoint); !conflict.empty()) {

@@ -60,12 +60,10 @@ ReportAck Supervisor::report_statistics(LedgerTransaction& transaction, int64_t 
                                         const StatisticsReport& report) {
   Run& run = load(transaction, id);
   constexpr size_t kRowsMax = 4'096;
-  if (report.attempt < 1 || report.step < 1 || report.step > kStepMax ||
-      !std::isfinite(report.time)) {
-    throw Refusal(
-        400, "Bad value",
-        fmt::format("attempt {}, step {}, time {}", report.attempt, report.step, report.time),
-        fmt::format("attempt from 1, step 1 to {}, time in seconds since the epoch", kStepMax));
+  require_step_of(run.registration, report.step, "step", 1);
+  if (report.attempt < 1 || !std::isfinite(report.time)) {
+    throw Refusal(400, "Bad value", fmt::format("attempt {}, time {}", report.attempt, report.time),
+                  "attempt from 1, time in seconds since the epoch");
   }
   if (report.rows.size() > kRowsMax) {
     throw Refusal(413, "Too many rows in one report", fmt::format("{} rows", report.rows.size()),
@@ -73,6 +71,7 @@ ReportAck Supervisor::report_statistics(LedgerTransaction& transaction, int64_t 
   }
   check_rows(report, run.registration.sites);
   known_attempt(transaction.connection(), id, report.attempt);
+  check_plan(transaction.connection(), run, report.plan_version);
   std::vector<std::string> bodies;
   for (const StatisticsRow& row : report.rows) bodies.push_back(to_json(row));
   const int64_t inserted =

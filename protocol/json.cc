@@ -12,6 +12,7 @@
 
 #include "protocol/json_members.h"
 #include "protocol/json_text.h"
+#include "protocol/value_rules.h"
 
 namespace gnomon {
 namespace {
@@ -95,6 +96,9 @@ class Writer {
   }
   template <typename T>
   void optional(const char* name, const T& value) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (value.empty() && is_given_hash(name)) return;
+    }
     required(name, value);
   }
   template <typename T>

@@ -11,6 +11,7 @@
 
 #include "protocol/json.h"
 #include "protocol/json_members.h"
+#include "protocol/value_rules.h"
 
 namespace gnomon {
 namespace {
@@ -153,6 +154,8 @@ template <typename Message>
 Message from_request(std::string_view body) {
   Message message = from_json<Message>(body);
   check_texts(message);
+  // Looks at every number too.
+  if (lacks_a_hash(message)) check_given_hashes(body);
   return message;
 }
 

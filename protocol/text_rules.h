@@ -32,7 +32,7 @@ std::string shortened(std::string text, std::string_view member);
 // for every message struct.
 template <typename Message>
 void check_texts(const Message& message);
-// from_json() of what came from outside, and check_texts().
+// from_json() of what came from outside, check_texts() and check_values() (value_rules.h).
 template <typename Message>
 Message from_request(std::string_view body);
 

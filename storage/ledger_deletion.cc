@@ -12,7 +12,7 @@ struct Table {
   const char* name;
   const char* key;
 };
-constexpr std::array<Table, 23> kTables = {
+constexpr std::array<Table, 24> kTables = {
     {{"statistics", "attempt, step, site, tensor, gemm, recipe, in_use"},
      {"statistics_steps", "attempt, step"},
      {"replay_steps", "replay, step"},
@@ -35,6 +35,7 @@ constexpr std::array<Table, 23> kTables = {
      {"decision_state", "run"},
      {"plans", "version"},
      {"faults", "rowid"},
+     {"trainers", "run"},
      {"attempts", "attempt"}}};
 
 struct Deletion {

@@ -1,7 +1,12 @@
 #include "storage/ledger_leases.h"
 
+#include "base/random.h"
+
 namespace gnomon::ledger {
 namespace {
+
+// Every reader of JSON has whole numbers up to 2^53 exactly.
+constexpr int kLeaseBits = 53;
 
 LeaseRow lease_row(Query& query) {
   return {query.integer(0), query.integer(1), query.integer(2),
@@ -12,12 +17,13 @@ LeaseRow lease_row(Query& query) {
 
 int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_t token,
                      const std::string& verifier, double now) {
+  const auto id = static_cast<int64_t>(random_bits() >> (64 - kLeaseBits));
   connection.execute(
-      "INSERT INTO leases (run, replay, token, verifier, state, granted_at, heartbeat_at, "
+      "INSERT INTO leases (id, run, replay, token, verifier, state, granted_at, heartbeat_at, "
       "steps_done) "
-      "VALUES (?1, ?2, ?3, ?4, 'leased', ?5, ?5, 0)",
-      run, replay, token, verifier, now);
-  return connection.database().getLastInsertRowid();
+      "VALUES (?1, ?2, ?3, ?4, ?5, 'leased', ?6, ?6, 0)",
+      id, run, replay, token, verifier, now);
+  return id;
 }
 
 std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease) {
@@ -48,6 +54,11 @@ std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t r
     verifiers.push_back(query.text(0));
   }
   return verifiers;
+}
+
+std::string lease_reason(Connection& connection, int64_t lease) {
+  Query query = connection.query("SELECT coalesce(reason, '') FROM leases WHERE id = ?", lease);
+  return query.next() ? query.text(0) : std::string();
 }
 
 bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t steps_done,

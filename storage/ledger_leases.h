@@ -19,6 +19,7 @@ struct LeaseRow {
   std::string state;  // leased, completed, failed, expired
 };
 
+// Under a number that nobody can guess, so that who knows it was given the lease.
 int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_t token,
                      const std::string& verifier, double now);
 std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease);
@@ -30,5 +31,8 @@ bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t s
                  double now);
 bool end_lease(Connection& connection, int64_t lease, int64_t token, const std::string& state,
                const std::string& reason);
+
+// Why it failed or ran out; empty where it did neither, or said nothing.
+std::string lease_reason(Connection& connection, int64_t lease);
 
 }  // namespace gnomon::ledger

@@ -246,6 +246,14 @@ BEGIN SELECT RAISE(ABORT, 'rows of the audit log are only appended'); END;
 )sql");
 }
 
+constexpr const char* kFrom8To9 = R"sql(
+CREATE TABLE trainers (
+  run         INTEGER PRIMARY KEY REFERENCES runs (id),
+  incarnation TEXT NOT NULL,
+  started_at  REAL NOT NULL
+) STRICT;
+)sql";
+
 struct Migration {
   const char* sql;
   void (*then)(SQLite::Database&) = nullptr;  // in the same transaction
@@ -258,7 +266,8 @@ constexpr std::array<Migration, kLedgerVersion - 1> kMigrations = {{{kFrom1To2},
                                                                     {kFrom4To5},
                                                                     {kFrom5To6, chain_audit},
                                                                     {kFrom6To7},
-                                                                    {kFrom7To8}}};
+                                                                    {kFrom7To8},
+                                                                    {kFrom8To9}}};
 
 void run_step(SQLite::Database& database, const Migration& step, int version) {
   SQLite::Transaction transaction(database, SQLite::TransactionBehavior::IMMEDIATE);

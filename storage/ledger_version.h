@@ -4,6 +4,6 @@
 namespace gnomon {
 
 // That of storage/schema.sql.
-inline constexpr int kLedgerVersion = 8;
+inline constexpr int kLedgerVersion = 9;
 
 }  // namespace gnomon

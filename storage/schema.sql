@@ -41,6 +41,13 @@ CREATE TABLE attempts (
   PRIMARY KEY (run, attempt)
 ) STRICT, WITHOUT ROWID;
 
+-- The process that trains a run, of those that say who they are.
+CREATE TABLE trainers (
+  run         INTEGER PRIMARY KEY REFERENCES runs (id),
+  incarnation TEXT NOT NULL,
+  started_at  REAL NOT NULL                 -- by the daemon's clock
+) STRICT;
+
 CREATE TABLE steps (
   run           INTEGER NOT NULL,
   attempt       INTEGER NOT NULL,

@@ -29,6 +29,7 @@ struct Request {
   std::string content_type;  // without parameters, lower case; empty when absent
   std::string last_event_id;
   std::string body;                  // without its content coding
+  std::string foreign_page;          // that has caused it, as foreign_page() says; empty: none
   PrincipalPtr principal = nullptr;  // who sent it; null: a stranger, on a route open to all
 };
 

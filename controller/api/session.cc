@@ -239,12 +239,18 @@ Request Session::enter(const Incoming& incoming) {
     throw;
   }
   last_ = false;
-  principal_ =
-      services_.guard.admit({head.method, view_of(fields[http::field::authorization]), head.host,
-                             view_of(fields[http::field::origin]), peer_address(),
-                             request.path == "/livez"    ? Caller::Probe::kLive
-                             : request.path == "/readyz" ? Caller::Probe::kReady
-                                                         : Caller::Probe::kNone});
+  const Caller caller = {.method = head.method,
+                         .authorization = view_of(fields[http::field::authorization]),
+                         .host = head.host,
+                         .origin = view_of(fields[http::field::origin]),
+                         .address = peer_address(),
+                         .probe = request.path == "/livez"    ? Caller::Probe::kLive
+                                  : request.path == "/readyz" ? Caller::Probe::kReady
+                                                              : Caller::Probe::kNone,
+                         .fetch_site = view_of(fields["Sec-Fetch-Site"]),
+                         .referer = view_of(fields[http::field::referer])};
+  request.foreign_page = foreign_page(caller);
+  principal_ = services_.guard.admit(caller);
   belong();
   return request;
 }

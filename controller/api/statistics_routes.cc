@@ -5,6 +5,7 @@
 #include <array>
 
 #include "controller/api/services.h"
+#include "controller/api/trainer_calls.h"
 #include "controller/json_rows.h"
 #include "protocol/json.h"
 #include "protocol/site_glob.h"
@@ -21,7 +22,7 @@ Response take(Services& services, Exchange& exchange, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   const StatisticsReport report = from_request<StatisticsReport>(request.body);
   ReportAck ack;
-  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+  trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
     ack = services.supervisor.report_statistics(transaction, run, report);
   });
   return json_response(to_json(ack));
@@ -111,8 +112,13 @@ std::string show(Connection& connection, const Request& request) {
 
 std::vector<Route> statistics_routes(Services& s) {
   return {
-      {"POST", "/v1/runs/{run}/statistics", BodyKind::kJson, kBodyMax,
-       [&s](Exchange& e, const Request& request) { return take(s, e, request); }},
+      {"POST",
+       "/v1/runs/{run}/statistics",
+       BodyKind::kJson,
+       kBodyMax,
+       [&s](Exchange& e, const Request& request) { return take(s, e, request); },
+       true,
+       {incarnation_parameter()}},
       {"GET",
        "/v1/runs/{run}/statistics",
        BodyKind::kNone,

@@ -5,9 +5,12 @@
 #include "controller/api/listing.h"
 #include "controller/api/run_scope.h"
 #include "controller/api/services.h"
+#include "controller/api/trainer_calls.h"
 #include "controller/api/view_queries.h"
+#include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
+#include "protocol/value_rules.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
@@ -15,32 +18,44 @@ namespace gnomon {
 namespace {
 
 constexpr int64_t kWaitMaxSeconds = 120;
+constexpr int64_t kRunningMaxSeconds = 1'000'000'000;
 constexpr size_t kStepsMax = 10'000;
 
 // A report of one kind: parsed, given to the supervisor in one write, answered with its ReportAck.
 template <typename Message>
 Route report_route(Services& services, const char* path, size_t body_max,
                    ReportAck (Supervisor::*take)(LedgerTransaction&, int64_t, const Message&)) {
-  return {"POST", path, BodyKind::kJson, body_max,
+  return {"POST",
+          path,
+          BodyKind::kJson,
+          body_max,
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t run = parse_run_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
             ReportAck ack;
-            audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+            trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
               ack = (services.supervisor.*take)(transaction, run, message);
             });
             services.supervisor.heard_from(run);
             return json_response(to_json(ack));
-          }};
+          },
+          true,
+          {incarnation_parameter()}};
 }
 
 Response register_run(Services& services, Exchange& exchange, const Request& request) {
   // Its texts are checked where it is known whether the run is on record with them.
   RunRegistration registration = from_json<RunRegistration>(request.body);
+  check_values(registration);
   Guard::authorise_run(*request.principal, registration.name);
+  const TrainerProcess process = {query_text(request, "incarnation"),
+                                  query_seconds(request, "running")};
+  if (!is_one_line(process.incarnation)) {
+    throw Refusal(400, "Bad query parameter", "incarnation has control characters", "one line");
+  }
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    registered = services.supervisor.register_run(transaction, registration);
+    registered = services.supervisor.register_run(transaction, registration, process);
   });
   services.supervisor.heard_from(parse_run_id(registered.run));
   return json_response(to_json(registered));
@@ -61,7 +76,7 @@ Response acknowledge(Services& services, Exchange& exchange, const Request& requ
   int64_t number = directive_number(request.arguments[1]);
   DirectiveAck ack = from_request<DirectiveAck>(request.body);
   Directive directive;
-  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+  trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
     directive = services.supervisor.acknowledge(transaction, run, number, ack);
   });
   services.supervisor.heard_from(run);
@@ -74,8 +89,15 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
                          int64_t run) {
   const int64_t after = query_integer(request, "after");
   const double wait = query_seconds(request, "wait");
+  const std::string incarnation = query_text(request, "incarnation");
+  const int64_t attempt = query_integer(request, "attempt");
+  const auto check_sender = [&](Connection& connection) {
+    check_trainer(connection, run, incarnation);
+    check_newest_attempt(connection, run, attempt);
+  };
   read_patiently(exchange, [&](Connection& connection) {
     if (!ledger::load_run(connection, run)) throw unknown_run(request.arguments[0]);
+    check_sender(connection);
   });
   if (request.method == "HEAD") {
     Response response = json_response("");
@@ -89,11 +111,13 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
   poll_until(exchange, next, deadline_after(wait), [&] {
     bool any = false;
     exchange.read([&](Connection& connection) {
+      check_sender(connection);
       any = !ledger::open_directives(connection, run, after).empty();
     });
     // Only a client that is still there gets directives: what was delivered counts as delivered.
     if (!any || (wait > 0 && exchange.over())) return false;
-    exchange.write([&](LedgerTransaction& transaction) {
+    audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+      check_sender(transaction.connection());
       list = services.supervisor.deliver_directives(transaction, run, after);
     });
     return true;
@@ -104,6 +128,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
 
 Response directives(Services& services, Exchange& exchange, const Request& request) {
   if (query_given(request, "after")) {  // what is delivered counts as delivered
+    Guard::refuse_foreign_page(request.foreign_page);
     Guard::authorise(request.principal, Access::kTrain);
     const int64_t run = parse_run_id(request.arguments[0]);
     check_run(exchange, request, run);
@@ -120,7 +145,7 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
                   fmt::format("at most {}", kStepsMax));
   }
   ReportAck ack;
-  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+  trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
     ack = services.supervisor.report_steps(transaction, run, batch);
   });
   services.supervisor.heard_from(run);
@@ -129,30 +154,58 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
 
 }  // namespace
 
-// `after` and `wait` are the trainer's, the others those of a list.
+Parameter incarnation_parameter() { return text_parameter("incarnation", 64); }
+
+void trainer_write(Exchange& exchange, Services& services, const Request& request, int64_t run,
+                   const Ledger::Write& write) {
+  const std::string incarnation = query_text(request, "incarnation");
+  audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+    check_trainer(transaction.connection(), run, incarnation);
+    write(transaction);
+  });
+}
+
+// `after`, `wait`, `attempt` and `incarnation` are the trainer's, the others those of a list.
 static std::vector<Parameter> directives_parameters() {
   std::vector<Parameter> parameters = numbered_parameters();
   parameters.push_back(integer_parameter("after", 0, INT64_MAX, 0));
   parameters.push_back(seconds_parameter("wait", kWaitMaxSeconds));
+  parameters.push_back(integer_parameter("attempt", 0, INT64_MAX, 0));
+  parameters.push_back(incarnation_parameter());
   return parameters;
 }
 
 std::vector<Route> trainer_routes(Services& s) {
   using E = Exchange;
   return {
-      {"POST", "/v1/runs", BodyKind::kJson, 4 << 20,
-       [&s](E& e, const Request& request) { return register_run(s, e, request); }},
+      {"POST",
+       "/v1/runs",
+       BodyKind::kJson,
+       4 << 20,
+       [&s](E& e, const Request& request) { return register_run(s, e, request); },
+       true,
+       {incarnation_parameter(), seconds_parameter("running", kRunningMaxSeconds)}},
       report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &Supervisor::start_attempt),
-      {"POST", "/v1/runs/{run}/steps", BodyKind::kJson, 8 << 20,
-       [&s](E& e, const Request& request) { return report_steps(s, e, request); }},
+      {"POST",
+       "/v1/runs/{run}/steps",
+       BodyKind::kJson,
+       8 << 20,
+       [&s](E& e, const Request& request) { return report_steps(s, e, request); },
+       true,
+       {incarnation_parameter()}},
       report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &Supervisor::report_checkpoint),
       report_route(s, "/v1/runs/{run}/notices", 512 << 10, &Supervisor::report_notice),
       report_route(s, "/v1/runs/{run}/finished", 16 << 10, &Supervisor::finish),
       {"GET", "/v1/runs/{run}/directives", BodyKind::kNone, 0,
        [&s](E& e, const Request& request) { return directives(s, e, request); }, false,
        directives_parameters()},
-      {"POST", "/v1/runs/{run}/directives/{number}/ack", BodyKind::kJson, 64 << 10,
-       [&s](E& e, const Request& request) { return acknowledge(s, e, request); }},
+      {"POST",
+       "/v1/runs/{run}/directives/{number}/ack",
+       BodyKind::kJson,
+       64 << 10,
+       [&s](E& e, const Request& request) { return acknowledge(s, e, request); },
+       true,
+       {incarnation_parameter()}},
   };
 }
 

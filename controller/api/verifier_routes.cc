@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <type_traits>
 
 #include "controller/api/run_scope.h"
 #include "controller/api/services.h"
+#include "controller/api/trainer_calls.h"
+#include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
 
@@ -26,8 +29,11 @@ int64_t lease_id(const std::string& text) {
 // the word on, whatever made it leave.
 class AskForWork {
  public:
-  AskForWork(Services& services, const LeaseRequest& request, double wait)
-      : services_(services), wait_(wait), worker_(services.leases.asks(request, wait)) {}
+  AskForWork(Services& services, const LeaseRequest& request, PrincipalPtr principal, double wait)
+      : services_(services),
+        wait_(wait),
+        principal_(std::move(principal)),
+        worker_(services.leases.asks(request, wait)) {}
   AskForWork(const AskForWork&) = delete;
   AskForWork& operator=(const AskForWork&) = delete;
   ~AskForWork() { pass_on(); }
@@ -63,6 +69,7 @@ class AskForWork {
       lease_ = services_.leases.grant(transaction, worker_);
     });
     if (!lease_) pass_on();
+    if (lease_) services_.leases.belongs_to(lease_->lease, principal_);
     woken_ = false;
     return lease_.has_value();
   }
@@ -74,6 +81,7 @@ class AskForWork {
 
   Services& services_;
   double wait_;
+  const PrincipalPtr principal_;
   WorkBoard::Worker worker_;
   bool woken_ = false;
   std::optional<Lease> lease_;
@@ -95,7 +103,12 @@ void check_asker_of(Exchange& exchange, const Request& request, const LeaseReque
 Response ask_for_work(Services& services, Exchange& exchange, const Request& request) {
   const LeaseRequest asked = from_request<LeaseRequest>(request.body);
   check_asker_of(exchange, request, asked);
-  AskForWork asker(services, asked, query_seconds(request, "wait"));
+  if (const std::optional<int64_t> run = run_number(asked.run); asked.on_trainer && run) {
+    const std::string incarnation = query_text(request, "incarnation");
+    read_patiently(exchange,
+                   [&](Connection& connection) { check_trainer(connection, *run, incarnation); });
+  }
+  AskForWork asker(services, asked, request.principal, query_seconds(request, "wait"));
   const std::optional<Lease> lease = asker.answer(exchange);
   return lease ? json_response(to_json(*lease)) : Response{204, "", "", {}, false};
 }
@@ -108,7 +121,12 @@ Route lease_route(Services& services, const char* path, size_t body_max,
             int64_t lease = lease_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
             check_lease(exchange, request, lease);
+            const Leases::Arrival arrival(services.leases, lease, message.token, request.principal);
+            // One that waits for the ledger already does as well as two.
+            constexpr bool kBeats = std::is_same_v<Message, LeaseHeartbeat>;
+            if (kBeats && arrival.another_waits()) return json_response("{}");
             audited_write(exchange, services, [&](LedgerTransaction& transaction) {
+              services.leases.check_holder(lease, request.principal);
               (services.leases.*take)(transaction, lease, message);
             });
             return json_response("{}");
@@ -125,7 +143,7 @@ std::vector<Route> verifier_routes(Services& s) {
        64 << 10,
        [&s](Exchange& e, const Request& request) { return ask_for_work(s, e, request); },
        false,
-       {seconds_parameter("wait", kWaitMaxSeconds)}},
+       {seconds_parameter("wait", kWaitMaxSeconds), incarnation_parameter()}},
       lease_route(s, "/v1/leases/{lease}/heartbeat", 4 << 10, &Leases::heartbeat),
       lease_route(s, "/v1/leases/{lease}/complete", 32 << 20, &Leases::complete),
       lease_route(s, "/v1/leases/{lease}/fail", 64 << 10, &Leases::fail),

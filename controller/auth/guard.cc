@@ -61,6 +61,13 @@ bool is_loopback_name(std::string_view name) {
   return !unreadable && address.is_loopback();
 }
 
+// "example.org:80" of "https://example.org:80/path"; "null" stays as it is.
+std::string_view authority_of(std::string_view url) {
+  const size_t scheme = url.find("://");
+  if (scheme != std::string_view::npos) url.remove_prefix(scheme + 3);
+  return url.substr(0, url.find_first_of("/?#"));
+}
+
 // An IPv6 network of one customer counts as one address.
 std::string address_key(const std::string& address) {
   boost::system::error_code unreadable;
@@ -73,6 +80,23 @@ std::string address_key(const std::string& address) {
 }
 
 }  // namespace
+
+std::string foreign_page(const Caller& caller) {
+  const auto is_own = [&](std::string_view url) {
+    return equal_ignoring_case(authority_of(url), caller.host);
+  };
+  if (!caller.origin.empty() && !is_own(caller.origin)) {
+    return fmt::format("a page of {}", caller.origin);
+  }
+  if (!caller.fetch_site.empty() && !equal_ignoring_case(caller.fetch_site, "same-origin")) {
+    return fmt::format("a browser, not for the daemon's own page (Sec-Fetch-Site: {}),",
+                       caller.fetch_site);
+  }
+  if (!caller.referer.empty() && !is_own(caller.referer)) {
+    return fmt::format("a page at {}", authority_of(caller.referer));
+  }
+  return {};
+}
 
 bool Principal::may_change(std::string_view run_name) const {
   return !has_runs() || std::ranges::any_of(token_.runs, [&](const std::string& glob) {
@@ -190,14 +214,14 @@ void Guard::check_site(const Caller& caller, bool closed) const {
                   "localhost, 127.0.0.1 or [::1]; with [auth] tokens any name");
   }
   const bool changes = caller.method != "GET" && caller.method != "HEAD";
-  const size_t scheme = caller.origin.find("://");
-  const std::string_view origin =
-      scheme == std::string_view::npos ? caller.origin : caller.origin.substr(scheme + 3);
-  if (changes && !origin.empty() && !equal_ignoring_case(origin, caller.host)) {
-    throw Refusal(403, "Foreign origin",
-                  fmt::format("a page of {} sent this request to {}", caller.origin, caller.host),
-                  "requests of the daemon's own page, or of programs (no Origin)");
-  }
+  if (changes) refuse_foreign_page(foreign_page(caller));
+}
+
+void Guard::refuse_foreign_page(const std::string& page) {
+  if (page.empty()) return;
+  throw Refusal(403, "Foreign origin", fmt::format("{} has sent this request", page),
+                "requests of the daemon's own page, or of programs (no Origin, Sec-Fetch-Site or "
+                "Referer)");
 }
 
 void Guard::limit(const std::string& key, const Rate& rate) {

@@ -4,7 +4,8 @@
 // Without a file of tokens gnomond listens on loopback alone, and everybody on the machine is
 // "anonymous" and may do everything. What is refused even then are a browser's requests that
 // another site has caused: those for a foreign Host name (DNS rebinding) and, of those that change
-// something, those with a foreign Origin (cross-site request forgery).
+// something, those of another site's page (cross-site request forgery): by Origin, Sec-Fetch-Site
+// and Referer. A GET that changes something asks refuse_foreign_page() itself.
 #pragma once
 
 #include <atomic>
@@ -67,7 +68,13 @@ struct Caller {
   // stranger's. Whether it lives is told without end; for the other there is a rate of each
   // address, beside the one for all else.
   enum class Probe { kNone, kLive, kReady } probe = Probe::kNone;
+  std::string_view fetch_site = {};  // Sec-Fetch-Site, of browsers
+  std::string_view referer = {};
 };
+
+// Which page of another site has caused a request, in words; empty when none has. Programs send
+// none of the headers that say so, and a browser lets no page leave them all out.
+std::string foreign_page(const Caller& caller);
 
 class Guard {
  public:
@@ -82,6 +89,8 @@ class Guard {
   // Of a request that could not be read, from `address`: nobody knows whose it is, so it is a
   // stranger's. Throws Refusal (429) when there were too many.
   void admit_malformed(const std::string& address);
+  // Throws Refusal (403) unless `page`, as foreign_page() gives it, is empty.
+  static void refuse_foreign_page(const std::string& page);
   // Throws Refusal: 401 for a stranger, 403 for another role.
   static void authorise(const PrincipalPtr& principal, Access access);
   // Throws Refusal (403) when it may not change a run of this name.

@@ -176,37 +176,34 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
 
 Daemon::~Daemon() = default;
 
-// Posts the end of each lease whose time is over. When the ledger cannot take it now, the next look
-// does.
+// Posts the end of leases whose time is over, a few at a time. What the ledger cannot take now, the
+// next look posts.
 void Daemon::expire_leases() {
   if (ledger_lost_) return;
   for (int64_t lease : leases_.overdue()) {
-    bool accepted = ledger_->post(
+    const bool accepted = expiries_.post(
+        *ledger_, lease,
         [this, lease](LedgerTransaction& transaction) { leases_.expire(transaction, lease); },
-        [lease](std::exception_ptr error) {
-          if (error) {
-            spdlog::warn("lease {} is over but the ledger could not record it", lease);
-          }
+        [this, lease](std::exception_ptr) {
+          spdlog::warn("lease {} is over but the ledger could not record it", lease);
+          leases_.put_off_expiry(lease);
         });
-    if (!accepted) {
-      return;
-    }
+    if (!accepted) return;
   }
 }
 
-// Posts what has waited for its time: deadlines of runs. What the ledger cannot take now, the next
-// look posts again.
+// Posts what has waited for its time: deadlines of runs, a few at a time. What the ledger cannot
+// take now, the next look posts.
 void Daemon::keep_time() {
   if (ledger_lost_) return;
   for (int64_t run : supervisor_.due_runs()) {
-    bool accepted = ledger_->post(
+    const bool accepted = ticks_.post(
+        *ledger_, run,
         [this, run](LedgerTransaction& transaction) { supervisor_.tick(transaction, run); },
         [run](std::exception_ptr error) {
           log_failure(fmt::format("a deadline of {} is over, unheard", run_name(run)), error);
         });
-    if (!accepted) {
-      return;
-    }
+    if (!accepted) break;
   }
   for (const SetAsideRuns::Entry& entry : supervisor_.set_aside().newcomers()) {
     const bool accepted = ledger_->post(

@@ -8,6 +8,7 @@
 
 #include "base/slewed_clock.h"
 #include "controller/api/server.h"
+#include "controller/daemon/bounded_posts.h"
 #include "controller/daemon/daemon_config.h"
 #include "controller/daemon/live_config.h"
 #include "controller/daemon/served_certificate.h"
@@ -56,6 +57,8 @@ class Daemon {
   std::unique_ptr<Router> router_;
   Server server_;
   std::atomic<bool> ledger_lost_ = false;  // and it was said
+  BoundedPosts expiries_{16};              // of leases, ten times a second
+  BoundedPosts ticks_{128};                // of runs, once a second
   std::unique_ptr<Ledger> ledger_;         // its threads work with the others until they are joined
   std::unique_ptr<notify::Notifier> notifier_;
   std::unique_ptr<Backups> backups_;

@@ -62,12 +62,18 @@ std::vector<json::value> hostile_values() {
 class HostileValuesTest : public ApiTest {
  protected:
   HostileValuesTest() {
-    trainer.begin();
+    trainer.begin(long_registration("test"));
     trainer.train(1, 20);
     provoke_directive(trainer, verifier);
-    other.begin(test_registration("other", "1"));
+    other.begin(long_registration("other"));
     other.train(1, 5);
     verifier.lease();
+  }
+  // Steps that are far from each other are within its length.
+  static RunRegistration long_registration(const std::string& name) {
+    RunRegistration registration = test_registration(name, "1");
+    registration.total_steps = 3'000'000;
+    return registration;
   }
   // The example of a message, fitted to the runs that are there.
   static json::value example(const std::string& message) {

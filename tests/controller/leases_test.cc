@@ -63,6 +63,28 @@ TEST_F(LeasesTest, AHeartbeatThatCameBeforeTheExpiryIsLookedAtAgainWins) {
   EXPECT_EQ(replay_state(1), "leased");
 }
 
+TEST_F(LeasesTest, ALeaseDoesNotRunOutWhileARequestAboutItWaits) {
+  order(1);
+  const Lease lease = grant().value();
+  {
+    const Leases::Arrival waits(*leases_, lease.lease, lease.token, nullptr);
+    EXPECT_FALSE(waits.another_waits());
+    clock_ += 1000;
+    EXPECT_TRUE(leases_->overdue().empty());
+    write([&](LedgerTransaction& transaction) { leases_->expire(transaction, lease.lease); });
+    EXPECT_EQ(replay_state(1), "leased");
+    const Leases::Arrival second(*leases_, lease.lease, lease.token, nullptr);
+    EXPECT_TRUE(second.another_waits());
+  }
+  clock_ += 9;
+  EXPECT_TRUE(leases_->overdue().empty()) << "its time begins anew with the answer";
+  clock_ += 2;
+  EXPECT_EQ(leases_->overdue().size(), 1u);
+  // Of another token nobody is heard.
+  const Leases::Arrival foreign(*leases_, lease.lease, lease.token + 1, nullptr);
+  EXPECT_EQ(leases_->overdue().size(), 1u);
+}
+
 TEST_F(LeasesTest, AReplayIsGivenUpAfterThePolicysNumberOfLeases) {
   order(1);
   for (int i = 0; i < 2; ++i) {

@@ -50,8 +50,8 @@ TEST_F(LimitsTest, OfARegistration) {
   many.sites.assign(100'001, "s");
   refuse(many, "sites is 100001 names", "at most 100000");
   RunRegistration long_run = test_registration("long");
-  long_run.total_steps = 1'000'000'000'001;
-  refuse(long_run, "total_steps", "0 to 1000000000000");
+  long_run.total_steps = 1'000'000'001;
+  refuse(long_run, "total_steps", "from 0 to 1000000000");
   EXPECT_EQ(get("/v1/runs").as_array().size(), 1u);
 }
 
@@ -62,12 +62,14 @@ TEST_F(LimitsTest, OfAttemptsStepsAndCheckpoints) {
   StepBatch batch;
   for (int64_t step = 1; step <= 10'001; ++step) batch.steps.push_back(test_step(step));
   expect_refused(trainer.path("/steps"), to_json(batch), "10001 steps", "at most 10000", 413);
-  expect_refused(trainer.path("/steps"), to_json(StepBatch{{test_step(1'000'000'000'001)}}),
-                 "step is 1000000000001", "1 to 1000000000000");
+  expect_refused(trainer.path("/steps"), to_json(StepBatch{{test_step(1'000'000'001)}}),
+                 "steps[0].step: found 1000000001", "from 0 to 1000000000");
+  expect_refused(trainer.path("/steps"), to_json(StepBatch{{test_step(10'001)}}), "step is 10001",
+                 "at most 10000, 10 times the total_steps");
   StepReport huge = test_step(1);
   huge.tokens = 1'000'000'000'001;
-  expect_refused(trainer.path("/steps"), to_json(StepBatch{{huge}}), "tokens is 1000000000001",
-                 "0 to 1000000000000");
+  expect_refused(trainer.path("/steps"), to_json(StepBatch{{huge}}), "tokens: found 1000000000001",
+                 "from 0 to 1000000000000");
   CheckpointReport checkpoint = test_checkpoint(5);
   checkpoint.uri = "/" + std::string(4096, 'u');
   expect_refused(trainer.path("/checkpoints"), to_json(checkpoint), "uri", "4096");

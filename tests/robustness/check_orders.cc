@@ -20,10 +20,11 @@ void check_leases(SQLite::Database& ledger, const RunRecord& run, Findings& find
           "SELECT replay || ' token ' || token FROM leases WHERE run = ? GROUP BY replay, token "
           "HAVING count(*) > 1",
           "two leases of a replay have one token", findings);
-  none_of(ledger, run,
-          "SELECT a.replay || ' lease ' || b.id FROM leases a JOIN leases b ON a.run = b.run AND "
-          "a.replay = b.replay AND a.id < b.id AND a.token >= b.token WHERE a.run = ?",
-          "a later lease of a replay has no higher token", findings);
+  none_of(
+      ledger, run,
+      "SELECT a.replay || ' lease ' || b.id FROM leases a JOIN leases b ON a.run = b.run AND "
+      "a.replay = b.replay AND a.granted_at < b.granted_at AND a.token >= b.token WHERE a.run = ?",
+      "a later lease of a replay has no higher token", findings);
   none_of(ledger, run,
           "SELECT replay FROM leases WHERE run = ? AND state IN ('leased', 'completed') GROUP BY "
           "replay HAVING count(*) > 1",

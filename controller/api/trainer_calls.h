@@ -1,0 +1,17 @@
+// What every call of a trainer says of the process that makes it.
+#pragma once
+
+#include "controller/api/router.h"
+#include "controller/api/services.h"
+
+namespace gnomon {
+
+// The query parameter `incarnation`.
+Parameter incarnation_parameter();
+
+// audited_write() of a call of run `run`'s trainer, which is refused (409) when another process has
+// taken the run over.
+void trainer_write(Exchange& exchange, Services& services, const Request& request, int64_t run,
+                   const Ledger::Write& write);
+
+}  // namespace gnomon
