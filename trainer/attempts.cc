@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/host.h"
 #include "protocol/json.h"
+#include "trainer/incarnation.h"
 #include "trainer/loop.h"
 
 namespace gnomon {
@@ -90,6 +91,9 @@ void TrainingLoop::start_services() {
     reporter.controller = config_.controller;
     reporter.registration = registration_of(config_, engine_, store_->root());
     reporter.standing = standing();
+    reporter.incarnation = process_incarnation();
+    // Whatever waits for room or for a person ends.
+    reporter.on_replaced = [this] { shutdown_.request(); };
     reporter_ = std::make_unique<Reporter>(std::move(reporter), *spool_, contact_, log_);
     DirectiveOptions directives;
     directives.controller = config_.controller;

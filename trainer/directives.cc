@@ -75,6 +75,7 @@ void DirectiveInbox::run() {
       if (wait(std::chrono::milliseconds(0))) return;
       contact_.failed();
       const auto* answer = dynamic_cast<const ApiError*>(&error);
+      if (answer != nullptr && is_replaced(*answer)) return reporter_.give_up(error.what());
       if (answer != nullptr && answer->status() == 404 && answer->title() == "Unknown run") {
         reporter_.unknown(*run);
       } else if (dynamic_cast<const ConnectionError*>(&error) != nullptr) {
@@ -104,7 +105,8 @@ void DirectiveInbox::poll(const std::string& run) {
   const std::string target =
       fmt::format("/v1/runs/{}/directives?after={}&wait={}s", run,
                   all ? 0 : std::max(last_seen_, last), options_.poll.count());
-  const HttpResponse response = client_.checked("GET", target, {}, options_.poll + kSlack);
+  const HttpResponse response =
+      client_.checked("GET", reporter_.own(target), {}, options_.poll + kSlack);
   contact_.succeeded();
   for (const Directive& directive : from_json<DirectiveList>(response.body).directives) {
     const bool used = directive.number <= last;

@@ -114,9 +114,9 @@ void InlineLeases::ask() {
   if (!run) return;
   try {
     const LeaseRequest request{options_.name, options_.fingerprint, *run, true};
-    const HttpResponse response =
-        client_.checked("POST", fmt::format("/v1/leases?wait={}", options_.poll.count()),
-                        to_json(request), options_.poll + kSlack);
+    const HttpResponse response = client_.checked(
+        "POST", reporter_.own(fmt::format("/v1/leases?wait={}", options_.poll.count())),
+        to_json(request), options_.poll + kSlack);
     backoff_.reset();
     if (response.status == 204 || response.body.empty()) return;
     const Lease lease = from_json<Lease>(response.body);
@@ -130,6 +130,8 @@ void InlineLeases::ask() {
     log_.debug("leases: {}", error.what());
     const bool unreachable = dynamic_cast<const ConnectionError*>(&error) != nullptr;
     if (unreachable && !is_stopping()) reporter_.doubt(*run);
+    const auto* answer = dynamic_cast<const ApiError*>(&error);
+    if (answer != nullptr && is_replaced(*answer)) reporter_.give_up(error.what());
     asked_pause_ = asked_pause(error);
     pause();
   }

@@ -47,25 +47,38 @@ TrainingLoop::~TrainingLoop() = default;
 bool TrainingLoop::run() {
   if (over_) {
     flush(config_.flush_seconds);
+    end_if_replaced();
     return true;
   }
   console_.start_progress("train", config_.steps);
   try {
     while (boundary() && engine_.step() < config_.steps) train_one_step();
-    if (stop_) {
-      finish("stopped");
-      return true;
+    end_if_replaced();
+    const bool done = stop_ || engine_.step() >= config_.steps;
+    if (done) {
+      finish(stop_ ? "stopped" : "completed");
+    } else {
+      interrupt();
     }
-    if (engine_.step() >= config_.steps) {
-      finish("completed");
-      return true;
-    }
-    interrupt();
+    end_if_replaced();
+    return done;
   } catch (const Interrupted& interrupted) {
     console_.finish_progress("");
     log_.warn("{}", interrupted.what());
   }
+  end_if_replaced();
   return false;
+}
+
+// Throws Error when another trainer has the run. Nothing is written any more: the directory may be
+// the other one's too.
+void TrainingLoop::end_if_replaced() const {
+  if (!reporter_) return;
+  const std::optional<std::string> why = reporter_->replaced();
+  if (!why) return;
+  throw Error(fmt::format(
+      "another trainer has taken over {}/{} at the controller; this one ends at step {}: {}",
+      config_.name, config_.job_id, engine_.step(), *why));
 }
 
 void TrainingLoop::train_one_step() {
@@ -112,6 +125,7 @@ void TrainingLoop::show_progress(const StepResult& result, double seconds) {
 // take another step.
 bool TrainingLoop::boundary() {
   for (bool told = false;;) {
+    end_if_replaced();
     if (shutdown_.requested()) return false;
     check_contact();
     while (inbox_ && !stop_) {

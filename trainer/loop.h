@@ -56,6 +56,7 @@ class TrainingLoop {
   };
   Absence absence_of_controller() const;
   void check_contact();
+  void end_if_replaced() const;
   void finish(const std::string& outcome);
   void take_last_checkpoint();
   void interrupt();

@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "protocol/json.h"
+#include "protocol/precision_plan.h"
+#include "trainer/incarnation.h"
 
 namespace gnomon {
 namespace {
@@ -32,7 +34,41 @@ int64_t attempt_of(const SpoolRecord& record) {
   return kEveryAttempt - 1;
 }
 
+// Of a report with a plan that the trainer took without the controller: that plan's version and the
+// step; nothing of others.
+std::optional<TrainerNotice> own_plan_of(const SpoolRecord& record) {
+  TrainerNotice notice;
+  const auto of = [&](const auto& report, int64_t step) {
+    notice.attempt = report.attempt;
+    notice.step = step;
+    notice.plan_version = report.plan_version;
+    notice.time = report.time;
+  };
+  if (record.target == "steps") {
+    const auto report = from_json<StepReport>(record.body);
+    of(report, report.step);
+  } else if (record.target == "checkpoints") {
+    const auto report = from_json<CheckpointReport>(record.body);
+    of(report, report.step);
+  } else if (record.target == "attempts") {
+    const auto report = from_json<AttemptStart>(record.body);
+    of(report, report.base_step);
+  }
+  if (notice.plan_version >= 0) return std::nullopt;
+  PrecisionPlan bf16 = PrecisionPlan::bf16();
+  bf16.version = notice.plan_version;
+  notice.kind = "plan_without_controller";
+  notice.text = "no controller: every GEMM in BF16 (told again, since the ledger did not know it)";
+  notice.plan = bf16.to_toml();
+  return notice;
+}
+
 }  // namespace
+
+// Titles of controller/trainer_fence.h, which docs/api.md has.
+bool is_replaced(const ApiError& error) {
+  return error.status() == 409 && error.title() == "Another trainer has taken over";
+}
 
 void Contact::succeeded() {
   std::lock_guard lock(mutex_);
@@ -116,6 +152,26 @@ void Reporter::doubt(const std::string& run) {
   spool_.wake();
 }
 
+void Reporter::give_up(const std::string& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (replaced_) return;
+    replaced_ = why;
+  }
+  log_.error("another trainer has this run now: {}", why);
+  if (options_.on_replaced) options_.on_replaced();
+}
+
+std::optional<std::string> Reporter::replaced() const {
+  const std::lock_guard lock(mutex_);
+  return replaced_;
+}
+
+std::string Reporter::own(const std::string& target) const {
+  const std::lock_guard lock(mutex_);
+  return says_incarnation_ ? with_incarnation(target, options_.incarnation) : target;
+}
+
 std::string Reporter::run_id() const {
   std::lock_guard lock(mutex_);
   return run_;
@@ -153,6 +209,7 @@ void Reporter::run() {
       if (wait(std::chrono::milliseconds(0))) return;
       contact_.failed();
       const auto* answer = dynamic_cast<const ApiError*>(&error);
+      if (answer != nullptr && is_replaced(*answer)) return give_up(error.what());
       if (answer != nullptr && answer->refuses_token()) {
         if (contact_.tell_refused_token()) {
           log_.warn("{}; training goes on, reports wait in the spool until the controller takes it",
@@ -184,8 +241,21 @@ void Reporter::register_run() {
     registration.last_directive = standing_.last_directive;
     registration.newest_plan_version = standing_.newest_plan_version;
   }
-  const HttpResponse response =
-      client_.checked("POST", "/v1/runs", to_json(registration), options_.request_timeout);
+  const std::string target = own("/v1/runs");
+  const bool says_incarnation = target != "/v1/runs";
+  HttpResponse response;
+  try {
+    response = client_.checked(
+        "POST",
+        says_incarnation ? fmt::format("{}&running={:.3f}", target, process_seconds()) : target,
+        to_json(registration), options_.request_timeout);
+  } catch (const ApiError& error) {
+    if (!says_incarnation || error.title() != "Unknown parameter") throw;
+    log_.warn("this controller does not tell trainers of one run apart: {}", error.what());
+    const std::lock_guard lock(mutex_);
+    says_incarnation_ = false;
+    throw;
+  }
   const auto registered = from_json<RunRegistered>(response.body);
   contact_.succeeded();
   ++registrations_;
@@ -211,7 +281,7 @@ void Reporter::send_attempts(int64_t below) {
     try {
       post("attempts", to_json(attempt));
     } catch (const ApiError& error) {
-      if (!is_refusal(error) || is_unknown_run(error)) throw;
+      if (!is_refusal(error) || is_unknown_run(error) || is_replaced(error)) throw;
       log_.warn("attempt {} was sent again and refused: {}", attempt.attempt, error.what());
     }
   }
@@ -255,9 +325,10 @@ size_t Reporter::send_steps(const std::vector<SpoolRecord>& records) {
     post("steps", to_json(batch));
     return count;
   } catch (const ApiError& error) {
-    if (is_unknown_run(error) || may_pass(error.status())) {
+    if (is_unknown_run(error) || is_replaced(error) || may_pass(error.status())) {
       judge(records.front(), error);
-    } else if (!cured_by_attempts(records[count - 1], error)) {
+    } else if (!cured_by_plans(records[count - 1], error) &&
+               !cured_by_attempts(records[count - 1], error)) {
       // One bad step must not take the others with it.
       one_by_one_until_ = records[count - 1].number;
     }
@@ -282,7 +353,7 @@ bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
     unknown(run_id());
     throw;
   }
-  if (may_pass(error.status())) throw;
+  if (is_replaced(error) || may_pass(error.status())) throw;
   const bool no_such_path = error.status() == 404 && error.title() == "Unknown path";
   const bool may_be_lost = record.target == "notices" || record.target == "statistics";
   if (may_be_lost && (no_such_path || error.status() == 405)) {
@@ -290,7 +361,7 @@ bool Reporter::judge(const SpoolRecord& record, const ApiError& error) {
     contact_.succeeded();
     return true;
   }
-  if (cured_by_attempts(record, error)) return false;
+  if (cured_by_plans(record, error) || cured_by_attempts(record, error)) return false;
   if (is_refusal(error)) {
     contact_.succeeded();
     set_aside(record, error.status(), error.what());
@@ -325,6 +396,20 @@ bool Reporter::cured_by_attempts(const SpoolRecord& record, const ApiError& erro
   return true;
 }
 
+// A ledger that does not know a report's plan is told of those that there are, once for each
+// report.
+bool Reporter::cured_by_plans(const SpoolRecord& record, const ApiError& error) {
+  if (error.status() != 409 || error.title() != "Unknown plan") return false;
+  if (cured_by_plans_ == record.number) return false;
+  cured_by_plans_ = record.number;
+  log_.warn("{}: telling the plans so far again", error.what());
+  register_run();
+  if (const std::optional<TrainerNotice> notice = own_plan_of(record)) {
+    post("notices", to_json(*notice));
+  }
+  return true;
+}
+
 void Reporter::set_aside(const SpoolRecord& record, int status, const std::string& why) {
   ++refused_;
   log_.error("the controller refused a report: {}; it is in {}: {}", why,
@@ -340,7 +425,7 @@ void Reporter::post(const std::string& target, const std::string& body) {
   const std::string run = run_id();
   // Doubted since this turn began.
   if (run.empty()) throw ConnectionError("the run has to be registered again");
-  const std::string path = fmt::format("/v1/runs/{}/{}", run, target);
+  const std::string path = own(fmt::format("/v1/runs/{}/{}", run, target));
   const HttpResponse response = client_.checked("POST", path, body, options_.request_timeout);
   contact_.succeeded();
   if (target.starts_with("directives/") || target == "notices") return;

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -51,6 +52,10 @@ struct Standing {
 struct ReporterOptions {
   ClientOptions controller;
   RunRegistration registration;  // the standing's members are filled in when it is sent
+  std::string incarnation = {};  // trainer/incarnation.h; empty: it is not said
+  // Called on a thread of those that talk to the controller, once, when another trainer has taken
+  // the run over. May be empty.
+  std::function<void()> on_replaced = {};
   Standing standing = {};
   size_t batch_records_max = 256;
   size_t batch_bytes_max = 256 << 10;
@@ -65,6 +70,9 @@ struct ReporterOptions {
   int tries_max = 20;
   int64_t refused_bytes_max = 4 << 20;  // of refused.jsonl
 };
+
+// Whether the controller has said that another trainer has the run now.
+bool is_replaced(const ApiError& error);
 
 class Reporter {
  public:
@@ -85,6 +93,13 @@ class Reporter {
   // may have another ledger by now. The run is registered again before anything else is sent.
   void unknown(const std::string& run);
   void doubt(const std::string& run);
+  // Also for others who talk to the controller: it has said `why` this trainer has to end. Nothing
+  // more is sent.
+  void give_up(const std::string& why);
+  // Why; nothing as long as the run is this trainer's.
+  std::optional<std::string> replaced() const;
+  // A request's target with what it says of this process.
+  std::string own(const std::string& target) const;
   // How often the ledger was found to be new (1 = the first one), and how often the run was
   // registered.
   int64_t ledgers() const { return ledgers_; }
@@ -105,6 +120,7 @@ class Reporter {
   bool deliver(const SpoolRecord& record, const std::string& body);
   bool judge(const SpoolRecord& record, const ApiError& error);
   bool cured_by_attempts(const SpoolRecord& record, const ApiError& error);
+  bool cured_by_plans(const SpoolRecord& record, const ApiError& error);
   void set_aside(const SpoolRecord& record, int status, const std::string& why);
   std::string run_id() const;
   void sync_if_due();
@@ -125,6 +141,7 @@ class Reporter {
   bool attempts_due_ = true;
   std::string last_run_;          // registered as before
   int64_t cured_ = 0;             // record for which the attempts were sent again
+  int64_t cured_by_plans_ = 0;    // and for which the plans were
   int64_t one_by_one_until_ = 0;  // steps up to this record are not sent in batches
   int64_t failing_ = 0;           // record that fails, and how often it did
   int tries_ = 0;
@@ -136,6 +153,8 @@ class Reporter {
   std::string run_;  // empty = to be registered
   std::optional<RunRegistered> registered_;
   bool run_unknown_ = false;
+  std::optional<std::string> replaced_;
+  bool says_incarnation_ = true;  // to a controller that does not know it, no more
   Standing standing_;
   std::optional<std::vector<std::string>> protected_;
   std::thread thread_;

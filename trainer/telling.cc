@@ -135,7 +135,7 @@ void TrainingLoop::flush(double seconds) {
   if (!spool_) return;
   const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
   constexpr std::chrono::milliseconds kStep(50);
-  while (Clock::now() < deadline) {
+  while (Clock::now() < deadline && !reporter_->replaced()) {
     if (!outbox_->store_kept()) {
       std::this_thread::sleep_for(kStep);
     } else if (spool_->wait_until_empty(kStep)) {

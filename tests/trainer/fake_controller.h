@@ -69,7 +69,7 @@ class FakeController {
   bool reaches(int64_t number, const std::string& state) const;
 
  private:
-  HttpReply answer(const HttpRequest& request);
+  HttpReply answer(const HttpRequest& sent);
   HttpReply record(const HttpRequest& request);
   HttpReply take_step_batch(const HttpRequest& request);
   HttpReply list_directives(const HttpRequest& request);
