@@ -118,7 +118,7 @@ TEST_F(ApiRefusalTest, ValuesOutOfRangeAreRefused) {
   step = test_step(1);
   step.step_seconds = -1;
   EXPECT_THAT(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).detail,
-              HasSubstr("step_seconds is -1"));
+              HasSubstr("step_seconds: found -1"));
   EXPECT_THAT(refused("POST", trainer.path("/attempts"), to_json(AttemptStart{2, 0, "whim", 1, 0}))
                   .accepted,
               HasSubstr("rollback"));

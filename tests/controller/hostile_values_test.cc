@@ -198,7 +198,7 @@ TEST_F(HostileValuesTest, OfTrainersAreNoServerErrorsAndPoisonNoRun) {
         return std::string("/v1/runs");
       },
       "RunRegistration");
-  EXPECT_GT(statuses[200], 400) << "nothing was let through: the test has lost its way";
+  EXPECT_GT(statuses[200], 200) << "nothing was let through: the test has lost its way";
   look_at_everything();
   // And life goes on.
   for (const std::string base : {"/v1/runs/run-1", "/v1/runs/run-2"}) {

@@ -186,7 +186,7 @@ TEST_F(LimitsTest, ATokenThatWasUsedChangesNothingMore) {
   trainer.train(1, 5);
   const Lease lease = verifier.lease().value();
   verifier.complete(lease, 0.0);
-  verifier.complete(lease, 0.5);  // a repeat of the same lease: answered, and not taken again
+  verifier.complete(lease, 0.0);  // a repeat of the same lease: answered, and not taken again
   const std::string path = fmt::format("/v1/leases/{}", lease.lease);
   EXPECT_EQ(
       refused("POST", path + "/fail", to_json(LeaseFailure{lease.token, "late", true})).status,
@@ -197,6 +197,7 @@ TEST_F(LimitsTest, ATokenThatWasUsedChangesNothingMore) {
   ReplayResult older = verifier.result(lease, 0);
   older.token = lease.token - 1;
   EXPECT_EQ(refused("POST", path + "/complete", to_json(older)).status, 409);
+  EXPECT_EQ(refused("POST", path + "/complete", to_json(verifier.result(lease, 0.5))).status, 409);
   EXPECT_EQ(get(trainer.path("/replays")).at(0).at("state"), "done");
 }
 

@@ -96,7 +96,7 @@ TEST_F(NoticesTest, WhatIsNoNoticeIsRefused) {
   notice.text = std::string(16'385, 'x');
   EXPECT_EQ(refused_notice(notice).status, 400);
   notice = failed_checkpoint(-1);
-  EXPECT_THAT(refused_notice(notice).detail, HasSubstr("step is -1"));
+  EXPECT_THAT(refused_notice(notice).detail, HasSubstr("step: found -1"));
   notice = own_plan(7);
   notice.plan = "version = 7\n[[rule]]\nmatch = \"model.layers.9.*\"\nfprop = \"fp8\"\n";
   EXPECT_THAT(refused_notice(notice).detail, HasSubstr("model.layers.9.*"));
