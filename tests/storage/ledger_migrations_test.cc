@@ -100,7 +100,7 @@ TEST_F(LedgerMigrationTest, AFileOfVersion7KeepsWhatLastsAndNobodyWasToldOfIt) {
   {
     SQLite::Database old(file_.string(), SQLite::OPEN_READWRITE);
     old.exec(
-        "ALTER TABLE conditions DROP COLUMN told; PRAGMA user_version=7; "
+        "ALTER TABLE conditions DROP COLUMN told; DROP TABLE trainers; PRAGMA user_version=7; "
         "INSERT INTO conditions (run, kind, since, alert) VALUES (3, 'paused', 5.5, '{}')");
   }
   Ledger ledger(options());
@@ -120,7 +120,7 @@ TEST_F(LedgerMigrationTest, AFileOfVersion5KeepsItsRowsAndGetsAChainAndTotals) {
     old.exec(
         "DROP INDEX runs_by_state; DROP INDEX faults_by_run; DROP INDEX replays_by_window; "
         "DROP INDEX checkpoints_verified; DROP TABLE step_totals; DROP TABLE audit; "
-        "DROP TABLE outbox; DROP TABLE conditions; ALTER TABLE "
+        "DROP TABLE outbox; DROP TABLE trainers; DROP TABLE conditions; ALTER TABLE "
         "steps DROP COLUMN seq; PRAGMA "
         "user_version=5;"
         "CREATE TABLE audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, run INTEGER, what TEXT "
@@ -150,7 +150,7 @@ TEST_F(LedgerMigrationTest, AFileOfTheVersionBeforeKeepsItsRowsAndGetsAnOutbox) 
   const std::set<std::string> present = shape(file_);
   SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
       .exec(
-          "DROP TABLE outbox; DROP TABLE conditions; PRAGMA user_version=6;"
+          "DROP TABLE outbox; DROP TABLE conditions; DROP TABLE trainers; PRAGMA user_version=6;"
           "INSERT INTO stream (time, run, type, body) VALUES (1.5, 1, 'run', '{}')");
   Ledger ledger(options());
   EXPECT_EQ(number(ledger, "PRAGMA user_version"), kLedgerVersion);
