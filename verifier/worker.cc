@@ -7,11 +7,11 @@
 #include <thread>
 
 #include "base/host.h"
-#include "base/version.h"
 #include "kernels/devices.h"
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
 #include "trainer/engine/engine_ranks.h"
+#include "trainer/engine/fingerprint.h"
 #include "trainer/lease_keeper.h"
 
 namespace gnomon {
@@ -25,22 +25,16 @@ double now_seconds() {
 constexpr std::chrono::milliseconds kPauseAtEnd = std::chrono::seconds(1);
 
 // Of what a replay will most likely run on; each result has its own.
-Fingerprint fingerprint_of(const ReplayDevice& on, const EngineRanks* ranks) {
+Fingerprint fingerprint_of(const ReplayDevice& on, EngineRanks* ranks) {
   const Device there = device_is_there(Device::kCuda) ? Device::kCuda : Device::kCpu;
-  const auto backend =
-      backend_makers(on.device.value_or(there)).bf16(on.threads > 0 ? on.threads : 1);
-  Fingerprint fingerprint;
-  fingerprint.device = backend->device();
-  fingerprint.backend = backend->name();
-  fingerprint.libraries = backend->libraries();
-  fingerprint.build = fmt::format("gnomon {} ({}, {})", kVersion, kRevision, kCompiler);
-  fingerprint.threads = backend->threads();
-  if (ranks != nullptr) fingerprint.world_size = ranks->collectives->size();
-  return fingerprint;
+  const Device device = on.device.value_or(there);
+  const int threads = on.threads > 0 ? on.threads : 1;
+  if (ranks != nullptr) return fingerprint_of_ranks(*ranks, device_name(device), threads);
+  return process_fingerprint(*backend_makers(device).bf16(threads));
 }
 
 // A label "host" of its operator's counts more: in a container the host's name says little.
-LeaseRequest request_of(const WorkerOptions& options, const EngineRanks* ranks) {
+LeaseRequest request_of(const WorkerOptions& options, EngineRanks* ranks) {
   LeaseRequest request{options.name, fingerprint_of({options.threads, options.device}, ranks)};
   request.labels = options.labels;
   request.labels.try_emplace("host", host_name().substr(0, kLabelValueMax));

@@ -77,13 +77,12 @@ void Watch::heard(size_t from) {
     text.resize(length);
     told = receive_all(control_[from], std::as_writable_bytes(std::span(text)), deadline);
   }
-  if (told && rank_ != 0) end_in_silence();
+  if (told && rank_ != 0) follow_rank_0(text);
   if (told) say_and_end(text);
   const int lost = rank_ == 0 ? static_cast<int>(from) : 0;
   const std::string gone = fmt::format(
-      "rank {} of {}: rank {} is gone: its process ended, or its host cannot be reached; the job "
-      "ends",
-      rank_, size_, lost);
+      "rank {} of {}: rank {} is gone: its process ended, or its host cannot be reached", rank_,
+      size_, lost);
   if (rank_ > 1) {
     std::this_thread::sleep_for(kMoreGrace);
     if (one_below_has_ended()) end_in_silence();
@@ -99,14 +98,24 @@ void Watch::tell(const FileDescriptor& socket, const std::string& text) const {
   }
 }
 
-void Watch::say_and_end(const std::string& text) {
+void Watch::say_and_end(const std::string& why) {
   if (ending_.exchange(true)) wait_for_the_end();
-  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fprintf(stderr, "%s; the job ends\n", why.c_str());
   std::fflush(stderr);
   if (rank_ == 0) {
     for (const FileDescriptor& socket : control_) {
-      if (socket) tell(socket, {});
+      if (socket) tell(socket, why);
     }
+  }
+  std::_Exit(1);
+}
+
+// The rank whose words these are has said them already.
+void Watch::follow_rank_0(const std::string& why) {
+  if (ending_.exchange(true)) wait_for_the_end();
+  if (!why.starts_with(fmt::format("rank {} of", rank_))) {
+    std::fprintf(stderr, "rank %d of %d ends with the job: %s\n", rank_, size_, why.c_str());
+    std::fflush(stderr);
   }
   std::_Exit(1);
 }
@@ -122,8 +131,10 @@ bool Watch::one_below_has_ended() const {
 
 void Watch::end(const std::string& why) {
   std::fflush(stdout);
-  const std::string text = fmt::format("rank {} of {}: {}; the job ends", rank_, size_, why);
+  const std::string text = fmt::format("rank {} of {}: {}", rank_, size_, why);
   if (rank_ == 0) say_and_end(text);
+  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fflush(stderr);
   tell(control_.front(), text);
   std::this_thread::sleep_for(kGrace);
   if (rank_ > 1) {

@@ -1,6 +1,7 @@
-// Ends all ranks of a job when one is lost or cannot go on, and has it said once: by rank 0, unless
-// that is the one that is lost. A thread watches the connection of every rank with rank 0, so that
-// a rank that computes ends too.
+// Ends all ranks of a job when one is lost or cannot go on. Rank 0 says that the job ends, unless
+// it is the one that is lost; a rank that cannot go on says why, and every other one why it ends
+// with it. A thread watches the connection of every rank with rank 0, so that a rank that computes
+// ends too.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,8 @@ class Watch {
   void watch();
   void heard(size_t from);
   void tell(const FileDescriptor& socket, const std::string& text) const;
-  [[noreturn]] void say_and_end(const std::string& text);
+  [[noreturn]] void say_and_end(const std::string& why);
+  [[noreturn]] void follow_rank_0(const std::string& why);
   [[noreturn]] void end_in_silence() const;
   bool one_below_has_ended() const;
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "base/files.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/ranks/ranks.h"
 
@@ -102,6 +103,34 @@ TEST_P(RankEngines, ACheckpointOfAllRanksLoadsInOneProcessAndTheOtherWayRound) {
     double next = reader.train_step().loss;
     EXPECT_NEAR(next, writer->train_step().loss, 1e-9);
   }
+}
+
+// Queries and keys overflow in steps 1 and 4, on every rank: they are no updates on any.
+TEST_P(RankEngines, ASkippedStepIsNoUpdateAndReplaysToTheSameBits) {
+  for (const int64_t step : {1, 4}) {
+    for (const char* site :
+         {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"}) {
+      Fault& fault = config.faults.emplace_back();
+      fault.kind = FaultKind::kStuckBit;
+      fault.site = site;
+      fault.tensor = "output";
+      fault.element = 1;
+      fault.bit = 14;
+      fault.start_step = step;
+      fault.end_step = step + 1;
+    }
+  }
+  config.optimizer.warmup_steps = 0;
+  std::unique_ptr<Engine> engine = start(&ranks());
+  EXPECT_FALSE(engine->train_step().finite);
+  EXPECT_TRUE(engine->train_step().finite);
+  const std::filesystem::path checkpoint =
+      write_checkpoint(*engine, directory.path() / "checkpoints");
+  EXPECT_NE(read_file(checkpoint / "trainer_state.json").find("\"updates\":1,"), std::string::npos);
+  const std::vector<uint64_t> expected = train_hashes(*engine, 4);
+  Engine other(config, EngineRole::kLive, &ranks());
+  other.load(checkpoint);
+  EXPECT_EQ(train_hashes(other, 4), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -289,6 +289,71 @@ TEST_P(RanksOver, DirectivesTakeEffectOnEveryRank) {
   }
 }
 
+// The environment of one rank alone has another variable.
+std::vector<std::string> with_variable_on(int rank, const std::string& variable,
+                                          const std::string& program,
+                                          const std::vector<std::string>& arguments) {
+  std::vector<std::string> command = {
+      "/bin/sh", "-c",
+      fmt::format(
+          "if [ \"${{RANK:-$OMPI_COMM_WORLD_RANK}}\" = {} ]; then export {}; fi; exec \"$@\"", rank,
+          variable),
+      "sh", program};
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+TEST_P(RanksOver, EndWithTheCauseWhenTheirDataIsCutShort) {
+  const auto data = directory_ / "data";
+  std::filesystem::copy(*shared_ / "data", data, std::filesystem::copy_options::recursive);
+  const auto trainer = train(2, config(1000000), {"--data", data.string()});
+  ASSERT_TRUE(eventually([&] {
+    return std::filesystem::exists(run_dir() / "checkpoints" / "attempt-0001" / "step-00000010");
+  })) << trainer->output();
+  for (const auto& entry : std::filesystem::directory_iterator(data)) {
+    if (entry.path().filename().string().starts_with("train")) {
+      std::filesystem::resize_file(entry.path(), 1024);
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return !trainer->running(); }, std::chrono::seconds(20)))
+      << trainer->output();
+  EXPECT_NE(trainer->wait(), 0);
+  EXPECT_THAT(trainer->output(),
+              ::testing::AllOf(::testing::ContainsRegex("rank [01] of 2: .*end of the file"),
+                               HasSubstr("which were there when it was opened")));
+}
+
+TEST_P(RanksOver, HaveAFingerprintOfAllOfThem) {
+  const auto fingerprint_with = [&](int rank, const std::string& variable) {
+    FakeController controller;
+    const auto trainer =
+        launch(test::as_ranks(transport_, 2,
+                              with_variable_on(rank, variable, GNOMON_TRAINER,
+                                               {"--config", config(2).string(), "--dir",
+                                                (directory_ / std::to_string(logs_)).string(),
+                                                "--controller", controller.url()})),
+               test::launcher_options());
+    EXPECT_EQ(trainer->wait(), 0) << trainer->output();
+    const auto told = controller.told();
+    EXPECT_EQ(told.registrations.size(), 1u) << trainer->output();
+    return told.registrations.empty() ? Fingerprint{} : told.registrations[0].fingerprint;
+  };
+  const Fingerprint alike = fingerprint_with(9, "GNOMON_ATTENTION=own");
+  EXPECT_EQ(alike.libraries.find("rank"), std::string::npos) << alike.libraries;
+  std::set<std::string> mixtures = {alike.libraries};
+  for (const char* variable :
+       {"GNOMON_ATTENTION=own", "GNOMON_GRAPHS=off", "ONEDNN_MAX_CPU_ISA=AVX2",
+        "DNNL_MAX_CPU_ISA=AVX2", "OMP_THREAD_LIMIT=1", "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2"}) {
+    const Fingerprint mixed = fingerprint_with(1, variable);
+    EXPECT_TRUE(mixtures.insert(mixed.libraries).second) << variable << ": " << mixed.libraries;
+    EXPECT_THAT(mixed.libraries, HasSubstr("the ranks differ")) << variable;
+    EXPECT_THAT(mixed.libraries, HasSubstr("rank 1 has")) << variable;
+    EXPECT_EQ(mixed, fingerprint_with(1, variable)) << "the same mixture in the same order";
+  }
+  const Fingerprint other_order = fingerprint_with(0, "GNOMON_ATTENTION=own");
+  EXPECT_TRUE(mixtures.insert(other_order.libraries).second) << other_order.libraries;
+}
+
 class RanksOfVerifiers : public RanksOfProcesses,
                          public ::testing::WithParamInterface<test::Transport> {
  protected:
@@ -322,6 +387,19 @@ TEST_P(RanksOfVerifiers, AsManyAsTheRunHadRepeatItBitForBit) {
     EXPECT_EQ(step.loss, told_.steps.at({1, step.step}).loss) << step.step;
   }
   EXPECT_EQ(results[0].run_end_loss_bf16, results[0].replay_end_loss_bf16);
+}
+
+// They repeat a job of the same mixture, and are known not to be one otherwise.
+TEST_P(RanksOfVerifiers, AMixtureOfRanksIsInTheFingerprintOfTheirRequestsAndResults) {
+  const auto verifier = launch(
+      test::as_ranks(transport_, 2,
+                     with_variable_on(1, "GNOMON_ATTENTION=own", GNOMON_VERIFIER, arguments())),
+      test::launcher_options());
+  ASSERT_EQ(verifier->wait(), 0) << verifier->output();
+  const auto results = leases_.completed();
+  ASSERT_EQ(results.size(), 1u) << verifier->output();
+  EXPECT_NE(results[0].fingerprint, told_.registrations.at(0).fingerprint);
+  EXPECT_THAT(results[0].fingerprint.libraries, HasSubstr("GNOMON_ATTENTION=own"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, RanksOfVerifiers, ::testing::ValuesIn(test::transports()),

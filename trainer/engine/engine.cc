@@ -12,8 +12,8 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/philox.h"
-#include "base/version.h"
 #include "trainer/engine/engine_impl.h"
+#include "trainer/engine/fingerprint.h"
 #include "trainer/engine/hf_import.h"
 #include "trainer/engine/memory_need.h"
 #include "trainer/engine/normal.h"
@@ -209,6 +209,7 @@ Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
                const BackendMakers* backends) {
   if (ranks == nullptr || !ranks->many()) {
     impl_ = std::make_unique<Impl>(std::move(config), role, ranks, backends);
+    impl_->fingerprint = process_fingerprint(*impl_->backend);
     return;
   }
   const int64_t number = ranks->engines++;
@@ -218,8 +219,14 @@ Engine::Engine(EngineConfig config, EngineRole role, EngineRanks* ranks,
   impl_->number = number;
   const Dataset& data = impl_->data;
   ranks->collectives->agree("the data", data.info.content_hash);
-  ranks->collectives->agree("the build", fingerprint().build);
-  impl_->connect();
+  const Fingerprint own = process_fingerprint(*impl_->backend);
+  ranks->collectives->agree("the build", own.build);
+  try {
+    impl_->fingerprint = fingerprint_of_ranks(own, *ranks->collectives);
+    impl_->connect();
+  } catch (const std::exception& error) {
+    impl_->fail_alone(error);
+  }
 }
 
 Engine::~Engine() {
@@ -233,24 +240,18 @@ const PrecisionPlan& Engine::plan() const { return impl_->plan; }
 int64_t Engine::heldout_tokens() const {
   return static_cast<int64_t>(impl_->heldout_tokens.size());
 }
-uint64_t Engine::weights_hash() const {
+uint64_t Engine::weights_hash() const try {
   if (impl_->working().sharded()) impl_->tell(EngineCall::kWeightsHash);
   return impl_->weights_hash();
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
-Fingerprint Engine::fingerprint() const {
-  const BackendBase& backend = *impl_->backend;
-  return {.device = backend.device(),
-          .backend = backend.name(),
-          .libraries = backend.libraries(),
-          .build = fmt::format("gnomon {} ({}, {})", kVersion, kRevision, kCompiler),
-          .world_size = impl_->collectives.size(),
-          .threads = backend.threads()};
-}
+Fingerprint Engine::fingerprint() const { return impl_->fingerprint; }
 
 std::string Engine::lacks_fp8() const { return impl_->backend->lacks_fp8(); }
 
-void Engine::initialize() {
+void Engine::initialize() try {
   Impl& self = *impl_;
   self.tell(EngineCall::kInitialize);
   self.memory().settle();
@@ -270,9 +271,11 @@ void Engine::initialize() {
   self.scaling.clear();
   self.step = 0;
   self.ready = true;
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
-void Engine::prepare() {
+void Engine::prepare() try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kPrepare);
@@ -288,6 +291,8 @@ void Engine::prepare() {
     if (rest > 0) self.model->prepare(pass, rest, false);
   }
   self.optimizer->norm(self.model->gradients());
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
 void Engine::set_plan(const PrecisionPlan& plan) {
@@ -308,7 +313,7 @@ void Engine::set_mode(const EngineMode& mode) {
   impl_->faults.set_role(mode.role);
 }
 
-void Engine::perturb(int64_t seed, double scale) {
+void Engine::perturb(int64_t seed, double scale) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kPerturb, perturb_argument(seed, scale));
@@ -325,9 +330,11 @@ void Engine::perturb(int64_t seed, double scale) {
         self.working().updated(shard));
   });
   self.share_weights();
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
-StepResult Engine::train_step(StatisticsCollector* collector) {
+StepResult Engine::train_step(StatisticsCollector* collector) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kTrainStep);
@@ -387,6 +394,8 @@ StepResult Engine::train_step(StatisticsCollector* collector) {
   self.check_weights(result.weights_hash);
   result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return result;
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
 }  // namespace gnomon

@@ -7,7 +7,7 @@
 
 namespace gnomon {
 
-double Engine::inspect(int64_t step, StatisticsCollector& collector) {
+double Engine::inspect(int64_t step, StatisticsCollector& collector) try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   self.tell(EngineCall::kInspect);
@@ -24,6 +24,8 @@ double Engine::inspect(int64_t step, StatisticsCollector& collector) {
                                                    static_cast<float>(scale), false);
   collector.weight_gradients(self.model->gradients());
   return loss / static_cast<double>(self.tokens.size());
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
 void Engine::accompany_inspection() {
@@ -48,31 +50,35 @@ double Engine::evaluate(const PrecisionPlan& plan) {
   GNOMON_ASSERT(self.ready);
   const std::vector<SitePrecision> planned = self.resolve(plan);
   self.tell(EngineCall::kEvaluate, plan.to_toml());
-  PassPlan pass{.sites = &self.in_truth(planned, self.step),
-                .step = self.step,
-                .record = false,
-                .fakequant = self.mode.fakequant};
-  std::span<const int32_t> tokens = self.heldout_tokens;
-  std::span<const int32_t> targets = self.heldout_targets;
-  size_t most = static_cast<size_t>(self.config.batch.sequences) *
-                static_cast<size_t>(self.config.batch.tokens);
-  // Dealt out in turn and added up in their order: the same bits for any number of ranks.
-  self.losses.assign((tokens.size() + most - 1) / most, 0.0);
-  const auto ranks = static_cast<size_t>(self.collectives.size());
-  for (size_t first = 0; first < self.losses.size(); first += ranks) {
-    const size_t i = first + static_cast<size_t>(self.collectives.rank());
-    if (i >= self.losses.size()) {
-      self.model->accompany(false);
-      continue;
+  try {
+    PassPlan pass{.sites = &self.in_truth(planned, self.step),
+                  .step = self.step,
+                  .record = false,
+                  .fakequant = self.mode.fakequant};
+    std::span<const int32_t> tokens = self.heldout_tokens;
+    std::span<const int32_t> targets = self.heldout_targets;
+    size_t most = static_cast<size_t>(self.config.batch.sequences) *
+                  static_cast<size_t>(self.config.batch.tokens);
+    // Dealt out in turn and added up in their order: the same bits for any number of ranks.
+    self.losses.assign((tokens.size() + most - 1) / most, 0.0);
+    const auto ranks = static_cast<size_t>(self.collectives.size());
+    for (size_t first = 0; first < self.losses.size(); first += ranks) {
+      const size_t i = first + static_cast<size_t>(self.collectives.rank());
+      if (i >= self.losses.size()) {
+        self.model->accompany(false);
+        continue;
+      }
+      size_t at = i * most, count = std::min(most, tokens.size() - at);
+      self.losses[i] =
+          self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
     }
-    size_t at = i * most, count = std::min(most, tokens.size() - at);
-    self.losses[i] =
-        self.model->forward(pass, tokens.subspan(at, count), targets.subspan(at, count));
+    self.collectives.all_reduce_sum(self.losses);
+    double loss_sum = 0;
+    for (double loss : self.losses) loss_sum += loss;
+    return loss_sum / static_cast<double>(tokens.size());
+  } catch (const std::exception& error) {
+    self.fail_alone(error);
   }
-  self.collectives.all_reduce_sum(self.losses);
-  double loss_sum = 0;
-  for (double loss : self.losses) loss_sum += loss;
-  return loss_sum / static_cast<double>(tokens.size());
 }
 
 std::vector<Engine::Part> Engine::evaluated_parts() const {

@@ -30,6 +30,7 @@ struct EngineSnapshot {
   ScalingState scaling;
   EngineMode mode;
   int64_t step = 0;
+  int64_t updates = 0;
   PrecisionPlan plan;
   std::vector<SitePrecision> sites;
   std::set<const Fault*> flipped;
@@ -63,6 +64,9 @@ struct Engine::Impl {
   template <class E>
   void make_model(std::unique_ptr<BackendOf<E>> typed);
   void tell(EngineCall call, std::string argument = {}, bool flag = false);
+  // Ends the job with the exception that is being handled, which this rank alone has; throws it
+  // again where there are no other ranks.
+  [[noreturn]] void fail_alone(const std::exception& error) const;
   // The micro-batches of a step that this rank computes.
   int64_t first_micro_batch() const;
   int64_t micro_batches() const;
@@ -89,6 +93,7 @@ struct Engine::Impl {
   int64_t number = 0;  // of this engine among those of the ranks
 
   EngineConfig config;
+  Fingerprint fingerprint;  // of all ranks
   EngineMode mode;
   FaultView faults;
   Dataset data;

@@ -1,9 +1,13 @@
 #include "trainer/engine/engine_ranks.h"
 
+#include <fmt/format.h>
+
 #include <boost/json.hpp>
 #include <map>
+#include <new>
 
 #include "base/errors.h"
+#include "trainer/engine/fingerprint.h"
 #include "trainer/engine/json_fields.h"
 
 namespace gnomon {
@@ -25,6 +29,12 @@ void perturb(Engine& engine, const std::string& argument) {
   engine.perturb(fields.integer("seed"), fields.exact("scale"));
 }
 
+// Whether an error of this call is thrown on every rank or on none.
+bool fails_together(EngineCall call) {
+  return call == EngineCall::kCreate || call == EngineCall::kLoad ||
+         call == EngineCall::kSnapshotMemory || call == EngineCall::kFingerprint;
+}
+
 void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
                std::map<int64_t, std::unique_ptr<Engine>>& engines) {
   const int64_t number = fields.integer("engine");
@@ -39,6 +49,10 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
   }
   if (call == EngineCall::kDestroy) {
     engines.erase(number);
+    return;
+  }
+  if (call == EngineCall::kFingerprint) {
+    fingerprint_of_ranks(ranks, fields.text("argument"), static_cast<int>(number));
     return;
   }
   Engine& engine = *engines.at(number);
@@ -77,6 +91,7 @@ void make_call(EngineRanks& ranks, EngineCall call, const JsonFields& fields,
       return;
     case EngineCall::kCreate:
     case EngineCall::kDestroy:
+    case EngineCall::kFingerprint:
     case EngineCall::kEnd:
       break;
   }
@@ -104,6 +119,23 @@ std::string perturb_argument(int64_t seed, double scale) {
   return json::serialize(json::object{{"seed", seed}, {"scale", exact_text(scale)}});
 }
 
+std::string cause_of(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return "out of memory";
+  const std::string text = error.what();
+  return text.empty() ? "an error without a text" : text;
+}
+
+Fingerprint fingerprint_of_ranks(EngineRanks& ranks, const std::string& device, int threads) {
+  tell_followers(ranks, EngineCall::kFingerprint, threads, device);
+  Fingerprint own;
+  do_together(*ranks.collectives, [&] {
+    const BackendMakers makers =
+        ranks.backends ? *ranks.backends : backend_makers(device_from_name(device, ""));
+    own = process_fingerprint(*makers.bf16(threads));
+  });
+  return fingerprint_of_ranks(own, *ranks.collectives);
+}
+
 void do_together(Collectives& ranks, const std::function<void()>& body) {
   if (ranks.size() == 1) return body();
   std::exception_ptr own;
@@ -112,8 +144,11 @@ void do_together(Collectives& ranks, const std::function<void()>& body) {
     body();
   } catch (const std::exception& error) {
     own = std::current_exception();
-    text = error.what();
-    if (text.empty()) text = "an error without a text";
+    text = cause_of(error);
+    // Rank 0 gets it as well and reports it.
+    if (ranks.rank() != 0) {
+      fmt::print(stderr, "rank {} of {}: {}\n", ranks.rank(), ranks.size(), text);
+    }
   }
   try {
     ranks.agree_on_success(text);
@@ -137,15 +172,17 @@ void follow_engines(EngineRanks& ranks) {
     try {
       make_call(ranks, call, fields, engines);
     } catch (const Error&) {
-      // Thrown on every rank; rank 0 reports it.
+      // Rank 0 has it too and reports it. Of any other call the ranks do not agree.
+      if (!fails_together(call)) throw;
     }
   }
 }
 
 void end_followers(EngineRanks& ranks) { tell_followers(ranks, EngineCall::kEnd, 0); }
 
-int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead) {
-  EngineRanks ranks{&collectives};
+int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead,
+                   std::optional<BackendMakers> backends) {
+  EngineRanks ranks{.collectives = &collectives, .backends = std::move(backends)};
   try {
     if (collectives.rank() != 0) {
       follow_engines(ranks);
@@ -155,7 +192,7 @@ int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks
     end_followers(ranks);
     return status;
   } catch (const std::exception& error) {
-    if (ranks.many()) collectives.abort(error.what());
+    if (ranks.many()) collectives.abort(cause_of(error));
     throw;
   }
 }

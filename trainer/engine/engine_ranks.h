@@ -40,6 +40,7 @@ enum class EngineCall {
   kEvaluate,
   kInspect,
   kWeightsHash,
+  kFingerprint,
   kEnd,
 };
 
@@ -52,12 +53,21 @@ void tell_followers(EngineRanks& ranks, EngineCall call, int64_t engine, std::st
 std::string mode_argument(const EngineMode& mode);
 std::string perturb_argument(int64_t seed, double scale);
 
+// What is said of an error to people and other ranks.
+std::string cause_of(const std::exception& error);
+
+// The fingerprint of all ranks (fingerprint.h) on a device and with so many threads, before there
+// is an engine. Throws on all ranks what the makers of backends throw on some.
+Fingerprint fingerprint_of_ranks(EngineRanks& ranks, const std::string& device, int threads);
+
 // Runs `body` on every rank; if it throws on some, throws on all: there its own exception,
-// elsewhere an Error that names those ranks. Nothing in `body` may wait for another rank.
+// elsewhere an Error that names those ranks. One that fails says why on its stderr. Nothing in
+// `body` may wait for another rank.
 void do_together(Collectives& ranks, const std::function<void()>& body);
 
-// Makes the calls that rank 0 tells until it says that it is done. An Error of a call is rank 0's
-// to report; any other exception leaves this function, and the caller should end the job with it.
+// Makes the calls that rank 0 tells until it says that it is done. An Error that every rank has is
+// rank 0's to report. Any other exception leaves this function, and the caller must end the job
+// with it: the other ranks wait for this one.
 void follow_engines(EngineRanks& ranks);
 
 // Rank 0's end of the same: tells the followers to return.
@@ -65,7 +75,8 @@ void end_followers(EngineRanks& ranks);
 
 // A program's work on every rank: `lead` on rank 0, whose status this returns, and the calls that
 // it makes on the others. An exception that leaves either ends a job of several ranks with its
-// text, and leaves this function where there is one.
-int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead);
+// text, and leaves this function where there is one. `backends` as EngineRanks has them.
+int lead_or_follow(Collectives& collectives, const std::function<int(EngineRanks&)>& lead,
+                   std::optional<BackendMakers> backends = {});
 
 }  // namespace gnomon

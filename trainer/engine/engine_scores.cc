@@ -106,7 +106,7 @@ struct Engine::Impl::Analysis {
       if (!stale.empty()) scorer.take_stale_weight(site, stale);
     }
     const OptimizerConfig& optimizer = self.config.optimizer;
-    const double t = static_cast<double>(self.step + 1);
+    const double t = static_cast<double>(self.optimizer->state().updates() + 1);
     update = {.learning_rate = optimizer.at(self.step + 1) * self.faults.learning_rate_factor(step),
               .beta1 = optimizer.beta1,
               .beta2 = optimizer.beta2,

@@ -39,7 +39,7 @@ void Engine::take_snapshot_memory() {
 }
 
 // Working weights are kept too: what travelled between ranks in FP8 is not what masters round to.
-void Engine::snapshot() {
+void Engine::snapshot() try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready && self.kept_state != nullptr);
   self.tell(EngineCall::kSnapshot);
@@ -50,13 +50,16 @@ void Engine::snapshot() {
   kept.scaling = self.scaling;
   kept.mode = self.mode;
   kept.step = self.step;
+  kept.updates = self.optimizer->state().updates();
   kept.plan = self.plan;
   kept.sites = self.sites;
   kept.flipped = self.flipped;
   self.has_kept = true;
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
-void Engine::restore() {
+void Engine::restore() try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.has_kept);
   self.tell(EngineCall::kRestore);
@@ -70,9 +73,12 @@ void Engine::restore() {
   self.mode = kept.mode;
   self.faults.set_role(kept.mode.role);
   self.step = kept.step;
+  self.optimizer->state().set_updates(kept.updates);
   self.plan = kept.plan;
   self.sites = kept.sites;
   self.flipped = kept.flipped;
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
 }  // namespace gnomon

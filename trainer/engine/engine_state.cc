@@ -174,6 +174,18 @@ json::value read_state(const std::filesystem::path& checkpoint, const std::strin
 
 namespace {
 
+// How many of the steps were updates. Checkpoints from before this was counted do not say; there
+// every step counted.
+int64_t updates_of(const JsonFields& state, int64_t step) {
+  constexpr const char* kKey = "updates";
+  if (state.find(kKey) == nullptr) return step;
+  const int64_t updates = state.integer(kKey);
+  if (updates < 0 || updates > step) {
+    state.refuse(kKey, fmt::format("0 to {}, the number of steps", step));
+  }
+  return updates;
+}
+
 // Of weights on the host, as the state that has a hash of them was written.
 uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
   // Checkpoints from before there was another kind have XXH3.
@@ -190,6 +202,7 @@ std::string Engine::Impl::state_json(uint64_t hash) const {
   json::object state{{"format", kStateFormat},
                      {"format_version", kStateVersion},
                      {"step", step},
+                     {"updates", optimizer->state().updates()},
                      {"plan_version", plan.version},
                      {"plan", plan.to_toml()},
                      {"weights_hash", hex64(hash)},
@@ -230,7 +243,7 @@ CheckpointContent Engine::checkpoint() const {
 
 Memory& Engine::memory() const { return impl_->memory(); }
 
-CheckpointContent Engine::checkpoint_in_place() const {
+CheckpointContent Engine::checkpoint_in_place() const try {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
   const ParameterLayout& layout = self.model->layout();
@@ -252,6 +265,8 @@ CheckpointContent Engine::checkpoint_in_place() const {
                     std::back_inserter(content.optimizer));
   content.trainer_state_json = self.state_json(hash);
   return content;
+} catch (const std::exception& error) {
+  impl_->fail_alone(error);
 }
 
 void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
@@ -261,7 +276,11 @@ void Engine::load(const std::filesystem::path& checkpoint, bool take_plan) {
   std::function<void()> apply;
   do_together(self.collectives,
               [&] { apply = Impl::read_checkpoint(self, checkpoint, take_plan); });
-  apply();
+  try {
+    apply();
+  } catch (const std::exception& error) {
+    self.fail_alone(error);
+  }
 }
 
 // Reads and checks everything; what is returned then changes the state and does not fail.
@@ -314,6 +333,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   }
   check_tensors(model, model_file, weights);
   int64_t step = state.integer("step");
+  const int64_t updates = updates_of(state, step);
   const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
   std::vector<TensorView> wanted_state = OptimizerState::names(layout, self.config.optimizer);
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
@@ -325,11 +345,12 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
 
-  return [&self, staging, optimizer, take_plan, step, wanted = std::move(plan),
+  return [&self, staging, optimizer, take_plan, step, updates, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
     self.memory().settle();
     self.working().take(staging->room());
     self.optimizer->state().take(*optimizer, self.model->layout());
+    self.optimizer->state().set_updates(updates);
     self.take_stale_weights(*optimizer, step);
     self.scaling = std::move(histories);
     if (take_plan) {

@@ -29,6 +29,12 @@ void check_faults_of_shards(const EngineConfig& config) {
   }
 }
 
+// The other ranks are in the same call and wait for this one.
+void Engine::Impl::fail_alone(const std::exception& error) const {
+  if (ranks->many()) collectives.abort(cause_of(error));
+  throw;
+}
+
 void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
   tell_followers(*ranks, call, number, std::move(argument), flag);
 }

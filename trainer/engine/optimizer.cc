@@ -48,7 +48,8 @@ void Optimizer::update(int64_t step, double norm, std::span<const float> gradien
 void Optimizer::update(int64_t step, double learning_rate, double norm,
                        std::span<const float> gradients, WeightSpan weights) {
   double clip = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1.0;
-  double t = static_cast<double>(step);
+  state_.count_update();
+  const double t = static_cast<double>(state_.updates());
   AdamwStep adamw{
       .learning_rate = static_cast<float>(learning_rate),
       .beta1 = static_cast<float>(config_.beta1),

@@ -33,9 +33,9 @@ class Optimizer {
   // Σ g² over `gradients`, and the root of it.
   double sum_of_squares(std::span<const float> gradients) const;
   double norm(std::span<const float> gradients) const;
-  // One update as step 1, 2, ...: gradients are clipped to config.clip by `norm`, that of all
-  // elements. `gradients` and `weights`, the working copy, are the shard's. Weights, masters and
-  // moments are written.
+  // One update in step 1, 2, ..., of which any may have been skipped: gradients are clipped to
+  // config.clip by `norm`, that of all elements. `gradients` and `weights`, the working copy, are
+  // the shard's. Weights, masters and moments are written.
   void update(int64_t step, double learning_rate, double norm, std::span<const float> gradients,
               WeightSpan weights);
   // The same at the configured learning rate.

@@ -103,6 +103,7 @@ MomentSpan OptimizerState::take_moments(MomentFormat format) {
 }
 
 void OptimizerState::clear_moments(BackendBase& backend) {
+  updates_ = 0;
   for (const MomentSpan* moments : {&first_moments_, &second_moments_}) {
     for (std::span<std::byte> bytes : moment_bytes(*moments)) backend.zero(bytes);
   }

@@ -46,7 +46,12 @@ class OptimizerState {
   const Arena& arena() const { return arena_; }
   // Masters and moments as they lie in memory.
   std::span<std::byte> content() { return arena_.content(); }
-  // By the backend whose memory it is in.
+  // How many updates the moments have seen, which their bias correction goes by: a step that is
+  // skipped is none.
+  int64_t updates() const { return updates_; }
+  void set_updates(int64_t updates) { updates_ = updates; }
+  void count_update() { ++updates_; }
+  // By the backend whose memory it is in; after it there was no update.
   void clear_moments(BackendBase& backend);
 
   // Every tensor of the file for all elements of `layout`, which the shard must be.
@@ -67,6 +72,7 @@ class OptimizerState {
   Memory& memory_;
   Shard shard_;
   Arena arena_;
+  int64_t updates_ = 0;
   std::span<float> masters_;
   MomentSpan first_moments_, second_moments_;
 };
