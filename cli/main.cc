@@ -12,6 +12,7 @@
 
 #include "base/errors.h"
 #include "base/named_file.h"
+#include "base/sleeping_threads.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/printing.h"
@@ -110,6 +111,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  gnomon::make_waiting_threads_sleep(argv);
   try {
     return run(argc, argv);
   } catch (const gnomon::ConfigError& error) {

@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/host.h"
 #include "protocol/json.h"
+#include "trainer/engine/fingerprint.h"
 #include "trainer/incarnation.h"
 #include "trainer/loop.h"
 
@@ -94,6 +95,7 @@ void TrainingLoop::start_services() {
     reporter.incarnation = process_incarnation();
     // Whatever waits for room or for a person ends.
     reporter.on_replaced = [this] { shutdown_.request(); };
+    reporter.deleted = [](const CheckpointReport& report) { return !fs::exists(report.uri); };
     reporter_ = std::make_unique<Reporter>(std::move(reporter), *spool_, contact_, log_);
     DirectiveOptions directives;
     directives.controller = config_.controller;
@@ -115,6 +117,8 @@ void TrainingLoop::start_services() {
   if (inbox_ && config_.verification.by_trainer) start_verification();
   if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
   if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
+  const std::string differences = differences_of_ranks(engine_.fingerprint());
+  if (!differences.empty()) log_.warn("{}", differences);
   engine_.prepare();
   print_arenas();
 }
@@ -300,7 +304,7 @@ bool TrainingLoop::is_needed(const CheckpointInfo& info) {
   const bool unknown_yet = std::any_of(
       unsent.begin(), unsent.end(),
       [&uri](const std::string& body) { return from_json<CheckpointReport>(body).uri == uri; });
-  if (unknown_yet) return true;
+  if (unknown_yet) return !thinned_out_.contains(uri);
   const auto wanted = reporter_->protected_checkpoints();
   return !wanted || std::find(wanted->begin(), wanted->end(), uri) != wanted->end();
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/files.h"
@@ -72,6 +73,8 @@ class TrainingLoop {
   void save_state();
   void checkpoint_written(const CheckpointReport& report);
   void checkpoint_failed(const CheckpointReport& report, const std::string& why);
+  std::vector<CheckpointReport> unsent_checkpoints();
+  void thin_out_unsent();
   void tell_plan_without_controller();
   void reject_open_directives(const std::string& outcome);
   void flush(double seconds);
@@ -134,7 +137,9 @@ class TrainingLoop {
   std::string weights_hash_;                       // at step()
   int64_t checkpoint_plan_version_ = 0;            // of the checkpoint that was loaded
   std::pair<int64_t, int64_t> last_checkpoint_{0, -1};
-  std::pair<int64_t, int64_t> failed_checkpoint_{0, -1};  // told; the checkpointer's thread
+  // Of the checkpointer's thread: told; and unsent ones that retention may delete.
+  std::pair<int64_t, int64_t> failed_checkpoint_{0, -1};
+  std::set<std::string> thinned_out_;
   double train_seconds_ = 0;
   double overhead_seconds_ = 0;  // between steps, of reports and checkpoints
   double tokens_per_second_ = 0;

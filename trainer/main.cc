@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/errors.h"
+#include "base/sleeping_threads.h"
 #include "base/version.h"
 #include "kernels/start_collectives.h"
 #include "trainer/config.h"
@@ -162,6 +163,7 @@ int start(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  make_waiting_threads_sleep(argv);
   try {
     return start(argc, argv);
   } catch (const std::exception& error) {

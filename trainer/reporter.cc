@@ -305,10 +305,18 @@ void Reporter::send_oldest() {
   if (record.target.empty()) {
     log_.error("{}; it cannot be reported", record.body);
     ++refused_;
-  } else if (!deliver(record, record.body)) {
+  } else if (!is_of_deleted_checkpoint(record) && !deliver(record, record.body)) {
     return;
   }
   spool_.acknowledge(record.number);
+}
+
+bool Reporter::is_of_deleted_checkpoint(const SpoolRecord& record) const {
+  if (record.target != "checkpoints" || !options_.deleted) return false;
+  const auto report = from_json<CheckpointReport>(record.body);
+  if (!options_.deleted(report)) return false;
+  log_.debug("the checkpoint of step {} is not reported: it was deleted", report.step);
+  return true;
 }
 
 // Returns how many of `records`, from the first on, were steps and are done with.

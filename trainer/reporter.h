@@ -69,6 +69,9 @@ struct ReporterOptions {
   // count.
   int tries_max = 20;
   int64_t refused_bytes_max = 4 << 20;  // of refused.jsonl
+  // Whether a checkpoint was deleted before it was reported; its report is then left out, so that
+  // nobody replays from a directory that is gone.
+  std::function<bool(const CheckpointReport&)> deleted = {};
 };
 
 // Whether the controller has said that another trainer has the run now.
@@ -115,6 +118,7 @@ class Reporter {
   void register_run();
   void send_attempts(int64_t below);
   void send_oldest();
+  bool is_of_deleted_checkpoint(const SpoolRecord& record) const;
   size_t send_steps(const std::vector<SpoolRecord>& records);
   void post(const std::string& target, const std::string& body);
   bool deliver(const SpoolRecord& record, const std::string& body);

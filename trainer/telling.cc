@@ -8,6 +8,7 @@
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
 #include "trainer/loop.h"
+#include "trainer/unsent_checkpoints.h"
 
 namespace gnomon {
 namespace {
@@ -86,6 +87,62 @@ void TrainingLoop::checkpoint_written(const CheckpointReport& checkpoint) {
     log_.warn("the checkpoint of step {} is on disk but not reported: {}", checkpoint.step,
               error.what());
   }
+  if (outbox_) thin_out_unsent();
+}
+
+// Without the base of the attempt and the newest keep_last, which stay anyway; oldest first.
+std::vector<CheckpointReport> TrainingLoop::unsent_checkpoints() {
+  std::string base;
+  {
+    std::lock_guard lock(base_mutex_);
+    base = base_checkpoint_;
+  }
+  std::vector<CheckpointReport> unsent;
+  for (const std::string& body : outbox_->pending("checkpoints")) {
+    auto report = from_json<CheckpointReport>(body);
+    const bool there = report.uri != base && !thinned_out_.contains(report.uri) &&
+                       std::filesystem::exists(report.uri);
+    if (there) unsent.push_back(std::move(report));
+  }
+  unsent.resize(unsent.size() - std::min(unsent.size(), static_cast<size_t>(config_.keep_last)));
+  return unsent;
+}
+
+// The controller is away: what retention keeps for it must not fill the storage. All of it together
+// takes no more than it leaves free.
+void TrainingLoop::thin_out_unsent() {
+  const std::vector<CheckpointReport> unsent = unsent_checkpoints();
+  std::vector<UnsentCheckpoint> sizes;
+  int64_t all = 0;
+  for (const CheckpointReport& report : unsent) {
+    sizes.push_back({report.step, report.bytes});
+    all += report.bytes;
+  }
+  std::error_code error;
+  const auto space = std::filesystem::space(store_->root(), error);
+  UnsentBounds bounds;
+  bounds.bytes_max = error ? all : (all + static_cast<int64_t>(space.available)) / 2;
+  const std::vector<size_t> deleted = unsent_to_delete(sizes, bounds);
+  if (deleted.empty()) return;
+  int64_t freed = 0;
+  for (const size_t i : deleted) {
+    thinned_out_.insert(unsent[i].uri);
+    freed += sizes[i].bytes;
+  }
+  const CheckpointReport& newest = unsent[deleted.back()];
+  const std::string text = fmt::format(
+      "{} checkpoints of steps {} to {} ({:.1f} MB) were deleted before they were reported: the "
+      "controller is away, and no more than {} and half of the free space are kept for it",
+      deleted.size(), unsent[deleted.front()].step, newest.step, static_cast<double>(freed) / 1e6,
+      bounds.count_max);
+  log_.warn("{}", text);
+  TrainerNotice notice;
+  notice.attempt = newest.attempt;
+  notice.step = newest.step;
+  notice.kind = "reports_dropped";
+  notice.text = text;
+  notice.time = wall_clock_seconds();
+  outbox_->notice(notice);
 }
 
 void TrainingLoop::checkpoint_failed(const CheckpointReport& checkpoint, const std::string& why) {

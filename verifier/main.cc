@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "base/host.h"
+#include "base/sleeping_threads.h"
 #include "base/version.h"
 #include "kernels/devices.h"
 #include "kernels/start_collectives.h"
@@ -184,6 +185,7 @@ int start(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  make_waiting_threads_sleep(argv);
   try {
     return start(argc, argv);
   } catch (const std::exception& error) {

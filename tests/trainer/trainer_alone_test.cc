@@ -1,0 +1,79 @@
+// The real gnomon-trainer while nobody takes its reports, and what its fingerprint covers.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/trainer/trainer_fixture.h"
+
+namespace gnomon {
+namespace {
+
+using test::FakeController;
+using test::TrainerFixture;
+using ::testing::HasSubstr;
+
+class TrainerAlone : public TrainerFixture {};
+
+// A checkpoint at every step, and nobody who takes their reports.
+TEST_F(TrainerAlone, AnOutageDoesNotFillTheStorageWithCheckpoints) {
+  FakeController controller;
+  controller.go_away();
+  constexpr int kSteps = 400;
+  const Edits often = {{"every = 10", "every = 1"}};
+  const auto trainer = start(config(kSteps, "[controller]\nflush_seconds = 0\n", often),
+                             {"--controller", controller.url()});
+  ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+  const CheckpointStore store(run_dir() / "checkpoints");
+  std::vector<int64_t> steps;
+  for (const CheckpointInfo& info : store.list()) steps.push_back(info.step);
+  EXPECT_LE(steps.size(), 64u + 2) << "2 are keep_last";
+  ASSERT_GE(steps.size(), 32u);
+  EXPECT_EQ(steps.front(), 0) << "the oldest stays";
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(steps[steps.size() - 1 - i], kSteps - static_cast<int64_t>(i)) << "the newest stay";
+  }
+  for (size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_LE(steps[i] - steps[i - 1], kSteps / 3) << "a spread: no step is far from all";
+  }
+  EXPECT_THAT(trainer->output(), HasSubstr("were deleted before they were reported"));
+
+  controller.come_back();
+  const auto again = start(config(kSteps, {}, often), {"--controller", controller.url()});
+  ASSERT_EQ(again->wait(), 0) << again->output();
+  const auto told = controller.told();
+  EXPECT_EQ(told.steps.size(), static_cast<size_t>(kSteps));
+  std::set<int64_t> reported;
+  for (const CheckpointReport& checkpoint : told.checkpoints) reported.insert(checkpoint.step);
+  EXPECT_EQ(reported, std::set<int64_t>(steps.begin(), steps.end()))
+      << "those that are there, and no other";
+  ASSERT_FALSE(told.notices.empty());
+  EXPECT_EQ(told.notices[0].kind, "reports_dropped");
+  EXPECT_THAT(told.notices[0].text, HasSubstr("deleted before they were reported"));
+  EXPECT_EQ(told.finished.size(), 1u);
+}
+
+TEST_F(TrainerAlone, TheVariablesThatChooseHowItComputesAreInItsFingerprint) {
+  std::set<std::string> fingerprints;
+  for (const char* variable :
+       {"GNOMON_ANYTHING=1", "GNOMON_ATTENTION=own", "GNOMON_GRAPHS=off", "ONEDNN_MAX_CPU_ISA=AVX2",
+        "DNNL_MAX_CPU_ISA=AVX2", "ONEDNN_DEFAULT_FPMATH_MODE=BF16",
+        "ONEDNN_PRIMITIVE_CACHE_CAPACITY=0", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+        "NVIDIA_TF32_OVERRIDE=1", "OMP_DYNAMIC=true", "OMP_THREAD_LIMIT=1"}) {
+    FakeController controller;
+    const std::string text = variable;
+    const size_t equals = text.find('=');
+    const auto trainer =
+        launch({GNOMON_TRAINER, "--config", config(1).string(), "--dir",
+                (directory_ / text.substr(0, equals)).string(), "--controller", controller.url()},
+               {.environment = {{text.substr(0, equals), text.substr(equals + 1)}}});
+    ASSERT_EQ(trainer->wait(), 0) << trainer->output();
+    const Fingerprint fingerprint = controller.told().registrations.at(0).fingerprint;
+    EXPECT_TRUE(fingerprints.insert(fingerprint.device + fingerprint.libraries).second)
+        << variable << ": " << fingerprint.libraries;
+  }
+}
+
+}  // namespace
+}  // namespace gnomon
