@@ -96,7 +96,7 @@ class TcpCollectives final : public Collectives {
 
   void barrier() override { run_with_all(Operation::kBarrier); }
   void expect_pause() override { patient_ = true; }
-  [[noreturn]] void abort(const std::string& message) override { watch_.end(message); }
+  [[noreturn]] void abort(const std::string& message) override { watch_.end(message, true); }
 
  private:
   TcpCollectives(const tcp::Meeting& meeting, tcp::Connections met, double timeout_seconds)
@@ -201,14 +201,14 @@ class TcpCollectives final : public Collectives {
   void check(size_t other, const Receiving& it) {
     if (it.head == it.expected) return;
     if (it.head.operation != it.expected.operation || it.head.number != it.expected.number) {
-      abort(fmt::format(
+      watch_.end(fmt::format(
           "rank {} is at {} (its operation {}) where this one is at {} (operation {}): the ranks "
           "disagree",
           other, name_of(it.head.operation), it.head.number, name_of(it.expected.operation),
           it.expected.number));
     }
-    abort(fmt::format("got {} bytes from rank {} where {} were expected: the ranks disagree",
-                      it.head.bytes, other, it.expected.bytes));
+    watch_.end(fmt::format("got {} bytes from rank {} where {} were expected: the ranks disagree",
+                           it.head.bytes, other, it.expected.bytes));
   }
 
   [[noreturn]] void broken(size_t other) {
@@ -223,7 +223,7 @@ class TcpCollectives final : public Collectives {
     for (size_t other = 0; other < peers_.size(); ++other) {
       if (receiving_[other] || sending_[other]) ranks.push_back(other);
     }
-    abort(
+    watch_.end(
         fmt::format("waited {:.1f} s for {} with rank {}, longer than allowed: another rank hangs "
                     "or does something else",
                     waited, name_of(operation), fmt::join(ranks, ", ")));

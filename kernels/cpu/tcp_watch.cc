@@ -22,6 +22,8 @@ constexpr std::chrono::seconds kGrace{3};
 constexpr std::chrono::seconds kMoreGrace{1};
 constexpr double kNoticeSecondsMax = 1;
 constexpr uint32_t kTextMax = 4096;
+// Before the text of a rank that has failed itself.
+constexpr char kFails = '!';
 
 [[noreturn]] void wait_for_the_end() {
   while (true) pause();
@@ -78,7 +80,8 @@ void Watch::heard(size_t from) {
     told = receive_all(control_[from], std::as_writable_bytes(std::span(text)), deadline);
   }
   if (told && rank_ != 0) follow_rank_0(text);
-  if (told) say_and_end(text);
+  const bool fails = text.starts_with(kFails);
+  if (told) say_and_end(fails ? text.substr(1) : text, fails);
   const int lost = rank_ == 0 ? static_cast<int>(from) : 0;
   const std::string gone = fmt::format(
       "rank {} of {}: rank {} is gone: its process ended, or its host cannot be reached", rank_,
@@ -98,22 +101,22 @@ void Watch::tell(const FileDescriptor& socket, const std::string& text) const {
   }
 }
 
-void Watch::say_and_end(const std::string& why) {
+void Watch::say_and_end(const std::string& why, bool fails) {
   if (ending_.exchange(true)) wait_for_the_end();
   std::fprintf(stderr, "%s; the job ends\n", why.c_str());
   std::fflush(stderr);
   if (rank_ == 0) {
     for (const FileDescriptor& socket : control_) {
-      if (socket) tell(socket, why);
+      if (socket) tell(socket, fails ? why : "");
     }
   }
   std::_Exit(1);
 }
 
-// The rank whose words these are has said them already.
+// `why` is what a rank that failed has said itself; empty where none did.
 void Watch::follow_rank_0(const std::string& why) {
   if (ending_.exchange(true)) wait_for_the_end();
-  if (!why.starts_with(fmt::format("rank {} of", rank_))) {
+  if (!why.empty() && !why.starts_with(fmt::format("rank {} of", rank_))) {
     std::fprintf(stderr, "rank %d of %d ends with the job: %s\n", rank_, size_, why.c_str());
     std::fflush(stderr);
   }
@@ -129,13 +132,15 @@ bool Watch::one_below_has_ended() const {
   return false;
 }
 
-void Watch::end(const std::string& why) {
+void Watch::end(const std::string& why, bool fails) {
   std::fflush(stdout);
   const std::string text = fmt::format("rank {} of {}: {}", rank_, size_, why);
-  if (rank_ == 0) say_and_end(text);
-  std::fprintf(stderr, "%s\n", text.c_str());
-  std::fflush(stderr);
-  tell(control_.front(), text);
+  if (rank_ == 0) say_and_end(text, fails);
+  if (fails) {
+    std::fprintf(stderr, "%s\n", text.c_str());
+    std::fflush(stderr);
+  }
+  tell(control_.front(), fails ? kFails + text : text);
   std::this_thread::sleep_for(kGrace);
   if (rank_ > 1) {
     std::this_thread::sleep_for(kMoreGrace);

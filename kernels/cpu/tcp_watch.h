@@ -1,5 +1,5 @@
 // Ends all ranks of a job when one is lost or cannot go on. Rank 0 says that the job ends, unless
-// it is the one that is lost; a rank that cannot go on says why, and every other one why it ends
+// it is the one that is lost. A rank that fails says why itself, and every other one why it ends
 // with it. A thread watches the connection of every rank with rank 0, so that a rank that computes
 // ends too.
 #pragma once
@@ -23,8 +23,8 @@ class Watch {
 
   // From now on connections may be closed. end() still works.
   void stop();
-  // Ends the job for this reason, from any thread.
-  [[noreturn]] void end(const std::string& why);
+  // Ends the job for this reason, from any thread; as the failure of this very rank, or not.
+  [[noreturn]] void end(const std::string& why, bool fails = false);
   // Another rank's connection broke: leaves the rest to the thread, and ends the job for this
   // reason where it does not for a while.
   [[noreturn]] void lost(const std::string& why);
@@ -33,7 +33,7 @@ class Watch {
   void watch();
   void heard(size_t from);
   void tell(const FileDescriptor& socket, const std::string& text) const;
-  [[noreturn]] void say_and_end(const std::string& why);
+  [[noreturn]] void say_and_end(const std::string& why, bool fails = false);
   [[noreturn]] void follow_rank_0(const std::string& why);
   [[noreturn]] void end_in_silence() const;
   bool one_below_has_ended() const;

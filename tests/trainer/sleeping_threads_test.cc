@@ -20,14 +20,16 @@ using Clock = std::chrono::steady_clock;
 class SleepingThreads : public TrainerFixture {
  protected:
   using Environment = decltype(ChildOptions::environment);
-  std::unique_ptr<ChildProcess> train(const std::string& dir, int steps, Environment environment) {
-    return launch({GNOMON_TRAINER, "--config", config(steps).string(), "--dir",
-                   (directory_ / dir).string(), "--threads", "2"},
+  std::unique_ptr<ChildProcess> train(const std::string& dir, const std::filesystem::path& file,
+                                      Environment environment) {
+    return launch({GNOMON_TRAINER, "--config", file.string(), "--dir", (directory_ / dir).string(),
+                   "--threads", "2"},
                   {.environment = std::move(environment)});
   }
   // Of a trainer that trains for long.
   std::string environment_with(const Environment& environment) {
-    const auto trainer = train(fmt::format("for_long_{}", ++runs_), 10'000'000, environment);
+    const auto trainer =
+        train(fmt::format("for_long_{}", ++runs_), config(10'000'000), environment);
     EXPECT_TRUE(eventually([&] {
       return trainer->output().find("memory taken at start") != std::string::npos;
     })) << trainer->output();
@@ -62,9 +64,10 @@ TEST_F(SleepingThreads, TwoTrainersBesideEachOtherTakeNoLongerThanWithTheVariabl
   }
   ASSERT_EQ(sched_setaffinity(0, sizeof(two), &two), 0);
   const auto seconds_of_two = [&](const std::string& name, const Environment& environment) {
+    const std::filesystem::path file = config(60);
     const auto start = Clock::now();
-    const auto first = train(name + "_1", 60, environment);
-    const auto second = train(name + "_2", 60, environment);
+    const auto first = train(name + "_1", file, environment);
+    const auto second = train(name + "_2", file, environment);
     EXPECT_EQ(first->wait(), 0) << first->output();
     EXPECT_EQ(second->wait(), 0) << second->output();
     return std::chrono::duration<double>(Clock::now() - start).count();
