@@ -103,6 +103,9 @@ StagingDirectory StagingDirectory::take(const fs::path& directory) {
   StagingDirectory staging(directory.parent_path(), directory.filename().string());
   if (::rename(directory.c_str(), staging.path_.c_str()) != 0)
     throw SystemError("rename", directory.string(), errno);
+  // The new name is on the disk before any file goes: a power cut leaves no half directory under
+  // the old one.
+  sync_path(directory.parent_path());
   return staging;
 }
 
