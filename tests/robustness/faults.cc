@@ -33,7 +33,7 @@ const std::vector<FaultName>& fault_names() {
       {Fault::kNetwork, "network"},   {Fault::kTerminate, "terminate"},
       {Fault::kBackup, "backup"},     {Fault::kMigration, "migration"},
       {Fault::kLockstep, "lockstep"}, {Fault::kFull, "full"},
-      {Fault::kLink, "link"},
+      {Fault::kLink, "link"},         {Fault::kPower, "power"},
   };
   return names;
 }

@@ -20,6 +20,7 @@ enum class Fault {
   kClock,      // the wall clock jumps
   kNetwork,    // requests are dropped, cut, delayed, repeated; partitions
   kLink,       // loopback is down for a while; needs isolate()
+  kPower,      // the power is cut: what was not synced may be lost, torn or out of order
   kTerminate,  // SIGTERM
   kBackup,     // killed while it makes backups
   kMigration,  // killed while it brings an old ledger, or none, to this version

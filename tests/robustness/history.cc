@@ -4,6 +4,7 @@
 #include <SQLiteCpp/Statement.h>
 #include <fmt/format.h>
 
+#include <boost/json.hpp>
 #include <chrono>
 #include <functional>
 #include <thread>
@@ -221,10 +222,22 @@ void History::something_happens() {
       record_.count("times without a link");
       if (draw_.chance(0.3)) bring_back();
       return;
+    case Fault::kPower:
+      if (draw_.chance(0.3)) return bring_back();
+      if (draw_.chance(0.2)) {
+        daemon_.terminate();
+        start(draw_.chance(0.7));
+        return;
+      }
+      [[fallthrough]];
     case Fault::kBackup: {
       Endpoint operator_(scene_, "who makes backups");
-      operator_.attempt("POST", "/v1/backups", "{}");
+      const auto answer = operator_.attempt("POST", "/v1/backups", "{}");
       record_.count("backups asked for");
+      if (answer && answer->status == 200) {
+        record_.count("backups acknowledged");
+        daemon_.note_backup(boost::json::parse(answer->body).at("name").as_string().c_str());
+      }
       return;
     }
     default:
@@ -333,6 +346,7 @@ std::vector<std::string> History::judge() {
       daemon_.process().ledger(), record_, {follower_.events(), hooks_, fault_ == Fault::kLink});
   findings.insert(findings.end(), found.begin(), found.end());
   check_backups(findings);
+  if (std::string problem = daemon_.backup_problem(); !problem.empty()) findings.push_back(problem);
   return findings;
 }
 

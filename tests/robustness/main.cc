@@ -5,10 +5,14 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <random>
 
+#include "tests/robustness/api_fuzz.h"
 #include "tests/robustness/history.h"
 #include "tests/robustness/isolation.h"
+#include "tests/robustness/power_cuts.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -21,6 +25,11 @@ struct Options {
   std::string keep = "robustness-failures";
   bool stop_at_failure = false;
   bool isolated = false;
+  bool api = false;
+  std::string calls;
+  bool power = false;
+  bool lies = false;
+  std::string write_checkpoints;
 };
 
 struct Summary {
@@ -91,11 +100,36 @@ int play(const Options& options) {
   return summary.failed == 0 ? 0 : 1;
 }
 
+int play_api(const Options& options) {
+  ApiFuzzOptions fuzz;
+  fuzz.seconds = options.seconds;
+  fuzz.sequences = options.histories;
+  fuzz.seed = options.seed;
+  fuzz.only = options.calls;
+  fuzz.keep = options.keep;
+  fuzz.stop_at_failure = options.stop_at_failure;
+  return fuzz_api(fuzz) == 0 ? 0 : 1;
+}
+
+int cut_power(const Options& options, const std::string& self) {
+  if (!PowerCuts::possible()) {
+    fmt::print("a sanitizer wants to be the first library: no power cuts in this build\n");
+    return 0;
+  }
+  PowerOptions power;
+  power.seconds = options.seconds;
+  power.seed = options.seed.value_or(std::random_device()());
+  power.lies = options.lies;
+  power.self = self;
+  return cut_checkpoints_and_backups(power) == 0 ? 0 : 1;
+}
+
 int run(int argc, char** argv) {
   Options options;
   CLI::App app("Plays randomised histories against real daemons and judges what they left.",
                "robustness");
-  app.add_option("--histories", options.histories, "how many; 0 = as time allows");
+  app.add_option("--histories", options.histories,
+                 "how many, or how many sequences; 0 = as time allows");
   app.add_option("--seconds", options.seconds, "for how long, by default 60");
   app.add_option("--seed", options.seed, "of the first history; each one is the next number");
   std::vector<std::string> names;
@@ -104,7 +138,23 @@ int run(int argc, char** argv) {
       ->check(CLI::IsMember(names));
   app.add_option("--keep", options.keep, "folder for what is left of histories that failed");
   app.add_flag("--stop-at-failure", options.stop_at_failure, "end with the first one that fails");
+  app.add_flag("--api", options.api,
+               "play sequences of any calls of the API, legal or not, in place of histories");
+  app.add_option("--calls", options.calls, "with --api and --seed: these calls alone (0-12,40)");
+  app.add_flag("--power", options.power,
+               "cut the power of who writes checkpoints and copies ledgers, in place of histories "
+               "(of gnomond: --only power)");
+  app.add_flag("--lying-disk", options.lies,
+               "a disk that keeps nothing of what was synced: power cuts must be found out");
+  app.add_option("--write-checkpoints", options.write_checkpoints)->group("");
   CLI11_PARSE(app, argc, argv);
+  if (!options.write_checkpoints.empty()) {
+    return write_checkpoints(options.write_checkpoints, options.seed.value_or(0));
+  }
+  if (options.lies) ::setenv(kPowerLies, "1", 1);  // for histories with --only power too
+  if (options.api) return play_api(options);
+  if (options.power)
+    return cut_power(options, std::filesystem::read_symlink("/proc/self/exe").string());
   const std::string refused = isolate();
   options.isolated = refused.empty();
   if (!options.isolated) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 
 #include "base/files.h"
 #include "tests/robustness/story.h"
@@ -16,10 +17,18 @@
 namespace gnomon::robustness {
 namespace {
 
+constexpr int kBackupsKept = 3;
+
+std::string log_end(const Error& error) {
+  constexpr size_t kLogShown = 1500;
+  const std::string log = error.what();
+  return log.substr(log.size() - std::min(log.size(), kLogShown));
+}
+
 std::vector<std::string> arguments(const std::filesystem::path& folder, double lease_ttl_seconds,
                                    const std::vector<std::unique_ptr<Hook>>& hooks) {
   std::filesystem::create_directory(folder / "backups");
-  std::string text = "[backup]\nfolder = \"backups\"\nkeep = 3\n";
+  std::string text = fmt::format("[backup]\nfolder = \"backups\"\nkeep = {}\n", kBackupsKept);
   for (const auto& hook : hooks) {
     write_file_atomically(folder / (hook->name() + ".key"), hook->secret() + "\n");
     text += hook->configuration(hook->name() + ".key");
@@ -49,6 +58,10 @@ PatientDaemon::PatientDaemon(Scene& scene, Fault fault, Draw& draw, double lease
       calls_(shared_calls(files_ / "calls")),
       process_(arguments(files_.path(), lease_ttl_seconds, hooks)) {
   if (fault == Fault::kFull) disk_ = std::make_unique<SmallDisk>(process_.folder());
+  if (fault != Fault::kPower || !PowerCuts::possible()) return;
+  power_ = std::make_unique<PowerCuts>(
+      std::vector<std::string>{process_.ledger().string(), (files_ / "backups").string()},
+      files_ / "journal", std::getenv(kPowerLies) != nullptr);
 }
 
 PatientDaemon::~PatientDaemon() {
@@ -63,7 +76,46 @@ void PatientDaemon::put_old_ledger() const {
   old.exec("PRAGMA application_id=0x476e6f6d; PRAGMA user_version=1");
 }
 
+// One that ended in any way: its disk is what it might be then.
+void PatientDaemon::cut_power() {
+  if (!power_ || !power_->running()) return;
+  for (const std::string& what : power_->cut(draw_)) {
+    scene_.record.violation("the journal of power cuts: " + what);
+  }
+  scene_.record.count("power cuts");
+}
+
+void PatientDaemon::start_with_power(bool with_cut) {
+  cut_power();
+  // Often while it starts, or soon; now and then late enough for all to be in the WAL.
+  const int64_t most = draw_.chance(0.3) ? 60 : draw_.chance(0.5) ? 800 : 6000;
+  test::ChildOptions options;
+  options.environment = power_->begin(with_cut ? draw_.between(1, most) : 0);
+  scene_.record.count("daemon starts");
+  try {
+    process_.start(options);
+  } catch (const Error& error) {
+    if (!with_cut) throw Error("gnomond did not start after a power cut: " + log_end(error));
+    process_.kill();
+    scene_.record.count("daemon died while it started");
+    start_with_power(false);
+    return;
+  }
+  scene_.move_to(process_.port());
+}
+
+std::string PatientDaemon::backup_problem() const {
+  if (backup_.empty() || std::filesystem::exists(files_ / "backups" / backup_)) return "";
+  int newer = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(files_ / "backups")) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".sqlite") && name > backup_) ++newer;
+  }
+  return newer >= kBackupsKept ? "" : "the backup " + backup_ + " was acknowledged and is gone";
+}
+
 void PatientDaemon::start(bool with_failpoints) {
+  if (power_) return start_with_power(with_failpoints);
   std::string failpoints = with_failpoints ? failpoints_of(fault_, draw_) : "";
   if (fault_ == Fault::kClock) {
     failpoints = "wall_clock=offset:" + (files_ / "clock").string();
@@ -80,11 +132,8 @@ void PatientDaemon::start(bool with_failpoints) {
   try {
     process_.start(options);
   } catch (const Error& error) {
-    constexpr size_t kLogShown = 1500;
-    const std::string log = error.what();
     if (failpoints.empty() || fault_ == Fault::kClock) {
-      throw Error("gnomond did not start; its log ends so: " +
-                  log.substr(log.size() - std::min(log.size(), kLogShown)));
+      throw Error("gnomond did not start; its log ends so: " + log_end(error));
     }
     scene_.record.count("daemon died while it started");
     process_.start();
@@ -99,8 +148,11 @@ bool PatientDaemon::running() { return process_.running(); }
 void PatientDaemon::terminate() {
   const int status = process_.stop();
   if (status != 0) {
+    // Cut on its way out, where that is the fault.
+    if (status == -SIGKILL && power_) return cut_power();
     scene_.record.violation(fmt::format("SIGTERM ended the daemon with status {}", status));
   }
+  cut_power();
 }
 
 void PatientDaemon::limit_files(bool limited) {

@@ -11,6 +11,7 @@
 #include "tests/robustness/faults.h"
 #include "tests/robustness/hook.h"
 #include "tests/robustness/isolation.h"
+#include "tests/robustness/power_cuts.h"
 #include "tests/support/daemon_process.h"
 
 namespace gnomon::robustness {
@@ -39,12 +40,18 @@ class PatientDaemon {
   void break_disk();
   void mend_disk();
   void set_clock_offset(int64_t seconds);
+  // Of fault power: a backup of this name was acknowledged.
+  void note_backup(const std::string& name) { backup_ = name; }
+  // What was acknowledged last, or enough newer ones: empty. Otherwise what is wrong.
+  std::string backup_problem() const;
 
   test::DaemonProcess& process() { return process_; }
   const std::filesystem::path& folder() const { return files_.path(); }
 
  private:
   void limit_files(bool limited);
+  void start_with_power(bool with_cut);
+  void cut_power();
 
   Scene& scene_;
   Fault fault_;
@@ -53,7 +60,9 @@ class PatientDaemon {
       files_;            // configuration, policy, backups, the clock's offset, failing calls
   FailingCalls* calls_;  // shared with the daemon
   test::DaemonProcess process_;
-  std::unique_ptr<SmallDisk> disk_;  // fault full: holds the ledger
+  std::unique_ptr<SmallDisk> disk_;   // fault full: holds the ledger
+  std::unique_ptr<PowerCuts> power_;  // fault power
+  std::string backup_;
 };
 
 }  // namespace gnomon::robustness
