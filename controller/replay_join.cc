@@ -1,16 +1,12 @@
 #include "controller/replay_join.h"
 
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
 
 namespace gnomon {
 
-bool same_bits(double a, double b) {
-  return (std::isnan(a) && std::isnan(b)) ||
-         std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
-}
+bool same_bits(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
                                    const std::vector<StepReport>& run_steps,

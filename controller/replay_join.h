@@ -11,7 +11,7 @@
 
 namespace gnomon {
 
-// Equal bits; two NaN are equal, whatever their payload (the ledger keeps none).
+// Equal bits, as far as the ledger keeps them: neither the payload of a NaN nor the sign of a zero.
 bool same_bits(double a, double b);
 
 // `run_steps` are the window's steps of the window's attempt as far as they are reported. Losses,

@@ -244,8 +244,10 @@ bool Supervisor::hear_step(LedgerTransaction& transaction, Run& run, const StepR
     ledger::insert_event(connection, run.id,
                          {run.seq + 1, time, "step_reported", step.attempt, step.step});
   }
-  const decide::StepReported event{step.attempt, step.step,      step.plan_version,
-                                   step.loss,    step.grad_norm, step.step_seconds};
+  // As it is read back: SQLite keeps no sign of a zero.
+  const decide::StepReported event{step.attempt,         step.step,
+                                   step.plan_version,    step.loss + 0.0,
+                                   step.grad_norm + 0.0, step.step_seconds + 0.0};
   tell_core(transaction, run, event, time);
   // Retention may delete the steps of a run that has ended, but not what the state knows of them.
   if (run.life != "live") save_at_end(transaction, run);

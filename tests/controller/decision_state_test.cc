@@ -75,6 +75,17 @@ class DecisionStateTest : public LedgerTest {
   int64_t run_ = 0;
 };
 
+TEST_F(DecisionStateTest, TheSignOfAZeroIsKeptNowhere) {
+  StepReport zero = step(1);
+  zero.loss = zero.grad_norm = -0.0;
+  report({zero});
+  const std::string read_back = decide::state_to_json(on_record().state);
+  EXPECT_EQ(read_back, in_memory());
+  ledger_.write([&](LedgerTransaction& transaction) {
+    EXPECT_EQ(supervisor_->report_steps(transaction, run_, {{zero}}).repeated, 1);
+  });
+}
+
 TEST_F(DecisionStateTest, StepsWithoutEffectsAreNotWrittenDownEachAndAreNotForgotten) {
   const int64_t before = saved_seq();
   for (int64_t i = 1; i <= 40; ++i) report({step(i)});
