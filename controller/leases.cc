@@ -158,16 +158,20 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
   Connection& connection = transaction.connection();
   const double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
-  take_off_board(transaction, queued_replay(*replay), on_verifier);
+  const QueuedReplay taken = queued_replay(*replay);
+  take_off_board(transaction, taken, on_verifier);
   ledger::WindowRow window = window_of(connection, *replay);
   double now = supervisor_.now();
   int64_t token = replay->token + 1;
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
   int64_t id =
       ledger::insert_lease(connection, replay->run, replay->replay, token, worker.name, now);
+  const bool of_case = WorkBoard::of_case(taken);
   transaction.on_commit(
-      [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier] {
-        hold(id, {run, supervisor_.steady_now(), ttl, token, verifier, on_verifier});
+      [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier, of_case] {
+        Held held{run, supervisor_.steady_now(), ttl, token, verifier, on_verifier};
+        held.of_case = of_case;
+        hold(id, held);
       });
   return Lease{
       id, token, ttl,
@@ -202,12 +206,13 @@ std::optional<ledger::ReplayRow> Leases::next_for(LedgerTransaction& transaction
 void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry,
                             bool on_verifier) {
   WorkBoard& board = bells_.work;
-  transaction.on_rollback([&board, entry, on_verifier] {
-    if (on_verifier) board.lease_undone(entry.run);
+  const bool of_case = WorkBoard::of_case(entry);
+  transaction.on_rollback([&board, entry, on_verifier, of_case] {
+    if (on_verifier) board.lease_undone(entry.run, of_case);
     board.add(entry);
   });
   board.remove(entry.run, entry.replay);
-  if (on_verifier) board.lease_began(entry.run);
+  if (on_verifier) board.lease_began(entry.run, of_case);
 }
 
 // Whether a verifier speaks that the run believes, that has what it requires and is as `may` says.
@@ -454,7 +459,7 @@ void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
     if (const auto found = held_.find(lease); found != held_.end()) {
       const Held& held = found->second;
       const double now = supervisor_.steady_now();
-      if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now);
+      if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now, held.of_case);
       held_.erase(found);
     }
     metrics_.set_leases_active(std::ssize(held_));

@@ -46,8 +46,11 @@ decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const Replay
                                           : std::numeric_limits<double>::quiet_NaN());
     if (!reported) continue;
     const bool hashed = !reported->batch_hash.empty() && !step.batch_hash.empty();
-    if (hashed && reported->batch_hash != step.batch_hash && !event.first_other_batch_step) {
-      event.first_other_batch_step = step.step;
+    if (hashed && reported->batch_hash != step.batch_hash) {
+      if (!event.first_other_batch_step) event.first_other_batch_step = step.step;
+      if (event.other_batches.size() < decide::kOtherBatchesMax) {
+        event.other_batches.push_back({step.step, reported->batch_hash, step.batch_hash});
+      }
     }
     if (reported->weights_hash.empty() || step.weights_hash.empty()) continue;
     ++event.compared_steps;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <queue>
+
+#include "controller/decide/core.h"
 
 namespace gnomon {
 namespace {
@@ -91,23 +94,43 @@ std::vector<WorkBoard::Backlog> WorkBoard::backlog() const {
   return all;
 }
 
-void WorkBoard::lease_began(int64_t run) {
-  const std::lock_guard lock(mutex_);
-  ++runs_[run].leases;
+bool WorkBoard::of_case(const QueuedReplay& entry) {
+  return entry.priority > decide::kPriorityShadow;
 }
 
-void WorkBoard::lease_ended(int64_t run, double seconds, double now) {
+void WorkBoard::lease_began(int64_t run, bool of_case) {
+  const std::lock_guard lock(mutex_);
+  Run& it = runs_[run];
+  ++it.leases;
+  if (of_case) ++it.case_leases;
+  it.case_last = of_case;
+}
+
+void WorkBoard::lease_ended(int64_t run, double seconds, double now, bool of_case) {
   const std::lock_guard lock(mutex_);
   Run& it = runs_[run];
   --it.leases;
+  if (of_case) --it.case_leases;
   it.lease_seconds += kNewest * (seconds - it.lease_seconds);
   it.used = it.used * std::exp2((it.used_at - now) / kHalfLifeSeconds) + seconds;
   it.used_at = now;
 }
 
-void WorkBoard::lease_undone(int64_t run) {
+void WorkBoard::lease_undone(int64_t run, bool of_case) {
   const std::lock_guard lock(mutex_);
   --runs_[run].leases;
+  if (of_case) --runs_[run].case_leases;
+}
+
+std::vector<std::pair<WorkBoard::Run::Place, WorkBoard::Run::Place>> WorkBoard::Run::stretches()
+    const {
+  constexpr double kOldest = -std::numeric_limits<double>::infinity();
+  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
+  const Place shadows = queue.lower_bound({-decide::kPriorityShadow, kOldest, kFirst});
+  const Place others = queue.lower_bound({-decide::kPriorityShadow + 1, kOldest, kFirst});
+  const bool both = shadows != queue.begin() && shadows != others;
+  if (!both || (case_leases <= 0 && !case_last)) return {{queue.begin(), queue.end()}};
+  return {{shadows, others}, {queue.begin(), shadows}, {others, queue.end()}};
 }
 
 double WorkBoard::used_for_share(const Run& run, double now) {
@@ -127,14 +150,21 @@ bool WorkBoard::may_try(const Worker& worker, const QueuedReplay& entry) {
   return (worker.trainer_of != 0 || !entry.on_trainer) && !worker.declined.contains(key(entry));
 }
 
-// The queues of the runs are in order each, so the next turn is always the first of one of them.
+// The queues of the runs are in order each, so the next turn is always the next of one of them.
 std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t most,
                                                 double now) const {
   const std::lock_guard lock(mutex_);
   struct Place {
     double used;
-    const Run* run;
-    std::map<Order, QueuedReplay>::const_iterator next;
+    std::vector<std::pair<Run::Place, Run::Place>> left;  // of the run's queue; none is empty
+    Run::Place next;
+    bool step() {
+      if (++next != left.front().second) return true;
+      left.erase(left.begin());
+      if (left.empty()) return false;
+      next = left.front().first;
+      return true;
+    }
     auto order() const {
       const QueuedReplay& entry = next->second;
       return std::tuple(used, -entry.priority, entry.ordered_at, entry.run, entry.replay);
@@ -144,16 +174,18 @@ std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t mos
   std::priority_queue<Place> places;
   for (const int64_t id : with_work_) {
     const Run& run = runs_.at(id);
-    if (may_enter(worker, id, run)) {
-      places.push({used_for_share(run, now), &run, run.queue.begin()});
-    }
+    if (!may_enter(worker, id, run)) continue;
+    auto stretches = run.stretches();
+    std::erase_if(stretches, [](const auto& one) { return one.first == one.second; });
+    const Run::Place first = stretches.front().first;
+    places.push({used_for_share(run, now), std::move(stretches), first});
   }
   std::vector<QueuedReplay> found;
   while (!places.empty() && found.size() < most) {
     Place place = places.top();
     places.pop();
     if (may_try(worker, place.next->second)) found.push_back(place.next->second);
-    if (++place.next != place.run->queue.end()) places.push(place);
+    if (place.step()) places.push(std::move(place));
   }
   return found;
 }

@@ -9,6 +9,10 @@
 // trouble, which orders many replays, does not keep the others' windows waiting, and a policy can
 // give a run more than others.
 //
+// Nor do the replays of a case keep the run's own shadows waiting: while one of the case's is under
+// way a shadow that waits comes first, and else they take turns. So a case always goes on, with one
+// verifier at half its speed at worst.
+//
 // Thread-safe. Times are seconds of a clock that never jumps.
 #pragma once
 
@@ -80,10 +84,13 @@ class WorkBoard {
   };
   std::vector<Backlog> backlog() const;
 
-  // A lease of this run began; it ended after `seconds`, at `now`; or it never was.
-  void lease_began(int64_t run);
-  void lease_ended(int64_t run, double seconds, double now);
-  void lease_undone(int64_t run);
+  // Whether a case asks for it (triage, attribution).
+  static bool of_case(const QueuedReplay& entry);
+  // A lease of this run began; it ended after `seconds`, at `now`; or it never was. `of_case`: of
+  // such a replay.
+  void lease_began(int64_t run, bool of_case = false);
+  void lease_ended(int64_t run, double seconds, double now, bool of_case = false);
+  void lease_undone(int64_t run, bool of_case = false);
 
   // What this worker may try, in the order of turns, at most `most`.
   std::vector<QueuedReplay> candidates(const Worker& worker, size_t most, double now) const;
@@ -105,10 +112,16 @@ class WorkBoard {
   struct Run {
     Terms terms;
     int64_t leases = 0;
+    int64_t case_leases = 0;               // of these, those of a case
+    bool case_last = false;                // the newest lease was one
     double lease_seconds = kLeaseSeconds;  // mean of the last ones
     double used = 0;                       // seconds, decayed to `used_at`
     double used_at = 0;
     std::map<Order, QueuedReplay> queue;
+
+    using Place = std::map<Order, QueuedReplay>::const_iterator;
+    // The queue in the order of turns, in stretches.
+    std::vector<std::pair<Place, Place>> stretches() const;
   };
   struct Waiting {
     Worker worker;

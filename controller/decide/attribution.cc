@@ -13,11 +13,13 @@ namespace {
 
 namespace json = boost::json;
 
-SearchLimits search_limits(const Policy& policy) {
+// Sites that are pinned already count against what may be pinned.
+SearchLimits search_limits(const Core& core) {
+  const Policy::Attribution& policy = core.policy.attribution;
   SearchLimits limits;
-  limits.width = policy.attribution.parallel;
-  limits.replays_max = policy.attribution.replays_max;
-  limits.guilty_max = policy.attribution.sites_max;
+  limits.width = policy.parallel;
+  limits.replays_max = policy.replays_max;
+  limits.guilty_max = policy.sites_max - static_cast<int64_t>(pinned_sites(core.s).size());
   return limits;
 }
 
@@ -65,37 +67,50 @@ void finish(Core& core) {
   const std::string verdict = investigation.verdict;
   std::vector<std::string> guilty = investigation.search.guilty;
   std::sort(guilty.begin(), guilty.end());
-  RecordDecision& decision =
-      core.record("attribution",
-                  fmt::format("Blamed: {}. With {} in BF16 the damage is gone ({} replays).",
-                              fmt::join(guilty, ", "), guilty.size() == 1 ? "it" : "them",
-                              investigation.search.replays),
-                  {{"replays", investigation.search.replays},
-                   {"sites", names(guilty)},
-                   {"scores", scores_evidence(investigation.scores)}});
+  const std::vector<std::string> before = pinned_sites(core.s);
+  const std::string beside =
+      before.empty() ? "" : fmt::format(" beside {}", fmt::join(before, ", "));
+  RecordDecision& decision = core.record(
+      "attribution",
+      fmt::format("Blamed: {}{}. With {} in BF16 the damage is gone: {} ± {} is left, {} is "
+                  "tolerated ({} replays).",
+                  fmt::join(guilty, ", "), beside, guilty.size() == 1 ? "it" : "them",
+                  percent(investigation.left_percent), percent(investigation.left_error_percent),
+                  percent(core.policy.detector.tolerance_percent), investigation.search.replays),
+      {{"replays", investigation.search.replays},
+       {"sites", names(guilty)},
+       {"pinned_before", names(before)},
+       {"left_percent", number(investigation.left_percent)},
+       {"left_error_percent", number(investigation.left_error_percent)},
+       {"scores", scores_evidence(investigation.scores)}});
   decision.verdict = verdict;
   decision.window = investigation.window;
   decision.sites = guilty;
   respond(core, verdict, guilty);
 }
 
+// A replay of the case's window with a set of the search in BF16.
+void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
+  State& s = core.s;
+  const WindowState window = *find_window(s, s.investigation->window);
+  OrderReplay wanted;
+  wanted.arm = "plan";
+  wanted.plan = rescue_plan(plan_of(s, window.plan_version).toml,
+                            s.investigation->search.rescued(prefix), window.plan_version);
+  wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
+  wanted.priority = kPriorityAttribution;
+  wanted.nudge = nudge;
+  order(core, window, "rescue", prefix, std::move(wanted));
+}
+
 // Orders what the search wants to know, or ends it.
 void pump_search(Core& core) {
   State& s = core.s;
   AttributionSearch& search = s.investigation->search;
-  const SearchLimits limits = search_limits(core.policy);
-  const WindowState window = *find_window(s, s.investigation->window);
+  const SearchLimits limits = search_limits(core);
   if (search.done() && !search.guilty.empty()) return finish(core);
   if (search.done()) return give_up(core, "no site of the plan runs in FP8");
-  const std::string plan = plan_of(s, window.plan_version).toml;
-  for (int64_t prefix : search.next(limits)) {
-    OrderReplay wanted;
-    wanted.arm = "plan";
-    wanted.plan = rescue_plan(plan, search.rescued(prefix), window.plan_version);
-    wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
-    wanted.priority = kPriorityAttribution;
-    order(core, window, "rescue", prefix, std::move(wanted));
-  }
+  for (int64_t prefix : search.next(limits)) order_rescue(core, prefix, 0);
   if (!search.exhausted(limits)) return;
   give_up(core, search.failures >= limits.failures_max
                     ? fmt::format("{} replays could not be done", search.failures)
@@ -113,15 +128,26 @@ void start_search(Core& core) {
   pump_search(core);
 }
 
-bool rescues(const Core& core, const ReplayFinished& result, const WindowState& window) {
-  const TriageEvidence& evidence = core.s.investigation->evidence;
-  const double share = core.policy.attribution.recovered_share;
-  if (!evidence.finding) {
-    Measurement measured = evidence.measured;
-    if (measured.d_percent && std::isfinite(*measured.d_percent) && !evidence.chance_excluded)
-      measured.d_percent = std::min(*measured.d_percent, level_of(evidence));
-    return rescue_closes_gap(result, measured, share, core.policy.detector.tolerance_percent);
+// Where BF16 ended in the window that the rescues replay.
+std::vector<double> bf16_ends(const TriageEvidence& evidence) {
+  std::vector<double> ends;
+  const auto add = [&](const std::optional<double>& end) {
+    if (end && std::isfinite(*end)) ends.push_back(*end);
+  };
+  const bool far = spoilt_before(evidence);
+  if (!evidence.finding) add(evidence.measured.reference);
+  for (const TriageAnswer& answer : evidence.answers) {
+    // The nudged replays of a spike begin at the oldest checkpoint.
+    const bool nudged = answer.kind == "bf16_nudged" && (!evidence.finding || far);
+    if (nudged || (answer.kind == (far ? "bf16_far" : "bf16"))) add(answer.end_loss);
   }
+  return ends;
+}
+
+// Of a spike: whether the rescue's steps do not suffer.
+bool avoids_spike(const Core& core, const ReplayFinished& result, const WindowState& window) {
+  const TriageEvidence& evidence = core.s.investigation->evidence;
+  if (!evidence.finding) return true;
   if (spoilt_before(evidence)) {
     const SpikeComparison seen =
         compare_spike(result, *evidence.finding, window.steps, kAroundSpike);
@@ -132,7 +158,113 @@ bool rescues(const Core& core, const ReplayFinished& result, const WindowState& 
     const bool of_bf16 = answer.kind == "bf16" || answer.kind == "bf16_far";
     if (of_bf16 && answer.spike) bf16 = *answer.spike;
   }
-  return rescue_avoids_spike(result, *evidence.finding, bf16, share, window.steps);
+  return rescue_avoids_spike(result, *evidence.finding, bf16,
+                             core.policy.attribution.recovered_share, window.steps);
+}
+
+double mean_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (double value : values) sum += value;
+  return sum / static_cast<double>(values.size());
+}
+
+// Per cent that a rescue ended above BF16; infinite when it suffers still.
+double left_by(const Core& core, const ReplayFinished& result, const WindowState& window) {
+  const auto& end = result.replay_end_loss_bf16;
+  const bool ended = end && std::isfinite(*end);
+  if (!avoids_spike(core, result, window)) return HUGE_VAL;
+  const std::vector<double> ends = bf16_ends(core.s.investigation->evidence);
+  const bool of_spike = core.s.investigation->evidence.finding.has_value();
+  if (of_spike && (ends.empty() || !end)) return 0;  // its steps are all that can be compared
+  if (ends.empty() || !ended) return HUGE_VAL;
+  const double reference = mean_of(ends);
+  return 100 * (*end - reference) / reference;
+}
+
+// The standard error of what so many replays of a rescue show: chance parts two runs of a window by
+// the deviation of D, or by what the BF16 replays of this one show.
+double error_of_rescue(const Core& core, const WindowState& window, int64_t replays) {
+  const GapScale& learned = core.s.watch.gap.scale;
+  double deviation =
+      gap_scale_percent(learned, gap_sample(core, window), gap_settings(core.policy));
+  if (learned.steps > 0 && static_cast<double>(window.steps) > learned.steps)
+    deviation *= std::sqrt(static_cast<double>(window.steps) / learned.steps);
+  const std::vector<double> ends = bf16_ends(core.s.investigation->evidence);
+  const auto known = static_cast<double>(std::max<size_t>(1, ends.size()));
+  if (ends.size() >= 3) {
+    const double mean = mean_of(ends);
+    double squares = 0;
+    for (double end : ends) squares += (end - mean) * (end - mean);
+    deviation = std::max(deviation, 100 * std::sqrt(2 * squares / (known - 1)) / mean);
+  }
+  return deviation * std::sqrt((1 / static_cast<double>(replays) + 1 / known) / 2);
+}
+
+// At most so much may a rescue leave.
+double limit_of_case(const Core& core) {
+  const TriageEvidence& evidence = core.s.investigation->evidence;
+  double d = HUGE_VAL;
+  if (!evidence.finding) {
+    d = evidence.measured.d_percent.value_or(HUGE_VAL);
+    if (std::isfinite(d) && !evidence.chance_excluded) d = std::min(d, level_of(evidence));
+  }
+  return rescue_limit(d, core.policy.detector.tolerance_percent);
+}
+
+int64_t rescues_waiting(const State& s, int64_t prefix) {
+  return std::ranges::count_if(s.replays, [&](const PendingReplay& replay) {
+    return replay.role == "rescue" && replay.number == prefix;
+  });
+}
+
+// What the replays of a set show, once all of them are there; orders further ones where chance may
+// have made the first.
+std::optional<bool> judge_look(Core& core, RescueLook& look) {
+  State& s = core.s;
+  if (rescues_waiting(s, look.prefix) > 0) return std::nullopt;
+  Case& investigation = *s.investigation;
+  AttributionSearch& search = investigation.search;
+  const WindowState& window = *find_window(s, investigation.window);
+  RescueLeft left;
+  left.replays = look.count;
+  left.mean_percent = look.sum_percent / static_cast<double>(look.count);
+  left.error_percent = error_of_rescue(core, window, look.count);
+  std::optional<bool> recovers = rescue_recovers(left, limit_of_case(core));
+  const bool may_ask = search.replays + kRescueNudges <= core.policy.attribution.replays_max;
+  if (!recovers && !look.asked_again && may_ask) {
+    look.asked_again = true;
+    search.replays += kRescueNudges;
+    for (int64_t seed = 1; seed <= kRescueNudges; ++seed) order_rescue(core, look.prefix, seed);
+    return std::nullopt;
+  }
+  core.say(fmt::format("Rescuing {} site(s) leaves {} ± {} and {}.",
+                       search.rescued(look.prefix).size(), percent(left.mean_percent),
+                       percent(left.error_percent),
+                       recovers.value_or(false) ? "recovers" : "does not recover"));
+  if (recovers.value_or(false)) {
+    investigation.left_percent = left.mean_percent;
+    investigation.left_error_percent = left.error_percent;
+  }
+  return recovers.value_or(false);
+}
+
+// The search hears an answer, and forgets what has become pointless with it.
+void answer_search(Core& core, int64_t prefix, bool recovers) {
+  State& s = core.s;
+  Case& investigation = *s.investigation;
+  AttributionSearch& search = investigation.search;
+  const size_t found = search.guilty.size();
+  search.answer(prefix, recovers);
+  const auto pointless = [&](int64_t asked) {
+    return search.guilty.size() != found ||
+           std::ranges::find(search.asked, asked) == search.asked.end();
+  };
+  std::erase_if(s.replays, [&](const PendingReplay& replay) {
+    return replay.role == "rescue" && pointless(replay.number);
+  });
+  std::erase_if(investigation.looks,
+                [&](const RescueLook& look) { return pointless(look.prefix); });
+  pump_search(core);
 }
 
 }  // namespace
@@ -160,24 +292,25 @@ void take_scores(Core& core, const ReplayFinished& result) {
 void scores_failed(Core& core) { start_search(core); }
 
 void take_rescue(Core& core, int64_t prefix, const ReplayFinished& result) {
-  State& s = core.s;
-  Case& investigation = *s.investigation;
-  const bool recovers = rescues(core, result, *find_window(s, investigation.window));
-  const size_t found = investigation.search.guilty.size();
-  core.say(fmt::format("Rescuing {} site(s) {}.", investigation.search.rescued(prefix).size(),
-                       recovers ? "recovers" : "does not recover"));
-  investigation.search.answer(prefix, recovers);
-  const AttributionSearch& search = investigation.search;
-  std::erase_if(s.replays, [&](const PendingReplay& replay) {
-    if (replay.role != "rescue") return false;
-    return search.guilty.size() != found ||
-           std::find(search.asked.begin(), search.asked.end(), replay.number) == search.asked.end();
-  });
-  pump_search(core);
+  Case& investigation = *core.s.investigation;
+  const double left = left_by(core, result, *find_window(core.s, investigation.window));
+  auto look = std::ranges::find(investigation.looks, prefix, &RescueLook::prefix);
+  if (look == investigation.looks.end())
+    look = investigation.looks.insert(look, RescueLook{prefix, 0, 0, false});
+  look->count += 1;
+  look->sum_percent += left;
+  if (const auto recovers = judge_look(core, *look)) answer_search(core, prefix, *recovers);
 }
 
 void rescue_failed(Core& core, int64_t prefix) {
-  core.s.investigation->search.failed(prefix);
+  Case& investigation = *core.s.investigation;
+  const auto look = std::ranges::find(investigation.looks, prefix, &RescueLook::prefix);
+  if (look != investigation.looks.end()) {
+    // The others of the set say enough.
+    if (const auto recovers = judge_look(core, *look)) answer_search(core, prefix, *recovers);
+    return;
+  }
+  investigation.search.failed(prefix);
   pump_search(core);
 }
 

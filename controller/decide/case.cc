@@ -241,6 +241,8 @@ TriageRules rules_of(const Core& core) {
   // What is over the ceiling would alarm again, accepted or not.
   rules.accept_percent =
       std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
+  // Of a run with pinned sites it is known that something is wrong: what is left has a site, too.
+  if (!pinned_sites(s).empty()) rules.accept_percent = 0;
   const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
   rules.steps_ahead = std::min(left, kStepsAhead * std::max<int64_t>(1, core.policy.window.steps));
   return rules;
@@ -300,7 +302,9 @@ void open_gap_case(Core& core, const WindowState& window) {
   TriageEvidence evidence;
   evidence.trigger = "gap";
   evidence.measured = *window.measured;
-  evidence.chance_excluded = window.judged && !of_one_window(*window.judged);
+  // While training is unstable, gaps are as wide as chance makes them then: it is asked.
+  evidence.chance_excluded =
+      window.judged && !of_one_window(*window.judged) && !core.s.watch.stability.unstable_since;
   evidence.steps = window.steps;
   evidence.level_percent = window.level_percent;
   open_case(core, window.id, std::move(evidence));
@@ -365,10 +369,27 @@ void open_suspicion(Core& core) {
   advance_triage(core);
 }
 
+json::array batches_evidence(const std::vector<OtherBatch>& batches) {
+  json::array out;
+  for (const OtherBatch& one : batches)
+    out.push_back({{"step", one.step}, {"run", one.run}, {"data", one.data}});
+  return out;
+}
+
+json::array other_batches(const Case& investigation) {
+  for (const TriageAnswer& answer : investigation.evidence.answers) {
+    if (!answer.reproduction || answer.reproduction->other_batches.empty()) continue;
+    return batches_evidence(answer.reproduction->other_batches);
+  }
+  return {};
+}
+
 RecordDecision& record_verdict(Core& core, const Verdict& verdict) {
   const Case& investigation = *core.s.investigation;
-  RecordDecision& decision =
-      core.record("verdict", verdict.sentence, verdict_evidence(investigation));
+  json::object evidence = verdict_evidence(investigation);
+  if (json::array batches = other_batches(investigation); !batches.empty())
+    evidence["batches"] = std::move(batches);
+  RecordDecision& decision = core.record("verdict", verdict.sentence, evidence);
   decision.verdict = verdict.name;
   decision.window = investigation.window;
   return decision;

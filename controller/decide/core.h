@@ -26,6 +26,8 @@ inline constexpr size_t kPlanChangesMax = 64;
 inline constexpr size_t kOlderVerifiedMax = 2;  // beside the newest, for a rollback that is refused
 inline constexpr size_t kRefusedBasesMax = 64;
 inline constexpr size_t kExpiredDirectivesMax = 8;
+inline constexpr int64_t kDeferredMax = 2;  // alarms that wait for a case; later ones add nothing
+inline constexpr const char* kRecoveryRule = "recovery";  // of an alarm: an action did not work
 
 inline constexpr size_t kTransientsMax = 16;
 inline constexpr size_t kQuarantinedMax = 64;
@@ -95,8 +97,9 @@ int64_t order(Core& core, const WindowState& window, const std::string& arm,
               const std::string& role, const std::string& plan, bool endpoints, int priority);
 // A window ended quietly here; the oldest such ends are forgotten beyond the bound.
 void add_quiet_end(State& state, int64_t start_step, KnownCheckpoint end);
-// The same of a window that was measured.
-void add_quiet_end(State& state, const WindowState& window);
+// The same of a window that was measured, unless it lost more than is tolerated or belongs to a
+// rise of the evidence: what is verified later will lie behind it.
+void add_quiet_end(Core& core, const WindowState& window);
 // Quiet ends become verified when nothing before them is in doubt any more.
 void settle_verified(Core& core);
 // Says which checkpoints must stay, if that changed, and forgets the others.
@@ -107,6 +110,10 @@ void take_shadow(Core& core, int64_t window, const ReplayFinished& replay);
 void shadow_failed(Core& core, int64_t window, const std::string& why);
 // Windows that were put off while a case was open are judged now.
 void judge_deferred(Core& core);
+// The window is quiet, and what follows from that.
+void pass_quiet(Core& core, int64_t window);
+// The window, as it was judged, is an alarm.
+void raise_alarm(Core& core, WindowState& window);
 GapSettings gap_settings(const Policy& policy);
 // A window as the detector reads it; D is 0 where none was measured.
 GapSample gap_sample(const Core& core, const WindowState& window);
@@ -114,6 +121,29 @@ GapSettings long_gap_settings(const Policy& policy, int64_t steps);
 // Of R, below which the windows before an alarm have not added to it: a quarter of the suspicion.
 double risen_evidence(const Policy& policy);
 GapSettings offset_settings(const Policy& policy, double level_percent);
+
+// -- recovery.cc: has an action worked?
+// What a mean gap may be: the tolerance, or what was accepted as the run's own.
+double tolerated_percent(const Core& core);
+// Whether the window shows what an action has led to.
+bool awaits_recovery(const State& state, const WindowState& window);
+// Such a window raised no alarm: with those before it it may show that the run has recovered, or
+// that it has not; else it stays open.
+void weigh_recovery(Core& core, int64_t window);
+// A window of a run that is in BF16 shows it by itself.
+void recover_in_bf16(Core& core, int64_t attempt, int64_t plan_version, int64_t start_step,
+                     int64_t end_step);
+// Windows that wait for more are closed.
+void close_unsettled(Core& core, const std::string& outcome);
+// The same of those whose action is not in force any more.
+void release_unsettled(Core& core);
+
+// -- stability.cc: is training itself stable?
+// A window's BF16 replay, after the window was judged to be no harm of FP8's.
+void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
+// A spike that BF16 shares.
+void note_shared_spike(Core& core, const SpikeFinding& finding);
+void forget_stability_after(Core& core, int64_t base);
 
 // -- seen.cc: which windows the evidence is made of
 // A spike that BF16 shares lies in the window: what follows it diverges by chance, and the window
@@ -157,6 +187,9 @@ void case_replay_failed(Core& core, const PendingReplay& replay, const std::stri
 // What only the trainer could have done, and has not.
 void time_out_replays(Core& core);
 RecordDecision& record_verdict(Core& core, const Verdict& verdict);
+// Which tokens the run took instead of the data's: the hashes of its steps, as evidence.
+boost::json::array batches_evidence(const std::vector<OtherBatch>& batches);
+boost::json::array other_batches(const Case& investigation);
 // The case is over without an action: what had waited for it goes on. Its window is closed, but not
 // with an empty outcome.
 void end_case(Core& core, const std::string& outcome);
@@ -175,6 +208,8 @@ void rescue_failed(Core& core, int64_t prefix);
 // True when the next rung blames single sites, so that attribution is worth its replays.
 bool next_rung_pins(const Core& core);
 void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites);
+// The sites that a containment has in BF16 while the others are in FP8.
+std::vector<std::string> pinned_sites(const State& state);
 // The containment that a rung and its plan lead to.
 void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
              int64_t plan_version);
@@ -241,8 +276,7 @@ void restore_plan_if_due(Core& core);
 std::string until(double expires_at);  // "until 2026-11-21 13:00:00 UTC"
 
 // -- returning.cc: what quiet windows lead to
-void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_version,
-                int64_t start_step, int64_t end_step, const Measurement& measured);
+void note_quiet(Core& core, int64_t plan_version);
 bool probe_due(const Core& core);
 // FP8 comes back when probes have shown enough and nothing else is under way.
 void return_if_due(Core& core);

@@ -243,6 +243,7 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
   } else {
     hear(core, event);
     judge_deferred(core);
+    release_unsettled(core);
     close_orphans(core);
     restore_plan_if_due(core);
     hold_if_due(core);

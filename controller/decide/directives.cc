@@ -124,6 +124,7 @@ void take_plan(Core& core, const PendingDirective& done) {
     if (window.deferred && window.plan_version != done.plan_version) moot.push_back(window.id);
   }
   for (int64_t id : moot) close_window(core, id, "alarm");
+  release_unsettled(core);
 }
 
 void carried_out(Core& core, const PendingDirective& done) {

@@ -66,6 +66,14 @@ struct SiteScore {
   double sqnr_db = 0;  // of its output
 };
 
+// A step whose tokens were not those that the data's order gives: the hashes of both.
+struct OtherBatch {
+  int64_t step = 0;
+  std::string run;
+  std::string data;
+};
+inline constexpr size_t kOtherBatchesMax = 16;  // of one replay, the first ones
+
 // A replay's result, joined by the supervisor with what the trainer had reported for the same
 // steps.
 struct ReplayFinished {
@@ -87,6 +95,7 @@ struct ReplayFinished {
   std::string verifier = {};                           // who did it
   bool on_trainer = false;                             // the trainer itself, between two steps
   std::optional<int64_t> first_other_batch_step = {};  // first step whose tokens were not the run's
+  std::vector<OtherBatch> other_batches = {};          // that step and further ones
   std::string end_hash = {};  // of the weights after the last replayed step
   std::optional<double> gap_error =
       {};              // standard error of run_end − replay_end over held-out text, nats

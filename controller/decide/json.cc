@@ -23,13 +23,14 @@ BOOST_DESCRIBE_STRUCT(RunRegisteredEvent, (),
 BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version, host))
 BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm, seconds))
 BOOST_DESCRIBE_STRUCT(SiteScore, (), (site, phi, psi, sqnr_db))
+BOOST_DESCRIBE_STRUCT(OtherBatch, (), (step, run, data))
 BOOST_DESCRIBE_STRUCT(CheckpointCompleted, (), (attempt, step, uri, plan_version))
 BOOST_DESCRIBE_STRUCT(ReplayFinished, (),
                       (replay, window, arm, purpose, fingerprint_equal, compared_steps,
                        first_mismatch_step, steps, losses, run_losses, start_loss_bf16,
                        start_loss_plan, run_end_loss_bf16, replay_end_loss_bf16, verifier,
-                       on_trainer, first_other_batch_step, end_hash, gap_error, seconds, scores,
-                       step_seconds))
+                       on_trainer, first_other_batch_step, other_batches, end_hash, gap_error,
+                       seconds, scores, step_seconds))
 BOOST_DESCRIBE_STRUCT(ReplayFailed, (), (replay, window, arm, reason))
 BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reason))
 BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
@@ -76,15 +77,16 @@ BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                        null_percent, freedom, burst_left))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
-                       probe_pending, instrument_pending, deferred, outcome, measured, verifier,
-                       shadow_hash, shadow_fingerprint_equal, judged, level_percent))
+                       probe_pending, instrument_pending, deferred, unsettled, outcome, measured,
+                       verifier, shadow_hash, shadow_fingerprint_equal, judged, level_percent))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
                       (kind, step, loss, grad_norm, expected, deviation, threshold, rule))
 BOOST_DESCRIBE_STRUCT(Suspicion, (), (finding, start, attempt, plan_version))
 BOOST_DESCRIBE_STRUCT(Reproduction, (),
-                      (reproduces, bitwise, first_mismatch_step, other_batch, sentence))
+                      (reproduces, bitwise, first_mismatch_step, other_batch, sentence,
+                       other_batches))
 BOOST_DESCRIBE_STRUCT(SpikeComparison, (), (loss, non_finite, spikes))
 BOOST_DESCRIBE_STRUCT(TriageAnswer, (),
                       (kind, seed, failed, verifier, reproduction, spike, start_loss_plan, end_loss,
@@ -98,9 +100,10 @@ BOOST_DESCRIBE_STRUCT(TransientFault, (), (host, step))
 BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
                       (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
                        failures, ranked))
+BOOST_DESCRIBE_STRUCT(RescueLook, (), (prefix, count, sum_percent, asked_again))
 BOOST_DESCRIBE_STRUCT(Case, (),
                       (window, stage, evidence, far_window, fork_window, verdict, since_step,
-                       scores, search))
+                       scores, search, looks, left_percent, left_error_percent))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
                        deadline, steps_since, silence_said))
@@ -113,10 +116,11 @@ BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
 BOOST_DESCRIBE_STRUCT(SeenWindow, (), (window, start_step, end_step, statistic))
+BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, signs, calm, unstable_since))
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
                        offset_seen, instrument, burst_left, windows_judged, every, next_long,
-                       long_start, unverified_windows))
+                       long_start, unverified_windows, dirty_since, stability))
 BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients, other_tokens))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
@@ -248,7 +252,14 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "seen",
                                             "long_seen",
                                             "offset_seen",
-                                            "restore_plan"};
+                                            "restore_plan",
+                                            "unsettled",
+                                            "other_batches",
+                                            "looks",
+                                            "left_percent",
+                                            "left_error_percent",
+                                            "dirty_since",
+                                            "stability"};
 
 bool may_lack(std::string_view member) {
   return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);

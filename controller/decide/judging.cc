@@ -88,6 +88,11 @@ std::string alarm_words(const WindowState& window) {
       : verdict.rule == "jump"
           ? fmt::format("that is {:.1f} deviations over {}, for one window too far", verdict.x,
                         percent(verdict.null_percent))
+      : verdict.rule == kRecoveryRule
+          ? fmt::format(
+                "the windows since the action lose {} on average and {} is tolerated: it "
+                "was not enough",
+                percent(verdict.statistic), percent(verdict.threshold))
       : verdict.rule == "evidence"
           ? fmt::format("evidence of {:.3g} against a mean gap of at most {}, alarm at {:.3g}",
                         verdict.statistic, percent(verdict.null_percent), verdict.threshold)
@@ -116,6 +121,13 @@ void judge_alarm(Core& core, WindowState& window) {
     return muted_alarm(core, window, muted);
   }
   if (s.investigation || s.directive) {
+    const auto waiting = std::ranges::count_if(s.windows, &WindowState::deferred);
+    if (waiting >= kDeferredMax) {
+      core.say(fmt::format("{} is an alarm (D = {}), as others that wait already.",
+                           window_name(window), percent(*m.d_percent)));
+      window.outcome = "alarm";
+      return finish_window(core, window.id);
+    }
     window.deferred = true;
     core.say(fmt::format("{} is an alarm (D = {}) and waits for the open case.",
                          window_name(window), percent(*m.d_percent)));
@@ -128,7 +140,10 @@ void judge_alarm(Core& core, WindowState& window) {
   RecordDecision& decision =
       core.record("alarm", alarm_words(window) + ".", gap_evidence(window, *window.judged));
   decision.window = window.id;
-  open_gap_case(core, window);
+  // What the action before has led to is answered with it.
+  const int64_t id = window.id;
+  close_unsettled(core, "alarm");
+  open_gap_case(core, *find_window(s, id));
 }
 
 // The quantiser has drifted when equal weights lose more in FP8 than they did, and no damage is
@@ -191,14 +206,40 @@ Judgement observe(Core& core, const WindowState& window) {
   return result;
 }
 
-void take_quiet(Core& core, const WindowState& quiet, bool burn_in) {
+bool in_burn_in(const Core& core, const WindowState& window) {
+  return window.start.step < core.policy.detector.burn_in_steps &&
+         std::isfinite(*window.measured->d_percent);
+}
+
+void take_quiet(Core& core, const WindowState& quiet) {
   State& s = core.s;
   s.fault_reported = false;
   s.trust.other_tokens = false;
-  add_quiet_end(s, quiet);
+  add_quiet_end(core, quiet);
   core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
-                       burn_in ? "in the burn-in and not judged" : "quiet",
+                       in_burn_in(core, quiet) ? "in the burn-in and quiet" : "quiet",
                        percent(*quiet.measured->d_percent)));
+}
+
+// Nothing is learned in the burn-in, and one window may show no more than at any time.
+Judgement judge_burn_in(const Core& core, const WindowState& window) {
+  const GapSettings settings = gap_settings(core.policy);
+  const GapScale& scale = core.s.watch.gap.scale;
+  Judgement result;
+  result.gap.statistic = *window.measured->d_percent;
+  result.gap.threshold = settings.ceiling_percent;
+  result.gap.scale_percent = gap_scale_percent(scale, gap_sample(core, window), settings);
+  result.gap.null_percent = gap_null_percent(scale, settings);
+  result.gap.alarm = result.gap.statistic > settings.ceiling_percent;
+  if (result.gap.alarm) result.gap.rule = "ceiling";
+  return result;
+}
+
+void go_on_after(Core& core, const WindowState& quiet) {
+  finish_window(core, quiet.id);
+  settle_verified(core);
+  choose_cadence(core);
+  if (quiet.kind != "long") note_quiet(core, quiet.plan_version);
 }
 
 // How many windows an alarm of evidence is about.
@@ -220,7 +261,7 @@ void judge_history(Core& core, WindowState& window) {
                        window_name(window), window.plan_version, percent(d)));
   if (over) return close_window(core, window.id, "alarm");
   const WindowState quiet = window;
-  take_quiet(core, quiet, false);
+  take_quiet(core, quiet);
   finish_window(core, quiet.id);
 }
 
@@ -235,12 +276,10 @@ void judge(Core& core, WindowState& window) {
     set_aside(core, window, *spike, over);
     return settle_verified(core);
   }
-  const bool burn_in = window.start.step < core.policy.detector.burn_in_steps &&
-                       std::isfinite(*window.measured->d_percent);
-  Judgement judged;
-  if (!burn_in) judged = observe(core, window);
+  const bool burn_in = in_burn_in(core, window);
+  const Judgement judged = burn_in ? judge_burn_in(core, window) : observe(core, window);
   s.watch.windows_judged += 1;
-  if (!burn_in) window.judged = judged.gap;
+  if (!burn_in || judged.gap.alarm) window.judged = judged.gap;
   if (judged.gap.alarm) {
     const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
     window.level_percent = of_one_window(judged.gap)
@@ -248,15 +287,11 @@ void judge(Core& core, WindowState& window) {
                                : newest_level(gap, risen_windows(core, window)).mean_percent;
     return judge_alarm(core, window);
   }
+  if (awaits_recovery(s, window)) return weigh_recovery(core, window.id);
   const WindowState quiet = window;
-  take_quiet(core, quiet, burn_in);
+  take_quiet(core, quiet);
   if (judged.drifted && judge_drift(core, quiet, judged.offset)) return;
-  finish_window(core, quiet.id);
-  settle_verified(core);
-  choose_cadence(core);
-  if (quiet.kind == "long") return;
-  note_quiet(core, quiet.id, quiet.attempt, quiet.plan_version, quiet.start.step, quiet.end_step(),
-             *quiet.measured);
+  go_on_after(core, quiet);
 }
 
 // The run took other tokens than the replay: what parts them is not FP8's doing, and the window is
@@ -279,6 +314,7 @@ bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& r
         core.record("verdict", sentence,
                     {{"window", window.id},
                      {"first_other_batch_step", *replay.first_other_batch_step},
+                     {"batches", batches_evidence(replay.other_batches)},
                      {"d_percent", number(d)}});
     decision.verdict = "data_mismatch";
     decision.window = window.id;
@@ -323,6 +359,7 @@ bool judge_shock(Core& core, const WindowState& window, const ReplayFinished& re
 bool still_alarms(const Core& core, WindowState& window) {
   if (!window.judged || !window.measured) return true;
   GapVerdict& verdict = *window.judged;
+  if (verdict.rule == kRecoveryRule) return core.s.recovery.has_value();
   const GapSettings settings = gap_settings(core.policy);
   const bool of_many = !of_one_window(verdict);
   if (of_many) {
@@ -343,6 +380,14 @@ bool still_alarms(const Core& core, WindowState& window) {
 }
 
 }  // namespace
+
+void raise_alarm(Core& core, WindowState& window) { judge_alarm(core, window); }
+
+void pass_quiet(Core& core, int64_t id) {
+  const WindowState quiet = *find_window(core.s, id);
+  take_quiet(core, quiet);
+  go_on_after(core, quiet);
+}
 
 GapSettings gap_settings(const Policy& policy) {
   const Policy::Detector& d = policy.detector;
@@ -415,17 +460,23 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
       core.record("instrument", sentence, {{"window", window.id}, {"why", measured.unusable}})
           .window = window_id;
     }
+    const WindowState failed = window;
     close_window(core, window_id, "failed");
     settle_verified(core);
+    note_bf16(core, failed, replay);
     return;
   }
   window.measured = std::move(measured);
   window.verifier = replay.verifier;
   window.shadow_hash = replay.end_hash;
   window.shadow_fingerprint_equal = replay.fingerprint_equal;
-  if (judge_tokens(core, window, replay) || judge_shock(core, window, replay)) return;
-  judge(core, window);
-  show_window(core, window_id);
+  const WindowState seen = window;
+  const bool set_aside = judge_tokens(core, window, replay) || judge_shock(core, window, replay);
+  if (!set_aside) {
+    judge(core, window);
+    show_window(core, window_id);
+  }
+  note_bf16(core, seen, replay);
 }
 
 void shadow_failed(Core& core, int64_t window_id, const std::string& why) {

@@ -25,13 +25,17 @@ bool has_rung(const Core& core, const std::string& rung) {
   return std::find(rungs.begin(), rungs.end(), rung) != rungs.end();
 }
 
-// The first rung above the one the run stands on; "hold" above the last.
+// The first rung above the one the run stands on; "hold" above the last. A run with pinned sites
+// stays on its rung as long as more of them may be pinned: what is still harmful has another site.
 std::string next_rung(const Core& core, bool pin_possible) {
   const auto& rungs = core.policy.ladder.rungs;
   size_t next = 0;
   if (core.s.containment) {
     const auto stands = std::find(rungs.begin(), rungs.end(), core.s.containment->rung);
     if (stands != rungs.end()) next = static_cast<size_t>(stands - rungs.begin()) + 1;
+    const auto pinned = static_cast<int64_t>(pinned_sites(core.s).size());
+    const bool room = pinned > 0 && pinned < core.policy.attribution.sites_max;
+    if (next > 0 && rungs[next - 1] == "pin" && room && pin_possible) next -= 1;
   }
   if (next < rungs.size() && rungs[next] == "pin" && !pin_possible) next += 1;
   return next < rungs.size() ? rungs[next] : "hold";
@@ -57,16 +61,49 @@ KnownCheckpoint rollback_target(const Core& core, const WindowState& window) {
   return good_checkpoint(s, newest).value_or(window.start);
 }
 
-// A rollback that has been tried too often is not tried again.
-void limit_rollbacks(const Core& core, const WindowState& window, Action& action) {
-  if (!action.target || action.rung == "hold") return;
-  const int64_t done = rollbacks_to(core.s, action.target->step);
-  if (done < core.policy.limits.rollbacks_to_same_step_max) return;
-  action.why =
-      fmt::format("step {} has been gone back to {} time(s) already", action.target->step, done);
-  const bool bf16_left = has_rung(core, "bf16") && !plan_of(core.s, window.plan_version).bf16;
-  action.rung = bf16_left && !action.non_finite ? "bf16" : "hold";
+// BF16 mends what FP8 does, and is the safe side where nobody can say; it mends no data and no
+// machine.
+bool bf16_may_help(const std::string& verdict) {
+  return verdict == "fp8_numerics" || verdict == "kernel_bug" || verdict == "scale_drift" ||
+         verdict == "unexplained";
+}
+
+// What is left when the run cannot go back: BF16 from here on, if that may help, or a person.
+void stay_here(const Core& core, const WindowState& window, const std::string& verdict,
+               std::string why, Action& action) {
+  action.why = std::move(why);
   action.target.reset();
+  const bool bf16_left = has_rung(core, "bf16") && !plan_of(core.s, window.plan_version).bf16;
+  if (bf16_may_help(verdict) && bf16_left && !action.non_finite) {
+    action.rung = "bf16";
+    return;
+  }
+  action.rung = "hold";
+  if (verdict == "data_mismatch")
+    action.why += "; BF16 mends no data: look at how the data is loaded";
+  if (verdict == "transient_fault")
+    action.why += "; BF16 mends no machine: look at the host, or move the run to another one";
+}
+
+// A rollback that has been tried too often is not tried again, and none goes to a checkpoint that
+// the damage had reached.
+void limit_rollbacks(const Core& core, const WindowState& window, const std::string& verdict,
+                     Action& action) {
+  if (!action.target || action.rung == "hold") return;
+  const State& s = core.s;
+  const int64_t step = action.target->step;
+  const int64_t dirty = s.watch.dirty_since;
+  if (!good_checkpoint(s, step) && dirty >= 0 && dirty < step) {
+    return stay_here(core, window, verdict,
+                     fmt::format("no checkpoint before step {}, from which on windows lost more "
+                                 "than is tolerated, is left",
+                                 dirty),
+                     action);
+  }
+  const int64_t done = rollbacks_to(s, step);
+  if (done < core.policy.limits.rollbacks_to_same_step_max) return;
+  stay_here(core, window, verdict,
+            fmt::format("step {} has been gone back to {} time(s) already", step, done), action);
 }
 
 // A change of recipe is on the ladder, and the run is not in that recipe already.
@@ -105,9 +142,14 @@ Action choose(const Core& core, const std::string& verdict, const std::vector<st
     action.target = rollback_target(core, window);
     if (rising_since(core, window)) action.why = "where the evidence began to rise";
   }
-  limit_rollbacks(core, window, action);
+  limit_rollbacks(core, window, verdict, action);
   if (action.rung == "hold" || action.rung == "stop") action.target.reset();
-  if (action.rung == "pin") action.sites = sites;
+  if (action.rung != "pin") return action;
+  action.sites = pinned_sites(s);  // they stay
+  action.sites.insert(action.sites.end(), sites.begin(), sites.end());
+  std::ranges::sort(action.sites);
+  const auto twice = std::ranges::unique(action.sites);
+  action.sites.erase(twice.begin(), twice.end());
   return action;
 }
 
@@ -165,7 +207,11 @@ KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
   KnownPlan plan;
   plan.version = core.s.next_plan_version;
   if (core.enforcing()) core.s.next_plan_version += 1;
-  plan.toml = action.rung == "pin" ? rescue_plan(before.toml, action.sites, plan.version)
+  std::vector<std::string> pinned = fp8_sites(core.s.run, before.toml);
+  std::erase_if(pinned, [&](const std::string& site) {
+    return std::ranges::find(action.sites, site) == action.sites.end();
+  });
+  plan.toml = action.rung == "pin" ? rescue_plan(before.toml, pinned, plan.version)
               : action.rung == "recipe"
                   ? recipe_plan(before.toml, core.policy.ladder.recipe, plan.version)
                   : bf16_plan(plan.version);
@@ -175,6 +221,11 @@ KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
 }  // namespace
 
 bool next_rung_pins(const Core& core) { return next_rung(core, true) == "pin"; }
+
+std::vector<std::string> pinned_sites(const State& s) {
+  const bool pinned = s.containment && s.containment->rung == "pin";
+  return pinned ? s.containment->sites : std::vector<std::string>();
+}
 
 void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
              int64_t plan_version) {
@@ -277,6 +328,8 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
       {"actions_before", s.actions},
       {"rollbacks_to_step_before",
        action.target ? json::value(rollbacks_to(s, action.target->step)) : json::value(nullptr)}};
+  if (json::array batches = other_batches(*s.investigation); !batches.empty())
+    evidence["batches"] = std::move(batches);
   RecordDecision& decision = core.record("action", sentence, evidence);
   decision.verdict = verdict;
   decision.action = action.rung;

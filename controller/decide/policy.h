@@ -65,7 +65,7 @@ struct Policy {
   struct Attribution {
     bool scores = true;  // rank the sites by an analysis of the checkpoint first
     double recovered_share =
-        0.25;  // a rescue recovers when it leaves at most this share of the gap (or the tolerance)
+        0.25;              // a rescue takes a spike away when it leaves at most this share of it
     int replays_max = 40;  // then the whole run goes to BF16
     int parallel = 2;      // replays ordered at a time
     int sites_max = 8;     // more guilty sites than this: the whole run goes to BF16

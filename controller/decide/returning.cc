@@ -67,27 +67,6 @@ std::string contained_run(const Containment& containment) {
   return fmt::format("the run with {} {} in BF16", count, count == 1 ? "site" : "sites");
 }
 
-// The rung is held by `containment` unless the action was a rollback under the same plan.
-void say_recovered(Core& core, int64_t window_id, int64_t start_step, int64_t end_step,
-                   const Measurement& measured) {
-  State& s = core.s;
-  json::object evidence{
-      {"rung", s.recovery->rung}, {"start_step", start_step}, {"end_step", end_step}};
-  std::string proof = "every step in BF16";
-  if (measured.d_percent) {
-    evidence["d_percent"] = number(*measured.d_percent);
-    proof = fmt::format("D = {}", percent(*measured.d_percent));
-  }
-  RecordDecision& decision =
-      core.record("recovered",
-                  fmt::format("Recovered: steps {}–{} after the action are quiet ({}).", start_step,
-                              end_step, proof),
-                  evidence);
-  decision.window = window_id;
-  if (s.containment) decision.sites = s.containment->sites;
-  s.recovery.reset();
-}
-
 bool enough_evidence(const Core& core) {
   return core.s.containment->log_evidence >= std::log(core.policy.returning.evidence);
 }
@@ -131,15 +110,9 @@ void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
 
 }  // namespace
 
-void note_quiet(Core& core, int64_t window_id, int64_t attempt, int64_t plan_version,
-                int64_t start_step, int64_t end_step, const Measurement& measured) {
+void note_quiet(Core& core, int64_t plan_version) {
   State& s = core.s;
   const bool contained = s.containment && s.containment->plan_version == plan_version;
-  if (s.recovery && s.recovery->plan_version == plan_version &&
-      (!s.recovery->by_rollback || (s.recovery->attempt > 0 && attempt >= s.recovery->attempt))) {
-    say_recovered(core, window_id, start_step, end_step, measured);
-    if (contained) s.containment->recovered = true;
-  }
   if (contained && s.containment->recovered) s.containment->quiet += 1;
   if (!s.containment && s.quiet_since_return >= 0) s.quiet_since_return += 1;
   return_if_due(core);

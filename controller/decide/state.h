@@ -63,7 +63,8 @@ struct WindowState {
   bool shadow_pending = false;
   bool probe_pending = false;
   bool instrument_pending = false;  // its perturbed BF16 replay
-  bool deferred = false;  // an alarm, but another case is open: it is opened when that one ends
+  bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
+  bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
   std::string outcome = "quiet";  // that it is closed with once nothing is waited for any more
   std::optional<Measurement> measured;
   std::string verifier;     // who did the shadow
@@ -99,6 +100,14 @@ struct Suspicion {
   int64_t plan_version = 0;
 };
 
+// What a set of rescued sites has left of the damage, over its replays.
+struct RescueLook {
+  int64_t prefix = 0;  // of the search
+  int64_t count = 0;   // replays
+  double sum_percent = 0;
+  bool asked_again = false;  // nudged replays were ordered: one was not enough
+};
+
 // The one investigation that may be open at a time.
 struct Case {
   int64_t window = 0;
@@ -110,6 +119,9 @@ struct Case {
   std::optional<int64_t> since_step;  // the first step that is wrong, if the verdict knows
   std::vector<SiteScore> scores;      // as they came; empty before, or when nobody could do it
   AttributionSearch search;
+  std::vector<RescueLook> looks;  // of sets that are asked
+  double left_percent = 0;        // by the set that was shown last to take the damage away
+  double left_error_percent = 0;
 };
 
 // The run's instrument: how far BF16 and BF16 with another order of sums part in a window.
@@ -151,7 +163,7 @@ struct StandingOverride {
   int64_t plan_version = 0;  // of a plan
 };
 
-// An action was carried out; the first quiet window after it shows that it worked.
+// An action was carried out; the windows after it show whether it worked (recovery.cc).
 struct Recovery {
   std::string rung;  // rollback, pin, bf16
   bool by_rollback = false;
@@ -194,6 +206,14 @@ struct SeenWindow {
   double statistic = 0;  // of the detector after it
 };
 
+// Whether training itself is stable, told by what BF16 replays do (stability.cc).
+struct Stability {
+  double lowest = 0;           // held-out loss of a BF16 replay so far, nats; 0 = none was measured
+  std::vector<int64_t> signs;  // steps, ascending: BF16 loses ground there as well
+  int64_t calm = 0;            // windows without a sign since the newest one
+  std::optional<int64_t> unstable_since;  // a step: training is unstable in both precisions
+};
+
 // What the shadows have shown so far, and where the next ones begin.
 struct Watch {
   GapState gap;
@@ -211,6 +231,10 @@ struct Watch {
   int64_t next_long = 0;       // no long fork begins before it
   int64_t long_start = -1;     // step where the next long fork begins; -1 = none is waited for
   int64_t unverified_windows = 0;  // in a row that no verifier has answered
+  // Start of the first window since the newest verified checkpoint that lost more than is
+  // tolerated and raised no alarm; -1 = none.
+  int64_t dirty_since = -1;
+  Stability stability;
 };
 
 // Whose results and whose hardware are believed.

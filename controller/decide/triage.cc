@@ -19,6 +19,7 @@ std::optional<Reproduction> compare_bits(const ReplayFinished& same) {
   result.first_mismatch_step = same.first_mismatch_step;
   result.other_batch = same.first_other_batch_step.has_value() &&
                        same.first_other_batch_step <= same.first_mismatch_step;
+  if (result.other_batch) result.other_batches = same.other_batches;
   result.reproduces = !same.first_mismatch_step.has_value();
   result.sentence =
       result.reproduces
@@ -32,8 +33,6 @@ std::optional<Reproduction> compare_bits(const ReplayFinished& same) {
 std::string why_not_bits(const ReplayFinished& same) {
   return same.fingerprint_equal ? "no step's hashes could be compared" : "the fingerprints differ";
 }
-
-bool finite(const std::optional<double>& value) { return value && std::isfinite(*value); }
 
 }  // namespace
 
@@ -149,14 +148,17 @@ double fisher_p(int64_t hits_a, int64_t a, int64_t hits_b, int64_t b) {
   return std::min(p, 1.0);
 }
 
-bool rescue_closes_gap(const ReplayFinished& rescue, const Measurement& measured,
-                       double recovered_share, double tolerance_percent) {
-  if (!finite(rescue.replay_end_loss_bf16) || !finite(measured.reference)) return false;
-  const double remaining =
-      100 * (*rescue.replay_end_loss_bf16 - *measured.reference) / *measured.reference;
-  const double d = measured.d_percent.value_or(HUGE_VAL);
-  if (!std::isfinite(d)) return remaining <= tolerance_percent;
-  return remaining <= std::max(recovered_share * d, std::min(tolerance_percent, d / 2));
+double rescue_limit(double d_percent, double tolerance_percent) {
+  return std::isfinite(d_percent) ? std::min(tolerance_percent, d_percent / 2) : tolerance_percent;
+}
+
+std::optional<bool> rescue_recovers(const RescueLeft& left, double limit_percent) {
+  constexpr double kCertainly = 3;  // standard errors of one replay
+  if (left.mean_percent <= limit_percent) return true;
+  if (left.replays > 1) return left.mean_percent <= limit_percent + left.error_percent;
+  // Chance alone may have put it there.
+  if (left.mean_percent <= limit_percent + kCertainly * left.error_percent) return std::nullopt;
+  return false;
 }
 
 bool rescue_avoids_spike(const ReplayFinished& rescue, const SpikeFinding& finding,

@@ -22,6 +22,7 @@ struct Reproduction {
   std::optional<int64_t> first_mismatch_step;
   bool other_batch = false;  // at that step the run's tokens were not the replay's
   std::string sentence;      // how it was compared and what came out
+  std::vector<OtherBatch> other_batches = {};  // of other_batch: which tokens the run took
 };
 
 // A window that alarmed by its gap of `measured`. Bits count only between equal fingerprints and
@@ -141,11 +142,20 @@ double carried_on(double level, int64_t steps, double later, int64_t later_steps
 // of `b` if both arms spiked equally often.
 double fisher_p(int64_t hits_a, int64_t a, int64_t hits_b, int64_t b);
 
-// Does a rescue close the gap? What remains, 100·(L16(w_rescue) − L16(w16))/L16(w16), must be at
-// most max(share·D, min(tolerance, D/2)): at least half of the gap goes, however near the tolerance
-// it was.
-bool rescue_closes_gap(const ReplayFinished& rescue, const Measurement& measured,
-                       double recovered_share, double tolerance_percent);
+// What a rescue leaves of the damage, 100·(L16(w_rescue) − L16(w16))/L16(w16), over `replays` of
+// it: the plain one and nudged ones. Infinite when one of them is not finite or still suffers.
+struct RescueLeft {
+  double mean_percent = 0;
+  double error_percent = 0;  // standard error
+  int64_t replays = 1;
+};
+inline constexpr int64_t kRescueNudges =
+    3;  // further replays of a rescue that chance may have made
+// At most so much may be left of a damage of `d_percent`: what is tolerated, and at most half of
+// the damage.
+double rescue_limit(double d_percent, double tolerance_percent);
+// Whether the damage is gone; nothing where one replay is not enough to say so.
+std::optional<bool> rescue_recovers(const RescueLeft& left, double limit_percent);
 // Does a rescue take the spike away? Finite, and either under the threshold or at most
 // `recovered_share` of the way from BF16's loss to the run's.
 bool rescue_avoids_spike(const ReplayFinished& rescue, const SpikeFinding& finding,

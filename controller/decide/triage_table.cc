@@ -12,6 +12,19 @@ namespace {
 constexpr double kKernelShare = 0.1;  // of the offset, that two ways to compute FP8 may differ by
 constexpr double kKernelNoise = 3;    // deviations that a gap must lose without the FP8 kernels
 
+// A loader that stands still: which steps took the same tokens.
+std::string repeated_batch(const std::vector<OtherBatch>& batches) {
+  for (size_t i = 0; i + 1 < batches.size(); ++i) {
+    const std::string& hash = batches[i].run;
+    if (batches[i + 1].run != hash) continue;
+    size_t last = i + 1;
+    while (last + 1 < batches.size() && batches[last + 1].run == hash) ++last;
+    return fmt::format(" (the same batch, {}, in each of steps {}–{})", hash, batches[i].step,
+                       batches[last].step);
+  }
+  return "";
+}
+
 // The evidence as the rows read it.
 class Table {
  public:
@@ -84,9 +97,9 @@ class Table {
     }
     if (first.other_batch) {
       return fault("data_mismatch",
-                   fmt::format("{}, where the run took other tokens than the data's order gives: "
+                   fmt::format("{}, where the run took other tokens than the data's order gives{}: "
                                "the data, not FP8.",
-                               first.sentence),
+                               first.sentence, repeated_batch(first.other_batches)),
                    first);
     }
     if (rules_.other_verifiers) {

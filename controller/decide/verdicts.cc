@@ -49,7 +49,7 @@ void take_as_quiet(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
   s.fault_reported = false;
-  add_quiet_end(s, window);
+  add_quiet_end(core, window);
   end_case(core, "quiet");
 }
 
@@ -69,8 +69,17 @@ void accept(Core& core) {
   take_as_quiet(core);
 }
 
+bool bf16_suffers(const TriageEvidence& evidence) {
+  return evidence.in_bf16 || std::ranges::any_of(evidence.answers, [](const TriageAnswer& answer) {
+           return answer.kind.starts_with("bf16") && answer.spike &&
+                  (answer.spike->spikes || answer.spike->non_finite);
+         });
+}
+
 void share_spike(Core& core) {
   State& s = core.s;
+  if (bf16_suffers(s.investigation->evidence))
+    note_shared_spike(core, *s.investigation->evidence.finding);
   if (s.generic_spike_steps.size() >= kGenericSpikesMax) {
     s.generic_spike_steps.erase(s.generic_spike_steps.begin());
   }

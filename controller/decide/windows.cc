@@ -5,6 +5,7 @@
 
 #include "base/rounding.h"
 #include "controller/decide/core.h"
+#include "controller/decide/gap_rivals.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/window_lengths.h"
 
@@ -14,7 +15,8 @@ namespace {
 WindowLengths lengths(const Core& core) {
   WindowLengths made =
       window_lengths(core.policy.window, core.s.run.checkpoint_every, core.s.watch.every);
-  if (core.s.watch.burst_left > 0) made.every = made.steps;
+  // A case that is open asks its own questions, and needs the verifiers for them.
+  if (core.s.watch.burst_left > 0 && !core.s.investigation) made.every = made.steps;
   return made;
 }
 
@@ -45,9 +47,11 @@ const KnownCheckpoint* first_after(const State& state, int64_t step) {
   return nullptr;
 }
 
+// Windows that wait for verifiers; those that wait for a case or a verdict cost none of them.
 int64_t count_waiting(const State& state) {
   return std::count_if(state.windows.begin(), state.windows.end(), [](const WindowState& window) {
-    return window.kind == "shadow" || window.kind == "probe";
+    return window.kind != "long" &&
+           (window.shadow_pending || window.probe_pending || window.instrument_pending);
   });
 }
 
@@ -57,6 +61,7 @@ void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
   if (s.last_verified) s.older_verified.push_back(*s.last_verified);
   if (s.older_verified.size() > kOlderVerifiedMax) s.older_verified.erase(s.older_verified.begin());
   s.last_verified = checkpoint;
+  if (checkpoint.step > s.watch.dirty_since) s.watch.dirty_since = -1;
   core.effects.emplace_back(MarkVerified{checkpoint.attempt, checkpoint.step, checkpoint.uri});
 }
 
@@ -72,7 +77,8 @@ void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheck
   add_quiet_end(s, start.step, end);
   settle_verified(core);
   const bool probe = probe_due(core);
-  note_quiet(core, 0, s.attempt.number, plan, start.step, end.step, {});
+  recover_in_bf16(core, s.attempt.number, plan, start.step, end.step);
+  note_quiet(core, plan);
   if (probe && count_waiting(s) < core.policy.window.open_max) {
     order_probe(core, add_window(core, "probe", start, end.step, end.uri, plan));
   }
@@ -180,6 +186,8 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.older_verified, [&](const KnownCheckpoint& known) {
     return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
   });
+  if (s.watch.dirty_since >= base) s.watch.dirty_since = -1;
+  forget_stability_after(core, base);
   if (s.watch.long_start > base) s.watch.long_start = -1;
   s.watch.next_long = std::min(s.watch.next_long, base);
   forget_seen_after(core, base);
@@ -261,7 +269,7 @@ void close_orphans(Core& core) {
 void finish_window(Core& core, int64_t id) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr || window->shadow_pending || window->probe_pending ||
-      window->instrument_pending || window->deferred || of_case(core.s, id))
+      window->instrument_pending || window->deferred || window->unsettled || of_case(core.s, id))
     return;
   close_window(core, id, std::string(window->outcome));
 }
@@ -398,7 +406,24 @@ void add_quiet_end(State& s, int64_t start_step, KnownCheckpoint end) {
   s.quiet_ends.push_back({start_step, std::move(end)});
 }
 
-void add_quiet_end(State& s, const WindowState& window) {
+// Whether the window's end may be gone back to.
+static bool is_clean(const Core& core, const WindowState& window) {
+  const GapSettings settings = gap_settings(core.policy);
+  double limit = tolerated_percent(core);
+  if (window.kind == "long")
+    limit *=
+        long_gap_settings(core.policy, window.steps).ceiling_percent / settings.ceiling_percent;
+  if (!(*window.measured->d_percent <= limit)) return false;
+  return window.kind == "long" || is_rival(settings.kind) ||
+         gap_total(core.s.watch.gap, settings) <= risen_evidence(core.policy);
+}
+
+void add_quiet_end(Core& core, const WindowState& window) {
+  State& s = core.s;
+  if (!is_clean(core, window)) {
+    if (s.watch.dirty_since < 0) s.watch.dirty_since = window.start.step;
+    return core.say(fmt::format("{} is no base to go back to.", window_name(window)));
+  }
   add_quiet_end(s, window.start.step,
                 {window.attempt, window.end_step(), window.end_uri, window.plan_version});
 }
@@ -408,7 +433,7 @@ void settle_verified(Core& core) {
   int64_t doubtful = INT64_MAX;  // the first step from which the run is in doubt
   for (const WindowState& window : s.windows) {
     const bool waits = window.shadow_pending && window.kind != "long";
-    if (waits || window.deferred || of_case(s, window.id))
+    if (waits || window.deferred || window.unsettled || of_case(s, window.id))
       doubtful = std::min(doubtful, window.start.step);
   }
   if (s.suspicion) doubtful = std::min(doubtful, s.suspicion->start.step);

@@ -45,6 +45,29 @@ TEST_F(WorkBoardTest, InsideARunPriorityComesBeforeAge) {
   EXPECT_THAT(replays(), ElementsAre(3, 2, 1));
 }
 
+// Of a case (100) and shadows (50).
+TEST_F(WorkBoardTest, TheReplaysOfACaseLeaveTheirRunsShadowsTheirTurns) {
+  for (int64_t i = 1; i <= 3; ++i) order(1, i, 100, 10);
+  order(1, 4, 50, 20);
+  order(1, 5, 50, 30);
+  order(1, 6, 20, 5);  // may wait
+  EXPECT_THAT(replays(), ElementsAre(1, 2, 3, 4, 5, 6));
+  board_.remove(1, 1);
+  board_.lease_began(1, true);
+  EXPECT_THAT(replays(), ElementsAre(4, 5, 2, 3, 6)) << "one of the case is under way";
+  board_.remove(1, 4);
+  board_.lease_began(1, false);
+  EXPECT_THAT(replays(), ElementsAre(5, 2, 3, 6)) << "and still is";
+  board_.lease_ended(1, 10, 0, true);
+  EXPECT_THAT(replays(), ElementsAre(2, 3, 5, 6)) << "none is: a case always goes on";
+  board_.remove(1, 2);
+  board_.lease_began(1, true);
+  board_.lease_ended(1, 10, 0, true);
+  EXPECT_THAT(replays(), ElementsAre(5, 3, 6)) << "with one verifier they take turns";
+  board_.remove(1, 5);
+  EXPECT_THAT(replays(), ElementsAre(3, 6));
+}
+
 TEST_F(WorkBoardTest, ARunWithManyUrgentReplaysDoesNotKeepAnotherWaiting) {
   for (int64_t i = 1; i <= 5; ++i) order(1, i, 9);
   order(2, 6, 0, 100);

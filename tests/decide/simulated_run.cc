@@ -70,7 +70,9 @@ double SimulatedRun::step_loss(int64_t at, double damage_before,
 }
 
 double SimulatedRun::held_out(int64_t at, double total_damage) const {
-  return (2.0 + 3.0 * std::exp(-static_cast<double>(at) / 400.0)) * (1 + total_damage / 100);
+  const double level = truth_.level ? truth_.level(at) : 1;
+  return level * (2.0 + 3.0 * std::exp(-static_cast<double>(at) / 400.0)) *
+         (1 + total_damage / 100);
 }
 
 void SimulatedRun::train_step() {
@@ -84,7 +86,8 @@ void SimulatedRun::train_step() {
     flipped_.insert({attempt, step});
   }
   const auto& others = truth_.other_batches;
-  if (std::find(others.begin(), others.end(), step) != others.end() && attempt == 1) {
+  const bool other = std::find(others.begin(), others.end(), step) != others.end();
+  if (other && (attempt == 1 || truth_.other_batches_again)) {
     damage += truth_.other_batch_damage;
     flipped_.insert({attempt, step});
   }
@@ -154,6 +157,7 @@ void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string
       const auto& others = truth_.other_batches;
       const bool other = std::find(others.begin(), others.end(), at) != others.end() && flipped;
       if (other && !result.first_other_batch_step) result.first_other_batch_step = at;
+      if (other) result.other_batches.push_back({at, "of step 332", fmt::format("of step {}", at)});
       if (flipped && truth_.stuck && queued.order.on_trainer) total += 20;
       result.compared_steps += 1;
       differs = differs || !same_loss || (flipped && !(truth_.stuck && queued.order.on_trainer));

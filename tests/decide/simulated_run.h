@@ -38,11 +38,13 @@ struct Truth {
   bool stuck = false;  // bit flips come again when the trainer itself replays their steps
   std::vector<int64_t> other_batches;  // in these steps the run took other tokens
   double other_batch_damage = 5;       // per cent, of each
+  bool other_batches_again = false;    // and does so in every attempt: the loader stands still
   bool bf16_differs = false;           // BF16 replays give other bits each time
   double perturbed_percent = 0.001;    // between BF16 and BF16 with another order of sums
   double offset_percent = 0.12;
   std::optional<double> pinned_offset_percent;  // while some sites are in BF16
   std::function<double(int64_t step)> drift;    // added to the offset, per cent
+  std::function<double(int64_t step)> level;    // factor of every loss, in any precision
   int64_t replays_per_step_percent = 50;  // verifiers' speed: replays finished per training step
   double noise_percent = 0.05;            // of each replayed window
   double bf16_step_seconds = 1;           // an FP8 step takes one second

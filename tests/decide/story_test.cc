@@ -262,8 +262,23 @@ Truth moving_fault() {
   return truth;
 }
 
-TEST(StoryTest, ASecondAlarmClimbsToBf16WithoutPayingForAttribution) {
+TEST(StoryTest, ASecondAlarmOfARunWithPinnedSitesSearchesAgainAndKeepsThem) {
   SimulatedRun run(moving_fault(), story_policy());
+  run.start();
+  run.train_until(600);
+  const auto actions = run.decisions("action");
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(actions[0].action, "pin");
+  EXPECT_EQ(actions[1].action, "pin");
+  ASSERT_THAT(run.decisions("attribution"), SizeIs(2));
+  EXPECT_THAT(run.decisions("attribution")[1].sites, ElementsAre("lm_head"));
+  ASSERT_TRUE(run.state.containment);
+  EXPECT_THAT(run.state.containment->sites, ElementsAre("lm_head", kGuilty));
+  EXPECT_NEAR(run.damage, 0, 1e-9);
+}
+
+TEST(StoryTest, ASecondAlarmClimbsToBf16WhenNoMoreSitesMayBePinned) {
+  SimulatedRun run(moving_fault(), with([](Policy& p) { p.attribution.sites_max = 1; }));
   run.start();
   run.train_until(600);
   const auto actions = run.decisions("action");
@@ -275,7 +290,10 @@ TEST(StoryTest, ASecondAlarmClimbsToBf16WithoutPayingForAttribution) {
 }
 
 TEST(StoryTest, AboveTheLastRungARunIsHeld) {
-  SimulatedRun run(moving_fault(), with([](Policy& p) { p.ladder.rungs = {"pin"}; }));
+  SimulatedRun run(moving_fault(), with([](Policy& p) {
+                     p.ladder.rungs = {"pin"};
+                     p.attribution.sites_max = 1;
+                   }));
   run.start();
   run.train_until(600);
   const auto actions = run.decisions("action");
@@ -294,7 +312,7 @@ TEST(StoryTest, WithoutActionsLeftTheRunIsPausedForAPerson) {
   EXPECT_THAT(run.decisions("action")[0].sentence, HasSubstr("limit of 0"));
 }
 
-TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenThenBf16ThenHold) {
+TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenAndThenAHostIsLookedAt) {
   // Every attempt takes a flip soon after its base: replays never reproduce it.
   Truth truth;
   SimulatedRun run(truth, with([](Policy& p) { p.triage.transients_max = 100; }));
@@ -309,14 +327,15 @@ TEST(StoryTest, TheSameStepIsGoneBackToOnlySoOftenThenBf16ThenHold) {
     while (run.directives("").size() == before && run.step < 1000) run.advance();
   }
   const auto directives = run.directives("");
-  ASSERT_GE(directives.size(), 4u);
+  ASSERT_GE(directives.size(), 3u);
   EXPECT_EQ(directives[0].kind, "rollback");
   EXPECT_EQ(directives[0].to_step, to_step);
   EXPECT_EQ(directives[1].kind, "rollback");
   EXPECT_EQ(directives[1].to_step, to_step);
-  EXPECT_EQ(directives[2].kind, "set_plan");
+  EXPECT_EQ(directives[2].kind, "pause");
   EXPECT_THAT(run.decisions("action")[2].sentence, HasSubstr("gone back to 2 time(s) already"));
-  EXPECT_EQ(run.decisions("action")[2].action, "bf16");
+  EXPECT_THAT(run.decisions("action")[2].sentence, HasSubstr("BF16 mends no machine"));
+  EXPECT_EQ(run.decisions("action")[2].action, "hold");
 }
 
 TEST(StoryTest, ACrashDuringAttributionDoesNotLoseTheCase) {

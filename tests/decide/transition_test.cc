@@ -103,19 +103,42 @@ TEST_F(TransitionTest, QuietWindowsMoveTheVerifiedCheckpointInOrderOnly) {
   EXPECT_EQ(state().last_verified->step, 40);
 }
 
-TEST_F(TransitionTest, ABurnInWindowIsMeasuredButRaisesNoAlarmUnlessItsEndIsNotFinite) {
-  policy_.detector.burn_in_steps = 20;
+TEST_F(TransitionTest, ABurnInWindowIsMeasuredTeachesNothingAndHasTheCeiling) {
+  policy_.detector.burn_in_steps = 40;
   checkpoint(0);
   checkpoint(20);
-  shadow(1, 30);
+  shadow(1, 0.1);
   EXPECT_THAT(all<RecordDecision>(), IsEmpty());
   ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
-  EXPECT_EQ(state().watch.gap.scale.weight, 0) << "it teaches no noise either";
+  EXPECT_EQ(state().watch.gap.scale.weight, 0);
+  EXPECT_EQ(state().last_verified->step, 20);
   checkpoint(40);
-  shadow(2, 30);
-  ASSERT_THAT(all<RecordDecision>(), SizeIs(1)) << "steps 20 to 40 are judged";
+  shadow(2, 1.5);
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_EQ(all<RecordDecision>()[0].kind, "alarm");
+  EXPECT_EQ(state().watch.gap.scale.weight, 0);
+  EXPECT_THAT(all<MarkVerified>(), IsEmpty());
+}
+
+TEST_F(TransitionTest, WhatLosesMoreThanIsToleratedIsNeverVerifiedByItself) {
+  for (const int64_t burn_in : {0, 1000}) {
+    SCOPED_TRACE(burn_in);
+    last_ = Outcome();
+    SetUp();
+    policy_.detector.burn_in_steps = burn_in;
+    checkpoint(0);
+    checkpoint(20);
+    shadow(1, 0.6);
+    ASSERT_THAT(all<CloseWindow>(), SizeIs(1));
+    EXPECT_EQ(all<CloseWindow>()[0].outcome, "quiet");
+    EXPECT_THAT(all<MarkVerified>(), IsEmpty());
+    EXPECT_EQ(state().last_verified->step, 0);
+    checkpoint(40);
+    shadow(2, 0.1);
+    ASSERT_THAT(all<MarkVerified>(), SizeIs(1)) << "what is quiet again lies behind it";
+    EXPECT_EQ(all<MarkVerified>()[0].step, 40);
+  }
 }
 
 TEST_F(TransitionTest, AQuietWindowBehindAnAlarmIsNotVerified) {
@@ -160,6 +183,35 @@ TEST_F(TransitionTest, BeyondTheLimitNewWindowsAreSkippedAndRecorded) {
   EXPECT_EQ(all<CloseWindow>()[0].outcome, "skipped");
   EXPECT_THAT(all<OrderReplay>(), IsEmpty());
   EXPECT_THAT(state().windows, SizeIs(2));
+}
+
+TEST_F(TransitionTest, AWindowThatWaitsForACaseTakesNoVerifiersPlace) {
+  policy_.window.open_max = 2;
+  for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
+  shadow(1, 3);  // a case
+  shadow(2, 4);  // waits for it
+  for (int64_t step = 50; step <= 80; step += 10) {
+    checkpoint(step);
+    EXPECT_THAT(all<CloseWindow>(), IsEmpty()) << step;
+  }
+  const auto waits = [](const WindowState& window) { return window.shadow_pending; };
+  EXPECT_EQ(std::ranges::count_if(state().windows, waits), 2);
+}
+
+TEST_F(TransitionTest, ABurstWaitsForTheCaseThatIsOpen) {
+  policy_.window.every = 40;
+  policy_.window.open_max = 8;
+  for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
+  last_.state.watch.burst_left = 10;
+  shadow(1, 3);
+  ASSERT_TRUE(state().investigation);
+  int64_t opened = 0;
+  for (int64_t step = 30; step <= 140; step += 10) {
+    last_.state.watch.burst_left = 10;
+    checkpoint(step);
+    opened += std::ssize(all<OpenWindow>());
+  }
+  EXPECT_EQ(opened, 3) << "40 to 60, 80 to 100, 120 to 140";
 }
 
 TEST_F(TransitionTest, WindowsAreRoundedToCheckpointsAndThatIsSaidOnce) {

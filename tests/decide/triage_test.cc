@@ -136,23 +136,21 @@ TEST(TriageTest, AGapIsCarriedOnAsItGrew) {
   EXPECT_NEAR(carried_on(0.1, 25, -1, 100, 300), 0.1, 1e-12);
 }
 
-TEST(TriageTest, ARescueClosesTheGapWhenLittleEnoughRemains) {
-  // D = 4%: at most max(0.25·4, 0.5) = 1% may remain.
-  EXPECT_TRUE(rescue_closes_gap(replay_of({3}, 2.0199), gap_of(4), 0.25, 0.5));
-  EXPECT_FALSE(rescue_closes_gap(replay_of({3}, 2.0201), gap_of(4), 0.25, 0.5));
-  // D = 0.6%, just over the tolerance: half of it must go, not a tenth.
-  EXPECT_FALSE(rescue_closes_gap(replay_of({3}, 2.0 * 1.0045), gap_of(0.6), 0.25, 0.5));
-  EXPECT_TRUE(rescue_closes_gap(replay_of({3}, 2.0 * 1.0029), gap_of(0.6), 0.25, 0.5));
-  EXPECT_FALSE(rescue_closes_gap(replay_of({3}, NAN), gap_of(4), 0.25, 0.5));
-  EXPECT_FALSE(rescue_closes_gap(replay_of({3}), gap_of(4), 0.25, 0.5));
+TEST(TriageTest, ARescueRecoversWithinWhatIsToleratedAndTakesAtLeastHalf) {
+  EXPECT_DOUBLE_EQ(rescue_limit(4, 0.25), 0.25) << "a share of a large gap is no recovery";
+  EXPECT_DOUBLE_EQ(rescue_limit(100, 0.25), 0.25);
+  EXPECT_DOUBLE_EQ(rescue_limit(0.4, 0.25), 0.2);
+  EXPECT_DOUBLE_EQ(rescue_limit(HUGE_VAL, 0.25), 0.25);
 }
 
-TEST(TriageTest, ARescueOfABlowUpMustComeWithinTheTolerance) {
-  Measurement blow_up = gap_of(0);
-  blow_up.gap.reset();
-  blow_up.d_percent = HUGE_VAL;
-  EXPECT_TRUE(rescue_closes_gap(replay_of({3}, 2.009), blow_up, 0.25, 0.5));
-  EXPECT_FALSE(rescue_closes_gap(replay_of({3}, 2.02), blow_up, 0.25, 0.5));
+TEST(TriageTest, ARescueNearTheLimitIsReplayedAgainAndJudgedByItsMean) {
+  EXPECT_EQ(rescue_recovers({0.2, 0.1, 1}, 0.25), true);
+  EXPECT_EQ(rescue_recovers({0.5, 0.1, 1}, 0.25), std::nullopt) << "it may be chance";
+  EXPECT_EQ(rescue_recovers({0.6, 0.1, 1}, 0.25), false);
+  EXPECT_EQ(rescue_recovers({0.29, 0.05, 4}, 0.25), true);
+  EXPECT_EQ(rescue_recovers({0.31, 0.05, 4}, 0.25), false);
+  EXPECT_EQ(rescue_recovers({HUGE_VAL, 0.1, 1}, 0.25), false);
+  EXPECT_EQ(rescue_recovers({HUGE_VAL, 0.05, 4}, 0.25), false);
 }
 
 TEST(TriageTest, ARescueAvoidsTheSpikeWhenItStaysUnderTheThresholdOrNearBf16) {

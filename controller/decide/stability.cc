@@ -1,0 +1,124 @@
+// Is training itself stable? What BF16 replays do says so: where they lose ground as well, again
+// and again, a learning rate or the data is to blame and not FP8.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/core.h"
+#include "controller/decide/window_lengths.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kRisePercent = 100 * kSpikeRiseMin;  // of BF16's held-out loss over a window
+constexpr double kOverPercent = 10;                   // over the lowest that BF16 has been at,
+constexpr double kMendsPercent = 0.5;                 // without falling by so much over the window
+constexpr size_t kSignsMin = 3;                       // of different windows,
+constexpr int64_t kSignWindows = 10;                  // within so many window distances
+constexpr size_t kSignsMax = 16;
+constexpr int64_t kCalmWindows = 3;  // in a row: it is over
+
+int64_t distance(const Core& core) {
+  return std::max<int64_t>(
+      1, window_lengths(core.policy.window, core.s.run.checkpoint_every, core.s.watch.every).every);
+}
+
+void say_unstable(Core& core, const std::string& seen) {
+  Stability& stability = core.s.watch.stability;
+  json::array steps;
+  for (int64_t step : stability.signs) steps.emplace_back(step);
+  core.record("verdict",
+              fmt::format("Training is unstable in both precisions since step {}: {}. The learning "
+                          "rate, the data, or damage from before, and not what FP8 does now: "
+                          "nothing is rolled back. A person should lower the learning rate or "
+                          "look at the data.",
+                          *stability.unstable_since, seen),
+              {{"since_step", *stability.unstable_since},
+               {"signs", std::move(steps)},
+               {"lowest_bf16_loss", number(stability.lowest)}})
+      .verdict = "unstable_training";
+}
+
+// BF16 loses ground at this step; `at_once`: it is not even finite.
+void note_sign(Core& core, int64_t step, bool at_once, const std::string& seen) {
+  Stability& stability = core.s.watch.stability;
+  stability.calm = 0;
+  const int64_t apart = distance(core);
+  const bool known = !stability.signs.empty() && step - stability.signs.back() < apart;
+  if (!known) stability.signs.push_back(step);
+  std::erase_if(stability.signs, [&](int64_t sign) { return sign + kSignWindows * apart < step; });
+  if (stability.signs.size() > kSignsMax) stability.signs.erase(stability.signs.begin());
+  if (stability.unstable_since || core.s.ended) return;
+  if (!at_once && stability.signs.size() < kSignsMin) return;
+  stability.unstable_since = at_once ? step : stability.signs.front();
+  say_unstable(core, at_once ? seen
+                             : fmt::format("{} times BF16 lost ground too, the last time so: {}",
+                                           stability.signs.size(), seen));
+}
+
+void note_calm(Core& core, int64_t step) {
+  Stability& stability = core.s.watch.stability;
+  stability.calm += 1;
+  if (!stability.unstable_since || stability.calm < kCalmWindows) return;
+  core.record("verdict",
+              fmt::format("Training is stable again at step {}: over {} windows in a row BF16 lost "
+                          "no ground. It was unstable since step {}.",
+                          step, stability.calm, *stability.unstable_since),
+              {{"since_step", *stability.unstable_since}, {"step", step}})
+      .verdict = "stable_training";
+  stability.unstable_since.reset();
+  stability.signs.clear();
+}
+
+}  // namespace
+
+void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay) {
+  Stability& stability = core.s.watch.stability;
+  // A fault that was found and not answered may be what BF16 starts from.
+  if (window.kind != "shadow" || core.s.fault_reported || replay.first_other_batch_step) return;
+  const auto& start = replay.start_loss_bf16;
+  const auto& end = replay.replay_end_loss_bf16;
+  if (!start || !std::isfinite(*start) || *start <= 0) return;
+  const bool ends = end && std::isfinite(*end) && *end > 0;
+  const int64_t step = window.end_step();
+  const std::string of_window = fmt::format("in steps {}–{}", window.start.step, step);
+  if (!ends) return note_sign(core, step, true, "a BF16 replay is not finite " + of_window);
+  if (stability.lowest <= 0) stability.lowest = *start;
+  stability.lowest = std::min(stability.lowest, *start);
+  const double rise = 100 * (*end - *start) / *start;
+  const double over = 100 * (*end - stability.lowest) / stability.lowest;
+  const double d = window.measured ? window.measured->d_percent.value_or(0) : 0;
+  stability.lowest = std::min(stability.lowest, *end);
+  if (rise > kRisePercent && d < rise) {
+    return note_sign(core, step, false,
+                     fmt::format("its held-out loss rose by {} {}", percent(rise), of_window));
+  }
+  // From weights that FP8 has damaged BF16 mends; from what diverges it does not.
+  if (over > kOverPercent && rise > -kMendsPercent && d < over / 2) {
+    return note_sign(core, step, false,
+                     fmt::format("its held-out loss was {} over the lowest so far, and did not "
+                                 "fall, {}",
+                                 percent(over), of_window));
+  }
+  note_calm(core, step);
+}
+
+void note_shared_spike(Core& core, const SpikeFinding& finding) {
+  const bool finite = finding.kind != "non_finite";
+  note_sign(core, finding.step, !finite,
+            finite ? fmt::format("step {} spiked in BF16, too", finding.step)
+                   : fmt::format("step {} is not finite in BF16 either", finding.step));
+}
+
+void forget_stability_after(Core& core, int64_t base) {
+  Stability& stability = core.s.watch.stability;
+  std::erase_if(stability.signs, [&](int64_t step) { return step > base; });
+  stability.calm = 0;
+  if (stability.unstable_since && *stability.unstable_since > base)
+    stability.unstable_since.reset();
+}
+
+}  // namespace gnomon::decide
