@@ -223,7 +223,8 @@ struct RecordDecision {
   int64_t decision = 0;
   std::string kind;     // alarm, verdict, attribution, action, recovered, probe, return, accept,
                         // instrument, override, directive, cadence
-  std::string verdict;  // none, or triage.h: Verdict; scale_drift, accepted_gap, broken_instrument
+  std::string verdict;  // none, or triage.h: Verdict; broken_instrument, unstable_training,
+                        // stable_training
   std::string action;   // none, pin, recipe, bf16, rollback, hold, stop, return, quarantine; when
                         // not enforced, what would have been done
   bool enforced = false;

@@ -107,8 +107,9 @@ struct TriageRules {
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,
-// chance, kernel_bug, accepted_gap, fp8_numerics, scale_drift, unexplained. (broken_instrument is
-// not found by replays of a case; see instrument.cc.)
+// chance, kernel_bug, accepted_gap, fp8_numerics, scale_drift, unexplained. (broken_instrument,
+// unstable_training and stable_training are not found by replays of a case; see instrument.cc and
+// stability.cc.)
 struct Verdict {
   std::string name;
   std::string sentence;               // for people
