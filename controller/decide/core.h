@@ -141,6 +141,8 @@ void release_unsettled(Core& core);
 // -- stability.cc: is training itself stable?
 // A window's BF16 replay, after the window was judged to be no harm of FP8's.
 void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
+// A gap that chance explains: the open case's.
+void note_chance(Core& core);
 // A spike that BF16 shares.
 void note_shared_spike(Core& core, const SpikeFinding& finding);
 void forget_stability_after(Core& core, int64_t base);

@@ -108,7 +108,7 @@ BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
                        deadline, steps_since, silence_said))
 BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
-BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step))
+BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step, harm_step))
 BOOST_DESCRIBE_STRUCT(Containment, (),
                       (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence,
                        level_percent, limit_percent, stays))
@@ -259,7 +259,8 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "left_percent",
                                             "left_error_percent",
                                             "dirty_since",
-                                            "stability"};
+                                            "stability",
+                                            "harm_step"};
 
 bool may_lack(std::string_view member) {
   return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);

@@ -466,6 +466,11 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
     note_bf16(core, failed, replay);
     return;
   }
+  // What the checkpoint's plan costs, which is not the one that the window ran under.
+  if (window.start.plan_version != window.plan_version) {
+    measured.offset.reset();
+    measured.start_loss_plan.reset();
+  }
   window.measured = std::move(measured);
   window.verifier = replay.verifier;
   window.shadow_hash = replay.end_hash;

@@ -172,6 +172,13 @@ std::string action_words(const Core& core, const Action& action) {
   return words;
 }
 
+// The step up to which nothing of the harm was seen.
+int64_t harm_after(State& s, const Case& investigation) {
+  if (investigation.since_step) return *investigation.since_step - 1;
+  if (investigation.evidence.finding) return investigation.evidence.finding->step - 1;
+  return find_window(s, investigation.window)->start.step;
+}
+
 void carry_out(Core& core, const Action& action, const KnownPlan& plan, const std::string& why) {
   State& s = core.s;
   PendingDirective pending;
@@ -191,6 +198,7 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   }
   s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
                         action.target ? action.target->step : -1};
+  if (action.target && s.investigation) s.recovery->harm_step = harm_after(s, *s.investigation);
   pending.purpose = action.rung == "rollback" ? "transient" : "contain";
   pending.kind = action.target ? "rollback" : "set_plan";
   if (action.target) {

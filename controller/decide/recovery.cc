@@ -128,7 +128,7 @@ double tolerated_percent(const Core& core) {
 }
 
 bool awaits_recovery(const State& s, const WindowState& window) {
-  return s.recovery && window.kind == "shadow" &&
+  return s.recovery && window.kind == "shadow" && window.end_step() > s.recovery->harm_step &&
          follows(*s.recovery, window.attempt, window.plan_version);
 }
 

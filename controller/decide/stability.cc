@@ -16,10 +16,11 @@ namespace json = boost::json;
 constexpr double kRisePercent = 100 * kSpikeRiseMin;  // of BF16's held-out loss over a window
 constexpr double kOverPercent = 10;                   // over the lowest that BF16 has been at,
 constexpr double kMendsPercent = 0.5;                 // without falling by so much over the window
+constexpr double kPartsPercent = 0.5;                 // BF16 from itself, by a rounding error alone
 constexpr size_t kSignsMin = 3;                       // of different windows,
 constexpr int64_t kSignWindows = 10;                  // within so many window distances
 constexpr size_t kSignsMax = 16;
-constexpr int64_t kCalmWindows = 3;  // in a row: it is over
+constexpr int64_t kCalmWindows = 8;  // in a row: it is over
 
 int64_t distance(const Core& core) {
   return std::max<int64_t>(
@@ -103,7 +104,33 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
                                  "fall, {}",
                                  percent(over), of_window));
   }
-  note_calm(core, step);
+  // FP8 is no better than BF16: chance parts runs by more than one window may show.
+  if (d < -core.policy.detector.ceiling_percent) {
+    return note_sign(core, step, false,
+                     fmt::format("chance parted the precisions by {}, BF16 being the worse, {}",
+                                 percent(-d), of_window));
+  }
+  // An alarm is no calm window, whatever becomes of it.
+  const WindowState* open = find_window(core.s, window.id);
+  if (open == nullptr || !(open->judged && open->judged->alarm)) note_calm(core, step);
+}
+
+void note_chance(Core& core) {
+  const Case& investigation = *core.s.investigation;
+  const auto& reference = investigation.evidence.measured.reference;
+  if (!reference || investigation.evidence.finding) return;
+  double least = *reference, most = *reference;
+  for (const TriageAnswer& answer : investigation.evidence.answers) {
+    if (answer.kind != "bf16_nudged" || !answer.end_loss) continue;
+    least = std::min(least, *answer.end_loss);
+    most = std::max(most, *answer.end_loss);
+  }
+  const double parts = 100 * (most - least) / least;
+  const WindowState& window = *find_window(core.s, investigation.window);
+  if (parts <= kPartsPercent) return;
+  note_sign(core, window.end_step(), !std::isfinite(most),
+            fmt::format("its replays of steps {}–{} ended {} apart by a rounding error",
+                        window.start.step, window.end_step(), percent(parts)));
 }
 
 void note_shared_spike(Core& core, const SpikeFinding& finding) {

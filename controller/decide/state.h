@@ -171,6 +171,7 @@ struct Recovery {
   int64_t plan_version = 0;
   int64_t to_step =
       -1;  // by_rollback: where it goes back to; that checkpoint starts the next window
+  int64_t harm_step = 0;  // the harm was seen after it: windows that end before show no recovery
 };
 
 // The run is in another plan than it wants to be in.

@@ -107,7 +107,10 @@ void conclude(Core& core, const Verdict& verdict) {
   if (name == "generic_spike") return share_spike(core);
   if (name == "verifier_fault") return distrust_verifier(core, verdict.verifier, verdict.sentence);
   if (name == "accepted_gap") return accept(core);
-  if (name == "chance") return take_as_quiet(core);
+  if (name == "chance") {
+    note_chance(core);
+    return take_as_quiet(core);
+  }
   if (name == "unexplained" && s.investigation->evidence.trigger == "spike")
     return end_case(core, "failed");
   if (name == "transient_fault") remember_transient(core, verdict);

@@ -234,7 +234,7 @@ TEST(ContainmentStoryTest, TrainingThatDivergesInBothPrecisionsIsSaidAndHarmsNob
     verdicts.push_back(decision.verdict);
   EXPECT_EQ(std::ranges::count(verdicts, "unstable_training"), 1);
   EXPECT_THAT(verdicts, Not(Contains("fp8_numerics")));
-  run.train_until(800);
+  run.train_until(900);
   run.drain();
   EXPECT_FALSE(run.state.watch.stability.unstable_since);
   EXPECT_EQ(run.decisions("verdict").back().verdict, "stable_training");
