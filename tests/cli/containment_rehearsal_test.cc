@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <cmath>
+#include <cstdint>
 
 #include "cli/rehearsal/rehearsal.h"
 #include "tests/engine/engine_fixture.h"
@@ -118,13 +120,19 @@ TEST_F(ContainmentRehearsalTest, AFaultFromTheFirstStepIsGoneBackBehind) {
   EXPECT_THAT(actions(trace), Not(IsEmpty()));
   EXPECT_THAT(actions(trace), Each("pin"));
   EXPECT_THAT(blamed(trace), Contains(down(1)));
+  int64_t first = INT64_MAX;  // start of the first window that loses more than is tolerated
+  for (const auto& window : trace.windows) {
+    if (window.d_percent.value_or(0) > setup.policy.detector.tolerance_percent)
+      first = std::min(first, window.start_step);
+  }
   for (const auto& each : trace.decisions) {
-    if (each.decision.kind == "action")
-      EXPECT_THAT(each.decision.evidence, ::testing::HasSubstr("\"to_step\":0"));
+    if (each.decision.kind != "action") continue;
+    const auto evidence = boost::json::parse(each.decision.evidence).as_object();
+    EXPECT_LE(evidence.at("to_step").as_int64(), first);
   }
   for (const auto& window : trace.windows) {
-    if (window.outcome == "quiet")
-      EXPECT_LE(window.d_percent.value_or(0), setup.policy.detector.ceiling_percent);
+    if (window.outcome != "quiet") continue;
+    EXPECT_LE(window.d_percent.value_or(0), setup.policy.detector.ceiling_percent);
   }
 }
 
