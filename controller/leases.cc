@@ -171,7 +171,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
       [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier, of_case] {
         Held held{run, supervisor_.steady_now(), ttl, token, verifier, on_verifier};
         held.of_case = of_case;
-        hold(id, held);
+        hold(id, std::move(held));
       });
   return Lease{
       id, token, ttl,

@@ -162,7 +162,9 @@ TEST(OverrideStory, AHoldAboveAPinEndsInThatPinAndFp8ComesBackFromThere) {
     if (step < 201 || step > 330) return 0.0;
     return fp8.contains(kGuilty) || (step >= 301 && fp8.contains("lm_head")) ? 0.2 : 0.0;
   };
-  SimulatedRun run(truth, enforcing({"pin"}));
+  Policy policy = enforcing({"pin"});
+  policy.attribution.sites_max = 1;
+  SimulatedRun run(truth, policy);
   run.start();
   run.train_until(600);
   ASSERT_EQ(phase_name(run.state), "holding");
