@@ -20,9 +20,10 @@ constexpr double kBaselineErrors = 2;   // standard errors of the mean that δ0 
 constexpr double kPlanFreedom = 4;      // what remains of s at a change of plan
 constexpr double kCarryError = 0.5;     // of the logarithm of a carried scale's change
 constexpr double kCarryMax = 16;        // largest change of the scale by cadence and batch size
-constexpr double kEvidenceMax = 1e30;   // of one R_j
-constexpr double kBurstEnd = 0.25;      // of the suspicion: R below it ends a burst
-constexpr double kBurstAgain = 4;       // R must grow so much before it asks for another
+constexpr double kCarriedBelow = 1;    // deviations below δ0 that the next window is compared with
+constexpr double kEvidenceMax = 1e30;  // of one R_j
+constexpr double kBurstEnd = 0.25;     // of the suspicion: R below it ends a burst
+constexpr double kBurstAgain = 4;      // R must grow so much before it asks for another
 
 bool eprocess(const GapSettings& settings) { return !is_rival(settings.kind); }
 
@@ -165,11 +166,21 @@ Reading observe_evidence(GapEvidence& evidence, const GapEvalues& e, const GapSe
   return reading;
 }
 
+// By how many s the null's mean for this window lies above δ0, because the window before did.
+double carried_over(const GapEvidence& evidence, const GapVerdict& verdict) {
+  if (!evidence.previous_d) return 0;
+  const double before = (*evidence.previous_d - verdict.null_percent) / verdict.scale_percent;
+  return kGapCorrelation * std::max(-kCarriedBelow, before);
+}
+
 Reading observe_by_kind(GapEvidence& evidence, const GapScale& scale, const GapSample& sample,
-                        double x, const GapSettings& settings) {
+                        const GapVerdict& verdict, const GapSettings& settings) {
+  double x = verdict.x;
   if (eprocess(settings)) {
     const double confidence = scale_confidence(scale.freedom);
     const bool known = std::isfinite(confidence);
+    x -= carried_over(evidence, verdict);
+    evidence.previous_d = bounded(sample.d_percent);
     const double y = known ? x / confidence : 0;
     return observe_evidence(evidence, gap_evalues(x, y, known, symmetric(settings)), settings);
   }
@@ -216,7 +227,7 @@ GapVerdict step(GapScale& scale, GapEvidence& evidence, const GapSample& sample,
   verdict.freedom = scale.freedom;
   verdict.x = (bounded(sample.d_percent) - verdict.null_percent) / verdict.scale_percent;
   const double jump = jump_limit(scale, sample, settings);
-  const Reading reading = observe_by_kind(evidence, scale, sample, verdict.x, settings);
+  const Reading reading = observe_by_kind(evidence, scale, sample, verdict, settings);
   verdict.alarm = reading.alarm;
   verdict.suspicious = reading.suspicious;
   verdict.rule = reading.rule;

@@ -57,26 +57,20 @@ enum Kind : size_t {
   kContaminatedKind,
   kRounded,
   kRight,
-  kLeft,
-  kAr3,
-  kAr6
+  kLeft
 };
 
 }  // namespace
 
 const std::vector<NoiseShape>& noise_shapes() {
   static const std::vector<NoiseShape> shapes = {
-      {"gaussian", true, true, gaussian_density},
-      {"t3", true, true, t_density<3>},
-      {"t4", true, true, t_density<4>},
-      {"t6", true, true, t_density<6>},
-      {"laplace", true, true, laplace_density},
-      {"contaminated", true, true, contaminated_density},
-      {"rounded", true, true, nullptr},
-      {"skewed_right", false, true, right_density},
-      {"skewed_left", false, true, left_density},
-      {"ar_0.3", true, false, nullptr},
-      {"ar_0.6", true, false, nullptr},
+      {"gaussian", true, 0, gaussian_density}, {"t3", true, 0, t_density<3>},
+      {"t4", true, 0, t_density<4>},           {"t6", true, 0, t_density<6>},
+      {"laplace", true, 0, laplace_density},   {"contaminated", true, 0, contaminated_density},
+      {"rounded", true, 0, nullptr},           {"skewed_right", false, 0, right_density},
+      {"skewed_left", false, 0, left_density}, {"ar_0.1", true, 0.1, nullptr},
+      {"ar_0.2", true, 0.2, nullptr},          {"ar_0.3", true, 0.3, nullptr},
+      {"ar_0.4", true, 0.4, nullptr},          {"ar_0.6", true, 0.6, nullptr},
   };
   return shapes;
 }
@@ -92,8 +86,10 @@ const NoiseShape& noise_shape(std::string_view name) {
 }
 
 GapNoise::GapNoise(const NoiseShape& shape, uint64_t seed)
-    : kind_(static_cast<size_t>(&noise_shape(shape.name) - noise_shapes().data())), seed_(seed) {
-  if (kind_ == kAr3 || kind_ == kAr6) last_ = gaussian();
+    : kind_(static_cast<size_t>(&noise_shape(shape.name) - noise_shapes().data())),
+      correlation_(shape.correlation),
+      seed_(seed) {
+  if (correlation_ > 0) last_ = gaussian();
 }
 
 double GapNoise::uniform() {
@@ -131,10 +127,10 @@ double GapNoise::next() {
     for (int i = 0; i < freedom / 2; ++i) squares += 2 * exponential();
     return gaussian() / std::sqrt(squares / (freedom - 2));
   };
-  const auto follow = [this](double correlation) {
-    last_ = correlation * last_ + std::sqrt(1 - correlation * correlation) * gaussian();
+  if (correlation_ > 0) {
+    last_ = correlation_ * last_ + std::sqrt(1 - correlation_ * correlation_) * gaussian();
     return last_;
-  };
+  }
   switch (static_cast<Kind>(kind_)) {
     case kGaussian:
       return gaussian();
@@ -157,10 +153,6 @@ double GapNoise::next() {
       return exponential() - 1;
     case kLeft:
       return 1 - exponential();
-    case kAr3:
-      return follow(0.3);
-    case kAr6:
-      return follow(0.6);
   }
   return 0;
 }

@@ -11,13 +11,13 @@ namespace gnomon::decide {
 struct NoiseShape {
   std::string_view name;
   bool symmetric;
-  bool independent;
+  double correlation;         // of neighbours; 0 = independent
   double (*density)(double);  // null when it is not needed or there is none
 };
 
 // gaussian, t3, t4, t6, laplace, contaminated (5% with five times the deviation), rounded (to
-// half deviations: many ties), skewed_right and skewed_left (exponential), ar_0.3 and ar_0.6 (each
-// depends on the one before with this correlation).
+// half deviations: many ties), skewed_right and skewed_left (exponential), and ar_0.1 to ar_0.6
+// (Gaussian, autoregressive: neighbours have this correlation).
 const std::vector<NoiseShape>& noise_shapes();
 // Throws ConfigError naming the shapes there are.
 const NoiseShape& noise_shape(std::string_view name);
@@ -34,6 +34,7 @@ class GapNoise {
   double exponential();
 
   size_t kind_;
+  double correlation_;
   uint64_t seed_;
   uint64_t drawn_ = 0;
   double spare_uniform_ = -1;

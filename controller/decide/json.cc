@@ -70,7 +70,7 @@ BOOST_DESCRIBE_STRUCT(GapSample, (),
 BOOST_DESCRIBE_STRUCT(GapScale, (),
                       (variance, weight, freedom, last_d, steps, tokens_per_step, plan_version,
                        baseline_windows, baseline_mean, null_percent, accepted_percent))
-BOOST_DESCRIBE_STRUCT(GapEvidence, (), (sums, burst_left, burst_level, rival, recent))
+BOOST_DESCRIBE_STRUCT(GapEvidence, (), (sums, previous_d, burst_left, burst_level, rival, recent))
 BOOST_DESCRIBE_STRUCT(GapState, (), (scale, evidence, scale_before, evidence_before, newest))
 BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                       (alarm, suspicious, rule, statistic, threshold, x, scale_percent,
@@ -260,7 +260,8 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "left_error_percent",
                                             "dirty_since",
                                             "stability",
-                                            "harm_step"};
+                                            "harm_step",
+                                            "previous_d"};
 
 bool may_lack(std::string_view member) {
   return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);

@@ -20,8 +20,8 @@ TEST(DetectorStudyTest, FalseAlarmsAreCountedWithTheirInterval) {
   EXPECT_EQ(found.alarms, 100);
   EXPECT_DOUBLE_EQ(found.between, static_cast<double>(found.windows) / 100);
   // 100 events: the 95% interval of a Poisson mean is 81.4 to 121.6.
-  EXPECT_NEAR(found.between_low, static_cast<double>(found.windows) / 121.6, 2);
-  EXPECT_NEAR(found.between_high, static_cast<double>(found.windows) / 81.4, 2);
+  EXPECT_NEAR(found.between_low * 121.6 / static_cast<double>(found.windows), 1, 1e-3);
+  EXPECT_NEAR(found.between_high * 81.4 / static_cast<double>(found.windows), 1, 1e-3);
   EXPECT_GT(found.between_low, 100) << "as promised";
   EXPECT_GT(found.suspicions, found.alarms / 2);
   EXPECT_GT(found.burst_windows, 0);

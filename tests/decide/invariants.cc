@@ -160,6 +160,7 @@ void check_gap(const GapState& gap, const char* which) {
   }
   for (const GapEvidence* evidence : {&gap.evidence, &gap.evidence_before}) {
     for (double sum : evidence->sums) EXPECT_TRUE(std::isfinite(sum) && sum >= 0) << which;
+    EXPECT_TRUE(std::isfinite(evidence->previous_d.value_or(0))) << which;
     EXPECT_TRUE(std::isfinite(evidence->rival)) << which;
     for (double x : evidence->recent) EXPECT_TRUE(std::isfinite(x)) << which;
   }
