@@ -232,8 +232,9 @@ bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayR
   if (worker.trainer_of != 0) {
     return others_speak(replay, [](const std::string&) { return true; });
   }
-  if (replay.avoid == worker.name &&
-      others_speak(replay, [&](const std::string& name) { return name != replay.avoid; })) {
+  if (decide::avoids(replay.avoid, worker.name) &&
+      others_speak(replay,
+                   [&](const std::string& name) { return !decide::avoids(replay.avoid, name); })) {
     return true;
   }
   if (replay.token == 0) return false;

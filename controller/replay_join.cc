@@ -4,9 +4,18 @@
 #include <limits>
 #include <map>
 
+#include "base/hash.h"
+#include "protocol/json.h"
+
 namespace gnomon {
 
 bool same_bits(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+
+static std::string fingerprint_digest(const Fingerprint& fingerprint) {
+  if (fingerprint == Fingerprint{}) return {};
+  const std::string text = to_json(fingerprint);
+  return hex64(hash64(text.data(), text.size()));
+}
 
 decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
                                    const std::vector<StepReport>& run_steps,
@@ -24,6 +33,7 @@ decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const Replay
   event.run_end_loss_bf16 = result.run_end_loss_bf16;
   event.replay_end_loss_bf16 = result.replay_end_loss_bf16;
   event.verifier = verifier;
+  event.fingerprint = fingerprint_digest(result.fingerprint);
   event.on_trainer = on_trainer;
   event.gap_error = result.gap_error;
   event.seconds = result.replay_seconds + result.eval_seconds;

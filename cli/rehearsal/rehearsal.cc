@@ -249,7 +249,8 @@ std::string Rehearsal::next_verifier(const std::string& avoid) {
     if (!quarantined_.contains(name)) able.emplace_back(name);
   }
   if (able.empty()) return "verifier-1";
-  if (able.size() > 1) std::erase(able, avoid);
+  const auto avoided = [&](const std::string& name) { return decide::avoids(avoid, name); };
+  if (!std::ranges::all_of(able, avoided)) std::erase_if(able, avoided);
   return able[static_cast<size_t>(turn_++) % able.size()];
 }
 

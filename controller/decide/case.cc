@@ -88,6 +88,9 @@ json::object verdict_evidence(const Case& investigation) {
   if (evidence.finding) out["finding"] = finding_evidence(*evidence.finding);
   if (evidence.measured.d_percent) out["d_percent"] = number(*evidence.measured.d_percent);
   out["chance_excluded"] = evidence.chance_excluded;
+  out["confirmation"] = evidence.confirmation;
+  if (!evidence.source.empty()) out["bf16_by"] = evidence.source;
+  if (evidence.reports_percent) out["reports_percent"] = number(*evidence.reports_percent);
   json::array tests;
   for (const TriageAnswer& answer : evidence.answers) tests.push_back(answer_evidence(answer));
   out["tests"] = std::move(tests);
@@ -108,6 +111,16 @@ HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& w
   const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
   if (test.kind == "fakequant") return {"fakequant", plan, false};
   return {as_saved ? "same" : "plan", plan, test.kind == "same_on_trainer"};
+}
+
+// Whose BF16 replay the case rests on.
+const WindowState* window_of_bf16(const State& s) {
+  const Case& investigation = *s.investigation;
+  const bool far = spoilt_before(investigation.evidence) && investigation.far_window != 0;
+  for (const WindowState& window : s.windows) {
+    if (window.id == (far ? investigation.far_window : investigation.window)) return &window;
+  }
+  return nullptr;
 }
 
 bool under_way(const State& s, const TriageTest& test) {
@@ -178,8 +191,28 @@ bool order_long_fork(Core& core) {
   return true;
 }
 
+// The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
+// come from one alone: two verifiers take turns; one alone shares them with the trainer.
+void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
+  std::vector<std::string> believed;
+  for (const std::string& known : s.trust.verifiers) {
+    if (std::ranges::find(s.trust.quarantined, known) == s.trust.quarantined.end())
+      believed.push_back(known);
+  }
+  std::ranges::sort(believed);
+  if (believed.size() >= 2) {
+    wanted.avoid = believed[static_cast<size_t>(test.seed) % believed.size()];
+  } else if (believed.size() == 1 && s.run.trainer_replays) {
+    wanted.on_trainer = test.seed % 2 == 0;
+  }
+}
+
 void ask(Core& core, const TriageTest& test) {
   State& s = core.s;
+  if (test.kind == "confirm") {
+    if (const WindowState* window = window_of_bf16(s)) confirm_for_case(core, window->id);
+    return;
+  }
   if (test.kind == "long_fork") {
     if (!order_long_fork(core)) answer_failed(core, test);
     return;
@@ -197,6 +230,7 @@ void ask(Core& core, const TriageTest& test) {
   wanted.priority = kPriorityTriage;
   wanted.nudge = test.seed;
   wanted.on_trainer = how.on_trainer;
+  if (test.seed != 0) spread(s, test, wanted);
   if (test.kind == "same_elsewhere") {
     for (const TriageAnswer& known : s.investigation->evidence.answers) {
       if (known.kind == "same") wanted.avoid = known.verifier;
@@ -248,17 +282,39 @@ TriageRules rules_of(const Core& core) {
   return rules;
 }
 
+// What other sources say of the BF16 replay that the case rests on.
+void read_confirmation(Core& core) {
+  State& s = core.s;
+  TriageEvidence& evidence = s.investigation->evidence;
+  const WindowState* window = window_of_bf16(s);
+  evidence.confirmation = window != nullptr ? window->confirmation : "alone";
+  if (window == nullptr || window->witnesses.empty()) return;
+  evidence.source = window->witnesses.front().verifier;
+  evidence.on_trainer = window->witnesses.front().on_trainer;
+  evidence.reports_percent = window->reports_percent;
+  evidence.rests_on = evidence.chance_excluded && evidence.confirmation == "agreed"
+                          ? rests_on(core, *window)
+                          : std::string();
+}
+
 // Orders what the triage wants to know, or ends it.
 void advance_triage(Core& core) {
+  State& s = core.s;
+  const auto known = [&] {
+    const WindowState* window = window_of_bf16(s);
+    return window != nullptr ? window->confirmation : std::string("alone");
+  };
   for (;;) {
-    const TriageStep step = triage(core.s.investigation->evidence, rules_of(core));
+    read_confirmation(core);
+    const TriageStep step = triage(s.investigation->evidence, rules_of(core));
     if (step.verdict) return conclude(core, *step.verdict);
-    const size_t answered = core.s.investigation->evidence.answers.size();
+    const size_t answered = s.investigation->evidence.answers.size();
     for (const TriageTest& test : step.tests) {
-      if (!under_way(core.s, test)) ask(core, test);
+      if (!under_way(s, test)) ask(core, test);
     }
     // A test that nobody can do is answered at once.
-    if (core.s.investigation->evidence.answers.size() == answered) return;
+    const bool settled = known() != s.investigation->evidence.confirmation;
+    if (s.investigation->evidence.answers.size() == answered && !settled) return;
   }
 }
 
@@ -407,9 +463,28 @@ void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinis
   Case& investigation = *s.investigation;
   if (replay.role == "scores") return take_scores(core, result);
   if (replay.role == "rescue") return take_rescue(core, replay.number, result);
-  investigation.evidence.answers.push_back(
-      answer_of(investigation, *find_window(s, replay.window), replay, result));
+  WindowState& window = *find_window(s, replay.window);
+  investigation.evidence.answers.push_back(answer_of(investigation, window, replay, result));
+  const bool of_bf16 = replay.role == "bf16" || replay.role == "bf16_far";
+  if (of_bf16 && investigation.evidence.finding) {
+    window.witnesses = {witness_of(result)};
+    window.witnesses.front().measured = {};
+    window.witnesses.front().suffers = suffers_in_case(core, window, result);
+    window.confirmation.clear();
+    window.confirm_asked = 0;
+  }
   advance_triage(core);
+}
+
+void resume_case(Core& core) { advance_triage(core); }
+
+std::optional<bool> suffers_in_case(const Core& core, const WindowState& window,
+                                    const ReplayFinished& replay) {
+  if (!core.s.investigation || !core.s.investigation->evidence.finding) return std::nullopt;
+  const SpikeFinding& finding = *core.s.investigation->evidence.finding;
+  const bool far = window.id != core.s.investigation->window;
+  const SpikeComparison seen = compare_spike(replay, finding, window.steps, far ? kAroundSpike : 0);
+  return seen.non_finite || (finding.kind != "non_finite" && seen.spikes);
 }
 
 void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
@@ -432,7 +507,12 @@ void time_out_replays(Core& core) {
                      [&](const PendingReplay& known) { return known.id == replay.id; });
     if (found == core.s.replays.end()) continue;  // its case has ended with the one before
     core.s.replays.erase(found);
-    case_replay_failed(core, replay, "the trainer did not take it");
+    constexpr const char* kWhy = "the trainer did not take it";
+    if (replay.role == "confirm") {
+      confirm_failed(core, replay.window, kWhy);
+    } else {
+      case_replay_failed(core, replay, kWhy);
+    }
   }
 }
 

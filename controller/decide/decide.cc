@@ -98,6 +98,9 @@ void take(Core& core, const ReplayFinished& event) {
   if (replay->role == "probe") return take_probe(core, replay->window, event);
   if (replay->role == "instrument") return take_instrument(core, replay->window, event);
   if (replay->role == "instrument_again") return take_instrument_again(core, replay->window, event);
+  if (replay->role == "instrument_elsewhere")
+    return take_instrument_elsewhere(core, replay->window, event);
+  if (replay->role == "confirm") return take_confirm(core, replay->window, event);
   take_case_replay(core, *replay, event);
 }
 
@@ -107,6 +110,7 @@ void take(Core& core, const ReplayFailed& event) {
   if (replay->role == "shadow") return shadow_failed(core, replay->window, event.reason);
   if (replay->role == "probe") return probe_failed(core, replay->window, event.reason);
   if (replay->role.starts_with("instrument")) return instrument_failed(core, replay->window);
+  if (replay->role == "confirm") return confirm_failed(core, replay->window, event.reason);
   case_replay_failed(core, *replay, event.reason);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -92,8 +93,9 @@ struct ReplayFinished {
   std::optional<double> start_loss_plan;
   std::optional<double> run_end_loss_bf16;
   std::optional<double> replay_end_loss_bf16;
-  std::string verifier = {};                           // who did it
-  bool on_trainer = false;                             // the trainer itself, between two steps
+  std::string verifier = {};     // who did it
+  std::string fingerprint = {};  // of its device, as a hash; empty = not known
+  bool on_trainer = false;       // the trainer itself, between two steps
   std::optional<int64_t> first_other_batch_step = {};  // first step whose tokens were not the run's
   std::vector<OtherBatch> other_batches = {};          // that step and further ones
   std::string end_hash = {};  // of the weights after the last replayed step
@@ -167,11 +169,15 @@ struct OrderReplay {
   std::string plan;     // TOML for arm "plan"; for "fakequant" and "scores" if not the checkpoint's
   std::string purpose;  // shadow, triage, attribution, probe, instrument
   bool evaluate_endpoints = false;
-  int priority = 0;         // higher first
-  int64_t nudge = 0;        // seed of a nudge of the weights by rounding noise; 0 = none
-  std::string avoid = {};   // a verifier that is not to do it, as long as there is another
+  int priority = 0;   // higher first
+  int64_t nudge = 0;  // seed of a nudge of the weights by rounding noise; 0 = none
+  // Verifiers that are not to do it as long as there is another: names, separated by line ends.
+  std::string avoid = {};
   bool on_trainer = false;  // only the trainer itself can do it
 };
+
+// Whether a name is on such a list.
+bool avoids(std::string_view list, std::string_view name);
 
 struct CloseWindow {
   int64_t window = 0;

@@ -255,7 +255,8 @@ double gap_scale_percent(const GapScale& scale, const GapSample& sample,
   const double learned =
       scale.weight > 0 ? std::sqrt(scale.variance) : settings.prior_scale_percent;
   const double floor = std::isfinite(sample.floor_percent) ? sample.floor_percent : 0;
-  return std::max({learned, floor, kDeviationMin});
+  const double most = sample.most_percent > 0 ? sample.most_percent : HUGE_VAL;
+  return std::max(std::min(std::max(learned, floor), most), kDeviationMin);
 }
 
 GapThresholds gap_thresholds(const GapSettings& settings) {

@@ -65,6 +65,7 @@ struct GapSample {
   double steps = 0;            // K, the window's length; 0 = not known
   double tokens_per_step = 0;  // 0 = not known
   int64_t plan_version = 0;
+  double most_percent = 0;  // s is never more, whatever was learned; 0 = no bound
 };
 
 // Correlation of neighbouring windows that the evidence allows for. Healthy runs of the detection

@@ -24,8 +24,11 @@ json::object evidence_of(const WindowState& window, const InstrumentState& instr
 
 // One check cannot blind the detector, whose scale is never under this history: it counts as no
 // more than what would be out of the ordinary, an early one as no more than the ceiling.
-void learn(Core& core, double difference) {
+void learn(Core& core, double difference, bool two_agree) {
   InstrumentState& instrument = core.s.watch.instrument;
+  // The word of one alone may not blind the detector.
+  if (!two_agree)
+    difference = std::min(std::abs(difference), core.policy.detector.prior_scale_percent);
   const double most = instrument.checks >= kHistoryMin
                           ? core.policy.instrument.ratio * std::sqrt(instrument.mean_square)
                           : core.policy.detector.ceiling_percent;
@@ -38,7 +41,7 @@ void learn(Core& core, double difference) {
 
 void say_sound_again(Core& core, const WindowState& window) {
   InstrumentState& instrument = core.s.watch.instrument;
-  if (!instrument.broken) return;
+  if (!instrument.broken || instrument.disputed) return;
   instrument.broken = false;
   RecordDecision& decision =
       core.record("instrument",
@@ -47,6 +50,23 @@ void say_sound_again(Core& core, const WindowState& window) {
                   evidence_of(window, instrument));
   decision.window = window.id;
   restart_gap(core.s.watch.gap);
+}
+
+// What the detector's scale is never under is learned from what two sources agree upon.
+bool order_elsewhere(Core& core, WindowState& window, const std::string& verifier) {
+  State& s = core.s;
+  const bool others = std::ranges::any_of(s.trust.verifiers, [&](const std::string& known) {
+    return known != verifier &&
+           std::ranges::find(s.trust.quarantined, known) == s.trust.quarantined.end();
+  });
+  if (!others || s.ended || window.witnesses.empty()) return false;
+  window.instrument_pending = true;
+  OrderReplay wanted;
+  wanted.arm = "bf16-perturbed";
+  wanted.priority = kPriorityInstrument;
+  wanted.avoid = verifier;
+  order(core, window, "instrument_elsewhere", 0, std::move(wanted));
+  return true;
 }
 
 }  // namespace
@@ -69,8 +89,8 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   WindowState& window = *find_window(core.s, window_id);
   window.instrument_pending = false;
   const bool usable = window.measured && window.measured->reference &&
-                      !generic_spike_in(core.s, window) && replay.replay_end_loss_bf16 &&
-                      std::isfinite(*replay.replay_end_loss_bf16);
+                      window.outcome != "skipped" && !generic_spike_in(core.s, window) &&
+                      replay.replay_end_loss_bf16 && std::isfinite(*replay.replay_end_loss_bf16);
   if (!usable) return finish_window(core, window_id);
   const double reference = *window.measured->reference;
   const double difference = 100 * (*replay.replay_end_loss_bf16 - reference) / reference;
@@ -78,14 +98,29 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   const double usual = std::sqrt(instrument.mean_square);
   const bool out_of_order = instrument.checks >= kHistoryMin &&
                             std::abs(difference) > core.policy.instrument.ratio * usual;
-  if (!out_of_order && !instrument.broken) {
-    learn(core, difference);
+  if (!out_of_order && (!instrument.broken || instrument.disputed)) {
+    if (order_elsewhere(core, window, replay.verifier)) return;
+    learn(core, difference, false);
     return finish_window(core, window_id);
   }
   if (core.s.ended) return finish_window(core, window_id);  // nothing is ordered any more
   // The same replay once more: equal bits, or the machine that measures cannot be trusted.
   window.instrument_pending = true;
   order(core, window, "bf16", "instrument_again", "", false, kPriorityTriage);
+}
+
+void take_instrument_elsewhere(Core& core, int64_t window_id, const ReplayFinished& replay) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  WindowState& window = *find_window(core.s, window_id);
+  window.instrument_pending = false;
+  const std::optional<double>& end = replay.replay_end_loss_bf16;
+  if (window.measured && window.measured->reference && end && std::isfinite(*end)) {
+    const double reference = *window.measured->reference;
+    const double difference = std::abs(100 * (*end - reference) / reference);
+    learn(core, std::min(difference, std::abs(instrument.last_percent)),
+          window.confirmation == "agreed");
+  }
+  finish_window(core, window_id);
 }
 
 void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& replay) {
@@ -109,7 +144,7 @@ void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& 
     return finish_window(core, window_id);
   }
   say_sound_again(core, window);
-  learn(core, instrument.last_percent);
+  learn(core, instrument.last_percent, false);
   core.say(
       "BF16 under another order of sums parts further than it did, with the same bits each "
       "time.");

@@ -29,8 +29,8 @@ BOOST_DESCRIBE_STRUCT(ReplayFinished, (),
                       (replay, window, arm, purpose, fingerprint_equal, compared_steps,
                        first_mismatch_step, steps, losses, run_losses, start_loss_bf16,
                        start_loss_plan, run_end_loss_bf16, replay_end_loss_bf16, verifier,
-                       on_trainer, first_other_batch_step, other_batches, end_hash, gap_error,
-                       seconds, scores, step_seconds))
+                       fingerprint, on_trainer, first_other_batch_step, other_batches, end_hash,
+                       gap_error, seconds, scores, step_seconds))
 BOOST_DESCRIBE_STRUCT(ReplayFailed, (), (replay, window, arm, reason))
 BOOST_DESCRIBE_STRUCT(DirectiveChanged, (), (number, state, attempt, step, reason))
 BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
@@ -66,7 +66,8 @@ BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause,
 BOOST_DESCRIBE_STRUCT(Measurement, (),
                       (gap, offset, d_percent, reference, start_loss_plan, gap_error, unusable))
 BOOST_DESCRIBE_STRUCT(GapSample, (),
-                      (d_percent, floor_percent, steps, tokens_per_step, plan_version))
+                      (d_percent, floor_percent, steps, tokens_per_step, plan_version,
+                       most_percent))
 BOOST_DESCRIBE_STRUCT(GapScale, (),
                       (variance, weight, freedom, last_d, steps, tokens_per_step, plan_version,
                        baseline_windows, baseline_mean, null_percent, accepted_percent))
@@ -75,10 +76,15 @@ BOOST_DESCRIBE_STRUCT(GapState, (), (scale, evidence, scale_before, evidence_bef
 BOOST_DESCRIBE_STRUCT(GapVerdict, (),
                       (alarm, suspicious, rule, statistic, threshold, x, scale_percent,
                        null_percent, freedom, burst_left))
+BOOST_DESCRIBE_STRUCT(Witness, (),
+                      (verifier, on_trainer, measured, end_hash, fingerprint, fingerprint_equal,
+                       suffers))
 BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
                        probe_pending, instrument_pending, deferred, unsettled, outcome, measured,
-                       verifier, shadow_hash, shadow_fingerprint_equal, judged, level_percent))
+                       verifier, shadow_hash, shadow_fingerprint_equal, judged, level_percent,
+                       witnesses, confirm_pending, confirm_asked, confirmation, suspicion,
+                       reports_percent))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
@@ -93,9 +99,10 @@ BOOST_DESCRIBE_STRUCT(TriageAnswer, (),
                        long_d_percent, long_steps))
 BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                       (trigger, measured, finding, chance_excluded, steps, level_percent, in_bf16,
-                       answers))
+                       confirmation, source, on_trainer, reports_percent, rests_on, answers))
 BOOST_DESCRIBE_STRUCT(InstrumentState, (),
-                      (checks, mean_square, last_percent, windows_since, broken))
+                      (checks, mean_square, last_percent, windows_since, broken, disputed,
+                       scale_agreed, scale_said))
 BOOST_DESCRIBE_STRUCT(TransientFault, (), (host, step))
 BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
                       (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
@@ -115,13 +122,18 @@ BOOST_DESCRIBE_STRUCT(Containment, (),
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
-BOOST_DESCRIBE_STRUCT(SeenWindow, (), (window, start_step, end_step, statistic))
 BOOST_DESCRIBE_STRUCT(Stability, (), (lowest, signs, calm, unstable_since))
+BOOST_DESCRIBE_STRUCT(SeenWindow, (),
+                      (window, start_step, end_step, statistic, verifier, confirmed))
 BOOST_DESCRIBE_STRUCT(Watch, (),
                       (gap, long_gap, offset, offset_level, offset_windows, seen, long_seen,
                        offset_seen, instrument, burst_left, windows_judged, every, next_long,
                        long_start, unverified_windows, dirty_since, stability))
-BOOST_DESCRIBE_STRUCT(Trust, (), (verifiers, quarantined, transients, other_tokens))
+BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
+                      (verifier, windows, since_check, to_check, zeros, recent, plan_version,
+                       last_start, last_reference, last_hash))
+BOOST_DESCRIBE_STRUCT(Trust, (),
+                      (verifiers, quarantined, transients, other_tokens, records, zeros_said))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))
 BOOST_DESCRIBE_STRUCT(Account, (),
                       (fp8, pinned, bf16, fp8_lost, pinned_lost, bf16_lost, trainer_replay_bf16,
@@ -261,7 +273,23 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "dirty_since",
                                             "stability",
                                             "harm_step",
-                                            "previous_d"};
+                                            "previous_d",
+                                            "fingerprint",
+                                            "most_percent",
+                                            "witnesses",
+                                            "confirm_pending",
+                                            "confirm_asked",
+                                            "confirmation",
+                                            "suspicion",
+                                            "reports_percent",
+                                            "source",
+                                            "rests_on",
+                                            "disputed",
+                                            "scale_agreed",
+                                            "scale_said",
+                                            "confirmed",
+                                            "records",
+                                            "zeros_said"};
 
 bool may_lack(std::string_view member) {
   return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);

@@ -192,7 +192,7 @@ Judgement observe(Core& core, const WindowState& window) {
   const double offset = 100 * *m.offset / *m.reference;
   if (s.watch.offset_windows == 0) s.watch.offset_level = offset;
   sample.d_percent = offset - s.watch.offset_level;
-  sample.floor_percent = 0;
+  sample.floor_percent = sample.most_percent = 0;
   result.offset =
       observe_gap(s.watch.offset, sample, offset_settings(core.policy, s.watch.offset_level));
   note_seen(s.watch.offset, s.watch.offset_seen, window, result.offset.statistic);
@@ -294,10 +294,17 @@ void judge(Core& core, WindowState& window) {
   go_on_after(core, quiet);
 }
 
+// Not before a second source has said the same, where one was asked.
+void close_or_wait(Core& core, WindowState& window, const std::string& outcome) {
+  window.outcome = outcome;
+  if (!window.confirm_pending) close_window(core, window.id, outcome);
+  settle_verified(core);
+}
+
 // The run took other tokens than the replay: what parts them is not FP8's doing, and the window is
 // no evidence. A gap over the ceiling goes the way of every alarm, whose triage finds the tokens
 // too and goes back. True when the window is done with.
-bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& replay) {
+bool judge_tokens(Core& core, WindowState& window, const ReplayFinished& replay) {
   State& s = core.s;
   if (!replay.first_other_batch_step) return false;
   const double d = *window.measured->d_percent;
@@ -320,15 +327,14 @@ bool judge_tokens(Core& core, const WindowState& window, const ReplayFinished& r
     decision.window = window.id;
     s.trust.other_tokens = true;
   }
-  close_window(core, window.id, "skipped");
-  settle_verified(core);
+  close_or_wait(core, window, "skipped");
   return true;
 }
 
 // A shock that BF16 suffers, too: over the window the held-out loss of the replay itself has risen
 // by more than a spike is, and by more than FP8 adds to it. What two runs make of a shock differs
 // by chance: the window is no evidence. True when the window is done with.
-bool judge_shock(Core& core, const WindowState& window, const ReplayFinished& replay) {
+bool judge_shock(Core& core, WindowState& window, const ReplayFinished& replay) {
   if (!replay.start_loss_bf16 || !replay.replay_end_loss_bf16) return false;
   const double start = *replay.start_loss_bf16;
   const double rise = 100 * (*replay.replay_end_loss_bf16 - start) / start;
@@ -348,8 +354,7 @@ bool judge_shock(Core& core, const WindowState& window, const ReplayFinished& re
     decision.verdict = "generic_spike";
     decision.window = window.id;
   }
-  close_window(core, window.id, "skipped");
-  settle_verified(core);
+  close_or_wait(core, window, "skipped");
   return true;
 }
 
@@ -410,6 +415,7 @@ GapSample gap_sample(const Core& core, const WindowState& window) {
   GapSample sample;
   if (window.measured) sample.d_percent = window.measured->d_percent.value_or(0);
   sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
+  if (window.kind == "shadow") sample.most_percent = scale_most(core);
   sample.steps = static_cast<double>(window.steps);
   sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
   sample.plan_version = window.plan_version;
@@ -475,10 +481,12 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   window.verifier = replay.verifier;
   window.shadow_hash = replay.end_hash;
   window.shadow_fingerprint_equal = replay.fingerprint_equal;
+  if (note_shadow(core, window_id, replay)) return;
   const WindowState seen = window;
   const bool set_aside = judge_tokens(core, window, replay) || judge_shock(core, window, replay);
   if (!set_aside) {
     judge(core, window);
+    note_scale(core);
     show_window(core, window_id);
   }
   note_bf16(core, seen, replay);

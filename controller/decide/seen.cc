@@ -68,7 +68,8 @@ std::optional<int64_t> generic_spike_in(const State& s, const WindowState& windo
 
 void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
                double statistic) {
-  seen.push_back({window.id, window.start.step, window.end_step(), statistic});
+  seen.push_back({window.id, window.start.step, window.end_step(), statistic, window.verifier,
+                  window.confirmation == "agreed"});
   align(gap, seen);
 }
 
@@ -104,6 +105,62 @@ void forget_spiked(Core& core, int64_t step) {
   take_out(watch.gap, watch.seen, gap_settings(core.policy), holds);
   take_out(watch.long_gap, watch.long_seen, settings_of_forks(core), holds);
   watch.burst_left = watch.gap.evidence.burst_left;
+}
+
+namespace {
+
+struct Chart {
+  GapState& gap;
+  std::vector<SeenWindow>& seen;
+  GapSettings settings;
+};
+
+std::vector<Chart> charts_of(Core& core) {
+  Watch& watch = core.s.watch;
+  return {{watch.gap, watch.seen, gap_settings(core.policy)},
+          {watch.long_gap, watch.long_seen, settings_of_forks(core)},
+          {watch.offset, watch.offset_seen, offset_settings(core.policy, watch.offset_level)}};
+}
+
+// Learns from the windows that are known one by one alone, and from nothing before them.
+void learn_again(Chart& chart) {
+  const std::vector<GapSample> samples(chart.gap.newest.end() - std::ssize(chart.seen),
+                                       chart.gap.newest.end());
+  const double accepted = chart.gap.scale.accepted_percent;
+  chart.gap = {};
+  if (accepted > 0) accept_gap(chart.gap, accepted);
+  for (size_t i = 0; i < samples.size(); ++i) {
+    observe_gap(chart.gap, samples[i], chart.settings);
+    chart.seen[i].statistic = gap_total(chart.gap, chart.settings);
+  }
+}
+
+}  // namespace
+
+void forget_window(Core& core, int64_t id) {
+  State& s = core.s;
+  const Gone gone = [id](const SeenWindow& window) { return window.window == id; };
+  for (Chart& chart : charts_of(core)) take_out(chart.gap, chart.seen, chart.settings, gone);
+  s.watch.burst_left = s.watch.gap.evidence.burst_left;
+  const WindowState* window = find_window(s, id);
+  if (window == nullptr) return;
+  std::erase_if(s.quiet_ends, [&](const QuietEnd& quiet) {
+    return quiet.end.step == window->end_step() && quiet.start_step == window->start.step;
+  });
+}
+
+void forget_verifier(Core& core, const std::string& verifier) {
+  State& s = core.s;
+  const Gone gone = [&](const SeenWindow& window) { return window.verifier == verifier; };
+  const VerifierRecord* record = find_record(s, verifier);
+  const int64_t known = std::ranges::count_if(s.watch.seen, gone);
+  const bool older = record != nullptr && record->windows > known;
+  for (Chart& chart : charts_of(core)) {
+    take_out(chart.gap, chart.seen, chart.settings, gone);
+    if (older) learn_again(chart);
+  }
+  if (older) s.watch.instrument.scale_agreed = s.watch.instrument.scale_said = 0;
+  s.watch.burst_left = s.watch.gap.evidence.burst_left;
 }
 
 void forget_seen_after(Core& core, int64_t base) {

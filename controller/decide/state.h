@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "controller/decide/account.h"
+#include "controller/decide/agreement.h"
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/gap_detector.h"
 #include "controller/decide/hazard.h"
@@ -72,6 +73,15 @@ struct WindowState {
   bool shadow_fingerprint_equal = false;
   std::optional<GapVerdict> judged;
   double level_percent = 0;  // at its alarm: D, or its mean over the newest windows
+  // What sources say of it in BF16, the shadow first; and whether two of them agree: empty (not
+  // asked or not answered yet), agreed, or alone (nobody else could be asked).
+  std::vector<Witness> witnesses;
+  bool confirm_pending = false;
+  int64_t confirm_asked = 0;  // 1: another verifier, 2: a third one, 4: the trainer; added up
+  std::string confirmation;
+  std::string suspicion;  // why it is measured twice, where its own numbers look wrong
+  // Per cent that the trainer's own reported losses lie over the replay's at its end.
+  std::optional<double> reports_percent;
   int64_t end_step() const { return start.step + steps; }
 };
 
@@ -131,6 +141,9 @@ struct InstrumentState {
   double last_percent = 0;    // the newest one
   int64_t windows_since = 0;  // shadows since the newest check
   bool broken = false;        // gap alarms lead to nothing
+  bool disputed = false;      // broken: sources contradict each other, and none could be named
+  double scale_agreed = 0;    // s of the detector that two sources have agreed upon; 0 = none yet
+  double scale_said = 0;      // the newest growth of s that was said
 };
 
 // A transient fault that was found.
@@ -204,7 +217,9 @@ struct SeenWindow {
   int64_t window = 0;
   int64_t start_step = 0;
   int64_t end_step = 0;
-  double statistic = 0;  // of the detector after it
+  double statistic = 0;    // of the detector after it
+  std::string verifier;    // who measured it
+  bool confirmed = false;  // and somebody else has measured the same
 };
 
 // Whether training itself is stable, told by what BF16 replays do (stability.cc).
@@ -238,12 +253,28 @@ struct Watch {
   Stability stability;
 };
 
+// What one verifier has answered of a run's windows.
+struct VerifierRecord {
+  std::string verifier;
+  int64_t windows = 0;
+  int64_t since_check = 0;     // windows since one of them was measured twice
+  int64_t to_check = 0;        // windows that are to be measured twice from now on
+  int64_t zeros = 0;           // in a row, that showed no difference at all
+  std::vector<double> recent;  // D of the newest ones under `plan_version`
+  int64_t plan_version = 0;
+  int64_t last_start = -1;    // where its newest window began,
+  double last_reference = 0;  // the BF16 end loss that it gave,
+  std::string last_hash;      // and the hash of those weights
+};
+
 // Whose results and whose hardware are believed.
 struct Trust {
   std::vector<std::string> verifiers;    // that have answered, newest last
   std::vector<std::string> quarantined;  // verifiers whose answers are not believed
   std::vector<TransientFault> transients;
   bool other_tokens = false;  // of the newest window: said once, until a window is quiet
+  std::vector<VerifierRecord> records;
+  bool zeros_said = false;  // that several sources see no difference at all
 };
 
 // The net speed-up as it stood when this step was new.

@@ -61,6 +61,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   bf16_nudged      BF16 from weights nudged in the same way
 //   fakequant        FP8 values in BF16 GEMMs
 //   long_fork        BF16 over a longer stretch of the run: does the gap keep growing?
+//   confirm          the case's BF16 replay by another source; answered as `confirmation`
 struct TriageTest {
   std::string kind;
   int64_t seed = 0;
@@ -90,6 +91,16 @@ struct TriageEvidence {
   int64_t steps = 0;         // trigger gap: the window's length
   double level_percent = 0;  // trigger gap: D of the window, or of the newest that alarmed together
   bool in_bf16 = false;      // the run was in BF16: there is no FP8 to blame
+  // What a second source says of the BF16 replay that the case rests on: empty (not known yet),
+  // agreed, or alone (nobody else could be asked).
+  std::string confirmation = "agreed";
+  std::string source;       // who did that replay
+  bool on_trainer = false;  // the trainer itself
+  // Per cent that the trainer's reported losses lie over that replay's at its end.
+  std::optional<double> reports_percent;
+  // An alarm of many windows: the verifier on whose unconfirmed windows alone it rests; empty =
+  // none.
+  std::string rests_on;
   std::vector<TriageAnswer> answers;
 };
 
@@ -107,9 +118,9 @@ struct TriageRules {
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,
-// chance, kernel_bug, accepted_gap, fp8_numerics, scale_drift, unexplained. (broken_instrument,
-// unstable_training and stable_training are not found by replays of a case; see instrument.cc and
-// stability.cc.)
+// chance, kernel_bug, accepted_gap, fp8_numerics, scale_drift, unexplained, broken_instrument (one
+// source alone says so, and nothing bears it out; see also instrument.cc and confirm.cc).
+// unstable_training and stable_training are not found by replays of a case; see stability.cc.
 struct Verdict {
   std::string name;
   std::string sentence;               // for people

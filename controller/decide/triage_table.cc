@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "controller/decide/agreement.h"
 #include "controller/decide/triage.h"
 
 namespace gnomon::decide {
@@ -32,9 +33,15 @@ class Table {
       : evidence_(evidence), rules_(rules) {}
 
   TriageStep step() const {
+    if (!of_step()) {
+      if (auto next = confirmed()) return *next;
+    }
     if (evidence_.trigger == "offset") return drift();
     if (auto next = hardware()) return *next;
     if (auto next = shared_with_bf16()) return *next;
+    if (of_step() && !evidence_.in_bf16) {
+      if (auto next = confirmed()) return *next;
+    }
     if (auto next = chance()) return *next;
     if (auto next = kernel()) return *next;
     if (auto next = growth()) return *next;
@@ -64,6 +71,35 @@ class Table {
     return same != nullptr && same->reproduction
                ? same->reproduction->sentence
                : std::string("No verifier could replay the window under the same plan");
+  }
+
+  // ---- Nobody's word is enough: does a second source say the same of the BF16 replay?
+  std::optional<TriageStep> confirmed() const {
+    if (evidence_.confirmation.empty()) {
+      std::vector<TriageTest> tests = {{"confirm"}};
+      // Beside it, what is asked next.
+      if (evidence_.trigger == "gap" && answer("same") == nullptr) tests.push_back({"same"});
+      return ask(std::move(tests));
+    }
+    if (!evidence_.rests_on.empty()) {
+      TriageStep step = verdict(
+          "broken_instrument",
+          fmt::format(
+              "The evidence of many windows rests on what {} alone has measured, and other "
+              "sources do not see it. Nothing follows; its next windows are measured twice.",
+              evidence_.rests_on));
+      step.verdict->verifier = evidence_.rests_on;
+      return step;
+    }
+    // The run's own device is no stranger to the run: inline verification has nobody else.
+    if (evidence_.confirmation == "agreed" || evidence_.on_trainer || of_step() ||
+        borne_out(evidence_.reports_percent, evidence_.measured.d_percent.value_or(0)))
+      return std::nullopt;
+    return verdict("broken_instrument",
+                   fmt::format("{} alone says so, nobody else can be asked, and the trainer's own "
+                               "losses do not bear it out: the instrument is not believed. Nothing "
+                               "follows. Start another verifier.",
+                               evidence_.source));
   }
 
   // ---- Does the run's own plan do it again? And if not, whose machine is wrong?

@@ -16,35 +16,6 @@ void remember_transient(Core& core, const Verdict& verdict) {
   s.trust.transients.push_back({s.attempt.host, verdict.since_step.value_or(s.newest_step)});
 }
 
-// The window is measured again by somebody else.
-void distrust_verifier(Core& core, const std::string& verifier, const std::string& why) {
-  State& s = core.s;
-  if (s.trust.quarantined.size() >= kQuarantinedMax)
-    s.trust.quarantined.erase(s.trust.quarantined.begin());
-  s.trust.quarantined.push_back(verifier);
-  core.effects.emplace_back(QuarantineVerifier{verifier, why});
-  RecordDecision& decision =
-      core.record("action",
-                  fmt::format("Action: no replay of this run goes to {} any more; the window is "
-                              "measured again by another verifier.",
-                              verifier),
-                  {{"verifier", verifier}});
-  decision.verdict = "verifier_fault";
-  decision.action = "quarantine";
-  decision.enforced = true;
-  decision.window = s.investigation->window;
-  WindowState& window = *find_window(s, s.investigation->window);
-  const bool shadow = window.measured.has_value();
-  restart_gap(window.kind == "long" ? s.watch.long_gap : s.watch.gap);
-  s.watch.burst_left = 0;
-  if (!shadow) return end_case(core, "skipped");
-  window.measured.reset();
-  window.judged.reset();
-  window.shadow_pending = true;
-  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
-  end_case(core, "");
-}
-
 void take_as_quiet(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
@@ -98,6 +69,54 @@ void look_from_afar(Case& investigation) {
 
 }  // namespace
 
+void distrust(Core& core, const std::string& verifier, const std::string& why,
+              const std::string& verdict, int64_t window) {
+  State& s = core.s;
+  forget_verifier(core, verifier);
+  forget_record(s, verifier);
+  // What it had under way when it was named may come late.
+  if (std::ranges::find(s.trust.quarantined, verifier) != s.trust.quarantined.end()) return;
+  if (s.trust.quarantined.size() >= kQuarantinedMax)
+    s.trust.quarantined.erase(s.trust.quarantined.begin());
+  s.trust.quarantined.push_back(verifier);
+  core.effects.emplace_back(QuarantineVerifier{verifier, why});
+  RecordDecision& decision =
+      core.record("action",
+                  fmt::format("Action: no replay of this run goes to {} any more; what it measured "
+                              "is no evidence.",
+                              verifier),
+                  {{"verifier", verifier}});
+  decision.verdict = verdict;
+  decision.action = "quarantine";
+  decision.enforced = true;
+  decision.window = window;
+}
+
+void measure_again(Core& core, int64_t id) {
+  State& s = core.s;
+  WindowState& window = *find_window(s, id);
+  forget_window(core, id);
+  if (!window.measured || s.ended) {
+    if (of_case(s, id)) return end_case(core, "skipped");
+    close_window(core, id, "skipped");
+    return settle_verified(core);
+  }
+  // What a case or a second source was asked for is not waited for any more.
+  std::erase_if(s.replays, [&](const PendingReplay& replay) {
+    return replay.window == id && replay.role != "probe" && !replay.role.starts_with("instrument");
+  });
+  window.measured.reset();
+  window.judged.reset();
+  window.witnesses.clear();
+  window.confirmation.clear();
+  window.confirm_asked = 0;
+  window.confirm_pending = window.deferred = false;
+  window.outcome = "quiet";
+  window.shadow_pending = true;
+  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  if (of_case(s, id)) end_case(core, "");
+}
+
 void conclude(Core& core, const Verdict& verdict) {
   State& s = core.s;
   const std::string& name = verdict.name;
@@ -105,7 +124,12 @@ void conclude(Core& core, const Verdict& verdict) {
   s.investigation->verdict = name;
   s.investigation->since_step = verdict.since_step;
   if (name == "generic_spike") return share_spike(core);
-  if (name == "verifier_fault") return distrust_verifier(core, verdict.verifier, verdict.sentence);
+  if (name == "broken_instrument") return doubt(core, verdict);
+  if (name == "verifier_fault") {
+    const int64_t window = s.investigation->window;
+    distrust(core, verdict.verifier, verdict.sentence, name, window);
+    return measure_again(core, window);
+  }
   if (name == "accepted_gap") return accept(core);
   if (name == "chance") {
     note_chance(core);

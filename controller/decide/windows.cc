@@ -238,10 +238,10 @@ int64_t order(Core& core, const WindowState& window, const std::string& role, in
   const bool plain = role == "shadow" || role == "probe";
   wanted.replay = s.next_replay++;
   wanted.window = window.id;
-  wanted.purpose = plain                                  ? role
-                   : role == "scores" || role == "rescue" ? "attribution"
-                   : role.starts_with("instrument")       ? "instrument"
-                                                          : "triage";
+  wanted.purpose = plain                                                 ? role
+                   : role == "scores" || role == "rescue"                ? "attribution"
+                   : role.starts_with("instrument") || role == "confirm" ? "instrument"
+                                                                         : "triage";
   const double deadline = wanted.on_trainer ? core.now + core.policy.directives.timeout_seconds : 0;
   s.replays.push_back({wanted.replay, window.id, role, number, deadline});
   core.effects.emplace_back(std::move(wanted));
@@ -269,7 +269,8 @@ void close_orphans(Core& core) {
 void finish_window(Core& core, int64_t id) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr || window->shadow_pending || window->probe_pending ||
-      window->instrument_pending || window->deferred || window->unsettled || of_case(core.s, id))
+      window->instrument_pending || window->confirm_pending || window->deferred ||
+      window->unsettled || of_case(core.s, id))
     return;
   close_window(core, id, std::string(window->outcome));
 }
@@ -432,7 +433,7 @@ void settle_verified(Core& core) {
   State& s = core.s;
   int64_t doubtful = INT64_MAX;  // the first step from which the run is in doubt
   for (const WindowState& window : s.windows) {
-    const bool waits = window.shadow_pending && window.kind != "long";
+    const bool waits = (window.shadow_pending || window.confirm_pending) && window.kind != "long";
     if (waits || window.deferred || window.unsettled || of_case(s, window.id))
       doubtful = std::min(doubtful, window.start.step);
   }

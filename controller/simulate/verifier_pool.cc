@@ -29,11 +29,12 @@ const VerifierPool::Verifier* VerifierPool::pick(const decide::OrderReplay& orde
                                                  const std::vector<std::string>& quarantined,
                                                  double now) const {
   const auto able = [&](const Verifier& one) { return !among(quarantined, one.name); };
-  const bool others = std::ranges::any_of(
-      verifiers_, [&](const Verifier& one) { return able(one) && one.name != order.avoid; });
+  const bool others = std::ranges::any_of(verifiers_, [&](const Verifier& one) {
+    return able(one) && !decide::avoids(order.avoid, one.name);
+  });
   for (const Verifier& one : verifiers_) {
     if (one.work || one.absent_until > now || !able(one)) continue;
-    if (others && one.name == order.avoid) continue;
+    if (others && decide::avoids(order.avoid, one.name)) continue;
     return &one;
   }
   return nullptr;

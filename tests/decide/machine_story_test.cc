@@ -150,8 +150,7 @@ TEST(MachineStoryTest, AnOffsetThatKernelsMovedIsNotCalledADrift) {
 }
 
 TEST(MachineStoryTest, ABrokenInstrumentSuspendsAlarms) {
-  Truth truth = numerical_fault({kGuilty}, 401, 1000);
-  truth.bf16_differs = true;
+  const Truth truth = numerical_fault({kGuilty}, 401, 1000);
   Policy policy = story_policy();
   policy.instrument.every = 3;
   SimulatedRun run(truth, policy);
@@ -160,6 +159,7 @@ TEST(MachineStoryTest, ABrokenInstrumentSuspendsAlarms) {
   run.drain();
   EXPECT_FALSE(run.state.watch.instrument.broken);
   run.perturb(1.0);
+  run.break_bf16();
   run.train_until(600);
   run.drain();
   ASSERT_TRUE(run.state.watch.instrument.broken);

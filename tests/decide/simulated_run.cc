@@ -132,7 +132,7 @@ std::string SimulatedRun::next_verifier(const OrderReplay& order) {
     const std::string& name = truth_.verifiers[turn_++ % truth_.verifiers.size()];
     const bool trusted =
         std::find(quarantined_.begin(), quarantined_.end(), name) == quarantined_.end();
-    if (name != order.avoid && trusted) return name;
+    if (!avoids(order.avoid, name) && trusted) return name;
   }
   return truth_.verifiers.front();
 }
@@ -247,7 +247,9 @@ ReplayFinished SimulatedRun::replay(const Queued& queued) {
 bool SimulatedRun::answer_next() {
   const auto queued = take_next_replay();
   if (!queued) return false;
-  feed(replay(*queued));
+  ReplayFinished answer = replay(*queued);
+  if (lie) lie(answer);
+  feed(answer);
   return true;
 }
 

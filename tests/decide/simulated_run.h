@@ -61,6 +61,8 @@ class SimulatedRun : public simulate::Stage {
   bool through_json = false;
   // Sees each event before it is fed and may drop it (false).
   std::function<bool(const Event&)> filter;
+  // Alters what a verifier answers: one that lies.
+  std::function<void(ReplayFinished&)> lie;
   // The trainer refuses directives of these kinds.
   std::set<std::string> refuses;
   std::set<int64_t> refuses_bases;  // nor can it go back to these steps
@@ -81,6 +83,7 @@ class SimulatedRun : public simulate::Stage {
   void restart_from(int64_t step);  // a crash: the next attempt begins at that checkpoint
   void flip_next() { flips_left_.insert(step + 3); }  // a bit flips three steps from now
   void perturb(double percent) { truth_.perturbed_percent = percent; }
+  void break_bf16() { truth_.bf16_differs = true; }
   void make_sound() { truth_.bf16_differs = false; }
   void drain();  // answers all replays that are waiting
   void end(const std::string& outcome = "completed");

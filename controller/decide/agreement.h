@@ -1,0 +1,40 @@
+// Whether two sources say the same of one window. A source is whoever replayed it in BF16: a
+// verifier, known by its name, or the trainer itself. Two verifiers of different names count as two
+// sources, even on one host: liars that agree with each other are not seen.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "controller/decide/measurement.h"
+
+namespace gnomon::decide {
+
+// What one source says of a window in BF16.
+struct Witness {
+  std::string verifier;
+  bool on_trainer = false;
+  Measurement measured;            // nothing in it where no ends were evaluated
+  std::string end_hash;            // of the replay's weights
+  std::string fingerprint;         // of its device; empty = not known
+  bool fingerprint_equal = false;  // to the run's
+  std::optional<bool> suffers;     // of a step that was suspected: BF16 suffers there too
+};
+
+struct Agreement {
+  bool agrees = false;
+  bool bitwise = false;  // their bits could be compared
+  std::string sentence;  // how they were compared and what came out
+};
+
+// Between equal fingerprints every number and the weights' hash must be the same to the last bit.
+// Otherwise D and the BF16 loss may differ by `noise_percent`, and a suspected step must go the
+// same way.
+Agreement compare_witnesses(const Witness& one, const Witness& other, double noise_percent);
+
+// Does the trainer's own report bear a gap out? `reports_percent` is how far the trainer's reported
+// losses lie over the replay's at the window's end. A gap in the weights shows there, smaller.
+bool borne_out(const std::optional<double>& reports_percent, double d_percent);
+
+}  // namespace gnomon::decide

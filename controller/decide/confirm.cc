@@ -1,0 +1,438 @@
+// A second source: a window's BF16 replay is done once more by somebody else, always where an alarm
+// rests on it, and now and then where none does. Two sources that agree are believed; where they
+// contradict each other a third one is asked, and whoever stands alone against two is named.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "controller/decide/core.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kAskedSecond = 1, kAskedThird = 2, kAskedTrainer = 4;
+constexpr int64_t kSettled =
+    4;  // windows of a verifier after which others would have been heard of
+constexpr int64_t kCheckedAfterDoubt = 8;  // windows of a verifier on whose word alone an alarm was
+constexpr int kPriorityConfirm = 40;
+constexpr double kApart = 3;              // errors of a mean
+constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
+
+// Per cent that honest devices of different kinds may part by.
+double noise_between(const Core& core) {
+  const double rms = std::sqrt(core.s.watch.instrument.mean_square);
+  return std::max(core.policy.detector.tolerance_percent,
+                  core.policy.instrument.ratio * std::sqrt(2.0) * rms);
+}
+
+bool has_answered(const WindowState& window, const std::string& verifier) {
+  return std::ranges::find(window.witnesses, verifier, &Witness::verifier) !=
+         window.witnesses.end();
+}
+
+bool believed(const State& s, const std::string& verifier) {
+  return std::ranges::find(s.trust.quarantined, verifier) == s.trust.quarantined.end();
+}
+
+bool others_known(const State& s, const WindowState& window) {
+  return std::ranges::any_of(s.trust.verifiers, [&](const std::string& known) {
+    return believed(s, known) && !has_answered(window, known);
+  });
+}
+
+bool trainer_is_left(const State& s, const WindowState& window) {
+  return s.run.trainer_replays && (window.confirm_asked & kAskedTrainer) == 0 &&
+         std::ranges::none_of(window.witnesses, &Witness::on_trainer);
+}
+
+void order_witness(Core& core, WindowState& window, int64_t asked, int priority) {
+  OrderReplay wanted;
+  wanted.arm = "bf16";
+  wanted.evaluate_endpoints = window.witnesses.front().measured.reference.has_value();
+  wanted.priority = priority;
+  wanted.on_trainer = asked == kAskedTrainer;
+  for (const Witness& witness : window.witnesses) {
+    if (witness.on_trainer) continue;
+    if (!wanted.avoid.empty()) wanted.avoid += '\n';
+    wanted.avoid += witness.verifier;
+  }
+  window.confirm_asked += asked;
+  window.confirm_pending = true;
+  order(core, window, "confirm", 0, std::move(wanted));
+}
+
+// Orders the next source's replay; false when nobody is left who could be asked.
+bool ask_next(Core& core, WindowState& window, int priority) {
+  const State& s = core.s;
+  if (s.ended || window.witnesses.empty()) return false;
+  const Witness& first = window.witnesses.front();
+  const bool second = window.witnesses.size() < 2;
+  const int64_t elsewhere = second ? kAskedSecond : kAskedThird;
+  const VerifierRecord* record = find_record(s, first.verifier);
+  const bool early = record == nullptr || record->windows <= kSettled;
+  // Of one that is alone, its own repetition at least: whoever contradicts itself is found.
+  const bool worth_it = others_known(s, window) ||
+                        (second && !first.on_trainer && (early || !trainer_is_left(s, window)));
+  if ((window.confirm_asked & elsewhere) == 0 && worth_it) {
+    order_witness(core, window, elsewhere, priority);
+    return true;
+  }
+  if (!trainer_is_left(s, window)) return false;
+  order_witness(core, window, kAskedTrainer, priority);
+  return true;
+}
+
+json::object witness_evidence(const WindowState& window) {
+  json::array all;
+  for (const Witness& witness : window.witnesses) {
+    const Measurement& m = witness.measured;
+    json::object one{{"verifier", witness.verifier}, {"on_trainer", witness.on_trainer}};
+    if (m.reference) one["bf16_loss"] = number(*m.reference);
+    if (m.d_percent) one["d_percent"] = number(*m.d_percent);
+    if (witness.suffers) one["suffers"] = *witness.suffers;
+    one["end_hash"] = witness.end_hash;
+    all.push_back(std::move(one));
+  }
+  return {{"window", window.id}, {"witnesses", std::move(all)}};
+}
+
+RecordDecision& record_broken(Core& core, const WindowState& window, std::string sentence) {
+  RecordDecision& decision =
+      core.record("instrument", std::move(sentence), witness_evidence(window));
+  decision.verdict = "broken_instrument";
+  decision.window = window.id;
+  return decision;
+}
+
+// The window says nothing any more: neither for FP8 nor against it.
+void withdraw_window(Core& core, int64_t id) {
+  forget_window(core, id);
+  if (of_case(core.s, id)) return end_case(core, "skipped");
+  close_window(core, id, "skipped");
+  settle_verified(core);
+}
+
+void break_instrument(Core& core, int64_t id, const std::string& sentence) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  if (!instrument.disputed) record_broken(core, *find_window(core.s, id), sentence);
+  instrument.broken = instrument.disputed = true;
+  withdraw_window(core, id);
+}
+
+void end_dispute(Core& core, const WindowState& window, const std::string& why) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  if (!instrument.disputed) return;
+  instrument.broken = instrument.disputed = false;
+  RecordDecision& decision = core.record(
+      "instrument", fmt::format("{}: {}. Gaps are judged from now on.", window_name(window), why),
+      witness_evidence(window));
+  decision.window = window.id;
+  restart_gap(core.s.watch.gap);
+  core.s.watch.burst_left = 0;
+}
+
+void agree_on_scale(Core& core) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  instrument.scale_agreed = std::max(instrument.scale_agreed, instrument.scale_said);
+}
+
+// Nothing contradicts the window: what waited for it goes on.
+void go_on_with(Core& core, int64_t id) {
+  if (of_case(core.s, id)) return resume_case(core);
+  finish_window(core, id);
+  settle_verified(core);
+}
+
+void settle_agreed(Core& core, WindowState& window) {
+  State& s = core.s;
+  window.confirmation = "agreed";
+  for (const Witness& witness : window.witnesses) note_checked(s, witness.verifier);
+  for (std::vector<SeenWindow>* seen : {&s.watch.seen, &s.watch.long_seen}) {
+    for (SeenWindow& known : *seen) known.confirmed |= known.window == window.id;
+  }
+  agree_on_scale(core);
+}
+
+// Every source sees no difference between FP8 and BF16: said once.
+void say_identical(Core& core, const WindowState& window) {
+  State& s = core.s;
+  const double d = window.measured ? window.measured->d_percent.value_or(1) : 1;
+  if (window.suspicion.empty() || s.trust.zeros_said || std::abs(d) >= kNoDifference) return;
+  s.trust.zeros_said = true;
+  RecordDecision& decision = core.record(
+      "instrument",
+      fmt::format("{}: {}, and a second source says the same. Look whether the run computes in FP8 "
+                  "at all.",
+                  window_name(window), window.suspicion),
+      witness_evidence(window));
+  decision.window = window.id;
+}
+
+// Nobody else could be asked. True when the window is done with.
+bool note_alone(Core& core, int64_t id) {
+  WindowState& window = *find_window(core.s, id);
+  window.confirmation = "alone";
+  for (const Witness& witness : window.witnesses) note_checked(core.s, witness.verifier);
+  if (!window.suspicion.empty()) {
+    break_instrument(
+        core, id,
+        fmt::format("{}: {}, and nobody else can be asked: the instrument is broken. Gaps lead to "
+                    "nothing until a window is sound. Start another verifier.",
+                    window_name(window), window.suspicion));
+    return true;
+  }
+  agree_on_scale(core);
+  const double d = window.measured ? window.measured->d_percent.value_or(HUGE_VAL) : HUGE_VAL;
+  if (std::abs(d) <= core.policy.detector.tolerance_percent)
+    end_dispute(core, window, "what its verifier says is possible again");
+  return false;
+}
+
+void settle_alone(Core& core, int64_t id) {
+  if (!note_alone(core, id)) go_on_with(core, id);
+}
+
+// What one that is not believed any more has answered in the open case is asked again.
+void drop_answers(State& s, const std::string& verifier) {
+  if (!s.investigation) return;
+  std::erase_if(s.investigation->evidence.answers,
+                [&](const TriageAnswer& answer) { return answer.verifier == verifier; });
+}
+
+// The first two that agree, by their places.
+std::optional<std::pair<size_t, size_t>> agreeing(const Core& core, const WindowState& window) {
+  const std::vector<Witness>& all = window.witnesses;
+  for (size_t i = 0; i < all.size(); ++i) {
+    for (size_t j = i + 1; j < all.size(); ++j) {
+      if (compare_witnesses(all[i], all[j], noise_between(core)).agrees) return {{i, j}};
+    }
+  }
+  return std::nullopt;
+}
+
+// Whoever of them contradicts two that agree.
+void name_liars(Core& core, int64_t id, size_t with) {
+  WindowState& window = *find_window(core.s, id);
+  const Witness believed_one = window.witnesses[with];
+  std::vector<Witness> liars, others;
+  for (const Witness& witness : window.witnesses) {
+    const bool agrees = compare_witnesses(witness, believed_one, noise_between(core)).agrees;
+    (agrees ? others : liars).push_back(witness);
+  }
+  if (liars.empty()) {
+    say_identical(core, window);
+    return go_on_with(core, id);
+  }
+  for (const Witness& liar : liars) {
+    const Agreement seen = compare_witnesses(liar, believed_one, noise_between(core));
+    const std::string sentence = fmt::format(
+        "{}: the BF16 replays of one window contradict each other, and {} stands alone against {} "
+        "and {}: {}. Its answers are not believed any more.",
+        window_name(window), liar.verifier, others[0].verifier,
+        others.size() > 1 ? others[1].verifier : std::string("the trainer's own reported losses"),
+        seen.sentence);
+    record_broken(core, window, sentence);
+    if (liar.on_trainer) continue;
+    distrust(core, liar.verifier, sentence, "broken_instrument", id);
+    drop_answers(core.s, liar.verifier);
+  }
+  WindowState& left = *find_window(core.s, id);
+  const bool measured_by_liar =
+      std::ranges::find(liars, left.verifier, &Witness::verifier) != liars.end();
+  if (measured_by_liar && left.measured) return measure_again(core, id);
+  left.witnesses = others;
+  go_on_with(core, id);
+}
+
+// A gap over the ceiling that the trainer's own reported losses bear out is the trainer's word,
+// too. (That they do not bear one out says less: damage may show late.)
+std::optional<size_t> reported(const Core& core, const WindowState& window) {
+  const std::vector<Witness>& all = window.witnesses;
+  const auto d = [&](size_t i) { return all[i].measured.d_percent.value_or(0); };
+  size_t highest = 0;
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (d(i) > d(highest)) highest = i;
+  }
+  if (!(d(highest) > core.policy.detector.ceiling_percent) || !std::isfinite(d(highest)))
+    return std::nullopt;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i != highest && d(i) > d(highest) / 2) return std::nullopt;
+  }
+  const bool clear =
+      borne_out(window.reports_percent, d(highest)) && *window.reports_percent >= kReportsThatName;
+  return clear ? std::optional(highest) : std::nullopt;
+}
+
+void weigh(Core& core, int64_t id, int priority) {
+  WindowState& window = *find_window(core.s, id);
+  if (const auto pair = agreeing(core, window)) {
+    settle_agreed(core, window);
+    end_dispute(core, window, "two sources agree again");
+    return name_liars(core, id, pair->first);
+  }
+  if (ask_next(core, window, priority)) return;
+  if (const auto believed_one = reported(core, window)) {
+    settle_agreed(core, window);
+    end_dispute(core, window, "the trainer's own losses bear one of them out");
+    return name_liars(core, id, *believed_one);
+  }
+  const Agreement seen =
+      compare_witnesses(window.witnesses[0], window.witnesses[1], noise_between(core));
+  for (const Witness& witness : window.witnesses) note_checked(core.s, witness.verifier);
+  break_instrument(
+      core, id,
+      fmt::format("{}: the BF16 replays of one window contradict each other, and nobody is left to "
+                  "say who is wrong: {}. The instrument is broken. Gaps lead to nothing until two "
+                  "sources agree. Start another verifier.",
+                  window_name(window), seen.sentence));
+}
+
+// The same source again: other bits are its own contradiction.
+void take_repetition(Core& core, int64_t id, const Witness& said, int priority) {
+  WindowState& window = *find_window(core.s, id);
+  const Witness before = *std::ranges::find(window.witnesses, said.verifier, &Witness::verifier);
+  const Agreement again = compare_witnesses(before, said, noise_between(core));
+  if (!again.agrees && !said.on_trainer) {
+    const std::string sentence = fmt::format(
+        "{}: {} contradicts itself about one window: {}. Its answers are not believed any more.",
+        window_name(window), said.verifier, again.sentence);
+    record_broken(core, window, sentence);
+    distrust(core, said.verifier, sentence, "broken_instrument", id);
+    drop_answers(core.s, said.verifier);
+    WindowState& left = *find_window(core.s, id);
+    if (left.measured || !of_case(core.s, id)) return measure_again(core, id);
+    left.witnesses.clear();
+    left.confirmation.clear();
+    left.confirm_asked = 0;
+    return resume_case(core);
+  }
+  if (ask_next(core, window, priority)) return;
+  if (window.witnesses.size() >= 2) return weigh(core, id, priority);
+  settle_alone(core, id);
+}
+
+int priority_of(const State& s, int64_t window) {
+  return of_case(s, window) ? kPriorityTriage : kPriorityConfirm;
+}
+
+}  // namespace
+
+Witness witness_of(const ReplayFinished& replay) {
+  Witness witness;
+  witness.verifier = replay.verifier;
+  witness.on_trainer = replay.on_trainer;
+  if (replay.replay_end_loss_bf16) witness.measured = measure_shadow(replay);
+  witness.end_hash = replay.end_hash;
+  witness.fingerprint = replay.fingerprint;
+  witness.fingerprint_equal = replay.fingerprint_equal;
+  return witness;
+}
+
+bool note_shadow(Core& core, int64_t id, const ReplayFinished& replay) {
+  WindowState& window = *find_window(core.s, id);
+  window.witnesses = {witness_of(replay)};
+  window.confirm_asked = 0;
+  window.confirmation.clear();
+  window.reports_percent = reports_over(replay);
+  const CheckDue due = note_answer(core, window, replay);
+  window.suspicion = due.suspicion;
+  if (!due.check) return false;
+  if (ask_next(core, window, kPriorityConfirm)) return false;
+  return note_alone(core, id);
+}
+
+void confirm_for_case(Core& core, int64_t id) {
+  WindowState& window = *find_window(core.s, id);
+  if (window.confirm_pending || !window.confirmation.empty()) return;
+  if (window.witnesses.empty() && window.measured) {  // a state of an older version
+    Witness first;
+    first.verifier = window.verifier;
+    first.measured = *window.measured;
+    first.end_hash = window.shadow_hash;
+    first.fingerprint_equal = window.shadow_fingerprint_equal;
+    window.witnesses.push_back(std::move(first));
+  }
+  if (!ask_next(core, window, kPriorityTriage)) window.confirmation = "alone";
+}
+
+void take_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
+  WindowState& window = *find_window(core.s, id);
+  window.confirm_pending = false;
+  Witness said = witness_of(replay);
+  const Witness& first = window.witnesses.front();
+  if (first.suffers) {
+    said.suffers = suffers_in_case(core, window, replay);
+    said.measured = {};
+  }
+  if (first.measured.reference && !said.measured.reference)
+    return confirm_failed(core, id, "it measured no loss at the window's end");
+  if (!believed(core.s, said.verifier))
+    return confirm_failed(core, id, said.verifier + " is not believed");
+  const int priority = priority_of(core.s, id);
+  if (has_answered(window, said.verifier)) return take_repetition(core, id, said, priority);
+  window.witnesses.push_back(std::move(said));
+  weigh(core, id, priority);
+}
+
+void confirm_failed(Core& core, int64_t id, const std::string& why) {
+  WindowState& window = *find_window(core.s, id);
+  window.confirm_pending = false;
+  core.say(fmt::format("{} could not be measured a second time: {}.", window_name(window), why));
+  const int priority = priority_of(core.s, id);
+  if (ask_next(core, window, priority)) return;
+  if (window.witnesses.size() >= 2) return weigh(core, id, priority);
+  settle_alone(core, id);
+}
+
+std::string rests_on(const Core& core, const WindowState& window) {
+  const State& s = core.s;
+  const std::vector<SeenWindow>& seen = s.watch.seen;
+  if (window.kind != "shadow" || seen.size() > s.watch.gap.newest.size()) return {};
+  const auto after = evidence_rises_after(s, window.id, risen_evidence(core.policy));
+  const double scale = std::sqrt(s.watch.gap.scale.variance);
+  const double limit = window.judged ? window.judged->null_percent : 0;
+  const size_t older = s.watch.gap.newest.size() - seen.size();
+  struct Sum {
+    double d = 0, n = 0;
+  };
+  std::map<std::string, Sum> unconfirmed;
+  Sum all;
+  for (size_t i = 0; i < seen.size(); ++i) {
+    if (after && seen[i].start_step < *after) continue;
+    const double d = s.watch.gap.newest[older + i].d_percent;
+    if (!std::isfinite(d)) continue;
+    all.d += d;
+    all.n += 1;
+    if (seen[i].confirmed || seen[i].verifier.empty()) continue;
+    unconfirmed[seen[i].verifier].d += d;
+    unconfirmed[seen[i].verifier].n += 1;
+  }
+  for (const auto& [verifier, own] : unconfirmed) {
+    const double rest = all.n - own.n;
+    if (rest < 1) return verifier;
+    const double difference = own.d / own.n - (all.d - own.d) / rest;
+    const bool apart = difference > kApart * scale * std::sqrt(1 / own.n + 1 / rest);
+    if (apart && (all.d - own.d) / rest <= limit) return verifier;
+  }
+  return {};
+}
+
+void doubt(Core& core, const Verdict& verdict) {
+  State& s = core.s;
+  const int64_t id = s.investigation->window;
+  restart_gap(s.watch.gap);
+  s.watch.burst_left = 0;
+  if (!verdict.verifier.empty()) {
+    check_next(s, verdict.verifier, kCheckedAfterDoubt);
+    return withdraw_window(core, id);
+  }
+  s.watch.instrument.broken = s.watch.instrument.disputed = true;
+  withdraw_window(core, id);
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,217 @@
+// What is remembered of each verifier, and when one of its windows is measured twice.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "controller/decide/core.h"
+#include "controller/decide/plans.h"
+
+namespace gnomon::decide {
+namespace {
+
+constexpr int64_t kCheckEvery = 16;        // windows of a verifier
+constexpr int64_t kTrainerCheckEvery = 4;  // of a dispute that only the trainer can settle
+constexpr int64_t kZerosMax = 3;           // windows without any difference in a row
+constexpr size_t kRecentMax = 8;
+constexpr size_t kRecentMin = 3;
+constexpr double kFarOut = 4;         // deviations of D
+constexpr double kApart = 4;          // errors of the difference of two means
+constexpr double kScaleFreedom = 6;   // from which s is known well enough to be spoken of
+constexpr double kScaleGrowth = 2;    // that is said
+constexpr size_t kReportedSteps = 5;  // at a window's end
+
+VerifierRecord& record_of(State& s, const std::string& verifier) {
+  for (VerifierRecord& known : s.trust.records) {
+    if (known.verifier == verifier) return known;
+  }
+  if (s.trust.records.size() >= kVerifiersMax) s.trust.records.erase(s.trust.records.begin());
+  s.trust.records.push_back({});
+  s.trust.records.back().verifier = verifier;
+  return s.trust.records.back();
+}
+
+struct Mean {
+  double n = 0, mean = 0, squares = 0;
+  void add(double value) {
+    n += 1;
+    const double delta = value - mean;
+    mean += delta / n;
+    squares += delta * (value - mean);
+  }
+};
+
+Mean of_others(const State& s, const VerifierRecord& record) {
+  Mean others;
+  for (const VerifierRecord& known : s.trust.records) {
+    if (known.verifier == record.verifier || known.plan_version != record.plan_version) continue;
+    for (const double d : known.recent) others.add(d);
+  }
+  return others;
+}
+
+// Its mean D is another one than the others', beyond chance.
+bool stands_apart(const State& s, const VerifierRecord& record, double least) {
+  const Mean others = of_others(s, record);
+  Mean own;
+  for (const double d : record.recent) own.add(d);
+  if (own.n < kRecentMin || others.n < kRecentMin) return false;
+  const double freedom = own.n + others.n - 2;
+  const double variance = std::max((own.squares + others.squares) / freedom, least * least);
+  const double error = std::sqrt(variance * (1 / own.n + 1 / others.n));
+  return std::abs(own.mean - others.mean) > kApart * error;
+}
+
+// The newest D lies far from what the run has shown, in either direction.
+bool far_out(const State& s, const VerifierRecord& record, double d, double tolerance) {
+  const GapScale& scale = s.watch.gap.scale;
+  if (!std::isfinite(d)) return true;
+  if (scale.freedom < kScaleFreedom || scale.plan_version != record.plan_version) return false;
+  Mean all = of_others(s, record);
+  for (const double known : record.recent) all.add(known);
+  if (all.n < kRecentMin) return false;
+  return std::abs(d - all.mean) > std::max(kFarOut * std::sqrt(scale.variance), tolerance / 2);
+}
+
+bool equal_bits(double one, double other) {
+  return std::bit_cast<uint64_t>(one) == std::bit_cast<uint64_t>(other);
+}
+
+// FP8 better than BF16 by more than the tolerance, beyond chance: what hides a fault.
+bool too_good(const VerifierRecord& record, double tolerance) {
+  Mean own;
+  for (const double d : record.recent) own.add(d);
+  if (own.n <= kRecentMin) return false;
+  const double error = std::sqrt(own.squares / (own.n - 1) / own.n);
+  return own.mean < -tolerance && own.mean < -kApart * error;
+}
+
+// What no honest replay can answer.
+std::string impossible(const VerifierRecord& record, const WindowState& window,
+                       const ReplayFinished& replay, double tolerance) {
+  const Witness& witness = window.witnesses.front();
+  const bool own_bits = replay.fingerprint_equal && replay.compared_steps > 0 &&
+                        replay.compared_steps == std::ssize(replay.steps) &&
+                        !replay.first_mismatch_step && record.zeros > 0;
+  if (own_bits) return fmt::format("{} gave the run's own bits for a BF16 replay", record.verifier);
+  if (record.zeros >= kZerosMax)
+    return fmt::format("{} saw no difference between FP8 and BF16 in {} windows in a row",
+                       record.verifier, record.zeros);
+  const std::optional<double>& reference = witness.measured.reference;
+  const bool stale = (reference && equal_bits(*reference, record.last_reference)) ||
+                     (!witness.end_hash.empty() && witness.end_hash == record.last_hash);
+  // The same window gives the same answer, whatever plan the run had meanwhile.
+  if (stale && window.start.step != record.last_start)
+    return fmt::format("{} gave the answer of its window before again", record.verifier);
+  if (too_good(record, tolerance))
+    return fmt::format("{} saw FP8 end better than BF16 by more than {:.2f}% in {} windows",
+                       record.verifier, tolerance, record.recent.size());
+  return {};
+}
+
+void remember(VerifierRecord& record, const WindowState& window, const Witness& witness) {
+  const double d = witness.measured.d_percent.value_or(0);
+  record.last_start = window.start.step;
+  record.last_reference = witness.measured.reference.value_or(0);
+  record.last_hash = witness.end_hash;
+  if (record.plan_version != window.plan_version) record.recent.clear();
+  record.plan_version = window.plan_version;
+  if (!std::isfinite(d)) return;
+  if (record.recent.size() >= kRecentMax) record.recent.erase(record.recent.begin());
+  record.recent.push_back(d);
+}
+
+}  // namespace
+
+const VerifierRecord* find_record(const State& s, const std::string& verifier) {
+  const auto found = std::ranges::find(s.trust.records, verifier, &VerifierRecord::verifier);
+  return found != s.trust.records.end() ? &*found : nullptr;
+}
+
+void forget_record(State& s, const std::string& verifier) {
+  std::erase_if(s.trust.records,
+                [&](const VerifierRecord& known) { return known.verifier == verifier; });
+}
+
+void note_checked(State& s, const std::string& verifier) {
+  VerifierRecord& record = record_of(s, verifier);
+  record.since_check = 0;
+  record.to_check = std::max<int64_t>(0, record.to_check - 1);
+}
+
+void check_next(State& s, const std::string& verifier, int64_t windows) {
+  record_of(s, verifier).to_check = windows;
+}
+
+CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished& replay) {
+  State& s = core.s;
+  const Witness& witness = window.witnesses.front();
+  VerifierRecord& record = record_of(s, witness.verifier);
+  if (window.kind != "shadow") return {};
+  const double tolerance = core.policy.detector.tolerance_percent;
+  const double d = witness.measured.d_percent.value_or(0);
+  record.windows += 1;
+  record.since_check += 1;
+  record.zeros = std::abs(d) < kNoDifference ? record.zeros + 1 : 0;
+  CheckDue due;
+  const bool outlier = far_out(s, record, d, tolerance);
+  due.suspicion = impossible(record, window, replay, tolerance);
+  remember(record, window, witness);
+  const bool only_trainer = s.trust.verifiers.size() <= 1;
+  const bool disputed =
+      s.watch.instrument.disputed && (!only_trainer || record.since_check >= kTrainerCheckEvery);
+  due.check = !due.suspicion.empty() || record.since_check >= record.windows ||
+              record.to_check > 0 || disputed || outlier || record.since_check >= kCheckEvery ||
+              window.instrument_pending ||
+              (record.since_check >= 2 &&
+               (s.watch.burst_left > 0 || stands_apart(s, record, tolerance / 50)));
+  return due;
+}
+
+std::optional<double> reports_over(const ReplayFinished& replay) {
+  const size_t count = std::min(replay.losses.size(), replay.run_losses.size());
+  Mean mean;
+  for (size_t i = count > kReportedSteps ? count - kReportedSteps : 0; i < count; ++i) {
+    const double own = replay.losses[i], run = replay.run_losses[i];
+    if (!std::isfinite(own) || !std::isfinite(run) || own == 0) continue;
+    mean.add(100 * (run - own) / std::abs(own));
+  }
+  return mean.n > 0 ? std::optional<double>(mean.mean) : std::nullopt;
+}
+
+// The base below which nobody is blinded.
+static double scale_base(const Core& core) {
+  const InstrumentState& instrument = core.s.watch.instrument;
+  return std::max(instrument.scale_agreed, core.policy.detector.tolerance_percent / 5);
+}
+
+double scale_most(const Core& core) {
+  if (core.s.watch.instrument.scale_agreed <= 0) return 0;
+  return kScaleGrowth * scale_base(core);
+}
+
+void note_scale(Core& core) {
+  State& s = core.s;
+  InstrumentState& instrument = s.watch.instrument;
+  const GapScale& scale = s.watch.gap.scale;
+  if (scale.freedom < kScaleFreedom) return;
+  const double learned = std::sqrt(scale.variance);
+  if (instrument.scale_agreed <= 0) {
+    instrument.scale_agreed = instrument.scale_said = learned;
+    return;
+  }
+  const double before = std::max(scale_base(core), instrument.scale_said);
+  if (learned <= kScaleGrowth * before) return;
+  core.record("instrument",
+              fmt::format("The noise of D has grown from {:.3f}% to {:.3f}%: smaller gaps are seen "
+                          "later. The next window of every verifier is measured twice, and until "
+                          "two sources agree no more than {:.3f}% is believed.",
+                          before, learned, scale_most(core)),
+              {{"before_percent", number(before)}, {"scale_percent", number(learned)}});
+  instrument.scale_said = learned;
+  for (VerifierRecord& record : s.trust.records)
+    record.to_check = std::max<int64_t>(1, record.to_check);
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,268 @@
+// Verifiers that lie. Nobody's word is enough: whatever one of them says, no healthy run leaves
+// FP8, and a fault is found all the same where somebody honest can be asked.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+using Lie = std::function<void(ReplayFinished&)>;
+
+bool in_bf16(const ReplayFinished& answer) { return answer.arm.starts_with("bf16"); }
+
+// Its BF16 replays end this much higher.
+Lie off_by(double percent) {
+  return [percent](ReplayFinished& answer) {
+    if (in_bf16(answer) && answer.replay_end_loss_bf16)
+      *answer.replay_end_loss_bf16 *= 1 + percent / 100;
+  };
+}
+
+// The run's end lies this much higher, as it says.
+Lie end_off_by(double percent) {
+  return [percent](ReplayFinished& answer) {
+    if (answer.run_end_loss_bf16) *answer.run_end_loss_bf16 *= 1 + percent / 100;
+  };
+}
+
+Lie no_difference() {
+  return [](ReplayFinished& answer) {
+    if (in_bf16(answer) && answer.run_end_loss_bf16)
+      answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
+  };
+}
+
+// The BF16 end loss of the window before.
+Lie stale() {
+  auto last = std::make_shared<std::optional<double>>();
+  return [last](ReplayFinished& answer) {
+    if (answer.purpose != "shadow" || !answer.replay_end_loss_bf16) return;
+    const double own = *answer.replay_end_loss_bf16;
+    if (*last) answer.replay_end_loss_bf16 = **last;
+    *last = own;
+  };
+}
+
+Lie constant(double loss) {
+  return [loss](ReplayFinished& answer) {
+    if (in_bf16(answer)) answer.replay_end_loss_bf16 = loss;
+  };
+}
+
+struct Scene {
+  std::string name;
+  Lie lie;
+  std::vector<std::string> liars = {"v1:1"};
+  std::vector<std::string> verifiers = {"v1:1", "v2:2"};
+  bool trainer = false;
+  int64_t from_step = 0;
+  int64_t every = 1;  // of its answers
+  bool equal_fingerprints = true;
+  bool named = true;  // there is somebody who can say who is wrong
+};
+void PrintTo(const Scene& scene, std::ostream* out) { *out << scene.name; }
+
+SimulatedRun played(const Scene& scene, Truth truth, Policy policy = story_policy()) {
+  truth.verifiers = scene.verifiers;
+  truth.trainer_replays = scene.trainer;
+  truth.equal_fingerprints = scene.equal_fingerprints;
+  truth.replays_per_step_percent = 100;
+  SimulatedRun run(truth, policy);
+  int64_t told = 0;
+  run.lie = [&](ReplayFinished& answer) {
+    if (!std::ranges::count(scene.liars, answer.verifier) || run.step < scene.from_step) return;
+    if (told++ % scene.every == 0) scene.lie(answer);
+  };
+  run.start();
+  run.train_until(1000);
+  run.drain();
+  return run;
+}
+
+std::vector<std::string> verdicts(const SimulatedRun& run) {
+  std::vector<std::string> names;
+  for (const RecordDecision& decision : run.decisions("")) {
+    if (decision.verdict != "none" && !decision.verdict.empty()) names.push_back(decision.verdict);
+  }
+  return names;
+}
+
+class Liar : public ::testing::TestWithParam<Scene> {};
+
+TEST_P(Liar, HarmsNoHealthyRun) {
+  const Scene& scene = GetParam();
+  const SimulatedRun run = played(scene, Truth());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_FALSE(run.paused);
+  EXPECT_THAT(verdicts(run), Contains("broken_instrument"));
+  EXPECT_THAT(verdicts(run), Not(Contains("fp8_numerics")));
+  EXPECT_THAT(verdicts(run), Not(Contains("kernel_bug")));
+  for (const std::string& name : run.state.trust.quarantined)
+    EXPECT_THAT(scene.liars, Contains(name)) << "an honest one is blamed";
+  if (scene.named) {
+    for (const std::string& liar : scene.liars)
+      EXPECT_THAT(run.state.trust.quarantined, Contains(liar));
+    EXPECT_FALSE(run.state.watch.instrument.broken) << "the others go on";
+    EXPECT_LT(std::sqrt(run.state.watch.gap.scale.variance), 0.15) << "the detector is not blind";
+  }
+}
+
+// Half of the fault's damage at least must not come about.
+TEST_P(Liar, HidesNoFaultFromTheOthers) {
+  const Scene& scene = GetParam();
+  if (!scene.named) return;
+  const Truth truth = numerical_fault({kGuilty}, 401, 1001);
+  const SimulatedRun run = played(scene, truth);
+  EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
+  EXPECT_NEAR(run.damage, 0, 5) << "of 120%";
+  EXPECT_THAT(run.decisions("attribution").back().sites, ElementsAre(kGuilty));
+}
+
+const std::vector<std::string> kThree = {"v1:1", "v2:2", "v3:3"};
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Liar,
+    ::testing::Values(
+        Scene{"LowBesideTrainer", off_by(-1.4), {"v1:1"}, {"v1:1", "v2:2"}, true},
+        Scene{"LowBesideTrainerSecond", off_by(-1.4), {"v2:2"}, {"v1:1", "v2:2"}, true},
+        Scene{"LowAmongThree", off_by(-1.4), {"v2:2"}, kThree},
+        Scene{"HighAmongThree", off_by(1.4), {"v3:3"}, kThree},
+        Scene{"ALittleLow", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true},
+        Scene{"VeryLittleLow", off_by(-0.1), {"v1:1"}, {"v1:1", "v2:2"}, true},
+        Scene{"ALittleHigh", off_by(0.5), {"v2:2"}, kThree},
+        Scene{"TheRunsEnd", end_off_by(1.4), {"v2:2"}, kThree},
+        Scene{"Later", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true, 300},
+        Scene{"LaterALot", off_by(-3), {"v1:1"}, kThree, false, 300},
+        Scene{"NowAndThen", off_by(-1.4), {"v1:1"}, kThree, false, 200, 3},
+        Scene{"Stale", stale(), {"v1:1"}, {"v1:1", "v2:2"}, true},
+        Scene{"StaleLater", stale(), {"v2:2"}, kThree, false, 300},
+        Scene{"Constant", constant(3.1), {"v1:1"}, {"v1:1", "v2:2"}, true},
+        Scene{"NoDifference", no_difference(), {"v1:1"}, {"v1:1", "v2:2"}, true},
+        Scene{"NoDifferenceLater", no_difference(), {"v1:1"}, kThree, false, 300},
+        Scene{"OtherDevices", off_by(-1.4), {"v1:1"}, kThree, true, 0, 1, false},
+        Scene{"TwoLiars", off_by(-1.4), {"v1:1"}, {"v1:1", "v2:2"}, false, 0, 1, true, false},
+        Scene{"Alone", off_by(-1.4), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+        Scene{"AloneMore", off_by(-5), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+        Scene{"AloneLater", off_by(-1.4), {"v1:1"}, {"v1:1"}, false, 400, 1, true, false},
+        Scene{"AloneBesideTrainer", off_by(-1.4), {"v1:1"}, {"v1:1"}, true, 0, 1, true, false},
+        Scene{"AloneLittle", off_by(-0.5), {"v1:1"}, {"v1:1"}, true, 0, 1, true, false},
+        Scene{"AloneStale", stale(), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+        Scene{"AloneConstant", constant(3.1), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+        Scene{"AloneNoDifference", no_difference(), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false}),
+    [](const auto& scene) { return scene.param.name; });
+
+// Two liars that tell different lies stand alone each; the trainer and the honest one agree.
+TEST(LiarTest, TwoThatContradictEachOtherAreBothNamed) {
+  SimulatedRun run = [] {
+    Scene scene{"", off_by(-1.4), {"v1:1", "v2:2"}, kThree, true};
+    scene.lie = [](ReplayFinished& answer) {
+      off_by(answer.verifier == "v1:1" ? -1.4 : 2)(answer);
+    };
+    return played(scene, Truth());
+  }();
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_THAT(run.state.trust.quarantined, ::testing::UnorderedElementsAre("v1:1", "v2:2"));
+}
+
+// Two verifiers, a trainer that does not replay: its reported losses bear the honest one out.
+TEST(LiarTest, NoDifferenceHidesNoFaultFromTwo) {
+  for (const char* liar : {"v1:1", "v2:2"}) {
+    for (const int64_t from : {0, 380}) {
+      Scene scene{"", no_difference(), {liar}, {"v1:1", "v2:2"}, false, from};
+      const SimulatedRun run = played(scene, numerical_fault({kGuilty}, 401, 1001));
+      EXPECT_THAT(run.state.trust.quarantined, ElementsAre(liar));
+      EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
+      EXPECT_NEAR(run.damage, 0, 5);
+    }
+  }
+}
+
+// Of a verifier that says nothing but the truth, alone, faults are still found.
+TEST(LiarTest, OneThatIsAloneAndHonestIsBorneOut) {
+  for (const bool trainer : {false, true}) {
+    Scene scene{"", [](ReplayFinished&) {}, {}, {"v1:1"}, trainer};
+    const SimulatedRun run = played(scene, numerical_fault({kGuilty}, 401, 1001));
+    EXPECT_THAT(verdicts(run), Contains("fp8_numerics")) << trainer;
+    EXPECT_NEAR(run.damage, 0, 5) << trainer;
+  }
+}
+
+TEST(LiarTest, AGenericSpikeThatOneVerifierHidesIsNotBlamedOnFp8) {
+  Scene scene{"", nullptr, {"v1:1"}, kThree};
+  scene.lie = [](ReplayFinished& answer) {
+    if (!in_bf16(answer)) return;
+    for (size_t i = 0; i < answer.losses.size(); ++i) {
+      if (answer.steps[i] == 333) answer.losses[i] -= 3;
+    }
+    answer.end_hash += "calm";
+  };
+  const SimulatedRun run = played(scene, spike(333, 3.0));
+  EXPECT_THAT(run.directives(""), IsEmpty());
+  EXPECT_THAT(verdicts(run), Not(Contains("fp8_numerics")));
+}
+
+// What honest verifiers cost: nobody is named, and few windows are measured twice.
+TEST(LiarTest, HonestVerifiersAreCheckedNowAndThen) {
+  for (const auto& verifiers : {std::vector<std::string>{"v1:1"}, {"v1:1", "v2:2"}, kThree}) {
+    Scene scene{"", [](ReplayFinished&) {}, {}, verifiers, true};
+    const SimulatedRun run = played(scene, Truth());
+    EXPECT_THAT(run.decisions("instrument"), IsEmpty());
+    EXPECT_THAT(run.state.trust.quarantined, IsEmpty());
+    const int64_t twice = std::ranges::count_if(run.effects, [](const Effect& effect) {
+      const auto* order = std::get_if<OrderReplay>(&effect);
+      return order != nullptr && order->purpose == "instrument" && order->arm == "bf16";
+    });
+    EXPECT_GE(twice, 2);
+    EXPECT_LE(twice, 12) << "of 50 windows";
+  }
+}
+
+// Every answer of triage by one verifier would be that verifier's word.
+TEST(LiarTest, NudgedReplaysAreSpreadOverVerifiers) {
+  Scene scene{"", [](ReplayFinished&) {}, {}, {"v1:1", "v2:2"}};
+  const Policy one_window = with([](Policy& p) { p.detector.windows_between_false_alarms = 1e12; });
+  SimulatedRun run = played(scene, numerical_fault({kGuilty}, 401, 1001), one_window);
+  std::set<std::string> fp8, bf16;
+  std::set<int64_t> nudged_fp8, nudged_bf16;
+  for (const Effect& effect : run.effects) {
+    const auto* order = std::get_if<OrderReplay>(&effect);
+    if (order == nullptr || order->nudge == 0) continue;
+    (order->arm == "bf16" ? nudged_bf16 : nudged_fp8).insert(order->replay);
+  }
+  for (const Event& event : run.events) {
+    const auto* answer = std::get_if<ReplayFinished>(&event);
+    if (answer == nullptr) continue;
+    if (nudged_fp8.contains(answer->replay)) fp8.insert(answer->verifier);
+    if (nudged_bf16.contains(answer->replay)) bf16.insert(answer->verifier);
+  }
+  EXPECT_EQ(fp8.size(), 2u);
+  EXPECT_EQ(bf16.size(), 2u);
+}
+
+// Noise that grows is said, and what it teaches the detector is bounded until two sources agree.
+TEST(LiarTest, AScaleThatGrowsIsSaid) {
+  Scene scene{"", nullptr, {"v1:1", "v2:2"}, {"v1:1", "v2:2"}, false, 400};
+  auto turn = std::make_shared<int>(0);
+  scene.lie = [turn](ReplayFinished& answer) {
+    if (answer.purpose == "shadow") off_by((*turn)++ % 2 == 0 ? 0.12 : -0.12)(answer);
+  };
+  Policy policy = story_policy();
+  const SimulatedRun run = played(scene, Truth(), policy);
+  const auto said = run.decisions("instrument");
+  EXPECT_FALSE(said.empty());
+  EXPECT_THAT(run.directives(""), IsEmpty());
+}
+
+}  // namespace
+}  // namespace gnomon::decide
