@@ -291,7 +291,9 @@ BacktestResult backtest(const LedgerView& ledger, const RunRow& run, const decid
       result.alarms_after = alarms_behind(record, policy, static_cast<int64_t>(i));
   }
   result.shifts = other.shifts();
-  result.speedup = statement_of(own.state(), own.policy()).speedup.value;
+  const decide::MeasuredSpeedup speedup = statement_of(own.state(), own.policy()).speedup;
+  result.speedup = speedup.value;
+  result.speedup_measured = decide::is_measured(speedup);
   result.recorded_side.net_speedup = net_at(own_then, result.speedup);
   result.replayed_side.net_speedup = net_at(statement_of(other.state(), policy), result.speedup);
   if (result.estimate) {

@@ -89,7 +89,8 @@ struct BacktestResult {
   // recorded run has shown; empty when a policy's cadence is not possible.
   std::optional<double> expected_recorded;
   std::optional<double> expected_replayed;
-  double speedup = 1;  // that speed-up
+  double speedup = 1;             // that speed-up
+  bool speedup_measured = false;  // else it is the policy's word
   // The first event at which the run's own policy, decided again, differs from the ledger: it was
   // decided by another version, or under another policy than the run's newest.
   std::optional<int64_t> not_as_recorded_seq;

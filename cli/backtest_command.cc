@@ -95,6 +95,7 @@ boost::json::object to_object(const BacktestResult& result, const std::string& p
           {"recorded", to_object(result.recorded_side)},
           {"replayed", to_object(result.replayed_side)},
           {"speedup", json_number(result.speedup)},
+          {"speedup_measured", result.speedup_measured},
           {"expected_net_speedup",
            {{"recorded", json_optional(result.expected_recorded)},
             {"replayed", json_optional(result.expected_replayed)}}},
@@ -137,9 +138,11 @@ void print_sides(const BacktestResult& result) {
                            : "");
   });
   row("steps rolled back", [](const BacktestSide& s) { return s.steps_lost; });
-  row("net speed-up", [](const BacktestSide& s) { return ratio(s.net_speedup); });
-  table.add(
-      {"expected by economics", ratio(result.expected_recorded), ratio(result.expected_replayed)});
+  const std::string assumed =
+      result.speedup_measured ? "" : fmt::format(", with an assumed {:.2f}", result.speedup);
+  table.add({"net speed-up" + assumed, ratio(was.net_speedup), ratio(now.net_speedup)});
+  table.add({"expected by economics" + assumed, ratio(result.expected_recorded),
+             ratio(result.expected_replayed)});
   fmt::print("{}", table.text());
 }
 

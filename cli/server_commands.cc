@@ -39,6 +39,13 @@ std::string text_or_dash(const Row& row, const char* key) {
   return text.empty() ? "-" : text;
 }
 
+// A dash where the daemon is older than this command.
+std::string verdict_text(const Row& row) {
+  std::string verdict = text_or_dash(row, "verdict");
+  std::ranges::replace(verdict, '_', ' ');
+  return verdict;
+}
+
 // What was decided and, of a verdict on hardware, what the GPU had counted.
 std::string sentence_of(const Row& decision) {
   const std::string errors = text_of(decision, "device_errors");
@@ -63,10 +70,15 @@ void print_rows(const boost::json::array& rows, bool json, Table table, const ch
 void print_runs(const ServerOptions& options) {
   Server server(options.access);
   print_rows(server.get_list("/v1/runs"), options.json,
-             Table({"run", "name", "job", "state", "registered"}), "no run has registered yet",
-             [](const Row& row) -> std::vector<std::string> {
-               return {run_id_of(row), text_of(row, "name"), text_of(row, "job_id"),
-                       text_of(row, "state"), time_text(row, "registered_at")};
+             Table({"run", "name", "job", "state", "verdict", "last report", "registered"}),
+             "no run has registered yet", [](const Row& row) -> std::vector<std::string> {
+               return {run_id_of(row),
+                       text_of(row, "name"),
+                       text_of(row, "job_id"),
+                       text_of(row, "state"),
+                       verdict_text(row),
+                       time_text(row, "reported_at"),
+                       time_text(row, "registered_at")};
              });
 }
 
@@ -223,10 +235,18 @@ void print_status_in_words(const Status& status) {
              text_of(run, "job_id"), run_id_of(run), text_of(run, "state"),
              text_or_dash(run, "phase"), text_or_dash(run, "mode"),
              time_text(run, "registered_at"));
+  if (!text_of(run, "verdict").empty()) {
+    const bool dated = std::isfinite(number_of(run, "verdict_since"));
+    print_line("{}{}: {}\n", verdict_text(run),
+               dated ? " since " + time_text(run, "verdict_since") : std::string(),
+               text_of(run, "verdict_sentence"));
+  }
   if (std::isfinite(number_of(run, "step"))) {
     print_line("step {} of attempt {}: loss {:.4f}, gradient norm {:.3f}, plan version {}\n",
                integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
                number_of(run, "grad_norm"), integer_of(run, "plan_version"));
+    print_line("the last report of a step: {}, {:.0f} s ago\n", time_text(run, "reported_at"),
+               std::max(0.0, seconds_since_epoch() - number_of(run, "reported_at")));
   }
   if (const boost::json::value* device = run.if_contains("device_health");
       device != nullptr && device->is_object()) {
@@ -242,6 +262,10 @@ void print_status_in_words(const Status& status) {
   }
   if (std::isfinite(number_of(run, "verified_step"))) {
     print_line("the last verified checkpoint: step {}\n", integer_of(run, "verified_step"));
+  }
+  if (std::isfinite(number_of(run, "verification_lag_steps"))) {
+    print_line("steps since the last verified one: {}\n",
+               integer_of(run, "verification_lag_steps"));
   }
   print_line("decisions: {}\n", status.decisions.size());
   if (!status.decisions.empty()) {

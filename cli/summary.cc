@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <chrono>
 #include <limits>
 
 #include "base/errors.h"
@@ -189,22 +190,36 @@ void tell_again(const RunHistory& history, const EventRow& row, const decide::Po
                           policy, row.time);
 }
 
-std::optional<decide::Worth> read_worth(const RunHistory& history) {
+double seconds_since_epoch() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::optional<decide::State> read_state(const RunHistory& history, const decide::Policy& policy) {
+  decide::State state;
+  if (history.decision_state) state = decide::state_from_json(history.decision_state->json);
+  int64_t seq = history.decision_state ? history.decision_state->seq : 0;
+  for (const EventRow& row : history.events_since) {
+    if (!history.decision_state && row.seq != seq + 1) return std::nullopt;  // some are deleted
+    tell_again(history, row, policy, state);
+    seq = row.seq;
+  }
+  if (seq == 0) return std::nullopt;
+  return state;
+}
+
+void read_worth_and_verdict(const RunHistory& history, RunSummary& summary) {
   try {
     const decide::Policy policy = decide::Policy::parse(history.run.policy, "the run's own policy");
-    decide::State state;
-    if (history.decision_state) state = decide::state_from_json(history.decision_state->json);
-    int64_t seq = history.decision_state ? history.decision_state->seq : 0;
-    for (const EventRow& row : history.events_since) {
-      if (!history.decision_state && row.seq != seq + 1) return std::nullopt;  // some are deleted
-      tell_again(history, row, policy, state);
-      seq = row.seq;
-    }
-    if (seq == 0) return std::nullopt;
-    return decide::worth(state, policy);
+    const std::optional<decide::State> state = read_state(history, policy);
+    if (!state) return;
+    summary.worth = decide::worth(*state, policy);
+    const decide::VerdictFacts facts = decide::verdict_facts(*state, policy);
+    summary.run_verdict =
+        history.run.state == "live"
+            ? decide::run_verdict(facts, seconds_since_epoch())
+            : decide::ended_verdict(facts, history.run.state, history.run.finished_at.value_or(0));
   } catch (const std::exception&) {
-    // Damaged, or written by a version that this one does not know: all else is told.
-    return std::nullopt;
+    return;  // damaged, or written by a version that this one does not know: all else is told
   }
 }
 
@@ -231,7 +246,7 @@ RunSummary summarize(const RunHistory& history) {
   summary.steps_lost = count_steps_lost(history);
   summary.missing_steps = count_missing_steps(history);
   sum_up_cost(history, summary);
-  summary.worth = read_worth(history);
+  read_worth_and_verdict(history, summary);
   return summary;
 }
 
@@ -273,6 +288,11 @@ std::string summary_to_json(const RunSummary& summary) {
   object["train_seconds"] = summary.train_seconds;
   object["verify_seconds"] = summary.verify_seconds;
   object["verification_share"] = summary.verification_share;
+  if (summary.run_verdict) {
+    object["run_verdict"] = decide::verdict_name(summary.run_verdict->kind);
+    object["run_verdict_sentence"] = summary.run_verdict->sentence;
+    object["run_verdict_since"] = summary.run_verdict->since;
+  }
   object["economics"] = summary.worth ? boost::json::parse(decide::worth_to_json(*summary.worth))
                                       : boost::json::value(nullptr);
   return pretty_json(object);

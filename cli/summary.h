@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/ledger_view.h"
+#include "controller/decide/run_verdict.h"
 #include "controller/decide/worth.h"
 
 namespace gnomon::cli {
@@ -43,6 +44,8 @@ struct RunSummary {
   double verification_share = 0;  // verify / (verify + train)
   // The account; empty when the ledger has none that this version can read.
   std::optional<decide::Worth> worth;
+  // Of the run as such, now; empty likewise.
+  std::optional<decide::RunVerdict> run_verdict;
 };
 
 RunSummary summarize(const RunHistory& history);

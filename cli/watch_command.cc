@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -92,6 +93,7 @@ class Watcher {
   bool look() {
     Row run = server_.get(base_).as_object();
     bool ended = text_of(run, "state") != "live";
+    show_verdict(run);
     tell_windows(server_.get_list(base_ + "/windows"));
     tell_decisions(server_.get_list(base_ + "/decisions"));
     tell_directives();
@@ -106,6 +108,23 @@ class Watcher {
               std::isfinite(loss) ? fmt::format("; held-out loss in BF16 {:.4f}", loss) : ""));
     }
     return ended;
+  }
+
+  // Shows a verdict when it is another one, or the same one anew.
+  void show_verdict(const Row& run) {
+    const std::string verdict = text_of(run, "verdict");
+    const double since = number_of(run, "verdict_since");
+    if (verdict.empty() || verdict == "ended" || (verdict == verdict_ && !(since > since_))) return;
+    verdict_ = verdict;
+    since_ = since;
+    std::string name = verdict;
+    std::ranges::replace(name, '_', ' ');
+    const bool bad = verdict == "harmful" || verdict == "silent" || verdict == "unverified" ||
+                     verdict == "unstable";
+    say(verdict == "good" ? kGreen
+        : bad             ? kRed
+                          : kYellow,
+        fmt::format("verdict {}: {}", name, text_of(run, "verdict_sentence")));
   }
 
   void tell_windows(const boost::json::array& windows) {
@@ -228,6 +247,8 @@ class Watcher {
   std::string base_;
   std::map<int64_t, std::string> window_states_;
   std::map<int64_t, std::string> directive_states_;
+  std::string verdict_;
+  double since_ = 0;
   int64_t last_decision_ = 0;
   int64_t attempt_ = 0;
   int64_t step_ = 0;

@@ -69,17 +69,11 @@ ledger::WindowClose numbers_of(const decide::CloseWindow& close) {
           close.statistic, close.threshold,         close.scale_percent, close.null_percent};
 }
 
-int64_t end_step_of(const EffectContext& context, int64_t window) {
-  const std::optional<ledger::WindowRow> row =
-      ledger::find_window(context.transaction.connection(), context.run, window);
-  return row ? row->start_step + row->steps : 0;
-}
-
 void apply(const EffectContext& context, const decide::ShowWindow& show) {
   ledger::show_window(context.transaction.connection(), context.run, numbers_of(show.numbers));
-  update_series(context,
-                [numbers = window_numbers(show.numbers, end_step_of(context, show.numbers.window))](
-                    RunSeries& series) { series.show_window(numbers); });
+  update_series(context, [numbers = window_numbers(show.numbers)](RunSeries& series) {
+    series.show_window(numbers);
+  });
   add_to_stream(context, "window", window_row(context, show.numbers.window));
 }
 
@@ -90,8 +84,8 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
     context.transaction.on_commit([&board = context.bells.work, run = context.run,
                                    window = close.window] { board.cancel(run, window); });
   }
-  update_series(context, [numbers = window_numbers(close, end_step_of(context, close.window))](
-                             RunSeries& series) { series.window(numbers); });
+  update_series(context,
+                [numbers = window_numbers(close)](RunSeries& series) { series.window(numbers); });
   add_to_stream(context, "window", window_row(context, close.window));
 }
 

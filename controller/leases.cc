@@ -111,6 +111,7 @@ void Leases::restore(LedgerTransaction& transaction) {
     const double ttl = supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
     hold(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
     if (on_verifier) bells_.work.lease_began(lease.run);
+    if (!on_verifier) supervisor_.verdicts().trainer_busy(lease.run, supervisor_.now() + ttl);
   }
   Query ended =
       connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
@@ -172,6 +173,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
         Held held{run, supervisor_.steady_now(), ttl, token, verifier, on_verifier};
         held.of_case = of_case;
         hold(id, std::move(held));
+        if (!on_verifier) supervisor_.verdicts().trainer_busy(run, supervisor_.now() + ttl);
       });
   return Lease{
       id, token, ttl,
@@ -265,7 +267,10 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
                       supervisor_.now());
   if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, supervisor_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
-  set_ttl(lease, supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds);
+  const double ttl = supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds;
+  set_ttl(lease, ttl);
+  if (is_trainer(row.verifier))
+    supervisor_.verdicts().trainer_busy(row.run, supervisor_.now() + ttl);
 }
 
 void Leases::complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result) {

@@ -74,6 +74,7 @@ void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) 
   metrics_.start_run(row.id, row.label(), totals);
   if (known && row.state == "live") {
     deadlines_.set(row.id, decide::next_deadline(known->state));
+    verdicts_.set(row.id, decide::verdict_facts(known->state, policy));
   }
 }
 
@@ -276,14 +277,24 @@ void Supervisor::save(LedgerTransaction& transaction, Run& run) {
 }
 
 void Supervisor::show(LedgerTransaction& transaction, const Run& run) {
-  transaction.on_commit([this, id = run.id, phase = decide::phase_name(run.state),
-                         paused = run.state.paused, deadline = decide::next_deadline(run.state)] {
+  transaction.on_commit([this, id = run.id, live = run.life == "live",
+                         facts = decide::verdict_facts(run.state, run.policy),
+                         phase = decide::phase_name(run.state), paused = run.state.paused,
+                         deadline = decide::next_deadline(run.state)] {
+    if (live) verdicts_.set(id, facts);
     metrics_.update_run(id, [&](RunSeries& series) {
       series.set_phase(phase);
       series.set_paused(paused);
     });
     deadlines_.set(id, deadline);
   });
+}
+
+void Supervisor::show_verdicts() {
+  verdicts_.each(
+      now(), [this](int64_t id, decide::VerdictKind kind, const decide::VerdictFacts& facts) {
+        metrics_.update_run(id, [&](RunSeries& series) { series.set_verdict(kind, facts); });
+      });
 }
 
 void Supervisor::save_all(LedgerTransaction& transaction) {

@@ -18,6 +18,7 @@
 #include "controller/metrics/totals.h"
 #include "controller/notify/outbox.h"
 #include "controller/set_aside.h"
+#include "controller/verdict_board.h"
 #include "protocol/messages.h"
 #include "storage/ledger.h"
 #include "storage/ledger_runs.h"
@@ -130,6 +131,12 @@ class Supervisor {
   // Writes down the states that are behind, as a start under another version wants them.
   void save_all(LedgerTransaction& transaction);
 
+  // What each live run's verdict is made of. The clock for it is now().
+  VerdictBoard& verdicts() { return verdicts_; }
+  const VerdictBoard& verdicts() const { return verdicts_; }
+  // Before a scrape: the verdict, and what ages with the clock.
+  void show_verdicts();
+
   double now() const { return now_(); }
   double steady_now() const { return steady_now_(); }
 
@@ -231,6 +238,7 @@ class Supervisor {
   SetAsideRuns set_aside_;
   std::mutex default_policy_mutex_;
   Deadlines deadlines_;
+  VerdictBoard verdicts_;
 };
 
 }  // namespace gnomon

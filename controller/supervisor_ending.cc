@@ -43,6 +43,8 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
   stream(transaction, id, "run",
          fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));
   transaction.on_commit([this, id, at = steady_now() + options_.series_keep_seconds] {
+    verdicts_.forget(id);
+    metrics_.update_run(id, [](RunSeries& series) { series.set_ended(); });
     metrics_.drop_run_at(id, at);
   });
   return ack(transaction, run, 1, 0);
@@ -111,6 +113,7 @@ bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
       deadlines_.set(id, std::numeric_limits<double>::infinity());
       set_aside_.forget(id);
       metrics_.drop_run_at(id, steady_now());
+      verdicts_.forget(id);
       bells_.work.forget_run(id);
       bells_.directives.of(id).ring();
       const std::lock_guard lock(heard_mutex_);

@@ -15,6 +15,7 @@
   ].filter(Boolean).join(' · ');
 
   const s = data.summary;
+  gnomon.verdictBanner(place('verdict'), s.run_verdict, s.run_verdict_sentence, s.run_verdict_since, Date.now() / 1000);
   const caught = s.fault
     ? (s.detected ? [`window ${s.windows_to_detect}`, 'of those that contain it', 'good'] : ['no', 'not detected', 'bad'])
     : [s.alarms === 0 ? 'nothing' : `${s.alarms} alarm${s.alarms === 1 ? '' : 's'}`, 'no fault was injected', s.alarms === 0 ? 'good' : 'bad'];

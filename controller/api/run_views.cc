@@ -30,12 +30,39 @@ std::string with_members(std::string row, const std::string& members) {
   return row;
 }
 
-std::string run_summary(Connection& connection, const ledger::RunRow& run, PhaseCache& phases) {
-  const PhaseCache::Phase phase = phases.of(connection, run);
+// What views of runs are made from beside the ledger.
+struct Sources {
+  explicit Sources(Supervisor& by) : supervisor(by), phases(by.set_aside()) {}
+  Supervisor& supervisor;
+  PhaseCache phases;
+};
+
+// The verdict at this moment.
+VerdictBoard::Shown verdict_now(const ledger::RunRow& run, const PhaseCache::Phase& phase,
+                                const Supervisor& supervisor) {
+  const double now = supervisor.now();
+  if (!phase.set_aside.empty()) return {phase.facts.standing, 0};
+  if (run.state == "live") {
+    if (std::optional<VerdictBoard::Shown> shown = supervisor.verdicts().of(run.id, now))
+      return *std::move(shown);
+    return {decide::run_verdict(phase.facts, now), phase.facts.lag_steps};
+  }
+  return {decide::ended_verdict(phase.facts, run.state, run.finished_at.value_or(0)),
+          phase.facts.lag_steps};
+}
+
+std::string run_summary(Connection& connection, const ledger::RunRow& run, Sources& sources) {
+  const PhaseCache::Phase phase = sources.phases.of(connection, run);
+  const VerdictBoard::Shown shown = verdict_now(run, phase, sources.supervisor);
+  const decide::RunVerdict& verdict = shown.verdict;
   Query query = connection.query(views::kRunSummary, run.id);
   return with_members(
       first_row_as_json(query),
-      fmt::format(R"("phase":"{}","mode":"{}","set_aside":{})", phase.phase, phase.mode,
+      fmt::format(R"("phase":"{}","mode":"{}","verdict":"{}","verdict_sentence":{},)"
+                  R"("verdict_since":{},"verification_lag_steps":{},"set_aside":{})",
+                  phase.phase, phase.mode, decide::verdict_name(verdict.kind),
+                  string_as_json(verdict.sentence),
+                  verdict.since > 0 ? fmt::format("{}", verdict.since) : "null", shown.lag_steps,
                   phase.set_aside.empty() ? "null" : string_as_json(phase.set_aside)));
 }
 
@@ -50,7 +77,7 @@ Query run_ids(Connection& connection, const Request& request, int64_t count) {
                        : connection.query(views::kRunsInState, after, count, state);
 }
 
-Response list_runs(Exchange& exchange, const Request& request, PhaseCache& phases) {
+Response list_runs(Exchange& exchange, const Request& request, Sources& sources) {
   Page page(query_integer(request, "limit"));
   exchange.read([&](Connection& connection) {
     std::vector<int64_t> ids;
@@ -61,7 +88,7 @@ Response list_runs(Exchange& exchange, const Request& request, PhaseCache& phase
     for (const int64_t id : ids) {
       page.take(page.rows_wanted() == 1
                     ? std::string()
-                    : run_summary(connection, ledger::load_run(connection, id).value(), phases),
+                    : run_summary(connection, ledger::load_run(connection, id).value(), sources),
                 id);
     }
   });
@@ -78,19 +105,18 @@ std::string state_json(Connection& connection, const ledger::RunRow& run, SetAsi
   }
 }
 
-std::string show_run(Connection& connection, const Request& request, PhaseCache& phases,
-                     SetAsideRuns& set_aside) {
+std::string show_run(Connection& connection, const Request& request, Sources& sources) {
   ledger::RunRow run = require_run(connection, request);
   Query faults = connection.query(views::kFaults, run.id);
   Query attempts = connection.query(views::kAttempts, run.id);
   Query health = connection.query(views::kNewestHealth, run.id);
   return with_members(
-      run_summary(connection, run, phases),
+      run_summary(connection, run, sources),
       fmt::format(R"("registration":{},"policy":{},"faults":{},"attempts":{},"device_health":{},)"
                   R"("decision_state":{})",
                   run.registration, string_as_json(run.policy), rows_as_json(faults),
                   rows_as_json(attempts), first_row_as_json(health),
-                  state_json(connection, run, set_aside)));
+                  state_json(connection, run, sources.supervisor.set_aside())));
 }
 
 std::optional<int64_t> step_bound(Connection& connection, const char* sql, int64_t run,
@@ -185,7 +211,12 @@ PhaseCache::Phase phase_set_aside(const ledger::RunRow& run, const std::string& 
     policy = decide::Policy::parse(run.policy, "policy");
   } catch (const Error&) {  // which may be the reason
   }
-  return {"set_aside", std::string(decide::mode_name(policy.mode)), reason};
+  PhaseCache::Phase phase{"set_aside", std::string(decide::mode_name(policy.mode)), reason, {}};
+  phase.facts.standing.sentence =
+      "The run is set aside, since its state can neither be read nor rebuilt: nobody verifies it, "
+      "and nothing is decided about it. Other runs go on. `gnomon ledger repair` says what can be "
+      "done.";
+  return phase;
 }
 
 }  // namespace
@@ -206,7 +237,9 @@ PhaseCache::Phase PhaseCache::of(Connection& connection, const ledger::RunRow& r
     const auto [policy, known] = set_aside_.read(connection, run);
     const decide::State state = known ? known->state : decide::State{};
     phase = {std::string(decide::phase_name(state)),
-             std::string(decide::mode_name(decide::mode_in_force(state, policy)))};
+             std::string(decide::mode_name(decide::mode_in_force(state, policy))),
+             {},
+             decide::verdict_facts(state, policy)};
   } catch (const RunSetAside& error) {
     return phase_set_aside(run, error.reason());
   }
@@ -215,22 +248,22 @@ PhaseCache::Phase PhaseCache::of(Connection& connection, const ledger::RunRow& r
   return phase;
 }
 
-std::vector<Route> run_view_routes(SetAsideRuns& set_aside) {
-  auto phases = std::make_shared<PhaseCache>(set_aside);
+std::vector<Route> run_view_routes(Supervisor& supervisor) {
+  auto sources = std::make_shared<Sources>(supervisor);
   return {
       {"GET",
        "/v1/runs",
        BodyKind::kNone,
        0,
-       [phases](Exchange& e, const Request& request) { return list_runs(e, request, *phases); },
+       [sources](Exchange& e, const Request& request) { return list_runs(e, request, *sources); },
        true,
        {integer_parameter("after", 0, INT64_MAX, 0),
         integer_parameter("limit", 1, kRunsMax, kRunsDefault),
         choice_parameter("state", {"live", "completed", "stopped", "failed", "deleting"}),
         text_parameter("name")}},
       view("/v1/runs/{run}",
-           [phases, &set_aside](Connection& connection, const Request& request) {
-             return show_run(connection, request, *phases, set_aside);
+           [sources](Connection& connection, const Request& request) {
+             return show_run(connection, request, *sources);
            }),
       {"GET",
        "/v1/runs/{run}/steps",

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "controller/api/router.h"
+#include "controller/decide/run_verdict.h"
 #include "controller/set_aside.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_runs.h"
@@ -22,6 +23,7 @@ class PhaseCache {
     std::string phase;
     std::string mode;
     std::string set_aside = {};  // why the run is not served; empty: it is
+    decide::VerdictFacts facts;
   };
   explicit PhaseCache(SetAsideRuns& set_aside) : set_aside_(set_aside) {}
   Phase of(Connection& connection, const ledger::RunRow& run);
@@ -37,6 +39,7 @@ class PhaseCache {
   std::map<int64_t, Known> known_;
 };
 
-std::vector<Route> run_view_routes(SetAsideRuns& set_aside);
+class Supervisor;
+std::vector<Route> run_view_routes(Supervisor& supervisor);
 
 }  // namespace gnomon

@@ -17,7 +17,7 @@ std::string show_economics(Connection& connection, const Request& request,
 
 std::vector<Route> view_routes(Services& services) {
   SetAsideRuns& set_aside = services.supervisor.set_aside();
-  std::vector<Route> routes = run_view_routes(set_aside);
+  std::vector<Route> routes = run_view_routes(services.supervisor);
   for (Route& route : std::vector<Route>{
            view("/v1/runs/{run}/economics",
                 [&set_aside](Connection&connection, const Request&request) {

@@ -148,6 +148,7 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
     metrics_.connections().set_bytes_held(server_.bytes_held());
     metrics_.set_replays_queued(bells_.work.queued());
     metrics_.set_runs_set_aside(std::ssize(supervisor_.set_aside().all()));
+    supervisor_.show_verdicts();
   });
   if (!port_file.empty()) {
     write_file_atomically(port_file, fmt::format("{}\n", server_.port()));

@@ -60,16 +60,26 @@ void add_item(Statement& to, const char* key, const char* words, double seconds)
   to.items.push_back({key, words, seconds, 0});
 }
 
+std::string speedup_in_words(const Statement& made) {
+  const double speedup = made.speedup.value;
+  if (!is_measured(made.speedup)) {
+    return fmt::format(
+        "FP8's speed is not measured yet: if its steps were {:.2f} times as fast as BF16's, as the "
+        "policy assumes, the net speed-up would be {:.3f}",
+        speedup, made.net);
+  }
+  const std::string text =
+      fmt::format("Net speed-up {:.3f} over BF16 without verification", made.net);
+  if (speedup >= 1)
+    return fmt::format("{} ({:.2f} from FP8's faster steps, measured)", text, speedup);
+  return fmt::format(
+      "{} (FP8's steps have {:.2f} times BF16's speed, measured, as where FP8 is emulated)", text,
+      speedup);
+}
+
 std::string in_words(const Statement& made) {
   if (made.useful_steps == 0) return "No step of this run is kept yet.";
-  std::string text = fmt::format("Net speed-up {:.3f} over BF16 without verification", made.net);
-  const char* known = made.speedup.source == "prior" ? "assumed" : "measured";
-  text += made.speedup.value >= 1
-              ? fmt::format(" ({:.2f} from FP8's faster steps, {})", made.speedup.value, known)
-              : fmt::format(
-                    " (FP8's steps have {:.2f} times BF16's speed, {}, as where FP8 is "
-                    "emulated)",
-                    made.speedup.value, known);
+  std::string text = speedup_in_words(made);
   std::vector<AccountItem> costs(made.items.begin() + 1, made.items.end());
   std::stable_sort(costs.begin(), costs.end(), [](const AccountItem& a, const AccountItem& b) {
     return a.seconds > b.seconds;
@@ -165,6 +175,8 @@ bool set_loss_gap(Account& account, double percent) {
   account.loss_gap_percent = percent;
   return true;
 }
+
+bool is_measured(const MeasuredSpeedup& speedup) { return speedup.source != "prior"; }
 
 MeasuredSpeedup measured_speedup(const Account& account, double prior) {
   const auto ratio = [](const StepTimes& bf16, const StepTimes& fp8) {

@@ -83,6 +83,8 @@ struct MeasuredSpeedup {
   double value = 1;
   std::string source;  // steps, inline_replays, spare_replays, prior
 };
+// False where the value is the policy's word: nothing that rests on it is shown as measured.
+bool is_measured(const MeasuredSpeedup& speedup);
 // From medians of the newest kStepTimesKept steps or replays, in this order: the run's own steps in
 // both precisions; BF16 replays on the training devices against the run's FP8 steps; replays in
 // both precisions on the spare devices; else the prior. Both sides need kStepTimesTrusted steps.

@@ -340,6 +340,19 @@ void refuse_return(Core& core);
 void take_probe(Core& core, int64_t window, const ReplayFinished& replay);
 void probe_failed(Core& core, int64_t window, const std::string& why);
 
+// -- standing.cc: what the run's verdict (run_verdict.h) is made of
+// The trainer has reported something; before the event is handled.
+void note_report(Core& core, const Event& event);
+// A window's BF16 replay gave a D that is judged.
+void note_measured(State& state, const WindowState& window);
+// Harm was found and waits for an answer: `what` is a verdict's name, or "alarm".
+void note_harm(State& state, const std::string& what);
+// Harm is over: a window was quiet, or a person let the run go on. Not while the answer to it is on
+// its way.
+void clear_harm(State& state);
+// The run's condition after an event.
+void note_standing(Core& core);
+
 // "tolerance 0.50%" and the like: a share in per cent with two digits, or "not finite".
 std::string percent(double value);
 boost::json::value number(double value);  // null when not finite

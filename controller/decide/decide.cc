@@ -245,12 +245,14 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
   } else if (state.ended && !heard_after_end(event)) {
     core.say("The run has ended.");
   } else {
+    note_report(core, event);
     hear(core, event);
     judge_deferred(core);
     release_unsettled(core);
     close_orphans(core);
     restore_plan_if_due(core);
     hold_if_due(core);
+    note_standing(core);
     if (!core.keeps_checkpoints) protect(core);
   }
   return {std::move(core.effects), std::move(core.reason)};

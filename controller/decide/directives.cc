@@ -174,6 +174,7 @@ void time_out(Core& core, PendingDirective open) {
         "step {}: it has expired. Why the trainer does not listen should be found out.",
         directive_name(open), limit, s.newest_step);
     core.record("directive", sentence, evidence_of(open));
+    s.standing.directives_unapplied += 1;
     closed(s, open.number);
     withdraw(core, open, sentence);
     return came_to_nothing(core, open);

@@ -141,7 +141,11 @@ BOOST_DESCRIBE_STRUCT(Account, (),
                        trainer_verification_seconds, spare_verification_seconds, spare_idle_seconds,
                        holds, hold_seconds, rollbacks, switches, switch_seconds, loss_gap_percent))
 BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
-BOOST_DESCRIBE_STRUCT(MoneyPoint, (), (step, speedup, net))
+BOOST_DESCRIBE_STRUCT(MoneyPoint, (), (step, speedup, net, speedup_measured))
+BOOST_DESCRIBE_STRUCT(Standing, (),
+                      (condition, since, first_base, measured_step, measured_windows, last_window,
+                       last_start, last_d_percent, harm, directives_unapplied, reported_at,
+                       steps_at))
 BOOST_DESCRIBE_STRUCT(Money, (),
                       (account, hazard, shadows, paused_since, last_step_at, waited_seconds,
                        switching, points, point_every))
@@ -154,7 +158,7 @@ BOOST_DESCRIBE_STRUCT(State, (),
                        money, spikes, generic_spike_steps, suspicion, investigation, directive,
                        operator_directives, expired_directives, silence, mode_override,
                        operator_plan, restore_plan, recovery, containment, hold_due, fault_reported,
-                       actions, rollbacks, wait_windows, quiet_since_return))
+                       actions, rollbacks, wait_windows, quiet_since_return, standing))
 
 namespace {
 
@@ -289,7 +293,9 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "scale_said",
                                             "confirmed",
                                             "records",
-                                            "zeros_said"};
+                                            "zeros_said",
+                                            "standing",
+                                            "speedup_measured"};
 
 bool may_lack(std::string_view member) {
   return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);

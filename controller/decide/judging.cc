@@ -108,6 +108,7 @@ void muted_alarm(Core& core, const WindowState& window, const std::string& why) 
   RecordDecision& decision = core.record(
       "alarm", fmt::format("{}. Nothing follows: {}.", alarm_words(window), why), evidence);
   decision.window = window.id;
+  note_harm(core.s, "alarm");
   close_window(core, window.id, "alarm");
 }
 
@@ -214,6 +215,7 @@ bool in_burn_in(const Core& core, const WindowState& window) {
 void take_quiet(Core& core, const WindowState& quiet) {
   State& s = core.s;
   s.fault_reported = false;
+  clear_harm(s);
   s.trust.other_tokens = false;
   add_quiet_end(core, quiet);
   core.say(fmt::format("{} is {} (D = {}).", window_name(quiet),
@@ -268,6 +270,7 @@ void judge_history(Core& core, WindowState& window) {
 void judge(Core& core, WindowState& window) {
   State& s = core.s;
   if (window.plan_version != s.plan_version) {
+    note_measured(s, window);
     judge_history(core, window);
     return settle_verified(core);
   }
@@ -276,6 +279,7 @@ void judge(Core& core, WindowState& window) {
     set_aside(core, window, *spike, over);
     return settle_verified(core);
   }
+  note_measured(s, window);
   const bool burn_in = in_burn_in(core, window);
   const Judgement judged = burn_in ? judge_burn_in(core, window) : observe(core, window);
   s.watch.windows_judged += 1;

@@ -321,6 +321,7 @@ void respond(Core& core, const std::string& verdict, const std::vector<std::stri
         .verdict = verdict;
     return end_case(core, "quiet");
   }
+  note_harm(s, verdict);
   const Action action = choose(core, verdict, sites);
   const int64_t window_id = s.investigation->window;
   const KnownPlan plan = make_plan(core, action, find_window(s, window_id)->plan_version);

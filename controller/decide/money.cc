@@ -63,7 +63,7 @@ void note_point(Core& core, int64_t step) {
   const Statement made = statement(account_now(core.s, core.policy), core.policy.economics.speedup,
                                    core.policy.economics.loss_exponent);
   if (made.useful_steps == 0) return;
-  money.points.push_back({step, made.speedup.value, made.net});
+  money.points.push_back({step, made.speedup.value, made.net, is_measured(made.speedup)});
   if (money.points.size() < kMoneyPointsMax) return;
   std::vector<MoneyPoint> thinned;
   for (size_t i = 1; i < money.points.size(); i += 2) thinned.push_back(money.points[i]);
@@ -150,11 +150,14 @@ void choose_cadence(Core& core) {
   const std::optional<Cadence> chosen = best_cadence(core, model, now);
   if (!chosen || !chosen->changed || chosen->every == now) return;
   s.watch.every = chosen->every;
-  core.record("cadence", chosen->reason,
+  const bool measured =
+      is_measured(measured_speedup(s.money.account, core.policy.economics.speedup));
+  core.record("cadence", chosen->reason + (measured ? "" : kSpeedAssumed),
               {{"every", chosen->every},
                {"before", now},
                {"hazard", number(hazard_mean(s.money.hazard))},
                {"speedup", number(model.speedup)},
+               {"speedup_measured", measured},
                {"net", number(chosen->net)},
                {"net_before", number(chosen->net_current)}});
 }

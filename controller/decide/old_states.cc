@@ -42,9 +42,35 @@ void judge_again(json::object& window) {
   window["deferred"] = true;
 }
 
+const json::value* member(const json::object& of, const char* outer, const char* inner) {
+  const json::value* found = of.if_contains(outer);
+  if (found == nullptr || !found->is_object()) return nullptr;
+  return found->get_object().if_contains(inner);
+}
+
+// A state from before there was a standing: what was verified had been measured.
+void add_standing(json::object& state) {
+  const json::value* step = member(state, "last_verified", "step");
+  const json::value* windows = member(state, "watch", "windows_judged");
+  if (state.contains("standing") || step == nullptr || windows == nullptr) return;
+  state["standing"] = {{"condition", ""},
+                       {"since", 0.0},
+                       {"first_base", 0},
+                       {"measured_step", *step},
+                       {"measured_windows", *windows},
+                       {"last_window", 0},
+                       {"last_start", 0},
+                       {"last_d_percent", 0.0},
+                       {"harm", ""},
+                       {"directives_unapplied", 0},
+                       {"reported_at", 0.0},
+                       {"steps_at", json::array()}};
+}
+
 }  // namespace
 
 void upgrade_state(json::object& state) {
+  add_standing(state);
   if (!state.contains(kOldDetector)) return;
   state.erase(kOldDetector);
   const int64_t in_case = window_of_case(state);

@@ -279,6 +279,7 @@ void finish_resume(Core& core) {
   s.recovery.reset();
   s.suspicion.reset();
   s.fault_reported = false;
+  clear_harm(s);
   s.actions = 0;
   s.rollbacks.clear();
   s.watch_from = s.newest_step;

@@ -282,6 +282,7 @@ struct MoneyPoint {
   int64_t step = 0;
   double speedup = 1;  // of the FP8 steps alone
   double net = 0;
+  bool speedup_measured = false;  // else it is the policy's word
 };
 
 // What the run has cost so far, and what has been learned about its faults.
@@ -295,6 +296,22 @@ struct Money {
   bool switching = false;     // a rollback was carried out and no step came since
   std::vector<MoneyPoint> points;  // ascending steps, all over the run
   int64_t point_every = 0;         // steps between them; doubles when there are too many
+};
+
+// What the run's verdict is made of beside the rest (run_verdict.h).
+struct Standing {
+  std::string condition;      // a verdict's name, or "starting"; without what only the clock tells
+  double since = 0;           // that condition, seconds since the epoch
+  int64_t first_base = 0;     // the step behind which the first attempt began
+  int64_t measured_step = 0;  // up to which windows were measured, or the run was in BF16
+  int64_t measured_windows = 0;
+  int64_t last_window = 0;  // the newest measured one, where it began and its D
+  int64_t last_start = 0;
+  double last_d_percent = 0;
+  std::string harm;  // a verdict's name or "alarm"; empty when a window was quiet since
+  int64_t directives_unapplied = 0;  // refused or expired since one was applied
+  double reported_at = 0;            // the trainer's newest report, seconds since the epoch
+  std::vector<double> steps_at;      // when the newest steps were reported
 };
 
 struct State {
@@ -354,6 +371,7 @@ struct State {
   std::vector<RollbackCount> rollbacks;
   int64_t wait_windows = 0;         // quiet windows before the next probe
   int64_t quiet_since_return = -1;  // -1: FP8 never came back yet
+  Standing standing;
 };
 
 // watching, triage, attribution, containing (an action is under way), contained (pinned or in BF16,

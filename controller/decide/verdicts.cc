@@ -20,6 +20,7 @@ void take_as_quiet(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
   s.fault_reported = false;
+  clear_harm(s);
   add_quiet_end(core, window);
   end_case(core, "quiet");
 }

@@ -48,6 +48,8 @@ CadenceWorth cadence_worth(const State& state, const Policy& policy) {
     made.best_net = best.net;
     if (best.net_current > 0) made.net = best.net_current;
     made.reason = best.reason;
+    if (!is_measured(measured_speedup(state.money.account, policy.economics.speedup)))
+      made.reason += kSpeedAssumed;
   } catch (const ConfigError& impossible) {
     made.reason = impossible.what();
   }
@@ -134,7 +136,8 @@ Worth worth(const State& state, const Policy& policy) {
   made.points = state.money.points;
   const bool newer = made.points.empty() || made.points.back().step < state.newest_step;
   if (made.statement.useful_steps > 0 && newer) {
-    made.points.push_back({state.newest_step, made.statement.speedup.value, made.statement.net});
+    made.points.push_back({state.newest_step, made.statement.speedup.value, made.statement.net,
+                           is_measured(made.statement.speedup)});
   }
   return made;
 }
@@ -153,7 +156,8 @@ std::string worth_to_json(const Worth& worth) {
   for (const MoneyPoint& point : worth.points) {
     points.push_back({{"step", point.step},
                       {"speedup", number(point.speedup)},
-                      {"net_speedup", number(point.net)}});
+                      {"net_speedup", number(point.net)},
+                      {"measured", point.speedup_measured}});
   }
   const CadenceWorth& cadence = worth.cadence;
   json::object object{
@@ -161,6 +165,7 @@ std::string worth_to_json(const Worth& worth) {
       {"sentence", made.sentence},
       {"speedup", number(made.speedup.value)},
       {"speedup_source", made.speedup.source},
+      {"measured", is_measured(made.speedup)},
       {"useful_steps", made.useful_steps},
       {"bf16_seconds", number(made.bf16_seconds)},
       {"paid_seconds", number(made.paid_seconds)},

@@ -28,6 +28,9 @@ double loss_gap_now(const State& state);
 // The run as the economics see it: what was measured where it was, else the policy's word.
 RunModel run_model(const State& state, const Policy& policy);
 
+// Behind a forecast that rests on the policy's word.
+inline constexpr const char* kSpeedAssumed = " FP8's speed is assumed, it is not measured yet.";
+
 // Below it there is nothing to optimise.
 inline constexpr double kSpeedupWorthIt = 1.01;
 CadenceLimits cadence_limits(const State& state, const Policy& policy);

@@ -49,17 +49,29 @@ RunFamilies::RunFamilies(SeriesRegistry& r)
       gap(gauge(r, "gnomon_run_gap_ratio", "newest window's gap as a share of the loss")),
       gap_tolerance(gauge(r, "gnomon_run_gap_tolerance_ratio", "the tolerance on the gap")),
       offset(gauge(r, "gnomon_run_offset_ratio", "newest window's offset as a share of the loss")),
-      verification_lag(gauge(r, "gnomon_run_verification_lag_steps",
-                             "newest step minus the end of the newest closed window")),
+      verification_lag(
+          gauge(r, "gnomon_run_verification_lag_steps", "newest step minus the last verified one")),
       verified_step(gauge(r, "gnomon_run_verified_step", "step of the last verified checkpoint")),
       layer_precision(gauge(r, "gnomon_run_layer_precision", "share of the layer's GEMMs in FP8")),
       net_speedup(gauge(r, "gnomon_run_net_speedup_ratio",
-                        "speed over BF16 without verification, everything paid")),
-      speedup(gauge(r, "gnomon_run_speedup_ratio", "BF16's step time over FP8's")),
+                        "measured speed over BF16 without verification, everything paid")),
+      speedup(gauge(r, "gnomon_run_speedup_ratio", "BF16's measured step time over FP8's")),
       verification_share(gauge(r, "gnomon_run_verification_ratio",
                                "share of everything paid that went into verification")),
       hazard(gauge(r, "gnomon_run_hazard_per_step", "faults of FP8 per FP8 step, as learned")),
       steps_lost(gauge(r, "gnomon_run_steps_lost", "steps that rollbacks took away")),
+      verdict(gauge(r, "gnomon_run_verdict", "1 for the run's verdict now, 0 for the others")),
+      window_every(gauge(r, "gnomon_run_window_every_steps",
+                         "steps from one window's start to the next, as in force")),
+      replays_waiting(
+          gauge(r, "gnomon_run_replays_waiting", "replays ordered for the run and not answered")),
+      directives_unapplied(
+          gauge(r, "gnomon_run_directives_unapplied",
+                "directives overdue, and those refused or expired since one was applied")),
+      quarantined_verifiers(gauge(r, "gnomon_run_quarantined_verifiers",
+                                  "verifiers whose answers the run does not believe any more")),
+      instrument_broken(gauge(r, "gnomon_run_instrument_broken",
+                              "1 while equal BF16 replays give different bits")),
       tokens(counter_family(r, "gnomon_run_tokens_total", "tokens trained, over all attempts")),
       steps(counter_family(r, "gnomon_run_steps_total", "steps reported, over all attempts")),
       windows(counter_family(r, "gnomon_run_windows_total", "windows closed")),
@@ -108,6 +120,11 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
   for (const char* phase : kPhases) {
     phases_[phase] = &add(families.state, {{"state", phase}});
   }
+  for (const decide::VerdictKind kind : decide::kVerdictKinds) {
+    verdicts_[kind] =
+        &add(families_.verdict, {{"verdict", std::string(decide::verdict_name(kind))}});
+  }
+  if (totals.phase == "ended") set_ended();
   for (const char* outcome : kOutcomes) {
     counter(families.windows, "outcome", outcome).Increment(total(totals.windows, outcome));
   }
@@ -153,6 +170,7 @@ RunSeries::~RunSeries() {
   for (auto& remove : removers_) {
     remove();
   }
+  for (auto& [family, metric] : passing_) family->remove(metric);
 }
 
 void RunSeries::set(GaugeFamily& family, double value) {
@@ -161,6 +179,18 @@ void RunSeries::set(GaugeFamily& family, double value) {
     found = &add(family, {});
   }
   found->Set(value);
+}
+
+void RunSeries::set(GaugeFamily& family, std::optional<double> value) {
+  auto found = passing_.find(&family);
+  if (value) {
+    if (found == passing_.end())
+      found = passing_.emplace(&family, &family.add({{"run", label_}})).first;
+    found->second->Set(*value);
+  } else if (found != passing_.end()) {
+    family.remove(found->second);
+    passing_.erase(found);
+  }
 }
 
 prometheus::Counter& RunSeries::counter(CounterFamily& family, const std::string& name,
@@ -193,14 +223,12 @@ void RunSeries::step(const StepReport& report, double reported_at) {
 }
 
 void RunSeries::show_newest(const StepReport& report, double reported_at) {
-  newest_step_ = report.step;
   set(families_.step, static_cast<double>(report.step));
   set(families_.plan_version, static_cast<double>(report.plan_version));
   set(families_.loss, report.loss);
   set(families_.grad_norm, report.grad_norm);
   set(families_.learning_rate, report.learning_rate);
   set(families_.last_report, reported_at);
-  update_lag();
 }
 
 void RunSeries::set_layers(const std::vector<std::pair<std::string, double>>& layers) {
@@ -227,9 +255,7 @@ void RunSeries::set_shadow(double shadow_loss, double run_loss) {
 }
 
 void RunSeries::set_money(const MoneyNumbers& money) {
-  if (money.net_speedup) {
-    set(families_.net_speedup, *money.net_speedup);
-  }
+  set(families_.net_speedup, money.net_speedup);
   set(families_.speedup, money.speedup);
   set(families_.verification_share, money.verification_share);
   set(families_.hazard, money.hazard_per_step);
@@ -242,7 +268,6 @@ void RunSeries::window(const WindowNumbers& window) {
 }
 
 void RunSeries::show_window(const WindowNumbers& window) {
-  newest_window_end_ = window.end_step;
   if (window.gap_ratio) {
     set(families_.gap, *window.gap_ratio);
   }
@@ -252,15 +277,22 @@ void RunSeries::show_window(const WindowNumbers& window) {
   if (window.offset_ratio) {
     set(families_.offset, *window.offset_ratio);
   }
-  update_lag();
 }
 
-// After a rollback the newest step lies before the end of windows of the attempt that was left.
-void RunSeries::update_lag() {
-  if (newest_step_ > 0) {
-    set(families_.verification_lag,
-        static_cast<double>(std::max<int64_t>(0, newest_step_ - newest_window_end_)));
-  }
+void RunSeries::show_verdict(decide::VerdictKind kind) {
+  for (auto& [name, metric] : verdicts_) metric->Set(name == kind ? 1 : 0);
+}
+
+void RunSeries::set_ended() { show_verdict(decide::VerdictKind::kEnded); }
+
+void RunSeries::set_verdict(decide::VerdictKind kind, const decide::VerdictFacts& facts) {
+  show_verdict(kind);
+  if (facts.newest_step > 0) set(families_.verification_lag, static_cast<double>(facts.lag_steps));
+  set(families_.window_every, static_cast<double>(facts.every_steps));
+  set(families_.replays_waiting, static_cast<double>(facts.replays_waiting));
+  set(families_.directives_unapplied, static_cast<double>(facts.directives_unapplied));
+  set(families_.quarantined_verifiers, static_cast<double>(facts.quarantined_verifiers));
+  set(families_.instrument_broken, facts.instrument_broken ? 1.0 : 0.0);
 }
 
 void RunSeries::decision(const std::string& kind) {

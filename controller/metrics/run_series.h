@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "controller/decide/run_verdict.h"
 #include "controller/metrics/device_series.h"
 #include "controller/metrics/series_family.h"
 #include "controller/metrics/tensor_series.h"
@@ -27,7 +28,8 @@ struct RunFamilies {
   MetricFamilyOf<prometheus::Gauge>&state, &paused, &step, &attempt, &plan_version, &loss,
       &shadow_loss, &paired_loss, &grad_norm, &learning_rate, &last_report, &gap, &gap_tolerance,
       &offset, &verification_lag, &verified_step, &layer_precision, &net_speedup, &speedup,
-      &verification_share, &hazard, &steps_lost;
+      &verification_share, &hazard, &steps_lost, &verdict, &window_every, &replays_waiting,
+      &directives_unapplied, &quarantined_verifiers, &instrument_broken;
   MetricFamilyOf<prometheus::Counter>&tokens, &steps, &windows, &decisions, &directives, &notices,
       &train_seconds, &verify_seconds;
   MetricFamilyOf<prometheus::Histogram>& step_duration;
@@ -38,7 +40,6 @@ struct RunFamilies {
 // A closed window's shares of the loss; absent ones leave the gauge as it is.
 struct WindowNumbers {
   std::string outcome;
-  int64_t end_step = 0;
   std::optional<double> gap_ratio;
   std::optional<double> tolerance_ratio;
   std::optional<double> offset_ratio;
@@ -46,8 +47,9 @@ struct WindowNumbers {
 
 // What FP8 under verification is worth so far; docs/economics.md.
 struct MoneyNumbers {
-  std::optional<double> net_speedup;  // empty before any step is kept
-  double speedup = 1;                 // of the FP8 steps alone, measured or the policy's word
+  // Both empty until the speed-up of the FP8 steps is measured: the policy's word is not exported.
+  std::optional<double> net_speedup;  // and before any step is kept
+  std::optional<double> speedup;      // of the FP8 steps alone
   double verification_share = 0;      // of everything paid
   double hazard_per_step = 0;
   int64_t steps_lost = 0;  // by rollbacks
@@ -98,6 +100,8 @@ class RunSeries {
   void window(const WindowNumbers& window);       // that has ended
   void show_window(const WindowNumbers& window);  // one that stays open, or had ended at the start
   void set_money(const MoneyNumbers& money);
+  void set_verdict(decide::VerdictKind kind, const decide::VerdictFacts& facts);
+  void set_ended();
   void decision(const std::string& kind);
   void directive(const std::string& kind);
   void notice(const std::string& kind);
@@ -112,16 +116,20 @@ class RunSeries {
   template <typename Metric, typename... Arguments>
   Metric& add(SeriesFamily<Metric>& family, Labels labels, const Arguments&... arguments);
   void set(GaugeFamily& family, double value);
+  // Without a value there is no gauge.
+  void set(GaugeFamily& family, std::optional<double> value);
+  void show_verdict(decide::VerdictKind kind);
   prometheus::Counter& counter(CounterFamily& family, const std::string& name,
                                const std::string& value);
   void show_newest(const StepReport& report, double reported_at);
-  void update_lag();
 
   RunFamilies& families_;
   std::string label_;
   std::vector<std::function<void()>> removers_;
   std::map<const void*, prometheus::Gauge*> gauges_;
+  std::map<GaugeFamily*, prometheus::Gauge*> passing_;  // may go again
   std::map<std::string, prometheus::Gauge*> phases_;
+  std::map<decide::VerdictKind, prometheus::Gauge*> verdicts_;
   std::map<std::string, prometheus::Gauge*> layers_;
   std::map<std::string, prometheus::Counter*> counters_;
   prometheus::Counter& tokens_;
@@ -131,8 +139,6 @@ class RunSeries {
   prometheus::Histogram& step_duration_;
   TensorSeries tensors_;
   DeviceSeries device_;
-  int64_t newest_step_ = 0;
-  int64_t newest_window_end_ = 0;
 };
 
 }  // namespace gnomon

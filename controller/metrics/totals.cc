@@ -51,7 +51,7 @@ std::map<std::string, double> counts(Query query) {
 
 void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) {
   Query query = connection.query(
-      "SELECT state, start_step + steps, gap, offset_loss, d_percent, tolerance_percent FROM "
+      "SELECT state, gap, offset_loss, d_percent, tolerance_percent FROM "
       "windows "
       "WHERE run = ? AND (state <> 'open' OR d_percent IS NOT NULL) "
       "ORDER BY closed_at IS NULL DESC, closed_at DESC, window DESC LIMIT 1",
@@ -61,11 +61,11 @@ void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) 
   }
   decide::CloseWindow close{0,
                             query.text(0),
+                            query.optional_real(1),
                             query.optional_real(2),
                             query.optional_real(3),
-                            query.optional_real(4),
-                            query.optional_real(5).value_or(0)};
-  totals.newest_window = window_numbers(close, query.integer(1));
+                            query.optional_real(4).value_or(0)};
+  totals.newest_window = window_numbers(close);
 }
 
 void load_shadow(Connection& connection, int64_t run, RunTotals& totals) {
@@ -124,8 +124,8 @@ void add_steps(const std::vector<StepReport>& steps, RunTotals& totals) {
   }
 }
 
-WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step) {
-  WindowNumbers numbers{close.outcome, end_step, std::nullopt, std::nullopt, std::nullopt};
+WindowNumbers window_numbers(const decide::CloseWindow& close) {
+  WindowNumbers numbers{close.outcome, std::nullopt, std::nullopt, std::nullopt};
   if (close.d_percent) {
     numbers.gap_ratio = *close.d_percent / 100;
     numbers.tolerance_ratio = close.tolerance_percent / 100;
@@ -141,8 +141,10 @@ MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& pol
   const decide::Statement made =
       decide::statement(account, policy.economics.speedup, policy.economics.loss_exponent);
   MoneyNumbers numbers;
-  if (made.useful_steps > 0) numbers.net_speedup = made.net;
-  numbers.speedup = made.speedup.value;
+  if (decide::is_measured(made.speedup)) {
+    numbers.speedup = made.speedup.value;
+    if (made.useful_steps > 0) numbers.net_speedup = made.net;
+  }
   numbers.verification_share = decide::verification_share(made);
   numbers.hazard_per_step = decide::hazard_mean(state.money.hazard);
   numbers.steps_lost = decide::steps_lost(account);

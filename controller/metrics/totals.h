@@ -15,7 +15,7 @@
 namespace gnomon {
 
 // A closed window's gauges: D = 100 gap / L16, so that L16 follows from the gap and D.
-WindowNumbers window_numbers(const decide::CloseWindow& close, int64_t end_step);
+WindowNumbers window_numbers(const decide::CloseWindow& close);
 
 MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
 

@@ -88,7 +88,7 @@
     place('runs').replaceChildren(...listed.map((run) => {
       const link = gnomon.element('a', {href: `#${run.run}`}, `${run.name}/${run.job_id}`);
       const loss = typeof run.loss === 'number' ? run.loss.toFixed(4) : '–';
-      const row = gnomon.element('tr', {}, ...[link, run.state, run.phase, gnomon.count(run.step), loss, gnomon.count(run.decisions)]
+      const row = gnomon.element('tr', {}, ...[link, run.state === 'live' ? gnomon.verdictChip(run.verdict) : run.state, run.phase, gnomon.count(run.step), loss, gnomon.count(run.decisions)]
         .map((cell) => gnomon.element('td', {}, cell)));
       if (selected && run.run === selected.run) row.setAttribute('aria-selected', 'true');
       return row;
@@ -149,13 +149,23 @@
     const measured = windows.filter((window) => typeof window.d_percent === 'number' && window.kind === 'shadow').pop();
     const above = measured && measured.d_percent > measured.tolerance_percent;
     gnomon.tiles(place('tiles'), [
-      ['Phase', run.phase, `mode ${run.mode}`],
+      ['Verified', run.verified_step === null ? 'nothing' : `to step ${gnomon.count(run.verified_step)}`,
+        `${gnomon.count(run.verification_lag_steps)} steps since; ${run.phase}, mode ${run.mode}`],
       ['Step', gnomon.count(run.step), `of ${gnomon.count(run.registration.total_steps)}, attempt ${run.attempt ?? 1}`],
       ['Loss', typeof run.loss === 'number' ? run.loss.toFixed(4) : '–', 'training, nats per token'],
       ['Gap', measured ? gnomon.percent(measured.d_percent) : '–',
         measured ? `tolerance ${gnomon.percent(measured.tolerance_percent)}, window ${measured.window}` : 'no window measured yet', above ? 'bad' : ''],
-      gnomon.worthTile(economics, economics && economics.speedup_source === 'prior' ? 'FP8’s own speed is assumed' : ''),
+      gnomon.worthTile(economics, '', ['good', 'contained', 'ended'].includes(run.verdict)),
     ]);
+  }
+
+  // With every look: it changes with the clock alone, too.
+  function showVerdict(run) {
+    const now = Date.now() / 1000;
+    gnomon.verdictBanner(place('verdict'), run.verdict, run.verdict_sentence, run.verdict_since, now);
+    place('reported').textContent = run.reported_at
+      ? `The newest report of a step came ${gnomon.duration(Math.max(0, now - run.reported_at))} ago, of step ${gnomon.count(run.step)}.`
+      : 'No step has been reported yet.';
   }
 
   function showDevice(run) {
@@ -183,10 +193,11 @@
   async function showRun(summary, wanted) {
     const base = `/v1/runs/${summary.run}`;
     const every = Math.max(1, Math.ceil((summary.step || 1) / kStepsShown));
-    const version = [summary.run, summary.step, summary.attempt, summary.phase, summary.state].join();
+    const version = [summary.run, summary.step, summary.attempt, summary.phase, summary.state, summary.verification_lag_steps, summary.verdict].join();
     const [run, windows, decisions, directives, overrides, notices] = await Promise.all([get(base),
       ...['windows', 'decisions', 'directives', 'overrides', 'notices'].map((name) => rows(`${base}/${name}`))]);
     if (!wanted()) return;
+    showVerdict(run);
     gnomon.pauseBanner(place('pause'), run, directives);
     showDevice(run);
     showOrdersAndNotices(run, overrides, notices);
@@ -233,12 +244,14 @@
       sayUnknown(runs, selected);
       if (selected) await showRun(selected, () => mine === newest);
       place('away').hidden = true;
+      place('run').classList.remove('stale');
       askForToken('');
     } catch (error) {
       const wanted = error instanceof TokenWanted;
       askForToken(wanted ? error.message : '');
       place('away').hidden = wanted;
-      place('away').textContent = `The controller does not answer (${error.message}); trying again.`;
+      place('run').classList.add('stale');
+      place('away').textContent = `The controller does not answer (${error.message}); trying again. What stands below is of the last answer.`;
     }
     setTimeout(() => { if (mine === newest) look(); }, kIntervalMs);
   }

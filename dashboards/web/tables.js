@@ -177,5 +177,21 @@
       element('div', {}, 'To go on: ', element('code', {}, `gnomon override ${run.name}/${run.job_id} resume --reason "..."`)));
   }
 
-  Object.assign(gnomon, {decisionsTable, deviceLine, noticesTable, overridesTable, pauseBanner, tensorsTable, tiles});
+  // ---- the run's verdict -----------------------------------------------------------------------------------
+
+  const verdictWord = (verdict) => (verdict || 'unknown').replace(/_/g, ' ');
+
+  const verdictChip = (verdict) => element('span', {class: `verdict-chip verdict-${verdict || 'unknown'}`}, verdictWord(verdict));
+
+  // What to know of the run before anything else. `since` in seconds since the epoch, or null.
+  function verdictBanner(host, verdict, sentence, since, now) {
+    host.hidden = !verdict;
+    if (!verdict) return;
+    host.className = `verdict verdict-${verdict}`;
+    const when = since ? `since ${new Date(since * 1000).toLocaleString()} (${duration(Math.max(0, now - since))})` : '';
+    host.replaceChildren(element('div', {class: 'verdict-head'}, element('strong', {}, verdictWord(verdict)), element('span', {}, when)),
+      element('p', {}, sentence));
+  }
+
+  Object.assign(gnomon, {verdictBanner, verdictChip, decisionsTable, deviceLine, noticesTable, overridesTable, pauseBanner, tensorsTable, tiles});
 })();

@@ -5,7 +5,7 @@
 
   const kSources = {
     steps: 'measured on its own steps', inline_replays: "measured on replays beside the run's steps",
-    spare_replays: 'measured on replays', prior: 'the policy’s word, nothing measured yet',
+    spare_replays: 'measured on replays', prior: 'assumed: the policy’s word, nothing measured yet',
   };
   const kWordy = {
     training: 'the steps that were kept, at FP8’s speed', bf16_steps: 'BF16’s slower steps', pinned_steps: 'steps with sites in BF16',
@@ -13,6 +13,9 @@
     spare_idle: 'spare devices that waited', holds: 'holds', switches: 'restarts after rollbacks and changes of plan',
     loss_gap: 'compute that the loss gap is worth',
   };
+
+  // What rests on the policy's word is no measurement.
+  const isMeasured = (economics) => Boolean(economics) && economics.net_speedup !== null && economics.speedup_source !== 'prior';
 
   const times = (value) => (typeof value === 'number' ? value.toFixed(3) : '–');
   const share = (value) => `${(100 * value).toFixed(1)}%`;
@@ -33,7 +36,7 @@
       element('thead', {}, element('tr', {}, element('th', {}, 'what was paid for'), element('th', {class: 'number'}, 'time'), element('th', {class: 'number'}, 'share'))),
       element('tbody', {}, ...rows.map((item) => row([kWordy[item.key] || item.words, signed(item.seconds), share(item.share)])),
         row(['everything paid', duration(economics.paid_seconds), share(1)], true),
-        row(['the same steps in BF16, unverified', duration(economics.bf16_seconds), share(economics.bf16_seconds / economics.paid_seconds)], true)));
+        row([`the same steps in BF16, unverified${isMeasured(economics) ? '' : ' (assumed)'}`, duration(economics.bf16_seconds), share(economics.bf16_seconds / economics.paid_seconds)], true)));
   }
 
   const signed = (seconds) => (seconds < 0 ? `−${duration(-seconds)}` : duration(seconds));
@@ -50,7 +53,8 @@
       ['faults of FP8', `${count(hazard.faults)} in ${count(hazard.fp8_steps)} FP8 steps: ${oneIn(hazard.per_step)} a step (90%: ${oneIn(hazard.per_step_low)} to ${oneIn(hazard.per_step_high)})`],
       ['cadence', `a window every ${count(cadence.every)} steps, ${cadence.kind}`
         + (cadence.best_every === null ? '' : `; the best would be every ${count(cadence.best_every)}`
-          + (cadence.net_speedup_expected === null ? '' : `, expected net speed-up ${times(cadence.best_net_speedup_expected)} instead of ${times(cadence.net_speedup_expected)}`))],
+          + (cadence.net_speedup_expected === null ? '' : `, expected net speed-up ${times(cadence.best_net_speedup_expected)} instead of ${times(cadence.net_speedup_expected)}`)
+          + (isMeasured(economics) ? '' : ', if FP8 is as fast as is assumed'))],
     ];
     return element('dl', {class: 'facts'}, ...list.flatMap(([name, value]) => [element('dt', {}, name), element('dd', {}, value)]));
   }
@@ -92,7 +96,7 @@
     }
     host.gnomonWorth.words.replaceChildren(element('p', {class: 'sentence'}, economics.sentence),
       element('div', {class: 'pair'}, itemsTable(economics), facts(economics)));
-    chart(host.gnomonWorth.chart, economics.points, data);
+    chart(host.gnomonWorth.chart, economics.points.filter((point) => point.measured), data);
   }
 
   // Before another run is shown there.
@@ -101,11 +105,15 @@
     host.gnomonWorth = null;
   }
 
-  // A tile of the net speed-up for tiles(), with `more` said beside it.
-  function worthTile(economics, more) {
-    const known = economics && economics.net_speedup !== null;
+
+  // A tile of the net speed-up for tiles(), with `more` said beside it; in colour only when the run is `well`.
+  function worthTile(economics, more, well = true) {
+    if (economics && economics.net_speedup !== null && !isMeasured(economics)) {
+      return ['Net speed-up', 'not measured', [`assumed: FP8 steps ${economics.speedup.toFixed(2)} times as fast`, more].filter(Boolean).join('; '), ''];
+    }
+    const known = isMeasured(economics);
     return ['Net speed-up', known ? times(economics.net_speedup) : '–', ['over BF16, everything paid', more].filter(Boolean).join('; '),
-      known ? (economics.net_speedup >= 1 ? 'good' : 'bad') : ''];
+      known && well ? (economics.net_speedup >= 1 ? 'good' : 'bad') : ''];
   }
 
   Object.assign(gnomon, {dropWorth, worth, worthTile});

@@ -1,5 +1,6 @@
 #include "controller/metrics/metrics.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <prometheus/text_serializer.h>
 
@@ -38,12 +39,11 @@ TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
   metrics.start_run(1, "demo/1", {});
   metrics.update_run(1, [](RunSeries& series) {
     series.step(step(40), 50);
-    series.window({"quiet", 30, 0.001, 0.005, 0.002});
+    series.window({"quiet", 0.001, 0.005, 0.002});
   });
   std::string now = text();
   EXPECT_THAT(now, HasSubstr("gnomon_run_loss{run=\"demo/1\"} 2.5\n"));
   EXPECT_THAT(now, HasSubstr("gnomon_run_tokens_total{run=\"demo/1\"} 100\n"));
-  EXPECT_THAT(now, HasSubstr("gnomon_run_verification_lag_steps{run=\"demo/1\"} 10\n"));
   EXPECT_THAT(now, HasSubstr("gnomon_run_gap_ratio{run=\"demo/1\"} 0.001\n"));
   EXPECT_THAT(now, HasSubstr("gnomon_run_windows_total{outcome=\"quiet\",run=\"demo/1\"} 1\n"));
   EXPECT_THAT(now,
@@ -52,13 +52,46 @@ TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
               HasSubstr("gnomon_run_step_duration_seconds_bucket{run=\"demo/1\",le=\"0.1\"} 0\n"));
 }
 
-TEST_F(MetricsTest, AfterARollbackTheLagIsNotNegative) {
+TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
   metrics.start_run(1, "demo/1", {});
-  metrics.update_run(1, [](RunSeries& series) {
-    series.window({"alarm", 30, {}, {}, {}});
-    series.step(step(21), 50);
-  });
-  EXPECT_THAT(text(), HasSubstr("gnomon_run_verification_lag_steps{run=\"demo/1\"} 0\n"));
+  decide::VerdictFacts facts;
+  facts.newest_step = 900;
+  facts.lag_steps = 860;
+  metrics.update_run(
+      1, [&](RunSeries& series) { series.set_verdict(decide::VerdictKind::kUnverified, facts); });
+  int ones = 0;
+  for (const decide::VerdictKind kind : decide::kVerdictKinds) {
+    const std::string series = fmt::format("gnomon_run_verdict{{run=\"demo/1\",verdict=\"{}\"}} ",
+                                           decide::verdict_name(kind));
+    EXPECT_THAT(text(), HasSubstr(series));
+    ones += text().find(series + "1\n") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(ones, 1);
+  EXPECT_THAT(text(), HasSubstr("verdict=\"unverified\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_verification_lag_steps{run=\"demo/1\"} 860\n"));
+  metrics.update_run(1, [](RunSeries& series) { series.set_ended(); });
+  EXPECT_THAT(text(), HasSubstr("verdict=\"ended\"} 1\n"));
+  EXPECT_THAT(text(), HasSubstr("verdict=\"unverified\"} 0\n"));
+  metrics.drop_run_at(1, 100);
+  EXPECT_THAT(text(100), Not(HasSubstr("gnomon_run_verdict{")));
+}
+
+TEST_F(MetricsTest, WhatIsAssumedOfTheSpeedIsNotExportedAndWhatWasMeasuredGoesWhenItIsNoMore) {
+  metrics.start_run(1, "demo/1", {});
+  MoneyNumbers money;
+  metrics.update_run(1, [&](RunSeries& series) { series.set_money(money); });
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_net_speedup_ratio{")));
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_speedup_ratio{")));
+  money.speedup = 1.4;
+  money.net_speedup = 1.2;
+  metrics.update_run(1, [&](RunSeries& series) { series.set_money(money); });
+  EXPECT_THAT(text(), HasSubstr("gnomon_run_net_speedup_ratio{run=\"demo/1\"} 1.2\n"));
+  metrics.update_run(1, [](RunSeries& series) { series.set_money({}); });
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_net_speedup_ratio{")));
+  EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_speedup_ratio{")));
+  metrics.update_run(1, [&](RunSeries& series) { series.set_money(money); });
+  metrics.drop_run_at(1, 0);
+  EXPECT_THAT(text(0), Not(HasSubstr("run=\"demo/1\"")));
 }
 
 TEST_F(MetricsTest, TotalsOfTheLedgerAreWhereCountersGoOn) {
@@ -156,11 +189,11 @@ TEST_F(MetricsTest, ARunOfTheSameLabelHasSeriesOfItsOwn) {
 
 TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
   decide::CloseWindow close{1, "alarm", 0.02, 0.004, 0.5, 0.25};  // gap 0.02 nats is 0.5% of 4 nats
-  WindowNumbers numbers = window_numbers(close, 30);
+  WindowNumbers numbers = window_numbers(close);
   EXPECT_DOUBLE_EQ(numbers.gap_ratio.value(), 0.005);
   EXPECT_DOUBLE_EQ(numbers.tolerance_ratio.value(), 0.0025);
   EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
-  EXPECT_FALSE(window_numbers({1, "skipped", {}, {}, {}, 0}, 30).gap_ratio.has_value());
+  EXPECT_FALSE(window_numbers({1, "skipped", {}, {}, {}, 0}).gap_ratio.has_value());
 }
 
 // The library's own serializer is the reference.

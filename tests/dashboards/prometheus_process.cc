@@ -1,0 +1,75 @@
+#include "tests/dashboards/prometheus_process.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/json.hpp>
+
+#include "base/files.h"
+
+namespace gnomon::dashboards {
+namespace {
+
+// A port that was free a moment ago.
+int free_port() {
+  int socket_fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  EXPECT_EQ(bind(socket_fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(socket_fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(socket_fd);
+  return ntohs(address.sin_port);
+}
+
+std::string url_encoded(const std::string& text) {
+  std::string out;
+  for (unsigned char c : text) out += isalnum(c) ? std::string(1, c) : fmt::format("%{:02X}", c);
+  return out;
+}
+
+}  // namespace
+
+void PrometheusProcess::start(int daemon_port, const std::string& rules) {
+  const int port = free_port();
+  std::string config = fmt::format(
+      "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\nscrape_configs:\n"
+      "  - job_name: gnomon\n    static_configs:\n      - targets: ['127.0.0.1:{}']\n",
+      daemon_port);
+  if (!rules.empty()) {
+    write_file_atomically(folder_ / "rules.yml", rules);
+    config += "rule_files:\n  - rules.yml\n";
+  }
+  write_file_atomically(folder_ / "prometheus.yml", config);
+  process_ = std::make_unique<test::ChildProcess>(
+      std::vector<std::string>{PROMETHEUS, "--config.file=" + (folder_ / "prometheus.yml").string(),
+                               "--storage.tsdb.path=" + (folder_ / "tsdb").string(),
+                               fmt::format("--web.listen-address=127.0.0.1:{}", port)},
+      folder_ / "prometheus.log");
+  client_ = std::make_unique<HttpClient>(fmt::format("http://127.0.0.1:{}", port));
+  ASSERT_TRUE(test::eventually([&] {
+    try {
+      return client_->request("GET", "/-/ready").status == 200;
+    } catch (const ConnectionError&) {
+      return false;
+    }
+  })) << process_->output();
+}
+
+size_t PrometheusProcess::series_of(const std::string& query) {
+  HttpResponse answer = client_->request("GET", "/api/v1/query?query=" + url_encoded(query));
+  EXPECT_EQ(answer.status, 200) << query << "\n" << answer.body;
+  if (answer.status != 200) return 0;
+  return boost::json::parse(answer.body).at("data").at("result").as_array().size();
+}
+
+bool PrometheusProcess::fires(const std::string& alert, const std::string& run) {
+  return series_of(fmt::format(R"(ALERTS{{alertname="{}", alertstate="firing", run="{}"}})", alert,
+                               run)) > 0;
+}
+
+}  // namespace gnomon::dashboards
