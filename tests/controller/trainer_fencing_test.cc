@@ -1,5 +1,7 @@
 // Two trainers of one run: the one that started later counts, and what the other says of
 // directives, steps and checkpoints is refused in words that tell it to end.
+#include <fmt/format.h>
+
 #include <thread>
 
 #include "controller/trainer_fence.h"
