@@ -265,6 +265,8 @@ RestoreReport restore_ledger(const fs::path& from, const fs::path& to, bool forc
       fs::rename(wal_of(ledger), with_suffix(wal_of(ledger), ".replaced"));
     }
     fs::remove(wal_of(ledger), ignored);
+    // On the disk before the copy has the ledger's name: the old WAL must not come back beside it.
+    sync_path(folder_of(ledger));
     partial.rename();
     report.copy.file = ledger;
     return report;

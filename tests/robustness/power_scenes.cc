@@ -1,5 +1,6 @@
 // Checkpoints and backups through power cuts. The ledger under its daemon is cut in histories
 // (fault power).
+#include <SQLiteCpp/Database.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -92,8 +93,12 @@ void cut_checkpoints(Scenes& scenes) {
   }
 }
 
-// A ledger with a run, closed, for the commands that copy it.
-fs::path make_ledger(const fs::path& folder) {
+constexpr int64_t kStepsOfSource = 200;
+constexpr int64_t kStepsBefore = 120;
+
+// A ledger with a run of so many steps; of a daemon that was killed, so that there is a WAL, or
+// not.
+fs::path make_ledger(const fs::path& file, int64_t steps, bool killed) {
   test::DaemonProcess daemon({}, policy_text(60));
   daemon.start();
   HttpClient client = daemon.client();
@@ -101,11 +106,17 @@ fs::path make_ledger(const fs::path& folder) {
   client.checked("POST", "/v1/runs", to_json(registration_of(story)));
   client.checked("POST", "/v1/runs/run-1/attempts", to_json(AttemptStart{1, 0, "start", 1, 1.0}));
   StepBatch batch;
-  for (int64_t step = 1; step <= 200; ++step) batch.steps.push_back(step_of(story, 1, step, 1));
+  for (int64_t step = 1; step <= steps; ++step) batch.steps.push_back(step_of(story, 1, step, 1));
   client.checked("POST", "/v1/runs/run-1/steps", to_json(batch));
-  daemon.stop();
-  fs::copy(daemon.ledger(), folder / "source.sqlite");
-  return folder / "source.sqlite";
+  killed ? daemon.kill() : static_cast<void>(daemon.stop());
+  fs::copy(daemon.ledger(), file);
+  if (killed) fs::copy(daemon.ledger().string() + "-wal", file.string() + "-wal");
+  return file;
+}
+
+int64_t steps_in(const fs::path& ledger) {
+  SQLite::Database database(ledger.string(), SQLite::OPEN_READONLY);
+  return database.execAndGet("SELECT count(*) FROM steps").getInt64();
 }
 
 std::string problem_of(const fs::path& ledger) {
@@ -119,11 +130,14 @@ std::string problem_of(const fs::path& ledger) {
 
 // `gnomon ledger backup` and `restore`: what is there under the final name is whole, and there when
 // the command has said so.
-void cut_copies(Scenes& scenes, const fs::path& source, bool restore) {
+void cut_copies(Scenes& scenes, const fs::path& source, const fs::path& before, bool restore) {
   test::TemporaryDirectory folder;
   const fs::path to = folder / "ledger.sqlite";
   const std::string name = restore ? "restore" : "backup";
-  if (restore) fs::copy(source, to);
+  if (restore) {  // in the place of a ledger whose newest pages are in its WAL
+    fs::copy(before, to);
+    fs::copy(before.string() + "-wal", to.string() + "-wal");
+  }
   PowerCuts power({to.string()}, folder / "journal", scenes.options.lies);
   std::vector<std::string> command = {GNOMON, "ledger", name};
   if (restore) {
@@ -146,7 +160,15 @@ void cut_copies(Scenes& scenes, const fs::path& source, bool restore) {
     return;
   }
   ++scenes.counts[fmt::format("whole after gnomon ledger {}", name)];
-  if (const std::string problem = problem_of(to); !problem.empty()) scenes.found(name, problem);
+  if (const std::string problem = problem_of(to); !problem.empty()) {
+    return scenes.found(name, problem);
+  }
+  const int64_t steps = steps_in(to);
+  const bool old = restore && ended.status != 0 && steps == kStepsBefore;
+  if (steps != kStepsOfSource && !old) {
+    scenes.found(name,
+                 fmt::format("{} steps are there after it ended with {}", steps, ended.status));
+  }
 }
 
 }  // namespace
@@ -170,7 +192,8 @@ int write_checkpoints(const std::string& root, uint64_t seed) {
 int64_t cut_checkpoints_and_backups(const PowerOptions& options) {
   Scenes scenes{options, Draw(options.seed, 40'000), 0, 0, {}};
   test::TemporaryDirectory folder;
-  const fs::path source = make_ledger(folder.path());
+  const fs::path source = make_ledger(folder / "source.sqlite", kStepsOfSource, false);
+  const fs::path before = make_ledger(folder / "before.sqlite", kStepsBefore, true);
   const auto start = std::chrono::steady_clock::now();
   const auto seconds = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -178,8 +201,8 @@ int64_t cut_checkpoints_and_backups(const PowerOptions& options) {
   fmt::print("power cuts of seed {}\n", options.seed);
   while (seconds() < options.seconds) {
     cut_checkpoints(scenes);
-    cut_copies(scenes, source, false);
-    cut_copies(scenes, source, true);
+    cut_copies(scenes, source, before, false);
+    cut_copies(scenes, source, before, true);
   }
   fmt::print("{} power cuts in {:.1f} s, {} findings\n", scenes.cuts, seconds(), scenes.failed);
   for (const auto& [what, times] : scenes.counts) fmt::print("  {}: {}\n", what, times);
