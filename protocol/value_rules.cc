@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/json/value.hpp>
-#include <cctype>
 #include <cmath>
 #include <optional>
 #include <string>
@@ -25,7 +24,7 @@ namespace json = boost::json;
 
 constexpr double kStepsMax = 1e9;    // more than any run has
 constexpr double kTokensMax = 1e12;  // of one step
-constexpr double kCountMax = 1e18;
+constexpr double kCountMax = 1e15;
 constexpr double kSecondsMax = 1e9;  // sums of such stay finite
 constexpr double kTimeMax = 1e11;    // seconds since the epoch
 constexpr double kFp32Max = 1e39;    // what is larger, FP32 calls Infinity
@@ -124,7 +123,8 @@ const std::unordered_map<std::string_view, NumberRule>& rules() {
 // Those that, where they are sent, have to say something. `batch_hash` may be empty: not said.
 constexpr std::array<std::string_view, 2> kGivenHashes = {"weights_hash", "manifest_hash"};
 constexpr std::array<std::string_view, 3> kHashes = {"weights_hash", "manifest_hash", "batch_hash"};
-constexpr const char* kHashForm = "1 to 128 hexadecimal digits";
+constexpr const char* kHashForm =
+    "1 to 128 visible ASCII characters without a space, such as hexadecimal digits";
 
 bool is_one_of(std::string_view member, const auto& names) {
   return std::ranges::find(names, member) != names.end();
@@ -261,9 +261,9 @@ const NumberRule* number_rule(std::string_view member) {
 bool is_given_hash(std::string_view member) { return is_one_of(member, kGivenHashes); }
 
 bool is_hash(std::string_view text) {
-  constexpr size_t kDigitsMax = 128;
-  return !text.empty() && text.size() <= kDigitsMax &&
-         std::ranges::all_of(text, [](unsigned char c) { return std::isxdigit(c) != 0; });
+  constexpr size_t kSizeMax = 128;
+  return !text.empty() && text.size() <= kSizeMax &&
+         std::ranges::all_of(text, [](unsigned char c) { return c > ' ' && c < 0x7f; });
 }
 
 template <typename Message>

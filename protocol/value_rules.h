@@ -26,7 +26,8 @@ const NumberRule* number_rule(std::string_view member);
 // Whether the member is a hash that says something where it is sent: who has none leaves it out.
 bool is_given_hash(std::string_view member);
 
-// Whether a text has the form of a hash: 1 to 128 hexadecimal digits.
+// Whether a text has the form of a hash: 1 to 128 visible ASCII characters without a space. Which
+// digits a trainer writes its hashes in is its own affair: they are only compared.
 bool is_hash(std::string_view text);
 
 // Throws JsonError, which names the path, the value and what is accepted. Instantiated for every

@@ -116,6 +116,30 @@ void take(Core& core, const ReplayFailed& event) {
 
 void take(Core& core, const DirectiveChanged& event) { directive_changed(core, event); }
 
+// The trainer is gone: what only it could do is not waited for.
+void fail_trainers_replays(Core& core) {
+  State& s = core.s;
+  for (;;) {
+    const auto found = std::ranges::find_if(
+        s.replays, [](const PendingReplay& replay) { return replay.deadline > 0; });
+    if (found == s.replays.end()) return;
+    const PendingReplay replay = *found;
+    s.replays.erase(found);
+    if (replay.role == "confirm") confirm_failed(core, replay.window, "the run has ended");
+  }
+}
+
+// The run has ended, and every verifier that it knows is in quarantine: nothing more is measured.
+void close_unanswerable(Core& core) {
+  State& s = core.s;
+  const auto quarantined = [&](const std::string& verifier) {
+    return std::ranges::find(s.trust.quarantined, verifier) != s.trust.quarantined.end();
+  };
+  if (!s.ended || s.trust.quarantined.empty()) return;
+  if (!std::ranges::all_of(s.trust.verifiers, quarantined)) return;
+  while (!s.windows.empty()) close_window(core, s.windows.front().id, "skipped");
+}
+
 void take(Core& core, const RunEnded& event) {
   State& s = core.s;
   if (s.ended) return core.say("The run has ended already.");
@@ -139,6 +163,7 @@ void take(Core& core, const RunEnded& event) {
     if (window.kind == "probe") probes.push_back(window.id);
   }
   for (int64_t id : probes) close_window(core, id, "skipped");
+  fail_trainers_replays(core);
   judge_deferred(core);
 }
 
@@ -250,6 +275,7 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
     judge_deferred(core);
     release_unsettled(core);
     close_orphans(core);
+    close_unanswerable(core);
     restore_plan_if_due(core);
     hold_if_due(core);
     note_standing(core);

@@ -130,8 +130,8 @@ BOOST_DESCRIBE_STRUCT(Watch, (),
                        offset_seen, instrument, burst_left, windows_judged, every, next_long,
                        long_start, unverified_windows, dirty_since, stability))
 BOOST_DESCRIBE_STRUCT(VerifierRecord, (),
-                      (verifier, windows, since_check, to_check, zeros, recent, plan_version,
-                       last_start, last_reference, last_hash))
+                      (verifier, windows, since_check, to_check, zeros, repeats, recent,
+                       plan_version, last_start, last_reference, last_hash))
 BOOST_DESCRIBE_STRUCT(Trust, (),
                       (verifiers, quarantined, transients, other_tokens, records, zeros_said))
 BOOST_DESCRIBE_STRUCT(StepTimes, (), (steps, seconds, recent))

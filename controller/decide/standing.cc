@@ -71,7 +71,10 @@ void note_report(Core& core, const Event& event) {
   const auto* started = std::get_if<AttemptStarted>(&event);
   if (started != nullptr && core.s.attempt.number == 0)
     standing.first_base = standing.measured_step = started->base_step;
-  if (!std::holds_alternative<StepReported>(event)) return;
+  const auto* step = std::get_if<StepReported>(&event);
+  const State& s = core.s;
+  // A step that is not new says nothing of the pace.
+  if (step == nullptr || step->attempt != s.attempt.number || step->step <= s.newest_step) return;
   if (standing.steps_at.size() >= kStepsAtMax) standing.steps_at.erase(standing.steps_at.begin());
   standing.steps_at.push_back(core.now);
 }

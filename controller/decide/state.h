@@ -260,6 +260,7 @@ struct VerifierRecord {
   int64_t since_check = 0;     // windows since one of them was measured twice
   int64_t to_check = 0;        // windows that are to be measured twice from now on
   int64_t zeros = 0;           // in a row, that showed no difference at all
+  int64_t repeats = 0;         // in a row, that gave the answer of the window before
   std::vector<double> recent;  // D of the newest ones under `plan_version`
   int64_t plan_version = 0;
   int64_t last_start = -1;    // where its newest window began,

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int64_t kCheckEvery = 16;        // windows of a verifier
 constexpr int64_t kTrainerCheckEvery = 4;  // of a dispute that only the trainer can settle
+constexpr int64_t kRepeatsMax = 3;         // windows with the answer of the one before in a row
 constexpr int64_t kZerosMax = 3;           // windows without any difference in a row
 constexpr size_t kRecentMax = 8;
 constexpr size_t kRecentMin = 3;
@@ -87,10 +88,19 @@ bool too_good(const VerifierRecord& record, double tolerance) {
   return own.mean < -tolerance && own.mean < -kApart * error;
 }
 
-// What no honest replay can answer.
-std::string impossible(const VerifierRecord& record, const WindowState& window,
-                       const ReplayFinished& replay, double tolerance) {
+// The answer of another window once more. The same window gives the same answer, whatever plan the
+// run had meanwhile.
+bool repeats(const VerifierRecord& record, const WindowState& window) {
   const Witness& witness = window.witnesses.front();
+  const std::optional<double>& reference = witness.measured.reference;
+  const bool same = (reference && equal_bits(*reference, record.last_reference)) ||
+                    (!witness.end_hash.empty() && witness.end_hash == record.last_hash);
+  return same && window.start.step != record.last_start;
+}
+
+// What no honest replay can answer.
+std::string impossible(const VerifierRecord& record, const ReplayFinished& replay,
+                       double tolerance) {
   const bool own_bits = replay.fingerprint_equal && replay.compared_steps > 0 &&
                         replay.compared_steps == std::ssize(replay.steps) &&
                         !replay.first_mismatch_step && record.zeros > 0;
@@ -98,12 +108,9 @@ std::string impossible(const VerifierRecord& record, const WindowState& window,
   if (record.zeros >= kZerosMax)
     return fmt::format("{} saw no difference between FP8 and BF16 in {} windows in a row",
                        record.verifier, record.zeros);
-  const std::optional<double>& reference = witness.measured.reference;
-  const bool stale = (reference && equal_bits(*reference, record.last_reference)) ||
-                     (!witness.end_hash.empty() && witness.end_hash == record.last_hash);
-  // The same window gives the same answer, whatever plan the run had meanwhile.
-  if (stale && window.start.step != record.last_start)
-    return fmt::format("{} gave the answer of its window before again", record.verifier);
+  if (record.repeats >= kRepeatsMax)
+    return fmt::format("{} gave one answer for {} windows in a row", record.verifier,
+                       record.repeats + 1);
   if (too_good(record, tolerance))
     return fmt::format("{} saw FP8 end better than BF16 by more than {:.2f}% in {} windows",
                        record.verifier, tolerance, record.recent.size());
@@ -154,9 +161,10 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
   record.windows += 1;
   record.since_check += 1;
   record.zeros = std::abs(d) < kNoDifference ? record.zeros + 1 : 0;
+  record.repeats = repeats(record, window) ? record.repeats + 1 : 0;
   CheckDue due;
   const bool outlier = far_out(s, record, d, tolerance);
-  due.suspicion = impossible(record, window, replay, tolerance);
+  due.suspicion = impossible(record, replay, tolerance);
   remember(record, window, witness);
   const bool only_trainer = s.trust.verifiers.size() <= 1;
   const bool disputed =

@@ -50,9 +50,20 @@ const KnownCheckpoint* first_after(const State& state, int64_t step) {
 // Windows that wait for verifiers; those that wait for a case or a verdict cost none of them.
 int64_t count_waiting(const State& state) {
   return std::count_if(state.windows.begin(), state.windows.end(), [](const WindowState& window) {
-    return window.kind != "long" &&
-           (window.shadow_pending || window.probe_pending || window.instrument_pending);
+    return window.kind != "long" && (window.shadow_pending || window.probe_pending ||
+                                     window.instrument_pending || window.confirm_pending);
   });
+}
+
+// Windows that are measured and kept for a case or a recovery take no verifier's time, but they are
+// bounded, too.
+bool too_many_open(const Core& core) {
+  constexpr int64_t kMeasuredMax = 2;  // beyond those that may wait for verifiers
+  const int64_t open = std::ranges::count_if(core.s.windows, [](const WindowState& window) {
+    return window.kind == "shadow" || window.kind == "probe";
+  });
+  const int64_t most = core.policy.window.open_max;
+  return count_waiting(core.s) >= most || open >= most + kMeasuredMax;
 }
 
 void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
@@ -79,7 +90,7 @@ void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheck
   const bool probe = probe_due(core);
   recover_in_bf16(core, s.attempt.number, plan, start.step, end.step);
   note_quiet(core, plan);
-  if (probe && count_waiting(s) < core.policy.window.open_max) {
+  if (probe && !too_many_open(core)) {
     order_probe(core, add_window(core, "probe", start, end.step, end.uri, plan));
   }
 }
@@ -88,12 +99,11 @@ void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint
                  int64_t plan) {
   State& s = core.s;
   if (plan_of(s, plan).bf16) return pass_bf16_window(core, start, end, plan);
-  const bool full = count_waiting(s) >= core.policy.window.open_max;
+  const bool full = too_many_open(core);
   WindowState& window = add_window(core, "shadow", start, end.step, end.uri, plan);
   if (full) {
-    core.say(
-        fmt::format("Window {} (steps {}–{}) is skipped: {} windows already wait for verifiers.",
-                    window.id, window.start.step, window.end_step(), core.policy.window.open_max));
+    core.say(fmt::format("Window {} (steps {}–{}) is skipped: {} windows are open already.",
+                         window.id, window.start.step, window.end_step(), s.windows.size() - 1));
     close_window(core, window.id, "skipped");
     note_unverified(core);
     return;

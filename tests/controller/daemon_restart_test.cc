@@ -45,8 +45,9 @@ class RestartTest : public ApiTest {
 
 TEST_F(RestartTest, KilledAndStartedAgainEverythingOnRecordIsAsBefore) {
   trainer.begin();
-  trainer.train(1, 15);
-  verifier.complete(verifier.lease().value(), 0.001);
+  trainer.train(1, 5);
+  verifier.complete_twice(verifier.lease().value(), 0.001);
+  trainer.train(6, 15);
   provoke_directive(trainer, verifier);
   std::vector<std::string> paths = {"",           "/steps",      "/checkpoints", "/windows",
                                     "/decisions", "/directives", "/replays",     "/layers",
@@ -72,7 +73,7 @@ TEST_F(RestartTest, ALeaseOutlivesTheDaemonThatGaveIt) {
   restart();
   verifier.client().checked("POST", fmt::format("/v1/leases/{}/heartbeat", lease.lease),
                             to_json(LeaseHeartbeat{lease.token, 1}));
-  verifier.complete(lease, 0.001);
+  verifier.complete_twice(lease, 0.001);
   EXPECT_EQ(get("/v1/runs/1/windows").at(0).at("state").as_string(), "quiet");
 }
 

@@ -51,6 +51,9 @@ class FakeVerifier {
   // nats otherwise.
   ReplayResult result(const Lease& lease, double gap) const;
   void complete(const Lease& lease, double gap);
+  // And, as a verifier's first window is measured twice, the replay that confirms it: as an honest
+  // source answers, with the same bits. Throws where none is asked for.
+  void complete_twice(const Lease& first, double gap);
 
   std::string name;
   Labels labels;

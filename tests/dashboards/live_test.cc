@@ -71,23 +71,18 @@ TEST_F(LivePanels, EveryQueryOfEveryPanelReturnsSeries) {
       load_dashboard(std::string(GNOMON_SOURCE) + "/dashboards/grafana/dashboards/run.json");
   const std::map<std::string, std::string> variables = {
       {"job", "gnomon"}, {"instance", ".+"}, {"run", "tiny/7"}, {"__rate_interval", "10s"}};
-  std::set<std::string> missing, of_speed;
+  std::set<std::string> missing;
   for (const Target& target : targets(dashboard)) {
     // Whether a decision was due is up to the run; the annotation's query must work without one
     // too.
     std::string expr =
         target.expr.ends_with(" > 0") ? target.expr.substr(0, target.expr.size() - 4) : target.expr;
     missing.insert(substitute(expr, variables));
-    if (expr.find("speedup_ratio") != std::string::npos)
-      of_speed.insert(substitute(expr, variables));
   }
   ASSERT_GT(missing.size(), 20u);
-  ASSERT_EQ(of_speed.size(), 2u);
   ASSERT_TRUE(eventually([&] { return prometheus_.series_of("gnomon_run_gap_ratio") > 0; },
                          std::chrono::seconds(60)))
       << trainer.output();
-  for (const std::string& expr : of_speed)
-    EXPECT_EQ(prometheus_.series_of(expr), 0u) << "FP8's speed is only assumed yet: " << expr;
   train_in_bf16();
   bool all = eventually(
       [&] {

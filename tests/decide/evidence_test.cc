@@ -74,11 +74,25 @@ class EvidenceTest : public ::testing::Test {
     if (replay == nullptr) return result;
     result.replay = replay->id;
     result.window = replay->window;
-    result.replay_end_loss_bf16 = 2.0;
-    result.run_end_loss_bf16 = 2.0 * (1 + d_percent / 100);
+    result.replay_end_loss_bf16 = 2.0 - 1e-5 * static_cast<double>(replay->window);
+    result.run_end_loss_bf16 = *result.replay_end_loss_bf16 * (1 + d_percent / 100);
     result.start_loss_bf16 = 2.0;
     result.start_loss_plan = 2.002;
+    result.verifier = "one:1";
+    result.end_hash = fmt::format("bf16-of-{}", replay->window);
     return result;
+  }
+  // A shadow's answer and, where a second source is asked because of it, what an honest one says.
+  void hear_confirmed(ReplayFinished said) {
+    hear(said);
+    const PendingReplay* asked = nullptr;
+    for (const PendingReplay& replay : state_.replays) {
+      if (replay.role == "confirm" && replay.window == said.window) asked = &replay;
+    }
+    if (asked == nullptr) return;
+    said.replay = asked->id;
+    said.verifier = "two:2";
+    hear(said);
   }
   // Of the window 240–260, after healthy ones; BF16 itself rises over it.
   ReplayFinished shadow_after_a_rise(double rise_percent, double d_percent) {
@@ -88,7 +102,9 @@ class EvidenceTest : public ::testing::Test {
     result.start_loss_bf16 = *result.replay_end_loss_bf16 / (1 + rise_percent / 100);
     return result;
   }
-  void judge(int64_t window_start, double d_percent) { hear(shadow_of(window_start, d_percent)); }
+  void judge(int64_t window_start, double d_percent) {
+    hear_confirmed(shadow_of(window_start, d_percent));
+  }
   void judge_all() {
     for (;;) {
       const PendingReplay* replay = pending("shadow");
@@ -221,19 +237,19 @@ TEST_F(EvidenceTest, AnAlarmThatWaitedAndStandsOnItsOwnOpensItsCase) {
 TEST_F(EvidenceTest, AShockThatBf16SuffersMoreFromIsNoEvidence) {
   const ReplayFinished shocked = shadow_after_a_rise(7, 1.5);  // D is over the ceiling
   const std::string before = evidence();
-  hear(shocked);
+  hear_confirmed(shocked);
   EXPECT_EQ(evidence(), before);
   EXPECT_EQ(outcome_of(shocked.window), "skipped");
   EXPECT_FALSE(state_.investigation);
 }
 
 TEST_F(EvidenceTest, AShockThatFp8AddsMoreToIsLookedInto) {
-  hear(shadow_after_a_rise(7, 9));
+  hear_confirmed(shadow_after_a_rise(7, 9));
   EXPECT_TRUE(state_.investigation);
 }
 
 TEST_F(EvidenceTest, ARiseAsHealthyRunsHaveItIsNoShock) {
-  hear(shadow_after_a_rise(3, 1.5));
+  hear_confirmed(shadow_after_a_rise(3, 1.5));
   EXPECT_TRUE(state_.investigation);
 }
 

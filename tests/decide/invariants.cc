@@ -127,7 +127,7 @@ void Invariants::check_open_directives(const Event& event, const State& after) {
 }
 
 void Invariants::check_bounds(const State& s, const Policy& policy) {
-  EXPECT_LE(static_cast<int>(s.windows.size()), policy.window.open_max + 5);
+  EXPECT_LE(static_cast<int>(s.windows.size()), policy.window.open_max + 6);
   EXPECT_LE(s.trust.transients.size(), 16u);
   EXPECT_LE(s.trust.verifiers.size(), 64u);
   EXPECT_LE(s.trust.quarantined.size(), 64u);

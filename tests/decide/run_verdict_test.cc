@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <ostream>
+#include <utility>
 
 #include "controller/decide/decide.h"
 #include "tests/decide/stories.h"
@@ -52,19 +54,33 @@ class RunVerdictTest : public ::testing::Test {
       if (step_ % 10 == 0) checkpoint();
     }
   }
-  // Answers all replays that wait, with a gap in per cent.
+  // Answers all replays that wait, with a gap in per cent, and what a second source is asked
+  // because of that.
   void answer(double d_percent) {
-    for (const OrderReplay& order : std::exchange(orders_, {})) {
+    answer(std::exchange(orders_, {}), d_percent);
+    const auto of_second_source = std::ranges::stable_partition(
+        orders_, [&](const OrderReplay& order) { return role_of(order.replay) != "confirm"; });
+    const std::vector<OrderReplay> asked(of_second_source.begin(), of_second_source.end());
+    orders_.erase(of_second_source.begin(), of_second_source.end());
+    answer(asked, d_percent);
+  }
+  std::string role_of(int64_t id) const {
+    const auto found = std::ranges::find(last_.state.replays, id, &PendingReplay::id);
+    return found != last_.state.replays.end() ? found->role : "";
+  }
+  // As honest verifiers do: a window's BF16 replay ends at the same loss whoever does it.
+  void answer(const std::vector<OrderReplay>& orders, double d_percent) {
+    for (const OrderReplay& order : orders) {
       ReplayFinished result;
       result.replay = order.replay;
       result.window = order.window;
       result.arm = order.arm;
       result.purpose = order.purpose;
-      result.verifier = "v";
+      result.verifier = avoids(order.avoid, "v") ? "w" : "v";
       result.start_loss_bf16 = 3.0;
       result.start_loss_plan = 3.0;
-      result.replay_end_loss_bf16 = 2.9;
-      result.run_end_loss_bf16 = 2.9 * (1 + d_percent / 100);
+      result.replay_end_loss_bf16 = 2.9 - 0.0001 * static_cast<double>(order.window);
+      result.run_end_loss_bf16 = *result.replay_end_loss_bf16 * (1 + d_percent / 100);
       hear(result);
     }
   }

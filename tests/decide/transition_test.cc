@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "protocol/json.h"
 #include "tests/decide/stories.h"
@@ -32,6 +34,9 @@ class TransitionTest : public ::testing::Test {
 
   Outcome& hear(const Event& event) {
     last_ = decide(std::move(last_.state), event, policy_, 0);
+    for (const OrderReplay& order : all<OrderReplay>()) {
+      if (order.purpose == "shadow") shadows_[order.window] = order.replay;
+    }
     return last_;
   }
   void checkpoint(int64_t step, int64_t attempt = 1, int64_t plan = 1) {
@@ -41,14 +46,52 @@ class TransitionTest : public ::testing::Test {
     return fmt::format("a{}s{}", attempt, step);
   }
 
-  Outcome& shadow(int64_t replay, double d_percent) {
+  // Answers a window's BF16 shadow, and what a second source is asked because of it.
+  Outcome& shadow(int64_t window, double d_percent) {
+    return answer(shadows_[window], window, d_percent);
+  }
+  // Answers the replay of that role that the open case waits for.
+  Outcome& answer(const std::string& role, double d_percent) {
+    const PendingReplay* replay = waiting(role);
+    EXPECT_NE(replay, nullptr) << role;
+    return replay != nullptr ? answer(replay->id, replay->window, d_percent) : last_;
+  }
+  Outcome& answer(int64_t replay, int64_t window, double d_percent) {
     ReplayFinished result;
     result.replay = replay;
-    result.replay_end_loss_bf16 = 2.0;
-    result.run_end_loss_bf16 = 2.0 * (1 + d_percent / 100);
+    result.window = window;
+    result.replay_end_loss_bf16 = 2.0 - 0.001 * static_cast<double>(window);
+    result.run_end_loss_bf16 = *result.replay_end_loss_bf16 * (1 + d_percent / 100);
     result.fingerprint_equal = true;
     result.compared_steps = 20;
-    return hear(result);
+    result.verifier = "one:1";
+    result.end_hash = fmt::format("bf16-of-{}", window);
+    hear(result);
+    return confirm(result);
+  }
+  int64_t id_of(const std::string& role) const {
+    const PendingReplay* replay = waiting(role);
+    return replay != nullptr ? replay->id : 0;
+  }
+
+  // An honest second source says the same. What follows counts as having followed the first answer.
+  Outcome& confirm(ReplayFinished said) {
+    const PendingReplay* asked = waiting("confirm", said.window);
+    if (asked == nullptr) return last_;
+    std::vector<Effect> effects = std::move(last_.effects);
+    const std::string reason = std::move(last_.reason);
+    said.replay = asked->id;
+    said.verifier = "two:2";
+    hear(said);
+    last_.effects.insert(last_.effects.begin(), effects.begin(), effects.end());
+    last_.reason = reason + last_.reason;
+    return last_;
+  }
+  const PendingReplay* waiting(const std::string& role, int64_t window = 0) const {
+    for (const PendingReplay& replay : state().replays) {
+      if (replay.role == role && (window == 0 || replay.window == window)) return &replay;
+    }
+    return nullptr;
   }
 
   template <class Kind>
@@ -64,6 +107,7 @@ class TransitionTest : public ::testing::Test {
 
   Policy policy_;
   Outcome last_;
+  std::map<int64_t, int64_t> shadows_;  // replays by window
 };
 
 TEST_F(TransitionTest, TheFirstCheckpointOfARunIsVerifiedAndProtected) {
@@ -283,8 +327,9 @@ TEST_F(TransitionTest, ARollbacksFirstWindowIsReproducedUnderTheNewPlan) {
   ASSERT_THAT(all<OpenWindow>(), SizeIs(1));
   EXPECT_EQ(all<OpenWindow>()[0].plan_version, 2);
   shadow(1, 3);
-  ASSERT_THAT(all<OrderReplay>(), SizeIs(1));
-  EXPECT_EQ(all<OrderReplay>()[0].arm, "plan")
+  ASSERT_THAT(all<OrderReplay>(), SizeIs(2)) << "BF16 by a second source, and";
+  EXPECT_EQ(all<OrderReplay>()[0].arm, "bf16");
+  EXPECT_EQ(all<OrderReplay>()[1].arm, "plan")
       << "the checkpoint holds the plan before the rollback";
 }
 
@@ -293,8 +338,8 @@ TEST_F(TransitionTest, AnAlarmOfStepsThatARollbackUndidIsNotRaised) {
   for (int64_t step = 0; step <= 40; step += 10) checkpoint(step);
   shadow(1, 3);
   shadow(2, 4);  // steps 20–40: waits for the case
-  shadow(3, 3);  // `same`
-  shadow(4, 3);  // `fakequant`
+  answer("same", 3);
+  answer("fakequant", 3);
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   ASSERT_EQ(all<IssueDirective>()[0].kind, "rollback");
   ASSERT_EQ(all<IssueDirective>()[0].to_step, 0);
@@ -397,10 +442,15 @@ TEST_F(TransitionTest, OnceSameDiffersTheRollbackGoesBeforeTheMismatch) {
   shadow(1, 0.1);
   shadow(2, 3);
   ReplayFinished same;
-  same.replay = 3;
+  same.replay = id_of("same");
   same.fingerprint_equal = true;
   same.compared_steps = 20;
   same.first_mismatch_step = 33;
+  same.verifier = "one:1";
+  hear(same);
+  EXPECT_THAT(all<IssueDirective>(), IsEmpty()) << "another one is asked first";
+  same.replay = id_of("same_elsewhere");
+  same.verifier = "two:2";
   hear(same);
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_EQ(all<IssueDirective>()[0].kind, "rollback");
@@ -412,7 +462,8 @@ TEST_F(TransitionTest, OnceSameDiffersTheRollbackGoesBeforeTheMismatch) {
   EXPECT_THAT(last_.reason, HasSubstr("not waited for"));
   checkpoint(30, 2);
   checkpoint(40, 2);
-  shadow(4, 0.1);
+  shadow(3, 0.1);
+  ASSERT_THAT(all<RecordDecision>(), SizeIs(1));
   EXPECT_EQ(all<RecordDecision>()[0].kind, "recovered");
   EXPECT_EQ(phase_name(state()), "watching");
 }
@@ -420,7 +471,7 @@ TEST_F(TransitionTest, OnceSameDiffersTheRollbackGoesBeforeTheMismatch) {
 TEST_F(TransitionTest, WhenNobodyCanReproduceAGapTheRunGoesToBf16Unexplained) {
   for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
   shadow(1, 3);
-  hear(ReplayFailed{2, 1, "same", "no verifier"});
+  hear(ReplayFailed{id_of("same"), 1, "same", "no verifier"});
   ASSERT_THAT(all<RecordDecision>(), SizeIs(2));
   EXPECT_EQ(all<RecordDecision>()[0].verdict, "unexplained");
   EXPECT_EQ(all<RecordDecision>()[1].action, "bf16");
@@ -430,14 +481,14 @@ TEST_F(TransitionTest, FailedRescuesEndAttributionInBf16) {
   for (int64_t step = 0; step <= 20; step += 10) checkpoint(step);
   shadow(1, 3);
   ReplayFinished same;
-  same.replay = 2;
+  same.replay = id_of("same");
   same.fingerprint_equal = true;
   same.compared_steps = 20;
   hear(same);
-  shadow(3, 3);  // `fakequant`
+  answer("fakequant", 3);
   EXPECT_EQ(phase_name(state()), "attribution");
   EXPECT_THAT(all<OrderReplay>(), SizeIs(2)) << "two at a time";
-  for (int64_t replay = 4; replay < 7; ++replay) hear(ReplayFailed{replay, 1, "plan", "broken"});
+  for (int i = 0; i < 3; ++i) hear(ReplayFailed{id_of("rescue"), 1, "plan", "broken"});
   ASSERT_THAT(all<IssueDirective>(), SizeIs(1));
   EXPECT_THAT(all<RecordDecision>()[0].sentence, HasSubstr("3 replays could not be done"));
 }

@@ -25,7 +25,7 @@ NEVER = {
     "two leases of a replay have one token": "SELECT run, replay FROM leases GROUP BY run, replay, token "
     "HAVING count(*) > 1",
     "a later lease of a replay has no higher token": "SELECT a.run, a.replay FROM leases a JOIN leases b ON "
-    "a.run = b.run AND a.replay = b.replay AND a.id < b.id AND a.token >= b.token",
+    "a.run = b.run AND a.replay = b.replay AND a.granted_at < b.granted_at AND a.token >= b.token",
     "two leases of a replay are held or completed": "SELECT run, replay FROM leases WHERE state IN "
     "('leased', 'completed') GROUP BY run, replay HAVING count(*) > 1",
     "a result is of no completed lease": "SELECT r.run, r.replay FROM results r WHERE NOT EXISTS (SELECT 1 FROM "

@@ -51,7 +51,7 @@ class NeverTest(unittest.TestCase):
         self.assertEqual(judge_ledger.of_ledger(self.ledger.connection), [])
 
     def test_leases(self) -> None:
-        self.ledger.add("leases", id=2, run=1, replay=1, token=1, verifier="w", state="completed")
+        self.ledger.add("leases", id=2, run=1, replay=1, token=1, verifier="w", state="completed", granted_at=2.0)
         self.tells("one token")
         self.tells("no higher token")
         self.tells("held or completed")
