@@ -20,7 +20,9 @@ namespace {
 constexpr double kSaveSeconds = 1;
 constexpr int64_t kUnsavedMax = 4096;  // events
 constexpr double kSecondsMax = 1e9;    // sums of such stay finite
-constexpr int64_t kProlongedMax = 10;  // times the steps that a trainer said it would take
+// A run may be prolonged beyond the steps that its trainer said it would take, by so many times.
+constexpr int64_t kProlongedMax = 10;
+constexpr int64_t kAlwaysPossible = 1'000'000;  // steps
 
 // The first member in which a repeated report differs from the one on record, in words; empty when
 // none does.
@@ -57,12 +59,12 @@ std::string difference(const CheckpointReport& known, const CheckpointReport& re
 void require_step_of(const RunRegistration& run, int64_t step, std::string_view member,
                      int64_t least) {
   require_step(step, member, least);
-  if (run.total_steps == 0 || step <= kProlongedMax * run.total_steps) return;
+  const int64_t most = std::max(kProlongedMax * run.total_steps, kAlwaysPossible);
+  if (run.total_steps == 0 || step <= most) return;
   throw value_refused(
       fmt::format("{} is {}", member, step),
-      fmt::format("at most {}, {} times the total_steps of the registration; a run that is "
-                  "prolonged registers again",
-                  kProlongedMax * run.total_steps, kProlongedMax));
+      fmt::format("at most {} in a run of {} total_steps; a run that is prolonged registers again",
+                  most, run.total_steps));
 }
 
 void Supervisor::check_plan(Connection& connection, Run& run, int64_t plan_version) {

@@ -167,10 +167,11 @@ Reading observe_evidence(GapEvidence& evidence, const GapEvalues& e, const GapSe
 }
 
 // By how many s the null's mean for this window lies above δ0, because the window before did.
-double carried_over(const GapEvidence& evidence, const GapVerdict& verdict) {
+double carried_over(const GapEvidence& evidence, const GapVerdict& verdict,
+                    const GapSettings& settings) {
   if (!evidence.previous_d) return 0;
   const double before = (*evidence.previous_d - verdict.null_percent) / verdict.scale_percent;
-  return kGapCorrelation * std::max(-kCarriedBelow, before);
+  return settings.correlation * std::max(-kCarriedBelow, before);
 }
 
 Reading observe_by_kind(GapEvidence& evidence, const GapScale& scale, const GapSample& sample,
@@ -179,7 +180,7 @@ Reading observe_by_kind(GapEvidence& evidence, const GapScale& scale, const GapS
   if (eprocess(settings)) {
     const double confidence = scale_confidence(scale.freedom);
     const bool known = std::isfinite(confidence);
-    x -= carried_over(evidence, verdict);
+    x -= carried_over(evidence, verdict, settings);
     evidence.previous_d = bounded(sample.d_percent);
     const double y = known ? x / confidence : 0;
     return observe_evidence(evidence, gap_evalues(x, y, known, symmetric(settings)), settings);

@@ -23,7 +23,7 @@
 // stays.
 //
 // Neighbouring windows of a run are correlated. A window is therefore compared with what the one
-// before it lets expect: the null's mean is δ0 + ρ·(D_before − δ0), ρ = kGapCorrelation, with
+// before it lets expect: the null's mean is δ0 + ρ·(D_before − δ0), ρ = `correlation`, with
 // D_before at least δ0 − s. After a window above δ0 that is at least E[D | past] for every
 // correlation r ≤ ρ, because E[D | past] = m + r·(D_before − m) with m ≤ δ0. After one below δ0 it
 // is too low when r < ρ, but then the evidence has fallen by more. docs/detector.md shows by
@@ -41,6 +41,9 @@
 
 namespace gnomon::decide {
 
+// Healthy runs of the detection study have 0.08 to 0.28 between neighbouring windows.
+inline constexpr double kGapCorrelation = 0.4;
+
 struct GapSettings {
   // eprocess; or a rival (gap_rivals.h): fixed, shewhart, cusum, ewma, glr.
   std::string kind = "eprocess";
@@ -54,6 +57,8 @@ struct GapSettings {
       20;  // δ0 is learned over so many; until then, and with 0, it is the tolerance
   // Of D about its mean: symmetric, or any (slower; silent until the scale was learned).
   std::string noise = "symmetric";
+  // eprocess: of neighbouring windows, that the evidence allows for.
+  double correlation = kGapCorrelation;
   bool burst = true;                // eprocess: ask for fresh windows at a suspicion
   double fixed_percent = 0.25;      // of the rival `fixed`
   std::optional<double> threshold;  // of a rival in its own unit, instead of the derived one
@@ -67,10 +72,6 @@ struct GapSample {
   int64_t plan_version = 0;
   double most_percent = 0;  // s is never more, whatever was learned; 0 = no bound
 };
-
-// Correlation of neighbouring windows that the evidence allows for. Healthy runs of the detection
-// study have 0.08 to 0.28.
-inline constexpr double kGapCorrelation = 0.4;
 
 // What was learned about D: s² is a mean of squared successive differences, ½(D_i − D_{i−1})²,
 // which neither a shift nor a slow drift of the mean inflates.

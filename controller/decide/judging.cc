@@ -452,6 +452,7 @@ GapSettings offset_settings(const Policy& policy, double level_percent) {
   settings.ceiling_percent = HUGE_VAL;
   settings.prior_scale_percent = policy.detector.prior_scale_percent;
   settings.burn_in_windows = 0;
+  settings.correlation = 0;  // it is compared with its own level, which follows it
   settings.burst = false;
   return settings;
 }

@@ -9,7 +9,8 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr double kNoEvidence = 1;  // R grows from it by a factor with each window of a fault
+constexpr double kNoEvidence =
+    3;  // about which healthy runs stay; each window of a fault multiplies R
 
 using Gone = std::function<bool(const SeenWindow&)>;
 

@@ -202,11 +202,7 @@ TEST_F(OverrideTest, TheStatusSaysWhichCheckpointWasVerifiedLast) {
   const auto status = [&] { return run_gnomon({"status", "test", "--url", daemon.url()}).output; };
   EXPECT_THAT(status(), HasSubstr("\nthe last verified checkpoint: step 0\n"));
   FakeVerifier verifier(daemon.url());
-  for (int windows = 0; windows < 2; ++windows) {
-    const std::optional<Lease> lease = verifier.lease("5s");
-    ASSERT_TRUE(lease);
-    verifier.complete(*lease, 0);
-  }
+  while (const std::optional<Lease> lease = verifier.lease("1s")) verifier.complete(*lease, 0.001);
   EXPECT_THAT(status(), HasSubstr("\nthe last verified checkpoint: step 10\n"));
 }
 

@@ -80,7 +80,7 @@ def spoil(result: dict[str, Any], draw: random.Random) -> tuple[int, ...]:
     elif chance < 0.035:
         result["steps"] = []
     elif chance < 0.04:
-        result["start_loss_plan"] = 1e300
+        result["start_loss_plan"] = 1e38
     elif chance < 0.045:
         result["replay_seconds"] = 1e12
         return (400, 409)

@@ -143,13 +143,17 @@ TEST(TruthTest, AVerifierThatComputesWronglyIsNotTakenForFp8) {
   model.verifier_speed = 10;
   model.verifier_lies = 0.002;
   model.verifier_error_percent = 2;
-  const Summary sum = played(model, covering_policy(), 30);
-  const auto& row = sum.verdicts[kVerifierCause];
-  int64_t judged = 0;
-  for (const int64_t count : row) judged += count;
-  ASSERT_GE(judged, 15);
-  EXPECT_EQ(row[0], 0) << "blamed on FP8";
-  EXPECT_EQ(sum.verdicts[kNoCause][0], 0);
+  const std::vector<double> curve = loss_curve(model.steps);
+  int64_t named = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    StochasticRun run(model, curve, covering_policy(), seed);
+    const Tally tally = run.run();
+    named += run.state.trust.quarantined.empty() ? 0 : 1;
+    EXPECT_EQ(tally.unfounded_actions, 0) << "seed " << seed;
+    EXPECT_EQ(tally.verdicts[kVerifierCause][0], 0) << "seed " << seed << " blamed FP8";
+    EXPECT_EQ(tally.verdicts[kNoCause][0], 0) << "seed " << seed;
+  }
+  EXPECT_GE(named, 15);
 }
 
 TEST(TruthTest, CrashesLoseStepsAndTheRunCompletes) {
