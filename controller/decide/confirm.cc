@@ -75,8 +75,10 @@ bool ask_next(Core& core, WindowState& window, int priority) {
   const int64_t elsewhere = second ? kAskedSecond : kAskedThird;
   const VerifierRecord* record = find_record(s, first.verifier);
   const bool early = record == nullptr || record->windows <= kSettled;
-  // Of one that is alone, its own repetition at least: whoever contradicts itself is found.
-  const bool worth_it = others_known(s, window) ||
+  // Where two contradict each other somebody is asked in any case: a third that has not answered
+  // before, or else one of the two again. Of one that is alone, its own repetition at least:
+  // whoever contradicts itself is found.
+  const bool worth_it = !second || others_known(s, window) ||
                         (second && !first.on_trainer && (early || !trainer_is_left(s, window)));
   if ((window.confirm_asked & elsewhere) == 0 && worth_it) {
     order_witness(core, window, elsewhere, priority);

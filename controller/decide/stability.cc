@@ -80,6 +80,7 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   Stability& stability = core.s.watch.stability;
   // A fault that was found and not answered may be what BF16 starts from.
   if (window.kind != "shadow" || core.s.fault_reported || replay.first_other_batch_step) return;
+  if (core.s.watch.instrument.broken) return;
   const auto& start = replay.start_loss_bf16;
   const auto& end = replay.replay_end_loss_bf16;
   if (!start || !std::isfinite(*start) || *start <= 0) return;
@@ -104,14 +105,17 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
                                  "fall, {}",
                                  percent(over), of_window));
   }
-  // FP8 is no better than BF16: chance parts runs by more than one window may show.
+  // FP8 is no better than BF16: chance parts runs by more than one window may show. Or the verifier
+  // computes wrongly, which a second source is asked about.
+  const WindowState* open = find_window(core.s, window.id);
+  const bool doubted = open == nullptr || open->confirm_pending;
+  if (d < -core.policy.detector.ceiling_percent && doubted) return;
   if (d < -core.policy.detector.ceiling_percent) {
     return note_sign(core, step, false,
                      fmt::format("chance parted the precisions by {}, BF16 being the worse, {}",
                                  percent(-d), of_window));
   }
   // An alarm is no calm window, whatever becomes of it.
-  const WindowState* open = find_window(core.s, window.id);
   if (open == nullptr || !(open->judged && open->judged->alarm)) note_calm(core, step);
 }
 
