@@ -165,12 +165,12 @@ TEST(MachineStoryTest, ABrokenInstrumentSuspendsAlarms) {
   ASSERT_TRUE(run.state.watch.instrument.broken);
   ASSERT_GE(run.decisions("instrument").size(), 1u);
   EXPECT_EQ(run.decisions("instrument")[0].verdict, "broken_instrument");
-  EXPECT_THAT(run.decisions("action"), IsEmpty()) << "its gaps are not believed";
+  EXPECT_THAT(run.directives(""), IsEmpty()) << "its gaps are not believed";
   run.make_sound();
   run.train_until(800);
   run.drain();
   EXPECT_FALSE(run.state.watch.instrument.broken);
-  EXPECT_GE(run.decisions("action").size(), 1u);
+  EXPECT_GE(run.directives("").size(), 1u);
 }
 
 TEST(MachineStoryTest, WithoutAVerifierThePolicySaysWhatTheRunDoes) {
