@@ -143,6 +143,8 @@ void release_unsettled(Core& core);
 void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
 // A gap that chance explains: the open case's.
 void note_chance(Core& core);
+// Steps after `base` are undone.
+void forget_stability_after(State& state, int64_t base);
 // A spike that BF16 shares.
 void note_shared_spike(Core& core, const SpikeFinding& finding);
 void forget_stability_after(Core& core, int64_t base);

@@ -119,6 +119,15 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   if (open == nullptr || !(open->judged && open->judged->alarm)) note_calm(core, step);
 }
 
+void forget_stability_after(State& s, int64_t base) {
+  Stability& stability = s.watch.stability;
+  stability.lowest = 0;  // it may have been so low in steps that are undone
+  stability.calm = 0;
+  std::erase_if(stability.signs, [&](int64_t sign) { return sign > base; });
+  if (stability.unstable_since && *stability.unstable_since > base)
+    stability.unstable_since.reset();
+}
+
 void note_chance(Core& core) {
   const Case& investigation = *core.s.investigation;
   const auto& reference = investigation.evidence.measured.reference;

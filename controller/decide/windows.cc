@@ -182,6 +182,7 @@ void forget_after(Core& core, int64_t base) {
   std::erase_if(s.generic_spike_steps, [&](int64_t step) { return step > base; });
   std::erase_if(s.plan_changes, [&](const PlanChange& change) { return change.step > base; });
   if (s.suspicion && s.suspicion->finding.step > base) s.suspicion.reset();
+  forget_stability_after(s, base);
   std::vector<int64_t> moot;
   for (const WindowState& window : s.windows) {
     if (window.end_step() > base && !of_case(s, window.id)) moot.push_back(window.id);

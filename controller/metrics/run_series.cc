@@ -267,7 +267,10 @@ void RunSeries::window(const WindowNumbers& window) {
   show_window(window);
 }
 
+// Windows end in any order: the newest one that was measured is shown.
 void RunSeries::show_window(const WindowNumbers& window) {
+  if (!window.gap_ratio || window.window < shown_window_) return;
+  shown_window_ = window.window;
   if (window.gap_ratio) {
     set(families_.gap, *window.gap_ratio);
   }

@@ -39,6 +39,7 @@ struct RunFamilies {
 
 // A closed window's shares of the loss; absent ones leave the gauge as it is.
 struct WindowNumbers {
+  int64_t window = 0;
   std::string outcome;
   std::optional<double> gap_ratio;
   std::optional<double> tolerance_ratio;
@@ -137,6 +138,7 @@ class RunSeries {
   prometheus::Counter& train_seconds_;
   prometheus::Counter& verify_seconds_;
   prometheus::Histogram& step_duration_;
+  int64_t shown_window_ = 0;
   TensorSeries tensors_;
   DeviceSeries device_;
 };

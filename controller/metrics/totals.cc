@@ -51,20 +51,15 @@ std::map<std::string, double> counts(Query query) {
 
 void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) {
   Query query = connection.query(
-      "SELECT state, gap, offset_loss, d_percent, tolerance_percent FROM "
-      "windows "
-      "WHERE run = ? AND (state <> 'open' OR d_percent IS NOT NULL) "
-      "ORDER BY closed_at IS NULL DESC, closed_at DESC, window DESC LIMIT 1",
+      "SELECT window, state, gap, offset_loss, d_percent, tolerance_percent FROM windows "
+      "WHERE run = ? AND d_percent IS NOT NULL ORDER BY window DESC LIMIT 1",
       run);
   if (!query.next()) {
     return;
   }
-  decide::CloseWindow close{0,
-                            query.text(0),
-                            query.optional_real(1),
-                            query.optional_real(2),
-                            query.optional_real(3),
-                            query.optional_real(4).value_or(0)};
+  decide::CloseWindow close{query.integer(0),       query.text(1),
+                            query.optional_real(2), query.optional_real(3),
+                            query.optional_real(4), query.optional_real(5).value_or(0)};
   totals.newest_window = window_numbers(close);
 }
 
@@ -125,7 +120,7 @@ void add_steps(const std::vector<StepReport>& steps, RunTotals& totals) {
 }
 
 WindowNumbers window_numbers(const decide::CloseWindow& close) {
-  WindowNumbers numbers{close.outcome, std::nullopt, std::nullopt, std::nullopt};
+  WindowNumbers numbers{close.window, close.outcome, std::nullopt, std::nullopt, std::nullopt};
   if (close.d_percent) {
     numbers.gap_ratio = *close.d_percent / 100;
     numbers.tolerance_ratio = close.tolerance_percent / 100;

@@ -247,6 +247,18 @@ TEST(ContainmentStoryTest, TrainingThatIsFiniteInNeitherPrecisionIsUnstableAtOnc
   EXPECT_EQ(*run.state.watch.stability.unstable_since, 333);
 }
 
+TEST(ContainmentStoryTest, WhatBf16WasAtInStepsThatARollbackUndidIsNoMeasure) {
+  SimulatedRun run(numerical_fault({kGuilty}, 401, 1000), story_policy());
+  run.start();
+  run.train_until_phase("containing", 1000);
+  run.state.watch.stability.lowest = 0.1;  // as after many more steps
+  run.train_until(800);
+  run.drain();
+  ASSERT_THAT(run.directives("rollback"), SizeIs(1));
+  for (const RecordDecision& decision : run.decisions("verdict"))
+    EXPECT_NE(decision.verdict, "unstable_training");
+}
+
 TEST(ContainmentStoryTest, NoOtherStoryIsCalledUnstable) {
   for (const Story& story : all_stories()) {
     if (story.name == "NanInBoth") continue;
