@@ -39,7 +39,7 @@ TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
   metrics.start_run(1, "demo/1", {});
   metrics.update_run(1, [](RunSeries& series) {
     series.step(step(40), 50);
-    series.window({"quiet", 0.001, 0.005, 0.002});
+    series.window({1, "quiet", 0.001, 0.005, 0.002});
   });
   std::string now = text();
   EXPECT_THAT(now, HasSubstr("gnomon_run_loss{run=\"demo/1\"} 2.5\n"));
