@@ -71,6 +71,15 @@ ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& leas
                 AuditNote{lease.run, "stale_lease", detail});
 }
 
+// Of a lease that was granted before its run stopped believing the verifier.
+[[noreturn]] void refuse_quarantined(const ledger::LeaseRow& lease) {
+  const std::string detail =
+      fmt::format("lease {}: {} is in quarantine for this run", lease.id, lease.verifier);
+  throw Refusal(409, "The lease is not held any more", detail,
+                "stop this replay and ask for another lease",
+                AuditNote{lease.run, "stale_lease", detail});
+}
+
 // Of a repeat that says something else than the first time.
 [[noreturn]] void refuse_conflict(const ledger::LeaseRow& lease, const std::string& difference) {
   const std::string detail = fmt::format("lease {} of {} has {} with other values: {}", lease.id,
@@ -258,6 +267,10 @@ ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int
   if (row->state != "leased" || row->token != token) {
     refuse_stale(*row, token);
   }
+  if (!is_trainer(row->verifier) &&
+      ledger::is_quarantined(transaction.connection(), row->run, row->verifier)) {
+    refuse_quarantined(*row);
+  }
   return *row;
 }
 
@@ -372,12 +385,18 @@ void Leases::check_holder(int64_t lease, const PrincipalPtr& sender) {
                 AuditNote{held.run, "foreign_lease", detail});
 }
 
+// Under the mutex. What a verifier has under way when it is quarantined goes to another one.
+bool Leases::is_over(const Held& held, double now) const {
+  return held.deadline <= now ||
+         (held.on_verifier && !bells_.work.suits(held.run, held.verifier, nullptr));
+}
+
 std::vector<int64_t> Leases::overdue() const {
   double now = supervisor_.steady_now();
   std::lock_guard lock(mutex_);
   std::vector<int64_t> leases;
   for (const auto& [lease, held] : held_) {
-    if (held.waiting == 0 && held.deadline <= now) leases.push_back(lease);
+    if (held.waiting == 0 && is_over(held, now)) leases.push_back(lease);
   }
   return leases;
 }
@@ -394,7 +413,7 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
     std::lock_guard lock(mutex_);
     auto found = held_.find(lease);
     if (found == held_.end() || found->second.waiting > 0 ||
-        found->second.deadline > supervisor_.steady_now()) {
+        !is_over(found->second, supervisor_.steady_now())) {
       return;  // ended or heard of meanwhile
     }
   }
@@ -404,7 +423,11 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
     held_.erase(lease);
     return;
   }
-  std::string reason = fmt::format("{} was not heard of for the lease's time", row->verifier);
+  const bool believed = is_trainer(row->verifier) ||
+                        !ledger::is_quarantined(transaction.connection(), row->run, row->verifier);
+  std::string reason =
+      fmt::format("{} {}", row->verifier,
+                  believed ? "was not heard of for the lease's time" : "was quarantined meanwhile");
   ledger::end_lease(transaction.connection(), lease, row->token, "expired", reason);
   forget_on_commit(transaction, lease, "expired");
   requeue_or_give_up(transaction, *row, reason, true);

@@ -120,6 +120,7 @@ class Leases {
   ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
   void check_repeat(Connection& connection, const ledger::LeaseRow& lease,
                     const ReplayResult& result) const;
+  bool is_over(const Held& held, double now) const;
   bool is_holder(const Held& held, const PrincipalPtr& sender) const;
   void hold(int64_t lease, Held held);
   void set_ttl(int64_t lease, double ttl_seconds);

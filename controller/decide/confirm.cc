@@ -158,6 +158,7 @@ void settle_agreed(Core& core, WindowState& window) {
     for (SeenWindow& known : *seen) known.confirmed |= known.window == window.id;
   }
   agree_on_scale(core);
+  if (window.witnesses.size() == 2) note_parted(core, window);
 }
 
 // Every source sees no difference between FP8 and BF16: said once.

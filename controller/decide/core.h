@@ -141,13 +141,14 @@ void release_unsettled(Core& core);
 // -- stability.cc: is training itself stable?
 // A window's BF16 replay, after the window was judged to be no harm of FP8's.
 void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
+// FP8 ends better by more than the ceiling, as two sources say.
+void note_parted(Core& core, const WindowState& window);
 // A gap that chance explains: the open case's.
 void note_chance(Core& core);
 // Steps after `base` are undone.
 void forget_stability_after(State& state, int64_t base);
 // A spike that BF16 shares.
 void note_shared_spike(Core& core, const SpikeFinding& finding);
-void forget_stability_after(Core& core, int64_t base);
 
 // -- seen.cc: which windows the evidence is made of
 // A spike that BF16 shares lies in the window: what follows it diverges by chance, and the window

@@ -74,6 +74,13 @@ void note_calm(Core& core, int64_t step) {
   stability.signs.clear();
 }
 
+// FP8 is no better than BF16: chance parts runs by more than one window may show, or the verifier
+// computes wrongly.
+bool too_good(const Core& core, const WindowState& window) {
+  return window.kind == "shadow" && window.measured &&
+         window.measured->d_percent.value_or(0) < -core.policy.detector.ceiling_percent;
+}
+
 }  // namespace
 
 void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay) {
@@ -105,18 +112,22 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
                                  "fall, {}",
                                  percent(over), of_window));
   }
-  // FP8 is no better than BF16: chance parts runs by more than one window may show. Or the verifier
-  // computes wrongly, which a second source is asked about.
   const WindowState* open = find_window(core.s, window.id);
-  const bool doubted = open == nullptr || open->confirm_pending;
-  if (d < -core.policy.detector.ceiling_percent && doubted) return;
-  if (d < -core.policy.detector.ceiling_percent) {
-    return note_sign(core, step, false,
-                     fmt::format("chance parted the precisions by {}, BF16 being the worse, {}",
-                                 percent(-d), of_window));
+  // A second source is asked about it.
+  if (too_good(core, window)) {
+    if (open != nullptr && !open->confirm_pending) note_parted(core, window);
+    return;
   }
   // An alarm is no calm window, whatever becomes of it.
   if (open == nullptr || !(open->judged && open->judged->alarm)) note_calm(core, step);
+}
+
+void note_parted(Core& core, const WindowState& window) {
+  if (!too_good(core, window)) return;
+  note_sign(
+      core, window.end_step(), false,
+      fmt::format("chance parted the precisions by {}, BF16 being the worse, in steps {}–{}",
+                  percent(-*window.measured->d_percent), window.start.step, window.end_step()));
 }
 
 void forget_stability_after(State& s, int64_t base) {
@@ -151,14 +162,6 @@ void note_shared_spike(Core& core, const SpikeFinding& finding) {
   note_sign(core, finding.step, !finite,
             finite ? fmt::format("step {} spiked in BF16, too", finding.step)
                    : fmt::format("step {} is not finite in BF16 either", finding.step));
-}
-
-void forget_stability_after(Core& core, int64_t base) {
-  Stability& stability = core.s.watch.stability;
-  std::erase_if(stability.signs, [&](int64_t step) { return step > base; });
-  stability.calm = 0;
-  if (stability.unstable_since && *stability.unstable_since > base)
-    stability.unstable_since.reset();
 }
 
 }  // namespace gnomon::decide

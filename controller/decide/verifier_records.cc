@@ -64,15 +64,19 @@ bool stands_apart(const State& s, const VerifierRecord& record, double least) {
   return std::abs(own.mean - others.mean) > kApart * error;
 }
 
-// The newest D lies far from what the run has shown, in either direction.
-bool far_out(const State& s, const VerifierRecord& record, double d, double tolerance) {
-  const GapScale& scale = s.watch.gap.scale;
-  if (!std::isfinite(d)) return true;
-  if (scale.freedom < kScaleFreedom || scale.plan_version != record.plan_version) return false;
-  Mean all = of_others(s, record);
-  for (const double known : record.recent) all.add(known);
+// The newest D lies far from what the run has shown, in either direction: by the deviation that D
+// is known to have, or that the policy expects of it. Over the ceiling it is never taken on trust:
+// a scale that such answers have taught would cover for them.
+bool far_out(const Core& core, const VerifierRecord& record, double d) {
+  const Policy::Detector& detector = core.policy.detector;
+  const GapScale& scale = core.s.watch.gap.scale;
+  if (!std::isfinite(d) || std::abs(d) > detector.ceiling_percent) return true;
+  const bool known = scale.freedom >= kScaleFreedom && scale.plan_version == record.plan_version;
+  const double deviation = known ? std::sqrt(scale.variance) : detector.prior_scale_percent;
+  Mean all = of_others(core.s, record);
+  for (const double before : record.recent) all.add(before);
   if (all.n < kRecentMin) return false;
-  return std::abs(d - all.mean) > std::max(kFarOut * std::sqrt(scale.variance), tolerance / 2);
+  return std::abs(d - all.mean) > std::max(kFarOut * deviation, detector.tolerance_percent / 2);
 }
 
 bool equal_bits(double one, double other) {
@@ -163,7 +167,7 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
   record.zeros = std::abs(d) < kNoDifference ? record.zeros + 1 : 0;
   record.repeats = repeats(record, window) ? record.repeats + 1 : 0;
   CheckDue due;
-  const bool outlier = far_out(s, record, d, tolerance);
+  const bool outlier = far_out(core, record, d);
   due.suspicion = impossible(record, replay, tolerance);
   remember(record, window, witness);
   const bool only_trainer = s.trust.verifiers.size() <= 1;

@@ -198,7 +198,6 @@ void forget_after(Core& core, int64_t base) {
     return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
   });
   if (s.watch.dirty_since >= base) s.watch.dirty_since = -1;
-  forget_stability_after(core, base);
   if (s.watch.long_start > base) s.watch.long_start = -1;
   s.watch.next_long = std::min(s.watch.next_long, base);
   forget_seen_after(core, base);

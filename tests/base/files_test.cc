@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -132,11 +133,13 @@ TEST(NamedPipeTest, APipeIsReadByWhoAsksForItAndToItsEnd) {
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_EQ(read_named_file_or_pipe(pipe), "") << "nobody writes into it, and nobody is waited for";
   FileDescriptor both = FileDescriptor::open(pipe, O_RDWR);
+  FileDescriptor end = FileDescriptor::open(pipe, O_WRONLY);
+  both.close();
   std::thread writer([&] {
-    FileDescriptor end = FileDescriptor::open(pipe, O_WRONLY);
+    pollfd readers{end.get(), 0, 0};  // POLLERR while there is none
+    while (::poll(&readers, 1, 0) > 0) std::this_thread::yield();
     write_all(end.get(), "secret\n", pipe);
     end.close();
-    both.close();
   });
   EXPECT_EQ(read_named_file_or_pipe(pipe), "secret\n");
   writer.join();

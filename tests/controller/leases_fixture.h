@@ -74,6 +74,11 @@ class LeasesTest : public LedgerTest {
   std::optional<Lease> grant(const std::string& verifier = "v:1") {
     return grant(LeaseRequest{verifier, {}});
   }
+  Lease grant_of_another_run(const std::string& verifier) {
+    const int64_t run = add_run("another");
+    write([&](LedgerTransaction& transaction) { order(transaction, run, 1); });
+    return grant(verifier).value();
+  }
   std::optional<Lease> grant_trainer(const std::string& run) {
     return grant(LeaseRequest{std::string(kTrainerPrefix) + "host:7", {}, run, true});
   }

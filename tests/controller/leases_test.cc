@@ -213,6 +213,24 @@ TEST_F(LeasesTest, AQuarantinedVerifierThatSpeaksKeepsNobodyElseFromWork) {
   EXPECT_EQ(grant("v:2").value().task.replay, 2) << "nobody else may try again";
 }
 
+// Its answer is not believed whenever it comes, and nobody waits until its lease runs out.
+TEST_F(LeasesTest, WhatAVerifierHasUnderWayInQuarantineGoesToAnother) {
+  EXPECT_FALSE(grant("sound").has_value());  // has asked, so it is there
+  order(1);
+  const Lease lease = grant("broken").value();
+  const Lease other = grant_of_another_run("broken");
+  quarantine("broken");
+  EXPECT_EQ(status_of([&] { complete(lease.lease, lease.token); }), 409);
+  EXPECT_EQ(status_of([&] { heartbeat(lease); }), 409);
+  EXPECT_EQ(status_of([&] { fail(lease, true); }), 409);
+  expire();
+  EXPECT_EQ(replay_state(1), "queued");
+  const Lease again = grant("sound").value();
+  EXPECT_EQ(again.task.replay, 1);
+  EXPECT_EQ(status_of([&] { complete(again.lease, again.token); }), 200);
+  EXPECT_EQ(status_of([&] { heartbeat(other); }), 200) << "the other run believes it";
+}
+
 TEST_F(LeasesTest, AQuarantineOutlivesARestart) {
   quarantine("broken");
   order(1);

@@ -250,7 +250,7 @@ TEST(ContainmentStoryTest, TrainingThatIsFiniteInNeitherPrecisionIsUnstableAtOnc
 TEST(ContainmentStoryTest, WhatBf16WasAtInStepsThatARollbackUndidIsNoMeasure) {
   SimulatedRun run(numerical_fault({kGuilty}, 401, 1000), story_policy());
   run.start();
-  run.train_until_phase("containing", 1000);
+  run.train_until_phase("triage", 1000);
   run.state.watch.stability.lowest = 0.1;  // as after many more steps
   run.train_until(800);
   run.drain();

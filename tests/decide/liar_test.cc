@@ -144,6 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
         Scene{"TheRunsEnd", end_off_by(1.4), {"v2:2"}, kThree},
         Scene{"Later", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true, 300},
         Scene{"LaterALot", off_by(-3), {"v1:1"}, kThree, false, 300},
+        Scene{"StaleSoon", stale(), {"v2:2"}, kThree, false, 40},
         Scene{"NowAndThen", off_by(-1.4), {"v1:1"}, kThree, false, 200, 3},
         Scene{"Stale", stale(), {"v1:1"}, {"v1:1", "v2:2"}, true},
         Scene{"StaleLater", stale(), {"v2:2"}, kThree, false, 300},
@@ -226,6 +227,43 @@ TEST(LiarTest, HonestVerifiersAreCheckedNowAndThen) {
     EXPECT_GE(twice, 2);
     EXPECT_LE(twice, 12) << "of 50 windows";
   }
+}
+
+// Far from what may be, before the detector knows its own scale: such answers would teach it one
+// that covers for them.
+TEST(LiarTest, AnAnswerOverTheCeilingIsCheckedInEitherDirectionFromTheStart) {
+  const SimulatedRun run = played({"", off_by(3), {"v2:2"}, kThree, false, 60}, Truth());
+  const std::vector<RecordDecision> named = run.decisions("action");
+  ASSERT_FALSE(named.empty());
+  EXPECT_LE(named.front().step, 120) << "its first lie is of steps 60–80 or 80–100";
+}
+
+// Second answers come late, so that many windows wait that it measured when it is named.
+TEST(LiarTest, WindowsThatANamedLiarMeasuredAreMeasuredAgain) {
+  Truth truth;
+  truth.verifiers = kThree;
+  truth.replays_per_step_percent = 100;
+  SimulatedRun run(truth, story_policy());
+  run.lie = [](ReplayFinished& answer) {
+    if (answer.verifier == "v2:2") off_by(-0.5)(answer);
+  };
+  std::vector<Event> late;
+  run.filter = [&](const Event& event) {
+    const auto* answer = std::get_if<ReplayFinished>(&event);
+    const bool held = run.step < 200 && answer != nullptr && answer->purpose == "instrument";
+    if (held) late.push_back(event);
+    return !held;
+  };
+  run.start();
+  run.train_until(200);
+  ASSERT_GE(std::ssize(late), 3);
+  for (const Event& event : late) run.feed(event);
+  run.train_until(400);
+  run.drain();
+  EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v2:2"));
+  EXPECT_EQ(std::ssize(run.decisions("instrument")), 1);
+  EXPECT_FALSE(run.state.watch.instrument.broken);
+  EXPECT_GE(run.closed("quiet"), 10) << "of 20 windows";
 }
 
 // Every answer of triage by one verifier would be that verifier's word.

@@ -24,8 +24,8 @@ def open_read_only(path: Path) -> sqlite3.Connection:
 NEVER = {
     "two leases of a replay have one token": "SELECT run, replay FROM leases GROUP BY run, replay, token "
     "HAVING count(*) > 1",
-    "a later lease of a replay has no higher token": "SELECT a.run, a.replay FROM leases a JOIN leases b ON "
-    "a.run = b.run AND a.replay = b.replay AND a.granted_at < b.granted_at AND a.token >= b.token",
+    "the leases of a replay are not numbered without gaps": "SELECT run, replay FROM replays p WHERE token <> "
+    "(SELECT count(*) FROM leases l WHERE l.run = p.run AND l.replay = p.replay AND l.token BETWEEN 1 AND p.token)",
     "two leases of a replay are held or completed": "SELECT run, replay FROM leases WHERE state IN "
     "('leased', 'completed') GROUP BY run, replay HAVING count(*) > 1",
     "a result is of no completed lease": "SELECT r.run, r.replay FROM results r WHERE NOT EXISTS (SELECT 1 FROM "

@@ -53,7 +53,7 @@ class NeverTest(unittest.TestCase):
     def test_leases(self) -> None:
         self.ledger.add("leases", id=2, run=1, replay=1, token=1, verifier="w", state="completed", granted_at=2.0)
         self.tells("one token")
-        self.tells("no higher token")
+        self.tells("without gaps")
         self.tells("held or completed")
 
     def test_results(self) -> None:
