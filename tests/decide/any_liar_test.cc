@@ -1,0 +1,193 @@
+// Any liar at any time, with answers in any order: lies, their size and their moment are drawn, and
+// answers come up to some windows late, as those of verifiers that work side by side do.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+using ::testing::Contains;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : bits_(seed) {}
+  double uniform(double low, double high) {
+    return low + (high - low) * static_cast<double>(bits_() >> 11) * 0x1p-53;
+  }
+  int64_t below(int64_t end) { return static_cast<int64_t>(uniform(0, static_cast<double>(end))); }
+  bool one_in(int64_t n) { return below(n) == 0; }
+
+ private:
+  std::mt19937_64 bits_;
+};
+
+struct Lying {
+  int64_t kind = 0;  // 0 BF16 off, 1 the run's end off, 2 stale, 3 no difference, 4 constant
+  double percent = 0;
+  int64_t from_step = 0;
+  int64_t every = 1;
+  std::string liar;
+
+  std::string words() const {
+    static const char* const kKinds[] = {"off", "end off", "stale", "no difference", "constant"};
+    return fmt::format("{} by {:.2f}%, by {}, one answer in {} from step {}", kKinds[kind], percent,
+                       liar, every, from_step);
+  }
+};
+
+class AnyLiar {
+ public:
+  AnyLiar(uint64_t seed, Truth truth, int64_t sources_min) : draw_(seed) {
+    const int64_t count = std::max<int64_t>(1 + draw_.below(4), sources_min - 1);
+    truth.trainer_replays = count + 1 == sources_min || draw_.one_in(3);
+    truth.verifiers.clear();
+    for (int64_t i = 1; i <= count; ++i) truth.verifiers.push_back(fmt::format("v{}:{}", i, i));
+    truth.replays_per_step_percent = 20 + 10 * draw_.below(9);
+    lying_.kind = draw_.below(5);
+    const double size = std::exp(draw_.uniform(std::log(0.3), std::log(6.0)));
+    lying_.percent = draw_.one_in(2) ? size : -size;
+    lying_.from_step = draw_.one_in(3) ? 0 : draw_.below(600);
+    lying_.every = draw_.one_in(3) ? 1 + draw_.below(4) : 1;
+    lying_.liar = truth.verifiers[static_cast<size_t>(draw_.below(count))];
+    late_most_ = draw_.one_in(3) ? 0 : draw_.below(60);
+    words_ =
+        fmt::format("seed {}: {}; {} verifiers, trainer replays: {}, answers up to {} steps late",
+                    seed, lying_.words(), count, truth.trainer_replays, late_most_);
+    verifiers_ = truth.verifiers;
+    run_ = std::make_unique<SimulatedRun>(std::move(truth), story_policy());
+  }
+
+  SimulatedRun& play() {
+    SimulatedRun& run = *run_;
+    run.lie = [this](ReplayFinished& answer) {
+      honest_ = answer;
+      if (answer.verifier == lying_.liar && run_->step >= lying_.from_step) lie(answer);
+    };
+    run.filter = [this](const Event& event) { return !hold(event); };
+    run.start();
+    while (run.step < 1000 && !run.paused) {
+      run.advance();
+      feed_due();
+    }
+    late_most_ = 0;
+    feed_due();
+    run.drain();
+    return run;
+  }
+
+  const std::string& words() const { return words_; }
+  const std::string& liar() const { return lying_.liar; }
+  bool told() const { return told_ > 0; }
+
+ private:
+  struct Late {
+    int64_t at = 0;
+    ReplayFinished said, honest;
+  };
+
+  void lie(ReplayFinished& answer) {
+    const bool in_bf16 = answer.arm.starts_with("bf16");
+    std::optional<double>& end = answer.replay_end_loss_bf16;
+    const std::optional<double> own = end;
+    const bool now = asked_++ % lying_.every == 0;
+    const double factor = 1 + lying_.percent / 100;
+    if (now && lying_.kind == 0 && in_bf16 && end) *end *= factor;
+    if (now && lying_.kind == 1 && answer.run_end_loss_bf16) *answer.run_end_loss_bf16 *= factor;
+    if (now && lying_.kind == 2 && answer.purpose == "shadow" && end && last_) end = last_;
+    if (now && lying_.kind == 3 && in_bf16 && end && answer.run_end_loss_bf16)
+      end = answer.run_end_loss_bf16;
+    if (now && lying_.kind == 4 && in_bf16 && end) *end = 3.1;
+    if (answer.purpose == "shadow") last_ = own;
+    told_ += end != own || lying_.kind == 1 ? 1 : 0;
+  }
+
+  bool hold(const Event& event) {
+    const auto* answer = std::get_if<ReplayFinished>(&event);
+    if (answer == nullptr || feeding_ || late_most_ == 0) return false;
+    late_.push_back({run_->step + draw_.below(late_most_ + 1), *answer, honest_});
+    return true;
+  }
+
+  // A lease of whoever is in quarantine by now has gone to somebody else.
+  void feed_due() {
+    feeding_ = true;
+    const auto due = std::stable_partition(late_.begin(), late_.end(), [&](const Late& late) {
+      return late_most_ > 0 && late.at > run_->step;
+    });
+    const std::vector<Late> now(due, late_.end());
+    late_.erase(due, late_.end());
+    for (const Late& late : now) {
+      if (!run_->state.trust.quarantined.empty() && quarantined(late.said.verifier)) {
+        ReplayFinished other = late.honest;
+        for (const std::string& name : verifiers_) {
+          if (!quarantined(name) && name != lying_.liar) other.verifier = name;
+        }
+        if (!quarantined(other.verifier)) run_->feed(other);
+      } else {
+        run_->feed(late.said);
+      }
+    }
+    feeding_ = false;
+  }
+  bool quarantined(const std::string& name) const {
+    return std::ranges::count(run_->state.trust.quarantined, name) > 0;
+  }
+
+  Draw draw_;
+  Lying lying_;
+  int64_t late_most_ = 0;
+  std::string words_;
+  std::vector<std::string> verifiers_;
+  std::unique_ptr<SimulatedRun> run_;
+  ReplayFinished honest_;
+  std::optional<double> last_;
+  std::vector<Late> late_;
+  int64_t asked_ = 0, told_ = 0;
+  bool feeding_ = false;
+};
+
+std::vector<std::string> verdicts(const SimulatedRun& run) {
+  std::vector<std::string> names;
+  for (const RecordDecision& decision : run.decisions("")) names.push_back(decision.verdict);
+  return names;
+}
+
+TEST(AnyLiarTest, HarmsNoHealthyRun) {
+  int64_t told = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    AnyLiar scene(seed, Truth(), 0);
+    const SimulatedRun& run = scene.play();
+    SCOPED_TRACE(scene.words());
+    EXPECT_THAT(run.directives(""), IsEmpty());
+    EXPECT_FALSE(run.paused);
+    EXPECT_THAT(verdicts(run), Not(Contains("fp8_numerics")));
+    for (const std::string& name : run.state.trust.quarantined) EXPECT_EQ(name, scene.liar());
+    told += scene.told();
+  }
+  EXPECT_GT(told, 200) << "of 300 scenes";
+}
+
+// Three sources, and one of them lies.
+TEST(AnyLiarTest, HidesNoFaultFromTwoThatAreHonest) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    AnyLiar scene(seed, numerical_fault({kGuilty}, 401, 1001), 3);
+    const SimulatedRun& run = scene.play();
+    SCOPED_TRACE(scene.words());
+    EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
+    EXPECT_NEAR(run.damage, 0, 10) << "of 120%";
+    const auto found = run.decisions("attribution");
+    ASSERT_FALSE(found.empty());
+    EXPECT_THAT(found.back().sites, Contains(kGuilty));
+  }
+}
+
+}  // namespace
+}  // namespace gnomon::decide
