@@ -44,6 +44,7 @@ struct Accumulation {
                                 // sum.terms; 0 = only where a scale changes
   TensorCoreSum sum = {};       // hopper only
   TermRange lost = {};          // which a broken kernel leaves out
+  bool by_codes = true;  // false: of the values in BF16, even where codes could be multiplied
 };
 
 // One instruction: c + Σ a[i]·b[i] over up to rule.terms terms, values of E4M3 or E5M2. Each

@@ -54,7 +54,7 @@ bool native(const Accumulation& accumulation, const Quantizer& a, const Quantize
         "the fault wrong_accumulation cannot be made on a device, whose sums are what they are; "
         "use the CPU backend");
   }
-  if (!is_fp8(a.format) || !is_fp8(b.format)) return false;
+  if (!accumulation.by_codes || !is_fp8(a.format) || !is_fp8(b.format)) return false;
   if (a.format == Format::kE5m2 && b.format == Format::kE5m2) return false;
   if (!has_kernel(a.tile) || !has_kernel(b.tile)) return false;
   const FactorScale of_a = scale_of(a.tile), of_b = scale_of(b.tile);

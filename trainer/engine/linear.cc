@@ -270,7 +270,7 @@ bool tensor_core_formats(const GemmPrecision& precision, Gemm gemm) {
 template <class E>
 Accumulation LinearLayers<E>::accumulation(int site, Gemm gemm) const {
   const GemmPrecision& wanted = precision(site, gemm);
-  if (pass_.fakequant) return {};
+  if (pass_.fakequant) return {.by_codes = false};
   Accumulation found{.hopper = wanted.accumulate == Accumulate::kHopper,
                      .promote_every = wanted.promotion(gemm)};
   if (tensor_core_formats(wanted, gemm)) {
