@@ -73,11 +73,17 @@ bool same_texts(const RunRegistration& known, const RunRegistration& now) {
 }
 
 decide::RunRegisteredEvent registered_event(const RunRegistration& registration) {
-  return {
-      registration.name,           registration.base_plan,           registration.sites,
-      registration.layers,         registration.checkpoint_every,    registration.total_steps,
-      registration.last_directive, registration.newest_plan_version, registration.trainer_replays,
-      registration.tokens_per_step};
+  return {registration.name,
+          registration.base_plan,
+          registration.sites,
+          registration.layers,
+          registration.checkpoint_every,
+          registration.total_steps,
+          registration.last_directive,
+          registration.newest_plan_version,
+          registration.trainer_replays,
+          registration.tokens_per_step,
+          registration.trainer_confirms};
 }
 
 RunRegistered registered_as(int64_t run, const decide::State& state, const decide::Policy& policy) {
@@ -116,6 +122,7 @@ RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& ru
   const bool other_settings = before.checkpoint_every != registration.checkpoint_every ||
                               before.total_steps != registration.total_steps ||
                               before.trainer_replays != registration.trainer_replays ||
+                              before.trainer_confirms != registration.trainer_confirms ||
                               before.tokens_per_step != registration.tokens_per_step ||
                               registration.last_directive >= run.state.next_directive ||
                               registration.newest_plan_version >= run.state.next_plan_version;

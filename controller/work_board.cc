@@ -146,8 +146,11 @@ bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
   return run.terms.met_by(&worker.labels);
 }
 
-bool WorkBoard::may_try(const Worker& worker, const QueuedReplay& entry) {
-  return (worker.trainer_of != 0 || !entry.on_trainer) && !worker.declined.contains(key(entry));
+// A trainer that does not verify inline is there for what only it can do.
+bool WorkBoard::may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) {
+  const bool fits =
+      worker.trainer_of == 0 ? !entry.on_trainer : entry.on_trainer || run.terms.trainer_replays;
+  return fits && !worker.declined.contains(key(entry));
 }
 
 // The queues of the runs are in order each, so the next turn is always the next of one of them.
@@ -155,6 +158,7 @@ std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t mos
                                                 double now) const {
   const std::lock_guard lock(mutex_);
   struct Place {
+    const Run* run;
     double used;
     std::vector<std::pair<Run::Place, Run::Place>> left;  // of the run's queue; none is empty
     Run::Place next;
@@ -178,13 +182,13 @@ std::vector<QueuedReplay> WorkBoard::candidates(const Worker& worker, size_t mos
     auto stretches = run.stretches();
     std::erase_if(stretches, [](const auto& one) { return one.first == one.second; });
     const Run::Place first = stretches.front().first;
-    places.push({used_for_share(run, now), std::move(stretches), first});
+    places.push({&run, used_for_share(run, now), std::move(stretches), first});
   }
   std::vector<QueuedReplay> found;
   while (!places.empty() && found.size() < most) {
     Place place = places.top();
     places.pop();
-    if (may_try(worker, place.next->second)) found.push_back(place.next->second);
+    if (may_try(worker, *place.run, place.next->second)) found.push_back(place.next->second);
     if (place.step()) places.push(std::move(place));
   }
   return found;
@@ -194,7 +198,7 @@ bool WorkBoard::any_for(const Worker& worker) const {
   return std::ranges::any_of(with_work_, [&](int64_t id) {
     const Run& run = runs_.at(id);
     return may_enter(worker, id, run) && std::ranges::any_of(run.queue, [&](const auto& item) {
-             return may_try(worker, item.second);
+             return may_try(worker, run, item.second);
            });
   });
 }
@@ -216,7 +220,7 @@ std::function<void()> WorkBoard::take_waiter(const Run& run, const QueuedReplay&
   auto chosen = waiting_.end();
   for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
     const Worker& worker = it->second.worker;
-    if (!may_try(worker, entry) || !may_enter(worker, entry.run, run)) continue;
+    if (!may_try(worker, run, entry) || !may_enter(worker, entry.run, run)) continue;
     if (chosen == waiting_.end() || worker.trainer_of == 0) chosen = it;
     if (worker.trainer_of == 0) break;
   }

@@ -132,7 +132,7 @@ class WorkBoard {
   static constexpr double kLeaseSeconds = 10;  // before one has ended
   static double used_for_share(const Run& run, double now);
   static bool may_enter(const Worker& worker, int64_t id, const Run& run);
-  static bool may_try(const Worker& worker, const QueuedReplay& entry);
+  static bool may_try(const Worker& worker, const Run& run, const QueuedReplay& entry);
   bool any_for(const Worker& worker) const;
   std::function<void()> take_waiter(const Run& run, const QueuedReplay& entry);
   void collect_wakes(const Run& run, Wakes& wakes);

@@ -84,6 +84,7 @@ void visit_members(V& v, RunRegistration& m) {
   v.optional("last_directive", m.last_directive);
   v.optional("newest_plan_version", m.newest_plan_version);
   v.optional("trainer_replays", m.trainer_replays);
+  v.optional("trainer_confirms", m.trainer_confirms);
 }
 
 template <class V>

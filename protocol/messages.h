@@ -57,6 +57,9 @@ struct RunRegistration {
   int64_t last_directive = 0;
   int64_t newest_plan_version = 0;
   bool trainer_replays = false;  // the trainer asks for leases itself (inline verification)
+  // It asks for those alone that only the trainer can do: where two sources contradict each other,
+  // or one is alone.
+  bool trainer_confirms = false;
 };
 
 struct RunRegistered {

@@ -34,6 +34,7 @@ RunRegistration registration_of(const TrainerConfig& config, const Engine& engin
   run.seed = config.engine.seed;
   run.checkpoint_root = checkpoints.string();
   run.trainer_replays = config.verification.by_trainer;
+  run.trainer_confirms = config.verification.confirms;
   for (const Fault& fault : config.engine.faults) {
     run.faults.push_back({fault_kind_name(fault.kind), fault.site, fault.start_step, fault.end_step,
                           fault.describe()});
@@ -114,7 +115,8 @@ void TrainingLoop::start_services() {
   checkpointer_ =
       std::make_unique<Checkpointer>(*store_, engine_.checkpoint_in_place(), engine_.memory(),
                                      config_.keep_last, std::move(callbacks), log_);
-  if (inbox_ && config_.verification.by_trainer) start_verification();
+  const VerificationConfig& verification = config_.verification;
+  if (inbox_ && (verification.by_trainer || verification.confirms)) start_verification();
   if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
   if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
   const std::string differences = differences_of_ranks(engine_.fingerprint());

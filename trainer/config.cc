@@ -407,13 +407,16 @@ void ConfigReader::read_statistics() {
 }
 
 void ConfigReader::read_verification() {
-  TomlTable table = section("verification", {"inline", "share_max"});
+  TomlTable table = section("verification", {"inline", "confirm", "share_max"});
   constexpr double kLeast = 0.001;
   config_.verification.by_trainer = table.boolean("inline", false);
+  config_.verification.confirms = table.boolean("confirm", true);
   config_.verification.share_max =
       table.number("share_max", config_.verification.share_max, kLeast, 1);
-  if (table.has("share_max") && !config_.verification.by_trainer) {
-    table.refuse("share_max", "nothing while verification.inline is not true");
+  if (table.has("share_max") && !config_.verification.by_trainer &&
+      !config_.verification.confirms) {
+    table.refuse("share_max",
+                 "nothing while verification.inline and verification.confirm are false");
   }
   table.refuse_unknown_keys();
 }

@@ -21,9 +21,10 @@ enum class OnLoss { kContinue, kBf16, kPause };
 // "continue", "bf16", "pause"; nothing for another name.
 std::optional<OnLoss> on_loss_from_name(const std::string& name);
 
-// Whether the trainer replays its run's windows itself, between two steps.
+// What the trainer replays of its run's windows itself, between two steps.
 struct VerificationConfig {
-  bool by_trainer = false;
+  bool by_trainer = false;  // all, where there is no verifier
+  bool confirms = true;     // those that need a second source and have no other
   double share_max = 0.2;  // of the run's time that no further replay begins beyond
 };
 

@@ -81,6 +81,7 @@ class TrainingLoop {
 
   // verify_inline.cc
   void start_verification();
+  bool has_snapshot_memory(LeaseFailure& failure);
   bool verify();
   bool may_verify() const;
   ReplayRequest request_of(const Lease& lease) const;
@@ -145,6 +146,8 @@ class TrainingLoop {
   double tokens_per_second_ = 0;
   double verify_seconds_ = 0;  // in replays and around them, but in pauses
   int64_t replays_ = 0;        // completed
+  enum class SnapshotMemory { kNotYet, kTaken, kRefused };
+  SnapshotMemory snapshot_memory_ = SnapshotMemory::kNotYet;
 
   std::mutex base_mutex_;
   std::string base_checkpoint_;  // of this attempt; read by the checkpointer's thread

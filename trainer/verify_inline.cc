@@ -21,7 +21,10 @@ double seconds_since(Clock::time_point start) {
 }  // namespace
 
 void TrainingLoop::start_verification() {
-  engine_.take_snapshot_memory();
+  if (config_.verification.by_trainer) {
+    engine_.take_snapshot_memory();
+    snapshot_memory_ = SnapshotMemory::kTaken;
+  }
   InlineLeaseOptions options;
   options.controller = config_.controller;
   options.name = fmt::format("{}{}:{}", kTrainerPrefix, host_name(), ::getpid());
@@ -45,9 +48,12 @@ bool TrainingLoop::verify() {
   const auto start = Clock::now();
   LeaseFailure failure;
   failure.token = lease->token;
-  engine_.snapshot();
-  std::optional<ReplayResult> result = replay(*lease, failure);
-  engine_.restore();
+  std::optional<ReplayResult> result;
+  if (has_snapshot_memory(failure)) {
+    engine_.snapshot();
+    result = replay(*lease, failure);
+    engine_.restore();
+  }
   if (hex64(engine_.weights_hash()) != weights_hash_) {
     throw Error(fmt::format(
         "the weights of step {} are not what they were before a replay: this device's memory is "
@@ -67,6 +73,23 @@ bool TrainingLoop::verify() {
   }
   tell_verification(*lease, result, failure.reason, seconds);
   return true;
+}
+
+// Of a trainer that may never be asked it is taken with the first lease.
+bool TrainingLoop::has_snapshot_memory(LeaseFailure& failure) {
+  if (snapshot_memory_ == SnapshotMemory::kNotYet) {
+    snapshot_memory_ = SnapshotMemory::kRefused;
+    try {
+      engine_.take_snapshot_memory();
+      snapshot_memory_ = SnapshotMemory::kTaken;
+    } catch (const Error& error) {
+      log_.warn("no replay for the controller: {}", error.what());
+    }
+  }
+  if (snapshot_memory_ == SnapshotMemory::kTaken) return true;
+  failure.reason = "the trainer has no memory to keep its state in meanwhile";
+  failure.retryable = false;
+  return false;
 }
 
 ReplayRequest TrainingLoop::request_of(const Lease& lease) const {

@@ -202,7 +202,7 @@ void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
   std::ranges::sort(believed);
   if (believed.size() >= 2) {
     wanted.avoid = believed[static_cast<size_t>(test.seed) % believed.size()];
-  } else if (believed.size() == 1 && s.run.trainer_replays) {
+  } else if (believed.size() == 1 && s.run.trainer_answers()) {
     wanted.on_trainer = test.seed % 2 == 0;
   }
 }
@@ -260,7 +260,7 @@ TriageRules rules_of(const Core& core) {
   rules.ceiling_percent = core.policy.detector.ceiling_percent;
   const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
   rules.noise_percent = std::sqrt(gap.scale.variance);
-  rules.trainer_replays = s.run.trainer_replays && !s.ended;
+  rules.trainer_replays = s.run.trainer_answers() && !s.ended;
   std::string first;
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
     if (known.kind == "same") first = known.verifier;

@@ -45,8 +45,11 @@ bool others_known(const State& s, const WindowState& window) {
   });
 }
 
+// A trainer that only confirms is not stopped for a routine check.
 bool trainer_is_left(const State& s, const WindowState& window) {
-  return s.run.trainer_replays && (window.confirm_asked & kAskedTrainer) == 0 &&
+  const bool needed = window.odd || window.witnesses.size() >= 2 || of_case(s, window.id);
+  const bool answers = s.run.trainer_replays || (s.run.trainer_confirms && needed);
+  return answers && (window.confirm_asked & kAskedTrainer) == 0 &&
          std::ranges::none_of(window.witnesses, &Witness::on_trainer);
 }
 
@@ -218,8 +221,8 @@ std::optional<std::pair<size_t, size_t>> agreeing(const Core& core, const Window
   return std::nullopt;
 }
 
-// Whoever of them contradicts two that agree.
-void name_liars(Core& core, int64_t id, size_t with) {
+// Whoever of them contradicts the one with this number, whom `beside` bears out.
+void name_liars(Core& core, int64_t id, size_t with, const std::string& beside) {
   WindowState& window = *find_window(core.s, id);
   const Witness believed_one = window.witnesses[with];
   std::vector<Witness> liars, others;
@@ -237,8 +240,7 @@ void name_liars(Core& core, int64_t id, size_t with) {
         "{}: the BF16 replays of one window contradict each other, and {} stands alone against {} "
         "and {}: {}. Its answers are not believed any more.",
         window_name(window), liar.verifier, others[0].verifier,
-        others.size() > 1 ? others[1].verifier : std::string("the trainer's own reported losses"),
-        seen.sentence);
+        others.size() > 1 ? others[1].verifier : beside, seen.sentence);
     record_broken(core, window, sentence);
     if (liar.on_trainer) continue;
     distrust(core, liar.verifier, sentence, "broken_instrument", id);
@@ -271,18 +273,31 @@ std::optional<size_t> reported(const Core& core, const WindowState& window) {
   return clear ? std::optional(highest) : std::nullopt;
 }
 
+// Of two that contradict each other, the one whose answers could be those of an honest verifier.
+std::optional<size_t> plausible(const Core& core, const WindowState& window) {
+  if (window.witnesses.size() != 2) return std::nullopt;
+  const bool first = implausible(core.s, window.witnesses[0]).empty();
+  const bool second = implausible(core.s, window.witnesses[1]).empty();
+  return first == second ? std::nullopt : std::optional<size_t>(first ? 0 : 1);
+}
+
 void weigh(Core& core, int64_t id, int priority) {
   WindowState& window = *find_window(core.s, id);
   if (const auto pair = agreeing(core, window)) {
     settle_agreed(core, window);
     end_dispute(core, window, "two sources agree again");
-    return name_liars(core, id, pair->first);
+    return name_liars(core, id, pair->first, "");
   }
   if (ask_next(core, window, priority)) return;
-  if (const auto believed_one = reported(core, window)) {
+  if (const auto one = reported(core, window)) {
     settle_agreed(core, window);
     end_dispute(core, window, "the trainer's own losses bear one of them out");
-    return name_liars(core, id, *believed_one);
+    return name_liars(core, id, *one, "the trainer's own reported losses");
+  }
+  if (const auto one = plausible(core, window)) {
+    const std::string why = implausible(core.s, window.witnesses[1 - *one]);
+    end_dispute(core, window, "one of them is not possible");
+    return name_liars(core, id, *one, "what is possible (" + why + ")");
   }
   const Agreement seen =
       compare_witnesses(window.witnesses[0], window.witnesses[1], noise_between(core));
@@ -344,6 +359,7 @@ bool note_shadow(Core& core, int64_t id, const ReplayFinished& replay) {
   window.reports_percent = reports_over(replay);
   const CheckDue due = note_answer(core, window, replay);
   window.suspicion = due.suspicion;
+  window.odd = due.odd;
   if (!due.check) return false;
   if (ask_next(core, window, kPriorityConfirm)) return false;
   return note_alone(core, id);
@@ -377,6 +393,7 @@ void take_confirm(Core& core, int64_t id, const ReplayFinished& replay) {
   if (!believed(core.s, said.verifier))
     return confirm_failed(core, id, said.verifier + " is not believed");
   const int priority = priority_of(core.s, id);
+  note_difference(core.s, said);
   if (has_answered(window, said.verifier)) return take_repetition(core, id, said, priority);
   window.witnesses.push_back(std::move(said));
   weigh(core, id, priority);

@@ -180,11 +180,16 @@ inline constexpr double kNoDifference = 1e-6;
 // Whether a shadow is to be measured a second time; and why, where no honest replay answers so.
 struct CheckDue {
   bool check = false;
+  bool odd = false;  // not by routine
   std::string suspicion;
 };
 // Remembers a shadow's answer, the newest witness of its window.
 CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished& replay);
 const VerifierRecord* find_record(const State& state, const std::string& verifier);
+// Whether the witness sees any between FP8 and BF16.
+void note_difference(State& state, const Witness& witness);
+// What this witness has answered again and again that no honest one does; empty where it has not.
+std::string implausible(const State& state, const Witness& witness);
 void forget_record(State& state, const std::string& verifier);
 // A window of the verifier was measured twice, or nobody could do so.
 void note_checked(State& state, const std::string& verifier);

@@ -27,6 +27,7 @@ void take(Core& core, const RunRegisteredEvent& event) {
       s.run.total_steps = event.total_steps;
       s.run.trainer_replays = event.trainer_replays;
       s.run.tokens_per_step = event.tokens_per_step;
+      s.run.trainer_confirms = event.trainer_confirms;
       number_above(s, event);
     }
     return core.say("The run is registered already.");
@@ -39,7 +40,8 @@ void take(Core& core, const RunRegisteredEvent& event) {
            event.checkpoint_every,
            event.total_steps,
            event.trainer_replays,
-           event.tokens_per_step};
+           event.tokens_per_step,
+           event.trainer_confirms};
   s.plan_version = 1;
   s.wait_windows = core.policy.returning.quiet_windows;
   remember_plan(s, 1, event.base_plan);

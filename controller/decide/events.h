@@ -28,6 +28,7 @@ struct RunRegisteredEvent {
   int64_t newest_plan_version = 0;
   bool trainer_replays = false;  // the trainer takes leases itself (inline verification)
   int64_t tokens_per_step = 0;
+  bool trainer_confirms = false;  // it takes those that only it can do
 };
 
 inline constexpr const char* kOnceMore = "once more";

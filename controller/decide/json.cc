@@ -19,7 +19,8 @@ namespace gnomon::decide {
 
 BOOST_DESCRIBE_STRUCT(RunRegisteredEvent, (),
                       (name, base_plan, sites, layers, checkpoint_every, total_steps,
-                       last_directive, newest_plan_version, trainer_replays, tokens_per_step))
+                       last_directive, newest_plan_version, trainer_replays, tokens_per_step,
+                       trainer_confirms))
 BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version, host))
 BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm, seconds))
 BOOST_DESCRIBE_STRUCT(SiteScore, (), (site, phi, psi, sqnr_db))
@@ -61,7 +62,7 @@ BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
 BOOST_DESCRIBE_STRUCT(PlanChange, (), (step, plan_version))
 BOOST_DESCRIBE_STRUCT(RunFacts, (),
                       (name, base_plan, sites, layers, checkpoint_every, total_steps,
-                       trainer_replays, tokens_per_step))
+                       trainer_replays, tokens_per_step, trainer_confirms))
 BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause, host))
 BOOST_DESCRIBE_STRUCT(Measurement, (),
                       (gap, offset, d_percent, reference, start_loss_plan, gap_error, unusable))
@@ -83,7 +84,7 @@ BOOST_DESCRIBE_STRUCT(WindowState, (),
                       (id, kind, start, steps, end_uri, attempt, plan_version, shadow_pending,
                        probe_pending, instrument_pending, deferred, unsettled, outcome, measured,
                        verifier, shadow_hash, shadow_fingerprint_equal, judged, level_percent,
-                       witnesses, confirm_pending, confirm_asked, confirmation, suspicion,
+                       witnesses, confirm_pending, confirm_asked, confirmation, suspicion, odd,
                        reports_percent))
 BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
@@ -229,6 +230,8 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "scale_percent",
                                             "null_percent",
                                             "trainer_replays",
+                                            "trainer_confirms",
+                                            "odd",
                                             "tokens_per_step",
                                             "host",
                                             "seconds",

@@ -42,6 +42,10 @@ struct RunFacts {
   int64_t total_steps = 0;
   bool trainer_replays = false;
   int64_t tokens_per_step = 0;
+  bool trainer_confirms = false;
+
+  // The trainer can be asked for a replay itself.
+  bool trainer_answers() const { return trainer_replays || trainer_confirms; }
 };
 
 struct AttemptFacts {
@@ -80,6 +84,7 @@ struct WindowState {
   int64_t confirm_asked = 0;  // 1: another verifier, 2: a third one, 4: the trainer; added up
   std::string confirmation;
   std::string suspicion;  // why it is measured twice, where its own numbers look wrong
+  bool odd = false;       // it is not by routine that it is measured twice
   // Per cent that the trainer's own reported losses lie over the replay's at its end.
   std::optional<double> reports_percent;
   int64_t end_step() const { return start.step + steps; }

@@ -64,13 +64,13 @@ bool stands_apart(const State& s, const VerifierRecord& record, double least) {
   return std::abs(own.mean - others.mean) > kApart * error;
 }
 
-// The newest D lies far from what the run has shown, in either direction: by the deviation that D
-// is known to have, or that the policy expects of it. Over the ceiling it is never taken on trust:
-// a scale that such answers have taught would cover for them.
+// The newest D lies far from what the run has shown, in either direction: by the deviation that D is
+// known to have, or that the policy expects of it. FP8 better by more than the ceiling is never
+// taken on trust: a scale that such answers have taught would cover for them.
 bool far_out(const Core& core, const VerifierRecord& record, double d) {
   const Policy::Detector& detector = core.policy.detector;
   const GapScale& scale = core.s.watch.gap.scale;
-  if (!std::isfinite(d) || std::abs(d) > detector.ceiling_percent) return true;
+  if (!std::isfinite(d) || d < -detector.ceiling_percent) return true;
   const bool known = scale.freedom >= kScaleFreedom && scale.plan_version == record.plan_version;
   const double deviation = known ? std::sqrt(scale.variance) : detector.prior_scale_percent;
   Mean all = of_others(core.s, record);
@@ -102,6 +102,17 @@ bool repeats(const VerifierRecord& record, const WindowState& window) {
   return same && window.start.step != record.last_start;
 }
 
+// What no honest verifier answers again and again.
+std::string implausible(const VerifierRecord& record) {
+  if (record.zeros >= kZerosMax)
+    return fmt::format("{} saw no difference between FP8 and BF16 in {} windows in a row",
+                       record.verifier, record.zeros);
+  if (record.repeats >= kRepeatsMax)
+    return fmt::format("{} gave one answer for {} windows in a row", record.verifier,
+                       record.repeats + 1);
+  return {};
+}
+
 // What no honest replay can answer.
 std::string impossible(const VerifierRecord& record, const ReplayFinished& replay,
                        double tolerance) {
@@ -109,12 +120,7 @@ std::string impossible(const VerifierRecord& record, const ReplayFinished& repla
                         replay.compared_steps == std::ssize(replay.steps) &&
                         !replay.first_mismatch_step && record.zeros > 0;
   if (own_bits) return fmt::format("{} gave the run's own bits for a BF16 replay", record.verifier);
-  if (record.zeros >= kZerosMax)
-    return fmt::format("{} saw no difference between FP8 and BF16 in {} windows in a row",
-                       record.verifier, record.zeros);
-  if (record.repeats >= kRepeatsMax)
-    return fmt::format("{} gave one answer for {} windows in a row", record.verifier,
-                       record.repeats + 1);
+  if (std::string why = implausible(record); !why.empty()) return why;
   if (too_good(record, tolerance))
     return fmt::format("{} saw FP8 end better than BF16 by more than {:.2f}% in {} windows",
                        record.verifier, tolerance, record.recent.size());
@@ -138,6 +144,17 @@ void remember(VerifierRecord& record, const WindowState& window, const Witness& 
 const VerifierRecord* find_record(const State& s, const std::string& verifier) {
   const auto found = std::ranges::find(s.trust.records, verifier, &VerifierRecord::verifier);
   return found != s.trust.records.end() ? &*found : nullptr;
+}
+
+void note_difference(State& s, const Witness& witness) {
+  if (witness.on_trainer || !witness.measured.d_percent) return;
+  VerifierRecord& record = record_of(s, witness.verifier);
+  record.zeros = std::abs(*witness.measured.d_percent) < kNoDifference ? record.zeros + 1 : 0;
+}
+
+std::string implausible(const State& s, const Witness& witness) {
+  const VerifierRecord* record = find_record(s, witness.verifier);
+  return record == nullptr || witness.on_trainer ? std::string() : implausible(*record);
 }
 
 void forget_record(State& s, const std::string& verifier) {
@@ -164,7 +181,7 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
   const double d = witness.measured.d_percent.value_or(0);
   record.windows += 1;
   record.since_check += 1;
-  record.zeros = std::abs(d) < kNoDifference ? record.zeros + 1 : 0;
+  note_difference(s, witness);
   record.repeats = repeats(record, window) ? record.repeats + 1 : 0;
   CheckDue due;
   const bool outlier = far_out(core, record, d);
@@ -173,11 +190,11 @@ CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished
   const bool only_trainer = s.trust.verifiers.size() <= 1;
   const bool disputed =
       s.watch.instrument.disputed && (!only_trainer || record.since_check >= kTrainerCheckEvery);
-  due.check = !due.suspicion.empty() || record.since_check >= record.windows ||
-              record.to_check > 0 || disputed || outlier || record.since_check >= kCheckEvery ||
-              window.instrument_pending ||
-              (record.since_check >= 2 &&
-               (s.watch.burst_left > 0 || stands_apart(s, record, tolerance / 50)));
+  due.odd = !due.suspicion.empty() || record.since_check >= record.windows || record.to_check > 0 ||
+            disputed || outlier ||
+            (record.since_check >= 2 &&
+             (s.watch.burst_left > 0 || stands_apart(s, record, tolerance / 50)));
+  due.check = due.odd || record.since_check >= kCheckEvery || window.instrument_pending;
   return due;
 }
 

@@ -133,9 +133,10 @@ class NcclExchange final : public DeviceExchange {
   // `then`. The watchdog looks in between.
   template <class Calls, class Then>
   void call(const char* what, Calls calls, Then then) {
+    // Under the lock, or a look that is just at the operation before would forget this one.
+    std::unique_lock lock(mutex_);
     what_ = what;
     since_ = Clock::now();
-    std::unique_lock lock(mutex_);
     marked_ = false;
     ncclResult_t result = calls();
     while (result == ncclInProgress || result == ncclSuccess) {
@@ -176,27 +177,30 @@ class NcclExchange final : public DeviceExchange {
     end(
         fmt::format("waited {:.1f} s for {} over NCCL, longer than allowed: another rank or a "
                     "device hangs",
-                    waited, what_.load()));
+                    waited, name()));
   }
 
   bool reached() {
     try {
       return mark_->reached();
     } catch (const Error& error) {
-      end(fmt::format("{} failed on the device: {}", what_.load(), error.what()));
+      end(fmt::format("{} failed on the device: {}", name(), error.what()));
     }
   }
 
-  [[noreturn]] void failed(ncclResult_t result) {
+  const char* name() const {
     const char* what = what_;
+    return what == nullptr ? "the time between two exchanges" : what;
+  }
+
+  [[noreturn]] void failed(ncclResult_t result) {
     std::string detail;
     if (communicator_ != nullptr) {
       const char* last = GNOMON_NCCL(ncclGetLastError)(communicator_);
       if (last != nullptr && *last != '\0') detail = fmt::format(" ({})", last);
     }
-    end(fmt::format("NCCL failed in {} after {:.1f} s: {}{}",
-                    what == nullptr ? "the time between two exchanges" : what,
-                    seconds_since(since_), text_of(result), detail));
+    end(fmt::format("NCCL failed in {} after {:.1f} s: {}{}", name(), seconds_since(since_),
+                    text_of(result), detail));
   }
 
   // The first that comes here ends all ranks.

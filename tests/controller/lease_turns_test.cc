@@ -204,6 +204,7 @@ TEST_F(LeaseTurnsTest, ReplaysOfARunThatCannotBeReadAreLeftOutAndTheOthersAreLea
 }
 
 TEST_F(LeaseTurnsTest, ATrainerDoesWhatNoVerifierThatSpeaksIsFitFor) {
+  verify_inline();
   write([&](LedgerTransaction& transaction) {
     supervisor_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
     order(transaction, run_, 1);

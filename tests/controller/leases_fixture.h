@@ -51,6 +51,14 @@ class LeasesTest : public LedgerTest {
   void order(int64_t replay, int64_t priority = 0) {
     write([&](LedgerTransaction& transaction) { order(transaction, run_, replay, priority); });
   }
+  // The run's trainer verifies inline.
+  void verify_inline() {
+    write([&](LedgerTransaction& transaction) {
+      RunRegistration registration = small_registration();
+      registration.trainer_replays = true;
+      supervisor_->register_run(transaction, registration);
+    });
+  }
   // Another run with an open window.
   int64_t add_run(const std::string& job, const std::string& start_uri = "other",
                   const std::string& backend = "") {

@@ -164,12 +164,14 @@ TEST_F(LeasesTest, TheOldestOfEqualPriorityGoesFirstWhicheverRunItIsOf) {
 }
 
 TEST_F(LeasesTest, ATrainerDoesItsOwnRunsReplaysWhileThereAreNoVerifiers) {
+  verify_inline();
   order(1);
   EXPECT_FALSE(grant_trainer(run_name(run_ + 1)).has_value()) << "another run's";
   EXPECT_EQ(grant_trainer(run_name(run_)).value().task.replay, 1);
 }
 
 TEST_F(LeasesTest, WhileThereAreVerifiersATrainerLeavesReplaysToThem) {
+  verify_inline();
   EXPECT_FALSE(grant("v:1").has_value());  // has asked, so it is there
   order(1);
   EXPECT_FALSE(grant_trainer(run_name(run_)).has_value());
@@ -203,6 +205,7 @@ TEST_F(LeasesTest, AQuarantinedVerifierGetsNothingMoreOfTheRun) {
 }
 
 TEST_F(LeasesTest, AQuarantinedVerifierThatSpeaksKeepsNobodyElseFromWork) {
+  verify_inline();
   EXPECT_FALSE(grant("broken").has_value());  // has asked, so it is there
   order(1);
   order(2);
@@ -211,6 +214,14 @@ TEST_F(LeasesTest, AQuarantinedVerifierThatSpeaksKeepsNobodyElseFromWork) {
   EXPECT_TRUE(grant_trainer(run_name(run_)).has_value());
   fail(grant("v:2").value(), true);
   EXPECT_EQ(grant("v:2").value().task.replay, 2) << "nobody else may try again";
+}
+
+TEST_F(LeasesTest, ATrainerThatOnlyConfirmsDoesNothingThatAVerifierCould) {
+  const int64_t run = add_run("confirms");
+  write([&](LedgerTransaction& transaction) { order(transaction, run, 1); });
+  EXPECT_FALSE(grant_trainer(run_name(run)).has_value()) << "though there is no verifier";
+  write([&](LedgerTransaction& transaction) { order(transaction, run, 2, 0, 0, true); });
+  EXPECT_EQ(grant_trainer(run_name(run)).value().task.replay, 2);
 }
 
 // Its answer is not believed whenever it comes, and nobody waits until its lease runs out.
@@ -232,6 +243,7 @@ TEST_F(LeasesTest, WhatAVerifierHasUnderWayInQuarantineGoesToAnother) {
 }
 
 TEST_F(LeasesTest, AQuarantineOutlivesARestart) {
+  verify_inline();
   quarantine("broken");
   order(1);
   make_controller();

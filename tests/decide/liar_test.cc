@@ -189,6 +189,54 @@ TEST(LiarTest, NoDifferenceHidesNoFaultFromTwo) {
   }
 }
 
+// Nor does a trainer whose losses bear nobody out: no difference again and again is not possible.
+TEST(LiarTest, NoDifferenceAgainAndAgainIsNamedBesideAnHonestOne) {
+  for (const char* liar : {"v1:1", "v2:2"}) {
+    const SimulatedRun run = played({"", no_difference(), {liar}, {"v1:1", "v2:2"}}, Truth());
+    EXPECT_THAT(run.state.trust.quarantined, ElementsAre(liar));
+    EXPECT_FALSE(run.state.watch.instrument.broken) << "the other goes on";
+    EXPECT_THAT(run.directives(""), IsEmpty());
+  }
+}
+
+// A trainer that only confirms is the third source of two, and the second of one.
+TEST(LiarTest, ATrainerThatConfirmsSaysWhichOfTwoIsWrong) {
+  for (const double percent : {-1.4, -0.5, 0.7}) {
+    Truth truth;
+    truth.trainer_confirms = true;
+    const SimulatedRun run =
+        played({"", off_by(percent), {"v2:2"}, {"v1:1", "v2:2"}}, std::move(truth));
+    EXPECT_THAT(run.state.trust.quarantined, ElementsAre("v2:2")) << percent;
+    EXPECT_FALSE(run.state.watch.instrument.broken) << percent;
+    EXPECT_THAT(run.directives(""), IsEmpty()) << percent;
+  }
+}
+
+TEST(LiarTest, ATrainerThatConfirmsBearsOutOneThatIsAlone) {
+  Truth truth = numerical_fault({kGuilty}, 401, 1001);
+  truth.trainer_confirms = true;
+  // Reports say nothing of it: the damage shows in the held-out loss alone.
+  const Scene scene{
+      "", [](ReplayFinished& answer) { answer.run_losses = answer.losses; }, {"v1:1"}, {"v1:1"}};
+  const SimulatedRun run = played(scene, truth);
+  EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
+  EXPECT_NEAR(run.damage, 0, 5);
+  truth.trainer_confirms = false;
+  EXPECT_THAT(verdicts(played(scene, truth)), Not(Contains("fp8_numerics"))) << "what it is for";
+}
+
+TEST(LiarTest, ATrainerThatConfirmsIsSeldomStopped) {
+  Truth truth;
+  truth.trainer_confirms = true;
+  const SimulatedRun run = played({"", [](ReplayFinished&) {}, {}, {"v1:1"}}, std::move(truth));
+  const int64_t on_trainer = std::ranges::count_if(run.effects, [](const Effect& effect) {
+    const auto* order = std::get_if<OrderReplay>(&effect);
+    return order != nullptr && order->on_trainer;
+  });
+  EXPECT_GE(on_trainer, 1) << "of the verifier's first window";
+  EXPECT_LE(on_trainer, 4) << "of 50 windows";
+}
+
 // Of a verifier that says nothing but the truth, alone, faults are still found.
 TEST(LiarTest, OneThatIsAloneAndHonestIsBorneOut) {
   for (const bool trainer : {false, true}) {
@@ -231,7 +279,7 @@ TEST(LiarTest, HonestVerifiersAreCheckedNowAndThen) {
 
 // Far from what may be, before the detector knows its own scale: such answers would teach it one
 // that covers for them.
-TEST(LiarTest, AnAnswerOverTheCeilingIsCheckedInEitherDirectionFromTheStart) {
+TEST(LiarTest, FP8BetterByMoreThanTheCeilingIsCheckedFromTheStart) {
   const SimulatedRun run = played({"", off_by(3), {"v2:2"}, kThree, false, 60}, Truth());
   const std::vector<RecordDecision> named = run.decisions("action");
   ASSERT_FALSE(named.empty());

@@ -42,7 +42,8 @@ void SimulatedRun::complain(const std::string& what) { ADD_FAILURE() << what; }
 
 void SimulatedRun::start() {
   feed(RunRegisteredEvent{"simulated", plan_, sites_, truth_.layers, truth_.checkpoint_every,
-                          truth_.total_steps, 0, 0, truth_.trainer_replays, 4096});
+                          truth_.total_steps, 0, 0, truth_.trainer_replays, 4096,
+                          truth_.trainer_confirms});
   attempt = 1;
   feed(AttemptStarted{1, 0, "start", 1, "trainer-host"});
   save();

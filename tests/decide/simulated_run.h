@@ -35,6 +35,7 @@ struct Truth {
   std::vector<std::string> verifiers = {"v1:1", "v2:2"};  // they answer in turn
   std::string bad_verifier;  // its replays under FP8 plans give other bits, and damaged weights
   bool trainer_replays = false;
+  bool trainer_confirms = false;
   bool stuck = false;  // bit flips come again when the trainer itself replays their steps
   std::vector<int64_t> other_batches;  // in these steps the run took other tokens
   double other_batch_damage = 5;       // per cent, of each

@@ -1,5 +1,6 @@
-// A job of ranks that exchange bytes over NCCL, or what stands in for it, five times. With an
-// argument the mark of that rank's stream is never reached after the third time.
+// A job of ranks that exchange bytes over NCCL, or what stands in for it, five times. The first
+// argument is a rank whose stream is not sound, the second says how (1 hangs, 2 hangs late, 3 fails
+// late).
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/errors.h"
 #include "kernels/cuda/nccl_exchange.h"
 #include "kernels/start_collectives.h"
 
@@ -14,21 +16,37 @@ namespace {
 
 using namespace gnomon;
 
-class Mark final : public cuda::StreamMark {
- public:
-  explicit Mark(int sets_max) : sets_max_(sets_max) {}
-  void set() override { ++sets_; }
-  bool reached() override { return sets_ <= sets_max_; }
-
- private:
-  int sets_max_, sets_ = 0;
+// What becomes of one rank's stream.
+enum class Stream {
+  kSound,
+  kHangs,      // after the third exchange
+  kHangsLate,  // after the fourth, which begins while the watchdog looks at the third
+  kFailsLate,  // then, and the device says so
 };
 
-int run(int stopped_rank) {
+class Mark final : public cuda::StreamMark {
+ public:
+  explicit Mark(Stream stream) : stream_(stream) {}
+  void set() override { ++sets_; }
+  bool reached() override {
+    if (stream_ == Stream::kSound) return true;
+    if (stream_ == Stream::kHangs) return sets_ <= 2;
+    if (sets_ == 3) usleep(300'000);
+    if (sets_ <= 3) return true;
+    if (stream_ == Stream::kFailsLate) throw Error("an illegal address");
+    return false;
+  }
+
+ private:
+  Stream stream_;
+  int sets_ = 0;
+};
+
+int run(int stopped_rank, Stream stopped) {
   const auto ranks = start_collectives(20);
   const int me = ranks->rank(), size = ranks->size();
   const auto exchange = cuda::make_nccl_exchange(
-      *ranks, nullptr, std::make_unique<Mark>(me == stopped_rank ? 2 : 1000), 1.0);
+      *ranks, nullptr, std::make_unique<Mark>(me == stopped_rank ? stopped : Stream::kSound), 1.0);
   for (int round = 0; round < 5; ++round) {
     std::vector<std::vector<std::byte>> sent, got(static_cast<size_t>(size));
     for (int other = 0; other < size; ++other) {
@@ -46,8 +64,8 @@ int run(int stopped_rank) {
       }
     }
     // What a rank waits in when its device hangs, and what it does between two exchanges.
-    if (round == 2 && me == stopped_rank) pause();
-    if (round == 2) usleep(200'000);
+    if (me == stopped_rank && round == (stopped == Stream::kHangs ? 2 : 3)) pause();
+    if (round == 2) usleep(me == stopped_rank ? 100'000 : 200'000);
   }
   if (me == 0) std::printf("finished\n");
   return 0;
@@ -57,7 +75,8 @@ int run(int stopped_rank) {
 
 int main(int argc, char** argv) {
   try {
-    return run(argc > 1 ? std::atoi(argv[1]) : -1);
+    return run(argc > 1 ? std::atoi(argv[1]) : -1,
+               argc > 2 ? static_cast<Stream>(std::atoi(argv[2])) : Stream::kHangs);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

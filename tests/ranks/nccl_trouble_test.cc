@@ -74,7 +74,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "rank 2 of 3: NCCL failed in the time between two exchanges"},
         Trouble{"hangs", "hang:1:2", {}, kWaited},
         Trouble{"does_not_return", "stuck:1:2", {}, kWaited},
-        Trouble{"device_hangs", "", {"1"}, "rank 1 of 3: " + kWaited}),
+        Trouble{"device_hangs", "", {"1"}, "rank 1 of 3: " + kWaited},
+        Trouble{"device_hangs_while_looked_at", "", {"1", "2"}, "rank 1 of 3: " + kWaited},
+        Trouble{"device_fails_while_looked_at",
+                "",
+                {"1", "3"},
+                "rank 1 of 3: the test's bytes failed on the device: an illegal address"}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(Nccl, ThatIsTooOldIsRefusedOnEveryRankByVersion) {

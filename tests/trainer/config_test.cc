@@ -34,9 +34,11 @@ TEST_F(ConfigTest, InlineVerificationIsAskedForAndHasAShare) {
     EXPECT_EQ(error.key(), "verification.share_max");
     EXPECT_EQ(error.line(), 7);
   }
-  const ConfigError alone = error_of(with + "share_max = 0.3\n");
+  EXPECT_TRUE(load(kSmallest).verification.confirms);
+  EXPECT_EQ(load(with + "share_max = 0.3\n").verification.share_max, 0.3) << "of confirming";
+  const ConfigError alone = error_of(with + "confirm = false\nshare_max = 0.3\n");
   EXPECT_EQ(alone.key(), "verification.share_max");
-  EXPECT_THAT(alone.accepted(), HasSubstr("inline is not true"));
+  EXPECT_THAT(alone.accepted(), HasSubstr("confirm are false"));
   EXPECT_EQ(error_of(with + "inlin = true\n").key(), "verification.inlin");
 }
 
