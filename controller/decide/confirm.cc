@@ -223,7 +223,7 @@ std::optional<std::pair<size_t, size_t>> agreeing(const Core& core, const Window
 
 // Whoever of them contradicts the one with this number, whom `beside` bears out.
 void name_liars(Core& core, int64_t id, size_t with, const std::string& beside) {
-  WindowState& window = *find_window(core.s, id);
+  const WindowState window = *find_window(core.s, id);
   const Witness believed_one = window.witnesses[with];
   std::vector<Witness> liars, others;
   for (const Witness& witness : window.witnesses) {
@@ -246,11 +246,13 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& beside) 
     distrust(core, liar.verifier, sentence, "broken_instrument", id);
     drop_answers(core.s, liar.verifier);
   }
-  WindowState& left = *find_window(core.s, id);
+  // A case that rested on what they said has ended, and may have taken the window with it.
+  WindowState* left = find_window(core.s, id);
+  if (left == nullptr) return;
   const bool measured_by_liar =
-      std::ranges::find(liars, left.verifier, &Witness::verifier) != liars.end();
-  if (measured_by_liar && left.measured) return measure_again(core, id);
-  left.witnesses = others;
+      std::ranges::find(liars, left->verifier, &Witness::verifier) != liars.end();
+  if (measured_by_liar && left->measured) return measure_again(core, id);
+  left->witnesses = others;
   go_on_with(core, id);
 }
 
@@ -322,11 +324,12 @@ void take_repetition(Core& core, int64_t id, const Witness& said, int priority) 
     record_broken(core, window, sentence);
     distrust(core, said.verifier, sentence, "broken_instrument", id);
     drop_answers(core.s, said.verifier);
-    WindowState& left = *find_window(core.s, id);
-    if (left.measured || !of_case(core.s, id)) return measure_again(core, id);
-    left.witnesses.clear();
-    left.confirmation.clear();
-    left.confirm_asked = 0;
+    WindowState* left = find_window(core.s, id);
+    if (left == nullptr) return;
+    if (left->measured || !of_case(core.s, id)) return measure_again(core, id);
+    left->witnesses.clear();
+    left->confirmation.clear();
+    left->confirm_asked = 0;
     return resume_case(core);
   }
   if (ask_next(core, window, priority)) return;
@@ -440,6 +443,41 @@ std::string rests_on(const Core& core, const WindowState& window) {
     if (apart && (all.d - own.d) / rest <= limit) return verifier;
   }
   return {};
+}
+
+// A spike's case whose BF16 replay it did asks for that again.
+static void ask_spike_again(Core& core, WindowState& window, const std::string& verifier) {
+  std::erase_if(core.s.replays, [&](const PendingReplay& replay) {
+    return replay.window == window.id && replay.role == "confirm";
+  });
+  window.witnesses.clear();
+  window.confirmation.clear();
+  window.confirm_asked = 0;
+  window.confirm_pending = false;
+  drop_answers(core.s, verifier);
+  resume_case(core);
+}
+
+void drop_witness(Core& core, const std::string& verifier, int64_t but) {
+  std::vector<int64_t> first;
+  for (WindowState& window : core.s.windows) {
+    if (window.id == but || window.witnesses.empty()) continue;
+    if (window.witnesses.front().verifier == verifier) {
+      first.push_back(window.id);
+    } else {
+      std::erase_if(window.witnesses,
+                    [&](const Witness& witness) { return witness.verifier == verifier; });
+    }
+  }
+  for (int64_t id : first) {
+    WindowState* window = find_window(core.s, id);
+    if (window == nullptr) continue;
+    if (window->measured || !of_case(core.s, id)) {
+      measure_again(core, id);
+    } else {
+      ask_spike_again(core, *window, verifier);
+    }
+  }
 }
 
 void doubt(Core& core, const Verdict& verdict) {

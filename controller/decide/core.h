@@ -213,6 +213,9 @@ void take_confirm(Core& core, int64_t window, const ReplayFinished& replay);
 void confirm_failed(Core& core, int64_t window, const std::string& why);
 // The verifier on whose unconfirmed windows alone an alarm of many windows rests; empty = none.
 std::string rests_on(const Core& core, const WindowState& window);
+// What it said of open windows other than `but` is forgotten: those that it measured are measured
+// again.
+void drop_witness(Core& core, const std::string& verifier, int64_t but);
 // Follows from broken_instrument in a case: the case ends and nothing is changed.
 void doubt(Core& core, const Verdict& verdict);
 

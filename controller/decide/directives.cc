@@ -205,6 +205,10 @@ std::string directive_name(const PendingDirective& directive) {
 
 int64_t issue(Core& core, PendingDirective pending, const std::string& plan,
               const std::string& why) {
+  if (core.s.directive) {
+    const PendingDirective before = *core.s.directive;
+    withdraw(core, before, fmt::format("Directive {} takes its place.", core.s.next_directive));
+  }
   core.s.directive = std::move(number_it(core, pending, plan, why));
   return core.s.directive->number;
 }

@@ -68,23 +68,6 @@ void look_from_afar(Case& investigation) {
   }
 }
 
-// What it said of other windows that are still open: those that it measured are measured again.
-void drop_witness(Core& core, const std::string& verifier, int64_t but) {
-  std::vector<int64_t> measured;
-  for (WindowState& window : core.s.windows) {
-    if (window.id == but || window.witnesses.empty()) continue;
-    if (window.witnesses.front().verifier == verifier) {
-      measured.push_back(window.id);
-    } else {
-      std::erase_if(window.witnesses,
-                    [&](const Witness& witness) { return witness.verifier == verifier; });
-    }
-  }
-  for (int64_t id : measured) {
-    if (find_window(core.s, id) != nullptr) measure_again(core, id);
-  }
-}
-
 }  // namespace
 
 void distrust(Core& core, const std::string& verifier, const std::string& why,
@@ -113,6 +96,7 @@ void distrust(Core& core, const std::string& verifier, const std::string& why,
 
 void measure_again(Core& core, int64_t id) {
   State& s = core.s;
+  if (find_window(s, id) == nullptr) return;  // it has gone with what its verifier said of others
   WindowState& window = *find_window(s, id);
   forget_window(core, id);
   if (!window.measured || s.ended) {

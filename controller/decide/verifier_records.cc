@@ -64,8 +64,8 @@ bool stands_apart(const State& s, const VerifierRecord& record, double least) {
   return std::abs(own.mean - others.mean) > kApart * error;
 }
 
-// The newest D lies far from what the run has shown, in either direction: by the deviation that D is
-// known to have, or that the policy expects of it. FP8 better by more than the ceiling is never
+// The newest D lies far from what the run has shown, in either direction: by the deviation that D
+// is known to have, or that the policy expects of it. FP8 better by more than the ceiling is never
 // taken on trust: a scale that such answers have taught would cover for them.
 bool far_out(const Core& core, const VerifierRecord& record, double d) {
   const Policy::Detector& detector = core.policy.detector;
