@@ -176,12 +176,9 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
   int64_t id =
       ledger::insert_lease(connection, replay->run, replay->replay, token, worker.name, now);
-  const bool of_case = WorkBoard::of_case(taken);
   transaction.on_commit(
-      [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier, of_case] {
-        Held held{run, supervisor_.steady_now(), ttl, token, verifier, on_verifier};
-        held.of_case = of_case;
-        hold(id, std::move(held));
+      [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier] {
+        hold(id, {run, supervisor_.steady_now(), ttl, token, verifier, on_verifier});
         if (!on_verifier) supervisor_.verdicts().trainer_busy(run, supervisor_.now() + ttl);
       });
   return Lease{
@@ -217,13 +214,12 @@ std::optional<ledger::ReplayRow> Leases::next_for(LedgerTransaction& transaction
 void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry,
                             bool on_verifier) {
   WorkBoard& board = bells_.work;
-  const bool of_case = WorkBoard::of_case(entry);
-  transaction.on_rollback([&board, entry, on_verifier, of_case] {
-    if (on_verifier) board.lease_undone(entry.run, of_case);
+  transaction.on_rollback([&board, entry, on_verifier] {
+    if (on_verifier) board.lease_undone(entry.run);
     board.add(entry);
   });
   board.remove(entry.run, entry.replay);
-  if (on_verifier) board.lease_began(entry.run, of_case);
+  if (on_verifier) board.lease_began(entry.run, WorkBoard::of_case(entry));
 }
 
 // Whether a verifier speaks that the run believes, that has what it requires and is as `may` says.
@@ -488,7 +484,7 @@ void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
     if (const auto found = held_.find(lease); found != held_.end()) {
       const Held& held = found->second;
       const double now = supervisor_.steady_now();
-      if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now, held.of_case);
+      if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now);
       held_.erase(found);
     }
     metrics_.set_leases_active(std::ssize(held_));

@@ -106,7 +106,6 @@ class Leases {
     double deadline = 0;
     int waiting = 0;           // requests about it that have arrived and are not answered
     PrincipalPtr holder = {};  // null: not known
-    bool of_case = false;      // of one of a case's replays
   };
 
   void restore_queue(LedgerTransaction& transaction);

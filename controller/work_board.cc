@@ -102,24 +102,21 @@ void WorkBoard::lease_began(int64_t run, bool of_case) {
   const std::lock_guard lock(mutex_);
   Run& it = runs_[run];
   ++it.leases;
-  if (of_case) ++it.case_leases;
-  it.case_last = of_case;
+  it.cases_in_row = of_case ? it.cases_in_row + 1 : 0;
 }
 
-void WorkBoard::lease_ended(int64_t run, double seconds, double now, bool of_case) {
+void WorkBoard::lease_ended(int64_t run, double seconds, double now) {
   const std::lock_guard lock(mutex_);
   Run& it = runs_[run];
   --it.leases;
-  if (of_case) --it.case_leases;
   it.lease_seconds += kNewest * (seconds - it.lease_seconds);
   it.used = it.used * std::exp2((it.used_at - now) / kHalfLifeSeconds) + seconds;
   it.used_at = now;
 }
 
-void WorkBoard::lease_undone(int64_t run, bool of_case) {
+void WorkBoard::lease_undone(int64_t run) {
   const std::lock_guard lock(mutex_);
   --runs_[run].leases;
-  if (of_case) --runs_[run].case_leases;
 }
 
 std::vector<std::pair<WorkBoard::Run::Place, WorkBoard::Run::Place>> WorkBoard::Run::stretches()
@@ -129,7 +126,7 @@ std::vector<std::pair<WorkBoard::Run::Place, WorkBoard::Run::Place>> WorkBoard::
   const Place shadows = queue.lower_bound({-decide::kPriorityShadow, kOldest, kFirst});
   const Place others = queue.lower_bound({-decide::kPriorityShadow + 1, kOldest, kFirst});
   const bool both = shadows != queue.begin() && shadows != others;
-  if (!both || (case_leases <= 0 && !case_last)) return {{queue.begin(), queue.end()}};
+  if (!both || cases_in_row < kCasesToAShadow) return {{queue.begin(), queue.end()}};
   return {{shadows, others}, {queue.begin(), shadows}, {others, queue.end()}};
 }
 

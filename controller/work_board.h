@@ -89,8 +89,8 @@ class WorkBoard {
   // A lease of this run began; it ended after `seconds`, at `now`; or it never was. `of_case`: of
   // such a replay.
   void lease_began(int64_t run, bool of_case = false);
-  void lease_ended(int64_t run, double seconds, double now, bool of_case = false);
-  void lease_undone(int64_t run, bool of_case = false);
+  void lease_ended(int64_t run, double seconds, double now);
+  void lease_undone(int64_t run);
 
   // What this worker may try, in the order of turns, at most `most`.
   std::vector<QueuedReplay> candidates(const Worker& worker, size_t most, double now) const;
@@ -112,8 +112,7 @@ class WorkBoard {
   struct Run {
     Terms terms;
     int64_t leases = 0;
-    int64_t case_leases = 0;               // of these, those of a case
-    bool case_last = false;                // the newest lease was one
+    int64_t cases_in_row = 0;              // the newest leases, all of a case
     double lease_seconds = kLeaseSeconds;  // mean of the last ones
     double used = 0;                       // seconds, decayed to `used_at`
     double used_at = 0;
@@ -130,6 +129,7 @@ class WorkBoard {
   using Wakes = std::vector<std::function<void()>>;
 
   static constexpr double kLeaseSeconds = 10;  // before one has ended
+  static constexpr int64_t kCasesToAShadow = 2;
   static double used_for_share(const Run& run, double now);
   static bool may_enter(const Worker& worker, int64_t id, const Run& run);
   static bool may_try(const Worker& worker, const Run& run, const QueuedReplay& entry);

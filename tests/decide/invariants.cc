@@ -196,8 +196,11 @@ void Invariants::check(const Event& event, const Outcome& outcome, const Policy&
   muted_ = before_.silence && s.silence;
   operator_plan_ = before_.operator_plan && s.operator_plan;
   mode_ = mode_in_force(before_, policy);
-  if (const auto* registered = std::get_if<RunRegisteredEvent>(&event)) {
-    last_directive_ = std::max(last_directive_, registered->last_directive);
+  if (std::holds_alternative<RunRegisteredEvent>(event)) {
+    const int64_t issued = std::ranges::count_if(outcome.effects, [](const Effect& effect) {
+      return std::holds_alternative<IssueDirective>(effect);
+    });
+    last_directive_ = std::max(last_directive_, s.next_directive - 1 - issued);
   }
   purpose_ = s.directive ? s.directive->purpose : "";
   own_ = s.directive ? s.directive->number : 0;
