@@ -71,7 +71,7 @@ ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& leas
                 AuditNote{lease.run, "stale_lease", detail});
 }
 
-// Of a lease that was granted before its run stopped believing the verifier.
+// The lease was granted before its run stopped believing the verifier.
 [[noreturn]] void refuse_quarantined(const ledger::LeaseRow& lease) {
   const std::string detail =
       fmt::format("lease {}: {} is in quarantine for this run", lease.id, lease.verifier);

@@ -75,7 +75,7 @@ bool TrainingLoop::verify() {
   return true;
 }
 
-// Of a trainer that may never be asked it is taken with the first lease.
+// The memory is taken with the first lease: a trainer that only confirms may never be asked.
 bool TrainingLoop::has_snapshot_memory(LeaseFailure& failure) {
   if (snapshot_memory_ == SnapshotMemory::kNotYet) {
     snapshot_memory_ = SnapshotMemory::kRefused;

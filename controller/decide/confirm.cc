@@ -275,7 +275,7 @@ std::optional<size_t> reported(const Core& core, const WindowState& window) {
   return clear ? std::optional(highest) : std::nullopt;
 }
 
-// Of two that contradict each other, the one whose answers could be those of an honest verifier.
+// The one of two whose answers could be those of an honest verifier, where the other's could not.
 std::optional<size_t> plausible(const Core& core, const WindowState& window) {
   if (window.witnesses.size() != 2) return std::nullopt;
   const bool first = implausible(core.s, window.witnesses[0]).empty();

@@ -186,7 +186,7 @@ struct CheckDue {
 // Remembers a shadow's answer, the newest witness of its window.
 CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished& replay);
 const VerifierRecord* find_record(const State& state, const std::string& verifier);
-// Whether the witness sees any between FP8 and BF16.
+// Counts the witness's answers in a row without any difference between FP8 and BF16.
 void note_difference(State& state, const Witness& witness);
 // What this witness has answered again and again that no honest one does; empty where it has not.
 std::string implausible(const State& state, const Witness& witness);

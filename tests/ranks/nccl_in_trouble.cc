@@ -66,8 +66,8 @@ int run(int stopped_rank, Stream stopped) {
     // What a rank waits in when its device hangs, and what it does between two exchanges.
     if (me == stopped_rank && round == (stopped == Stream::kHangs ? 2 : 3)) pause();
     if (round == 2) usleep(me == stopped_rank ? 100'000 : 200'000);
-    // The others want nothing of the rank that hangs for as long as it takes that one to say so.
-    if (round == 3 && stopped_rank >= 0 && stopped != Stream::kHangs) usleep(4'000'000);
+    // The others want nothing more of the rank that hangs: it alone can say so, which ends them.
+    if (round == 3 && stopped_rank >= 0 && stopped != Stream::kHangs) pause();
   }
   if (me == 0) std::printf("finished\n");
   return 0;
