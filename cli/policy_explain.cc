@@ -149,9 +149,9 @@ Sentences return_words(const Policy::Return& back) {
   if (!back.enabled) return {"FP8 never comes back by itself."};
   return {
       fmt::format(
-          "After {} quiet {} the run's own FP8 plan is tried in replays. {} in a row must be no "
-          "worse than the run by what a healthy window shows and by half of the gap that led "
-          "away, with evidence of at least {}; then FP8 comes back.",
+          "After {} quiet {} the run's own FP8 plan is tried in replays. {} or more in a row, by "
+          "more than one source where there is one, must show that it costs less than the "
+          "tolerance and one deviation (evidence of at least {}); then FP8 comes back.",
           back.quiet_windows, plural(back.quiet_windows, "window"), back.probe_passes,
           back.evidence),
       fmt::format("A failed try, and a return, make the next wait {} times as long, up to {} "

@@ -194,12 +194,7 @@ bool order_long_fork(Core& core) {
 // The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
 // come from one alone: two verifiers take turns; one alone shares them with the trainer.
 void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
-  std::vector<std::string> believed;
-  for (const std::string& known : s.trust.verifiers) {
-    if (std::ranges::find(s.trust.quarantined, known) == s.trust.quarantined.end())
-      believed.push_back(known);
-  }
-  std::ranges::sort(believed);
+  const std::vector<std::string> believed = believed_verifiers(s);
   if (believed.size() >= 2) {
     wanted.avoid = believed[static_cast<size_t>(test.seed) % believed.size()];
   } else if (believed.size() == 1 && s.run.trainer_answers()) {
@@ -265,11 +260,8 @@ TriageRules rules_of(const Core& core) {
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
     if (known.kind == "same") first = known.verifier;
   }
-  rules.other_verifiers = std::any_of(
-      s.trust.verifiers.begin(), s.trust.verifiers.end(), [&](const std::string& known) {
-        return known != first && std::find(s.trust.quarantined.begin(), s.trust.quarantined.end(),
-                                           known) == s.trust.quarantined.end();
-      });
+  rules.other_verifiers = std::ranges::any_of(
+      believed_verifiers(s), [&](const std::string& known) { return known != first; });
   rules.earlier_transients = earlier_transients(core);
   rules.transients_spent = rules.earlier_transients >= core.policy.triage.transients_max;
   // What is over the ceiling would alarm again, accepted or not.

@@ -35,13 +35,9 @@ bool has_answered(const WindowState& window, const std::string& verifier) {
          window.witnesses.end();
 }
 
-bool believed(const State& s, const std::string& verifier) {
-  return std::ranges::find(s.trust.quarantined, verifier) == s.trust.quarantined.end();
-}
-
 bool others_known(const State& s, const WindowState& window) {
-  return std::ranges::any_of(s.trust.verifiers, [&](const std::string& known) {
-    return believed(s, known) && !has_answered(window, known);
+  return std::ranges::any_of(believed_verifiers(s), [&](const std::string& known) {
+    return !has_answered(window, known);
   });
 }
 
@@ -327,9 +323,7 @@ void take_repetition(Core& core, int64_t id, const Witness& said, int priority) 
     WindowState* left = find_window(core.s, id);
     if (left == nullptr) return;
     if (left->measured || !of_case(core.s, id)) return measure_again(core, id);
-    left->witnesses.clear();
-    left->confirmation.clear();
-    left->confirm_asked = 0;
+    forget_witnesses(core.s, *left);
     return resume_case(core);
   }
   if (ask_next(core, window, priority)) return;
@@ -445,15 +439,19 @@ std::string rests_on(const Core& core, const WindowState& window) {
   return {};
 }
 
-// A spike's case whose BF16 replay it did asks for that again.
-static void ask_spike_again(Core& core, WindowState& window, const std::string& verifier) {
-  std::erase_if(core.s.replays, [&](const PendingReplay& replay) {
+void forget_witnesses(State& s, WindowState& window) {
+  std::erase_if(s.replays, [&](const PendingReplay& replay) {
     return replay.window == window.id && replay.role == "confirm";
   });
   window.witnesses.clear();
   window.confirmation.clear();
   window.confirm_asked = 0;
   window.confirm_pending = false;
+}
+
+// A spike's case whose BF16 replay it did asks for that again.
+static void ask_spike_again(Core& core, WindowState& window, const std::string& verifier) {
+  forget_witnesses(core.s, window);
   drop_answers(core.s, verifier);
   resume_case(core);
 }

@@ -185,6 +185,9 @@ struct CheckDue {
 };
 // Remembers a shadow's answer, the newest witness of its window.
 CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished& replay);
+bool believed(const State& state, const std::string& verifier);
+// Those that have answered and are believed, sorted.
+std::vector<std::string> believed_verifiers(const State& state);
 const VerifierRecord* find_record(const State& state, const std::string& verifier);
 // Counts the witness's answers in a row without any difference between FP8 and BF16.
 void note_difference(State& state, const Witness& witness);
@@ -213,6 +216,8 @@ void take_confirm(Core& core, int64_t window, const ReplayFinished& replay);
 void confirm_failed(Core& core, int64_t window, const std::string& why);
 // The verifier on whose unconfirmed windows alone an alarm of many windows rests; empty = none.
 std::string rests_on(const Core& core, const WindowState& window);
+// What sources said of the window's BF16 replay, and what they are still asked.
+void forget_witnesses(State& state, WindowState& window);
 // What it said of open windows other than `but` is forgotten: those that it measured are measured
 // again.
 void drop_witness(Core& core, const std::string& verifier, int64_t but);
@@ -343,13 +348,14 @@ std::string until(double expires_at);  // "until 2026-11-21 13:00:00 UTC"
 // -- returning.cc: what quiet windows lead to
 void note_quiet(Core& core, int64_t plan_version);
 bool probe_due(const Core& core);
+void order_probe(Core& core, WindowState& window);
 // FP8 comes back when probes have shown enough and nothing else is under way.
 void return_if_due(Core& core);
 // The trainer has taken the base plan again, or has refused to.
 void finish_return(Core& core);
 void refuse_return(Core& core);
-void take_probe(Core& core, int64_t window, const ReplayFinished& replay);
-void probe_failed(Core& core, int64_t window, const std::string& why);
+void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay);
+void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why);
 
 // -- standing.cc: what the run's verdict (run_verdict.h) is made of
 // The trainer has reported something; before the event is handled.

@@ -97,7 +97,7 @@ void take(Core& core, const ReplayFinished& event) {
   s.watch.unverified_windows = 0;
   count_replay(core, *replay, event);
   if (replay->role == "shadow") return take_shadow(core, replay->window, event);
-  if (replay->role == "probe") return take_probe(core, replay->window, event);
+  if (replay->role == "probe") return take_probe(core, *replay, event);
   if (replay->role == "instrument") return take_instrument(core, replay->window, event);
   if (replay->role == "instrument_again") return take_instrument_again(core, replay->window, event);
   if (replay->role == "instrument_elsewhere")
@@ -110,7 +110,7 @@ void take(Core& core, const ReplayFailed& event) {
   const auto replay = answered(core.s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
   if (replay->role == "shadow") return shadow_failed(core, replay->window, event.reason);
-  if (replay->role == "probe") return probe_failed(core, replay->window, event.reason);
+  if (replay->role == "probe") return probe_failed(core, *replay, event.reason);
   if (replay->role.starts_with("instrument")) return instrument_failed(core, replay->window);
   if (replay->role == "confirm") return confirm_failed(core, replay->window, event.reason);
   case_replay_failed(core, *replay, event.reason);
@@ -134,11 +134,7 @@ void fail_trainers_replays(Core& core) {
 // The run has ended, and every verifier that it knows is in quarantine: nothing more is measured.
 void close_unanswerable(Core& core) {
   State& s = core.s;
-  const auto quarantined = [&](const std::string& verifier) {
-    return std::ranges::find(s.trust.quarantined, verifier) != s.trust.quarantined.end();
-  };
-  if (!s.ended || s.trust.quarantined.empty()) return;
-  if (!std::ranges::all_of(s.trust.verifiers, quarantined)) return;
+  if (!s.ended || s.trust.quarantined.empty() || !believed_verifiers(s).empty()) return;
   while (!s.windows.empty()) close_window(core, s.windows.front().id, "skipped");
 }
 

@@ -55,10 +55,8 @@ void say_sound_again(Core& core, const WindowState& window) {
 // What the detector's scale is never under is learned from what two sources agree upon.
 bool order_elsewhere(Core& core, WindowState& window, const std::string& verifier) {
   State& s = core.s;
-  const bool others = std::ranges::any_of(s.trust.verifiers, [&](const std::string& known) {
-    return known != verifier &&
-           std::ranges::find(s.trust.quarantined, known) == s.trust.quarantined.end();
-  });
+  const bool others = std::ranges::any_of(
+      believed_verifiers(s), [&](const std::string& known) { return known != verifier; });
   if (!others || s.ended || window.witnesses.empty()) return false;
   window.instrument_pending = true;
   OrderReplay wanted;

@@ -119,7 +119,7 @@ BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, pl
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step, harm_step))
 BOOST_DESCRIBE_STRUCT(Containment, (),
                       (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence,
-                       level_percent, limit_percent, stays))
+                       level_percent, margin_percent, probed_by, probed_by_others, stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
@@ -215,7 +215,9 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "shadow_fingerprint_equal",
                                             "judged",
                                             "level_percent",
-                                            "limit_percent",
+                                            "margin_percent",
+                                            "probed_by",
+                                            "probed_by_others",
                                             "watch",
                                             "trust",
                                             "money",

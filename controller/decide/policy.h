@@ -81,7 +81,7 @@ struct Policy {
     bool enabled = true;
     int quiet_windows = 2;  // after an action, before the first probe
     int probe_passes = 2;   // consecutive passing probe windows before FP8 comes back
-    double evidence = 1;    // and their evidence for equivalence must have reached this
+    double evidence = 20;   // and their evidence for equivalence must have reached this
     double backoff = 2.0;   // a failed probe multiplies the waiting windows by this
     int quiet_windows_max = 64;
   } returning;

@@ -12,6 +12,9 @@ namespace {
 
 namespace json = boost::json;
 
+// Numbers of an ordered probe.
+constexpr int64_t kByAnybody = 0, kByAnother = 1;
+
 const double kHopeless = std::log(1.0 / 20);  // of a probe's evidence, logarithm
 
 void wait_longer(Core& core) {
@@ -26,6 +29,8 @@ void forget_probes(Containment& containment) {
   containment.probe_passes = 0;
   containment.quiet = 0;
   containment.log_evidence = 0;
+  containment.probed_by.clear();
+  containment.probed_by_others = false;
 }
 
 double scale_of_probe(const Core& core, const WindowState& window) {
@@ -33,21 +38,27 @@ double scale_of_probe(const Core& core, const WindowState& window) {
                            gap_settings(core.policy));
 }
 
-// How much worse FP8 may be to count as good again: what a healthy window may show, at most half of
-// the gap that the run left FP8 for, and in no case what would be an alarm by itself.
-double return_margin(const Core& core, const WindowState& window) {
-  constexpr double kHealthyMost = 4, kHealthyOften = 1;  // deviations
-  const GapSettings settings = gap_settings(core.policy);
-  const double null = gap_null_percent(core.s.watch.gap.scale, settings);
-  const double scale = scale_of_probe(core, window);
-  double margin = std::max(null + kHealthyMost * scale, settings.tolerance_percent);
-  const double level = core.s.containment->level_percent;
-  if (std::isfinite(level) && level > 0)
-    margin = std::min(margin, std::max(level / 2, null + kHealthyOften * scale));
-  return std::min(margin, settings.ceiling_percent);
+// A single probe that is worse than this fails: no healthy window shows so much.
+double probe_limit(const Core& core, const WindowState& window) {
+  constexpr double kHealthyMost = 4;  // deviations
+  const double most = tolerated_percent(core) + kHealthyMost * scale_of_probe(core, window);
+  return std::min(most, core.policy.detector.ceiling_percent);
 }
 
-// Of the e-value against "FP8 is worse by the margin": that of gap_detector.h the other way round.
+// The mean gap that all probes together must speak against: one deviation more than is tolerated,
+// and less where the gap that the run left FP8 for was hardly more itself. A fault of half that gap
+// would be one that windows after the return are slow to see.
+double return_margin(const Core& core, const WindowState& window) {
+  const double tolerated = tolerated_percent(core);
+  const double scale = scale_of_probe(core, window);
+  const double level = core.s.containment->level_percent;
+  const bool known = std::isfinite(level) && level > 0;
+  const double half = known ? (level - tolerated) / 2 : scale;
+  return tolerated + std::clamp(half, scale / 2, scale);
+}
+
+// Of the e-value against "FP8 is worse by the margin" on average: that of gap_detector.h the other
+// way round.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
   const GapScale& learned = core.s.watch.gap.scale;
   const double x = (return_margin(core, window) - d_percent) / scale_of_probe(core, window);
@@ -68,17 +79,24 @@ std::string contained_run(const Containment& containment) {
 }
 
 bool enough_evidence(const Core& core) {
-  return core.s.containment->log_evidence >= std::log(core.policy.returning.evidence);
+  const Containment& containment = *core.s.containment;
+  const Policy::Return& policy = core.policy.returning;
+  return containment.probe_passes >= policy.probe_passes &&
+         containment.log_evidence >= std::log(policy.evidence);
 }
+
+// Nobody's word is enough: two sources have passed a probe each, or nobody else could be asked.
+bool enough_sources(const Core& core) { return core.s.containment->probed_by_others; }
 
 void go_back(Core& core) {
   State& s = core.s;
   const KnownPlan base = base_plan(s);
+  const Containment& containment = *s.containment;
   const std::string sentence = fmt::format(
-      "FP8 comes back: {} probes in a row under the run's own plan ended at most {} above {} "
-      "(evidence {:.3g} against so large a gap).",
-      s.containment->probe_passes, percent(s.containment->limit_percent),
-      contained_run(*s.containment), std::exp(std::min(s.containment->log_evidence, 700.0)));
+      "FP8 comes back: {} probes in a row under the run's own plan ended on average less than {} "
+      "above {} (evidence {:.3g} of {:.3g}).",
+      containment.probe_passes, percent(containment.margin_percent), contained_run(containment),
+      std::exp(std::min(containment.log_evidence, 700.0)), core.policy.returning.evidence);
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
                   {{"probe_passes", s.containment->probe_passes},
@@ -108,6 +126,21 @@ void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
   finish_window(core, id);
 }
 
+void probe_unusable(Core& core, int64_t window_id, const std::string& why) {
+  core.say(fmt::format("{}: the probe could not be judged: {}.",
+                       window_name(*find_window(core.s, window_id)), why));
+  finish_probe_window(core, window_id, "failed");
+}
+
+// A probe by the same source although another one was asked for: there is nobody else.
+void note_source(Containment& containment, const PendingReplay& ordered,
+                 const std::string& verifier) {
+  const bool first = containment.probed_by.empty();
+  if (first) containment.probed_by = verifier;
+  const bool other = !first && containment.probed_by != verifier;
+  containment.probed_by_others |= other || ordered.number == kByAnother;
+}
+
 }  // namespace
 
 void note_quiet(Core& core, int64_t plan_version) {
@@ -128,20 +161,37 @@ bool probe_due(const Core& core) {
       std::count_if(s.windows.begin(), s.windows.end(),
                     [](const WindowState& window) { return window.probe_pending; });
   if (s.watch.instrument.broken || s.containment->quiet < s.wait_windows) return false;
-  return under_way + s.containment->probe_passes < core.policy.returning.probe_passes ||
-         (under_way == 0 && !enough_evidence(core));
+  if (under_way + s.containment->probe_passes < core.policy.returning.probe_passes) return true;
+  return under_way == 0 && !(enough_evidence(core) && enough_sources(core));
+}
+
+void order_probe(Core& core, WindowState& window) {
+  const Containment& containment = *core.s.containment;
+  // One verifier alone is not all there is where the trainer answers, which does the last probe.
+  const bool trainer_is_other =
+      core.s.run.trainer_answers() && believed_verifiers(core.s).size() < 2;
+  OrderReplay wanted;
+  wanted.arm = "plan";
+  wanted.plan = base_plan(core.s).toml;
+  wanted.evaluate_endpoints = true;
+  wanted.priority = kPriorityProbe;
+  wanted.avoid = containment.probed_by;
+  wanted.on_trainer = trainer_is_other && enough_evidence(core);
+  const bool another = !wanted.avoid.empty() && (wanted.on_trainer || !trainer_is_other);
+  window.probe_pending = true;
+  order(core, window, "probe", another ? kByAnother : kByAnybody, std::move(wanted));
 }
 
 void return_if_due(Core& core) {
   const State& s = core.s;
   if (!s.containment || s.containment->stays || s.investigation || s.directive || s.ended) return;
   if (core.held() || !core.muted().empty()) return;
-  if (s.containment->probe_passes < core.policy.returning.probe_passes) return;
-  if (enough_evidence(core)) go_back(core);
+  if (enough_evidence(core) && enough_sources(core)) go_back(core);
 }
 
-void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
+void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay) {
   State& s = core.s;
+  const int64_t window_id = ordered.window;
   WindowState& window = *find_window(s, window_id);
   const std::string name = window_name(window);
   const Measurement measured = measure_probe(replay);
@@ -154,7 +204,7 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
     return finish_probe_window(core, window_id, "skipped");
   }
   if (!measured.unusable.empty()) {
-    return probe_failed(core, window_id, measured.unusable);
+    return probe_unusable(core, window_id, measured.unusable);
   }
   if (s.watch.instrument.broken) {
     core.say(fmt::format("{}: the probe is not counted: the instrument is broken.", name));
@@ -165,9 +215,9 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
                          *spike));
     return finish_probe_window(core, window_id, "skipped");
   }
-  const double limit = return_margin(core, window);
-  s.containment->limit_percent = limit;
+  const double limit = probe_limit(core, window);
   bool passes = *measured.d_percent <= limit;
+  s.containment->margin_percent = return_margin(core, window);
   if (passes) s.containment->log_evidence += log_equivalence(core, window, *measured.d_percent);
   // One near the limit after the other: that is not as good.
   passes = passes && s.containment->log_evidence > kHopeless;
@@ -182,6 +232,7 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
        {"gap", measured.gap ? number(*measured.gap) : json::value(nullptr)},
        {"run_loss", number(*measured.reference)},
        {"limit_percent", number(limit)},
+       {"margin_percent", number(s.containment->margin_percent)},
        {"evidence", number(std::exp(std::min(s.containment->log_evidence, 700.0)))},
        {"passed", passes}});
   decision.window = window_id;
@@ -189,16 +240,18 @@ void take_probe(Core& core, int64_t window_id, const ReplayFinished& replay) {
   finish_probe_window(core, window_id, passes ? "quiet" : "alarm");
   if (passes) {
     s.containment->probe_passes += 1;
+    note_source(*s.containment, ordered, replay.verifier);
     return return_if_due(core);
   }
   wait_longer(core);
   forget_probes(*s.containment);
 }
 
-void probe_failed(Core& core, int64_t window_id, const std::string& why) {
-  core.say(fmt::format("{}: the probe could not be judged: {}.",
-                       window_name(*find_window(core.s, window_id)), why));
-  finish_probe_window(core, window_id, "failed");
+void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why) {
+  // The trainer could not: there is nobody else.
+  const bool on_trainer = ordered.deadline > 0;
+  if (core.s.containment && on_trainer) core.s.containment->probed_by_others = true;
+  probe_unusable(core, ordered.window, why);
 }
 
 void finish_return(Core& core) {

@@ -198,12 +198,14 @@ struct Containment {
   std::vector<std::string> sites;
   int64_t plan_version = 0;
   bool recovered = false;
-  int64_t quiet = 0;         // quiet windows since it recovered or since the last failed probe
-  int64_t probe_passes = 0;  // consecutive
-  double log_evidence = 0;   // of the probes, that FP8 is as good as the run is now
-  double level_percent = 0;  // of the gap that led to it; 0 = none was measured
-  double limit_percent = 0;  // of the newest probe
-  bool stays = false;        // no probe leads back: the weights show no damage that could be gone
+  int64_t quiet = 0;              // quiet windows since it recovered or since the last failed probe
+  int64_t probe_passes = 0;       // consecutive
+  double log_evidence = 0;        // of the probes, that FP8 is as good as the run is now
+  double level_percent = 0;       // of the gap that led to it; 0 = none was measured
+  double margin_percent = 0;      // mean gap that the probes speak against, by the newest one
+  std::string probed_by;          // who did the first of the passing probes
+  bool probed_by_others = false;  // somebody else did one of them, or nobody else could be asked
+  bool stays = false;  // no probe leads back: the weights show no damage that could be gone
 };
 
 // The first step that ran with another plan than the step before it.

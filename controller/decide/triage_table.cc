@@ -125,8 +125,16 @@ class Table {
     return differs(*same);
   }
 
+  static bool reproduces(const TriageAnswer* known) {
+    return known != nullptr && known->reproduction && known->reproduction->reproduces;
+  }
+
+  // One verifier says that the run's own plan does not do it again. Another one is asked too.
   TriageStep differs(const TriageAnswer& same) const {
     const Reproduction& first = *same.reproduction;
+    const TriageAnswer* second = answer("same_elsewhere");
+    if (rules_.other_verifiers && second == nullptr) return ask({{"same_elsewhere"}});
+    if (reproduces(second)) return contradicted(same, *second);
     if (!first.bitwise) {
       return fault("transient_fault",
                    first.sentence + ": a transient fault of hardware or software, not FP8.", first);
@@ -138,31 +146,40 @@ class Table {
                                first.sentence, repeated_batch(first.other_batches)),
                    first);
     }
-    if (rules_.other_verifiers) {
-      const TriageAnswer* second = answer("same_elsewhere");
-      if (second == nullptr) return ask({{"same_elsewhere"}});
-      if (second->reproduction && second->reproduction->bitwise &&
-          second->reproduction->reproduces) {
-        TriageStep result = fault(
-            "verifier_fault",
-            fmt::format("{}, but another verifier gets the run's bits: {} computes wrongly, not "
-                        "the run.",
-                        first.sentence, same.verifier),
-            first);
-        result.verdict->verifier = same.verifier;
-        return result;
-      }
-    }
     return trainer_differs(first);
+  }
+
+  // Two verifiers contradict each other. The second and the run are two against the first, unless
+  // the trainer itself does not get the run's bits either; and about the data the run is no
+  // witness.
+  TriageStep contradicted(const TriageAnswer& same, const TriageAnswer& second) const {
+    const Reproduction& first = *same.reproduction;
+    if (first.other_batch || !second.reproduction->bitwise) {
+      return verdict("broken_instrument",
+                     fmt::format("{}, says {}; {} gets what the run got. One of them is wrong, and "
+                                 "nobody can say which. Nothing follows. Start another verifier.",
+                                 first.sentence, same.verifier, second.verifier));
+    }
+    if (rules_.trainer_replays) {
+      const TriageAnswer* own = answer("same_on_trainer");
+      if (own == nullptr) return ask({{"same_on_trainer"}});
+      if (own->reproduction && own->reproduction->bitwise && !reproduces(own))
+        return trainer_differs(first);
+    }
+    TriageStep result = fault("verifier_fault",
+                              fmt::format("{}, but another verifier gets the run's bits: {} "
+                                          "computes wrongly, not the run.",
+                                          first.sentence, same.verifier),
+                              first);
+    result.verdict->verifier = same.verifier;
+    return result;
   }
 
   // The run's bits are wrong. Does the trainer's device do it again?
   TriageStep trainer_differs(const Reproduction& first) const {
     const TriageAnswer* own = rules_.trainer_replays ? answer("same_on_trainer") : nullptr;
     if (rules_.trainer_replays && own == nullptr) return ask({{"same_on_trainer"}});
-    const bool again = own != nullptr && own->reproduction && own->reproduction->bitwise &&
-                       own->reproduction->reproduces;
-    if (again) {
+    if (reproduces(own) && own->reproduction->bitwise) {
       return fault("persistent_fault",
                    first.sentence +
                        ", but the trainer's own device does it again: a persistent fault of that "

@@ -76,7 +76,7 @@ void distrust(Core& core, const std::string& verifier, const std::string& why,
   forget_verifier(core, verifier);
   forget_record(s, verifier);
   // What it had under way when it was named may come late.
-  if (std::ranges::find(s.trust.quarantined, verifier) != s.trust.quarantined.end()) return;
+  if (!believed(s, verifier)) return;
   if (s.trust.quarantined.size() >= kQuarantinedMax)
     s.trust.quarantined.erase(s.trust.quarantined.begin());
   s.trust.quarantined.push_back(verifier);
@@ -104,16 +104,14 @@ void measure_again(Core& core, int64_t id) {
     close_window(core, id, "skipped");
     return settle_verified(core);
   }
-  // What a case or a second source was asked for is not waited for any more.
+  // What a case was asked for is not waited for any more.
   std::erase_if(s.replays, [&](const PendingReplay& replay) {
     return replay.window == id && replay.role != "probe" && !replay.role.starts_with("instrument");
   });
+  forget_witnesses(s, window);
   window.measured.reset();
   window.judged.reset();
-  window.witnesses.clear();
-  window.confirmation.clear();
-  window.confirm_asked = 0;
-  window.confirm_pending = window.deferred = false;
+  window.deferred = false;
   window.outcome = "quiet";
   window.shadow_pending = true;
   order(core, window, "bf16", "shadow", "", true, kPriorityShadow);

@@ -141,6 +141,18 @@ void remember(VerifierRecord& record, const WindowState& window, const Witness& 
 
 }  // namespace
 
+bool believed(const State& s, const std::string& verifier) {
+  return std::ranges::find(s.trust.quarantined, verifier) == s.trust.quarantined.end();
+}
+
+std::vector<std::string> believed_verifiers(const State& s) {
+  std::vector<std::string> all;
+  std::ranges::copy_if(s.trust.verifiers, std::back_inserter(all),
+                       [&](const std::string& known) { return believed(s, known); });
+  std::ranges::sort(all);
+  return all;
+}
+
 const VerifierRecord* find_record(const State& s, const std::string& verifier) {
   const auto found = std::ranges::find(s.trust.records, verifier, &VerifierRecord::verifier);
   return found != s.trust.records.end() ? &*found : nullptr;

@@ -76,11 +76,6 @@ void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
   core.effects.emplace_back(MarkVerified{checkpoint.attempt, checkpoint.step, checkpoint.uri});
 }
 
-void order_probe(Core& core, WindowState& window) {
-  window.probe_pending = true;
-  order(core, window, "plan", "probe", base_plan(core.s).toml, true, kPriorityProbe);
-}
-
 // A window of a run that is in BF16 needs no shadow: it is its own reference.
 void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
                       int64_t plan) {

@@ -120,6 +120,9 @@ TriageRules with(void (*change)(TriageRules&), int pairs = 0) {
 }
 const auto others = [](TriageRules& rules) { rules.other_verifiers = true; };
 const auto trainer = [](TriageRules& rules) { rules.trainer_replays = true; };
+const auto everybody = [](TriageRules& rules) {
+  rules.other_verifiers = rules.trainer_replays = true;
+};
 const auto relapse = [](TriageRules& rules) {
   rules.earlier_transients = 1;
   rules.transients_spent = true;
@@ -214,9 +217,35 @@ INSTANTIATE_TEST_SUITE_P(
                   "= persistent_fault"},
         TableCase{"TheFirstIsOnceTooOften", of_gap({same(false, true, 105)}),
                   with(none_is_transient), "= persistent_fault"},
-        TableCase{"OtherTokens", of_gap({other_batch()}), with(others), "= data_mismatch"},
-        TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), with(others),
+        TableCase{"TwoContradictEachOtherAndTheTrainerIsAsked",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere")}),
+                  with(everybody), "same_on_trainer"},
+        TableCase{"TheTrainerIsWithTheSecond",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere"),
+                          same(true, true, {}, "same_on_trainer")}),
+                  with(everybody), "= verifier_fault"},
+        TableCase{"TheTrainerIsWithTheFirst",
+                  of_gap({same(false, true, 105), same(true, true, {}, "same_elsewhere"),
+                          same(false, true, 105, "same_on_trainer")}),
+                  with(everybody), "= transient_fault"},
+        TableCase{"OtherTokens", of_gap({other_batch()}), plain(), "= data_mismatch"},
+        TableCase{"OtherTokensAskAnother", of_gap({other_batch()}), with(others), "same_elsewhere"},
+        TableCase{"OtherTokensSaysAnother",
+                  of_gap({other_batch(), same(false, true, 105, "same_elsewhere")}), with(others),
+                  "= data_mismatch"},
+        TableCase{"OtherTokensSaysOneAlone",
+                  of_gap({other_batch(), same(true, true, {}, "same_elsewhere")}), with(others),
+                  "= broken_instrument"},
+        TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), plain(),
                   "= transient_fault"},
+        TableCase{"LossesOnlyAskAnother", of_gap({same(false, false)}), with(others),
+                  "same_elsewhere"},
+        TableCase{"LossesOnlySaysAnother",
+                  of_gap({same(false, false), same(false, false, {}, "same_elsewhere")}),
+                  with(others), "= transient_fault"},
+        TableCase{"LossesOnlySaysOneAlone",
+                  of_gap({same(false, false), same(true, false, {}, "same_elsewhere")}),
+                  with(others), "= broken_instrument"},
         TableCase{"LossesOnlyAndNotAgainMayBeChance", of_gap({same(false, false)}), plain(1),
                   "fp8_nudged1 bf16_nudged1"},
         TableCase{"LossesOnlyAndChance", of_gap(other_machine(0.1), 0.3), plain(3), "= chance"},
