@@ -217,8 +217,9 @@ std::optional<std::pair<size_t, size_t>> agreeing(const Core& core, const Window
   return std::nullopt;
 }
 
-// Whoever of them contradicts the one with this number, whom `beside` bears out.
-void name_liars(Core& core, int64_t id, size_t with, const std::string& beside) {
+// Whoever of them contradicts the one with this number. `because` says why that one is believed,
+// where no second one says the same.
+void name_liars(Core& core, int64_t id, size_t with, const std::string& because) {
   const WindowState window = *find_window(core.s, id);
   const Witness believed_one = window.witnesses[with];
   std::vector<Witness> liars, others;
@@ -233,10 +234,11 @@ void name_liars(Core& core, int64_t id, size_t with, const std::string& beside) 
   for (const Witness& liar : liars) {
     const Agreement seen = compare_witnesses(liar, believed_one, noise_between(core));
     const std::string sentence = fmt::format(
-        "{}: the BF16 replays of one window contradict each other, and {} stands alone against {} "
-        "and {}: {}. Its answers are not believed any more.",
+        "{}: the BF16 replays of one window contradict each other, and {} stands alone against "
+        "{}{}: "
+        "{}. Its answers are not believed any more.",
         window_name(window), liar.verifier, others[0].verifier,
-        others.size() > 1 ? others[1].verifier : beside, seen.sentence);
+        others.size() > 1 ? " and " + others[1].verifier : ", " + because, seen.sentence);
     record_broken(core, window, sentence);
     if (liar.on_trainer) continue;
     distrust(core, liar.verifier, sentence, "broken_instrument", id);
@@ -290,12 +292,12 @@ void weigh(Core& core, int64_t id, int priority) {
   if (const auto one = reported(core, window)) {
     settle_agreed(core, window);
     end_dispute(core, window, "the trainer's own losses bear one of them out");
-    return name_liars(core, id, *one, "the trainer's own reported losses");
+    return name_liars(core, id, *one, "which the trainer's own reported losses bear out");
   }
   if (const auto one = plausible(core, window)) {
     const std::string why = implausible(core.s, window.witnesses[1 - *one]);
     end_dispute(core, window, "one of them is not possible");
-    return name_liars(core, id, *one, "what is possible (" + why + ")");
+    return name_liars(core, id, *one, "and it answers what no replay can (" + why + ")");
   }
   const Agreement seen =
       compare_witnesses(window.witnesses[0], window.witnesses[1], noise_between(core));

@@ -60,13 +60,21 @@ std::string_view condition_of(const State& s, const Policy& policy) {
   return "good";
 }
 
+static bool is_open(const State& s, int64_t directive) {
+  return (s.directive && s.directive->number == directive) ||
+         std::ranges::any_of(s.operator_directives, [&](const PendingDirective& open) {
+           return open.number == directive;
+         });
+}
+
 void note_report(Core& core, const Event& event) {
   if (!of_trainer(event)) return;
   Standing& standing = core.s.standing;
   standing.reported_at = core.now;
   if (const auto* changed = std::get_if<DirectiveChanged>(&event)) {
     if (changed->state == "applied") standing.directives_unapplied = 0;
-    if (changed->state == "rejected") standing.directives_unapplied += 1;
+    if (changed->state == "rejected" && is_open(core.s, changed->number))
+      standing.directives_unapplied += 1;
   }
   const auto* started = std::get_if<AttemptStarted>(&event);
   if (started != nullptr && core.s.attempt.number == 0)

@@ -104,7 +104,8 @@ void Invariants::check_open_directives(const Event& event, const State& after) {
   }
   const auto* attempt = std::get_if<AttemptStarted>(&event);
   if (attempt != nullptr && attempt->cause == "rollback" && before_.directive &&
-      before_.directive->to_step == attempt->base_step && !after.directive) {
+      before_.directive->to_step == attempt->base_step &&
+      (!after.directive || after.directive->number != before_.directive->number)) {
     open_directives_.erase(before_.directive->number);  // the attempt is the answer
   }
   std::set<int64_t> known;

@@ -296,6 +296,8 @@ TEST_F(RunVerdictTest, ARefusedDirectiveCountsUntilOneIsApplied) {
   train_verified_until(20);
   hear(OperatorOverride{"pause", "", "", "anna", "disk", 0});
   hear(DirectiveChanged{1, "rejected", 1, step_, "no"});
+  hear(DirectiveChanged{1, "rejected", 1, step_, "the same once more"});
+  hear(DirectiveChanged{77, "rejected", 1, step_, "never issued"});
   EXPECT_EQ(verdict_facts(last_.state, policy_).directives_unapplied, 1);
   hear(OperatorOverride{"pause", "", "", "anna", "disk", 0});
   hear(DirectiveChanged{2, "applied", 1, step_, ""});
