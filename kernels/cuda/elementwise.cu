@@ -68,7 +68,7 @@ __global__ void rope_kernel(bf16* x, int64_t rows, int64_t tokens, int heads, in
 
 __global__ void swiglu_kernel(const bf16* __restrict__ gate, const bf16* __restrict__ up,
                               int64_t rows, int64_t width, int64_t stride, bf16* y, float* amax) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   const int64_t vectors = width / kVector;
   const int64_t i = global_thread();
   uint32_t largest = 0;
@@ -84,7 +84,7 @@ __global__ void swiglu_backward_kernel(const bf16* gate, const bf16* up,
                                        const bf16* __restrict__ dy, int64_t rows, int64_t width,
                                        int64_t stride, bf16* dgate, bf16* dup, int64_t stride_d,
                                        float* amax_gate, float* amax_up) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   const int64_t vectors = width / kVector;
   const int64_t i = global_thread();
   uint32_t largest_gate = 0, largest_up = 0;

@@ -26,7 +26,6 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __shared__ static
 #define __launch_bounds__(...)
 #define __restrict__ __restrict
 
@@ -158,6 +157,24 @@ void now_or_later(Work work) {
   }
 }
 
+// Memory of a block, as its kernel declares it. What is read before it is written is the poison: a
+// NaN, or the largest number of its kind.
+inline constexpr std::byte kPoison{0xFF};
+inline std::vector<std::pair<std::byte*, size_t>> declared;
+
+template <class T>
+class SharedMemory {
+ public:
+  SharedMemory() {
+    std::fill(std::begin(bytes_), std::end(bytes_), kPoison);
+    declared.emplace_back(bytes_, sizeof(T));
+  }
+  T& get() { return *reinterpret_cast<T*>(bytes_); }
+
+ private:
+  alignas(T) std::byte bytes_[sizeof(T)];
+};
+
 inline Block block;
 inline Index3 block_index, block_size, grid_size;
 inline std::vector<std::byte> shared;
@@ -236,18 +253,24 @@ T* dynamic_shared() {
 
 namespace emulation {
 
+// What another block left there must not be relied on.
+inline void poison_shared() {
+  std::fill(shared.begin(), shared.end(), kPoison);
+  for (const auto& [memory, bytes] : declared) std::fill_n(memory, bytes, kPoison);
+}
+
 template <class Kernel>
 void run_grid(const Grid& grid, Kernel kernel) {
   emulation::block_size = {static_cast<unsigned>(grid.threads), 1, 1};
   emulation::grid_size = {static_cast<unsigned>(grid.blocks_x),
                           static_cast<unsigned>(grid.blocks_y),
                           static_cast<unsigned>(grid.blocks_z)};
-  // What another block left there must not be relied on.
-  emulation::shared.assign(static_cast<size_t>(grid.shared_bytes), std::byte{0xA5});
+  emulation::shared.resize(static_cast<size_t>(grid.shared_bytes));
   for (unsigned z = 0; z < emulation::grid_size.z; ++z) {
     for (unsigned y = 0; y < emulation::grid_size.y; ++y) {
       for (unsigned x = 0; x < emulation::grid_size.x; ++x) {
         emulation::block_index = {x, y, z};
+        poison_shared();
         emulation::block.run(grid.threads, kernel);
       }
     }

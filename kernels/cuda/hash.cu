@@ -12,7 +12,7 @@ constexpr int64_t kBlocksMost = 132 * 8;
 // Sums of integers have no order.
 __global__ void hash_kernel(const uint64_t* __restrict__ words, int64_t count, int last_bytes,
                             uint64_t first, uint64_t* sum) {
-  __shared__ uint64_t room[kWarp];
+  GNOMON_SHARED(uint64_t, room, [kWarp]);
   uint64_t own = 0;
   for (int64_t i = global_thread(); i < count; i += all_threads()) {
     own += PlacedHash::term(first + static_cast<uint64_t>(i), words[i]);

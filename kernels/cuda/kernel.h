@@ -23,6 +23,16 @@ namespace gnomon::cuda {
 inline constexpr int kWarp = 32;
 inline constexpr unsigned kAllLanes = 0xFFFFFFFFu;
 
+// Memory that a block's threads share, and no block finds what another left in it:
+// GNOMON_SHARED(float, room, [kWarp]); a type, a name, and the extents of an array.
+#ifdef __CUDACC__
+#define GNOMON_SHARED(type, name, ...) __shared__ type name __VA_ARGS__
+#else
+#define GNOMON_SHARED(type, name, ...)                                      \
+  static ::gnomon::cuda::emulation::SharedMemory<type __VA_ARGS__> name##_; \
+  auto& name = name##_.get()
+#endif
+
 #ifdef __CUDACC__
 // 16 bytes, which a thread reads and writes at once.
 using Bits128 = uint4;

@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kLossThreads)
     cross_entropy_kernel(bf16* logits, const int32_t* __restrict__ targets, int64_t vocabulary,
                          int64_t kept, float scale, bool with_gradient, float* losses,
                          float* amax) {
-  __shared__ SoftmaxPart room[kWarp];
-  __shared__ uint32_t amax_room[kWarp];
+  GNOMON_SHARED(SoftmaxPart, room, [kWarp]);
+  GNOMON_SHARED(uint32_t, amax_room, [kWarp]);
   constexpr int64_t kStep = kVectors ? kVector : 1;
   bf16* const copy = dynamic_shared<bf16>();
   bf16* row = logits + int64_t{blockIdx.x} * vocabulary;
@@ -171,7 +171,7 @@ int64_t logits_kept(int64_t vocabulary, bool with_gradient) {
 }
 
 __global__ void sum_losses_kernel(const float* __restrict__ x, int64_t count, double* sum) {
-  __shared__ double room[kWarp];
+  GNOMON_SHARED(double, room, [kWarp]);
   double own = 0;
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) own += static_cast<double>(x[i]);
   own = block_reduce(own, 0.0, room, Add());

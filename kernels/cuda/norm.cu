@@ -31,8 +31,8 @@ template <int kPerThread>
 __global__ void add_rms_norm_kernel(const bf16* residual, const bf16* x, const bf16* __restrict__ w,
                                     float eps, int64_t width, bf16* sum, bf16* y, float* rstd,
                                     float* amax) {
-  __shared__ float room[kWarp];
-  __shared__ uint32_t amax_room[kWarp];
+  GNOMON_SHARED(float, room, [kWarp]);
+  GNOMON_SHARED(uint32_t, amax_room, [kWarp]);
   const int64_t row = blockIdx.x, at = row * width;
   Row<kPerThread> values;
   float squares = 0;
@@ -69,8 +69,8 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
                                          const bf16* __restrict__ w, const float* __restrict__ rstd,
                                          const bf16* __restrict__ dy, int64_t rows, int64_t width,
                                          bf16* d_residual, float* partials, float* amax) {
-  __shared__ float room[kWarp];
-  __shared__ uint32_t amax_room[kWarp];
+  GNOMON_SHARED(float, room, [kWarp]);
+  GNOMON_SHARED(uint32_t, amax_room, [kWarp]);
   uint32_t largest = 0;
   Row<kPerThread> dw;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -117,7 +117,7 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
 constexpr int kWarps = kThreads / kWarp;
 __global__ void add_partials_kernel(const float* __restrict__ partials, int64_t parts,
                                     int64_t width, float* sums) {
-  __shared__ float of_warps[kWarps][kWarp];
+  GNOMON_SHARED(float, of_warps, [kWarps][kWarp]);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int64_t column = int64_t{blockIdx.x} * kWarp + lane;

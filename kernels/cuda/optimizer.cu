@@ -173,7 +173,7 @@ __global__ void adamw_kernel(AdamwStep step, int64_t count, const float* __restr
 }
 
 __global__ void squares_kernel(const float* __restrict__ x, int64_t count, double* partials) {
-  __shared__ double room[kWarp];
+  GNOMON_SHARED(double, room, [kWarp]);
   double own = 0;
   for (int64_t i = global_thread() * kPerLane; i < count; i += all_threads() * kPerLane) {
     const Four four = load_four(x + i, count - i);
@@ -186,7 +186,7 @@ __global__ void squares_kernel(const float* __restrict__ x, int64_t count, doubl
 }
 
 __global__ void add_doubles_kernel(const double* partials, int64_t count, double* sum) {
-  __shared__ double room[kWarp];
+  GNOMON_SHARED(double, room, [kWarp]);
   double own = 0;
   for (int64_t i = threadIdx.x; i < count; i += blockDim.x) own += partials[i];
   own = block_reduce(own, 0.0, room, Add());

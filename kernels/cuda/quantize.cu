@@ -20,7 +20,7 @@ __global__ void spread_kernel(const float* value, int64_t count, float* copies) 
 }
 
 __global__ void amax_kernel(const bf16* __restrict__ x, int64_t count, uint32_t* amax) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   uint32_t largest = 0;
   for (int64_t i = global_thread(); i < count / kVector; i += all_threads()) {
     const EightBits values = load_bits(x + i * kVector);
@@ -73,7 +73,7 @@ struct Made {
 __global__ void swiglu_cast_kernel(Format format, Gated from, int64_t rows, int64_t columns,
                                    bf16* y, float* amax, const float* scalars, uint8_t* as_stored,
                                    uint8_t* transposed) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   const Piece piece{dynamic_shared<uint8_t>()};
   Made values{from, y, columns};
   cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,

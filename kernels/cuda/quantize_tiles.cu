@@ -27,7 +27,7 @@ struct ScaleOfColumn {
 // Largest magnitudes along whole rows or columns, for tiles as long as the matrix: `amaxes` begins
 // with zeros.
 __global__ void row_amaxes_kernel(const bf16* __restrict__ x, int64_t columns, uint32_t* amaxes) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   const bf16* row = x + int64_t{blockIdx.x} * columns;
   uint32_t largest = 0;
   for (int64_t i = threadIdx.x; i < columns / kVector; i += blockDim.x) {
@@ -101,8 +101,8 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
                                   int64_t columns, const uint32_t* of_all, uint8_t* as_stored,
                                   uint8_t* transposed, float* inverse_scales,
                                   ScaleStrides strides) {
-  __shared__ uint32_t amaxes[kSide];
-  __shared__ float scales[kSide];
+  GNOMON_SHARED(uint32_t, amaxes, [kSide]);
+  GNOMON_SHARED(float, scales, [kSide]);
   const int64_t row0 = int64_t{blockIdx.y} * kSide, column0 = int64_t{blockIdx.x} * kSide;
   if (of_all == nullptr) piece_amaxes(kKind, x, rows, columns, row0, column0, amaxes);
   const int i = static_cast<int>(threadIdx.x);
@@ -141,7 +141,7 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
 // A scale for a row: its block keeps it, so that it is read once.
 __global__ void cast_rows_kernel(ScaleArithmetic how, const bf16* __restrict__ x, int64_t columns,
                                  uint8_t* codes, float* inverse_scales, int64_t scale_stride) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   Bits128* const kept = dynamic_shared<Bits128>();
   const int64_t row = blockIdx.x, vectors = columns / kVector;
   const auto* from = reinterpret_cast<const Bits128*>(x + row * columns);

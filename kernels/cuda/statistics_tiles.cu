@@ -288,7 +288,7 @@ struct ElementsSeen {
 template <int kRows, int kColumns>
 __global__ void tally_kernel(Tiles tiles, ScaleArithmetic how, MagnitudeRounding rounding,
                              OfTiles all, QuantizationTally* tallies) {
-  __shared__ BlockRoom room;
+  GNOMON_SHARED(BlockRoom, room);
   const Place place(tiles);
   const Square square(tiles, place);
   const OfTiles mine = of_piece(place);
@@ -331,7 +331,7 @@ __global__ void tally_kernel(Tiles tiles, ScaleArithmetic how, MagnitudeRounding
 
 __global__ void long_tiles_kernel(Tiles tiles, ScaleArithmetic how, OfTiles all,
                                   QuantizationTally* tallies) {
-  __shared__ BlockRoom room;
+  GNOMON_SHARED(BlockRoom, room);
   TilesSeen seen;
   for (int k = 0; k < kTilesOfThread; ++k) {
     const int64_t tile = (int64_t{blockIdx.x} * kTilesOfThread + k) * blockDim.x + threadIdx.x;

@@ -86,7 +86,7 @@ __global__ void block_amaxes_kernel(const E* __restrict__ x, int64_t begin, int6
 template <class E>
 __global__ void tensor_amaxes_kernel(WireScales by, const E* __restrict__ x, int64_t begin,
                                      int64_t end, uint32_t* amaxes) {
-  __shared__ uint32_t room[kWarp];
+  GNOMON_SHARED(uint32_t, room, [kWarp]);
   int64_t at = begin + int64_t{blockIdx.x} * kPerBlock;
   if (at + kPerBlock < end) end = at + kPerBlock;
   int64_t tensor = tensor_of(by, at);
