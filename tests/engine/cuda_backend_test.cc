@@ -7,6 +7,7 @@
 #include "tests/engine/engine_fixture.h"
 #include "tests/engine/tested_backends.h"
 #include "trainer/engine/engine.h"
+#include "trainer/replay.h"
 
 namespace gnomon::test {
 namespace {
@@ -148,6 +149,50 @@ TEST(CudaRepeats, RecordedWorkGivesTheSameBits) {
   // after memory was taken anew.
   EXPECT_GE(seen.replays, 15);
   EXPECT_EQ(refused.replays, 0);
+}
+
+// Steps, replays on the run's own engine between two of them, and a way back to a checkpoint.
+std::vector<uint64_t> interrupted_run(const EngineConfig& config,
+                                      const std::filesystem::path& folder, Recordings& seen) {
+  const BackendMakers backends = tested_backends(seen);
+  Engine engine(config, EngineRole::kLive, nullptr, &backends);
+  engine.set_plan(PrecisionPlan::parse(recipe("delayed", "amax_history = 3\n").rules));
+  engine.initialize();
+  engine.take_snapshot_memory();
+  std::vector<uint64_t> hashes;
+  const auto train = [&](int steps) {
+    for (uint64_t hash : train_hashes(engine, steps)) hashes.push_back(hash);
+  };
+  train(3);
+  const auto checkpoint = write_checkpoint(engine, folder);
+  train(2);
+  engine.snapshot();
+  for (const char* arm : {"bf16", "fakequant", "same"}) {
+    replay_on(engine,
+              {.checkpoint = checkpoint, .steps = 2, .arm = arm, .role = EngineRole::kInline});
+    hashes.push_back(engine.weights_hash());
+  }
+  engine.restore();
+  train(2);
+  engine.load(checkpoint);
+  train(2);
+  return hashes;
+}
+
+TEST(CudaRepeats, ReplaysOnTheRunsOwnEngineAndRollbacksLeaveThemTheirBits) {
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+  config.model.layers = 1;
+  config.model.ffn = 160;
+  Recordings refused{.refused = true}, seen;
+  const auto hashes = interrupted_run(config, directory.path() / "recorded", seen);
+  EXPECT_EQ(hashes, interrupted_run(config, directory.path() / "not", refused));
+  EXPECT_GE(seen.replays, 12);
+  // 3 steps, 2 steps, three replays, 2 steps, and the first 2 of those behind the checkpoint again.
+  ASSERT_EQ(hashes.size(), 12u);
+  EXPECT_EQ(hashes[10], hashes[3]);
+  EXPECT_EQ(hashes[11], hashes[4]);
+  EXPECT_EQ(hashes[7], hashes[4]) << "the arm `same`";
 }
 
 TEST(CudaRepeats, AreNotForStepsThatFaultsMayChange) {
