@@ -149,8 +149,8 @@ Sentences return_words(const Policy::Return& back) {
   if (!back.enabled) return {"FP8 never comes back by itself."};
   return {
       fmt::format(
-          "After {} quiet {} the run's own FP8 plan is tried in replays. {} or more in a row, by "
-          "more than one source where there is one, must show that it costs less than the "
+          "After {} quiet {} the run's own FP8 plan is tried in replays. {} or more in a row, not "
+          "all of one source where there are others, must show that it costs less than the "
           "tolerance and one deviation (evidence of at least {}); then FP8 comes back.",
           back.quiet_windows, plural(back.quiet_windows, "window"), back.probe_passes,
           back.evidence),

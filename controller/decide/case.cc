@@ -499,12 +499,7 @@ void time_out_replays(Core& core) {
                      [&](const PendingReplay& known) { return known.id == replay.id; });
     if (found == core.s.replays.end()) continue;  // its case has ended with the one before
     core.s.replays.erase(found);
-    constexpr const char* kWhy = "the trainer did not take it";
-    if (replay.role == "confirm") {
-      confirm_failed(core, replay.window, kWhy);
-    } else {
-      case_replay_failed(core, replay, kWhy);
-    }
+    replay_failed(core, replay, "the trainer did not take it");
   }
 }
 

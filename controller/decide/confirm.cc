@@ -202,8 +202,14 @@ void settle_alone(Core& core, int64_t id) {
 // What one that is not believed any more has answered in the open case is asked again.
 void drop_answers(State& s, const std::string& verifier) {
   if (!s.investigation) return;
-  std::erase_if(s.investigation->evidence.answers,
-                [&](const TriageAnswer& answer) { return answer.verifier == verifier; });
+  std::vector<TriageAnswer>& answers = s.investigation->evidence.answers;
+  const bool of_first = std::ranges::any_of(answers, [&](const TriageAnswer& answer) {
+    return answer.kind == "same" && answer.verifier == verifier;
+  });
+  // Who is asked elsewhere depends on who was asked first.
+  std::erase_if(answers, [&](const TriageAnswer& answer) {
+    return answer.verifier == verifier || (of_first && answer.kind == "same_elsewhere");
+  });
 }
 
 // The first two that agree, by their places.

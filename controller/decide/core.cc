@@ -62,7 +62,7 @@ std::string phase_name(const State& state) {
   for (const WindowState& window : state.windows) {
     if (window.probe_pending) return "returning";
   }
-  return state.containment->probe_passes > 0 ? "returning" : "contained";
+  return !state.containment->probes.passed.empty() ? "returning" : "contained";
 }
 
 }  // namespace gnomon::decide

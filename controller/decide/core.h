@@ -234,6 +234,10 @@ void instrument_failed(Core& core, int64_t window);
 // A window that nobody verified.
 void note_unverified(Core& core);
 
+// -- decide.cc
+// Nobody has done the replay, and nobody will.
+void replay_failed(Core& core, const PendingReplay& replay, const std::string& why);
+
 // -- case.cc: one investigation from the alarm to the verdict
 void open_gap_case(Core& core, const WindowState& window);
 void open_drift_case(Core& core, const WindowState& window);
@@ -356,6 +360,9 @@ void finish_return(Core& core);
 void refuse_return(Core& core);
 void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay);
 void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why);
+// What a verifier, or any source in the steps first to last, has said in probes is forgotten.
+void forget_probes_of(State& state, const std::string& verifier);
+void forget_probes_of_steps(State& state, int64_t first, int64_t last);
 
 // -- standing.cc: what the run's verdict (run_verdict.h) is made of
 // The trainer has reported something; before the event is handled.

@@ -109,11 +109,7 @@ void take(Core& core, const ReplayFinished& event) {
 void take(Core& core, const ReplayFailed& event) {
   const auto replay = answered(core.s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
-  if (replay->role == "shadow") return shadow_failed(core, replay->window, event.reason);
-  if (replay->role == "probe") return probe_failed(core, *replay, event.reason);
-  if (replay->role.starts_with("instrument")) return instrument_failed(core, replay->window);
-  if (replay->role == "confirm") return confirm_failed(core, replay->window, event.reason);
-  case_replay_failed(core, *replay, event.reason);
+  replay_failed(core, *replay, event.reason);
 }
 
 void take(Core& core, const DirectiveChanged& event) { directive_changed(core, event); }
@@ -127,7 +123,7 @@ void fail_trainers_replays(Core& core) {
     if (found == s.replays.end()) return;
     const PendingReplay replay = *found;
     s.replays.erase(found);
-    if (replay.role == "confirm") confirm_failed(core, replay.window, "the run has ended");
+    replay_failed(core, replay, "the run has ended");
   }
 }
 
@@ -236,6 +232,14 @@ bool heard_after_end(const Event& event) {
 }
 
 }  // namespace
+
+void replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
+  if (replay.role == "shadow") return shadow_failed(core, replay.window, why);
+  if (replay.role == "probe") return probe_failed(core, replay, why);
+  if (replay.role.starts_with("instrument")) return instrument_failed(core, replay.window);
+  if (replay.role == "confirm") return confirm_failed(core, replay.window, why);
+  case_replay_failed(core, replay, why);
+}
 
 double next_deadline(const State& state) {
   double next = std::numeric_limits<double>::infinity();

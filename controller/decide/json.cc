@@ -117,9 +117,12 @@ BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                        deadline, steps_since, silence_said))
 BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step, harm_step))
+BOOST_DESCRIBE_STRUCT(PassedProbe, (), (start_step, end_step, source, log_evidence))
+BOOST_DESCRIBE_STRUCT(ProbeSeries, (),
+                      (passed, from_replay, nobody_else, trainer_cannot, margin_percent))
 BOOST_DESCRIBE_STRUCT(Containment, (),
-                      (rung, sites, plan_version, recovered, quiet, probe_passes, log_evidence,
-                       level_percent, margin_percent, probed_by, probed_by_others, stays))
+                      (rung, sites, plan_version, recovered, quiet, probes, tolerated_percent,
+                       stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))
@@ -215,13 +218,11 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "shadow_fingerprint_equal",
                                             "judged",
                                             "level_percent",
-                                            "margin_percent",
-                                            "probed_by",
-                                            "probed_by_others",
+                                            "probes",
+                                            "tolerated_percent",
                                             "watch",
                                             "trust",
                                             "money",
-                                            "log_evidence",
                                             "stays",
                                             "ranked",
                                             "number",

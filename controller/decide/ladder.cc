@@ -192,7 +192,6 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
     if (s.investigation) {
       const TriageEvidence& evidence = s.investigation->evidence;
       s.containment->stays = evidence.trigger == "offset";
-      if (evidence.trigger == "gap") s.containment->level_percent = level_of(evidence);
     }
     remember_plan(s, plan.version, plan.toml);
   }
@@ -247,6 +246,9 @@ void contain(Core& core, const std::string& rung, const std::vector<std::string>
   containment.rung = rung;
   containment.sites = sites;
   containment.plan_version = plan_version;
+  containment.probes.from_replay = s.next_replay;
+  containment.tolerated_percent =
+      std::max(tolerated_percent(core), s.containment ? s.containment->tolerated_percent : 0);
   s.containment = std::move(containment);
 }
 
@@ -291,6 +293,7 @@ std::optional<Containment> standing_in(const State& s, int64_t plan_version) {
   Containment containment;
   containment.rung = plan.bf16 ? "bf16" : "pin";
   containment.plan_version = plan.version;
+  containment.probes.from_replay = s.next_replay;
   containment.recovered = true;
   if (plan.bf16) return containment;
   const std::vector<std::string> left = fp8_sites(s.run, plan.toml);

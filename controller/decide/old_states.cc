@@ -67,10 +67,20 @@ void add_standing(json::object& state) {
                        {"steps_at", json::array()}};
 }
 
+// A containment from before probes were kept one by one: its series begins anew.
+void begin_probes(json::object& state) {
+  json::value* containment = state.if_contains("containment");
+  if (containment == nullptr || !containment->is_object()) return;
+  for (const char* name : {"probe_passes", "log_evidence", "level_percent", "limit_percent",
+                           "margin_percent", "probed_by", "probed_by_others"})
+    containment->get_object().erase(name);
+}
+
 }  // namespace
 
 void upgrade_state(json::object& state) {
   add_standing(state);
+  begin_probes(state);
   if (!state.contains(kOldDetector)) return;
   state.erase(kOldDetector);
   const int64_t in_case = window_of_case(state);

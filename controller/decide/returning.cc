@@ -15,7 +15,39 @@ namespace json = boost::json;
 // Numbers of an ordered probe.
 constexpr int64_t kByAnybody = 0, kByAnother = 1;
 
-const double kHopeless = std::log(1.0 / 20);  // of a probe's evidence, logarithm
+const double kHopeless = std::log(1.0 / 20);  // evidence of a series, logarithm
+constexpr size_t kProbesMost = 48;            // of a series that comes to no end
+constexpr double kFreedomLeast = 4;           // that a scale is taken to have been learned with
+
+double needed(const Core& core) { return std::log(core.policy.returning.evidence); }
+
+double log_evidence(const ProbeSeries& series) {
+  double sum = 0;
+  for (const PassedProbe& probe : series.passed) sum += probe.log_evidence;
+  return sum;
+}
+
+double evidence(const ProbeSeries& series) {
+  return std::exp(std::min(log_evidence(series), 700.0));
+}
+
+double log_evidence_of(const ProbeSeries& series, const std::string& source) {
+  double sum = 0;
+  for (const PassedProbe& probe : series.passed)
+    sum += probe.source == source ? probe.log_evidence : 0;
+  return sum;
+}
+
+// The source that has given most of the evidence; empty where none has.
+std::string foremost(const ProbeSeries& series) {
+  std::string most;
+  for (const PassedProbe& probe : series.passed) {
+    const bool more =
+        most.empty() || log_evidence_of(series, probe.source) > log_evidence_of(series, most);
+    if (more) most = probe.source;
+  }
+  return most;
+}
 
 void wait_longer(Core& core) {
   const Policy::Return& policy = core.policy.returning;
@@ -25,12 +57,11 @@ void wait_longer(Core& core) {
       static_cast<int64_t>(std::min(longer, static_cast<double>(policy.quiet_windows_max)));
 }
 
-void forget_probes(Containment& containment) {
-  containment.probe_passes = 0;
-  containment.quiet = 0;
-  containment.log_evidence = 0;
-  containment.probed_by.clear();
-  containment.probed_by_others = false;
+void end_series(Core& core) {
+  core.s.containment->probes = ProbeSeries{};
+  core.s.containment->probes.from_replay = core.s.next_replay;
+  core.s.containment->quiet = 0;
+  wait_longer(core);
 }
 
 double scale_of_probe(const Core& core, const WindowState& window) {
@@ -38,38 +69,34 @@ double scale_of_probe(const Core& core, const WindowState& window) {
                            gap_settings(core.policy));
 }
 
+double tolerated(const Core& core) {
+  return std::max(tolerated_percent(core), core.s.containment->tolerated_percent);
+}
+
 // A single probe that is worse than this fails: no healthy window shows so much.
 double probe_limit(const Core& core, const WindowState& window) {
   constexpr double kHealthyMost = 4;  // deviations
-  const double most = tolerated_percent(core) + kHealthyMost * scale_of_probe(core, window);
+  const double most = tolerated(core) + kHealthyMost * scale_of_probe(core, window);
   return std::min(most, core.policy.detector.ceiling_percent);
 }
 
-// The mean gap that all probes together must speak against: one deviation more than is tolerated,
-// and less where the gap that the run left FP8 for was hardly more itself. A fault of half that gap
-// would be one that windows after the return are slow to see.
+// The mean gap that all probes together must speak against: one deviation more than is tolerated.
 double return_margin(const Core& core, const WindowState& window) {
-  const double tolerated = tolerated_percent(core);
-  const double scale = scale_of_probe(core, window);
-  const double level = core.s.containment->level_percent;
-  const bool known = std::isfinite(level) && level > 0;
-  const double half = known ? (level - tolerated) / 2 : scale;
-  return tolerated + std::clamp(half, scale / 2, scale);
+  return std::min(tolerated(core) + scale_of_probe(core, window),
+                  core.policy.detector.ceiling_percent);
 }
 
-// Of the e-value against "FP8 is worse by the margin" on average: that of gap_detector.h the other
-// way round.
+// Of the e-value against "FP8 is worse by the margin" on average, that of gap_detector.h the other
+// way round. One probe gives at most the root of what is needed: no single one is enough.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
-  const GapScale& learned = core.s.watch.gap.scale;
   const double x = (return_margin(core, window) - d_percent) / scale_of_probe(core, window);
-  const double confidence = scale_confidence(learned.freedom);
-  const bool known = std::isfinite(confidence);
+  const double freedom = std::max(core.s.watch.gap.scale.freedom, kFreedomLeast);
   const bool symmetric = core.policy.detector.noise == "symmetric";
-  const GapEvalues e = gap_evalues(x, known ? x / confidence : 0, known, symmetric);
+  const GapEvalues e = gap_evalues(x, x / scale_confidence(freedom), true, symmetric);
   const auto& members = gap_members(symmetric);
   double mean = 0;
   for (size_t i = 0; i < e.size(); ++i) mean += members[i].weight * e[i];
-  return std::log(mean);
+  return std::min(std::log(mean), needed(core) / 2);
 }
 
 std::string contained_run(const Containment& containment) {
@@ -78,38 +105,46 @@ std::string contained_run(const Containment& containment) {
   return fmt::format("the run with {} {} in BF16", count, count == 1 ? "site" : "sites");
 }
 
-bool enough_evidence(const Core& core) {
-  const Containment& containment = *core.s.containment;
-  const Policy::Return& policy = core.policy.returning;
-  return containment.probe_passes >= policy.probe_passes &&
-         containment.log_evidence >= std::log(policy.evidence);
+bool trainer_is_left(const Core& core) {
+  return core.enforcing() && core.s.run.trainer_answers() &&
+         !core.s.containment->probes.trainer_cannot;
 }
 
-// Nobody's word is enough: two sources have passed a probe each, or nobody else could be asked.
-bool enough_sources(const Core& core) { return core.s.containment->probed_by_others; }
+bool verifiers_are_left(const Core& core) {
+  return believed_verifiers(core.s).size() >= 2 && !core.s.containment->probes.nobody_else;
+}
+
+// The probes say enough, all together and without the source that says most (to its root: nobody's
+// word is enough), unless nobody else can be asked.
+bool enough(const Core& core) {
+  const ProbeSeries& series = core.s.containment->probes;
+  const double all = log_evidence(series);
+  if (std::ssize(series.passed) < core.policy.returning.probe_passes || all < needed(core))
+    return false;
+  const bool trainer_alone = believed_verifiers(core.s).empty();
+  if (trainer_alone || (!verifiers_are_left(core) && !trainer_is_left(core))) return true;
+  return all - log_evidence_of(series, foremost(series)) >= needed(core) / 2;
+}
 
 void go_back(Core& core) {
   State& s = core.s;
   const KnownPlan base = base_plan(s);
-  const Containment& containment = *s.containment;
+  const ProbeSeries& series = s.containment->probes;
   const std::string sentence = fmt::format(
-      "FP8 comes back: {} probes in a row under the run's own plan ended on average less than {} "
-      "above {} (evidence {:.3g} of {:.3g}).",
-      containment.probe_passes, percent(containment.margin_percent), contained_run(containment),
-      std::exp(std::min(containment.log_evidence, 700.0)), core.policy.returning.evidence);
+      "FP8 comes back: {} probes in a row say that the run's own plan costs less than {} more than "
+      "{} (evidence {:.3g} of {:.3g}).",
+      series.passed.size(), percent(series.margin_percent), contained_run(*s.containment),
+      evidence(series), core.policy.returning.evidence);
   RecordDecision& decision =
       core.record("return", core.enforcing() ? sentence : sentence + " Not enforced in this mode.",
-                  {{"probe_passes", s.containment->probe_passes},
-                   {"log_evidence", s.containment->log_evidence},
+                  {{"probe_passes", series.passed.size()},
+                   {"log_evidence", log_evidence(series)},
                    {"plan_version", base.version},
                    {"rung", s.containment->rung}});
   decision.action = "return";
   decision.enforced = core.enforcing();
   decision.sites = s.containment->sites;
-  if (!core.enforcing()) {
-    forget_probes(*s.containment);
-    return;
-  }
+  if (!core.enforcing()) return end_series(core);
   PendingDirective pending;
   pending.kind = "set_plan";
   pending.purpose = "return";
@@ -126,19 +161,49 @@ void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
   finish_window(core, id);
 }
 
-void probe_unusable(Core& core, int64_t window_id, const std::string& why) {
-  core.say(fmt::format("{}: the probe could not be judged: {}.",
-                       window_name(*find_window(core.s, window_id)), why));
-  finish_probe_window(core, window_id, "failed");
+// An answer that says nothing, or none: the next probe waits as the first one did.
+void set_back(Core& core, const PendingReplay& ordered) {
+  if (!core.s.containment || ordered.id < core.s.containment->probes.from_replay) return;
+  core.s.containment->quiet = 0;
+  if (ordered.deadline > 0) core.s.containment->probes.trainer_cannot = true;
 }
 
-// A probe by the same source although another one was asked for: there is nobody else.
-void note_source(Containment& containment, const PendingReplay& ordered,
-                 const std::string& verifier) {
-  const bool first = containment.probed_by.empty();
-  if (first) containment.probed_by = verifier;
-  const bool other = !first && containment.probed_by != verifier;
-  containment.probed_by_others |= other || ordered.number == kByAnother;
+// Why a probe's answer is not counted; empty where it is.
+std::string not_counted(const Core& core, const PendingReplay& ordered, const WindowState& window,
+                        const ReplayFinished& replay, double d_percent) {
+  const State& s = core.s;
+  if (s.watch.instrument.broken) return "the instrument is broken";
+  if (const auto spike = generic_spike_in(s, window))
+    return fmt::format("step {} in it spiked in BF16 too", *spike);
+  if (!believed(s, replay.verifier)) return replay.verifier + " is not believed";
+  if (ordered.id < s.containment->probes.from_replay)
+    return "it was ordered before another one failed";
+  if (d_percent < -core.policy.detector.ceiling_percent)
+    return fmt::format("D = {}, and FP8 is not so much better than BF16", percent(d_percent));
+  return "";
+}
+
+json::object probe_evidence(const WindowState& window, const Measurement& measured,
+                            const ProbeSeries& series) {
+  return {{"window", window.id},
+          {"d_percent", number(*measured.d_percent)},
+          {"gap", measured.gap ? number(*measured.gap) : json::value(nullptr)},
+          {"run_loss", number(*measured.reference)},
+          {"margin_percent", number(series.margin_percent)},
+          {"evidence", number(evidence(series))}};
+}
+
+// Takes a probe's D into the series; whether it passes.
+bool weigh_probe(Core& core, const PendingReplay& ordered, const WindowState& window,
+                 const ReplayFinished& replay, double d_percent) {
+  ProbeSeries& series = core.s.containment->probes;
+  series.margin_percent = return_margin(core, window);
+  if (!(d_percent <= probe_limit(core, window))) return false;
+  const bool again = replay.verifier == foremost(series);
+  if (ordered.number == kByAnother && !ordered.deadline) series.nobody_else = again;
+  series.passed.push_back({window.start.step, window.end_step(), replay.verifier,
+                           log_equivalence(core, window, d_percent)});
+  return log_evidence(series) > kHopeless && series.passed.size() < kProbesMost;
 }
 
 }  // namespace
@@ -161,23 +226,27 @@ bool probe_due(const Core& core) {
       std::count_if(s.windows.begin(), s.windows.end(),
                     [](const WindowState& window) { return window.probe_pending; });
   if (s.watch.instrument.broken || s.containment->quiet < s.wait_windows) return false;
-  if (under_way + s.containment->probe_passes < core.policy.returning.probe_passes) return true;
-  return under_way == 0 && !(enough_evidence(core) && enough_sources(core));
+  const int64_t passed = std::ssize(s.containment->probes.passed);
+  return under_way + passed < core.policy.returning.probe_passes ||
+         (under_way == 0 && !enough(core));
 }
 
 void order_probe(Core& core, WindowState& window) {
-  const Containment& containment = *core.s.containment;
-  // One verifier alone is not all there is where the trainer answers, which does the last probe.
-  const bool trainer_is_other =
-      core.s.run.trainer_answers() && believed_verifiers(core.s).size() < 2;
+  const ProbeSeries& series = core.s.containment->probes;
+  const std::string most = foremost(series);
   OrderReplay wanted;
   wanted.arm = "plan";
   wanted.plan = base_plan(core.s).toml;
   wanted.evaluate_endpoints = true;
   wanted.priority = kPriorityProbe;
-  wanted.avoid = containment.probed_by;
-  wanted.on_trainer = trainer_is_other && enough_evidence(core);
-  const bool another = !wanted.avoid.empty() && (wanted.on_trainer || !trainer_is_other);
+  const bool another = !most.empty() && verifiers_are_left(core);
+  if (another) {
+    wanted.avoid = most;
+  } else {
+    // The trainer is stopped for the last ones alone.
+    wanted.on_trainer = trainer_is_left(core) && !believed_verifiers(core.s).empty() &&
+                        log_evidence(series) >= needed(core);
+  }
   window.probe_pending = true;
   order(core, window, "probe", another ? kByAnother : kByAnybody, std::move(wanted));
 }
@@ -186,7 +255,7 @@ void return_if_due(Core& core) {
   const State& s = core.s;
   if (!s.containment || s.containment->stays || s.investigation || s.directive || s.ended) return;
   if (core.held() || !core.muted().empty()) return;
-  if (enough_evidence(core) && enough_sources(core)) go_back(core);
+  if (enough(core)) go_back(core);
 }
 
 void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& replay) {
@@ -203,55 +272,50 @@ void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& 
     core.say(fmt::format("{}: the probe leads to nothing: {}.", name, muted));
     return finish_probe_window(core, window_id, "skipped");
   }
-  if (!measured.unusable.empty()) {
-    return probe_unusable(core, window_id, measured.unusable);
-  }
-  if (s.watch.instrument.broken) {
-    core.say(fmt::format("{}: the probe is not counted: the instrument is broken.", name));
-    return finish_probe_window(core, window_id, "skipped");
-  }
-  if (const auto spike = generic_spike_in(s, window)) {
-    core.say(fmt::format("{}: the probe is not counted: step {} in it spiked in BF16 too.", name,
-                         *spike));
+  if (!measured.unusable.empty()) return probe_failed(core, ordered, measured.unusable);
+  const double d = *measured.d_percent;
+  if (const std::string why = not_counted(core, ordered, window, replay, d); !why.empty()) {
+    core.say(fmt::format("{}: the probe is not counted: {}.", name, why));
+    set_back(core, ordered);
     return finish_probe_window(core, window_id, "skipped");
   }
   const double limit = probe_limit(core, window);
-  bool passes = *measured.d_percent <= limit;
-  s.containment->margin_percent = return_margin(core, window);
-  if (passes) s.containment->log_evidence += log_equivalence(core, window, *measured.d_percent);
   // One near the limit after the other: that is not as good.
-  passes = passes && s.containment->log_evidence > kHopeless;
+  const bool passes = weigh_probe(core, ordered, window, replay, d);
+  json::object evidence = probe_evidence(window, measured, s.containment->probes);
+  evidence["limit_percent"] = number(limit);
+  evidence["passed"] = passes;
   RecordDecision& decision = core.record(
       "probe",
       fmt::format("{}: replayed under the run's own FP8 plan, the held-out loss ends {} above {}; "
                   "limit {}: {}.",
-                  name, percent(*measured.d_percent), contained_run(*s.containment), percent(limit),
+                  name, percent(d), contained_run(*s.containment), percent(limit),
                   passes ? "passed" : "failed"),
-      {{"window", window_id},
-       {"d_percent", number(*measured.d_percent)},
-       {"gap", measured.gap ? number(*measured.gap) : json::value(nullptr)},
-       {"run_loss", number(*measured.reference)},
-       {"limit_percent", number(limit)},
-       {"margin_percent", number(s.containment->margin_percent)},
-       {"evidence", number(std::exp(std::min(s.containment->log_evidence, 700.0)))},
-       {"passed", passes}});
+      evidence);
   decision.window = window_id;
   if (window.kind == "probe") window.measured = measured;
   finish_probe_window(core, window_id, passes ? "quiet" : "alarm");
-  if (passes) {
-    s.containment->probe_passes += 1;
-    note_source(*s.containment, ordered, replay.verifier);
-    return return_if_due(core);
-  }
-  wait_longer(core);
-  forget_probes(*s.containment);
+  passes ? return_if_due(core) : end_series(core);
 }
 
 void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why) {
-  // The trainer could not: there is nobody else.
-  const bool on_trainer = ordered.deadline > 0;
-  if (core.s.containment && on_trainer) core.s.containment->probed_by_others = true;
-  probe_unusable(core, ordered.window, why);
+  core.say(fmt::format("{}: the probe could not be judged: {}.",
+                       window_name(*find_window(core.s, ordered.window)), why));
+  set_back(core, ordered);
+  finish_probe_window(core, ordered.window, "failed");
+}
+
+void forget_probes_of(State& s, const std::string& verifier) {
+  if (!s.containment) return;
+  std::erase_if(s.containment->probes.passed,
+                [&](const PassedProbe& probe) { return probe.source == verifier; });
+}
+
+void forget_probes_of_steps(State& s, int64_t first, int64_t last) {
+  if (!s.containment) return;
+  std::erase_if(s.containment->probes.passed, [&](const PassedProbe& probe) {
+    return probe.start_step < last && first <= probe.end_step;
+  });
 }
 
 void finish_return(Core& core) {
@@ -264,8 +328,7 @@ void finish_return(Core& core) {
 }
 
 void refuse_return(Core& core) {
-  if (!core.s.containment) return;
-  forget_probes(*core.s.containment);
+  if (core.s.containment) end_series(core);
 }
 
 }  // namespace gnomon::decide

@@ -106,6 +106,7 @@ void forget_spiked(Core& core, int64_t step) {
   take_out(watch.gap, watch.seen, gap_settings(core.policy), holds);
   take_out(watch.long_gap, watch.long_seen, settings_of_forks(core), holds);
   watch.burst_left = watch.gap.evidence.burst_left;
+  forget_probes_of_steps(core.s, step, step);
 }
 
 namespace {

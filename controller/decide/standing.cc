@@ -72,9 +72,12 @@ void note_report(Core& core, const Event& event) {
   Standing& standing = core.s.standing;
   standing.reported_at = core.now;
   if (const auto* changed = std::get_if<DirectiveChanged>(&event)) {
-    if (changed->state == "applied") standing.directives_unapplied = 0;
-    if (changed->state == "rejected" && is_open(core.s, changed->number))
-      standing.directives_unapplied += 1;
+    const bool open = is_open(core.s, changed->number);
+    const bool late = std::ranges::any_of(core.s.expired_directives, [&](const auto& expired) {
+      return expired.number == changed->number;
+    });
+    if (changed->state == "applied" && (open || late)) standing.directives_unapplied = 0;
+    if (changed->state == "rejected" && open) standing.directives_unapplied += 1;
   }
   const auto* started = std::get_if<AttemptStarted>(&event);
   if (started != nullptr && core.s.attempt.number == 0)

@@ -192,19 +192,32 @@ struct Recovery {
   int64_t harm_step = 0;  // the harm was seen after it: windows that end before show no recovery
 };
 
+// A probe that found the run's own plan as good.
+struct PassedProbe {
+  int64_t start_step = 0;
+  int64_t end_step = 0;
+  std::string source;       // who replayed it
+  double log_evidence = 0;  // that the plan costs less than the margin
+};
+
+// The probes since the run was contained, or since the newest one that failed.
+struct ProbeSeries {
+  std::vector<PassedProbe> passed;
+  int64_t from_replay = 0;      // replays with a smaller number were ordered before
+  bool nobody_else = false;     // another verifier was asked for, and there was none
+  bool trainer_cannot = false;  // the trainer was asked, and did not do it
+  double margin_percent = 0;    // mean gap that they speak against, by the newest one
+};
+
 // The run is in another plan than it wants to be in.
 struct Containment {
   std::string rung;  // pin, recipe, bf16, hold
   std::vector<std::string> sites;
   int64_t plan_version = 0;
   bool recovered = false;
-  int64_t quiet = 0;              // quiet windows since it recovered or since the last failed probe
-  int64_t probe_passes = 0;       // consecutive
-  double log_evidence = 0;        // of the probes, that FP8 is as good as the run is now
-  double level_percent = 0;       // of the gap that led to it; 0 = none was measured
-  double margin_percent = 0;      // mean gap that the probes speak against, by the newest one
-  std::string probed_by;          // who did the first of the passing probes
-  bool probed_by_others = false;  // somebody else did one of them, or nobody else could be asked
+  int64_t quiet = 0;  // quiet windows since it recovered or since the last failed probe
+  ProbeSeries probes;
+  double tolerated_percent = 0;  // mean gap that was borne before
   bool stays = false;  // no probe leads back: the weights show no damage that could be gone
 };
 

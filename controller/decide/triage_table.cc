@@ -68,6 +68,8 @@ class Table {
 
   std::string seen_same() const {
     const TriageAnswer* same = answer("same");
+    const TriageAnswer* second = answer("same_elsewhere");
+    if (!reproduces(same) && reproduces(second)) same = second;
     return same != nullptr && same->reproduction
                ? same->reproduction->sentence
                : std::string("No verifier could replay the window under the same plan");
@@ -125,19 +127,36 @@ class Table {
     return differs(*same);
   }
 
+  // What another verifier than the first one got under the run's own plan; null: there is none.
+  const TriageAnswer* seen_elsewhere(const TriageAnswer& same) const {
+    const TriageAnswer* second = answer("same_elsewhere");
+    const bool other =
+        second != nullptr && second->reproduction && second->verifier != same.verifier;
+    return other ? second : nullptr;
+  }
+
   static bool reproduces(const TriageAnswer* known) {
     return known != nullptr && known->reproduction && known->reproduction->reproduces;
   }
 
   // One verifier says that the run's own plan does not do it again. Another one is asked too.
-  TriageStep differs(const TriageAnswer& same) const {
+  std::optional<TriageStep> differs(const TriageAnswer& same) const {
     const Reproduction& first = *same.reproduction;
-    const TriageAnswer* second = answer("same_elsewhere");
-    if (rules_.other_verifiers && second == nullptr) return ask({{"same_elsewhere"}});
-    if (reproduces(second)) return contradicted(same, *second);
+    if (rules_.other_verifiers && answer("same_elsewhere") == nullptr)
+      return ask({{"same_elsewhere"}});
+    const TriageAnswer* second = seen_elsewhere(same);
+    // What another one's losses show again is no fault of one machine, and no bits say who is
+    // wrong.
+    const bool both_by_bits = first.bitwise && second != nullptr && second->reproduction->bitwise;
+    if (!both_by_bits && reproduces(second)) return std::nullopt;
     if (!first.bitwise) {
       return fault("transient_fault",
                    first.sentence + ": a transient fault of hardware or software, not FP8.", first);
+    }
+    if (both_by_bits) {
+      if (second->reproduction->other_batch != first.other_batch)
+        return tokens_disputed(same, *second);
+      if (reproduces(second)) return contradicted(same);
     }
     if (first.other_batch) {
       return fault("data_mismatch",
@@ -149,17 +168,22 @@ class Table {
     return trainer_differs(first);
   }
 
-  // Two verifiers contradict each other. The second and the run are two against the first, unless
-  // the trainer itself does not get the run's bits either; and about the data the run is no
-  // witness.
-  TriageStep contradicted(const TriageAnswer& same, const TriageAnswer& second) const {
+  // Which tokens the run took the trainer cannot say for itself: its loader is what is suspected.
+  TriageStep tokens_disputed(const TriageAnswer& same, const TriageAnswer& second) const {
+    const bool said = same.reproduction->other_batch;
+    return verdict(
+        of_step() ? "unexplained" : "broken_instrument",
+        fmt::format("{} says that the run took other tokens than the data's order gives, "
+                    "{} that it did not. One of them is wrong, and nobody can say which. "
+                    "Start another verifier.",
+                    said ? same.verifier : second.verifier,
+                    said ? second.verifier : same.verifier));
+  }
+
+  // Another verifier gets the run's bits: the second and the run are two against the first, unless
+  // the trainer itself does not get them either.
+  TriageStep contradicted(const TriageAnswer& same) const {
     const Reproduction& first = *same.reproduction;
-    if (first.other_batch || !second.reproduction->bitwise) {
-      return verdict("broken_instrument",
-                     fmt::format("{}, says {}; {} gets what the run got. One of them is wrong, and "
-                                 "nobody can say which. Nothing follows. Start another verifier.",
-                                 first.sentence, same.verifier, second.verifier));
-    }
     if (rules_.trainer_replays) {
       const TriageAnswer* own = answer("same_on_trainer");
       if (own == nullptr) return ask({{"same_on_trainer"}});

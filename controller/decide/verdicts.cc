@@ -92,6 +92,7 @@ void distrust(Core& core, const std::string& verifier, const std::string& why,
   decision.enforced = true;
   decision.window = window;
   drop_witness(core, verifier, window);
+  forget_probes_of(s, verifier);
 }
 
 void measure_again(Core& core, int64_t id) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/rounding.h"
 #include "controller/decide/core.h"
@@ -80,6 +81,8 @@ void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
 void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
                       int64_t plan) {
   State& s = core.s;
+  // No gap is judged in BF16, and none that was disputed is left: FP8 is measured anew by probes.
+  s.watch.instrument.broken = s.watch.instrument.disputed = false;
   add_quiet_end(s, start.step, end);
   settle_verified(core);
   const bool probe = probe_due(core);
@@ -196,6 +199,7 @@ void forget_after(Core& core, int64_t base) {
   if (s.watch.long_start > base) s.watch.long_start = -1;
   s.watch.next_long = std::min(s.watch.next_long, base);
   forget_seen_after(core, base);
+  forget_probes_of_steps(s, base + 1, std::numeric_limits<int64_t>::max());
   s.watch.burst_left = 0;
 }
 

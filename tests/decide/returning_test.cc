@@ -3,16 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <set>
 
-#include "base/philox.h"
 #include "controller/decide/gap_noise.h"
 #include "tests/decide/stories.h"
 
 namespace gnomon::decide {
 namespace {
 
-using ::testing::Each;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -147,6 +148,246 @@ TEST(ReturningTest, WhereNobodyElseCanBeAskedOneVerifierIsBelieved) {
   const SimulatedRun run = alone({}, kEnded, false);
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
   EXPECT_EQ(probes_of_trainer(run), 0);
+}
+
+// 4% a window until it is contained, then as much as `mild`.
+Truth milder(double mild) {
+  Truth truth;
+  truth.total_steps = 3000;
+  truth.noise_percent = 0.4;
+  truth.damage = [mild](int64_t step, const std::set<std::string>& fp8) {
+    if (!fp8.contains(kGuilty) || step < kBegins) return 0.0;
+    return step < kEnded ? 0.2 : mild / 20;
+  };
+  return truth;
+}
+
+Policy patient() {
+  return with([](Policy& p) {
+    p.detector.prior_scale_percent = 0.2;
+    p.returning.quiet_windows_max = 4;
+  });
+}
+
+std::vector<std::string> sentences(const SimulatedRun& run, const std::string& kind) {
+  std::vector<std::string> all;
+  for (const RecordDecision& decision : run.decisions(kind)) all.push_back(decision.sentence);
+  return all;
+}
+
+TEST(ReturningTest, OneThatLiesDoesNotMakeUpForWhatAnotherOneSees) {
+  for (double mild : {0.5, 0.6, 0.7, 0.9}) {
+    for (bool trainer : {false, true}) {
+      Truth truth = milder(mild);
+      truth.trainer_confirms = trainer;
+      if (trainer) truth.verifiers = {"v1:1"};
+      SimulatedRun run(truth, patient());
+      run.lie = [](ReplayFinished& answer) {
+        if (is_probe(answer) && answer.verifier == "v1:1")
+          answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
+      };
+      run.start();
+      run.train_until(3000);
+      EXPECT_THAT(sentences(run, "return"), IsEmpty()) << mild << ", trainer " << trainer;
+    }
+  }
+}
+
+TEST(ReturningTest, AProbeThatIsTooGoodIsNotCounted) {
+  SimulatedRun run(milder(0.32), patient());
+  run.lie = [](ReplayFinished& answer) {
+    if (is_probe(answer) && answer.verifier == "v1:1")
+      answer.replay_end_loss_bf16 = *answer.run_end_loss_bf16 / 2;
+  };
+  run.start();
+  run.train_until(3000);
+  EXPECT_THAT(sentences(run, "probe"), Not(Contains(HasSubstr("-50"))));
+  EXPECT_THAT(sentences(run, "return"), IsEmpty());
+}
+
+TEST(ReturningTest, WhatAQuarantinedVerifierHasSaidInProbesIsForgotten) {
+  Truth truth = milder(0.6);
+  truth.verifiers = {"v1:1", "v2:2", "v3:3"};
+  SimulatedRun run(truth, with([](Policy& p) { p.returning.probe_passes = 3; }));
+  std::string liar;
+  run.lie = [&](ReplayFinished& answer) {
+    if (is_probe(answer) && liar.empty()) liar = answer.verifier;
+    if (answer.verifier != liar) return;
+    if (is_probe(answer)) answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
+    const bool passed = run.state.containment && !run.state.containment->probes.passed.empty();
+    if (answer.arm.starts_with("bf16") && passed) {
+      if (answer.replay_end_loss_bf16) *answer.replay_end_loss_bf16 *= 0.97;
+      answer.end_hash += "x";
+    }
+  };
+  run.start();
+  while (run.step < 3000 && run.state.trust.quarantined.empty()) run.advance();
+  ASSERT_THAT(run.state.trust.quarantined, ElementsAre(liar));
+  ASSERT_TRUE(run.state.containment);
+  for (const PassedProbe& probe : run.state.containment->probes.passed)
+    EXPECT_NE(probe.source, liar);
+}
+
+// leases.cc gives a replay to a verifier that is to be avoided where no other one speaks.
+TEST(ReturningTest, AVerifierThatIsGoneIsNoSecondSource) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kHolds);
+  truth.total_steps = 2000;
+  truth.trainer_confirms = true;
+  SimulatedRun run(truth, patient());
+  run.lie = [&](ReplayFinished& answer) {
+    if (run.state.containment && !answer.on_trainer) answer.verifier = "v1:1";
+    if (is_probe(answer) && !answer.on_trainer)
+      answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
+  };
+  run.start();
+  run.train_until(2000);
+  EXPECT_THAT(sentences(run, "return"), IsEmpty());
+  EXPECT_GE(probes_of_trainer(run), 1);
+}
+
+// A lone verifier beside a trainer whose probe is not answered for as long as `silent` holds.
+SimulatedRun awaiting_trainer(const bool& silent, double timeout_seconds) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 2600;
+  truth.verifiers = {"v1:1"};
+  truth.trainer_confirms = true;
+  Policy policy = patient();
+  policy.directives.timeout_seconds = timeout_seconds;
+  SimulatedRun run(truth, policy);
+  run.filter = [&silent](const Event& event) {
+    const auto* answer = std::get_if<ReplayFinished>(&event);
+    return !(silent && answer != nullptr && answer->on_trainer && is_probe(*answer));
+  };
+  run.start();
+  while (run.step < 1600 && probes_of_trainer(run) == 0) run.advance();
+  return run;
+}
+
+TEST(ReturningTest, AProbeThatTheTrainerDoesNotTakeInTimeIsDoneWithout) {
+  const bool silent = true;
+  SimulatedRun run = awaiting_trainer(silent, 60);
+  run.train_until(1600);
+  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
+}
+
+TEST(ReturningTest, ARunThatEndsDoesNotWaitForItsTrainersProbe) {
+  bool silent = true;
+  SimulatedRun run = awaiting_trainer(silent, 6000);
+  run.drain();
+  run.end("lost");
+  silent = false;
+  run.drain();
+  EXPECT_THAT(run.state.windows, IsEmpty());
+  AttemptStarted again;
+  again.attempt = run.attempt;
+  again.base_step = run.step;
+  again.cause = std::string(kOnceMore);
+  again.plan_version = run.state.plan_version;
+  run.feed(again);
+  run.train_until(2600);
+  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
+}
+
+TEST(ReturningTest, AWindowThatIsTrainedAgainCountsOnce) {
+  SimulatedRun run(milder(0), with([](Policy& p) {
+                     p.detector.prior_scale_percent = 0.4;
+                     p.returning.quiet_windows = 0;
+                   }));
+  run.start();
+  while (run.step < 1000 && run.decisions("probe").empty()) run.advance();
+  const int64_t at = (run.step / 20 - 1) * 20;
+  for (int i = 0; i < 6; ++i) {
+    run.restart_from(at);
+    run.train_until(at + 24);
+    run.drain();
+  }
+  ASSERT_TRUE(run.state.containment) << "on copies of one window";
+  EXPECT_LE(run.state.containment->probes.passed.size(), 2u);
+}
+
+TEST(ReturningTest, AProbeThatWasOrderedBeforeAnotherOneFailedIsNotCounted) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 3000;
+  SimulatedRun run(truth, story_policy());
+  std::vector<ReplayFinished> kept;
+  bool keeps = true;
+  run.filter = [&](const Event& event) {
+    const auto* answer = std::get_if<ReplayFinished>(&event);
+    const bool probe = keeps && answer != nullptr && is_probe(*answer);
+    if (probe) kept.push_back(*answer);
+    return !probe;
+  };
+  run.start();
+  while (kept.size() < 2 && run.step < 1000) run.advance();
+  keeps = false;
+  ASSERT_EQ(kept.size(), 2u);
+  *kept[0].replay_end_loss_bf16 *= 1.05;
+  run.feed(kept[0]);
+  const int64_t wait = run.state.wait_windows;
+  *kept[1].replay_end_loss_bf16 *= 1.05;
+  run.feed(kept[1]);
+  EXPECT_THAT(run.state.containment->probes.passed, IsEmpty());
+  EXPECT_EQ(run.state.wait_windows, wait) << "two failures of one series are one";
+}
+
+TEST(ReturningTest, NoiseOfAnyShapeDoesNotKeepARunInBf16) {
+  Truth truth = numerical_fault({kGuilty}, 1, 60);
+  truth.total_steps = 3000;
+  SimulatedRun run(truth, with([](Policy& p) {
+                     p.detector.noise = "any";
+                     p.ladder.rungs = {"bf16"};
+                   }));
+  run.start();
+  run.train_until(3000);
+  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
+}
+
+TEST(ReturningTest, ARunThatIsOnlyWatchedDoesNotStopItsTrainerForProbes) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 3000;
+  truth.verifiers = {"v1:1"};
+  truth.trainer_confirms = true;
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  while (run.step < 1000 && !run.state.containment) run.advance();
+  run.advance();
+  run.ask("mode", 0, "observe");
+  run.train_until(3000);
+  EXPECT_EQ(probes_of_trainer(run), 0);
+  EXPECT_LE(run.decisions("return").size(), 8u) << "each waits longer than the one before";
+}
+
+TEST(ReturningTest, AnswersOfTheTrainerWithoutALossAreNotAskedForEver) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 3000;
+  truth.verifiers = {"v1:1"};
+  truth.trainer_confirms = true;
+  SimulatedRun run(truth, story_policy());
+  run.lie = [](ReplayFinished& answer) {
+    if (is_probe(answer) && answer.on_trainer) answer.run_end_loss_bf16.reset();
+  };
+  run.start();
+  run.train_until(3000);
+  EXPECT_EQ(probes_of_trainer(run), 1);
+  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
+}
+
+TEST(ReturningTest, AContainmentWrittenBeforeProbesWereKeptOneByOneIsRead) {
+  SimulatedRun run(numerical_fault({kGuilty}, kBegins, kHolds), story_policy());
+  run.start();
+  while (run.step < 1000 && !run.state.containment) run.advance();
+  boost::json::object state = boost::json::parse(state_to_json(run.state)).as_object();
+  boost::json::object& containment = state.at("containment").as_object();
+  containment.erase("probes");
+  containment.erase("tolerated_percent");
+  containment["probe_passes"] = 1;
+  containment["log_evidence"] = 0.5;
+  containment["level_percent"] = 4.0;
+  containment["limit_percent"] = 0.9;
+  const State read = state_from_json(boost::json::serialize(state));
+  ASSERT_TRUE(read.containment);
+  EXPECT_EQ(read.containment->sites, run.state.containment->sites);
+  EXPECT_THAT(read.containment->probes.passed, IsEmpty());
 }
 
 TEST(ReturningTest, TheReturnSaysWhatItRestsOn) {

@@ -13,8 +13,12 @@ TriageAnswer same(bool reproduces, bool bitwise = true, std::optional<int64_t> m
                   const std::string& kind = "same") {
   TriageAnswer answer;
   answer.kind = kind;
-  answer.verifier = "v1";
+  answer.verifier = kind == "same" ? "v1" : kind == "same_elsewhere" ? "v2" : "trainer";
   answer.reproduction = Reproduction{reproduces, bitwise, mismatch, false, "It was compared"};
+  return answer;
+}
+TriageAnswer by(const std::string& verifier, TriageAnswer answer) {
+  answer.verifier = verifier;
   return answer;
 }
 TriageAnswer failed(const std::string& kind, int64_t seed = 0) {
@@ -132,8 +136,8 @@ const auto bears = [](TriageRules& rules) {
   rules.accept_percent = 0.25;
   rules.steps_ahead = 1000;
 };
-TriageAnswer other_batch() {
-  TriageAnswer answer = same(false, true, 105);
+TriageAnswer other_batch(const std::string& kind = "same") {
+  TriageAnswer answer = same(false, true, 105, kind);
   answer.reproduction->other_batch = true;
   return answer;
 }
@@ -231,11 +235,17 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"OtherTokens", of_gap({other_batch()}), plain(), "= data_mismatch"},
         TableCase{"OtherTokensAskAnother", of_gap({other_batch()}), with(others), "same_elsewhere"},
         TableCase{"OtherTokensSaysAnother",
-                  of_gap({other_batch(), same(false, true, 105, "same_elsewhere")}), with(others),
+                  of_gap({other_batch(), other_batch("same_elsewhere")}), with(others),
                   "= data_mismatch"},
         TableCase{"OtherTokensSaysOneAlone",
-                  of_gap({other_batch(), same(true, true, {}, "same_elsewhere")}), with(others),
+                  of_gap({other_batch(), same(false, true, 105, "same_elsewhere")}), with(others),
                   "= broken_instrument"},
+        TableCase{"OtherTokensSaysTheSecondAlone",
+                  of_gap({same(false, true, 105), other_batch("same_elsewhere")}), with(others),
+                  "= broken_instrument"},
+        TableCase{"TheSameVerifierTwiceIsOne",
+                  of_gap({same(false, true, 105), by("v1", same(true, true, {}, "same_elsewhere"))}),
+                  with(others), "= transient_fault"},
         TableCase{"LossesOnlyAndNotAgain", of_gap({same(false, false)}), plain(),
                   "= transient_fault"},
         TableCase{"LossesOnlyAskAnother", of_gap({same(false, false)}), with(others),
@@ -243,9 +253,9 @@ INSTANTIATE_TEST_SUITE_P(
         TableCase{"LossesOnlySaysAnother",
                   of_gap({same(false, false), same(false, false, {}, "same_elsewhere")}),
                   with(others), "= transient_fault"},
-        TableCase{"LossesOnlySaysOneAlone",
-                  of_gap({same(false, false), same(true, false, {}, "same_elsewhere")}),
-                  with(others), "= broken_instrument"},
+        TableCase{"LossesOnlyAndAnotherHasTheBits",
+                  of_gap({same(false, false), same(true, true, {}, "same_elsewhere")}),
+                  with(others), "fakequant"},
         TableCase{"LossesOnlyAndNotAgainMayBeChance", of_gap({same(false, false)}), plain(1),
                   "fp8_nudged1 bf16_nudged1"},
         TableCase{"LossesOnlyAndChance", of_gap(other_machine(0.1), 0.3), plain(3), "= chance"},
