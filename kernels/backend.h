@@ -48,6 +48,12 @@ struct HashPiece {
   uint64_t first = 0;
 };
 
+// A product of m × n results over k terms, in FP32 (a weight's gradient, added to or not) or BF16.
+struct ExpectedProduct {
+  int64_t m = 0, n = 0, k = 0;
+  bool fp32_result = false;
+};
+
 // What is the same for every element type.
 class BackendBase {
  public:
@@ -84,6 +90,8 @@ class BackendBase {
   }
   // Reads tensors there for kernels/statistics.h.
   virtual StatisticsSource& statistics() = 0;
+  // The products of rounded operands that a run will make: keeps_scales() is about these.
+  virtual void expect_products(std::vector<ExpectedProduct> /*products*/) {}
 
   // Does `work`, which calls operations of this backend and reads nothing back. A device may record
   // it when it comes with the same key, not 0, for the second time, and from then on do what it
@@ -137,7 +145,7 @@ class BackendOf : public BackendBase {
   // them, term by term or as Hopper adds. Otherwise a copy holds the values that it stands for, but
   // for the scale of a whole tensor. `a` and `b` are how its operands are rounded.
   virtual bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
-                            const Quantizer& b) const = 0;
+                            const Quantizer& b, bool fp32_result) = 0;
   // Makes the copy of operand.data[rows, columns], and its scale where the whole tensor has one.
   // `wanted` is made of Orientation; more of them may be made. The amax is known where the scale
   // follows from it. Tiles have one row, or up to 256 columns, a power of two.

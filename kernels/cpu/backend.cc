@@ -76,8 +76,8 @@ class CpuBackend final : public BackendOf<E> {
     if (std::isfinite(*amax) && *amax > 0) *most = std::max(*most, *amax);
   }
 
-  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
-                    const Quantizer& b) const override {
+  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
+                    bool /*fp32_result*/) override {
     return cpu::keeps_scales(accumulation, a, b);
   }
   void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,

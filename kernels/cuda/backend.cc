@@ -59,6 +59,9 @@ class CudaBackend final : public Backend {
     return make_device_side_gathers(machine_->side_stream(ranks), memory(), std::move(layouts));
   }
   StatisticsSource& statistics() override { return statistics_; }
+  void expect_products(std::vector<ExpectedProduct> products) override {
+    expected_ = std::move(products);
+  }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
     if (!machine_->records()) {
@@ -115,9 +118,10 @@ class CudaBackend final : public Backend {
             bool accumulate) override {
     plain(shape, alpha, a, b, c, true, accumulate);
   }
-  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
-                    const Quantizer& b) const override {
-    return native(accumulation, a, b, machine_->has_scales_of_parts());
+  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
+                    bool fp32_result) override {
+    const bool fast = accumulation.hopper && accumulation.promote_every == 0;
+    return native(accumulation, a, b) && operands_.multiplies(a, b, fast, fp32_result, expected_);
   }
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
                 unsigned wanted) override {
@@ -294,6 +298,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<DeviceExchange> exchange_;  // where there are other ranks
   int threads_;
   OperandKernels operands_;
+  std::vector<ExpectedProduct> expected_;
   DeviceStatistics statistics_;
   Buffer<float> scratch_;  // of one operation
   Buffer<int32_t> places_;

@@ -265,7 +265,9 @@ class CudaMachine final : public Machine {
     if (info_.has_fp8()) return {};
     return fmt::format("{} has none: compute capability 8.9 is the first with FP8", device());
   }
-  bool has_scales_of_parts() const override { return info_.has_scales_of_parts(); }
+  bool multiplies(const Product& product, const Factor& a, const Factor& b) override {
+    return products_.takes(product, a, b);
+  }
   Memory& memory() override { return memory_; }
   Stream stream() override { return stream_.get(); }
   bool records() const override {

@@ -40,7 +40,6 @@ struct DeviceInfo {
   bool has_fp8() const { return major > 8 || (major == 8 && minor >= 9); }
   // For cuBLASLt's FP8 products with scales for rows or for blocks in FP32 (its documentation,
   // "Outer vector scaling", "1D and 2D block scaling"): compute capability 9.0 alone.
-  bool has_scales_of_parts() const { return major == 9 && minor == 0; }
 };
 
 // Of the current device. Throws NoCudaDevice where there is none that this build has code for, with

@@ -216,6 +216,16 @@ std::vector<LtAlgorithm> LtProducts::algorithms(const Product& p, const Factor& 
   return algorithms;
 }
 
+bool LtProducts::takes(const Product& p, const Factor& a, const Factor& b) {
+  try {
+    return !algorithms(p, a, b, 1).empty();
+  } catch (const ConfigError&) {
+    return false;
+  } catch (const CudaError&) {
+    return false;
+  }
+}
+
 void LtProducts::multiply(const Product& p, const Factor& a, const Factor& b, void* c,
                           Stream stream, const LtAlgorithm* by) {
   check_shape(p, a, b);

@@ -36,6 +36,9 @@ class LtProducts {
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c, Stream stream,
                 const LtAlgorithm* by = nullptr);
 
+  // Whether multiply() would find an algorithm; the factors' data and scales need not be there.
+  bool takes(const Product& product, const Factor& a, const Factor& b);
+
   // At most `most`, the one that the library thinks fastest first: that is the one that multiply()
   // chooses. Throws as multiply(), and when there is none.
   std::vector<LtAlgorithm> algorithms(const Product& product, const Factor& a, const Factor& b,

@@ -32,8 +32,6 @@ class Machine {
   virtual std::string device() const = 0;               // for the fingerprint: what it is
   virtual std::string libraries() const = 0;            // and their versions
   virtual std::string lacks_fp8() const { return {}; }  // as BackendBase::lacks_fp8()
-  // Whether multiply() takes FP8 factors with a scale for each row or block.
-  virtual bool has_scales_of_parts() const { return true; }
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
 
@@ -44,6 +42,11 @@ class Machine {
   virtual void begin_recording() = 0;
   virtual std::unique_ptr<Recording> end_recording() = 0;
 
+  // Whether multiply() takes such a product of codes: the factors' data and scales need not be
+  // there.
+  virtual bool multiplies(const Product& /*product*/, const Factor& /*a*/, const Factor& /*b*/) {
+    return true;
+  }
   // Returns when the work is on the stream. Throws Error for shapes that the library does not take,
   // with those that it does.
   virtual void multiply(const Product& product, const Factor& a, const Factor& b, void* c) = 0;

@@ -1,6 +1,9 @@
 #include "kernels/cuda/operands.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 
 #include "base/errors.h"
 #include "kernels/cuda/elementwise.h"
@@ -47,8 +50,7 @@ const uint8_t* codes_of(const GemmOperand<bf16>& operand, Orientation orientatio
 
 }  // namespace
 
-bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
-            bool scales_of_parts) {
+bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b) {
   if (accumulation.sum != TensorCoreSum{}) {
     throw Error(
         "the fault wrong_accumulation cannot be made on a device, whose sums are what they are; "
@@ -58,13 +60,66 @@ bool native(const Accumulation& accumulation, const Quantizer& a, const Quantize
   if (a.format == Format::kE5m2 && b.format == Format::kE5m2) return false;
   if (!has_kernel(a.tile) || !has_kernel(b.tile)) return false;
   const FactorScale of_a = scale_of(a.tile), of_b = scale_of(b.tile);
-  const bool one_each = of_a == FactorScale::kTensor && of_b == FactorScale::kTensor;
-  if (!scales_of_parts && !one_each) return false;
   const auto blocks = [](FactorScale scale) {
     return scale == FactorScale::kBlock || scale == FactorScale::kSquare;
   };
   if (blocks(of_a) != blocks(of_b)) return false;
   return of_a != FactorScale::kSquare || of_b != FactorScale::kSquare;
+}
+
+namespace {
+
+const char* in_words(FactorScale scale) {
+  switch (scale) {
+    case FactorScale::kRow:
+      return "a scale for each row";
+    case FactorScale::kBlock:
+      return "a scale for each 128 terms";
+    case FactorScale::kSquare:
+      return "a scale for each square of 128";
+    default:
+      return "one scale";
+  }
+}
+
+// Where none is known: a product that a device which has its kind makes.
+constexpr ExpectedProduct kUsual[] = {{1024, 1024, 1024, false}, {1024, 1024, 1024, true}};
+
+}  // namespace
+
+bool OperandKernels::multiplies(const Quantizer& a, const Quantizer& b, bool fast, bool fp32_result,
+                                std::span<const ExpectedProduct> products) {
+  Factor left{.format = a.format, .scale = scale_of(a.tile)};
+  Factor right{.format = b.format, .transposed = true, .scale = scale_of(b.tile)};
+  // As make_scales_alike() makes them.
+  if (left.scale == FactorScale::kRow || right.scale == FactorScale::kRow)
+    left.scale = right.scale = FactorScale::kRow;
+  const Kind kind{left.format, right.format, left.scale, right.scale, fast, fp32_result};
+  const auto [entry, is_new] = known_.try_emplace(kind, true);
+  if (!is_new) return entry->second;
+  if (products.empty()) products = kUsual;
+  for (const ExpectedProduct& it : products) {
+    if (it.fp32_result != fp32_result) continue;
+    left.stride = right.stride = it.k;
+    Product product{.m = it.m,
+                    .n = it.n,
+                    .k = it.k,
+                    .fp32_output = fp32_result,
+                    .stride_c = it.n,
+                    .fast_accumulate = fast};
+    for (bool added : {false, true}) {
+      product.accumulate = added;
+      if ((added && !fp32_result) || machine_.multiplies(product, left, right)) continue;
+      fmt::print(stderr,
+                 "warning: {} has no product of {} with {} by {} with {}, {} results{}, {} × {} "
+                 "over {} terms: the rounded values are multiplied in BF16\n",
+                 machine_.device(), format_name(left.format), in_words(left.scale),
+                 format_name(right.format), in_words(right.scale), fp32_result ? "FP32" : "BF16",
+                 added ? " added to what is there" : "", it.m, it.n, it.k);
+      return entry->second = false;
+    }
+  }
+  return true;
 }
 
 OperandKernels::OperandKernels(Machine& machine)

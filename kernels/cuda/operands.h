@@ -6,7 +6,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
+#include <tuple>
 
 #include "kernels/backend.h"
 #include "kernels/cuda/machine.h"
@@ -14,9 +16,8 @@
 
 namespace gnomon::cuda {
 
-// Whether a device multiplies such copies as codes. `scales_of_parts`: as the machine says.
-bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
-            bool scales_of_parts = true);
+// Whether such copies may be multiplied as codes, if the device has such products.
+bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b);
 
 class OperandKernels {
  public:
@@ -28,6 +29,10 @@ class OperandKernels {
   // y and, in the same pass where they are codes, its copy.
   void swiglu(const CopyAlong<bf16>& copy, const Gated& from, int64_t rows, int64_t columns,
               bf16* y, float* amax);
+  // Whether the machine multiplies copies that are rounded so as codes, in each of these products.
+  // Asked once for each kind; where it does not, a warning says so.
+  bool multiplies(const Quantizer& a, const Quantizer& b, bool fast, bool fp32_result,
+                  std::span<const ExpectedProduct> products);
   // Out is bf16 or float.
   template <class Out>
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,
@@ -44,7 +49,11 @@ class OperandKernels {
   void make_scales_alike(const GemmShape& shape, Factor& a, Factor& b);
   void lose(Factor& a, const GemmShape& shape, const TermRange& lost);
 
+  // What a machine is asked of once.
+  using Kind = std::tuple<Format, Format, FactorScale, FactorScale, bool, bool>;
+
   Machine& machine_;
+  std::map<Kind, bool> known_;
   Buffer<uint32_t> amaxes_;
   Buffer<std::byte> kept_terms_;
   Buffer<float> equal_scales_;

@@ -1,5 +1,5 @@
-// A device whose FP8 products are wrong: the replay that is there to rule that out must not use
-// them.
+// Devices whose FP8 products are wrong, or not there. The replay that is there to rule out wrong
+// ones must not use them; where the library has none, rounded values are multiplied in BF16.
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/backend.h"
@@ -64,6 +64,76 @@ TEST_P(BrokenFp8Kernel, ShowsUnderThePlanAndNotInFakequant) {
   const double healthy = std::abs(sound.evaluated - fake.evaluated);
   EXPECT_LT(healthy, 1e-3 * sound.evaluated);
   EXPECT_GT(std::abs(broken.evaluated - fake.evaluated), 10 * healthy);
+}
+
+bool is_part(cuda::FactorScale scale) {
+  return scale != cuda::FactorScale::kNone && scale != cuda::FactorScale::kTensor;
+}
+
+// Has products of codes with one scale alone.
+class PlainFp8Machine : public EmulatedMachine {
+ public:
+  static inline std::vector<cuda::Product> asked;
+
+  bool multiplies(const cuda::Product& product, const cuda::Factor& a,
+                  const cuda::Factor& b) override {
+    asked.push_back(product);
+    return !is_part(a.scale) && !is_part(b.scale);
+  }
+  void multiply(const cuda::Product& product, const cuda::Factor& a, const cuda::Factor& b,
+                void* c) override {
+    if (a.format != Format::kBf16) EXPECT_TRUE(PlainFp8Machine::multiplies(product, a, b));
+    EmulatedMachine::multiply(product, a, b, c);
+  }
+};
+
+// And cannot add what it multiplies to what is there.
+class AddingNoFp8Machine final : public PlainFp8Machine {
+ public:
+  bool multiplies(const cuda::Product& product, const cuda::Factor& a,
+                  const cuda::Factor& b) override {
+    return !product.accumulate && PlainFp8Machine::multiplies(product, a, b);
+  }
+};
+
+class MissingFp8Kernel : public testing::TestWithParam<std::string> {};
+
+TEST_P(MissingFp8Kernel, IsMadeUpForInBf16) {
+  testing::internal::CaptureStderr();
+  const Losses found = losses<PlainFp8Machine>(GetParam(), false);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(found, losses<EmulatedMachine>(GetParam(), true));
+  EXPECT_NE(said.find("warning: emulated has no product of e4m3 with a scale for each"),
+            std::string::npos)
+      << said;
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, MissingFp8Kernel, testing::Values("rowwise", "block"),
+                         [](const auto& recipe) { return recipe.param; });
+
+TEST(MissingFp8KernelTest, IsAskedForByTheRunsOwnShapes) {
+  PlainFp8Machine::asked.clear();
+  losses<PlainFp8Machine>("current", false);
+  const auto was_asked = [](int64_t m, int64_t n, int64_t k, bool fp32, bool added) {
+    return std::ranges::any_of(PlainFp8Machine::asked, [&](const cuda::Product& it) {
+      return it.m == m && it.n == n && it.k == k && it.fp32_output == fp32 &&
+             it.accumulate == added;
+    });
+  };
+  const TemporaryDirectory directory;
+  const EngineConfig config = small_engine(directory.path());
+  const int64_t rows = config.batch.sequences * config.batch.tokens;
+  const int64_t width = config.model.width, ffn = config.model.ffn;
+  EXPECT_TRUE(was_asked(rows, width, ffn, false, false)) << "down_proj, fprop";
+  EXPECT_TRUE(was_asked(rows, ffn, width, false, false)) << "down_proj, dgrad";
+  EXPECT_TRUE(was_asked(width, ffn, rows, true, false)) << "down_proj, wgrad";
+  EXPECT_TRUE(was_asked(width, ffn, rows, true, true)) << "of a later micro-batch";
+}
+
+TEST(MissingFp8KernelTest, OneOfTheThreeProductsMayBeMissing) {
+  const Losses sound = losses<EmulatedMachine>("current", false);
+  const Losses found = losses<AddingNoFp8Machine>("current", false);
+  EXPECT_EQ(found.evaluated, sound.evaluated) << "fprop is not touched";
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, BrokenFp8Kernel,

@@ -70,7 +70,7 @@ class Operands {
  public:
   Operands(Backend& backend, const Problem& it)
       : backend_(backend), a_(backend.memory()), b_(backend.memory()) {
-    keeps_ = backend.keeps_scales({}, it.a.quantizer, it.b.quantizer);
+    keeps_ = backend.keeps_scales({}, it.a.quantizer, it.b.quantizer, false);
     take(a_, it.a);
     take(b_, it.b);
   }

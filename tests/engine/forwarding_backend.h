@@ -62,9 +62,9 @@ class ForwardingBackend : public BackendOf<E> {
             bool accumulate) override {
     around({a, b, c}, [&] { backend_->gemm(shape, alpha, a, b, c, accumulate); });
   }
-  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,
-                    const Quantizer& b) const override {
-    return backend_->keeps_scales(accumulation, a, b);
+  bool keeps_scales(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
+                    bool fp32_result) override {
+    return backend_->keeps_scales(accumulation, a, b, fp32_result);
   }
   void quantize(GemmOperand<E>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
                 unsigned wanted) override {

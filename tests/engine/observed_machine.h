@@ -37,7 +37,10 @@ class ObservedMachine final : public cuda::Machine {
   std::string device() const override { return inner_->device(); }
   std::string libraries() const override { return inner_->libraries(); }
   std::string lacks_fp8() const override { return inner_->lacks_fp8(); }
-  bool has_scales_of_parts() const override { return inner_->has_scales_of_parts(); }
+  bool multiplies(const cuda::Product& product, const cuda::Factor& a,
+                  const cuda::Factor& b) override {
+    return inner_->multiplies(product, a, b);
+  }
   Memory& memory() override { return inner_->memory(); }
   cuda::Stream stream() override { return inner_->stream(); }
   bool records() const override { return inner_->records(); }

@@ -15,7 +15,7 @@ if(TARGET gnomon_cuda AND GNOMON_CUDNN_INCLUDE_DIR)
   # The real library, which is found, or not, when the test runs; sanitizers would look into it.
   if(NOT GNOMON_SANITIZE)
     gnomon_test(kernels_cudnn_plans_test SOURCES cudnn_plans_test.cc LIBS gnomon_cuda gnomon_attention_check ${CMAKE_DL_LIBS}
-      LABELS kernels TIMEOUT 300)
+      LABELS kernels nightly TIMEOUT 300)
     target_compile_definitions(kernels_cudnn_plans_test PRIVATE GNOMON_FAKE_DRIVER="$<TARGET_FILE:gnomon_fake_driver>")
     add_dependencies(kernels_cudnn_plans_test gnomon_fake_driver)
   endif()

@@ -166,7 +166,8 @@ class GemmBench {
     const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
     const Quantizer of_a = quantizer_for(precision, left, gemm);
     const Quantizer of_b = quantizer_for(precision, right, gemm);
-    const bool keeps = backend_->keeps_scales(accumulation_of(precision, gemm), of_a, of_b);
+    const bool keeps =
+        backend_->keeps_scales(accumulation_of(precision, gemm), of_a, of_b, gemm == Gemm::kWgrad);
     const auto one = [&](Side& side, const Quantizer& quantizer, int64_t columns, bool transposed) {
       GemmOperand<bf16>& operand = side.operand();
       operand.renew(side.values());

@@ -114,7 +114,7 @@ class KernelsBench {
     Rounding rounding;
     rounding.quantises = true;
     rounding.quantizer = quantizer;
-    rounding.keeps_scales = backend_->keeps_scales({}, quantizer, quantizer);
+    rounding.keeps_scales = backend_->keeps_scales({}, quantizer, quantizer, false);
     if (rounding.whole_tensor()) rounding.given = 64.0f;
     return rounding;
   }

@@ -168,7 +168,7 @@ Rounding LinearLayers<E>::rounding_but_scale(int site, Gemm gemm, TensorRole rol
   found.quantizer = quantizer_for(wanted, role, gemm);
   found.keeps_scales =
       backend_.keeps_scales(accumulation(site, gemm), quantizer_for(wanted, left, gemm),
-                            quantizer_for(wanted, right, gemm));
+                            quantizer_for(wanted, right, gemm), gemm == Gemm::kWgrad);
   found.log2_shift = faults_.scale_shift(site, role, pass_.step);
   return found;
 }

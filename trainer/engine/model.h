@@ -172,6 +172,7 @@ class BasicModel final : public DecoderModel {
   int head_site() const { return config_.layers * kSitesPerLayer; }
 
   void take_memory();
+  std::vector<ExpectedProduct> products_of_run() const;
   void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
   void take_activations();
   void take_layer(LayerActivations<E>& layer);

@@ -32,6 +32,22 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
   }
   take_memory();
   weights_changed();
+  backend_.expect_products(products_of_run());
+}
+
+// fprop, dgrad and wgrad of every site, over the rows of a micro-batch.
+template <class E>
+std::vector<ExpectedProduct> BasicModel<E>::products_of_run() const {
+  std::vector<ExpectedProduct> all;
+  for (const std::string& site : sites_) {
+    const std::vector<int64_t>& shape = layout_.weight_of(site).shape;
+    const int64_t out = shape[0], in = shape[1];
+    const int64_t rows = site == sites_.back() ? head_rows_ : n_;
+    all.push_back({rows, out, in, false});
+    all.push_back({rows, in, out, false});
+    all.push_back({out, in, rows, true});
+  }
+  return all;
 }
 
 template <class E>
