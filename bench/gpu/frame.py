@@ -185,6 +185,14 @@ def stop(process, seconds):
     return process.returncode
 
 
+def closed(process):
+    """Its group is ended, and what it was read from closed."""
+    end_all([process])
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
 # ---- commands ----
 
 def quiet(command, seconds=30, **more):
@@ -198,7 +206,7 @@ def quiet(command, seconds=30, **more):
     except subprocess.TimeoutExpired:
         return ""
     finally:
-        end_all([process])
+        closed(process)
     return out.strip() if process.returncode == 0 else ""
 
 
@@ -212,7 +220,7 @@ def run(setting, command, budget, cwd=None, statuses=(0,), merged=False):
     except subprocess.TimeoutExpired:
         raise CutShort("at the limit: " + shown(command)) from None
     finally:
-        end_all([process])
+        closed(process)
     if process.returncode == NO_DEVICE and NO_DEVICE not in statuses:
         raise Skipped(last_lines(errors or out, 1))
     if process.returncode not in statuses:
@@ -254,8 +262,7 @@ def follow(setting, command, budget, take, silence):
     except subprocess.TimeoutExpired:
         raise CutShort("at the limit: " + shown(command)) from None
     finally:
-        end_all([process])
-        process.stdout.close()
+        closed(process)
     return process.returncode
 
 

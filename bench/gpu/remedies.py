@@ -57,6 +57,7 @@ def once(setting, words, part, budget, failed, found):
         gtests.alone(setting, budget, found, part.name, cases)
     elif words == MEMCHECK:
         gtests.sanitized(setting, budget, found, "memcheck", gtests.PROGRAMS[part.name], cases[:CASES_MAX])
+        found["passed"] = found["hazards"] == 0  # they fail here too; the question is why
     else:
         if cases:
             found["only"] = cases
