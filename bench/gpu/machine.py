@@ -75,12 +75,14 @@ def name(found):
     return re.sub(r"[^a-z0-9]+", "-", gpu.lower()).strip("-").removeprefix("nvidia-")
 
 
-def missing(setting, budget):
+def missing(setting):
     """What our programs say where there is no GPU for them; nothing where there is one."""
     command = [setting.program("gnomon"), "bench", "gemm", "--device", "cuda", "--size", "64x64x64", "--rounds", "1",
                "--seconds", "0", "--recipe", "current"]
     try:
-        frame.run(setting, command, budget)
+        frame.run(setting, command, frame.Budget(60))
+    except frame.CutShort as error:
+        return f"the device did not answer within a minute: {error}"
     except (frame.Skipped, frame.Failed) as error:
         return str(error) if isinstance(error, frame.Skipped) or "no CUDA" in str(error) else ""
     return ""

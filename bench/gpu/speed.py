@@ -6,6 +6,7 @@ RECOMPUTE = ["none", "swiglu", "block"]
 TOKENS = 16384  # of a micro-batch, if they fit
 # How a refusal for lack of memory reads; "an illegal memory access" is something else.
 TOO_LITTLE = ("too little memory", "of the GPU's memory", "out of memory")
+NO_FIT = "does not fit this device"
 # FP8 steps sum as TransformerEngine's and torchao's do by default: fast in fprop, promoted in dgrad and wgrad. On the CPU
 # that is emulated.
 SUMS = ["--accumulate", "hopper"]
@@ -75,7 +76,7 @@ def one_step_with(setting, budget, model, sequence, sequences, more=(), step_tok
             if not any(words in str(error) for words in TOO_LITTLE):
                 raise
             refused.append(f"{recompute}, {parts} sequences: {error}"[:500])
-    raise frame.Failed("does not fit: " + "; ".join(refused))
+    raise frame.Failed(f"{NO_FIT}: " + "; ".join(refused))
 
 
 def steps(setting, budget, found, models, more=()):
@@ -92,6 +93,8 @@ def steps(setting, budget, found, models, more=()):
                 measured.append({"asked_for": model, "asked_length": sequence, **step})
             except frame.Failed as error:
                 errors.append(f"{model} at {sequence}: {error}")
+    if errors and not measured and all(NO_FIT in error for error in errors):
+        raise frame.Skipped("; ".join(errors))
 
 
 def steps_small(setting, budget, found):

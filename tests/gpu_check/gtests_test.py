@@ -62,8 +62,8 @@ CLEAN, RACY = "RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)", "
 
 
 class WithPrograms(InAFolder):
-    def ready(self, says=None, before=None, **cases):
-        """The result of `kernels`, or of racecheck where a sanitizer says something, and what cases were asked for."""
+    def ready(self, says=None, before=None, part_name="kernels", **cases):
+        """The result of a part, and what cases were asked for."""
         for name in gtests.PROGRAMS.values():
             self.program(name, PROGRAM)
         setting = self.setting()
@@ -73,10 +73,13 @@ class WithPrograms(InAFolder):
         if says:
             self.program("compute-sanitizer", SANITIZER, "tools")
             setting.environment.update(PATH=f"{self.folder}/tools:{setting.environment['PATH']}", SANITIZER_SAYS=says)
-        run, name = (gtests.racecheck, "racecheck") if says and before is None else (gtests.kernels, "kernels")
         kept = self.results(setting)
-        conduct.conduct(setting, [part(name, run)], frame.Budget(540), kept, {name: before or {}})
-        return kept.parts[name], asked.read_text().splitlines()
+        run = getattr(gtests, part_name)
+        conduct.conduct(setting, [part(part_name, run)], frame.Budget(540), kept, {part_name: before or {}})
+        return kept.parts[part_name], asked.read_text().splitlines()
+
+    def raced(self, says, **cases):
+        return self.ready(says, part_name="racecheck", **cases)
 
 
 class Programs(WithPrograms):
@@ -121,26 +124,31 @@ class Programs(WithPrograms):
 
 class Sanitizer(WithPrograms):
     def test_no_hazards(self):
-        result, asked = self.ready(CLEAN, a="", EveryBf16Value="")
+        result, asked = self.raced(CLEAN, a="", EveryBf16Value="")
         self.assertEqual((result["status"], result["data"]["hazards"], asked), ("ok", 0, ["Suite.a"]))
 
     def test_hazards_fail_though_all_cases_pass(self):
-        result, _ = self.ready(RACY, a="")
+        result, _ = self.raced(RACY, a="")
         self.assertEqual((result["status"], result["data"]["hazards"]), ("failed", 2))
         self.assertIn("barrier", result["next"])
 
+    def test_a_hazard_before_the_end_counts_though_its_run_gave_no_summary(self):
+        before = {"passed_cases": ["Suite.a"], "sanitizer": ["========= Error: Race reported between Write and Read"]}
+        result, asked = self.ready(CLEAN, before=before, part_name="racecheck", a="", b="")
+        self.assertEqual((result["status"], result["data"]["hazards"], asked), ("failed", 1, ["Suite.b"]))
+
     def test_a_device_that_is_not_supported_is_no_failure(self):
-        result, _ = self.ready("Error: Device not supported.", a="")
+        result, _ = self.raced("Error: Device not supported.", a="")
         self.assertEqual(result["status"], "skipped")
         self.assertIn("Device not supported", result["reason"])
 
     def test_without_a_summary_nothing_is_shown(self):
-        result, _ = self.ready("Internal error", a="")
+        result, _ = self.raced("Internal error", a="")
         self.assertEqual(result["status"], "failed")
         self.assertIn("no summary", result["reason"])
 
     def test_memcheck_of_the_failing_cases_is_a_remedy(self):
-        result, asked = self.ready("ERROR SUMMARY: 0 errors", before={"passed_cases": []}, a="", b="fails")
+        result, asked = self.ready("ERROR SUMMARY: 0 errors", a="", b="fails")
         memcheck = result["tried"][1]
         self.assertEqual((memcheck["with"], memcheck["status"]), ("memcheck", "ok"))
         self.assertEqual((result["status"], asked[-1]), ("failed", "Suite.b"))

@@ -116,6 +116,13 @@ class Steps(unittest.TestCase):
                                 ("swiglu", 4, 16), ("block", 16, 4)])
         self.assertEqual(len(found["refused_before"]), 6)
 
+    def test_a_model_that_does_not_fit_is_no_failure(self):
+        def step(*_):
+            raise frame.Failed(f"{speed.NO_FIT}: none, 1 sequences: too little memory")
+
+        with mock.patch.object(speed, "one_step", step), self.assertRaisesRegex(frame.Skipped, "7b at 1024"):
+            speed.steps_7b(types.SimpleNamespace(smoke=False), None, {})
+
     def test_another_trouble_is_no_lack_of_memory(self):
         with self.assertRaisesRegex(frame.Failed, "illegal"):
             self.run_step(["an illegal memory access was encountered"])
