@@ -133,9 +133,9 @@ def sanitizer(setting):
 
 def sanitized(setting, budget, found, tool, program, cases):
     """Cases under a tool of compute-sanitizer, and what it says."""
-    prefix = [sanitizer(setting), "--tool", tool, "--error-exitcode", "1"]
-    if tool == "memcheck":
-        prefix += ["--report-api-errors", "no"]  # a library may ask for what a driver does not have
+    # A library may ask for what a driver does not have: errors of its calls are not reported.
+    more = ["--report-api-errors", "no"] if tool == "memcheck" else []
+    prefix = [sanitizer(setting), "--tool", tool, *more, "--error-exitcode", "1"]
     found.setdefault("sanitizer", [])
     failure = None
     try:
