@@ -31,7 +31,8 @@ def attempted(run, found):
         frame.end_all()  # nothing that it started is beside the next one
     status = status_of(found)
     if status == "failed":
-        return status, "; ".join(map(str, found.get("errors", [])))
+        failures = [f"{one['case']}: {one['text'].strip()[:150]}" for one in found.get("failures", [])]
+        return status, "; ".join([*map(str, found.get("errors", [])), *failures[:5], *filter(None, [found.get("why")])])
     return status, "it goes on in the next call" if status == "cut short" else ""
 
 

@@ -249,6 +249,10 @@ def compare(setting, found, folder, recipes, done, steps):
 LOOP_FAULT = {"kind": "scale_shift", "site": "model.layers.0.mlp.down_proj", "tensor": "input"}
 
 
+# What `gnomon summary` says of the outcome.
+OUTCOME = ["detected", "verdicts", "blamed_sites", "actions", "recovered", "returned_to_fp8", "false_alarms"]
+
+
 def loop_tables(setting, data):
     """The demo's run: a fault that only FP8 feels in its middle. On a device a larger model, and windows that last as long
     as the replays of earlier ones."""
@@ -295,6 +299,8 @@ def loop(setting, budget, found):
         status, out = frame.run(setting, command, budget, statuses=(0, 1))
         found["summary"] = json.loads(out[out.index("{"):]) if "{" in out else {"said": out}
         found["as_expected"] = status == 0
+        if status != 0:
+            found["why"] = ", ".join(f"{name}: {found['summary'].get(name)}" for name in OUTCOME)
         report = setting.beside("loop-report.html")
         frame.run(setting, [setting.program("gnomon"), "report", "--ledger", ledger, "--out", report], budget)
         found["report"] = report.name

@@ -99,10 +99,10 @@ class Conduct(InAFolder):
             found["as_expected"] = choice == ["GNOMON_ATTENTION"]
 
         _, kept = self.conduct([part("loop", run)])
-        self.assertEqual(seen, [[], ["GNOMON_GRAPHS"], ["GNOMON_ATTENTION"]])
+        self.assertEqual(seen, [[], [], ["GNOMON_GRAPHS"], ["GNOMON_ATTENTION"]])
         self.assertEqual(kept["loop"]["status"], "failed")
         self.assertEqual([(one["with"], one["status"]) for one in kept["loop"]["tried"]],
-                         [("GNOMON_GRAPHS=off", "failed"), ("GNOMON_ATTENTION=own", "ok")])
+                         [("nothing changed", "failed"), ("GNOMON_GRAPHS=off", "failed"), ("GNOMON_ATTENTION=own", "ok")])
         self.assertTrue(any("cuDNN's attention is at fault" in line for line in self.said))
 
     def test_no_remedy_is_started_when_the_limit_is_used_up(self):
@@ -119,14 +119,27 @@ class Conduct(InAFolder):
 
         def step(setting, budget, model, sequence, more=()):
             asked.append((model, sequence, "GNOMON_GRAPHS" in setting.environment))
-            if "1.5b" in model and len(asked) < 5:
+            if "1.5b" in model and "GNOMON_GRAPHS" not in setting.environment:
                 raise frame.Failed("illegal memory access")
             return {}
 
         with mock.patch.object(speed, "one_step", step):
             _, kept = self.conduct([part("steps-small", speed.steps_small)])
-        self.assertEqual(asked[4:], [("qwen2.5-1.5b", 1024, True), ("qwen2.5-1.5b", 4096, True)])
-        self.assertEqual([(one["with"], one["status"]) for one in kept["steps-small"]["tried"]], [("GNOMON_GRAPHS=off", "ok")])
+        rest = [("qwen2.5-1.5b", length, graphs_off) for graphs_off in (False, True) for length in (1024, 4096)]
+        self.assertEqual(asked[4:], rest)
+        self.assertEqual([(one["with"], one["status"]) for one in kept["steps-small"]["tried"]],
+                         [("nothing changed", "failed"), ("GNOMON_GRAPHS=off", "ok")])
+
+    def test_what_passes_the_second_time_blames_nothing(self):
+        def run(setting, budget, found):
+            found["as_expected"] = bool(setting.second)
+            setting.second = True
+
+        setting = self.setting()
+        setting.second = False
+        _, kept = self.conduct([part("loop", run)], setting=setting)
+        self.assertEqual([one["with"] for one in kept["loop"]["tried"]], ["nothing changed"])
+        self.assertIn("run again", kept["loop"]["next"])
 
 
 class GoingOn(InAFolder):
