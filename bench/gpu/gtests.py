@@ -107,8 +107,7 @@ def kernels(setting, budget, found):
 
 
 def engine(setting, budget, found):
-    """Runs of the engine: the same bits again, over many steps, from a checkpoint, over changes of the plan; the CPU's
-    losses."""
+    """Runs of the engine: the same bits again, also from a checkpoint and over changes of the plan; the CPU's losses."""
     whole(setting, budget, found, "engine")
 
 

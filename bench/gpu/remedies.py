@@ -30,7 +30,8 @@ HELPED = {
 # What a part says that nothing helped.
 OTHERWISE = {
     "facts": "The programs do not start or see no device: look at the driver's version and GNOMON_CUDA_LIBRARIES.",
-    "kernels": "Look at the first failure, and at what memcheck says of it; leave calls 2 and 3 until it is mended.",
+    "kernels": "Look at the first failure, and at what memcheck says of it; until it is mended only gemm of calls 2 and 3 means "
+               "something.",
     "engine": "Look at the first failure by recipe: bf16 at fault means backend, one FP8 recipe its scales.",
     "attention": "Set GNOMON_ATTENTION=own for the next calls, and look at the case that is not near FP64.",
     "accumulation": "The steps are measured all the same: choose the default of accumulate = \"hopper\" by the rules tied "

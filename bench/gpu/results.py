@@ -31,7 +31,13 @@ class Results:
         self.path = setting.out / f"{stem}.json"
 
     def text(self, parts):
-        return json.dumps({**self.head, "written": now(), "parts": parts}, indent=1) + "\n"
+        text = json.dumps({**self.head, "written": now(), "parts": parts}, indent=1) + "\n"
+        setting = self.setting  # results travel; the folders of this machine stay
+        for folder, name in ((setting.work, "WORK"), (setting.binaries, "BIN"), (setting.binaries.parent, "BUILD"),
+                             (setting.out, "OUT"), (frame.ROOT, "ROOT"), (setting.given.python, "PYTHON")):
+            if str(folder).count("/") > 1:
+                text = text.replace(str(folder), name)
+        return text
 
     def write(self):
         text = self.text(self.parts)

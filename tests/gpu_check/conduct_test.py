@@ -273,6 +273,13 @@ class Files(InAFolder):
             stems.append(kept.path.stem[len("2026-01-01-"):])
         self.assertEqual(stems, [f"h100-80gb-hbm3-call-1{ending}" for ending in ("", "-2", "-3")])
 
+    def test_folders_of_the_machine_are_not_kept(self):
+        setting = self.setting()
+        kept = self.results(setting)
+        kept.parts = {"a": {"status": "failed", "reason": f"{setting.binaries}/gnomon, {setting.work}/x, {sys.executable}"}}
+        kept.write()
+        self.assertEqual(json.loads(kept.path.read_text())["parts"]["a"]["reason"], "BIN/gnomon, WORK/x, PYTHON")
+
     def test_a_file_that_is_too_large_loses_the_largest_part(self):
         kept = self.results(self.setting())
         kept.parts = {"a": {"status": "ok", "data": "x" * 100}, "b": {"status": "ok", "data": "x" * 4000}}
