@@ -1,11 +1,12 @@
-"""What every part of scripts/gpu-check needs: where it runs, commands with an end, and results as JSON files."""
+"""What every part of scripts/gpu-check needs: where it runs, and commands with an end that leave no process behind."""
 
+import contextlib
+import ctypes
 import datetime
 import json
 import os
 import pathlib
-import platform
-import re
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 NO_DEVICE = 3  # what our programs end with where there is no GPU
+GRACE = 4.0  # seconds between the request to end and the end
+LIBC = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
 
 
 class Skipped(Exception):
@@ -21,6 +25,24 @@ class Skipped(Exception):
 
 class Failed(Exception):
     """A command of the part ended badly; the text says how."""
+
+
+class CutShort(Exception):
+    """The part's time was used up; the text says where."""
+
+
+class Budget:
+    """The seconds that something has."""
+
+    def __init__(self, seconds):
+        self.end = time.monotonic() + seconds
+
+    def left(self):
+        return self.end - time.monotonic()
+
+    def check(self, where):
+        if self.left() <= 0:
+            raise CutShort(f"the time was used up: {where}")
 
 
 class Setting:
@@ -36,7 +58,9 @@ class Setting:
         self.threads = min(os.cpu_count() or 1, 2 if smoke else 16)
         self.environment = environment(given.python)
         self.stamp = datetime.datetime.now(datetime.timezone.utc)
-        self._facts = None
+        self.facts = {}  # of the machine: gpu/machine.py
+        self.stem = "result"  # of the names of all files that an invocation leaves
+        self.keep = lambda: None  # writes what was found so far
 
     def program(self, name):
         """In bin/ of a build or a bundle, or in tests/ of a build."""
@@ -45,10 +69,10 @@ class Setting:
                 return str(folder / name)
         raise Skipped(f"{name} is not in {self.binaries}: not built, or not in the bundle")
 
-    def facts(self):
-        if self._facts is None:
-            self._facts = facts(self)
-        return self._facts
+    def beside(self, name):
+        """A file of that name beside the results."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        return self.out / f"{self.stem}-{name}"
 
 
 def environment(python):
@@ -62,48 +86,141 @@ def environment(python):
     return found
 
 
-def quiet(command, **more):
-    """What a command prints, or nothing where it cannot run or fails."""
+# ---- processes and signals ----
+
+GROUPS = {}  # process group → the process that leads it, of all that were started and have not ended
+
+
+class Signals:
+    """What a signal does, and one that came while it must not be acted upon."""
+
+    act = None
+    held = False
+    came = None
+
+
+def on_signals(act):
+    """`act(signal)` when we are asked to end, or when the alarm rings; never while a process is being started."""
+    Signals.act = act
+    for sign in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(sign, arrived)
+
+
+def arrived(sign, _):
+    if Signals.held:
+        Signals.came = sign
+    else:
+        Signals.held = True  # one is enough
+        Signals.act(sign)
+
+
+@contextlib.contextmanager
+def signals_held():
+    before, Signals.held = Signals.held, True
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
-    except (OSError, subprocess.TimeoutExpired):
+        yield
+    finally:
+        Signals.held = before
+        if Signals.came is not None and not before:
+            sign, Signals.came = Signals.came, None
+            arrived(sign, None)
+
+
+def in_the_child():
+    """The kernel ends it when we are killed so that we can end nothing."""
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start(setting, command, **more):
+    """The one place where processes begin: each leads a group, which is known until it has ended. What was found before is
+    kept first."""
+    if setting is not None:
+        setting.keep()
+        more.setdefault("env", setting.environment)
+    with signals_held():
+        process = subprocess.Popen([str(word) for word in command], start_new_session=True, preexec_fn=in_the_child,
+                                   **more)
+        GROUPS[process.pid] = process
+    return process
+
+
+def signalled(group, sign):
+    """Whether the group is there to be sent a signal."""
+    try:
+        os.killpg(group, sign)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def end_all(processes=None, grace=GRACE):
+    """Ends the groups of these processes, or of all: asked first, and made after `grace` seconds."""
+    groups = [process.pid for process in processes] if processes is not None else list(GROUPS)
+    groups = [group for group in groups if group in GROUPS]
+
+    def there(group):
+        GROUPS[group].poll()
+        return signalled(group, 0)
+
+    for group in groups:
+        if there(group):
+            signalled(group, signal.SIGTERM)
+    until = time.monotonic() + grace
+    while any([there(group) for group in groups]) and time.monotonic() < until:
+        time.sleep(0.02)
+    for group in groups:
+        signalled(group, signal.SIGKILL)
+        process = GROUPS.pop(group)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=1)
+
+
+def stop(process, seconds):
+    """Asks a process that we started to end, and makes it and its group; its status."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=seconds)
+    end_all([process])
+    return process.returncode
+
+
+def closed(process):
+    """Its group is ended, and what it was read from closed."""
+    end_all([process])
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+# ---- commands ----
+
+def quiet(command, seconds=30, **more):
+    """What a command prints, or nothing where it cannot run, fails or does not end."""
+    try:
+        process = start(None, command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, **more)
+    except OSError:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-class Budget:
-    """The seconds that a part has."""
-
-    def __init__(self, seconds):
-        self.end = time.monotonic() + seconds
-
-    def left(self):
-        return self.end - time.monotonic()
-
-
-def end_group(process, sign):
     try:
-        os.killpg(process.pid, sign)
-    except ProcessLookupError:
-        pass
+        out, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return ""
+    finally:
+        closed(process)
+    return out.strip() if process.returncode == 0 else ""
 
 
-def run(setting, command, budget, cwd=None, statuses=(0,)):
+def run(setting, command, budget, cwd=None, statuses=(0,), merged=False):
     """Runs to its end or to the part's, and returns (status, stdout). Its process group is ended with it."""
-    if budget.left() <= 0:
-        raise Failed("the part's time was used up before " + shown(command))
-    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, env=setting.environment, cwd=cwd, start_new_session=True)
+    budget.check("before " + shown(command))
+    process = start(setting, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+                    text=True, cwd=cwd)
     try:
         out, errors = process.communicate(timeout=max(1.0, budget.left()))
     except subprocess.TimeoutExpired:
-        end_group(process, signal.SIGTERM)
-        try:
-            process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            end_group(process, signal.SIGKILL)
-            process.communicate()
-        raise Failed("ended at the part's time limit: " + shown(command)) from None
+        raise CutShort("at the limit: " + shown(command)) from None
+    finally:
+        closed(process)
     if process.returncode == NO_DEVICE and NO_DEVICE not in statuses:
         raise Skipped(last_lines(errors or out, 1))
     if process.returncode not in statuses:
@@ -120,6 +237,35 @@ def run_json(setting, command, budget, **more):
     return json.loads(out[at:])
 
 
+def follow(setting, command, budget, take, silence):
+    """Runs a command and gives each line that it prints to `take` as it comes; its status, or None where it said nothing
+    for `silence` seconds and was ended."""
+    budget.check("before " + shown(command))
+    process = start(setting, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    pipe, rest, heard = process.stdout.fileno(), b"", time.monotonic()
+    try:
+        while True:
+            budget.check("during " + shown(command))
+            if select.select([pipe], [], [], min(1.0, max(0.0, budget.left())))[0]:
+                piece = os.read(pipe, 65536)
+                if not piece:
+                    break
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    take(line.decode(errors="replace"))
+                heard = time.monotonic()
+            elif time.monotonic() - heard > silence:
+                return None
+        if rest:
+            take(rest.decode(errors="replace"))
+        process.wait(timeout=max(1.0, budget.left()))
+    except subprocess.TimeoutExpired:
+        raise CutShort("at the limit: " + shown(command)) from None
+    finally:
+        closed(process)
+    return process.returncode
+
+
 def shown(command):
     words = " ".join(str(word) for word in command)
     return words if len(words) < 300 else words[:300] + " ..."
@@ -127,87 +273,6 @@ def shown(command):
 
 def last_lines(text, count):
     return "\n".join(text.strip().splitlines()[-count:]) or "it said nothing"
-
-
-def gpu_facts():
-    """Of the first GPU, as its driver tells."""
-    keys = ["name", "driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit",
-            "compute_cap"]
-    said = quiet(["nvidia-smi", "--query-gpu=" + ",".join(keys), "--format=csv,noheader"])
-    if not said:
-        return None
-    return dict(zip(keys, (value.strip() for value in said.splitlines()[0].split(","))))
-
-
-def processor():
-    try:
-        found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found.group(1) if found else platform.machine()
-
-
-def commit_of(setting):
-    bundle = setting.binaries.parent / "BUNDLE.json"
-    if bundle.is_file():
-        return json.loads(bundle.read_text())["revision"]
-    said = quiet([setting.program("gnomon"), "--version"])
-    found = re.search(r"\(([0-9a-f]+(?:-dirty)?)", said)
-    return found.group(1) if found else "unknown"
-
-
-PYTHON_VERSIONS = """
-import json
-try:
-    import torch
-    print(json.dumps({"torch": torch.__version__, "torch_cuda": torch.version.cuda,
-                      "cudnn_of_torch": torch.backends.cudnn.version(), "gpu": torch.cuda.is_available()}))
-except ImportError:
-    print("{}")
-"""
-
-
-def device_says(setting):
-    """What our own programs call the device, and the libraries they use on it."""
-    said = quiet([setting.program("gnomon"), "bench", "gemm", "--device", setting.device, "--size", "64x64x64",
-                  "--rounds", "1", "--seconds", "0", "--recipe", "current", "--json"], env=setting.environment)
-    found = json.loads(said) if said else {}
-    return found.get("machine"), found.get("libraries")
-
-
-def facts(setting):
-    gpu = gpu_facts()
-    device, libraries = device_says(setting)
-    if gpu is None and device and not setting.smoke:  # nvidia-smi is not everywhere
-        gpu = {"name": device.split(" (")[0], "driver_version": None}
-    said = quiet([setting.given.python, "-c", PYTHON_VERSIONS]) or "{}"
-    return {
-        "gpu": gpu, "device": device, "processor": processor(), "cores": os.cpu_count(), "host_kernel": platform.release(),
-        "versions": {"driver": gpu["driver_version"] if gpu else None, "python": platform.python_version(),
-                     "libraries": libraries, "gnomon": quiet([setting.program("gnomon"), "--version"]), **json.loads(said)},
-        "commit": commit_of(setting),
-    }
-
-
-def machine_name(found):
-    name = found["gpu"]["name"] if found["gpu"] else "cpu"
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-").removeprefix("nvidia-")
-
-
-def result_path(setting, part, ending="json"):
-    day = setting.stamp.strftime("%Y-%m-%d")
-    return setting.out / f"{day}-{machine_name(setting.facts())}-{part}.{ending}"
-
-
-def write_result(setting, part, result):
-    setting.out.mkdir(parents=True, exist_ok=True)
-    path = result_path(setting, part)
-    whole = {"part": part, "smoke": setting.smoke, "date": setting.stamp.isoformat(timespec="seconds"),
-             **setting.facts(), **result}
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(whole, indent=1) + "\n")
-    temporary.rename(path)
-    return path
 
 
 def say(text):

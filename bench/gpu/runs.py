@@ -6,7 +6,6 @@ import json
 import pathlib
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
 import time
@@ -14,7 +13,8 @@ import time
 from . import curves, frame
 
 ROOTS = ["/usr/lib/python3", "/usr/share/doc", "/usr/local/lib"]
-TEXT_BYTES_MAX = 120_000_000
+# Preparing it takes 2 s for each megabyte: what the run of 3,000 steps has, and what the shorter ones do with.
+TEXT_BYTES = {"text-data": 64_000_000, "text-data-small": 24_000_000}
 FILE_BYTES_MAX = 400_000
 RECIPES = ["bf16", "current", "delayed", "rowwise", "rowwise_gw_hp", "block"]
 GPT2_124M = {"layers": 12, "width": 768, "heads": 12, "kv_heads": 12, "ffn": 2048, "vocabulary": 50304,
@@ -24,11 +24,10 @@ TINY = {"layers": 2, "width": 96, "heads": 6, "kv_heads": 2, "ffn": 256, "vocabu
 
 # ---- text ----
 
-def text_files(setting):
+def text_files(setting, limit):
     """Sources and documentation of the Python that runs here and of the system, in one order."""
     roots = frame.quiet([setting.given.python, "-c",
                          "import sys, sysconfig; print('\\n'.join({*sysconfig.get_paths().values()}))"]).splitlines()
-    limit = 3_000_000 if setting.smoke else TEXT_BYTES_MAX
     total = 0
     seen = set()
     for root in sorted(roots) + ROOTS:
@@ -46,26 +45,24 @@ def text_files(setting):
             yield real
 
 
-def text_data(setting, budget):
+def text_data(setting, budget, name="text-data-small"):
     """A dataset of that text, made once."""
-    data = setting.work / "text-data"
+    name = "text-data-small" if setting.smoke else name
+    data = setting.work / name
     if (data / "dataset.json").is_file():
         return data
+    shutil.rmtree(data, ignore_errors=True)
     setting.work.mkdir(parents=True, exist_ok=True)
     lines = setting.work / "text.jsonl"
     with open(lines, "w", encoding="utf-8") as out:
-        for path in text_files(setting):
+        for path in text_files(setting, 3_000_000 if setting.smoke else TEXT_BYTES[name]):
+            budget.check("while text was collected")
             out.write(json.dumps({"text": path.read_text(encoding="utf-8", errors="replace")}) + "\n")
     tokenizer = "bytes" if setting.smoke else "sentencepiece:16384"
     frame.run(setting, [setting.program("gnomon"), "data", "prepare", "--input", lines, "--out", data, "--tokenizer",
                         tokenizer, "--heldout", "0.02", "--shard-tokens", "100000000"], budget)
     lines.unlink()
     return data
-
-
-def text(setting, budget):
-    """The dataset of the parts that train."""
-    return json.loads((text_data(setting, budget) / "dataset.json").read_text())
 
 
 # ---- runs ----
@@ -102,18 +99,8 @@ def trainer(setting, budget, folder, table, more=()):
     config = folder / "run.toml"
     config.write_text(toml(table))
     began = time.monotonic()
-    done = subprocess.Popen([setting.program("gnomon-trainer"), "--config", config, "--dir", folder / "run", *more],
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=setting.environment,
-                            start_new_session=True)
-    try:
-        said, _ = done.communicate(timeout=max(1, budget.left()))
-    except subprocess.TimeoutExpired:
-        frame.end_group(done, signal.SIGKILL)
-        done.communicate()
-        raise frame.Failed(f"the run in {folder} did not end in the part's time") from None
-    (folder / "trainer.log").write_text(said)
-    if done.returncode != 0:
-        raise frame.Failed(f"the trainer ended with status {done.returncode}: {frame.last_lines(said, 8)}")
+    _, said = frame.run(setting, [setting.program("gnomon-trainer"), "--config", config, "--dir", folder / "run", *more],
+                        budget, merged=True)
     found = re.search(r"([0-9.]+) s in steps; reports and checkpoints held them up by ([0-9.]+) s", said)
     if not found:
         raise frame.Failed(f"the trainer does not say how long its steps took: {frame.last_lines(said, 5)}")
@@ -121,29 +108,28 @@ def trainer(setting, budget, folder, table, more=()):
             "wall_seconds": time.monotonic() - began}
 
 
-def overheads(setting, budget):
+def overheads(setting, budget, found):
     """Checkpoints and statistics every 100 steps, against the same run without, in turn."""
     data = text_data(setting, budget)
     steps = 20 if setting.smoke else 300
     every = 10 if setting.smoke else 100
     kinds = {"plain": {}, "checkpoints": {"checkpoint": {"every": every}},
              "statistics": {"statistics": {"every": every}}}
-    rounds = []
-    for turn in range(1 if setting.smoke else 2):
-        row = {}
+    rounds = found.setdefault("rounds", [{}] if setting.smoke else [{}, {}])
+    found.update(steps=steps, every=every)
+    for row in rounds:
         for kind, sections in kinds.items():
-            with scratch(setting, f"overheads-{turn}-{kind}") as folder:
-                row[kind] = trainer(setting, budget, folder, run_table(setting, kind, data, steps, **sections))
-        rounds.append(row)
+            if kind not in row:
+                with scratch(setting, f"overheads-{kind}") as folder:
+                    row[kind] = trainer(setting, budget, folder, run_table(setting, kind, data, steps, **sections))
 
     def share(kind, key):
         """The smallest over the rounds, as other work only adds."""
         return min((row[kind][key] - row["plain"][key]) / row["plain"]["seconds_in_steps"] for row in rounds)
 
-    return {"steps": steps, "every": every, "rounds": rounds,
-            "checkpoint_share": share("checkpoints", "held_up_seconds") + max(0.0, share("checkpoints",
-                                                                                         "seconds_in_steps")),
-            "statistics_share": share("statistics", "seconds_in_steps")}
+    found["checkpoint_share"] = (share("checkpoints", "held_up_seconds")
+                                 + max(0.0, share("checkpoints", "seconds_in_steps")))
+    found["statistics_share"] = share("statistics", "seconds_in_steps")
 
 
 @contextlib.contextmanager
@@ -166,9 +152,9 @@ def daemon(setting, folder, policy):
     port_file.unlink(missing_ok=True)
     (folder / "policy.toml").write_text(policy)
     log = open(folder / "gnomond.log", "a")
-    process = subprocess.Popen([setting.program("gnomond"), "--ledger", folder / "ledger.sqlite", "--listen",
-                                "127.0.0.1:0", "--port-file", port_file, "--policy", folder / "policy.toml"],
-                               stdout=log, stderr=log, env=setting.environment, start_new_session=True)
+    process = frame.start(setting, [setting.program("gnomond"), "--ledger", folder / "ledger.sqlite", "--listen",
+                                    "127.0.0.1:0", "--port-file", port_file, "--policy", folder / "policy.toml"],
+                          stdout=log, stderr=log)
     try:
         for _ in range(300):
             if port_file.is_file() and port_file.read_text().strip():
@@ -178,20 +164,8 @@ def daemon(setting, folder, policy):
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port_file.read_text().strip()}"
     finally:
-        stop(process, 20)
+        frame.stop(process, 20)
         log.close()
-
-
-def stop(process, seconds):
-    """Asks a process that we started to end, and makes it."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            frame.end_group(process, signal.SIGKILL)
-            process.wait()
-    return process.returncode
 
 
 def train_a_slice(setting, budget, folder, table, url):
@@ -199,14 +173,13 @@ def train_a_slice(setting, budget, folder, table, url):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.toml").write_text(toml(table))
     with open(folder / "trainer.log", "a") as log:
-        process = subprocess.Popen([setting.program("gnomon-trainer"), "--config", folder / "run.toml", "--dir",
-                                    folder / "run", "--controller", url], stdout=log, stderr=log,
-                                   env=setting.environment, start_new_session=True)
+        process = frame.start(setting, [setting.program("gnomon-trainer"), "--config", folder / "run.toml", "--dir",
+                                        folder / "run", "--controller", url], stdout=log, stderr=log)
         try:
             process.wait(timeout=max(1, budget.left() - 40))  # for the checkpoint at the slice's end
         except subprocess.TimeoutExpired:
             pass
-        status = stop(process, 35)
+        status = frame.stop(process, 35)
     said = (folder / "trainer.log").read_text()
     if status != 0:
         raise frame.Failed(f"the trainer in {folder} ended with status {status}: {frame.last_lines(said, 6)}")
@@ -222,9 +195,9 @@ def losses(ledger, name):
     return dict(rows)
 
 
-def convergence(setting, budget):
+def convergence(setting, budget, found):
     """The same model on real text in BF16 and in every recipe. Ends with the part's time and goes on in the next call."""
-    data = text_data(setting, budget)
+    data = text_data(setting, budget, "text-data")
     steps = 12 if setting.smoke else setting.given.convergence_steps
     folder = setting.work / "convergence"
     recipes = RECIPES[:2] if setting.smoke else RECIPES
@@ -244,13 +217,13 @@ def convergence(setting, budget):
                 break
             done[recipe] = {"heldout_loss": heldout}
             state.write_text(json.dumps(done))
-    return compared(setting, folder, recipes, done, steps)
+    compare(setting, found, folder, recipes, done, steps)
 
 
-def compared(setting, folder, recipes, done, steps):
+def compare(setting, found, folder, recipes, done, steps):
     curve = {recipe: losses(folder / "ledger.sqlite", recipe) for recipe in recipes}
     last = max(1, steps // 6)
-    found = {"steps": steps, "complete": len(done) == len(recipes), "runs": {}, "mean_over_last_steps": last}
+    found.update(steps=steps, complete=len(done) == len(recipes), runs={}, mean_over_last_steps=last)
     of_bf16 = curve.get("bf16", {})
     for recipe in recipes:
         mine = curve[recipe]
@@ -263,19 +236,21 @@ def compared(setting, folder, recipes, done, steps):
             reference = done["bf16"]["heldout_loss"]
             run["heldout_gap_percent"] = 100 * (done[recipe]["heldout_loss"] - reference) / reference
         found["runs"][recipe] = run
-    picture = frame.result_path(setting, "convergence", "svg")
-    setting.out.mkdir(parents=True, exist_ok=True)
+    picture = setting.beside("convergence.svg")
     title = f"Training loss on real text, {'a tiny model' if setting.smoke else '124M parameters'}"
-    picture.write_text(curves.picture(curve, title, str(setting.facts()["gpu"] or setting.facts()["processor"])))
+    picture.write_text(curves.picture(curve, title, str(setting.facts["gpu"] or setting.facts["processor"])))
     found["picture"] = picture.name
     found["losses"] = {recipe: [round(one[step], 5) for step in sorted(one)][::max(1, steps // 300)]
                        for recipe, one in curve.items()}
-    return found
 
 
 # ---- the loop ----
 
 LOOP_FAULT = {"kind": "scale_shift", "site": "model.layers.0.mlp.down_proj", "tensor": "input"}
+
+
+# What `gnomon summary` says of the outcome.
+OUTCOME = ["detected", "verdicts", "blamed_sites", "actions", "recovered", "returned_to_fp8", "false_alarms"]
 
 
 def loop_tables(setting, data):
@@ -290,7 +265,7 @@ def loop_tables(setting, data):
     table = run_table(
         setting, "demo", data, steps, run={"seed": 1, "job_id": "1"},
         model={"layers": 8, "width": 512, "heads": 8, "kv_heads": 4, "ffn": 1408, "vocabulary": 16384},
-        batch={"sequences": 32, "tokens": 512}, checkpoint={"every": 50, "keep_last": 3},
+        batch={"sequences": 16, "tokens": 512}, checkpoint={"every": 50, "keep_last": 3},
         optimizer={"learning_rate": 1e-3}, eval={"sequences": 64})
     fault = "".join(f"{key} = {json.dumps(value)}\n" for key, value in
                     {**LOOP_FAULT, "log2_factor": 6, "start_step": 860, "end_step": 1900}.items())
@@ -303,7 +278,7 @@ def loop_tables(setting, data):
     return toml(table) + "[[fault]]\n" + fault, policy
 
 
-def loop(setting, budget):
+def loop(setting, budget, found):
     """Controller, verifier and trainer on one device, with a fault that only FP8 feels."""
     data = text_data(setting, budget)
     with scratch(setting, "loop") as folder:
@@ -311,20 +286,21 @@ def loop(setting, budget):
         (folder / "run.toml").write_text(config)
         with daemon(setting, folder, policy) as url:
             with open(folder / "verifier.log", "w") as log:
-                verifier = subprocess.Popen([setting.program("gnomon-verifier"), "--controller", url, "--threads",
-                                             str(setting.threads)], stdout=log, stderr=log, env=setting.environment,
-                                            start_new_session=True)
+                verifier = frame.start(setting, [setting.program("gnomon-verifier"), "--controller", url, "--threads",
+                                                 setting.threads], stdout=log, stderr=log)
                 try:
                     frame.run(setting, [setting.program("gnomon-trainer"), "--config", folder / "run.toml", "--dir",
                                         folder / "run", "--controller", url], budget)
                 finally:
-                    stop(verifier, 30)
+                    frame.stop(verifier, 10)
+                    found["replays_answered"] = (folder / "verifier.log").read_text().count("\n")
         ledger = folder / "ledger.sqlite"
         command = [setting.program("gnomon"), "summary", "--ledger", ledger, "--expect", "fp8", "--json"]
         status, out = frame.run(setting, command, budget, statuses=(0, 1))
-        summary = json.loads(out[out.index("{"):]) if "{" in out else {"said": out}
-        report = frame.result_path(setting, "loop-report", "html")
-        setting.out.mkdir(parents=True, exist_ok=True)
+        found["summary"] = json.loads(out[out.index("{"):]) if "{" in out else {"said": out}
+        found["as_expected"] = status == 0
+        if status != 0:
+            found["why"] = ", ".join(f"{name}: {found['summary'].get(name)}" for name in OUTCOME)
+        report = setting.beside("loop-report.html")
         frame.run(setting, [setting.program("gnomon"), "report", "--ledger", ledger, "--out", report], budget)
-        return {"as_expected": status == 0, "summary": summary, "report": report.name,
-                "replays_answered": (folder / "verifier.log").read_text().count("\n")}
+        found["report"] = report.name

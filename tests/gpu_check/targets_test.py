@@ -1,16 +1,12 @@
 """How measured figures are read and held against the targets, on invented results."""
 
-import importlib.machinery
-import importlib.util
-import pathlib
-import sys
 import types
 import unittest
 from unittest import mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "bench"))
+import support  # noqa: F401 (finds gpu)
 
-from gpu import curves, frame, speed, targets  # noqa: E402
+from gpu import conduct, curves, frame, speed, targets
 
 
 def verdict(results, words):
@@ -29,7 +25,8 @@ class Targets(unittest.TestCase):
             return {"site": site, "fp8": {"current": {"over_bf16": ratio, "with_cast_over_bf16": with_cast},
                                           "block": {"over_bf16": 9, "with_cast_over_bf16": 9},
                                           "delayed": {"error": "none"}}}
-        results = {"gemm": {"data": {"products": [product("qkv", 5, 5), product("8192x8192x8192", 1.8, 1.4)]}}}
+        square = {"products": [product("qkv", 5, 5), product("8192x8192x8192", 1.8, 1.4)]}
+        results = {"gemm": {"data": {"pieces": {"8192x8192x8192": square, "llama-1b": {"products": []}}}}}
         self.assertEqual(verdict(results, "casts excluded"), ("1.8", "met"))
         self.assertEqual(verdict(results, "casts included"), ("1.4", "missed"))
 
@@ -65,16 +62,36 @@ class Targets(unittest.TestCase):
         self.assertEqual(len(text.splitlines()), len(targets.all_targets()) + 1)
 
 
+class Devices(unittest.TestCase):
+    def targets_on(self, name):
+        step = {"model": "qwen2.5-3b", "sequence": 1024, "fp8_over_bf16": 1.4, "bf16": {"tokens_per_second": 31e3}}
+        rows = targets.judged({"steps-3b": {"data": {"steps": [step]}, "gpu": {"name": name}}})
+        return {row[0]: row[2:] for row in rows}
+
+    def test_ratios_are_of_every_device_and_tokens_of_the_one_they_were_measured_on(self):
+        h100, h200 = self.targets_on("NVIDIA H100 80GB HBM3"), self.targets_on("NVIDIA H200")
+        words = "qwen2.5-3b: BF16 tokens/s (LLM.Q)"
+        self.assertEqual(h100[words], ("at least 30,900 (an H100's)", "met"))
+        self.assertEqual(h200[words], ("at least 30,900 (of an H100)", "met"))
+        for words, row in h100.items():
+            if "tokens/s" not in words:
+                self.assertEqual(h200[words], row)
+
+    def test_a_device_is_known_by_its_name(self):
+        for name, device in (("NVIDIA H100 PCIe", "H100"), ("NVIDIA H200 NVL", "H200"), ("NVIDIA GH200 480GB",) * 2):
+            self.assertEqual(targets.device_of({"gpu": {"name": name}}), device)
+        self.assertEqual(targets.device_of({"gpu": None}), "")
+
+    def test_of_some_parts(self):
+        self.assertEqual(len(targets.judged({}, ["loop"])), 1)
+
+
 class Statuses(unittest.TestCase):
     def test_what_a_part_found_says_how_it_ended(self):
-        script = pathlib.Path(__file__).resolve().parent.parent.parent / "scripts/gpu-check"
-        loader = importlib.machinery.SourceFileLoader("gpu_check", str(script))
-        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
-        loader.exec_module(module)
         for data, status in (({}, "ok"), ({"passed": True}, "ok"), ({"passed": False}, "failed"),
                              ({"as_expected": False}, "failed"), ({"errors": ["one"]}, "failed"),
-                             ({"complete": False}, "unfinished"), ({"complete": True}, "ok")):
-            self.assertEqual(module.status_of(data), status, data)
+                             ({"complete": False}, "cut short"), ({"complete": True}, "ok")):
+            self.assertEqual(conduct.status_of(data), status, data)
 
 
 class Steps(unittest.TestCase):
@@ -98,6 +115,13 @@ class Steps(unittest.TestCase):
         self.assertEqual(ways, [("none", 16, 4), ("swiglu", 16, 4), ("none", 8, 8), ("swiglu", 8, 8), ("none", 4, 16),
                                 ("swiglu", 4, 16), ("block", 16, 4)])
         self.assertEqual(len(found["refused_before"]), 6)
+
+    def test_a_model_that_does_not_fit_is_no_failure(self):
+        def step(*_):
+            raise frame.Failed(f"{speed.NO_FIT}: none, 1 sequences: too little memory")
+
+        with mock.patch.object(speed, "one_step", step), self.assertRaisesRegex(frame.Skipped, "7b at 1024"):
+            speed.steps_7b(types.SimpleNamespace(smoke=False), None, {})
 
     def test_another_trouble_is_no_lack_of_memory(self):
         with self.assertRaisesRegex(frame.Failed, "illegal"):
