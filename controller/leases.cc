@@ -239,19 +239,16 @@ bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayR
   if (worker.trainer_of != 0) {
     return others_speak(replay, [](const std::string&) { return true; });
   }
-  if (decide::avoids(replay.avoid, worker.name) &&
-      others_speak(replay,
-                   [&](const std::string& name) { return !decide::avoids(replay.avoid, name); })) {
-    return true;
-  }
-  if (replay.token == 0) return false;
-  const std::vector<std::string> failed =
-      ledger::verifiers_that_failed(connection, replay.run, replay.replay);
-  const auto has_failed = [&](const std::string& name) {
-    return std::find(failed.begin(), failed.end(), name) != failed.end();
+  std::vector<std::string> failed;
+  if (replay.token > 0)
+    failed = ledger::verifiers_that_failed(connection, replay.run, replay.replay);
+  // Somebody better is neither avoided nor has failed it; where there is nobody, anybody does.
+  const auto unfit = [&](const std::string& name) {
+    return decide::avoids(replay.avoid, name) ||
+           std::find(failed.begin(), failed.end(), name) != failed.end();
   };
-  return has_failed(worker.name) &&
-         others_speak(replay, [&](const std::string& name) { return !has_failed(name); });
+  return unfit(worker.name) &&
+         others_speak(replay, [&](const std::string& name) { return !unfit(name); });
 }
 
 ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {

@@ -226,6 +226,8 @@ void doubt(Core& core, const Verdict& verdict);
 
 // -- instrument.cc: is what measures sound, and is there anybody to measure?
 bool instrument_due(const Core& core);
+// Nothing clears a broken instrument where no gap is judged: a run in BF16 leaves it behind.
+void mend_instrument_in_bf16(Core& core);
 void order_instrument(Core& core, WindowState& window);
 void take_instrument(Core& core, int64_t window, const ReplayFinished& replay);
 void take_instrument_elsewhere(Core& core, int64_t window, const ReplayFinished& replay);

@@ -69,6 +69,17 @@ bool order_elsewhere(Core& core, WindowState& window, const std::string& verifie
 
 }  // namespace
 
+void mend_instrument_in_bf16(Core& core) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  if (!instrument.broken) return;
+  instrument.broken = instrument.disputed = false;
+  restart_gap(core.s.watch.gap);
+  core.record("instrument",
+              "The run is in BF16: no gap is judged, and what was disputed about gaps is not asked "
+              "any more. FP8 is measured anew by probes.",
+              {});
+}
+
 bool instrument_due(const Core& core) {
   const Policy::Instrument& policy = core.policy.instrument;
   if (policy.every == 0) return false;

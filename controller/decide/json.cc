@@ -86,7 +86,7 @@ BOOST_DESCRIBE_STRUCT(WindowState, (),
                        verifier, shadow_hash, shadow_fingerprint_equal, judged, level_percent,
                        witnesses, confirm_pending, confirm_asked, confirmation, suspicion, odd,
                        reports_percent))
-BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline))
+BOOST_DESCRIBE_STRUCT(PendingReplay, (), (id, window, role, number, deadline, avoid))
 BOOST_DESCRIBE_STRUCT(QuietEnd, (), (start_step, end))
 BOOST_DESCRIBE_STRUCT(SpikeFinding, (),
                       (kind, step, loss, grad_norm, expected, deviation, threshold, rule))
@@ -119,9 +119,10 @@ BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, pl
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step, harm_step))
 BOOST_DESCRIBE_STRUCT(PassedProbe, (), (start_step, end_step, source, log_evidence))
 BOOST_DESCRIBE_STRUCT(ProbeSeries, (),
-                      (passed, from_replay, nobody_else, trainer_cannot, margin_percent))
+                      (passed, unanswered, from_replay, nobody_else, others_cannot, trainer_cannot,
+                       margin_percent))
 BOOST_DESCRIBE_STRUCT(Containment, (),
-                      (rung, sites, plan_version, recovered, quiet, probes, tolerated_percent,
+                      (rung, sites, plan_version, recovered, quiet, probes, accepted_percent,
                        stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
@@ -219,7 +220,7 @@ constexpr std::string_view kAddedLater[] = {"instrument_pending",
                                             "judged",
                                             "level_percent",
                                             "probes",
-                                            "tolerated_percent",
+                                            "accepted_percent",
                                             "watch",
                                             "trust",
                                             "money",

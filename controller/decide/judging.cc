@@ -419,7 +419,7 @@ GapSample gap_sample(const Core& core, const WindowState& window) {
   GapSample sample;
   if (window.measured) sample.d_percent = window.measured->d_percent.value_or(0);
   sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
-  if (window.kind == "shadow") sample.most_percent = scale_most(core);
+  if (window.kind != "long") sample.most_percent = scale_most(core);
   sample.steps = static_cast<double>(window.steps);
   sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
   sample.plan_version = window.plan_version;

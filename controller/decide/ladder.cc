@@ -247,8 +247,8 @@ void contain(Core& core, const std::string& rung, const std::vector<std::string>
   containment.sites = sites;
   containment.plan_version = plan_version;
   containment.probes.from_replay = s.next_replay;
-  containment.tolerated_percent =
-      std::max(tolerated_percent(core), s.containment ? s.containment->tolerated_percent : 0);
+  containment.accepted_percent = std::max(s.watch.gap.scale.accepted_percent,
+                                          s.containment ? s.containment->accepted_percent : 0);
   s.containment = std::move(containment);
 }
 
@@ -294,6 +294,7 @@ std::optional<Containment> standing_in(const State& s, int64_t plan_version) {
   containment.rung = plan.bf16 ? "bf16" : "pin";
   containment.plan_version = plan.version;
   containment.probes.from_replay = s.next_replay;
+  containment.accepted_percent = s.watch.gap.scale.accepted_percent;
   containment.recovered = true;
   if (plan.bf16) return containment;
   const std::vector<std::string> left = fp8_sites(s.run, plan.toml);

@@ -12,14 +12,18 @@ namespace {
 
 namespace json = boost::json;
 
-// Numbers of an ordered probe.
-constexpr int64_t kByAnybody = 0, kByAnother = 1;
-
 const double kHopeless = std::log(1.0 / 20);  // evidence of a series, logarithm
-constexpr size_t kProbesMost = 48;            // of a series that comes to no end
+constexpr int64_t kProbesMost = 48;           // of a series that comes to no end
+constexpr int64_t kUnansweredMost = 3;        // of a series
+constexpr double kEvidenceLeast = 20;         // whose root one probe may always give
+constexpr double kSlack = 1e-9;               // of sums of logarithms
 constexpr double kFreedomLeast = 4;           // that a scale is taken to have been learned with
 
 double needed(const Core& core) { return std::log(core.policy.returning.evidence); }
+
+double most_of_one(const Core& core) {
+  return std::max(needed(core), std::log(kEvidenceLeast)) / 2;
+}
 
 double log_evidence(const ProbeSeries& series) {
   double sum = 0;
@@ -70,7 +74,7 @@ double scale_of_probe(const Core& core, const WindowState& window) {
 }
 
 double tolerated(const Core& core) {
-  return std::max(tolerated_percent(core), core.s.containment->tolerated_percent);
+  return std::max(tolerated_percent(core), core.s.containment->accepted_percent);
 }
 
 // A single probe that is worse than this fails: no healthy window shows so much.
@@ -96,7 +100,7 @@ double log_equivalence(const Core& core, const WindowState& window, double d_per
   const auto& members = gap_members(symmetric);
   double mean = 0;
   for (size_t i = 0; i < e.size(); ++i) mean += members[i].weight * e[i];
-  return std::min(std::log(mean), needed(core) / 2);
+  return std::min(std::log(mean), most_of_one(core));
 }
 
 std::string contained_run(const Containment& containment) {
@@ -111,19 +115,24 @@ bool trainer_is_left(const Core& core) {
 }
 
 bool verifiers_are_left(const Core& core) {
-  return believed_verifiers(core.s).size() >= 2 && !core.s.containment->probes.nobody_else;
+  const ProbeSeries& series = core.s.containment->probes;
+  return believed_verifiers(core.s).size() >= 2 && !series.nobody_else && !series.others_cannot;
 }
 
 // The probes say enough, all together and without the source that says most (to its root: nobody's
 // word is enough), unless nobody else can be asked.
 bool enough(const Core& core) {
   const ProbeSeries& series = core.s.containment->probes;
-  const double all = log_evidence(series);
-  if (std::ssize(series.passed) < core.policy.returning.probe_passes || all < needed(core))
+  if (std::ssize(series.passed) < core.policy.returning.probe_passes ||
+      log_evidence(series) < needed(core) - kSlack)
     return false;
   const bool trainer_alone = believed_verifiers(core.s).empty();
   if (trainer_alone || (!verifiers_are_left(core) && !trainer_is_left(core))) return true;
-  return all - log_evidence_of(series, foremost(series)) >= needed(core) / 2;
+  const std::string most = foremost(series);
+  double others = 0;
+  for (const PassedProbe& probe : series.passed)
+    others += probe.source == most ? 0 : probe.log_evidence;
+  return others >= needed(core) / 2 - kSlack;
 }
 
 void go_back(Core& core) {
@@ -161,11 +170,19 @@ void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
   finish_window(core, id);
 }
 
-// An answer that says nothing, or none: the next probe waits as the first one did.
-void set_back(Core& core, const PendingReplay& ordered) {
+// An answer that says nothing, or none: the next probe waits as the first one did, and after some
+// of them the series has failed.
+void set_back(Core& core, const PendingReplay& ordered, const std::string& name) {
   if (!core.s.containment || ordered.id < core.s.containment->probes.from_replay) return;
   core.s.containment->quiet = 0;
-  if (ordered.deadline > 0) core.s.containment->probes.trainer_cannot = true;
+  core.s.containment->probes.unanswered += 1;
+  if (core.s.containment->probes.unanswered < kUnansweredMost) return;
+  core.record("probe",
+              fmt::format("{}: the {}rd probe that could not be judged: FP8 waits longer before it "
+                          "is tried again. Look at what the verifiers say.",
+                          name, kUnansweredMost),
+              {{"passed", false}});
+  end_series(core);
 }
 
 // Why a probe's answer is not counted; empty where it is.
@@ -194,16 +211,22 @@ json::object probe_evidence(const WindowState& window, const Measurement& measur
 }
 
 // Takes a probe's D into the series; whether it passes.
-bool weigh_probe(Core& core, const PendingReplay& ordered, const WindowState& window,
-                 const ReplayFinished& replay, double d_percent) {
+bool weigh_probe(Core& core, const WindowState& window, const ReplayFinished& replay,
+                 double d_percent) {
   ProbeSeries& series = core.s.containment->probes;
   series.margin_percent = return_margin(core, window);
   if (!(d_percent <= probe_limit(core, window))) return false;
-  const bool again = replay.verifier == foremost(series);
-  if (ordered.number == kByAnother && !ordered.deadline) series.nobody_else = again;
   series.passed.push_back({window.start.step, window.end_step(), replay.verifier,
                            log_equivalence(core, window, d_percent)});
-  return log_evidence(series) > kHopeless && series.passed.size() < kProbesMost;
+  const int64_t most = std::max<int64_t>(kProbesMost, 2 * core.policy.returning.probe_passes);
+  return log_evidence(series) > kHopeless && (std::ssize(series.passed) < most || enough(core));
+}
+
+// Whether a verifier beside the one that was avoided has come forward.
+void note_source(ProbeSeries& series, const PendingReplay& ordered, const ReplayFinished& replay) {
+  if (ordered.avoid.empty() || replay.on_trainer) return;
+  series.nobody_else = avoids(ordered.avoid, replay.verifier);
+  if (!series.nobody_else) series.others_cannot = false;
 }
 
 }  // namespace
@@ -233,28 +256,31 @@ bool probe_due(const Core& core) {
 
 void order_probe(Core& core, WindowState& window) {
   const ProbeSeries& series = core.s.containment->probes;
-  const std::string most = foremost(series);
+  // What follows a spike differs by chance.
+  if (generic_spike_in(core.s, window)) {
+    if (window.kind == "probe") close_window(core, window.id, "skipped");
+    return;
+  }
   OrderReplay wanted;
   wanted.arm = "plan";
   wanted.plan = base_plan(core.s).toml;
   wanted.evaluate_endpoints = true;
   wanted.priority = kPriorityProbe;
-  const bool another = !most.empty() && verifiers_are_left(core);
-  if (another) {
-    wanted.avoid = most;
-  } else {
-    // The trainer is stopped for the last ones alone.
-    wanted.on_trainer = trainer_is_left(core) && !believed_verifiers(core.s).empty() &&
-                        log_evidence(series) >= needed(core);
-  }
+  // The trainer is stopped for the last ones alone.
+  wanted.on_trainer = !verifiers_are_left(core) && trainer_is_left(core) &&
+                      !believed_verifiers(core.s).empty() && !series.passed.empty() &&
+                      log_evidence(series) >= needed(core) - kSlack;
+  // One that was silent may be there again.
+  if (!wanted.on_trainer && !series.others_cannot && believed_verifiers(core.s).size() >= 2)
+    wanted.avoid = foremost(series);
   window.probe_pending = true;
-  order(core, window, "probe", another ? kByAnother : kByAnybody, std::move(wanted));
+  order(core, window, "probe", 0, std::move(wanted));
 }
 
 void return_if_due(Core& core) {
   const State& s = core.s;
   if (!s.containment || s.containment->stays || s.investigation || s.directive || s.ended) return;
-  if (core.held() || !core.muted().empty()) return;
+  if (core.held() || !core.muted().empty() || s.watch.instrument.broken) return;
   if (enough(core)) go_back(core);
 }
 
@@ -276,12 +302,13 @@ void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& 
   const double d = *measured.d_percent;
   if (const std::string why = not_counted(core, ordered, window, replay, d); !why.empty()) {
     core.say(fmt::format("{}: the probe is not counted: {}.", name, why));
-    set_back(core, ordered);
+    set_back(core, ordered, name);
     return finish_probe_window(core, window_id, "skipped");
   }
+  note_source(s.containment->probes, ordered, replay);
   const double limit = probe_limit(core, window);
   // One near the limit after the other: that is not as good.
-  const bool passes = weigh_probe(core, ordered, window, replay, d);
+  const bool passes = weigh_probe(core, window, replay, d);
   json::object evidence = probe_evidence(window, measured, s.containment->probes);
   evidence["limit_percent"] = number(limit);
   evidence["passed"] = passes;
@@ -299,9 +326,14 @@ void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& 
 }
 
 void probe_failed(Core& core, const PendingReplay& ordered, const std::string& why) {
-  core.say(fmt::format("{}: the probe could not be judged: {}.",
-                       window_name(*find_window(core.s, ordered.window)), why));
-  set_back(core, ordered);
+  const std::string name = window_name(*find_window(core.s, ordered.window));
+  core.say(fmt::format("{}: the probe could not be judged: {}.", name, why));
+  if (core.s.containment && ordered.id >= core.s.containment->probes.from_replay) {
+    ProbeSeries& series = core.s.containment->probes;
+    series.trainer_cannot |= ordered.deadline > 0;
+    series.others_cannot |= !ordered.avoid.empty();
+  }
+  set_back(core, ordered, name);
   finish_probe_window(core, ordered.window, "failed");
 }
 
@@ -309,6 +341,7 @@ void forget_probes_of(State& s, const std::string& verifier) {
   if (!s.containment) return;
   std::erase_if(s.containment->probes.passed,
                 [&](const PassedProbe& probe) { return probe.source == verifier; });
+  s.containment->probes.nobody_else = s.containment->probes.others_cannot = false;
 }
 
 void forget_probes_of_steps(State& s, int64_t first, int64_t last) {

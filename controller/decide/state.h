@@ -99,6 +99,7 @@ struct PendingReplay {
   int64_t number = 0;  // rescue: the search's prefix; of a TriageTest: its seed
   double deadline =
       0;  // only the trainer can do it, and may not; seconds since the epoch, 0 = none
+  std::string avoid = {};  // verifiers that others are to do it for, as OrderReplay has it
 };
 
 // A window's end that was quiet and becomes "verified" once nothing before it is in doubt.
@@ -203,8 +204,10 @@ struct PassedProbe {
 // The probes since the run was contained, or since the newest one that failed.
 struct ProbeSeries {
   std::vector<PassedProbe> passed;
+  int64_t unanswered = 0;       // that nobody did, or whose answers were not counted
   int64_t from_replay = 0;      // replays with a smaller number were ordered before
   bool nobody_else = false;     // another verifier was asked for, and there was none
+  bool others_cannot = false;   // a probe that another verifier was asked for was not done
   bool trainer_cannot = false;  // the trainer was asked, and did not do it
   double margin_percent = 0;    // mean gap that they speak against, by the newest one
 };
@@ -217,7 +220,7 @@ struct Containment {
   bool recovered = false;
   int64_t quiet = 0;  // quiet windows since it recovered or since the last failed probe
   ProbeSeries probes;
-  double tolerated_percent = 0;  // mean gap that was borne before
+  double accepted_percent = 0;  // mean gap that had been accepted before
   bool stays = false;  // no probe leads back: the weights show no damage that could be gone
 };
 

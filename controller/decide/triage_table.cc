@@ -141,23 +141,26 @@ class Table {
 
   // One verifier says that the run's own plan does not do it again. Another one is asked too.
   std::optional<TriageStep> differs(const TriageAnswer& same) const {
-    const Reproduction& first = *same.reproduction;
     if (rules_.other_verifiers && answer("same_elsewhere") == nullptr)
       return ask({{"same_elsewhere"}});
     const TriageAnswer* second = seen_elsewhere(same);
-    // What another one's losses show again is no fault of one machine, and no bits say who is
-    // wrong.
-    const bool both_by_bits = first.bitwise && second != nullptr && second->reproduction->bitwise;
-    if (!both_by_bits && reproduces(second)) return std::nullopt;
+    if (reproduces(second)) return contradicted(same, *second);
+    // Bits say more than losses do.
+    const bool by_second =
+        second != nullptr && second->reproduction->bitwise && !same.reproduction->bitwise;
+    return machine_or_data(by_second ? *second : same, by_second ? nullptr : second);
+  }
+
+  // Nobody gets what the run got. `second`: who has looked as well, by bits or by losses.
+  TriageStep machine_or_data(const TriageAnswer& same, const TriageAnswer* second) const {
+    const Reproduction& first = *same.reproduction;
     if (!first.bitwise) {
       return fault("transient_fault",
                    first.sentence + ": a transient fault of hardware or software, not FP8.", first);
     }
-    if (both_by_bits) {
-      if (second->reproduction->other_batch != first.other_batch)
-        return tokens_disputed(same, *second);
-      if (reproduces(second)) return contradicted(same);
-    }
+    if (second != nullptr && second->reproduction->bitwise &&
+        second->reproduction->other_batch != first.other_batch)
+      return tokens_disputed(same, *second);
     if (first.other_batch) {
       return fault("data_mismatch",
                    fmt::format("{}, where the run took other tokens than the data's order gives{}: "
@@ -180,15 +183,27 @@ class Table {
                     said ? second.verifier : same.verifier));
   }
 
-  // Another verifier gets the run's bits: the second and the run are two against the first, unless
-  // the trainer itself does not get them either.
-  TriageStep contradicted(const TriageAnswer& same) const {
+  // Another verifier gets what the run got. By bits the second and the run are two against the
+  // first, unless the trainer itself does not get them either. Nothing where what is asked next
+  // will tell.
+  std::optional<TriageStep> contradicted(const TriageAnswer& same,
+                                         const TriageAnswer& second) const {
     const Reproduction& first = *same.reproduction;
-    if (rules_.trainer_replays) {
-      const TriageAnswer* own = answer("same_on_trainer");
-      if (own == nullptr) return ask({{"same_on_trainer"}});
-      if (own->reproduction && own->reproduction->bitwise && !reproduces(own))
-        return trainer_differs(first);
+    // Losses of two that differ are as much for it as against it.
+    if (!first.bitwise) return std::nullopt;
+    const bool by_bits = second.reproduction->bitwise;
+    if (first.other_batch && by_bits) return tokens_disputed(same, second);
+    const TriageAnswer* own = answer("same_on_trainer");
+    if (rules_.trainer_replays && own == nullptr) return ask({{"same_on_trainer"}});
+    const bool trainer_knows = own != nullptr && own->reproduction && own->reproduction->bitwise;
+    if (trainer_knows && !reproduces(own)) return trainer_differs(first);
+    if (!by_bits && trainer_knows) return std::nullopt;
+    if (!by_bits) {
+      return verdict(
+          of_step() ? "unexplained" : "broken_instrument",
+          fmt::format("{}, says {}; {} sees it again by its losses, and its bits cannot "
+                      "be compared. Nobody can say who is wrong. Start another verifier.",
+                      first.sentence, same.verifier, second.verifier));
     }
     TriageStep result = fault("verifier_fault",
                               fmt::format("{}, but another verifier gets the run's bits: {} "
@@ -283,6 +298,20 @@ class Table {
     return result;
   }
 
+  // The run's plan does it again to the bit, as one verifier says, and no nudged replay does:
+  // chance, or the run's bits are wrong and that verifier only repeats them. Another one is asked
+  // first.
+  std::optional<TriageStep> echoed() const {
+    const TriageAnswer* same = answer("same");
+    if (!reproduces(same) || !same->reproduction->bitwise || !rules_.other_verifiers)
+      return std::nullopt;
+    if (answer("same_elsewhere") == nullptr) return ask({{"same_elsewhere"}});
+    const TriageAnswer* second = seen_elsewhere(*same);
+    if (second == nullptr || !second->reproduction->bitwise || reproduces(second))
+      return std::nullopt;
+    return contradicted(*second, *same);
+  }
+
   TriageStep chance_verdict(const std::string& why) const {
     return verdict(of_step() ? "generic_spike" : "chance",
                    fmt::format("{}, but {}: chance, not FP8.", seen_same(), why));
@@ -307,6 +336,7 @@ class Table {
     const double p = fisher_p(fp8, fp8_all, bf16, bf16_all);
     const double needed = fisher_p(fp8_all - (fp8_all > 4 ? 1 : 0), fp8_all, 0, bf16_all);
     if (p <= needed * (1 + 1e-9) || ends_part(seen)) return std::nullopt;
+    if (auto next = echoed()) return *next;
     return chance_verdict(
         fmt::format("only {} of {} replays under the run's plan and {} of {} in "
                     "BF16 suffer (Fisher's exact test: p = {:.2g})",
@@ -369,10 +399,7 @@ class Table {
     constexpr double kRanges = 2;
     const double highest = std::max(ends.highest_fp8, ends.highest_bf16);
     const double range = highest - std::min(ends.lowest_fp8, ends.lowest_bf16);
-    const TriageAnswer* same = answer("same");
-    const bool by_bits = same != nullptr && same->reproduction && same->reproduction->bitwise;
-    return !by_bits &&
-           *evidence_.measured.reference + *evidence_.measured.gap > highest + kRanges * range;
+    return *evidence_.measured.reference + *evidence_.measured.gap > highest + kRanges * range;
   }
 
   std::optional<TriageStep> chance_of_gap() const {
@@ -384,8 +411,15 @@ class Table {
     }
     const double own = *evidence_.measured.reference + *evidence_.measured.gap;
     if (std::min(own, ends.lowest_fp8) <= allowed(ends)) {
-      if (!seen.open.empty() && stands_alone(ends)) return ask(seen.open);
-      if (stands_alone(ends)) return std::nullopt;
+      const TriageAnswer* same = answer("same");
+      const bool by_bits = same != nullptr && same->reproduction && same->reproduction->bitwise;
+      if (!by_bits && stands_alone(ends)) {
+        if (!seen.open.empty()) return ask(seen.open);
+        return std::nullopt;
+      }
+      if (stands_alone(ends)) {
+        if (auto next = echoed()) return *next;
+      }
       return chance_verdict(fmt::format(
           "replays whose weights were nudged by a rounding error meet within the tolerance: the "
           "best under the run's plan ends at {:.4f}, the worst in BF16 at {:.4f}",

@@ -81,8 +81,7 @@ void mark_verified(Core& core, const KnownCheckpoint& checkpoint) {
 void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
                       int64_t plan) {
   State& s = core.s;
-  // No gap is judged in BF16, and none that was disputed is left: FP8 is measured anew by probes.
-  s.watch.instrument.broken = s.watch.instrument.disputed = false;
+  mend_instrument_in_bf16(core);
   add_quiet_end(s, start.step, end);
   settle_verified(core);
   const bool probe = probe_due(core);
@@ -252,7 +251,7 @@ int64_t order(Core& core, const WindowState& window, const std::string& role, in
                    : role.starts_with("instrument") || role == "confirm" ? "instrument"
                                                                          : "triage";
   const double deadline = wanted.on_trainer ? core.now + core.policy.directives.timeout_seconds : 0;
-  s.replays.push_back({wanted.replay, window.id, role, number, deadline});
+  s.replays.push_back({wanted.replay, window.id, role, number, deadline, wanted.avoid});
   core.effects.emplace_back(std::move(wanted));
   return s.replays.back().id;
 }

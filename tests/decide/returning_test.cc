@@ -390,6 +390,74 @@ TEST(ReturningTest, AContainmentWrittenBeforeProbesWereKeptOneByOneIsRead) {
   EXPECT_THAT(read.containment->probes.passed, IsEmpty());
 }
 
+// The trainer's probe of a window that a spike or a broken instrument spoils says nothing; that
+// does not make the verifier's word enough.
+TEST(ReturningTest, AProbeOfTheTrainersThatIsNotCountedIsAskedAgain) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kHolds);
+  truth.total_steps = 2000;
+  truth.verifiers = {"v1:1"};
+  truth.trainer_confirms = true;
+  truth.bump = [](int64_t step, const std::set<std::string>&) { return step == 281 ? 3.0 : 0.0; };
+  SimulatedRun run(truth, with([](Policy& p) { p.ladder.rungs = {"bf16"}; }));
+  run.lie = [](ReplayFinished& answer) {
+    if (is_probe(answer) && !answer.on_trainer)
+      answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
+  };
+  run.start();
+  run.train_until(2000);
+  EXPECT_THAT(sentences(run, "return"), IsEmpty());
+  EXPECT_GE(probes_of_trainer(run), 2);
+}
+
+TEST(ReturningTest, AVerifierThatWasSilentOnceIsASourceAgain) {
+  SimulatedRun run(milder(0.6), patient());
+  bool once = false;
+  run.lie = [&](ReplayFinished& answer) {
+    if (!is_probe(answer)) return;
+    // Silent for one probe: the other one does it, which was to be avoided.
+    if (answer.verifier == "v2:2" && !once) {
+      once = true;
+      answer.verifier = "v1:1";
+    }
+    if (answer.verifier == "v1:1") answer.replay_end_loss_bf16 = answer.run_end_loss_bf16;
+  };
+  run.start();
+  run.train_until(3000);
+  EXPECT_THAT(sentences(run, "return"), IsEmpty());
+}
+
+TEST(ReturningTest, AsManyProbesAsThePolicyWantsMayPass) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 3000;
+  SimulatedRun run(truth, with([](Policy& p) { p.returning.probe_passes = 60; }));
+  run.start();
+  run.train_until(3000);
+  EXPECT_THAT(sentences(run, "return"), SizeIs(1));
+}
+
+TEST(ReturningTest, ProbesThatNobodyCanJudgeAreTriedMoreSeldomAndThatIsSaid) {
+  Truth truth = numerical_fault({kGuilty}, kBegins, kEnded);
+  truth.total_steps = 3000;
+  SimulatedRun run(truth, story_policy());
+  run.lie = [](ReplayFinished& answer) {
+    if (is_probe(answer)) answer.run_end_loss_bf16.reset();
+  };
+  run.start();
+  run.train_until(3000);
+  EXPECT_THAT(sentences(run, "probe"), Contains(HasSubstr("could not be judged")));
+  EXPECT_GE(run.state.wait_windows, 32);
+}
+
+TEST(ReturningTest, AToleranceMadeStricterCountsForProbesToo) {
+  Truth truth = milder(0.2);
+  SimulatedRun run(truth, story_policy());
+  run.start();
+  while (run.step < 1000 && !run.state.containment) run.advance();
+  run.policy.detector.tolerance_percent = 0.05;
+  run.train_until(3000);
+  EXPECT_THAT(sentences(run, "return"), IsEmpty());
+}
+
 TEST(ReturningTest, TheReturnSaysWhatItRestsOn) {
   const SimulatedRun run = noisy(3, 0, 1000);
   ASSERT_THAT(run.decisions("return"), SizeIs(1));
