@@ -251,6 +251,19 @@ TEST_F(LeasesTest, AQuarantineOutlivesARestart) {
   EXPECT_TRUE(grant_trainer(run_name(run_)).has_value());
 }
 
+TEST_F(LeasesTest, WhatOneIsToAvoidAndTheOtherHasFailedIsStillDone) {
+  EXPECT_FALSE(grant("first").has_value());
+  EXPECT_FALSE(grant("second").has_value());
+  write([&](LedgerTransaction& transaction) {
+    decide::OrderReplay effect{1, 1, "plan", "", "probe", true};
+    effect.avoid = "first";
+    apply_effect({transaction, *metrics_, *bells_, run_, 1, 0}, effect);
+  });
+  EXPECT_FALSE(grant("first").has_value()) << "there is another one";
+  fail(grant("second").value(), true);
+  EXPECT_TRUE(grant("first").has_value()) << "there is no better one";
+}
+
 TEST_F(LeasesTest, AReplayThatAVerifierFailedIsLeftToTheOthers) {
   EXPECT_FALSE(grant("sound").has_value());  // has asked, so it is there
   order(1);
