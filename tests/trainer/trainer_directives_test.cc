@@ -330,13 +330,17 @@ TEST_F(TrainerDirectives, OnLossBf16TakesOverWhileTheControllerIsAwayAndGivesBac
   ASSERT_TRUE(eventually([&] {
     return trainer->output().find("plan 0 again") != std::string::npos;
   })) << trainer->output();
+  const auto versions = [&] {
+    std::vector<int64_t> found;
+    for (const auto& [key, report] : controller_.told().steps) {
+      if (found.empty() || found.back() != report.plan_version)
+        found.push_back(report.plan_version);
+    }
+    return found;
+  };
+  EXPECT_TRUE(eventually([&] { return versions().size() == 3; })) << "a step under plan 0 again";
   stop(*trainer);
-  std::vector<int64_t> versions;
-  for (const auto& [key, report] : controller_.told().steps) {
-    if (versions.empty() || versions.back() != report.plan_version)
-      versions.push_back(report.plan_version);
-  }
-  EXPECT_THAT(versions, ::testing::ElementsAre(0, -1, 0));
+  EXPECT_THAT(versions(), ::testing::ElementsAre(0, -1, 0));
   const auto notices = controller_.told().notices;
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_EQ(notices[0].kind, "plan_without_controller");
