@@ -123,7 +123,7 @@ BOOST_DESCRIBE_STRUCT(ProbeSeries, (),
                        margin_percent))
 BOOST_DESCRIBE_STRUCT(Containment, (),
                       (rung, sites, plan_version, recovered, quiet, probes, accepted_percent,
-                       stays))
+                       level_percent, stays))
 BOOST_DESCRIBE_STRUCT(RollbackCount, (), (step, count))
 BOOST_DESCRIBE_STRUCT(SpikeState, (),
                       (recent, first_count, first_max, silent_until, non_finite_reported))

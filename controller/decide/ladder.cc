@@ -192,6 +192,7 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
     if (s.investigation) {
       const TriageEvidence& evidence = s.investigation->evidence;
       s.containment->stays = evidence.trigger == "offset";
+      if (evidence.trigger == "gap") s.containment->level_percent = level_of(evidence);
     }
     remember_plan(s, plan.version, plan.toml);
   }

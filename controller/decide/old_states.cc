@@ -71,8 +71,8 @@ void add_standing(json::object& state) {
 void begin_probes(json::object& state) {
   json::value* containment = state.if_contains("containment");
   if (containment == nullptr || !containment->is_object()) return;
-  for (const char* name : {"probe_passes", "log_evidence", "level_percent", "limit_percent",
-                           "margin_percent", "probed_by", "probed_by_others", "tolerated_percent"})
+  for (const char* name : {"probe_passes", "log_evidence", "limit_percent", "margin_percent",
+                           "probed_by", "probed_by_others", "tolerated_percent"})
     containment->get_object().erase(name);
 }
 

@@ -84,9 +84,13 @@ double probe_limit(const Core& core, const WindowState& window) {
   return std::min(most, core.policy.detector.ceiling_percent);
 }
 
-// The mean gap that all probes together must speak against: one deviation more than is tolerated.
+// The mean gap that all probes together must speak against: one deviation more than is tolerated,
+// and down to half a one where the gap that the run left FP8 for was hardly more itself.
 double return_margin(const Core& core, const WindowState& window) {
-  return std::min(tolerated(core) + scale_of_probe(core, window),
+  const double scale = scale_of_probe(core, window);
+  const double level = core.s.containment->level_percent;
+  const double half = std::isfinite(level) && level > 0 ? (level - tolerated(core)) / 2 : scale;
+  return std::min(tolerated(core) + std::clamp(half, scale / 2, scale),
                   core.policy.detector.ceiling_percent);
 }
 

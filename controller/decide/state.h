@@ -221,6 +221,7 @@ struct Containment {
   int64_t quiet = 0;  // quiet windows since it recovered or since the last failed probe
   ProbeSeries probes;
   double accepted_percent = 0;  // mean gap that had been accepted before
+  double level_percent = 0;     // of the gap that led to it; 0 = none was measured
   bool stays = false;  // no probe leads back: the weights show no damage that could be gone
 };
 

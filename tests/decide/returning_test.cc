@@ -382,7 +382,6 @@ TEST(ReturningTest, AContainmentWrittenBeforeProbesWereKeptOneByOneIsRead) {
   containment.erase("tolerated_percent");
   containment["probe_passes"] = 1;
   containment["log_evidence"] = 0.5;
-  containment["level_percent"] = 4.0;
   containment["limit_percent"] = 0.9;
   const State read = state_from_json(boost::json::serialize(state));
   ASSERT_TRUE(read.containment);
