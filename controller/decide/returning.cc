@@ -94,8 +94,8 @@ double return_margin(const Core& core, const WindowState& window) {
                   core.policy.detector.ceiling_percent);
 }
 
-// Of the e-value against "FP8 is worse by the margin" on average, that of gap_detector.h the other
-// way round. One probe gives at most the root of what is needed: no single one is enough.
+// The logarithm of the e-value against "FP8 is worse by the margin" on average: gap_detector.h's
+// the other way round. One probe gives at most the root of what is needed: no single one is enough.
 double log_equivalence(const Core& core, const WindowState& window, double d_percent) {
   const double x = (return_margin(core, window) - d_percent) / scale_of_probe(core, window);
   const double freedom = std::max(core.s.watch.gap.scale.freedom, kFreedomLeast);
@@ -182,7 +182,7 @@ void set_back(Core& core, const PendingReplay& ordered, const std::string& name)
   core.s.containment->probes.unanswered += 1;
   if (core.s.containment->probes.unanswered < kUnansweredMost) return;
   core.record("probe",
-              fmt::format("{}: the {}rd probe that could not be judged: FP8 waits longer before it "
+              fmt::format("{}: {} probes could not be judged: FP8 waits longer before it "
                           "is tried again. Look at what the verifiers say.",
                           name, kUnansweredMost),
               {{"passed", false}});
@@ -226,7 +226,7 @@ bool weigh_probe(Core& core, const WindowState& window, const ReplayFinished& re
   return log_evidence(series) > kHopeless && (std::ssize(series.passed) < most || enough(core));
 }
 
-// Whether a verifier beside the one that was avoided has come forward.
+// The series learns whether a verifier beside the one that was avoided has come forward.
 void note_source(ProbeSeries& series, const PendingReplay& ordered, const ReplayFinished& replay) {
   if (ordered.avoid.empty() || replay.on_trainer) return;
   series.nobody_else = avoids(ordered.avoid, replay.verifier);

@@ -36,7 +36,7 @@ class LtProducts {
   void multiply(const Product& product, const Factor& a, const Factor& b, void* c, Stream stream,
                 const LtAlgorithm* by = nullptr);
 
-  // Whether multiply() would find an algorithm; the factors' data and scales need not be there.
+  // True if multiply() would find an algorithm; the factors' data and scales need not be there.
   bool takes(const Product& product, const Factor& a, const Factor& b);
 
   // At most `most`, the one that the library thinks fastest first: that is the one that multiply()

@@ -42,7 +42,7 @@ class Machine {
   virtual void begin_recording() = 0;
   virtual std::unique_ptr<Recording> end_recording() = 0;
 
-  // Whether multiply() takes such a product of codes: the factors' data and scales need not be
+  // True if multiply() takes such a product of codes: the factors' data and scales need not be
   // there.
   virtual bool multiplies(const Product& /*product*/, const Factor& /*a*/, const Factor& /*b*/) {
     return true;

@@ -16,7 +16,7 @@
 
 namespace gnomon::cuda {
 
-// Whether such copies may be multiplied as codes, if the device has such products.
+// True if such copies may be multiplied as codes, if the device has such products.
 bool native(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b);
 
 class OperandKernels {
@@ -29,7 +29,7 @@ class OperandKernels {
   // y and, in the same pass where they are codes, its copy.
   void swiglu(const CopyAlong<bf16>& copy, const Gated& from, int64_t rows, int64_t columns,
               bf16* y, float* amax);
-  // Whether the machine multiplies copies that are rounded so as codes, in each of these products.
+  // True if the machine multiplies copies that are rounded so as codes, in each of these products.
   // Asked once for each kind; where it does not, a warning says so.
   bool multiplies(const Quantizer& a, const Quantizer& b, bool fast, bool fp32_result,
                   std::span<const ExpectedProduct> products);

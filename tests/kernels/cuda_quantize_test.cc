@@ -27,7 +27,7 @@ std::vector<bf16> matrix(uint64_t key, int64_t rows, int64_t columns, bool with_
   return x;
 }
 
-// Whether the device has them is asked of its machine: tests/engine/broken_fp8_kernel_test.cc.
+// The machine is asked whether it has them: tests/engine/broken_fp8_kernel_test.cc.
 TEST(CudaProductsOfCodes, AreForKindsOfScalesThatGoTogether) {
   const Quantizer one{Format::kE4m3, {}, ScaleRule::kFp32};
   const Quantizer row{Format::kE4m3, {1, 0}, ScaleRule::kFp32};
