@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace gnomon {
@@ -22,9 +23,9 @@ SharedLibrary::SharedLibrary(Names names) : names_(std::move(names)) {
     handle_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) tried.push_back(loader_said());
   };
-  open(names_.file);
+  if (std::ranges::find(names_.folders, "") == names_.folders.end()) open(names_.file);
   for (const std::string& folder : names_.folders) {
-    if (handle_ == nullptr) open(folder + "/" + names_.file);
+    if (handle_ == nullptr) open(folder.empty() ? names_.file : folder + "/" + names_.file);
   }
   if (handle_ != nullptr) return;
   throw MissingLibrary(fmt::format("{} is not there: {} cannot be opened ({}). {}", names_.what,

@@ -21,8 +21,9 @@ class SharedLibrary {
   struct Names {
     std::string what;  // "cuBLASLt, which makes the GPU's matrix products"
     std::string file;  // "libcublasLt.so.13"
-    std::vector<std::string> folders =
-        {};                   // tried in this order when the loader does not know the file
+    // Tried in this order; "" stands for the places that the loader knows, which come first where
+    // it is not among them.
+    std::vector<std::string> folders = {};
     std::string advice = {};  // a sentence: where it comes from
   };
   // Opened for as long as the process lives. Throws MissingLibrary.

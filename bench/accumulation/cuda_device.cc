@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
 namespace gnomon {
 namespace {
 
@@ -42,6 +44,11 @@ std::vector<DeviceProduct> CublasLtDevice::multiply(const Problem& problem, bool
                            .stride_c = s.n,
                            .fast_accumulate = fast_accumulate};
   std::vector<DeviceProduct> products;
+  if (!products_.takes(made, left, right)) {
+    fmt::print(stderr, "cuBLASLt has no product of {} × {} × {}{}: left out\n", s.m, s.n, s.k,
+               fast_accumulate ? ", fast" : "");
+    return products;
+  }
   for (const cuda::LtAlgorithm& algorithm : products_.algorithms(made, left, right, algorithms_)) {
     DeviceProduct product{algorithm.description,
                           std::vector<float>(static_cast<size_t>(s.m * s.n))};

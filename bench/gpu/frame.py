@@ -80,7 +80,7 @@ def environment(python):
     found = dict(os.environ)
     found.setdefault("OMP_WAIT_POLICY", "passive")
     if "GNOMON_CUDA_LIBRARIES" not in found:
-        folder = quiet([python, "-c", "import nvidia; print(list(nvidia.__path__)[0])"])
+        folder = quiet([python, "-c", "import nvidia; print(':'.join(nvidia.__path__))"])
         if folder:
             found["GNOMON_CUDA_LIBRARIES"] = folder
     return found

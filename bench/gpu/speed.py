@@ -70,7 +70,7 @@ def one_step_with(setting, budget, model, sequence, sequences, more=(), step_tok
     for recompute, parts, micro_batches in ways_to_fit(sequences, accumulation):
         try:
             found = bench(setting, budget, "step", "--model", model, "--sequence", sequence, "--sequences", parts,
-                          "--accumulation", micro_batches, "--recompute", recompute, "--rounds", "3", "--steps", "3", *SUMS, *more)
+                          "--accumulation", micro_batches, "--recompute", recompute, "--rounds", "2", "--steps", "3", *SUMS, *more)
             return {**found, "refused_before": refused}
         except frame.Failed as error:
             if not any(words in str(error) for words in TOO_LITTLE):

@@ -60,7 +60,7 @@ class CudaBackend final : public Backend {
   }
   StatisticsSource& statistics() override { return statistics_; }
   void expect_products(std::vector<ExpectedProduct> products) override {
-    expected_ = std::move(products);
+    operands_.expect(std::move(products));
   }
 
   bool repeat(uint64_t key, const std::function<void()>& work) override {
@@ -121,7 +121,7 @@ class CudaBackend final : public Backend {
   bool keeps_scales(const Accumulation& accumulation, const Quantizer& a, const Quantizer& b,
                     bool fp32_result) override {
     const bool fast = accumulation.hopper && accumulation.promote_every == 0;
-    return native(accumulation, a, b) && operands_.multiplies(a, b, fast, fp32_result, expected_);
+    return native(accumulation, a, b) && operands_.multiplies(a, b, fast, fp32_result);
   }
   void quantize(GemmOperand<bf16>& operand, int64_t rows, int64_t columns, const Rounding& rounding,
                 unsigned wanted) override {
@@ -298,7 +298,6 @@ class CudaBackend final : public Backend {
   std::unique_ptr<DeviceExchange> exchange_;  // where there are other ranks
   int threads_;
   OperandKernels operands_;
-  std::vector<ExpectedProduct> expected_;
   DeviceStatistics statistics_;
   Buffer<float> scratch_;  // of one operation
   Buffer<int32_t> places_;

@@ -85,11 +85,13 @@ class DeviceMemory final : public Memory {
   std::byte* take(int64_t bytes, const std::string& purpose) override {
     const auto [free, total] = what_is_left();
     void* memory = nullptr;
-    const bool fits = bytes <= free;
-    if (!fits || cudaMalloc(&memory, static_cast<size_t>(bytes)) != cudaSuccess) {
+    const cudaError_t status =
+        bytes <= free ? cudaMalloc(&memory, static_cast<size_t>(bytes)) : cudaErrorMemoryAllocation;
+    if (status != cudaSuccess) {
       cudaGetLastError();  // it is told here
-      throw Error(fmt::format("{} needs {} bytes of the GPU's memory, of which {} of {} are free",
-                              purpose, bytes, free, total));
+      throw Error(
+          fmt::format("{} needs {} bytes of the GPU's memory, of which {} of {} are free ({})",
+                      purpose, bytes, free, total, cudaGetErrorName(status)));
     }
     check(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_.get()), "cudaMemsetAsync");
     stream_.wait();  // another stream may be the first to use it
@@ -130,7 +132,10 @@ class DeviceMemory final : public Memory {
     return room;
   }
   void give_back_host_room(std::byte* room, int64_t bytes) noexcept override {
-    if (page_locked_.erase(room) > 0) cudaHostUnregister(room);
+    if (page_locked_.erase(room) > 0) {
+      cudaStreamSynchronize(side_.get());  // a copy to it may be on its way still
+      cudaHostUnregister(room);
+    }
     host_memory().give_back(room, bytes);
   }
   std::unique_ptr<CopyOut> start_copy_out(std::span<const Piece> pieces) override {
@@ -280,8 +285,10 @@ class CudaMachine final : public Machine {
   }
   std::unique_ptr<Recording> end_recording() override {
     cudaGraph_t graph = nullptr;
-    if (cudaStreamEndCapture(stream(), &graph) != cudaSuccess || graph == nullptr) {
+    const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
+    if (status != cudaSuccess || graph == nullptr) {
       cudaGetLastError();  // the caller is told by what is returned
+      fmt::print(stderr, "warning: a pass could not be recorded: {}\n", cudaGetErrorName(status));
       return nullptr;
     }
     const std::unique_ptr<CUgraph_st, decltype(&cudaGraphDestroy)> owned(graph, cudaGraphDestroy);

@@ -46,13 +46,17 @@ void launch(const char* name, void (*kernel)(P...), const Grid& grid, Stream str
   check(cudaGetLastError(), name);
 }
 
-// The same with more than 48 KiB of shared memory, which a kernel has to ask for.
+// The same with more than 48 KiB of shared memory, which a kernel has to ask for. The limit belongs
+// to the kernel and is only ever raised: a recorded launch with more may be repeated later.
 template <class... P, class... A>
 void launch_with_shared(const char* name, void (*kernel)(P...), const Grid& grid, Stream stream,
                         A... args) {
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(grid.shared_bytes)),
-        name);
+  const auto bytes = static_cast<int>(grid.shared_bytes);
+  cudaFuncAttributes now{};
+  check(cudaFuncGetAttributes(&now, kernel), name);
+  if (now.maxDynamicSharedSizeBytes < bytes) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+  }
   launch(name, kernel, grid, stream, args...);
 }
 

@@ -165,8 +165,14 @@ struct LtProducts::Library {
   Prepared& prepare(const Key& key, const Factor& a, const Factor& b) {
     Prepared& prepared = known.try_emplace(key, key).first->second;
     if (is_codes(a)) {
-      set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, b.inverse_scales);
-      set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, a.inverse_scales);
+      // The library answers no question about a product with scales that are nowhere.
+      const auto somewhere = [this](const float* scales) {
+        return scales == nullptr ? static_cast<const float*>(factors.data()) : scales;
+      };
+      set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER,
+          somewhere(b.inverse_scales));
+      set(prepared.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+          somewhere(a.inverse_scales));
     }
     return prepared;
   }

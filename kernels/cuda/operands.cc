@@ -87,8 +87,13 @@ constexpr ExpectedProduct kUsual[] = {{1024, 1024, 1024, false}, {1024, 1024, 10
 
 }  // namespace
 
-bool OperandKernels::multiplies(const Quantizer& a, const Quantizer& b, bool fast, bool fp32_result,
-                                std::span<const ExpectedProduct> products) {
+void OperandKernels::expect(std::vector<ExpectedProduct> products) {
+  expected_ = std::move(products);
+  known_.clear();
+}
+
+bool OperandKernels::multiplies(const Quantizer& a, const Quantizer& b, bool fast,
+                                bool fp32_result) {
   Factor left{.format = a.format, .scale = scale_of(a.tile)};
   Factor right{.format = b.format, .transposed = true, .scale = scale_of(b.tile)};
   // As make_scales_alike() makes them.
@@ -97,9 +102,12 @@ bool OperandKernels::multiplies(const Quantizer& a, const Quantizer& b, bool fas
   const Kind kind{left.format, right.format, left.scale, right.scale, fast, fp32_result};
   const auto [entry, is_new] = known_.try_emplace(kind, true);
   if (!is_new) return entry->second;
-  if (products.empty()) products = kUsual;
+  const std::span<const ExpectedProduct> products =
+      expected_.empty() ? std::span<const ExpectedProduct>(kUsual) : expected_;
   for (const ExpectedProduct& it : products) {
-    if (it.fp32_result != fp32_result) continue;
+    // The others are sites of BF16: check_device_shapes() refuses a plan that has them in FP8.
+    const bool fits = it.m % 16 == 0 && it.n % 16 == 0 && it.k % 16 == 0;
+    if (it.fp32_result != fp32_result || !fits) continue;
     left.stride = right.stride = it.k;
     Product product{.m = it.m,
                     .n = it.n,

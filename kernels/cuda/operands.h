@@ -29,10 +29,11 @@ class OperandKernels {
   // y and, in the same pass where they are codes, its copy.
   void swiglu(const CopyAlong<bf16>& copy, const Gated& from, int64_t rows, int64_t columns,
               bf16* y, float* amax);
-  // True if the machine multiplies copies that are rounded so as codes, in each of these products.
-  // Asked once for each kind; where it does not, a warning says so.
-  bool multiplies(const Quantizer& a, const Quantizer& b, bool fast, bool fp32_result,
-                  std::span<const ExpectedProduct> products);
+  // What multiplies() asks for; none: usual ones.
+  void expect(std::vector<ExpectedProduct> products);
+  // True if the machine multiplies copies that are rounded so as codes, in each expected product
+  // that can be in FP8. Asked once for each kind; where it does not, a warning says so.
+  bool multiplies(const Quantizer& a, const Quantizer& b, bool fast, bool fp32_result);
   // Out is bf16 or float.
   template <class Out>
   void gemm(const GemmShape& shape, const Accumulation& accumulation, const GemmOperand<bf16>& a,
@@ -53,6 +54,7 @@ class OperandKernels {
   using Kind = std::tuple<Format, Format, FactorScale, FactorScale, bool, bool>;
 
   Machine& machine_;
+  std::vector<ExpectedProduct> expected_;
   std::map<Kind, bool> known_;
   Buffer<uint32_t> amaxes_;
   Buffer<std::byte> kept_terms_;

@@ -32,12 +32,13 @@ inline std::vector<std::string> folders_of(const std::string& list) {
   return found;
 }
 
-// GNOMON_CUDA_LIBRARIES names folders to look in before the usual ones.
+// GNOMON_CUDA_LIBRARIES names folders to look in before those of the loader ("") and the usual
+// ones.
 inline std::vector<std::string> vendor_folders() {
   const char* given = std::getenv("GNOMON_CUDA_LIBRARIES");
   std::vector<std::string> folders = folders_of(given == nullptr ? "" : given);
   for (const char* usual :
-       {"/usr/local/cuda/lib64", "/usr/local/cuda/lib", GNOMON_CUDA_LIBRARY_FOLDER}) {
+       {"", "/usr/local/cuda/lib64", "/usr/local/cuda/lib", GNOMON_CUDA_LIBRARY_FOLDER}) {
     folders.emplace_back(usual);
   }
   return folders;

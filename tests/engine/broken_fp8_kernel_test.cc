@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/backend.h"
+#include "kernels/cuda/operands.h"
 #include "tests/engine/emulated_machine.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/engine.h"
@@ -129,6 +130,21 @@ TEST(MissingFp8KernelTest, IsAskedForByTheRunsOwnShapes) {
   EXPECT_TRUE(was_asked(rows, ffn, width, false, false)) << "down_proj, dgrad";
   EXPECT_TRUE(was_asked(width, ffn, rows, true, false)) << "down_proj, wgrad";
   EXPECT_TRUE(was_asked(width, ffn, rows, true, true)) << "of a later micro-batch";
+}
+
+// A vocabulary of 257 in BF16 beside layers in FP8.
+TEST(MissingFp8KernelTest, AProductThatIsNeverInFp8IsNotAskedFor) {
+  const Quantizer codes{Format::kE4m3, {0, 0}, ScaleRule::kFp32};
+  PlainFp8Machine::asked.clear();
+  PlainFp8Machine plain;
+  cuda::OperandKernels asking(plain);
+  asking.expect({{64, 257, 64, false}, {64, 128, 64, false}});
+  EXPECT_TRUE(asking.multiplies(codes, codes, false, false));
+  ASSERT_EQ(PlainFp8Machine::asked.size(), 1u);
+  EXPECT_EQ(PlainFp8Machine::asked[0].n, 128);
+  asking.expect({{64, 160, 64, false}});
+  EXPECT_TRUE(asking.multiplies(codes, codes, false, false));
+  EXPECT_EQ(PlainFp8Machine::asked.back().n, 160) << "another model's are asked for again";
 }
 
 TEST(MissingFp8KernelTest, OneOfTheThreeProductsMayBeMissing) {

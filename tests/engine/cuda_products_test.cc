@@ -70,7 +70,8 @@ class Operands {
  public:
   Operands(Backend& backend, const Problem& it)
       : backend_(backend), a_(backend.memory()), b_(backend.memory()) {
-    keeps_ = backend.keeps_scales({}, it.a.quantizer, it.b.quantizer, false);
+    keeps_ = backend.keeps_scales({}, it.a.quantizer, it.b.quantizer,
+                                  it.shape.transpose_a);  // as the engine: wgrad in FP32
     take(a_, it.a);
     take(b_, it.b);
   }
@@ -154,6 +155,7 @@ class CudaProducts : public testing::TestWithParam<Mode> {
  protected:
   // Tensor cores sum with fewer bits than FP32 has; a scale of another row is a factor of 16.
   static constexpr double kDifferenceMax = 1e-5;
+  void SetUp() override { device->expect_products({{kM, kN, kK, false}, {kM, kN, kK, true}}); }
   const std::unique_ptr<Backend> device = tested_backends().bf16(2);
   const std::unique_ptr<Backend> cpu = backend_makers(Device::kCpu).bf16(2);
 };

@@ -226,7 +226,13 @@ TEST_F(CudaStatistics, RoundingIsTheHosts) {
     to.read(found);
   }
   host.round(x, expected);
-  for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(found[i].bits, expected[i].bits) << i;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (i == 8) {  // each processor has its own NaN
+      EXPECT_TRUE(std::isnan(to_float(found[i])));
+    } else {
+      EXPECT_EQ(found[i].bits, expected[i].bits) << i;
+    }
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "trainer/engine/bench_models.h"
 #include "trainer/engine/bench_step_gemms.h"
+#include "trainer/engine/memory_need.h"
 #include "trainer/engine/resident_memory.h"
 #include "trainer/engine/synthetic_data.h"
 
@@ -275,6 +276,7 @@ std::string bench_step_json(const BenchStepOptions& given) {
   } else {
     // Before the engine takes the device's memory.
     const auto backend = backend_makers(options.device).bf16(options.threads);
+    check_memory<bf16>(config, 1, *backend);  // a refusal comes before the work
     add_gemm_times(gemms, durations_on(*backend, gemms, {.rounds = options.rounds}), timings);
   }
   Engine engine(config);
