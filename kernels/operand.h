@@ -37,8 +37,9 @@ float tensor_scale(const Rounding& rounding, float amax);
 // Which way round a product reads a matrix: as it is stored, row by row, or by columns.
 enum Orientation : unsigned { kAsStored = 1, kTransposed = 2 };
 
-// What lies beside an operand, in the backend's memory, FP32 each.
-enum OperandScalar { kAmax, kScale, kInverseScale, kOperandScalars };
+// What lies beside an operand, in the backend's memory, FP32 each. The inverse scale is first,
+// where the memory is aligned: cuBLASLt takes scales from multiples of 16 bytes alone.
+enum OperandScalar { kInverseScale, kAmax, kScale, kOperandScalars };
 
 // Where copies lie. Operands that a product reads side by side share one room.
 struct OperandRoom {

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/errors.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/kernel.h"
@@ -49,21 +51,40 @@ __global__ void bias_partials_kernel(const bf16* __restrict__ dy, int64_t rows, 
   for (int k = 0; k < kVector; ++k) partials[int64_t{blockIdx.y} * width + column + k] = sum[k];
 }
 
-// A thread turns one pair of values, half a head apart.
-__global__ void rope_kernel(bf16* x, int64_t rows, int64_t tokens, int heads, int head_dim,
+// One pair of values, half a head apart, turned by an angle.
+__device__ inline void turn(float& a, float& b, float cosine, float sine) {
+  const float first = a;
+  a = a * cosine - b * sine;
+  b = b * cosine + first * sine;
+}
+
+// A block takes a row. With kVectors a thread turns eight neighbouring pairs.
+template <bool kVectors>
+__global__ void rope_kernel(bf16* x, int64_t tokens, int heads, int head_dim,
                             const float* __restrict__ cosines, const float* __restrict__ sines,
                             float sign, int64_t stride) {
-  const int64_t half = head_dim / 2, pairs = heads * half;
-  const int64_t i = global_thread();
-  if (i >= rows * pairs) return;
-  const int64_t row = i / pairs, head = i % pairs / half, at = i % half;
-  bf16* first = x + row * stride + head * head_dim + at;
-  bf16* second = first + half;
-  const int64_t angle = row % tokens * half + at;
-  const float a = value_of(*first), b = value_of(*second);
-  const float cosine = cosines[angle], sine = sign * sines[angle];
-  *first = rounded(a * cosine - b * sine);
-  *second = rounded(b * cosine + a * sine);
+  constexpr int kStep = kVectors ? kVector : 1;
+  const int half = head_dim / 2, steps = half / kStep;
+  const int64_t row = blockIdx.x, angles = row % tokens * half;
+  const int count = heads * steps;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const int at = i % steps * kStep;
+    bf16* first = x + row * stride + i / steps * head_dim + at;
+    bf16* second = first + half;
+    if constexpr (kVectors) {
+      Eight a = load_eight(first), b = load_eight(second);
+      const Eight cosine = load_eight(cosines + angles + at),
+                  sine = load_eight(sines + angles + at);
+      for (int k = 0; k < kVector; ++k) turn(a[k], b[k], cosine[k], sign * sine[k]);
+      store_eight(first, a);
+      store_eight(second, b);
+    } else {
+      float a = value_of(*first), b = value_of(*second);
+      turn(a, b, cosines[angles + at], sign * sines[angles + at]);
+      *first = rounded(a);
+      *second = rounded(b);
+    }
+  }
 }
 
 __global__ void swiglu_kernel(const bf16* __restrict__ gate, const bf16* __restrict__ up,
@@ -146,8 +167,13 @@ void bias_backward(const bf16* dy, int64_t rows, float* db, int64_t width, int64
 void rope(bf16* x, int64_t rows, int64_t tokens, int heads, int head_dim, const float* cosines,
           const float* sines, bool inverse, int64_t stride, Stream stream) {
   GNOMON_ASSERT(head_dim % 2 == 0 && rows % tokens == 0);
-  launch("rope", rope_kernel, for_work(rows * heads * (head_dim / 2)), stream, x, rows, tokens,
-         heads, head_dim, cosines, sines, inverse ? -1.0f : 1.0f, stride);
+  const bool vectors = head_dim % (2 * kVector) == 0 && stride % kVector == 0 &&
+                       reinterpret_cast<uintptr_t>(x) % sizeof(Bits128) == 0;
+  const int64_t steps = int64_t{heads} * head_dim / 2 / (vectors ? kVector : 1);
+  const auto whole_warps = static_cast<int>(blocks_for(steps, kWarp) * kWarp);
+  launch("rope", vectors ? rope_kernel<true> : rope_kernel<false>,
+         {.blocks_x = rows, .threads = std::min(kThreads, whole_warps)}, stream, x, tokens, heads,
+         head_dim, cosines, sines, inverse ? -1.0f : 1.0f, stride);
 }
 
 void swiglu(const bf16* gate, const bf16* up, int64_t rows, int64_t width, int64_t stride, bf16* y,

@@ -107,6 +107,8 @@ __device__ inline float quotient(float a, float b) { return __fdiv_rn(a, b); }
 // Within 2 units of the last place, and 0 for divisors above 2^126: where the result is rounded to
 // BF16 or is one term of an update.
 __device__ inline float about(float a, float b) { return __fdividef(a, b); }
+// e^x within 2 + |x| units of the last place: likewise. One instruction of the slow unit.
+__device__ inline float exponential(float x) { return __expf(x); }
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float sum_of(float a, float b) { return __fadd_rn(a, b); }
 #else
@@ -135,6 +137,7 @@ inline uint16_t fp8_codes(Format format, float first, float second) {
 }
 inline float quotient(float a, float b) { return a / b; }
 inline float about(float a, float b) { return a / b; }
+inline float exponential(float x) { return std::exp(x); }
 inline float product(float a, float b) { return a * b; }
 inline float sum_of(float a, float b) { return a + b; }
 #endif

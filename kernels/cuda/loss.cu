@@ -48,8 +48,8 @@ struct SoftmaxPart {
 __device__ SoftmaxPart together(SoftmaxPart a, SoftmaxPart b) {
   const float largest = fmaxf(a.largest, b.largest);
   // Parts without any logit have −Inf, which must not meet itself in a difference.
-  const float of_a = a.sum == 0 ? 0 : a.sum * expf(a.largest - largest);
-  const float of_b = b.sum == 0 ? 0 : b.sum * expf(b.largest - largest);
+  const float of_a = a.sum == 0 ? 0 : a.sum * exponential(a.largest - largest);
+  const float of_b = b.sum == 0 ? 0 : b.sum * exponential(b.largest - largest);
   return {largest, of_a + of_b};
 }
 
@@ -80,11 +80,11 @@ __device__ void take_logits(SoftmaxPart& part, const Eight& values) {
   float largest = values[0];
   for (int k = 1; k < kCount; ++k) largest = fmaxf(largest, values[k]);
   if (largest > part.largest) {
-    part.sum = part.sum == 0 ? 0 : part.sum * expf(part.largest - largest);
+    part.sum = part.sum == 0 ? 0 : part.sum * exponential(part.largest - largest);
     part.largest = largest;
   }
   // NaN is larger than nothing and must be seen all the same: it reaches the sum here.
-  for (int k = 0; k < kCount; ++k) part.sum += expf(values[k] - part.largest);
+  for (int k = 0; k < kCount; ++k) part.sum += exponential(values[k] - part.largest);
 }
 
 // A thread's part of a row that is read 16 bytes at a time, some ahead of what is done with them.
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kLossThreads)
   for (int64_t i = begin; i < vocabulary; i += step) {
     Eight values = load(i);
     for (int k = 0; k < kStep; ++k) {
-      values[k] = expf(values[k] - part.largest) * factor - (i + k == target ? scale : 0.0f);
+      values[k] = exponential(values[k] - part.largest) * factor - (i + k == target ? scale : 0.0f);
     }
     largest = Largest()(largest, store(i, values));
   }

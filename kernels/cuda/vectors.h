@@ -28,6 +28,16 @@ __device__ inline Eight load_eight(const bf16* x) {
   return eight_of(*reinterpret_cast<const Bits128*>(x));
 }
 
+// `x` is 16-byte aligned.
+__device__ inline Eight load_eight(const float* x) {
+  const auto* halves = reinterpret_cast<const Bits128*>(x);
+  const Bits128 low = halves[0], high = halves[1];
+  const uint32_t words[kVector] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  Eight eight;
+  for (int i = 0; i < kVector; ++i) eight[i] = float_of(words[i]);
+  return eight;
+}
+
 // Returns the largest magnitude of what it stored, as tell_largest() takes it.
 __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
   const uint32_t words[4] = {rounded_pair(eight[0], eight[1]), rounded_pair(eight[2], eight[3]),
@@ -41,7 +51,7 @@ __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
   return largest;
 }
 
-__device__ inline float sigmoid(float x) { return about(1.0f, 1.0f + expf(-x)); }
+__device__ inline float sigmoid(float x) { return about(1.0f, 1.0f + exponential(-x)); }
 
 __device__ inline Eight swiglu_of(const Eight& gate, const Eight& up) {
   Eight result;

@@ -167,6 +167,11 @@ class EmulatedMachine : public cuda::Machine {
   // A factor as [outer, terms], its scales undone; `terms_first` is how it is stored.
   static std::vector<float> values(const cuda::Factor& f, int64_t outer, int64_t terms,
                                    bool terms_first) {
+    // As cuBLASLt demands of FP8 products.
+    if (f.format != Format::kBf16) {
+      GNOMON_ASSERT(reinterpret_cast<uintptr_t>(f.data) % 16 == 0);
+      GNOMON_ASSERT(reinterpret_cast<uintptr_t>(f.inverse_scales) % 16 == 0);
+    }
     std::vector<float> result(static_cast<size_t>(outer * terms));
     const int64_t blocks = (terms + 127) / 128, padded = (blocks + 3) / 4 * 4;
     for (int64_t row = 0; row < outer; ++row) {

@@ -101,9 +101,13 @@ TEST(CudaElementwise, BiasAndItsGradientAreTheCpus) {
   EXPECT_LT(relative_error(db, cpu_db), kFp32);
 }
 
-TEST(CudaElementwise, RotationIsTheCpus) {
-  constexpr int64_t kTokens = 7, kRows = 3 * kTokens, kStride = 64;
-  constexpr int kHeads = 3, kDim = 16;
+// Heads of 16 and 32 are turned eight pairs at a time, those of 12 one by one.
+class CudaRotation : public testing::TestWithParam<int> {};
+
+TEST_P(CudaRotation, IsTheCpus) {
+  constexpr int64_t kTokens = 7, kRows = 3 * kTokens, kStride = 128;
+  constexpr int kHeads = 3;
+  const int kDim = GetParam();
   std::vector<float> angles = random_floats(9, kTokens * kDim / 2, 3.0f), cosines, sines;
   for (float angle : angles) {
     cosines.push_back(std::cos(angle));
@@ -124,6 +128,8 @@ TEST(CudaElementwise, RotationIsTheCpus) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Heads, CudaRotation, testing::Values(12, 16, 32));
 
 TEST(CudaElementwise, SwigluIsTheCpusInPlaceToo) {
   constexpr int64_t kRows = 9, kWidth = 40, kStride = 80;

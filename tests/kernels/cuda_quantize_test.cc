@@ -15,6 +15,13 @@
 namespace gnomon::cuda {
 namespace {
 
+// An operand's scalars, all but one of them zero.
+std::vector<float> only(OperandScalar which, float value) {
+  std::vector<float> scalars(kOperandScalars);
+  scalars[which] = value;
+  return scalars;
+}
+
 using test::changed, test::device_stream, test::given;
 
 std::vector<bf16> matrix(uint64_t key, int64_t rows, int64_t columns, bool with_odd_values = true) {
@@ -66,7 +73,7 @@ TEST(CudaScale, IsTheOneOfOperandH) {
           rounding.quantizer = {format, {}, rule};
           rounding.margin = rule == ScaleRule::kGiven ? 2 : 0;
           rounding.log2_shift = shift;
-          std::vector<float> scalars = {amax, 0, 0};
+          std::vector<float> scalars = only(kAmax, amax);
           choose_scale(rounding, changed(scalars), device_stream());
           EXPECT_EQ(scalars[kScale], tensor_scale(rounding, amax)) << amax << " " << shift;
           EXPECT_EQ(scalars[kInverseScale], 1.0f / tensor_scale(rounding, amax));
@@ -114,7 +121,7 @@ void expect_codes(const Quantizer& quantizer, int log2_shift, float scale, const
   rounding.quantizer = quantizer;
   rounding.log2_shift = log2_shift;
   if (quantizer.tile == TileShape{}) {
-    const std::vector<float> scalars = {0, std::ldexp(scale, log2_shift), 0};
+    const std::vector<float> scalars = only(kScale, std::ldexp(scale, log2_shift));
     cast(quantizer.format, given(x), shape.rows, shape.columns, given(scalars), changed(stored),
          changed(transposed), device_stream());
     inverse[0] = 1.0f / scales[0];
@@ -168,7 +175,7 @@ TEST(CudaCast, EveryBf16ValueHasTheCodecsCode) {
   for (Format format : {Format::kE4m3, Format::kE5m2}) {
     for (float scale : {1.0f, 300.0f, 1e-3f}) {
       std::vector<uint8_t> codes(x.size());
-      const std::vector<float> scalars = {0, scale, 0};
+      const std::vector<float> scalars = only(kScale, scale);
       cast(format, given(x), 256, 256, given(scalars), changed(codes), nullptr, device_stream());
       for (size_t i = 0; i < x.size(); ++i) {
         ASSERT_EQ(codes[i], encode(format, to_float(x[i]) * scale)) << i;
@@ -183,7 +190,7 @@ TEST(CudaSwigluCast, IsSwigluAndThenTheCast) {
     for (Format format : {Format::kE4m3, Format::kE5m2}) {
       const int64_t count = shape.rows * shape.columns, stride = 2 * shape.columns;
       const std::vector<bf16> both = random_bf16(3, 2 * count, 4.0f);
-      const std::vector<float> scalars = {0, 11.0f, 0};
+      const std::vector<float> scalars = only(kScale, 11.0f);
       std::vector<bf16> y(static_cast<size_t>(count)), made = y;
       std::vector<uint8_t> stored(y.size()), transposed = stored, alone = stored, now = stored,
                                              now_transposed = stored;
@@ -215,7 +222,7 @@ TEST(CudaRoundCopy, EveryFormatHasTheCodecsValues) {
     Rounding rounding;
     rounding.quantizer.format = format;
     for (float scale : {1.0f, 37.0f}) {
-      const std::vector<float> scalars = {0, scale, 0};
+      const std::vector<float> scalars = only(kScale, scale);
       round_copy(rounding, given(x), 256, 256, given(scalars), changed(y), nullptr,
                  device_stream());
       for (size_t i = 0; i < x.size(); ++i) {
@@ -240,7 +247,7 @@ TEST(CudaRoundCopy, TilesAreDividedByTheirScalesAgain) {
     Rounding rounding;
     rounding.quantizer = quantizer;
     rounding.log2_shift = rounding.whole_tensor() ? 0 : 2;
-    const std::vector<float> scalars = {0, 1, 1};
+    const std::vector<float> scalars = only(kScale, 1);
     std::vector<uint32_t> scratch(x.size());
     round_copy(rounding, given(x), shape.rows, shape.columns, given(scalars), changed(y),
                changed(scratch), device_stream());

@@ -114,7 +114,9 @@ class KernelsBench {
     Rounding rounding;
     rounding.quantises = true;
     rounding.quantizer = quantizer;
-    rounding.keeps_scales = backend_->keeps_scales({}, quantizer, quantizer, false);
+    Quantizer other = quantizer;  // a product of E5M2 has E4M3 on its other side
+    other.format = Format::kE4m3;
+    rounding.keeps_scales = backend_->keeps_scales({}, quantizer, other, false);
     if (rounding.whole_tensor()) rounding.given = 64.0f;
     return rounding;
   }
