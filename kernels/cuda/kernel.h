@@ -107,6 +107,13 @@ __device__ inline float quotient(float a, float b) { return __fdiv_rn(a, b); }
 // Within 2 units of the last place, and 0 for divisors above 2^126: where the result is rounded to
 // BF16 or is one term of an update.
 __device__ inline float about(float a, float b) { return __fdividef(a, b); }
+// As one access: nvcc takes an assignment apart where others are beside it.
+__device__ inline void store_bits(Bits128* to, Bits128 v) { __stwb(to, v); }
+// Bytes 0 to 3 of a word are the last digits of `order`, the low one first: 0 to 3 of a, 4 to 7 of
+// b.
+__device__ inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t order) {
+  return __byte_perm(a, b, order);
+}
 // e^x within 2 + |x| units of the last place: likewise. One instruction of the slow unit.
 __device__ inline float exponential(float x) { return __expf(x); }
 __device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
@@ -138,6 +145,16 @@ inline uint16_t fp8_codes(Format format, float first, float second) {
 inline float quotient(float a, float b) { return a / b; }
 inline float about(float a, float b) { return a / b; }
 inline float exponential(float x) { return std::exp(x); }
+inline void store_bits(Bits128* to, Bits128 v) { *to = v; }
+inline uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t order) {
+  const uint64_t both = uint64_t{b} << 32 | a;
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t from = order >> (4 * i) & 7;
+    word |= static_cast<uint32_t>(both >> (8 * from) & 0xFF) << (8 * i);
+  }
+  return word;
+}
 inline float product(float a, float b) { return a * b; }
 inline float sum_of(float a, float b) { return a + b; }
 #endif

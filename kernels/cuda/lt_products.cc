@@ -177,24 +177,28 @@ struct LtProducts::Library {
     return prepared;
   }
 
+  // Few rows and columns with many terms have algorithms that split the terms alone.
   std::vector<cublasLtMatmulAlgo_t> algorithms(const Prepared& prepared, const Key& key, int most) {
     GNOMON_ASSERT(most > 0);
-    Preference preference;
-    prefer_whole_sums(preference, static_cast<uint64_t>(kWorkspaceBytes));
     std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
-    int count = 0;
-    const std::string what = in_words(key);
-    check(GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(handle.get(), prepared.operation.get(),
-                                                    prepared.first.get(), prepared.second.get(),
-                                                    prepared.result.get(), prepared.result.get(),
-                                                    preference.get(), most, results.data(), &count),
-          "cublasLtMatmulAlgoGetHeuristic for " + what);
     std::vector<cublasLtMatmulAlgo_t> found;
-    for (const auto& result : std::span(results).first(static_cast<size_t>(count))) {
-      if (result.state == CUBLAS_STATUS_SUCCESS) found.push_back(result.algo);
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (bool split : {false, true}) {
+      Preference preference;
+      prefer(preference, static_cast<uint64_t>(kWorkspaceBytes), split);
+      int count = 0;
+      status = GNOMON_LT(cublasLtMatmulAlgoGetHeuristic)(
+          handle.get(), prepared.operation.get(), prepared.first.get(), prepared.second.get(),
+          prepared.result.get(), prepared.result.get(), preference.get(), most, results.data(),
+          &count);
+      if (status != CUBLAS_STATUS_SUCCESS) continue;
+      for (const auto& result : std::span(results).first(static_cast<size_t>(count))) {
+        if (result.state == CUBLAS_STATUS_SUCCESS) found.push_back(result.algo);
+      }
+      if (!found.empty()) return found;
     }
-    if (found.empty()) throw CudaError("cuBLASLt has no algorithm for " + what);
-    return found;
+    check(status, "cublasLtMatmulAlgoGetHeuristic for " + in_words(key));
+    throw CudaError("cuBLASLt has no algorithm for " + in_words(key));
   }
 
   float* alpha() const { return static_cast<float*>(factors.data()); }

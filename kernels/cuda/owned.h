@@ -83,24 +83,26 @@ void set(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attrib
 
 inline constexpr uint32_t kPointerAlignment = 16;
 
-// Algorithms with this workspace that do not split what is summed over.
-inline void prefer_whole_sums(Preference& preference, uint64_t workspace_bytes) {
-  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+// Algorithms with this workspace. Without `split` none splits what is summed over; with it, parts
+// are summed in FP32 in one order, in the workspace.
+inline void prefer(Preference& preference, uint64_t workspace_bytes, bool split) {
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     check(GNOMON_LT(cublasLtMatmulPreferenceSetAttribute)(preference.get(), attribute, &value,
                                                           sizeof(value)),
           "cublasLtMatmulPreferenceSetAttribute");
   };
   check(GNOMON_LT(cublasLtMatmulPreferenceCreate)(preference.put()),
         "cublasLtMatmulPreferenceCreate");
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   // Of the pointers; the library assumes 256 bytes.
   for (auto alignment :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    prefer(alignment, kPointerAlignment);
+    set(alignment, kPointerAlignment);
   }
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      static_cast<uint32_t>(split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                  : CUBLASLT_REDUCTION_SCHEME_NONE));
 }
 
 }  // namespace gnomon::cuda

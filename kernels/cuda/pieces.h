@@ -37,29 +37,47 @@ struct EightBits {
   }
 };
 
-__device__ inline EightBits bits_in(const Bits128& v) { return {{v.x, v.y, v.z, v.w}}; }
+__device__ inline EightBits bits_in(Bits128 v) { return {{v.x, v.y, v.z, v.w}}; }
 __device__ inline EightBits load_bits(const bf16* x) {
   return bits_in(*reinterpret_cast<const Bits128*>(x));
 }
 
-// A piece of kSide × kSide codes on its way from rows to columns; a row's place is padded so that
-// neither way meets the same bank too often.
-struct Piece {
-  static constexpr int kPitch = kSide + 4;
-  uint8_t* codes;  // [kSide][kPitch], of shared memory
+// Columns that a thread takes at once.
+inline constexpr int kTogether = 4;
 
-  __device__ void put(int row, int column, uint64_t eight) const {
-    uint32_t* at = reinterpret_cast<uint32_t*>(codes + row * kPitch + column);
-    at[0] = static_cast<uint32_t>(eight);
-    at[1] = static_cast<uint32_t>(eight >> 32);
+// kCodes neighbours of kTogether columns.
+struct ColumnCodes {
+  uint32_t words[kTogether][kCodes / 4];
+};
+
+// A piece of kSide × kSide codes on its way from rows to columns, in words of four. Where a word of
+// a row lies depends on the row: lanes that put eight codes of a row each, or take words of rows
+// kCodes apart, meet every bank of shared memory once.
+struct Piece {
+  static constexpr int kWords = kSide / 4;
+  uint32_t* words;  // [kSide][kWords], of shared memory
+
+  __device__ static int place(int row, int word) {
+    return row * kWords + (word ^ row / kCodes * 4);
   }
-  // kCodes neighbours of a column.
-  __device__ Bits128 take(int row, int column) const {
-    uint32_t words[4] = {0, 0, 0, 0};
-    for (int i = 0; i < kCodes; ++i) {
-      words[i / 4] |= uint32_t{codes[(row + i) * kPitch + column]} << (i % 4 * 8);
+  __device__ void put(int row, int column, uint64_t eight) const {
+    *reinterpret_cast<uint64_t*>(words + place(row, column / 4)) = eight;
+  }
+  __device__ ColumnCodes take(int row, int column) const {
+    ColumnCodes codes;
+    for (int i = 0; i < kCodes / 4; ++i) {
+      uint32_t four[4];
+      for (int k = 0; k < 4; ++k) four[k] = words[place(row + 4 * i + k, column / 4)];
+      const uint32_t low01 = bytes_of(four[0], four[1], 0x5140);
+      const uint32_t low23 = bytes_of(four[2], four[3], 0x5140);
+      const uint32_t high01 = bytes_of(four[0], four[1], 0x7362);
+      const uint32_t high23 = bytes_of(four[2], four[3], 0x7362);
+      codes.words[0][i] = bytes_of(low01, low23, 0x5410);
+      codes.words[1][i] = bytes_of(low01, low23, 0x7632);
+      codes.words[2][i] = bytes_of(high01, high23, 0x5410);
+      codes.words[3][i] = bytes_of(high01, high23, 0x7632);
     }
-    return {words[0], words[1], words[2], words[3]};
+    return codes;
   }
 };
 
@@ -102,13 +120,18 @@ __device__ void cast_piece(Format format, Values& values, int64_t rows, int64_t 
   if (transposed == nullptr) return;
   __syncthreads();
   constexpr int kVectorsInColumn = kSide / kCodes;
-  for (int i = static_cast<int>(threadIdx.x); i < kSide * kVectorsInColumn;
+  for (int i = static_cast<int>(threadIdx.x); i < kSide / kTogether * kVectorsInColumn;
        i += static_cast<int>(blockDim.x)) {
     // Neighbouring threads take neighbouring places of one column: their writes are one run.
-    const int column = i / kVectorsInColumn, row = i % kVectorsInColumn * kCodes;
+    const int column = i / kVectorsInColumn * kTogether, row = i % kVectorsInColumn * kCodes;
     if (row0 + row >= rows || column0 + column >= columns) continue;
-    *reinterpret_cast<Bits128*>(transposed + (column0 + column) * rows + row0 + row) =
-        piece.take(row, column);
+    const ColumnCodes codes = piece.take(row, column);
+    uint8_t* to = transposed + (column0 + column) * rows + row0 + row;
+    for (int k = 0; k < kTogether; ++k) {
+      const uint32_t* words = codes.words[k];
+      store_bits(reinterpret_cast<Bits128*>(to + k * rows),
+                 {words[0], words[1], words[2], words[3]});
+    }
   }
 }
 
@@ -123,7 +146,7 @@ inline Grid pieces_of(int64_t rows, int64_t columns) {
   return {.blocks_x = blocks_for(columns, kSide),
           .blocks_y = blocks_for(rows, kSide),
           .threads = kCastThreads,
-          .shared_bytes = kSide * Piece::kPitch};
+          .shared_bytes = kSide * Piece::kWords * 4};
 }
 
 inline void check_matrix(int64_t rows, int64_t columns) {

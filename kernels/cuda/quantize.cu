@@ -46,7 +46,7 @@ __global__ void choose_scale_kernel(ScaleArithmetic how, float* scalars) {
 __global__ void cast_kernel(Format format, const bf16* __restrict__ x, int64_t rows,
                             int64_t columns, const float* scalars, uint8_t* as_stored,
                             uint8_t* transposed) {
-  const Piece piece{dynamic_shared<uint8_t>()};
+  const Piece piece{dynamic_shared<uint32_t>()};
   Stored values{x, columns};
   cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
              int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});
@@ -74,7 +74,7 @@ __global__ void swiglu_cast_kernel(Format format, Gated from, int64_t rows, int6
                                    bf16* y, float* amax, const float* scalars, uint8_t* as_stored,
                                    uint8_t* transposed) {
   GNOMON_SHARED(uint32_t, room, [kWarp]);
-  const Piece piece{dynamic_shared<uint8_t>()};
+  const Piece piece{dynamic_shared<uint32_t>()};
   Made values{from, y, columns};
   cast_piece(format, values, rows, columns, int64_t{blockIdx.y} * kSide,
              int64_t{blockIdx.x} * kSide, as_stored, transposed, piece, OneScale{scalars[kScale]});

@@ -38,17 +38,31 @@ __global__ void row_amaxes_kernel(const bf16* __restrict__ x, int64_t columns, u
   if (threadIdx.x == 0) amaxes[blockIdx.x] = largest;
 }
 
+// A warp takes eight columns a lane, and every eighth row of the block's.
+constexpr int kColumnsOfABlock = kWarp * kVector;
+static_assert(kColumnsOfABlock == kCastThreads);
 __global__ void column_amaxes_kernel(const bf16* __restrict__ x, int64_t rows, int64_t columns,
                                      uint32_t* amaxes) {
-  const int64_t column = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (column >= columns) return;
+  GNOMON_SHARED(uint32_t, of_block, [kColumnsOfABlock]);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
+  of_block[thread] = 0;
+  __syncthreads();
+  const int64_t column0 = int64_t{blockIdx.x} * kColumnsOfABlock;
+  const int64_t column = column0 + lane * kVector;
   const int64_t row0 = int64_t{blockIdx.y} * kSide;
   const int64_t end = row0 + kSide < rows ? row0 + kSide : rows;
-  uint32_t largest = 0;
-  for (int64_t row = row0; row < end; ++row) {
-    largest = Largest()(largest, magnitude_bits(x[row * columns + column]));
+  if (column < columns) {
+    uint32_t largest[kVector] = {};
+    for (int64_t row = row0 + thread / kWarp; row < end; row += kCastThreads / kWarp) {
+      const EightBits values = load_bits(x + row * columns + column);
+      for (int k = 0; k < kVector; ++k) {
+        largest[k] = Largest()(largest[k], magnitude_bits(values[k]));
+      }
+    }
+    for (int k = 0; k < kVector; ++k) atomicMax(of_block + lane * kVector + k, largest[k]);
   }
-  atomicMax(amaxes + column, largest);
+  __syncthreads();
+  if (column0 + thread < columns) atomicMax(amaxes + column0 + thread, of_block[thread]);
 }
 
 enum class TileKind { kRow, kColumn, kSquare };
@@ -124,7 +138,7 @@ __global__ void cast_tiles_kernel(ScaleArithmetic how, const bf16* __restrict__ 
     scales[i] = tile_scale_of(how, of_all != nullptr ? of_all[first + i] : amaxes[i], inverse);
   }
   __syncthreads();
-  const Piece piece{dynamic_shared<uint8_t>()};
+  const Piece piece{dynamic_shared<uint32_t>()};
   Stored values{x, columns};
   if constexpr (kKind == TileKind::kRow) {
     cast_piece(how.format, values, rows, columns, row0, column0, as_stored, transposed, piece,
@@ -184,7 +198,9 @@ void cast_tiles(const Rounding& rounding, const bf16* x, int64_t rows, int64_t c
   } else if (tile.rows == 0 && tile.columns == 1) {
     clear(amaxes, columns * static_cast<int64_t>(sizeof(uint32_t)), stream);
     launch("column_amaxes", column_amaxes_kernel,
-           {.blocks_x = blocks_for(columns, kCastThreads), .blocks_y = blocks_for(rows, kSide)},
+           {.blocks_x = blocks_for(columns, kColumnsOfABlock),
+            .blocks_y = blocks_for(rows, kSide),
+            .threads = kCastThreads},
            stream, x, rows, columns, amaxes);
     of_all = amaxes;
   } else {

@@ -13,7 +13,7 @@ struct Eight {
   __device__ float operator[](int i) const { return values[i]; }
 };
 
-__device__ inline Eight eight_of(const Bits128& v) {
+__device__ inline Eight eight_of(Bits128 v) {
   const uint32_t words[4] = {v.x, v.y, v.z, v.w};
   Eight eight;
   for (int i = 0; i < 4; ++i) {
@@ -42,7 +42,7 @@ __device__ inline Eight load_eight(const float* x) {
 __device__ inline uint32_t store_eight(bf16* y, const Eight& eight) {
   const uint32_t words[4] = {rounded_pair(eight[0], eight[1]), rounded_pair(eight[2], eight[3]),
                              rounded_pair(eight[4], eight[5]), rounded_pair(eight[6], eight[7])};
-  *reinterpret_cast<Bits128*>(y) = {words[0], words[1], words[2], words[3]};
+  store_bits(reinterpret_cast<Bits128*>(y), {words[0], words[1], words[2], words[3]});
   uint32_t largest = 0;
   for (uint32_t word : words) {
     largest = Largest()(largest, word & 0x7FFF0000u);

@@ -288,7 +288,7 @@ void Engine::prepare() try {
     for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
       self.model->prepare(pass, micro_batch, micro > 0);
     }
-    if (rest > 0) self.model->prepare(pass, rest, false);
+    if (rest > 0) self.model->prepare_forward(pass, rest);  // of an evaluation
   }
   self.optimizer->norm(self.model->gradients());
 } catch (const std::exception& error) {

@@ -80,6 +80,8 @@ class DecoderModel {
   // Runs both passes through one layer and the ends, on tokens of no meaning, so that the backend
   // has all it needs for `pass` before the first step. Overwrites gradients().
   virtual void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) = 0;
+  // The same for forward() alone.
+  virtual void prepare_forward(const PassPlan& pass, int64_t tokens) = 0;
   // A pass that other ranks make: forward(), or forward_backward() where it `trains`.
   virtual void accompany(bool trains) = 0;
   // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
@@ -142,6 +144,7 @@ class BasicModel final : public DecoderModel {
                           std::span<const int32_t> targets, float gradient_scale,
                           bool accumulate) override;
   void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
+  void prepare_forward(const PassPlan& pass, int64_t tokens) override;
   void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
   void tell_observed() override { linears_.tell_observed(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;

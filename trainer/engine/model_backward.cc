@@ -12,6 +12,14 @@ void BasicModel<E>::prepare(const PassPlan& pass, int64_t tokens, bool accumulat
   layers_run_ = config_.layers;
 }
 
+template <class E>
+void BasicModel<E>::prepare_forward(const PassPlan& pass, int64_t tokens) {
+  const std::vector<int32_t> zeros(static_cast<size_t>(tokens), 0);
+  layers_run_ = 1;
+  forward(pass, zeros, zeros);
+  layers_run_ = config_.layers;
+}
+
 // The matrices' gradients are overwritten by their first GEMM; everything else adds and must start
 // at zero.
 template <class E>
@@ -135,6 +143,7 @@ void BasicModel<E>::backward_attention(int layer, bool accumulate) {
 
 #define GNOMON_FOR(E)                                                          \
   template void BasicModel<E>::prepare(const PassPlan&, int64_t, bool);        \
+  template void BasicModel<E>::prepare_forward(const PassPlan&, int64_t);      \
   template std::array<float*, SiteGroup::kMax> BasicModel<E>::renew_gradients( \
       const SiteGroup&, std::span<E>, int64_t);                                \
   template void BasicModel<E>::start_gradients(bool);                          \

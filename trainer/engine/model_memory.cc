@@ -35,17 +35,21 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
   backend_.expect_products(products_of_run());
 }
 
-// fprop, dgrad and wgrad of every site, over the rows of a micro-batch.
+// fprop, dgrad and wgrad of every site, over the rows of a micro-batch; of the head, over those of
+// a part and of the last one.
 template <class E>
 std::vector<ExpectedProduct> BasicModel<E>::products_of_run() const {
   std::vector<ExpectedProduct> all;
   for (const std::string& site : sites_) {
     const std::vector<int64_t>& shape = layout_.weight_of(site).shape;
     const int64_t out = shape[0], in = shape[1];
-    const int64_t rows = site == sites_.back() ? head_rows_ : n_;
-    all.push_back({rows, out, in, false});
-    all.push_back({rows, in, out, false});
-    all.push_back({out, in, rows, true});
+    const bool head = site == sites_.back();
+    for (const int64_t rows : {head ? head_rows_ : n_, head ? n_ % head_rows_ : 0}) {
+      if (rows == 0) continue;
+      all.push_back({rows, out, in, false});
+      all.push_back({rows, in, out, false});
+      all.push_back({out, in, rows, true});
+    }
   }
   return all;
 }
