@@ -72,7 +72,8 @@ def run_cases(setting, budget, found, program, cases, prefix=(), silence=SILENCE
     """Those of `cases` that have not ended. After a case that ends the program the rest go on in a new one."""
     for key in ("passed_cases", "skipped_cases", "failures"):
         found.setdefault(key, [])
-    found.update(cases=len(cases), running=None)
+    found.setdefault("cases", len(cases))
+    found["running"] = None
     while True:
         left = [case for case in cases if case not in all_done(found)]
         if not left:
@@ -99,7 +100,9 @@ def judge(found):
 def whole(setting, budget, found, part):
     program = PROGRAMS[part]
     cases = found.get("only") or cases_of(setting, program, budget)
-    run_cases(setting, budget, found, program, sorted(cases, key=lambda case: SLOW in case))
+    found["cases"] = len(cases)
+    for slow in (False, True):
+        run_cases(setting, budget, found, program, [case for case in cases if (SLOW in case) is slow])
     judge(found)
 
 
