@@ -12,6 +12,7 @@ install(DIRECTORY packaging/kubernetes DESTINATION ${CMAKE_INSTALL_DOCDIR}/examp
 install(FILES packaging/systemd/gnomond.service DESTINATION lib/systemd/system)
 install(FILES packaging/systemd/gnomon.sysusers DESTINATION lib/sysusers.d RENAME gnomon.conf)
 install(FILES packaging/gnomond.toml DESTINATION /etc/gnomon)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME gnomon)
