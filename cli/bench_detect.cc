@@ -102,7 +102,7 @@ std::vector<rehearsal::Trace> read_traces(const std::string& directory) {
   std::vector<fs::path> files;
   std::error_code absent;
   for (const fs::directory_entry& entry : fs::directory_iterator(directory, absent)) {
-    if (entry.path().string().ends_with(".jsonl.gz")) files.push_back(entry.path());
+    if (entry.path().string().ends_with(".jsonl")) files.push_back(entry.path());
   }
   if (files.empty()) {
     throw ConfigError("", 0, "--traces", directory, "a directory that --record has filled");

@@ -25,7 +25,7 @@ std::optional<OnLoss> on_loss_from_name(const std::string& name);
 struct VerificationConfig {
   bool by_trainer = false;  // all, where there is no verifier
   bool confirms = true;     // those that need a second source and have no other
-  double share_max = 0.2;  // of the run's time that no further replay begins beyond
+  double share_max = 0.2;   // of the run's time that no further replay begins beyond
 };
 
 struct TrainerConfig {

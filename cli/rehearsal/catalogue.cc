@@ -242,7 +242,7 @@ std::string CatalogueRun::file_name() const {
   const std::string variant = perturb == 0 ? "" : fmt::format("-{}", perturb);
   std::string wrong = fault;
   std::ranges::replace(wrong, ':', '=');
-  return fmt::format("{}.{}.seed{}.{}{}.jsonl.gz", configuration, wrong, seed, role, variant);
+  return fmt::format("{}.{}.seed{}.{}{}.jsonl", configuration, wrong, seed, role, variant);
 }
 
 std::vector<std::string> configuration_names() {

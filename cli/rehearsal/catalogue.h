@@ -25,7 +25,7 @@ struct CatalogueRun {
   int64_t seed = 1;
   int64_t perturb = 0;
 
-  // "current-96.scale_shift=+6.seed1.observed.jsonl.gz"
+  // "current-96.scale_shift=+6.seed1.observed.jsonl"
   std::string file_name() const;
 };
 

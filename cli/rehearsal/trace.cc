@@ -14,7 +14,6 @@
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "cli/rehearsal/gzip.h"
 #include "controller/decide/decide.h"
 #include "protocol/json_text.h"
 
@@ -350,11 +349,11 @@ Trace Trace::from_text(const std::string& text, const std::string& file) {
 }
 
 void Trace::write(const std::filesystem::path& file) const {
-  write_file_atomically(file, gzip(to_text()));
+  write_file_atomically(file, to_text());
 }
 
 Trace Trace::read(const std::filesystem::path& file) {
-  return from_text(gunzip(read_file(file), file.string()), file.string());
+  return from_text(read_file(file), file.string());
 }
 
 }  // namespace gnomon::rehearsal

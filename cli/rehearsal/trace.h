@@ -65,7 +65,7 @@ struct Trace {
   // Throws FormatError naming `file` and the line that is wrong.
   static Trace from_text(const std::string& text, const std::string& file);
 
-  // As gzip of to_text(). The file is whole or not there.
+  // The file is whole or not there.
   void write(const std::filesystem::path& file) const;
   static Trace read(const std::filesystem::path& file);
 };

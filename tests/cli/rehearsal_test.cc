@@ -175,7 +175,7 @@ TEST_F(RehearsalTest, ATraceIsReadBackToTheBit) {
       setup.engine.faults[0].factor = 1e6;
     }
     const Trace trace = rehearsal::rehearse(setup);
-    const std::filesystem::path file = directory_.path() / "run.jsonl.gz";
+    const std::filesystem::path file = directory_.path() / "run.jsonl";
     trace.write(file);
     const Trace read = Trace::read(file);
     EXPECT_EQ(read.to_text(), trace.to_text());

@@ -1,6 +1,5 @@
-"""The detection study's pictures, from findings.json and the traces beside it."""
+"""The detection study's pictures, from findings.json and the traces that record.sh has unpacked."""
 
-import gzip
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -10,7 +9,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+TRACES = HERE.parents[2] / "build/detection-traces"
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#999999"
 RIVALS = ["eprocess", "eprocess_any", "cusum", "ewma", "glr", "shewhart", "fixed"]
@@ -34,7 +34,7 @@ plt.rcParams.update(
 def shadows(path):
     """(start step, D in per cent) of the shadow windows of a trace."""
     found = []
-    with gzip.open(path, "rt") as lines:
+    with open(path) as lines:
         for line in lines:
             window = json.loads(line).get("window")
             if window and window["kind"] == "shadow" and window["d_percent"] is not None:
@@ -45,7 +45,7 @@ def shadows(path):
 def draw_windows(out):
     """D of healthy runs, window by window, one panel for each configuration."""
     by_configuration = defaultdict(list)
-    for path in sorted((HERE / "traces").glob("*.none.*.observed.jsonl.gz")):
+    for path in sorted(TRACES.glob("*.none.*.observed.jsonl")):
         by_configuration[path.name.split(".")[0]].append(shadows(path))
     figure, axes = plt.subplots(1, len(by_configuration), figsize=(11, 2.6), sharey=True)
     for axis, (name, runs) in zip(axes, sorted(by_configuration.items())):
