@@ -6,7 +6,7 @@
     bench/gpu/model.py --measured bench/results/FILE.json     measured figures beside the predicted ones
 
 A part's time is the sum of its kernels', and a kernel takes the longest of: its FLOPs at the products' rate, its bytes at a
-share of a copy's, its instructions; and its launch. The machines' figures and where they are from: model_machine.py; the
+share of a copy's; and its launch. The machines' figures and where they are from: model_machine.py; the
 step's kernels: model_step.py. With --measured the middle column has the rates of products, the copy and the kernels' shares
 as the file has them in place of what is assumed: what is left between it and the measured column is wrong in the model
 itself, or in the engine. Exit status: 0, or 2 where a file cannot be used.

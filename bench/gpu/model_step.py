@@ -20,10 +20,6 @@ ROWS_MULTIPLE = 128
 LOGITS_KEPT = (227 * 1024 - 2048) // 2  # loss.cu, kernel.h: of a row, in shared memory
 MATRIX_MOST = 1 << 30  # cudnn_attention.h
 BIAS_ROWS = 256        # elementwise.cu: rows that one thread sums up
-# elementwise.cu: a pair of values takes four divisions of 64 bits, 25 instructions each, and 50 more. Counted by eye.
-PAIR_INSTRUCTIONS = 150
-# docs: with moments in FP8 a warp's 128 elements take a thousand instructions, fewer since then: 0.6 to 0.7 of a copy.
-ADAMW_FP8_INSTRUCTIONS = 208
 MOMENT_BYTES = {"fp32": 16, "bf16": 8, "fp8": 4.0625}  # both, read and written; FP8 has a scale for 128
 RADIX_LAUNCHES = 7     # sort.cu: the places and the library's passes; assumed
 
@@ -105,8 +101,7 @@ def swiglu_backward(rows, ffn, amaxes=0):
 
 
 def rotation(rows, columns):
-    return moving("rotation", "rotation and biases", rows, columns, 2 * BF16,
-                  instructions=rows * columns / 2 * PAIR_INSTRUCTIONS)
+    return moving("rotation", "rotation and biases", rows, columns, 2 * BF16)
 
 
 def bias(rows, columns):
@@ -141,9 +136,8 @@ def embedding(rows, width):
 
 
 def adamw(elements, moments):
-    instructions = ADAMW_FP8_INSTRUCTIONS * elements if moments == "fp8" else 0
     name = "AdamW" + ("" if moments == "fp32" else f", moments in {moments.upper()}")
-    return moving(name, "AdamW", 1, elements, 3 * FP32 + BF16 + MOMENT_BYTES[moments], instructions=instructions)
+    return moving(name, "AdamW", 1, elements, 3 * FP32 + BF16 + MOMENT_BYTES[moments])
 
 
 def squares(elements):
