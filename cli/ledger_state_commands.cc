@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/wall_clock.h"
 #include "cli/json_output.h"
 #include "cli/printing.h"
 #include "cli/user_name.h"
@@ -119,8 +120,7 @@ std::vector<StateRepair> repair_file(const std::filesystem::path& file) {
   Ledger ledger(opened);
   ledger.write([&](LedgerTransaction& transaction) {
     const ledger::AuditedBy by(transaction.connection(), user_name());
-    const auto now = std::chrono::system_clock::now().time_since_epoch();
-    repairs = repair_states(transaction.connection(), std::chrono::duration<double>(now).count());
+    repairs = repair_states(transaction.connection(), now_seconds());
   });
   return repairs;
 }

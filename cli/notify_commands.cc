@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "base/errors.h"
+#include "base/wall_clock.h"
 #include "cli/commands.h"
 #include "cli/printing.h"
 #include "controller/daemon/daemon_config.h"
@@ -18,12 +19,8 @@ struct NotifyOptions {
   std::string receiver;
 };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 notify::Answer send_test(const notify::Receiver& receiver, const std::string& external_url) {
-  const double time = now();
+  const double time = now_seconds();
   const notify::Alert alert = notify::test_alert(time);
   const std::string body = receiver.format == "webhook"
                                ? notify::webhook_body(alert, receiver.name, "test", external_url)

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "base/progress.h"
+#include "base/wall_clock.h"
 #include "cli/commands.h"
 #include "cli/device_line.h"
 #include "cli/json_output.h"
@@ -51,10 +52,6 @@ std::string sentence_of(const Row& decision) {
   const std::string errors = text_of(decision, "device_errors");
   const std::string sentence = text_of(decision, "sentence");
   return errors.empty() ? sentence : fmt::format("{} [Beside it: {}.]", sentence, errors);
-}
-
-double seconds_since_epoch() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 void print_rows(const boost::json::array& rows, bool json, Table table, const char* when_empty,
@@ -246,14 +243,14 @@ void print_status_in_words(const Status& status) {
                integer_of(run, "step"), integer_of(run, "attempt"), number_of(run, "loss"),
                number_of(run, "grad_norm"), integer_of(run, "plan_version"));
     print_line("the last report of a step: {}, {:.0f} s ago\n", time_text(run, "reported_at"),
-               std::max(0.0, seconds_since_epoch() - number_of(run, "reported_at")));
+               std::max(0.0, now_seconds() - number_of(run, "reported_at")));
   }
   if (const boost::json::value* device = run.if_contains("device_health");
       device != nullptr && device->is_object()) {
-    print_line("{}\n", device_line(device->get_object(), seconds_since_epoch()));
+    print_line("{}\n", device_line(device->get_object(), now_seconds()));
   }
   print_pause(run, status.directives);
-  print_standing_overrides(status.overrides, seconds_since_epoch());
+  print_standing_overrides(status.overrides, now_seconds());
   if (const Row* window = newest_measured(status.windows)) {
     print_line("window {} ({} from step {}): gap {} against a tolerance of {}, {}\n",
                integer_of(*window, "window"), text_of(*window, "kind"),

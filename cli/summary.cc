@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/progress.h"
+#include "base/wall_clock.h"
 #include "cli/json_output.h"
 #include "cli/plan_precision.h"
 #include "controller/decide/decide.h"
@@ -191,10 +192,6 @@ void tell_again(const RunHistory& history, const EventRow& row, const decide::Po
                           policy, row.time);
 }
 
-double seconds_since_epoch() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 std::optional<decide::State> read_state(const RunHistory& history, const decide::Policy& policy) {
   decide::State state;
   if (history.decision_state) state = decide::state_from_json(history.decision_state->json);
@@ -217,7 +214,7 @@ void read_worth_and_verdict(const RunHistory& history, RunSummary& summary) {
     const decide::VerdictFacts facts = decide::verdict_facts(*state, policy);
     summary.run_verdict =
         history.run.state == "live"
-            ? decide::run_verdict(facts, seconds_since_epoch())
+            ? decide::run_verdict(facts, now_seconds())
             : decide::ended_verdict(facts, history.run.state, history.run.finished_at.value_or(0));
   } catch (const std::exception&) {
     return;  // damaged, or written by a version that this one does not know: all else is told

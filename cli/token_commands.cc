@@ -14,6 +14,7 @@
 #include "base/named_file.h"
 #include "base/redaction.h"
 #include "base/sha256.h"
+#include "base/wall_clock.h"
 #include "cli/commands.h"
 #include "cli/duration.h"
 #include "cli/json_output.h"
@@ -37,10 +38,6 @@ struct TokenOptions {
 };
 
 constexpr double kLongest = 3650.0 * 86400;  // ten years
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // The one key of gnomond's configuration that is needed here; the rest of it is gnomond's.
 fs::path file_of_config(const std::string& config) {
@@ -105,7 +102,7 @@ void create(const TokenOptions& options, const fs::path& file) {
     throw ConfigError("", 0, "--runs", fmt::format("\"{}\"", fmt::join(options.runs, " ")),
                       accepted);
   }
-  const double now = wall_seconds();
+  const double now = now_seconds();
   const double expires =
       options.expires.empty() ? 0 : now + parse_duration("--expires", options.expires, kLongest);
   const std::string secret = make_secret();
@@ -128,7 +125,7 @@ void create(const TokenOptions& options, const fs::path& file) {
 }
 
 void list(const fs::path& file, bool json) {
-  const double now = wall_seconds();
+  const double now = now_seconds();
   const std::vector<Token> tokens = read_tokens(file);
   if (json) {
     boost::json::array rows;

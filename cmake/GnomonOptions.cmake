@@ -43,16 +43,25 @@ if(GNOMON_MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
+# Most of a build is the reading of headers. Sources that are compiled together read them once.
+option(GNOMON_UNITY "Compile up to eight sources of a library together; changing one compiles the others again" OFF)
+if(GNOMON_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC takes a source that is included for a header.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
+
 # gnomon_library(name sources...): one of our static libraries.
 function(gnomon_library name)
   add_library(${name} STATIC ${ARGN})
   target_link_libraries(${name} PUBLIC gnomon_options)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${GNOMON_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 # gnomon_executable(name sources...): one of our programs, in bin/.
 function(gnomon_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE gnomon_options)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${GNOMON_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 # gnomon_bundled(target): a program that travels in the bundle (cmake/GnomonBundle.cmake), and so finds its libraries, and

@@ -14,7 +14,7 @@ namespace {
 
 // Within which a trainer that has spoken, or has had no daemon to speak to, is not gone: it polls
 // for directives, paused or in a long step too.
-constexpr double kSilentSeconds = 120;
+constexpr double kTrainerSilentSeconds = 120;
 constexpr int64_t kRowsAtOnce = 1000;
 constexpr const char* kReason = "the run is being deleted";
 
@@ -86,14 +86,14 @@ void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRe
 
 void Supervisor::refuse_while_trainer_speaks(int64_t run, const std::string& label) const {
   const double silent = silent_for(run);
-  if (silent >= kSilentSeconds) return;
+  if (silent >= kTrainerSilentSeconds) return;
   throw Refusal(
       409, "The trainer is there",
       fmt::format("the trainer of {} has spoken, or this gnomond has begun, {:.0f} s ago", label,
                   silent),
       fmt::format("`gnomon override {} stop`, which ends it with a checkpoint; or the same request "
                   "after {:.0f} s of silence",
-                  label, kSilentSeconds));
+                  label, kTrainerSilentSeconds));
 }
 
 bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {

@@ -6,20 +6,20 @@ namespace gnomon {
 namespace {
 
 constexpr double kForgetSeconds = 1;  // thousands may ask at once: not each looks through all
-constexpr double kSilentSeconds = 60;
+constexpr double kVerifierSilentSeconds = 60;
 
 }  // namespace
 
 void VerifierRoll::asked(const std::string& name, const Labels& labels, double waits_until,
                          double now) {
   const std::lock_guard lock(mutex_);
-  entries_[name] = {labels, std::max(now, waits_until) + kSilentSeconds};
+  entries_[name] = {labels, std::max(now, waits_until) + kVerifierSilentSeconds};
   forget_silent(now);
 }
 
 void VerifierRoll::spoke(const std::string& name, double now) {
   const std::lock_guard lock(mutex_);
-  entries_[name].counts_until = now + kSilentSeconds;
+  entries_[name].counts_until = now + kVerifierSilentSeconds;
   forget_silent(now);
 }
 

@@ -13,8 +13,8 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr char kFormat[] = "gnomon-checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr char kManifestFormat[] = "gnomon-checkpoint";
+constexpr int64_t kManifestVersion = 1;
 
 ManifestEntry parse_entry(const json::value& value, const JsonSource& source) {
   if (!value.is_object())
@@ -54,7 +54,7 @@ std::string to_json(const CheckpointManifest& manifest) {
   std::string text = fmt::format(
       "{{\n  \"format\": \"{}\",\n  \"version\": {},\n  \"attempt\": {},\n  \"step\": {},\n"
       "  \"files\": [",
-      kFormat, kVersion, manifest.attempt, manifest.step);
+      kManifestFormat, kManifestVersion, manifest.attempt, manifest.step);
   const char* separator = "\n";
   for (const ManifestEntry& file : manifest.files) {
     text += fmt::format("{}    {{\"name\": {}, \"bytes\": {}, \"xxh3_128\": {}}}", separator,
@@ -75,9 +75,9 @@ CheckpointManifest parse_manifest(const std::string& text, const std::filesystem
   const json::object& object = value.get_object();
   std::string format = json_string(object, "format", source);
   int64_t version = json_count(object, "version", source);
-  if (format != kFormat || version != kVersion)
+  if (format != kManifestFormat || version != kManifestVersion)
     throw FormatError(source.file, 0, fmt::format("format \"{}\" version {}", format, version),
-                      fmt::format("\"{}\" version {}", kFormat, kVersion));
+                      fmt::format("\"{}\" version {}", kManifestFormat, kManifestVersion));
   CheckpointManifest manifest;
   manifest.attempt = json_count(object, "attempt", source);
   manifest.step = json_count(object, "step", source);

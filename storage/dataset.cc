@@ -15,8 +15,8 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr char kFormat[] = "gnomon-dataset";
-constexpr int64_t kVersion = 1;
+constexpr char kDatasetFormat[] = "gnomon-dataset";
+constexpr int64_t kDatasetVersion = 1;
 
 void check_name(const char* key, const std::string& name, const JsonSource& source) {
   if (name.empty() || name.find('/') != std::string::npos)
@@ -105,8 +105,8 @@ std::string content_hash(const std::vector<ShardDescription>& shards) {
 
 std::string to_json(const DatasetDescription& description) {
   const DatasetInfo& info = description.info;
-  std::string text =
-      fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": {},\n", kFormat, kVersion);
+  std::string text = fmt::format("{{\n  \"format\": \"{}\",\n  \"version\": {},\n", kDatasetFormat,
+                                 kDatasetVersion);
   auto number = [&](const char* key, int64_t value) {
     text += fmt::format("  \"{}\": {},\n", key, value);
   };
@@ -143,13 +143,13 @@ DatasetDescription read_dataset_description(const std::filesystem::path& directo
   if (!value.is_object()) throw FormatError(source.file, 0, "no JSON object", "an object");
   const json::object& object = value.get_object();
   std::string format = json_string(object, "format", source);
-  if (format != kFormat)
+  if (format != kDatasetFormat)
     throw FormatError(source.file, 0, fmt::format("format \"{}\"", format),
-                      fmt::format("\"{}\"", kFormat));
+                      fmt::format("\"{}\"", kDatasetFormat));
   int64_t version = json_count(object, "version", source);
-  if (version != kVersion)
+  if (version != kDatasetVersion)
     throw FormatError(source.file, 0, fmt::format("version {}", version),
-                      fmt::format("{}", kVersion));
+                      fmt::format("{}", kDatasetVersion));
   DatasetDescription description;
   DatasetInfo& info = description.info;
   info.tokenizer = json_string(object, "tokenizer", source);

@@ -16,6 +16,7 @@
 #include "base/failpoint.h"
 #include "base/file_access.h"
 #include "base/files.h"
+#include "base/wall_clock.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"
 
@@ -205,8 +206,7 @@ void try_to_merge_wal(const fs::path& ledger) {
 // Gives what is there a second name. The first one stays until the copy takes it, so that a crash
 // leaves no empty place, in which a daemon would make a new ledger.
 fs::path set_aside(const fs::path& ledger) {
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now = now_seconds();
   fs::path aside = with_suffix(ledger, ".replaced-" + time_in_a_name(now));
   try_to_merge_wal(ledger);
   fs::create_hard_link(ledger, aside);

@@ -1,6 +1,7 @@
 #include "trainer/checkpointer.h"
 
 #include "base/progress.h"
+#include "base/wall_clock.h"
 
 namespace gnomon {
 namespace {
@@ -18,10 +19,6 @@ int64_t arena_size(const CheckpointContent& content) {
     for (const TensorView& tensor : *tensors) bytes += aligned(tensor.bytes());
   }
   return bytes;
-}
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace

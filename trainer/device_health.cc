@@ -7,6 +7,7 @@
 #include <chrono>
 #include <limits>
 
+#include "base/wall_clock.h"
 #include "kernels/cuda/nvml.h"
 
 namespace gnomon {
@@ -158,8 +159,7 @@ bool DeviceHealthReader::connect(DeviceHealth& health) {
 DeviceHealth DeviceHealthReader::read() {
   DeviceHealth health;
   health.device = bus_id_;
-  health.time =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  health.time = now_seconds();
   if (connect(health)) ask(health);
   health.name = name_;
   if (!health.error.empty()) {

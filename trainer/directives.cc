@@ -5,18 +5,11 @@
 #include <algorithm>
 #include <set>
 
+#include "base/wall_clock.h"
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
 
 namespace gnomon {
-namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
 DirectiveInbox::DirectiveInbox(DirectiveOptions options, Reporter& reporter, Spool& spool,
                                Contact& contact, spdlog::logger& log)
     : options_(std::move(options)),

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/progress.h"
+#include "base/wall_clock.h"
 #include "protocol/json.h"
 #include "trainer/engine/resident_memory.h"
 
@@ -20,9 +21,7 @@ constexpr std::chrono::milliseconds kIdle(50);
 
 }  // namespace
 
-double wall_clock_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
+double wall_clock_seconds() { return now_seconds(); }
 
 TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console,
                            Shutdown& shutdown, EngineRanks* ranks)

@@ -4,6 +4,7 @@
 
 #include <chrono>
 
+#include "base/wall_clock.h"
 #include "protocol/json.h"
 
 namespace gnomon {
@@ -16,10 +17,6 @@ constexpr int64_t kRoomShare = 8;
 // What may be lost keeps this much free, so that step reports and the rest find room behind it.
 constexpr int64_t kOfferShare = 2;
 constexpr size_t kKeptMax = 10'000;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

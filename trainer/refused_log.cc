@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/wall_clock.h"
 
 namespace gnomon {
 
@@ -16,8 +17,7 @@ RefusedLog::RefusedLog(std::filesystem::path file, int64_t bytes_max)
     : file_(std::move(file)), bytes_max_(bytes_max) {}
 
 void RefusedLog::append(const SpoolRecord& record, int status, const std::string& why) {
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now = now_seconds();
   // The report is JSON already.
   const std::string line =
       fmt::format("{{\"time\":{:.3f},\"target\":{},\"status\":{},\"why\":{},\"report\":{}}}\n", now,

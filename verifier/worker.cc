@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/host.h"
+#include "base/wall_clock.h"
 #include "kernels/devices.h"
 #include "protocol/json.h"
 #include "protocol/text_rules.h"
@@ -16,10 +17,6 @@
 
 namespace gnomon {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // Once the end is requested, so that it can be seen soon.
 constexpr std::chrono::milliseconds kPauseAtEnd = std::chrono::seconds(1);

@@ -12,6 +12,7 @@
 #include "base/failpoint.h"
 #include "base/files.h"
 #include "base/version.h"
+#include "base/wall_clock.h"
 #include "controller/daemon/descriptors.h"
 #include "controller/daemon/log_setup.h"
 #include "controller/daemon/named_files.h"
@@ -24,11 +25,7 @@ namespace {
 // From here on a difference is no drift that the time service mends.
 constexpr double kClockJumpSeconds = 5;
 
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
-             .count() +
-         failpoint::wall_clock_offset();
-}
+double wall_seconds() { return now_seconds() + failpoint::wall_clock_offset(); }
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();

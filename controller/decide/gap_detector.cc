@@ -27,9 +27,6 @@ constexpr double kBurstAgain = 4;      // R must grow so much before it asks for
 
 bool eprocess(const GapSettings& settings) { return !is_rival(settings.kind); }
 
-// Per cent; nothing that is learned overflows.
-double bounded(double d_percent) { return std::clamp(d_percent, -1e6, 1e6); }
-
 bool symmetric(const GapSettings& settings) { return settings.noise != "any"; }
 
 // How much the noise changes by a change of the window's length and the batch size: the divergence

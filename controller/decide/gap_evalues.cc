@@ -9,9 +9,6 @@ namespace {
 
 constexpr double kQuantile = 1.2815515655446004;  // of the standard normal at 90%
 
-// Arguments in deviations; what lies beyond counts as this, and nothing overflows.
-double bounded(double deviations) { return std::clamp(deviations, -1e6, 1e6); }
-
 constexpr std::array<GapMember, kGapMembers> kSymmetric = {{
     {"sign", sign_evalue, 0.25, 0.1, false},
     {"sign", sign_evalue, 0.5, 0.1, false},

@@ -24,11 +24,15 @@
 // `catoni` at most (1 + r²λ²/2)/(1 + λ²/2).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <string>
 
 namespace gnomon::decide {
+
+// Per cent or deviations: what lies beyond counts as this, and nothing overflows.
+inline double bounded(double x) { return std::clamp(x, -1e6, 1e6); }
 
 double sign_evalue(double x, double rate);
 double moment_evalue(double y, double rate);

@@ -8,10 +8,6 @@ namespace {
 constexpr double kHertzPerMegahertz = 1e6;
 constexpr double kPercent = 100;
 
-auto& gauge(SeriesRegistry& registry, const char* name, const char* help) {
-  return registry.gauge(name, help);
-}
-
 std::optional<double> times(const std::optional<double>& value, double factor) {
   return value ? std::optional(*value * factor) : std::nullopt;
 }
@@ -24,19 +20,19 @@ std::optional<double> real(const std::optional<Number>& value) {
 }  // namespace
 
 DeviceFamilies::DeviceFamilies(SeriesRegistry& r)
-    : up(gauge(r, "gnomon_device_up", "1 if the GPU answered when it was asked last")),
-      last_sample(gauge(r, "gnomon_device_last_sample_timestamp_seconds", "when that was")),
-      sm_clock(gauge(r, "gnomon_device_sm_clock_hertz", "clock of the multiprocessors")),
-      memory_clock(gauge(r, "gnomon_device_memory_clock_hertz", "clock of the memory")),
-      power(gauge(r, "gnomon_device_power_watts", "power drawn")),
-      power_limit(gauge(r, "gnomon_device_power_limit_watts", "power that it may draw")),
-      temperature(gauge(r, "gnomon_device_temperature_celsius", "temperature of the chip")),
-      memory_used(gauge(r, "gnomon_device_memory_used_bytes", "memory in use")),
-      memory_size(gauge(r, "gnomon_device_memory_size_bytes", "memory there is")),
-      utilization(gauge(r, "gnomon_device_utilization_ratio", "share of time with a kernel")),
-      throttled(gauge(r, "gnomon_device_throttled", "1 while the clock is held back for a reason")),
-      remapped_rows(gauge(r, "gnomon_device_remapped_rows",
-                          "1 if memory rows wait to be replaced, or could not be")),
+    : up(r.gauge("gnomon_device_up", "1 if the GPU answered when it was asked last")),
+      last_sample(r.gauge("gnomon_device_last_sample_timestamp_seconds", "when that was")),
+      sm_clock(r.gauge("gnomon_device_sm_clock_hertz", "clock of the multiprocessors")),
+      memory_clock(r.gauge("gnomon_device_memory_clock_hertz", "clock of the memory")),
+      power(r.gauge("gnomon_device_power_watts", "power drawn")),
+      power_limit(r.gauge("gnomon_device_power_limit_watts", "power that it may draw")),
+      temperature(r.gauge("gnomon_device_temperature_celsius", "temperature of the chip")),
+      memory_used(r.gauge("gnomon_device_memory_used_bytes", "memory in use")),
+      memory_size(r.gauge("gnomon_device_memory_size_bytes", "memory there is")),
+      utilization(r.gauge("gnomon_device_utilization_ratio", "share of time with a kernel")),
+      throttled(r.gauge("gnomon_device_throttled", "1 while the clock is held back for a reason")),
+      remapped_rows(r.gauge("gnomon_device_remapped_rows",
+                            "1 if memory rows wait to be replaced, or could not be")),
       ecc_errors(r.counter("gnomon_device_ecc_errors_total",
                            "memory errors since the driver was loaded")) {}
 

@@ -5,7 +5,7 @@
 namespace gnomon {
 namespace {
 
-prometheus::Gauge& gauge(prometheus::Registry& registry, const char* name, const char* help) {
+prometheus::Gauge& plain_gauge(prometheus::Registry& registry, const char* name, const char* help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
 }
 
@@ -14,14 +14,15 @@ constexpr const char* kIntegrityStates[] = {"pending", "ok", "failed", "lost"};
 }  // namespace
 
 LedgerSeries::LedgerSeries(prometheus::Registry& registry)
-    : size_bytes_(gauge(registry, "gnomon_ledger_size_bytes", "the ledger's file")),
-      wal_bytes_(gauge(registry, "gnomon_ledger_wal_bytes", "its write-ahead log")),
+    : size_bytes_(plain_gauge(registry, "gnomon_ledger_size_bytes", "the ledger's file")),
+      wal_bytes_(plain_gauge(registry, "gnomon_ledger_wal_bytes", "its write-ahead log")),
       backups_(prometheus::BuildCounter()
                    .Name("gnomon_ledger_backups_total")
                    .Help("backups that were begun")
                    .Register(registry)),
-      backup_success_time_(gauge(registry, "gnomon_ledger_backup_last_success_timestamp_seconds",
-                                 "when the newest good backup was made")),
+      backup_success_time_(plain_gauge(registry,
+                                       "gnomon_ledger_backup_last_success_timestamp_seconds",
+                                       "when the newest good backup was made")),
       rows_deleted_(prometheus::BuildCounter()
                         .Name("gnomon_ledger_rows_deleted_total")
                         .Help("rows that were older than they are kept")

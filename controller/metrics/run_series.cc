@@ -16,10 +16,6 @@ constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now"
                                         "pause",    "resume",   "stop"};
 constexpr size_t kLayersMax = 200;
 
-auto& gauge(SeriesRegistry& registry, const char* name, const char* help) {
-  return registry.gauge(name, help);
-}
-
 auto& counter_family(SeriesRegistry& registry, const char* name, const char* help) {
   return registry.counter(name, help);
 }
@@ -32,46 +28,46 @@ double total(const std::map<std::string, double>& totals, const std::string& key
 }  // namespace
 
 RunFamilies::RunFamilies(SeriesRegistry& r)
-    : state(gauge(r, "gnomon_run_state", "1 for the run's present state, 0 for the others")),
-      paused(gauge(r, "gnomon_run_paused", "1 while the trainer stands still by an order")),
-      step(gauge(r, "gnomon_run_step", "newest step reported")),
-      attempt(gauge(r, "gnomon_run_attempt", "present attempt")),
-      plan_version(gauge(r, "gnomon_run_plan_version", "plan of the newest step")),
-      loss(gauge(r, "gnomon_run_loss", "newest training loss, nats per token")),
-      shadow_loss(gauge(r, "gnomon_run_shadow_loss",
-                        "BF16 shadow's training loss at the newest verified step")),
+    : state(r.gauge("gnomon_run_state", "1 for the run's present state, 0 for the others")),
+      paused(r.gauge("gnomon_run_paused", "1 while the trainer stands still by an order")),
+      step(r.gauge("gnomon_run_step", "newest step reported")),
+      attempt(r.gauge("gnomon_run_attempt", "present attempt")),
+      plan_version(r.gauge("gnomon_run_plan_version", "plan of the newest step")),
+      loss(r.gauge("gnomon_run_loss", "newest training loss, nats per token")),
+      shadow_loss(r.gauge("gnomon_run_shadow_loss",
+                          "BF16 shadow's training loss at the newest verified step")),
       paired_loss(
-          gauge(r, "gnomon_run_paired_loss", "the run's own training loss at that same step")),
-      grad_norm(gauge(r, "gnomon_run_grad_norm", "newest gradient norm before clipping")),
-      learning_rate(gauge(r, "gnomon_run_learning_rate", "newest learning rate")),
+          r.gauge("gnomon_run_paired_loss", "the run's own training loss at that same step")),
+      grad_norm(r.gauge("gnomon_run_grad_norm", "newest gradient norm before clipping")),
+      learning_rate(r.gauge("gnomon_run_learning_rate", "newest learning rate")),
       last_report(
-          gauge(r, "gnomon_run_last_report_timestamp_seconds", "when the newest step report came")),
-      gap(gauge(r, "gnomon_run_gap_ratio", "newest window's gap as a share of the loss")),
-      gap_tolerance(gauge(r, "gnomon_run_gap_tolerance_ratio", "the tolerance on the gap")),
-      offset(gauge(r, "gnomon_run_offset_ratio", "newest window's offset as a share of the loss")),
+          r.gauge("gnomon_run_last_report_timestamp_seconds", "when the newest step report came")),
+      gap(r.gauge("gnomon_run_gap_ratio", "newest window's gap as a share of the loss")),
+      gap_tolerance(r.gauge("gnomon_run_gap_tolerance_ratio", "the tolerance on the gap")),
+      offset(r.gauge("gnomon_run_offset_ratio", "newest window's offset as a share of the loss")),
       verification_lag(
-          gauge(r, "gnomon_run_verification_lag_steps", "newest step minus the last verified one")),
-      verified_step(gauge(r, "gnomon_run_verified_step", "step of the last verified checkpoint")),
-      layer_precision(gauge(r, "gnomon_run_layer_precision", "share of the layer's GEMMs in FP8")),
-      net_speedup(gauge(r, "gnomon_run_net_speedup_ratio",
-                        "measured speed over BF16 without verification, everything paid")),
-      speedup(gauge(r, "gnomon_run_speedup_ratio", "BF16's measured step time over FP8's")),
-      verification_share(gauge(r, "gnomon_run_verification_ratio",
-                               "share of everything paid that went into verification")),
-      hazard(gauge(r, "gnomon_run_hazard_per_step", "faults of FP8 per FP8 step, as learned")),
-      steps_lost(gauge(r, "gnomon_run_steps_lost", "steps that rollbacks took away")),
-      verdict(gauge(r, "gnomon_run_verdict", "1 for the run's verdict now, 0 for the others")),
-      window_every(gauge(r, "gnomon_run_window_every_steps",
-                         "steps from one window's start to the next, as in force")),
+          r.gauge("gnomon_run_verification_lag_steps", "newest step minus the last verified one")),
+      verified_step(r.gauge("gnomon_run_verified_step", "step of the last verified checkpoint")),
+      layer_precision(r.gauge("gnomon_run_layer_precision", "share of the layer's GEMMs in FP8")),
+      net_speedup(r.gauge("gnomon_run_net_speedup_ratio",
+                          "measured speed over BF16 without verification, everything paid")),
+      speedup(r.gauge("gnomon_run_speedup_ratio", "BF16's measured step time over FP8's")),
+      verification_share(r.gauge("gnomon_run_verification_ratio",
+                                 "share of everything paid that went into verification")),
+      hazard(r.gauge("gnomon_run_hazard_per_step", "faults of FP8 per FP8 step, as learned")),
+      steps_lost(r.gauge("gnomon_run_steps_lost", "steps that rollbacks took away")),
+      verdict(r.gauge("gnomon_run_verdict", "1 for the run's verdict now, 0 for the others")),
+      window_every(r.gauge("gnomon_run_window_every_steps",
+                           "steps from one window's start to the next, as in force")),
       replays_waiting(
-          gauge(r, "gnomon_run_replays_waiting", "replays ordered for the run and not answered")),
+          r.gauge("gnomon_run_replays_waiting", "replays ordered for the run and not answered")),
       directives_unapplied(
-          gauge(r, "gnomon_run_directives_unapplied",
-                "directives overdue, and those refused or expired since one was applied")),
-      quarantined_verifiers(gauge(r, "gnomon_run_quarantined_verifiers",
-                                  "verifiers whose answers the run does not believe any more")),
-      instrument_broken(gauge(r, "gnomon_run_instrument_broken",
-                              "1 while equal BF16 replays give different bits")),
+          r.gauge("gnomon_run_directives_unapplied",
+                  "directives overdue, and those refused or expired since one was applied")),
+      quarantined_verifiers(r.gauge("gnomon_run_quarantined_verifiers",
+                                    "verifiers whose answers the run does not believe any more")),
+      instrument_broken(r.gauge("gnomon_run_instrument_broken",
+                                "1 while equal BF16 replays give different bits")),
       tokens(counter_family(r, "gnomon_run_tokens_total", "tokens trained, over all attempts")),
       steps(counter_family(r, "gnomon_run_steps_total", "steps reported, over all attempts")),
       windows(counter_family(r, "gnomon_run_windows_total", "windows closed")),

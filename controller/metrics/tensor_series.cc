@@ -4,24 +4,20 @@
 #include <set>
 
 namespace gnomon {
-namespace {
-
-auto& gauge(SeriesRegistry& registry, const char* name, const char* help) {
-  return registry.gauge(name, help);
-}
-
-}  // namespace
 
 TensorFamilies::TensorFamilies(SeriesRegistry& registry)
-    : underflow(gauge(registry, "gnomon_run_tensor_underflow_ratio",
-                      "share of nonzero elements that rounding made zero; the worst tensors")),
-      saturation(gauge(registry, "gnomon_run_tensor_saturation_ratio",
-                       "share of elements beyond the format's largest; the worst tensors")),
-      sqnr(gauge(registry, "gnomon_run_tensor_sqnr_decibels",
-                 "signal to quantisation noise; the worst tensors")),
-      kurtosis(gauge(registry, "gnomon_run_tensor_kurtosis",
-                     "kurtosis, 3 for a normal distribution; the tensors with the heaviest tails")),
-      step(gauge(registry, "gnomon_run_statistics_step", "newest step with tensor statistics")) {}
+    : underflow(
+          registry.gauge("gnomon_run_tensor_underflow_ratio",
+                         "share of nonzero elements that rounding made zero; the worst tensors")),
+      saturation(
+          registry.gauge("gnomon_run_tensor_saturation_ratio",
+                         "share of elements beyond the format's largest; the worst tensors")),
+      sqnr(registry.gauge("gnomon_run_tensor_sqnr_decibels",
+                          "signal to quantisation noise; the worst tensors")),
+      kurtosis(registry.gauge(
+          "gnomon_run_tensor_kurtosis",
+          "kurtosis, 3 for a normal distribution; the tensors with the heaviest tails")),
+      step(registry.gauge("gnomon_run_statistics_step", "newest step with tensor statistics")) {}
 
 TensorSeries::~TensorSeries() { clear(); }
 

@@ -119,12 +119,6 @@ std::string condition_words(Condition condition, const decide::State& state) {
   return "";
 }
 
-boost::json::object object_of(const std::map<std::string, std::string>& members) {
-  boost::json::object object;
-  for (const auto& [name, value] : members) object[name] = value;
-  return object;
-}
-
 std::map<std::string, std::string> members_of(const boost::json::value& value) {
   std::map<std::string, std::string> members;
   for (const auto& [name, text] : value.as_object()) {
@@ -141,13 +135,14 @@ std::string_view severity_name(Severity severity) {
 }
 
 std::string alert_to_json(const Alert& alert) {
-  return boost::json::serialize(boost::json::object{{"kind", alert.kind},
-                                                    {"severity", static_cast<int>(alert.severity)},
-                                                    {"labels", object_of(alert.labels)},
-                                                    {"annotations", object_of(alert.annotations)},
-                                                    {"starts_at", alert.starts_at},
-                                                    {"ends_at", alert.ends_at},
-                                                    {"lasting", alert.lasting}});
+  return boost::json::serialize(
+      boost::json::object{{"kind", alert.kind},
+                          {"severity", static_cast<int>(alert.severity)},
+                          {"labels", boost::json::value_from(alert.labels)},
+                          {"annotations", boost::json::value_from(alert.annotations)},
+                          {"starts_at", alert.starts_at},
+                          {"ends_at", alert.ends_at},
+                          {"lasting", alert.lasting}});
 }
 
 Alert alert_from_json(std::string_view json) {

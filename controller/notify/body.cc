@@ -14,12 +14,6 @@
 namespace gnomon::notify {
 namespace {
 
-boost::json::object object_of(const std::map<std::string, std::string>& members) {
-  boost::json::object object;
-  for (const auto& [name, value] : members) object[name] = value;
-  return object;
-}
-
 std::string hmac_sha256(const std::string& key, const std::string& text) {
   std::array<unsigned char, 32> digest{};
   unsigned size = 0;
@@ -81,8 +75,8 @@ std::string webhook_body(const Alert& alert, const std::string& receiver,
   const char* status = alert.resolved() ? "resolved" : "firing";
   const std::string& alertname = alert.labels.at("alertname");
   const std::string& run = alert.labels.at("run");
-  const boost::json::object labels = object_of(alert.labels);
-  const boost::json::object noted = object_of(annotations);
+  const boost::json::object labels = boost::json::value_from(alert.labels).as_object();
+  const boost::json::object noted = boost::json::value_from(annotations).as_object();
   const boost::json::object one = {{"status", status},
                                    {"labels", labels},
                                    {"annotations", noted},
@@ -108,8 +102,8 @@ std::string alertmanager_body(const std::vector<Alert>& alerts, const std::strin
   boost::json::array list;
   for (const Alert& alert : alerts) {
     const double end = alert.resolved() ? alert.ends_at : now + kHoldSeconds;
-    list.push_back(boost::json::object{{"labels", object_of(alert.labels)},
-                                       {"annotations", object_of(alert.annotations)},
+    list.push_back(boost::json::object{{"labels", boost::json::value_from(alert.labels)},
+                                       {"annotations", boost::json::value_from(alert.annotations)},
                                        {"startsAt", rfc3339(alert.starts_at)},
                                        {"endsAt", rfc3339(end)},
                                        {"generatorURL", page_of(alert, external_url)}});

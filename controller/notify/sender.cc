@@ -25,7 +25,7 @@ void begin_curl() {
   GNOMON_ASSERT(begun == CURLE_OK);
 }
 
-long milliseconds(double seconds) { return std::max(1L, static_cast<long>(seconds * 1000)); }
+long timeout_ms(double seconds) { return std::max(1L, static_cast<long>(seconds * 1000)); }
 
 // Where Alertmanager takes alerts; its address may be given with that or without.
 std::string target_of(const Receiver& receiver) {
@@ -154,9 +154,9 @@ uint64_t Sender::post(const Receiver& receiver, const std::string& body,
   t.set(CURLOPT_FOLLOWLOCATION, 0L);
   t.set(CURLOPT_NOSIGNAL, 1L);
   t.set(CURLOPT_QUICK_EXIT, 1L);
-  t.set(CURLOPT_TIMEOUT_MS, milliseconds(receiver.timeout_seconds));
+  t.set(CURLOPT_TIMEOUT_MS, timeout_ms(receiver.timeout_seconds));
   t.set(CURLOPT_CONNECTTIMEOUT_MS,
-        milliseconds(std::min(receiver.timeout_seconds, kConnectSecondsMax)));
+        timeout_ms(std::min(receiver.timeout_seconds, kConnectSecondsMax)));
   if (!receiver.ca_file.empty() && receiver.url.starts_with("https")) t.believe(receiver.ca_file);
   t.set(CURLOPT_WRITEFUNCTION, &Transfer::take);
   t.set(CURLOPT_WRITEDATA, static_cast<void*>(&t));

@@ -15,7 +15,7 @@ namespace gnomon::simulate {
 namespace {
 
 constexpr double kNormal = 1.959963984540054;  // 97.5%
-constexpr size_t kProblemsKept = 16;
+constexpr size_t kProblemsKeptOfStudy = 16;
 
 // Wilson and Hilferty's approximation of a chi-square quantile over 2n degrees of freedom, halved.
 double poisson_limit(int64_t n, double normal) {
@@ -203,7 +203,7 @@ Summary summarise(const std::vector<Tally>& runs) {
     false_alarms += run.false_alarms;
     unfounded += run.unfounded_actions;
     for (const std::string& problem : run.problems) {
-      if (summary.problems.size() < kProblemsKept) summary.problems.push_back(problem);
+      if (summary.problems.size() < kProblemsKeptOfStudy) summary.problems.push_back(problem);
     }
   }
   summary.false_alarms = rate(false_alarms, summary.healthy_windows);

@@ -18,7 +18,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct Problem {
+struct GemmProblem {
   std::string model, site;
   Gemm gemm = Gemm::kFprop;
   GemmShape shape;
@@ -33,14 +33,14 @@ struct Problem {
 };
 
 void add_layer(const std::string& model, const std::string& site, int64_t n, int64_t in,
-               int64_t out, std::vector<Problem>& problems) {
+               int64_t out, std::vector<GemmProblem>& problems) {
   problems.push_back({model, site, Gemm::kFprop, {.m = n, .n = out, .k = in, .transpose_b = true}});
   problems.push_back({model, site, Gemm::kDgrad, {.m = n, .n = in, .k = out}});
   problems.push_back({model, site, Gemm::kWgrad, {.m = out, .n = in, .k = n, .transpose_a = true}});
 }
 
-std::vector<Problem> problems_of(const BenchGemmOptions& options) {
-  std::vector<Problem> problems;
+std::vector<GemmProblem> problems_of(const BenchGemmOptions& options) {
+  std::vector<GemmProblem> problems;
   for (const std::string& size : options.sizes) {
     int64_t numbers[3] = {};
     const char* at = size.data();
@@ -106,7 +106,7 @@ class GemmBench {
 
   Backend& backend() { return *backend_; }
 
-  json::object measure(const Problem& problem) {
+  json::object measure(const GemmProblem& problem) {
     const GemmShape& shape = problem.shape;
     a_.fill(shape.m * shape.k, 1);
     b_.fill(shape.k * shape.n, 2);
@@ -149,7 +149,7 @@ class GemmBench {
             .promote_every = precision.promotion(gemm)};
   }
 
-  void plain(const Problem& problem) {
+  void plain(const GemmProblem& problem) {
     const bf16* a = a_.values().data();
     const bf16* b = b_.values().data();
     if (problem.gemm == Gemm::kWgrad) {
@@ -160,7 +160,7 @@ class GemmBench {
   }
 
   // Both operands as LinearLayers rounds them, and as no earlier product left them.
-  void cast(const Problem& problem, const GemmPrecision& precision) {
+  void cast(const GemmProblem& problem, const GemmPrecision& precision) {
     const Gemm gemm = problem.gemm;
     const TensorRole left = gemm == Gemm::kFprop ? TensorRole::kInput : TensorRole::kGradient;
     const TensorRole right = gemm == Gemm::kWgrad ? TensorRole::kInput : TensorRole::kWeight;
@@ -187,7 +187,7 @@ class GemmBench {
     one(b_, of_b, problem.columns_b(), !problem.shape.transpose_b);
   }
 
-  void multiply(const Problem& problem, const GemmPrecision& precision) {
+  void multiply(const GemmProblem& problem, const GemmPrecision& precision) {
     const GemmOperand<bf16>* right = &b_.operand();
     const Accumulation sums = accumulation_of(precision, problem.gemm);
     if (problem.gemm == Gemm::kWgrad) {
@@ -198,7 +198,7 @@ class GemmBench {
     }
   }
 
-  static json::object result(const Problem& problem, const std::vector<std::string>& recipes,
+  static json::object result(const GemmProblem& problem, const std::vector<std::string>& recipes,
                              const std::vector<BenchTime>& times) {
     const auto rate = [&](double seconds) { return problem.flops() / seconds; };
     const BenchTime& plain = times[0];
@@ -257,7 +257,7 @@ void for_each_rate(json::array& products, Use use) {
 }  // namespace
 
 std::string bench_gemm_json(const BenchGemmOptions& options) {
-  const std::vector<Problem> problems = problems_of(options);
+  const std::vector<GemmProblem> problems = problems_of(options);
   for (const std::string& recipe : options.recipes) {
     if (recipe_from_name(recipe) == Recipe::kNone) {
       throw ConfigError("bench gemm", 0, "recipes", recipe, "recipes with scales");
@@ -267,7 +267,7 @@ std::string bench_gemm_json(const BenchGemmOptions& options) {
   GemmBench bench(options);
   json::array products;
   Progress progress("bench gemm", std::ssize(problems));
-  for (const Problem& problem : problems) {
+  for (const GemmProblem& problem : problems) {
     progress.update(std::ssize(products),
                     fmt::format("{} {} {}", problem.model, problem.site, gemm_name(problem.gemm)));
     products.push_back(bench.measure(problem));

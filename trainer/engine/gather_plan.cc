@@ -3,16 +3,16 @@
 namespace gnomon {
 namespace {
 
-constexpr int kEmbedding = 0;
+constexpr int kEmbeddingUnit = 0;
 
 int slot_of(int unit, int head) {
-  return unit == kEmbedding || unit == head ? kEndsSlot : unit % 2;
+  return unit == kEmbeddingUnit || unit == head ? kEndsSlot : unit % 2;
 }
 
 }  // namespace
 
 std::vector<int> units_of_pass(int layers, int head, bool trains) {
-  std::vector<int> units{kEmbedding};
+  std::vector<int> units{kEmbeddingUnit};
   for (int layer = 1; layer <= layers; ++layer) units.push_back(layer);
   units.push_back(head);
   if (!trains) return units;

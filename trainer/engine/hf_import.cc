@@ -13,7 +13,7 @@ namespace gnomon {
 namespace {
 
 constexpr const char* kHead = "lm_head.weight";
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 const std::set<std::string> kDtypes = {"F32", "BF16", "F16"};
 
 ModelConfig read_config(const std::filesystem::path& directory) {
@@ -98,13 +98,13 @@ bool HfCheckpoint::may_be_passed_over(const std::string& name,
                                       const SafetensorsDirectory::Tensor& tensor) const {
   if (name.starts_with("model.") && name.ends_with("rotary_emb.inv_freq")) return true;
   if (name != kHead) return false;
-  const TensorView& embedding = *weights_.find(kEmbedding)->view;
+  const TensorView& embedding = *weights_.find(kEmbeddingName)->view;
   if (tensor.view->dtype != embedding.dtype || tensor.view->shape != embedding.shape ||
       std::memcmp(tensor.view->data, embedding.data, static_cast<size_t>(embedding.bytes())) != 0)
     throw FormatError(tensor.file, 0, fmt::format("{} of its own", described(*tensor.view)),
                       fmt::format("none, or the values of {}: config.json has "
                                   "tie_word_embeddings = true",
-                                  kEmbedding));
+                                  kEmbeddingName));
   return true;
 }
 
