@@ -44,7 +44,7 @@ if(GNOMON_MOLD)
 endif()
 
 # Most of a build is the reading of headers. Sources that are compiled together read them once.
-option(GNOMON_UNITY "Compile up to eight sources of a library together; changing one compiles the others again" OFF)
+option(GNOMON_UNITY "Compile up to eight sources of a library together; some of cli and the tests do not build so yet (docs/roadmap.md)" OFF)
 if(GNOMON_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC takes a source that is included for a header.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)

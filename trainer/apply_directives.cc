@@ -17,7 +17,7 @@ void TrainingLoop::apply(const Directive& directive) {
     log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
     return report(
         ack_target(directive.number),
-        to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, wall_clock_seconds()}));
+        to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
   }
   if (directive.kind == "set_plan") {
     apply_set_plan(directive);
@@ -110,7 +110,7 @@ void TrainingLoop::remember_answer(const Directive& directive, const std::string
                                    int64_t step, const std::string& reason) {
   state_.last_directive = directive.number;
   state_.newest_plan_version = std::max(state_.newest_plan_version, directive.plan_version);
-  state_.last_ack = {state, state_.attempt(), step, reason, wall_clock_seconds()};
+  state_.last_ack = {state, state_.attempt(), step, reason, now_seconds()};
 }
 
 }  // namespace gnomon

@@ -253,7 +253,7 @@ void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
   checkpoint.bytes = base->bytes;
   checkpoint.manifest_hash = base->manifest_hash;
   checkpoint.weights_hash = weights_hash_;
-  checkpoint.time = wall_clock_seconds();
+  checkpoint.time = now_seconds();
   report("checkpoints", to_json(checkpoint));
 }
 
@@ -269,7 +269,7 @@ void TrainingLoop::add_attempt(const std::string& cause, int64_t base_step, int6
                                const std::string& base_checkpoint) {
   AttemptRecord record;
   record.start = {
-      state_.attempt() + 1,  base_step,  cause, engine_.plan().version, wall_clock_seconds(),
+      state_.attempt() + 1,  base_step,  cause, engine_.plan().version, now_seconds(),
       engine_.fingerprint(), host_name()};
   record.base_attempt = base_attempt;
   record.base_checkpoint = base_checkpoint;

@@ -8,7 +8,6 @@
 
 #include "base/hash.h"
 #include "base/progress.h"
-#include "base/wall_clock.h"
 #include "protocol/json.h"
 #include "trainer/engine/resident_memory.h"
 
@@ -20,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kIdle(50);
 
 }  // namespace
-
-double wall_clock_seconds() { return now_seconds(); }
 
 TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console,
                            Shutdown& shutdown, EngineRanks* ranks)
@@ -98,7 +95,7 @@ void TrainingLoop::train_one_step() {
   step.step_seconds = result.seconds;
   step.weights_hash = weights_hash_;
   step.batch_hash = hex64(result.batch_hash);
-  step.time = wall_clock_seconds();
+  step.time = now_seconds();
   step.device_health = newest_health();
   if (outbox_) outbox_->step(step);
   if (look) report_statistics(step);
@@ -195,7 +192,7 @@ void TrainingLoop::finish(const std::string& outcome) {
   finished.step = engine_.step();
   finished.final_loss = loss;
   finished.train_seconds = train_seconds_;
-  finished.time = wall_clock_seconds();
+  finished.time = now_seconds();
   report("finished", to_json(finished));
   if (outbox_) outbox_->settle();
   state_.finished = outcome;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/files.h"
+#include "base/wall_clock.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/checkpointer.h"
 #include "trainer/config.h"
@@ -162,9 +163,6 @@ class TrainingLoop {
   std::unique_ptr<InlineLeases> leases_;  // null unless the trainer verifies
   std::optional<DeviceWatch> watch_;      // of the run's GPU, where one is to be watched
 };
-
-// Seconds since the epoch.
-double wall_clock_seconds();
 
 // Plan version of steps that ran in BF16 because the controller was away (controller.on_loss =
 // "bf16").

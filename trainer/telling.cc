@@ -141,7 +141,7 @@ void TrainingLoop::thin_out_unsent() {
   notice.step = newest.step;
   notice.kind = "reports_dropped";
   notice.text = text;
-  notice.time = wall_clock_seconds();
+  notice.time = now_seconds();
   outbox_->notice(notice);
 }
 

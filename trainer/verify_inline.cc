@@ -65,7 +65,7 @@ bool TrainingLoop::verify() {
   // Before the answer: the thread asks for the next lease as soon as that is sent.
   leases_->want(may_verify());
   if (result) {
-    result->time = wall_clock_seconds();
+    result->time = now_seconds();
     leases_->complete(*result);
     ++replays_;
   } else {
