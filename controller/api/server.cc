@@ -283,8 +283,19 @@ void Server::Impl::await_hangup() {
   });
 }
 
+// A second SIGTERM must not kill the process while the ledger is being closed. Asio gives a signal
+// its default action back when the last set that holds it is destroyed; this one never is.
+static void handle_stop_signals_until_exit() {
+  struct Held {
+    asio::io_context context;
+    asio::signal_set signals{context, SIGTERM, SIGINT};
+  };
+  [[maybe_unused]] static auto* const held = new Held;
+}
+
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
   impl_->listen();
+  handle_stop_signals_until_exit();
   impl_->signals.add(SIGTERM);
   impl_->signals.add(SIGINT);
   impl_->hangups.add(SIGHUP);  // from now on: one that comes during the start must not end it

@@ -4,7 +4,7 @@
 
 #include <chrono>
 #include <csignal>
-#include <future>
+#include <thread>
 
 #include "base/files.h"
 #include "tests/controller/api_fixture.h"
@@ -104,6 +104,18 @@ TEST_F(DrainTest, EndsByItselfAfterItsTime) {
   }));
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(900));
   EXPECT_EQ(daemon->stop(), 0);
+}
+
+TEST_F(DrainTest, MoreSignalsDoNotKillADaemonThatIsClosingItsLedger) {
+  for (int i = 0; i < 10; ++i) {
+    start(0);
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(100)) {
+      daemon->signal(SIGTERM);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+    ASSERT_EQ(daemon->stop(), 0);
+  }
 }
 
 }  // namespace
