@@ -34,8 +34,6 @@ struct Options {
   }
 };
 
-void tell(const char* what) { fmt::print(stderr, "bench controller: {}\n", what); }
-
 void run(Options& options) {
   if (options.gnomond.empty()) options.gnomond = bench::beside_this_program("gnomond");
   if (options.gnomond.empty()) {

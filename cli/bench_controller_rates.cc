@@ -18,7 +18,6 @@ namespace gnomon::cli {
 namespace {
 
 namespace json = boost::json;
-using Options = RateOptions;
 
 // Of each round's numbers by key.
 class Rounds {
@@ -48,8 +47,6 @@ class Rounds {
   std::map<std::string, std::string> missing_;
 };
 
-void tell(const char* what) { fmt::print(stderr, "bench controller: {}\n", what); }
-
 double cpu_microseconds(double cpu_seconds, double requests) {
   return requests > 0 ? 1e6 * cpu_seconds / requests : 0;
 }
@@ -59,7 +56,7 @@ double cpu_microseconds(double cpu_seconds, double requests) {
 // slices can be divided. Every other turn goes backwards.
 class Turns {
  public:
-  explicit Turns(const Options& options)
+  explicit Turns(const RateOptions& options)
       : slices_(std::max(2, static_cast<int>(std::lround(options.seconds)))),
         slice_seconds_(options.seconds / slices_),
         folder_(options.folder),
@@ -151,14 +148,14 @@ class Turns {
   std::vector<Contender> peers_;
 };
 
-void measure_in_turn(const Options& options, Rounds& rounds, json::object& versions) {
+void measure_in_turn(const RateOptions& options, Rounds& rounds, json::object& versions) {
   tell(options.peers ? "reports of single steps, puts to etcd and posts to pushgateway in turn, 64 "
                        "connections"
                      : "reports of single steps, 64 connections");
   Turns(options).measure(rounds, versions);
 }
 
-void measure_batches(const Options& options, Rounds& rounds) {
+void measure_batches(const RateOptions& options, Rounds& rounds) {
   tell("reports of a hundred steps, 8 connections");
   const TemporaryDirectory folder(options.folder);
   bench::BenchDaemon daemon(options.gnomond, folder.path(), "mode = \"observe\"\n");
@@ -171,7 +168,7 @@ void measure_batches(const Options& options, Rounds& rounds) {
       cpu_microseconds(rate.daemon_cpu_seconds, rate.steps_per_second * (options.seconds + 1)));
 }
 
-void measure_tls(const Options& options, Rounds& rounds) {
+void measure_tls(const RateOptions& options, Rounds& rounds) {
   tell("the same in TLS, and connections that begin");
   if (bench::on_path("openssl").empty()) {
     return rounds.add_missing("tls_reports_per_second_64", "openssl is not installed");
@@ -192,7 +189,7 @@ void measure_tls(const Options& options, Rounds& rounds) {
              cpu_microseconds(begun.daemon_cpu_seconds, static_cast<double>(begun.connections)));
 }
 
-void measure_directives(const Options& options, bool saturated, Rounds& rounds) {
+void measure_directives(const RateOptions& options, bool saturated, Rounds& rounds) {
   tell(saturated ? "the same while reports come as fast as they are answered"
                  : "directives of a hundred runs that report ten times a second");
   const TemporaryDirectory folder(options.folder);
@@ -207,7 +204,7 @@ void measure_directives(const Options& options, bool saturated, Rounds& rounds) 
 }
 
 // Everything once, one after another, so that a busy moment of the machine meets all alike.
-void measure_round(const Options& options, Rounds& rounds, json::object& versions) {
+void measure_round(const RateOptions& options, Rounds& rounds, json::object& versions) {
   measure_in_turn(options, rounds, versions);
   measure_tls(options, rounds);
   measure_batches(options, rounds);
@@ -226,6 +223,8 @@ std::string share_of(const json::object& result, const char* key, const char* wh
 }
 
 }  // namespace
+
+void tell(const char* what) { fmt::print(stderr, "bench controller: {}\n", what); }
 
 json::object measure_rates(RateOptions options) {
   if (options.quick) {

@@ -13,7 +13,7 @@
 namespace gnomon::cli {
 namespace {
 
-struct LedgerOptions {
+struct HistoryOptions {
   std::string ledger;
   std::string run;
   std::string out;
@@ -22,13 +22,13 @@ struct LedgerOptions {
   bool json = false;
 };
 
-void add_ledger_options(CLI::App& command, LedgerOptions& options) {
+void add_ledger_options(CLI::App& command, HistoryOptions& options) {
   command.add_option("--ledger", options.ledger, "ledger.sqlite; gnomond may be writing it")
       ->required();
   command.add_option("--run", options.run, "run-1, name or name/job; without it, the newest run");
 }
 
-void summarize_run(const LedgerOptions& options, Context& context) {
+void summarize_run(const HistoryOptions& options, Context& context) {
   RunSummary summary = summarize(load_history(LedgerView(options.ledger), options.run));
   summary.wall_seconds = options.wall_seconds.value_or(summary.wall_seconds);
   std::vector<std::string> unmet;
@@ -44,7 +44,7 @@ void summarize_run(const LedgerOptions& options, Context& context) {
   if (!unmet.empty()) context.status = kExitFailure;
 }
 
-void report_run(const LedgerOptions& options) {
+void report_run(const HistoryOptions& options) {
   RunHistory history = load_history(LedgerView(options.ledger), options.run);
   write_output(options.out, report_html(history, summarize(history)));
   fmt::print("{}\n", options.out);
@@ -53,7 +53,7 @@ void report_run(const LedgerOptions& options) {
 }  // namespace
 
 void add_ledger_commands(CLI::App& app, Context& context) {
-  auto options = std::make_shared<LedgerOptions>();
+  auto options = std::make_shared<HistoryOptions>();
   CLI::App* summary =
       app.add_subcommand("summary", "A run in a few numbers: what was caught, blamed, done, lost");
   add_ledger_options(*summary, *options);

@@ -10,6 +10,6 @@ file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/bundled-programs.txt CONTENT "${bundled
 
 # The test packs what is built here and runs it elsewhere.
 if(GNOMON_BUILD_TESTS AND NOT GNOMON_SANITIZE)
-  add_test(NAME bundle COMMAND ${CMAKE_SOURCE_DIR}/tests/bundle/check ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/web ${bundled_files})
+  gnomon_check(bundle LABELS nightly NEEDS bundled COMMAND ${CMAKE_SOURCE_DIR}/tests/bundle/check ${CMAKE_SOURCE_DIR} ${CMAKE_BINARY_DIR}/web ${bundled_files})
   set_tests_properties(bundle PROPERTIES TIMEOUT 300)
 endif()

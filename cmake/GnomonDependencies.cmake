@@ -34,8 +34,10 @@ if(GNOMON_BUILD_TESTS)
 endif()
 
 include(CheckLanguage)
-check_language(CUDA)
-find_package(CUDAToolkit QUIET)
+if(GNOMON_WITH_CUDA)
+  check_language(CUDA)
+  find_package(CUDAToolkit QUIET)
+endif()
 if(CMAKE_CUDA_COMPILER AND TARGET CUDA::cublasLt AND TARGET CUDA::cudart_static)
   set(GNOMON_CUDA_FOUND ON)
   # Ampere, which has no FP8; Hopper with its own instructions, which no later device has; and what a later driver makes

@@ -15,9 +15,8 @@ void TrainingLoop::apply(const Directive& directive) {
   if (directive.number <= state_.last_directive) {
     const std::string reason = used_number(directive.number, state_.last_directive);
     log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
-    return report(
-        ack_target(directive.number),
-        to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
+    return report(ack_target(directive.number),
+                  to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
   }
   if (directive.kind == "set_plan") {
     apply_set_plan(directive);

@@ -268,9 +268,8 @@ void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, in
 void TrainingLoop::add_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
                                const std::string& base_checkpoint) {
   AttemptRecord record;
-  record.start = {
-      state_.attempt() + 1,  base_step,  cause, engine_.plan().version, now_seconds(),
-      engine_.fingerprint(), host_name()};
+  record.start = {state_.attempt() + 1,  base_step,  cause, engine_.plan().version, now_seconds(),
+                  engine_.fingerprint(), host_name()};
   record.base_attempt = base_attempt;
   record.base_checkpoint = base_checkpoint;
   {

@@ -6,6 +6,9 @@ target_link_libraries(gnomon_processes PUBLIC gnomon_protocol gnomon_base fmt::f
 gnomon_library(gnomon_training apply_directives.cc attempts.cc checkpointer.cc config.cc config_controller.cc config_faults.cc loop.cc run_state.cc telling.cc unsent_checkpoints.cc verify_inline.cc)
 target_link_libraries(gnomon_training PUBLIC gnomon_engine gnomon_processes gnomon_storage)
 
+gnomon_cold(gnomon_processes)
+gnomon_cold(gnomon_training)
+
 gnomon_executable(gnomon-trainer main.cc)
 target_link_libraries(gnomon-trainer PRIVATE gnomon_training gnomon_ranks CLI11::CLI11)
 gnomon_bundled(gnomon-trainer)

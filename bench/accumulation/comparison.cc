@@ -83,7 +83,8 @@ std::string EmulatedDevice::name() const {
   return fmt::format("emulated ({}; fast: {})", promoted_.name(), fast_.name());
 }
 
-std::vector<DeviceProduct> EmulatedDevice::multiply(const Problem& problem, bool fast_accumulate) {
+std::vector<DeviceProduct> EmulatedDevice::multiply(const ProductProblem& problem,
+                                                    bool fast_accumulate) {
   const Variant& variant = fast_accumulate ? fast_ : promoted_;
   return {{"emulation", gnomon::multiply(variant, problem, threads_)}};
 }
@@ -120,9 +121,9 @@ Comparison compare(ProductDevice& device, const std::vector<ProblemSpec>& proble
   }
   for (size_t p = 0; p < problems.size(); ++p) {
     progress(problems[p], p, problems.size());
-    const Problem problem = make_problem(problems[p], options.seed + p);
+    const ProductProblem problem = make_problem(problems[p], options.seed + p);
     const Sample sample = sample_of(problems[p], options.sample);
-    const Problem part = part_of(problem, sample);
+    const ProductProblem part = part_of(problem, sample);
     std::vector<std::vector<float>> emulated(candidates.size());
 #pragma omp parallel for num_threads(options.threads) schedule(dynamic)
     for (size_t v = 0; v < candidates.size(); ++v) emulated[v] = multiply(candidates[v], part, 1);

@@ -35,7 +35,8 @@ class ProductDevice {
   virtual ~ProductDevice() = default;
   virtual std::string name() const = 0;
   // At least one result. `fast_accumulate` asks for sums that are not promoted.
-  virtual std::vector<DeviceProduct> multiply(const Problem& problem, bool fast_accumulate) = 0;
+  virtual std::vector<DeviceProduct> multiply(const ProductProblem& problem,
+                                              bool fast_accumulate) = 0;
 };
 
 // Our own emulation in a device's place, with one rule for each mode.
@@ -44,7 +45,7 @@ class EmulatedDevice final : public ProductDevice {
   EmulatedDevice(const Variant& fast, const Variant& promoted, int threads)
       : fast_(fast), promoted_(promoted), threads_(threads) {}
   std::string name() const override;
-  std::vector<DeviceProduct> multiply(const Problem& problem, bool fast_accumulate) override;
+  std::vector<DeviceProduct> multiply(const ProductProblem& problem, bool fast_accumulate) override;
 
  private:
   Variant fast_, promoted_;

@@ -22,7 +22,8 @@ std::string CublasLtDevice::name() const {
                      info_.runtime_version % 1000 / 10, info_.cublaslt_version);
 }
 
-std::vector<DeviceProduct> CublasLtDevice::multiply(const Problem& problem, bool fast_accumulate) {
+std::vector<DeviceProduct> CublasLtDevice::multiply(const ProductProblem& problem,
+                                                    bool fast_accumulate) {
   const ProblemSpec& s = problem.spec;
   const float one = 1.0f;
   const cuda::DeviceBuffer a = on_device(problem.a.data(), problem.a.size());

@@ -14,7 +14,7 @@ class CublasLtDevice final : public ProductDevice {
       : info_(info), algorithms_(algorithms) {}
 
   std::string name() const override;
-  std::vector<DeviceProduct> multiply(const Problem& problem, bool fast_accumulate) override;
+  std::vector<DeviceProduct> multiply(const ProductProblem& problem, bool fast_accumulate) override;
 
  private:
   cuda::DeviceInfo info_;

@@ -118,7 +118,7 @@ std::string ProblemSpec::name() const {
                      data_kind_name(kind));
 }
 
-Problem make_problem(const ProblemSpec& spec, uint64_t seed) {
+ProductProblem make_problem(const ProblemSpec& spec, uint64_t seed) {
   for (int64_t dimension : {spec.m, spec.n, spec.k}) {
     GNOMON_ASSERT(dimension > 0 && dimension % kMultiple == 0);
   }
@@ -136,9 +136,9 @@ Sample sample_of(const ProblemSpec& spec, int64_t most) {
   return {spread(spec.m), spread(spec.n)};
 }
 
-Problem part_of(const Problem& problem, const Sample& sample) {
+ProductProblem part_of(const ProductProblem& problem, const Sample& sample) {
   const int64_t k = problem.spec.k;
-  Problem part{problem.spec, {}, {}};
+  ProductProblem part{problem.spec, {}, {}};
   part.spec.m = std::ssize(sample.rows);
   part.spec.n = std::ssize(sample.columns);
   for (int64_t row : sample.rows) {

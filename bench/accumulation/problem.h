@@ -29,13 +29,13 @@ struct ProblemSpec {
 };
 
 // D[m,n] = A[m,k]·B[n,k]ᵀ, row-major codes, all finite, no scales.
-struct Problem {
+struct ProductProblem {
   ProblemSpec spec;
   std::vector<uint8_t> a, b;
 };
 
 // A function of (spec, seed) alone. Dimensions are multiples of 16, as cuBLASLt wants them.
-Problem make_problem(const ProblemSpec& spec, uint64_t seed);
+ProductProblem make_problem(const ProblemSpec& spec, uint64_t seed);
 
 // Rows and columns of D that are looked at: at most `most` of each, spread evenly from the first to
 // the last.
@@ -45,7 +45,7 @@ struct Sample {
 Sample sample_of(const ProblemSpec& spec, int64_t most);
 
 // The product of these rows and columns alone: an output depends on no other.
-Problem part_of(const Problem& problem, const Sample& sample);
+ProductProblem part_of(const ProductProblem& problem, const Sample& sample);
 std::vector<float> part_of(const std::vector<float>& d, const ProblemSpec& spec,
                            const Sample& sample);
 

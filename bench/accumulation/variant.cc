@@ -24,7 +24,7 @@ std::vector<float> decoded(const std::vector<uint8_t>& codes, Format format) {
   return values;
 }
 
-std::vector<float> multiply_exactly(const Problem& problem, int threads) {
+std::vector<float> multiply_exactly(const ProductProblem& problem, int threads) {
   const ProblemSpec& s = problem.spec;
   const std::vector<float> a = decoded(problem.a, s.a_format), b = decoded(problem.b, s.b_format);
   std::vector<float> d(static_cast<size_t>(s.m * s.n));
@@ -113,7 +113,7 @@ Variant variant_from_text(const std::string& text, const std::string& flag) {
   return it;
 }
 
-std::vector<float> multiply(const Variant& variant, const Problem& problem, int threads) {
+std::vector<float> multiply(const Variant& variant, const ProductProblem& problem, int threads) {
   if (variant.kind == SumKind::kExact) return multiply_exactly(problem, threads);
   const ProblemSpec& s = problem.spec;
   const std::vector<bf16> a = in_bf16(problem.a, s.a_format), b = in_bf16(problem.b, s.b_format);

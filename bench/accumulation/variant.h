@@ -36,6 +36,6 @@ std::vector<Variant> candidate_variants();
 Variant variant_from_text(const std::string& text, const std::string& flag);
 
 // D of the problem, row-major. The bits do not depend on the number of threads.
-std::vector<float> multiply(const Variant& variant, const Problem& problem, int threads);
+std::vector<float> multiply(const Variant& variant, const ProductProblem& problem, int threads);
 
 }  // namespace gnomon

@@ -8,7 +8,7 @@
 namespace gnomon {
 
 Route view(const char* path, std::function<std::string(Connection&, const Request&)> show,
-           std::vector<Parameter> parameters) {
+           std::vector<QueryParameter> parameters) {
   return {"GET",
           path,
           BodyKind::kNone,
@@ -31,7 +31,7 @@ ledger::RunRow require_run(Connection& connection, const Request& request) {
   return *std::move(run);
 }
 
-std::vector<Parameter> numbered_parameters() {
+std::vector<QueryParameter> numbered_parameters() {
   return {integer_parameter("from", 0, INT64_MAX, 0),
           integer_parameter("limit", 1, kRowsMax, kRowsDefault)};
 }

@@ -16,7 +16,7 @@ inline constexpr int64_t kRowsMax = 100'000;
 
 // Answers with JSON that a reader of the ledger gives.
 Route view(const char* path, std::function<std::string(Connection&, const Request&)> show,
-           std::vector<Parameter> parameters = {});
+           std::vector<QueryParameter> parameters = {});
 
 // The run that the path names. Throws Refusal (404).
 ledger::RunRow require_run(Connection& connection, const Request& request);
@@ -26,7 +26,7 @@ ledger::RunRow require_run(Connection& connection, const Request& request);
 Route numbered_rows(const char* path, const char* sql, const char* key);
 Response numbered_page(Exchange& exchange, const Request& request, const char* sql,
                        const char* key);
-std::vector<Parameter> numbered_parameters();
+std::vector<QueryParameter> numbered_parameters();
 
 // Rows of a run ordered by two numbers, of which the second is a step: `sql` takes the run, the
 // step from which on, the place behind which the page begins and how many.

@@ -51,40 +51,41 @@ int64_t characters(std::string_view text) {
 }
 
 // What would be accepted; empty when the value is.
-std::string expectation(const Parameter& parameter, const std::string& text) {
+std::string expectation(const QueryParameter& parameter, const std::string& text) {
   switch (parameter.kind) {
-    case Parameter::Kind::kInteger: {
+    case QueryParameter::Kind::kInteger: {
       const auto value = parse_whole(text);
       if (value && *value >= parameter.min && *value <= parameter.max) return {};
       return fmt::format("an integer from {} to {}", parameter.min, parameter.max);
     }
-    case Parameter::Kind::kSeconds: {
+    case QueryParameter::Kind::kSeconds: {
       const auto value = parse_seconds(text);
       if (value && *value >= 0 && *value <= static_cast<double>(parameter.max)) return {};
       return fmt::format("seconds from 0 to {}, as 30 or 30s", parameter.max);
     }
-    case Parameter::Kind::kText:
+    case QueryParameter::Kind::kText:
       if (characters(text) <= parameter.max) return {};
       return fmt::format("at most {} characters", parameter.max);
-    case Parameter::Kind::kChoice:
+    case QueryParameter::Kind::kChoice:
       if (std::ranges::find(parameter.choices, text) != parameter.choices.end()) return {};
       return fmt::format("{}", fmt::join(parameter.choices, ", "));
-    case Parameter::Kind::kPlace:
+    case QueryParameter::Kind::kPlace:
       if (parse_place(text)) return {};
       return "two numbers with a dot between them, as the Link header of the page before has it";
   }
   return {};
 }
 
-const Parameter* find_parameter(const std::vector<Parameter>& declared, const std::string& name) {
-  const auto found = std::ranges::find(declared, name, &Parameter::name);
+const QueryParameter* find_parameter(const std::vector<QueryParameter>& declared,
+                                     const std::string& name) {
+  const auto found = std::ranges::find(declared, name, &QueryParameter::name);
   return found == declared.end() ? nullptr : &*found;
 }
 
 // The declaration, and the value where there is one.
-std::pair<const Parameter&, const std::string*> look_up(const Request& request,
-                                                        const std::string& name) {
-  const Parameter* parameter =
+std::pair<const QueryParameter&, const std::string*> look_up(const Request& request,
+                                                             const std::string& name) {
+  const QueryParameter* parameter =
       request.parameters ? find_parameter(*request.parameters, name) : nullptr;
   if (parameter == nullptr) {
     throw std::logic_error(fmt::format("the route does not declare its parameter {}", name));
@@ -95,24 +96,24 @@ std::pair<const Parameter&, const std::string*> look_up(const Request& request,
 
 }  // namespace
 
-Parameter integer_parameter(std::string name, int64_t min, int64_t max, int64_t absent) {
-  return {std::move(name), Parameter::Kind::kInteger, min, max, absent, {}};
+QueryParameter integer_parameter(std::string name, int64_t min, int64_t max, int64_t absent) {
+  return {std::move(name), QueryParameter::Kind::kInteger, min, max, absent, {}};
 }
 
-Parameter seconds_parameter(std::string name, int64_t max) {
-  return {std::move(name), Parameter::Kind::kSeconds, 0, max, 0, {}};
+QueryParameter seconds_parameter(std::string name, int64_t max) {
+  return {std::move(name), QueryParameter::Kind::kSeconds, 0, max, 0, {}};
 }
 
-Parameter text_parameter(std::string name, int64_t characters_max) {
-  return {std::move(name), Parameter::Kind::kText, 0, characters_max, 0, {}};
+QueryParameter text_parameter(std::string name, int64_t characters_max) {
+  return {std::move(name), QueryParameter::Kind::kText, 0, characters_max, 0, {}};
 }
 
-Parameter choice_parameter(std::string name, std::vector<std::string> choices) {
-  return {std::move(name), Parameter::Kind::kChoice, 0, 0, 0, std::move(choices)};
+QueryParameter choice_parameter(std::string name, std::vector<std::string> choices) {
+  return {std::move(name), QueryParameter::Kind::kChoice, 0, 0, 0, std::move(choices)};
 }
 
-Parameter place_parameter(std::string name) {
-  return {std::move(name), Parameter::Kind::kPlace, 0, INT64_MAX, 0, {}};
+QueryParameter place_parameter(std::string name) {
+  return {std::move(name), QueryParameter::Kind::kPlace, 0, INT64_MAX, 0, {}};
 }
 
 std::string percent_decode(std::string_view text, bool plus_is_space) {
@@ -162,13 +163,13 @@ std::map<std::string, std::string> parse_query(std::string_view query) {
   return values;
 }
 
-void check_query(const std::vector<Parameter>& declared, const Request& request) {
+void check_query(const std::vector<QueryParameter>& declared, const Request& request) {
   for (const auto& [name, value] : request.query) {
-    const Parameter* parameter = find_parameter(declared, name);
+    const QueryParameter* parameter = find_parameter(declared, name);
     if (parameter == nullptr) {
       std::vector<std::string> names;
       names.reserve(declared.size());
-      for (const Parameter& each : declared) names.push_back(each.name);
+      for (const QueryParameter& each : declared) names.push_back(each.name);
       throw Refusal(400, "Unknown parameter",
                     fmt::format("\"{}\" is no parameter of {}", name, request.path),
                     names.empty() ? "no parameters" : fmt::format("{}", fmt::join(names, ", ")));

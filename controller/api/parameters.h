@@ -14,7 +14,7 @@
 
 namespace gnomon {
 
-struct Parameter {
+struct QueryParameter {
   enum class Kind {
     kInteger,  // min to max
     kSeconds,  // 0 to max; "30", "30s" or "1.5s"
@@ -30,11 +30,14 @@ struct Parameter {
   std::vector<std::string> choices = {};
 };
 
-Parameter integer_parameter(std::string name, int64_t min, int64_t max, int64_t absent);
-Parameter seconds_parameter(std::string name, int64_t max);
-Parameter text_parameter(std::string name, int64_t characters_max = 200);
-Parameter choice_parameter(std::string name, std::vector<std::string> choices);
-Parameter place_parameter(std::string name);
+// How long a request may wait for work, at most.
+constexpr int64_t kWaitMaxSeconds = 120;
+
+QueryParameter integer_parameter(std::string name, int64_t min, int64_t max, int64_t absent);
+QueryParameter seconds_parameter(std::string name, int64_t max);
+QueryParameter text_parameter(std::string name, int64_t characters_max = 200);
+QueryParameter choice_parameter(std::string name, std::vector<std::string> choices);
+QueryParameter place_parameter(std::string name);
 
 // "a=1&b=x%20y" decoded. Throws Refusal 400 on a broken escape and on a name that comes twice.
 std::map<std::string, std::string> parse_query(std::string_view query);
@@ -43,7 +46,7 @@ std::string percent_decode(std::string_view text, bool plus_is_space);
 std::string percent_encode(std::string_view text);
 
 // Throws Refusal 400 that names the parameter, its value and what would be accepted.
-void check_query(const std::vector<Parameter>& declared, const Request& request);
+void check_query(const std::vector<QueryParameter>& declared, const Request& request);
 
 // Values of parameters that check_query() has let through. Asking for one that the route does not
 // declare is a programming error (std::logic_error).

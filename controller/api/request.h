@@ -17,16 +17,16 @@
 
 namespace gnomon {
 
-struct Parameter;
+struct QueryParameter;
 
 struct Request {
-  std::string method;                                  // HEAD comes to the handler of GET
-  std::string path;                                    // without the query, percent-decoded
-  std::string target;                                  // path and query as they were sent
-  std::map<std::string, std::string> query;            // decoded
-  const std::vector<Parameter>* parameters = nullptr;  // what the route declares of the query
-  std::vector<std::string> arguments;                  // what the route's {…} stood for, in order
-  std::string content_type;  // without parameters, lower case; empty when absent
+  std::string method;                                       // HEAD comes to the handler of GET
+  std::string path;                                         // without the query, percent-decoded
+  std::string target;                                       // path and query as they were sent
+  std::map<std::string, std::string> query;                 // decoded
+  const std::vector<QueryParameter>* parameters = nullptr;  // what the route declares of the query
+  std::vector<std::string> arguments;  // what the route's {…} stood for, in order
+  std::string content_type;            // without parameters, lower case; empty when absent
   std::string last_event_id;
   std::string body;                  // without its content coding
   std::string foreign_page;          // that has caused it, as foreign_page() says; empty: none

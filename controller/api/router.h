@@ -22,7 +22,7 @@ struct Route {
   size_t body_max = 0;  // bytes
   std::function<Response(Exchange&, const Request&)> handler;
   bool timed = true;  // false for long polls and streams
-  std::vector<Parameter> parameters = {};
+  std::vector<QueryParameter> parameters = {};
   Access access = Access::kAdminister;  // unless the table of routes says otherwise
 };
 

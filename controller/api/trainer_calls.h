@@ -7,7 +7,7 @@
 namespace gnomon {
 
 // The query parameter `incarnation`.
-Parameter incarnation_parameter();
+QueryParameter incarnation_parameter();
 
 // audited_write() of a call of run `run`'s trainer, which is refused (409) when another process has
 // taken the run over.

@@ -17,7 +17,6 @@
 namespace gnomon {
 namespace {
 
-constexpr int64_t kWaitMaxSeconds = 120;
 constexpr int64_t kRunningMaxSeconds = 1'000'000'000;
 constexpr size_t kStepsMax = 10'000;
 
@@ -154,7 +153,7 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
 
 }  // namespace
 
-Parameter incarnation_parameter() { return text_parameter("incarnation", 64); }
+QueryParameter incarnation_parameter() { return text_parameter("incarnation", 64); }
 
 void trainer_write(Exchange& exchange, Services& services, const Request& request, int64_t run,
                    const Ledger::Write& write) {
@@ -166,8 +165,8 @@ void trainer_write(Exchange& exchange, Services& services, const Request& reques
 }
 
 // `after`, `wait`, `attempt` and `incarnation` are the trainer's, the others those of a list.
-static std::vector<Parameter> directives_parameters() {
-  std::vector<Parameter> parameters = numbered_parameters();
+static std::vector<QueryParameter> directives_parameters() {
+  std::vector<QueryParameter> parameters = numbered_parameters();
   parameters.push_back(integer_parameter("after", 0, INT64_MAX, 0));
   parameters.push_back(seconds_parameter("wait", kWaitMaxSeconds));
   parameters.push_back(integer_parameter("attempt", 0, INT64_MAX, 0));

@@ -13,8 +13,6 @@
 namespace gnomon {
 namespace {
 
-constexpr int64_t kWaitMaxSeconds = 120;
-
 int64_t lease_id(const std::string& text) {
   int64_t id = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), id);

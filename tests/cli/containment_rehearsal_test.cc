@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "cli/rehearsal/rehearsal.h"
+#include "tests/cli/traced.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"
 
@@ -59,15 +60,6 @@ class ContainmentRehearsalTest : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-std::vector<std::string> actions(const Trace& trace) {
-  std::vector<std::string> result;
-  for (const auto& each : trace.decisions) {
-    if (each.decision.kind == "action" && each.decision.enforced)
-      result.push_back(each.decision.action);
-  }
-  return result;
-}
-
 // Of all pins.
 std::vector<std::string> blamed(const Trace& trace) {
   std::vector<std::string> result;
@@ -104,8 +96,8 @@ TEST_F(ContainmentRehearsalTest, TwoFaultsOfDifferentStrengthAreBothPinned) {
     RunSetup setup = tiny();
     setup.engine.faults = {scale(down(0), 61, first), scale(down(1), 61, second)};
     const Trace trace = rehearsal::rehearse(setup);
-    EXPECT_THAT(actions(trace), Each("pin"));
-    EXPECT_THAT(actions(trace), Not(IsEmpty()));
+    EXPECT_THAT(actions_of(trace), Each("pin"));
+    EXPECT_THAT(actions_of(trace), Not(IsEmpty()));
     EXPECT_THAT(blamed(trace), IsSupersetOf({down(0), down(1)}));
     EXPECT_LE(mean(afterwards(trace)), setup.policy.detector.tolerance_percent);
     EXPECT_EQ(trace.result.outcome, "completed");
@@ -117,8 +109,8 @@ TEST_F(ContainmentRehearsalTest, AFaultFromTheFirstStepIsGoneBackBehind) {
   setup.policy.detector.burn_in_steps = 60;
   setup.engine.faults = {scale(down(1), 1, 8)};
   const Trace trace = rehearsal::rehearse(setup);
-  EXPECT_THAT(actions(trace), Not(IsEmpty()));
-  EXPECT_THAT(actions(trace), Each("pin"));
+  EXPECT_THAT(actions_of(trace), Not(IsEmpty()));
+  EXPECT_THAT(actions_of(trace), Each("pin"));
   EXPECT_THAT(blamed(trace), Contains(down(1)));
   int64_t first = INT64_MAX;  // start of the first window that loses more than is tolerated
   for (const auto& window : trace.windows) {
@@ -148,7 +140,7 @@ TEST_F(ContainmentRehearsalTest, ALoaderThatStandsStillHoldsTheRun) {
     setup.engine.faults.push_back(stuck);
   }
   const Trace trace = rehearsal::rehearse(setup);
-  EXPECT_THAT(actions(trace), ElementsAre("rollback", "rollback", "hold"));
+  EXPECT_THAT(actions_of(trace), ElementsAre("rollback", "rollback", "hold"));
   EXPECT_EQ(trace.result.outcome, "held");
   EXPECT_THAT(trace.decisions.back().decision.evidence, ::testing::HasSubstr("\"batches\":[{"));
 }
@@ -163,7 +155,7 @@ TEST_F(ContainmentRehearsalTest, ALearningRateThatNoPrecisionBearsIsSaidAndBlame
   }
   EXPECT_THAT(verdicts, Contains("unstable_training"));
   EXPECT_THAT(verdicts, Not(Contains("fp8_numerics")));
-  EXPECT_THAT(actions(trace), IsEmpty());
+  EXPECT_THAT(actions_of(trace), IsEmpty());
 }
 
 }  // namespace

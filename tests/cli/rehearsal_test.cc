@@ -13,6 +13,7 @@
 #include "cli/rehearsal/findings.h"
 #include "controller/decide/core.h"
 #include "controller/decide/decide.h"
+#include "tests/cli/traced.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"
 
@@ -74,22 +75,12 @@ std::vector<std::string> verdicts(const Trace& trace) {
   return result;
 }
 
-std::vector<std::string> actions(const Trace& trace) {
-  std::vector<std::string> result;
-  for (const auto& each : trace.decisions) {
-    if (each.decision.kind == "action" && each.decision.enforced) {
-      result.push_back(each.decision.action);
-    }
-  }
-  return result;
-}
-
 TEST_F(RehearsalTest, AHealthyRunIsMeasuredAndLeftAlone) {
   const Trace trace = rehearsal::rehearse(tiny());
   EXPECT_EQ(trace.result.outcome, "completed");
   EXPECT_EQ(trace.result.step, 120);
   EXPECT_EQ(trace.result.steps_trained, 120);
-  EXPECT_THAT(actions(trace), SizeIs(0));
+  EXPECT_THAT(actions_of(trace), SizeIs(0));
   const rehearsal::Series series = rehearsal::series_of(trace);
   ASSERT_THAT(series.samples, SizeIs(10));  // of twelve windows, the first two in the burn-in
   EXPECT_EQ(series.first_faulty, 10U);
@@ -107,7 +98,7 @@ TEST_F(RehearsalTest, AShiftedScaleIsFoundBlamedAndPinned) {
   const Trace trace = rehearsal::rehearse(shifted());
 
   EXPECT_THAT(verdicts(trace), Contains("fp8_numerics"));
-  EXPECT_THAT(actions(trace), Contains("pin"));
+  EXPECT_THAT(actions_of(trace), Contains("pin"));
   std::vector<std::string> pinned;
   for (const auto& each : trace.decisions) {
     if (each.decision.action == "pin") pinned = each.decision.sites;
@@ -129,7 +120,7 @@ TEST_F(RehearsalTest, ObservingChangesNothing) {
   alone.watched = false;
   const Trace trace = rehearsal::rehearse(observed);
   EXPECT_EQ(trace.result.heldout_bf16, rehearsal::rehearse(alone).result.heldout_bf16);
-  EXPECT_THAT(actions(trace), SizeIs(0));
+  EXPECT_THAT(actions_of(trace), SizeIs(0));
   EXPECT_THAT(verdicts(trace), Contains("fp8_numerics"));
   const rehearsal::Series series = rehearsal::series_of(trace);
   EXPECT_EQ(series.first_faulty, 4U);
@@ -143,7 +134,7 @@ TEST_F(RehearsalTest, AFlippedBitIsNotBlamedOnFp8) {
   const Trace trace = rehearsal::rehearse(setup);
   EXPECT_THAT(verdicts(trace), Contains("transient_fault"));
   EXPECT_THAT(verdicts(trace), Not(Contains("fp8_numerics")));
-  EXPECT_THAT(actions(trace), Contains("rollback"));
+  EXPECT_THAT(actions_of(trace), Contains("rollback"));
   EXPECT_TRUE(std::isfinite(trace.result.heldout_bf16));
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "tests/controller/api_fixture.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon {
 namespace {
@@ -12,9 +13,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class ReportedHealthTest : public ApiTest {
  protected:

@@ -112,20 +112,20 @@ TEST_F(OpenApiRoutesTest, TheRolesAgree) {
 }
 
 // {name: "integer 0..10 = 7"} and so on.
-std::string described(const Parameter& parameter) {
+std::string described(const QueryParameter& parameter) {
   switch (parameter.kind) {
-    case Parameter::Kind::kInteger:
+    case QueryParameter::Kind::kInteger:
       return fmt::format("integer {}..{} = {}", parameter.min, parameter.max, parameter.absent);
-    case Parameter::Kind::kSeconds:
+    case QueryParameter::Kind::kSeconds:
       return fmt::format("seconds to {}", parameter.max);
-    case Parameter::Kind::kText:
+    case QueryParameter::Kind::kText:
       return fmt::format("text to {}", parameter.max);
-    case Parameter::Kind::kChoice: {
+    case QueryParameter::Kind::kChoice: {
       std::string choices = "choice";
       for (const std::string& each : parameter.choices) choices += " " + each;
       return choices;
     }
-    case Parameter::Kind::kPlace:
+    case QueryParameter::Kind::kPlace:
       return "place";
   }
   return {};
@@ -156,7 +156,7 @@ std::string described(const json::object& parameter) {
 TEST_F(OpenApiRoutesTest, QueryParametersAgreeWithTheirRangesAndDefaults) {
   for (const Route& route : routes) {
     std::map<std::string, std::string> declared;
-    for (const Parameter& each : route.parameters) declared[each.name] = described(each);
+    for (const QueryParameter& each : route.parameters) declared[each.name] = described(each);
     std::map<std::string, std::string> documented;
     if (const json::value* parameters = operation(route).if_contains("parameters")) {
       for (const json::value& value : parameters->as_array()) {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/special_numbers.h"
+
 namespace gnomon {
 namespace {
-
-const double kNan = std::numeric_limits<double>::quiet_NaN();
 
 StepReport run_step(int64_t step, double loss, double grad_norm, const std::string& hash) {
   StepReport report;

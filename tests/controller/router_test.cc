@@ -105,7 +105,7 @@ TEST(QueryTest, IsDecoded) {
 }
 
 TEST(QueryTest, ValuesAreThoseOfTheDeclaredParameters) {
-  const std::vector<Parameter> declared = {
+  const std::vector<QueryParameter> declared = {
       integer_parameter("n", 0, 10, 1), integer_parameter("absent", 0, 10, 7),
       seconds_parameter("wait", 120),   place_parameter("after"),
       text_parameter("name", 4),        choice_parameter("state", {"live", "failed"})};
@@ -124,7 +124,7 @@ TEST(QueryTest, ValuesAreThoseOfTheDeclaredParameters) {
 }
 
 TEST(QueryTest, WhatIsNotDeclaredOrOutOfRangeIsRefusedWithItsNameAndTheRange) {
-  const std::vector<Parameter> declared = {
+  const std::vector<QueryParameter> declared = {
       integer_parameter("n", 6, 10, 6), seconds_parameter("wait", 120), place_parameter("after"),
       text_parameter("name", 4), choice_parameter("state", {"live", "failed"})};
   struct Case {

@@ -9,13 +9,12 @@
 
 #include "base/errors.h"
 #include "controller/decide/economics.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon::decide {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 void run(Account& account, StepKind kind, int steps, double seconds) {
   for (int i = 0; i < steps; ++i) ASSERT_TRUE(add_step(account, kind, seconds));

@@ -9,11 +9,10 @@
 #include <random>
 
 #include "controller/decide/economics.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon::decide {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Cycle {
   double seconds = 0;

@@ -9,13 +9,13 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon::decide {
 namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const std::vector<double> kHazards = {1 / 5e3, 1 / 20e3, 1 / 100e3, 1 / 1e6};
 
 // s = 1.35, K = 20, c = 30, m = 2, as in DECISION.md's example, and the H and R that it leaves out.

@@ -7,11 +7,10 @@
 
 #include "controller/decide/gap_evalues.h"
 #include "controller/decide/gap_noise.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon::decide {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 void expect_equal(const GapScale& a, const GapScale& b) {
   EXPECT_EQ(a.variance, b.variance);

@@ -45,12 +45,11 @@ Lie no_difference() {
 
 // The BF16 end loss of the window before.
 Lie stale() {
-  auto last = std::make_shared<std::optional<double>>();
-  return [last](ReplayFinished& answer) {
+  return [last = std::optional<double>()](ReplayFinished& answer) mutable {
     if (answer.purpose != "shadow" || !answer.replay_end_loss_bf16) return;
     const double own = *answer.replay_end_loss_bf16;
-    if (*last) answer.replay_end_loss_bf16 = **last;
-    *last = own;
+    if (last) answer.replay_end_loss_bf16 = *last;
+    last = own;
   };
 }
 
@@ -80,9 +79,9 @@ SimulatedRun played(const Scene& scene, Truth truth, Policy policy = story_polic
   truth.replays_per_step_percent = 100;
   SimulatedRun run(truth, policy);
   int64_t told = 0;
-  run.lie = [&](ReplayFinished& answer) {
+  run.lie = [&, lie = scene.lie](ReplayFinished& answer) {
     if (!std::ranges::count(scene.liars, answer.verifier) || run.step < scene.from_step) return;
-    if (told++ % scene.every == 0) scene.lie(answer);
+    if (told++ % scene.every == 0) lie(answer);
   };
   run.start();
   run.train_until(1000);
@@ -99,6 +98,7 @@ std::vector<std::string> verdicts(const SimulatedRun& run) {
 }
 
 class Liar : public ::testing::TestWithParam<Scene> {};
+class NamedLiar : public Liar {};
 
 TEST_P(Liar, HarmsNoHealthyRun) {
   const Scene& scene = GetParam();
@@ -119,9 +119,8 @@ TEST_P(Liar, HarmsNoHealthyRun) {
 }
 
 // Half of the fault's damage at least must not come about.
-TEST_P(Liar, HidesNoFaultFromTheOthers) {
+TEST_P(NamedLiar, HidesNoFaultFromTheOthers) {
   const Scene& scene = GetParam();
-  if (!scene.named) return;
   const Truth truth = numerical_fault({kGuilty}, 401, 1001);
   const SimulatedRun run = played(scene, truth);
   EXPECT_THAT(verdicts(run), Contains("fp8_numerics"));
@@ -131,37 +130,46 @@ TEST_P(Liar, HidesNoFaultFromTheOthers) {
 
 const std::vector<std::string> kThree = {"v1:1", "v2:2", "v3:3"};
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Liar,
-    ::testing::Values(
-        Scene{"LowBesideTrainer", off_by(-1.4), {"v1:1"}, {"v1:1", "v2:2"}, true},
-        Scene{"LowBesideTrainerSecond", off_by(-1.4), {"v2:2"}, {"v1:1", "v2:2"}, true},
-        Scene{"LowAmongThree", off_by(-1.4), {"v2:2"}, kThree},
-        Scene{"HighAmongThree", off_by(1.4), {"v3:3"}, kThree},
-        Scene{"ALittleLow", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true},
-        Scene{"VeryLittleLow", off_by(-0.1), {"v1:1"}, {"v1:1", "v2:2"}, true},
-        Scene{"ALittleHigh", off_by(0.5), {"v2:2"}, kThree},
-        Scene{"TheRunsEnd", end_off_by(1.4), {"v2:2"}, kThree},
-        Scene{"Later", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true, 300},
-        Scene{"LaterALot", off_by(-3), {"v1:1"}, kThree, false, 300},
-        Scene{"StaleSoon", stale(), {"v2:2"}, kThree, false, 40},
-        Scene{"NowAndThen", off_by(-1.4), {"v1:1"}, kThree, false, 200, 3},
-        Scene{"Stale", stale(), {"v1:1"}, {"v1:1", "v2:2"}, true},
-        Scene{"StaleLater", stale(), {"v2:2"}, kThree, false, 300},
-        Scene{"Constant", constant(3.1), {"v1:1"}, {"v1:1", "v2:2"}, true},
-        Scene{"NoDifference", no_difference(), {"v1:1"}, {"v1:1", "v2:2"}, true},
-        Scene{"NoDifferenceLater", no_difference(), {"v1:1"}, kThree, false, 300},
-        Scene{"OtherDevices", off_by(-1.4), {"v1:1"}, kThree, true, 0, 1, false},
-        Scene{"TwoLiars", off_by(-1.4), {"v1:1"}, {"v1:1", "v2:2"}, false, 0, 1, true, false},
-        Scene{"Alone", off_by(-1.4), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
-        Scene{"AloneMore", off_by(-5), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
-        Scene{"AloneLater", off_by(-1.4), {"v1:1"}, {"v1:1"}, false, 400, 1, true, false},
-        Scene{"AloneBesideTrainer", off_by(-1.4), {"v1:1"}, {"v1:1"}, true, 0, 1, true, false},
-        Scene{"AloneLittle", off_by(-0.5), {"v1:1"}, {"v1:1"}, true, 0, 1, true, false},
-        Scene{"AloneStale", stale(), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
-        Scene{"AloneConstant", constant(3.1), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
-        Scene{"AloneNoDifference", no_difference(), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false}),
-    [](const auto& scene) { return scene.param.name; });
+const std::vector<Scene> kScenes = {
+    Scene{"LowBesideTrainer", off_by(-1.4), {"v1:1"}, {"v1:1", "v2:2"}, true},
+    Scene{"LowBesideTrainerSecond", off_by(-1.4), {"v2:2"}, {"v1:1", "v2:2"}, true},
+    Scene{"LowAmongThree", off_by(-1.4), {"v2:2"}, kThree},
+    Scene{"HighAmongThree", off_by(1.4), {"v3:3"}, kThree},
+    Scene{"ALittleLow", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true},
+    Scene{"VeryLittleLow", off_by(-0.1), {"v1:1"}, {"v1:1", "v2:2"}, true},
+    Scene{"ALittleHigh", off_by(0.5), {"v2:2"}, kThree},
+    Scene{"TheRunsEnd", end_off_by(1.4), {"v2:2"}, kThree},
+    Scene{"Later", off_by(-0.5), {"v1:1"}, {"v1:1", "v2:2"}, true, 300},
+    Scene{"LaterALot", off_by(-3), {"v1:1"}, kThree, false, 300},
+    Scene{"StaleSoon", stale(), {"v2:2"}, kThree, false, 40},
+    Scene{"NowAndThen", off_by(-1.4), {"v1:1"}, kThree, false, 200, 3},
+    Scene{"Stale", stale(), {"v1:1"}, {"v1:1", "v2:2"}, true},
+    Scene{"StaleLater", stale(), {"v2:2"}, kThree, false, 300},
+    Scene{"Constant", constant(3.1), {"v1:1"}, {"v1:1", "v2:2"}, true},
+    Scene{"NoDifference", no_difference(), {"v1:1"}, {"v1:1", "v2:2"}, true},
+    Scene{"NoDifferenceLater", no_difference(), {"v1:1"}, kThree, false, 300},
+    Scene{"OtherDevices", off_by(-1.4), {"v1:1"}, kThree, true, 0, 1, false},
+    Scene{"TwoLiars", off_by(-1.4), {"v1:1"}, {"v1:1", "v2:2"}, false, 0, 1, true, false},
+    Scene{"Alone", off_by(-1.4), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+    Scene{"AloneMore", off_by(-5), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+    Scene{"AloneLater", off_by(-1.4), {"v1:1"}, {"v1:1"}, false, 400, 1, true, false},
+    Scene{"AloneBesideTrainer", off_by(-1.4), {"v1:1"}, {"v1:1"}, true, 0, 1, true, false},
+    Scene{"AloneLittle", off_by(-0.5), {"v1:1"}, {"v1:1"}, true, 0, 1, true, false},
+    Scene{"AloneStale", stale(), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+    Scene{"AloneConstant", constant(3.1), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+    Scene{"AloneNoDifference", no_difference(), {"v1:1"}, {"v1:1"}, false, 0, 1, true, false},
+};
+
+std::vector<Scene> named_scenes() {
+  std::vector<Scene> named;
+  std::ranges::copy_if(kScenes, std::back_inserter(named), &Scene::named);
+  return named;
+}
+
+std::string name_of(const testing::TestParamInfo<Scene>& scene) { return scene.param.name; }
+
+INSTANTIATE_TEST_SUITE_P(All, Liar, ::testing::ValuesIn(kScenes), name_of);
+INSTANTIATE_TEST_SUITE_P(All, NamedLiar, ::testing::ValuesIn(named_scenes()), name_of);
 
 // Two liars that tell different lies stand alone each; the trainer and the honest one agree.
 TEST(LiarTest, TwoThatContradictEachOtherAreBothNamed) {

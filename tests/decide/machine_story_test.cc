@@ -47,7 +47,6 @@ TEST(MachineStoryTest, AKernelBugIsToldFromNumerics) {
 
 TEST(MachineStoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftAlone) {
   // v2's `same` differs; v1 reproduces the run's bits.
-  SimulatedRun run(numerical_fault({kGuilty}, 201, 460), story_policy());
   Truth truth = numerical_fault({kGuilty}, 201, 460);
   truth.bad_verifier = "v2:2";
   SimulatedRun bad(truth, story_policy());
@@ -55,12 +54,7 @@ TEST(MachineStoryTest, AVerifierThatComputesWronglyIsQuarantinedAndTheRunIsLeftA
   bad.train_until(460);
   bad.drain();
   const auto verdicts = bad.decisions("verdict");
-  const bool found = std::any_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {
-    return verdict.verdict == "verifier_fault";
-  });
-  if (found) {
-    EXPECT_THAT(bad.state.trust.quarantined, ElementsAre("v2:2"));
-  }
+  EXPECT_THAT(bad.state.trust.quarantined, ElementsAre("v2:2"));
   ASSERT_FALSE(verdicts.empty());
   EXPECT_EQ(verdicts.back().verdict, "fp8_numerics") << "the fault is found all the same";
   EXPECT_TRUE(std::none_of(verdicts.begin(), verdicts.end(), [](const auto& verdict) {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <limits>
 
+#include "tests/support/special_numbers.h"
+
 namespace gnomon::decide {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 ReplayFinished shadow(std::optional<double> run_end, std::optional<double> replay_end) {
   ReplayFinished replay;

@@ -201,7 +201,9 @@ TEST_P(RandomEvents, NeverBreakAnInvariant) {
   EXPECT_LT(largest, 200'000u) << "bytes of state";
   EXPECT_EQ(directives > 0, overrides || policy.mode == Mode::kEnforce)
       << "the random runs reach actions";
-  EXPECT_GE(expired, overrides ? 10 : 0) << "and directives that nobody answers";
+  if (overrides) {
+    EXPECT_GE(expired, 10) << "and directives that nobody answers";
+  }
   EXPECT_GE(windows, calm ? 100 : 1) << "and windows that are measured";
 }
 

@@ -6,11 +6,10 @@
 #include <limits>
 
 #include "base/philox.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon::decide {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class SpikeTest : public ::testing::Test {
  protected:

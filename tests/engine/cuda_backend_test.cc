@@ -12,19 +12,17 @@
 namespace gnomon::test {
 namespace {
 
-const BackendMakers kTested = tested_backends();
-
-struct Recipe {
+struct TestedRecipe {
   std::string name, rules;
 };
-void PrintTo(const Recipe& recipe, std::ostream* out) { *out << recipe.name; }
+void PrintTo(const TestedRecipe& recipe, std::ostream* out) { *out << recipe.name; }
 
-Recipe recipe(const std::string& name, const std::string& keys = "") {
+TestedRecipe recipe(const std::string& name, const std::string& keys = "") {
   return {name, "allow_ragged_tiles = true\n[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" +
                     name + "\"\n" + keys};
 }
 
-class CudaBackend : public testing::TestWithParam<Recipe> {
+class CudaBackend : public testing::TestWithParam<TestedRecipe> {
  protected:
   static EngineConfig configuration(const TemporaryDirectory& directory) {
     EngineConfig config = small_engine(directory.path());
@@ -41,7 +39,7 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
   const PrecisionPlan plan = PrecisionPlan::parse(GetParam().rules);
-  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kTested);
+  Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &tested_backends());
   for (Engine* engine : {&cpu, &cuda}) {
     engine->initialize();
     engine->set_plan(plan);
@@ -61,8 +59,8 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
 TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
   TemporaryDirectory directory;
   const EngineConfig config = configuration(directory);
-  Engine first(config, EngineRole::kLive, nullptr, &kTested);
-  Engine second(config, EngineRole::kReplay, nullptr, &kTested);
+  Engine first(config, EngineRole::kLive, nullptr, &tested_backends());
+  Engine second(config, EngineRole::kReplay, nullptr, &tested_backends());
   first.initialize();
   first.set_plan(PrecisionPlan::parse(GetParam().rules));
   train_hashes(first, 1);
@@ -74,20 +72,19 @@ TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
 
 INSTANTIATE_TEST_SUITE_P(
     Recipes, CudaBackend,
-    testing::Values(Recipe{"bf16", ""}, recipe("current"),
-                    recipe("current", "power_of_two = true\n"),
-                    recipe("delayed", "amax_history = 3\nmargin = 1\n"), recipe("rowwise"),
-                    recipe("rowwise_gw_hp"), recipe("block"),
-                    recipe("block", "power_of_two = false\n"), recipe("mx"),
-                    recipe("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n"),
-                    Recipe{"mixed", recipe("current").rules +
-                                        "[[rule]]\nmatch = \"*.k_proj\"\ngemms = \"bf16\"\n"
-                                        "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
-                                        "recipe = \"block\"\n"}));
+    testing::Values(
+        TestedRecipe{"bf16", ""}, recipe("current"), recipe("current", "power_of_two = true\n"),
+        recipe("delayed", "amax_history = 3\nmargin = 1\n"), recipe("rowwise"),
+        recipe("rowwise_gw_hp"), recipe("block"), recipe("block", "power_of_two = false\n"),
+        recipe("mx"), recipe("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n"),
+        TestedRecipe{"mixed", recipe("current").rules +
+                                  "[[rule]]\nmatch = \"*.k_proj\"\ngemms = \"bf16\"\n"
+                                  "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
+                                  "recipe = \"block\"\n"}));
 
 std::string refused_key(const EngineConfig& config, const PrecisionPlan& plan = {}) {
   try {
-    Engine engine(config, EngineRole::kLive, nullptr, &kTested);
+    Engine engine(config, EngineRole::kLive, nullptr, &tested_backends());
     engine.set_plan(plan);
   } catch (const ConfigError& error) {
     return error.file() + "." + error.key();
@@ -226,7 +223,7 @@ std::string bytes_of(const CheckpointContent& content) {
 // Emulated, copies are made as late as they may be.
 TEST(CudaCheckpoint, IsOfTheStepItWasBegunAtWhateverIsTrainedMeanwhile) {
   TemporaryDirectory directory;
-  Engine engine(small_engine(directory.path()), EngineRole::kLive, nullptr, &kTested);
+  Engine engine(small_engine(directory.path()), EngineRole::kLive, nullptr, &tested_backends());
   engine.initialize();
   train_hashes(engine, 1);
   const std::string expected = bytes_of(engine.checkpoint());
@@ -262,7 +259,7 @@ TEST(CudaBackendFaults, ActOnTheDeviceToo) {
         .gemm = "fprop",
         .terms = 32}}) {
     config.faults = {fault};
-    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &kTested);
+    Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &tested_backends());
     config.faults.clear();
     Engine sound(config);
     for (Engine* engine : {&cpu, &cuda, &sound}) {

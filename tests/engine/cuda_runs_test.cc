@@ -13,8 +13,6 @@
 namespace gnomon::test {
 namespace {
 
-const BackendMakers kTested = tested_backends();
-
 int steps() { return on_a_gpu() ? 200 : 6; }
 
 PrecisionPlan plan_of(const std::string& recipe) {
@@ -51,26 +49,26 @@ class CudaRuns : public testing::TestWithParam<std::string> {
 };
 
 TEST_P(CudaRuns, RepeatThemselvesOverManyStepsAndAcrossACheckpoint) {
-  Engine first(config_, EngineRole::kLive, nullptr, &kTested);
+  Engine first(config_, EngineRole::kLive, nullptr, &tested_backends());
   first.initialize();
   first.set_plan(plan_of(GetParam()));
   std::vector<uint64_t> hashes = train_hashes(first, steps() / 2);
   const auto checkpoint = write_checkpoint(first, directory_.path() / "checkpoints");
   for (uint64_t hash : train_hashes(first, steps() / 2)) hashes.push_back(hash);
 
-  Engine again(config_, EngineRole::kLive, nullptr, &kTested);
+  Engine again(config_, EngineRole::kLive, nullptr, &tested_backends());
   again.initialize();
   again.set_plan(plan_of(GetParam()));
   EXPECT_EQ(train_hashes(again, steps()), hashes) << "from the start";
 
-  Engine from_checkpoint(config_, EngineRole::kReplay, nullptr, &kTested);
+  Engine from_checkpoint(config_, EngineRole::kReplay, nullptr, &tested_backends());
   from_checkpoint.load(checkpoint);
   const std::vector<uint64_t> later(hashes.begin() + steps() / 2, hashes.end());
   EXPECT_EQ(train_hashes(from_checkpoint, steps() / 2), later) << "from the checkpoint";
 }
 
 TEST_P(CudaRuns, LearnAsTheCpuDoes) {
-  Engine cpu(config_), cuda(config_, EngineRole::kLive, nullptr, &kTested);
+  Engine cpu(config_), cuda(config_, EngineRole::kLive, nullptr, &tested_backends());
   for (Engine* engine : {&cpu, &cuda}) {
     engine->initialize();
     engine->set_plan(plan_of(GetParam()));
@@ -86,7 +84,7 @@ TEST_P(CudaRuns, LearnAsTheCpuDoes) {
 
 TEST_P(CudaRuns, ChangesOfThePlanAreRepeatedToo) {
   const auto run = [&] {
-    Engine engine(config_, EngineRole::kLive, nullptr, &kTested);
+    Engine engine(config_, EngineRole::kLive, nullptr, &tested_backends());
     engine.initialize();
     std::vector<uint64_t> hashes;
     for (const std::string& recipe : {GetParam(), std::string("bf16"), GetParam()}) {

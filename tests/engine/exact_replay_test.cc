@@ -26,12 +26,12 @@ PrecisionPlan plan_named(const std::string& name) {
                               "\"none\"\nforward_format = \"e8m3\"\ngradient_format = \"e8m3\"\n");
 }
 
-struct Case {
+struct ReplayCase {
   std::string plan;
   int threads;
 };
 
-class ExactReplay : public testing::TestWithParam<Case> {
+class ExactReplay : public testing::TestWithParam<ReplayCase> {
  protected:
   ExactReplay() : config(small_engine(directory.path())) { config.threads = GetParam().threads; }
 
@@ -104,10 +104,11 @@ TEST_P(ExactReplay, EvaluationChangesNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plans, ExactReplay,
-    testing::Values(Case{"Bf16", 1}, Case{"Bf16", 2}, Case{"Fp8Current", 2}, Case{"Fp8Delayed", 1},
-                    Case{"Fp8Delayed", 2}, Case{"Rowwise", 2}, Case{"RowwiseGwHp", 2},
-                    Case{"Block", 1}, Case{"Block", 2}, Case{"BlockFp32Scales", 2},
-                    Case{"BlockHopper", 2}, Case{"Mx", 2}, Case{"Probe", 2}),
+    testing::Values(ReplayCase{"Bf16", 1}, ReplayCase{"Bf16", 2}, ReplayCase{"Fp8Current", 2},
+                    ReplayCase{"Fp8Delayed", 1}, ReplayCase{"Fp8Delayed", 2},
+                    ReplayCase{"Rowwise", 2}, ReplayCase{"RowwiseGwHp", 2}, ReplayCase{"Block", 1},
+                    ReplayCase{"Block", 2}, ReplayCase{"BlockFp32Scales", 2},
+                    ReplayCase{"BlockHopper", 2}, ReplayCase{"Mx", 2}, ReplayCase{"Probe", 2}),
     [](const auto& instance) {
       return instance.param.plan + (instance.param.threads == 1 ? "OneThread" : "TwoThreads");
     });

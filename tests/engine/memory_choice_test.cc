@@ -31,12 +31,12 @@ std::string rules(const std::string& recipe, const std::string& keys = "") {
          recipe + "\"\n" + keys;
 }
 
-struct Case {
+struct MemoryCase {
   std::string name, plan;
 };
-void PrintTo(const Case& it, std::ostream* out) { *out << it.name; }
+void PrintTo(const MemoryCase& it, std::ostream* out) { *out << it.name; }
 
-class Recomputed : public testing::TestWithParam<Case> {};
+class Recomputed : public testing::TestWithParam<MemoryCase> {};
 
 TEST_P(Recomputed, ChangesNoBitAndTakesLessMemory) {
   TemporaryDirectory directory;
@@ -63,10 +63,11 @@ TEST_P(Recomputed, ChangesNoBitAndTakesLessMemory) {
   EXPECT_LT(bytes[2], bytes[0] / 2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Plans, Recomputed,
-                         testing::Values(Case{"bf16", ""}, Case{"current", rules("current")},
-                                         Case{"delayed", rules("delayed", "amax_history = 3\n")},
-                                         Case{"block", rules("block")}, Case{"mx", rules("mx")}));
+INSTANTIATE_TEST_SUITE_P(
+    Plans, Recomputed,
+    testing::Values(MemoryCase{"bf16", ""}, MemoryCase{"current", rules("current")},
+                    MemoryCase{"delayed", rules("delayed", "amax_history = 3\n")},
+                    MemoryCase{"block", rules("block")}, MemoryCase{"mx", rules("mx")}));
 
 TEST(RecomputedFault, StrikesAgainWhereItStruck) {
   TemporaryDirectory directory;
@@ -99,7 +100,7 @@ EngineConfig long_batch(const std::filesystem::path& directory) {
   return config;
 }
 
-class HeadInParts : public testing::TestWithParam<Case> {};
+class HeadInParts : public testing::TestWithParam<MemoryCase> {};
 
 TEST_P(HeadInParts, IsTheSameModelToRounding) {
   TemporaryDirectory directory;
@@ -125,9 +126,10 @@ TEST_P(HeadInParts, IsTheSameModelToRounding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Plans, HeadInParts,
-                         testing::Values(Case{"bf16", ""}, Case{"current", rules("current")},
-                                         Case{"delayed", rules("delayed")},
-                                         Case{"block", rules("block")}));
+                         testing::Values(MemoryCase{"bf16", ""},
+                                         MemoryCase{"current", rules("current")},
+                                         MemoryCase{"delayed", rules("delayed")},
+                                         MemoryCase{"block", rules("block")}));
 
 // At the same weights, with scales that are the same for rows alone as for all.
 TEST(HeadInPartsSeen, StatisticsAreOfTheFirstPartAndScoresOfAll) {

@@ -57,10 +57,10 @@ TEST(ModelConfig, ReadsAConfigAsTransformersWritesIt) {
 }
 
 TEST(ModelConfig, RefusesWhatTheModelDoesNotComputeNamingKeyValueAndWhatIsAccepted) {
-  struct Case {
+  struct Refused {
     std::string key, value, named, accepted;
   };
-  const std::vector<Case> cases = {
+  const std::vector<Refused> cases = {
       {"model_type", R"("gpt2")", "model_type", "llama or qwen2"},
       {"hidden_act", R"("gelu")", "hidden_act", R"("silu")"},
       {"attention_bias", "true", "attention_bias", "false"},
@@ -105,7 +105,7 @@ TEST(ModelConfig, RefusesWhatTheModelDoesNotComputeNamingKeyValueAndWhatIsAccept
       {"layer_types", R"("full_attention")", "layer_types", "array"}};
   boost::json::value good = boost::json::parse(small_model().to_hf_json());
   EXPECT_NO_THROW(ModelConfig::from_hf_json(boost::json::serialize(good), "config.json"));
-  for (const Case& wrong : cases) {
+  for (const Refused& wrong : cases) {
     boost::json::value changed = good;
     changed.as_object()[wrong.key] = boost::json::parse(wrong.value);
     try {

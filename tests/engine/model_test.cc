@@ -21,7 +21,7 @@ namespace {
 constexpr int kTokens = 16;
 constexpr int kSequences = 3;
 
-struct Case {
+struct ModelCase {
   std::string name;
   int kv_heads = 2;
   bool bias = false;
@@ -150,7 +150,7 @@ void expect_same_gradients(ModelUnderTest& test, double tolerance) {
   }
 }
 
-class ModelAgainstReference : public testing::TestWithParam<Case> {};
+class ModelAgainstReference : public testing::TestWithParam<ModelCase> {};
 
 TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
   ModelConfig config = small_model();
@@ -173,67 +173,70 @@ TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
 INSTANTIATE_TEST_SUITE_P(
     Plans, ModelAgainstReference,
     testing::Values(
-        Case{.name = "Bf16TiedGrouped", .plan = ""},
-        Case{.name = "Bf16UntiedBias", .kv_heads = 4, .bias = true, .tied = false, .plan = ""},
-        Case{.name = "Bf16OneKeyHead", .kv_heads = 1, .plan = ""},
-        Case{.name = "Bf16WideHeadsAndScaledRotation",
-             .bias = true,
-             .head_width = 12,
-             .rope_scaling = {RopeScaling::Kind::kLlama3, 8, 1, 4, 32},
-             .plan = ""},
-        Case{.name = "Fp8CurrentNarrowHeads",
-             .head_width = 4,
-             .rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4},
-             .plan = kCurrentPlan},
-        Case{.name = "Fp8CurrentTied", .plan = kCurrentPlan},
-        Case{.name = "Fp8CurrentUntiedBias",
-             .kv_heads = 4,
-             .bias = true,
-             .tied = false,
-             .plan = kCurrentPlan},
-        Case{.name = "Fp8DelayedEmptyHistory", .plan = kDelayedPlan},
-        Case{.name = "Fp8MixedGemmsAndFormats", .bias = true, .plan = kMixedPlan},
-        Case{.name = "CurrentPowerOfTwo", .plan = recipe_plan("current", "power_of_two = true\n")},
-        Case{.name = "Rowwise", .plan = recipe_plan("rowwise")},
-        Case{.name = "RowwiseUntiedBias",
-             .kv_heads = 4,
-             .bias = true,
-             .tied = false,
-             .plan = recipe_plan("rowwise")},
-        Case{.name = "RowwiseFp32Scales", .plan = recipe_plan("rowwise", "power_of_two = false\n")},
-        Case{.name = "RowwiseHighPrecisionWgrad", .plan = recipe_plan("rowwise_gw_hp")},
-        Case{.name = "RowwiseHighPrecisionWgradFp32Scales",
-             .plan = recipe_plan("rowwise_gw_hp", "power_of_two = false\n")},
-        Case{.name = "Block", .ffn = 304, .plan = recipe_plan("block")},
-        Case{.name = "BlockFp32Scales",
-             .ffn = 304,
-             .plan = recipe_plan("block", "power_of_two = false\n")},
-        Case{.name = "Mx", .plan = recipe_plan("mx")},
-        Case{.name = "MxE3m2ByOcp",
-             .plan = recipe_plan("mx", "forward_format = \"e3m2\"\nmx_scale = \"ocp\"\n")},
-        Case{.name = "MxE2m1", .plan = recipe_plan("mx", "forward_format = \"e2m1\"\n")},
-        Case{
+        ModelCase{.name = "Bf16TiedGrouped", .plan = ""},
+        ModelCase{.name = "Bf16UntiedBias", .kv_heads = 4, .bias = true, .tied = false, .plan = ""},
+        ModelCase{.name = "Bf16OneKeyHead", .kv_heads = 1, .plan = ""},
+        ModelCase{.name = "Bf16WideHeadsAndScaledRotation",
+                  .bias = true,
+                  .head_width = 12,
+                  .rope_scaling = {RopeScaling::Kind::kLlama3, 8, 1, 4, 32},
+                  .plan = ""},
+        ModelCase{.name = "Fp8CurrentNarrowHeads",
+                  .head_width = 4,
+                  .rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4},
+                  .plan = kCurrentPlan},
+        ModelCase{.name = "Fp8CurrentTied", .plan = kCurrentPlan},
+        ModelCase{.name = "Fp8CurrentUntiedBias",
+                  .kv_heads = 4,
+                  .bias = true,
+                  .tied = false,
+                  .plan = kCurrentPlan},
+        ModelCase{.name = "Fp8DelayedEmptyHistory", .plan = kDelayedPlan},
+        ModelCase{.name = "Fp8MixedGemmsAndFormats", .bias = true, .plan = kMixedPlan},
+        ModelCase{.name = "CurrentPowerOfTwo",
+                  .plan = recipe_plan("current", "power_of_two = true\n")},
+        ModelCase{.name = "Rowwise", .plan = recipe_plan("rowwise")},
+        ModelCase{.name = "RowwiseUntiedBias",
+                  .kv_heads = 4,
+                  .bias = true,
+                  .tied = false,
+                  .plan = recipe_plan("rowwise")},
+        ModelCase{.name = "RowwiseFp32Scales",
+                  .plan = recipe_plan("rowwise", "power_of_two = false\n")},
+        ModelCase{.name = "RowwiseHighPrecisionWgrad", .plan = recipe_plan("rowwise_gw_hp")},
+        ModelCase{.name = "RowwiseHighPrecisionWgradFp32Scales",
+                  .plan = recipe_plan("rowwise_gw_hp", "power_of_two = false\n")},
+        ModelCase{.name = "Block", .ffn = 304, .plan = recipe_plan("block")},
+        ModelCase{.name = "BlockFp32Scales",
+                  .ffn = 304,
+                  .plan = recipe_plan("block", "power_of_two = false\n")},
+        ModelCase{.name = "Mx", .plan = recipe_plan("mx")},
+        ModelCase{.name = "MxE3m2ByOcp",
+                  .plan = recipe_plan("mx", "forward_format = \"e3m2\"\nmx_scale = \"ocp\"\n")},
+        ModelCase{.name = "MxE2m1", .plan = recipe_plan("mx", "forward_format = \"e2m1\"\n")},
+        ModelCase{
             .name = "ReducedMantissa",
             .plan = recipe_plan("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n")},
-        Case{.name = "HopperCurrent", .plan = recipe_plan("current", "accumulate = \"hopper\"\n")},
-        Case{.name = "HopperBlockUntiedBias",
-             .kv_heads = 4,
-             .bias = true,
-             .tied = false,
-             .plan = recipe_plan("block", "accumulate = \"hopper\"\n")},
-        Case{.name = "RecipesSideBySide",
-             .plan = recipe_plan("block") +
-                     "[[rule]]\nmatch = \"*.k_proj\"\nrecipe = \"mx\"\n"
-                     "[[rule]]\nmatch = \"*.up_proj\"\nrecipe = \"rowwise\"\npower_of_two = "
-                     "false\n[[rule]]\nmatch = \"lm_head\"\nrecipe = \"delayed\"\n"},
-        Case{.name = "ARecipeForEachGemm",
-             .ffn = 304,
-             .plan = recipe_plan("current") +
-                     "[[rule]]\nmatch = \"*\"\nonly = [\"dgrad\"]\nrecipe = \"block\"\n"
-                     "[[rule]]\nmatch = \"*\"\nonly = [\"wgrad\"]\nrecipe = \"mx\"\n"
-                     "forward_format = \"e3m2\"\n"
-                     "[[rule]]\nmatch = \"*.{gate,q}_proj\"\nonly = [\"fprop\", \"wgrad\"]\n"
-                     "recipe = \"delayed\"\nmargin = 1\n"}),
+        ModelCase{.name = "HopperCurrent",
+                  .plan = recipe_plan("current", "accumulate = \"hopper\"\n")},
+        ModelCase{.name = "HopperBlockUntiedBias",
+                  .kv_heads = 4,
+                  .bias = true,
+                  .tied = false,
+                  .plan = recipe_plan("block", "accumulate = \"hopper\"\n")},
+        ModelCase{.name = "RecipesSideBySide",
+                  .plan = recipe_plan("block") +
+                          "[[rule]]\nmatch = \"*.k_proj\"\nrecipe = \"mx\"\n"
+                          "[[rule]]\nmatch = \"*.up_proj\"\nrecipe = \"rowwise\"\npower_of_two = "
+                          "false\n[[rule]]\nmatch = \"lm_head\"\nrecipe = \"delayed\"\n"},
+        ModelCase{.name = "ARecipeForEachGemm",
+                  .ffn = 304,
+                  .plan = recipe_plan("current") +
+                          "[[rule]]\nmatch = \"*\"\nonly = [\"dgrad\"]\nrecipe = \"block\"\n"
+                          "[[rule]]\nmatch = \"*\"\nonly = [\"wgrad\"]\nrecipe = \"mx\"\n"
+                          "forward_format = \"e3m2\"\n"
+                          "[[rule]]\nmatch = \"*.{gate,q}_proj\"\nonly = [\"fprop\", \"wgrad\"]\n"
+                          "recipe = \"delayed\"\nmargin = 1\n"}),
     [](const auto& instance) { return instance.param.name; });
 
 double largest_error(ModelUnderTest& test) {

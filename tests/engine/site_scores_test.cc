@@ -33,7 +33,7 @@ std::vector<uint32_t> text(uint64_t key, int64_t count) {
   return tokens;
 }
 
-EngineConfig text_engine(const std::filesystem::path& directory) {
+EngineConfig chained_text_engine(const std::filesystem::path& directory) {
   EngineConfig config;
   config.model = small_model();
   config.model.layers = 3;
@@ -58,7 +58,7 @@ class SiteScores : public testing::Test {
   static const std::filesystem::path& checkpoint(int64_t seed) {
     std::filesystem::path& path = checkpoints[static_cast<size_t>(seed - 1)];
     if (!path.empty()) return path;
-    EngineConfig config = text_engine(directory.path() / std::to_string(seed));
+    EngineConfig config = chained_text_engine(directory.path() / std::to_string(seed));
     config.seed = seed;
     Engine engine(config);
     engine.set_plan(PrecisionPlan::fp8(Recipe::kCurrent));

@@ -63,13 +63,13 @@ void skip(EngineConfig& config, const std::vector<int64_t>& steps) {
   }
 }
 
-struct Case {
+struct SkipCase {
   std::string name;
   MomentFormat first = kFp32, second = kFp32;
   bool cuda = false;
 };
 
-class SkippedSteps : public testing::TestWithParam<Case> {
+class SkippedSteps : public testing::TestWithParam<SkipCase> {
  protected:
   SkippedSteps() {
     config.optimizer.first_moment = GetParam().first;
@@ -166,10 +166,11 @@ TEST_P(SkippedSteps, ASnapshotKeepsTheCount) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, SkippedSteps,
-                         testing::Values(Case{"fp32"}, Case{"bf16", kBf16, kBf16},
-                                         Case{"fp8", kFp8, kFp8}, Case{"fp8_fp32", kFp8, kFp32},
-                                         Case{"cuda", kFp32, kFp32, true},
-                                         Case{"cuda_fp8", kFp8, kFp8, true}),
+                         testing::Values(SkipCase{"fp32"}, SkipCase{"bf16", kBf16, kBf16},
+                                         SkipCase{"fp8", kFp8, kFp8},
+                                         SkipCase{"fp8_fp32", kFp8, kFp32},
+                                         SkipCase{"cuda", kFp32, kFp32, true},
+                                         SkipCase{"cuda_fp8", kFp8, kFp8, true}),
                          [](const auto& instance) { return instance.param.name; });
 
 class UpdatesInACheckpoint : public testing::Test {

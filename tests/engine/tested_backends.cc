@@ -4,9 +4,12 @@
 
 namespace gnomon::test {
 
-BackendMakers tested_backends() {
-  BackendMakers makers;
-  makers.bf16 = [](int threads) { return cuda::make_backend(tested_machine(), threads); };
+const BackendMakers& tested_backends() {
+  static const BackendMakers makers = [] {
+    BackendMakers made;
+    made.bf16 = [](int threads) { return cuda::make_backend(tested_machine(), threads); };
+    return made;
+  }();
   return makers;
 }
 

@@ -14,7 +14,7 @@ std::unique_ptr<cuda::Machine> tested_machine();
 // A GPU is fast enough for longer runs of larger models.
 bool on_a_gpu();
 
-BackendMakers tested_backends();
+const BackendMakers& tested_backends();
 // The same, told of recordings; `seen` must outlive what they make.
 BackendMakers tested_backends(Recordings& seen);
 

@@ -9,13 +9,6 @@
 
 namespace gnomon::fuzz {
 
-const Target* find_target(std::string_view name) {
-  for (const Target& target : targets()) {
-    if (target.name == name) return &target;
-  }
-  return nullptr;
-}
-
 void run(const Target& target, std::span<const uint8_t> input) {
   if (target.memory_factor == kAnyMemory) {
     target.run(input);

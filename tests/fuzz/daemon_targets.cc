@@ -68,7 +68,7 @@ void run_tokens(std::span<const uint8_t> input) {
   }
 }
 
-constexpr std::array kTargets = {
+constexpr std::array kDaemonTargets = {
     Target{"http", run_http, 1'500, kAnyMemory}, Target{"ledger", run_ledger, 150, kAnyMemory},
     Target{"daemon_config", run_daemon_config, 3'000}, Target{"tokens", run_tokens, 3'000}};
 
@@ -98,6 +98,6 @@ void run_ledger(std::span<const uint8_t> input) {
   }
 }
 
-std::span<const Target> targets() { return kTargets; }
+std::span<const Target> daemon_targets() { return kDaemonTargets; }
 
 }  // namespace gnomon::fuzz

@@ -179,7 +179,15 @@ class Driver {
 
 TEST_P(FuzzCorpus, IsReadOrRefusedWithMutations) { Driver(GetParam(), LongRun::asked()).drive(); }
 
-INSTANTIATE_TEST_SUITE_P(, FuzzCorpus, testing::ValuesIn(targets().begin(), targets().end()),
+std::vector<Target> all_targets() {
+  std::vector<Target> all;
+  for (auto targets : {reader_targets(), daemon_targets(), trainer_targets()}) {
+    all.insert(all.end(), targets.begin(), targets.end());
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(, FuzzCorpus, testing::ValuesIn(all_targets()),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace

@@ -238,20 +238,20 @@ void run_dataset(std::span<const uint8_t> input) {
   }
 }
 
-constexpr std::array kTargets = {Target{"safetensors", run_safetensors},
-                                 Target{"index", run_index, 2'000},
-                                 Target{"shard", run_shard},
-                                 Target{"plan", run_plan},
-                                 Target{"policy", run_policy},
-                                 Target{"json", run_json},
-                                 Target{"labels", run_labels},
-                                 Target{"manifest", run_manifest},
-                                 Target{"dataset", run_dataset, 3'000},
-                                 Target{"series", run_series, 2'000},
-                                 Target{"decide", run_decide, 300, kAnyMemory}};
+constexpr std::array kReaderTargets = {Target{"safetensors", run_safetensors},
+                                       Target{"index", run_index, 2'000},
+                                       Target{"shard", run_shard},
+                                       Target{"plan", run_plan},
+                                       Target{"policy", run_policy},
+                                       Target{"json", run_json},
+                                       Target{"labels", run_labels},
+                                       Target{"manifest", run_manifest},
+                                       Target{"dataset", run_dataset, 3'000},
+                                       Target{"series", run_series, 2'000},
+                                       Target{"decide", run_decide, 300, kAnyMemory}};
 
 }  // namespace
 
-std::span<const Target> targets() { return kTargets; }
+std::span<const Target> reader_targets() { return kReaderTargets; }
 
 }  // namespace gnomon::fuzz

@@ -21,11 +21,9 @@ inline constexpr int64_t kMemoryFree = 1 << 20;  // bytes, of messages, paths an
 // Of a Target that is no reader of a file.
 inline constexpr int64_t kAnyMemory = 0;
 
-// Those of the program at hand: of the readers (targets.cc), of the daemon (daemon_targets.cc) or
-// of the trainer (trainer_targets.cc).
-std::span<const Target> targets();
-// nullptr when there is none of that name.
-const Target* find_target(std::string_view name);
+std::span<const Target> reader_targets();   // targets.cc: libFuzzer's too
+std::span<const Target> daemon_targets();   // daemon_targets.cc
+std::span<const Target> trainer_targets();  // trainer_targets.cc
 
 // Gives `input` to the target, whose memory is limited (allocations.h).
 void run(const Target& target, std::span<const uint8_t> input);

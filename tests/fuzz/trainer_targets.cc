@@ -65,7 +65,7 @@ const Surroundings& surroundings() {
   return made;
 }
 
-void check(const TrainerConfig& config) {
+void check_model(const TrainerConfig& config) {
   config.engine.model.check();
   require(config.steps >= 1 && config.checkpoint_every >= 1, "a run without steps");
   require(config.dir.is_absolute(), "a run's directory is not absolute");
@@ -78,19 +78,19 @@ void run_trainer_config(std::span<const uint8_t> input) {
   const std::string file = surroundings().run_file();
   write_plainly(file, text_of(input));
   try {
-    check(load_trainer_config(file, {}));
+    check_model(load_trainer_config(file, {}));
   } catch (const ConfigError& error) {
     require(!error.accepted().empty(), "a configuration is refused without a word");
   }
 }
 
-constexpr std::array kTargets = {Target{"trainer_config", run_trainer_config, 2'000}};
+constexpr std::array kTrainerTargets = {Target{"trainer_config", run_trainer_config, 2'000}};
 
 }  // namespace
 
-std::span<const Target> targets() {
+std::span<const Target> trainer_targets() {
   surroundings();  // made before any input's memory is counted
-  return kTargets;
+  return kTrainerTargets;
 }
 
 }  // namespace gnomon::fuzz

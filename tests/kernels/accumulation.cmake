@@ -1,15 +1,10 @@
-# The comparison with a device: its host side everywhere, the program where the CUDA toolkit is.
-gnomon_test(kernels_accumulation_check_test SOURCES accumulation_check_test.cc
-  LIBS gnomon_accumulation_check LABELS kernels)
-
+# The program that compares with a device, where the CUDA toolkit is.
 # gnomon_gpu_check(name, status, text in the output, arguments...): devices are hidden, so that the answer is the same
 # on a machine that has one.
 function(gnomon_gpu_check name status text)
-  list(JOIN ARGN " " arguments)
-  add_test(NAME gpu_check.${name} COMMAND sh -c
-    "out=$(\"$0\" ${arguments} 2>&1); got=$?; echo \"$out\"; test $got -eq ${status} && echo \"$out\" | grep -qF -- '${text}'"
-    $<TARGET_FILE:gnomon-gpu-check>)
-  set_tests_properties(gpu_check.${name} PROPERTIES TIMEOUT 120 ENVIRONMENT "CUDA_VISIBLE_DEVICES=;OMP_WAIT_POLICY=passive")
+  gnomon_check(gpu_check.${name} NEEDS gnomon-gpu-check LABELS nightly COMMAND
+    ${CMAKE_SOURCE_DIR}/tests/support/expect ${status} ${text} $<TARGET_FILE:gnomon-gpu-check> ${ARGN})
+  set_tests_properties(gpu_check.${name} PROPERTIES ENVIRONMENT "CUDA_VISIBLE_DEVICES=;OMP_WAIT_POLICY=passive")
 endfunction()
 if(TARGET gnomon-gpu-check)
   gnomon_gpu_check(without_a_device_says_so 3 "no CUDA device: " accumulation --json)

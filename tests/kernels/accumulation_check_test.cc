@@ -45,7 +45,7 @@ Comparison compare_with(ProductDevice& device) {
 TEST(AccumulationProblems, AreFiniteAndTheSameForTheSameSeedOnly) {
   for (DataKind kind : kKinds) {
     for (Format a_format : {Format::kE4m3, Format::kE5m2}) {
-      const Problem problem = make_problem(spec(80, kind, a_format), 5);
+      const ProductProblem problem = make_problem(spec(80, kind, a_format), 5);
       ASSERT_EQ(problem.a.size(), 48u * 80);
       ASSERT_EQ(problem.b.size(), 32u * 80);
       for (uint8_t code : problem.a) ASSERT_TRUE(std::isfinite(decode(a_format, code)));
@@ -60,7 +60,7 @@ TEST(AccumulationProblems, AreFiniteAndTheSameForTheSameSeedOnly) {
 struct Terms {
   double largest = 0, magnitudes = 0, sum = 0;
 };
-Terms terms_of(const Problem& problem) {
+Terms terms_of(const ProductProblem& problem) {
   Terms found;
   for (size_t t = 0; t < static_cast<size_t>(problem.spec.k); ++t) {
     const double term = static_cast<double>(decode(problem.spec.a_format, problem.a[t])) *
@@ -81,7 +81,7 @@ TEST(AccumulationProblems, EachKindIsWhatItSays) {
   const Terms huge = terms_of(make_problem(spec(80, DataKind::kHugeAmongTiny), 1));
   EXPECT_EQ(huge.largest, 448.0 * 448.0);
   EXPECT_GT(huge.largest, 10 * (huge.magnitudes - huge.largest));
-  const Problem wide = make_problem(spec(1040, DataKind::kWideRange), 1);
+  const ProductProblem wide = make_problem(spec(1040, DataKind::kWideRange), 1);
   EXPECT_EQ(std::set<uint8_t>(wide.a.begin(), wide.a.end()).size(), 254u);  // all but the two NaNs
 }
 
@@ -101,7 +101,7 @@ TEST(AccumulationProblems, DefaultsCoverLongAndOddSums) {
 
 TEST(AccumulationProblems, APartHasTheOutputsOfTheWhole) {
   const ProblemSpec whole = spec(144, DataKind::kUniform);
-  const Problem problem = make_problem(whole, 3);
+  const ProductProblem problem = make_problem(whole, 3);
   const Sample sample = sample_of(whole, 16);
   EXPECT_EQ(sample.rows.size(), 16u);
   EXPECT_EQ(sample.rows.front(), 0);
@@ -164,7 +164,8 @@ TEST(AccumulationComparison, RecognisesTheRuleOfEveryDevice) {
 class CrookedDevice final : public ProductDevice {
  public:
   std::string name() const override { return "crooked"; }
-  std::vector<DeviceProduct> multiply(const Problem& problem, bool fast_accumulate) override {
+  std::vector<DeviceProduct> multiply(const ProductProblem& problem,
+                                      bool fast_accumulate) override {
     std::vector<float> d = gnomon::multiply(default_variant(fast_accumulate), problem, 1);
     for (size_t i = 0; i < d.size(); i += 16) {
       d[i] = std::bit_cast<float>(std::bit_cast<uint32_t>(d[i]) ^ 1u);

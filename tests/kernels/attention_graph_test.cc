@@ -34,7 +34,7 @@ class AttentionGraph : public testing::TestWithParam<AttentionCase> {
   static void run(const AttentionCase& problem, Tensors& tensors, int64_t bytes_most) {
     const AttentionShape whole = problem.shape();
     const OperationGraph forward = attention_forward_graph(whole, problem.width());
-    test::GraphInterpreter(forward, std::span(tensors.all).first(kLse + 1)).run();
+    gnomon::test::GraphInterpreter(forward, std::span(tensors.all).first(kLse + 1)).run();
     for (const AttentionPart& part : attention_parts(whole, bytes_most)) {
       const auto graph = attention_backward_graph(shape_of(part, whole), problem.width());
       std::vector<void*> at;
@@ -44,7 +44,7 @@ class AttentionGraph : public testing::TestWithParam<AttentionCase> {
         at.push_back(static_cast<std::byte*>(tensors.all[static_cast<size_t>(i)]) +
                      attention_offset(which, part, whole) * size);
       }
-      test::GraphInterpreter(graph, at).run();
+      gnomon::test::GraphInterpreter(graph, at).run();
     }
   }
 };

@@ -63,7 +63,7 @@ void expect_the_codec_s_codes(const std::vector<E>& x, int threads) {
 }
 
 template <class E>
-auto bits_of(E value) {
+auto bits_of_one(E value) {
   if constexpr (std::is_same_v<E, bf16>) {
     return value.bits;
   } else {
@@ -83,7 +83,7 @@ void expect_the_codec_s_values(int64_t count, int threads) {
       std::vector<E> y(codes.size(), from_float<E>(-77.0f));
       cpu::cast_from_codes<E>(threads, format, codes, scale, y);
       for (size_t i = 0; i < y.size(); ++i) {
-        ASSERT_EQ(bits_of(y[i]), bits_of(from_float<E>(decode(format, codes[i]) * scale)))
+        ASSERT_EQ(bits_of_one(y[i]), bits_of_one(from_float<E>(decode(format, codes[i]) * scale)))
             << format_name(format) << " code " << int{codes[i]} << " x " << scale;
       }
     }
@@ -148,7 +148,7 @@ TEST(Cast, LargeArraysHaveTheSameBitsAsSmallOnes) {
   cpu::cast_from_codes<float>(2, Format::kE5m2, large, 0.5f, values);
   for (size_t i = 0; i < kCount; ++i) {
     ASSERT_EQ(large[i], encode(Format::kE5m2, x[i])) << i;
-    ASSERT_EQ(bits_of(values[i]), bits_of(decode(Format::kE5m2, large[i]) * 0.5f)) << i;
+    ASSERT_EQ(bits_of_one(values[i]), bits_of_one(decode(Format::kE5m2, large[i]) * 0.5f)) << i;
   }
   EXPECT_EQ(codes.back(), 0) << "written behind the end";
 }

@@ -26,7 +26,7 @@ void expect_close(double found, double expected, const char* what) {
   EXPECT_NEAR(found, expected, kRelative * std::abs(expected)) << what;
 }
 
-struct Case {
+struct StatisticsCase {
   std::string name;
   std::vector<bf16> values;
   int64_t rows = 0, columns = 0, stride = 0, first = 0;
@@ -36,7 +36,7 @@ struct Case {
 // The same matrix where the kernels read it.
 class There {
  public:
-  explicit There(const Case& it) : values_(it.values), view_(it.view()) {
+  explicit There(const StatisticsCase& it) : values_(it.values), view_(it.view()) {
     view_.data = values_.data() + it.first;
   }
   const MatrixView& view() const { return view_; }
@@ -57,8 +57,8 @@ std::vector<bf16> all_of(int64_t size, float value) {
   return std::vector<bf16>(static_cast<size_t>(size), to_bf16(value));
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> all = {
+std::vector<StatisticsCase> cases() {
+  std::vector<StatisticsCase> all = {
       {"random", wild(1, 200 * 304), 200, 304},
       {"side by side", wild(2, 140 * 400), 140, 136, 400, 128},
       {"odd", wild(3, 70 * 201), 70, 149, 201, 3},
@@ -89,7 +89,7 @@ class CudaStatistics : public testing::Test {
 };
 
 TEST_F(CudaStatistics, CountsAreTheHosts) {
-  for (const Case& it : cases()) {
+  for (const StatisticsCase& it : cases()) {
     EXPECT_EQ(device.count_patterns(There(it).view()), host.count_patterns(it.view())) << it.name;
   }
 }
@@ -109,7 +109,7 @@ TEST_F(CudaStatistics, CountsGoBeyondSixteenBits) {
 }
 
 TEST_F(CudaStatistics, TheNumbersOfATensorAreTheHosts) {
-  for (const Case& it : cases()) {
+  for (const StatisticsCase& it : cases()) {
     SCOPED_TRACE(it.name);
     const There there(it);
     const TensorStatistics found = TensorProbe(there.view(), device).measure();
@@ -135,9 +135,9 @@ TEST_F(CudaStatistics, TheNumbersOfATensorAreTheHosts) {
 }
 
 TEST_F(CudaStatistics, CosinesOfRowsAreTheHosts) {
-  for (const Case& it : cases()) {
+  for (const StatisticsCase& it : cases()) {
     SCOPED_TRACE(it.name);
-    const Case other{"other", wild(11, it.rows * it.columns), it.rows, it.columns};
+    const StatisticsCase other{"other", wild(11, it.rows * it.columns), it.rows, it.columns};
     const RowCosines found = row_cosines(There(it).view(), There(other).view(), device);
     const RowCosines expected = row_cosines(it.view(), other.view(), host);
     // Products of both signs cancel.
@@ -182,7 +182,7 @@ const std::vector<TileShape> kTiles = {{1, 0},  {0, 1},   {1, 128}, {128, 1}, {1
                                        {32, 1}, {1, 256}, {48, 20}, {3, 5},   {72, 0}};
 
 TEST_F(CudaStatistics, TalliesOfTilesAreTheHosts) {
-  for (const Case& it : cases()) {
+  for (const StatisticsCase& it : cases()) {
     const There there(it);
     for (const TileShape& tile : kTiles) {
       const Quantizer quantizer{Format::kE4m3, tile, ScaleRule::kFp32};
@@ -195,9 +195,9 @@ TEST_F(CudaStatistics, TalliesOfTilesAreTheHosts) {
 }
 
 TEST_F(CudaStatistics, TalliesOfEveryFormatAndRuleAreTheHosts) {
-  Case part = cases()[9];
+  StatisticsCase part = cases()[9];
   part.rows = 50;
-  for (const Case& it : {part, cases()[4]}) {
+  for (const StatisticsCase& it : {part, cases()[4]}) {
     const There there(it);
     for (Format format : all_formats()) {
       if (format == Format::kFp32 || format == Format::kBf16) continue;

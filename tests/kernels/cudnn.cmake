@@ -14,10 +14,9 @@ if(TARGET gnomon_cuda AND GNOMON_CUDNN_INCLUDE_DIR)
 
   # The real library, which is found, or not, when the test runs; sanitizers would look into it.
   if(NOT GNOMON_SANITIZE)
-    gnomon_test(kernels_cudnn_plans_test SOURCES cudnn_plans_test.cc LIBS gnomon_cuda gnomon_attention_check ${CMAKE_DL_LIBS}
-      LABELS kernels nightly TIMEOUT 300)
-    target_compile_definitions(kernels_cudnn_plans_test PRIVATE GNOMON_FAKE_DRIVER="$<TARGET_FILE:gnomon_fake_driver>")
-    add_dependencies(kernels_cudnn_plans_test gnomon_fake_driver)
+    gnomon_test_program(cudnn_plans_test ONE_SHARD LABELS nightly COST 30)
+    gnomon_tests(cudnn_plans_test SOURCES cudnn_plans_test.cc LIBS gnomon_cuda gnomon_attention_check ${CMAKE_DL_LIBS}
+      DEFINITIONS GNOMON_FAKE_DRIVER="$<TARGET_FILE:gnomon_fake_driver>" NEEDS gnomon_fake_driver)
   endif()
 
   # What calls the library, beside our own attention by emulation.
@@ -28,11 +27,11 @@ if(TARGET gnomon_cuda AND GNOMON_CUDNN_INCLUDE_DIR)
   target_include_directories(gnomon_cudnn_emulated SYSTEM PUBLIC ${GNOMON_CUDNN_INCLUDE_DIR} ${CUDAToolkit_INCLUDE_DIRS})
   target_compile_definitions(gnomon_cudnn_emulated PRIVATE GNOMON_CUDNN_FOUND GNOMON_CUDA_LIBRARY_FOLDER="${CUDAToolkit_LIBRARY_DIR}")
   target_link_libraries(gnomon_cudnn_emulated PUBLIC gnomon_cuda_emulated fmt::fmt ${CMAKE_DL_LIBS})
-  gnomon_test(kernels_cudnn_attention_test SOURCES cudnn_attention_test.cc LIBS gnomon_cudnn_emulated gnomon_attention_check
-    LABELS kernels)
-  target_compile_definitions(kernels_cudnn_attention_test PRIVATE GNOMON_FAKE_CUDNN="$<TARGET_FILE:gnomon_fake_cudnn>")
-  add_dependencies(kernels_cudnn_attention_test gnomon_fake_cudnn)
-  gnomon_test(kernels_cudnn_missing_test SOURCES cudnn_missing_test.cc LIBS gnomon_cudnn_emulated LABELS kernels)
-  target_compile_definitions(kernels_cudnn_missing_test PRIVATE GNOMON_EMPTY_CUDNN="$<TARGET_FILE:gnomon_empty_cudnn>")
-  add_dependencies(kernels_cudnn_missing_test gnomon_empty_cudnn)
+  # A process has one cuDNN: the library's stand-in, and one that lacks what we call, have a program each.
+  gnomon_test_program(cudnn_test ONE_SHARD COST 5)
+  gnomon_tests(cudnn_test SOURCES cudnn_attention_test.cc LIBS gnomon_cudnn_emulated gnomon_attention_check
+    DEFINITIONS GNOMON_FAKE_CUDNN="$<TARGET_FILE:gnomon_fake_cudnn>" NEEDS gnomon_fake_cudnn)
+  gnomon_test_program(cudnn_missing_test ONE_SHARD)
+  gnomon_tests(cudnn_missing_test SOURCES cudnn_missing_test.cc LIBS gnomon_cudnn_emulated
+    DEFINITIONS GNOMON_EMPTY_CUDNN="$<TARGET_FILE:gnomon_empty_cudnn>" NEEDS gnomon_empty_cudnn)
 endif()

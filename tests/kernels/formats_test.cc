@@ -10,15 +10,13 @@
 
 #include "base/errors.h"
 #include "base/philox.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon {
 namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 const std::vector<Format> kEightBitsAndFewer = {Format::kE4m3, Format::kE5m2, Format::kE3m2,
                                                 Format::kE2m3, Format::kE2m1};
@@ -96,9 +94,9 @@ TEST(Formats, E4m3HasTheAnchorsOfTheStandard) {
   EXPECT_EQ(encode(Format::kE4m3, 464.0f, false), 0x7Eu);
   EXPECT_EQ(encode(Format::kE4m3, std::nextafter(464.0f, 500.0f), false), 0x7Fu);
   EXPECT_EQ(encode(Format::kE4m3, -1000.0f, false), 0xFFu);
-  EXPECT_EQ(encode(Format::kE4m3, kInf, false), 0x7Fu);
+  EXPECT_EQ(encode(Format::kE4m3, kInfinityF, false), 0x7Fu);
   EXPECT_EQ(encode(Format::kE4m3, 1e30f), 0x7Eu);
-  EXPECT_EQ(encode(Format::kE4m3, -kInf), 0xFEu);
+  EXPECT_EQ(encode(Format::kE4m3, -kInfinityF), 0xFEu);
   EXPECT_TRUE(std::isnan(decode(Format::kE4m3, 0x7F)));
   EXPECT_TRUE(std::isnan(decode(Format::kE4m3, 0xFF)));
   EXPECT_EQ(decode(Format::kE4m3, 0x78), 256.0f);
@@ -116,10 +114,10 @@ TEST(Formats, E5m2HasTheAnchorsOfTheStandard) {
   EXPECT_EQ(encode(Format::kE5m2, std::nextafter(0x1p-17f, 1.0f)), 0x01u);
   EXPECT_EQ(encode(Format::kE5m2, std::nextafter(61440.0f, 0.0f), false), 0x7Bu);
   EXPECT_EQ(encode(Format::kE5m2, 61440.0f, false), 0x7Cu);
-  EXPECT_EQ(encode(Format::kE5m2, -kInf, false), 0xFCu);
-  EXPECT_EQ(encode(Format::kE5m2, kInf), 0x7Bu);
-  EXPECT_EQ(decode(Format::kE5m2, 0x7C), kInf);
-  EXPECT_EQ(decode(Format::kE5m2, 0xFC), -kInf);
+  EXPECT_EQ(encode(Format::kE5m2, -kInfinityF, false), 0xFCu);
+  EXPECT_EQ(encode(Format::kE5m2, kInfinityF), 0x7Bu);
+  EXPECT_EQ(decode(Format::kE5m2, 0x7C), kInfinityF);
+  EXPECT_EQ(decode(Format::kE5m2, 0xFC), -kInfinityF);
   for (uint32_t code : {0x7Du, 0x7Eu, 0x7Fu, 0xFDu, 0xFEu, 0xFFu}) {
     EXPECT_TRUE(std::isnan(decode(Format::kE5m2, code))) << code;
   }
@@ -139,7 +137,7 @@ TEST(Formats, TheOtherFormatsHaveTheirLargestAndSmallestValues) {
     EXPECT_EQ(format_info(format).largest, end.first) << format_name(format);
     EXPECT_EQ(format_info(format).smallest_subnormal, end.second) << format_name(format);
     EXPECT_EQ(decode(format, 1), static_cast<float>(end.second)) << format_name(format);
-    EXPECT_EQ(round_to(format, kInf), static_cast<float>(end.first)) << format_name(format);
+    EXPECT_EQ(round_to(format, kInfinityF), static_cast<float>(end.first)) << format_name(format);
   }
 }
 
@@ -208,14 +206,14 @@ TEST(Formats, TiesGoToEvenAndNeighboursOfTiesToTheNearest) {
       auto tie = static_cast<float>((table.values()[code] + table.values()[code + 1]) / 2);
       EXPECT_EQ(encode(format, tie), code + code % 2) << format_name(format);
       EXPECT_EQ(encode(format, std::nextafter(tie, 0.0f)), code) << format_name(format);
-      EXPECT_EQ(encode(format, std::nextafter(tie, kInf)), code + 1) << format_name(format);
+      EXPECT_EQ(encode(format, std::nextafter(tie, kInfinityF)), code + 1) << format_name(format);
     }
   }
 }
 
 TEST(Formats, NanGivesThePositiveNanOrTheLargestWhereThereIsNone) {
   for (bool saturate : {true, false}) {
-    for (float nan : {kNan, -kNan, std::bit_cast<float>(0x7F800001u)}) {
+    for (float nan : {kNanF, -kNanF, std::bit_cast<float>(0x7F800001u)}) {
       EXPECT_EQ(encode(Format::kE4m3, nan, saturate), 0x7Fu);
       EXPECT_EQ(encode(Format::kE5m2, nan, saturate), 0x7Fu);
       EXPECT_EQ(encode(Format::kE8m3, nan, saturate), 0x7FFu);
@@ -235,9 +233,9 @@ TEST(Formats, Fp32DenormalsGiveSignedZeroInEightBits) {
 }
 
 TEST(Formats, OverflowWithoutSaturationIsInfinityNanOrTheLargest) {
-  EXPECT_EQ(round_to(Format::kE5m2, 1e9f, false), kInf);
-  EXPECT_EQ(round_to(Format::kE8m3, std::numeric_limits<float>::max(), false), kInf);
-  EXPECT_EQ(round_to(Format::kBf16, -std::numeric_limits<float>::max(), false), -kInf);
+  EXPECT_EQ(round_to(Format::kE5m2, 1e9f, false), kInfinityF);
+  EXPECT_EQ(round_to(Format::kE8m3, std::numeric_limits<float>::max(), false), kInfinityF);
+  EXPECT_EQ(round_to(Format::kBf16, -std::numeric_limits<float>::max(), false), -kInfinityF);
   EXPECT_EQ(round_to(Format::kBf16, -std::numeric_limits<float>::max(), true), -0x1.FEp127f);
   EXPECT_TRUE(std::isnan(round_to(Format::kE4m3, 1e9f, false)));
   EXPECT_EQ(round_to(Format::kE2m1, -1e9f, false), -6.0f);

@@ -23,10 +23,10 @@ Doubles reference_norm(const Doubles& x, const Doubles& w) {
   return y;
 }
 
-struct Case {
+struct NormCase {
   int64_t rows, width;
 };
-const std::vector<Case> kCases = {{1, 1}, {3, 7}, {5, 64}, {17, 33}, {8, 320}, {2, 1027}};
+const std::vector<NormCase> kCases = {{1, 1}, {3, 7}, {5, 64}, {17, 33}, {8, 320}, {2, 1027}};
 
 TEST(AddRmsNorm, AddsToTheResidualAndNormalisesIt) {
   auto backend = make_cpu_backend(2);

@@ -8,11 +8,10 @@
 #include <vector>
 
 #include "kernels/recipe.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::vector<bf16> matrix(std::initializer_list<float> values) {
   std::vector<bf16> x;
@@ -53,7 +52,7 @@ TEST(TileScale, OcpFloorKeepsTheExponentAndMaySaturate) {
 TEST(TileScale, NothingToMeasureGivesOneAndTinyIsLimited) {
   for (ScaleRule rule :
        {ScaleRule::kNone, ScaleRule::kFp32, ScaleRule::kPowerOfTwo, ScaleRule::kOcpFloor}) {
-    for (float amax : {0.0f, -1.0f, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    for (float amax : {0.0f, -1.0f, kInfinityF, std::numeric_limits<float>::quiet_NaN()}) {
       EXPECT_EQ(tile_scale(rule, Format::kE4m3, amax), 1.0f);
     }
     EXPECT_LE(tile_scale(rule, Format::kE4m3, 1e-38f), kScaleMax);
@@ -63,7 +62,7 @@ TEST(TileScale, NothingToMeasureGivesOneAndTinyIsLimited) {
 TEST(QuantizeMatrix, EachTileHasItsOwnScale) {
   Quantizer quantizer{Format::kE4m3, {1, 2}, ScaleRule::kPowerOfTwo};
   std::vector<bf16> x = matrix({1.0f, 0.51953125f, 1000.0f, 3.0f,  //
-                                0.0f, 0.0f, -kInfinity, 2.0f});
+                                0.0f, 0.0f, -kInfinityF, 2.0f});
   std::vector<bf16> y(x.size());
   std::vector<float> scales(4);
   quantize_matrix(quantizer, x, 2, 4, 0.0f, y, scales);

@@ -4,11 +4,10 @@
 
 #include <limits>
 
+#include "tests/support/special_numbers.h"
+
 namespace gnomon {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 TEST(CurrentScale, TakesTheMaximumToTheLargestValueOfTheFormat) {
   EXPECT_EQ(current_scale(448.0f, Format::kE4m3), 1.0f);
@@ -19,7 +18,7 @@ TEST(CurrentScale, TakesTheMaximumToTheLargestValueOfTheFormat) {
 }
 
 TEST(CurrentScale, IsOneWhenTheMaximumSaysNothing) {
-  for (float amax : {0.0f, -0.0f, kInf, -kInf, kNan, -1.0f}) {
+  for (float amax : {0.0f, -0.0f, kInfinityF, -kInfinityF, kNanF, -1.0f}) {
     EXPECT_EQ(current_scale(amax, Format::kE4m3), 1.0f) << amax;
   }
 }
@@ -39,7 +38,7 @@ TEST(DelayedScale, DividesByTwoToTheMargin) {
 }
 
 TEST(DelayedScale, KeepsTheOldScaleWhenTheHistorySaysNothing) {
-  for (float amax : {0.0f, kInf, kNan, -1.0f}) {
+  for (float amax : {0.0f, kInfinityF, kNanF, -1.0f}) {
     EXPECT_EQ(delayed_scale(amax, Format::kE4m3, 1, 7.0f), 7.0f) << amax;
   }
 }

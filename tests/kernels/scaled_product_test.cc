@@ -11,12 +11,11 @@
 
 #include "kernels/cpu/hopper_accumulate.h"
 #include "tests/kernels/reference.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr uint32_t kCanonicalNan = 0x7FFFFFFFu;
 
 // A number as sign · significand · 2^(exponent − fraction bits), from its own bits.
@@ -219,12 +218,12 @@ TEST(HopperSum, NanAndInfinity) {
   auto bits = [&](float c, std::vector<float> a, std::vector<float> b) {
     return std::bit_cast<uint32_t>(hopper_sum(c, f, a, f, b));
   };
-  EXPECT_EQ(bits(0, {kNan}, {1}), kCanonicalNan);
-  EXPECT_EQ(bits(-kNan, {1}, {1}), kCanonicalNan);
-  EXPECT_EQ(bits(0, {kInfinity}, {0}), kCanonicalNan);
-  EXPECT_EQ(bits(-kInfinity, {kInfinity}, {1}), kCanonicalNan);
-  EXPECT_EQ(bits(0, {-kInfinity}, {1}), 0xFF800000u);
-  EXPECT_EQ(bits(kInfinity, {1}, {1}), 0x7F800000u);
+  EXPECT_EQ(bits(0, {kNanF}, {1}), kCanonicalNan);
+  EXPECT_EQ(bits(-kNanF, {1}, {1}), kCanonicalNan);
+  EXPECT_EQ(bits(0, {kInfinityF}, {0}), kCanonicalNan);
+  EXPECT_EQ(bits(-kInfinityF, {kInfinityF}, {1}), kCanonicalNan);
+  EXPECT_EQ(bits(0, {-kInfinityF}, {1}), 0xFF800000u);
+  EXPECT_EQ(bits(kInfinityF, {1}, {1}), 0x7F800000u);
 }
 
 // ---- whole products ----
@@ -257,13 +256,13 @@ Matrix quantised(uint64_t key, int64_t rows, int64_t columns, const Quantizer& q
   return m;
 }
 
-struct Case {
+struct ProductCase {
   GemmShape shape;
   TileShape a, b;  // of the stored matrices
 };
 
 // Segment by segment, one element of C at a time.
-float expected_element(const Case& it, const Accumulation& accumulation, const Matrix& a,
+float expected_element(const ProductCase& it, const Accumulation& accumulation, const Matrix& a,
                        const Matrix& b, int64_t i, int64_t j) {
   const GemmShape& s = it.shape;
   auto a_at = [&](int64_t k) { return s.transpose_a ? std::pair{k, i} : std::pair{i, k}; };
@@ -300,7 +299,7 @@ float expected_element(const Case& it, const Accumulation& accumulation, const M
   return total;
 }
 
-void expect_product(const Case& it, const Accumulation& accumulation, Matrix a, Matrix b) {
+void expect_product(const ProductCase& it, const Accumulation& accumulation, Matrix a, Matrix b) {
   cpu::ScaledProducts products(2);
   const auto size = static_cast<size_t>(it.shape.m * it.shape.n);
   std::vector<float> c(size), added(size, 1.0f);
@@ -320,13 +319,13 @@ void expect_product(const Case& it, const Accumulation& accumulation, Matrix a, 
   }
 }
 
-const Case kFprop{{.m = 70, .n = 45, .k = 300, .transpose_b = true}, {1, 128}, {128, 128}};
-const Case kDgrad{{.m = 33, .n = 64, .k = 290}, {1, 128}, {128, 128}};
-const Case kWgrad{{.m = 40, .n = 37, .k = 270, .transpose_a = true}, {128, 1}, {128, 1}};
-const Case kRowwise{{.m = 20, .n = 33, .k = 600}, {1, 0}, {0, 1}};
-const Case kWhole{{.m = 5, .n = 40, .k = 1100, .transpose_b = true}, {0, 0}, {0, 0}};
+const ProductCase kFprop{{.m = 70, .n = 45, .k = 300, .transpose_b = true}, {1, 128}, {128, 128}};
+const ProductCase kDgrad{{.m = 33, .n = 64, .k = 290}, {1, 128}, {128, 128}};
+const ProductCase kWgrad{{.m = 40, .n = 37, .k = 270, .transpose_a = true}, {128, 1}, {128, 1}};
+const ProductCase kRowwise{{.m = 20, .n = 33, .k = 600}, {1, 0}, {0, 1}};
+const ProductCase kWhole{{.m = 5, .n = 40, .k = 1100, .transpose_b = true}, {0, 0}, {0, 0}};
 
-std::pair<Matrix, Matrix> operands(const Case& it, Format format_a, Format format_b) {
+std::pair<Matrix, Matrix> operands(const ProductCase& it, Format format_a, Format format_b) {
   const GemmShape& s = it.shape;
   Matrix a = s.transpose_a ? quantised(1, s.k, s.m, {format_a, it.a, ScaleRule::kFp32})
                            : quantised(1, s.m, s.k, {format_a, it.a, ScaleRule::kFp32});
@@ -336,7 +335,7 @@ std::pair<Matrix, Matrix> operands(const Case& it, Format format_a, Format forma
 }
 
 TEST(ScaledProduct, EqualsPlainLoopsBitForBit) {
-  for (const Case& it : {kFprop, kDgrad, kWgrad, kRowwise, kWhole}) {
+  for (const ProductCase& it : {kFprop, kDgrad, kWgrad, kRowwise, kWhole}) {
     for (const Accumulation& accumulation :
          {Accumulation{}, Accumulation{true, 128}, Accumulation{true, 32}, Accumulation{true, 0}}) {
       auto [a, b] = operands(it, Format::kE4m3, Format::kE4m3);
@@ -352,7 +351,7 @@ TEST(ScaledProduct, OtherRulesOfTheSumEqualPlainLoopsBitForBit) {
     auto [a, b] = operands(kFprop, Format::kE4m3, Format::kE5m2);
     expect_product(kFprop, Accumulation{true, 64, rule}, a, b);
     expect_product(kFprop, Accumulation{true, 0, rule}, a, b);
-    a.values[300 * 3 + 260] = to_bf16(kNan);
+    a.values[300 * 3 + 260] = to_bf16(kNanF);
     expect_product(kFprop, Accumulation{true, 64, rule}, a, b);
   }
 }
@@ -360,8 +359,8 @@ TEST(ScaledProduct, OtherRulesOfTheSumEqualPlainLoopsBitForBit) {
 TEST(ScaledProduct, NanStaysInItsRowAndColumn) {
   for (bool hopper : {false, true}) {
     auto [a, b] = operands(kFprop, Format::kE4m3, Format::kE4m3);
-    a.values[300 * 3 + 260] = to_bf16(kNan);
-    b.values[300 * 7 + 2] = to_bf16(kNan);
+    a.values[300 * 3 + 260] = to_bf16(kNanF);
+    b.values[300 * 7 + 2] = to_bf16(kNanF);
     expect_product(kFprop, Accumulation{hopper, 128}, a, b);
   }
 }

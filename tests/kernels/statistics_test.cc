@@ -11,12 +11,10 @@
 #include <vector>
 
 #include "kernels/recipe.h"
+#include "tests/support/special_numbers.h"
 
 namespace gnomon {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<bf16> matrix(const std::vector<float>& values) {
   std::vector<bf16> x;
@@ -113,9 +111,9 @@ TEST(TensorStatistics, OfWildTensorsAreThoseOfTheReference) {
     std::vector<bf16> x = wild(37 * 129, 1);
     expect_statistics({x.data(), 37, 129}, threads);
     expect_statistics({x.data() + 5, 37, 100, 129}, threads);  // a part of wider rows
-    x[7] = to_bf16(kNan);
-    x[1000] = to_bf16(kInfinity);
-    x[1001] = to_bf16(-kInfinity);
+    x[7] = to_bf16(kNanF);
+    x[1000] = to_bf16(kInfinityF);
+    x[1001] = to_bf16(-kInfinityF);
     expect_statistics({x.data(), 37, 129}, threads);
   }
 }
@@ -165,7 +163,7 @@ TEST(TensorStatistics, NothingToSayIsNan) {
   EXPECT_EQ(zero.std, 0.0);
   EXPECT_TRUE(std::isnan(zero.amin) && std::isnan(zero.kurtosis) && std::isnan(zero.dynamic_range));
   EXPECT_TRUE(zero.histogram.bins.empty());
-  std::vector<bf16> none = matrix({kNan, kInfinity});
+  std::vector<bf16> none = matrix({kNanF, kInfinityF});
   TensorStatistics nothing = TensorProbe({none.data(), 1, 2}, 1).measure();
   EXPECT_EQ(nothing.nans + nothing.infinities, 2);
   EXPECT_TRUE(std::isnan(nothing.amax) && std::isnan(nothing.mean));
@@ -185,8 +183,8 @@ TEST(TensorStatistics, HistogramIsBoundedAndReachesDownToDenormals) {
 TEST(RowCosines, AreThoseOfTheReferenceAndDoNotDependOnThreads) {
   constexpr int64_t kRows = 37, kColumns = 53, kStride = 60;
   std::vector<bf16> x = wild(kRows * kStride, 6), y = wild(kRows * kColumns, 7);
-  x[2 * kStride + 5] = to_bf16(kNan);
-  y[9 * kColumns] = to_bf16(kInfinity);
+  x[2 * kStride + 5] = to_bf16(kNanF);
+  y[9 * kColumns] = to_bf16(kInfinityF);
   for (int64_t c = 0; c < kColumns; ++c) y[static_cast<size_t>(4 * kColumns + c)] = bf16{};
   for (int64_t c = 0; c < kColumns; ++c) {  // one row against its negative
     float value = to_float(x[static_cast<size_t>(30 * kStride + c)]);
@@ -315,9 +313,9 @@ TEST(QuantizationStatistics, AreThoseOfTheReferenceForEveryFormat) {
 
 TEST(QuantizationStatistics, PartOfWiderRowsNotFiniteValuesAndSilentTiles) {
   std::vector<bf16> x = wild(70 * 200, 4);
-  x[3] = to_bf16(kNan);
-  x[5000] = to_bf16(kInfinity);
-  x[5200] = to_bf16(-kInfinity);
+  x[3] = to_bf16(kNanF);
+  x[5000] = to_bf16(kInfinityF);
+  x[5200] = to_bf16(-kInfinityF);
   for (int64_t c = 0; c < 200; ++c) x[static_cast<size_t>(20 * 200 + c)] = bf16{};
   for (TileShape tile : kTiles) {
     for (int threads : {1, 3}) {
@@ -363,7 +361,7 @@ TEST(QuantizationStatistics, ExactCopiesHaveInfiniteSqnrAndZerosNone) {
   EXPECT_EQ(s.mse, 0.0);
   EXPECT_EQ(s.relative_error, 0.0);
   EXPECT_DOUBLE_EQ(s.cosine, 1.0);
-  EXPECT_EQ(s.sqnr_db, kInfinity);
+  EXPECT_EQ(s.sqnr_db, kInfinityF);
   std::vector<bf16> zeros(4);
   s = TensorProbe({zeros.data(), 1, 4}, 1).compare({Format::kE4m3, {}, ScaleRule::kPowerOfTwo});
   EXPECT_TRUE(std::isnan(s.sqnr_db) && std::isnan(s.cosine) && std::isnan(s.underflow));

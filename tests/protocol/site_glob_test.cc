@@ -16,8 +16,8 @@ struct Case {
 class SiteGlob : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SiteGlob, MatchesWholeNamesOnly) {
-  constexpr int kLayers = 12;
-  EXPECT_EQ(site_matches(GetParam().glob, GetParam().site, kLayers), GetParam().matches)
+  constexpr int kTwelveLayers = 12;
+  EXPECT_EQ(site_matches(GetParam().glob, GetParam().site, kTwelveLayers), GetParam().matches)
       << GetParam().glob << " on " << GetParam().site;
 }
 

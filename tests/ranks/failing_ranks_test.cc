@@ -17,7 +17,7 @@ namespace {
 using namespace gnomon::test;
 using testing::HasSubstr;
 
-struct Trouble {
+struct Failure {
   std::string kind, cause;
 };
 
@@ -41,7 +41,7 @@ class Ranks {
 };
 
 class FailingRank : public Ranks,
-                    public testing::TestWithParam<std::tuple<Transport, int, Trouble>> {};
+                    public testing::TestWithParam<std::tuple<Transport, int, Failure>> {};
 class RankWithoutEngine : public Ranks,
                           public testing::TestWithParam<std::tuple<Transport, int>> {};
 
@@ -65,10 +65,10 @@ TEST_P(FailingRank, EndsTheJobWithItsCauseWithinSeconds) {
 INSTANTIATE_TEST_SUITE_P(
     Kinds, FailingRank,
     testing::Combine(testing::ValuesIn(transports()), testing::Values(0, 1, 2),
-                     testing::Values(Trouble{"throws", "a kernel could not be launched"},
-                                     Trouble{"error", "the device fell off the bus"},
-                                     Trouble{"memory", "out of memory"},
-                                     Trouble{"truncated", "which were there when it was opened"})),
+                     testing::Values(Failure{"throws", "a kernel could not be launched"},
+                                     Failure{"error", "the device fell off the bus"},
+                                     Failure{"memory", "out of memory"},
+                                     Failure{"truncated", "which were there when it was opened"})),
     [](const auto& instance) {
       return std::get<2>(instance.param).kind + "_" + transport_name(std::get<0>(instance.param)) +
              "_" + std::to_string(std::get<1>(instance.param));

@@ -30,13 +30,13 @@ TEST(Nccl, WithoutTroubleRanksFinish) {
   EXPECT_EQ(outcome.output, "finished\n");
 }
 
-struct Trouble {
+struct NcclTrouble {
   std::string name, told;
   std::vector<std::string> arguments;
   std::string message;
 };
 
-class NcclInTrouble : public testing::TestWithParam<Trouble> {};
+class NcclInTrouble : public testing::TestWithParam<NcclTrouble> {};
 
 TEST_P(NcclInTrouble, EndsAllRanksWithOneMessage) {
   const auto start = std::chrono::steady_clock::now();
@@ -58,28 +58,28 @@ const std::string kWaited = "waited [0-9.]+ s for the test's bytes over NCCL, lo
 INSTANTIATE_TEST_SUITE_P(
     Kinds, NcclInTrouble,
     testing::Values(
-        Trouble{"start_fails", "remote:1:0", {}, "rank 1 of 3: NCCL failed in its start"},
-        Trouble{"start_hangs", "hang:1:0", {}, "waited [0-9.]+ s for its start over NCCL"},
-        Trouble{"fails",
-                "remote:1:3",
-                {},
-                "rank 1 of 3: NCCL failed in the test's bytes after [0-9.]+ s: " + kFailed},
-        Trouble{"fails_on_the_first_rank",
-                "remote:0:2",
-                {},
-                "rank 0 of 3: NCCL failed in the test's bytes after [0-9.]+ s: " + kFailed},
-        Trouble{"fails_when_nobody_asks",
-                "idle:2:3",
-                {},
-                "rank 2 of 3: NCCL failed in the time between two exchanges"},
-        Trouble{"hangs", "hang:1:2", {}, kWaited},
-        Trouble{"does_not_return", "stuck:1:2", {}, kWaited},
-        Trouble{"device_hangs", "", {"1"}, "rank 1 of 3: " + kWaited},
-        Trouble{"device_hangs_while_looked_at", "", {"1", "2"}, "rank 1 of 3: " + kWaited},
-        Trouble{"device_fails_while_looked_at",
-                "",
-                {"1", "3"},
-                "rank 1 of 3: the test's bytes failed on the device: an illegal address"}),
+        NcclTrouble{"start_fails", "remote:1:0", {}, "rank 1 of 3: NCCL failed in its start"},
+        NcclTrouble{"start_hangs", "hang:1:0", {}, "waited [0-9.]+ s for its start over NCCL"},
+        NcclTrouble{"fails",
+                    "remote:1:3",
+                    {},
+                    "rank 1 of 3: NCCL failed in the test's bytes after [0-9.]+ s: " + kFailed},
+        NcclTrouble{"fails_on_the_first_rank",
+                    "remote:0:2",
+                    {},
+                    "rank 0 of 3: NCCL failed in the test's bytes after [0-9.]+ s: " + kFailed},
+        NcclTrouble{"fails_when_nobody_asks",
+                    "idle:2:3",
+                    {},
+                    "rank 2 of 3: NCCL failed in the time between two exchanges"},
+        NcclTrouble{"hangs", "hang:1:2", {}, kWaited},
+        NcclTrouble{"does_not_return", "stuck:1:2", {}, kWaited},
+        NcclTrouble{"device_hangs", "", {"1"}, "rank 1 of 3: " + kWaited},
+        NcclTrouble{"device_hangs_while_looked_at", "", {"1", "2"}, "rank 1 of 3: " + kWaited},
+        NcclTrouble{"device_fails_while_looked_at",
+                    "",
+                    {"1", "3"},
+                    "rank 1 of 3: the test's bytes failed on the device: an illegal address"}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(Nccl, ThatIsTooOldIsRefusedOnEveryRankByVersion) {

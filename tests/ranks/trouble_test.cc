@@ -17,22 +17,22 @@ EndedProcess run_ranks(Transport transport, const std::string& trouble) {
   return run_to_end(as_ranks(transport, 3, {GNOMON_RANKS_IN_TROUBLE, trouble}), launcher_options());
 }
 
-class RanksOver : public testing::TestWithParam<Transport> {};
+class TroubledRanks : public testing::TestWithParam<Transport> {};
 
-TEST_P(RanksOver, WithoutTroubleFinish) {
+TEST_P(TroubledRanks, WithoutTroubleFinish) {
   EndedProcess outcome = run_ranks(GetParam(), "none");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   // Before it, the MPI library may have had something to say about the machine.
   EXPECT_THAT(outcome.output, testing::EndsWith("finished\n"));
 }
 
-TEST_P(RanksOver, WaitWithoutALimitForABroadcastThatMayBeLong) {
+TEST_P(TroubledRanks, WaitWithoutALimitForABroadcastThatMayBeLong) {
   EndedProcess outcome = run_ranks(GetParam(), "busy");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, testing::EndsWith("awake\n"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, RanksOver, testing::ValuesIn(transports()),
+INSTANTIATE_TEST_SUITE_P(Transports, TroubledRanks, testing::ValuesIn(transports()),
                          [](const auto& instance) { return transport_name(instance.param); });
 
 struct Trouble {

@@ -14,11 +14,6 @@
 namespace gnomon::robustness {
 namespace {
 
-template <typename Value, size_t size>
-const Value& one_of(const std::array<Value, size>& values, Draw& draw) {
-  return values[static_cast<size_t>(draw.between(0, size - 1))];
-}
-
 std::string lease_path(int64_t lease, const char* what) {
   return fmt::format("/v1/leases/{}/{}", lease, what);
 }
@@ -121,12 +116,12 @@ void ApiPlayer::complete_badly(Draw& draw) {
   if (how == 1) principal = principal == "first" ? "second" : "first";
   if (how == 2) result.steps.clear();
   if (how == 3 && !result.steps.empty()) result.steps.back().step += 1;
-  if (how == 4) result.replay_end_loss_bf16 = one_of(kNumbers, draw);
-  if (how == 5) result.start_loss_bf16 = one_of(kNumbers, draw);
+  if (how == 4) result.replay_end_loss_bf16 = draw.one_of(kNumbers);
+  if (how == 5) result.start_loss_bf16 = draw.one_of(kNumbers);
   if (how == 6 && !result.steps.empty()) {
-    result.steps.back().loss = one_of(kNumbers, draw);
-    result.gap_error = one_of(kNumbers, draw);
-    if (draw.chance(0.3)) result.replay_seconds = one_of(kNumbers, draw);
+    result.steps.back().loss = draw.one_of(kNumbers);
+    result.gap_error = draw.one_of(kNumbers);
+    if (draw.chance(0.3)) result.replay_seconds = draw.one_of(kNumbers);
     if (draw.chance(0.3)) result.heldout_tokens = -1;
   }
   const std::string body = to_json(result);
@@ -155,15 +150,15 @@ void ApiPlayer::override_run(Draw& draw) {
   static const std::array<std::string, 4> kModes = {"observe", "advise", "enforce", "whatever"};
   ApiRun& run = drawn_known_run(draw);
   OverrideRequest request;
-  request.kind = one_of(kKinds, draw);
+  request.kind = draw.one_of(kKinds);
   request.owner = draw.chance(0.05) ? "" : "operator";
   request.reason = fmt::format("because of {}", draw.word());
   const bool lasting =
       request.kind == "silence" || request.kind == "set_plan" || request.kind == "mode";
   if (lasting || draw.chance(0.1)) {
-    request.expires_seconds = draw.chance(0.7) ? 3600 : one_of(kSeconds, draw);
+    request.expires_seconds = draw.chance(0.7) ? 3600 : draw.one_of(kSeconds);
   }
-  if (request.kind == "mode") request.mode = one_of(kModes, draw);
+  if (request.kind == "mode") request.mode = draw.one_of(kModes);
   if (request.kind == "set_plan") {
     request.plan = draw.chance(0.2) ? "no plan" : PrecisionPlan::bf16().to_toml();
   }
@@ -233,12 +228,12 @@ void ApiPlayer::read_anything(Draw& draw) {
       "",           "?limit=1", "?limit=0",        "?from=-1",     "?from=9223372036854775807",
       "?after=1.1", "?what=1",  "?every=7&from=3", "?attempt=999", "?from=99999999999999999999"};
   if (draw.chance(0.3)) {
-    must(200, draw.chance(0.5) ? "reader" : "admin", "GET", one_of(kOthers, draw));
+    must(200, draw.chance(0.5) ? "reader" : "admin", "GET", draw.one_of(kOthers));
     return;
   }
   ApiRun& run = drawn_known_run(draw);
-  const std::string& question = one_of(kQuestions, draw);
-  const std::string target = run.path() + one_of(kLists, draw) + question;
+  const std::string& question = draw.one_of(kQuestions);
+  const std::string target = run.path() + draw.one_of(kLists) + question;
   question.empty() ? must(200, "reader", "GET", target) : ask("reader", "GET", target);
   if (draw.chance(0.1)) ask("reader", "GET", fmt::format("/v1/runs/run-{}", draw.between(-2, 99)));
 }
@@ -287,7 +282,7 @@ void ApiPlayer::damaged_body(Draw& draw) {
       {"operator", run.path() + "/overrides", to_json(OverrideRequest{})},
       {"first", "/v1/leases/1/complete", to_json(ReplayResult{})},
   }};
-  const auto& [principal, target, body] = one_of(bodies, draw);
+  const auto& [principal, target, body] = draw.one_of(bodies);
   must_refuse(principal, "POST", target, damaged(body, draw));
 }
 

@@ -21,11 +21,6 @@ constexpr std::array<int64_t, 10> kIntegers = {
     INT64_MAX, INT64_MIN};
 constexpr int64_t kFarAway = 1'000'000'000;  // such steps are left behind by a new attempt
 
-template <typename Value, size_t size>
-Value one_of(const std::array<Value, size>& values, Draw& draw) {
-  return values[static_cast<size_t>(draw.between(0, size - 1))];
-}
-
 std::string strange_text(Draw& draw) {
   static const std::array<std::string, 6> kTexts = {"",
                                                     std::string(300, 'a'),
@@ -34,7 +29,7 @@ std::string strange_text(Draw& draw) {
                                                     "tab\there",
                                                     "not hexadecimal",
                                                     "0"};
-  return one_of(kTexts, draw);
+  return draw.one_of(kTexts);
 }
 
 }  // namespace
@@ -62,10 +57,10 @@ void ApiPlayer::register_otherwise(Draw& draw) {
       registration.layers = -1;
       break;
     case 2:
-      registration.checkpoint_every = one_of(kIntegers, draw);
+      registration.checkpoint_every = draw.one_of(kIntegers);
       break;
     case 3:
-      registration.total_steps = one_of(kIntegers, draw);
+      registration.total_steps = draw.one_of(kIntegers);
       break;
     case 4:
       registration.name = strange_text(draw);
@@ -74,7 +69,7 @@ void ApiPlayer::register_otherwise(Draw& draw) {
       registration.base_plan = "no plan";
       break;
     default:
-      registration.tokens_per_step = one_of(kIntegers, draw);
+      registration.tokens_per_step = draw.one_of(kIntegers);
   }
   const HttpResponse response = ask("trainer", "POST", "/v1/runs", to_json(registration));
   if (response.status != 200) return;
@@ -191,11 +186,11 @@ void ApiPlayer::attempts(Draw& draw) {
                   to_json(AttemptStart{newest + draw.between(2, 9), 0, "restart", 1, 1.0}));
       return;
     default: {
-      AttemptStart strange{newest + 1, one_of(kIntegers, draw), "restart", run.plan_version, 1.0};
-      if (draw.chance(0.3)) strange.time = one_of(kNumbers, draw);
-      if (draw.chance(0.3)) strange.plan_version = one_of(kIntegers, draw);
+      AttemptStart strange{newest + 1, draw.one_of(kIntegers), "restart", run.plan_version, 1.0};
+      if (draw.chance(0.3)) strange.time = draw.one_of(kNumbers);
+      if (draw.chance(0.3)) strange.plan_version = draw.one_of(kIntegers);
       if (draw.chance(0.2)) strange.cause = strange_text(draw);
-      if (draw.chance(0.2)) strange.attempt = one_of(kIntegers, draw);
+      if (draw.chance(0.2)) strange.attempt = draw.one_of(kIntegers);
       const bool fresh = !run.attempts.contains(strange.attempt);
       if (ask("trainer", "POST", target, to_json(strange)).status != 200 || !fresh) return;
       run.attempts[strange.attempt] = strange;
@@ -264,34 +259,34 @@ void ApiPlayer::extreme_step(Draw& draw) {
   for (int64_t changes = draw.between(1, 2); changes > 0; --changes) {
     switch (draw.between(0, 9)) {
       case 0:
-        step.loss = one_of(kNumbers, draw);
+        step.loss = draw.one_of(kNumbers);
         break;
       case 1:
-        step.grad_norm = one_of(kNumbers, draw);
+        step.grad_norm = draw.one_of(kNumbers);
         break;
       case 2:
-        step.learning_rate = one_of(kNumbers, draw);
+        step.learning_rate = draw.one_of(kNumbers);
         break;
       case 3:
-        step.step_seconds = one_of(kNumbers, draw);
+        step.step_seconds = draw.one_of(kNumbers);
         break;
       case 4:
-        step.time = one_of(kNumbers, draw);
+        step.time = draw.one_of(kNumbers);
         break;
       case 5:
-        step.tokens = one_of(kIntegers, draw);
+        step.tokens = draw.one_of(kIntegers);
         break;
       case 6:
-        step.plan_version = one_of(kIntegers, draw);
+        step.plan_version = draw.one_of(kIntegers);
         break;
       case 7:
         step.weights_hash = strange_text(draw);
         break;
       case 8:
-        step.attempt = one_of(kIntegers, draw);
+        step.attempt = draw.one_of(kIntegers);
         break;
       default:
-        step.step = one_of(kIntegers, draw);
+        step.step = draw.one_of(kIntegers);
     }
   }
   if (run.steps.contains({step.attempt, step.step})) return;
@@ -316,7 +311,7 @@ void ApiPlayer::checkpoints(Draw& draw) {
   const bool known = run.checkpoints.contains({report.attempt, report.step});
   switch (draw.between(0, 5)) {
     case 0:
-      report.step = one_of(kIntegers, draw);
+      report.step = draw.one_of(kIntegers);
       break;
     case 1:
       report.uri = strange_text(draw);
@@ -325,10 +320,10 @@ void ApiPlayer::checkpoints(Draw& draw) {
       report.weights_hash = strange_text(draw);
       break;
     case 3:
-      report.bytes = one_of(kIntegers, draw);
+      report.bytes = draw.one_of(kIntegers);
       break;
     case 4:
-      report.plan_version = one_of(kIntegers, draw);
+      report.plan_version = draw.one_of(kIntegers);
       break;
     default:
       if (!known) send_checkpoint(run, report);
@@ -348,9 +343,9 @@ void ApiPlayer::finished(Draw& draw) {
   RunFinished report = finish_of(run.story, outcome, run.newest_step());
   const bool extreme = draw.chance(0.15);
   if (extreme) {
-    report.final_loss = one_of(kNumbers, draw);
-    report.train_seconds = one_of(kNumbers, draw);
-    report.step = one_of(kIntegers, draw);
+    report.final_loss = draw.one_of(kNumbers);
+    report.train_seconds = draw.one_of(kNumbers);
+    report.step = draw.one_of(kIntegers);
   }
   const std::string target = run.path() + "/finished";
   if (outcome == "won") return must_refuse("trainer", "POST", target, to_json(report));
@@ -377,13 +372,13 @@ void ApiPlayer::notices(Draw& draw) {
         notice.kind = strange_text(draw);
         break;
       case 1:
-        notice.step = one_of(kIntegers, draw);
+        notice.step = draw.one_of(kIntegers);
         break;
       case 2:
-        notice.attempt = one_of(kIntegers, draw);
+        notice.attempt = draw.one_of(kIntegers);
         break;
       case 3:
-        notice.time = one_of(kNumbers, draw);
+        notice.time = draw.one_of(kNumbers);
         break;
       default:
         notice.text = std::string(static_cast<size_t>(draw.between(0, 1)) * 20'000, 'x');
@@ -397,16 +392,16 @@ void ApiPlayer::notices(Draw& draw) {
 void ApiPlayer::statistics(Draw& draw) {
   ApiRun& run = drawn_known_run(draw);
   StatisticsReport report;
-  report.attempt = draw.chance(0.2) ? one_of(kIntegers, draw) : 1;
-  report.step = draw.chance(0.2) ? one_of(kIntegers, draw) : draw.between(1, 50);
+  report.attempt = draw.chance(0.2) ? draw.one_of(kIntegers) : 1;
+  report.step = draw.chance(0.2) ? draw.one_of(kIntegers) : draw.between(1, 50);
   report.plan_version = 1;
   report.time = 1;
   StatisticsRow row;
   row.site = draw.chance(0.2) ? "nowhere" : registration_of(run.story).sites.front();
   row.tensor = draw.chance(0.1) ? strange_text(draw) : "weight";
-  row.elements = draw.chance(0.2) ? one_of(kIntegers, draw) : 64;
+  row.elements = draw.chance(0.2) ? draw.one_of(kIntegers) : 64;
   for (std::optional<double>& number : row.numbers) {
-    if (draw.chance(0.3)) number = one_of(kNumbers, draw);
+    if (draw.chance(0.3)) number = draw.one_of(kNumbers);
   }
   report.rows.push_back(row);
   ask("trainer", "POST", run.path() + "/statistics", to_json(report));
@@ -427,11 +422,11 @@ void ApiPlayer::acknowledge(Draw& draw) {
   ApiRun& run = drawn_known_run(draw);
   static const std::array<std::string, 5> kStates = {"acknowledged", "applied", "applied",
                                                      "rejected", "forgotten"};
-  DirectiveAck ack{one_of(kStates, draw), run.newest_attempt(), run.newest_step(), "", 1.0};
+  DirectiveAck ack{draw.one_of(kStates), run.newest_attempt(), run.newest_step(), "", 1.0};
   if (ack.state == "rejected") ack.reason = "not now";
-  if (draw.chance(0.1)) ack.attempt = one_of(kIntegers, draw);
-  if (draw.chance(0.1)) ack.step = one_of(kIntegers, draw);
-  if (draw.chance(0.1)) ack.time = one_of(kNumbers, draw);
+  if (draw.chance(0.1)) ack.attempt = draw.one_of(kIntegers);
+  if (draw.chance(0.1)) ack.step = draw.one_of(kIntegers);
+  if (draw.chance(0.1)) ack.time = draw.one_of(kNumbers);
   int64_t number = draw.between(0, 9);
   if (!run.directives.empty() && draw.chance(0.9)) {
     auto at = run.directives.begin();

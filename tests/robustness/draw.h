@@ -2,6 +2,8 @@
 // draws does not depend on how fast another is.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/philox.h"
@@ -17,6 +19,10 @@ class Draw {
   // Both included.
   int64_t between(int64_t from, int64_t to) {
     return from + static_cast<int64_t>(word() % static_cast<uint64_t>(to - from + 1));
+  }
+  template <typename Value, size_t size>
+  const Value& one_of(const std::array<Value, size>& values) {
+    return values[static_cast<size_t>(between(0, size - 1))];
   }
 
  private:

@@ -1,20 +1,24 @@
 // What the core concludes of each kind of fault, held against the truth, and what the simulated
 // verifiers do to it.
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "tests/simulate/tallies.h"
 
 namespace gnomon::simulate {
 namespace {
 
+using ::testing::Contains;
+
 struct Expectation {
   FaultKind kind;
   double caught_least;    // of those that do anything
   double answered_least;  // of those that are seen
-  const char* verdict;    // that comes most often
+  // One of these comes most often. Half of what a broken device does looks like a flip.
+  std::vector<std::string> verdicts;
 };
 
 class EachKind : public ::testing::TestWithParam<Expectation> {};
@@ -42,24 +46,24 @@ TEST_P(EachKind, IsSeenAndNamed) {
             expected.caught_least * static_cast<double>(faults.felt));
   EXPECT_GE(static_cast<double>(faults.answered),
             expected.answered_least * static_cast<double>(faults.alarmed));
-  if (expected.kind == FaultKind::kHardware) return;  // half of it looks like a flip: below
   const auto& row = sum.verdicts[static_cast<size_t>(expected.kind)];
   const auto most = std::max_element(row.begin(), row.end());
-  EXPECT_STREQ(kVerdicts[static_cast<size_t>(most - row.begin())], expected.verdict);
+  EXPECT_THAT(expected.verdicts, Contains(kVerdicts[static_cast<size_t>(most - row.begin())]));
   EXPECT_EQ(sum.false_alarms.count, 0);
   EXPECT_EQ(sum.unfounded_actions.count, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Kinds, EachKind,
-    ::testing::Values(Expectation{FaultKind::kNumerics, 0.95, 0.97, "fp8_numerics"},
-                      Expectation{FaultKind::kOverflow, 0.95, 0.95, "fp8_numerics"},
-                      Expectation{FaultKind::kKernelBug, 0.95, 0.97, "kernel_bug"},
-                      Expectation{FaultKind::kScaleDrift, 0.85, 0.97, "scale_drift"},
-                      Expectation{FaultKind::kBitFlip, 0.9, 0.95, "transient_fault"},
-                      Expectation{FaultKind::kHardware, 0.8, 0.95, "persistent_fault"},
-                      Expectation{FaultKind::kSkippedBatch, 0.95, 0.97, "data_mismatch"},
-                      Expectation{FaultKind::kSpike, 0.95, 0.97, "generic_spike"}),
+    ::testing::Values(Expectation{FaultKind::kNumerics, 0.95, 0.97, {"fp8_numerics"}},
+                      Expectation{FaultKind::kOverflow, 0.95, 0.95, {"fp8_numerics"}},
+                      Expectation{FaultKind::kKernelBug, 0.95, 0.97, {"kernel_bug"}},
+                      Expectation{FaultKind::kScaleDrift, 0.85, 0.97, {"scale_drift"}},
+                      Expectation{FaultKind::kBitFlip, 0.9, 0.95, {"transient_fault"}},
+                      Expectation{
+                          FaultKind::kHardware, 0.8, 0.95, {"persistent_fault", "transient_fault"}},
+                      Expectation{FaultKind::kSkippedBatch, 0.95, 0.97, {"data_mismatch"}},
+                      Expectation{FaultKind::kSpike, 0.95, 0.97, {"generic_spike"}}),
     [](const auto& one) { return std::string(fault_kind_name(one.param.kind)); });
 
 TEST(TruthTest, APinHoldsTheGuiltySites) {
