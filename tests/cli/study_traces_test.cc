@@ -1,11 +1,13 @@
 // Ten traces of the detection study, judged again: what its page says follows from its traces.
-#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 
 #include "base/files.h"
 #include "cli/rehearsal/findings.h"
+#include "controller/decide/core.h"
 #include "controller/decide/policy.h"
 #include "tests/support/child_process.h"
 
@@ -49,8 +51,9 @@ TEST(StudyTracesTest, TenOfThemAreJudgedAsOnRecord) {
   }
   const TemporaryDirectory folder;
   std::vector<std::string> unpack = {
-      "tar",  "xJf", GNOMON_SOURCE "/docs/studies/detection/traces.tar.xz",
-      "-C", folder.path().string()};
+      "/usr/bin/env", "tar",
+      "xJf",          GNOMON_SOURCE "/docs/studies/detection/traces.tar.xz",
+      "-C",           folder.path().string()};
   unpack.insert(unpack.end(), names.begin(), names.end());
   ASSERT_EQ(run_to_end(unpack).status, 0);
   std::ranges::sort(names);
