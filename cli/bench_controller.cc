@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-struct Options {
+struct ControllerBenchOptions {
   std::string gnomond;
   std::string folder = ".";
   double seconds = 5;
@@ -34,7 +34,7 @@ struct Options {
   }
 };
 
-void run(Options& options) {
+void run(ControllerBenchOptions& options) {
   if (options.gnomond.empty()) options.gnomond = bench::beside_this_program("gnomond");
   if (options.gnomond.empty()) {
     throw ConfigError("command line", 0, "--gnomond", "",
@@ -81,7 +81,7 @@ void run(Options& options) {
 }  // namespace
 
 void add_bench_controller_command(CLI::App& bench) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ControllerBenchOptions>();
   CLI::App* command = bench.add_subcommand(
       "controller",
       "What gnomond takes in a second and how soon it answers, beside etcd and pushgateway");

@@ -12,12 +12,12 @@
 namespace gnomon::cli {
 namespace {
 
-struct Options {
+struct StatisticsBenchOptions {
   BenchStatisticsOptions bench;
   bool json = false;
 };
 
-void print_in_words(const boost::json::object& result) {
+void print_statistics_bench(const boost::json::object& result) {
   auto number = [](const boost::json::value& value) { return value.to_number<double>(); };
   for (const char* kind : {"off", "idle", "look"}) {
     fmt::print("{:>4}: {:.6g} s of CPU time a step\n", kind,
@@ -28,7 +28,7 @@ void print_in_words(const boost::json::object& result) {
              100 * number(result.at("share")), result.at("every").to_number<int64_t>());
 }
 
-void run(const Options& options) {
+void run(const StatisticsBenchOptions& options) {
   for (const std::string& recipe : options.bench.what_if) {
     what_if_precision(recipe, "", "--what-if");
   }
@@ -36,14 +36,14 @@ void run(const Options& options) {
   if (options.json) {
     fmt::print("{}", pretty_json(result));
   } else {
-    print_in_words(result.as_object());
+    print_statistics_bench(result.as_object());
   }
 }
 
 }  // namespace
 
 void add_bench_statistics_command(CLI::App& bench) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StatisticsBenchOptions>();
   CLI::App* command = bench.add_subcommand(
       "statistics", "What tensor statistics cost: steps without, and with a look at every tensor");
   command->add_option("--size", options->bench.size, "demo, 10m or 100m")->capture_default_str();

@@ -14,7 +14,7 @@
 namespace gnomon::cli {
 namespace {
 
-struct Options {
+struct PlanningOptions {
   RunQuestion question;
   std::optional<double> speedup, step_seconds, bf16_step_seconds, price;
   double switch_seconds = 30;
@@ -31,7 +31,7 @@ void require_number(const char* option, double value, double least, double most)
 }
 
 // The speed-up and the time of an FP8 step, of which two numbers out of three are enough.
-void set_step_times(const Options& options, RunQuestion& question) {
+void set_step_times(const PlanningOptions& options, RunQuestion& question) {
   const auto& [speedup, fp8, bf16] =
       std::tie(options.speedup, options.step_seconds, options.bf16_step_seconds);
   if (speedup) require_number("--speedup", *speedup, 0.1, 50);
@@ -53,7 +53,7 @@ void set_step_times(const Options& options, RunQuestion& question) {
   question.step_seconds = fp8 ? *fp8 : *bf16 / *speedup;
 }
 
-void set_size(const Options& options, RunQuestion& question) {
+void set_size(const PlanningOptions& options, RunQuestion& question) {
   if (!options.steps.empty() && !options.budget.empty()) {
     throw ConfigError("", 0, "--budget", options.budget, "either --steps or --budget");
   }
@@ -72,7 +72,7 @@ void set_size(const Options& options, RunQuestion& question) {
   question.budget_gpu_hours = budget.amount / *question.gpu_hour_price;
 }
 
-void plan(const Options& options) {
+void plan(const PlanningOptions& options) {
   RunQuestion question = options.question;
   set_step_times(options, question);
   set_size(options, question);
@@ -89,7 +89,7 @@ void plan(const Options& options) {
   }
 }
 
-void add_run_options(CLI::App& plan, Options& options) {
+void add_run_options(CLI::App& plan, PlanningOptions& options) {
   const std::string run = "The run";
   plan.add_option("--speedup", options.speedup, "Time of a BF16 step over that of an FP8 step")
       ->group(run);
@@ -122,7 +122,7 @@ void add_run_options(CLI::App& plan, Options& options) {
       ->group(run);
 }
 
-void add_verification_options(CLI::App& plan, Options& options) {
+void add_verification_options(CLI::App& plan, PlanningOptions& options) {
   decide::RunModel& model = options.question.model;
   const std::string group = "Verification and faults";
   plan.add_option("--hazard", options.hazard,
@@ -170,7 +170,7 @@ void refuse_options_of_a_run(const CLI::App& plan_command) {
 }
 
 void add_run_planning_options(CLI::App& plan_command) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanningOptions>();
   options->question.model.window_steps = static_cast<double>(decide::Policy().window.steps);
   add_run_options(plan_command, *options);
   add_verification_options(plan_command, *options);

@@ -18,7 +18,7 @@
 namespace gnomon::cli {
 namespace {
 
-struct Options {
+struct SimulateOptions {
   std::vector<std::string> policies;
   simulate::RunModel model;
   simulate::StudyOptions study;
@@ -39,7 +39,7 @@ double parse_rate(const std::string& option, const std::string& whole, const std
 }
 
 // "1/100k" is of every kind, "bit_flip=1/50k" of one; the later ones count.
-void set_fault_rates(Options& options) {
+void set_fault_rates(SimulateOptions& options) {
   for (const std::string& text : options.fault_rates) {
     const size_t equals = text.find('=');
     const double rate = parse_rate("--fault-rate", text, text.substr(equals + 1));
@@ -63,7 +63,7 @@ double parse_size(const std::string& whole, const std::string& text) {
                     "per cent of the loss, as 0.5, or a range, as 0.2..2");
 }
 
-void set_fault_size(Options& options) {
+void set_fault_size(SimulateOptions& options) {
   const std::string& text = options.fault_size;
   const size_t dots = text.find("..");
   options.model.size_low = parse_size(text, text.substr(0, dots));
@@ -86,7 +86,7 @@ std::vector<SimulatedPolicy> load_policies(const std::vector<std::string>& files
   return policies;
 }
 
-void simulate_policies(Options& options, Context& context) {
+void simulate_policies(SimulateOptions& options, Context& context) {
   options.model.steps = static_cast<int64_t>(parse_count("--steps", options.steps));
   set_fault_rates(options);
   set_fault_size(options);
@@ -109,7 +109,7 @@ void simulate_policies(Options& options, Context& context) {
   fmt::print("{}", options.json ? pretty_json(to_json(simulation)) : in_words(simulation));
 }
 
-void add_run_options(CLI::App& command, Options& options) {
+void add_run_options(CLI::App& command, SimulateOptions& options) {
   simulate::RunModel& model = options.model;
   command
       .add_option("--policy", options.policies,
@@ -133,7 +133,7 @@ void add_run_options(CLI::App& command, Options& options) {
   command.add_flag("--json", options.json, "Print JSON");
 }
 
-void add_fault_options(CLI::App& command, Options& options) {
+void add_fault_options(CLI::App& command, SimulateOptions& options) {
   simulate::RunModel& model = options.model;
   command
       .add_option(
@@ -162,7 +162,7 @@ void add_fault_options(CLI::App& command, Options& options) {
       ->capture_default_str();
 }
 
-void add_measurement_options(CLI::App& command, Options& options) {
+void add_measurement_options(CLI::App& command, SimulateOptions& options) {
   simulate::RunModel& model = options.model;
   std::vector<std::string> noises;
   for (const decide::NoiseShape& shape : decide::noise_shapes()) noises.emplace_back(shape.name);
@@ -198,7 +198,7 @@ void add_measurement_options(CLI::App& command, Options& options) {
 }  // namespace
 
 void add_simulate_command(CLI::App& app, Context& context) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SimulateOptions>();
   CLI::App* command = app.add_subcommand(
       "simulate",
       "Plays policies over thousands of runs that exist only as numbers, and says what they cost");

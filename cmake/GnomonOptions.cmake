@@ -47,17 +47,23 @@ if(GNOMON_MOLD)
 endif()
 
 # Most of a build is the reading of headers. Sources that are compiled together read them once.
-option(GNOMON_UNITY "Compile up to eight sources of a library or test program together" OFF)
-if(GNOMON_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+set(GNOMON_UNITY 1 CACHE STRING "How many sources of a library or test program are compiled together, at most")
+if(GNOMON_UNITY GREATER 1 AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC takes a source that is included for a header.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
+
+function(gnomon_compile_together target)
+  if(GNOMON_UNITY GREATER 1)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${GNOMON_UNITY})
+  endif()
+endfunction()
 
 # gnomon_library(name sources...): one of our static libraries.
 function(gnomon_library name)
   add_library(${name} STATIC ${ARGN})
   target_link_libraries(${name} PUBLIC gnomon_options)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${GNOMON_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  gnomon_compile_together(${name})
 endfunction()
 
 # gnomon_executable(name sources...): one of our programs, in bin/.
@@ -66,7 +72,7 @@ function(gnomon_executable name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE gnomon_options)
   gnomon_cold(${name})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${GNOMON_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  gnomon_compile_together(${name})
 endfunction()
 
 # gnomon_numeric(target): a library whose loops are worth the compiler's time. gnomon_cold(target): one that waits for others.

@@ -15,7 +15,7 @@
 namespace gnomon {
 namespace {
 
-constexpr size_t kNameMax = 100;
+constexpr size_t kRowTextMax = 100;
 
 [[noreturn]] void refuse(size_t row, const char* member, const std::string& value,
                          const std::string& accepted) {
@@ -39,7 +39,7 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
     if (!is_one_of(row.gemm, {"", "fprop", "dgrad", "wgrad"})) {
       refuse(i, "gemm", row.gemm, "fprop, dgrad, wgrad, or nothing for the tensor itself");
     }
-    if (row.gemm.empty() != row.recipe.empty() || row.recipe.size() > kNameMax) {
+    if (row.gemm.empty() != row.recipe.empty() || row.recipe.size() > kRowTextMax) {
       refuse(i, "recipe", row.recipe, "a recipe for a GEMM's rounding, and nothing for a tensor");
     }
     if (row.elements < 0 || row.histogram_below < 0 ||
@@ -47,9 +47,9 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
       refuse(i, "elements", fmt::format("{}", row.elements),
              "counts of 0 or more, in histogram and histogram_below too");
     }
-    if (row.histogram.size() > kNameMax) {
+    if (row.histogram.size() > kRowTextMax) {
       refuse(i, "histogram", fmt::format("{} bins", row.histogram.size()),
-             fmt::format("at most {} bins", kNameMax));
+             fmt::format("at most {} bins", kRowTextMax));
     }
   }
 }

@@ -123,11 +123,11 @@ TEST_F(StatisticsCommandTest, SaysSoWhereThereIsNothing) {
 }
 
 TEST_F(StatisticsCommandTest, MistakesAreNamed) {
-  struct Mistake {
+  struct BadCall {
     std::vector<std::string> arguments;
     std::string said;
   };
-  for (const Mistake& mistake : std::vector<Mistake>{
+  for (const BadCall& mistake : std::vector<BadCall>{
            {{"--site", "model.{a"}, "site = \"model.{a\""},
            {{"--tensor", "amax"}, "--tensor"},
            {{"--sort", "worst"}, "--sort = worst"},

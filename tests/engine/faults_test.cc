@@ -16,7 +16,7 @@
 namespace gnomon::test {
 namespace {
 
-const char* const kDelayed = R"(
+const char* const kDelayedByFour = R"(
 [[rule]]
 match = "*"
 gemms = "fp8"
@@ -48,7 +48,7 @@ class FaultTest : public testing::Test {
   TemporaryDirectory directory;
   EngineConfig config;
   PrecisionPlan bf16 = PrecisionPlan::bf16();
-  PrecisionPlan delayed = PrecisionPlan::parse(kDelayed);
+  PrecisionPlan delayed = PrecisionPlan::parse(kDelayedByFour);
   PrecisionPlan current = PrecisionPlan::fp8(Recipe::kCurrent);
   Fault shift{.kind = FaultKind::kScaleShift,
               .site = "model.layers.1.mlp.down_proj",

@@ -18,8 +18,8 @@
 namespace gnomon::test {
 namespace {
 
-constexpr int kTokens = 16;
-constexpr int kSequences = 3;
+constexpr int kModelTokens = 16;
+constexpr int kModelSequences = 3;
 
 struct ModelCase {
   std::string name;
@@ -70,7 +70,7 @@ match = "lm_head"
 gemms = "bf16"
 )";
 
-std::string recipe_plan(const std::string& recipe, const std::string& more = "") {
+std::string recipe_rules(const std::string& recipe, const std::string& more = "") {
   return "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"" + recipe + "\"\n" + more;
 }
 
@@ -91,7 +91,7 @@ class ModelUnderTest {
   explicit ModelUnderTest(const ModelConfig& config, int threads = 1)
       : backend(threads),
         scaling(static_cast<int>(config.sites().size())),
-        model(config, kSequences, kTokens, backend, scaling, {}),
+        model(config, kModelSequences, kModelTokens, backend, scaling, {}),
         reference(config) {
     const ParameterLayout& layout = model.layout();
     for (size_t index = 0; index < layout.all().size(); ++index) {
@@ -108,10 +108,10 @@ class ModelUnderTest {
       }
     }
     model.weights_changed();
-    for (uint32_t t : uniform_tokens(31, config.vocabulary, kSequences * kTokens)) {
+    for (uint32_t t : uniform_tokens(31, config.vocabulary, kModelSequences * kModelTokens)) {
       tokens.push_back(static_cast<int32_t>(t));
     }
-    for (uint32_t t : uniform_tokens(32, config.vocabulary, kSequences * kTokens)) {
+    for (uint32_t t : uniform_tokens(32, config.vocabulary, kModelSequences * kModelTokens)) {
       targets.push_back(static_cast<int32_t>(t));
     }
   }
@@ -162,10 +162,10 @@ TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
   config.rope_scaling = GetParam().rope_scaling;
   ModelUnderTest test(config);
   test.use_plan(GetParam().plan);
-  double scale = 1.0 / (kSequences * kTokens);
+  double scale = 1.0 / (kModelSequences * kModelTokens);
   double loss = test.model.forward_backward(test.pass(), test.tokens, test.targets,
                                             static_cast<float>(scale), false);
-  double expected = test.reference.forward_backward(test.tokens, test.targets, kTokens, scale);
+  double expected = test.reference.forward_backward(test.tokens, test.targets, kModelTokens, scale);
   EXPECT_NEAR(loss, expected, GetParam().loss_tolerance * expected);
   expect_same_gradients(test, GetParam().gradient_tolerance);
 }
@@ -194,44 +194,44 @@ INSTANTIATE_TEST_SUITE_P(
         ModelCase{.name = "Fp8DelayedEmptyHistory", .plan = kDelayedPlan},
         ModelCase{.name = "Fp8MixedGemmsAndFormats", .bias = true, .plan = kMixedPlan},
         ModelCase{.name = "CurrentPowerOfTwo",
-                  .plan = recipe_plan("current", "power_of_two = true\n")},
-        ModelCase{.name = "Rowwise", .plan = recipe_plan("rowwise")},
+                  .plan = recipe_rules("current", "power_of_two = true\n")},
+        ModelCase{.name = "Rowwise", .plan = recipe_rules("rowwise")},
         ModelCase{.name = "RowwiseUntiedBias",
                   .kv_heads = 4,
                   .bias = true,
                   .tied = false,
-                  .plan = recipe_plan("rowwise")},
+                  .plan = recipe_rules("rowwise")},
         ModelCase{.name = "RowwiseFp32Scales",
-                  .plan = recipe_plan("rowwise", "power_of_two = false\n")},
-        ModelCase{.name = "RowwiseHighPrecisionWgrad", .plan = recipe_plan("rowwise_gw_hp")},
+                  .plan = recipe_rules("rowwise", "power_of_two = false\n")},
+        ModelCase{.name = "RowwiseHighPrecisionWgrad", .plan = recipe_rules("rowwise_gw_hp")},
         ModelCase{.name = "RowwiseHighPrecisionWgradFp32Scales",
-                  .plan = recipe_plan("rowwise_gw_hp", "power_of_two = false\n")},
-        ModelCase{.name = "Block", .ffn = 304, .plan = recipe_plan("block")},
+                  .plan = recipe_rules("rowwise_gw_hp", "power_of_two = false\n")},
+        ModelCase{.name = "Block", .ffn = 304, .plan = recipe_rules("block")},
         ModelCase{.name = "BlockFp32Scales",
                   .ffn = 304,
-                  .plan = recipe_plan("block", "power_of_two = false\n")},
-        ModelCase{.name = "Mx", .plan = recipe_plan("mx")},
+                  .plan = recipe_rules("block", "power_of_two = false\n")},
+        ModelCase{.name = "Mx", .plan = recipe_rules("mx")},
         ModelCase{.name = "MxE3m2ByOcp",
-                  .plan = recipe_plan("mx", "forward_format = \"e3m2\"\nmx_scale = \"ocp\"\n")},
-        ModelCase{.name = "MxE2m1", .plan = recipe_plan("mx", "forward_format = \"e2m1\"\n")},
-        ModelCase{
-            .name = "ReducedMantissa",
-            .plan = recipe_plan("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n")},
+                  .plan = recipe_rules("mx", "forward_format = \"e3m2\"\nmx_scale = \"ocp\"\n")},
+        ModelCase{.name = "MxE2m1", .plan = recipe_rules("mx", "forward_format = \"e2m1\"\n")},
+        ModelCase{.name = "ReducedMantissa",
+                  .plan = recipe_rules("none",
+                                       "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n")},
         ModelCase{.name = "HopperCurrent",
-                  .plan = recipe_plan("current", "accumulate = \"hopper\"\n")},
+                  .plan = recipe_rules("current", "accumulate = \"hopper\"\n")},
         ModelCase{.name = "HopperBlockUntiedBias",
                   .kv_heads = 4,
                   .bias = true,
                   .tied = false,
-                  .plan = recipe_plan("block", "accumulate = \"hopper\"\n")},
+                  .plan = recipe_rules("block", "accumulate = \"hopper\"\n")},
         ModelCase{.name = "RecipesSideBySide",
-                  .plan = recipe_plan("block") +
+                  .plan = recipe_rules("block") +
                           "[[rule]]\nmatch = \"*.k_proj\"\nrecipe = \"mx\"\n"
                           "[[rule]]\nmatch = \"*.up_proj\"\nrecipe = \"rowwise\"\npower_of_two = "
                           "false\n[[rule]]\nmatch = \"lm_head\"\nrecipe = \"delayed\"\n"},
         ModelCase{.name = "ARecipeForEachGemm",
                   .ffn = 304,
-                  .plan = recipe_plan("current") +
+                  .plan = recipe_rules("current") +
                           "[[rule]]\nmatch = \"*\"\nonly = [\"dgrad\"]\nrecipe = \"block\"\n"
                           "[[rule]]\nmatch = \"*\"\nonly = [\"wgrad\"]\nrecipe = \"mx\"\n"
                           "forward_format = \"e3m2\"\n"
@@ -254,10 +254,10 @@ TEST(Model, TheComparisonTellsFp8FromBf16AndFromNoRounding) {
   test.use_plan(kCurrentPlan);
   test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
   test.reference.plan = PrecisionPlan::bf16();
-  test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  test.reference.forward_backward(test.tokens, test.targets, kModelTokens, 1.0);
   EXPECT_GT(largest_error(test), 0.1);
   test.reference.rounds = false;
-  test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  test.reference.forward_backward(test.tokens, test.targets, kModelTokens, 1.0);
   EXPECT_GT(largest_error(test), 0.1);
 }
 
@@ -266,7 +266,7 @@ TEST(Model, Bf16StaysNearTheModelWithoutAnyRounding) {
   test.use_plan("");
   double loss = test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
   test.reference.rounds = false;
-  double expected = test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  double expected = test.reference.forward_backward(test.tokens, test.targets, kModelTokens, 1.0);
   EXPECT_NEAR(loss, expected, 2e-3 * expected);
   expect_same_gradients(test, 0.05);
 }
@@ -291,7 +291,7 @@ TEST(Model, DelayedScalesComeFromTheHistoryWithMargin) {
         amax(static_cast<int>(found - test.model.sites().begin()), tensor_role_from_name(tensor)));
   };
   test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
-  test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+  test.reference.forward_backward(test.tokens, test.targets, kModelTokens, 1.0);
   expect_same_gradients(test, 1e-2);
 }
 
@@ -326,11 +326,11 @@ TEST(Model, HopperSumsArePromotedAsTheRecipeDoesUnlessThePlanSaysOtherwise) {
   };
   const std::string hopper = "accumulate = \"hopper\"\n";
   for (const Expected& it :
-       {Expected{recipe_plan("current", hopper), 0, 128, 128},
-        Expected{recipe_plan("rowwise", hopper), 0, 128, 128},
-        Expected{recipe_plan("block", hopper), 128, 128, 128},
-        Expected{recipe_plan("current", hopper + "promote_every = 64\n"), 64, 64, 64},
-        Expected{recipe_plan("delayed", hopper) +
+       {Expected{recipe_rules("current", hopper), 0, 128, 128},
+        Expected{recipe_rules("rowwise", hopper), 0, 128, 128},
+        Expected{recipe_rules("block", hopper), 128, 128, 128},
+        Expected{recipe_rules("current", hopper + "promote_every = 64\n"), 64, 64, 64},
+        Expected{recipe_rules("delayed", hopper) +
                      "[[rule]]\nmatch = \"*\"\nonly = [\"wgrad\"]\npromote_every = 0\n",
                  0, 128, 0}}) {
     ModelUnderTest test(small_model());
@@ -373,7 +373,7 @@ TEST(Model, AShapeWithGapsBetweenItsMatricesAgreesToo) {
     ModelUnderTest test(config);
     EXPECT_EQ(products_of(test, plan), 2 * (fprop + 7 + 7) + 3);
     double loss = test.model.forward_backward(test.pass(), test.tokens, test.targets, 1.0f, false);
-    double expected = test.reference.forward_backward(test.tokens, test.targets, kTokens, 1.0);
+    double expected = test.reference.forward_backward(test.tokens, test.targets, kModelTokens, 1.0);
     EXPECT_NEAR(loss, expected, 1e-4 * expected);
     expect_same_gradients(test, 1e-2);
   }
@@ -400,10 +400,10 @@ TEST(Model, AccumulationAddsEveryGradient) {
 TEST(Model, AShorterBatchGivesItsOwnLoss) {
   ModelUnderTest test(small_model());
   test.use_plan("");
-  std::vector<int32_t> tokens(test.tokens.begin(), test.tokens.begin() + kTokens);
-  std::vector<int32_t> targets(test.targets.begin(), test.targets.begin() + kTokens);
+  std::vector<int32_t> tokens(test.tokens.begin(), test.tokens.begin() + kModelTokens);
+  std::vector<int32_t> targets(test.targets.begin(), test.targets.begin() + kModelTokens);
   double loss = test.model.forward(test.pass(false), tokens, targets);
-  EXPECT_NEAR(loss, test.reference.loss(tokens, targets, kTokens), 1e-4 * loss);
+  EXPECT_NEAR(loss, test.reference.loss(tokens, targets, kModelTokens), 1e-4 * loss);
 }
 
 TEST(Model, ABf16PlanQuantisesNothing) {
@@ -419,7 +419,7 @@ TEST(Model, ThreadsChangeSumsOnlyWithinRounding) {
   for (ModelUnderTest* test : {&one, &two}) {
     test->use_plan("");
     test->model.forward_backward(test->pass(), test->tokens, test->targets, 1.0f, false);
-    test->reference.forward_backward(test->tokens, test->targets, kTokens, 1.0);
+    test->reference.forward_backward(test->tokens, test->targets, kModelTokens, 1.0);
     expect_same_gradients(*test, 1e-2);
   }
 }

@@ -12,14 +12,14 @@
 namespace gnomon::test {
 namespace {
 
-struct Shape {
+struct ReferenceShape {
   const char* name;
   int kv_heads;
   bool bias;
   bool tied;
 };
 
-class FiniteDifferences : public testing::TestWithParam<Shape> {};
+class FiniteDifferences : public testing::TestWithParam<ReferenceShape> {};
 
 TEST_P(FiniteDifferences, AgreeWithEveryParametersGradient) {
   ModelConfig config = small_model();
@@ -69,9 +69,9 @@ TEST_P(FiniteDifferences, AgreeWithEveryParametersGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FiniteDifferences,
-                         testing::Values(Shape{"TiedGrouped", 2, false, true},
-                                         Shape{"UntiedBias", 4, true, false},
-                                         Shape{"OneKeyHeadBias", 1, true, true}),
+                         testing::Values(ReferenceShape{"TiedGrouped", 2, false, true},
+                                         ReferenceShape{"UntiedBias", 4, true, false},
+                                         ReferenceShape{"OneKeyHeadBias", 1, true, true}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(RoundToGrid, RoundsToNearestEvenAndSaturates) {

@@ -11,7 +11,7 @@
 namespace gnomon::test {
 namespace {
 
-constexpr const char* kDelayed =
+constexpr const char* kDelayedPlanOfSnapshot =
     "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"delayed\"\namax_history = 16\n";
 
 // What a step leaves, to the bit.
@@ -33,8 +33,8 @@ class Snapshot : public testing::Test {
   Snapshot() : config(small_engine(directory.path())) {}
 
   // 24 steps; after each of `at` every arm is replayed from the checkpoint of step 4, or of step 0.
-  std::vector<Trace> run(const std::set<int64_t>& at, const std::string& plan = kDelayed,
-                         int64_t from = 4) {
+  std::vector<Trace> run(const std::set<int64_t>& at,
+                         const std::string& plan = kDelayedPlanOfSnapshot, int64_t from = 4) {
     Engine engine(config);
     engine.set_plan(PrecisionPlan::parse(plan));
     engine.initialize();
@@ -143,7 +143,7 @@ TEST_F(Snapshot, OfAModelWithGapsBetweenItsParameters) {
 // The plan, the mode and the step come back too, also where the replay ended half-way.
 TEST_F(Snapshot, AfterAReplayThatWasAbandonedOrFailed) {
   Engine engine(config);
-  engine.set_plan(PrecisionPlan::parse(kDelayed));
+  engine.set_plan(PrecisionPlan::parse(kDelayedPlanOfSnapshot));
   engine.initialize();
   engine.take_snapshot_memory();
   const std::filesystem::path start = write_checkpoint(engine, directory.path() / "checkpoints");

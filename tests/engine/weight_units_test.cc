@@ -13,12 +13,12 @@
 namespace gnomon::test {
 namespace {
 
-struct Shape {
+struct UnitShape {
   int layers, width, ffn;
   bool tied;
 };
 
-class Units : public testing::TestWithParam<Shape> {
+class Units : public testing::TestWithParam<UnitShape> {
  protected:
   static ModelConfig model() {
     ModelConfig config = small_model();
@@ -114,9 +114,9 @@ TEST_P(Units, OfOneShapeShareALayout) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, Units,
-                         testing::Values(Shape{1, 32, 48, true}, Shape{3, 32, 48, false},
-                                         Shape{9, 32, 43, false}, Shape{9, 32, 43, true},
-                                         Shape{2, 128, 384, false}));
+                         testing::Values(UnitShape{1, 32, 48, true}, UnitShape{3, 32, 48, false},
+                                         UnitShape{9, 32, 43, false}, UnitShape{9, 32, 43, true},
+                                         UnitShape{2, 128, 384, false}));
 
 std::vector<int> gathered(const GatherPlan& plan) {
   std::vector<int> units;

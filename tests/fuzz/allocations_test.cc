@@ -38,8 +38,8 @@ TEST(AllocationLimitTest, OtherThreadsAreFree) {
 
 void hold(int64_t bytes, int64_t pieces) {
   const AllocationLimit limit(kLimit);
-  std::vector<std::string> held(static_cast<size_t>(pieces));
-  for (std::string& piece : held) piece.assign(static_cast<size_t>(bytes / pieces), 'x');
+  std::vector<std::string> memory(static_cast<size_t>(pieces));
+  for (std::string& piece : memory) piece.assign(static_cast<size_t>(bytes / pieces), 'x');
 }
 
 TEST(AllocationLimitTest, MoreEndsTheProgramAtOnceOrInPieces) {

@@ -15,7 +15,7 @@ namespace gnomon::robustness {
 namespace {
 
 constexpr int kRuns = 3;
-constexpr double kLeaseSeconds = 600;  // no lease ends by itself while a sequence lasts
+constexpr double kEndlessLeaseSeconds = 600;  // no lease ends by itself while a sequence lasts
 constexpr size_t kLineBytes = 600;
 constexpr uint64_t kCallStreams = 20'000;
 
@@ -66,7 +66,7 @@ ApiPlayer::ApiPlayer(uint64_t seed) : seed_(seed), with_tokens_(seed % 3 != 0) {
   write_file_atomically(folder_ / "gnomond.toml", config);
   daemon_ = std::make_unique<test::DaemonProcess>(
       std::vector<std::string>{"--config", (folder_ / "gnomond.toml").string()},
-      policy_text(kLeaseSeconds));
+      policy_text(kEndlessLeaseSeconds));
   start();
 }
 

@@ -27,7 +27,7 @@ void check_real(const std::string& key, double value, double low, double high) {
 }
 
 // Absent in checkpoints from before there was any.
-json::value to_json(const RopeScaling& scaling) {
+json::value json_of(const RopeScaling& scaling) {
   if (scaling.kind == RopeScaling::Kind::kNone) return nullptr;
   if (scaling.kind == RopeScaling::Kind::kLinear) {
     return {{"kind", "linear"}, {"factor", exact_text(scaling.factor)}};
@@ -56,7 +56,7 @@ RopeScaling rope_scaling_from(const JsonFields& model) {
   return scaling;
 }
 
-json::object to_json(const ModelConfig& model) {
+json::object json_of(const ModelConfig& model) {
   return {{"layers", model.layers},
           {"width", model.width},
           {"heads", model.heads},
@@ -68,7 +68,7 @@ json::object to_json(const ModelConfig& model) {
           {"qkv_bias", model.qkv_bias},
           {"tie_embeddings", model.tie_embeddings},
           {"rope_theta", exact_text(model.rope_theta)},
-          {"rope_scaling", to_json(model.rope_scaling)},
+          {"rope_scaling", json_of(model.rope_scaling)},
           {"norm_eps", exact_text(model.norm_eps)},
           {"init_std", exact_text(model.init_std)}};
 }
@@ -92,7 +92,7 @@ ModelConfig model_from(const JsonFields& fields) {
   return model;
 }
 
-json::object to_json(const OptimizerConfig& optimizer) {
+json::object json_of(const OptimizerConfig& optimizer) {
   return {{"learning_rate", exact_text(optimizer.learning_rate)},
           {"min_ratio", exact_text(optimizer.min_ratio)},
           {"warmup_steps", optimizer.warmup_steps},
@@ -143,7 +143,7 @@ OptimizerConfig optimizer_from(const JsonFields& fields) {
   return optimizer;
 }
 
-json::object to_json(const Fault& fault) {
+json::object json_of(const Fault& fault) {
   return {{"kind", fault_kind_name(fault.kind)},
           {"site", fault.site},
           {"tensor", fault.tensor},
@@ -232,14 +232,14 @@ void check_engine_config(const EngineConfig& config) {
 
 std::string EngineConfig::to_json() const {
   json::array fault_list;
-  for (const Fault& fault : faults) fault_list.push_back(gnomon::to_json(fault));
-  json::object object{{"model", gnomon::to_json(model)},
+  for (const Fault& fault : faults) fault_list.push_back(json_of(fault));
+  json::object object{{"model", json_of(model)},
                       {"from", from},
                       {"compute", compute_name(compute)},
                       {"batch", json::object{{"sequences", batch.sequences},
                                              {"tokens", batch.tokens},
                                              {"accumulation", batch.accumulation}}},
-                      {"optimizer", gnomon::to_json(optimizer)},
+                      {"optimizer", json_of(optimizer)},
                       {"data", data},
                       {"seed", seed},
                       {"threads", threads},
