@@ -111,7 +111,7 @@ TEST_F(DrainTest, MoreSignalsDoNotKillADaemonThatIsClosingItsLedger) {
     start(0);
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(100)) {
-      daemon->signal(SIGTERM);
+      daemon->signal(SIGTERM);  // at a pace: without one the daemon does little but take signals
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     ASSERT_EQ(daemon->stop(), 0);

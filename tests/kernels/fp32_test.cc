@@ -68,18 +68,6 @@ TEST_P(Fp32Backend, AttentionForwardAndBackward) {
   }
 }
 
-Doubles reference_norm(const Doubles& x, const Doubles& w) {
-  Doubles y(x.size());
-  for (size_t row = 0; row < x.size() / w.size(); ++row) {
-    double sum = 0.0;
-    for (size_t i = 0; i < w.size(); ++i) sum += std::pow(x[row * w.size() + i], 2);
-    double rstd = 1.0 / std::sqrt(sum / static_cast<double>(w.size()) + 1e-5);
-    for (size_t i = 0; i < w.size(); ++i)
-      y[row * w.size() + i] = x[row * w.size() + i] * rstd * w[i];
-  }
-  return y;
-}
-
 TEST_P(Fp32Backend, NormForwardAndBackward) {
   constexpr int64_t kRows = 7, kWidth = 45;
   auto residual = random_floats(1, kRows * kWidth), x = random_floats(2, kRows * kWidth);

@@ -105,6 +105,19 @@ inline std::vector<uint16_t> bits_of(std::span<const bf16> x) {
   return bits;
 }
 
+// RMSNorm in FP64 of rows as wide as `w`, with the epsilon that the tests of kernels use.
+inline Doubles reference_norm(const Doubles& x, const Doubles& w) {
+  Doubles y(x.size());
+  const size_t width = w.size();
+  for (size_t row = 0; row < x.size() / width; ++row) {
+    double sum = 0;
+    for (size_t i = 0; i < width; ++i) sum += x[row * width + i] * x[row * width + i];
+    const double rstd = 1 / std::sqrt(sum / static_cast<double>(width) + 1e-5f);
+    for (size_t i = 0; i < width; ++i) y[row * width + i] = x[row * width + i] * rstd * w[i];
+  }
+  return y;
+}
+
 // Attention in FP64 with its backward pass, for one shape.
 struct AttentionReference {
   AttentionShape shape;

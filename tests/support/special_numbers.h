@@ -1,4 +1,4 @@
-// The doubles and floats that tests like best.
+// Infinities and NaNs for tests. The names that end in F are floats.
 #pragma once
 
 #include <limits>
