@@ -66,8 +66,10 @@ class Build:
     def configure(self):
         # Where no GPU will run it, device code is compiled for one kind alone.
         definitions = []
-        if not shutil.which("nvidia-smi") and not (self.folder / "CMakeCache.txt").exists():
+        if self.preset != "cpu" and not shutil.which("nvidia-smi") and not (self.folder / "CMakeCache.txt").exists():
             definitions.append("-DCMAKE_CUDA_ARCHITECTURES=90a-real")
+            print(f"no GPU here: {self.folder.relative_to(ROOT)} gets device code for Hopper alone. To build for others too, "
+                  f"say cmake --preset {self.preset} -UCMAKE_CUDA_ARCHITECTURES")
         with Step(f"configure {self.preset}"):
             done = subprocess.run(["cmake", "--preset", self.preset, *definitions], cwd=ROOT, text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
