@@ -130,6 +130,9 @@ TEST(MissingFp8KernelTest, IsAskedForByTheRunsOwnShapes) {
   EXPECT_TRUE(was_asked(rows, ffn, width, false, false)) << "down_proj, dgrad";
   EXPECT_TRUE(was_asked(width, ffn, rows, true, false)) << "down_proj, wgrad";
   EXPECT_TRUE(was_asked(width, ffn, rows, true, true)) << "of a later micro-batch";
+  const int64_t last = config.heldout_sequences % config.batch.sequences * config.batch.tokens;
+  ASSERT_GT(last, 0);
+  EXPECT_TRUE(was_asked(last, width, ffn, false, false)) << "an evaluation's last batch";
 }
 
 // A vocabulary of 257 in BF16 beside layers in FP8.

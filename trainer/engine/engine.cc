@@ -144,6 +144,11 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
     data.heldout.read(i * config.batch.tokens, sequence);
     split_sequence(sequence, heldout_tokens, heldout_targets);
   }
+  model->expect_evaluations(last_evaluated_tokens());
+}
+
+int64_t Engine::Impl::last_evaluated_tokens() const {
+  return std::ssize(heldout_tokens) % (int64_t{1} * config.batch.sequences * config.batch.tokens);
 }
 
 template <class E>
@@ -281,7 +286,7 @@ void Engine::prepare() try {
   self.tell(EngineCall::kPrepare);
   const BatchConfig& batch = self.config.batch;
   const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
-  const int64_t rest = std::ssize(self.heldout_tokens) % micro_batch;
+  const int64_t rest = self.last_evaluated_tokens();
   for (const PrecisionPlan& plan : plans_to_prepare(self.config, self.model->sites())) {
     std::vector<SitePrecision> sites = self.resolve(plan);
     PassPlan pass{.sites = &sites, .step = self.step, .record = false};

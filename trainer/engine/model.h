@@ -82,6 +82,8 @@ class DecoderModel {
   virtual void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) = 0;
   // The same for forward() alone.
   virtual void prepare_forward(const PassPlan& pass, int64_t tokens) = 0;
+  // The last batch of an evaluation has so many tokens: its products are expected too.
+  virtual void expect_evaluations(int64_t last_tokens) = 0;
   // A pass that other ranks make: forward(), or forward_backward() where it `trains`.
   virtual void accompany(bool trains) = 0;
   // Tells the scaling state the amaxes that passes with PassPlan::record have met since the last
@@ -145,6 +147,7 @@ class BasicModel final : public DecoderModel {
                           bool accumulate) override;
   void prepare(const PassPlan& pass, int64_t tokens, bool accumulate) override;
   void prepare_forward(const PassPlan& pass, int64_t tokens) override;
+  void expect_evaluations(int64_t last_tokens) override;
   void accompany(bool trains) override { weights_->accompany_pass(layers_run_, trains); }
   void tell_observed() override { linears_.tell_observed(); }
   std::vector<float> logits(const PassPlan& pass, std::span<const int32_t> tokens) override;
@@ -175,7 +178,7 @@ class BasicModel final : public DecoderModel {
   int head_site() const { return config_.layers * kSitesPerLayer; }
 
   void take_memory();
-  std::vector<ExpectedProduct> products_of_run() const;
+  std::vector<ExpectedProduct> products_of_run(int64_t last_tokens) const;
   void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
   void take_activations();
   void take_layer(LayerActivations<E>& layer);

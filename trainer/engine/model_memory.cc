@@ -32,26 +32,37 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
   }
   take_memory();
   weights_changed();
-  backend_.expect_products(products_of_run());
+  backend_.expect_products(products_of_run(0));
 }
 
-// fprop, dgrad and wgrad of every site, over the rows of a micro-batch; of the head, over those of
-// a part and of the last one.
+// fprop, dgrad and wgrad of every site over the rows of a micro-batch, and fprop over those of an
+// evaluation's last batch. The head's are made in parts, of which the last one may be smaller.
 template <class E>
-std::vector<ExpectedProduct> BasicModel<E>::products_of_run() const {
+std::vector<ExpectedProduct> BasicModel<E>::products_of_run(int64_t last_tokens) const {
   std::vector<ExpectedProduct> all;
   for (const std::string& site : sites_) {
     const std::vector<int64_t>& shape = layout_.weight_of(site).shape;
     const int64_t out = shape[0], in = shape[1];
     const bool head = site == sites_.back();
-    for (const int64_t rows : {head ? head_rows_ : n_, head ? n_ % head_rows_ : 0}) {
+    const auto parts = [&](int64_t rows) {
+      return head ? std::vector{std::min(rows, head_rows_), rows % head_rows_} : std::vector{rows};
+    };
+    for (const int64_t rows : parts(n_)) {
       if (rows == 0) continue;
       all.push_back({rows, out, in, false});
       all.push_back({rows, in, out, false});
       all.push_back({out, in, rows, true});
     }
+    for (const int64_t rows : parts(last_tokens)) {
+      if (rows > 0) all.push_back({rows, out, in, false});
+    }
   }
   return all;
+}
+
+template <class E>
+void BasicModel<E>::expect_evaluations(int64_t last_tokens) {
+  backend_.expect_products(products_of_run(last_tokens));
 }
 
 template <class E>
