@@ -10,11 +10,12 @@ function(gnomon_test_headers name optimisation)
   target_compile_options(${name} PRIVATE ${optimisation} $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endfunction()
 
-# gnomon_test_program(name [COMPUTES] [ONE_SHARD] [LABELS ...] [COST s] [QUICK pattern] [NIGHTLY pattern]): a GoogleTest program. ctest runs it twice,
+# gnomon_test_program(name [COMPUTES] [ONE_SHARD] [LABELS ...] [COST s] [QUICK pattern] [NIGHTLY patterns...]): a GoogleTest program. ctest runs it twice,
 # each time half of its cases. One that COMPUTES is optimised. COST is how long one such half takes, and the longest go first. Of a program with the label
 # `quick` QUICK says which cases are; NIGHTLY says which are left to the night.
 function(gnomon_test_program name)
-  cmake_parse_arguments(ARG "COMPUTES;ONE_SHARD" "COST;QUICK;NIGHTLY" "LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "COMPUTES;ONE_SHARD" "COST;QUICK" "LABELS;NIGHTLY" ${ARGN})
+  list(JOIN ARG_NIGHTLY ":" ARG_NIGHTLY)
   add_executable(${name})
   target_link_libraries(${name} PRIVATE gnomon_options GTest::gmock GTest::gtest_main)
   set(headers gnomon_test_headers)
