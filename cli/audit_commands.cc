@@ -23,20 +23,6 @@ struct AuditOptions {
   int64_t rows = 50;
 };
 
-constexpr int kFirstChainedVersion = 6;
-
-SQLite::Database open_chained(const std::string& ledger) {
-  SQLite::Database database = open_for_looking(ledger);
-  const int version = database.execAndGet("PRAGMA user_version").getInt();
-  if (version < kFirstChainedVersion) {
-    throw ConfigError("", 0, "--ledger", ledger,
-                      fmt::format("a ledger of version {} or newer (it has version {}; gnomond "
-                                  "brings it to its own when it starts)",
-                                  kFirstChainedVersion, version));
-  }
-  return database;
-}
-
 void check_hash(const std::string& option, const std::string& given, const std::string& hash) {
   if (hash.size() != 64 || hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
     throw ConfigError("", 0, option, given,
@@ -82,7 +68,7 @@ void verify(const AuditOptions& options, Context& context) {
   const std::optional<ledger::NotedHash> noted = noted_hash(options);
   ledger::AuditVerdict verdict;
   try {
-    SQLite::Database database = open_chained(options.ledger);
+    SQLite::Database database = open_for_looking(options.ledger);
     verdict = ledger::verify_audit(database, noted);
   } catch (const SQLite::Exception& error) {
     fmt::print(stderr, "gnomon: {}\n", ledger_error("cannot read " + options.ledger, error).what());
@@ -105,7 +91,7 @@ void verify(const AuditOptions& options, Context& context) {
 }
 
 boost::json::array rows_of_file(const AuditOptions& options) {
-  SQLite::Database database = open_chained(options.ledger);
+  SQLite::Database database = open_for_looking(options.ledger);
   SQLite::Statement rows(
       database,
       "SELECT * FROM (SELECT id, time, run, what, detail, principal FROM audit "

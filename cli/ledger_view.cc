@@ -167,14 +167,11 @@ std::vector<StepRow> LedgerView::steps(int64_t run) const {
 }
 
 std::vector<WindowRow> LedgerView::windows(int64_t run) const {
-  const bool judged =
-      has_columns("windows", "'rule', 'statistic', 'threshold', 'scale_percent'", 4);
   SQLite::Statement query(
       *database_,
-      fmt::format("SELECT window, kind, attempt, start_step, steps, plan_version, state, gap,"
-                  " offset_loss, d_percent, tolerance_percent, opened_at, closed_at, {}"
-                  " FROM windows WHERE run = ? ORDER BY window",
-                  judged ? "rule, statistic, threshold, scale_percent" : "'', NULL, NULL, NULL"));
+      "SELECT window, kind, attempt, start_step, steps, plan_version, state, gap, offset_loss,"
+      " d_percent, tolerance_percent, opened_at, closed_at, rule, statistic, threshold,"
+      " scale_percent FROM windows WHERE run = ? ORDER BY window");
   query.bind(1, run);
   std::vector<WindowRow> rows;
   while (query.executeStep()) {
@@ -289,20 +286,11 @@ std::vector<ShadowStepRow> LedgerView::shadow_steps(int64_t run) const {
   return rows;
 }
 
-bool LedgerView::has_columns(const std::string& table, const std::string& names, int count) const {
-  SQLite::Statement known(
-      *database_,
-      fmt::format("SELECT count(*) FROM pragma_table_info('{}') WHERE name IN ({})", table, names));
-  known.executeStep();
-  return known.getColumn(0).getInt() == count;
-}
-
 std::vector<ReplayRow> LedgerView::replays(int64_t run) const {
-  const bool nudged = has_columns("replays", "'nudge', 'avoid', 'on_trainer'", 3);
   SQLite::Statement query(
-      *database_, fmt::format("SELECT replay, window, arm, plan, purpose, evaluate_endpoints, {}"
-                              " FROM replays WHERE run = ? ORDER BY replay",
-                              nudged ? "nudge, avoid, on_trainer" : "0, '', 0"));
+      *database_,
+      "SELECT replay, window, arm, plan, purpose, evaluate_endpoints, nudge, avoid, on_trainer"
+      " FROM replays WHERE run = ? ORDER BY replay");
   query.bind(1, run);
   std::vector<ReplayRow> rows;
   while (query.executeStep()) {
@@ -316,14 +304,12 @@ std::vector<ReplayRow> LedgerView::replays(int64_t run) const {
 }
 
 std::vector<EventRow> LedgerView::events(int64_t run, int64_t after) const {
-  // Since version 6 the report of a step is an event without a row of its own.
-  const char* steps =
+  // The report of a step is an event without a row of its own.
+  SQLite::Statement query(
+      *database_,
+      "SELECT seq, time, type, attempt, step, body FROM events WHERE run = ?1 AND seq > ?2"
       " UNION ALL SELECT seq, reported_at, 'step_reported', attempt, step, NULL FROM steps"
-      " WHERE run = ?1 AND seq > ?2";
-  SQLite::Statement query(*database_,
-                          fmt::format("SELECT seq, time, type, attempt, step, body FROM events"
-                                      " WHERE run = ?1 AND seq > ?2{} ORDER BY 1",
-                                      has_columns("steps", "'seq'", 1) ? steps : ""));
+      " WHERE run = ?1 AND seq > ?2 ORDER BY 1");
   query.bind(1, run);
   query.bind(2, after);
   std::vector<EventRow> rows;

@@ -179,7 +179,6 @@ class LedgerView {
 
  private:
   // Whether a table has all of these columns ("'a', 'b'").
-  bool has_columns(const std::string& table, const std::string& names, int count) const;
 
   std::string path_;
   std::unique_ptr<SQLite::Database> database_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 
 #include "storage/ledger_connection.h"
 #include "storage/ledger_version.h"
@@ -21,6 +22,16 @@ void inspect_ledger(const std::filesystem::path& file);
 // Makes an empty ledger under another name and renames it, so that one that is there is whole.
 // Throws LedgerError, SystemError.
 void make_ledger(const std::filesystem::path& file);
+
+// One version to the next.
+struct Migration {
+  const char* sql;
+};
+
+// Brings a ledger of `version`, 1 or above, to version 1 + the number of `steps`, of which entry i
+// makes version i + 2. Each is a transaction of its own. Throws SQLite::Exception: the file has the
+// last version that was made.
+void migrate(SQLite::Database& database, int version, std::span<const Migration> steps);
 
 // Brings the file to kLedgerVersion, each version in one transaction of its own, so that a crash
 // leaves it at a version that the next start goes on from; then looks for every table, column,

@@ -4,6 +4,6 @@
 namespace gnomon {
 
 // That of storage/schema.sql.
-inline constexpr int kLedgerVersion = 9;
+inline constexpr int kLedgerVersion = 1;
 
 }  // namespace gnomon

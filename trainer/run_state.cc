@@ -55,7 +55,6 @@ AttemptRecord read_attempt(TomlTable& table) {
   record.base_attempt = table.integer("base_attempt", 0, 0, kMax);
   record.base_checkpoint = table.text("base_checkpoint", "");
   record.start.host = table.text("host", "");
-  // Absent in files written before there was one.
   if (table.has("fingerprint")) {
     record.start.fingerprint = read_fingerprint(table.table("fingerprint"));
   }

@@ -12,7 +12,6 @@
 
 #include "base/errors.h"
 #include "controller/decide/decide.h"
-#include "controller/decide/old_states.h"
 #include "protocol/json_text.h"
 
 namespace gnomon::decide {
@@ -212,102 +211,6 @@ json::value to_value(const T& value) {
   }
 }
 
-// Members that events and states of ledgers written by version 1 lack.
-constexpr std::string_view kAddedLater[] = {"instrument_pending",
-                                            "outcome",
-                                            "shadow_hash",
-                                            "shadow_fingerprint_equal",
-                                            "judged",
-                                            "level_percent",
-                                            "probes",
-                                            "accepted_percent",
-                                            "watch",
-                                            "trust",
-                                            "money",
-                                            "stays",
-                                            "ranked",
-                                            "number",
-                                            "start_loss_plan",
-                                            "rule",
-                                            "statistic",
-                                            "threshold",
-                                            "scale_percent",
-                                            "null_percent",
-                                            "trainer_replays",
-                                            "trainer_confirms",
-                                            "odd",
-                                            "tokens_per_step",
-                                            "host",
-                                            "seconds",
-                                            "verifier",
-                                            "on_trainer",
-                                            "first_other_batch_step",
-                                            "end_hash",
-                                            "gap_error",
-                                            "scores",
-                                            "step_seconds",
-                                            "last_step_at",
-                                            "waited_seconds",
-                                            "switching",
-                                            "points",
-                                            "point_every",
-                                            "nudge",
-                                            "avoid",
-                                            "last_directive",
-                                            "newest_plan_version",
-                                            "inherited",
-                                            "unknown_plan_said",
-                                            "paused",
-                                            "hold_due",
-                                            "stopping",
-                                            "older_verified",
-                                            "refused_bases",
-                                            "watch_from",
-                                            "deadline",
-                                            "steps_since",
-                                            "silence_said",
-                                            "operator_directives",
-                                            "silence",
-                                            "mode_override",
-                                            "expired_directives",
-                                            "operator_plan",
-                                            "other_tokens",
-                                            "seen",
-                                            "long_seen",
-                                            "offset_seen",
-                                            "restore_plan",
-                                            "unsettled",
-                                            "other_batches",
-                                            "looks",
-                                            "left_percent",
-                                            "left_error_percent",
-                                            "dirty_since",
-                                            "stability",
-                                            "harm_step",
-                                            "previous_d",
-                                            "fingerprint",
-                                            "most_percent",
-                                            "witnesses",
-                                            "confirm_pending",
-                                            "confirm_asked",
-                                            "confirmation",
-                                            "suspicion",
-                                            "reports_percent",
-                                            "source",
-                                            "rests_on",
-                                            "disputed",
-                                            "scale_agreed",
-                                            "scale_said",
-                                            "confirmed",
-                                            "records",
-                                            "zeros_said",
-                                            "standing",
-                                            "speedup_measured"};
-
-bool may_lack(std::string_view member) {
-  return std::find(std::begin(kAddedLater), std::end(kAddedLater), member) != std::end(kAddedLater);
-}
-
 [[noreturn]] void refuse(const std::string& path, const json::value& found, const char* accepted) {
   throw JsonError(path, json::serialize(found), accepted);
 }
@@ -355,7 +258,6 @@ void from_value(const json::value& value, const std::string& path, T& out) {
     mp11::mp_for_each<Members<T>>([&](auto member) {
       const std::string name = path.empty() ? member.name : path + "." + member.name;
       const json::value* found = object.if_contains(member.name);
-      if (found == nullptr && may_lack(member.name)) return;
       if (found == nullptr) refuse(name, nullptr, "a value for this member");
       from_value(*found, name, out.*member.pointer);
       known += 1;
@@ -406,9 +308,7 @@ std::string state_to_json(const State& state) { return json::serialize(to_value(
 
 State state_from_json(const std::string& text) {
   State state;
-  json::value value = parse_json_exactly(text);
-  if (value.is_object()) upgrade_state(value.get_object());
-  from_value(value, "", state);
+  from_value(parse_json_exactly(text), "", state);
   return state;
 }
 

@@ -40,7 +40,7 @@ SyntheticLedger::SyntheticLedger(const std::filesystem::path& file)
     : database_(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE) {
   database_.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF");
   database_.exec(read_file(GNOMON_SCHEMA_FILE));
-  database_.exec("PRAGMA user_version = 3");
+  database_.exec(fmt::format("PRAGMA user_version = {}", kLedgerVersion));
 }
 
 void SyntheticLedger::add_run(int64_t id, const std::string& name, const std::string& job) {

@@ -1,5 +1,6 @@
 // A model of FP32 elements beside one of BF16: both against the FP64 reference without any
 // rounding, and FP32 as an engine's way of computing.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -228,14 +229,15 @@ TEST(ComputeNames, AreReadBackAndOthersRefused) {
   EXPECT_THROW(compute_from_name("fp16", "run.toml"), ConfigError);
 }
 
-TEST(ComputeNames, AConfigurationFromBeforeTheChoiceIsBf16) {
+TEST(ComputeNames, AConfigurationThatDoesNotSayIsRefused) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());
   std::string text = config.to_json();
   std::string key = "\"compute\":\"bf16\",";
   ASSERT_NE(text.find(key), std::string::npos);
   text.erase(text.find(key), key.size());
-  EXPECT_EQ(EngineConfig::from_json(text, "old").compute, Compute::kBf16);
+  EXPECT_THAT([&] { EngineConfig::from_json(text, "cut"); },
+              ::testing::ThrowsMessage<FormatError>(::testing::HasSubstr("compute")));
   config.compute = Compute::kFp32;
   EXPECT_EQ(EngineConfig::from_json(config.to_json(), "new").compute, Compute::kFp32);
 }

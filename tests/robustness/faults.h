@@ -23,7 +23,7 @@ enum class Fault {
   kPower,      // the power is cut: what was not synced may be lost, torn or out of order
   kTerminate,  // SIGTERM
   kBackup,     // killed while it makes backups
-  kMigration,  // killed while it brings an old ledger, or none, to this version
+  kMigration,  // killed while it makes its ledger
   kLockstep,   // killed, with one run and one verifier in turns: compared with a calm history
 };
 

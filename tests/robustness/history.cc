@@ -308,7 +308,6 @@ void History::end_calmly() {
 }
 
 void History::play(bool with_faults) {
-  if (fault_ == Fault::kMigration && draw_.chance(0.7)) daemon_.put_old_ledger();
   start(with_faults);
   start_clients();
   if (with_faults) let_things_happen();

@@ -69,13 +69,6 @@ PatientDaemon::~PatientDaemon() {
   ::munmap(calls_, sizeof(FailingCalls));
 }
 
-void PatientDaemon::put_old_ledger() const {
-  SQLite::Database old(process_.ledger().string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
-  old.exec("PRAGMA journal_mode=WAL");
-  old.exec(read_file(GNOMON_LEDGER_SCHEMA_V1));
-  old.exec("PRAGMA application_id=0x476e6f6d; PRAGMA user_version=1");
-}
-
 // One that ended in any way: its disk is what it might be then.
 void PatientDaemon::cut_power() {
   if (!power_ || !power_->running()) return;

@@ -25,8 +25,6 @@ class PatientDaemon {
   PatientDaemon(const PatientDaemon&) = delete;
   PatientDaemon& operator=(const PatientDaemon&) = delete;
 
-  // Before the first start: an empty ledger of version 1, which is to be migrated.
-  void put_old_ledger() const;
   // With failpoints, or without; again without when it died on the way.
   void start(bool with_failpoints);
   void kill();

@@ -270,13 +270,6 @@ TEST_F(CorruptionTest, ADamagedPageIsFoundWhileTheDaemonRuns) {
   EXPECT_THAT(problem_found_in_the_background(), HasSubstr("audit"));
 }
 
-TEST_F(CorruptionTest, AFileOfAnOlderVersionIsReadInFullBeforeItIsChanged) {
-  make_good();
-  SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 5");
-  overwrite(file_, -8192, std::string(8192, '\x55'));
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("damaged"), HasSubstr("restore a backup")));
-}
-
 TEST_F(CorruptionTest, AnExaminationFindsWhatAStartDoesNotLookFor) {
   make_good();
   EXPECT_TRUE(examine_ledger(file_).good());

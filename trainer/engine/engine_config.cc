@@ -26,7 +26,6 @@ void check_real(const std::string& key, double value, double low, double high) {
   }
 }
 
-// Absent in checkpoints from before there was any.
 json::value json_of(const RopeScaling& scaling) {
   if (scaling.kind == RopeScaling::Kind::kNone) return nullptr;
   if (scaling.kind == RopeScaling::Kind::kLinear) {
@@ -40,9 +39,9 @@ json::value json_of(const RopeScaling& scaling) {
 }
 
 RopeScaling rope_scaling_from(const JsonFields& model) {
-  const json::value* found = model.find("rope_scaling");
-  if (found == nullptr || found->is_null()) return {};
-  const JsonFields fields(*found, model.file());
+  const json::value& found = model.at("rope_scaling");
+  if (found.is_null()) return {};
+  const JsonFields fields(found, model.file());
   RopeScaling scaling;
   const std::string kind = fields.text("kind");
   if (kind != "linear" && kind != "llama3") fields.refuse("kind", "\"linear\" or \"llama3\"");
@@ -79,7 +78,7 @@ ModelConfig model_from(const JsonFields& fields) {
   model.width = fields.integer32("width");
   model.heads = fields.integer32("heads");
   model.kv_heads = fields.integer32("kv_heads");
-  if (fields.find("head_width") != nullptr) model.head_width = fields.integer32("head_width");
+  model.head_width = fields.integer32("head_width");
   model.ffn = fields.integer32("ffn");
   model.vocabulary = fields.integer32("vocabulary");
   model.context = fields.integer32("context");
@@ -106,9 +105,7 @@ json::object json_of(const OptimizerConfig& optimizer) {
           {"second_moment", moment_format_name(optimizer.second_moment)}};
 }
 
-// FP32 in checkpoints from before there was a choice.
 MomentFormat moment_from(const JsonFields& fields, const std::string& key) {
-  if (fields.find(key) == nullptr) return MomentFormat::kFp32;
   try {
     return moment_format_from_name(fields.text(key));
   } catch (const FormatError&) {
@@ -161,7 +158,6 @@ json::object json_of(const Fault& fault) {
           {"fraction_bits", fault.fraction_bits}};
 }
 
-// The fields behind `bit` are absent in checkpoints from before there were faults that have them.
 Fault fault_from(const JsonFields& fields) {
   Fault fault;
   fault.kind = fault_kind_from_name(fields.text("kind"));
@@ -172,7 +168,6 @@ Fault fault_from(const JsonFields& fields) {
   fault.log2_factor = fields.integer32("log2_factor");
   fault.element = fields.integer("element");
   fault.bit = fields.integer32("bit");
-  if (fields.find("format") == nullptr) return fault;
   fault.format = fields.text("format");
   fault.gemm = fields.text("gemm");
   fault.factor = fields.exact("factor");
@@ -259,18 +254,12 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   JsonFields fields(root, file);
   EngineConfig config;
   config.model = model_from(JsonFields(fields.at("model"), file));
-  if (fields.find("from") != nullptr) config.from = fields.text("from");
-  // Checkpoints from before there was a choice are BF16.
-  if (fields.find("compute") != nullptr) {
-    config.compute = compute_from_name(fields.text("compute"), file);
-  }
-  // Likewise on the CPU, with everything kept.
-  if (fields.find("device") != nullptr) {
-    config.device = device_from_name(fields.text("device"), file);
-    const JsonFields memory(fields.at("memory"), file);
-    config.memory.recompute = recompute_from_name(memory.text("recompute"), file);
-    config.memory.head_rows = memory.integer("head_rows");
-  }
+  config.from = fields.text("from");
+  config.compute = compute_from_name(fields.text("compute"), file);
+  config.device = device_from_name(fields.text("device"), file);
+  const JsonFields memory(fields.at("memory"), file);
+  config.memory.recompute = recompute_from_name(memory.text("recompute"), file);
+  config.memory.head_rows = memory.integer("head_rows");
   JsonFields batch(fields.at("batch"), file);
   config.batch.sequences = batch.integer32("sequences");
   config.batch.tokens = batch.integer32("tokens");
@@ -280,13 +269,9 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   config.seed = fields.integer("seed");
   config.threads = fields.integer32("threads");
   config.heldout_sequences = fields.integer32("heldout_sequences");
-  for (auto [key, wire] : {std::pair{"gradient_wire", &config.gradient_wire},
-                           std::pair{"weight_wire", &config.weight_wire}}) {
-    if (fields.find(key) != nullptr) *wire = wire_from(fields, key);
-  }
-  if (fields.find("shard") != nullptr) {
-    config.shard = sharding_from_name(fields.text("shard"), file);
-  }
+  config.gradient_wire = wire_from(fields, "gradient_wire");
+  config.weight_wire = wire_from(fields, "weight_wire");
+  config.shard = sharding_from_name(fields.text("shard"), file);
   if (!fields.at("faults").is_array()) fields.refuse("faults", "an array");
   for (const json::value& fault : fields.at("faults").get_array()) {
     config.faults.push_back(fault_from(JsonFields(fault, file)));

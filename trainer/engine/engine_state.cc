@@ -174,11 +174,9 @@ json::value read_state(const std::filesystem::path& checkpoint, const std::strin
 
 namespace {
 
-// How many of the steps were updates. Checkpoints from before this was counted do not say; there
-// every step counted.
+// How many of the steps were updates.
 int64_t updates_of(const JsonFields& state, int64_t step) {
   constexpr const char* kKey = "updates";
-  if (state.find(kKey) == nullptr) return step;
   const int64_t updates = state.integer(kKey);
   if (updates < 0 || updates > step) {
     state.refuse(kKey, fmt::format("0 to {}, the number of steps", step));
@@ -188,8 +186,6 @@ int64_t updates_of(const JsonFields& state, int64_t step) {
 
 // Of weights on the host, as the state that has a hash of them was written.
 uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
-  // Checkpoints from before there was another kind have XXH3.
-  if (state.find("weights_hash_kind") == nullptr) return hash64(weights.data(), weights.size());
   if (state.text("weights_hash_kind") != kHashKind) {
     state.refuse("weights_hash_kind", fmt::format("\"{}\"", kHashKind));
   }
