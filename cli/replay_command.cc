@@ -34,8 +34,8 @@ struct ReplayOptions {
 
 void check_arm(const ReplayOptions& options) {
   const std::string& arm = options.request.arm;
-  if (std::ranges::find(replay_arms(), arm) == replay_arms().end()) {
-    throw ConfigError("", 0, "--arm", arm, fmt::format("{}", fmt::join(replay_arms(), ", ")));
+  if (std::ranges::find(kArms, arm) == kArms.end()) {
+    throw ConfigError("", 0, "--arm", arm, fmt::format("{}", fmt::join(kArms, ", ")));
   }
   if (arm == kScoresArm) return;
   if (options.request.steps == 0) {

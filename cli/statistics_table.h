@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon::cli {
 

@@ -13,7 +13,7 @@
 
 #include "controller/decide/decide.h"
 #include "controller/refusal.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/ledger_connection.h"
 
 namespace gnomon {

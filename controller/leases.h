@@ -20,7 +20,7 @@
 #include "controller/supervisor.h"
 #include "controller/unserved_replays.h"
 #include "controller/verifier_roll.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/ledger.h"
 #include "storage/ledger_leases.h"
 

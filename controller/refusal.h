@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "controller/decide/events.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/ledger_windows.h"
 
 namespace gnomon {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

@@ -19,7 +19,7 @@
 #include "controller/notify/outbox.h"
 #include "controller/set_aside.h"
 #include "controller/verdict_board.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/ledger.h"
 #include "storage/ledger_runs.h"
 #include "storage/ledger_windows.h"

@@ -18,44 +18,6 @@ namespace {
 
 // Errors that go on are told again after so long, not with every sample.
 constexpr double kNoticeEverySeconds = 600;
-constexpr size_t kNameMax = 100;
-constexpr size_t kErrorMax = 1'000;
-
-[[noreturn]] void refuse(const char* member, const std::string& value,
-                         const std::string& accepted) {
-  throw value_refused(fmt::format("device_health.{} is {}", member, value), accepted);
-}
-
-void check_number(const char* member, const std::optional<double>& value, double largest) {
-  if (value && !(*value >= 0 && *value <= largest)) {
-    refuse(member, fmt::format("{}", *value), fmt::format("0 to {}, or no such member", largest));
-  }
-}
-
-void check_count(const char* member, const std::optional<int64_t>& value) {
-  if (value && *value < 0) {
-    refuse(member, fmt::format("{}", *value), "0 or more, or no such member");
-  }
-}
-
-// It becomes a label of metrics.
-void check_name(const char* member, const std::string& value, size_t least) {
-  const bool plain = std::ranges::none_of(value, [](unsigned char c) { return c < ' '; });
-  if (value.size() < least || value.size() > kNameMax || !plain) {
-    refuse(member, fmt::format("\"{}\"", value), fmt::format("{} to {} bytes", least, kNameMax));
-  }
-}
-
-void check_reasons(const std::vector<std::string>& reasons) {
-  std::set<std::string> seen;
-  for (const std::string& reason : reasons) {
-    if (std::ranges::find(kThrottleReasons, reason) == kThrottleReasons.end() ||
-        !seen.insert(reason).second) {
-      refuse("throttle_reasons", fmt::format("\"{}\"", reason),
-             fmt::format("each at most once: {}", fmt::join(kThrottleReasons, ", ")));
-    }
-  }
-}
 
 TrainerNotice errors_grew(const StepReport& report, const ledger::HealthRow& row, int64_t before) {
   const int64_t more = *row.ecc_uncorrected - before;
@@ -81,31 +43,6 @@ bool told_lately(Connection& connection, int64_t run, double time) {
 }
 
 }  // namespace
-
-void check_health(const DeviceHealth& health) {
-  constexpr double kMost = 100'000;  // megahertz and watts
-  constexpr double kCelsiusMax = 1'000;
-  check_name("device", health.device, 1);
-  check_name("name", health.name, 0);
-  if (!std::isfinite(health.time)) {
-    refuse("time", fmt::format("{}", health.time), "seconds since the epoch");
-  }
-  if (health.error.size() > kErrorMax) {
-    refuse("error", fmt::format("{} bytes", health.error.size()),
-           fmt::format("at most {} bytes", kErrorMax));
-  }
-  check_number("sm_clock_mhz", health.sm_clock_mhz, kMost);
-  check_number("memory_clock_mhz", health.memory_clock_mhz, kMost);
-  check_number("power_watts", health.power_watts, kMost);
-  check_number("power_limit_watts", health.power_limit_watts, kMost);
-  check_number("temperature_celsius", health.temperature_celsius, kCelsiusMax);
-  check_number("utilization_percent", health.utilization_percent, 100);
-  check_count("memory_used_bytes", health.memory_used_bytes);
-  check_count("memory_total_bytes", health.memory_total_bytes);
-  check_count("ecc_corrected", health.ecc_corrected);
-  check_count("ecc_uncorrected", health.ecc_uncorrected);
-  if (health.throttle_reasons) check_reasons(*health.throttle_reasons);
-}
 
 std::string Supervisor::take_health(LedgerTransaction& transaction, const Run& run,
                                     const StepReport& report) {

@@ -17,17 +17,8 @@
 namespace gnomon {
 namespace {
 
-constexpr size_t kNoticeTextMax = 16'384;
-
 void check_notice(const TrainerNotice& notice, const RunRegistration& registration) {
-  require(std::ranges::find(kTrainerNoticeKinds, notice.kind) != kTrainerNoticeKinds.end(), "kind",
-          notice.kind, fmt::format("one of {}", fmt::join(kTrainerNoticeKinds, ", ")));
-  require(!notice.text.empty() && notice.text.size() <= kNoticeTextMax,
-          fmt::format("text is {} bytes", notice.text.size()),
-          fmt::format("1 to {} bytes", kNoticeTextMax));
-  require(notice.attempt >= 0, "attempt", notice.attempt, "0 or more");
   require_step_of(registration, notice.step, "step", 0);
-  require(std::isfinite(notice.time), "time", notice.time, "seconds since the epoch");
   if (notice.kind != "plan_without_controller") {
     require(notice.plan.empty() && notice.plan_version == 0, "plan_version", notice.plan_version,
             "no plan for a notice other than plan_without_controller");

@@ -17,25 +17,17 @@ namespace gnomon {
 namespace {
 
 constexpr double kExpiresMaxSeconds = 90 * 86400.0;
-constexpr size_t kOwnerMax = 200;
-constexpr size_t kReasonMax = 4096;
 // Without an end they would be forgotten.
 constexpr std::array<std::string_view, 3> kLastingKinds = {"set_plan", "silence", "mode"};
-constexpr std::array<std::string_view, 4> kKindsOfOneDirective = {"pause", "resume", "stop",
-                                                                  "checkpoint_now"};
-constexpr std::array<std::string_view, 3> kModes = {"observe", "advise", "enforce"};
 
 template <size_t size>
 bool among(const std::array<std::string_view, size>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-void require_text(const char* member, const std::string& text, size_t max) {
-  bool blank = text.find_first_not_of(" \t\r\n") == std::string::npos;
-  require(!blank && text.size() <= max,
-          blank ? fmt::format("{} is \"{}\"", member, text)
-                : fmt::format("{} has {} bytes", member, text.size()),
-          fmt::format("1 to {} bytes: who asks, and why, is on record", max));
+void require_text(const char* member, const std::string& text) {
+  require(text.find_first_not_of(" \t\r\n") != std::string::npos,
+          fmt::format("{} is \"{}\"", member, text), "some words: who asks, and why, is on record");
 }
 
 void check_expiry(const OverrideRequest& request, bool lasting) {
@@ -52,14 +44,10 @@ void check_expiry(const OverrideRequest& request, bool lasting) {
 // Throws Refusal (400), or ConfigError with the plan's line.
 void check_override(const OverrideRequest& request, const RunRegistration& registration) {
   bool lasting = among(kLastingKinds, request.kind);
-  require(lasting || among(kKindsOfOneDirective, request.kind),
-          fmt::format("kind is \"{}\"", request.kind),
-          "pause, resume, stop, checkpoint_now, set_plan, silence or mode");
   check_asker(request.owner, request.reason);
   check_expiry(request, lasting);
   if (request.kind == "mode") {
-    require(among(kModes, request.mode), fmt::format("mode is \"{}\"", request.mode),
-            "observe, advise or enforce");
+    require(!request.mode.empty(), "mode is \"\"", "observe, advise or enforce");
   } else {
     require(request.mode.empty(),
             fmt::format("mode is \"{}\" for kind {}", request.mode, request.kind),
@@ -100,8 +88,8 @@ const Effect* first_of(const std::vector<decide::Effect>& effects) {
 }  // namespace
 
 void check_asker(const std::string& owner, const std::string& reason) {
-  require_text("owner", owner, kOwnerMax);
-  require_text("reason", reason, kReasonMax);
+  require_text("owner", owner);
+  require_text("reason", reason);
 }
 
 OverrideAccepted Supervisor::override_run(LedgerTransaction& transaction, int64_t id,

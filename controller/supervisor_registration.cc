@@ -9,7 +9,7 @@
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
@@ -40,19 +40,6 @@ std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow
 }
 
 void check_registration(const RunRegistration& registration) {
-  require(!registration.name.empty() && registration.name.size() <= 200, "name", registration.name,
-          "1 to 200 bytes");
-  require(registration.job_id.size() <= 200, "job_id", registration.job_id, "at most 200 bytes");
-  require(registration.layers >= 0, "layers", registration.layers, "0 or more");
-  require_step(registration.checkpoint_every, "checkpoint_every", 0);
-  require_step(registration.total_steps, "total_steps", 0);
-  require(registration.tokens_per_step >= 0 && registration.tokens_per_step <= kTokensMax,
-          "tokens_per_step", registration.tokens_per_step, fmt::format("0 to {}", kTokensMax));
-  require_step(registration.last_directive, "last_directive", 0);
-  require_step(registration.newest_plan_version, "newest_plan_version", 0);
-  require(registration.sites.size() <= kSitesMax,
-          fmt::format("sites is {} names", registration.sites.size()),
-          fmt::format("at most {}", kSitesMax));
   PrecisionPlan::parse(registration.base_plan, "base_plan")
       .check_sites(registration.sites, registration.layers, "base_plan");
 }
@@ -117,7 +104,8 @@ RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& ru
                     registration.sites.size(), registration.layers),
         "the same model, or another job_id");
   }
-  if (!same_texts(before, registration)) check_texts(registration);
+  if (!same_texts(before, registration))
+    from_request<RunRegistration>(to_json(registration));  // throws JsonError
   // Knowing more than the ledger: it was restored from an older copy.
   const bool other_settings = before.checkpoint_every != registration.checkpoint_every ||
                               before.total_steps != registration.total_steps ||
@@ -178,7 +166,7 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   // run that is on record otherwise goes on.
   require(registration.job_id.find('/') == std::string::npos, "job_id", registration.job_id,
           "a text without \"/\"");
-  check_texts(registration);
+  from_request<RunRegistration>(to_json(registration));  // throws JsonError
   const double time = now();
   std::string policy;
   {
@@ -205,11 +193,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
                                     const AttemptStart& attempt) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
-  require(attempt.cause == "start" || attempt.cause == "restart" || attempt.cause == "rollback",
-          "cause", attempt.cause, "start, restart or rollback");
   require_step_of(run.registration, attempt.base_step, "base_step", 0);
-  require(std::isfinite(attempt.time), "time", attempt.time, "seconds since the epoch");
-  require(attempt.host.size() <= 200, "host", attempt.host, "at most 200 bytes");
   ledger::AttemptRow fresh{attempt, std::nullopt};
   if (attempt.fingerprint) {
     fresh.fingerprint = to_json(*attempt.fingerprint);

@@ -95,14 +95,7 @@ void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const Step
                         fmt::format("above {}, where attempt {} began", base_step, report.attempt));
   }
   require_step_of(run.registration, report.step, "step", 1);
-  require(report.tokens >= 0 && report.tokens <= kTokensMax, "tokens", report.tokens,
-          fmt::format("0 to {}", kTokensMax));
   check_plan(connection, run, report.plan_version);
-  require(report.step_seconds >= 0 && report.step_seconds <= kSecondsMax, "step_seconds",
-          report.step_seconds, "0 to 1e9 seconds");
-  require(std::isfinite(report.learning_rate), "learning_rate", report.learning_rate,
-          "a finite number");
-  if (report.device_health) check_health(*report.device_health);
 }
 
 ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
@@ -183,8 +176,6 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   known_attempt(connection, id, checkpoint.attempt);
-  require(!checkpoint.uri.empty() && checkpoint.uri.size() <= 4096, "uri", checkpoint.uri,
-          "1 to 4096 bytes");
   require_inside(checkpoint.uri, options_.checkpoint_roots);
   require_step_of(run.registration, checkpoint.step, "step", 0);
   check_plan(connection, run, checkpoint.plan_version);

@@ -10,9 +10,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "protocol/json_members.h"
 #include "protocol/json_text.h"
-#include "protocol/value_rules.h"
+#include "protocol/text.h"
 
 namespace gnomon {
 namespace {
@@ -85,30 +84,35 @@ class Place {
   size_t index_ = 0;
 };
 
+// For what treats lists apart.
+template <typename T>
+inline constexpr bool kIsVector = false;
+template <typename T>
+inline constexpr bool kIsVector<std::vector<T>> = true;
+
 template <typename T>
 json::value write_value(const T& value);
 
-class Writer {
- public:
-  template <typename T>
-  void required(const char* name, const T& value) {
-    object_.emplace(name, write_value(value));
-  }
-  template <typename T>
-  void optional(const char* name, const T& value) {
-    if constexpr (std::is_same_v<T, std::string>) {
-      if (value.empty() && is_given_hash(name)) return;
-    }
-    required(name, value);
-  }
-  template <typename T>
-  void optional(const char* name, const std::optional<T>& value) {
-    if (value) required(name, *value);
-  }
-  json::object take() { return std::move(object_); }
+template <typename R>
+struct Writer {
+  const R& record;
+  json::object object = {};
 
- private:
-  json::object object_;
+  template <typename Access>
+  void operator()(const char* name, Access access, const Member& member) {
+    write(name, std::invoke(access, record), member);
+  }
+  template <typename T>
+  void write(const char* name, const T& value, const Member& member) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (value.empty() && !member.required && member.text.least > 0) return;
+    }
+    object.emplace(name, write_value(value));
+  }
+  template <typename T>
+  void write(const char* name, const std::optional<T>& value, const Member& member) {
+    if (value) write(name, *value, member);
+  }
 };
 
 template <typename T>
@@ -121,7 +125,7 @@ json::value write_value(const T& value) {
     return json::value(valid_utf8(value));
   } else if constexpr (std::is_arithmetic_v<T>) {
     return json::value(value);
-  } else if constexpr (IsVector<T>::value) {
+  } else if constexpr (kIsVector<T>) {
     json::array array;
     array.reserve(value.size());
     for (const auto& item : value) array.push_back(write_value(item));
@@ -131,153 +135,193 @@ json::value write_value(const T& value) {
     for (const auto& [key, text] : value) object.emplace(valid_utf8(key), write_value(text));
     return object;
   } else {
-    Writer writer;
-    visit_members(writer, const_cast<T&>(value));  // the writer only reads
-    return writer.take();
+    Writer<T> writer{value};
+    T::describe(writer);
+    return std::move(writer.object);
   }
 }
 
-void read_value(const json::value& from, const Place& place, std::string& to) {
-  const json::string* text = from.if_string();
-  if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
-  to.assign(text->data(), text->size());
+enum class Rules { kNone, kNumbersAndHashes, kAll };
+
+std::string bound(double value) {
+  constexpr double kExact = 1e15;
+  return std::abs(value) <= kExact && value == std::floor(value)
+             ? fmt::format("{}", static_cast<int64_t>(value))
+             : fmt::format("{:g}", value);
 }
 
-void read_value(const json::value& from, const Place& place, bool& to) {
-  if (!from.is_bool()) throw JsonError(place.text(), kind_of(from), "true or false");
-  to = from.get_bool();
+std::string accepted_by(const Range& range) {
+  std::string text = fmt::format("a number from {} to {}", bound(range.least), bound(range.most));
+  if (range.nan) text += ", \"NaN\"";
+  if (range.infinity) text += ", \"Infinity\"";
+  if (range.minus_infinity) text += ", \"-Infinity\"";
+  return text;
 }
 
-void read_value(const json::value& from, const Place& place, int64_t& to) {
-  if (!from.is_int64()) throw JsonError(place.text(), kind_of(from), "a whole number of 64 bits");
-  to = from.get_int64();
+bool accepts(const Range& range, double value) {
+  if (std::isnan(value)) return range.nan;
+  if (std::isinf(value)) return value > 0 ? range.infinity : range.minus_infinity;
+  return value >= range.least && value <= range.most;
 }
 
-void read_value(const json::value& from, const Place& place, int& to) {
-  int64_t wide = 0;
-  read_value(from, place, wide);
-  if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
-    throw JsonError(place.text(), kind_of(from), "a whole number of 32 bits");
-  }
-  to = static_cast<int>(wide);
-}
-
-void read_value(const json::value& from, const Place& place, double& to) {
-  if (from.is_double()) {
-    to = from.get_double();
-  } else if (from.is_int64()) {
-    to = static_cast<double>(from.get_int64());
-  } else if (from.is_uint64()) {
-    to = static_cast<double>(from.get_uint64());
-  } else if (from.is_string() && from.get_string() == "NaN") {
-    to = std::numeric_limits<double>::quiet_NaN();
-  } else if (from.is_string() && from.get_string() == "Infinity") {
-    to = std::numeric_limits<double>::infinity();
-  } else if (from.is_string() && from.get_string() == "-Infinity") {
-    to = -std::numeric_limits<double>::infinity();
-  } else {
-    throw JsonError(place.text(), kind_of(from),
-                    "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
-  }
-}
-
-void read_value(const json::value& from, const Place& place, Labels& to) {
-  const json::object* object = from.if_object();
-  if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
-  to.clear();
-  for (const auto& member : *object) {
-    const std::string key(member.key().data(), member.key().size());
-    read_value(member.value(), Place(place, key), to[key]);
-  }
-}
-
-template <typename T>
-void read_value(const json::value& from, const Place& place, std::vector<T>& to);
-template <typename T>
-requires std::is_class_v<T>
-void read_value(const json::value& from, const Place& place, T& to);
-
-// The names of a message's members, for the words of a refusal.
-struct Names {
-  std::vector<std::string_view> all;
-  template <typename T>
-  void required(const char* name, const T&) {
-    all.emplace_back(name);
-  }
-  template <typename T>
-  void optional(const char* name, const T&) {
-    all.emplace_back(name);
-  }
-};
-
-class Reader {
- public:
-  Reader(const json::object& object, const Place& place) : object_(object), place_(place) {}
+// Reads values of members that share one Member's rules.
+struct Reading {
+  const Member& member;
+  Rules rules;
 
   template <typename T>
-  void required(const char* name, T& value) {
-    if (!read(name, value)) {
-      throw JsonError(Place(place_, name).text(), "nothing", fmt::format("the member {}", name));
+  void check_number(const Place& place, T value) const {
+    if (rules == Rules::kNone || accepts(member.range, static_cast<double>(value))) return;
+    throw JsonError(place.text(), fmt::format("{}", value), accepted_by(member.range));
+  }
+  void check_text(const Place& place, const std::string& text) const {
+    const bool hash = member.text.form == Text::Form::kHash;
+    if (rules == Rules::kNone || (rules == Rules::kNumbersAndHashes && !hash)) return;
+    const std::string accepted = what_is_accepted(text, member);
+    if (accepted.empty()) return;
+    const bool shown = text.size() <= 200 && is_one_line(text);
+    throw JsonError(place.text(),
+                    shown ? fmt::format("\"{}\"", text) : fmt::format("{} bytes", text.size()),
+                    accepted);
+  }
+  void check_items(const Place& place, size_t items) const {
+    if (rules == Rules::kNone || items <= member.items_most) return;
+    throw TooManyItems(place.text(), fmt::format("{} items", items),
+                       fmt::format("at most {}", member.items_most));
+  }
+
+  void read(const json::value& from, const Place& place, std::string& to) const {
+    const json::string* text = from.if_string();
+    if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
+    to.assign(text->data(), text->size());
+    check_text(place, to);
+  }
+  void read(const json::value& from, const Place& place, bool& to) const {
+    if (!from.is_bool()) throw JsonError(place.text(), kind_of(from), "true or false");
+    to = from.get_bool();
+  }
+  void read(const json::value& from, const Place& place, int64_t& to) const {
+    if (!from.is_int64()) throw JsonError(place.text(), kind_of(from), "a whole number of 64 bits");
+    to = from.get_int64();
+    check_number(place, to);
+  }
+  void read(const json::value& from, const Place& place, int& to) const {
+    int64_t wide = 0;
+    read(from, place, wide);
+    if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
+      throw JsonError(place.text(), kind_of(from), "a whole number of 32 bits");
+    }
+    to = static_cast<int>(wide);
+  }
+  void read(const json::value& from, const Place& place, double& to) const {
+    if (from.is_double()) {
+      to = from.get_double();
+    } else if (from.is_int64()) {
+      to = static_cast<double>(from.get_int64());
+    } else if (from.is_uint64()) {
+      to = static_cast<double>(from.get_uint64());
+    } else if (from.is_string() && from.get_string() == "NaN") {
+      to = std::numeric_limits<double>::quiet_NaN();
+    } else if (from.is_string() && from.get_string() == "Infinity") {
+      to = std::numeric_limits<double>::infinity();
+    } else if (from.is_string() && from.get_string() == "-Infinity") {
+      to = -std::numeric_limits<double>::infinity();
+    } else {
+      throw JsonError(place.text(), kind_of(from),
+                      "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+    }
+    check_number(place, to);
+  }
+  // Bounds: label_error().
+  void read(const json::value& from, const Place& place, Labels& to) const {
+    const json::object* object = from.if_object();
+    if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
+    static constexpr Member kAnyText = {
+        .text = {.most = std::string::npos, .form = Text::Form::kFree}};
+    to.clear();
+    for (const auto& label : *object) {
+      const std::string key(label.key().data(), label.key().size());
+      Reading{kAnyText, rules}.read(label.value(), Place(place, key), to[key]);
     }
   }
   template <typename T>
-  void optional(const char* name, T& value) {
-    read(name, value);
+  void read(const json::value& from, const Place& place, std::vector<T>& to) const {
+    const json::array* array = from.if_array();
+    if (array == nullptr) throw JsonError(place.text(), kind_of(from), "an array");
+    check_items(place, array->size());
+    to.clear();
+    to.reserve(array->size());
+    for (size_t i = 0; i < array->size(); ++i) {
+      T item{};
+      read((*array)[i], Place(place, i), item);
+      to.push_back(std::move(item));
+    }
   }
   template <typename T>
-  void optional(const char* name, std::optional<T>& value) {
-    T present{};
-    if (read(name, present)) value = std::move(present);
-  }
-  bool has_seen_all() const { return found_ == object_.size(); }
-  [[noreturn]] void refuse_unknown(const std::vector<std::string_view>& known) const {
-    const auto unknown = std::ranges::find_if(object_, [&](const auto& member) {
-      return std::ranges::find(known, std::string_view(member.key())) == known.end();
-    });
-    throw JsonError(Place(place_, unknown->key()).text(), "an unknown member",
-                    fmt::format("one of {}", fmt::join(known, ", ")));
-  }
+  requires std::is_class_v<T>
+  void read(const json::value& from, const Place& place, T& to) const;
+};
 
- private:
+template <typename R>
+struct Reader {
+  const json::object& object;
+  const Place& place;
+  const Rules rules;
+  R& record;
+  size_t found = 0;
+
+  template <typename Access>
+  void operator()(const char* name, Access access, const Member& member) {
+    const json::value* value = object.if_contains(name);
+    if (value != nullptr) {
+      ++found;
+      read(*value, Place(place, name), member, std::invoke(access, record));
+    } else if (member.required) {
+      throw JsonError(Place(place, name).text(), "nothing", fmt::format("the member {}", name));
+    }
+  }
   template <typename T>
-  bool read(const char* name, T& value) {
-    const json::value* found = object_.if_contains(name);
-    if (found == nullptr) return false;
-    ++found_;
-    read_value(*found, Place(place_, name), value);
-    return true;
+  void read(const json::value& from, const Place& at, const Member& member, T& to) {
+    Reading{member, rules}.read(from, at, to);
   }
-
-  const json::object& object_;
-  const Place& place_;
-  size_t found_ = 0;
+  template <typename T>
+  void read(const json::value& from, const Place& at, const Member& member, std::optional<T>& to) {
+    Reading{member, rules}.read(from, at, to.emplace());
+  }
 };
 
 template <typename T>
-void read_value(const json::value& from, const Place& place, std::vector<T>& to) {
-  const json::array* array = from.if_array();
-  if (array == nullptr) throw JsonError(place.text(), kind_of(from), "an array");
-  to.clear();
-  to.reserve(array->size());
-  for (size_t i = 0; i < array->size(); ++i) {
-    T item{};
-    read_value((*array)[i], Place(place, i), item);
-    to.push_back(std::move(item));
-  }
-}
-
-template <typename T>
 requires std::is_class_v<T>
-void read_value(const json::value& from, const Place& place, T& to) {
+void Reading::read(const json::value& from, const Place& place, T& to) const {
   const json::object* object = from.if_object();
   if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
-  Reader reader(*object, place);
-  visit_members(reader, to);
+  Reader<T> reader{*object, place, rules, to};
+  T::describe(reader);
   // A problem document may carry extension members (RFC 9457, section 3.2).
-  if (std::is_same_v<T, Problem> || reader.has_seen_all()) return;
-  Names names;
-  visit_members(names, to);
-  reader.refuse_unknown(names.all);
+  if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
+  std::vector<std::string_view> known;
+  T::describe([&](const char* name, auto&&, const Member&) { known.emplace_back(name); });
+  const auto unknown = std::ranges::find_if(*object, [&](const auto& entry) {
+    return std::ranges::find(known, std::string_view(entry.key())) == known.end();
+  });
+  throw JsonError(Place(place, unknown->key()).text(), "an unknown member",
+                  fmt::format("one of {}", fmt::join(known, ", ")));
+}
+
+template <typename Message>
+Message read_message(std::string_view text, Rules rules) {
+  static constexpr Member kWhole;
+  Message message;
+  // The values lie together, in a first block of twice the text's size, and are let go of at once;
+  // blocks grow, so those of a long text are made singly.
+  constexpr size_t kAtOnceMax = size_t{256} << 10;
+  if (text.size() > kAtOnceMax) {
+    Reading{kWhole, rules}.read(parse_json_exactly(text), Place(), message);
+  } else {
+    json::monotonic_resource memory(2 * text.size() + 1);
+    Reading{kWhole, rules}.read(parse_json_exactly(text, &memory), Place(), message);
+  }
+  return message;
 }
 
 }  // namespace
@@ -295,23 +339,25 @@ std::string to_json(const Message& message) {
 
 template <typename Message>
 Message from_json(std::string_view text) {
-  Message message;
-  // The values lie together, in a first block of twice the text's size, and are let go of at once;
-  // blocks grow, so those of a long text are made singly.
-  constexpr size_t kAtOnceMax = size_t{256} << 10;
-  if (text.size() > kAtOnceMax) {
-    read_value(parse_json_exactly(text), Place(), message);
-  } else {
-    json::monotonic_resource memory(2 * text.size() + 1);
-    read_value(parse_json_exactly(text, &memory), Place(), message);
-  }
-  return message;
+  return read_message<Message>(text, Rules::kNone);
 }
 
-#define GNOMON_MESSAGE(Message)                          \
-  template std::string to_json<Message>(const Message&); \
-  template Message from_json<Message>(std::string_view);
-GNOMON_EACH_MESSAGE(GNOMON_MESSAGE)
-#undef GNOMON_MESSAGE
+template <typename Message>
+Message from_request(std::string_view body) {
+  return read_message<Message>(body, Rules::kAll);
+}
+
+template <typename Message>
+Message from_request_with_any_text(std::string_view body) {
+  return read_message<Message>(body, Rules::kNumbersAndHashes);
+}
+
+#define GNOMON_RECORD(R)                        \
+  template std::string to_json<R>(const R&);    \
+  template R from_json<R>(std::string_view);    \
+  template R from_request<R>(std::string_view); \
+  template R from_request_with_any_text<R>(std::string_view);
+GNOMON_EACH_RECORD(GNOMON_RECORD)
+#undef GNOMON_RECORD
 
 }  // namespace gnomon

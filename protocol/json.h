@@ -1,13 +1,14 @@
-// JSON of the messages. to_json writes every member under its own name in snake_case; from_json
-// refuses unknown members, missing required members and wrong types with a JsonError that names the
-// path. Doubles that JSON cannot write are the strings "NaN", "Infinity", "-Infinity".
+// JSON of the records (protocol/records). to_json() writes every member under its own name; a text
+// that may not be empty, and an optional value, are left out where there is none. Reading refuses
+// unknown members, missing required members and wrong types with a JsonError that names the path.
+// Doubles that JSON cannot write are the strings "NaN", "Infinity", "-Infinity".
 #pragma once
 
 #include <string>
 #include <string_view>
 
 #include "base/errors.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 
@@ -23,10 +24,24 @@ class JsonError : public Error {
   std::string accepted_;
 };
 
-// Instantiated in json.cc for every message struct of messages.h (and InjectedFault, Fingerprint).
+// A list has more items than its member may have.
+class TooManyItems : public JsonError {
+ public:
+  using JsonError::JsonError;
+};
+
+// Instantiated in json.cc for every record.
 template <typename Message>
 std::string to_json(const Message& message);
+// What we wrote ourselves (a ledger, answers): the rules of its members are not asked, so that one
+// that grows stricter locks nobody out of what is on record.
 template <typename Message>
 Message from_json(std::string_view text);
+// What came from outside: every member's rules hold too.
+template <typename Message>
+Message from_request(std::string_view body);
+// The same, but texts are not looked at.
+template <typename Message>
+Message from_request_with_any_text(std::string_view body);
 
 }  // namespace gnomon

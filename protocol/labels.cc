@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "protocol/site_glob.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 
 namespace gnomon {
 namespace {

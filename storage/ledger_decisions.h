@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/ledger_connection.h"
 
 namespace gnomon::ledger {

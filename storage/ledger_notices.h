@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/ledger_connection.h"
 
 namespace gnomon::ledger {

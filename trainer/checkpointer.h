@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/memory.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/checkpoint_store.h"
 
 namespace gnomon {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/shared_library.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

@@ -7,7 +7,7 @@
 
 #include "base/wall_clock.h"
 #include "protocol/json.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 
 namespace gnomon {
 DirectiveInbox::DirectiveInbox(DirectiveOptions options, Reporter& reporter, Spool& spool,
@@ -131,7 +131,7 @@ bool DirectiveInbox::answer(const Directive& directive, const std::string& state
                             const std::string& reason) {
   DirectiveAck ack;
   ack.state = state;
-  ack.reason = shortened(reason, "reason");
+  ack.reason = shortened(reason, rules::kSentence);
   ack.time = now_seconds();
   if (spool_.append(ack_target(directive.number), to_json(ack)) == Spool::Outcome::kWritten)
     return true;

@@ -17,7 +17,7 @@
 
 #include "protocol/backoff.h"
 #include "protocol/client.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/reporter.h"
 #include "trainer/spool.h"
 

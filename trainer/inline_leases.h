@@ -16,7 +16,7 @@
 
 #include "protocol/backoff.h"
 #include "protocol/client.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/lease_keeper.h"
 #include "trainer/reporter.h"
 

@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "protocol/client.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/shutdown.h"
 #include "trainer/spool.h"
 

@@ -70,9 +70,9 @@ void check_request(const ReplayRequest& request) {
   if (request.steps < 0) {
     throw ConfigError("replay", 0, "steps", std::to_string(request.steps), "0 or more");
   }
-  if (std::ranges::find(replay_arms(), request.arm) == replay_arms().end()) {
+  if (std::ranges::find(kArms, request.arm) == kArms.end()) {
     throw ConfigError("replay", 0, "arm", request.arm,
-                      fmt::format("{}", fmt::join(replay_arms(), ", ")));
+                      fmt::format("{}", fmt::join(kArms, ", ")));
   }
   if (request.perturb < 0) {
     throw ConfigError("replay", 0, "perturb", std::to_string(request.perturb),
@@ -121,12 +121,6 @@ ReplayRequest replay_request(const ReplayTask& task) {
   request.perturb = task.perturb;
   if (task.perturb_scale != 0) request.perturb_scale = task.perturb_scale;
   return request;
-}
-
-std::span<const std::string> replay_arms() {
-  static const std::array<std::string, 6> kArms = {"bf16",        "same", "fakequant",
-                                                   kPerturbedArm, "plan", kScoresArm};
-  return kArms;
 }
 
 Replayer::Replayer(ReplayDevice on, EngineRanks* ranks, std::vector<std::filesystem::path> roots)

@@ -11,24 +11,18 @@
 #include <string>
 
 #include "base/errors.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon {
 
-// bf16: every GEMM in BF16, the shadow. same: the plan of the checkpoint. fakequant: its values, no
-// FP8 kernel. bf16-perturbed: bf16 with the sequences of each step in another order, so that the
-// sums over them are rounded in another order. plan: any other. scores: no steps, but an analysis
-// of the checkpoint by site under the plan of the checkpoint or of the request (Engine::scores),
-// with the batch and the faults of the window's last step.
-std::span<const std::string> replay_arms();
 // How large a perturbation is where a request does not say: half the distance of BF16 numbers.
 inline constexpr double kPerturbScale = 0x1p-9;
 
 struct ReplayRequest {
   std::filesystem::path checkpoint;
   int64_t steps = 0;
-  std::string arm = "bf16";                   // one of replay_arms()
+  std::string arm = "bf16";                   // one of kArms
   std::string plan_toml = {};                 // arm "plan"; others: if not the checkpoint's
   std::filesystem::path end_checkpoint = {};  // may be empty
   bool evaluate_endpoints = false;

@@ -20,7 +20,7 @@
 
 #include "protocol/backoff.h"
 #include "protocol/client.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/refused_log.h"
 #include "trainer/spool.h"
 

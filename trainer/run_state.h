@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "storage/checkpoint_store.h"
 
 namespace gnomon {

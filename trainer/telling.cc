@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "protocol/json.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "trainer/loop.h"
 #include "trainer/unsent_checkpoints.h"
 
@@ -156,7 +156,7 @@ void TrainingLoop::checkpoint_failed(const CheckpointReport& checkpoint, const s
   notice.kind = "checkpoint_failed";
   notice.text = shortened(
       fmt::format("the checkpoint of step {} could not be written: {}", checkpoint.step, why),
-      "text");
+      rules::kSentence);
   try {
     outbox_->notice(notice);
   } catch (const Error& error) {

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/host.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "trainer/loop.h"
 
 namespace gnomon {
@@ -116,7 +116,7 @@ std::optional<ReplayResult> TrainingLoop::replay(const Lease& lease, LeaseFailur
   } catch (const ReplayAbandoned&) {
     failure.reason = why;
   } catch (const std::exception& error) {
-    failure.reason = shortened(error.what(), "reason");
+    failure.reason = shortened(error.what(), rules::kSentence);
     failure.retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
   }
   return std::nullopt;

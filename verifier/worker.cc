@@ -10,7 +10,7 @@
 #include "base/wall_clock.h"
 #include "kernels/devices.h"
 #include "protocol/json.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/engine/fingerprint.h"
 #include "trainer/lease_keeper.h"
@@ -128,7 +128,7 @@ bool Worker::work(const Lease& lease) {
     // never will.
     const bool retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
     what = "fail";
-    body = to_json(LeaseFailure{lease.token, shortened(error.what(), "reason"), retryable});
+    body = to_json(LeaseFailure{lease.token, shortened(error.what(), rules::kSentence), retryable});
   }
   if (keeper.lost()) {
     log_.warn("lease {}: abandoned", lease.lease);

@@ -11,7 +11,7 @@
 
 #include "protocol/backoff.h"
 #include "protocol/client.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/replay.h"
 #include "trainer/shutdown.h"
 

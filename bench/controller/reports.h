@@ -4,7 +4,7 @@
 
 #include "bench/controller/daemon.h"
 #include "bench/controller/load_client.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon::bench {
 

@@ -1,7 +1,7 @@
 // What simulated trainers and verifiers report of a run whose steps are bench_step()'s.
 #pragma once
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon::bench {
 

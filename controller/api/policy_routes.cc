@@ -5,7 +5,7 @@
 #include "controller/json_rows.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {

@@ -139,6 +139,8 @@ Response response_for(std::exception_ptr error) {
   } catch (const Refusal& refusal) {
     problem = refusal.problem();
     retry_after = refusal.retry_after();
+  } catch (const TooManyItems& items) {
+    problem = {"about:blank", "Too many items in one message", 413, items.what(), items.accepted()};
   } catch (const JsonError& json) {
     problem = {"about:blank", "The body is not the message expected", 400, json.what(),
                json.accepted()};

@@ -9,7 +9,7 @@
 #include "controller/json_rows.h"
 #include "protocol/json.h"
 #include "protocol/site_glob.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {

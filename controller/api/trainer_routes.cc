@@ -9,8 +9,7 @@
 #include "controller/api/view_queries.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
-#include "protocol/text_rules.h"
-#include "protocol/value_rules.h"
+#include "protocol/text.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
@@ -18,7 +17,6 @@ namespace gnomon {
 namespace {
 
 constexpr int64_t kRunningMaxSeconds = 1'000'000'000;
-constexpr size_t kStepsMax = 10'000;
 
 // A report of one kind: parsed, given to the supervisor in one write, answered with its ReportAck.
 template <typename Message>
@@ -44,8 +42,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
 
 Response register_run(Services& services, Exchange& exchange, const Request& request) {
   // Its texts are checked where it is known whether the run is on record with them.
-  RunRegistration registration = from_json<RunRegistration>(request.body);
-  check_values(registration);
+  const auto registration = from_request_with_any_text<RunRegistration>(request.body);
   Guard::authorise_run(*request.principal, registration.name);
   const TrainerProcess process = {query_text(request, "incarnation"),
                                   query_seconds(request, "running")};
@@ -139,10 +136,6 @@ Response directives(Services& services, Exchange& exchange, const Request& reque
 Response report_steps(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
   StepBatch batch = from_request<StepBatch>(request.body);
-  if (batch.steps.size() > kStepsMax) {
-    throw Refusal(413, "Too many steps in one batch", fmt::format("{} steps", batch.steps.size()),
-                  fmt::format("at most {}", kStepsMax));
-  }
   ReportAck ack;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
     ack = services.supervisor.report_steps(transaction, run, batch);

@@ -8,7 +8,7 @@
 #include "controller/api/trainer_calls.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 
 namespace gnomon {
 namespace {

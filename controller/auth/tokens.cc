@@ -22,7 +22,7 @@
 #include "base/files.h"
 #include "base/named_file.h"
 #include "base/redaction.h"
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 #include "protocol/toml_reader.h"
 
 namespace gnomon {

@@ -96,9 +96,9 @@ void DeviceSeries::take(const std::string& host, const DeviceHealth& health) {
   show(families_.remapped_rows, real(health.remapped_rows_failure), {{"state", "failure"}});
   if (!health.throttle_reasons) return;
   const std::vector<std::string>& reasons = *health.throttle_reasons;
-  for (const char* reason : kThrottleReasons) {
+  for (const std::string_view reason : kThrottleReasons) {
     const bool now = std::ranges::find(reasons, reason) != reasons.end();
-    show(families_.throttled, now ? 1 : 0, {{"reason", reason}});
+    show(families_.throttled, now ? 1 : 0, {{"reason", std::string(reason)}});
   }
 }
 

@@ -16,7 +16,7 @@
 #include "controller/metrics/notification_series.h"
 #include "controller/metrics/run_series.h"
 #include "controller/metrics/tls_series.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

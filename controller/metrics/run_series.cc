@@ -12,8 +12,6 @@ constexpr std::array kOutcomes = {"quiet", "alarm", "skipped", "failed"};
 constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", "action",
                                        "recovered",  "probe",    "return",      "accept",
                                        "instrument", "override", "directive",   "cadence"};
-constexpr std::array kDirectiveKinds = {"set_plan", "rollback", "checkpoint_now",
-                                        "pause",    "resume",   "stop"};
 constexpr size_t kLayersMax = 200;
 
 auto& counter_family(SeriesRegistry& registry, const char* name, const char* help) {
@@ -127,7 +125,8 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
   for (const char* kind : kDecisionKinds) {
     counter(families.decisions, "kind", kind).Increment(total(totals.decisions, kind));
   }
-  for (const char* kind : kDirectiveKinds) {
+  for (const std::string_view name : kDirectiveKinds) {
+    const std::string kind(name);
     counter(families.directives, "kind", kind).Increment(total(totals.directives, kind));
   }
   const auto count_notices = [&](std::string_view name) {

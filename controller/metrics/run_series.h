@@ -14,7 +14,7 @@
 #include "controller/metrics/device_series.h"
 #include "controller/metrics/series_family.h"
 #include "controller/metrics/tensor_series.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

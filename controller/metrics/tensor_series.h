@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "controller/metrics/series_family.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

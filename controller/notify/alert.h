@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "controller/decide/decide.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon::notify {
 

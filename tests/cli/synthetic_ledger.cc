@@ -5,6 +5,7 @@
 
 #include "base/files.h"
 #include "protocol/json.h"
+#include "storage/ledger_version.h"
 
 namespace gnomon::cli {
 
@@ -40,7 +41,7 @@ SyntheticLedger::SyntheticLedger(const std::filesystem::path& file)
     : database_(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE) {
   database_.exec("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF");
   database_.exec(read_file(GNOMON_SCHEMA_FILE));
-  database_.exec(fmt::format("PRAGMA user_version = {}", kLedgerVersion));
+  database_.exec(fmt::format("PRAGMA user_version = {}", gnomon::kLedgerVersion));
 }
 
 void SyntheticLedger::add_run(int64_t id, const std::string& name, const std::string& job) {

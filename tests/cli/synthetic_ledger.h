@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "tests/support/temporary_directory.h"
 
 namespace gnomon::cli {

@@ -81,7 +81,9 @@ TEST_F(ApiRefusalTest, APolicyNestedTooDeepIsRefusedAndTheDaemonLives) {
 TEST_F(ApiRefusalTest, UnknownRunsAre404OnEveryPath) {
   std::string batch = to_json(StepBatch{{test_step(1)}});
   EXPECT_EQ(refused("POST", "/v1/runs/run-99/steps", batch).status, 404);
-  EXPECT_EQ(refused("POST", "/v1/runs/run-99/attempts", to_json(AttemptStart{})).status, 404);
+  EXPECT_EQ(
+      refused("POST", "/v1/runs/run-99/attempts", to_json(AttemptStart{.cause = "start"})).status,
+      404);
   EXPECT_EQ(refused("POST", "/v1/runs/run-99/checkpoints", to_json(test_checkpoint(1))).status,
             404);
   EXPECT_EQ(

@@ -128,8 +128,6 @@ TEST_F(ReportedHealthTest, WhatNoDeviceCanSayIsRefusedAndNothingIsTaken) {
   expect("ecc_corrected", [](DeviceHealth& h) { h.ecc_corrected = -1; });
   expect("ecc_uncorrected", [](DeviceHealth& h) { h.ecc_uncorrected = -3; });
   expect("throttle_reasons", [](DeviceHealth& h) { h.throttle_reasons->emplace_back("tired"); });
-  expect("throttle_reasons",
-         [](DeviceHealth& h) { h.throttle_reasons->emplace_back("sw_power_cap"); });
   expect("device", [](DeviceHealth& h) { h.device = ""; });
   expect("device", [](DeviceHealth& h) { h.device = std::string(101, 'x'); });
   expect("device", [](DeviceHealth& h) { h.device = "a\nb"; });

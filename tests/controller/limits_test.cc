@@ -40,15 +40,16 @@ class LimitsTest : public ApiTest {
 
 TEST_F(LimitsTest, OfARegistration) {
   const auto refuse = [&](const RunRegistration& registration, const char* member,
-                          const char* accepted) {
-    expect_refused("/v1/runs", to_json(registration), member, accepted);
+                          const char* accepted, int status = 400) {
+    expect_refused("/v1/runs", to_json(registration), member, accepted, status);
   };
-  refuse(test_registration(std::string(201, 'x')), "name is", "1 to 200 bytes");
-  refuse(test_registration(""), "name is", "1 to 200 bytes");
-  refuse(test_registration("test", std::string(201, 'x')), "job_id is", "at most 200");
+  refuse(test_registration(std::string(201, 'x')), "name: found 201 bytes", "1 to 200 bytes");
+  refuse(test_registration(""), "name: found \"\"", "1 to 200 bytes");
+  refuse(test_registration("test", std::string(201, 'x')), "job_id: found 201 bytes",
+         "at most 200");
   RunRegistration many = test_registration("many");
   many.sites.assign(100'001, "s");
-  refuse(many, "sites is 100001 names", "at most 100000");
+  refuse(many, "sites: found 100001 items", "at most 100000", 413);
   RunRegistration long_run = test_registration("long");
   long_run.total_steps = 1'000'000'001;
   refuse(long_run, "total_steps", "from 0 to 1000000000");
@@ -61,9 +62,10 @@ TEST_F(LimitsTest, OfAttemptsStepsAndCheckpoints) {
   expect_refused(trainer.path("/attempts"), to_json(attempt), "host: found 201", "at most 200");
   StepBatch batch;
   for (int64_t step = 1; step <= 10'001; ++step) batch.steps.push_back(test_step(step));
-  expect_refused(trainer.path("/steps"), to_json(batch), "10001 steps", "at most 10000", 413);
+  expect_refused(trainer.path("/steps"), to_json(batch), "steps: found 10001 items",
+                 "at most 10000", 413);
   expect_refused(trainer.path("/steps"), to_json(StepBatch{{test_step(1'000'000'001)}}),
-                 "steps[0].step: found 1000000001", "from 0 to 1000000000");
+                 "steps[0].step: found 1000000001", "from 1 to 1000000000");
   expect_refused(trainer.path("/steps"), to_json(StepBatch{{test_step(1'000'001)}}),
                  "step is 1000001", "at most 1000000 in a run of 1000 total_steps");
   StepReport huge = test_step(1);
@@ -79,7 +81,8 @@ TEST_F(LimitsTest, OfAttemptsStepsAndCheckpoints) {
 TEST_F(LimitsTest, OfStatistics) {
   StatisticsReport report{1, 1, 1, {}, 1.0};
   report.rows.resize(4'097);
-  expect_refused(trainer.path("/statistics"), to_json(report), "4097 rows", "at most 4096", 413);
+  expect_refused(trainer.path("/statistics"), to_json(report), "rows: found 4097 items",
+                 "at most 4096", 413);
   StatisticsRow row;
   row.site = test_registration().sites.front();
   row.tensor = "input";
@@ -90,7 +93,8 @@ TEST_F(LimitsTest, OfStatistics) {
   row.recipe = "current";
   row.histogram.assign(101, 1);
   report.rows = {row};
-  expect_refused(trainer.path("/statistics"), to_json(report), "histogram", "at most 100 bins");
+  expect_refused(trainer.path("/statistics"), to_json(report), "histogram: found 101",
+                 "at most 100", 413);
 }
 
 TEST_F(LimitsTest, OfOverridesAndNotices) {
@@ -101,9 +105,9 @@ TEST_F(LimitsTest, OfOverridesAndNotices) {
 
 TEST_F(LimitsTest, OfWhatAVerifierSaysOfItself) {
   LeaseRequest request{std::string(201, 'v'), test_fingerprint()};
-  expect_refused("/v1/leases", to_json(request), "verifier: found 201", "at most 200");
+  expect_refused("/v1/leases", to_json(request), "verifier: found 201", "1 to 200 bytes");
   request.verifier = "";
-  expect_refused("/v1/leases", to_json(request), "verifier is", "1 to 200");
+  expect_refused("/v1/leases", to_json(request), "verifier: found \"\"", "1 to 200");
   request.verifier = "verifier:1";
   for (int i = 0; i < 17; ++i) request.labels[fmt::format("l{}", i)] = "x";
   expect_refused("/v1/leases", to_json(request), "17 labels", "at most 16");

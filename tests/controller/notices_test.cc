@@ -89,7 +89,8 @@ TEST_F(NoticesTest, AnotherTextUnderAKnownVersionIsKeptFromThePlansAndAudited) {
 TEST_F(NoticesTest, WhatIsNoNoticeIsRefused) {
   TrainerNotice notice = failed_checkpoint(5);
   notice.kind = "gossip";
-  EXPECT_THAT(refused_notice(notice).accepted, HasSubstr("checkpoint_failed, reports_dropped"));
+  EXPECT_THAT(refused_notice(notice).accepted,
+              HasSubstr("\"checkpoint_failed\", \"reports_dropped\""));
   notice = failed_checkpoint(5);
   notice.text = "";
   EXPECT_THAT(refused_notice(notice).detail, HasSubstr("text"));

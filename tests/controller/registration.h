@@ -1,7 +1,7 @@
 // The smallest registration that the controller accepts.
 #pragma once
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

@@ -6,7 +6,7 @@
 
 #include <map>
 
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 
 namespace gnomon {
 namespace {
@@ -45,7 +45,7 @@ TEST(ProcessFingerprint, FitsAMessageWhateverTheVariablesHold) {
     const Fingerprint found = process_fingerprint(*backend);
     EXPECT_NE(found, usual);
     EXPECT_TRUE(is_one_line(found.libraries)) << found.libraries;
-    EXPECT_LE(found.libraries.size(), text_rule("libraries").bytes_max);
+    EXPECT_LE(found.libraries.size(), kLibrariesBytesMax);
     texts[last] = found.libraries;
   }
   ::unsetenv("ONEDNN_SOMETHING");

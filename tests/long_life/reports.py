@@ -1,4 +1,4 @@
-"""The bodies of what trainers send, as protocol/messages.h has them."""
+"""The bodies of what trainers send, as protocol/records.h has them."""
 
 from __future__ import annotations
 

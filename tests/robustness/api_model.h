@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "tests/robustness/record.h"
 #include "tests/robustness/story.h"
 

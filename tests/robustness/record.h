@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "tests/robustness/story.h"
 
 namespace gnomon::robustness {

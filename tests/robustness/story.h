@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon::robustness {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "tests/protocol/http_test_server.h"
 
 namespace gnomon::test {

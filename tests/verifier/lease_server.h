@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "tests/protocol/http_test_server.h"
 #include "tests/trainer/fake_controller.h"
 

@@ -14,7 +14,7 @@
 #include "kernels/moments.h"
 #include "kernels/tensor.h"
 #include "kernels/wires.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "protocol/precision_plan.h"
 #include "storage/checkpoint_store.h"
 #include "trainer/engine/fault_view.h"

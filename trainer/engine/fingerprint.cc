@@ -19,7 +19,7 @@
 namespace gnomon {
 namespace {
 
-// `libraries` may have 1,000 bytes in a message (protocol/text_rules.h).
+// `libraries` may have 1,000 bytes in a message (protocol/text.h).
 constexpr size_t kOwnMax = 600;
 constexpr size_t kWithRanksMax = 1000;
 constexpr std::string_view kRanksDiffer = "; the ranks differ ";

@@ -8,7 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/collectives.h"
 #include "kernels/launch_variables.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 
 namespace gnomon {
 

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/engine/linear.h"
 #include "trainer/engine/tensor_observer.h"
 

@@ -14,7 +14,7 @@
 #include "kernels/backend.h"
 #include "kernels/memory.h"
 #include "kernels/statistics.h"
-#include "protocol/messages.h"
+#include "protocol/records.h"
 #include "trainer/engine/tensor_observer.h"
 
 namespace gnomon {

@@ -1,4 +1,4 @@
-#include "protocol/text_rules.h"
+#include "protocol/text.h"
 
 #include <gmock/gmock.h>
 
@@ -16,7 +16,7 @@ std::string path_refused(const RunRegistration& run) {
   }
 }
 
-TEST(TextRulesTest, ALineHasNoControlCharactersAndNoneThatTurnTextAround) {
+TEST(TextTest, ALineHasNoControlCharactersAndNoneThatTurnTextAround) {
   for (const char* text : {"", "demo", "a b", "Grüße", "価値", "😀", "\xc2\xa0", "\xe2\x80\xa6",
                            "\xe2\x80\xa7", "\xe2\x80\xaf", "\xe2\x81\xa5", "\xe2\x81\xaa"}) {
     EXPECT_TRUE(is_one_line(text)) << text;
@@ -28,7 +28,7 @@ TEST(TextRulesTest, ALineHasNoControlCharactersAndNoneThatTurnTextAround) {
   EXPECT_FALSE(is_one_line(std::string_view("\0", 1)));
 }
 
-TEST(TextRulesTest, EachTextIsHeldToTheRuleOfItsMemberWhereverItStands) {
+TEST(TextTest, EachTextIsHeldToTheRuleOfItsMemberWhereverItStands) {
   RunRegistration run;
   run.name = std::string(200, 'x');
   run.sites = {"a", "b"};
@@ -53,17 +53,18 @@ TEST(TextRulesTest, EachTextIsHeldToTheRuleOfItsMemberWhereverItStands) {
   EXPECT_EQ(with([](auto& r) { r.base_plan = std::string((4 << 20) + 1, 'x'); }), "base_plan");
 }
 
-TEST(TextRulesTest, AShortenedTextFitsAndEndsBetweenLetters) {
-  EXPECT_EQ(shortened("why", "reason"), "why");
-  EXPECT_EQ(shortened(std::string(16'384, 'x'), "reason"), std::string(16'384, 'x'));
-  EXPECT_EQ(shortened(std::string(16'385, 'x'), "reason"), std::string(16'380, 'x') + " ...");
+TEST(TextTest, AShortenedTextFitsAndEndsBetweenLetters) {
+  EXPECT_EQ(shortened("why", rules::kSentence), "why");
+  EXPECT_EQ(shortened(std::string(16'384, 'x'), rules::kSentence), std::string(16'384, 'x'));
+  EXPECT_EQ(shortened(std::string(16'385, 'x'), rules::kSentence),
+            std::string(16'380, 'x') + " ...");
   std::string wide = "x";
   while (wide.size() < 300) wide += "é";
-  EXPECT_EQ(shortened(wide, "name"), wide.substr(0, 195) + " ...");
+  EXPECT_EQ(shortened(wide, rules::kLine), wide.substr(0, 195) + " ...");
 }
 
 // What is on record is read as it is.
-TEST(TextRulesTest, FromJsonAloneRefusesNone) {
+TEST(TextTest, FromJsonAloneRefusesNone) {
   RunRegistration run;
   run.name = std::string(300, '\n');
   EXPECT_EQ(from_json<RunRegistration>(to_json(run)).name, run.name);

@@ -1,0 +1,157 @@
+#include "controller/api/openapi_schemas.h"
+
+#include <fmt/format.h>
+
+#include <boost/json/array.hpp>
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "controller/api/openapi_document.h"
+#include "protocol/records.h"
+
+namespace gnomon {
+namespace {
+
+namespace json = boost::json;
+
+json::object reference(const char* schema) {
+  return {{"$ref", fmt::format("#/components/schemas/{}", schema)}};
+}
+
+json::value bound(double value) {
+  constexpr double kWhole = 1e15;
+  if (value == std::floor(value) && std::abs(value) <= kWhole) return static_cast<int64_t>(value);
+  return value;
+}
+
+void add_range(json::object& schema, const Range& range) {
+  if (range.least > Range{}.least) schema["minimum"] = bound(range.least);
+  if (range.most < Range{}.most) schema["maximum"] = bound(range.most);
+}
+
+json::object text_schema(const Member& member) {
+  json::object schema{{"type", "string"}};
+  if (!member.words.empty()) {
+    json::array words;
+    for (const std::string_view word : member.words) words.emplace_back(word);
+    schema["enum"] = std::move(words);
+    return schema;
+  }
+  const Text& rule = member.text;
+  if (rule.form == Text::Form::kHash) {
+    schema["pattern"] = fmt::format("^[!-~]{{{},{}}}$", rule.least, rule.most);
+    return schema;
+  }
+  if (rule.least > 0) schema["minLength"] = rule.least;
+  schema["maxLength"] = rule.most;
+  if (rule.form == Text::Form::kLine) {
+    schema["pattern"] = R"(^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$)";
+  }
+  return schema;
+}
+
+template <typename T>
+struct SchemaOf {
+  static json::object get(const Member& /*member*/) { return reference(T::kRecord.name); }
+};
+template <>
+struct SchemaOf<Labels> {
+  static json::object get(const Member& /*member*/) { return reference("Labels"); }
+};
+template <>
+struct SchemaOf<std::string> {
+  static json::object get(const Member& member) { return text_schema(member); }
+};
+template <>
+struct SchemaOf<bool> {
+  static json::object get(const Member& /*member*/) { return {{"type", "boolean"}}; }
+};
+template <>
+struct SchemaOf<double> {
+  static json::object get(const Member& member) {
+    const Range& range = member.range;
+    if (range.nan || range.infinity || range.minus_infinity) return reference("Number");
+    json::object schema{{"type", "number"}};
+    add_range(schema, range);
+    return schema;
+  }
+};
+template <typename T>
+requires std::is_integral_v<T>
+struct SchemaOf<T> {
+  static json::object get(const Member& member) {
+    json::object schema{{"type", "integer"}, {"format", sizeof(T) == 8 ? "int64" : "int32"}};
+    add_range(schema, member.range);
+    return schema;
+  }
+};
+template <typename T>
+struct SchemaOf<std::optional<T>> : SchemaOf<T> {};
+template <typename T>
+struct SchemaOf<std::vector<T>> {
+  static json::object get(const Member& member) {
+    json::object schema{{"type", "array"}, {"items", SchemaOf<T>::get(member)}};
+    if (member.items_most < Member{}.items_most) schema["maxItems"] = member.items_most;
+    return schema;
+  }
+};
+
+// Adds what `to` does not have.
+void merge(json::object& to, json::object from) {
+  for (auto& [key, value] : from) {
+    json::value* known = to.if_contains(key);
+    if (known == nullptr) {
+      to[key] = std::move(value);
+    } else if (known->is_object() && value.is_object()) {
+      merge(known->get_object(), std::move(value.get_object()));
+    }
+  }
+}
+
+template <typename R>
+json::object record_schema() {
+  json::object schema{{"type", "object"}};
+  if (*R::kRecord.help != '\0') schema["description"] = R::kRecord.help;
+  json::object properties;
+  json::array required;
+  R::describe([&](const char* name, auto access, const Member& member) {
+    using T = std::remove_cvref_t<std::invoke_result_t<decltype(access), R&>>;
+    json::object property = SchemaOf<T>::get(member);
+    if (*member.help != '\0') property["description"] = member.help;
+    properties[name] = std::move(property);
+    if (member.required) required.emplace_back(name);
+  });
+  if (!required.empty()) schema["required"] = std::move(required);
+  schema["properties"] = std::move(properties);
+  // A problem document may carry extension members (RFC 9457, section 3.2).
+  if (!std::is_same_v<R, Problem>) schema["additionalProperties"] = false;
+  return schema;
+}
+
+}  // namespace
+
+void add_record_schemas(json::object& schemas) {
+  const auto add = [&](const char* name, json::object schema) {
+    json::value& there = schemas[name];
+    if (!there.is_object()) there.emplace_object();
+    merge(there.get_object(), std::move(schema));
+  };
+#define GNOMON_RECORD(R) add(R::kRecord.name, record_schema<R>());
+  GNOMON_EACH_RECORD(GNOMON_RECORD)
+#undef GNOMON_RECORD
+}
+
+std::string_view openapi_document() {
+  static const std::string text = [] {
+    json::value document = json::parse(json::string_view(kOpenapiSource));
+    add_record_schemas(document.at("components").at("schemas").get_object());
+    return json::serialize(document);
+  }();
+  return text;
+}
+
+}  // namespace gnomon

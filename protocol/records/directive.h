@@ -1,0 +1,88 @@
+// What the controller tells a trainer to do, and how far it got.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/records/member.h"
+
+namespace gnomon {
+
+inline constexpr std::array<std::string_view, 6> kDirectiveKinds = {
+    "set_plan", "rollback", "checkpoint_now", "pause", "resume", "stop"};
+inline constexpr std::array<std::string_view, 6> kDirectiveStates = {
+    "pending", "delivered", "acknowledged", "applied", "rejected", "expired"};
+inline constexpr std::array<std::string_view, 3> kAckStates = {"acknowledged", "applied",
+                                                               "rejected"};
+
+// Kinds: set_plan, rollback, checkpoint_now, pause, resume, stop.
+struct Directive {
+  int64_t number = 0;
+  std::string kind;
+  std::string plan;
+  int64_t plan_version = 0;
+  int64_t to_step = 0;
+  std::string checkpoint_uri;
+  std::string reason;
+  std::string state;
+
+  static constexpr Record kRecord = {"Directive", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = Directive;
+    v("number", &R::number,
+      Member{.required = true, .range = {1, 1e15}, .help = "In its run: 1, 2, …"});
+    v("kind", &R::kind, Member{.required = true, .words = kDirectiveKinds});
+    v("plan", &R::plan,
+      Member{.text = kPlanText,
+             .help = "`set_plan`, `rollback`: TOML; empty keeps the checkpoint's plan."});
+    v("plan_version", &R::plan_version, Member{.range = kPlanVersion});
+    v("to_step", &R::to_step, Member{.help = "`rollback`: the checkpoint's step."});
+    v("checkpoint_uri", &R::checkpoint_uri, Member{.text = kPath, .help = "`rollback`."});
+    v("reason", &R::reason, Member{.text = kSentence, .help = "A sentence for people."});
+    v("state", &R::state,
+      Member{.words = kDirectiveStates,
+             .help = "Pending, delivered, acknowledged, applied, rejected, expired."});
+  }
+};
+
+struct DirectiveList {
+  std::vector<Directive> directives;
+
+  static constexpr Record kRecord = {"DirectiveList", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = DirectiveList;
+    v("directives", &R::directives, Member{.required = true});
+  }
+};
+
+// POST /v1/runs/{run}/directives/{n}/ack
+struct DirectiveAck {
+  std::string state;
+  int64_t attempt = 0;
+  int64_t step = 0;
+  std::string reason;
+  double time = 0;
+
+  static constexpr Record kRecord = {"DirectiveAck", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = DirectiveAck;
+    v("state", &R::state,
+      Member{.required = true, .words = kAckStates, .help = "Acknowledged, applied, rejected."});
+    v("attempt", &R::attempt, Member{.range = kStep});
+    v("step", &R::step,
+      Member{.range = kStep, .help = "`applied`: the last step before it took effect."});
+    v("reason", &R::reason, Member{.text = kSentence, .help = "`rejected`: why."});
+    v("time", &R::time, Member{.range = kTime});
+  }
+};
+
+}  // namespace gnomon

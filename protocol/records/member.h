@@ -1,0 +1,89 @@
+// What is known of a record's member besides its type. Every record of this folder lists its
+// members once, in `describe`; its JSON, the rules of what is accepted, the API's document and the
+// ledger's rows all come from that list.
+//
+//   struct Ping {
+//     int64_t step = 0;
+//     static constexpr Record kRecord = {"Ping", "Sent now and then."};
+//     template <class Visitor>
+//     static void describe(Visitor&& v) {
+//       v("step", &Ping::step, Member{.required = true, .range = rules::kStep, .help = "The
+//       newest."});
+//     }
+//   };
+//
+// A visitor is called with the name, an accessor for std::invoke, and a Member.
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace gnomon {
+
+// Numbers that somebody may mean. JSON cannot write the last three: there they are the strings
+// "NaN", "Infinity" and "-Infinity".
+struct Range {
+  double least = -std::numeric_limits<double>::max();
+  double most = std::numeric_limits<double>::max();
+  bool nan = false;
+  bool infinity = false;
+  bool minus_infinity = false;
+};
+
+// A text's size in bytes, and what is in it.
+struct Text {
+  enum class Form {
+    kFree,
+    kLine,  // no control characters, and none that change the direction of the text around them
+    kHash,  // visible ASCII characters: hashes are only compared
+  };
+  size_t least = 0;  // an optional text that may not be empty is left out when it is
+  size_t most = 200;
+  Form form = Form::kLine;
+};
+
+// The usual ones.
+namespace rules {
+
+inline constexpr Range kAnyNumber = {.nan = true, .infinity = true, .minus_infinity = true};
+inline constexpr double kStepsMax = 1e9;  // more than any run has
+inline constexpr Range kStep = {0, kStepsMax};
+inline constexpr Range kPlanVersion = {-kStepsMax, kStepsMax};
+inline constexpr Range kCount = {0, 1e15};
+inline constexpr Range kTokens = {0, 1e12};  // of one step
+inline constexpr Range kSeconds = {0, 1e9};  // sums of such stay finite
+inline constexpr Range kTime = {0, 1e11};    // since the epoch
+// What was computed, and may have overflowed. What is larger, FP32 calls Infinity.
+inline constexpr double kFp32Max = 1e39;
+inline constexpr Range kComputed = {-kFp32Max, kFp32Max, true, true, true};
+inline constexpr Range kMagnitude = {0, kFp32Max, true, true, false};
+
+inline constexpr Text kLine;
+inline constexpr Text kName = {.least = 1};
+inline constexpr Text kPath = {.most = 4096};
+inline constexpr Text kSentence = {.most = 16'384, .form = Text::Form::kFree};
+inline constexpr Text kPlanText = {.most = size_t{4} << 20, .form = Text::Form::kFree};
+inline constexpr Text kHash = {.least = 1, .most = 128, .form = Text::Form::kHash};
+inline constexpr Text kHashOrNothing = {.most = 128, .form = Text::Form::kHash};
+
+}  // namespace rules
+
+// A record's name in the API's document, and what it says there.
+struct Record {
+  const char* name;
+  const char* help;
+};
+
+struct Member {
+  bool required = false;            // in a record that is read; others keep their default
+  Range range = rules::kAnyNumber;  // of a number, or of each in a list
+  Text text = rules::kLine;         // of a text, or of each in a list
+  std::span<const std::string_view> words = {};  // that a text may be; none: any
+  size_t items_most = std::numeric_limits<size_t>::max();
+  const char* schema = "";  // the name of its type in the API's document, where that has one
+  const char* help = "";
+};
+
+}  // namespace gnomon

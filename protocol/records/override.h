@@ -1,0 +1,68 @@
+// What an operator orders by hand.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "protocol/records/member.h"
+
+namespace gnomon {
+
+inline constexpr std::array<std::string_view, 7> kOverrideKinds = {
+    "pause", "resume", "stop", "checkpoint_now", "set_plan", "silence", "mode"};
+// Empty: of no other kind than `mode`.
+inline constexpr std::array<std::string_view, 4> kModesOrNone = {"", "observe", "advise",
+                                                                 "enforce"};
+
+// POST /v1/runs/{run}/overrides. Kinds: pause, resume, stop, checkpoint_now (one directive, no
+// expiry), set_plan (the run stays in `plan` until the expiry), silence (windows are measured, no
+// action follows), mode (the run's mode is `mode`).
+struct OverrideRequest {
+  std::string kind;
+  std::string plan;
+  std::string mode;
+  std::string owner;
+  std::string reason;
+  double expires_seconds = 0;
+
+  static constexpr Record kRecord = {"OverrideRequest", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = OverrideRequest;
+    v("kind", &R::kind, Member{.required = true, .words = kOverrideKinds});
+    v("plan", &R::plan,
+      Member{.text = kPlanText, .help = "`set_plan`: TOML; it may name only sites of the run."});
+    v("mode", &R::mode, Member{.words = kModesOrNone, .help = "`mode`: which."});
+    v("owner", &R::owner,
+      Member{.required = true, .text = kName, .help = "Who asks; at most 200 bytes."});
+    v("reason", &R::reason,
+      Member{.required = true,
+             .text = {.least = 1, .most = 4096, .form = Text::Form::kFree},
+             .help = "Why; at most 4096 bytes."});
+    v("expires_seconds", &R::expires_seconds,
+      Member{.range = {0, 7776000},
+             .help = "From now; above 0 for `set_plan`, `silence` and `mode`, 0 for the others."});
+  }
+};
+
+struct OverrideAccepted {
+  int64_t decision = 0;
+  int64_t directive = 0;
+  double expires_at = 0;
+
+  static constexpr Record kRecord = {"OverrideAccepted", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = OverrideAccepted;
+    v("decision", &R::decision,
+      Member{.required = true, .help = "Where it stands among the decisions."});
+    v("directive", &R::directive, Member{.help = "Issued at once; 0 none."});
+    v("expires_at", &R::expires_at, Member{.help = "Seconds since the epoch; 0 does not expire."});
+  }
+};
+
+}  // namespace gnomon

@@ -1,0 +1,263 @@
+// Replays: the leases under which verifiers do them, and their results.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/labels.h"
+#include "protocol/records/fingerprint.h"
+#include "protocol/records/member.h"
+
+namespace gnomon {
+
+inline constexpr std::array<std::string_view, 6> kArms = {"bf16",      "same",           "plan",
+                                                          "fakequant", "bf16-perturbed", "scores"};
+inline constexpr std::array<std::string_view, 5> kPurposes = {"shadow", "triage", "attribution",
+                                                              "probe", "instrument"};
+
+// What the name of a trainer that asks for leases begins with, and no other verifier's.
+inline constexpr const char* kTrainerPrefix = "trainer:";
+inline bool is_trainer(const std::string& verifier) { return verifier.starts_with(kTrainerPrefix); }
+
+// POST /v1/leases?wait=SECONDS. 200 with a Lease, or 204 when there is nothing to do.
+struct LeaseRequest {
+  std::string verifier;
+  Fingerprint fingerprint;
+  // A trainer that replays between two steps asks for its own run's work only, and takes what only
+  // the trainer can do.
+  std::string run = {};
+  bool on_trainer = false;
+  // What its operator calls it, for a policy's [verifier] requires: "pool", "host", ... The
+  // controller adds "backend" and "device" of the fingerprint. Bounds: protocol/labels.h.
+  Labels labels = {};
+
+  static constexpr Record kRecord = {"LeaseRequest", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = LeaseRequest;
+    v("verifier", &R::verifier,
+      Member{.required = true,
+             .text = kName,
+             .help = "Unique for each process: `host:pid`; a trainer's, and nobody else's, begins "
+                     "with `trainer:`."});
+    v("fingerprint", &R::fingerprint, Member{.required = true});
+    v("run", &R::run, Member{.help = "A trainer asks for its own run's work."});
+    v("on_trainer", &R::on_trainer, Member{.help = "A trainer asks."});
+    v("labels", &R::labels, Member{});
+  }
+};
+
+// What to replay: a window in one arm.
+struct ReplayTask {
+  std::string run;
+  int64_t replay = 0;
+  int64_t window = 0;
+  int64_t attempt = 1;
+  std::string arm;
+  std::string plan;
+  std::string purpose;
+  std::string checkpoint_uri;
+  int64_t start_step = 0;
+  int64_t steps = 0;
+  std::string end_checkpoint_uri;
+  bool evaluate_endpoints = false;
+  // Other than 0: the arm starts from weights that this seed moves a little, so that repeated
+  // replays of one arm spread as chance would spread them. The scale is relative; 0 = the default.
+  int64_t perturb = 0;
+  double perturb_scale = 0;
+
+  static constexpr Record kRecord = {"ReplayTask", "A window to replay in one arm."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = ReplayTask;
+    v("run", &R::run, Member{.required = true});
+    v("replay", &R::replay, Member{.required = true, .help = "Id."});
+    v("window", &R::window, Member{.required = true, .help = "Id."});
+    v("attempt", &R::attempt, Member{.required = true, .range = kStep});
+    v("arm", &R::arm,
+      Member{
+          .required = true,
+          .words = kArms,
+          .help = "\"bf16\", \"same\", \"fakequant\", \"bf16-perturbed\", \"plan\", \"scores\"."});
+    v("plan", &R::plan,
+      Member{.text = kPlanText,
+             .help = "TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's."});
+    v("purpose", &R::purpose,
+      Member{.words = kPurposes, .help = "Shadow, triage, attribution, probe, instrument."});
+    v("checkpoint_uri", &R::checkpoint_uri, Member{.required = true, .text = kPath});
+    v("start_step", &R::start_step,
+      Member{.required = true, .range = kStep, .help = "The checkpoint's."});
+    v("steps", &R::steps, Member{.required = true, .help = "K."});
+    v("end_checkpoint_uri", &R::end_checkpoint_uri,
+      Member{.text = kPath,
+             .help = "The run's own checkpoint behind the last step; may be empty."});
+    v("evaluate_endpoints", &R::evaluate_endpoints,
+      Member{.help = "Also evaluate start and end on held-out text."});
+    v("perturb", &R::perturb, Member{.help = "The seed of a nudge of the weights; 0 none."});
+    v("perturb_scale", &R::perturb_scale, Member{.help = "Relative; 0 the default."});
+  }
+};
+
+struct Lease {
+  int64_t lease = 0;
+  int64_t token = 0;
+  double ttl_seconds = 0;
+  ReplayTask task;
+
+  static constexpr Record kRecord = {"Lease", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = Lease;
+    v("lease", &R::lease, Member{.required = true});
+    v("token", &R::token,
+      Member{.required = true, .help = "Fencing token; grows with every lease of a replay."});
+    v("ttl_seconds", &R::ttl_seconds,
+      Member{.required = true, .help = "It is lost when its verifier is silent for so long."});
+    v("task", &R::task, Member{.required = true});
+  }
+};
+
+// POST /v1/leases/{lease}/heartbeat; 409 when the token is stale: stop working.
+struct LeaseHeartbeat {
+  int64_t token = 0;
+  int64_t steps_done = 0;
+
+  static constexpr Record kRecord = {"LeaseHeartbeat", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = LeaseHeartbeat;
+    v("token", &R::token, Member{.required = true});
+    v("steps_done", &R::steps_done, Member{.range = kStep});
+  }
+};
+
+// One replayed step.
+struct ReplayStep {
+  int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  std::string weights_hash;
+  std::string batch_hash = {};
+
+  static constexpr Record kRecord = {"ReplayStep", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = ReplayStep;
+    v("step", &R::step, Member{.required = true, .range = kStep});
+    v("loss", &R::loss, Member{.required = true, .range = kComputed});
+    v("grad_norm", &R::grad_norm, Member{.required = true, .range = kMagnitude});
+    v("weights_hash", &R::weights_hash, Member{.text = kHash});
+    v("batch_hash", &R::batch_hash, Member{.text = kHashOrNothing});
+  }
+};
+
+// What an analysis of a checkpoint says of one GEMM site; trainer/engine/site_scores.h has the
+// formulas. Nats.
+struct SiteScoreRow {
+  std::string site;
+  double phi = 0;
+  double psi = 0;
+  double sqnr_db = 0;
+
+  static constexpr Record kRecord = {
+      "SiteScoreRow", "What an analysis of a checkpoint says of one GEMM site, in nats."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = SiteScoreRow;
+    v("site", &R::site, Member{.required = true});
+    v("phi", &R::phi,
+      Member{.required = true,
+             .range = kComputed,
+             .help = "What its FP8 costs the loss of a forward pass."});
+    v("psi", &R::psi,
+      Member{.required = true,
+             .range = kComputed,
+             .help = "What its FP8 gradient costs the next update on held-out text."});
+    v("sqnr_db", &R::sqnr_db, Member{.required = true, .help = "Of its output in FP8."});
+  }
+};
+
+// POST /v1/leases/{lease}/complete. Held-out losses are means in nats per token; absent = not
+// measured.
+struct ReplayResult {
+  int64_t token = 0;
+  Fingerprint fingerprint;
+  std::vector<ReplayStep> steps;
+  std::optional<double> start_loss_bf16;
+  std::optional<double> start_loss_plan;
+  std::optional<double> run_end_loss_bf16;
+  std::optional<double> replay_end_loss_bf16;
+  int64_t heldout_tokens = 0;
+  double replay_seconds = 0;
+  double eval_seconds = 0;
+  double time = 0;
+  // Arm "fakequant": as start_loss_plan, but without the FP8 kernel.
+  std::optional<double> start_loss_fakequant = {};
+  // Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over held-out sequences.
+  std::optional<double> gap_error = {};
+  std::vector<SiteScoreRow> scores = {};
+
+  static constexpr Record kRecord = {
+      "ReplayResult", "Held-out losses are means in nats per token; absent is not measured."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = ReplayResult;
+    v("token", &R::token, Member{.required = true});
+    v("fingerprint", &R::fingerprint, Member{.required = true});
+    v("steps", &R::steps,
+      Member{.required = true,
+             .help = "The window's steps in order, or the first of them when the replay turned "
+                     "non-finite."});
+    v("start_loss_bf16", &R::start_loss_bf16,
+      Member{.range = kComputed, .help = "L16 at the checkpoint."});
+    v("start_loss_plan", &R::start_loss_plan,
+      Member{.range = kComputed,
+             .help = "L8 at the checkpoint: the same weights under the run's plan."});
+    v("run_end_loss_bf16", &R::run_end_loss_bf16,
+      Member{.range = kComputed, .help = "L16(w8): the run's own end checkpoint, in BF16."});
+    v("replay_end_loss_bf16", &R::replay_end_loss_bf16,
+      Member{.range = kComputed, .help = "L16 at the replay's end, in BF16."});
+    v("heldout_tokens", &R::heldout_tokens, Member{.range = kCount});
+    v("replay_seconds", &R::replay_seconds,
+      Member{.range = kSeconds, .help = "Compute spent in steps."});
+    v("eval_seconds", &R::eval_seconds,
+      Member{.range = kSeconds, .help = "Compute spent in evaluations and loading."});
+    v("time", &R::time, Member{.range = kTime});
+    v("start_loss_fakequant", &R::start_loss_fakequant, Member{.range = kComputed});
+    v("gap_error", &R::gap_error,
+      Member{.range = kMagnitude,
+             .help = "Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over "
+                     "held-out sequences."});
+    v("scores", &R::scores, Member{.help = "Of arm `scores`."});
+  }
+};
+
+// POST /v1/leases/{lease}/fail
+struct LeaseFailure {
+  int64_t token = 0;
+  std::string reason;
+  bool retryable = true;
+
+  static constexpr Record kRecord = {"LeaseFailure", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = LeaseFailure;
+    v("token", &R::token, Member{.required = true});
+    v("reason", &R::reason, Member{.required = true, .text = kSentence});
+    v("retryable", &R::retryable, Member{});
+  }
+};
+
+}  // namespace gnomon

@@ -1,0 +1,207 @@
+// Runs: how they register, begin an attempt and end.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/records/fingerprint.h"
+#include "protocol/records/member.h"
+
+namespace gnomon {
+
+inline constexpr std::array<std::string_view, 3> kModes = {"observe", "advise", "enforce"};
+// What a trainer does whose controller is away; empty: not said.
+inline constexpr std::array<std::string_view, 4> kOnLossWords = {"", "continue", "bf16", "pause"};
+inline constexpr std::array<std::string_view, 3> kAttemptCauses = {"start", "restart", "rollback"};
+inline constexpr std::array<std::string_view, 3> kRunOutcomes = {"completed", "stopped", "failed"};
+
+// A fault switched on by configuration, told to the controller so that the ledger knows the truth.
+struct InjectedFault {
+  std::string kind;
+  std::string site;
+  int64_t start_step = 0;
+  int64_t end_step = 0;
+  std::string description;
+
+  static constexpr Record kRecord = {
+      "InjectedFault",
+      "A fault switched on by configuration, told so that the ledger knows the truth."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = InjectedFault;
+    v("kind", &R::kind, Member{.required = true});
+    v("site", &R::site, Member{});
+    v("start_step", &R::start_step, Member{.required = true, .range = kStep});
+    v("end_step", &R::end_step, Member{.range = kStep, .help = "Exclusive; 0 never ends."});
+    v("description", &R::description, Member{.text = kSentence});
+  }
+};
+
+// POST /v1/runs. Idempotent by (name, job_id).
+struct RunRegistration {
+  std::string name;
+  std::string job_id;
+  Fingerprint fingerprint;
+  std::string base_plan;
+  std::vector<std::string> sites;
+  int layers = 0;
+  int64_t parameters = 0;
+  int64_t total_steps = 0;
+  int64_t tokens_per_step = 0;
+  int64_t checkpoint_every = 0;
+  int64_t seed = 0;
+  std::string checkpoint_root;
+  std::vector<InjectedFault> faults;
+  // What a trainer already knows when it registers again at a controller whose ledger is new:
+  // directives and plans are numbered from there on.
+  int64_t last_directive = 0;
+  int64_t newest_plan_version = 0;
+  bool trainer_replays = false;
+  // It asks for those alone that only the trainer can do: where two sources contradict each other,
+  // or one is alone.
+  bool trainer_confirms = false;
+
+  static constexpr Record kRecord = {"RunRegistration", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = RunRegistration;
+    v("name", &R::name, Member{.required = true, .text = kName, .help = "At most 200 bytes."});
+    v("job_id", &R::job_id,
+      Member{.required = true,
+             .help = "At most 200 bytes; a slash would make NAME/JOB_ID ambiguous."});
+    v("fingerprint", &R::fingerprint, Member{.required = true});
+    v("base_plan", &R::base_plan,
+      Member{.required = true,
+             .text = kPlanText,
+             .help = "TOML: the plan the run wants to be in (what \"return to FP8\" returns to)."});
+    v("sites", &R::sites,
+      Member{.required = true, .items_most = 100000, .help = "GEMM sites in model order."});
+    v("layers", &R::layers, Member{.required = true, .range = {0, 1e6}});
+    v("parameters", &R::parameters, Member{.range = kCount});
+    v("total_steps", &R::total_steps, Member{.range = kStep});
+    v("tokens_per_step", &R::tokens_per_step, Member{.range = kTokens});
+    v("checkpoint_every", &R::checkpoint_every,
+      Member{.required = true, .range = kStep, .help = "Steps; 0 none."});
+    v("seed", &R::seed, Member{});
+    v("checkpoint_root", &R::checkpoint_root, Member{.text = kPath});
+    v("faults", &R::faults, Member{});
+    v("last_directive", &R::last_directive,
+      Member{.range = kStep,
+             .help = "The newest directive that the trainer knows; a new ledger goes on numbering "
+                     "behind it."});
+    v("newest_plan_version", &R::newest_plan_version,
+      Member{.range = kStep, .help = "The same of plans."});
+    v("trainer_replays", &R::trainer_replays,
+      Member{.help = "The trainer asks for leases itself (inline verification)."});
+    v("trainer_confirms", &R::trainer_confirms,
+      Member{.help = "The trainer asks for the leases that only it can do."});
+  }
+};
+
+struct RunRegistered {
+  std::string run;
+  std::string mode;
+  // What the run's policy wants of a trainer whose controller is away, where its own file does not
+  // say: continue, bf16, pause; and after how long. Empty: an older controller.
+  std::string on_loss = {};
+  double grace_seconds = 60;
+
+  static constexpr Record kRecord = {"RunRegistered", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = RunRegistered;
+    v("run", &R::run, Member{.required = true, .help = "The id used in paths."});
+    v("mode", &R::mode,
+      Member{.required = true, .words = kModes, .help = "Observe, advise, enforce."});
+    v("on_loss", &R::on_loss,
+      Member{.words = kOnLossWords,
+             .help = "What the run's policy wants of a trainer whose controller is away; empty "
+                     "where it is not said."});
+    v("grace_seconds", &R::grace_seconds, Member{});
+  }
+};
+
+// POST /v1/runs/{run}/attempts. A rollback or a restart begins the next attempt. Idempotent by
+// number.
+struct AttemptStart {
+  int64_t attempt = 1;
+  int64_t base_step = 0;
+  std::string cause;
+  int64_t plan_version = 0;
+  double time = 0;
+  std::optional<Fingerprint> fingerprint = {};
+  std::string host = {};
+
+  static constexpr Record kRecord = {"AttemptStart", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = AttemptStart;
+    v("attempt", &R::attempt, Member{.required = true, .range = kStep, .help = "1, 2, …"});
+    v("base_step", &R::base_step,
+      Member{.required = true, .range = kStep, .help = "Its first step is the next one."});
+    v("cause", &R::cause,
+      Member{.required = true,
+             .words = kAttemptCauses,
+             .help = "\"start\", \"restart\", \"rollback\"."});
+    v("plan_version", &R::plan_version, Member{.required = true, .range = kPlanVersion});
+    v("fingerprint", &R::fingerprint,
+      Member{.help = "Of this attempt; absent = the registration's."});
+    v("time", &R::time, Member{.range = kTime, .help = "Seconds since the epoch."});
+    v("host", &R::host, Member{.help = "Where rank 0 runs; empty is not said."});
+  }
+};
+
+// POST /v1/runs/{run}/finished: the run ended by itself.
+struct RunFinished {
+  std::string outcome;
+  int64_t step = 0;
+  double final_loss = 0;
+  double train_seconds = 0;
+  double time = 0;
+
+  static constexpr Record kRecord = {"RunFinished", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = RunFinished;
+    v("outcome", &R::outcome,
+      Member{.required = true,
+             .words = kRunOutcomes,
+             .help = "\"completed\", \"stopped\", \"failed\"."});
+    v("step", &R::step, Member{.required = true, .range = kStep});
+    v("final_loss", &R::final_loss,
+      Member{.range = kComputed, .help = "Held-out loss in BF16 at the end."});
+    v("train_seconds", &R::train_seconds,
+      Member{.range = {0, 1e12}, .help = "Wall time in steps."});
+    v("time", &R::time, Member{.range = kTime});
+  }
+};
+
+// POST /v1/runs/{run}/end: the trainer is gone for good, and the run has failed.
+struct EndRequest {
+  std::string owner;
+  std::string reason;
+
+  static constexpr Record kRecord = {"EndRequest", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = EndRequest;
+    v("owner", &R::owner,
+      Member{.required = true, .text = kName, .help = "Who says so; at most 200 bytes."});
+    v("reason", &R::reason,
+      Member{.required = true,
+             .text = {.least = 1, .most = 4096, .form = Text::Form::kFree},
+             .help = "Why; at most 4096 bytes."});
+  }
+};
+
+}  // namespace gnomon
