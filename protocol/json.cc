@@ -1,22 +1,11 @@
 #include "protocol/json.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <boost/json/monotonic_resource.hpp>
-#include <boost/json/serialize.hpp>
-#include <boost/json/value.hpp>
-#include <cmath>
-#include <limits>
-#include <type_traits>
 
-#include "protocol/json_text.h"
-#include "protocol/text.h"
+#include "protocol/record_json.h"
 
 namespace gnomon {
-namespace {
-
-namespace json = boost::json;
+namespace record_json {
 
 std::string kind_of(const json::value& value) {
   switch (value.kind()) {
@@ -34,8 +23,6 @@ std::string kind_of(const json::value& value) {
   return text.size() <= kShownMax ? text : text.substr(0, kShownMax) + "...";
 }
 
-// Bytes that are no UTF-8 (a file name in an error message, say) become '?': peers refuse such
-// text.
 std::string valid_utf8(const std::string& text) {
   std::string result = text;
   for (size_t i = 0; i < result.size();) {
@@ -62,86 +49,7 @@ std::string valid_utf8(const std::string& text) {
   return result;
 }
 
-// Where a value stands in its message. It costs nothing until an error must name it; what it was
-// made of must live as long.
-class Place {
- public:
-  Place() = default;  // the message
-  Place(const Place& parent, std::string_view member) : parent_(&parent), member_(member) {}
-  Place(const Place& parent, size_t index) : parent_(&parent), index_(index) {}
-
-  // "steps[3].loss"; empty for the message itself.
-  std::string text() const {
-    if (parent_ == nullptr) return {};
-    const std::string before = parent_->text();
-    if (member_.empty()) return fmt::format("{}[{}]", before, index_);
-    return before.empty() ? std::string(member_) : fmt::format("{}.{}", before, member_);
-  }
-
- private:
-  const Place* parent_ = nullptr;
-  std::string_view member_;  // empty: an item of an array
-  size_t index_ = 0;
-};
-
-// For what treats lists apart.
-template <typename T>
-inline constexpr bool kIsVector = false;
-template <typename T>
-inline constexpr bool kIsVector<std::vector<T>> = true;
-
-template <typename T>
-json::value write_value(const T& value);
-
-template <typename R>
-struct Writer {
-  const R& record;
-  json::object object = {};
-
-  template <typename Access>
-  void operator()(const char* name, Access access, const Member& member) {
-    write(name, std::invoke(access, record), member);
-  }
-  template <typename T>
-  void write(const char* name, const T& value, const Member& member) {
-    if constexpr (std::is_same_v<T, std::string>) {
-      if (value.empty() && !member.required && member.text.least > 0) return;
-    }
-    object.emplace(name, write_value(value));
-  }
-  template <typename T>
-  void write(const char* name, const std::optional<T>& value, const Member& member) {
-    if (value) write(name, *value, member);
-  }
-};
-
-template <typename T>
-json::value write_value(const T& value) {
-  if constexpr (std::is_same_v<T, double>) {
-    if (std::isnan(value)) return json::value("NaN");
-    if (std::isinf(value)) return json::value(value > 0 ? "Infinity" : "-Infinity");
-    return json::value(value);
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    return json::value(valid_utf8(value));
-  } else if constexpr (std::is_arithmetic_v<T>) {
-    return json::value(value);
-  } else if constexpr (kIsVector<T>) {
-    json::array array;
-    array.reserve(value.size());
-    for (const auto& item : value) array.push_back(write_value(item));
-    return array;
-  } else if constexpr (std::is_same_v<T, Labels>) {
-    json::object object;
-    for (const auto& [key, text] : value) object.emplace(valid_utf8(key), write_value(text));
-    return object;
-  } else {
-    Writer<T> writer{value};
-    T::describe(writer);
-    return std::move(writer.object);
-  }
-}
-
-enum class Rules { kNone, kNumbersAndHashes, kAll };
+namespace {
 
 std::string bound(double value) {
   constexpr double kExact = 1e15;
@@ -149,6 +57,8 @@ std::string bound(double value) {
              ? fmt::format("{}", static_cast<int64_t>(value))
              : fmt::format("{:g}", value);
 }
+
+}  // namespace
 
 std::string accepted_by(const Range& range) {
   std::string text = fmt::format("a number from {} to {}", bound(range.least), bound(range.most));
@@ -158,170 +68,23 @@ std::string accepted_by(const Range& range) {
   return text;
 }
 
-bool accepts(const Range& range, double value) {
-  if (std::isnan(value)) return range.nan;
-  if (std::isinf(value)) return value > 0 ? range.infinity : range.minus_infinity;
-  return value >= range.least && value <= range.most;
-}
+}  // namespace record_json
 
-// Reads values of members that share one Member's rules.
-struct Reading {
-  const Member& member;
-  Rules rules;
+namespace {
 
-  template <typename T>
-  void check_number(const Place& place, T value) const {
-    if (rules == Rules::kNone || accepts(member.range, static_cast<double>(value))) return;
-    throw JsonError(place.text(), fmt::format("{}", value), accepted_by(member.range));
-  }
-  void check_text(const Place& place, const std::string& text) const {
-    const bool hash = member.text.form == Text::Form::kHash;
-    if (rules == Rules::kNone || (rules == Rules::kNumbersAndHashes && !hash)) return;
-    const std::string accepted = what_is_accepted(text, member);
-    if (accepted.empty()) return;
-    const bool shown = text.size() <= 200 && is_one_line(text);
-    throw JsonError(place.text(),
-                    shown ? fmt::format("\"{}\"", text) : fmt::format("{} bytes", text.size()),
-                    accepted);
-  }
-  void check_items(const Place& place, size_t items) const {
-    if (rules == Rules::kNone || items <= member.items_most) return;
-    throw TooManyItems(place.text(), fmt::format("{} items", items),
-                       fmt::format("at most {}", member.items_most));
-  }
-
-  void read(const json::value& from, const Place& place, std::string& to) const {
-    const json::string* text = from.if_string();
-    if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
-    to.assign(text->data(), text->size());
-    check_text(place, to);
-  }
-  void read(const json::value& from, const Place& place, bool& to) const {
-    if (!from.is_bool()) throw JsonError(place.text(), kind_of(from), "true or false");
-    to = from.get_bool();
-  }
-  void read(const json::value& from, const Place& place, int64_t& to) const {
-    if (!from.is_int64()) throw JsonError(place.text(), kind_of(from), "a whole number of 64 bits");
-    to = from.get_int64();
-    check_number(place, to);
-  }
-  void read(const json::value& from, const Place& place, int& to) const {
-    int64_t wide = 0;
-    read(from, place, wide);
-    if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
-      throw JsonError(place.text(), kind_of(from), "a whole number of 32 bits");
-    }
-    to = static_cast<int>(wide);
-  }
-  void read(const json::value& from, const Place& place, double& to) const {
-    if (from.is_double()) {
-      to = from.get_double();
-    } else if (from.is_int64()) {
-      to = static_cast<double>(from.get_int64());
-    } else if (from.is_uint64()) {
-      to = static_cast<double>(from.get_uint64());
-    } else if (from.is_string() && from.get_string() == "NaN") {
-      to = std::numeric_limits<double>::quiet_NaN();
-    } else if (from.is_string() && from.get_string() == "Infinity") {
-      to = std::numeric_limits<double>::infinity();
-    } else if (from.is_string() && from.get_string() == "-Infinity") {
-      to = -std::numeric_limits<double>::infinity();
-    } else {
-      throw JsonError(place.text(), kind_of(from),
-                      "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
-    }
-    check_number(place, to);
-  }
-  // Bounds: label_error().
-  void read(const json::value& from, const Place& place, Labels& to) const {
-    const json::object* object = from.if_object();
-    if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
-    static constexpr Member kAnyText = {
-        .text = {.most = std::string::npos, .form = Text::Form::kFree}};
-    to.clear();
-    for (const auto& label : *object) {
-      const std::string key(label.key().data(), label.key().size());
-      Reading{kAnyText, rules}.read(label.value(), Place(place, key), to[key]);
-    }
-  }
-  template <typename T>
-  void read(const json::value& from, const Place& place, std::vector<T>& to) const {
-    const json::array* array = from.if_array();
-    if (array == nullptr) throw JsonError(place.text(), kind_of(from), "an array");
-    check_items(place, array->size());
-    to.clear();
-    to.reserve(array->size());
-    for (size_t i = 0; i < array->size(); ++i) {
-      T item{};
-      read((*array)[i], Place(place, i), item);
-      to.push_back(std::move(item));
-    }
-  }
-  template <typename T>
-  requires std::is_class_v<T>
-  void read(const json::value& from, const Place& place, T& to) const;
-};
-
-template <typename R>
-struct Reader {
-  const json::object& object;
-  const Place& place;
-  const Rules rules;
-  R& record;
-  size_t found = 0;
-
-  template <typename Access>
-  void operator()(const char* name, Access access, const Member& member) {
-    const json::value* value = object.if_contains(name);
-    if (value != nullptr) {
-      ++found;
-      read(*value, Place(place, name), member, std::invoke(access, record));
-    } else if (member.required) {
-      throw JsonError(Place(place, name).text(), "nothing", fmt::format("the member {}", name));
-    }
-  }
-  template <typename T>
-  void read(const json::value& from, const Place& at, const Member& member, T& to) {
-    Reading{member, rules}.read(from, at, to);
-  }
-  template <typename T>
-  void read(const json::value& from, const Place& at, const Member& member, std::optional<T>& to) {
-    Reading{member, rules}.read(from, at, to.emplace());
-  }
-};
-
-template <typename T>
-requires std::is_class_v<T>
-void Reading::read(const json::value& from, const Place& place, T& to) const {
-  const json::object* object = from.if_object();
-  if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
-  Reader<T> reader{*object, place, rules, to};
-  T::describe(reader);
-  // A problem document may carry extension members (RFC 9457, section 3.2).
-  if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
-  std::vector<std::string_view> known;
-  T::describe([&](const char* name, auto&&, const Member&) { known.emplace_back(name); });
-  const auto unknown = std::ranges::find_if(*object, [&](const auto& entry) {
-    return std::ranges::find(known, std::string_view(entry.key())) == known.end();
-  });
-  throw JsonError(Place(place, unknown->key()).text(), "an unknown member",
-                  fmt::format("one of {}", fmt::join(known, ", ")));
-}
+namespace json = boost::json;
+using record_json::Rules;
 
 template <typename Message>
-Message read_message(std::string_view text, Rules rules) {
-  static constexpr Member kWhole;
-  Message message;
+Message parse_message(std::string_view text, Rules rules) {
   // The values lie together, in a first block of twice the text's size, and are let go of at once;
   // blocks grow, so those of a long text are made singly.
   constexpr size_t kAtOnceMax = size_t{256} << 10;
   if (text.size() > kAtOnceMax) {
-    Reading{kWhole, rules}.read(parse_json_exactly(text), Place(), message);
-  } else {
-    json::monotonic_resource memory(2 * text.size() + 1);
-    Reading{kWhole, rules}.read(parse_json_exactly(text, &memory), Place(), message);
+    return record_json::read_message<Message>(parse_json_exactly(text), rules);
   }
-  return message;
+  json::monotonic_resource memory(2 * text.size() + 1);
+  return record_json::read_message<Message>(parse_json_exactly(text, &memory), rules);
 }
 
 }  // namespace
@@ -334,22 +97,22 @@ JsonError::JsonError(std::string path, std::string found, std::string accepted)
 
 template <typename Message>
 std::string to_json(const Message& message) {
-  return json::serialize(write_value(message));
+  return json::serialize(record_json::write_value(message));
 }
 
 template <typename Message>
 Message from_json(std::string_view text) {
-  return read_message<Message>(text, Rules::kNone);
+  return parse_message<Message>(text, Rules::kNone);
 }
 
 template <typename Message>
 Message from_request(std::string_view body) {
-  return read_message<Message>(body, Rules::kAll);
+  return parse_message<Message>(body, Rules::kAll);
 }
 
 template <typename Message>
 Message from_request_with_any_text(std::string_view body) {
-  return read_message<Message>(body, Rules::kNumbersAndHashes);
+  return parse_message<Message>(body, Rules::kNumbersAndHashes);
 }
 
 #define GNOMON_RECORD(R)                        \

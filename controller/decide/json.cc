@@ -1,18 +1,5 @@
-#include "protocol/json.h"
-
-#include <algorithm>
-#include <boost/describe.hpp>
-#include <boost/json.hpp>
-#include <boost/mp11.hpp>
-#include <boost/pfr.hpp>
-#include <cmath>
-#include <limits>
-#include <string_view>
-#include <type_traits>
-
-#include "base/errors.h"
 #include "controller/decide/decide.h"
-#include "protocol/json_text.h"
+#include "protocol/record_json.h"
 
 namespace gnomon::decide {
 
@@ -167,104 +154,10 @@ BOOST_DESCRIBE_STRUCT(State, (),
 namespace {
 
 namespace json = boost::json;
-namespace mp11 = boost::mp11;
+using record_json::read_message;
+using record_json::write_value;
 
-template <class T>
-using Members = boost::describe::describe_members<T, boost::describe::mod_public>;
-
-template <class T>
-inline constexpr bool kIsVector = false;
-template <class T>
-inline constexpr bool kIsVector<std::vector<T>> = true;
-template <class T>
-inline constexpr bool kIsOptional = false;
-template <class T>
-inline constexpr bool kIsOptional<std::optional<T>> = true;
-
-json::value to_value(double value) {
-  if (std::isnan(value)) return "NaN";
-  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
-  return value;
-}
-
-template <class T>
-json::value to_value(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return value;
-  } else if constexpr (std::is_integral_v<T>) {
-    return static_cast<int64_t>(value);
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    return json::string(value);
-  } else if constexpr (kIsVector<T>) {
-    json::array array;
-    for (const auto& item : value) array.push_back(to_value(item));
-    return array;
-  } else if constexpr (kIsOptional<T>) {
-    return value ? to_value(*value) : json::value(nullptr);
-  } else {
-    static_assert(mp11::mp_size<Members<T>>::value == boost::pfr::tuple_size_v<T>,
-                  "a member is missing in BOOST_DESCRIBE_STRUCT");
-    json::object object;
-    mp11::mp_for_each<Members<T>>(
-        [&](auto member) { object[member.name] = to_value(value.*member.pointer); });
-    return object;
-  }
-}
-
-[[noreturn]] void refuse(const std::string& path, const json::value& found, const char* accepted) {
-  throw JsonError(path, json::serialize(found), accepted);
-}
-
-void from_value(const json::value& value, const std::string& path, double& out) {
-  if (value.is_number()) {
-    out = value.to_number<double>();
-  } else if (value.is_string() && value.get_string() == "NaN") {
-    out = std::numeric_limits<double>::quiet_NaN();
-  } else if (value.is_string() && value.get_string() == "Infinity") {
-    out = std::numeric_limits<double>::infinity();
-  } else if (value.is_string() && value.get_string() == "-Infinity") {
-    out = -std::numeric_limits<double>::infinity();
-  } else {
-    refuse(path, value, "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
-  }
-}
-
-template <class T>
-void from_value(const json::value& value, const std::string& path, T& out) {
-  if constexpr (std::is_same_v<T, bool>) {
-    if (!value.is_bool()) refuse(path, value, "true or false");
-    out = value.get_bool();
-  } else if constexpr (std::is_integral_v<T>) {
-    if (!value.is_int64()) refuse(path, value, "a whole number");
-    out = static_cast<T>(value.get_int64());
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    if (!value.is_string()) refuse(path, value, "a string");
-    out.assign(value.get_string().data(), value.get_string().size());
-  } else if constexpr (kIsVector<T>) {
-    if (!value.is_array()) refuse(path, value, "an array");
-    out.clear();
-    for (size_t i = 0; i < value.get_array().size(); ++i) {
-      // In place: GCC 12 takes a moved-from local with optionals for uninitialized.
-      out.emplace_back();
-      from_value(value.get_array()[i], path + "[" + std::to_string(i) + "]", out.back());
-    }
-  } else if constexpr (kIsOptional<T>) {
-    out.reset();
-    if (!value.is_null()) from_value(value, path, out.emplace());
-  } else {
-    if (!value.is_object()) refuse(path, value, "an object");
-    const json::object& object = value.get_object();
-    size_t known = 0;
-    mp11::mp_for_each<Members<T>>([&](auto member) {
-      const std::string name = path.empty() ? member.name : path + "." + member.name;
-      const json::value* found = object.if_contains(member.name);
-      if (found == nullptr) refuse(name, nullptr, "a value for this member");
-      from_value(*found, name, out.*member.pointer);
-      known += 1;
-    });
-    if (object.size() != known) refuse(path, value, "exactly the known members");
-  }
-}
+constexpr auto kNoRules = record_json::Rules::kNone;
 
 constexpr const char* kEventNames[] = {"run_registered",       "attempt_started", "step_reported",
                                        "checkpoint_completed", "replay_finished", "replay_failed",
@@ -282,17 +175,15 @@ static_assert(std::size(kEffectNames) == std::variant_size_v<Effect>);
 std::string event_type(const Event& event) { return kEventNames[event.index()]; }
 
 std::string event_to_json(const Event& event) {
-  return std::visit([](const auto& known) { return json::serialize(to_value(known)); }, event);
+  return std::visit([](const auto& known) { return json::serialize(write_value(known)); }, event);
 }
 
 Event event_from_json(const std::string& type, const std::string& text) {
   const json::value value = parse_json_exactly(text);
   std::optional<Event> event;
-  mp11::mp_for_each<mp11::mp_iota_c<std::variant_size_v<Event>>>([&](auto index) {
+  boost::mp11::mp_for_each<boost::mp11::mp_iota_c<std::variant_size_v<Event>>>([&](auto index) {
     if (type != kEventNames[index]) return;
-    std::variant_alternative_t<index, Event> known;
-    from_value(value, "", known);
-    event = std::move(known);
+    event = read_message<std::variant_alternative_t<index, Event>>(value, kNoRules);
   });
   if (!event) throw JsonError("type", type, "the name of an event, like \"step_reported\"");
   return *std::move(event);
@@ -301,15 +192,13 @@ Event event_from_json(const std::string& type, const std::string& text) {
 std::string effect_type(const Effect& effect) { return kEffectNames[effect.index()]; }
 
 std::string effect_to_json(const Effect& effect) {
-  return std::visit([](const auto& known) { return json::serialize(to_value(known)); }, effect);
+  return std::visit([](const auto& known) { return json::serialize(write_value(known)); }, effect);
 }
 
-std::string state_to_json(const State& state) { return json::serialize(to_value(state)); }
+std::string state_to_json(const State& state) { return json::serialize(write_value(state)); }
 
 State state_from_json(const std::string& text) {
-  State state;
-  from_value(parse_json_exactly(text), "", state);
-  return state;
+  return read_message<State>(parse_json_exactly(text), kNoRules);
 }
 
 }  // namespace gnomon::decide

@@ -81,6 +81,7 @@ struct Member {
   Range range = rules::kAnyNumber;  // of a number, or of each in a list
   Text text = rules::kLine;         // of a text, or of each in a list
   std::span<const std::string_view> words = {};  // that a text may be; none: any
+  bool null = false;  // an optional value that is not there is written as null
   size_t items_most = std::numeric_limits<size_t>::max();
   const char* schema = "";  // the name of its type in the API's document, where that has one
   const char* help = "";

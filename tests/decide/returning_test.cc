@@ -372,23 +372,6 @@ TEST(ReturningTest, AnswersOfTheTrainerWithoutALossAreNotAskedForEver) {
   EXPECT_THAT(sentences(run, "return"), SizeIs(1));
 }
 
-TEST(ReturningTest, AContainmentWrittenBeforeProbesWereKeptOneByOneIsRead) {
-  SimulatedRun run(numerical_fault({kGuilty}, kBegins, kHolds), story_policy());
-  run.start();
-  while (run.step < 1000 && !run.state.containment) run.advance();
-  boost::json::object state = boost::json::parse(state_to_json(run.state)).as_object();
-  boost::json::object& containment = state.at("containment").as_object();
-  containment.erase("probes");
-  containment.erase("tolerated_percent");
-  containment["probe_passes"] = 1;
-  containment["log_evidence"] = 0.5;
-  containment["limit_percent"] = 0.9;
-  const State read = state_from_json(boost::json::serialize(state));
-  ASSERT_TRUE(read.containment);
-  EXPECT_EQ(read.containment->sites, run.state.containment->sites);
-  EXPECT_THAT(read.containment->probes.passed, IsEmpty());
-}
-
 // The trainer's probe of a window that a spike or a broken instrument spoils says nothing; that
 // does not make the verifier's word enough.
 TEST(ReturningTest, AProbeOfTheTrainersThatIsNotCountedIsAskedAgain) {

@@ -1,0 +1,296 @@
+// How records become JSON and are read again: templates over what a record describes. Included by
+// the sources that instantiate them, protocol/json.cc and controller/decide/json.cc, since
+// Boost.JSON is slow to compile.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/describe.hpp>
+#include <boost/json/serialize.hpp>
+#include <boost/json/value.hpp>
+#include <boost/mp11.hpp>
+#include <boost/pfr.hpp>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "protocol/json.h"
+#include "protocol/json_text.h"
+#include "protocol/text.h"
+
+namespace gnomon::record_json {
+
+namespace json = boost::json;
+
+// A value in words, cut short.
+std::string kind_of(const json::value& value);
+// Bytes that are no UTF-8 (a file name in an error message, say) become '?': peers refuse such
+// text.
+std::string valid_utf8(const std::string& text);
+// "a number from 0 to 1, "NaN"".
+std::string accepted_by(const Range& range);
+
+// Records of protocol/records describe themselves. Those that nobody outside sees are listed with
+// BOOST_DESCRIBE_STRUCT: all of their members are required, and null says that there is none.
+template <typename R, typename Visitor>
+void describe(Visitor&& visitor) {
+  if constexpr (requires { R::kRecord; }) {
+    R::describe(visitor);
+  } else {
+    using Members = boost::describe::describe_members<R, boost::describe::mod_public>;
+    static_assert(boost::mp11::mp_size<Members>::value == boost::pfr::tuple_size_v<R>,
+                  "a member is missing in BOOST_DESCRIBE_STRUCT");
+    boost::mp11::mp_for_each<Members>([&](auto member) {
+      visitor(member.name, member.pointer, Member{.required = true, .null = true});
+    });
+  }
+}
+
+// Where a value stands in its message. It costs nothing until an error must name it; what it was
+// made of must live as long.
+class Place {
+ public:
+  Place() = default;  // the message
+  Place(const Place& parent, std::string_view member) : parent_(&parent), member_(member) {}
+  Place(const Place& parent, size_t index) : parent_(&parent), index_(index) {}
+
+  // "steps[3].loss"; empty for the message itself.
+  std::string text() const {
+    if (parent_ == nullptr) return {};
+    const std::string before = parent_->text();
+    if (member_.empty()) return fmt::format("{}[{}]", before, index_);
+    return before.empty() ? std::string(member_) : fmt::format("{}.{}", before, member_);
+  }
+
+ private:
+  const Place* parent_ = nullptr;
+  std::string_view member_;  // empty: an item of an array
+  size_t index_ = 0;
+};
+
+// For what treats lists apart.
+template <typename T>
+inline constexpr bool kIsVector = false;
+template <typename T>
+inline constexpr bool kIsVector<std::vector<T>> = true;
+
+template <typename T>
+json::value write_value(const T& value);
+
+template <typename R>
+struct Writer {
+  const R& record;
+  json::object object = {};
+
+  template <typename Access>
+  void operator()(const char* name, Access access, const Member& member) {
+    write(name, std::invoke(access, record), member);
+  }
+  template <typename T>
+  void write(const char* name, const T& value, const Member& member) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (value.empty() && !member.required && member.text.least > 0) return;
+    }
+    object.emplace(name, write_value(value));
+  }
+  template <typename T>
+  void write(const char* name, const std::optional<T>& value, const Member& member) {
+    if (value) {
+      write(name, *value, member);
+    } else if (member.null) {
+      object.emplace(name, nullptr);
+    }
+  }
+};
+
+template <typename T>
+json::value write_value(const T& value) {
+  if constexpr (std::is_same_v<T, double>) {
+    if (std::isnan(value)) return json::value("NaN");
+    if (std::isinf(value)) return json::value(value > 0 ? "Infinity" : "-Infinity");
+    return json::value(value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return json::value(valid_utf8(value));
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    return json::value(value);
+  } else if constexpr (kIsVector<T>) {
+    json::array array;
+    array.reserve(value.size());
+    for (const auto& item : value) array.push_back(write_value(item));
+    return array;
+  } else if constexpr (std::is_same_v<T, Labels>) {
+    json::object object;
+    for (const auto& [key, text] : value) object.emplace(valid_utf8(key), write_value(text));
+    return object;
+  } else {
+    Writer<T> writer{value};
+    describe<T>(writer);
+    return std::move(writer.object);
+  }
+}
+
+enum class Rules { kNone, kNumbersAndHashes, kAll };
+
+inline bool accepts(const Range& range, double value) {
+  if (std::isnan(value)) return range.nan;
+  if (std::isinf(value)) return value > 0 ? range.infinity : range.minus_infinity;
+  return value >= range.least && value <= range.most;
+}
+
+// Reads values of members that share one Member's rules.
+struct Reading {
+  const Member& member;
+  Rules rules;
+
+  template <typename T>
+  void check_number(const Place& place, T value) const {
+    if (rules == Rules::kNone || accepts(member.range, static_cast<double>(value))) return;
+    throw JsonError(place.text(), fmt::format("{}", value), accepted_by(member.range));
+  }
+  void check_text(const Place& place, const std::string& text) const {
+    const bool hash = member.text.form == Text::Form::kHash;
+    if (rules == Rules::kNone || (rules == Rules::kNumbersAndHashes && !hash)) return;
+    const std::string accepted = what_is_accepted(text, member);
+    if (accepted.empty()) return;
+    const bool shown = text.size() <= 200 && is_one_line(text);
+    throw JsonError(place.text(),
+                    shown ? fmt::format("\"{}\"", text) : fmt::format("{} bytes", text.size()),
+                    accepted);
+  }
+  void check_items(const Place& place, size_t items) const {
+    if (rules == Rules::kNone || items <= member.items_most) return;
+    throw TooManyItems(place.text(), fmt::format("{} items", items),
+                       fmt::format("at most {}", member.items_most));
+  }
+
+  void read(const json::value& from, const Place& place, std::string& to) const {
+    const json::string* text = from.if_string();
+    if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
+    to.assign(text->data(), text->size());
+    check_text(place, to);
+  }
+  void read(const json::value& from, const Place& place, bool& to) const {
+    if (!from.is_bool()) throw JsonError(place.text(), kind_of(from), "true or false");
+    to = from.get_bool();
+  }
+  void read(const json::value& from, const Place& place, int64_t& to) const {
+    if (!from.is_int64()) throw JsonError(place.text(), kind_of(from), "a whole number of 64 bits");
+    to = from.get_int64();
+    check_number(place, to);
+  }
+  void read(const json::value& from, const Place& place, int& to) const {
+    int64_t wide = 0;
+    read(from, place, wide);
+    if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
+      throw JsonError(place.text(), kind_of(from), "a whole number of 32 bits");
+    }
+    to = static_cast<int>(wide);
+  }
+  void read(const json::value& from, const Place& place, double& to) const {
+    if (from.is_double()) {
+      to = from.get_double();
+    } else if (from.is_int64()) {
+      to = static_cast<double>(from.get_int64());
+    } else if (from.is_uint64()) {
+      to = static_cast<double>(from.get_uint64());
+    } else if (from.is_string() && from.get_string() == "NaN") {
+      to = std::numeric_limits<double>::quiet_NaN();
+    } else if (from.is_string() && from.get_string() == "Infinity") {
+      to = std::numeric_limits<double>::infinity();
+    } else if (from.is_string() && from.get_string() == "-Infinity") {
+      to = -std::numeric_limits<double>::infinity();
+    } else {
+      throw JsonError(place.text(), kind_of(from),
+                      "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+    }
+    check_number(place, to);
+  }
+  // Bounds: label_error().
+  void read(const json::value& from, const Place& place, Labels& to) const {
+    const json::object* object = from.if_object();
+    if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
+    static constexpr Member kAnyText = {
+        .text = {.most = std::string::npos, .form = Text::Form::kFree}};
+    to.clear();
+    for (const auto& label : *object) {
+      const std::string key(label.key().data(), label.key().size());
+      Reading{kAnyText, rules}.read(label.value(), Place(place, key), to[key]);
+    }
+  }
+  template <typename T>
+  void read(const json::value& from, const Place& place, std::vector<T>& to) const {
+    const json::array* array = from.if_array();
+    if (array == nullptr) throw JsonError(place.text(), kind_of(from), "an array");
+    check_items(place, array->size());
+    to.clear();
+    to.reserve(array->size());
+    for (size_t i = 0; i < array->size(); ++i) {
+      // In place: GCC 12 takes a moved-from local with optionals for uninitialized.
+      read((*array)[i], Place(place, i), to.emplace_back());
+    }
+  }
+  template <typename T>
+  requires std::is_class_v<T>
+  void read(const json::value& from, const Place& place, T& to) const;
+};
+
+template <typename R>
+struct Reader {
+  const json::object& object;
+  const Place& place;
+  const Rules rules;
+  R& record;
+  size_t found = 0;
+
+  template <typename Access>
+  void operator()(const char* name, Access access, const Member& member) {
+    const json::value* value = object.if_contains(name);
+    if (value != nullptr) {
+      ++found;
+      read(*value, Place(place, name), member, std::invoke(access, record));
+    } else if (member.required) {
+      throw JsonError(Place(place, name).text(), "nothing", fmt::format("the member {}", name));
+    }
+  }
+  template <typename T>
+  void read(const json::value& from, const Place& at, const Member& member, T& to) {
+    Reading{member, rules}.read(from, at, to);
+  }
+  template <typename T>
+  void read(const json::value& from, const Place& at, const Member& member, std::optional<T>& to) {
+    if (member.null && from.is_null()) return to.reset();
+    Reading{member, rules}.read(from, at, to.emplace());
+  }
+};
+
+template <typename T>
+requires std::is_class_v<T>
+void Reading::read(const json::value& from, const Place& place, T& to) const {
+  const json::object* object = from.if_object();
+  if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
+  Reader<T> reader{*object, place, rules, to};
+  describe<T>(reader);
+  // A problem document may carry extension members (RFC 9457, section 3.2).
+  if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
+  std::vector<std::string_view> known;
+  describe<T>([&](const char* name, auto&&, const Member&) { known.emplace_back(name); });
+  const auto unknown = std::ranges::find_if(*object, [&](const auto& entry) {
+    return std::ranges::find(known, std::string_view(entry.key())) == known.end();
+  });
+  throw JsonError(Place(place, unknown->key()).text(), "an unknown member",
+                  fmt::format("one of {}", fmt::join(known, ", ")));
+}
+
+template <typename Message>
+Message read_message(const json::value& value, Rules rules) {
+  static constexpr Member kWhole;
+  Message message;
+  Reading{kWhole, rules}.read(value, Place(), message);
+  return message;
+}
+
+}  // namespace gnomon::record_json
