@@ -239,18 +239,5 @@ TEST(WorthTest, AsJsonItHasPlainKeysAndNothingIsMadeUpBeforeTheFirstStep) {
   EXPECT_LT(json.at("net_speedup").as_double(), 1.35);
 }
 
-TEST(WorthTest, AStateOfAnOlderLedgerHasAnAccountWithoutPoints) {
-  SimulatedRun run(fast(Truth()), story_policy());
-  run.start();
-  run.train_until(100);
-  boost::json::value json = boost::json::parse(state_to_json(run.state));
-  boost::json::object& money = json.as_object().at("money").as_object();
-  for (const char* added : {"last_step_at", "waited_seconds", "switching", "points", "point_every"})
-    EXPECT_EQ(money.erase(added), 1u) << added;
-  const Worth made = worth(state_from_json(boost::json::serialize(json)), run.policy);
-  EXPECT_EQ(made.statement.useful_steps, 100);
-  EXPECT_EQ(made.points.size(), 1u);
-}
-
 }  // namespace
 }  // namespace gnomon::decide
