@@ -213,12 +213,11 @@ struct Reading {
   void read(const json::value& from, const Place& place, Labels& to) const {
     const json::object* object = from.if_object();
     if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
-    static constexpr Member kAnyText = {
-        .text = {.most = std::string::npos, .form = Text::Form::kFree}};
+    static constexpr Member kFree = {.text = rules::kAnyText};
     to.clear();
     for (const auto& label : *object) {
       const std::string key(label.key().data(), label.key().size());
-      Reading{kAnyText, rules}.read(label.value(), Place(place, key), to[key]);
+      Reading{kFree, rules}.read(label.value(), Place(place, key), to[key]);
     }
   }
   template <typename T>

@@ -71,8 +71,7 @@ void check_request(const ReplayRequest& request) {
     throw ConfigError("replay", 0, "steps", std::to_string(request.steps), "0 or more");
   }
   if (std::ranges::find(kArms, request.arm) == kArms.end()) {
-    throw ConfigError("replay", 0, "arm", request.arm,
-                      fmt::format("{}", fmt::join(kArms, ", ")));
+    throw ConfigError("replay", 0, "arm", request.arm, fmt::format("{}", fmt::join(kArms, ", ")));
   }
   if (request.perturb < 0) {
     throw ConfigError("replay", 0, "perturb", std::to_string(request.perturb),

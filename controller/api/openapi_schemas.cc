@@ -47,7 +47,7 @@ json::object text_schema(const Member& member) {
     return schema;
   }
   if (rule.least > 0) schema["minLength"] = rule.least;
-  schema["maxLength"] = rule.most;
+  if (rule.most < rules::kAnyText.most) schema["maxLength"] = rule.most;
   if (rule.form == Text::Form::kLine) {
     schema["pattern"] = R"(^[^\u0000-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]*$)";
   }

@@ -60,6 +60,9 @@ inline constexpr double kFp32Max = 1e39;
 inline constexpr Range kComputed = {-kFp32Max, kFp32Max, true, true, true};
 inline constexpr Range kMagnitude = {0, kFp32Max, true, true, false};
 
+// What the daemon itself writes.
+inline constexpr Text kAnyText = {.most = std::numeric_limits<size_t>::max(),
+                                  .form = Text::Form::kFree};
 inline constexpr Text kLine;
 inline constexpr Text kName = {.least = 1};
 inline constexpr Text kPath = {.most = 4096};

@@ -20,11 +20,12 @@ struct Problem {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = Problem;
-    v("type", &R::type, Member{});
-    v("title", &R::title, Member{});
+    v("type", &R::type, Member{.text = kAnyText});
+    v("title", &R::title, Member{.text = kAnyText});
     v("status", &R::status, Member{.range = {400, 599}});
-    v("detail", &R::detail, Member{.help = "What was wrong, with which value."});
-    v("accepted", &R::accepted, Member{.help = "What would be accepted; may be empty."});
+    v("detail", &R::detail, Member{.text = kAnyText, .help = "What was wrong, with which value."});
+    v("accepted", &R::accepted,
+      Member{.text = kAnyText, .help = "What would be accepted; may be empty."});
   }
 };
 

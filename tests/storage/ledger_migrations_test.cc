@@ -66,7 +66,8 @@ TEST_F(LedgerMigrationTest, AStepThatFailsLeavesTheFileAtTheVersionBefore) {
 TEST_F(LedgerMigrationTest, ALedgerFromBeforeTheReleaseIsRefusedWithWhatToDo) {
   { Ledger ledger(options()); }
   SQLite::Database(file_.string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version=9");
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("has version 9"), HasSubstr("run the gnomond that wrote it, or")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("has version 9"), HasSubstr("run the gnomond that wrote it, or")));
 }
 
 TEST_F(LedgerMigrationTest, ARefusedStartLeavesNothingBehind) {
