@@ -126,7 +126,7 @@ void send_override(const OverrideOptions& options) {
     fmt::print("{}", pretty_json(boost::json::parse(answer)));
     return;
   }
-  auto accepted = from_json<OverrideAccepted>(answer);
+  auto accepted = from_answer<OverrideAccepted>(answer);
   print_line("{}: {} is recorded as decision {} by {}: {}\n", run, kind.name, accepted.decision,
              request.owner, kind.effect);
   if (accepted.expires_at > 0) {

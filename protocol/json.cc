@@ -106,6 +106,11 @@ Message from_json(std::string_view text) {
 }
 
 template <typename Message>
+Message from_answer(std::string_view text) {
+  return parse_message<Message>(text, Rules::kNoneAndAnyMember);
+}
+
+template <typename Message>
 Message from_request(std::string_view body) {
   return parse_message<Message>(body, Rules::kAll);
 }
@@ -118,6 +123,7 @@ Message from_request_with_any_text(std::string_view body) {
 #define GNOMON_RECORD(R)                        \
   template std::string to_json<R>(const R&);    \
   template R from_json<R>(std::string_view);    \
+  template R from_answer<R>(std::string_view);  \
   template R from_request<R>(std::string_view); \
   template R from_request_with_any_text<R>(std::string_view);
 GNOMON_EACH_RECORD(GNOMON_RECORD)

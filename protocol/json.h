@@ -33,10 +33,13 @@ class TooManyItems : public JsonError {
 // Instantiated in json.cc for every record.
 template <typename Message>
 std::string to_json(const Message& message);
-// What we wrote ourselves (a ledger, answers): the rules of its members are not asked, so that one
+// What we wrote ourselves (a ledger): the rules of its members are not asked, so that one
 // that grows stricter locks nobody out of what is on record.
 template <typename Message>
 Message from_json(std::string_view text);
+// The same of a daemon's answer, whose daemon may be newer: members that are not known are ignored.
+template <typename Message>
+Message from_answer(std::string_view text);
 // What came from outside: every member's rules hold too.
 template <typename Message>
 Message from_request(std::string_view body);

@@ -101,7 +101,7 @@ void DirectiveInbox::poll(const std::string& run) {
   const HttpResponse response =
       client_.checked("GET", reporter_.own(target), {}, options_.poll + kSlack);
   contact_.succeeded();
-  for (const Directive& directive : from_json<DirectiveList>(response.body).directives) {
+  for (const Directive& directive : from_answer<DirectiveList>(response.body).directives) {
     const bool used = directive.number <= last;
     const bool answered = used && on_their_way.contains(ack_target(directive.number));
     if (used && !answered && !reject_used(directive, last)) return;

@@ -119,7 +119,7 @@ void InlineLeases::ask() {
         to_json(request), options_.poll + kSlack);
     backoff_.reset();
     if (response.status == 204 || response.body.empty()) return;
-    const Lease lease = from_json<Lease>(response.body);
+    const Lease lease = from_answer<Lease>(response.body);
     auto keeper = std::make_unique<LeaseKeeper>(options_.controller, lease, log_);
     std::lock_guard lock(mutex_);
     lease_ = lease;

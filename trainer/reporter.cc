@@ -256,7 +256,7 @@ void Reporter::register_run() {
     says_incarnation_ = false;
     throw;
   }
-  const auto registered = from_json<RunRegistered>(response.body);
+  const auto registered = from_answer<RunRegistered>(response.body);
   contact_.succeeded();
   ++registrations_;
   {
@@ -437,7 +437,7 @@ void Reporter::post(const std::string& target, const std::string& body) {
   const HttpResponse response = client_.checked("POST", path, body, options_.request_timeout);
   contact_.succeeded();
   if (target.starts_with("directives/") || target == "notices") return;
-  auto ack = from_json<ReportAck>(response.body);
+  auto ack = from_answer<ReportAck>(response.body);
   std::lock_guard lock(mutex_);
   protected_ = std::move(ack.protected_checkpoints);
 }

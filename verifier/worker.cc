@@ -101,7 +101,7 @@ std::optional<Lease> Worker::ask() {
       client_.checked("POST", fmt::format("/v1/leases?wait={}", options_.poll.count()),
                       to_json(request_), options_.poll + kSlack);
   if (response.status == 204 || response.body.empty()) return std::nullopt;
-  return from_json<Lease>(response.body);
+  return from_answer<Lease>(response.body);
 }
 
 // Returns whether the replay was completed.

@@ -167,6 +167,14 @@ TEST(RecordTest, RulesAreForWhatComesFromOutside) {
   EXPECT_EQ(from_json<StepReport>(text).grad_norm, -1);
 }
 
+TEST(RecordTest, AnAnswerOfANewerDaemonMayHaveMembersThatAreNotKnown) {
+  const std::string text =
+      R"({"directives":[{"number":3,"kind":"stop","urgency":2}],"more":{"of":[1]}})";
+  EXPECT_EQ(from_answer<DirectiveList>(text).directives.at(0).number, 3);
+  EXPECT_THROW(from_json<DirectiveList>(text), JsonError);
+  EXPECT_THROW(from_answer<DirectiveList>(R"({"directives":[{"kind":"stop"}]})"), JsonError);
+}
+
 TEST(RecordTest, TextsMayBeLeftAloneWhileNumbersAndHashesAreNot) {
   const auto read = from_request_with_any_text<CheckpointReport>;
   const std::string start = R"({"attempt":1,"step":0,"plan_version":1,"uri":"a\nb")";
