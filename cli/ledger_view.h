@@ -66,7 +66,7 @@ struct WindowRow {
   std::optional<double> offset;
   std::optional<double> d_percent;
   std::optional<double> tolerance_percent;
-  // Of the detector's judgement; empty in ledgers before version 4.
+  // The detector's judgement.
   std::string rule;
   std::optional<double> statistic;
   std::optional<double> threshold;
@@ -129,7 +129,7 @@ struct ReplayRow {
   std::string plan;  // TOML, or empty
   std::string purpose;
   bool evaluate_endpoints = false;
-  int64_t nudge = 0;  // these three as in ledgers of version 4, else as if not asked for
+  int64_t nudge = 0;
   std::string avoid;
   bool on_trainer = false;
 };
@@ -178,8 +178,6 @@ class LedgerView {
   std::optional<DecisionState> decision_state(int64_t run) const;
 
  private:
-  // Whether a table has all of these columns ("'a', 'b'").
-
   std::string path_;
   std::unique_ptr<SQLite::Database> database_;
 };

@@ -58,8 +58,6 @@ void require(bool condition, std::string_view member, const Value& value,
 // A step, or a count of them, from `least` on: more than any run has, at a hundred a second for
 // four months, and far below where sums of such would overflow.
 inline constexpr int64_t kStepMax = 1'000'000'000;
-// Of one step.
-inline constexpr int64_t kTokensMax = 1'000'000'000'000;
 void require_step(int64_t value, std::string_view member, int64_t least);
 
 // The run's id from "run-3" or "3". Throws Refusal (404) on anything else.

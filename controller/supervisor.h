@@ -26,9 +26,7 @@
 
 namespace gnomon {
 
-// Throws Refusal for what no device can say.
-void check_health(const DeviceHealth& health);
-// Throws Refusal (400) when who asks, or why, is blank or too long.
+// Throws Refusal (400) when who asks, or why, is blank.
 void check_asker(const std::string& owner, const std::string& reason);
 // Throws Refusal (400) for a step beyond all that this run can have: many times the steps that its
 // trainer said it would take, which is more than any schedule is prolonged by. `member` names it.

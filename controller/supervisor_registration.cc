@@ -18,7 +18,6 @@
 namespace gnomon {
 namespace {
 
-constexpr size_t kSitesMax = 100'000;
 
 // Bits are compared by fingerprint, so another one would change what was concluded.
 std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow& repeated) {

@@ -19,7 +19,6 @@ namespace {
 // A state is written down with everything but steps without effects, and with those after:
 constexpr double kSaveSeconds = 1;
 constexpr int64_t kUnsavedMax = 4096;  // events
-constexpr double kSecondsMax = 1e9;    // sums of such stay finite
 // A run may be prolonged beyond the steps that its trainer said it would take, by so many times.
 constexpr int64_t kProlongedMax = 10;
 constexpr int64_t kAlwaysPossible = 1'000'000;  // steps

@@ -102,12 +102,12 @@ std::string to_json(const Message& message) {
 
 template <typename Message>
 Message from_json(std::string_view text) {
-  return parse_message<Message>(text, Rules::kNone);
+  return parse_message<Message>(text, Rules::kStored);
 }
 
 template <typename Message>
 Message from_answer(std::string_view text) {
-  return parse_message<Message>(text, Rules::kNoneAndAnyMember);
+  return parse_message<Message>(text, Rules::kAnswer);
 }
 
 template <typename Message>

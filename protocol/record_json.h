@@ -133,7 +133,9 @@ json::value write_value(const T& value) {
   }
 }
 
-enum class Rules { kNoneAndAnyMember, kNone, kNumbersAndHashes, kAll };
+// Which rules are asked of what is read, each with those before it. An answer may have members that
+// are not known.
+enum class Rules { kAnswer, kStored, kNumbersAndHashes, kAll };
 
 inline bool accepts(const Range& range, double value) {
   if (std::isnan(value)) return range.nan;
@@ -148,12 +150,12 @@ struct Reading {
 
   template <typename T>
   void check_number(const Place& place, T value) const {
-    if (rules <= Rules::kNone || accepts(member.range, static_cast<double>(value))) return;
+    if (rules <= Rules::kStored || accepts(member.range, static_cast<double>(value))) return;
     throw JsonError(place.text(), fmt::format("{}", value), accepted_by(member.range));
   }
   void check_text(const Place& place, const std::string& text) const {
     const bool hash = member.text.form == Text::Form::kHash;
-    if (rules <= Rules::kNone || (rules == Rules::kNumbersAndHashes && !hash)) return;
+    if (rules <= Rules::kStored || (rules == Rules::kNumbersAndHashes && !hash)) return;
     const std::string accepted = what_is_accepted(text, member);
     if (accepted.empty()) return;
     const bool shown = text.size() <= 200 && is_one_line(text);
@@ -162,7 +164,7 @@ struct Reading {
                     accepted);
   }
   void check_items(const Place& place, size_t items) const {
-    if (rules <= Rules::kNone || items <= member.items_most) return;
+    if (rules <= Rules::kStored || items <= member.items_most) return;
     throw TooManyItems(place.text(), fmt::format("{} items", items),
                        fmt::format("at most {}", member.items_most));
   }
@@ -274,7 +276,7 @@ void Reading::read(const json::value& from, const Place& place, T& to) const {
   Reader<T> reader{*object, place, rules, to};
   describe<T>(reader);
   // A problem document may carry extension members (RFC 9457, section 3.2).
-  if (rules == Rules::kNoneAndAnyMember) return;
+  if (rules == Rules::kAnswer) return;
   if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
   std::vector<std::string_view> known;
   describe<T>([&](const char* name, auto&&, const Member&) { known.emplace_back(name); });

@@ -12,7 +12,7 @@ bool is_plain(std::string_view text) {
   return std::ranges::all_of(text, [](unsigned char c) { return c >= ' ' && c < 0x7f; });
 }
 
-// Whether a code point that one line has not, other than those of ASCII, begins here.
+// True where a code point begins here, not of ASCII, that a line may not have.
 bool turns_or_breaks(std::string_view at) {
   const auto byte = [&](size_t i) {
     return i < at.size() ? static_cast<unsigned char>(at[i]) : 0U;

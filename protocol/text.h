@@ -8,9 +8,9 @@
 
 namespace gnomon {
 
-// Whether a text is free of C0 and C1 controls, DEL, line separators and bidirectional controls
-// (U+202A to U+202E, U+2066 to U+2069), so that no log line or table says what it does not. The
-// text is UTF-8.
+// True for a text that is free of C0 and C1 controls, DEL, line separators and bidirectional
+// controls (U+202A to U+202E, U+2066 to U+2069), so that no log line or table says what it does
+// not. The text is UTF-8.
 bool is_one_line(std::string_view text);
 
 // What would be accepted in place of `text`, in words; empty when its member may have it.

@@ -81,10 +81,9 @@ int ledger_version(SQLite::Database& database, const std::filesystem::path& file
   }
   if (version > kLedgerVersion) {
     throw LedgerError(
-        fmt::format(
-            "the ledger {} has version {}, and this build reads versions up to version {}: run the "
-            "gnomond that wrote it, or give another file to --ledger",
-            file.string(), version, kLedgerVersion),
+        fmt::format("the ledger {} has version {}, and this build reads up to version {}: run the "
+                    "gnomond that wrote it, or give another file to --ledger",
+                    file.string(), version, kLedgerVersion),
         SQLITE_ERROR);
   }
   return version;

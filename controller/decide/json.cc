@@ -157,7 +157,7 @@ namespace json = boost::json;
 using record_json::read_message;
 using record_json::write_value;
 
-constexpr auto kNoRules = record_json::Rules::kNone;
+constexpr auto kStored = record_json::Rules::kStored;
 
 constexpr const char* kEventNames[] = {"run_registered",       "attempt_started", "step_reported",
                                        "checkpoint_completed", "replay_finished", "replay_failed",
@@ -183,7 +183,7 @@ Event event_from_json(const std::string& type, const std::string& text) {
   std::optional<Event> event;
   boost::mp11::mp_for_each<boost::mp11::mp_iota_c<std::variant_size_v<Event>>>([&](auto index) {
     if (type != kEventNames[index]) return;
-    event = read_message<std::variant_alternative_t<index, Event>>(value, kNoRules);
+    event = read_message<std::variant_alternative_t<index, Event>>(value, kStored);
   });
   if (!event) throw JsonError("type", type, "the name of an event, like \"step_reported\"");
   return *std::move(event);
@@ -198,7 +198,7 @@ std::string effect_to_json(const Effect& effect) {
 std::string state_to_json(const State& state) { return json::serialize(write_value(state)); }
 
 State state_from_json(const std::string& text) {
-  return read_message<State>(parse_json_exactly(text), kNoRules);
+  return read_message<State>(parse_json_exactly(text), kStored);
 }
 
 }  // namespace gnomon::decide

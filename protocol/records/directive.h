@@ -44,9 +44,7 @@ struct Directive {
     v("to_step", &R::to_step, Member{.help = "`rollback`: the checkpoint's step."});
     v("checkpoint_uri", &R::checkpoint_uri, Member{.text = kPath, .help = "`rollback`."});
     v("reason", &R::reason, Member{.text = kSentence, .help = "A sentence for people."});
-    v("state", &R::state,
-      Member{.words = kDirectiveStates,
-             .help = "Pending, delivered, acknowledged, applied, rejected, expired."});
+    v("state", &R::state, Member{.words = kDirectiveStates});
   }
 };
 
@@ -75,8 +73,7 @@ struct DirectiveAck {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = DirectiveAck;
-    v("state", &R::state,
-      Member{.required = true, .words = kAckStates, .help = "Acknowledged, applied, rejected."});
+    v("state", &R::state, Member{.required = true, .words = kAckStates});
     v("attempt", &R::attempt, Member{.range = kStep});
     v("step", &R::step,
       Member{.range = kStep, .help = "`applied`: the last step before it took effect."});

@@ -26,12 +26,13 @@ struct Fingerprint {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = Fingerprint;
-    v("device", &R::device,
-      Member{.required = true, .help = "\"AMD EPYC (avx512_bf16)\", \"NVIDIA H200\"."});
+    v("device", &R::device, Member{.required = true, .help = "Such as NVIDIA H200."});
     v("backend", &R::backend,
       Member{.required = true, .help = "`cpu` or `cuda`, or another program's own."});
     v("libraries", &R::libraries,
-      Member{.required = true, .text = {.most = kLibrariesBytesMax}, .help = "\"oneDNN 2.6.3\"."});
+      Member{.required = true,
+             .text = {.most = kLibrariesBytesMax},
+             .help = "Such as cuBLASLt 13.0."});
     v("build", &R::build, Member{.required = true, .help = "Version and revision of the program."});
     v("world_size", &R::world_size, Member{.required = true, .range = {1, 1e7}, .help = "Ranks."});
     v("threads", &R::threads, Member{.required = true, .range = {0, 1e6}, .help = "Of each rank."});

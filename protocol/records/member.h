@@ -1,14 +1,13 @@
 // What is known of a record's member besides its type. Every record of this folder lists its
-// members once, in `describe`; its JSON, the rules of what is accepted, the API's document and the
-// ledger's rows all come from that list.
+// members once, in `describe`. Its JSON, the rules of what is accepted and its schema in the API's
+// document come from that list.
 //
 //   struct Ping {
 //     int64_t step = 0;
 //     static constexpr Record kRecord = {"Ping", "Sent now and then."};
 //     template <class Visitor>
 //     static void describe(Visitor&& v) {
-//       v("step", &Ping::step, Member{.required = true, .range = rules::kStep, .help = "The
-//       newest."});
+//       v("step", &Ping::step, Member{.required = true, .range = rules::kStep});
 //     }
 //   };
 //
@@ -86,7 +85,6 @@ struct Member {
   std::span<const std::string_view> words = {};  // that a text may be; none: any
   bool null = false;  // an optional value that is not there is written as null
   size_t items_most = std::numeric_limits<size_t>::max();
-  const char* schema = "";  // the name of its type in the API's document, where that has one
   const char* help = "";
 };
 

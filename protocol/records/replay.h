@@ -80,16 +80,11 @@ struct ReplayTask {
     v("replay", &R::replay, Member{.required = true, .help = "Id."});
     v("window", &R::window, Member{.required = true, .help = "Id."});
     v("attempt", &R::attempt, Member{.required = true, .range = kStep});
-    v("arm", &R::arm,
-      Member{
-          .required = true,
-          .words = kArms,
-          .help = "\"bf16\", \"same\", \"fakequant\", \"bf16-perturbed\", \"plan\", \"scores\"."});
+    v("arm", &R::arm, Member{.required = true, .words = kArms});
     v("plan", &R::plan,
       Member{.text = kPlanText,
              .help = "TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's."});
-    v("purpose", &R::purpose,
-      Member{.words = kPurposes, .help = "Shadow, triage, attribution, probe, instrument."});
+    v("purpose", &R::purpose, Member{.words = kPurposes});
     v("checkpoint_uri", &R::checkpoint_uri, Member{.required = true, .text = kPath});
     v("start_step", &R::start_step,
       Member{.required = true, .range = kStep, .help = "The checkpoint's."});

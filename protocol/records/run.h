@@ -118,8 +118,7 @@ struct RunRegistered {
     using namespace rules;
     using R = RunRegistered;
     v("run", &R::run, Member{.required = true, .help = "The id used in paths."});
-    v("mode", &R::mode,
-      Member{.required = true, .words = kModes, .help = "Observe, advise, enforce."});
+    v("mode", &R::mode, Member{.required = true, .words = kModes});
     v("on_loss", &R::on_loss,
       Member{.words = kOnLossWords,
              .help = "What the run's policy wants of a trainer whose controller is away; empty "
@@ -147,10 +146,7 @@ struct AttemptStart {
     v("attempt", &R::attempt, Member{.required = true, .range = kStep, .help = "1, 2, …"});
     v("base_step", &R::base_step,
       Member{.required = true, .range = kStep, .help = "Its first step is the next one."});
-    v("cause", &R::cause,
-      Member{.required = true,
-             .words = kAttemptCauses,
-             .help = "\"start\", \"restart\", \"rollback\"."});
+    v("cause", &R::cause, Member{.required = true, .words = kAttemptCauses});
     v("plan_version", &R::plan_version, Member{.required = true, .range = kPlanVersion});
     v("fingerprint", &R::fingerprint,
       Member{.help = "Of this attempt; absent = the registration's."});
@@ -172,10 +168,7 @@ struct RunFinished {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = RunFinished;
-    v("outcome", &R::outcome,
-      Member{.required = true,
-             .words = kRunOutcomes,
-             .help = "\"completed\", \"stopped\", \"failed\"."});
+    v("outcome", &R::outcome, Member{.required = true, .words = kRunOutcomes});
     v("step", &R::step, Member{.required = true, .range = kStep});
     v("final_loss", &R::final_loss,
       Member{.range = kComputed, .help = "Held-out loss in BF16 at the end."});

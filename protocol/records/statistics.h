@@ -113,7 +113,7 @@ inline constexpr auto kStatisticsNames = [] {
   return names;
 }();
 
-// Of a tensor (gemm and recipe empty), or of rounding it for one GEMM.
+// Statistics of a tensor (gemm and recipe empty), or of rounding it for one GEMM.
 struct StatisticsRow {
   std::string site;
   std::string tensor;   // input, weight, gradient, output

@@ -70,8 +70,7 @@ struct DeviceHealth {
       Member{.range = kCount, .help = "Since the driver was loaded."});
     v("ecc_uncorrected", &R::ecc_uncorrected,
       Member{.range = kCount, .help = "Since the driver was loaded."});
-    v("throttle_reasons", &R::throttle_reasons,
-      Member{.words = kThrottleReasons, .help = "Some of kThrottleReasons."});
+    v("throttle_reasons", &R::throttle_reasons, Member{.words = kThrottleReasons});
     v("remapped_rows_pending", &R::remapped_rows_pending,
       Member{.help = "Memory rows wait for the next reset to be replaced."});
     v("remapped_rows_failure", &R::remapped_rows_failure, Member{.help = "A replacement failed."});

@@ -70,7 +70,7 @@ struct Engine::Impl {
   // The micro-batches of a step that this rank computes.
   int64_t first_micro_batch() const;
   int64_t micro_batches() const;
-  // Of an evaluation's last batch; 0 where all are whole.
+  // The tokens of an evaluation's last batch; 0 where all batches are whole.
   int64_t last_evaluated_tokens() const;
   void connect();
   void sum_over_ranks();
