@@ -18,7 +18,6 @@
 namespace gnomon {
 namespace {
 
-
 // Bits are compared by fingerprint, so another one would change what was concluded.
 std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow& repeated) {
   const AttemptStart& before = known.start;
