@@ -5,8 +5,8 @@
 namespace gnomon::cli {
 
 PlanPrecisions::PlanPrecisions(const RunHistory& history)
-    : names_(history.run.registration.sites), layers_(history.run.registration.layers) {
-  base_ = parse(history.run.registration.base_plan);
+    : names_(history.registration.sites), layers_(history.registration.layers) {
+  base_ = parse(history.registration.base_plan);
   for (const PlanRow& plan : history.plans) versions_[plan.version] = parse(plan.toml);
 }
 

@@ -31,7 +31,7 @@ decide::Event read_event(const EventRow& row, const std::map<StepKey, StepRow>& 
                                 step->second.grad_norm,    step->second.step_seconds};
   }
   try {
-    return decide::event_from_json(row.type, row.body);
+    return decide::event_from_json(row.type, row.body.value_or(""));
   } catch (const Error& error) {
     throw FormatError(ledger_file, 0, fmt::format("event {}: {}", row.seq, error.what()),
                       "an event of this version");

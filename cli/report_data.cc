@@ -90,48 +90,11 @@ boost::json::array shadow_data(const RunHistory& history) {
   return shadows;
 }
 
-boost::json::array windows_data(const RunHistory& history) {
-  boost::json::array windows;
-  for (const WindowRow& row : history.windows) {
-    windows.push_back({{"window", row.window},
-                       {"kind", row.kind},
-                       {"attempt", row.attempt},
-                       {"start_step", row.start_step},
-                       {"steps", row.steps},
-                       {"plan_version", row.plan_version},
-                       {"state", row.state},
-                       {"gap", json_optional(row.gap)},
-                       {"offset_loss", json_optional(row.offset)},
-                       {"d_percent", json_optional(row.d_percent)},
-                       {"tolerance_percent", json_optional(row.tolerance_percent)},
-                       {"rule", row.rule},
-                       {"statistic", json_optional(row.statistic)},
-                       {"threshold", json_optional(row.threshold)},
-                       {"scale_percent", json_optional(row.scale_percent)}});
-  }
-  return windows;
-}
-
-boost::json::array decisions_data(const RunHistory& history) {
-  boost::json::array decisions;
-  for (const DecisionRow& row : history.decisions) {
-    boost::json::error_code error;
-    boost::json::value evidence = boost::json::parse(row.evidence, error);
-    if (error) evidence = row.evidence;
-    decisions.push_back({{"decision", row.decision},
-                         {"time", row.time},
-                         {"kind", row.kind},
-                         {"verdict", row.verdict},
-                         {"action", row.action},
-                         {"enforced", row.enforced},
-                         {"attempt", row.attempt},
-                         {"step", row.step},
-                         {"window", row.window},
-                         {"sites", boost::json::value_from(row.sites)},
-                         {"sentence", row.sentence},
-                         {"evidence", evidence}});
-  }
-  return decisions;
+template <typename R>
+boost::json::array rows_data(const std::vector<R>& rows) {
+  boost::json::array array;
+  for (const R& row : rows) array.push_back(boost::json::parse(ledger::row_to_json(row)));
+  return array;
 }
 
 // Which plan each kept step ran with, as runs of steps.
@@ -170,22 +133,10 @@ boost::json::object plans_data(const RunHistory& history) {
   return plans;
 }
 
-boost::json::array faults_data(const RunHistory& history) {
-  boost::json::array faults;
-  for (const InjectedFault& fault : history.faults) {
-    faults.push_back({{"kind", fault.kind},
-                      {"site", fault.site},
-                      {"start_step", fault.start_step},
-                      {"end_step", fault.end_step},
-                      {"description", fault.description}});
-  }
-  return faults;
-}
-
 }  // namespace
 
 std::string report_data_json(const RunHistory& history, const RunSummary& summary) {
-  const RunRegistration& registration = history.run.registration;
+  const RunRegistration& registration = history.registration;
   boost::json::object data;
   data["run"] = {{"name", history.run.name},
                  {"job_id", history.run.job_id},
@@ -201,9 +152,9 @@ std::string report_data_json(const RunHistory& history, const RunSummary& summar
   data["summary"] = boost::json::parse(summary_to_json(summary));
   data["attempts"] = attempts_data(history);
   data["shadow"] = shadow_data(history);
-  data["windows"] = windows_data(history);
-  data["decisions"] = decisions_data(history);
-  data["faults"] = faults_data(history);
+  data["windows"] = rows_data(history.windows);
+  data["decisions"] = rows_data(history.decisions);
+  data["faults"] = rows_data(history.faults);
   data["sites"] = boost::json::value_from(registration.sites);
   data["plans"] = plans_data(history);
   data["spans"] = plan_spans(history);

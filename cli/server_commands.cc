@@ -5,6 +5,8 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <type_traits>
 
 #include "base/progress.h"
 #include "base/wall_clock.h"
@@ -14,6 +16,7 @@
 #include "cli/printing.h"
 #include "cli/server.h"
 #include "cli/table.h"
+#include "protocol/records.h"
 
 namespace gnomon::cli {
 namespace {
@@ -54,90 +57,105 @@ std::string sentence_of(const Row& decision) {
   return errors.empty() ? sentence : fmt::format("{} [Beside it: {}.]", sentence, errors);
 }
 
-void print_rows(const boost::json::array& rows, bool json, Table table, const char* when_empty,
-                const std::function<std::vector<std::string>(const Row&)>& cells) {
-  if (json) {
+struct Column {
+  std::string name;
+  bool number;
+  Listed listed;
+};
+
+// What lists show of a row.
+template <typename R>
+std::vector<Column> columns_of() {
+  std::vector<Column> columns;
+  R::describe([&](const char* name, auto member, const Member& rules) {
+    using T = std::remove_cvref_t<std::invoke_result_t<decltype(member), R&>>;
+    if (*rules.listed.heading == '\0') return;
+    const bool number =
+        std::is_convertible_v<T, double> || std::is_same_v<T, std::optional<double>>;
+    columns.push_back({name, number && rules.listed.as != Listed::As::kTime, rules.listed});
+  });
+  return columns;
+}
+
+std::string cell(const Row& row, const Column& column) {
+  const char* key = column.name.c_str();
+  switch (column.listed.as) {
+    case Listed::As::kPercent:
+      return percent_text(row, key);
+    case Listed::As::kTime:
+      return time_text(row, key);
+    case Listed::As::kNats: {
+      const double value = number_of(row, key);
+      return std::isfinite(value) ? fmt::format("{:+.5f}", value) : "-";
+    }
+    case Listed::As::kPlain:
+      break;
+  }
+  return column.number ? integer_text(row, key) : text_or_dash(row, key);
+}
+
+template <typename R>
+void print_rows(const boost::json::array& rows, const char* when_empty) {
+  const std::vector<Column> columns = columns_of<R>();
+  std::vector<std::string> headings;
+  for (const Column& column : columns)
+    headings.push_back(fmt::format("{}{}", column.number ? ">" : "", column.listed.heading));
+  Table table(headings);
+  for (const boost::json::value& row : rows) {
+    std::vector<std::string> cells;
+    for (const Column& column : columns) cells.push_back(cell(row.as_object(), column));
+    table.add(std::move(cells));
+  }
+  fmt::print("{}", table.empty() ? std::string(when_empty) + "\n" : table.text());
+}
+
+// `list` is the end of the route.
+template <typename R>
+void print_list(const ServerOptions& options, const char* list, const char* when_empty,
+                void (*prepare)(Row&) = nullptr) {
+  Server server(options.access);
+  boost::json::array rows =
+      server.get_list(fmt::format("/v1/runs/{}/{}", server.resolve_run(options.run), list));
+  if (options.json) {
     fmt::print("{}", pretty_json(rows));
     return;
   }
-  for (const boost::json::value& row : rows) table.add(cells(row.as_object()));
-  fmt::print("{}", table.empty() ? std::string(when_empty) + "\n" : table.text());
+  for (boost::json::value& row : rows)
+    if (prepare != nullptr) prepare(row.as_object());
+  print_rows<R>(rows, when_empty);
 }
 
 void print_runs(const ServerOptions& options) {
   Server server(options.access);
-  print_rows(server.get_list("/v1/runs"), options.json,
-             Table({"run", "name", "job", "state", "verdict", "last report", "registered"}),
-             "no run has registered yet", [](const Row& row) -> std::vector<std::string> {
-               return {run_id_of(row),
-                       text_of(row, "name"),
-                       text_of(row, "job_id"),
-                       text_of(row, "state"),
-                       verdict_text(row),
-                       time_text(row, "reported_at"),
-                       time_text(row, "registered_at")};
-             });
+  const boost::json::array rows = server.get_list("/v1/runs");
+  if (options.json) {
+    fmt::print("{}", pretty_json(rows));
+    return;
+  }
+  Table table({"run", "name", "job", "state", "verdict", "last report", "registered"});
+  for (const boost::json::value& each : rows) {
+    const Row& row = each.as_object();
+    table.add({run_id_of(row), text_of(row, "name"), text_of(row, "job_id"), text_of(row, "state"),
+               verdict_text(row), time_text(row, "reported_at"), time_text(row, "registered_at")});
+  }
+  fmt::print("{}", table.empty() ? "no run has registered yet\n" : table.text());
 }
 
 void print_windows(const ServerOptions& options) {
-  Server server(options.access);
-  std::string run = server.resolve_run(options.run);
-  print_rows(server.get_list("/v1/runs/" + run + "/windows"), options.json,
-             Table({">window", "kind", ">attempt", ">from step", ">steps", ">plan", ">gap",
-                    ">tolerance", ">offset (nats)", "state"}),
-             "no window has been opened yet", [](const Row& row) -> std::vector<std::string> {
-               double offset = number_of(row, "offset_loss");
-               return {integer_text(row, "window"),
-                       text_of(row, "kind"),
-                       integer_text(row, "attempt"),
-                       integer_text(row, "start_step"),
-                       integer_text(row, "steps"),
-                       integer_text(row, "plan_version"),
-                       percent_text(row, "d_percent"),
-                       percent_text(row, "tolerance_percent"),
-                       std::isfinite(offset) ? fmt::format("{:+.5f}", offset) : "-",
-                       text_of(row, "state")};
-             });
+  print_list<WindowRow>(options, "windows", "no window has been opened yet");
 }
 
 void print_decisions(const ServerOptions& options) {
-  Server server(options.access);
-  std::string run = server.resolve_run(options.run);
-  print_rows(server.get_list("/v1/runs/" + run + "/decisions"), options.json,
-             Table({">decision", "time", ">step", "kind", "verdict", "action", "what and why"}),
-             "no decision has been made yet", [](const Row& row) -> std::vector<std::string> {
-               return {integer_text(row, "decision"),
-                       time_text(row, "time"),
-                       integer_text(row, "step"),
-                       text_of(row, "kind"),
-                       text_of(row, "verdict"),
-                       text_of(row, "action"),
-                       sentence_of(row)};
-             });
+  print_list<ShownDecision>(options, "decisions", "no decision has been made yet",
+                            [](Row& row) { row["sentence"] = sentence_of(row); });
 }
 
 void print_directives(const ServerOptions& options) {
-  Server server(options.access);
-  std::string run = server.resolve_run(options.run);
-  print_rows(
-      server.get_list("/v1/runs/" + run + "/directives"), options.json,
-      Table({">number", "kind", ">plan", ">to step", "state", "reason"}),
-      "no directive has been issued yet", [](const Row& row) -> std::vector<std::string> {
-        return {
-            integer_text(row, "number"),  text_of(row, "kind"),  integer_text(row, "plan_version"),
-            integer_text(row, "to_step"), text_of(row, "state"), text_or_dash(row, "reason")};
-      });
+  print_list<DirectiveRow>(options, "directives", "no directive has been issued yet");
 }
 
 void print_notices(const ServerOptions& options) {
-  Server server(options.access);
-  std::string run = server.resolve_run(options.run);
-  print_rows(server.get_list("/v1/runs/" + run + "/notices"), options.json,
-             Table({"time", ">attempt", ">step", "kind", "text"}), "the trainer has told nothing",
-             [](const Row& row) -> std::vector<std::string> {
-               return {time_text(row, "noticed_at"), integer_text(row, "attempt"),
-                       integer_text(row, "step"), text_of(row, "kind"), text_of(row, "text")};
-             });
+  print_list<NoticeRow>(options, "notices", "the trainer has told nothing");
 }
 
 const Row* newest_measured(const boost::json::array& windows) {

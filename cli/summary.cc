@@ -179,7 +179,8 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
 void tell_again(const RunHistory& history, const EventRow& row, const decide::Policy& policy,
                 decide::State& state) {
   if (row.type != "step_reported") {
-    decide::decide_in_place(state, decide::event_from_json(row.type, row.body), policy, row.time);
+    decide::decide_in_place(state, decide::event_from_json(row.type, row.body.value_or("")), policy,
+                            row.time);
     return;
   }
   const auto step = std::ranges::lower_bound(
@@ -232,7 +233,7 @@ RunSummary summarize(const RunHistory& history) {
   RunSummary summary;
   summary.run = history.run.name + "/" + history.run.job_id;
   summary.state = history.run.state;
-  summary.faults = history.faults;
+  summary.faults = {history.faults.begin(), history.faults.end()};
   summary.attempts = static_cast<int64_t>(history.attempts.size());
   summary.final_loss = history.run.final_loss;
   for (const WindowRow& window : history.windows) {

@@ -91,15 +91,16 @@ class Replay {
   void allow_gaps() { gaps_allowed_ = true; }
   void keep_steps(size_t count) { steps_kept_ = count; }
 
-  void step(const ledger::StepEvent& event) {
-    rows_before(event.seq);
+  void step(const StepRow& event) {
+    const int64_t seq = event.seq.value();
+    rows_before(seq);
     const decide::State& state = known_.state;
     // Each of these was new when it was recorded.
-    if (state.attempt.number == event.step.attempt && state.newest_step >= event.step.step) {
+    if (state.attempt.number == event.attempt && state.newest_step >= event.step) {
       throw Misfit(fmt::format("it knows step {} of attempt {} before event {}, which reports it",
-                               event.step.step, event.step.attempt, event.seq));
+                               event.step, event.attempt, seq));
     }
-    tell_step(event.seq, event.step, event.step.time);
+    tell_step(seq, event, event.reported_at);
   }
   // To be called when there are no more steps.
   void rest() { rows_before(INT64_MAX); }
@@ -128,9 +129,9 @@ class Replay {
       row(rows_[next_row_]);
     }
   }
-  void row(const ledger::EventRow& row) {
+  void row(const EventRow& row) {
     if (row.type == "step_reported") {
-      const std::optional<StepReport> step =
+      const std::optional<StepRow> step =
           ledger::find_step(connection_, run_, row.attempt.value_or(0), row.step.value_or(0));
       if (!step) {
         throw Misfit(fmt::format("the report of step {} of attempt {} (event {}) is not there",
@@ -148,7 +149,7 @@ class Replay {
     }
     tell(row.seq, *event, row.time);
   }
-  void tell_step(int64_t seq, const StepReport& step, double time) {
+  void tell_step(int64_t seq, const StepRow& step, double time) {
     std::vector<decide::Effect> effects =
         tell(seq,
              decide::StepReported{step.attempt, step.step, step.plan_version, step.loss,
@@ -184,13 +185,13 @@ class Replay {
   const int64_t run_;
   PoliciesOnRecord policies_;
   StateOnRecord known_;
-  std::vector<ledger::EventRow> rows_;
+  std::vector<EventRow> rows_;
   size_t next_row_ = 0;
   int64_t other_events_ = 0;
   bool gaps_allowed_ = false;
   bool gap_ = false;
   size_t steps_kept_ = SIZE_MAX;
-  std::deque<StepReport> steps_;
+  std::deque<StepRow> steps_;
   std::vector<Late> late_;
 };
 
@@ -201,7 +202,7 @@ size_t uncounted_steps(Connection& connection, int64_t run) {
   return static_cast<size_t>(std::max<int64_t>(0, left));
 }
 
-void keep_last(std::vector<StepReport>& steps, size_t count) {
+void keep_last(std::vector<StepRow>& steps, size_t count) {
   if (steps.size() > count) steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(count));
 }
 
@@ -219,7 +220,7 @@ bool has_event_rows(Connection& connection, int64_t run) {
 }
 
 // A state that is written down, with the events after it.
-StateOnRecord brought_up_to_date(Connection& connection, const ledger::RunRow& run,
+StateOnRecord brought_up_to_date(Connection& connection, const RunRow& run,
                                  const ledger::StateRow& row, const decide::Policy& policy,
                                  const LateEffects& late, Numbers numbers) {
   StateOnRecord saved;
@@ -242,7 +243,7 @@ StateOnRecord brought_up_to_date(Connection& connection, const ledger::RunRow& r
   Replay replay(connection, run.id, policy, std::move(saved));
   replay.keep_effects = true;
   if (!live) replay.allow_gaps();
-  for (const ledger::StepEvent& step : ledger::steps_after(connection, run.id, row.seq)) {
+  for (const StepRow& step : ledger::steps_after(connection, run.id, row.seq)) {
     replay.step(step);
   }
   replay.rest();
@@ -277,15 +278,14 @@ auto or_misfit(const Read& read) {
   }
 }
 
-StateOnRecord from_first_event(Connection& connection, const ledger::RunRow& run,
+StateOnRecord from_first_event(Connection& connection, const RunRow& run,
                                const decide::Policy& policy, UnknownPolicies unknown,
                                const EachEvent& each) {
   Replay replay(connection, run.id, policy, {});
   replay.each = each;
   replay.keep_steps(uncounted_steps(connection, run.id));
   if (unknown == UnknownPolicies::kGuessed) replay.policies().guess();
-  ledger::each_step_event(connection, run.id,
-                          [&](const ledger::StepEvent& step) { replay.step(step); });
+  ledger::each_step_event(connection, run.id, [&](const StepRow& step) { replay.step(step); });
   replay.rest();
   StateOnRecord found = replay.result();
   if (found.seq == 0) throw Misfit("none of its events is on record");
@@ -297,8 +297,8 @@ StateOnRecord from_first_event(Connection& connection, const ledger::RunRow& run
   return found;
 }
 
-ledger::RunRow row_of(Connection& connection, int64_t run) {
-  std::optional<ledger::RunRow> row = ledger::load_run(connection, run);
+RunRow row_of(Connection& connection, int64_t run) {
+  std::optional<RunRow> row = ledger::load_run(connection, run);
   if (!row) throw unknown_run(run_name(run));
   return *std::move(row);
 }
@@ -317,7 +317,7 @@ RunSetAside::RunSetAside(const std::string& label, std::string reason)
 std::optional<StateOnRecord> state_on_record(Connection& connection, int64_t run,
                                              const decide::Policy& policy,
                                              const LateEffects& late) {
-  const ledger::RunRow row = row_of(connection, run);
+  const RunRow row = row_of(connection, run);
   std::string why = "none is written down";
   std::optional<ledger::StateRow> saved;
   bool numbers_differ = false;
@@ -351,7 +351,7 @@ std::optional<StateOnRecord> state_on_record(Connection& connection, int64_t run
 
 StateOnRecord rebuilt_state(Connection& connection, int64_t run, const decide::Policy& policy,
                             UnknownPolicies unknown, const EachEvent& each) {
-  const ledger::RunRow row = row_of(connection, run);
+  const RunRow row = row_of(connection, run);
   try {
     return or_misfit([&] { return from_first_event(connection, row, policy, unknown, each); });
   } catch (const Misfit& misfit) {

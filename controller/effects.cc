@@ -36,41 +36,23 @@ std::string window_row(const EffectContext& context, int64_t window) {
 }
 
 void apply(const EffectContext& context, const decide::OpenWindow& open) {
-  ledger::insert_window(context.transaction.connection(), context.run,
-                        {open.window, open.kind, open.attempt, open.start_step, open.steps,
-                         open.start_uri, open.end_uri, open.plan_version, "open"},
-                        context.time);
+  WindowRow row{open, {}, context.run};
+  row.opened_at = context.time;
+  ledger::insert(context.transaction.connection(), row);
   add_to_stream(context, "window", window_row(context, open.window));
 }
 
 void apply(const EffectContext& context, const decide::OrderReplay& order) {
-  const ledger::ReplayRow row{context.run,
-                              order.replay,
-                              order.window,
-                              order.arm,
-                              order.plan,
-                              order.purpose,
-                              order.evaluate_endpoints,
-                              order.priority,
-                              "queued",
-                              0,
-                              order.nudge,
-                              order.avoid,
-                              order.on_trainer,
-                              context.time};
-  ledger::insert_replay(context.transaction.connection(), row);
+  ReplayRow row{order, context.run};
+  row.ordered_at = context.time;
+  ledger::insert(context.transaction.connection(), row);
   context.transaction.on_commit(
       [&board = context.bells.work, entry = queued_replay(row)] { board.add(entry); });
 }
 
-ledger::WindowClose numbers_of(const decide::CloseWindow& close) {
-  return {close.window,    close.outcome,           close.gap,           close.offset,
-          close.d_percent, close.tolerance_percent, close.gap_error,     close.rule,
-          close.statistic, close.threshold,         close.scale_percent, close.null_percent};
-}
-
 void apply(const EffectContext& context, const decide::ShowWindow& show) {
-  ledger::show_window(context.transaction.connection(), context.run, numbers_of(show.numbers));
+  ledger::show_window(context.transaction.connection(), context.run, show.numbers.window,
+                      show.numbers);
   update_series(context, [numbers = window_numbers(show.numbers)](RunSeries& series) {
     series.show_window(numbers);
   });
@@ -79,7 +61,7 @@ void apply(const EffectContext& context, const decide::ShowWindow& show) {
 
 void apply(const EffectContext& context, const decide::CloseWindow& close) {
   Connection& connection = context.transaction.connection();
-  ledger::close_window(connection, context.run, numbers_of(close), context.time);
+  ledger::close_window(connection, context.run, close.window, close.outcome, close, context.time);
   if (ledger::cancel_queued_replays(connection, context.run, close.window, context.time) > 0) {
     context.transaction.on_commit([&board = context.bells.work, run = context.run,
                                    window = close.window] { board.cancel(run, window); });
@@ -100,7 +82,7 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
   Directive directive{issue.number,  issue.kind,           issue.plan,   issue.plan_version,
                       issue.to_step, issue.checkpoint_uri, issue.reason, "pending"};
   Connection& connection = context.transaction.connection();
-  ledger::insert_directive(connection, context.run, directive, context.time);
+  ledger::insert(connection, DirectiveRow{directive, context.run, context.time});
   if (issue.plan_version > 0 && !issue.plan.empty()) {
     ledger::insert_plan(connection, context.run, issue.plan_version, issue.plan, context.time);
   }
@@ -120,11 +102,7 @@ void apply(const EffectContext& context, const decide::EndDirective& end) {
 
 void apply(const EffectContext& context, const decide::RecordDecision& record) {
   Connection& connection = context.transaction.connection();
-  ledger::insert_decision(
-      connection, context.run,
-      {record.decision, context.time, record.kind, record.verdict, record.action, record.enforced,
-       record.attempt, record.step, record.window, strings_as_json(record.sites), record.sentence,
-       record.evidence, context.event_seq});
+  ledger::insert(connection, DecisionRow{record, context.run, context.time, context.event_seq});
   update_series(context, [kind = record.kind](RunSeries& series) { series.decision(kind); });
   Query query = connection.query("SELECT * FROM decisions WHERE run = ? AND decision = ?",
                                  context.run, record.decision);
@@ -148,7 +126,7 @@ void apply(const EffectContext& context, const decide::ProtectCheckpoints& prote
 
 }  // namespace
 
-QueuedReplay queued_replay(const ledger::ReplayRow& row) {
+QueuedReplay queued_replay(const ReplayRow& row) {
   return {row.run, row.replay, row.window, row.token, row.priority, row.ordered_at, row.on_trainer};
 }
 

@@ -20,7 +20,7 @@ struct EffectContext {
 };
 
 // As the work board has it.
-QueuedReplay queued_replay(const ledger::ReplayRow& row);
+QueuedReplay queued_replay(const ReplayRow& row);
 
 void apply_effect(const EffectContext& context, const decide::Effect& effect);
 

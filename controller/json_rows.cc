@@ -3,26 +3,33 @@
 #include <SQLiteCpp/Column.h>
 #include <fmt/format.h>
 
-#include <array>
 #include <boost/json/serialize.hpp>
 #include <boost/json/string.hpp>
 #include <boost/json/value.hpp>
 #include <cmath>
+#include <functional>
+#include <set>
+#include <string>
 #include <string_view>
+
+#include "protocol/records.h"
 
 namespace gnomon {
 namespace {
 
-constexpr std::array<std::string_view, 6> kJsonColumns = {"registration", "sites", "evidence",
-                                                          "fingerprint",  "body",  "faults"};
-
+// Columns of that name hold JSON, in whatever table.
 bool holds_json(std::string_view column) {
-  for (std::string_view name : kJsonColumns) {
-    if (name == column) {
-      return true;
-    }
-  }
-  return false;
+  static const std::set<std::string, std::less<>> names = [] {
+    std::set<std::string, std::less<>> found;
+#define GNOMON_TABLE(R)                                             \
+  R::describe([&](const char* name, auto&&, const Member& member) { \
+    if (*member.json != '\0') found.emplace(name);                  \
+  });
+    GNOMON_EACH_TABLE(GNOMON_TABLE)
+#undef GNOMON_TABLE
+    return found;
+  }();
+  return names.contains(column);
 }
 
 std::string real_as_json(double value) {

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kLookAtOnce = 16;   // replays of the board
 constexpr int64_t kNobodysRun = -1;  // of a trainer whose run has a name that no run has
 
-void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
+void check_steps(const ReplayResult& result, const WindowRow& window) {
   int64_t last = window.start_step;
   for (const ReplayStep& step : result.steps) {
     require(step.step == last + 1 && step.step <= window.start_step + window.steps,
@@ -30,9 +30,8 @@ void check_steps(const ReplayResult& result, const ledger::WindowRow& window) {
 }
 
 // They were recorded together: one without the other is damage.
-ledger::WindowRow window_of(Connection& connection, const ledger::ReplayRow& replay) {
-  std::optional<ledger::WindowRow> window =
-      ledger::find_window(connection, replay.run, replay.window);
+WindowRow window_of(Connection& connection, const ReplayRow& replay) {
+  std::optional<WindowRow> window = ledger::find_window(connection, replay.run, replay.window);
   if (!window) {
     throw Error(fmt::format("window {} of {}, of replay {}, is not in the ledger", replay.window,
                             run_name(replay.run), replay.replay));
@@ -40,9 +39,8 @@ ledger::WindowRow window_of(Connection& connection, const ledger::ReplayRow& rep
   return *std::move(window);
 }
 
-ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& lease) {
-  std::optional<ledger::ReplayRow> replay =
-      ledger::find_replay(connection, lease.run, lease.replay);
+ReplayRow replay_of(Connection& connection, const LeaseRow& lease) {
+  std::optional<ReplayRow> replay = ledger::find_replay(connection, lease.run, lease.replay);
   if (!replay) {
     throw Error(fmt::format("replay {} of {}, of lease {}, is not in the ledger", lease.replay,
                             run_name(lease.run), lease.id));
@@ -50,7 +48,7 @@ ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& leas
   return *std::move(replay);
 }
 
-[[noreturn]] void refuse_stale(const ledger::LeaseRow& lease, int64_t token) {
+[[noreturn]] void refuse_stale(const LeaseRow& lease, int64_t token) {
   std::string detail =
       token == lease.token
           ? fmt::format("lease {} of {} is {}", lease.id, lease.verifier, lease.state)
@@ -62,7 +60,7 @@ ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& leas
 }
 
 // The lease was granted before its run stopped believing the verifier.
-[[noreturn]] void refuse_quarantined(const ledger::LeaseRow& lease) {
+[[noreturn]] void refuse_quarantined(const LeaseRow& lease) {
   const std::string detail =
       fmt::format("lease {}: {} is in quarantine for this run", lease.id, lease.verifier);
   throw Refusal(409, "The lease is not held any more", detail,
@@ -71,7 +69,7 @@ ledger::ReplayRow replay_of(Connection& connection, const ledger::LeaseRow& leas
 }
 
 // Of a repeat that says something else than the first time.
-[[noreturn]] void refuse_conflict(const ledger::LeaseRow& lease, const std::string& difference) {
+[[noreturn]] void refuse_conflict(const LeaseRow& lease, const std::string& difference) {
   const std::string detail = fmt::format("lease {} of {} has {} with other values: {}", lease.id,
                                          lease.verifier, lease.state, difference);
   throw Refusal(409, "Already handed in with other values", detail,
@@ -100,7 +98,7 @@ Leases::Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells)
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
   const double now = supervisor_.steady_now();
-  for (const ledger::LeaseRow& lease : ledger::live_leases(connection)) {
+  for (const LeaseRow& lease : ledger::live_leases(connection)) {
     // Its verifier is refused (503) until the run is mended; after the next start it may go on.
     if (!supervisor_.readable(transaction, lease.run)) continue;
     const bool on_verifier = !is_trainer(lease.verifier);
@@ -121,11 +119,11 @@ void Leases::restore(LedgerTransaction& transaction) {
 // all of them.
 void Leases::restore_queue(LedgerTransaction& transaction) {
   std::map<int64_t, bool> readable;
-  for (const ledger::ReplayRow& row : ledger::queued_replays(transaction.connection())) {
+  for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (readable.contains(row.run)) continue;
     readable[row.run] = supervisor_.readable(transaction, row.run);
   }
-  for (const ledger::ReplayRow& row : ledger::queued_replays(transaction.connection())) {
+  for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
     transaction.on_commit([&board = bells_.work, entry = queued_replay(row)] { board.add(entry); });
   }
@@ -150,14 +148,14 @@ bool Leases::has_work_for(const WorkBoard::Worker& worker) const {
 }
 
 std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Worker& worker) {
-  const std::optional<ledger::ReplayRow> replay = next_for(transaction, worker);
+  const std::optional<ReplayRow> replay = next_for(transaction, worker);
   if (!replay) return std::nullopt;
   Connection& connection = transaction.connection();
   const double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
   const QueuedReplay taken = queued_replay(*replay);
   take_off_board(transaction, taken, on_verifier);
-  ledger::WindowRow window = window_of(connection, *replay);
+  WindowRow window = window_of(connection, *replay);
   double now = supervisor_.now();
   int64_t token = replay->token + 1;
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
@@ -176,16 +174,15 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
 }
 
 // What it finds to be nothing for this worker it notes in the worker, so that nobody looks again.
-std::optional<ledger::ReplayRow> Leases::next_for(LedgerTransaction& transaction,
-                                                  WorkBoard::Worker& worker) {
+std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
+                                          WorkBoard::Worker& worker) {
   Connection& connection = transaction.connection();
   while (true) {
     const std::vector<QueuedReplay> turns =
         bells_.work.candidates(worker, kLookAtOnce, supervisor_.steady_now());
     if (turns.empty()) return std::nullopt;
     for (const QueuedReplay& turn : turns) {
-      std::optional<ledger::ReplayRow> replay =
-          ledger::find_replay(connection, turn.run, turn.replay);
+      std::optional<ReplayRow> replay = ledger::find_replay(connection, turn.run, turn.replay);
       // Another write of this group may have taken or cancelled it.
       const bool queued = replay && replay->state == "queued" && replay->token == turn.token &&
                           supervisor_.readable(transaction, turn.run) &&
@@ -210,7 +207,7 @@ void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& 
 }
 
 // Whether a verifier speaks that the run believes, that has what it requires and is as `may` says.
-bool Leases::others_speak(const ledger::ReplayRow& replay,
+bool Leases::others_speak(const ReplayRow& replay,
                           const std::function<bool(const std::string& name)>& may) const {
   return roll_.any(
       supervisor_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
@@ -220,7 +217,7 @@ bool Leases::others_speak(const ledger::ReplayRow& replay,
 }
 
 // A trainer takes what only it can do, and the rest while there is nobody else for it.
-bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
+bool Leases::better_left_to_others(Connection& connection, const ReplayRow& replay,
                                    const WorkBoard::Worker& worker) const {
   if (replay.on_trainer) return false;
   if (worker.trainer_of != 0) {
@@ -238,8 +235,8 @@ bool Leases::better_left_to_others(Connection& connection, const ledger::ReplayR
          others_speak(replay, [&](const std::string& name) { return !unfit(name); });
 }
 
-ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
-  std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
+LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
+  std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row) {
     throw Refusal(404, "Unknown lease", fmt::format("there is no lease {}", lease),
                   "a lease from POST /v1/leases");
@@ -255,7 +252,7 @@ ledger::LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int
 }
 
 void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat) {
-  ledger::LeaseRow row = held(transaction, lease, beat.token);
+  LeaseRow row = held(transaction, lease, beat.token);
   ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done,
                       supervisor_.now());
   if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, supervisor_.steady_now());
@@ -268,12 +265,12 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
 
 void Leases::complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result) {
   Connection& connection = transaction.connection();
-  std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
+  std::optional<LeaseRow> known = ledger::find_lease(connection, lease);
   if (known && known->state == "completed" && known->token == result.token) {
     return check_repeat(connection, *known, result);  // the first answer was lost
   }
-  ledger::LeaseRow row = held(transaction, lease, result.token);
-  const ledger::ReplayRow replay = replay_of(connection, row);
+  LeaseRow row = held(transaction, lease, result.token);
+  const ReplayRow replay = replay_of(connection, row);
   check_steps(result, window_of(connection, replay));
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {},
@@ -284,7 +281,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
 
 void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure) {
   Connection& connection = transaction.connection();
-  std::optional<ledger::LeaseRow> known = ledger::find_lease(connection, lease);
+  std::optional<LeaseRow> known = ledger::find_lease(connection, lease);
   if (known && known->state == "failed" && known->token == failure.token) {
     const std::string before = ledger::lease_reason(connection, lease);
     if (before != failure.reason) {
@@ -293,13 +290,13 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
     }
     return;
   }
-  ledger::LeaseRow row = held(transaction, lease, failure.token);
+  LeaseRow row = held(transaction, lease, failure.token);
   ledger::end_lease(connection, lease, row.token, "failed", failure.reason);
   forget_on_commit(transaction, lease, "failed");
   requeue_or_give_up(transaction, row, failure.reason, failure.retryable);
 }
 
-void Leases::check_repeat(Connection& connection, const ledger::LeaseRow& lease,
+void Leases::check_repeat(Connection& connection, const LeaseRow& lease,
                           const ReplayResult& result) const {
   std::optional<ledger::RecordedResult> known =
       ledger::find_result(connection, lease.run, lease.replay);
@@ -396,7 +393,7 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
       return;  // ended or heard of meanwhile
     }
   }
-  std::optional<ledger::LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
+  std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row || row->state != "leased" || !supervisor_.readable(transaction, row->run)) {
     std::lock_guard lock(mutex_);
     held_.erase(lease);
@@ -413,7 +410,7 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
 }
 
 void Leases::end_leases_of(LedgerTransaction& transaction, int64_t run) {
-  for (const ledger::LeaseRow& lease : ledger::live_leases(transaction.connection())) {
+  for (const LeaseRow& lease : ledger::live_leases(transaction.connection())) {
     if (lease.run != run) continue;
     ledger::end_lease(transaction.connection(), lease.id, lease.token, "expired",
                       "the run is being deleted");
@@ -421,11 +418,11 @@ void Leases::end_leases_of(LedgerTransaction& transaction, int64_t run) {
   }
 }
 
-void Leases::requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
+void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& lease,
                                 const std::string& reason, bool retryable) {
   Connection& connection = transaction.connection();
-  ledger::ReplayRow replay = replay_of(connection, lease);
-  const ledger::WindowRow window = window_of(connection, replay);
+  ReplayRow replay = replay_of(connection, lease);
+  const WindowRow window = window_of(connection, replay);
   double now = supervisor_.now();
   if (window.state != "open") {
     ledger::set_replay_state(connection, lease.run, lease.replay, "cancelled", lease.token, reason,

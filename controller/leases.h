@@ -109,22 +109,21 @@ class Leases {
   };
 
   void restore_queue(LedgerTransaction& transaction);
-  bool others_speak(const ledger::ReplayRow& replay,
+  bool others_speak(const ReplayRow& replay,
                     const std::function<bool(const std::string& name)>& may) const;
-  bool better_left_to_others(Connection& connection, const ledger::ReplayRow& replay,
+  bool better_left_to_others(Connection& connection, const ReplayRow& replay,
                              const WorkBoard::Worker& worker) const;
-  std::optional<ledger::ReplayRow> next_for(LedgerTransaction& transaction,
-                                            WorkBoard::Worker& worker);
+  std::optional<ReplayRow> next_for(LedgerTransaction& transaction, WorkBoard::Worker& worker);
   void take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry, bool on_verifier);
-  ledger::LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
-  void check_repeat(Connection& connection, const ledger::LeaseRow& lease,
+  LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
+  void check_repeat(Connection& connection, const LeaseRow& lease,
                     const ReplayResult& result) const;
   bool is_over(const Held& held, double now) const;
   bool is_holder(const Held& held, const PrincipalPtr& sender) const;
   void hold(int64_t lease, Held held);
   void set_ttl(int64_t lease, double ttl_seconds);
   void forget_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
-  void requeue_or_give_up(LedgerTransaction& transaction, const ledger::LeaseRow& lease,
+  void requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& lease,
                           const std::string& reason, bool retryable);
 
   Supervisor& supervisor_;

@@ -17,8 +17,8 @@ static std::string fingerprint_digest(const Fingerprint& fingerprint) {
   return hex64(hash64(text.data(), text.size()));
 }
 
-decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
-                                   const std::vector<StepReport>& run_steps,
+decide::ReplayFinished join_replay(const ReplayOrder& replay, const ReplayResult& result,
+                                   const std::vector<StepRow>& run_steps,
                                    const Fingerprint& run_fingerprint, const std::string& verifier,
                                    bool on_trainer) {
   decide::ReplayFinished event;
@@ -42,13 +42,13 @@ decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const Replay
   for (const SiteScoreRow& score : result.scores) {
     event.scores.push_back({score.site, score.phi, score.psi, score.sqnr_db});
   }
-  std::map<int64_t, const StepReport*> by_step;
-  for (const StepReport& step : run_steps) {
+  std::map<int64_t, const StepRow*> by_step;
+  for (const StepRow& step : run_steps) {
     by_step[step.step] = &step;
   }
   for (const ReplayStep& step : result.steps) {
     auto found = by_step.find(step.step);
-    const StepReport* reported = found == by_step.end() ? nullptr : found->second;
+    const StepRow* reported = found == by_step.end() ? nullptr : found->second;
     event.steps.push_back(step.step);
     event.losses.push_back(step.loss);
     bool comparable = reported && std::isfinite(reported->loss);

@@ -16,8 +16,8 @@ bool same_bits(double a, double b);
 
 // `run_steps` are the window's steps of the window's attempt as far as they are reported. Losses,
 // gradient norms and weight hashes are compared bit for bit.
-decide::ReplayFinished join_replay(const ledger::ReplayRow& replay, const ReplayResult& result,
-                                   const std::vector<StepReport>& run_steps,
+decide::ReplayFinished join_replay(const ReplayOrder& replay, const ReplayResult& result,
+                                   const std::vector<StepRow>& run_steps,
                                    const Fingerprint& run_fingerprint, const std::string& verifier,
                                    bool on_trainer);
 

@@ -12,7 +12,7 @@
 namespace gnomon {
 namespace {
 
-uint64_t hash_of_what_is_written(Connection& connection, const ledger::RunRow& run) {
+uint64_t hash_of_what_is_written(Connection& connection, const RunRow& run) {
   std::string all = run.policy + '\n' + run.registration + '\n' + run.state;
   if (const std::optional<ledger::StateRow> saved = ledger::load_state(connection, run.id)) {
     all += fmt::format("\n{}\n{}", saved->seq, saved->body);
@@ -21,7 +21,7 @@ uint64_t hash_of_what_is_written(Connection& connection, const ledger::RunRow& r
 }
 
 // Half of its rows may be gone.
-SetAsideRuns::Read of_deleted(Connection& connection, const ledger::RunRow& run) {
+SetAsideRuns::Read of_deleted(Connection& connection, const RunRow& run) {
   SetAsideRuns::Read read;
   try {
     read.policy = decide::Policy::parse(run.policy, "policy");
@@ -35,7 +35,7 @@ SetAsideRuns::Read of_deleted(Connection& connection, const ledger::RunRow& run)
 
 }  // namespace
 
-SetAsideRuns::Read SetAsideRuns::read(Connection& connection, const ledger::RunRow& run,
+SetAsideRuns::Read SetAsideRuns::read(Connection& connection, const RunRow& run,
                                       const LateEffects& late) {
   if (run.state == ledger::kDeleting) return of_deleted(connection, run);
   const std::string known = reason(run.id);
@@ -63,12 +63,11 @@ SetAsideRuns::Read SetAsideRuns::read(Connection& connection, const ledger::RunR
   }
 }
 
-void SetAsideRuns::add(Connection& connection, const ledger::RunRow& run,
-                       const std::string& reason) {
+void SetAsideRuns::add(Connection& connection, const RunRow& run, const std::string& reason) {
   put(run, reason, hash_of_what_is_written(connection, run));
 }
 
-void SetAsideRuns::put(const ledger::RunRow& run, const std::string& reason, uint64_t written) {
+void SetAsideRuns::put(const RunRow& run, const std::string& reason, uint64_t written) {
   const std::lock_guard lock(mutex_);
   Known& known = runs_[run.id];
   if (known.entry.reason != reason) {

@@ -33,10 +33,10 @@ class SetAsideRuns {
 
   // The policy and the state of the run. Throws RunSetAside, at once while what is written down of
   // a run that was set aside has not changed.
-  Read read(Connection& connection, const ledger::RunRow& run, const LateEffects& late = {});
+  Read read(Connection& connection, const RunRow& run, const LateEffects& late = {});
 
   // For another reason than its state.
-  void add(Connection& connection, const ledger::RunRow& run, const std::string& reason);
+  void add(Connection& connection, const RunRow& run, const std::string& reason);
   // Empty: the run is not set aside, as far as is known.
   std::string reason(int64_t run) const;
   std::vector<Entry> all() const;
@@ -51,7 +51,7 @@ class SetAsideRuns {
     uint64_t written = 0;  // hash of what was tried
     bool told = false;
   };
-  void put(const ledger::RunRow& run, const std::string& reason, uint64_t written);
+  void put(const RunRow& run, const std::string& reason, uint64_t written);
 
   mutable std::mutex mutex_;
   std::map<int64_t, Known> runs_;

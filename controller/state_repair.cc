@@ -98,7 +98,7 @@ std::string difference_from_events(Connection& connection, int64_t run,
                              place, saved->seq);
 }
 
-StateFinding examine_state(Connection& connection, const ledger::RunRow& run) {
+StateFinding examine_state(Connection& connection, const RunRow& run) {
   StateFinding finding{run.id, run.label(), {}, false};
   const auto say = [&](const std::string& what) {
     finding.problem =
@@ -123,7 +123,7 @@ StateFinding examine_state(Connection& connection, const ledger::RunRow& run) {
 }
 
 // As far as possible from the run's first event; else from what gnomond would go on with.
-StateOnRecord best_state(Connection& connection, const ledger::RunRow& run, bool can_serve,
+StateOnRecord best_state(Connection& connection, const RunRow& run, bool can_serve,
                          std::string& how) {
   const decide::Policy policy = decide::Policy::parse(run.policy, "its policy");
   how = "rebuilt from its events";
@@ -142,14 +142,14 @@ StateOnRecord best_state(Connection& connection, const ledger::RunRow& run, bool
 void save(Connection& connection, int64_t run, const StateOnRecord& known) {
   ledger::save_state(connection, run, {known.seq, decide::state_to_json(known.state)});
   StepTotals totals;
-  for (const StepReport& step : known.told) totals.add(step);
+  for (const StepRow& step : known.told) totals.add(step);
   totals.write(connection, run);
 }
 
-std::vector<ledger::RunRow> runs_with_states(Connection& connection) {
-  std::vector<ledger::RunRow> runs;
+std::vector<RunRow> runs_with_states(Connection& connection) {
+  std::vector<RunRow> runs;
   for (const int64_t id : ledger::run_ids(connection)) {
-    const std::optional<ledger::RunRow> run = ledger::load_run(connection, id);
+    const std::optional<RunRow> run = ledger::load_run(connection, id);
     if (run && run->state != ledger::kDeleting) runs.push_back(*run);
   }
   return runs;
@@ -159,7 +159,7 @@ std::vector<ledger::RunRow> runs_with_states(Connection& connection) {
 
 std::vector<StateFinding> examine_states(Connection& connection) {
   std::vector<StateFinding> findings;
-  for (const ledger::RunRow& run : runs_with_states(connection)) {
+  for (const RunRow& run : runs_with_states(connection)) {
     // A daemon may be writing: rows and state are to be of one moment.
     connection.database().exec("BEGIN");
     findings.push_back(examine_state(connection, run));
@@ -170,7 +170,7 @@ std::vector<StateFinding> examine_states(Connection& connection) {
 
 std::vector<StateRepair> repair_states(Connection& connection, double now) {
   std::vector<StateRepair> repairs;
-  for (const ledger::RunRow& run : runs_with_states(connection)) {
+  for (const RunRow& run : runs_with_states(connection)) {
     const StateFinding finding = examine_state(connection, run);
     StateRepair repair{run.id, finding.label, {}, {}};
     if (!finding.problem.empty()) {

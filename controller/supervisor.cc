@@ -40,7 +40,7 @@ Supervisor::Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options
 
 void Supervisor::restore(Connection& connection) {
   for (int64_t id : ledger::run_ids(connection)) {
-    ledger::RunRow row = ledger::load_run(connection, id).value();
+    RunRow row = ledger::load_run(connection, id).value();
     if (row.state == ledger::kDeleting) continue;
     double left = row.finished_at ? *row.finished_at + options_.series_keep_seconds - now() : 0;
     if (left < 0) {
@@ -59,7 +59,7 @@ void Supervisor::restore(Connection& connection) {
   }
 }
 
-void Supervisor::restore_run(Connection& connection, const ledger::RunRow& row) {
+void Supervisor::restore_run(Connection& connection, const RunRow& row) {
   const auto [policy, known] = set_aside_.read(connection, row);
   if (known && !known->rebuilt_because.empty()) {
     spdlog::warn("the decision state of {} was computed from its events: {}", run_name(row.id),
@@ -99,7 +99,7 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
     return found->second;
   }
   Connection& connection = transaction.connection();
-  std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
+  std::optional<RunRow> row = ledger::load_run(connection, id);
   if (!row) {
     throw unknown_run(run_name(id));
   }
@@ -132,7 +132,7 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   return run;
 }
 
-Supervisor::Run Supervisor::read_run(Connection& connection, const ledger::RunRow& row,
+Supervisor::Run Supervisor::read_run(Connection& connection, const RunRow& row,
                                      const LateEffects& late) {
   auto [policy, known] = set_aside_.read(connection, row, late);
   Run run;
@@ -152,7 +152,7 @@ Supervisor::Run Supervisor::read_run(Connection& connection, const ledger::RunRo
     run.state = std::move(known->state);
     run.seq = known->seq;
     run.unsaved = std::ssize(known->told);
-    for (const StepReport& step : known->told) run.totals.add(step);
+    for (const StepRow& step : known->told) run.totals.add(step);
     run.save_due = !known->rebuilt_because.empty();
   }
   run.newest_step = ledger::newest_step(connection, row.id).value_or(std::pair<int64_t, int64_t>());
@@ -197,11 +197,11 @@ void Supervisor::set_terms_on_commit(LedgerTransaction& transaction, const Run& 
 std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run& run,
                                              const decide::Event& event) {
   const double time = now();
-  ledger::insert_event(transaction.connection(), run.id,
-                       {.seq = run.seq + 1,
-                        .time = time,
-                        .type = decide::event_type(event),
-                        .body = decide::event_to_json(event)});
+  ledger::insert(transaction.connection(), EventRow{.run = run.id,
+                                                    .seq = run.seq + 1,
+                                                    .time = time,
+                                                    .type = decide::event_type(event),
+                                                    .body = decide::event_to_json(event)});
   run.ack.reset();
   save_at_end(transaction, run);
   return tell_core(transaction, run, event, time);
@@ -237,13 +237,13 @@ bool Supervisor::hear_step(LedgerTransaction& transaction, Run& run, const StepR
   const std::pair<int64_t, int64_t> place{step.attempt, step.step};
   const bool last = place > run.newest_step;
   const auto seq = last ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
-  if (!ledger::insert_step(connection, run.id, step, time, seq)) return false;
+  if (!ledger::insert_step(connection, {step, run.id, time, seq})) return false;
   run.totals.add(step);
   if (last) {
     run.newest_step = place;
   } else {
-    ledger::insert_event(connection, run.id,
-                         {run.seq + 1, time, "step_reported", step.attempt, step.step});
+    ledger::insert(connection,
+                   EventRow{run.id, run.seq + 1, time, "step_reported", step.attempt, step.step});
   }
   // As it is read back: SQLite keeps no sign of a zero.
   const decide::StepReported event{step.attempt,         step.step,
@@ -345,20 +345,20 @@ void Supervisor::set_default_policy(const std::string& toml) {
 }
 
 Fingerprint Supervisor::fingerprint_of(Connection& connection, const Run& run, int64_t attempt) {
-  std::optional<ledger::AttemptRow> row = ledger::find_attempt(connection, run.id, attempt);
+  std::optional<AttemptRow> row = ledger::find_attempt(connection, run.id, attempt);
   return row && row->fingerprint ? from_json<Fingerprint>(*row->fingerprint)
                                  : run.registration.fingerprint;
 }
 
-void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
+void Supervisor::replay_finished(LedgerTransaction& transaction, const ReplayRow& replay,
                                  const std::string& verifier, const ReplayResult& result) {
   Run& run = load(transaction, replay.run);
   Connection& connection = transaction.connection();
-  const ledger::WindowRow window =
+  const WindowRow window =
       ledger::find_window(connection, replay.run, replay.window).value();  // Leases looked at it
   double time = now();
   ledger::insert_result(connection, replay, verifier, to_json(result.fingerprint), result, time);
-  std::vector<StepReport> run_steps =
+  std::vector<StepRow> run_steps =
       ledger::steps_between(connection, replay.run, window.attempt, window.start_step + 1,
                             window.start_step + window.steps);
   decide::ReplayFinished event =
@@ -381,7 +381,7 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ledger::R
   });
 }
 
-void Supervisor::replay_failed(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
+void Supervisor::replay_failed(LedgerTransaction& transaction, const ReplayRow& replay,
                                const std::string& reason) {
   Run& run = load(transaction, replay.run);
   hear(transaction, run, decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});

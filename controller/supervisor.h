@@ -33,7 +33,7 @@ void check_asker(const std::string& owner, const std::string& reason);
 void require_step_of(const RunRegistration& run, int64_t step, std::string_view member,
                      int64_t least);
 // Throws Refusal (409) when the run never began it.
-ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
+AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
 
 // Which process of a trainer speaks; docs/api.md.
 struct TrainerProcess {
@@ -116,9 +116,9 @@ class Supervisor {
   bool delete_run(LedgerTransaction& transaction, int64_t run);
 
   // Of the leases: a replay ended for good.
-  void replay_finished(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
+  void replay_finished(LedgerTransaction& transaction, const ReplayRow& replay,
                        const std::string& verifier, const ReplayResult& result);
-  void replay_failed(LedgerTransaction& transaction, const ledger::ReplayRow& replay,
+  void replay_failed(LedgerTransaction& transaction, const ReplayRow& replay,
                      const std::string& reason);
   const decide::Policy& policy(LedgerTransaction& transaction, int64_t run);
 
@@ -165,9 +165,9 @@ class Supervisor {
 
   // Throws Refusal: 404, 409 while it is being deleted, 503 while it is set aside.
   Run& load(LedgerTransaction& transaction, int64_t run);
-  void restore_run(Connection& connection, const ledger::RunRow& row);
+  void restore_run(Connection& connection, const RunRow& row);
   // What is kept in memory of a run; `late` is told of effects that it has now.
-  Run read_run(Connection& connection, const ledger::RunRow& row, const LateEffects& late);
+  Run read_run(Connection& connection, const RunRow& row, const LateEffects& late);
   // Throws Refusal (409).
   void refuse_while_trainer_speaks(int64_t run, const std::string& label) const;
   static void add_state(const decide::State& state, const decide::Policy& policy,

@@ -62,7 +62,7 @@ double Supervisor::silent_for(int64_t run) const {
 void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRequest& request) {
   check_asker(request.owner, request.reason);
   Connection& connection = transaction.connection();
-  const std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
+  const std::optional<RunRow> row = ledger::load_run(connection, id);
   // One that is set aside ends without the core, so that it can be deleted.
   const bool alone = row && row->state == "live" && !readable(transaction, id);
   if (!alone) load(transaction, id);
@@ -95,7 +95,7 @@ void Supervisor::refuse_while_trainer_speaks(int64_t run, const std::string& lab
 
 bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
   Connection& connection = transaction.connection();
-  const std::optional<ledger::RunRow> row = ledger::load_run(connection, id);
+  const std::optional<RunRow> row = ledger::load_run(connection, id);
   if (!row) throw unknown_run(run_name(id));
   const std::string label = row->label();
   if (row->state == "live") {

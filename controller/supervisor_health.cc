@@ -19,7 +19,7 @@ namespace {
 // Errors that go on are told again after so long, not with every sample.
 constexpr double kNoticeEverySeconds = 600;
 
-TrainerNotice errors_grew(const StepReport& report, const ledger::HealthRow& row, int64_t before) {
+TrainerNotice errors_grew(const StepReport& report, const DeviceHealthRow& row, int64_t before) {
   const int64_t more = *row.ecc_uncorrected - before;
   TrainerNotice notice;
   notice.attempt = report.attempt;
@@ -48,16 +48,18 @@ std::string Supervisor::take_health(LedgerTransaction& transaction, const Run& r
                                     const StepReport& report) {
   const DeviceHealth& health = *report.device_health;
   Connection& connection = transaction.connection();
-  const std::optional<ledger::AttemptRow> attempt =
+  const std::optional<AttemptRow> attempt =
       ledger::find_attempt(connection, run.id, report.attempt);
-  const std::optional<ledger::HealthRow> before = ledger::newest_health(connection, run.id);
-  ledger::HealthRow row{.attempt = report.attempt,
-                        .step = report.step,
-                        .host = attempt ? attempt->start.host : "",
-                        .device = health.device,
-                        .sampled_at = health.time,
-                        .ecc_uncorrected = health.ecc_uncorrected,
-                        .body = to_json(health)};
+  const std::optional<DeviceHealthRow> before = ledger::newest_health(connection, run.id);
+  DeviceHealthRow row{.run = run.id,
+                      .attempt = report.attempt,
+                      .step = report.step,
+                      .host = attempt ? attempt->host : "",
+                      .device = health.device,
+                      .sampled_at = health.time,
+                      .reported_at = now(),
+                      .ecc_uncorrected = health.ecc_uncorrected,
+                      .body = to_json(health)};
   const bool same = before && before->host == row.host && before->device == row.device;
   row.ecc_told = same ? before->ecc_told : std::nullopt;
   if (row.ecc_uncorrected) {
@@ -70,7 +72,7 @@ std::string Supervisor::take_health(LedgerTransaction& transaction, const Run& r
       row.ecc_told = count;
     }
   }
-  ledger::insert_health(connection, run.id, row, now());
+  ledger::insert_health(connection, row);
   return row.host;
 }
 

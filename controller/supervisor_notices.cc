@@ -76,7 +76,7 @@ void Supervisor::tell_set_aside(LedgerTransaction& transaction, const SetAsideRu
     bells_.work.forget_run(id);
   });
   Connection& connection = transaction.connection();
-  const std::optional<ledger::RunRow> row = ledger::load_run(connection, entry.run);
+  const std::optional<RunRow> row = ledger::load_run(connection, entry.run);
   if (!row) return;
   Run run;
   run.id = row->id;

@@ -109,14 +109,14 @@ OverrideAccepted Supervisor::override_run(LedgerTransaction& transaction, int64_
   const auto* directive = first_of<decide::IssueDirective>(effects);
   OverrideAccepted accepted{decision ? decision->decision : 0, directive ? directive->number : 0,
                             expires_at};
-  ledger::OverrideRow row{request, time, std::nullopt, accepted.decision, std::nullopt};
+  OverrideRow row{request, id, 0, time, std::nullopt, accepted.decision};
   if (expires_at > 0) {
     row.expires_at = expires_at;
   }
   if (directive) {
     row.directive = directive->number;
   }
-  int64_t number = ledger::insert_override(connection, id, row);
+  int64_t number = ledger::insert_override(connection, std::move(row));
   ledger::insert_audit(connection, time, id, "override", audit_line(request));
   Query written =
       connection.query("SELECT * FROM overrides WHERE run = ? AND override = ?", id, number);

@@ -19,19 +19,17 @@ namespace gnomon {
 namespace {
 
 // Bits are compared by fingerprint, so another one would change what was concluded.
-std::string difference(const ledger::AttemptRow& known, const ledger::AttemptRow& repeated) {
-  const AttemptStart& before = known.start;
-  const AttemptStart& now = repeated.start;
-  if (before.base_step != now.base_step || before.cause != now.cause ||
-      before.plan_version != now.plan_version) {
+std::string difference(const AttemptRow& known, const AttemptRow& repeated) {
+  if (known.base_step != repeated.base_step || known.cause != repeated.cause ||
+      known.plan_version != repeated.plan_version) {
     return fmt::format(
         "attempt {} is on record as a {} from step {} with plan {}, now it is a {} from "
         "step {} with plan {}",
-        now.attempt, before.cause, before.base_step, before.plan_version, now.cause, now.base_step,
-        now.plan_version);
+        known.attempt, known.cause, known.base_step, known.plan_version, repeated.cause,
+        repeated.base_step, repeated.plan_version);
   }
   if (known.fingerprint && repeated.fingerprint && known.fingerprint != repeated.fingerprint) {
-    return fmt::format("the fingerprint of attempt {} was {} and now is {}", now.attempt,
+    return fmt::format("the fingerprint of attempt {} was {} and now is {}", known.attempt,
                        *known.fingerprint, *repeated.fingerprint);
   }
   return {};
@@ -78,8 +76,8 @@ RunRegistered registered_as(int64_t run, const decide::State& state, const decid
 
 }  // namespace
 
-ledger::AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt) {
-  if (std::optional<ledger::AttemptRow> known = ledger::find_attempt(connection, run, attempt)) {
+AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt) {
+  if (std::optional<AttemptRow> known = ledger::find_attempt(connection, run, attempt)) {
     return *std::move(known);
   }
   const int64_t newest = ledger::newest_attempt(connection, run);
@@ -192,12 +190,13 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   require_step_of(run.registration, attempt.base_step, "base_step", 0);
-  ledger::AttemptRow fresh{attempt, std::nullopt};
+  AttemptRow fresh{
+      id, attempt.attempt, attempt.base_step, attempt.cause, attempt.plan_version, attempt.time,
+      {}, attempt.host};
   if (attempt.fingerprint) {
     fresh.fingerprint = to_json(*attempt.fingerprint);
   }
-  if (std::optional<ledger::AttemptRow> known =
-          ledger::find_attempt(connection, id, attempt.attempt)) {
+  if (std::optional<AttemptRow> known = ledger::find_attempt(connection, id, attempt.attempt)) {
     if (std::string detail = difference(*known, fresh); !detail.empty()) {
       throw Refusal(
           409, "Attempt already started otherwise", detail,
@@ -219,7 +218,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   }
   check_plan(connection, run, attempt.plan_version);
   if (run.life != "live") revive(transaction, run);
-  ledger::insert_attempt(connection, id, fresh);
+  ledger::insert(connection, fresh);
   set_terms_on_commit(transaction, run);
   hear(transaction, run,
        decide::AttemptStarted{attempt.attempt, attempt.base_step, attempt.cause,

@@ -25,7 +25,7 @@ constexpr int64_t kAlwaysPossible = 1'000'000;  // steps
 
 // The first member in which a repeated report differs from the one on record, in words; empty when
 // none does.
-std::string difference(const StepReport& known, const StepReport& repeated) {
+std::string difference(const StepNumbers& known, const StepNumbers& repeated) {
   auto differs = [](const char* member, const auto& before, const auto& after) {
     return fmt::format("{} was {} and now is {}", member, before, after);
   };
@@ -41,7 +41,7 @@ std::string difference(const StepReport& known, const StepReport& repeated) {
   return {};
 }
 
-std::string difference(const CheckpointReport& known, const CheckpointReport& repeated) {
+std::string difference(const Checkpoint& known, const Checkpoint& repeated) {
   auto differs = [](const char* member, const auto& before, const auto& after) {
     return fmt::format("{} was {} and now is {}", member, before, after);
   };
@@ -85,8 +85,7 @@ void Supervisor::check_plan(Connection& connection, Run& run, int64_t plan_versi
 void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const StepReport& report) {
   Connection& connection = transaction.connection();
   if (!run.base_steps.contains(report.attempt)) {
-    run.base_steps[report.attempt] =
-        known_attempt(connection, run.id, report.attempt).start.base_step;
+    run.base_steps[report.attempt] = known_attempt(connection, run.id, report.attempt).base_step;
   }
   int64_t base_step = run.base_steps[report.attempt];
   if (report.step <= base_step) {
@@ -114,7 +113,7 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
       fresh.push_back(report);
       continue;
     }
-    const std::optional<StepReport> known =
+    const std::optional<StepRow> known =
         ledger::find_step(connection, id, report.attempt, report.step);
     if (std::string conflict = difference(*known, report); !conflict.empty()) {
       std::string detail = fmt::format("attempt {} step {} is on record with other values: {}",
@@ -178,7 +177,7 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   require_inside(checkpoint.uri, options_.checkpoint_roots);
   require_step_of(run.registration, checkpoint.step, "step", 0);
   check_plan(connection, run, checkpoint.plan_version);
-  if (std::optional<CheckpointReport> known =
+  if (std::optional<CheckpointRow> known =
           ledger::find_checkpoint(connection, id, checkpoint.attempt, checkpoint.step)) {
     if (std::string conflict = difference(*known, checkpoint); !conflict.empty()) {
       std::string detail =
@@ -190,7 +189,7 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
     }
     return ack(transaction, run, 0, 1);
   }
-  ledger::insert_checkpoint(connection, id, checkpoint, now());
+  ledger::insert(connection, CheckpointRow{checkpoint, id, now()});
   hear(transaction, run,
        decide::CheckpointCompleted{checkpoint.attempt, checkpoint.step, checkpoint.uri,
                                    checkpoint.plan_version});

@@ -120,6 +120,18 @@ Message from_request_with_any_text(std::string_view body) {
   return parse_message<Message>(body, Rules::kNumbersAndHashes);
 }
 
+std::string strings_to_json(const std::vector<std::string>& strings) {
+  return json::serialize(record_json::write_value(strings));
+}
+
+std::vector<std::string> strings_from_json(std::string_view text) {
+  static constexpr Member kAny;
+  std::vector<std::string> strings;
+  record_json::Reading{kAny, Rules::kStored}.read(parse_json_exactly(text), record_json::Place(),
+                                                  strings);
+  return strings;
+}
+
 #define GNOMON_RECORD(R)                        \
   template std::string to_json<R>(const R&);    \
   template R from_json<R>(std::string_view);    \

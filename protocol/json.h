@@ -6,6 +6,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/errors.h"
 #include "protocol/records.h"
@@ -46,5 +47,9 @@ Message from_request(std::string_view body);
 // The same, but texts are not looked at.
 template <typename Message>
 Message from_request_with_any_text(std::string_view body);
+
+// A list of texts as a JSON array.
+std::string strings_to_json(const std::vector<std::string>& strings);
+std::vector<std::string> strings_from_json(std::string_view text);
 
 }  // namespace gnomon

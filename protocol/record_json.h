@@ -35,15 +35,20 @@ std::string valid_utf8(const std::string& text);
 std::string accepted_by(const Range& range);
 
 // Records of protocol/records describe themselves. Those that nobody outside sees are listed with
-// BOOST_DESCRIBE_STRUCT: all of their members are required, and null says that there is none.
+// BOOST_DESCRIBE_STRUCT: all of their members are required, and null says that there is none. Such
+// a one may begin with a record.
 template <typename R, typename Visitor>
 void describe(Visitor&& visitor) {
-  if constexpr (requires { R::kRecord; }) {
+  if constexpr (!boost::describe::has_describe_members<R>::value) {
     R::describe(visitor);
   } else {
+    using Bases = boost::describe::describe_bases<R, boost::describe::mod_public>;
     using Members = boost::describe::describe_members<R, boost::describe::mod_public>;
-    static_assert(boost::mp11::mp_size<Members>::value == boost::pfr::tuple_size_v<R>,
-                  "a member is missing in BOOST_DESCRIBE_STRUCT");
+    if constexpr (boost::mp11::mp_empty<Bases>::value) {
+      static_assert(boost::mp11::mp_size<Members>::value == boost::pfr::tuple_size_v<R>,
+                    "a member is missing in BOOST_DESCRIBE_STRUCT");
+    }
+    boost::mp11::mp_for_each<Bases>([&](auto base) { decltype(base)::type::describe(visitor); });
     boost::mp11::mp_for_each<Members>([&](auto member) {
       visitor(member.name, member.pointer, Member{.required = true, .null = true});
     });

@@ -129,27 +129,12 @@ SQLite::Statement& Connection::prepared(const char* sql) {
   return *found->second;
 }
 
-void Connection::bind(SQLite::Statement& statement, int index, int64_t value) {
-  statement.bind(index, value);
-}
-void Connection::bind(SQLite::Statement& statement, int index, int value) {
-  statement.bind(index, int64_t{value});
-}
-void Connection::bind(SQLite::Statement& statement, int index, bool value) {
-  statement.bind(index, int64_t{value});
-}
-void Connection::bind(SQLite::Statement& statement, int index, double value) {
+void Binder::operator()(double value) {
   if (std::isnan(value)) {
-    statement.bind(index);
+    statement_.bind(++index_);
   } else {
-    statement.bind(index, value);
+    statement_.bind(++index_, value);
   }
-}
-void Connection::bind(SQLite::Statement& statement, int index, const std::string& value) {
-  statement.bind(index, value);
-}
-void Connection::bind(SQLite::Statement& statement, int index, const char* value) {
-  statement.bind(index, value);
 }
 
 }  // namespace gnomon

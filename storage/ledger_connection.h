@@ -39,6 +39,7 @@ class Query {
 
   // Moves to the next row; false when there is none.
   bool next() { return statement_->executeStep(); }
+  bool is_null(int column) const { return statement_->getColumn(column).isNull(); }
   int64_t integer(int column) const { return statement_->getColumn(column).getInt64(); }
   double real(int column) const;  // NaN for NULL
   std::optional<double> optional_real(int column) const;
@@ -49,6 +50,39 @@ class Query {
 
  private:
   SQLite::Statement* statement_;
+};
+
+// Gives a statement its parameters one by one. Texts are not copied where they outlive its run.
+class Binder {
+ public:
+  enum class Texts { kCopied, kOutliveTheRun };
+  Binder(SQLite::Statement& statement, Texts texts) : statement_(statement), texts_(texts) {}
+  void operator()(int64_t value) { statement_.bind(++index_, value); }
+  void operator()(int value) { statement_.bind(++index_, value); }
+  void operator()(bool value) { statement_.bind(++index_, value ? 1 : 0); }
+  void operator()(double value);  // NaN is NULL
+  void operator()(const std::string& value) {
+    if (texts_ == Texts::kCopied) {
+      statement_.bind(++index_, value);
+    } else {
+      statement_.bindNoCopy(++index_, value);
+    }
+  }
+  void operator()(std::string&& value) { statement_.bind(++index_, value); }
+  void operator()(const char* value) { statement_.bind(++index_, value); }
+  template <typename Value>
+  void operator()(const std::optional<Value>& value) {
+    if (value) {
+      (*this)(*value);
+    } else {
+      statement_.bind(++index_);
+    }
+  }
+
+ private:
+  SQLite::Statement& statement_;
+  Texts texts_;
+  int index_ = 0;
 };
 
 class Connection {
@@ -69,18 +103,23 @@ class Connection {
   Query query(const char* sql, const Values&... values) {
     SQLite::Statement& statement = prepared(sql);
     Query result(statement);
-    int index = 0;
-    (bind(statement, ++index, values), ...);
+    Binder binder(statement, Binder::Texts::kCopied);
+    (binder(values), ...);
     return result;
   }
 
   // Runs a statement that gives no rows; returns the number of rows it changed.
   template <typename... Values>
   int execute(const char* sql, const Values&... values) {
+    return execute_with(sql, [&](Binder& binder) { (binder(values), ...); });
+  }
+  // The same, whose parameters `bind` gives.
+  template <typename Bind>
+  int execute_with(const char* sql, Bind bind) {
     SQLite::Statement& statement = prepared(sql);
     Query bound(statement);
-    int index = 0;
-    (bind_in_place(statement, ++index, values), ...);
+    Binder binder(statement, Binder::Texts::kOutliveTheRun);
+    bind(binder);
     return statement.exec();
   }
 
@@ -93,28 +132,6 @@ class Connection {
 
  private:
   SQLite::Statement& prepared(const char* sql);
-  static void bind(SQLite::Statement& statement, int index, int64_t value);
-  static void bind(SQLite::Statement& statement, int index, int value);
-  static void bind(SQLite::Statement& statement, int index, bool value);
-  static void bind(SQLite::Statement& statement, int index, double value);
-  static void bind(SQLite::Statement& statement, int index, const std::string& value);
-  static void bind(SQLite::Statement& statement, int index, const char* value);
-  // Of values that outlive the statement's run: texts are not copied.
-  template <typename Value>
-  static void bind_in_place(SQLite::Statement& statement, int index, const Value& value) {
-    bind(statement, index, value);
-  }
-  static void bind_in_place(SQLite::Statement& statement, int index, const std::string& value) {
-    statement.bindNoCopy(index, value);
-  }
-  template <typename Value>
-  static void bind(SQLite::Statement& statement, int index, const std::optional<Value>& value) {
-    if (value) {
-      bind(statement, index, *value);
-    } else {
-      statement.bind(index);
-    }
-  }
 
   SQLite::Database database_;
   std::unordered_map<std::string_view, std::unique_ptr<SQLite::Statement>> statements_;

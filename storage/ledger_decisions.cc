@@ -1,32 +1,9 @@
 #include "storage/ledger_decisions.h"
 
 namespace gnomon::ledger {
-namespace {
-
-Directive directive_row(Query& query) {
-  return {query.integer(0), query.text(1), query.text(2), query.integer(3),
-          query.integer(4), query.text(5), query.text(6), query.text(7)};
-}
-
-}  // namespace
-
-void insert_event(Connection& connection, int64_t run, const EventRow& event) {
-  connection.execute(
-      "INSERT INTO events (run, seq, time, type, attempt, step, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-      run, event.seq, event.time, event.type, event.attempt, event.step, event.body);
-}
 
 std::vector<EventRow> events_after(Connection& connection, int64_t run, int64_t seq) {
-  std::vector<EventRow> events;
-  Query query = connection.query(
-      "SELECT seq, time, type, attempt, step, body FROM events WHERE run = ? AND seq > ? "
-      "ORDER BY seq",
-      run, seq);
-  while (query.next()) {
-    events.push_back({query.integer(0), query.real(1), query.text(2), query.optional_integer(3),
-                      query.optional_integer(4), query.optional_text(5)});
-  }
-  return events;
+  return select<EventRow, "WHERE run = ? AND seq > ? ORDER BY seq">(connection, run, seq);
 }
 
 void save_state(Connection& connection, int64_t run, const StateRow& state) {
@@ -41,46 +18,17 @@ std::optional<StateRow> load_state(Connection& connection, int64_t run) {
   return query.next() ? std::optional<StateRow>({query.integer(0), query.text(1)}) : std::nullopt;
 }
 
-void insert_decision(Connection& connection, int64_t run, const DecisionRow& decision) {
-  connection.execute(
-      "INSERT INTO decisions (run, decision, time, kind, verdict, action, enforced, attempt, step, "
-      "window, sites, "
-      "sentence, evidence, event_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-      run, decision.decision, decision.time, decision.kind, decision.verdict, decision.action,
-      decision.enforced, decision.attempt, decision.step, decision.window, decision.sites,
-      decision.sentence, decision.evidence, decision.event_seq);
-}
-
-void insert_directive(Connection& connection, int64_t run, const Directive& directive, double now) {
-  connection.execute(
-      "INSERT INTO directives (run, number, kind, plan, plan_version, to_step, checkpoint_uri, "
-      "reason, state, "
-      "issued_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-      run, directive.number, directive.kind, directive.plan, directive.plan_version,
-      directive.to_step, directive.checkpoint_uri, directive.reason, directive.state, now);
-}
-
 std::optional<Directive> find_directive(Connection& connection, int64_t run, int64_t number) {
-  Query query = connection.query(
-      "SELECT number, kind, plan, plan_version, to_step, checkpoint_uri, reason, state FROM "
-      "directives "
-      "WHERE run = ? AND number = ?",
-      run, number);
-  return query.next() ? std::optional<Directive>(directive_row(query)) : std::nullopt;
+  return find<DirectiveRow, "WHERE run = ? AND number = ?">(connection, run, number);
 }
 
 std::vector<Directive> open_directives(Connection& connection, int64_t run, int64_t after) {
-  std::vector<Directive> directives;
-  Query query = connection.query(
-      "SELECT number, kind, plan, plan_version, to_step, checkpoint_uri, reason, state FROM "
-      "directives "
-      "WHERE run = ? AND number > ? AND state NOT IN ('applied', 'rejected', 'expired') "
-      "ORDER BY number",
-      run, after);
-  while (query.next()) {
-    directives.push_back(directive_row(query));
-  }
-  return directives;
+  std::vector<Directive> open;
+  Query query = query_rows<DirectiveRow,
+                           "WHERE run = ? AND number > ? AND state NOT IN ('applied', 'rejected', "
+                           "'expired') ORDER BY number">(connection, run, after);
+  while (query.next()) open.push_back(read_row<DirectiveRow>(query));
+  return open;
 }
 
 int64_t last_directive(Connection& connection, int64_t run) {

@@ -7,20 +7,10 @@
 #include <vector>
 
 #include "protocol/records.h"
-#include "storage/ledger_connection.h"
+#include "storage/rows.h"
 
 namespace gnomon::ledger {
 
-struct EventRow {
-  int64_t seq = 0;
-  double time = 0;
-  std::string type;
-  std::optional<int64_t> attempt = {};
-  std::optional<int64_t> step = {};
-  std::optional<std::string> body = {};  // absent for step_reported
-};
-
-void insert_event(Connection& connection, int64_t run, const EventRow& event);
 // By seq: of the reports of steps only those that have a row in `events` (ledger::steps_after).
 std::vector<EventRow> events_after(Connection& connection, int64_t run, int64_t seq);
 
@@ -32,26 +22,6 @@ struct StateRow {
 void save_state(Connection& connection, int64_t run, const StateRow& state);
 std::optional<StateRow> load_state(Connection& connection, int64_t run);
 
-struct DecisionRow {
-  int64_t decision = 0;
-  double time = 0;
-  std::string kind;
-  std::string verdict;
-  std::string action;
-  bool enforced = false;
-  int64_t attempt = 0;
-  int64_t step = 0;
-  int64_t window = 0;
-  std::string sites;  // JSON array
-  std::string sentence;
-  std::string evidence;  // JSON object
-  int64_t event_seq = 0;
-};
-
-void insert_decision(Connection& connection, int64_t run, const DecisionRow& decision);
-
-// `directive.state` is written as it is.
-void insert_directive(Connection& connection, int64_t run, const Directive& directive, double now);
 std::optional<Directive> find_directive(Connection& connection, int64_t run, int64_t number);
 // Those that have not ended (applied, rejected, expired), with a number above `after`, in order.
 std::vector<Directive> open_directives(Connection& connection, int64_t run, int64_t after);

@@ -8,39 +8,21 @@ namespace {
 // Every reader of JSON has whole numbers up to 2^53 exactly.
 constexpr int kLeaseBits = 53;
 
-LeaseRow lease_row(Query& query) {
-  return {query.integer(0), query.integer(1), query.integer(2),
-          query.integer(3), query.text(4),    query.text(5)};
-}
-
 }  // namespace
 
 int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_t token,
                      const std::string& verifier, double now) {
   const auto id = static_cast<int64_t>(random_bits() >> (64 - kLeaseBits));
-  connection.execute(
-      "INSERT INTO leases (id, run, replay, token, verifier, state, granted_at, heartbeat_at, "
-      "steps_done) "
-      "VALUES (?1, ?2, ?3, ?4, ?5, 'leased', ?6, ?6, 0)",
-      id, run, replay, token, verifier, now);
+  insert(connection, LeaseRow{id, run, replay, token, verifier, "leased", now, now, 0});
   return id;
 }
 
 std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease) {
-  Query query = connection.query(
-      "SELECT id, run, replay, token, verifier, state FROM leases WHERE id = ?", lease);
-  return query.next() ? std::optional<LeaseRow>(lease_row(query)) : std::nullopt;
+  return find<LeaseRow, "WHERE id = ?">(connection, lease);
 }
 
 std::vector<LeaseRow> live_leases(Connection& connection) {
-  std::vector<LeaseRow> leases;
-  Query query = connection.query(
-      "SELECT id, run, replay, token, verifier, state FROM leases WHERE state = 'leased' ORDER BY "
-      "id");
-  while (query.next()) {
-    leases.push_back(lease_row(query));
-  }
-  return leases;
+  return select<LeaseRow, "WHERE state = 'leased' ORDER BY id">(connection);
 }
 
 std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run,

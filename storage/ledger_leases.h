@@ -6,18 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "storage/ledger_connection.h"
+#include "storage/rows.h"
 
 namespace gnomon::ledger {
-
-struct LeaseRow {
-  int64_t id = 0;
-  int64_t run = 0;
-  int64_t replay = 0;
-  int64_t token = 0;
-  std::string verifier;
-  std::string state;  // leased, completed, failed, expired
-};
 
 // Under a number that nobody can guess, so that who knows it was given the lease.
 int64_t insert_lease(Connection& connection, int64_t run, int64_t replay, int64_t token,

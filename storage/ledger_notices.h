@@ -6,7 +6,7 @@
 #include <string>
 
 #include "protocol/records.h"
-#include "storage/ledger_connection.h"
+#include "storage/rows.h"
 
 namespace gnomon::ledger {
 
@@ -17,15 +17,7 @@ inline constexpr int64_t kNoticesMax = 10'000;
 std::optional<int64_t> insert_notice(Connection& connection, int64_t run,
                                      const TrainerNotice& notice, double now);
 
-struct OverrideRow {
-  OverrideRequest request;
-  double asked_at = 0;
-  std::optional<double> expires_at;
-  int64_t decision = 0;
-  std::optional<int64_t> directive;
-};
-
-// The override's number in its run.
-int64_t insert_override(Connection& connection, int64_t run, const OverrideRow& row);
+// Gives it the next number in its run, which is returned.
+int64_t insert_override(Connection& connection, OverrideRow row);
 
 }  // namespace gnomon::ledger

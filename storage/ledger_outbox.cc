@@ -1,13 +1,6 @@
 #include "storage/ledger_outbox.h"
 
 namespace gnomon::ledger {
-namespace {
-
-ConditionRow condition_at(Query& query) {
-  return {query.integer(0), query.text(1), query.real(2), query.text(3), query.text(4)};
-}
-
-}  // namespace
 
 void queue_message(Connection& connection, const std::string& receiver, int64_t run,
                    const std::string& kind, const std::string& alert, double now) {
@@ -22,15 +15,12 @@ std::vector<OutboxRow> first_messages(Connection& connection, const std::string&
   std::vector<OutboxRow> rows;
   int64_t run = after_run;
   while (std::ssize(rows) < limit) {
-    Query query = connection.query(
-        "SELECT id, receiver, run, kind, delivery, alert, queued_at, tries, "
-        "coalesce(next_try_at, 0.0) FROM outbox WHERE receiver = ? AND run > ? ORDER BY run, id "
-        "LIMIT 1",
-        receiver, run);
-    if (!query.next()) break;
-    run = query.integer(2);
-    rows.push_back({query.integer(0), query.text(1), run, query.text(3), query.text(4),
-                    query.text(5), query.real(6), query.integer(7), query.real(8)});
+    std::optional<OutboxRow> row =
+        find<OutboxRow, "WHERE receiver = ? AND run > ? ORDER BY run, id LIMIT 1">(connection,
+                                                                                   receiver, run);
+    if (!row) break;
+    run = row->run;
+    rows.push_back(*std::move(row));
   }
   return rows;
 }
@@ -82,20 +72,12 @@ std::vector<std::string> waiting_receivers(Connection& connection) {
 }
 
 void begin_condition(Connection& connection, const ConditionRow& row) {
-  connection.execute(
-      "INSERT OR REPLACE INTO conditions (run, kind, since, alert, told) VALUES (?, ?, ?, ?, ?)",
-      row.run, row.kind, row.since, row.alert, row.told);
+  insert<ConditionRow, "INSERT OR REPLACE">(connection, row);
 }
 
 std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
                                           const std::string& kind) {
-  std::optional<ConditionRow> row;
-  {
-    Query query = connection.query(
-        "SELECT run, kind, since, alert, told FROM conditions WHERE run = ? AND kind = ?", run,
-        kind);
-    if (query.next()) row = condition_at(query);
-  }
+  const auto row = find<ConditionRow, "WHERE run = ? AND kind = ?">(connection, run, kind);
   connection.execute("DELETE FROM conditions WHERE run = ? AND kind = ?", run, kind);
   return row;
 }
@@ -103,11 +85,7 @@ std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
 void forget_conditions(Connection& connection) { connection.execute("DELETE FROM conditions"); }
 
 std::vector<ConditionRow> all_conditions(Connection& connection) {
-  std::vector<ConditionRow> rows;
-  Query query =
-      connection.query("SELECT run, kind, since, alert, told FROM conditions ORDER BY run, kind");
-  while (query.next()) rows.push_back(condition_at(query));
-  return rows;
+  return select<ConditionRow, "ORDER BY run, kind">(connection);
 }
 
 void note_told(Connection& connection, int64_t run, const std::string& kind,
@@ -124,14 +102,9 @@ std::vector<std::string> conditions_of(Connection& connection, int64_t run) {
 
 std::vector<ConditionRow> settled_conditions(Connection& connection, const std::string& receiver,
                                              int64_t limit) {
-  std::vector<ConditionRow> rows;
-  Query query = connection.query(
-      "SELECT run, kind, since, alert, told FROM conditions c WHERE NOT EXISTS (SELECT 1 FROM "
-      "outbox o "
-      "WHERE o.receiver = ? AND o.run = c.run) ORDER BY run, kind LIMIT ?",
-      receiver, limit);
-  while (query.next()) rows.push_back(condition_at(query));
-  return rows;
+  return select<ConditionRow,
+                "c WHERE NOT EXISTS (SELECT 1 FROM outbox o WHERE o.receiver = ? AND o.run = "
+                "c.run) ORDER BY run, kind LIMIT ?">(connection, receiver, limit);
 }
 
 }  // namespace gnomon::ledger

@@ -6,21 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "storage/ledger_connection.h"
+#include "storage/rows.h"
 
 namespace gnomon::ledger {
-
-struct OutboxRow {
-  int64_t id = 0;
-  std::string receiver;
-  int64_t run = 0;
-  std::string kind;
-  std::string delivery;
-  std::string alert;     // JSON
-  double queued_at = 0;  // seconds since the epoch
-  int64_t tries = 0;     // that failed
-  double next_try_at = 0;
-};
 
 // `alert` is JSON. It waits behind what the receiver is still to be told of this run.
 void queue_message(Connection& connection, const std::string& receiver, int64_t run,
@@ -50,14 +38,6 @@ struct Waiting {
 Waiting waiting_for(Connection& connection, const std::string& receiver);
 // The names that rows have, in any order.
 std::vector<std::string> waiting_receivers(Connection& connection);
-
-struct ConditionRow {
-  int64_t run = 0;
-  std::string kind;
-  double since = 0;   // seconds since the epoch
-  std::string alert;  // JSON
-  std::string told;   // JSON array of receivers' names
-};
 
 // Replaces one that is there.
 void begin_condition(Connection& connection, const ConditionRow& row);

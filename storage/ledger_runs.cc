@@ -11,15 +11,7 @@ std::optional<int64_t> find_run(Connection& connection, const std::string& name,
 }
 
 std::optional<RunRow> load_run(Connection& connection, int64_t run) {
-  Query query = connection.query(
-      "SELECT id, name, job_id, registration, policy, state, registered_at, finished_at FROM runs "
-      "WHERE id = ?",
-      run);
-  if (!query.next()) {
-    return std::nullopt;
-  }
-  return RunRow{query.integer(0), query.text(1), query.text(2), query.text(3),
-                query.text(4),    query.text(5), query.real(6), query.optional_real(7)};
+  return find<RunRow, "WHERE id = ?">(connection, run);
 }
 
 std::vector<int64_t> run_ids(Connection& connection) {
@@ -73,21 +65,7 @@ void insert_fault(Connection& connection, int64_t run, const InjectedFault& faul
 }
 
 std::optional<AttemptRow> find_attempt(Connection& connection, int64_t run, int64_t attempt) {
-  Query query = connection.query(
-      "SELECT base_step, cause, plan_version, started_at, fingerprint, host FROM attempts "
-      "WHERE run = ? AND attempt = ?",
-      run, attempt);
-  if (!query.next()) {
-    return std::nullopt;
-  }
-  return AttemptRow{{attempt,
-                     query.integer(0),
-                     query.text(1),
-                     query.integer(2),
-                     query.real(3),
-                     {},
-                     query.text(5)},
-                    query.optional_text(4)};
+  return find<AttemptRow, "WHERE run = ? AND attempt = ?">(connection, run, attempt);
 }
 
 int64_t newest_attempt(Connection& connection, int64_t run) {
@@ -96,31 +74,14 @@ int64_t newest_attempt(Connection& connection, int64_t run) {
   return query.next() ? query.integer(0) : 0;
 }
 
-void insert_attempt(Connection& connection, int64_t run, const AttemptRow& row) {
-  const AttemptStart& start = row.start;
-  connection.execute(
-      "INSERT INTO attempts (run, attempt, base_step, cause, plan_version, started_at, "
-      "fingerprint, host) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-      run, start.attempt, start.base_step, start.cause, start.plan_version, start.time,
-      row.fingerprint, start.host);
+std::optional<StepRow> find_step(Connection& connection, int64_t run, int64_t attempt,
+                                 int64_t step) {
+  return find<StepRow, "WHERE run = ? AND attempt = ? AND step = ?">(connection, run, attempt,
+                                                                     step);
 }
 
-std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
-                                    int64_t step) {
-  std::vector<StepReport> found = steps_between(connection, run, attempt, step, step);
-  return found.empty() ? std::nullopt : std::optional<StepReport>(found.front());
-}
-
-bool insert_step(Connection& connection, int64_t run, const StepReport& step, double now,
-                 std::optional<int64_t> seq) {
-  const int rows = connection.execute(
-      "INSERT INTO steps (run, attempt, step, plan_version, loss, grad_norm, learning_rate, "
-      "tokens, step_seconds, weights_hash, reported_at, batch_hash, seq) "
-      "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-      run, step.attempt, step.step, step.plan_version, step.loss, step.grad_norm,
-      step.learning_rate, step.tokens, step.step_seconds, step.weights_hash, now, step.batch_hash,
-      seq);
-  return rows == 1;
+bool insert_step(Connection& connection, const StepRow& step) {
+  return insert<StepRow, "INSERT", "ON CONFLICT DO NOTHING">(connection, step) == 1;
 }
 
 std::optional<std::pair<int64_t, int64_t>> newest_step(Connection& connection, int64_t run) {
@@ -131,42 +92,25 @@ std::optional<std::pair<int64_t, int64_t>> newest_step(Connection& connection, i
   return std::pair(query.integer(0), query.integer(1));
 }
 
-namespace {
-
-// From column 1 on.
-StepReport step_event_row(const Query& query) {
-  return {query.integer(1), query.integer(2), query.integer(3), query.real(4),
-          query.real(5),    query.real(6),    query.integer(7), query.real(8),
-          query.text(9),    query.real(10),   query.text(11)};
-}
-
-}  // namespace
-
-std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq) {
-  std::vector<StepEvent> events;
-  Query query = connection.query(
-      "SELECT seq, attempt, step, plan_version, loss, grad_norm, learning_rate, tokens, "
-      "step_seconds, weights_hash, reported_at, batch_hash FROM steps WHERE run = ? "
-      "ORDER BY attempt DESC, step DESC",
-      run);
+std::vector<StepRow> steps_after(Connection& connection, int64_t run, int64_t seq) {
+  std::vector<StepRow> events;
+  Query query =
+      query_rows<StepRow, "WHERE run = ? ORDER BY attempt DESC, step DESC">(connection, run);
   while (query.next()) {
-    const std::optional<int64_t> number = query.optional_integer(0);
-    if (!number) continue;
-    if (*number <= seq) break;  // numbers fall from here on
-    events.push_back({*number, step_event_row(query)});
+    StepRow row = read_row<StepRow>(query);
+    if (!row.seq) continue;
+    if (*row.seq <= seq) break;  // numbers fall from here on
+    events.push_back(std::move(row));
   }
   std::ranges::reverse(events);
   return events;
 }
 
 void each_step_event(Connection& connection, int64_t run,
-                     const std::function<void(const StepEvent&)>& each) {
-  Query query = connection.query(
-      "SELECT seq, attempt, step, plan_version, loss, grad_norm, learning_rate, tokens, "
-      "step_seconds, weights_hash, reported_at, batch_hash FROM steps WHERE run = ? AND seq IS NOT "
-      "NULL ORDER BY attempt, step",
-      run);
-  while (query.next()) each({query.integer(0), step_event_row(query)});
+                     const std::function<void(const StepRow&)>& each) {
+  Query query = query_rows<StepRow, "WHERE run = ? AND seq IS NOT NULL ORDER BY attempt, step">(
+      connection, run);
+  while (query.next()) each(read_row<StepRow>(query));
 }
 
 void add_step_totals(Connection& connection, int64_t run, const StepTotalsRow& row) {
@@ -189,43 +133,16 @@ std::vector<StepTotalsRow> step_totals(Connection& connection, int64_t run) {
   return rows;
 }
 
-std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
-                                      int64_t from, int64_t to) {
-  std::vector<StepReport> steps;
-  Query query = connection.query(
-      "SELECT step, plan_version, loss, grad_norm, learning_rate, tokens, step_seconds, "
-      "weights_hash, reported_at, batch_hash "
-      "FROM steps WHERE run = ? AND attempt = ? AND step BETWEEN ? AND ? ORDER BY step",
-      run, attempt, from, to);
-  while (query.next()) {
-    steps.push_back({attempt, query.integer(0), query.integer(1), query.real(2), query.real(3),
-                     query.real(4), query.integer(5), query.real(6), query.text(7), query.real(8),
-                     query.text(9)});
-  }
-  return steps;
+std::vector<StepRow> steps_between(Connection& connection, int64_t run, int64_t attempt,
+                                   int64_t from, int64_t to) {
+  return select<StepRow, "WHERE run = ? AND attempt = ? AND step BETWEEN ? AND ? ORDER BY step">(
+      connection, run, attempt, from, to);
 }
 
-std::optional<CheckpointReport> find_checkpoint(Connection& connection, int64_t run,
-                                                int64_t attempt, int64_t step) {
-  Query query = connection.query(
-      "SELECT uri, plan_version, bytes, manifest_hash, weights_hash, reported_at FROM checkpoints "
-      "WHERE run = ? AND attempt = ? AND step = ?",
-      run, attempt, step);
-  if (!query.next()) {
-    return std::nullopt;
-  }
-  return CheckpointReport{attempt,          step,          query.text(0), query.integer(1),
-                          query.integer(2), query.text(3), query.text(4), query.real(5)};
-}
-
-void insert_checkpoint(Connection& connection, int64_t run, const CheckpointReport& checkpoint,
-                       double now) {
-  connection.execute(
-      "INSERT INTO checkpoints (run, attempt, step, uri, plan_version, bytes, manifest_hash, "
-      "weights_hash, "
-      "reported_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-      run, checkpoint.attempt, checkpoint.step, checkpoint.uri, checkpoint.plan_version,
-      checkpoint.bytes, checkpoint.manifest_hash, checkpoint.weights_hash, now);
+std::optional<CheckpointRow> find_checkpoint(Connection& connection, int64_t run, int64_t attempt,
+                                             int64_t step) {
+  return find<CheckpointRow, "WHERE run = ? AND attempt = ? AND step = ?">(connection, run, attempt,
+                                                                           step);
 }
 
 void mark_verified(Connection& connection, int64_t run, int64_t attempt, int64_t step, double now) {

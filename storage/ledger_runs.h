@@ -9,22 +9,9 @@
 #include <vector>
 
 #include "protocol/records.h"
-#include "storage/ledger_connection.h"
+#include "storage/rows.h"
 
 namespace gnomon::ledger {
-
-struct RunRow {
-  int64_t id = 0;
-  std::string name;
-  std::string job_id;
-  std::string registration;  // RunRegistration as JSON
-  std::string policy;        // TOML
-  std::string state;         // live, completed, stopped, failed, deleting
-  double registered_at = 0;
-  std::optional<double> finished_at;
-  // What people, metrics and alerts call it; its last slash parts the two.
-  std::string label() const { return name + "/" + job_id; }
-};
 
 std::optional<int64_t> find_run(Connection& connection, const std::string& name,
                                 const std::string& job_id);
@@ -42,33 +29,20 @@ void revive_run(Connection& connection, int64_t run);
 // Once for each different fault.
 void insert_fault(Connection& connection, int64_t run, const InjectedFault& fault);
 
-// An attempt's fingerprint is kept as JSON, which this folder does not read.
-struct AttemptRow {
-  AttemptStart start;  // without its fingerprint
-  std::optional<std::string> fingerprint = {};
-};
-
 std::optional<AttemptRow> find_attempt(Connection& connection, int64_t run, int64_t attempt);
 int64_t newest_attempt(Connection& connection, int64_t run);  // 0 = none
-void insert_attempt(Connection& connection, int64_t run, const AttemptRow& row);
 
-std::optional<StepReport> find_step(Connection& connection, int64_t run, int64_t attempt,
-                                    int64_t step);
-// False, and nothing changes, when that step is on record. `seq` is the event's number where the
-// step comes after all others of the run, by attempt and step.
-bool insert_step(Connection& connection, int64_t run, const StepReport& step, double now,
-                 std::optional<int64_t> seq = {});
+std::optional<StepRow> find_step(Connection& connection, int64_t run, int64_t attempt,
+                                 int64_t step);
+// False, and nothing changes, when that step is on record.
+bool insert_step(Connection& connection, const StepRow& step);
 // Attempt and step of the last one, by both.
 std::optional<std::pair<int64_t, int64_t>> newest_step(Connection& connection, int64_t run);
-// Reports that are events above `seq` by themselves, in that order; `time` is when they were taken.
-struct StepEvent {
-  int64_t seq = 0;
-  StepReport step;
-};
-std::vector<StepEvent> steps_after(Connection& connection, int64_t run, int64_t seq);
+// Reports that are events above `seq` by themselves, in that order.
+std::vector<StepRow> steps_after(Connection& connection, int64_t run, int64_t seq);
 // All of them, one at a time: a long run has millions.
 void each_step_event(Connection& connection, int64_t run,
-                     const std::function<void(const StepEvent&)>& each);
+                     const std::function<void(const StepRow&)>& each);
 // Sums over the steps of a run that took at most `seconds_max` and more than the next lower bound.
 struct StepTotalsRow {
   double seconds_max = 0;  // infinity for the rest
@@ -80,13 +54,11 @@ struct StepTotalsRow {
 void add_step_totals(Connection& connection, int64_t run, const StepTotalsRow& row);
 std::vector<StepTotalsRow> step_totals(Connection& connection, int64_t run);
 // Steps from..to, both included, of one attempt in order.
-std::vector<StepReport> steps_between(Connection& connection, int64_t run, int64_t attempt,
-                                      int64_t from, int64_t to);
+std::vector<StepRow> steps_between(Connection& connection, int64_t run, int64_t attempt,
+                                   int64_t from, int64_t to);
 
-std::optional<CheckpointReport> find_checkpoint(Connection& connection, int64_t run,
-                                                int64_t attempt, int64_t step);
-void insert_checkpoint(Connection& connection, int64_t run, const CheckpointReport& checkpoint,
-                       double now);
+std::optional<CheckpointRow> find_checkpoint(Connection& connection, int64_t run, int64_t attempt,
+                                             int64_t step);
 void mark_verified(Connection& connection, int64_t run, int64_t attempt, int64_t step, double now);
 // Exactly the checkpoints with these URIs are protected afterwards.
 void protect_checkpoints(Connection& connection, int64_t run, const std::vector<std::string>& uris);

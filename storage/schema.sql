@@ -1,4 +1,5 @@
--- The ledger, version 8, as a new file gets it; storage/ledger_migrations.cc brings older files to the same.
+-- The ledger as a new file gets it. protocol/records describes its rows: a column that is added here is a member there,
+-- and a test compares the two. storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
 -- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
 -- infinities are kept. Hashes are 16 hexadecimal digits (of the audit 64). `run` is runs.id everywhere.

@@ -35,7 +35,7 @@ void insert_runs(Connection& connection, int64_t runs) {
     const int64_t run = ledger::insert_run(
         connection, {0, registration.name, registration.job_id, to_json(registration),
                      decide::Policy().to_toml(), live ? "live" : "completed", 1.0, std::nullopt});
-    ledger::insert_attempt(connection, run, {AttemptStart{1, 0, "start", 1}, std::nullopt});
+    ledger::insert(connection, AttemptRow{run, 1, 0, "start", 1});
     ledger::save_state(connection, run, {1, decide::state_to_json(decide::State{})});
     if (!live) {
       connection.execute("UPDATE runs SET finished_at = 2.0, finished_step = 1 WHERE id = ?", run);

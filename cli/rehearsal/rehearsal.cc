@@ -77,8 +77,8 @@ class Rehearsal {
   int64_t attempt_ = 1;
   bool paused_ = false;
   bool stopped_ = false;
-  std::string uri_;                                             // of the checkpoint written last
-  std::map<std::pair<int64_t, int64_t>, StepReport> reported_;  // by attempt and step
+  std::string uri_;                                          // of the checkpoint written last
+  std::map<std::pair<int64_t, int64_t>, StepRow> reported_;  // by attempt and step
   std::map<int64_t, decide::OpenWindow> windows_;
   std::map<int64_t, size_t> rows_;  // of trace_.windows, by window
   std::vector<Order> queue_;
@@ -182,7 +182,7 @@ void Rehearsal::close(const decide::CloseWindow& closed) {
   TracedWindow& row = trace_.windows[found->second];
   row.outcome = closed.outcome;
   row.gap = closed.gap;
-  row.offset = closed.offset;
+  row.offset = closed.offset_loss;
   row.d_percent = closed.d_percent;
   row.gap_error = closed.gap_error;
   row.rule = closed.rule;
@@ -213,7 +213,7 @@ void Rehearsal::train_step() {
   const StepResult result = engine_.train_step();
   now_ += seconds;
   trace_.result.steps_trained += 1;
-  StepReport report;
+  StepRow report;
   report.attempt = attempt_;
   report.step = result.step;
   report.plan_version = engine_.plan().version;
@@ -267,19 +267,14 @@ decide::ReplayFinished Rehearsal::replay(const Order& ordered) {
   request.role = order.on_trainer ? EngineRole::kInline : EngineRole::kReplay;
   const ReplayResult result = replayer_.run(request);
 
-  std::vector<StepReport> run_steps;
+  std::vector<StepRow> run_steps;
   for (int64_t step = window.start_step + 1; step <= window.start_step + window.steps; ++step) {
     const auto found = reported_.find({window.attempt, step});
     if (found != reported_.end()) run_steps.push_back(found->second);
   }
-  ledger::ReplayRow row;
-  row.replay = order.replay;
-  row.window = order.window;
-  row.arm = order.arm;
-  row.purpose = order.purpose;
   const std::string who = order.on_trainer ? kHost : next_verifier(order.avoid);
   decide::ReplayFinished finished =
-      join_replay(row, result, run_steps, engine_.fingerprint(), who, order.on_trainer);
+      join_replay(order, result, run_steps, engine_.fingerprint(), who, order.on_trainer);
   set_seconds(finished, request, result);
   std::ranges::transform(finished.losses, finished.losses.begin(), as_traced);
   std::ranges::transform(finished.run_losses, finished.run_losses.begin(), as_traced);

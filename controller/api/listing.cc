@@ -22,9 +22,8 @@ Route view(const char* path, std::function<std::string(Connection&, const Reques
           std::move(parameters)};
 }
 
-ledger::RunRow require_run(Connection& connection, const Request& request) {
-  std::optional<ledger::RunRow> run =
-      ledger::load_run(connection, parse_run_id(request.arguments[0]));
+RunRow require_run(Connection& connection, const Request& request) {
+  std::optional<RunRow> run = ledger::load_run(connection, parse_run_id(request.arguments[0]));
   if (!run) {
     throw unknown_run(request.arguments[0]);
   }

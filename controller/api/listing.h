@@ -19,7 +19,7 @@ Route view(const char* path, std::function<std::string(Connection&, const Reques
            std::vector<QueryParameter> parameters = {});
 
 // The run that the path names. Throws Refusal (404).
-ledger::RunRow require_run(Connection& connection, const Request& request);
+RunRow require_run(Connection& connection, const Request& request);
 
 // Rows of a run by their number: `sql` takes the run, the number from which on and how many, and
 // gives the number in the column `key`. The rows are an array.

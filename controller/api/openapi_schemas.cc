@@ -132,6 +132,74 @@ json::object record_schema() {
   return schema;
 }
 
+// Of a column; `nothing` says that it may be NULL.
+json::object column_schema(bool nothing, json::object schema) {
+  if (!nothing) return schema;
+  if (schema.contains("$ref") || schema.contains("enum"))
+    return {{"oneOf", json::array{std::move(schema), json::object{{"type", "null"}}}}};
+  schema["type"] = json::array{schema.at("type"), "null"};
+  return schema;
+}
+
+template <typename T>
+struct ColumnOf {
+  static json::object get(const Member& member) {
+    return column_schema(member.null, plain(member));
+  }
+  static json::object plain(const Member& /*member*/) {
+    if constexpr (std::is_same_v<T, bool>)
+      return {{"type", "integer"}, {"enum", json::array{0, 1}}};
+    else if constexpr (std::is_integral_v<T>)
+      return {{"type", "integer"}, {"format", "int64"}};
+    else
+      return {{"type", "array"}, {"items", json::object{{"type", "string"}}}};
+  }
+};
+template <>
+struct ColumnOf<double> {
+  static json::object get(const Member& member) {
+    return reference(member.range.nan || member.null ? "RowNumberOrNull" : "RowNumber");
+  }
+};
+template <>
+struct ColumnOf<std::string> {
+  static json::object get(const Member& member) {
+    return column_schema(member.null, plain(member));
+  }
+  static json::object plain(const Member& member) {
+    const std::string_view holds = member.json;
+    if (holds == "object") return {{"type", "object"}};
+    if (!holds.empty()) return reference(member.json);
+    json::object schema{{"type", "string"}};
+    if (!member.words.empty()) schema["enum"] = text_schema(member).at("enum");
+    return schema;
+  }
+};
+template <typename T>
+struct ColumnOf<std::optional<T>> {
+  static json::object get(Member member) {
+    member.null = true;
+    return ColumnOf<T>::get(member);
+  }
+};
+
+template <typename R>
+json::object row_schema() {
+  json::object properties;
+  json::array required;
+  R::describe([&](const char* name, auto access, const Member& member) {
+    using T = std::remove_cvref_t<std::invoke_result_t<decltype(access), R&>>;
+    json::object property = ColumnOf<T>::get(member);
+    if (*member.help != '\0') property["description"] = member.help;
+    properties[name] = std::move(property);
+    required.emplace_back(name);
+  });
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"required", std::move(required)},
+          {"properties", std::move(properties)}};
+}
+
 }  // namespace
 
 void add_record_schemas(json::object& schemas) {
@@ -143,6 +211,9 @@ void add_record_schemas(json::object& schemas) {
 #define GNOMON_RECORD(R) add(R::kRecord.name, record_schema<R>());
   GNOMON_EACH_RECORD(GNOMON_RECORD)
 #undef GNOMON_RECORD
+#define GNOMON_ROW(R) add(R::kRow.name, row_schema<R>());
+  GNOMON_EACH_SHOWN_ROW(GNOMON_ROW)
+#undef GNOMON_ROW
 }
 
 std::string_view openapi_document() {

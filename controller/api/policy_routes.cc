@@ -43,7 +43,7 @@ Response show_policy(Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
   std::string toml;
   exchange.read([&](Connection& connection) {
-    std::optional<ledger::RunRow> row = ledger::load_run(connection, run);
+    std::optional<RunRow> row = ledger::load_run(connection, run);
     if (!row) {
       throw unknown_run(request.arguments[0]);
     }

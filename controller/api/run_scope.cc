@@ -18,7 +18,7 @@ bool has_runs(const Request& request) { return request.principal && request.prin
 
 void check_run(Exchange& exchange, const Request& request, int64_t run) {
   if (!has_runs(request)) return;
-  std::optional<ledger::RunRow> row;
+  std::optional<RunRow> row;
   read_patiently(exchange,
                  [&](Connection& connection) { row = ledger::load_run(connection, run); });
   if (row) Guard::authorise_run(*request.principal, row->name);
@@ -26,7 +26,7 @@ void check_run(Exchange& exchange, const Request& request, int64_t run) {
 
 void check_lease(Exchange& exchange, const Request& request, int64_t lease) {
   if (!has_runs(request)) return;
-  std::optional<ledger::LeaseRow> row;
+  std::optional<LeaseRow> row;
   read_patiently(exchange,
                  [&](Connection& connection) { row = ledger::find_lease(connection, lease); });
   if (row) check_run(exchange, request, row->run);

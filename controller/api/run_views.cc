@@ -38,7 +38,7 @@ struct Sources {
 };
 
 // The verdict at this moment.
-VerdictBoard::Shown verdict_now(const ledger::RunRow& run, const PhaseCache::Phase& phase,
+VerdictBoard::Shown verdict_now(const RunRow& run, const PhaseCache::Phase& phase,
                                 const Supervisor& supervisor) {
   const double now = supervisor.now();
   if (!phase.set_aside.empty()) return {phase.facts.standing, 0};
@@ -51,7 +51,7 @@ VerdictBoard::Shown verdict_now(const ledger::RunRow& run, const PhaseCache::Pha
           phase.facts.lag_steps};
 }
 
-std::string run_summary(Connection& connection, const ledger::RunRow& run, Sources& sources) {
+std::string run_summary(Connection& connection, const RunRow& run, Sources& sources) {
   const PhaseCache::Phase phase = sources.phases.of(connection, run);
   const VerdictBoard::Shown shown = verdict_now(run, phase, sources.supervisor);
   const decide::RunVerdict& verdict = shown.verdict;
@@ -96,7 +96,7 @@ Response list_runs(Exchange& exchange, const Request& request, Sources& sources)
   return std::move(page).response(request, "after", next);
 }
 
-std::string state_json(Connection& connection, const ledger::RunRow& run, SetAsideRuns& set_aside) {
+std::string state_json(Connection& connection, const RunRow& run, SetAsideRuns& set_aside) {
   try {
     const auto known = set_aside.read(connection, run).known;
     return decide::state_to_json(known ? known->state : decide::State{});
@@ -106,7 +106,7 @@ std::string state_json(Connection& connection, const ledger::RunRow& run, SetAsi
 }
 
 std::string show_run(Connection& connection, const Request& request, Sources& sources) {
-  ledger::RunRow run = require_run(connection, request);
+  RunRow run = require_run(connection, request);
   Query faults = connection.query(views::kFaults, run.id);
   Query attempts = connection.query(views::kAttempts, run.id);
   Query health = connection.query(views::kNewestHealth, run.id);
@@ -180,7 +180,7 @@ std::string gemm_format(const SitePrecision& precision, Gemm gemm) {
 
 // Each site with how its GEMMs run under the plan `plan_version`; without it, of the newest step.
 std::string list_layers(Connection& connection, const Request& request) {
-  ledger::RunRow run = require_run(connection, request);
+  RunRow run = require_run(connection, request);
   RunRegistration registration = from_json<RunRegistration>(run.registration);
   Query newest = connection.query(views::kNewestPlan, run.id);
   int64_t version = newest.next() ? newest.integer(0) : 0;
@@ -205,7 +205,7 @@ std::string list_layers(Connection& connection, const Request& request) {
 
 namespace {
 
-PhaseCache::Phase phase_set_aside(const ledger::RunRow& run, const std::string& reason) {
+PhaseCache::Phase phase_set_aside(const RunRow& run, const std::string& reason) {
   decide::Policy policy;
   try {
     policy = decide::Policy::parse(run.policy, "policy");
@@ -221,7 +221,7 @@ PhaseCache::Phase phase_set_aside(const ledger::RunRow& run, const std::string& 
 
 }  // namespace
 
-PhaseCache::Phase PhaseCache::of(Connection& connection, const ledger::RunRow& run) {
+PhaseCache::Phase PhaseCache::of(Connection& connection, const RunRow& run) {
   Query newest = connection.query("SELECT seq FROM decision_state WHERE run = ?", run.id);
   const int64_t seq = newest.next() ? newest.integer(0) : 0;
   const uint64_t policy_hash = hash64(run.policy.data(), run.policy.size());

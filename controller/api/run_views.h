@@ -26,7 +26,7 @@ class PhaseCache {
     decide::VerdictFacts facts;
   };
   explicit PhaseCache(SetAsideRuns& set_aside) : set_aside_(set_aside) {}
-  Phase of(Connection& connection, const ledger::RunRow& run);
+  Phase of(Connection& connection, const RunRow& run);
 
  private:
   struct Known {

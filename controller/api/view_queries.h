@@ -49,10 +49,9 @@ inline constexpr const char* kDecisions =
 inline constexpr const char* kPlans =
     "SELECT * FROM plans WHERE run = ? AND version >= ? ORDER BY version LIMIT ?";
 inline constexpr const char* kReplays =
-    "SELECT r.run, r.replay, r.window, r.arm, r.plan, r.purpose, r.priority, r.state, r.token, "
-    "r.fail_reason, r.ordered_at, r.finished_at, x.verifier, x.fingerprint, x.start_loss_bf16, "
-    "x.start_loss_plan, x.run_end_loss_bf16, x.replay_end_loss_bf16, x.heldout_tokens, "
-    "x.replay_seconds, x.eval_seconds "
+    "SELECT r.*, x.verifier, x.fingerprint, x.start_loss_bf16, x.start_loss_plan, "
+    "x.run_end_loss_bf16, x.replay_end_loss_bf16, x.heldout_tokens, x.replay_seconds, "
+    "x.eval_seconds, x.start_loss_fakequant, x.gap_error "
     "FROM replays r LEFT JOIN results x ON x.run = r.run AND x.replay = r.replay "
     "WHERE r.run = ? AND r.replay >= ? ORDER BY r.replay LIMIT ?";
 inline constexpr const char* kDirectives =

@@ -10,6 +10,10 @@
 #include <variant>
 #include <vector>
 
+#include "protocol/records/decision.h"
+#include "protocol/records/replay.h"
+#include "protocol/records/window.h"
+
 namespace gnomon::decide {
 
 // ---- events
@@ -152,47 +156,16 @@ using Event =
 
 // A window now exists. Ids of windows, replays and directives are given by the core: counters in
 // its state.
-struct OpenWindow {
-  int64_t window = 0;
-  std::string kind;  // shadow (regular), incident (non-finite or spike), probe, long
-  int64_t attempt = 1;
-  int64_t start_step = 0;
-  int64_t steps = 0;
-  std::string start_uri;
-  std::string end_uri;  // may be empty
-  int64_t plan_version = 0;
-};
+struct OpenWindow : WindowSpan {};
 
-struct OrderReplay {
-  int64_t replay = 0;
-  int64_t window = 0;
-  std::string arm;      // bf16, same, plan, fakequant, bf16-perturbed, scores
-  std::string plan;     // TOML for arm "plan"; for "fakequant" and "scores" if not the checkpoint's
-  std::string purpose;  // shadow, triage, attribution, probe, instrument
-  bool evaluate_endpoints = false;
-  int priority = 0;   // higher first
-  int64_t nudge = 0;  // seed of a nudge of the weights by rounding noise; 0 = none
-  // Verifiers that are not to do it as long as there is another: names, separated by line ends.
-  std::string avoid = {};
-  bool on_trainer = false;  // only the trainer itself can do it
-};
+struct OrderReplay : ReplayOrder {};
 
 // Whether a name is on such a list.
 bool avoids(std::string_view list, std::string_view name);
 
-struct CloseWindow {
+struct CloseWindow : GapNumbers {
   int64_t window = 0;
-  std::string outcome;              // quiet, alarm, skipped, failed
-  std::optional<double> gap;        // nats: L16(w8) − L16(w16)
-  std::optional<double> offset;     // nats: L8 − L16 at the checkpoint
-  std::optional<double> d_percent;  // 100·gap / L16(w16)
-  double tolerance_percent = 0;
-  std::optional<double> gap_error = {};  // nats
-  std::string rule = {};                 // of an alarm
-  std::optional<double> statistic = {};  // of the detector, and what it is an alarm from
-  std::optional<double> threshold = {};
-  std::optional<double> scale_percent = {};
-  std::optional<double> null_percent = {};
+  std::string outcome;  // quiet, alarm, skipped, failed
 };
 
 // A window has been measured and stays open: a case is about it, or another replay is awaited. What
@@ -225,23 +198,10 @@ struct EndDirective {
   std::string reason;  // a sentence for people
 };
 
-// A decision for the log: what was concluded, from what, and what follows.
-struct RecordDecision {
-  int64_t decision = 0;
-  std::string kind;     // alarm, verdict, attribution, action, recovered, probe, return, accept,
-                        // instrument, override, directive, cadence
-  std::string verdict;  // none, or triage.h: Verdict; broken_instrument, unstable_training,
-                        // stable_training
-  std::string action;   // none, pin, recipe, bf16, rollback, hold, stop, return, quarantine; when
-                        // not enforced, what would have been done
-  bool enforced = false;
-  int64_t attempt = 1;
-  int64_t step = 0;                // newest step known then
-  int64_t window = 0;              // 0 = none
-  std::vector<std::string> sites;  // blamed
-  std::string sentence;            // for people
-  std::string evidence;            // JSON object: the numbers it rests on
-};
+// A decision for the log. Its verdict is none, a Verdict of triage.h, broken_instrument,
+// unstable_training or stable_training; its action none, pin, recipe, bf16, rollback, hold, stop,
+// return or quarantine.
+struct RecordDecision : Decision {};
 
 // The verifier computes wrongly: this run takes no answers of it any more.
 struct QuarantineVerifier {

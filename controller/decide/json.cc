@@ -24,21 +24,14 @@ BOOST_DESCRIBE_STRUCT(RunEnded, (), (outcome, step))
 BOOST_DESCRIBE_STRUCT(Tick, (), ())
 BOOST_DESCRIBE_STRUCT(OperatorOverride, (), (kind, plan, mode, owner, reason, expires_at))
 
-BOOST_DESCRIBE_STRUCT(OpenWindow, (),
-                      (window, kind, attempt, start_step, steps, start_uri, end_uri, plan_version))
-BOOST_DESCRIBE_STRUCT(OrderReplay, (),
-                      (replay, window, arm, plan, purpose, evaluate_endpoints, priority, nudge,
-                       avoid, on_trainer))
-BOOST_DESCRIBE_STRUCT(CloseWindow, (),
-                      (window, outcome, gap, offset, d_percent, tolerance_percent, gap_error, rule,
-                       statistic, threshold, scale_percent, null_percent))
+BOOST_DESCRIBE_STRUCT(OpenWindow, (WindowSpan), ())
+BOOST_DESCRIBE_STRUCT(OrderReplay, (ReplayOrder), ())
+BOOST_DESCRIBE_STRUCT(CloseWindow, (GapNumbers), (window, outcome))
 BOOST_DESCRIBE_STRUCT(ShowWindow, (), (numbers))
 BOOST_DESCRIBE_STRUCT(MarkVerified, (), (attempt, step, uri))
 BOOST_DESCRIBE_STRUCT(IssueDirective, (),
                       (number, kind, plan, plan_version, to_step, checkpoint_uri, reason))
-BOOST_DESCRIBE_STRUCT(RecordDecision, (),
-                      (decision, kind, verdict, action, enforced, attempt, step, window, sites,
-                       sentence, evidence))
+BOOST_DESCRIBE_STRUCT(RecordDecision, (Decision), ())
 BOOST_DESCRIBE_STRUCT(ProtectCheckpoints, (), (uris))
 BOOST_DESCRIBE_STRUCT(EndDirective, (), (number, state, reason))
 BOOST_DESCRIBE_STRUCT(QuarantineVerifier, (), (verifier, reason))

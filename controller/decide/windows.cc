@@ -227,8 +227,8 @@ WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoi
   window.end_uri = end_uri;
   window.attempt = s.attempt.number;
   window.plan_version = plan_version;
-  core.effects.emplace_back(OpenWindow{window.id, kind, window.attempt, start.step, window.steps,
-                                       start.uri, end_uri, plan_version});
+  core.effects.emplace_back(OpenWindow{{window.id, kind, window.attempt, start.step, window.steps,
+                                        start.uri, end_uri, plan_version}});
   s.windows.push_back(std::move(window));
   return s.windows.back();
 }
@@ -290,7 +290,7 @@ static CloseWindow numbers_of(const Core& core, const WindowState& window,
   numbers.outcome = outcome;
   if (window.measured) {
     numbers.gap = window.measured->gap;
-    numbers.offset = window.measured->offset;
+    numbers.offset_loss = window.measured->offset;
     numbers.d_percent = window.measured->d_percent;
     numbers.gap_error = window.measured->gap_error;
   }

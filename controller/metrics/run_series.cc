@@ -9,9 +9,6 @@ namespace {
 constexpr std::array kPhases = {"watching",  "triage",    "attribution", "containing",
                                 "contained", "returning", "holding",     "ended"};
 constexpr std::array kOutcomes = {"quiet", "alarm", "skipped", "failed"};
-constexpr std::array kDecisionKinds = {"alarm",      "verdict",  "attribution", "action",
-                                       "recovered",  "probe",    "return",      "accept",
-                                       "instrument", "override", "directive",   "cadence"};
 constexpr size_t kLayersMax = 200;
 
 auto& counter_family(SeriesRegistry& registry, const char* name, const char* help) {
@@ -122,7 +119,8 @@ RunSeries::RunSeries(RunFamilies& families, const std::string& label, const RunT
   for (const char* outcome : kOutcomes) {
     counter(families.windows, "outcome", outcome).Increment(total(totals.windows, outcome));
   }
-  for (const char* kind : kDecisionKinds) {
+  for (const std::string_view name : kDecisionKinds) {
+    const std::string kind(name);
     counter(families.decisions, "kind", kind).Increment(total(totals.decisions, kind));
   }
   for (const std::string_view name : kDirectiveKinds) {

@@ -37,7 +37,8 @@ void load_newest_step(Connection& connection, int64_t run, RunTotals& totals) {
       "SELECT attempt, step FROM steps WHERE run = ? ORDER BY attempt DESC, step DESC LIMIT 1",
       run);
   if (query.next()) {
-    totals.newest_step = ledger::find_step(connection, run, query.integer(0), query.integer(1));
+    const auto row = ledger::find_step(connection, run, query.integer(0), query.integer(1));
+    totals.newest_step = {*row, row->reported_at};
   }
 }
 
@@ -57,9 +58,10 @@ void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) 
   if (!query.next()) {
     return;
   }
-  decide::CloseWindow close{query.integer(0),       query.text(1),
-                            query.optional_real(2), query.optional_real(3),
-                            query.optional_real(4), query.optional_real(5).value_or(0)};
+  decide::CloseWindow close{{query.optional_real(2), query.optional_real(3), query.optional_real(4),
+                             query.optional_real(5)},
+                            query.integer(0),
+                            query.text(1)};
   totals.newest_window = window_numbers(close);
 }
 
@@ -94,7 +96,7 @@ void load_layers(Connection& connection, int64_t run, RunTotals& totals) {
 
 }  // namespace
 
-void StepTotals::add(const StepReport& step) {
+void StepTotals::add(const StepNumbers& step) {
   const std::vector<double>& buckets = step_duration_buckets();
   const size_t bucket = bucket_of(step.step_seconds);
   ledger::StepTotalsRow& sum = by_bucket_[bucket];
@@ -110,8 +112,8 @@ void StepTotals::write(Connection& connection, int64_t run) {
   by_bucket_.clear();
 }
 
-void add_steps(const std::vector<StepReport>& steps, RunTotals& totals) {
-  for (const StepReport& step : steps) {
+void add_steps(const std::vector<StepRow>& steps, RunTotals& totals) {
+  for (const StepNumbers& step : steps) {
     totals.steps += 1;
     totals.tokens += static_cast<double>(step.tokens);
     totals.train_seconds += step.step_seconds;
@@ -123,9 +125,9 @@ WindowNumbers window_numbers(const decide::CloseWindow& close) {
   WindowNumbers numbers{close.window, close.outcome, std::nullopt, std::nullopt, std::nullopt};
   if (close.d_percent) {
     numbers.gap_ratio = *close.d_percent / 100;
-    numbers.tolerance_ratio = close.tolerance_percent / 100;
-    if (close.gap && close.offset && *close.gap != 0) {
-      numbers.offset_ratio = *close.offset * (*close.d_percent / 100) / *close.gap;
+    numbers.tolerance_ratio = close.tolerance_percent.value_or(0) / 100;
+    if (close.gap && close.offset_loss && *close.gap != 0) {
+      numbers.offset_ratio = *close.offset_loss * (*close.d_percent / 100) / *close.gap;
     }
   }
   return numbers;
@@ -172,7 +174,7 @@ RunTotals load_run_totals(Connection& connection, int64_t run) {
   if (verified.next()) {
     totals.verified_step = verified.integer(0);
   }
-  if (std::optional<ledger::HealthRow> health = ledger::newest_health(connection, run)) {
+  if (std::optional<DeviceHealthRow> health = ledger::newest_health(connection, run)) {
     totals.health = {health->host, from_json<DeviceHealth>(health->body)};
   }
   return totals;

@@ -22,7 +22,7 @@ MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& pol
 // Sums over steps by their duration, as the ledger keeps them.
 class StepTotals {
  public:
-  void add(const StepReport& step);
+  void add(const StepNumbers& step);
   // Adds them to those on record and forgets them.
   void write(Connection& connection, int64_t run);
 
@@ -31,7 +31,7 @@ class StepTotals {
 };
 
 // Steps that the sums on record do not have.
-void add_steps(const std::vector<StepReport>& steps, RunTotals& totals);
+void add_steps(const std::vector<StepRow>& steps, RunTotals& totals);
 // All but what only the decision core's state knows: phase and money.
 RunTotals load_run_totals(Connection& connection, int64_t run);
 

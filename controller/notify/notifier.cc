@@ -128,7 +128,7 @@ void Notifier::take_settings() {
 
 void Notifier::write_end(LedgerTransaction& transaction, const End& end) {
   Connection& connection = transaction.connection();
-  const ledger::OutboxRow& row = end.row;
+  const OutboxRow& row = end.row;
   NotificationSeries& series = metrics_.notifications();
   if (end.fate == Fate::kAgain) {
     ledger::note_failed_try(connection, row.id, end.next_try_at, end.why);
@@ -209,24 +209,24 @@ double Notifier::send_messages(Lane& lane) {
   // One that does not answer is asked by one message at a time.
   const int most = lane.pace.failing() ? 1 : kConnectionsMax;
   if (lane.under_way >= most) return kIdleSeconds;
-  std::vector<ledger::OutboxRow> rows;
+  std::vector<OutboxRow> rows;
   ledger_.read([&](Connection& connection) {
     rows = ledger::first_messages(connection, lane.receiver.name, lane.after_run, kRunsAtOnce);
     if (std::ssize(rows) == kRunsAtOnce || lane.after_run == 0) return;
     // Round to the runs before the one where this look began.
     const auto others =
         ledger::first_messages(connection, lane.receiver.name, 0, kRunsAtOnce - std::ssize(rows));
-    for (const ledger::OutboxRow& row : others) {
+    for (const OutboxRow& row : others) {
       if (row.run <= lane.after_run) rows.push_back(row);
     }
   });
   const double time = now_();
   double pause = kIdleSeconds;
-  for (const ledger::OutboxRow& row : rows) {
+  for (const OutboxRow& row : rows) {
     if (lane.under_way >= most) break;
     lane.after_run = row.run;
     if (lane.busy.contains(row.run)) continue;
-    const double wait = row.next_try_at - time;
+    const double wait = row.next_try_at.value_or(0) - time;
     // A clock that was set back must not keep a message longer than a failure would.
     if (wait > 0 && wait <= std::max(lane.receiver.retry_longest_seconds, kRetryAfterMaxSeconds)) {
       pause = std::min(pause, wait);
@@ -237,7 +237,7 @@ double Notifier::send_messages(Lane& lane) {
   return pause;
 }
 
-void Notifier::send(Lane& lane, const ledger::OutboxRow& row) {
+void Notifier::send(Lane& lane, const OutboxRow& row) {
   const double time = wall_now_();
   std::string body;
   try {
@@ -261,7 +261,7 @@ bool Notifier::send_conditions(Lane& lane) {
   lane.resend_at = steady_now_() + kResendSeconds;
   std::vector<Alert> alerts;
   ledger_.read([&](Connection& connection) {
-    for (const ledger::ConditionRow& row :
+    for (const ConditionRow& row :
          ledger::settled_conditions(connection, lane.receiver.name, kResentMax)) {
       Alert alert = alert_from_json(row.alert);
       if (lane.receiver.wants(alert)) alerts.push_back(std::move(alert));
@@ -282,7 +282,7 @@ void Notifier::take(const Answer& answer) {
   const Sent sent = std::move(found->second);
   sent_.erase(found);
   const Fate fate = fate_of(answer.status);
-  End end{sent.row.value_or(ledger::OutboxRow()), fate, 0, answer.words()};
+  End end{sent.row.value_or(OutboxRow()), fate, 0, answer.words()};
   if (const auto known = lanes_.find(sent.receiver); known != lanes_.end()) {
     Lane& lane = known->second;
     --lane.under_way;

@@ -68,11 +68,11 @@ class Notifier {
   // A request; without a row: conditions that are told again.
   struct Sent {
     std::string receiver;
-    std::optional<ledger::OutboxRow> row;
+    std::optional<OutboxRow> row;
   };
   // What became of a message, to be written down.
   struct End {
-    ledger::OutboxRow row;
+    OutboxRow row;
     Fate fate = Fate::kDelivered;
     double next_try_at = 0;  // seconds since the epoch
     std::string why;
@@ -87,7 +87,7 @@ class Notifier {
   void tidy();
   double send_from(Lane& lane);
   double send_messages(Lane& lane);
-  void send(Lane& lane, const ledger::OutboxRow& row);
+  void send(Lane& lane, const OutboxRow& row);
   bool send_conditions(Lane& lane);
   void take(const Answer& answer);
   void finish();

@@ -61,7 +61,7 @@ void Outbox::set_receivers(LedgerTransaction& transaction, const std::vector<Rec
 
 void Outbox::tell_what_lasts(LedgerTransaction& transaction, double now) {
   Connection& connection = transaction.connection();
-  for (const ledger::ConditionRow& row : ledger::all_conditions(connection)) {
+  for (const ConditionRow& row : ledger::all_conditions(connection)) {
     const Names told = names_from_json(row.told);
     const Alert alert = alert_from_json(row.alert);
     Names know;

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,16 +36,48 @@ struct Directive {
     using namespace rules;
     using R = Directive;
     v("number", &R::number,
-      Member{.required = true, .range = {1, 1e15}, .help = "In its run: 1, 2, …"});
-    v("kind", &R::kind, Member{.required = true, .words = kDirectiveKinds});
+      Member{.required = true,
+             .range = {1, 1e15},
+             .help = "In its run: 1, 2, …",
+             .listed = {"number"}});
+    v("kind", &R::kind, Member{.required = true, .words = kDirectiveKinds, .listed = {"kind"}});
     v("plan", &R::plan,
       Member{.text = kPlanText,
              .help = "`set_plan`, `rollback`: TOML; empty keeps the checkpoint's plan."});
-    v("plan_version", &R::plan_version, Member{.range = kPlanVersion});
-    v("to_step", &R::to_step, Member{.help = "`rollback`: the checkpoint's step."});
+    v("plan_version", &R::plan_version, Member{.range = kPlanVersion, .listed = {"plan"}});
+    v("to_step", &R::to_step,
+      Member{.help = "`rollback`: the checkpoint's step.", .listed = {"to step"}});
     v("checkpoint_uri", &R::checkpoint_uri, Member{.text = kPath, .help = "`rollback`."});
-    v("reason", &R::reason, Member{.text = kSentence, .help = "A sentence for people."});
-    v("state", &R::state, Member{.words = kDirectiveStates});
+    v("reason", &R::reason,
+      Member{.text = kSentence, .help = "A sentence for people.", .listed = {"reason"}});
+    v("state", &R::state, Member{.words = kDirectiveStates, .listed = {"state"}});
+  }
+};
+
+struct DirectiveRow : Directive {
+  int64_t run = 0;
+  double issued_at = 0;
+  std::optional<double> delivered_at = {};
+  std::optional<double> acknowledged_at = {};
+  std::optional<double> ended_at = {};
+  std::optional<int64_t> applied_attempt = {};
+  std::optional<int64_t> applied_step = {};
+  std::optional<std::string> reject_reason = {};
+
+  static constexpr Row kRow = {"DirectiveRow", "directives"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = DirectiveRow;
+    v("run", &R::run, Member{});
+    Directive::describe(v);
+    v("issued_at", &R::issued_at, Member{.range = kTime});
+    v("delivered_at", &R::delivered_at, Member{.range = kTime});
+    v("acknowledged_at", &R::acknowledged_at, Member{.range = kTime});
+    v("ended_at", &R::ended_at, Member{.range = kTime});
+    v("applied_attempt", &R::applied_attempt, Member{.range = kStep});
+    v("applied_step", &R::applied_step, Member{.range = kStep});
+    v("reject_reason", &R::reject_reason, Member{.help = "Why it was rejected or has expired."});
   }
 };
 

@@ -1,6 +1,6 @@
 // What is known of a record's member besides its type. Every record of this folder lists its
-// members once, in `describe`. Its JSON, the rules of what is accepted and its schema in the API's
-// document come from that list.
+// members once, in `describe`. Its JSON, the rules of what is accepted, its columns in the ledger
+// and its schema in the API's document come from that list.
 //
 //   struct Ping {
 //     int64_t step = 0;
@@ -78,14 +78,30 @@ struct Record {
   const char* help;
 };
 
+// A record that is a row of the ledger: its members are the columns of `table`, and the API shows
+// it under `name`. NULL is NaN for a number, empty for a text, and no value for an optional one.
+struct Row {
+  const char* name;   // in the API's document; empty: it is not shown
+  const char* table;  // empty: it is joined from several
+};
+
+// How the lists of `gnomon` show a column, under which heading; without one they do not.
+struct Listed {
+  enum class As { kPlain, kPercent, kNats, kTime };
+  const char* heading = "";
+  As as = As::kPlain;
+};
+
 struct Member {
   bool required = false;            // in a record that is read; others keep their default
   Range range = rules::kAnyNumber;  // of a number, or of each in a list
   Text text = rules::kLine;         // of a text, or of each in a list
   std::span<const std::string_view> words = {};  // that a text may be; none: any
-  bool null = false;  // an optional value that is not there is written as null
+  bool null = false;                             // what is not there is written as null
+  const char* json = "";  // of a text that holds JSON: the schema's name, or "object"
   size_t items_most = std::numeric_limits<size_t>::max();
   const char* help = "";
+  Listed listed = {};
 };
 
 }  // namespace gnomon

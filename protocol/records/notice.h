@@ -17,6 +17,43 @@ inline constexpr std::string_view kEccErrors = "ecc_errors";
 inline constexpr std::string_view kNoVerifierFits = "no_verifier_fits";
 inline constexpr std::array<std::string_view, 2> kOwnNoticeKinds = {kEccErrors, kNoVerifierFits};
 
+struct NoticeRow {
+  int64_t run = 0;
+  int64_t notice = 0;
+  int64_t attempt = 1;
+  int64_t step = 0;
+  std::string kind;
+  std::string text;
+  int64_t plan_version = 0;
+  double noticed_at = 0;
+  double reported_at = 0;
+
+  static constexpr Row kRow = {"NoticeRow", "notices"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = NoticeRow;
+    v("run", &R::run, Member{});
+    v("notice", &R::notice, Member{.help = "1, 2, …"});
+    v("attempt", &R::attempt, Member{.range = kStep, .listed = {"attempt"}});
+    v("step", &R::step,
+      Member{.range = kStep, .help = "The newest finished step then.", .listed = {"step"}});
+    v("kind", &R::kind,
+      Member{.help = "checkpoint_failed, reports_dropped, plan_without_controller; gnomond's own: "
+                     "ecc_errors, no_verifier_fits, run_set_aside.",
+             .listed = {"kind"}});
+    v("text", &R::text, Member{.listed = {"text"}});
+    v("plan_version", &R::plan_version,
+      Member{.range = kPlanVersion,
+             .help = "`plan_without_controller`: a row of `plans`; 0 otherwise."});
+    v("noticed_at", &R::noticed_at,
+      Member{.range = kTime,
+             .help = "By the trainer's clock.",
+             .listed = {"time", Listed::As::kTime}});
+    v("reported_at", &R::reported_at, Member{.range = kTime});
+  }
+};
+
 // POST /v1/runs/{run}/notices: something that people and the ledger should know and no decision
 // rests on. A trainer's kinds are kTrainerNoticeKinds.
 struct TrainerNotice {

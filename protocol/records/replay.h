@@ -19,6 +19,11 @@ inline constexpr std::array<std::string_view, 6> kArms = {"bf16",      "same",  
 inline constexpr std::array<std::string_view, 5> kPurposes = {"shadow", "triage", "attribution",
                                                               "probe", "instrument"};
 
+inline constexpr std::array<std::string_view, 5> kReplayStates = {"queued", "leased", "done",
+                                                                  "failed", "cancelled"};
+inline constexpr std::array<std::string_view, 4> kLeaseStates = {"leased", "completed", "failed",
+                                                                 "expired"};
+
 // What the name of a trainer that asks for leases begins with, and no other verifier's.
 inline constexpr const char* kTrainerPrefix = "trainer:";
 inline bool is_trainer(const std::string& verifier) { return verifier.starts_with(kTrainerPrefix); }
@@ -139,7 +144,7 @@ struct ReplayStep {
   int64_t step = 0;
   double loss = 0;
   double grad_norm = 0;
-  std::string weights_hash;
+  std::string weights_hash = {};
   std::string batch_hash = {};
 
   static constexpr Record kRecord = {"ReplayStep", ""};
@@ -182,38 +187,22 @@ struct SiteScoreRow {
   }
 };
 
-// POST /v1/leases/{lease}/complete. Held-out losses are means in nats per token; absent = not
-// measured.
-struct ReplayResult {
-  int64_t token = 0;
-  Fingerprint fingerprint;
-  std::vector<ReplayStep> steps;
-  std::optional<double> start_loss_bf16;
-  std::optional<double> start_loss_plan;
-  std::optional<double> run_end_loss_bf16;
-  std::optional<double> replay_end_loss_bf16;
+// What a replay has measured. Held-out losses are means in nats per token; absent is not measured.
+struct ReplayNumbers {
+  std::optional<double> start_loss_bf16 = {};
+  std::optional<double> start_loss_plan = {};
+  std::optional<double> run_end_loss_bf16 = {};
+  std::optional<double> replay_end_loss_bf16 = {};
   int64_t heldout_tokens = 0;
   double replay_seconds = 0;
   double eval_seconds = 0;
-  double time = 0;
-  // Arm "fakequant": as start_loss_plan, but without the FP8 kernel.
   std::optional<double> start_loss_fakequant = {};
-  // Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over held-out sequences.
   std::optional<double> gap_error = {};
-  std::vector<SiteScoreRow> scores = {};
 
-  static constexpr Record kRecord = {
-      "ReplayResult", "Held-out losses are means in nats per token; absent is not measured."};
   template <class Visitor>
   static void describe(Visitor&& v) {
     using namespace rules;
-    using R = ReplayResult;
-    v("token", &R::token, Member{.required = true});
-    v("fingerprint", &R::fingerprint, Member{.required = true});
-    v("steps", &R::steps,
-      Member{.required = true,
-             .help = "The window's steps in order, or the first of them when the replay turned "
-                     "non-finite."});
+    using R = ReplayNumbers;
     v("start_loss_bf16", &R::start_loss_bf16,
       Member{.range = kComputed, .help = "L16 at the checkpoint."});
     v("start_loss_plan", &R::start_loss_plan,
@@ -228,13 +217,196 @@ struct ReplayResult {
       Member{.range = kSeconds, .help = "Compute spent in steps."});
     v("eval_seconds", &R::eval_seconds,
       Member{.range = kSeconds, .help = "Compute spent in evaluations and loading."});
-    v("time", &R::time, Member{.range = kTime});
-    v("start_loss_fakequant", &R::start_loss_fakequant, Member{.range = kComputed});
+    v("start_loss_fakequant", &R::start_loss_fakequant,
+      Member{.range = kComputed, .help = "As start_loss_plan, but without the FP8 kernel."});
     v("gap_error", &R::gap_error,
       Member{.range = kMagnitude,
              .help = "Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over "
                      "held-out sequences."});
+  }
+};
+
+// POST /v1/leases/{lease}/complete
+struct ReplayResult : ReplayNumbers {
+  int64_t token = 0;
+  Fingerprint fingerprint = {};
+  std::vector<ReplayStep> steps = {};
+  double time = 0;
+  std::vector<SiteScoreRow> scores = {};
+
+  static constexpr Record kRecord = {
+      "ReplayResult", "Held-out losses are means in nats per token; absent is not measured."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = ReplayResult;
+    v("token", &R::token, Member{.required = true});
+    v("fingerprint", &R::fingerprint, Member{.required = true});
+    v("steps", &R::steps,
+      Member{.required = true,
+             .help = "The window's steps in order, or the first of them when the replay turned "
+                     "non-finite."});
+    ReplayNumbers::describe(v);
+    v("time", &R::time, Member{.range = kTime});
     v("scores", &R::scores, Member{.help = "Of arm `scores`."});
+  }
+};
+
+// A replay that the controller wants.
+struct ReplayOrder {
+  int64_t replay = 0;
+  int64_t window = 0;
+  std::string arm = {};
+  std::string plan = {};
+  std::string purpose = {};
+  bool evaluate_endpoints = false;
+  int64_t priority = 0;
+  int64_t nudge = 0;
+  std::string avoid = {};
+  bool on_trainer = false;
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = ReplayOrder;
+    v("replay", &R::replay, Member{.required = true, .help = "1, 2, …"});
+    v("window", &R::window, Member{.required = true});
+    v("arm", &R::arm, Member{.required = true, .words = kArms});
+    v("plan", &R::plan,
+      Member{.text = kAnyText,
+             .help = "TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's."});
+    v("purpose", &R::purpose, Member{.required = true, .words = kPurposes});
+    v("evaluate_endpoints", &R::evaluate_endpoints,
+      Member{.help = "Also evaluate start and end on held-out text."});
+    v("priority", &R::priority, Member{.help = "Higher first."});
+    v("nudge", &R::nudge,
+      Member{.help = "Seed of a nudge of the weights by rounding noise; 0 none."});
+    v("avoid", &R::avoid,
+      Member{.text = kAnyText,
+             .help = "Verifiers that are not to do it as long as there is another, a line each."});
+    v("on_trainer", &R::on_trainer, Member{.help = "Only the trainer itself can do it."});
+  }
+};
+
+struct ReplayRow : ReplayOrder {
+  int64_t run = 0;
+  std::string state = "queued";
+  int64_t token = 0;
+  std::optional<std::string> fail_reason = {};
+  double ordered_at = 0;
+  std::optional<double> finished_at = {};
+
+  static constexpr Row kRow = {"", "replays"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = ReplayRow;
+    v("run", &R::run, Member{});
+    ReplayOrder::describe(v);
+    v("state", &R::state, Member{.words = kReplayStates});
+    v("token", &R::token, Member{.help = "Of its newest lease; grows by one with each."});
+    v("fail_reason", &R::fail_reason, Member{});
+    v("ordered_at", &R::ordered_at, Member{.range = kTime});
+    v("finished_at", &R::finished_at, Member{.range = kTime});
+  }
+};
+
+struct ResultRow : ReplayNumbers {
+  int64_t run = 0;
+  int64_t replay = 0;
+  int64_t token = 0;
+  std::string verifier = {};
+  std::string fingerprint = {};
+  double finished_at = 0;
+
+  static constexpr Row kRow = {"", "results"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using R = ResultRow;
+    v("run", &R::run, Member{});
+    v("replay", &R::replay, Member{});
+    v("token", &R::token, Member{});
+    v("verifier", &R::verifier, Member{});
+    v("fingerprint", &R::fingerprint, Member{.json = "Fingerprint"});
+    ReplayNumbers::describe(v);
+    v("finished_at", &R::finished_at, Member{.range = rules::kTime});
+  }
+};
+
+// A replay with its result, whose columns are NULL as long as there is none.
+struct ShownReplay : ReplayRow {
+  std::optional<std::string> verifier = {};
+  std::optional<std::string> fingerprint = {};
+  ReplayNumbers numbers = {};
+
+  static constexpr Row kRow = {"ReplayRow", ""};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using R = ShownReplay;
+    ReplayRow::describe(v);
+    v("verifier", &R::verifier, Member{});
+    v("fingerprint", &R::fingerprint, Member{.json = "Fingerprint"});
+    ReplayNumbers::describe([&](const char* name, auto member, Member rules) {
+      rules.null = true;
+      v(
+          name, [member](auto& row) -> auto& { return row.numbers.*member; }, rules);
+    });
+  }
+};
+
+struct ReplayStepRow : ReplayStep {
+  int64_t run = 0;
+  int64_t replay = 0;
+
+  static constexpr Row kRow = {"", "replay_steps"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    v("run", &ReplayStepRow::run, Member{});
+    v("replay", &ReplayStepRow::replay, Member{});
+    ReplayStep::describe(v);
+  }
+};
+
+struct ScoreRow : SiteScoreRow {
+  int64_t run = 0;
+  int64_t replay = 0;
+
+  static constexpr Row kRow = {"", "scores"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    v("run", &ScoreRow::run, Member{});
+    v("replay", &ScoreRow::replay, Member{});
+    SiteScoreRow::describe(v);
+  }
+};
+
+struct LeaseRow {
+  int64_t id = 0;
+  int64_t run = 0;
+  int64_t replay = 0;
+  int64_t token = 0;
+  std::string verifier;
+  std::string state = "leased";
+  double granted_at = 0;
+  double heartbeat_at = 0;
+  int64_t steps_done = 0;
+  std::optional<std::string> reason = {};
+
+  static constexpr Row kRow = {"", "leases"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = LeaseRow;
+    v("id", &R::id, Member{});
+    v("run", &R::run, Member{});
+    v("replay", &R::replay, Member{});
+    v("token", &R::token, Member{});
+    v("verifier", &R::verifier, Member{});
+    v("state", &R::state, Member{.words = kLeaseStates});
+    v("granted_at", &R::granted_at, Member{.range = kTime});
+    v("heartbeat_at", &R::heartbeat_at, Member{.range = kTime});
+    v("steps_done", &R::steps_done, Member{.range = kStep});
+    v("reason", &R::reason, Member{});
   }
 };
 

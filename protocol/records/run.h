@@ -18,6 +18,8 @@ inline constexpr std::array<std::string_view, 3> kModes = {"observe", "advise", 
 inline constexpr std::array<std::string_view, 4> kOnLossWords = {"", "continue", "bf16", "pause"};
 inline constexpr std::array<std::string_view, 3> kAttemptCauses = {"start", "restart", "rollback"};
 inline constexpr std::array<std::string_view, 3> kRunOutcomes = {"completed", "stopped", "failed"};
+inline constexpr std::array<std::string_view, 5> kRunStates = {"live", "completed", "stopped",
+                                                               "failed", "deleting"};
 
 // A fault switched on by configuration, told to the controller so that the ledger knows the truth.
 struct InjectedFault {
@@ -39,6 +41,17 @@ struct InjectedFault {
     v("start_step", &R::start_step, Member{.required = true, .range = kStep});
     v("end_step", &R::end_step, Member{.range = kStep, .help = "Exclusive; 0 never ends."});
     v("description", &R::description, Member{.text = kSentence});
+  }
+};
+
+struct FaultRow : InjectedFault {
+  int64_t run = 0;
+
+  static constexpr Row kRow = {"FaultRow", "faults"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    v("run", &FaultRow::run, Member{});
+    InjectedFault::describe(v);
   }
 };
 
@@ -104,6 +117,42 @@ struct RunRegistration {
   }
 };
 
+// A run in the ledger. The API shows it in parts.
+struct RunRow {
+  int64_t id = 0;
+  std::string name;
+  std::string job_id;
+  std::string registration;
+  std::string policy;
+  std::string state;
+  double registered_at = 0;
+  std::optional<double> finished_at = {};
+  std::optional<int64_t> finished_step = {};
+  std::optional<double> final_loss = {};
+  std::optional<double> train_seconds = {};
+
+  // What people, metrics and alerts call it; its last slash parts the two.
+  std::string label() const { return name + "/" + job_id; }
+
+  static constexpr Row kRow = {"", "runs"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = RunRow;
+    v("id", &R::id, Member{});
+    v("name", &R::name, Member{});
+    v("job_id", &R::job_id, Member{});
+    v("registration", &R::registration, Member{.json = "RunRegistration"});
+    v("policy", &R::policy, Member{.help = "TOML."});
+    v("state", &R::state, Member{.words = kRunStates});
+    v("registered_at", &R::registered_at, Member{.range = kTime});
+    v("finished_at", &R::finished_at, Member{.range = kTime});
+    v("finished_step", &R::finished_step, Member{.range = kStep});
+    v("final_loss", &R::final_loss, Member{});
+    v("train_seconds", &R::train_seconds, Member{});
+  }
+};
+
 struct RunRegistered {
   std::string run;
   std::string mode;
@@ -152,6 +201,52 @@ struct AttemptStart {
       Member{.help = "Of this attempt; absent = the registration's."});
     v("time", &R::time, Member{.range = kTime, .help = "Seconds since the epoch."});
     v("host", &R::host, Member{.help = "Where rank 0 runs; empty is not said."});
+  }
+};
+
+struct AttemptRow {
+  int64_t run = 0;
+  int64_t attempt = 1;
+  int64_t base_step = 0;
+  std::string cause;
+  int64_t plan_version = 0;
+  double started_at = 0;
+  std::optional<std::string> fingerprint = {};
+  std::string host = {};
+
+  static constexpr Row kRow = {"AttemptRow", "attempts"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = AttemptRow;
+    v("run", &R::run, Member{});
+    v("attempt", &R::attempt, Member{.range = kStep});
+    v("base_step", &R::base_step,
+      Member{.range = kStep, .help = "Its first step is the next one."});
+    v("cause", &R::cause, Member{.words = kAttemptCauses});
+    v("plan_version", &R::plan_version, Member{.range = kPlanVersion});
+    v("started_at", &R::started_at, Member{.range = kTime});
+    v("fingerprint", &R::fingerprint,
+      Member{.json = "Fingerprint", .help = "Null: the registration's."});
+    v("host", &R::host, Member{});
+  }
+};
+
+struct PlanRow {
+  int64_t run = 0;
+  int64_t version = 0;
+  std::string toml;
+  double created_at = 0;
+
+  static constexpr Row kRow = {"PlanRow", "plans"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = PlanRow;
+    v("run", &R::run, Member{});
+    v("version", &R::version, Member{.range = kPlanVersion});
+    v("toml", &R::toml, Member{});
+    v("created_at", &R::created_at, Member{.range = kTime});
   }
 };
 

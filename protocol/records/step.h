@@ -77,9 +77,9 @@ struct DeviceHealth {
   }
 };
 
-// One training step. Identity is (run, attempt, step); a repeat with another loss, grad_norm,
-// weights_hash or plan_version is refused with 409.
-struct StepReport {
+// What a training step is. Its identity is (run, attempt, step); a repeat with another loss,
+// grad_norm, weights_hash, batch_hash or plan_version is refused with 409.
+struct StepNumbers {
   int64_t attempt = 1;
   int64_t step = 0;
   int64_t plan_version = 0;
@@ -88,21 +88,13 @@ struct StepReport {
   double learning_rate = 0;
   int64_t tokens = 0;
   double step_seconds = 0;
-  std::string weights_hash;
-  double time = 0;
+  std::string weights_hash = {};
   std::string batch_hash = {};
-  // Where a GPU is watched: its newest answer, when there is one that no step before has carried.
-  // No part of the step itself.
-  std::optional<DeviceHealth> device_health = {};
 
-  static constexpr Record kRecord = {
-      "StepReport",
-      "One training step. A repeat with another loss, grad_norm, weights_hash, batch_hash or "
-      "plan_version is refused with 409."};
   template <class Visitor>
   static void describe(Visitor&& v) {
     using namespace rules;
-    using R = StepReport;
+    using R = StepNumbers;
     v("attempt", &R::attempt, Member{.required = true, .range = kStep});
     v("step", &R::step,
       Member{.required = true, .range = {1, kStepsMax}, .help = "Above the attempt's base_step."});
@@ -118,11 +110,84 @@ struct StepReport {
     v("step_seconds", &R::step_seconds, Member{.range = kSeconds});
     v("weights_hash", &R::weights_hash,
       Member{.text = kHash, .help = "Of all BF16 weights after the update."});
-    v("time", &R::time, Member{.range = kTime});
     v("batch_hash", &R::batch_hash,
       Member{.text = kHashOrNothing,
              .help = "Of the step's token ids in their order; empty is not said."});
+  }
+};
+
+// As a trainer reports it.
+struct StepReport : StepNumbers {
+  double time = 0;
+  // Where a GPU is watched: its newest answer, when there is one that no step before has carried.
+  // No part of the step itself.
+  std::optional<DeviceHealth> device_health = {};
+
+  static constexpr Record kRecord = {
+      "StepReport",
+      "One training step. A repeat with another loss, grad_norm, weights_hash, batch_hash or "
+      "plan_version is refused with 409."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = StepReport;
+    StepNumbers::describe(v);
+    v("time", &R::time, Member{.range = kTime});
     v("device_health", &R::device_health, Member{});
+  }
+};
+
+struct StepRow : StepNumbers {
+  int64_t run = 0;
+  double reported_at = 0;
+  std::optional<int64_t> seq = {};
+
+  static constexpr Row kRow = {"StepRow", "steps"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = StepRow;
+    v("run", &R::run, Member{});
+    StepNumbers::describe(v);
+    v("reported_at", &R::reported_at, Member{.range = kTime});
+    v("seq", &R::seq,
+      Member{.help = "Of the event that the report is; null: it has a row in `events`."});
+  }
+};
+
+struct DeviceHealthRow {
+  int64_t run = 0;
+  int64_t sample = 0;
+  int64_t attempt = 1;
+  int64_t step = 0;
+  std::string host;
+  std::string device;
+  double sampled_at = 0;
+  double reported_at = 0;
+  std::optional<int64_t> ecc_uncorrected = {};
+  // How many of those people know of: it stood so when the device was first seen, or a notice said
+  // so.
+  std::optional<int64_t> ecc_told = {};
+  std::string body;
+
+  static constexpr Row kRow = {"DeviceHealthRow", "device_health"};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using namespace rules;
+    using R = DeviceHealthRow;
+    v("run", &R::run, Member{});
+    v("sample", &R::sample, Member{.help = "1, 2, …"});
+    v("attempt", &R::attempt, Member{.range = kStep});
+    v("step", &R::step, Member{.range = kStep, .help = "Whose report carried it."});
+    v("host", &R::host, Member{.help = "Where rank 0 ran."});
+    v("device", &R::device, Member{.help = "PCI bus id."});
+    v("sampled_at", &R::sampled_at, Member{.range = kTime, .help = "By the trainer's clock."});
+    v("reported_at", &R::reported_at, Member{.range = kTime});
+    v("ecc_uncorrected", &R::ecc_uncorrected,
+      Member{.help = "Errors since the driver was loaded; null is not said."});
+    v("ecc_told", &R::ecc_told,
+      Member{.help = "Of these, those that were there at first or that a notice told of."});
+    v("body", &R::body, Member{.json = "DeviceHealth"});
   }
 };
 

@@ -25,7 +25,7 @@ TEST_F(LedgerViewTest, ReadsEveryTableOfARun) {
   write_caught_fault(file());
   RunHistory history = load_history(LedgerView(file()), "");
   EXPECT_EQ(history.run.name, "demo");
-  EXPECT_EQ(history.run.registration.sites.size(), 15u);
+  EXPECT_EQ(history.registration.sites.size(), 15u);
   EXPECT_EQ(history.run.final_loss, 2.01);
   EXPECT_EQ(history.attempts.size(), 2u);
   EXPECT_EQ(history.steps.size(), 55u + 80u);

@@ -160,7 +160,7 @@ TEST_F(DecisionStateTest, WhatANewerCoreWantsOfAnOldEventIsSaid) {
 
 TEST_F(DecisionStateTest, AnEventThatDoesNotFollowIsAnError) {
   ledger_.write([&](LedgerTransaction& transaction) {
-    ledger::insert_event(transaction.connection(), run_, {99, 1e9, "tick", {}, {}, "{}"});
+    ledger::insert(transaction.connection(), EventRow{run_, 99, 1e9, "tick", {}, {}, "{}"});
   });
   try {
     on_record();

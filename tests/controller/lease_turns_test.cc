@@ -170,7 +170,7 @@ TEST_F(LeaseTurnsTest, AClosedWindowTakesItsReplaysOffTheBoard) {
   order(1);
   write([&](LedgerTransaction& transaction) {
     apply_effect({transaction, *metrics_, *bells_, run_, 2, 0},
-                 decide::CloseWindow{1, "skipped", {}, {}, {}, 0});
+                 decide::CloseWindow{{}, 1, "skipped"});
   });
   EXPECT_EQ(replay_state(1), "cancelled");
   EXPECT_EQ(bells_->work.queued(), 0);

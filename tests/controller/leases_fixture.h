@@ -22,8 +22,8 @@ class LeasesTest : public LedgerTest {
     make_controller();
     write([&](LedgerTransaction& transaction) {
       run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
-      ledger::insert_window(transaction.connection(), run_,
-                            {1, "shadow", 1, 10, 5, "start", "end", 1, "open"}, 0);
+      ledger::insert(transaction.connection(),
+                     WindowRow{{1, "shadow", 1, 10, 5, "start", "end", 1}, {}, run_});
     });
   }
 
@@ -43,8 +43,8 @@ class LeasesTest : public LedgerTest {
   // As the core does.
   void order(LedgerTransaction& transaction, int64_t run, int64_t replay, int64_t priority = 0,
              double time = 0, bool on_trainer = false) {
-    decide::OrderReplay effect{replay, 1, "bf16", "", "shadow", true};
-    effect.priority = static_cast<int>(priority);
+    decide::OrderReplay effect{{replay, 1, "bf16", "", "shadow", true}};
+    effect.priority = priority;
     effect.on_trainer = on_trainer;
     apply_effect({transaction, *metrics_, *bells_, run, 1, time}, effect);
   }
@@ -68,8 +68,8 @@ class LeasesTest : public LedgerTest {
       other.job_id = job;
       other.fingerprint.backend = backend;
       run = parse_run_id(supervisor_->register_run(transaction, other).run);
-      ledger::insert_window(transaction.connection(), run,
-                            {1, "shadow", 1, 10, 5, start_uri, "end", 1, "open"}, 0);
+      ledger::insert(transaction.connection(),
+                     WindowRow{{1, "shadow", 1, 10, 5, start_uri, "end", 1}, {}, run});
     });
     return run;
   }

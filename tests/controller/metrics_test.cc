@@ -188,7 +188,8 @@ TEST_F(MetricsTest, ARunOfTheSameLabelHasSeriesOfItsOwn) {
 }
 
 TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
-  decide::CloseWindow close{1, "alarm", 0.02, 0.004, 0.5, 0.25};  // gap 0.02 nats is 0.5% of 4 nats
+  decide::CloseWindow close{
+      {0.02, 0.004, 0.5, 0.25}, 1, "alarm"};  // gap 0.02 nats is 0.5% of 4 nats
   WindowNumbers numbers = window_numbers(close);
   EXPECT_DOUBLE_EQ(numbers.gap_ratio.value(), 0.005);
   EXPECT_DOUBLE_EQ(numbers.tolerance_ratio.value(), 0.0025);

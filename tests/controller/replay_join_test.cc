@@ -10,8 +10,8 @@
 namespace gnomon {
 namespace {
 
-StepReport run_step(int64_t step, double loss, double grad_norm, const std::string& hash) {
-  StepReport report;
+StepRow run_step(int64_t step, double loss, double grad_norm, const std::string& hash) {
+  StepRow report;
   report.step = step;
   report.loss = loss;
   report.grad_norm = grad_norm;
@@ -20,7 +20,7 @@ StepReport run_step(int64_t step, double loss, double grad_norm, const std::stri
 }
 
 decide::ReplayFinished join(const std::vector<ReplayStep>& replayed,
-                            const std::vector<StepReport>& reported) {
+                            const std::vector<StepRow>& reported) {
   ReplayResult result;
   result.steps = replayed;
   return join_replay({1, 4, 2, "same", "", "triage", false, 0, "leased", 1}, result, reported, {},
@@ -38,7 +38,7 @@ TEST(ReplayJoinTest, EqualBitsEverywhereAreNoMismatch) {
 }
 
 TEST(ReplayJoinTest, TheFirstStepThatDiffersInAnyOfTheThreeIsNamed) {
-  StepReport own = run_step(11, 2.0, 1.0, "a");
+  StepRow own = run_step(11, 2.0, 1.0, "a");
   double next = std::nextafter(2.0, 3.0);
   EXPECT_EQ(join({{11, next, 1.0, "a"}}, {own}).first_mismatch_step, 11);
   EXPECT_EQ(join({{11, 2.0, std::nextafter(1.0, 2.0), "a"}}, {own}).first_mismatch_step, 11);
@@ -74,7 +74,7 @@ TEST(ReplayJoinTest, ANonFiniteLossOfTheRunIsNan) {
 
 TEST(ReplayJoinTest, TheFirstStepWithOtherTokensIsNamed) {
   const auto run = [](int64_t step, const std::string& batch) {
-    StepReport report = run_step(step, 2.0, 1.0, "a");
+    StepRow report = run_step(step, 2.0, 1.0, "a");
     report.batch_hash = batch;
     return report;
   };

@@ -90,7 +90,7 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
                     {"\"owner\":\"ann\"", "\"expires_seconds\":3.6E3"});
   expect_round_trip(OverrideAccepted{4, 2, 1e9}, {"\"decision\":4", "\"directive\":2"});
   expect_round_trip(
-      StepBatch{{StepReport{1, 2, 3, 4.5, 6.5, 1e-3, 2048, 0.25, "0123456789abcdef", 1e9}}},
+      StepBatch{{StepReport{{1, 2, 3, 4.5, 6.5, 1e-3, 2048, 0.25, "0123456789abcdef"}, 1e9}}},
       {"\"weights_hash\":\"0123456789abcdef\"", "\"plan_version\":3"});
   expect_round_trip(
       StepBatch{{watched_step()}},
@@ -113,8 +113,11 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
                     {"\"ttl_seconds\":3.05E1", "\"evaluate_endpoints\":true"});
   expect_round_trip(LeaseHeartbeat{7, 8}, {"\"token\":7", "\"steps_done\":8"});
   expect_round_trip(
-      ReplayResult{
-          1, fingerprint(), {ReplayStep{61, 2.5, 0.5, "h"}}, 1.0, 2.0, 3.0, 4.0, 5, 6, 7, 8, 9.0},
+      ReplayResult{{1.0, 2.0, 3.0, 4.0, 5, 6, 7, 9.0},
+                   1,
+                   fingerprint(),
+                   {ReplayStep{61, 2.5, 0.5, "h"}},
+                   8},
       {"\"run_end_loss_bf16\":3E0", "\"heldout_tokens\":5", "\"start_loss_fakequant\":9E0"});
   expect_round_trip(LeaseFailure{1, "disk", false}, {"\"retryable\":false"});
   expect_round_trip(Problem{"t", "Conflict", 409, "d", "a"}, {"\"status\":409"});

@@ -5,9 +5,9 @@
 #include <gmock/gmock.h>
 
 #include <boost/json.hpp>
-#include <boost/pfr.hpp>
 
 #include "protocol/json.h"
+#include "tests/support/described.h"
 
 namespace gnomon {
 namespace {
@@ -152,12 +152,7 @@ TYPED_TEST(RecordsTest, AnUnknownMemberIsRefusedWithThoseThereAre) {
   }
 }
 
-TYPED_TEST(RecordsTest, EveryMemberIsDescribed) {
-  size_t described = 0;
-  TypeParam::describe([&](const char*, auto&&, const Member&) { ++described; });
-  const size_t lists = std::is_same_v<TypeParam, StatisticsRow> ? kStatisticsNumbers.size() - 1 : 0;
-  EXPECT_EQ(described, boost::pfr::tuple_size_v<TypeParam> + lists);
-}
+TYPED_TEST(RecordsTest, EveryMemberIsDescribed) { test::expect_all_described<TypeParam>(); }
 
 // What is on record stays readable whatever the rules are now.
 TEST(RecordTest, RulesAreForWhatComesFromOutside) {

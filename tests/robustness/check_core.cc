@@ -48,18 +48,18 @@ struct Wanted {
 
 Wanted on_record(const cli::LedgerView& view, int64_t run) {
   Wanted rows;
-  for (const cli::DecisionRow& d : view.decisions(run)) {
+  for (const DecisionRow& d : view.decisions(run)) {
     rows.decisions.push_back(Wanted::decision_line(
         d.decision, d.kind, d.verdict, d.action, d.enforced, d.sentence, d.evidence, d.event_seq));
   }
-  for (const cli::DirectiveRow& d : view.directives(run)) {
+  for (const DirectiveRow& d : view.directives(run)) {
     rows.directives.push_back(
         Wanted::directive_line(d.number, d.kind, d.plan, d.plan_version, d.to_step));
   }
-  for (const cli::WindowRow& w : view.windows(run)) {
+  for (const WindowRow& w : view.windows(run)) {
     rows.windows.push_back(Wanted::window_line(w.window, w.kind, w.attempt, w.start_step, w.steps));
   }
-  for (const cli::ReplayRow& r : view.replays(run)) {
+  for (const ReplayRow& r : view.replays(run)) {
     rows.replays.push_back(Wanted::replay_line(r.replay, r.window, r.arm, r.plan, r.purpose));
   }
   return rows;
@@ -89,7 +89,7 @@ void compare(const RunRecord& run, const char* what, std::vector<std::string> wa
 
 void check_core(const std::string& ledger, const RunRecord& run, Findings& findings) {
   const cli::LedgerView view(ledger);
-  const std::vector<cli::RunRow> rows = view.runs();
+  const std::vector<RunRow> rows = view.runs();
   const auto row =
       std::find_if(rows.begin(), rows.end(), [&](const auto& one) { return one.id == run.id; });
   if (row == rows.end()) {

@@ -55,7 +55,7 @@ Told told_of(const notify::Alert& alert) {
 // What a receiver must be told of a run, as it is on record.
 class Due {
  public:
-  Due(const cli::RunRow& row, const decide::Policy& policy, const notify::Receiver& receiver)
+  Due(const RunRow& row, const decide::Policy& policy, const notify::Receiver& receiver)
       : row_(row), policy_(policy), receiver_(receiver) {}
 
   void hear(const cli::RecordedEvent& event, const decide::State& state,
@@ -101,7 +101,7 @@ class Due {
     }
   }
 
-  const cli::RunRow& row_;
+  const RunRow& row_;
   const decide::Policy& policy_;
   const notify::Receiver& receiver_;
   std::map<notify::Condition, notify::Alert> begun_;
@@ -193,8 +193,8 @@ void check_messages(SQLite::Database& ledger, const std::string& path, const Run
                     const Hook& hook, bool late_copies, Findings& findings) {
   const std::string who = fmt::format("{} to {}", run.story.name(), hook.name());
   const cli::LedgerView view(path);
-  const std::vector<cli::RunRow> rows = view.runs();
-  const auto row = std::ranges::find(rows, run.id, &cli::RunRow::id);
+  const std::vector<RunRow> rows = view.runs();
+  const auto row = std::ranges::find(rows, run.id, &RunRow::id);
   if (row == rows.end()) return;  // check_core says so
   const decide::Policy policy = decide::Policy::parse(row->policy);
   notify::Receiver receiver;

@@ -37,12 +37,12 @@ TEST_F(LedgerRowsTest, NanIsWrittenAsNullAndReadBackAsNanAndInfinitiesAreKept) {
   double infinity = std::numeric_limits<double>::infinity();
   double nan = std::numeric_limits<double>::quiet_NaN();
   write([&](Connection& connection) {
-    ledger::insert_step(connection, run_, {1, 1, 1, nan, infinity, 0.1, 8, 0.5, "00", 0}, 2.0);
-    ledger::insert_step(connection, run_, {1, 2, 1, -infinity, 0.1 + 0.2, 0.1, 8, 0.5, "01", 0},
-                        2.0);
+    ledger::insert_step(connection, {{1, 1, 1, nan, infinity, 0.1, 8, 0.5, "00"}, run_, 2.0});
+    ledger::insert_step(connection,
+                        {{1, 2, 1, -infinity, 0.1 + 0.2, 0.1, 8, 0.5, "01"}, run_, 2.0});
   });
   ledger_.read([&](Connection& connection) {
-    std::vector<StepReport> steps = ledger::steps_between(connection, run_, 1, 1, 2);
+    const std::vector<StepRow> steps = ledger::steps_between(connection, run_, 1, 1, 2);
     ASSERT_EQ(steps.size(), 2u);
     EXPECT_TRUE(std::isnan(steps[0].loss));
     EXPECT_EQ(steps[0].grad_norm, infinity);
@@ -56,14 +56,16 @@ TEST_F(LedgerRowsTest, OfGpusTheNewestSamplesAreKeptOneOfTenSeconds) {
   const auto insert = [&](double sampled_at, const std::string& device = "0000:01:00.0",
                           int64_t attempt = 1) {
     write([&](Connection& connection) {
-      ledger::HealthRow row{.attempt = attempt,
-                            .step = static_cast<int64_t>(sampled_at),
-                            .host = "h",
-                            .device = device,
-                            .sampled_at = sampled_at,
-                            .ecc_uncorrected = 3,
-                            .body = "{}"};
-      ledger::insert_health(connection, run_, row, 9.0, 4);
+      DeviceHealthRow row{.run = run_,
+                          .attempt = attempt,
+                          .step = static_cast<int64_t>(sampled_at),
+                          .host = "h",
+                          .device = device,
+                          .sampled_at = sampled_at,
+                          .reported_at = 9.0,
+                          .ecc_uncorrected = 3,
+                          .body = "{}"};
+      ledger::insert_health(connection, row, 4);
     });
   };
   const auto samples = [&] {
@@ -82,7 +84,7 @@ TEST_F(LedgerRowsTest, OfGpusTheNewestSamplesAreKeptOneOfTenSeconds) {
   for (double time : {40.0, 50.0, 60.0, 70.0, 80.0}) insert(time);
   EXPECT_THAT(samples(), ElementsAre(50.0, 60.0, 70.0, 80.0));
   ledger_.read([&](Connection& connection) {
-    const std::optional<ledger::HealthRow> newest = ledger::newest_health(connection, run_);
+    const std::optional<DeviceHealthRow> newest = ledger::newest_health(connection, run_);
     ASSERT_TRUE(newest.has_value());
     EXPECT_EQ(newest->sampled_at, 80.0);
     EXPECT_EQ(newest->host, "h");
@@ -179,40 +181,38 @@ TEST_F(LedgerRowsTest, StatisticsAreBoundedByRowsAndTheOldestStepsGo) {
 }
 
 TEST_F(LedgerRowsTest, AStepIsKeptOnce) {
-  StepReport step{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00", 0};
-  write([&](Connection& connection) {
-    EXPECT_TRUE(ledger::insert_step(connection, run_, step, 2.0));
-  });
+  StepRow step{{1, 1, 1, 2.0, 1.0, 0.1, 8, 0.5, "00"}, run_, 2.0};
+  write([&](Connection& connection) { EXPECT_TRUE(ledger::insert_step(connection, step)); });
   step.loss = 3.0;
   write([&](Connection& connection) {
-    EXPECT_FALSE(ledger::insert_step(connection, run_, step, 2.0));
+    EXPECT_FALSE(ledger::insert_step(connection, step));
     EXPECT_EQ(ledger::find_step(connection, run_, 1, 1)->loss, 2.0);
   });
 }
 
 TEST_F(LedgerRowsTest, AnAttemptOfAnUnknownRunIsRefused) {
   EXPECT_THROW(write([&](Connection& connection) {
-                 ledger::insert_attempt(connection, run_ + 7, {{1, 0, "start", 1, 0}});
+                 ledger::insert(connection, AttemptRow{run_ + 7, 1, 0, "start", 1});
                }),
                LedgerError);  // foreign key
 }
 
 TEST_F(LedgerRowsTest, TheQueueHasWhatIsQueuedAlone) {
   auto queued = [&](int64_t replay, double ordered_at) {
-    ledger::ReplayRow row{run_, replay, 1, "bf16", "", "shadow", true, 5, "queued", 0};
+    ReplayRow row{{replay, 1, "bf16", "", "shadow", true, 5}, run_};
     row.ordered_at = ordered_at;
     return row;
   };
   write([&](Connection& connection) {
     for (int64_t replay = 1; replay <= 4; ++replay) {
-      ledger::insert_replay(connection, queued(replay, 10.5));
+      ledger::insert(connection, queued(replay, 10.5));
     }
     ledger::set_replay_state(connection, run_, 2, "leased", 1, "", 0);
     ledger::set_replay_state(connection, run_, 4, "done", 1, "", 0);
   });
   std::vector<int64_t> found;
   write([&](Connection& connection) {
-    for (const ledger::ReplayRow& row : ledger::queued_replays(connection)) {
+    for (const ReplayRow& row : ledger::queued_replays(connection)) {
       found.push_back(row.replay);
       EXPECT_EQ(row.priority, 5);
       EXPECT_EQ(row.ordered_at, 10.5);
@@ -281,8 +281,8 @@ TEST_F(LedgerRowsTest, OnlyTheHolderOfTheTokenMayTouchOrEndALease) {
 TEST_F(LedgerRowsTest, ProtectingCheckpointsReplacesTheListBefore) {
   write([&](Connection& connection) {
     for (int64_t step : {10, 20, 30}) {
-      ledger::insert_checkpoint(connection, run_,
-                                {1, step, "uri" + std::to_string(step), 1, 1, "", "", 0}, 0);
+      ledger::insert(connection,
+                     CheckpointRow{{1, step, "uri" + std::to_string(step), 1, 1}, run_});
     }
     ledger::protect_checkpoints(connection, run_, {"uri10", "uri20"});
     ledger::protect_checkpoints(connection, run_, {"uri30", "uri20"});
@@ -293,8 +293,8 @@ TEST_F(LedgerRowsTest, ProtectingCheckpointsReplacesTheListBefore) {
 TEST_F(LedgerRowsTest, OpenDirectivesLeaveOutWhatHasEnded) {
   write([&](Connection& connection) {
     for (int64_t number = 1; number <= 4; ++number) {
-      ledger::insert_directive(connection, run_,
-                               {number, "set_plan", "", 1, 0, "", "because", "pending"}, 0);
+      ledger::insert(connection,
+                     DirectiveRow{{number, "set_plan", "", 1, 0, "", "because", "pending"}, run_});
     }
     ledger::mark_delivered(connection, run_, 1, 1);
     ledger::end_directive(connection, run_, 2, {"applied", 1, 5, "", 0}, 1);

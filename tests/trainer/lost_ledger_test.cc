@@ -33,7 +33,7 @@ class LostLedger : public DaemonFixture {
     daemon_.kill();
     {
       Connection connection(daemon_.ledger(), Connection::Kind::kWriter);
-      ledger::insert_directive(connection, 1, directive, 1);
+      ledger::insert(connection, DirectiveRow{directive, 1, 1});
     }
     daemon_.start_again();
   }
