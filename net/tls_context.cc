@@ -59,8 +59,7 @@ Bio opened(Which which, const std::string& file, const char* accepted, std::stri
 int no_password(char*, int, int, void*) { return 0; }
 
 std::vector<Certificate> read_certificates(Which which, const std::string& file,
-                                           const char* accepted) {
-  std::string text;
+                                           const char* accepted, std::string& text) {
   const Bio bio = opened(which, file, accepted, text);
   std::vector<Certificate> found;
   while (X509* next = PEM_read_bio_X509(bio.get(), nullptr, no_password, nullptr)) {
@@ -97,17 +96,16 @@ void check_time(const std::string& file, const X509* certificate) {
 }
 
 // The certificate of `files` and its key, for either end. Returns when it ends.
-double use_certificate(SSL_CTX* context, const TlsFiles& files) {
-  const std::vector<Certificate> chain =
-      read_certificates(Which::kCertificate, files.certificate, kCertificateAccepted);
+double use_certificate(SSL_CTX* context, const TlsFiles& files, TlsPem& pem) {
+  const std::vector<Certificate> chain = read_certificates(Which::kCertificate, files.certificate,
+                                                           kCertificateAccepted, pem.certificate);
   check_time(files.certificate, chain.front().get());
   if (SSL_CTX_use_certificate(context, chain.front().get()) != 1) {
     throw TlsFileError(Which::kCertificate, files.certificate, openssl_error(),
                        kCertificateAccepted);
   }
   for (size_t i = 1; i < chain.size(); ++i) SSL_CTX_add1_chain_cert(context, chain[i].get());
-  std::string text;
-  const Bio bio = opened(Which::kKey, files.key, kKeyAccepted, text);
+  const Bio bio = opened(Which::kKey, files.key, kKeyAccepted, pem.key);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
   if (!key) throw TlsFileError(Which::kKey, files.key, "no key: " + openssl_error(), kKeyAccepted);
   if (SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
@@ -118,8 +116,8 @@ double use_certificate(SSL_CTX* context, const TlsFiles& files) {
   return seconds_of(X509_get0_notAfter(chain.front().get()));
 }
 
-void trust(SSL_CTX* context, const std::string& file) {
-  for (const Certificate& each : read_certificates(Which::kCa, file, kCaAccepted)) {
+void trust(SSL_CTX* context, const std::string& file, TlsPem& pem) {
+  for (const Certificate& each : read_certificates(Which::kCa, file, kCaAccepted, pem.ca)) {
     X509_STORE_add_cert(SSL_CTX_get_cert_store(context), each.get());
     SSL_CTX_add_client_CA(context, each.get());
   }
@@ -136,13 +134,6 @@ int choose_protocol(SSL*, const unsigned char** out, unsigned char* out_length,
 TlsContext make_context(const SSL_METHOD* method) {
   TlsContext context(SSL_CTX_new(method), SSL_CTX_free);
   if (!context) throw Error("OpenSSL has no TLS: " + openssl_error());
-  SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
-  SSL_CTX_set_cipher_list(context.get(), kCiphers);
-  // A resumed session would pass by authorities that have changed since.
-  SSL_CTX_set_options(context.get(),
-                      SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
-  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
-  SSL_CTX_set_num_tickets(context.get(), 0);
   return context;
 }
 
@@ -159,10 +150,17 @@ TlsFileError::TlsFileError(Which which, std::string file, const std::string& wro
 ServerTls make_server_tls(const TlsFiles& files, ClientCertificates clients) {
   ServerTls tls{make_context(TLS_server_method())};
   SSL_CTX* context = tls.context.get();
-  tls.expires_at = use_certificate(context, files);
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_cipher_list(context, kCiphers);
+  // A resumed session would pass by authorities that have changed since.
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_num_tickets(context, 0);
+  TlsPem pem;
+  tls.expires_at = use_certificate(context, files, pem);
   SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
   if (!files.ca.empty()) {
-    trust(context, files.ca);
+    trust(context, files.ca, pem);
     const bool required = clients == ClientCertificates::kRequired;
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | (required ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
                        nullptr);
@@ -170,17 +168,12 @@ ServerTls make_server_tls(const TlsFiles& files, ClientCertificates clients) {
   return tls;
 }
 
-TlsContext make_client_tls(const TlsFiles& files) {
-  TlsContext context = make_context(TLS_client_method());
-  if (!files.certificate.empty()) use_certificate(context.get(), files);
-  if (files.ca.empty()) {
-    SSL_CTX_set_default_verify_paths(context.get());
-  } else {
-    trust(context.get(), files.ca);
-  }
-  SSL_CTX_set_alpn_protos(context.get(), kAlpn, sizeof kAlpn);
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  return context;
+TlsPem read_client_tls(const TlsFiles& files) {
+  const TlsContext context = make_context(TLS_client_method());
+  TlsPem pem;
+  if (!files.certificate.empty()) use_certificate(context.get(), files, pem);
+  if (!files.ca.empty()) trust(context.get(), files.ca, pem);
+  return pem;
 }
 
 }  // namespace gnomon

@@ -1,5 +1,6 @@
-// What TLS takes from files (certificates, keys, authorities; all PEM), made ready for connections.
-// TLS 1.2 and 1.3 alone, HTTP/1.1 by ALPN, neither renegotiation nor compression nor resumption.
+// What TLS takes from files (certificates, keys, authorities; all PEM): checked for both ends, and
+// made ready for a server's connections. Those have TLS 1.2 or 1.3, HTTP/1.1 by ALPN, and neither
+// renegotiation nor compression nor resumption.
 #pragma once
 
 #include <memory>
@@ -48,8 +49,14 @@ enum class ClientCertificates { kRequired, kOptional };
 // Throws TlsFileError, also when the certificate is not valid now or is not the key's.
 ServerTls make_server_tls(const TlsFiles& files, ClientCertificates clients);
 
-// Without `files.ca` the system's authorities are trusted; `certificate` and `key` may be empty.
-// Throws TlsFileError.
-TlsContext make_client_tls(const TlsFiles& files);
+// What such files hold.
+struct TlsPem {
+  std::string certificate;
+  std::string key;
+  std::string ca;
+};
+
+// Of a client, which may have none of them. Throws TlsFileError as make_server_tls does.
+TlsPem read_client_tls(const TlsFiles& files);
 
 }  // namespace gnomon

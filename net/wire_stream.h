@@ -1,6 +1,6 @@
-// One connection of HTTP, plain or in TLS, as a stream of Asio and Beast: what is written against
-// it is compiled once for both. It may be used by one coroutine or strand at a time, with at most
-// one read and one write under way.
+// A server's connection of HTTP, plain or in TLS, as a stream of Asio and Beast: what is written
+// against it is compiled once for both. It may be used by one coroutine or strand at a time, with
+// at most one read and one write under way.
 #pragma once
 
 #include <array>
@@ -11,7 +11,6 @@
 #include <boost/beast/core/tcp_stream.hpp>
 #include <chrono>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "net/tls_context.h"
@@ -39,16 +38,11 @@ class WireStream {
   // Ends what is under way. The other end sees the connection end without a word.
   void close() { tcp_.close(); }
 
-  // Of a client, before its handshake: the name or IP address that the certificate must have.
-  void expect(const std::string& host);
-  enum class Role { kClient, kServer };
   // Of a connection with TLS, before anything is read or written. void(error_code).
   template <class Token>
-  auto async_handshake(Role role, Token&& token) {
+  auto async_handshake(Token&& token) {
     return boost::asio::async_initiate<Token, void(error_code)>(
-        [this, role](auto handler) {
-          start_handshake(role, Done<>(std::move(handler), get_executor()));
-        },
+        [this](auto handler) { start_handshake(Done<>(std::move(handler), get_executor())); },
         token);
   }
   // Tells the other end that nothing more comes (close_notify) and does not wait for its answer.
@@ -61,10 +55,6 @@ class WireStream {
   }
   // From now on bytes go as they are. Nothing may be under way.
   void drop_tls();
-  // Why the peer's certificate was not taken, as OpenSSL's X509_V_ERR_…; 0 when it was.
-  long verify_error() const;
-  // The names that this certificate is for ("DNS:a, IP Address:1.2.3.4"), or empty.
-  std::string peer_names() const;
 
   template <class Buffers, class Token>
   auto async_read_some(const Buffers& buffers, Token&& token) {
@@ -155,7 +145,7 @@ class WireStream {
 
   void start_read(boost::asio::mutable_buffer buffer, Done<size_t> done);
   void start_write(const Parts& parts, Done<size_t> done);
-  void start_handshake(Role role, Done<> done);
+  void start_handshake(Done<> done);
   void start_close_notify(Done<> done);
 
   boost::beast::tcp_stream tcp_;

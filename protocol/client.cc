@@ -3,32 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
-#include <charconv>
-#include <optional>
+#include <string_view>
 
 #include "base/version.h"
-#include "net/wire_stream.h"
 #include "protocol/json.h"
-#include "protocol/tls_problems.h"
-#include "protocol/url.h"
 
 namespace gnomon {
 namespace {
 
-namespace asio = boost::asio;
-namespace http = boost::beast::http;
-using asio::ip::tcp;
-using boost::system::error_code;
-using Clock = std::chrono::steady_clock;
-
-constexpr uint32_t kHeaderBytesMax = 64u << 10;
+// Of TLS 1.2: forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
+constexpr const char* kCiphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 // In words; `title` becomes the problem document's, or stays empty.
 std::string describe(const HttpResponse& response, std::string& title) {
@@ -47,26 +31,17 @@ std::string describe(const HttpResponse& response, std::string& title) {
   return response.body.substr(0, kShownMax);
 }
 
-// The target in `<target>; rel="next"`, which is all that gnomond says in a Link header.
-std::string next_of(std::string_view link) {
-  const size_t end = link.find(">; rel=\"next\"");
-  return link.starts_with('<') && end != std::string_view::npos
-             ? std::string(link.substr(1, end - 1))
-             : std::string();
-}
-
-// In seconds; a date, which gnomond never says, counts as nothing.
-int seconds_of(std::string_view retry_after) {
-  int seconds = 0;
-  const char* end = retry_after.data() + retry_after.size();
-  const auto [stop, error] = std::from_chars(retry_after.data(), end, seconds);
-  return error == std::errc() && stop == end ? std::max(seconds, 0) : 0;
-}
-
-// Checks everything that is named. Throws ConfigError.
-Url checked_url(const ClientOptions& options) {
-  Url url = parse_url(options.url);
-  if (!read_token(options).empty() && !url.secure && !url.is_loopback()) {
+// Checks everything that is named, but for the files of TLS. Throws ConfigError.
+Origin checked_origin(const ClientOptions& options) {
+  const std::optional<Origin> origin = parse_origin(options.url);
+  if (!origin) {
+    // What stands before an @ may be a password.
+    const bool has_user = options.url.find('@') != std::string::npos;
+    throw ConfigError("", 0, "controller", has_user ? "(not shown)" : "\"" + options.url + "\"",
+                      has_user ? "a URL without a user: a token_file says who asks"
+                               : "a URL like \"http://127.0.0.1:7717\" or \"https://HOST:PORT\"");
+  }
+  if (!read_token(options).empty() && !origin->secure && !origin->is_loopback()) {
     throw ConfigError("", 0, "controller", "\"" + options.url + "\"",
                       "an https:// URL: a token is not sent in the clear to another machine");
   }
@@ -75,12 +50,13 @@ Url checked_url(const ClientOptions& options) {
     throw ConfigError("", 0, no_key ? "key_file" : "certificate_file", "",
                       no_key ? "the key of certificate_file" : "the certificate of key_file");
   }
-  return url;
+  return *origin;
 }
 
-TlsContext tls_of(const ClientOptions& options) {
+std::shared_ptr<const TlsPem> read_tls(const ClientOptions& options) {
   try {
-    return make_client_tls({options.certificate_file, options.key_file, options.ca_file});
+    return std::make_shared<const TlsPem>(
+        read_client_tls({options.certificate_file, options.key_file, options.ca_file}));
   } catch (const TlsFileError& error) {
     using Which = TlsFileError::Which;
     const char* key = error.which() == Which::kCa    ? "ca_file"
@@ -91,147 +67,46 @@ TlsContext tls_of(const ClientOptions& options) {
   }
 }
 
-// One step of a request failed.
-struct Broken {
-  const char* action;
-  error_code ec;
-  std::string words = {};  // in place of the error's own
-};
+// Errors show no query.
+std::string_view path_of(std::string_view target) { return target.substr(0, target.find('?')); }
+
+// What to do about an error in libcurl's words, which have OpenSSL's; empty: nothing to add.
+std::string_view advice(std::string_view error) {
+  constexpr std::string_view kAuthority =
+      "; its authority is not trusted here: name that authority's certificate as ca_file "
+      "(controller.ca_file, --ca-file, GNOMON_CA_FILE)";
+  constexpr std::string_view kOwn =
+      "; it does not accept this client's certificate, or that there is none: name one as "
+      "certificate_file and key_file (of [controller], as options, or as GNOMON_CERTIFICATE_FILE "
+      "and GNOMON_KEY_FILE)";
+  constexpr std::string_view kNotTls =
+      "; it does not speak TLS there: is it http:// instead of https://?";
+  constexpr std::pair<std::string_view, std::string_view> kAdvice[] = {
+      {"issuer certificate", kAuthority},
+      {"self-signed certificate", kAuthority},
+      {"self signed certificate", kAuthority},
+      {"verify the first certificate", kAuthority},
+      {"certificate signature failure", kAuthority},
+      {"certificate has expired",
+       "; it must be renewed where gnomond runs (or this machine's clock is wrong)"},
+      {"certificate is not yet valid", "; look at the clocks of both machines"},
+      {"target host name", "; use a URL with one of the names in its certificate"},
+      {"wrong version number", kNotTls},
+      {"packet length too long", kNotTls},
+      {"alert certificate", kOwn},
+      {"alert bad certificate", kOwn},
+      {"alert unknown ca", kOwn},
+      {"alert decrypt error", kOwn},
+      {"alert handshake failure", kOwn},
+      {"HTTP/0.9", "; it does not speak HTTP there: is it https:// instead of http://?"},
+  };
+  for (const auto& [part, text] : kAdvice) {
+    if (error.find(part) != std::string_view::npos) return text;
+  }
+  return {};
+}
 
 }  // namespace
-
-struct HttpClient::Impl {
-  explicit Impl(ClientOptions given) : options(std::move(given)), url(checked_url(options)) {
-    if (url.secure) tls_of(options);
-  }
-
-  // Runs one asynchronous operation until it is done, the deadline has passed or cancel() was
-  // called.
-  template <typename Start>
-  void run(const char* action, Clock::time_point deadline, Start start) {
-    std::optional<error_code> result;
-    start([&result](error_code ec, const auto&...) { result = ec; });
-    context.restart();
-    while (!result) {
-      if (context.run_one_until(deadline) > 0) continue;
-      close();
-      context.restart();
-      while (!result) context.run_one();
-      result = asio::error::timed_out;
-    }
-    if (cancelled) result = asio::error::operation_aborted;
-    if (*result) throw Broken{action, *result, stream ? explain(problem(*result)) : std::string()};
-  }
-
-  TlsProblem problem(error_code ec) const {
-    return {ec, stream->verify_error(), stream->peer_names(), url.host};
-  }
-
-  void close() {
-    resolver.cancel();
-    if (stream) stream->close();
-    buffer.clear();
-  }
-
-  bool is_open() { return stream && stream->socket().is_open(); }
-
-  // What the files say now: tokens and certificates are replaced while a run goes on.
-  void read_files() {
-    TlsContext tls;
-    try {
-      token = read_token(options);
-      if (url.secure) tls = tls_of(options);
-    } catch (const ConfigError& error) {
-      throw Broken{"connect to", {}, error.what()};
-    }
-    stream.emplace(tcp::socket(context), tls);
-  }
-
-  void connect(Clock::time_point deadline) {
-    read_files();
-    tcp::resolver::results_type endpoints;
-    run("resolve", deadline, [&](auto done) {
-      resolver.async_resolve(url.host, url.port,
-                             [&endpoints, done](error_code ec, auto found) mutable {
-                               endpoints = std::move(found);
-                               done(ec);
-                             });
-    });
-    run("connect to", deadline,
-        [&](auto done) { asio::async_connect(stream->socket(), endpoints, done); });
-    stream->socket().set_option(tcp::no_delay(true));
-    if (!url.secure) return;
-    stream->expect(url.host);
-    run("speak TLS with", deadline,
-        [&](auto done) { stream->async_handshake(WireStream::Role::kClient, done); });
-  }
-
-  HttpResponse exchange(http::request<http::string_body>& message, Clock::time_point deadline,
-                        bool& any_answer) {
-    if (!token.empty()) message.set(http::field::authorization, "Bearer " + token);
-    run("write to", deadline, [&](auto done) { http::async_write(*stream, message, done); });
-    http::response_parser<http::string_body> parser;
-    parser.body_limit(options.answer_bytes_max);
-    parser.header_limit(kHeaderBytesMax);
-    buffer.clear();
-    try {
-      run("read from", deadline,
-          [&](auto done) { http::async_read(*stream, buffer, parser, done); });
-    } catch (const Broken& broken) {
-      any_answer = parser.got_some();
-      if (broken.ec != http::error::body_limit) throw;
-      throw Broken{broken.action, broken.ec,
-                   fmt::format("an answer of more than {} bytes", options.answer_bytes_max)};
-    }
-    const auto link = parser.get()[http::field::link];
-    const auto pause = parser.get()[http::field::retry_after];
-    HttpResponse response{static_cast<int>(parser.get().result_int()),
-                          std::move(parser.get().body()), next_of({link.data(), link.size()}),
-                          seconds_of({pause.data(), pause.size()})};
-    const bool new_token = response.status == 401 || response.status == 403;
-    if (!parser.get().keep_alive() || new_token) close();
-    return response;
-  }
-
-  HttpResponse request(http::request<http::string_body>& message,
-                       std::chrono::milliseconds timeout) {
-    const Clock::time_point deadline = Clock::now() + timeout;
-    context.restart();
-    context.poll();  // a cancel() since the last request
-    try {
-      if (cancelled) throw Broken{"ask", asio::error::operation_aborted};
-      for (bool reused = is_open();; reused = false) {
-        bool any_answer = false;
-        try {
-          if (!reused) connect(deadline);
-          return exchange(message, deadline, any_answer);
-        } catch (const Broken& broken) {
-          close();
-          const bool peer_closed =
-              broken.ec != asio::error::timed_out && broken.ec != asio::error::operation_aborted;
-          if (!reused || any_answer || !peer_closed) throw;
-        }
-      }
-    } catch (const Broken& broken) {
-      const bool was_cancelled = cancelled.exchange(false);
-      throw ConnectionError(fmt::format("cannot {} the controller at {} ({} {}): {}", broken.action,
-                                        options.url, std::string(message.method_string()),
-                                        std::string(message.target()),
-                                        was_cancelled           ? "cancelled"
-                                        : !broken.words.empty() ? broken.words
-                                                                : broken.ec.message()));
-    }
-  }
-
-  ClientOptions options;
-  Url url;
-  std::string token;  // of the connection there is
-  asio::io_context context{1};
-  tcp::resolver resolver{context};
-  std::optional<WireStream> stream;
-  boost::beast::flat_buffer buffer;
-  std::atomic<bool> cancelled{false};
-};
 
 bool may_pass(int status) {
   switch (status) {
@@ -255,23 +130,56 @@ std::chrono::milliseconds asked_pause(const std::exception& error) {
   return std::chrono::seconds(answer == nullptr ? 0 : std::min(answer->retry_after(), kLongest));
 }
 
-HttpClient::HttpClient(ClientOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
-HttpClient::HttpClient(const std::string& url) : HttpClient(ClientOptions{.url = url}) {}
-HttpClient::~HttpClient() = default;
+HttpClient::HttpClient(ClientOptions options)
+    : options_(std::move(options)), origin_(checked_origin(options_)) {
+  if (origin_.secure) read_tls(options_);
+}
+
+// The answer, or why there is none.
+HttpResult HttpClient::exchange(HttpRequest request) {
+  const HttpResult cancelled{.error = "cancelled"};
+  if (cancelled_.exchange(false)) return cancelled;
+  request.new_connection = token_refused_ || !transfers_.is_connected();
+  if (request.new_connection) {
+    // Tokens and certificates are replaced while a run goes on.
+    try {
+      token_ = read_token(options_);
+      if (origin_.secure) tls_ = read_tls(options_);
+    } catch (const ConfigError& error) {
+      return {.error = error.what()};
+    }
+  }
+  request.tls = tls_;
+  if (!token_.empty()) request.headers.push_back("Authorization: Bearer " + token_);
+  transfers_.start(0, std::move(request));
+  while (true) {
+    std::vector<HttpResult> results = transfers_.wait(std::chrono::hours(1));
+    if (!results.empty()) return std::move(results.front());
+    if (cancelled_.exchange(false)) {
+      transfers_.abandon();
+      return cancelled;
+    }
+  }
+}
 
 HttpResponse HttpClient::request(const std::string& method, const std::string& target,
                                  const std::string& body, std::chrono::milliseconds timeout) {
-  http::request<http::string_body> message;
-  message.version(11);
-  message.method_string(method);
-  message.target(target);
-  message.set(http::field::host, impl_->url.host_header);
-  message.set(http::field::user_agent, fmt::format("gnomon/{}", kVersion));
-  if (!body.empty()) message.set(http::field::content_type, "application/json");
-  message.body() = body;
-  message.keep_alive(true);
-  message.prepare_payload();
-  return impl_->request(message, timeout);
+  HttpResult result = exchange({.method = method,
+                                .url = options_.url,
+                                .target = target,
+                                .user_agent = fmt::format("gnomon/{}", kVersion),
+                                .body = body,
+                                .timeout = timeout,
+                                .answer_bytes_max = options_.answer_bytes_max,
+                                .ciphers = kCiphers});
+  if (!result.error.empty()) {
+    throw ConnectionError(fmt::format("cannot {} the controller at {} ({} {}): {}{}",
+                                      result.connected ? "get an answer from" : "connect to",
+                                      options_.url, method, path_of(target), result.error,
+                                      advice(result.error)));
+  }
+  token_refused_ = result.response.status == 401 || result.response.status == 403;
+  return std::move(result.response);
 }
 
 HttpResponse HttpClient::checked(const std::string& method, const std::string& target,
@@ -286,15 +194,15 @@ HttpResponse HttpClient::checked(const std::string& method, const std::string& t
           "or is GNOMON_TOKEN";
     }
     throw ApiError(response.status,
-                   fmt::format("{} {}: {} {}", method, target, response.status, words), title,
-                   response.retry_after);
+                   fmt::format("{} {}: {} {}", method, path_of(target), response.status, words),
+                   title, response.retry_after);
   }
   return response;
 }
 
 void HttpClient::cancel() {
-  impl_->cancelled = true;
-  asio::post(impl_->context, [impl = impl_.get()] { impl->close(); });
+  cancelled_ = true;
+  transfers_.wake();
 }
 
 }  // namespace gnomon

@@ -2,21 +2,15 @@
 // one connection kept alive per object, not thread-safe: one object per thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <memory>
 #include <string>
 
 #include "base/errors.h"
 #include "protocol/client_options.h"
+#include "protocol/http_transfers.h"
 
 namespace gnomon {
-
-struct HttpResponse {
-  int status = 0;
-  std::string body;
-  std::string next = {};  // of a list: the target of the request that goes on (Link, rel="next")
-  int retry_after = 0;    // seconds to wait before the next try, of 429 and 503; 0: not said
-};
 
 // Whether a request that was answered so may be taken later as it is: the controller is busy, full
 // or away (408, 429, 502, 503, 504, 507), or refuses a token, which may be replaced (401, 403).
@@ -58,8 +52,7 @@ class HttpClient {
   // in the clear to another machine.
   explicit HttpClient(ClientOptions options);
   // Of a URL like "http://127.0.0.1:7717" alone, whatever the environment says.
-  explicit HttpClient(const std::string& url);
-  ~HttpClient();
+  explicit HttpClient(const std::string& url) : HttpClient(ClientOptions{.url = url}) {}
 
   // One request, reconnecting once if a kept-alive connection was found closed. Throws
   // ConnectionError, also for a certificate that does not fit. A status >= 400 is returned, not
@@ -79,8 +72,16 @@ class HttpClient {
   void cancel();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  HttpResult exchange(HttpRequest request);
+
+  ClientOptions options_;
+  Origin origin_;
+  // What the files said when the connection was made.
+  std::string token_;
+  std::shared_ptr<const TlsPem> tls_;
+  bool token_refused_ = false;
+  HttpTransfers transfers_{1};
+  std::atomic<bool> cancelled_{false};
 };
 
 }  // namespace gnomon

@@ -1,6 +1,6 @@
 # The trainer's process around the engine. gnomon_processes knows nothing of tensors: the verifier uses it too.
 gnomon_library(gnomon_processes console.cc device_health.cc device_watch.cc directives.cc incarnation.cc inline_leases.cc lease_keeper.cc outbox.cc refused_log.cc reporter.cc shutdown.cc spool.cc)
-target_link_libraries(gnomon_processes PUBLIC gnomon_protocol gnomon_base fmt::fmt spdlog::spdlog Threads::Threads
+target_link_libraries(gnomon_processes PUBLIC gnomon_client gnomon_protocol gnomon_base fmt::fmt spdlog::spdlog Threads::Threads
   PRIVATE Boost::json)
 
 gnomon_library(gnomon_training apply_directives.cc attempts.cc checkpointer.cc config.cc config_controller.cc config_faults.cc loop.cc run_state.cc telling.cc unsent_checkpoints.cc verify_inline.cc)

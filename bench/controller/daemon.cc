@@ -13,6 +13,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "bench/controller/wire.h"
 
 namespace gnomon::bench {
 namespace {
@@ -128,9 +129,7 @@ HttpClient BenchDaemon::client() const {
        .ca_file = ca_});
 }
 
-TlsContext BenchDaemon::tls() const {
-  return ca_.empty() ? nullptr : make_client_tls({.certificate = {}, .key = {}, .ca = ca_});
-}
+TlsContext BenchDaemon::tls() const { return ca_.empty() ? nullptr : trusting(ca_); }
 
 std::string beside_this_program(const std::string& name) {
   const fs::path file = fs::read_symlink("/proc/self/exe").parent_path() / name;

@@ -16,6 +16,16 @@
 
 namespace gnomon::bench {
 
+TlsContext trusting(const std::string& ca_file) {
+  TlsContext context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+  if (!context || SSL_CTX_load_verify_file(context.get(), ca_file.c_str()) != 1) {
+    throw Error(fmt::format("no authority of TLS in {}", ca_file));
+  }
+  SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
+  return context;
+}
+
 void Wire::EndTls::operator()(ssl_st* tls) const { SSL_free(tls); }
 
 void Wire::broken(int error) const {

@@ -12,6 +12,9 @@ struct ssl_st;
 
 namespace gnomon::bench {
 
+// TLS to a server whose certificate comes from an authority of `ca_file`. Throws Error.
+TlsContext trusting(const std::string& ca_file);
+
 class Wire {
  public:
   // To 127.0.0.1; without `tls` plain, else the handshake is done when it returns. Throws

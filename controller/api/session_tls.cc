@@ -26,7 +26,7 @@ bool Session::shake_hands() {
   if (!stream_.is_secure()) return true;
   stream_.expires_after(options_.read_timeout);
   boost::system::error_code error;
-  stream_.async_handshake(WireStream::Role::kServer, (*yield_)[error]);
+  stream_.async_handshake((*yield_)[error]);
   if (!error) return true;
   stream_.drop_tls();
   if (services_.stopping) return false;

@@ -114,7 +114,7 @@ class ReceiverReader {
     r_.ca_file = path("ca_file");
     if (r_.ca_file.empty()) return;
     try {
-      make_client_tls({"", "", r_.ca_file});
+      read_client_tls({"", "", r_.ca_file});
     } catch (const TlsFileError& error) {
       table_.refuse("ca_file", fmt::format("{} ({})", error.accepted(), error.wrong()));
     }

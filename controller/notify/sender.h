@@ -1,15 +1,14 @@
-// Requests to receivers, several at a time, with libcurl. No redirect is followed, certificates are
-// verified, proxies are those of the environment. One thread works with it; wake() is for any.
+// Requests to receivers, several at a time, with the proxies of the environment. One thread works
+// with it; wake() is for any.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "controller/notify/receiver.h"
+#include "protocol/http_transfers.h"
 
 namespace gnomon::notify {
 
@@ -25,11 +24,6 @@ struct Answer {
 
 class Sender {
  public:
-  Sender();
-  ~Sender();
-  Sender(const Sender&) = delete;
-  Sender& operator=(const Sender&) = delete;
-
   // Begins a POST of JSON, signed and authorized as the receiver wants it; `time` is of the
   // signature, seconds since the epoch. `delivery` may be empty. Returns what the answer is known
   // by.
@@ -38,15 +32,13 @@ class Sender {
   // Works on what is under way until something has been answered, wake() was called, or the time is
   // over.
   std::vector<Answer> wait(std::chrono::milliseconds longest);
-  size_t under_way() const { return transfers_.size(); }
-  void wake();
+  size_t under_way() const { return transfers_.under_way() + unsent_.size(); }
+  void wake() { transfers_.wake(); }
 
  private:
-  struct Transfer;
-
-  void* multi_;
+  HttpTransfers transfers_{16};
   uint64_t next_ticket_ = 1;
-  std::map<uint64_t, std::unique_ptr<Transfer>> transfers_;
+  std::vector<Answer> unsent_;  // those whose file of authorities cannot be used
 };
 
 }  // namespace gnomon::notify

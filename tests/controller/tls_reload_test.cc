@@ -79,7 +79,7 @@ TEST_F(TlsReloadTest, HangupTakesOtherNamesAndOtherAuthoritiesOfClients) {
   old.checked("GET", "/livez");
   daemon.signal(SIGHUP);
   ASSERT_TRUE(logged("the configuration was read again"));
-  EXPECT_THAT(failure(reaching(access)), HasSubstr("asks for a client's certificate"));
+  EXPECT_THAT(failure(reaching(access)), HasSubstr("does not accept this client's certificate"));
   access.certificate_file = (folder / "server.pem").string();
   access.key_file = (folder / "server.key").string();
   daemon.speak_tls(access);

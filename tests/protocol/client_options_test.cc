@@ -116,6 +116,17 @@ TEST_F(ClientOptionsTest, ATokenThatWasReplacedIsUsedOnceTheOldOneIsRefused) {
   EXPECT_THAT(seen(), ElementsAre("Bearer old", "Bearer new", "Bearer new", "Bearer newest"));
 }
 
+TEST_F(ClientOptionsTest, EachConnectionHasTheTokenThatThereIsThen) {
+  HttpClient client({.url = server_.url(), .token_file = token_file("old")});
+  client.checked("GET", "/");
+  token_file("new");
+  client.checked("GET", "/");
+  server_.stop();
+  server_.start();
+  client.checked("GET", "/");
+  EXPECT_THAT(seen(), ElementsAre("Bearer old", "Bearer old", "Bearer new"));
+}
+
 TEST_F(ClientOptionsTest, ATokenFileThatWentAwayIsNamedAndWaitedFor) {
   refused_ = 1;
   HttpClient client({.url = server_.url(), .token_file = token_file("one")});

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <future>
 
 #include "tests/protocol/http_test_server.h"
@@ -201,6 +202,34 @@ TEST(HttpClient, NobodyListeningIsAConnectionErrorThatNamesTheUrl) {
   }
 }
 
+TEST(HttpClient, NoRedirectIsFollowed) {
+  HttpTestServer other([](const HttpRequest&) { return HttpReply{200, "elsewhere"}; });
+  HttpTestServer server([&](const HttpRequest&) {
+    return HttpReply{.status = 302, .headers = {{"location", other.url() + "/"}}};
+  });
+  HttpClient client(server.url());
+  EXPECT_EQ(client.request("GET", "/").status, 302);
+  EXPECT_EQ(other.connections(), 0);
+}
+
+// A token would go through them.
+TEST(HttpClient, ProxiesOfTheEnvironmentAreNotAsked) {
+  HttpTestServer proxy([](const HttpRequest&) { return HttpReply{200, "proxy"}; });
+  HttpTestServer server([](const HttpRequest&) { return HttpReply{200, "server"}; });
+  for (const char* name : {"http_proxy", "all_proxy"}) ::setenv(name, proxy.url().c_str(), 1);
+  const std::string body = HttpClient(server.url()).request("GET", "/").body;
+  for (const char* name : {"http_proxy", "all_proxy"}) ::unsetenv(name);
+  EXPECT_EQ(body, "server");
+}
+
+TEST(HttpClient, TheTargetGoesAsItIs) {
+  HttpTestServer server([](const HttpRequest& request) { return HttpReply{200, request.target}; });
+  HttpClient client(server.url() + "/");
+  for (const std::string target : {"/v1/../x", "/a%2Fb?c=%20d&e", "/v1/runs?after=1#2"}) {
+    EXPECT_EQ(client.request("GET", target).body, target);
+  }
+}
+
 TEST(HttpClient, LargeBodiesTravelWhole) {
   HttpTestServer server([](const HttpRequest& request) { return HttpReply{200, request.body}; });
   HttpClient client(server.url());
@@ -212,7 +241,8 @@ TEST(HttpClient, RefusesUrlsItCannotUse) {
   for (const char* url :
        {"", "127.0.0.1:7717", "ftp://host:1", "http://", "https://",
         "http://host:", "https://user:secret@host", "http://host:99999", "http://host:0",
-        "http://host:7a", "http://user@host:1", "http://host/path", "http://[::1"}) {
+        "http://host:7a", "http://user@host:1", "http://host/path", "http://[::1", "http:///host",
+        "http:/host", "http://host?q", "http://host#f", "http://ho st", "HTTP://host"}) {
     EXPECT_THROW(HttpClient{url}, ConfigError) << url;
   }
   for (const char* url : {"http://localhost", "http://127.0.0.1:7717", "http://127.0.0.1:7717/",
