@@ -15,8 +15,8 @@ namespace gnomon::notify {
 struct Answer {
   uint64_t ticket = 0;
   int status = 0;          // 0: there was none
-  std::string error;       // why there was none; without the address
-  std::string body;        // its beginning
+  std::string error = {};  // why there was none; without the address
+  std::string body = {};   // its beginning
   double retry_after = 0;  // seconds; 0 = not said
   // "status 503: ...", or the error.
   std::string words() const;

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <ostream>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "protocol/client.h"
 #include "tests/support/sockets.h"
