@@ -114,6 +114,7 @@ TEST_F(ClientOptionsTest, ATokenThatWasReplacedIsUsedOnceTheOldOneIsRefused) {
   EXPECT_EQ(client.request("GET", "/").status, 401) << "on the connection there is";
   client.checked("GET", "/");
   EXPECT_THAT(seen(), ElementsAre("Bearer old", "Bearer new", "Bearer new", "Bearer newest"));
+  EXPECT_EQ(server_.connections(), 3) << "a token that was refused ends a connection";
 }
 
 TEST_F(ClientOptionsTest, EachConnectionHasTheTokenThatThereIsThen) {
