@@ -137,11 +137,11 @@ HttpClient::HttpClient(ClientOptions options)
 }
 
 // The answer, or why there is none.
-HttpResult HttpClient::exchange(HttpRequest request) {
+HttpResult HttpClient::exchange(HttpCall call) {
   const HttpResult cancelled{.error = "cancelled"};
   if (cancelled_.exchange(false)) return cancelled;
-  request.new_connection = token_refused_ || !transfers_.is_connected();
-  if (request.new_connection) {
+  call.new_connection = token_refused_ || !transfers_.is_connected();
+  if (call.new_connection) {
     // Tokens and certificates are replaced while a run goes on.
     try {
       token_ = read_token(options_);
@@ -150,9 +150,9 @@ HttpResult HttpClient::exchange(HttpRequest request) {
       return {.error = error.what()};
     }
   }
-  request.tls = tls_;
-  if (!token_.empty()) request.headers.push_back("Authorization: Bearer " + token_);
-  transfers_.start(0, std::move(request));
+  call.tls = tls_;
+  if (!token_.empty()) call.headers.push_back("Authorization: Bearer " + token_);
+  transfers_.start(0, std::move(call));
   while (true) {
     std::vector<HttpResult> results = transfers_.wait(std::chrono::hours(1));
     if (!results.empty()) return std::move(results.front());

@@ -72,7 +72,7 @@ class HttpClient {
   void cancel();
 
  private:
-  HttpResult exchange(HttpRequest request);
+  HttpResult exchange(HttpCall call);
 
   ClientOptions options_;
   Origin origin_;

@@ -43,7 +43,7 @@ std::string next_of(std::string_view link) {
 }  // namespace
 
 struct HttpTransfers::Transfer {
-  HttpRequest request;
+  HttpCall call;
   HttpResult result;
   CURL* easy = ::curl_easy_init();
   curl_slist* headers = nullptr;
@@ -53,11 +53,11 @@ struct HttpTransfers::Transfer {
   bool body_too_long = false;
   std::array<char, CURL_ERROR_SIZE> error{};
 
-  Transfer(uint64_t ticket, HttpRequest given) : request(std::move(given)), result{ticket} {
+  Transfer(uint64_t ticket, HttpCall given) : call(std::move(given)), result{ticket} {
     GNOMON_ASSERT(easy != nullptr);
     set_request();
     set_limits();
-    if (request.url.starts_with("https:")) set_tls();
+    if (call.url.starts_with("https:")) set_tls();
   }
   ~Transfer() {
     ::curl_easy_cleanup(easy);
@@ -83,28 +83,28 @@ struct HttpTransfers::Transfer {
   void set_request() {
     // A header without a value is one that libcurl would add by itself.
     add_header("Expect:");
-    add_header(request.body.empty() ? "Content-Type:" : "Content-Type: application/json");
-    for (const std::string& each : request.headers) add_header(each);
-    set(CURLOPT_URL, request.url.c_str());
-    if (!request.target.empty()) set(CURLOPT_REQUEST_TARGET, request.target.c_str());
+    add_header(call.body.empty() ? "Content-Type:" : "Content-Type: application/json");
+    for (const std::string& each : call.headers) add_header(each);
+    set(CURLOPT_URL, call.url.c_str());
+    if (!call.target.empty()) set(CURLOPT_REQUEST_TARGET, call.target.c_str());
     set(CURLOPT_HTTPHEADER, headers);
-    set(CURLOPT_USERAGENT, request.user_agent.c_str());
-    if (!request.body.empty() || request.method == "POST" || request.method == "PUT") {
-      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
-      set(CURLOPT_POSTFIELDS, request.body.c_str());
+    set(CURLOPT_USERAGENT, call.user_agent.c_str());
+    if (!call.body.empty() || call.method == "POST" || call.method == "PUT") {
+      set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call.body.size()));
+      set(CURLOPT_POSTFIELDS, call.body.c_str());
     }
-    set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+    set(CURLOPT_CUSTOMREQUEST, call.method.c_str());
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
-    if (!request.proxies_of_environment) set(CURLOPT_PROXY, "");
-    if (request.new_connection) set(CURLOPT_FRESH_CONNECT, 1L);
+    if (!call.proxies_of_environment) set(CURLOPT_PROXY, "");
+    if (call.new_connection) set(CURLOPT_FRESH_CONNECT, 1L);
   }
 
   void set_limits() {
     set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_QUICK_EXIT, 1L);
-    set(CURLOPT_TIMEOUT_MS, timeout_of(request.timeout));
-    set(CURLOPT_CONNECTTIMEOUT_MS, timeout_of(std::min(request.timeout, kConnectMax)));
+    set(CURLOPT_TIMEOUT_MS, timeout_of(call.timeout));
+    set(CURLOPT_CONNECTTIMEOUT_MS, timeout_of(std::min(call.timeout, kConnectMax)));
     set(CURLOPT_HEADERFUNCTION, &Transfer::take_head);
     set(CURLOPT_HEADERDATA, static_cast<void*>(this));
     set(CURLOPT_WRITEFUNCTION, &Transfer::take_body);
@@ -116,13 +116,13 @@ struct HttpTransfers::Transfer {
     set(CURLOPT_SSLVERSION, static_cast<long>(CURL_SSLVERSION_TLSv1_2));
     // A resumed session would pass by authorities that have changed since.
     set(CURLOPT_SSL_SESSIONID_CACHE, 0L);
-    if (!request.ciphers.empty()) set(CURLOPT_SSL_CIPHER_LIST, request.ciphers.c_str());
-    if (request.tls) {
-      set_blob(CURLOPT_SSLCERT_BLOB, request.tls->certificate);
-      set_blob(CURLOPT_SSLKEY_BLOB, request.tls->key);
-      set_blob(CURLOPT_CAINFO_BLOB, request.tls->ca);
+    if (!call.ciphers.empty()) set(CURLOPT_SSL_CIPHER_LIST, call.ciphers.c_str());
+    if (call.tls) {
+      set_blob(CURLOPT_SSLCERT_BLOB, call.tls->certificate);
+      set_blob(CURLOPT_SSLKEY_BLOB, call.tls->key);
+      set_blob(CURLOPT_CAINFO_BLOB, call.tls->ca);
     }
-    if (request.tls && !request.tls->ca.empty()) {
+    if (call.tls && !call.tls->ca.empty()) {
       // Debian's libcurl trusts this folder besides.
       set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
       return;
@@ -145,15 +145,14 @@ struct HttpTransfers::Transfer {
   static size_t take_body(char* data, size_t, size_t size, void* user) {
     auto& self = *static_cast<Transfer*>(user);
     std::string& body = self.result.response.body;
-    const uint64_t room = self.request.answer_bytes_max - body.size();
+    const uint64_t room = self.call.answer_bytes_max - body.size();
     self.body_too_long = size > room;
     body.append(data, std::min<uint64_t>(size, room));
     return self.body_too_long ? 0 : size;
   }
 
   std::string words(CURLcode code) const {
-    if (body_too_long)
-      return fmt::format("an answer of more than {} bytes", request.answer_bytes_max);
+    if (body_too_long) return fmt::format("an answer of more than {} bytes", call.answer_bytes_max);
     if (head_too_long)
       return fmt::format("an answer whose head has more than {} bytes", kHeadBytesMax);
     if (code == CURLE_OK) return "an answer that ends in its head";
@@ -204,9 +203,9 @@ HttpTransfers::~HttpTransfers() {
   ::curl_multi_cleanup(multi_);
 }
 
-void HttpTransfers::start(uint64_t ticket, HttpRequest request) {
+void HttpTransfers::start(uint64_t ticket, HttpCall call) {
   const auto [at, added] =
-      transfers_.emplace(ticket, std::make_unique<Transfer>(ticket, std::move(request)));
+      transfers_.emplace(ticket, std::make_unique<Transfer>(ticket, std::move(call)));
   GNOMON_ASSERT(added);
   at->second->set(CURLOPT_PRIVATE, static_cast<void*>(at->second.get()));
   GNOMON_ASSERT(::curl_multi_add_handle(multi_, at->second->easy) == CURLM_OK);

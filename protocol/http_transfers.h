@@ -15,7 +15,7 @@
 
 namespace gnomon {
 
-struct HttpRequest {
+struct HttpCall {
   std::string method = "POST";
   std::string url;
   std::string target = {};                // stands for the URL's path and query, byte for byte
@@ -56,7 +56,7 @@ class HttpTransfers {
   HttpTransfers& operator=(const HttpTransfers&) = delete;
 
   // Begins a request. `ticket` names it and is not that of another one under way.
-  void start(uint64_t ticket, HttpRequest request);
+  void start(uint64_t ticket, HttpCall call);
   // Works on what is under way until something has ended, wake() was called or the time is over.
   std::vector<HttpResult> wait(std::chrono::milliseconds longest);
   // Ends all that is under way, and its connections, without a result.

@@ -44,30 +44,30 @@ std::string Answer::words() const {
 uint64_t Sender::post(const Receiver& receiver, const std::string& body,
                       const std::string& delivery, double time) {
   const uint64_t ticket = next_ticket_++;
-  HttpRequest request{
+  HttpCall call{
       .url = target_of(receiver),
       .user_agent = fmt::format("gnomond/{}", kVersion),
       .body = body,
       .timeout = std::chrono::milliseconds(static_cast<int64_t>(receiver.timeout_seconds * 1000)),
       .answer_bytes_max = kBodyRead,
       .proxies_of_environment = true};
-  if (!delivery.empty()) request.headers.push_back("X-Gnomon-Delivery: " + delivery);
+  if (!delivery.empty()) call.headers.push_back("X-Gnomon-Delivery: " + delivery);
   if (!receiver.secrets.empty()) {
-    request.headers.push_back("X-Gnomon-Signature: " +
-                              signature(body, static_cast<int64_t>(time), receiver.secrets));
+    call.headers.push_back("X-Gnomon-Signature: " +
+                           signature(body, static_cast<int64_t>(time), receiver.secrets));
   }
   if (!receiver.authorization.empty()) {
-    request.headers.push_back("Authorization: " + receiver.authorization);
+    call.headers.push_back("Authorization: " + receiver.authorization);
   }
   if (!receiver.ca_file.empty() && receiver.url.starts_with("https")) {
     try {
-      request.tls = std::make_shared<const TlsPem>(read_client_tls({"", "", receiver.ca_file}));
+      call.tls = std::make_shared<const TlsPem>(read_client_tls({"", "", receiver.ca_file}));
     } catch (const TlsFileError& error) {
       unsent_.push_back({.ticket = ticket, .error = error.what()});
       return ticket;
     }
   }
-  transfers_.start(ticket, std::move(request));
+  transfers_.start(ticket, std::move(call));
   return ticket;
 }
 
