@@ -5,7 +5,8 @@ include(GNUInstallDirs)
 install(PROGRAMS $<TARGET_FILE:gnomond> $<TARGET_FILE:gnomon> $<TARGET_FILE:gnomon-trainer> $<TARGET_FILE:gnomon-verifier>
   DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${CMAKE_BINARY_DIR}/web/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/web)
-install(DIRECTORY dashboards/grafana dashboards/prometheus DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/dashboards)
+install(DIRECTORY dashboards/grafana dashboards/prometheus DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/dashboards
+  PATTERN "build.py" EXCLUDE)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "studies" EXCLUDE PATTERN "decisions" EXCLUDE)
 install(DIRECTORY packaging/kubernetes DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
