@@ -76,7 +76,7 @@ void Backups::look_for_newest() {
   const auto time = fs::last_write_time(there.back(), error);
   if (error) return;
   const auto age = std::chrono::duration<double>(fs::file_time_type::clock::now() - time).count();
-  metrics_.ledger().backup_made_at(now_() - age);
+  metrics_.update([&](DaemonNumbers& n) { n.backup_made_at = now_() - age; });
   next_ = now_() - age + settings_.every_seconds;
 }
 
@@ -146,15 +146,17 @@ void Backups::note_outcome(const Outcome& outcome, const BackupSettings& setting
   double wait = settings.every_seconds;
   try {
     if (outcome.error) std::rethrow_exception(outcome.error);
-    metrics_.ledger().backup_ended(true);
-    metrics_.ledger().backup_made_at(now_());
+    metrics_.update([&](DaemonNumbers& n) {
+      n.backups["completed"] += 1;
+      n.backup_made_at = now_();
+    });
     spdlog::info("backup {}: {} bytes in {:.1f} s, audit head {}:{}", outcome.report.file.string(),
                  outcome.report.bytes, outcome.report.seconds, outcome.report.audit.last_id,
                  outcome.report.audit.head);
   } catch (const std::exception& failure) {
     wait = std::min(settings.every_seconds, kAgainSeconds);
     if (!ending_) {
-      metrics_.ledger().backup_ended(false);
+      metrics_.update([](DaemonNumbers& n) { n.backups["failed"] += 1; });
       spdlog::error("no backup was made: {}; {}", failure.what(), next_try(settings, wait));
     }
   }
@@ -179,7 +181,7 @@ void Backups::keep_time() {
   } catch (const Refusal& faster) {  // somebody else began one
     spdlog::debug("no backup was begun: {}", faster.what());
   } catch (const std::exception& failure) {  // no thread is to be had
-    metrics_.ledger().backup_ended(false);
+    metrics_.update([](DaemonNumbers& n) { n.backups["failed"] += 1; });
     const std::lock_guard lock(mutex_);
     const double wait = std::min(settings_.every_seconds, kAgainSeconds);
     next_ = now_() + wait;

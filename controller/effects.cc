@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "controller/json_rows.h"
-#include "controller/metrics/totals.h"
 #include "controller/refusal.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
@@ -24,7 +23,7 @@ void add_to_stream(const EffectContext& context, const std::string& type, const 
       });
 }
 
-void update_series(const EffectContext& context, std::function<void(RunSeries&)> update) {
+void update_numbers(const EffectContext& context, std::function<void(RunNumbers&)> update) {
   context.transaction.on_commit([&metrics = context.metrics, run = context.run,
                                  update = std::move(update)] { metrics.update_run(run, update); });
 }
@@ -53,9 +52,8 @@ void apply(const EffectContext& context, const decide::OrderReplay& order) {
 void apply(const EffectContext& context, const decide::ShowWindow& show) {
   ledger::show_window(context.transaction.connection(), context.run, show.numbers.window,
                       show.numbers);
-  update_series(context, [numbers = window_numbers(show.numbers)](RunSeries& series) {
-    series.show_window(numbers);
-  });
+  update_numbers(context,
+                 [window = show.numbers](RunNumbers& numbers) { record_window(numbers, window); });
   add_to_stream(context, "window", window_row(context, show.numbers.window));
 }
 
@@ -66,16 +64,18 @@ void apply(const EffectContext& context, const decide::CloseWindow& close) {
     context.transaction.on_commit([&board = context.bells.work, run = context.run,
                                    window = close.window] { board.cancel(run, window); });
   }
-  update_series(context,
-                [numbers = window_numbers(close)](RunSeries& series) { series.window(numbers); });
+  update_numbers(context, [close](RunNumbers& numbers) {
+    numbers.windows[close.outcome] += 1;
+    record_window(numbers, close);
+  });
   add_to_stream(context, "window", window_row(context, close.window));
 }
 
 void apply(const EffectContext& context, const decide::MarkVerified& verified) {
   ledger::mark_verified(context.transaction.connection(), context.run, verified.attempt,
                         verified.step, context.time);
-  update_series(context,
-                [step = verified.step](RunSeries& series) { series.set_verified_step(step); });
+  update_numbers(context,
+                 [step = verified.step](RunNumbers& numbers) { numbers.verified_step = step; });
 }
 
 void apply(const EffectContext& context, const decide::IssueDirective& issue) {
@@ -86,7 +86,8 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
   if (issue.plan_version > 0 && !issue.plan.empty()) {
     ledger::insert_plan(connection, context.run, issue.plan_version, issue.plan, context.time);
   }
-  update_series(context, [kind = issue.kind](RunSeries& series) { series.directive(kind); });
+  update_numbers(context,
+                 [kind = issue.kind](RunNumbers& numbers) { numbers.directives[kind] += 1; });
   context.transaction.on_commit(
       [&bell = context.bells.directives.of(context.run)] { bell.ring(); });
   add_to_stream(context, "directive", to_json(directive));
@@ -103,7 +104,8 @@ void apply(const EffectContext& context, const decide::EndDirective& end) {
 void apply(const EffectContext& context, const decide::RecordDecision& record) {
   Connection& connection = context.transaction.connection();
   ledger::insert(connection, DecisionRow{record, context.run, context.time, context.event_seq});
-  update_series(context, [kind = record.kind](RunSeries& series) { series.decision(kind); });
+  update_numbers(context,
+                 [kind = record.kind](RunNumbers& numbers) { numbers.decisions[kind] += 1; });
   Query query = connection.query("SELECT * FROM decisions WHERE run = ? AND decision = ?",
                                  context.run, record.decision);
   add_to_stream(context, "decision", first_row_as_json(query));

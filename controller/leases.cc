@@ -110,7 +110,9 @@ void Leases::restore(LedgerTransaction& transaction) {
   Query ended =
       connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
   while (ended.next()) {
-    metrics_.lease_ended(ended.text(0), ended.integer(1));
+    metrics_.update([&](DaemonNumbers& n) {
+      n.leases[ended.text(0)] += static_cast<double>(ended.integer(1));
+    });
   }
   restore_queue(transaction);
 }
@@ -445,7 +447,7 @@ void Leases::hold(int64_t lease, Held held) {
   std::lock_guard lock(mutex_);
   held.deadline = held.since + held.ttl;
   held_[lease] = std::move(held);
-  metrics_.set_leases_active(std::ssize(held_));
+  metrics_.update([&](DaemonNumbers& n) { n.leases_active = std::ssize(held_); });
 }
 
 // Of a lease that is heard of now.
@@ -467,14 +469,16 @@ void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
       if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now);
       held_.erase(found);
     }
-    metrics_.set_leases_active(std::ssize(held_));
-    metrics_.lease_ended(outcome);
+    metrics_.update([&](DaemonNumbers& n) {
+      n.leases_active = std::ssize(held_);
+      n.leases[outcome] += 1;
+    });
   });
 }
 
 void Leases::watch_unserved(Ledger& ledger) {
   UnservedReplays::Look look = unserved_.look(bells_.work, roll_, supervisor_.steady_now());
-  metrics_.set_replays_unserved(look.counts);
+  metrics_.update([&](DaemonNumbers& n) { n.replays_unserved = look.counts; });
   for (UnservedReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;
     const bool accepted = ledger.post(

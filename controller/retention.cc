@@ -68,7 +68,8 @@ void Retention::trim(LedgerTransaction& transaction) {
       days == 0 ? 0 : table.trim(transaction.connection(), now_() - days * kDay, kRowsAtOnce);
   transaction.on_commit([this, name = table.name, deleted, count = tables.size()] {
     if (deleted > 0) {
-      metrics_.ledger().rows_deleted(name, deleted);
+      metrics_.update(
+          [&](DaemonNumbers& n) { n.rows_deleted[name] += static_cast<double>(deleted); });
       return;
     }
     table_ = (table_ + 1) % count;

@@ -66,23 +66,16 @@ void Supervisor::restore_run(Connection& connection, const RunRow& row) {
                  known->rebuilt_because);
     rebuilt_.push_back(row.id);
   }
-  RunTotals totals = load_run_totals(connection, row.id);
+  RunNumbers numbers = load_run_numbers(connection, row.id);
   if (known) {
-    add_state(known->state, policy, totals);
-    add_steps(known->told, totals);
+    add_state(numbers, known->state, policy);
+    for (const StepReport& step : known->told) count_step(numbers, step);
   }
-  metrics_.start_run(row.id, row.label(), totals);
+  metrics_.start_run(row.id, row.label(), std::move(numbers));
   if (known && row.state == "live") {
     deadlines_.set(row.id, decide::next_deadline(known->state));
     verdicts_.set(row.id, decide::verdict_facts(known->state, policy));
   }
-}
-
-void Supervisor::add_state(const decide::State& state, const decide::Policy& policy,
-                           RunTotals& totals) {
-  totals.phase = decide::phase_name(state);
-  totals.paused = state.paused;
-  totals.money = money_numbers(state, policy);
 }
 
 void Supervisor::forget_when_ended(LedgerTransaction& transaction, int64_t id) {
@@ -272,7 +265,7 @@ void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   run.save_due = false;
   show(transaction, run);
   transaction.on_commit([this, id = run.id, money = money_numbers(run.state, run.policy)] {
-    metrics_.update_run(id, [&](RunSeries& series) { series.set_money(money); });
+    metrics_.update_run(id, [&](RunNumbers& numbers) { numbers.money = money; });
   });
 }
 
@@ -282,19 +275,22 @@ void Supervisor::show(LedgerTransaction& transaction, const Run& run) {
                          phase = decide::phase_name(run.state), paused = run.state.paused,
                          deadline = decide::next_deadline(run.state)] {
     if (live) verdicts_.set(id, facts);
-    metrics_.update_run(id, [&](RunSeries& series) {
-      series.set_phase(phase);
-      series.set_paused(paused);
+    metrics_.update_run(id, [&](RunNumbers& numbers) {
+      numbers.phase = phase;
+      numbers.paused = paused;
     });
     deadlines_.set(id, deadline);
   });
 }
 
 void Supervisor::show_verdicts() {
-  verdicts_.each(
-      now(), [this](int64_t id, decide::VerdictKind kind, const decide::VerdictFacts& facts) {
-        metrics_.update_run(id, [&](RunSeries& series) { series.set_verdict(kind, facts); });
-      });
+  verdicts_.each(now(),
+                 [this](int64_t id, decide::VerdictKind kind, const decide::VerdictFacts& facts) {
+                   metrics_.update_run(id, [&](RunNumbers& numbers) {
+                     numbers.verdict = kind;
+                     numbers.facts = facts;
+                   });
+                 });
 }
 
 void Supervisor::save_all(LedgerTransaction& transaction) {
@@ -372,10 +368,11 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ReplayRow
     shadow = {event.losses.back(), event.run_losses.back()};
   }
   transaction.on_commit([this, id = run.id, seconds, shadow] {
-    metrics_.update_run(id, [&](RunSeries& series) {
-      series.verify_seconds(seconds);
+    metrics_.update_run(id, [&](RunNumbers& numbers) {
+      numbers.verify_seconds += seconds;
       if (shadow) {
-        series.set_shadow(shadow->first, shadow->second);
+        numbers.shadow_loss = shadow->first;
+        numbers.paired_loss = shadow->second;
       }
     });
   });
@@ -399,7 +396,7 @@ void Supervisor::show_layers(LedgerTransaction& transaction, Run& run, int64_t p
   }
   auto shares = layer_shares(*toml, run.registration.sites, run.registration.layers);
   transaction.on_commit([this, id = run.id, shares = std::move(shares)] {
-    metrics_.update_run(id, [&](RunSeries& series) { series.set_layers(shares); });
+    metrics_.update_run(id, [&](RunNumbers& numbers) { record_layers(numbers, shares); });
   });
 }
 

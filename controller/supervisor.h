@@ -170,8 +170,6 @@ class Supervisor {
   Run read_run(Connection& connection, const RunRow& row, const LateEffects& late);
   // Throws Refusal (409).
   void refuse_while_trainer_speaks(int64_t run, const std::string& label) const;
-  static void add_state(const decide::State& state, const decide::Policy& policy,
-                        RunTotals& totals);
   // Takes an ended run out of memory behind this write, unless it goes on meanwhile.
   void forget_when_ended(LedgerTransaction& transaction, int64_t id);
   // Of a run that had stopped or failed and goes on.

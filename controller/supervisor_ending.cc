@@ -41,7 +41,8 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
          fmt::format(R"({{"run":"{}","state":"{}"}})", run_name(id), finished.outcome));
   transaction.on_commit([this, id, at = steady_now() + options_.series_keep_seconds] {
     verdicts_.forget(id);
-    metrics_.update_run(id, [](RunSeries& series) { series.set_ended(); });
+    metrics_.update_run(id,
+                        [](RunNumbers& numbers) { numbers.verdict = decide::VerdictKind::kEnded; });
     metrics_.drop_run_at(id, at);
   });
   return ack(transaction, run, 1, 0);

@@ -225,7 +225,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
                               attempt.plan_version, attempt.host});
   show_layers(transaction, run, attempt.plan_version);
   transaction.on_commit([this, id, number = attempt.attempt] {
-    metrics_.update_run(id, [&](RunSeries& series) { series.set_attempt(number); });
+    metrics_.update_run(id, [&](RunNumbers& numbers) { numbers.attempt = number; });
   });
   return ack(transaction, run, 1, 0);
 }
@@ -235,10 +235,10 @@ void Supervisor::revive(LedgerTransaction& transaction, Run& run) {
   run.life = "live";
   // Its series may have been dropped: they begin anew with what is on record.
   save(transaction, run);
-  RunTotals totals = load_run_totals(transaction.connection(), run.id);
-  add_state(run.state, run.policy, totals);
-  transaction.on_commit([this, id = run.id, label = run.label, totals = std::move(totals)] {
-    metrics_.start_run(id, label, totals);
+  RunNumbers numbers = load_run_numbers(transaction.connection(), run.id);
+  add_state(numbers, run.state, run.policy);
+  transaction.on_commit([this, id = run.id, label = run.label, numbers = std::move(numbers)] {
+    metrics_.start_run(id, label, numbers);
   });
 }
 

@@ -138,11 +138,9 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
     }
     if (!run.save_due) show(transaction, run);
     transaction.on_commit([this, id, time, fresh = std::move(fresh), newest_health] {
-      metrics_.update_run(id, [&](RunSeries& series) {
-        for (const StepReport& report : fresh) {
-          series.step(report, time);
-        }
-        if (newest_health) series.device_health(newest_health->first, newest_health->second);
+      metrics_.update_run(id, [&](RunNumbers& numbers) {
+        for (const StepReport& report : fresh) record_step(numbers, report, time);
+        if (newest_health) record_device(numbers, newest_health->first, newest_health->second);
       });
     });
   }

@@ -49,7 +49,7 @@ ReportAck Supervisor::report_statistics(LedgerTransaction& transaction, int64_t 
       ledger::insert_statistics(transaction.connection(), id, report, bodies, now());
   if (inserted > 0) {
     transaction.on_commit([this, id, report] {
-      metrics_.update_run(id, [&](RunSeries& series) { series.statistics(report); });
+      metrics_.update_run(id, [&](RunNumbers& numbers) { record_statistics(numbers, report); });
     });
   }
   return ack(transaction, run, inserted, std::ssize(report.rows) - inserted);

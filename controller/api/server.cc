@@ -143,10 +143,10 @@ void Server::Impl::serve(tcp::socket socket, const Strand& strand, Services& ser
                                            std::move(socket), strand);
   const ClientConnections::Entry entry = connections.enter(session);
   if (entry == ClientConnections::Entry::kForAnother) {
-    services.metrics.connections().evicted();
+    services.metrics.update([](DaemonNumbers& n) { n.connections_evicted += 1; });
     tell_full("those without a known token make room");
   } else if (entry != ClientConnections::Entry::kWelcome) {
-    services.metrics.connections().refused();
+    services.metrics.update([](DaemonNumbers& n) { n.connections_refused["full"] += 1; });
     tell_full("newcomers are refused");
     if (entry == ClientConnections::Entry::kNoPlace) return;
   }

@@ -130,7 +130,7 @@ void Session::answer(Response response, const Incoming& incoming, bool keep_aliv
 // its token, would hold too many.
 void Session::hold(size_t bytes) {
   if (held_.resize(bytes)) return;
-  services_.metrics.connections().refused_bytes();
+  services_.metrics.update([](DaemonNumbers& n) { n.transfers_refused += 1; });
   throw Refusal(503, "Too many bytes at once",
                 "the bodies and answers that are on their way hold too many bytes",
                 "the same request a little later; [limits] transfer_mib says how many there may "
@@ -263,7 +263,7 @@ void Session::belong() {
   held_.belong_to(services_.guard.closed() ? holder : std::string());
   if (connections_.give(*this, holder, most)) return;
   last_ = true;
-  services_.metrics.connections().refused_to_token();
+  services_.metrics.update([](DaemonNumbers& n) { n.connections_refused["token"] += 1; });
   throw Refusal(429, "Too many connections of this token",
                 fmt::format("the token \"{}\" has {} connections open", holder, most),
                 "fewer at once, a token for each job, or a larger [auth] connections")
@@ -416,9 +416,10 @@ bool Session::serve_one() {
   stream_.expires_after(options_.read_timeout);
   bool wants_more = parser.get().keep_alive();
   Response response = handle(incoming);
-  services_.metrics.request(incoming.route_name, response.status,
-                            std::chrono::duration<double>(Clock::now() - start).count(),
-                            incoming.timed);
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  services_.metrics.update([&](DaemonNumbers& n) {
+    count_request(n, incoming.route_name, response.status, seconds, incoming.timed);
+  });
   if (response.streamed) {
     return false;
   }

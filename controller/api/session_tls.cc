@@ -30,7 +30,7 @@ bool Session::shake_hands() {
   if (!error) return true;
   stream_.drop_tls();
   if (services_.stopping) return false;
-  services_.metrics.tls().handshake_failed();
+  services_.metrics.update([](DaemonNumbers& n) { n.tls_handshake_failures += 1; });
   spdlog::debug("a TLS handshake failed: {}", error.message());
   if (is_plain_http(error)) {
     // No problem document: a trainer would take that for a refusal of what it reports.

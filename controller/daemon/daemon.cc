@@ -79,7 +79,9 @@ LedgerOptions ledger_options(const DaemonConfig& config, Metrics& metrics) {
   LedgerOptions options;
   options.file = config.ledger;
   options.queue_max = static_cast<size_t>(config.limits.queued_writes);
-  options.on_commit = [&metrics](double seconds) { metrics.commit(seconds); };
+  options.on_commit = [&metrics](double seconds) {
+    metrics.update([&](DaemonNumbers& n) { n.commit_seconds.observe(seconds); });
+  };
   options.on_outcome = [trouble = std::make_shared<WriteTrouble>()](const std::string& why) {
     const WriteTrouble::Line line = trouble->outcome(why, steady_seconds());
     if (!line.text.empty())
@@ -93,7 +95,6 @@ LedgerOptions ledger_options(const DaemonConfig& config, Metrics& metrics) {
 Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
                const std::string& port_file)
     : clock_(wall_seconds, steady_seconds),
-      metrics_([this] { return ledger_ ? ledger_->queue_length() : 0; }),
       config_(config, std::move(read), metrics_, wall_seconds),
       guard_(config.auth, wall_seconds, steady_seconds),
       outbox_(metrics_),
@@ -138,14 +139,26 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
   });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape([this] {
-    metrics_.ledger().set_sizes(ledger_->bytes(), ledger_->wal_bytes());
-    const ClientConnections::Counts connections = server_.connections();
-    metrics_.connections().set_open(connections.open - connections.strangers,
-                                    connections.strangers);
-    metrics_.connections().set_bytes_held(server_.bytes_held());
-    metrics_.set_replays_queued(bells_.work.queued());
-    metrics_.set_runs_set_aside(std::ssize(supervisor_.set_aside().all()));
     supervisor_.show_verdicts();
+    const ClientConnections::Counts connections = server_.connections();
+    // Asked before the lock of the numbers is taken: those who answer have locks of their own, and
+    // a disk may be slow.
+    const auto queue_length = static_cast<int64_t>(ledger_->queue_length());
+    const int64_t bytes = ledger_->bytes();
+    const int64_t wal_bytes = ledger_->wal_bytes();
+    const auto held = static_cast<int64_t>(server_.bytes_held());
+    const int64_t queued = bells_.work.queued();
+    const int64_t set_aside = std::ssize(supervisor_.set_aside().all());
+    metrics_.update([&](DaemonNumbers& n) {
+      n.ledger_queue_length = queue_length;
+      n.ledger_bytes = bytes;
+      n.wal_bytes = wal_bytes;
+      n.connections_known = static_cast<int64_t>(connections.open - connections.strangers);
+      n.connections_strangers = static_cast<int64_t>(connections.strangers);
+      n.transfer_bytes = held;
+      n.replays_queued = queued;
+      n.runs_set_aside = set_aside;
+    });
   });
   if (!port_file.empty()) {
     write_file_atomically(port_file, fmt::format("{}\n", server_.port()));
@@ -232,18 +245,22 @@ void Daemon::watch_wall_clock() {
   clock_jumped_ = jumped;
 }
 
+void Daemon::set_integrity(const char* state) {
+  metrics_.update([&](DaemonNumbers& n) { n.integrity = state; });
+}
+
 // Looked at before each group of writes too; here also while nobody writes.
 void Daemon::watch_ledger() {
   const std::string lost = ledger_->lost();
   if (ledger_lost_.exchange(!lost.empty()) == !lost.empty()) return;
   if (!lost.empty()) {
-    metrics_.ledger().set_integrity("lost");
+    set_integrity("lost");
     spdlog::error("nothing more is recorded: {}; docs/runbook.md says what can be saved", lost);
     return;
   }
   const bool damaged = integrity_->state() == BackgroundCheck::State::kFailed;
   const bool pending = integrity_->state() == BackgroundCheck::State::kPending;
-  metrics_.ledger().set_integrity(damaged ? "failed" : pending ? "pending" : "ok");
+  set_integrity(damaged ? "failed" : pending ? "pending" : "ok");
   spdlog::info("the ledger {} is back in its place and is written again", ledger_->file().string());
 }
 
@@ -253,11 +270,11 @@ void Daemon::check_pages() {
   hooks.pause = [this] { return ledger_->wal_is_long(); };
   hooks.on_end = [this](BackgroundCheck::State state, const std::string& problem) {
     if (state == BackgroundCheck::State::kOk) {
-      if (!ledger_lost_) metrics_.ledger().set_integrity("ok");
+      if (!ledger_lost_) set_integrity("ok");
       spdlog::info("every table of the ledger has been read and is whole");
       return;
     }
-    metrics_.ledger().set_integrity("failed");
+    set_integrity("failed");
     spdlog::error(
         "the ledger is damaged: {}. It goes on being written, but may lose more: stop the daemon "
         "and restore a backup (gnomon ledger restore); docs/runbook.md says how",
@@ -298,7 +315,7 @@ void Daemon::save_states() {
 
 void Daemon::look_at_tokens() {
   guard_.look_again();
-  metrics_.tokens_current(guard_.current());
+  metrics_.update([current = guard_.current()](DaemonNumbers& n) { n.tokens_current = current; });
   if (guard_.revocations() == revocations_) return;
   revocations_ = guard_.revocations();
   server_.look_at_tokens();

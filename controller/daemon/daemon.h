@@ -34,6 +34,7 @@ class Daemon {
   void keep_time();
   void watch_wall_clock();
   void watch_ledger();
+  void set_integrity(const char* state);  // as in DaemonNumbers
   void save_states();
   void look_at_tokens();
   void tell_service_manager();

@@ -15,7 +15,14 @@ LiveConfig::LiveConfig(DaemonConfig config, std::function<DaemonConfig()> read, 
       read_(std::move(read)),
       metrics_(metrics),
       now_(std::move(now)) {
-  metrics_.config_loaded(true, now_());
+  note_loaded();
+}
+
+void LiveConfig::note_loaded() {
+  metrics_.update([&](DaemonNumbers& n) {
+    n.config_current = true;
+    n.config_loaded_at = now_();
+  });
 }
 
 std::shared_ptr<const DaemonConfig> LiveConfig::get() const {
@@ -32,7 +39,7 @@ bool LiveConfig::reload() {
   } catch (const std::exception& error) {  // the system's own too: a folder that is gone, memory
     spdlog::error("the configuration was not read again, the last good one stays: {}",
                   error.what());
-    metrics_.config_loaded(false, now_());
+    metrics_.update([](DaemonNumbers& n) { n.config_current = false; });
     return false;
   }
   const std::vector<std::string> later = keys_for_restart(started_, *wanted);
@@ -41,7 +48,7 @@ bool LiveConfig::reload() {
     const std::lock_guard lock(mutex_);
     config_ = wanted;
   }
-  metrics_.config_loaded(true, now_());
+  note_loaded();
   if (later.empty()) {
     spdlog::info("the configuration was read again");
   } else {

@@ -32,6 +32,8 @@ class LiveConfig {
   bool reload();
 
  private:
+  void note_loaded();
+
   mutable std::mutex mutex_;
   const DaemonConfig started_;  // of the keys that are only read then
   std::shared_ptr<const DaemonConfig> config_;

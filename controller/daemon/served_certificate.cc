@@ -11,7 +11,7 @@ namespace gnomon {
 ServedCertificate::ServedCertificate(const DaemonConfig& config, Metrics& metrics)
     : config_(config), metrics_(metrics), read_stamps_(stamps()) {
   ServerTls tls = load_tls(config_);
-  metrics_.speak_tls();
+  metrics_.update([](DaemonNumbers& n) { n.has_tls = true; });
   serve(std::move(tls));
 }
 
@@ -41,7 +41,7 @@ void ServedCertificate::read_again(bool tell) {
     spdlog::info("connections that begin now get the certificate in {}",
                  config_.tls.files.certificate);
   } catch (const Error& error) {
-    metrics_.tls().reloaded(false);
+    metrics_.update([](DaemonNumbers& n) { n.tls_current = false; });
     if (!tell && bad_ == error.what()) return;
     bad_ = error.what();
     spdlog::error("the certificate was not read again, the last good one stays: {}", error.what());
@@ -49,8 +49,10 @@ void ServedCertificate::read_again(bool tell) {
 }
 
 void ServedCertificate::serve(ServerTls tls) {
-  metrics_.tls().certificate_ends_at(tls.expires_at);
-  metrics_.tls().reloaded(true);
+  metrics_.update([&](DaemonNumbers& n) {
+    n.tls_certificate_ends_at = tls.expires_at;
+    n.tls_current = true;
+  });
   const std::lock_guard lock(mutex_);
   context_ = std::move(tls.context);
 }

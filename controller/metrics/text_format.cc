@@ -14,18 +14,8 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 
 const char* type_name(MetricType type) {
-  switch (type) {
-    case MetricType::Counter:
-      return "counter";
-    case MetricType::Gauge:
-      return "gauge";
-    case MetricType::Summary:
-      return "summary";
-    case MetricType::Histogram:
-      return "histogram";
-    default:
-      return "untyped";
-  }
+  if (type == MetricType::Histogram) return "histogram";
+  return type == MetricType::Counter ? "counter" : "gauge";
 }
 
 void add_number(double value, std::string& out) {
@@ -97,16 +87,9 @@ void add_histogram(const MetricFamily& family, const ClientMetric& metric, std::
 }
 
 void add_metric(const MetricFamily& family, const ClientMetric& metric, std::string& out) {
-  switch (family.type) {
-    case MetricType::Counter:
-      return add_sample(family, metric, "", metric.counter.value, out);
-    case MetricType::Gauge:
-      return add_sample(family, metric, "", metric.gauge.value, out);
-    case MetricType::Histogram:
-      return add_histogram(family, metric, out);
-    default:
-      return;  // we have none of the others
-  }
+  if (family.type == MetricType::Histogram) return add_histogram(family, metric, out);
+  const bool counter = family.type == MetricType::Counter;
+  add_sample(family, metric, "", counter ? metric.counter.value : metric.gauge.value, out);
 }
 
 }  // namespace

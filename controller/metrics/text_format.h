@@ -1,5 +1,6 @@
-// Prometheus' text exposition format 0.0.4, made several times as fast as by the library: with a
-// thousand runs there are a hundred thousand samples.
+// Prometheus' text exposition format 0.0.4 of gauges, counters and histograms. The library's own
+// serializer takes three to four times as long, which is most of a scrape of a thousand runs, and
+// writes 16 digits, so that not every number is read back as it was.
 #pragma once
 
 #include <prometheus/metric_family.h>

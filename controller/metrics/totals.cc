@@ -1,6 +1,5 @@
 #include "controller/metrics/totals.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "controller/decide/decide.h"
@@ -14,58 +13,43 @@
 namespace gnomon {
 namespace {
 
-size_t bucket_of(double seconds) {
-  const std::vector<double>& buckets = step_duration_buckets();
-  return static_cast<size_t>(std::lower_bound(buckets.begin(), buckets.end(), seconds) -
-                             buckets.begin());
-}
-
-void load_step_totals(Connection& connection, int64_t run, RunTotals& totals) {
-  const std::vector<double>& buckets = step_duration_buckets();
-  totals.step_duration_counts.assign(buckets.size() + 1, 0);
+void load_step_totals(Connection& connection, int64_t run, RunNumbers& numbers) {
+  Histogram& seconds = numbers.step_seconds;
   for (const ledger::StepTotalsRow& row : ledger::step_totals(connection, run)) {
-    totals.steps += static_cast<double>(row.steps);
-    totals.tokens += static_cast<double>(row.tokens);
-    totals.train_seconds += row.seconds;
-    totals.step_duration_counts[bucket_of(row.seconds_max)] += static_cast<double>(row.steps);
+    numbers.tokens += static_cast<double>(row.tokens);
+    seconds.counts[bucket_of(kStepBounds, row.seconds_max)] += static_cast<double>(row.steps);
+    seconds.sum += row.seconds;
   }
 }
 
-void load_newest_step(Connection& connection, int64_t run, RunTotals& totals) {
-  totals.attempt = ledger::newest_attempt(connection, run);
+void load_newest_step(Connection& connection, int64_t run, RunNumbers& numbers) {
+  numbers.attempt = ledger::newest_attempt(connection, run);
   Query query = connection.query(
       "SELECT attempt, step FROM steps WHERE run = ? ORDER BY attempt DESC, step DESC LIMIT 1",
       run);
   if (query.next()) {
     const auto row = ledger::find_step(connection, run, query.integer(0), query.integer(1));
-    totals.newest_step = {*row, row->reported_at};
+    numbers.newest_step = StepReport{*row, row->reported_at};
   }
 }
 
-std::map<std::string, double> counts(Query query) {
-  std::map<std::string, double> result;
-  while (query.next()) {
-    result[query.text(0)] = static_cast<double>(query.integer(1));
-  }
-  return result;
+void load_counts(Query query, Counts& counts) {
+  while (query.next()) counts[query.text(0)] = static_cast<double>(query.integer(1));
 }
 
-void load_newest_window(Connection& connection, int64_t run, RunTotals& totals) {
+void load_newest_window(Connection& connection, int64_t run, RunNumbers& numbers) {
   Query query = connection.query(
       "SELECT window, state, gap, offset_loss, d_percent, tolerance_percent FROM windows "
       "WHERE run = ? AND d_percent IS NOT NULL ORDER BY window DESC LIMIT 1",
       run);
-  if (!query.next()) {
-    return;
-  }
-  decide::CloseWindow close{{query.optional_real(2), query.optional_real(3), query.optional_real(4),
-                             query.optional_real(5)},
-                            query.integer(0),
-                            query.text(1)};
-  totals.newest_window = window_numbers(close);
+  if (!query.next()) return;
+  record_window(numbers, {{query.optional_real(2), query.optional_real(3), query.optional_real(4),
+                           query.optional_real(5)},
+                          query.integer(0),
+                          query.text(1)});
 }
 
-void load_shadow(Connection& connection, int64_t run, RunTotals& totals) {
+void load_shadow(Connection& connection, int64_t run, RunNumbers& numbers) {
   Query query = connection.query(
       "SELECT s.loss, t.loss FROM replays r JOIN windows w ON w.run = r.run AND w.window = "
       "r.window "
@@ -77,31 +61,27 @@ void load_shadow(Connection& connection, int64_t run, RunTotals& totals) {
       "LIMIT 1",
       run);
   if (query.next()) {
-    totals.shadow_and_run_loss = {query.real(0), query.real(1)};
+    numbers.shadow_loss = query.real(0);
+    numbers.paired_loss = query.real(1);
   }
 }
 
-void load_layers(Connection& connection, int64_t run, RunTotals& totals) {
-  if (!totals.newest_step) {
-    return;
-  }
-  std::optional<std::string> plan =
-      ledger::find_plan(connection, run, totals.newest_step->plan_version);
-  RunRegistration registration =
+void load_layers(Connection& connection, int64_t run, RunNumbers& numbers) {
+  if (!numbers.newest_step) return;
+  const std::optional<std::string> plan =
+      ledger::find_plan(connection, run, numbers.newest_step->plan_version);
+  const auto registration =
       from_json<RunRegistration>(ledger::load_run(connection, run).value().registration);
-  if (plan) {
-    totals.layers = layer_shares(*plan, registration.sites, registration.layers);
-  }
+  if (plan) record_layers(numbers, layer_shares(*plan, registration.sites, registration.layers));
 }
 
 }  // namespace
 
 void StepTotals::add(const StepNumbers& step) {
-  const std::vector<double>& buckets = step_duration_buckets();
-  const size_t bucket = bucket_of(step.step_seconds);
+  const size_t bucket = bucket_of(kStepBounds, step.step_seconds);
   ledger::StepTotalsRow& sum = by_bucket_[bucket];
   sum.seconds_max =
-      bucket < buckets.size() ? buckets[bucket] : std::numeric_limits<double>::infinity();
+      bucket < kStepBounds.size() ? kStepBounds[bucket] : std::numeric_limits<double>::infinity();
   sum.steps += 1;
   sum.tokens += step.tokens;
   sum.seconds += step.step_seconds;
@@ -110,27 +90,6 @@ void StepTotals::add(const StepNumbers& step) {
 void StepTotals::write(Connection& connection, int64_t run) {
   for (const auto& [bucket, sum] : by_bucket_) ledger::add_step_totals(connection, run, sum);
   by_bucket_.clear();
-}
-
-void add_steps(const std::vector<StepRow>& steps, RunTotals& totals) {
-  for (const StepNumbers& step : steps) {
-    totals.steps += 1;
-    totals.tokens += static_cast<double>(step.tokens);
-    totals.train_seconds += step.step_seconds;
-    totals.step_duration_counts[bucket_of(step.step_seconds)] += 1;
-  }
-}
-
-WindowNumbers window_numbers(const decide::CloseWindow& close) {
-  WindowNumbers numbers{close.window, close.outcome, std::nullopt, std::nullopt, std::nullopt};
-  if (close.d_percent) {
-    numbers.gap_ratio = *close.d_percent / 100;
-    numbers.tolerance_ratio = close.tolerance_percent.value_or(0) / 100;
-    if (close.gap && close.offset_loss && *close.gap != 0) {
-      numbers.offset_ratio = *close.offset_loss * (*close.d_percent / 100) / *close.gap;
-    }
-  }
-  return numbers;
 }
 
 MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy) {
@@ -148,36 +107,47 @@ MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& pol
   return numbers;
 }
 
-RunTotals load_run_totals(Connection& connection, int64_t run) {
-  RunTotals totals;
-  load_step_totals(connection, run, totals);
-  load_newest_step(connection, run, totals);
-  totals.windows = counts(connection.query(
-      "SELECT state, count(*) FROM windows WHERE run = ? AND state <> 'open' GROUP BY state", run));
-  totals.decisions = counts(
-      connection.query("SELECT kind, count(*) FROM decisions WHERE run = ? GROUP BY kind", run));
-  totals.directives = counts(
-      connection.query("SELECT kind, count(*) FROM directives WHERE run = ? GROUP BY kind", run));
-  totals.notices = counts(
-      connection.query("SELECT kind, count(*) FROM notices WHERE run = ? GROUP BY kind", run));
-  load_newest_window(connection, run, totals);
-  load_shadow(connection, run, totals);
-  load_layers(connection, run, totals);
+void add_state(RunNumbers& numbers, const decide::State& state, const decide::Policy& policy) {
+  numbers.phase = decide::phase_name(state);
+  numbers.paused = state.paused;
+  numbers.money = money_numbers(state, policy);
+  if (numbers.phase == "ended") numbers.verdict = decide::VerdictKind::kEnded;
+}
+
+RunNumbers load_run_numbers(Connection& connection, int64_t run) {
+  RunNumbers numbers;
+  load_step_totals(connection, run, numbers);
+  load_newest_step(connection, run, numbers);
+  load_counts(
+      connection.query(
+          "SELECT state, count(*) FROM windows WHERE run = ? AND state <> 'open' GROUP BY state",
+          run),
+      numbers.windows);
+  load_counts(
+      connection.query("SELECT kind, count(*) FROM decisions WHERE run = ? GROUP BY kind", run),
+      numbers.decisions);
+  load_counts(
+      connection.query("SELECT kind, count(*) FROM directives WHERE run = ? GROUP BY kind", run),
+      numbers.directives);
+  load_counts(
+      connection.query("SELECT kind, count(*) FROM notices WHERE run = ? GROUP BY kind", run),
+      numbers.notices);
+  load_newest_window(connection, run, numbers);
+  load_shadow(connection, run, numbers);
+  load_layers(connection, run, numbers);
   Query verify = connection.query(
       "SELECT coalesce(sum(replay_seconds + eval_seconds), 0.0) FROM results WHERE run = ?", run);
-  totals.verify_seconds = verify.next() ? verify.real(0) : 0;
+  if (verify.next()) numbers.verify_seconds = verify.real(0);
   Query verified = connection.query(
       "SELECT step FROM checkpoints WHERE run = ? AND verified_at IS NOT NULL ORDER BY verified_at "
       "DESC, attempt DESC, "
       "step DESC LIMIT 1",
       run);
-  if (verified.next()) {
-    totals.verified_step = verified.integer(0);
-  }
+  if (verified.next()) numbers.verified_step = verified.integer(0);
   if (std::optional<DeviceHealthRow> health = ledger::newest_health(connection, run)) {
-    totals.health = {health->host, from_json<DeviceHealth>(health->body)};
+    record_device(numbers, health->host, from_json<DeviceHealth>(health->body));
   }
-  return totals;
+  return numbers;
 }
 
 }  // namespace gnomon

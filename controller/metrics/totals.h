@@ -8,14 +8,11 @@
 #include "controller/decide/events.h"
 #include "controller/decide/policy.h"
 #include "controller/decide/state.h"
-#include "controller/metrics/run_series.h"
+#include "controller/metrics/run_numbers.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {
-
-// A closed window's gauges: D = 100 gap / L16, so that L16 follows from the gap and D.
-WindowNumbers window_numbers(const decide::CloseWindow& close);
 
 MoneyNumbers money_numbers(const decide::State& state, const decide::Policy& policy);
 
@@ -30,9 +27,9 @@ class StepTotals {
   std::map<size_t, ledger::StepTotalsRow> by_bucket_;
 };
 
-// Steps that the sums on record do not have.
-void add_steps(const std::vector<StepRow>& steps, RunTotals& totals);
-// All but what only the decision core's state knows: phase and money.
-RunTotals load_run_totals(Connection& connection, int64_t run);
+// All but what only the decision core's state knows.
+RunNumbers load_run_numbers(Connection& connection, int64_t run);
+// That: phase, whether it is paused, money.
+void add_state(RunNumbers& numbers, const decide::State& state, const decide::Policy& policy);
 
 }  // namespace gnomon

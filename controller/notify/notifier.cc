@@ -129,26 +129,26 @@ void Notifier::take_settings() {
 void Notifier::write_end(LedgerTransaction& transaction, const End& end) {
   Connection& connection = transaction.connection();
   const OutboxRow& row = end.row;
-  NotificationSeries& series = metrics_.notifications();
+  const auto count_on_commit = [&](const char* outcome) {
+    transaction.on_commit([this, name = row.receiver, outcome] {
+      metrics_.update([&](DaemonNumbers& n) { count_messages(n, name, outcome); });
+    });
+  };
   if (end.fate == Fate::kAgain) {
     ledger::note_failed_try(connection, row.id, end.next_try_at, end.why);
-    transaction.on_commit([&series, name = row.receiver] { series.failed(name); });
-    return;
+    return count_on_commit("failed");
   }
   const bool was_there = ledger::delete_message(connection, row.id);
   if (end.fate == Fate::kDelivered) {
-    transaction.on_commit([&series, name = row.receiver] { series.delivered(name); });
-    return;
+    return count_on_commit("delivered");
   }
   if (!was_there) return;
   const std::string what = fmt::format("message {} ({}) was refused by {}: {}", row.delivery,
                                        row.kind, row.receiver, end.why);
   ledger::insert_audit(connection, now_(), row.run, "notifications_dropped", what);
-  transaction.on_commit([&series, name = row.receiver, what] {
-    spdlog::error("a notification was dropped: {}", what);
-    series.failed(name);
-    series.dropped(name, 1);
-  });
+  transaction.on_commit([what] { spdlog::error("a notification was dropped: {}", what); });
+  count_on_commit("failed");
+  count_on_commit("dropped");
 }
 
 void Notifier::write_ends() {
@@ -174,7 +174,12 @@ void Notifier::tidy() {
     for (const auto& [name, lane] : lanes_) waiting[name] = ledger::waiting_for(connection, name);
   });
   for (const auto& [name, queue] : waiting) {
-    metrics_.notifications().set_waiting(name, queue.messages, queue.since);
+    metrics_.update([&, &name = name, &queue = queue](DaemonNumbers& n) {
+      const auto found = n.receivers.find(name);
+      if (found == n.receivers.end()) return;
+      found->second.waiting = queue.messages;
+      found->second.waiting_since = queue.since;
+    });
     const double before = now_() - lanes_.at(name).receiver.give_up_hours * 3600;
     if (queue.messages == 0 || queue.since >= before) continue;
     ledger_.write([&, &name = name](LedgerTransaction& transaction) {
@@ -186,7 +191,7 @@ void Notifier::tidy() {
                            what);
       transaction.on_commit([this, name, gone, what] {
         spdlog::error("notifications were dropped: {}", what);
-        metrics_.notifications().dropped(name, gone);
+        metrics_.update([&](DaemonNumbers& n) { count_messages(n, name, "dropped", gone); });
       });
     });
     tidy_at_ = 0;

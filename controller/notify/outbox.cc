@@ -56,7 +56,8 @@ void Outbox::set_receivers(LedgerTransaction& transaction, const std::vector<Rec
   receivers_ = receivers;
   told_.clear();
   tell_what_lasts(transaction, now);
-  transaction.on_commit([this, names] { metrics_.notifications().set_receivers(names); });
+  transaction.on_commit(
+      [this, names] { metrics_.update([&](DaemonNumbers& n) { keep_receivers(n, names); }); });
 }
 
 void Outbox::tell_what_lasts(LedgerTransaction& transaction, double now) {
@@ -111,7 +112,7 @@ void Outbox::make_room(LedgerTransaction& transaction, const std::string& receiv
   ledger::insert_audit(connection, now, std::nullopt, "notifications_dropped", what);
   transaction.on_commit([this, receiver, gone, what] {
     spdlog::error("notifications were dropped: {}", what);
-    metrics_.notifications().dropped(receiver, gone);
+    metrics_.update([&](DaemonNumbers& n) { count_messages(n, receiver, "dropped", gone); });
   });
 }
 

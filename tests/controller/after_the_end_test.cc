@@ -221,7 +221,7 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
   test::DaemonProcess daemon;
   double steady = 1000;
   std::optional<Ledger> ledger;
-  Metrics metrics{[] { return size_t{0}; }};
+  Metrics metrics;
   Bells bells;
   Supervisor supervisor{metrics, bells, SupervisorOptions{test_policy(), 3600},
                         [this] { return 1e9 + steady; }, [this] { return steady; }};

@@ -1,15 +1,9 @@
 // What is on record, as people and programs read it.
 #include <fmt/format.h>
-#include <sys/wait.h>
-
-#include <cstdlib>
-#include <fstream>
-#include <set>
 
 #include "base/files.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
-#include "tests/support/certificates.h"
 
 namespace gnomon {
 namespace {
@@ -19,56 +13,11 @@ using ::testing::HasSubstr;
 
 class ApiViewTest : public ApiTest {
  protected:
-  // With a receiver, who is told nothing: its series are there all the same.
-  ApiViewTest() : ApiTest({"--config", file_with_a_receiver()}) {
+  ApiViewTest() {
     RunRegistration registration = test_registration();
     registration.faults.push_back({"stale_amax", "lm_head", 5, 0, "history stops"});
     trainer.begin(registration);
     trainer.train(1, 10);
-  }
-  static std::string file_with_a_receiver() {
-    static const test::TemporaryDirectory folder;
-    const std::filesystem::path file = folder / "gnomond.toml";
-    write_file_atomically(file,
-                          "[[notify]]\nname = \"nobody\"\nurl = \"http://127.0.0.1:9/\"\n"
-                          "kinds = [\"quarantine\"]\n");
-    return file.string();
-  }
-  // A step with all that a GPU may say of itself.
-  void report_device() {
-    DeviceHealth health;
-    health.device = "0000:01:00.0";
-    for (auto* number :
-         {&health.sm_clock_mhz, &health.memory_clock_mhz, &health.power_watts,
-          &health.power_limit_watts, &health.temperature_celsius, &health.utilization_percent}) {
-      *number = 50;
-    }
-    health.memory_used_bytes = health.memory_total_bytes = 1'000;
-    health.ecc_corrected = health.ecc_uncorrected = 1;
-    health.throttle_reasons = std::vector<std::string>{"idle"};
-    health.remapped_rows_pending = health.remapped_rows_failure = false;
-    StepReport step = test_step(11);
-    step.device_health = health;
-    trainer.post_steps({{step}});
-  }
-  // What a daemon that speaks TLS has besides.
-  static std::string metrics_of_tls() {
-    const test::TemporaryDirectory folder;
-    const test::Authority authority("an authority");
-    authority.write(folder / "ca.pem");
-    authority.issue(folder.path(), "server");
-    write_file_atomically(folder / "gnomond.toml",
-                          "[tls]\ncertificate = \"server.pem\"\nkey = \"server.key\"\n");
-    DaemonProcess secure({"--config", (folder / "gnomond.toml").string()});
-    secure.speak_tls({.url = {}, .ca_file = (folder / "ca.pem").string()});
-    secure.start();
-    const std::string text = secure.client().checked("GET", "/metrics").body;
-    const size_t begin = text.find("# HELP gnomon_tls_");
-    size_t end = begin;
-    for (size_t next = begin; next != std::string::npos; next = text.find("gnomon_tls_", end)) {
-      end = text.find('\n', next) + 1;
-    }
-    return begin == std::string::npos ? std::string() : text.substr(begin, end - begin);
   }
   FakeTrainer trainer{daemon.url()};
   FakeVerifier verifier{daemon.url()};
@@ -251,60 +200,6 @@ TEST_F(ApiViewTest, EconomicsOutliveARestart) {
   daemon.start_again();
   EXPECT_EQ(get(trainer.path("/economics")), before);
   EXPECT_EQ(metric("gnomon_run_net_speedup_ratio{run=\"test/1\"}"), -1);
-}
-
-// Every name and type of docs/metrics.md, and, where promtool is installed, its judgement.
-TEST_F(ApiViewTest, MetricsHaveTheDocumentedNamesAndTypes) {
-  // Two windows: enough replayed steps for FP8's speed to be measured.
-  while (std::optional<Lease> lease = verifier.lease()) verifier.complete(*lease, 0.001);
-  HttpClient client = daemon.client();
-  StatisticsReport looked;
-  looked.step = 10;
-  StatisticsRow tensor;
-  tensor.site = "lm_head";
-  tensor.tensor = "input";
-  tensor.numbers.fill(0.5);
-  StatisticsRow rounding = tensor;
-  rounding.gemm = "fprop";
-  rounding.recipe = "current";
-  rounding.in_use = true;
-  looked.rows = {tensor, rounding};
-  client.checked("POST", trainer.path("/statistics"), to_json(looked));
-  report_device();
-  std::string text = client.checked("GET", "/metrics").body + metrics_of_tls();
-  std::ifstream documentation(GNOMON_METRICS_DOCUMENT);
-  std::set<std::string> documented;
-  for (std::string line; std::getline(documentation, line);) {
-    if (!line.starts_with("| `gnomon_")) {
-      continue;
-    }
-    std::string name = line.substr(3, line.find('`', 3) - 3);
-    size_t type_start = line.find("| ", 3) + 2;
-    std::string type = line.substr(type_start, line.find(' ', type_start) - type_start);
-    EXPECT_THAT(text, HasSubstr(fmt::format("# TYPE {} {}\n", name, type)));
-    EXPECT_TRUE(text.find("\n" + name + "{") != std::string::npos ||
-                text.find("\n" + name + " ") != std::string::npos ||
-                text.find("\n" + name + "_bucket{") != std::string::npos)
-        << name << " has no sample";
-    documented.insert(name);
-  }
-  const std::string kType = "# TYPE ";
-  for (size_t at = text.find(kType); at != std::string::npos; at = text.find(kType, at + 1)) {
-    const size_t start = at + kType.size();
-    EXPECT_TRUE(documented.contains(text.substr(start, text.find(' ', start) - start)))
-        << text.substr(at, text.find('\n', at) - at) << " is not in docs/metrics.md";
-  }
-}
-
-TEST_F(ApiViewTest, PromtoolFindsNothingWrongWithTheMetrics) {
-  report_device();
-  HttpClient client = daemon.client();
-  write_file_atomically(daemon.folder() / "metrics.txt", client.checked("GET", "/metrics").body);
-  std::string command = fmt::format("promtool check metrics < {0}/metrics.txt > {0}/verdict 2>&1",
-                                    daemon.folder().string());
-  int status = std::system(command.c_str());
-  EXPECT_EQ(WEXITSTATUS(status), 0)
-      << read_file(daemon.folder() / "verdict") << " (promtool is in Debian's package prometheus)";
 }
 
 class WebRootTest : public ::testing::Test {};

@@ -69,7 +69,7 @@ class DecisionStateTest : public LedgerTest {
 
   double clock_ = 100;
   Ledger ledger_;
-  Metrics metrics_{[] { return size_t{0}; }};
+  Metrics metrics_;
   Bells bells_;
   std::unique_ptr<Supervisor> supervisor_;
   int64_t run_ = 0;

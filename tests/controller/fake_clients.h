@@ -44,7 +44,8 @@ class FakeVerifier {
       : name(std::move(verifier_name)) {
     connect(url);
   }
-  void connect(const std::string& url) { client_ = std::make_unique<HttpClient>(url); }
+  void connect(const ClientOptions& access) { client_ = std::make_unique<HttpClient>(access); }
+  void connect(const std::string& url) { connect(ClientOptions{.url = url}); }
   HttpClient& client() { return *client_; }
   std::optional<Lease> lease(const std::string& wait = "0");
   // A result as a healthy replay gives it: the trainer's own numbers in arm `same`, a gap of `gap`

@@ -29,7 +29,7 @@ class LeasesTest : public LedgerTest {
 
   // As after a restart: nothing but the ledger is left.
   void make_controller() {
-    metrics_ = std::make_unique<Metrics>([] { return size_t{0}; });
+    metrics_ = std::make_unique<Metrics>();
     bells_ = std::make_unique<Bells>();
     supervisor_ = std::make_unique<Supervisor>(
         *metrics_, *bells_,

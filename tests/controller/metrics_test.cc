@@ -2,13 +2,18 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
 #include <limits>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "controller/metrics/text_format.h"
-#include "controller/metrics/totals.h"
 
 namespace gnomon {
 namespace {
@@ -18,7 +23,7 @@ using ::testing::Not;
 
 class MetricsTest : public ::testing::Test {
  protected:
-  Metrics metrics{[] { return size_t{3}; }};
+  Metrics metrics;
   std::string text(double now = 0) { return metrics.serialize(now); }
 };
 
@@ -32,19 +37,24 @@ TEST_F(MetricsTest, ANewRunShowsItsCountersAtZeroAndNoGaugeWithoutAValue) {
   EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"watching\"} 1\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"holding\"} 0\n"));
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_loss{")));
+  metrics.update([](DaemonNumbers& numbers) { numbers.ledger_queue_length = 3; });
   EXPECT_THAT(text(), HasSubstr("gnomon_ledger_queue_length 3\n"));
 }
 
 TEST_F(MetricsTest, StepsAndWindowsMoveTheirSeries) {
   metrics.start_run(1, "demo/1", {});
-  metrics.update_run(1, [](RunSeries& series) {
-    series.step(step(40), 50);
-    series.window({1, "quiet", 0.001, 0.005, 0.002});
+  metrics.update_run(1, [](RunNumbers& numbers) {
+    record_step(numbers, step(40), 50);
+    numbers.windows["quiet"] += 1;
+    record_window(numbers, {{0.004, 0.008, 0.1, 0.5}, 1, "quiet"});  // nats, nats, %, %
   });
   std::string now = text();
   EXPECT_THAT(now, HasSubstr("gnomon_run_loss{run=\"demo/1\"} 2.5\n"));
   EXPECT_THAT(now, HasSubstr("gnomon_run_tokens_total{run=\"demo/1\"} 100\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_last_report_timestamp_seconds{run=\"demo/1\"} 50\n"));
   EXPECT_THAT(now, HasSubstr("gnomon_run_gap_ratio{run=\"demo/1\"} 0.001\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_gap_tolerance_ratio{run=\"demo/1\"} 0.005\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_run_offset_ratio{run=\"demo/1\"} 0.002\n"));
   EXPECT_THAT(now, HasSubstr("gnomon_run_windows_total{outcome=\"quiet\",run=\"demo/1\"} 1\n"));
   EXPECT_THAT(now,
               HasSubstr("gnomon_run_step_duration_seconds_bucket{run=\"demo/1\",le=\"0.25\"} 1\n"));
@@ -57,8 +67,10 @@ TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
   decide::VerdictFacts facts;
   facts.newest_step = 900;
   facts.lag_steps = 860;
-  metrics.update_run(
-      1, [&](RunSeries& series) { series.set_verdict(decide::VerdictKind::kUnverified, facts); });
+  metrics.update_run(1, [&](RunNumbers& numbers) {
+    numbers.verdict = decide::VerdictKind::kUnverified;
+    numbers.facts = facts;
+  });
   int ones = 0;
   for (const decide::VerdictKind kind : decide::kVerdictKinds) {
     const std::string series = fmt::format("gnomon_run_verdict{{run=\"demo/1\",verdict=\"{}\"}} ",
@@ -69,7 +81,7 @@ TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
   EXPECT_EQ(ones, 1);
   EXPECT_THAT(text(), HasSubstr("verdict=\"unverified\"} 1\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_verification_lag_steps{run=\"demo/1\"} 860\n"));
-  metrics.update_run(1, [](RunSeries& series) { series.set_ended(); });
+  metrics.update_run(1, [](RunNumbers& numbers) { numbers.verdict = decide::VerdictKind::kEnded; });
   EXPECT_THAT(text(), HasSubstr("verdict=\"ended\"} 1\n"));
   EXPECT_THAT(text(), HasSubstr("verdict=\"unverified\"} 0\n"));
   metrics.drop_run_at(1, 100);
@@ -79,34 +91,29 @@ TEST_F(MetricsTest, ExactlyOneVerdictIsOneAndAllGoWithTheRun) {
 TEST_F(MetricsTest, WhatIsAssumedOfTheSpeedIsNotExportedAndWhatWasMeasuredGoesWhenItIsNoMore) {
   metrics.start_run(1, "demo/1", {});
   MoneyNumbers money;
-  metrics.update_run(1, [&](RunSeries& series) { series.set_money(money); });
+  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.money = money; });
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_net_speedup_ratio{")));
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_speedup_ratio{")));
   money.speedup = 1.4;
   money.net_speedup = 1.2;
-  metrics.update_run(1, [&](RunSeries& series) { series.set_money(money); });
+  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.money = money; });
   EXPECT_THAT(text(), HasSubstr("gnomon_run_net_speedup_ratio{run=\"demo/1\"} 1.2\n"));
-  metrics.update_run(1, [](RunSeries& series) { series.set_money({}); });
+  metrics.update_run(1, [](RunNumbers& numbers) { numbers.money = MoneyNumbers(); });
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_net_speedup_ratio{")));
   EXPECT_THAT(text(), Not(HasSubstr("gnomon_run_speedup_ratio{")));
-  metrics.update_run(1, [&](RunSeries& series) { series.set_money(money); });
+  metrics.update_run(1, [&](RunNumbers& numbers) { numbers.money = money; });
   metrics.drop_run_at(1, 0);
   EXPECT_THAT(text(0), Not(HasSubstr("run=\"demo/1\"")));
 }
 
-TEST_F(MetricsTest, TotalsOfTheLedgerAreWhereCountersGoOn) {
-  RunTotals totals;
-  totals.phase = "containing";
-  totals.paused = true;
-  totals.tokens = 5000;
-  totals.steps = 50;
-  totals.train_seconds = 10;
-  totals.step_duration_counts.assign(step_duration_buckets().size() + 1, 0);
-  totals.step_duration_counts[5] = 50;
-  totals.windows["quiet"] = 3;
-  totals.newest_step = step(50);
-  metrics.start_run(1, "demo/1", totals);
-  metrics.update_run(1, [](RunSeries& series) { series.step(step(51), 60); });
+TEST_F(MetricsTest, CountersGoOnFromWhatARunStartsWith) {
+  RunNumbers numbers;
+  numbers.phase = "containing";
+  numbers.paused = true;
+  for (int i = 1; i <= 50; ++i) count_step(numbers, step(i));
+  numbers.windows["quiet"] = 3;
+  metrics.start_run(1, "demo/1", numbers);
+  metrics.update_run(1, [](RunNumbers& now) { record_step(now, step(51), 60); });
   EXPECT_THAT(text(), HasSubstr("gnomon_run_tokens_total{run=\"demo/1\"} 5100\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_windows_total{outcome=\"quiet\",run=\"demo/1\"} 3\n"));
   EXPECT_THAT(text(), HasSubstr("gnomon_run_state{run=\"demo/1\",state=\"containing\"} 1\n"));
@@ -121,7 +128,7 @@ TEST_F(MetricsTest, SeriesOfAnEndedRunGoWhenTheirTimeIsOverAndOthersStay) {
   EXPECT_THAT(text(99), HasSubstr("run=\"old/1\""));
   EXPECT_THAT(text(100), Not(HasSubstr("run=\"old/1\"")));
   EXPECT_THAT(text(100), HasSubstr("run=\"new/1\""));
-  metrics.update_run(1, [](RunSeries&) { FAIL() << "a dropped run has no series"; });
+  metrics.update_run(1, [](RunNumbers&) { FAIL() << "a dropped run has no series"; });
 }
 
 TEST_F(MetricsTest, AtMostTwoHundredLayersAreShown) {
@@ -130,7 +137,7 @@ TEST_F(MetricsTest, AtMostTwoHundredLayersAreShown) {
   for (int i = 0; i < 300; ++i) {
     layers.emplace_back(std::to_string(i), 1.0);
   }
-  metrics.update_run(1, [&](RunSeries& series) { series.set_layers(layers); });
+  metrics.update_run(1, [&](RunNumbers& numbers) { record_layers(numbers, layers); });
   std::string now = text();
   int count = 0;
   for (size_t at = 0; (at = now.find("gnomon_run_layer_precision{", at)) != std::string::npos;
@@ -150,7 +157,7 @@ DeviceHealth errors(int64_t uncorrected) {
 TEST_F(MetricsTest, ADevicesCounterBeginsAgainWithItsDriverAndGoesWithTheDevice) {
   metrics.start_run(1, "demo/1", {});
   const auto take = [&](const std::string& host, const DeviceHealth& health) {
-    metrics.update_run(1, [&](RunSeries& series) { series.device_health(host, health); });
+    metrics.update_run(1, [&](RunNumbers& numbers) { record_device(numbers, host, health); });
   };
   const std::string of_a =
       "gnomon_device_ecc_errors_total{device=\"0000:01:00.0\",host=\"a\",kind=\"uncorrected\","
@@ -160,6 +167,10 @@ TEST_F(MetricsTest, ADevicesCounterBeginsAgainWithItsDriverAndGoesWithTheDevice)
   take("a", errors(7));
   EXPECT_THAT(text(), HasSubstr(of_a + "7\n"));
   take("a", errors(1));
+  EXPECT_THAT(text(), HasSubstr(of_a + "1\n"));
+  DeviceHealth silent = errors(1);
+  silent.ecc_uncorrected.reset();
+  take("a", silent);
   EXPECT_THAT(text(), HasSubstr(of_a + "1\n"));
   take("b", errors(2));
   EXPECT_THAT(text(), Not(HasSubstr("host=\"a\"")));
@@ -172,29 +183,61 @@ TEST_F(MetricsTest, ADevicesCounterBeginsAgainWithItsDriverAndGoesWithTheDevice)
 // slashes were refused in a job_id have runs "a/b", "1" and "a", "b/1".
 TEST_F(MetricsTest, ARunOfTheSameLabelHasSeriesOfItsOwn) {
   metrics.start_run(1, "a/b/1", {});
-  metrics.update_run(1, [](RunSeries& series) { series.step(step(7), 50); });
+  metrics.update_run(1, [](RunNumbers& numbers) { record_step(numbers, step(7), 50); });
   metrics.drop_run_at(1, 10);
   metrics.start_run(2, "a/b/1", {});
   EXPECT_THAT(text(), HasSubstr("gnomon_run_steps_total{run=\"a/b/1\"} 0\n"));
   EXPECT_THAT(text(20), HasSubstr("gnomon_run_steps_total{run=\"a/b/1\"} 0\n"));
-  metrics.update_run(2, [](RunSeries& series) { series.step(step(1), 60); });
-  metrics.update_run(1, [](RunSeries&) { FAIL() << "its series are gone"; });
+  metrics.update_run(2, [](RunNumbers& numbers) { record_step(numbers, step(1), 60); });
+  metrics.update_run(1, [](RunNumbers&) { FAIL() << "its series are gone"; });
   EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1\"} 1\n"));
   // Beside one that lives.
   metrics.start_run(3, "a/b/1", {});
-  metrics.update_run(3, [](RunSeries& series) { series.step(step(9), 60); });
+  metrics.update_run(3, [](RunNumbers& numbers) { record_step(numbers, step(9), 60); });
   EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1\"} 1\n"));
   EXPECT_THAT(text(20), HasSubstr("gnomon_run_step{run=\"a/b/1 (run-3)\"} 9\n"));
 }
 
-TEST(WindowNumbersTest, RatiosFollowFromTheGapAndItsShare) {
-  decide::CloseWindow close{
-      {0.02, 0.004, 0.5, 0.25}, 1, "alarm"};  // gap 0.02 nats is 0.5% of 4 nats
-  WindowNumbers numbers = window_numbers(close);
-  EXPECT_DOUBLE_EQ(numbers.gap_ratio.value(), 0.005);
-  EXPECT_DOUBLE_EQ(numbers.tolerance_ratio.value(), 0.0025);
+TEST_F(MetricsTest, NoUpdateIsLostWhileOthersScrapeAndRunsComeAndGo) {
+  constexpr int kUpdates = 2000;
+  metrics.start_run(1, "stays/1", {});
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 1; i <= kUpdates; ++i) {
+        metrics.update_run(1, [&](RunNumbers& numbers) { record_step(numbers, step(i), i); });
+        metrics.update([](DaemonNumbers& numbers) { numbers.leases["completed"] += 1; });
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    for (int i = 0; i < kUpdates; ++i) {
+      metrics.start_run(2, "goes/1", {});
+      metrics.update_run(2, [&](RunNumbers& numbers) { numbers.notices["ecc_errors"] += 1; });
+      metrics.drop_run_at(2, 0);
+    }
+  });
+  for (int i = 0; i < 50; ++i) EXPECT_THAT(text(), HasSubstr("gnomon_run_steps_total{"));
+  for (std::thread& thread : threads) thread.join();
+  const std::string now = text();
+  EXPECT_THAT(now, HasSubstr("gnomon_run_steps_total{run=\"stays/1\"} 4000\n"));
+  EXPECT_THAT(now, HasSubstr("gnomon_leases_total{outcome=\"completed\"} 4000\n"));
+  EXPECT_THAT(now, Not(HasSubstr("goes/1")));
+}
+
+TEST(RecordWindow, KeepsTheNewestThatWasMeasuredAndItsOffsetWhereThereIsOne) {
+  RunNumbers numbers;
+  record_window(numbers, {{}, 1, "skipped"});
+  EXPECT_FALSE(numbers.newest_window.has_value());
+  // A gap of 0.02 nats is 0.5% of 4 nats.
+  record_window(numbers, {{0.02, 0.004, 0.5, 0.25}, 3, "alarm"});
   EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
-  EXPECT_FALSE(window_numbers({1, "skipped", {}, {}, {}, 0}).gap_ratio.has_value());
+  record_window(numbers, {{0.01, 0.008, 0.25, 0.25}, 2, "quiet"});
+  EXPECT_EQ(numbers.newest_window.value().window, 3);
+  // Without a gap the loss that the offset is a share of is not known.
+  record_window(numbers, {{0.0, 0.004, 0.0, 0.25}, 4, "quiet"});
+  EXPECT_EQ(numbers.newest_window.value().window, 4);
+  EXPECT_DOUBLE_EQ(numbers.offset_ratio.value(), 0.001);
 }
 
 // The library's own serializer is the reference.

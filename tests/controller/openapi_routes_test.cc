@@ -21,7 +21,7 @@ using test::text_at;
 // What the routes are made of; nothing of it is asked.
 struct Parts {
   test::TemporaryDirectory folder;
-  Metrics metrics{[] { return size_t{0}; }};
+  Metrics metrics;
   Bells bells;
   Supervisor supervisor{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
   Leases leases{supervisor, metrics, bells};

@@ -5,7 +5,7 @@
 #include <map>
 #include <tuple>
 
-#include "controller/metrics/tensor_series.h"
+#include "controller/metrics/run_numbers.h"
 #include "tests/controller/api_fixture.h"
 
 namespace gnomon {
@@ -156,10 +156,7 @@ TEST_F(StatisticsTest, CountsBelowZeroAndAttemptsThatNeverBeganAreRefused) {
 }
 
 // Many sites, of which the metrics keep the worst: fewer series than a scrape would suffer from.
-TEST(TensorSeries, KeepsTheWorstOfEachFamilyAndNoMore) {
-  SeriesRegistry registry;
-  TensorFamilies families(registry);
-  TensorSeries series(families, "r/1");
+TEST(TensorNumbersTest, TheWorstOfEachKindAreKeptAndNoMore) {
   constexpr int kSites = 100;
   StatisticsReport report;
   report.step = 5;
@@ -184,35 +181,30 @@ TEST(TensorSeries, KeepsTheWorstOfEachFamilyAndNoMore) {
     set(StatisticsNumber::kSqnrDb, i);
     report.rows.push_back(row);
   }
-  series.take(report);
-  // The numbers of a family by site.
-  auto samples = [&](const std::string& name) {
-    std::map<std::string, double> found;
-    for (const prometheus::MetricFamily& family : registry.Collect()) {
-      if (family.name != name) continue;
-      for (const prometheus::ClientMetric& metric : family.metric) {
-        for (const auto& label : metric.label) {
-          if (label.name == "site") found[label.value] = metric.gauge.value;
-        }
-      }
-    }
-    return found;
-  };
-  for (const auto& [name, first, value] :
-       {std::tuple{"gnomon_run_tensor_underflow_ratio", "site.084", 84e-9},
-        std::tuple{"gnomon_run_tensor_saturation_ratio", "site.000", 100e-9},
-        std::tuple{"gnomon_run_tensor_sqnr_decibels", "site.000", 0.0},
-        std::tuple{"gnomon_run_tensor_kurtosis", "site.084", 84.0}}) {
-    const std::map<std::string, double> found = samples(name);
-    ASSERT_EQ(found.size(), TensorSeries::kWorstMax) << name;
-    EXPECT_EQ(found.begin()->first, first) << name;
-    EXPECT_DOUBLE_EQ(found.begin()->second, value) << name;
+  RunNumbers numbers;
+  record_statistics(numbers, report);
+  const TensorNumbers& kept = numbers.tensors;
+  for (const auto& [worst, first, last] : {std::tuple{kept.underflow, "site.099", "site.084"},
+                                           std::tuple{kept.saturation, "site.000", "site.015"},
+                                           std::tuple{kept.sqnr, "site.000", "site.015"},
+                                           std::tuple{kept.kurtosis, "site.099", "site.084"}}) {
+    ASSERT_EQ(worst.size(), TensorNumbers::kWorstMax);
+    EXPECT_EQ(worst.front().site, first);
+    EXPECT_EQ(worst.back().site, last);
   }
-  report.step = 6;
+  EXPECT_DOUBLE_EQ(kept.underflow.back().value, 84e-9);
+  // The same place twice.
   report.rows.resize(3);
-  series.take(report);
-  EXPECT_EQ(samples("gnomon_run_tensor_kurtosis").size(), 1u);
-  EXPECT_EQ(samples("gnomon_run_tensor_underflow_ratio").size(), 1u);
+  record_statistics(numbers, report);
+  EXPECT_EQ(kept.underflow.size(), TensorNumbers::kWorstMax);
+  report.step = 6;
+  record_statistics(numbers, report);
+  record_statistics(numbers, report);
+  EXPECT_EQ(kept.kurtosis.size(), 1u);
+  EXPECT_EQ(kept.underflow.size(), 1u);
+  report.step = 5;
+  record_statistics(numbers, report);
+  EXPECT_EQ(kept.step, 6);
 }
 
 // A number that others print as 0.0000.

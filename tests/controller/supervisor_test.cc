@@ -13,7 +13,7 @@ namespace {
 
 TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
   Ledger ledger(options());
-  Metrics metrics([] { return size_t{0}; });
+  Metrics metrics;
   Bells bells;
   Supervisor supervisor(
       metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
@@ -44,7 +44,7 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
 // From before texts had limits.
 TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   Ledger ledger(options());
-  Metrics metrics([] { return size_t{0}; });
+  Metrics metrics;
   Bells bells;
   Supervisor supervisor(
       metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
@@ -90,7 +90,7 @@ class EndedRunTest : public LedgerTest {
   }
   double steady = 1000;
   Ledger ledger{options()};
-  Metrics metrics{[] { return size_t{0}; }};
+  Metrics metrics;
   Bells bells;
   Supervisor supervisor{metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; },
                         [this] { return steady; }};

@@ -26,7 +26,7 @@ class TickTest : public LedgerTest {
   }
   // As after a restart: nothing but the ledger is left.
   void make_supervisor() {
-    metrics_ = std::make_unique<Metrics>([] { return size_t{0}; });
+    metrics_ = std::make_unique<Metrics>();
     supervisor_ = std::make_unique<Supervisor>(
         *metrics_, bells_, SupervisorOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });

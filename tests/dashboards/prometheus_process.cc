@@ -6,8 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <boost/json.hpp>
-
 #include "base/files.h"
 
 namespace gnomon::dashboards {
@@ -34,12 +32,17 @@ std::string url_encoded(const std::string& text) {
 
 }  // namespace
 
-void PrometheusProcess::start(int daemon_port, const std::string& rules) {
+void PrometheusProcess::start(int daemon_port, const std::string& rules,
+                              const std::filesystem::path& tls_ca) {
   const int port = free_port();
   std::string config = fmt::format(
       "global:\n  scrape_interval: 1s\n  evaluation_interval: 1s\nscrape_configs:\n"
       "  - job_name: gnomon\n    static_configs:\n      - targets: ['127.0.0.1:{}']\n",
       daemon_port);
+  if (!tls_ca.empty()) {
+    config +=
+        fmt::format("    scheme: https\n    tls_config:\n      ca_file: {}\n", tls_ca.string());
+  }
   if (!rules.empty()) {
     write_file_atomically(folder_ / "rules.yml", rules);
     config += "rule_files:\n  - rules.yml\n";
@@ -60,11 +63,15 @@ void PrometheusProcess::start(int daemon_port, const std::string& rules) {
   })) << process_->output();
 }
 
+boost::json::value PrometheusProcess::data(const std::string& path) {
+  const HttpResponse answer = client_->request("GET", "/api/v1/" + path);
+  EXPECT_EQ(answer.status, 200) << path << "\n" << answer.body;
+  return answer.status == 200 ? boost::json::parse(answer.body).at("data") : nullptr;
+}
+
 size_t PrometheusProcess::series_of(const std::string& query) {
-  HttpResponse answer = client_->request("GET", "/api/v1/query?query=" + url_encoded(query));
-  EXPECT_EQ(answer.status, 200) << query << "\n" << answer.body;
-  if (answer.status != 200) return 0;
-  return boost::json::parse(answer.body).at("data").at("result").as_array().size();
+  const boost::json::value found = data("query?query=" + url_encoded(query));
+  return found.is_null() ? 0 : found.at("result").as_array().size();
 }
 
 bool PrometheusProcess::fires(const std::string& alert, const std::string& run) {

@@ -1,6 +1,8 @@
 // A real Prometheus that scrapes one gnomond each second.
 #pragma once
 
+#include <boost/json.hpp>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -12,8 +14,12 @@ namespace gnomon::dashboards {
 
 class PrometheusProcess {
  public:
-  // Waits until it is ready. `rules`: the text of a rule file; empty for none.
-  void start(int daemon_port, const std::string& rules = {});
+  // Waits until it is ready. `rules`: the text of a rule file; empty for none. `tls_ca`: the
+  // authority's certificate of a daemon that speaks TLS.
+  void start(int daemon_port, const std::string& rules = {},
+             const std::filesystem::path& tls_ca = {});
+  // Member "data" of the answer to GET /api/v1/PATH; null when it is refused.
+  boost::json::value data(const std::string& path);
   // How many series the query finds now.
   size_t series_of(const std::string& query);
   // Whether the alert fires now for the run that has this label.

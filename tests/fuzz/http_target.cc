@@ -55,7 +55,7 @@ class InProcessDaemon {
 
  private:
   TemporaryDirectory folder_;
-  Metrics metrics_{[] { return size_t{0}; }};
+  Metrics metrics_;
   Bells bells_;
   Supervisor supervisor_{
       metrics_, bells_, {decide::Policy().to_toml(), 3600, {}, nullptr}, seconds, seconds};

@@ -85,7 +85,7 @@ class NotifierTest : public LedgerTest {
 
   std::atomic<double> set_by_ = 0;  // seconds by which somebody set the machine's clock
   Ledger ledger_;
-  Metrics metrics_{[] { return size_t{0}; }};
+  Metrics metrics_;
   Outbox outbox_{metrics_};
   std::unique_ptr<Notifier> notifier_;
 };

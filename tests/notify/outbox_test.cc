@@ -22,7 +22,7 @@ class OutboxTest : public LedgerTest {
   OutboxTest() : ledger_(options()) { make_supervisor(); }
   // As after a restart: nothing but the ledger is left.
   void make_supervisor(int64_t waiting_max = kWaitingMax) {
-    metrics_ = std::make_unique<Metrics>([] { return size_t{0}; });
+    metrics_ = std::make_unique<Metrics>();
     outbox_ = std::make_unique<Outbox>(*metrics_, waiting_max);
     supervisor_ = std::make_unique<Supervisor>(
         *metrics_, bells_,
