@@ -31,6 +31,25 @@ void run_step(SQLite::Database& database, const Migration& step, int version) {
   transaction.commit();
 }
 
+// Columns that may be NULL and have come since the file was made. They need no version of their
+// own: an older gnomond leaves them NULL.
+void add_columns(SQLite::Database& database, SQLite::Database& fresh) {
+  SQLite::Statement columns(
+      fresh,
+      "SELECT t.name, c.name, c.type FROM pragma_table_list t, pragma_table_info(t.name) c "
+      "WHERE t.schema = 'main' AND t.name NOT LIKE 'sqlite%' AND c.\"notnull\" = 0 AND c.pk = 0");
+  while (columns.executeStep()) {
+    const std::string table = columns.getColumn(0).getString();
+    SQLite::Statement known(database, "SELECT sum(name = ?2) FROM pragma_table_info(?1)");
+    known.bind(1, table);
+    known.bind(2, columns.getColumn(1).getString());
+    // NULL: there is no such table, which check_schema() says.
+    if (!known.executeStep() || known.isColumnNull(0) || known.getColumn(0).getInt() > 0) continue;
+    database.exec(fmt::format("ALTER TABLE {} ADD COLUMN {} {}", table,
+                              columns.getColumn(1).getString(), columns.getColumn(2).getString()));
+  }
+}
+
 // Every column, index and trigger that a ledger of this version has, in words.
 std::set<std::string> shape_of(SQLite::Database& database) {
   std::set<std::string> shape;
@@ -133,6 +152,9 @@ void migrate_and_check(Connection& writer, const std::filesystem::path& file,
     return;
   }
   migrate(database, version, kMigrations);
+  SQLite::Database fresh(":memory:", SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+  fresh.exec(kLedgerSchema);
+  add_columns(database, fresh);
   check_schema(database, file);
 } catch (const SQLite::Exception& error) {
   throw ledger_error(fmt::format("cannot prepare the ledger {}", file.string()), error);

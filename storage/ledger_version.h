@@ -3,7 +3,7 @@
 
 namespace gnomon {
 
-// That of storage/schema.sql.
+// That of storage/schema.sql. A column that may be NULL is added without a new version.
 inline constexpr int kLedgerVersion = 1;
 
 }  // namespace gnomon

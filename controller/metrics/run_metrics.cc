@@ -23,11 +23,6 @@ auto of_step(Read read) {
 }
 
 template <class Read>
-auto of_window(Read read) {
-  return of(&RunNumbers::newest_window, read);
-}
-
-template <class Read>
 auto of_money(Read read) {
   return of(&RunNumbers::money, read);
 }
@@ -79,13 +74,28 @@ std::vector<RunMetric> progress_rows() {
   };
 }
 
+// Those that a window's numbers name themselves.
+std::vector<RunMetric> window_rows() {
+  std::vector<RunMetric> rows;
+  GapNumbers::describe([&]<class Access>(const char*, Access access, const Member& member) {
+    using Value = std::remove_cvref_t<std::invoke_result_t<Access, const GapNumbers&>>;
+    if constexpr (std::is_same_v<Value, std::optional<double>>) {
+      const Gauge& gauge = member.gauge;
+      if (*gauge.name == '\0') return;
+      rows.push_back(RunMetric::gauge(
+          gauge.name, gauge.help,
+          [access, divisor = gauge.divisor](const RunNumbers& n) -> std::optional<double> {
+            if (!n.newest_window) return std::nullopt;
+            const std::optional<double>& value = std::invoke(access, *n.newest_window);
+            return value ? std::optional(*value / divisor) : std::nullopt;
+          }));
+    }
+  });
+  return rows;
+}
+
 std::vector<RunMetric> verification_rows() {
   return {
-      RunMetric::gauge("gnomon_run_gap_ratio", "newest window's gap as a share of the loss",
-                    of_window([](const decide::CloseWindow& w) { return *w.d_percent / 100; })),
-      RunMetric::gauge(
-          "gnomon_run_gap_tolerance_ratio", "the tolerance on the gap",
-          of_window([](const decide::CloseWindow& w) { return *w.tolerance_percent / 100; })),
       RunMetric::gauge("gnomon_run_offset_ratio", "newest window's offset as a share of the loss",
                     &RunNumbers::offset_ratio),
       RunMetric::gauge("gnomon_run_verification_lag_steps", "newest step minus the last verified one",
@@ -266,7 +276,7 @@ std::vector<RunMetric> device_rows() {
 
 const std::vector<MetricRow<RunNumbers>>& run_metrics() {
   static const std::vector<RunMetric> rows = joined<RunNumbers>(
-      {progress_rows(), verification_rows(), counter_rows(), tensor_rows(), device_rows()});
+      {progress_rows(), window_rows(), verification_rows(), counter_rows(), tensor_rows(), device_rows()});
   return rows;
 }
 

@@ -92,6 +92,13 @@ struct Listed {
   As as = As::kPlain;
 };
 
+// The metric that shows a number, divided by `divisor`.
+struct Gauge {
+  const char* name = "";
+  const char* help = "";
+  double divisor = 1;
+};
+
 struct Member {
   bool required = false;            // in a record that is read; others keep their default
   Range range = rules::kAnyNumber;  // of a number, or of each in a list
@@ -102,6 +109,7 @@ struct Member {
   size_t items_most = std::numeric_limits<size_t>::max();
   const char* help = "";
   Listed listed = {};
+  Gauge gauge = {};
 };
 
 }  // namespace gnomon

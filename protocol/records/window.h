@@ -47,7 +47,7 @@ struct WindowSpan {
   }
 };
 
-// What a window has shown; absent is not measured. An optional number has a gauge where it says so.
+// What a window has shown; absent is not measured. A gauge shows the newest window's.
 struct GapNumbers {
   std::optional<double> gap = {};
   std::optional<double> offset_loss = {};
@@ -71,11 +71,14 @@ struct GapNumbers {
     v("d_percent", &R::d_percent,
       Member{.null = true,
              .help = "100·gap / L16(w16).",
-             .listed = {"gap", Listed::As::kPercent}});
+             .listed = {"gap", Listed::As::kPercent},
+             .gauge = {"gnomon_run_gap_ratio", "newest window's gap as a share of the loss",
+                       100}});
     v("tolerance_percent", &R::tolerance_percent,
       Member{.null = true,
              .help = "The policy's, when the window was judged.",
-             .listed = {"tolerance", Listed::As::kPercent}});
+             .listed = {"tolerance", Listed::As::kPercent},
+             .gauge = {"gnomon_run_gap_tolerance_ratio", "the tolerance on the gap", 100}});
     v("gap_error", &R::gap_error,
       Member{.null = true, .help = "Standard error of the gap over the held-out text, nats."});
     v("rule", &R::rule,

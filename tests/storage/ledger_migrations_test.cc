@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "base/files.h"
@@ -52,6 +53,29 @@ TEST_F(LedgerMigrationTest, EachStepMakesOneVersionAndKeepsTheRows) {
   EXPECT_EQ(database.execAndGet("SELECT colour FROM runs WHERE name = 'old'").getString(), "red");
   migrate(database, 3, kMadeUp);
   EXPECT_EQ(ledger_version_of(database), 3) << "there is nothing left to do";
+}
+
+TEST_F(LedgerMigrationTest, AColumnThatMayBeNullIsAddedToAnOlderFile) {
+  { Ledger ledger(options()); }
+  const auto columns = [&] {
+    SQLite::Database database(file_.string(), SQLite::OPEN_READONLY);
+    SQLite::Statement query(database, "SELECT name, type FROM pragma_table_info('windows')");
+    std::map<std::string, std::string> found;
+    while (query.executeStep())
+      found[query.getColumn(0).getString()] = query.getColumn(1).getString();
+    return found;
+  };
+  const auto drop = [&](const char* column) {
+    SQLite::Database(file_.string(), SQLite::OPEN_READWRITE)
+        .exec(fmt::format("ALTER TABLE windows DROP COLUMN {}", column));
+  };
+  const auto whole = columns();
+  drop("null_percent");
+  ASSERT_NE(columns(), whole);
+  { Ledger ledger(options()); }
+  EXPECT_EQ(columns(), whole);
+  drop("steps");
+  EXPECT_THAT(refusal(), HasSubstr("has no column steps of table windows"));
 }
 
 TEST_F(LedgerMigrationTest, AStepThatFailsLeavesTheFileAtTheVersionBefore) {
