@@ -74,6 +74,11 @@ struct HttpTransfers::Transfer {
     curl_blob blob{const_cast<char*>(text.data()), text.size(), CURL_BLOB_NOCOPY};
     if (!text.empty()) set(option, &blob);
   }
+  // OpenSSL's own programs do as much.
+  void set_from_environment(CURLoption option, const char* variable) {
+    const char* value = std::getenv(variable);
+    if (value != nullptr && *value != '\0') set(option, value);
+  }
   void add_header(const std::string& line) {
     curl_slist* longer = ::curl_slist_append(headers, line.c_str());
     GNOMON_ASSERT(longer != nullptr);
@@ -127,9 +132,8 @@ struct HttpTransfers::Transfer {
       set(CURLOPT_CAPATH, static_cast<const char*>(nullptr));
       return;
     }
-    // As OpenSSL's own programs.
-    if (const char* file = std::getenv("SSL_CERT_FILE")) set(CURLOPT_CAINFO, file);
-    if (const char* folder = std::getenv("SSL_CERT_DIR")) set(CURLOPT_CAPATH, folder);
+    set_from_environment(CURLOPT_CAINFO, "SSL_CERT_FILE");
+    set_from_environment(CURLOPT_CAPATH, "SSL_CERT_DIR");
   }
 
   // What they return, if not `size`, ends the transfer.
