@@ -75,6 +75,7 @@ PlanRule read_rule(TomlTable& table) {
         "a glob with '*', '?' and balanced braces like \"{0,last}\", but this is " + problem);
   }
   read_gemms(table, rule);
+  read_run_choices(table, rule);
   rule.forward_format = table.choice("forward_format", "", kFormats);
   rule.gradient_format = table.choice("gradient_format", "", kFormats);
   rule.recipe = table.choice("recipe", "", recipe_names());
@@ -142,6 +143,10 @@ void write_rule(const PlanRule& rule, std::string& out) {
   if (!rule.accumulate.empty())
     out += fmt::format("accumulate = {}\n", toml_quoted(rule.accumulate));
   if (rule.promote_every >= 0) out += fmt::format("promote_every = {}\n", rule.promote_every);
+  for (const RunChoice& choice : run_choices()) {
+    const std::string& value = rule.*choice.of_rule;
+    if (!value.empty()) out += fmt::format("{} = {}\n", choice.key, toml_quoted(value));
+  }
 }
 
 std::string some_of(const std::vector<std::string>& sites) {
@@ -344,10 +349,20 @@ PrecisionPlan PrecisionPlan::fp8(Recipe recipe, Accumulate accumulate) {
 }
 
 PrecisionPlan PrecisionPlan::with_bf16_sites(const std::vector<std::string>& sites) const {
-  PrecisionPlan plan = *this;
-  for (size_t first = 0; first < sites.size(); first += kGlobAlternativesMax) {
-    const size_t count = std::min(kGlobAlternativesMax, sites.size() - first);
-    const auto begin = sites.begin() + static_cast<std::ptrdiff_t>(first);
+  std::vector<std::string> modules;
+  RunPrecision run = of_run();
+  for (const std::string& site : sites) {
+    const RunChoice* choice = run_choice_of_site(site);
+    if (choice == nullptr) {
+      modules.push_back(site);
+    } else {
+      run.*choice->of_run = choice->wide;
+    }
+  }
+  PrecisionPlan plan = with_run(run);
+  for (size_t first = 0; first < modules.size(); first += kGlobAlternativesMax) {
+    const size_t count = std::min(kGlobAlternativesMax, modules.size() - first);
+    const auto begin = modules.begin() + static_cast<std::ptrdiff_t>(first);
     PlanRule rule;
     rule.match =
         count == 1 ? *begin

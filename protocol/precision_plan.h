@@ -1,5 +1,6 @@
 // A PrecisionPlan maps every GEMM of the model (HF module name × fprop/dgrad/wgrad) to a number
-// format and a scaling recipe. It is data: written as TOML, versioned, sent in directives, kept in
+// format and a scaling recipe, and says how the optimizer's moments are stored and what travels
+// between ranks. It is data: written as TOML, versioned, sent in directives, kept in
 // checkpoints. The whole run in BF16 is just one more plan. Rules are tried in order and the last
 // match wins, key by key.
 #pragma once
@@ -10,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "protocol/run_precision.h"
 
 namespace gnomon {
 
@@ -102,6 +105,8 @@ struct PlanRule {
   std::string mx_scale;    // "up", "ocp"
   std::string accumulate;  // "fp32", "hopper"
   int promote_every = -1;
+  // Of the whole run: such a rule matches "*".
+  std::string first_moment, second_moment, gradients, weights;
 
   bool is_about(Gemm gemm) const { return only[static_cast<size_t>(gemm)]; }
 };
@@ -120,11 +125,16 @@ class PrecisionPlan {
   static PrecisionPlan fp8(Recipe recipe = Recipe::kCurrent,
                            Accumulate accumulate = Accumulate::kFp32);
 
-  // This plan with one more rule behind the others: all three GEMMs of each of `sites` in BF16.
+  // This plan with one more rule behind the others: all three GEMMs of each of `sites` in BF16; the
+  // site of a RunChoice at its wide value.
   PrecisionPlan with_bf16_sites(const std::vector<std::string>& sites) const;
+
+  // This plan with one more rule for what `run` has otherwise than it.
+  PrecisionPlan with_run(const RunPrecision& run) const;
 
   // Precision of a site. `layers` is the model's number of layers (for "last").
   SitePrecision resolve(const std::string& site, int layers) const;
+  RunPrecision of_run() const;
   // Throws ConfigError when a rule matches no one of `sites` (a typing error nobody would notice
   // otherwise), when a GEMM of a site would multiply E5M2 by E5M2 without `allow_e5m2_e5m2`, and
   // when what the rules say of a GEMM contradicts itself (a format without exponent range to spare
