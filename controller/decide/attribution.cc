@@ -7,6 +7,7 @@
 
 #include "controller/decide/core.h"
 #include "controller/decide/plans.h"
+#include "protocol/run_precision.h"
 
 namespace gnomon::decide {
 namespace {
@@ -23,9 +24,13 @@ SearchLimits search_limits(const Core& core) {
   return limits;
 }
 
-// The FP8 sites in the order of suspicion; those without a score come last.
-std::vector<std::string> ranked_sites(const std::vector<std::string>& sites,
+// The FP8 sites in the order of suspicion; those without a score come last. Moments and
+// communication, which no analysis scores, come behind the foremost site.
+std::vector<std::string> ranked_sites(const std::vector<std::string>& all,
                                       const std::vector<SiteScore>& scores) {
+  const auto first_site = std::ranges::find_if(
+      all, [](const std::string& site) { return run_choice_of_site(site) == nullptr; });
+  const std::vector<std::string> sites(first_site, all.end());
   std::vector<double> phi, psi;
   for (const std::string& site : sites) {
     const auto found = std::ranges::find(scores, site, &SiteScore::site);
@@ -34,6 +39,8 @@ std::vector<std::string> ranked_sites(const std::vector<std::string>& sites,
   }
   std::vector<std::string> ranked;
   for (const size_t place : order_of_suspicion(phi, psi)) ranked.push_back(sites[place]);
+  const auto behind = ranked.begin() + (ranked.empty() ? 0 : 1);
+  ranked.insert(behind, all.begin(), first_site);
   return ranked;
 }
 
@@ -69,12 +76,17 @@ void finish(Core& core) {
   std::sort(guilty.begin(), guilty.end());
   const std::vector<std::string> before = pinned_sites(core.s);
   const std::string beside =
-      before.empty() ? "" : fmt::format(" beside {}", fmt::join(before, ", "));
+      before.empty()
+          ? ""
+          : fmt::format(" beside {}", fmt::join(site_words(before, base_plan(core.s).toml), ", "));
+  const std::string& plan =
+      plan_of(core.s, find_window(core.s, investigation.window)->plan_version).toml;
   RecordDecision& decision = core.record(
       "attribution",
-      fmt::format("Blamed: {}{}. With {} in BF16 the damage is gone: {} ± {} is left, {} is "
+      fmt::format("Blamed: {}{}. With {} in {} the damage is gone: {} ± {} is left, {} is "
                   "tolerated ({} replays).",
-                  fmt::join(guilty, ", "), beside, guilty.size() == 1 ? "it" : "them",
+                  fmt::join(site_words(guilty, plan), ", "), beside,
+                  guilty.size() == 1 ? "it" : "them", pinned_precision(guilty),
                   percent(investigation.left_percent), percent(investigation.left_error_percent),
                   percent(core.policy.detector.tolerance_percent), investigation.search.replays),
       {{"replays", investigation.search.replays},

@@ -270,6 +270,9 @@ TriageRules rules_of(const Core& core) {
   // Of a run with pinned sites it is known that something is wrong: what is left has a site, too.
   if (!pinned_sites(s).empty()) rules.accept_percent = 0;
   const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
+  const std::vector<std::string> low = fp8_sites(s.run, plan_of(s, window.plan_version).toml);
+  rules.sends_low = std::ranges::any_of(
+      low, [](const std::string& site) { return site.starts_with("communication."); });
   rules.steps_ahead = std::min(left, kStepsAhead * std::max<int64_t>(1, core.policy.window.steps));
   return rules;
 }

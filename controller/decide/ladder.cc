@@ -161,7 +161,9 @@ std::string action_words(const Core& core, const Action& action) {
   std::string words;
   if (action.rung == "rollback") words = fmt::format("the same plan {}", from);
   if (action.rung == "pin")
-    words = fmt::format("{} in BF16, {}", fmt::join(action.sites, ", "), from);
+    words = fmt::format("{} in {}, {}",
+                        fmt::join(site_words(action.sites, base_plan(core.s).toml), ", "),
+                        pinned_precision(action.sites), from);
   if (action.rung == "recipe")
     words = fmt::format("the recipe \"{}\" wherever the run is in FP8, {}",
                         core.policy.ladder.recipe, from);

@@ -1,5 +1,7 @@
 #include "controller/decide/plans.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/errors.h"
@@ -23,6 +25,10 @@ std::vector<std::string> fp8_sites(const RunFacts& run, const std::string& toml)
   std::vector<std::string> sites;
   try {
     const PrecisionPlan plan = PrecisionPlan::parse(toml);
+    const RunPrecision of_run = plan.of_run();
+    for (const RunChoice& choice : run_choices()) {
+      if (choice.is_low(of_run)) sites.emplace_back(choice.site);
+    }
     for (const std::string& site : run.sites) {
       if (plan.resolve(site, static_cast<int>(run.layers)).any_fp8()) sites.push_back(site);
     }
@@ -30,6 +36,25 @@ std::vector<std::string> fp8_sites(const RunFacts& run, const std::string& toml)
     sites.clear();
   }
   return sites;
+}
+
+std::vector<std::string> site_words(const std::vector<std::string>& sites,
+                                    const std::string& toml) {
+  const RunPrecision run = PrecisionPlan::parse(toml).of_run();
+  std::vector<std::string> words;
+  for (const std::string& site : sites) {
+    const RunChoice* choice = run_choice_of_site(site);
+    words.push_back(choice == nullptr || !choice->is_low(run)
+                        ? site
+                        : fmt::format("{} ({})", choice->words(run), site));
+  }
+  return words;
+}
+
+std::string pinned_precision(const std::vector<std::string>& sites) {
+  const bool any = std::ranges::any_of(
+      sites, [](const std::string& site) { return run_choice_of_site(site) != nullptr; });
+  return any ? "full precision" : "BF16";
 }
 
 std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,

@@ -14,8 +14,15 @@ inline constexpr size_t kPlansMax = 64;
 const KnownPlan& plan_of(const State& state, int64_t version);
 const KnownPlan& base_plan(const State& state);
 
-// Sites, in model order, of which at least one GEMM runs in FP8. Empty when the TOML is not a plan.
+// What a plan has in low precision: its moments and communication, as RunChoice names their sites,
+// then the sites, in model order, of which at least one GEMM runs in FP8. Empty when the TOML is
+// not a plan.
 std::vector<std::string> fp8_sites(const RunFacts& run, const std::string& toml);
+
+// Sites as people read them: a RunChoice's with what the plan has there.
+std::vector<std::string> site_words(const std::vector<std::string>& sites, const std::string& toml);
+// What a pin makes of these sites: "BF16", or "full precision" where one is a RunChoice's.
+std::string pinned_precision(const std::vector<std::string>& sites);
 
 // `toml` with `sites` in BF16 as well, and the given version. `toml` must be a plan.
 std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,

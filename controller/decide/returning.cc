@@ -110,7 +110,8 @@ double log_equivalence(const Core& core, const WindowState& window, double d_per
 std::string contained_run(const Containment& containment) {
   if (containment.rung != "pin") return "the run in BF16";
   const size_t count = containment.sites.size();
-  return fmt::format("the run with {} {} in BF16", count, count == 1 ? "site" : "sites");
+  const std::string precision = pinned_precision(containment.sites);
+  return fmt::format("the run with {} {} in {}", count, count == 1 ? "site" : "sites", precision);
 }
 
 bool trainer_is_left(const Core& core) {

@@ -115,6 +115,7 @@ struct TriageRules {
   bool transients_spent = false;   // the next one counts as persistent
   double accept_percent = 0;       // a gap that will stay under this is worth less than FP8 saves
   int64_t steps_ahead = 0;         // of the run: how far a growing gap is carried on
+  bool sends_low = false;          // the plan sends gradients or weights in low precision
 };
 
 // Verdicts: transient_fault, persistent_fault, verifier_fault, data_mismatch, generic_spike,

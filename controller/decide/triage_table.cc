@@ -155,8 +155,15 @@ class Table {
   TriageStep machine_or_data(const TriageAnswer& same, const TriageAnswer* second) const {
     const Reproduction& first = *same.reproduction;
     if (!first.bitwise) {
-      return fault("transient_fault",
-                   first.sentence + ": a transient fault of hardware or software, not FP8.", first);
+      // What ranks send is in no replay by a single process.
+      const std::string or_wire =
+          rules_.sends_low ? " Or it is what ranks send in low precision, which a verifier of one "
+                             "process does not: start one of as many ranks as the run has."
+                           : "";
+      return fault(
+          "transient_fault",
+          first.sentence + ": a transient fault of hardware or software, not FP8." + or_wire,
+          first);
     }
     if (second != nullptr && second->reproduction->bitwise &&
         second->reproduction->other_batch != first.other_batch)

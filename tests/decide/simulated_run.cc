@@ -14,7 +14,7 @@ namespace gnomon::decide {
 
 SimulatedRun::SimulatedRun(Truth truth, Policy chosen)
     : Stage(std::move(chosen)), truth_(std::move(truth)), sites_(site_names(truth_.layers)) {
-  PrecisionPlan plan = PrecisionPlan::fp8();
+  PrecisionPlan plan = PrecisionPlan::fp8().with_run(truth_.run_wide);
   plan.version = 1;
   plan_ = plan.to_toml();
   flips_left_ = std::set<int64_t>(truth_.bit_flips.begin(), truth_.bit_flips.end());
@@ -55,6 +55,9 @@ std::set<std::string> SimulatedRun::fp8(const std::string& toml) const {
   if (known != cache.end()) return known->second;
   const PrecisionPlan plan = PrecisionPlan::parse(toml);
   std::set<std::string> result;
+  for (const RunChoice& choice : run_choices()) {
+    if (choice.is_low(plan.of_run())) result.insert(choice.site);
+  }
   for (const std::string& site : sites_) {
     if (plan.resolve(site, truth_.layers).any_fp8()) result.insert(site);
   }
@@ -172,6 +175,7 @@ void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string
 void SimulatedRun::score(const Queued& queued, const std::set<std::string>& sites,
                          ReplayFinished& result) {
   for (const std::string& site : sites) {
+    if (run_choice_of_site(site) != nullptr) continue;  // no analysis scores it
     const double own = truth_.damage ? truth_.damage(queued.window.start_step + 1, {site}) : 0.0;
     const double noise =
         philox_uniform(philox(11, site.size(), static_cast<uint64_t>(queued.window.start_step))[0]);

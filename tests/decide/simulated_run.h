@@ -13,12 +13,14 @@
 
 #include "controller/decide/decide.h"
 #include "controller/simulate/stage.h"
+#include "protocol/run_precision.h"
 #include "tests/decide/invariants.h"
 
 namespace gnomon::decide {
 
 struct Truth {
   int layers = 4;
+  RunPrecision run_wide;  // of the base plan; what it has in low precision counts as an FP8 site
   int64_t checkpoint_every = 10;
   int64_t total_steps = 1000;
   // Damage in per cent of the loss that one step adds while all FP8 sites of its plan are as given.

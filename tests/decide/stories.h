@@ -147,9 +147,18 @@ inline std::vector<Story> all_stories() {
     run.ignores = {"rollback", "pause"};
     whole(run);
   };
+  // Moments and communication in FP8, of which one is spoilt.
+  const auto low = [](std::vector<std::string> guilty) {
+    Truth truth = numerical_fault(std::move(guilty), 201, 460);
+    truth.run_wide = {"fp8", "fp8", "e5m2", "e4m3"};
+    return truth;
+  };
   std::vector<Story> stories = {
       {"Healthy", Truth(), story_policy(), whole},
       {"FaultPinReturn", numerical_fault({kGuilty}, 201, 460), story_policy(), whole},
+      {"SecondMoments", low({"optimizer.second_moment"}), story_policy(), whole},
+      {"GradientsOnTheWire", low({"communication.gradients"}), story_policy(), whole},
+      {"SiteBesideFp8Moments", low({kGuilty}), story_policy(), whole},
       {"TwoSites", numerical_fault({kGuilty, "lm_head"}, 201, 1000), story_policy(), whole},
       {"BitFlip", flip, story_policy(), whole},
       {"BitFlipOtherMachine", flips_again, story_policy(), whole},

@@ -395,5 +395,18 @@ TEST(TriageTest, AFaultsVerdictSaysSinceWhenAndWhose) {
   EXPECT_EQ(step.verdict->verifier, "v1");
 }
 
+// Losses of a replay by one process that do not show the gap: the wire is in none of its steps.
+TEST(TriageTest, WhatRanksSendInLowPrecisionIsNamedWhereNoReplayCanHaveIt) {
+  const auto sentence_of = [](bool sends_low) {
+    TriageRules rules = plain();
+    rules.sends_low = sends_low;
+    const TriageStep step = triage(of_gap({same(false, false)}), rules);
+    EXPECT_EQ(told(step), "= transient_fault");
+    return step.verdict->sentence;
+  };
+  EXPECT_NE(sentence_of(true).find("what ranks send in low precision"), std::string::npos);
+  EXPECT_EQ(sentence_of(false).find("ranks"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace gnomon::decide
