@@ -25,8 +25,7 @@ int64_t weights_arena(const Engine& engine) {
   return 0;
 }
 
-int lead(EngineRanks& ranks, const PrecisionPlan& plan, const std::string& weight_wire,
-         int rounds) {
+int lead(EngineRanks& ranks, const PrecisionPlan& plan, int rounds) {
   EngineConfig config;
   // The 10M shape of docs/benchmarks.md.
   config.model.layers = 8;
@@ -35,7 +34,6 @@ int lead(EngineRanks& ranks, const PrecisionPlan& plan, const std::string& weigh
   config.model.ffn = 864;
   config.model.vocabulary = 2048;
   config.batch = {.sequences = 4, .tokens = 256, .accumulation = ranks.collectives->size()};
-  config.weight_wire = wire_format_from_name(weight_wire);
   const SyntheticData data(std::filesystem::temp_directory_path(), 2048, 1 << 18);
   config.data = data.directory().string();
   std::vector<std::unique_ptr<Engine>> engines;
@@ -74,8 +72,9 @@ int main(int argc, char** argv) {
   const std::string wire = argc > 2 ? argv[2] : "full";
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 7;
   const PrecisionPlan plan =
-      recipe == "bf16" ? PrecisionPlan::bf16() : PrecisionPlan::fp8(recipe_from_name(recipe));
+      (recipe == "bf16" ? PrecisionPlan::bf16() : PrecisionPlan::fp8(recipe_from_name(recipe)))
+          .with_run({.weights = wire});
   const auto collectives = start_collectives(600);
   return lead_or_follow(*collectives,
-                        [&](EngineRanks& ranks) { return lead(ranks, plan, wire, rounds); });
+                        [&](EngineRanks& ranks) { return lead(ranks, plan, rounds); });
 }

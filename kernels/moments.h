@@ -16,13 +16,14 @@
 #include <span>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "kernels/formats.h"
 
 namespace gnomon {
 
-enum class MomentFormat { kFp32, kBf16, kFp8 };
+enum class MomentFormat { kFp32, kBf16, kFp8 };  // each narrower than the one before
+inline constexpr MomentFormat kMomentFormats[] = {MomentFormat::kFp32, MomentFormat::kBf16,
+                                                  MomentFormat::kFp8};
 std::string moment_format_name(MomentFormat format);  // "fp32", "bf16", "fp8"
 // Throws Error naming the accepted ones.
 MomentFormat moment_format_from_name(const std::string& name);
@@ -39,12 +40,24 @@ struct Fp8Moments {
 };
 using MomentSpan = std::variant<std::span<float>, std::span<bf16>, Fp8Moments>;
 
+// Bytes that `count` moments need in one piece.
+int64_t moment_bytes_needed(MomentFormat format, int64_t count);
+// Moments in such a piece of memory, which begins at a multiple of 4 bytes.
+MomentSpan moments_in(std::span<std::byte> room, MomentFormat format, int64_t count);
+
+// Which moment it is decides the codes of FP8.
+enum class Moment { kFirst, kSecond };
+// What moments in the host's memory stand for.
+void decode_moments(const MomentSpan& stored, Moment moment, std::span<float> values);
+// Stores values in the host's memory as an update does: a pure function of the values, `seed`,
+// `step` and the number of their first element, `first`, a multiple of kMomentBlock.
+void encode_moments(std::span<const float> values, Moment moment, uint64_t seed, int64_t step,
+                    int64_t first, const MomentSpan& stored);
+
 // Elements [offset, offset + count); `offset` is a multiple of kMomentBlock.
 MomentSpan moment_subspan(const MomentSpan& moments, int64_t offset, int64_t count);
 int64_t moment_elements(const MomentSpan& moments);
 // What element `index` stands for; `format` is the codes' (E4M3 or E5M2).
 float moment_value(const MomentSpan& moments, Format format, int64_t index);
-// All that they are stored in; all zero bits mean all zero values.
-std::vector<std::span<std::byte>> moment_bytes(const MomentSpan& moments);
 
 }  // namespace gnomon

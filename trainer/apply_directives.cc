@@ -68,7 +68,10 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   std::optional<CheckpointInfo> base;
   try {
     std::optional<PrecisionPlan> plan;
-    if (!directive.plan.empty()) plan = plan_of(directive);
+    if (!directive.plan.empty()) {
+      plan = plan_of(directive);
+      engine_.check_plan(*plan);
+    }
     base = verify_checkpoint(directive.checkpoint_uri);
     if (base->step != directive.to_step) {
       throw Error(fmt::format("{} is of step {}, not {}", directive.checkpoint_uri, base->step,

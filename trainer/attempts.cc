@@ -209,14 +209,6 @@ void TrainingLoop::refuse_other_configuration(const EngineConfig& before,
   if (now.batch != before.batch) refuse("batch", "another batch", "the batch's shape");
   if (now.optimizer != before.optimizer)
     refuse("optimizer", "another optimizer", "the optimizer's settings");
-  if (now.gradient_wire != before.gradient_wire) {
-    refuse("ranks.gradients", wire_format_name(now.gradient_wire),
-           wire_format_name(before.gradient_wire));
-  }
-  if (now.weight_wire != before.weight_wire) {
-    refuse("ranks.weights", wire_format_name(now.weight_wire),
-           wire_format_name(before.weight_wire));
-  }
   if (now.heldout_sequences != before.heldout_sequences) {
     refuse("eval.sequences", std::to_string(now.heldout_sequences),
            std::to_string(before.heldout_sequences));

@@ -77,6 +77,7 @@ class ConfigReader {
   void read_data();
   void read_batch();
   void read_memory();
+  void read_run_choice(TomlTable& table, const char* key, const char* site);
   void read_ranks();
   void read_optimizer();
   void read_precision();
@@ -91,8 +92,16 @@ class ConfigReader {
   const TrainerOverrides& overrides_;
   TrainerConfig config_;
   TomlTable root_;
+  RunPrecision run_wide_;  // what the plan's own rules do not speak of
   int32_t data_vocabulary_ = 0;
 };
+
+bool any_fp8(const TrainerConfig& config) {
+  const ModelConfig& model = config.engine.model;
+  return std::ranges::any_of(model.sites(), [&](const std::string& site) {
+    return config.plan.resolve(site, model.layers).any_fp8();
+  });
+}
 
 // Why a run's directory cannot be at `path`; empty when it can.
 std::string why_no_directory(const fs::path& path) {
@@ -272,7 +281,7 @@ void ConfigReader::read_batch() {
 }
 
 void ConfigReader::read_memory() {
-  TomlTable table = section("memory", {"recompute", "head_rows"});
+  TomlTable table = section("memory", {"recompute", "head_rows", "moments"});
   MemoryChoice& memory = config_.engine.memory;
   memory.recompute = recompute_from_name(
       table.choice("recompute", "none", {"none", "swiglu", "block"}), config_.file);
@@ -281,17 +290,21 @@ void ConfigReader::read_memory() {
     table.refuse("head_rows",
                  fmt::format("0 or a multiple of {}", MemoryChoice::kHeadRowsMultiple));
   }
+  memory.moments =
+      moment_format_from_name(table.choice("moments", "fp32", {"fp32", "bf16", "fp8"}));
   table.refuse_unknown_keys();
+}
+
+// What the first plan says of the whole run unless its file says otherwise.
+void ConfigReader::read_run_choice(TomlTable& table, const char* key, const char* site) {
+  const RunChoice& choice = *run_choice_of_site(site);
+  run_wide_.*choice.of_run = table.choice(key, choice.wide, choice.values);
 }
 
 void ConfigReader::read_ranks() {
   TomlTable table = section("ranks", {"gradients", "weights", "shard"});
-  auto wire = [&](const std::string& key) {
-    return wire_format_from_name(
-        table.choice(key, "full", {"full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"}));
-  };
-  config_.engine.gradient_wire = wire("gradients");
-  config_.engine.weight_wire = wire("weights");
+  read_run_choice(table, "gradients", "communication.gradients");
+  read_run_choice(table, "weights", "communication.weights");
   config_.engine.shard = sharding_from_name(
       table.choice("shard", "optimizer", {"optimizer", "weights"}), config_.file);
   table.refuse_unknown_keys();
@@ -312,11 +325,8 @@ void ConfigReader::read_optimizer() {
   optimizer.eps = table.number("eps", optimizer.eps, 1e-30, 1);
   optimizer.weight_decay = table.number("weight_decay", optimizer.weight_decay, 0, 100);
   optimizer.clip = table.number("clip", optimizer.clip, 0, 1e30);
-  auto moment = [&](const std::string& key) {
-    return moment_format_from_name(table.choice(key, "fp32", {"fp32", "bf16", "fp8"}));
-  };
-  optimizer.first_moment = moment("first_moment");
-  optimizer.second_moment = moment("second_moment");
+  read_run_choice(table, "first_moment", "optimizer.first_moment");
+  read_run_choice(table, "second_moment", "optimizer.second_moment");
   table.refuse_unknown_keys();
 }
 
@@ -354,6 +364,8 @@ void ConfigReader::read_precision() {
     }
   }
   config_.plan.required = config_.plan.required || required;
+  const std::vector<PlanRule> first = PrecisionPlan().with_run(run_wide_).rules;
+  config_.plan.rules.insert(config_.plan.rules.begin(), first.begin(), first.end());
 }
 
 void ConfigReader::read_checkpoint() {
@@ -422,7 +434,7 @@ void ConfigReader::read_verification() {
 }
 
 void ConfigReader::read_fault(TomlTable& table) {
-  config_.engine.faults.push_back(gnomon::read_fault(table, config_.engine));
+  config_.engine.faults.push_back(gnomon::read_fault(table, config_.engine, config_.plan));
   config_.lines.emplace("fault", table.line());
   config_.lines.emplace("fault.site." + config_.engine.faults.back().site, table.line_of("site"));
 }
@@ -432,11 +444,7 @@ void ConfigReader::read_fault(TomlTable& table) {
 void ConfigReader::check_together() {
   if (overrides_.steps) config_.steps = *overrides_.steps;
   const ModelConfig& model = config_.engine.model;
-  const std::vector<std::string> sites = model.sites();
-  const bool any_fp8 = std::any_of(sites.begin(), sites.end(), [&](const std::string& site) {
-    return config_.plan.resolve(site, model.layers).any_fp8();
-  });
-  if (config_.engine.compute == Compute::kFp32 && any_fp8) {
+  if (config_.engine.compute == Compute::kFp32 && any_fp8(config_)) {
     throw ConfigError(config_.file, config_.lines["model.compute"], "model.compute", "fp32",
                       "\"bf16\" for a plan with FP8");
   }
@@ -473,22 +481,11 @@ ConfigError TrainerConfig::located(const ConfigError& error) const {
 }
 
 bool TrainerConfig::check_device(const std::string& lacks_fp8) const {
-  const std::vector<std::string> sites = engine.model.sites();
-  const bool any_fp8 = std::ranges::any_of(sites, [this](const std::string& site) {
-    return plan.resolve(site, engine.model.layers).any_fp8();
-  });
-  if (lacks_fp8.empty() || !any_fp8) return false;
+  if (lacks_fp8.empty() || !any_fp8(*this)) return false;
   if (!plan.required) return true;
   throw ConfigError(
       file, lines.at("precision.required"), "precision.required", "true",
       fmt::format("a device with FP8 ({}), or a plan that does not require it", lacks_fp8));
-}
-
-std::optional<OnLoss> on_loss_from_name(const std::string& name) {
-  if (name == "continue") return OnLoss::kContinue;
-  if (name == "bf16") return OnLoss::kBf16;
-  if (name == "pause") return OnLoss::kPause;
-  return std::nullopt;
 }
 
 TrainerConfig load_trainer_config(const std::string& file, const TrainerOverrides& overrides) {

@@ -2,6 +2,7 @@
 
 #include "base/redaction.h"
 #include "protocol/client.h"
+#include "trainer/config.h"
 
 namespace gnomon {
 namespace {
@@ -49,6 +50,13 @@ ClientOptions read_controller_access(TomlTable& table, const std::optional<std::
     throw located(error, table, url.has_value());
   }
   return options;
+}
+
+std::optional<OnLoss> on_loss_from_name(const std::string& name) {
+  if (name == "continue") return OnLoss::kContinue;
+  if (name == "bf16") return OnLoss::kBf16;
+  if (name == "pause") return OnLoss::kPause;
+  return std::nullopt;
 }
 
 }  // namespace gnomon

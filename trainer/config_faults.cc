@@ -73,9 +73,19 @@ void read_numbers(TomlTable& table, Fault& fault) {
   fault.fraction_bits = number("fraction_bits", fault.fraction_bits);
 }
 
+// A fault of moments or communication acts where the plan has them in FP8 alone.
+void check_plan_feels(const TomlTable& table, FaultKind kind, const RunPrecision& run) {
+  if (kind == FaultKind::kFp8SecondMoment && run.second_moment != "fp8") {
+    table.refuse("kind", "this fault in a run with optimizer.second_moment = \"fp8\"");
+  }
+  if (kind == FaultKind::kWireScaleShift && run.gradients == "full") {
+    table.refuse("kind", "this fault in a run with ranks.gradients in FP8");
+  }
+}
+
 }  // namespace
 
-Fault read_fault(TomlTable& table, const EngineConfig& engine) {
+Fault read_fault(TomlTable& table, const EngineConfig& engine, const PrecisionPlan& plan) {
   const FaultTraits& traits = read_kind(table);
   refuse_what_the_kind_ignores(table, traits);
   Fault fault = defaults(traits);
@@ -88,6 +98,7 @@ Fault read_fault(TomlTable& table, const EngineConfig& engine) {
   fault.end_step = table.integer("end_step", 0, 0, kMost);
   read_numbers(table, fault);
   table.refuse_unknown_keys();
+  check_plan_feels(table, fault.kind, plan.of_run());
   try {
     check_fault(fault, engine);
   } catch (const ConfigError& error) {

@@ -6,8 +6,9 @@
 
 namespace gnomon {
 
-// One fault for the run that `engine` describes, whose model is sound. Throws ConfigError for a key
-// that the kind has no use for, and for what check_fault() refuses, with the key's line.
-Fault read_fault(TomlTable& table, const EngineConfig& engine);
+// One fault for the run that `engine` and its first plan describe, whose model is sound. Throws
+// ConfigError for a key that the kind has no use for, for what check_fault() refuses, with the
+// key's line, and for a fault of something in FP8 that the plan does not have in FP8.
+Fault read_fault(TomlTable& table, const EngineConfig& engine, const PrecisionPlan& plan);
 
 }  // namespace gnomon

@@ -172,8 +172,13 @@ void TrainingLoop::check_contact() {
     plan_before_loss_ = engine_.plan();
     PrecisionPlan bf16 = PrecisionPlan::bf16();
     bf16.version = kPlanVersionWithoutController;
-    engine_.set_plan(bf16);
-    tell_plan_without_controller();
+    try {
+      engine_.set_plan(bf16);
+      tell_plan_without_controller();
+    } catch (const ConfigError& error) {
+      log_.error("no BF16, the run goes on in plan {}: {}", plan_before_loss_->version,
+                 error.what());
+    }
   } else if (plan_before_loss_ && contact_.away_seconds() == 0) {
     log_.info("the controller is back: plan {} again from step {} on", plan_before_loss_->version,
               engine_.step() + 1);

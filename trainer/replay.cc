@@ -94,12 +94,13 @@ void check_batch(const ReplayRequest& request, const BatchConfig& batch) {
 
 // Bits would differ for a reason that is neither the plan nor the device. Where the data lies, what
 // computes and with how many threads is no setting: a hash of the data is checked, and the
-// fingerprint says the rest. What is computed again, or shared out, changes no bits.
+// fingerprint says the rest. What is computed again, shared out or planned for changes no bits.
 void check_settings(const EngineConfig& own, const std::filesystem::path& checkpoint) {
   EngineConfig config = read_engine_config(checkpoint);
   config.threads = own.threads;
   config.device = own.device;
   config.memory.recompute = own.memory.recompute;
+  config.memory.moments = own.memory.moments;
   config.shard = own.shard;
   config.data = own.data;
   if (config.to_json() == own.to_json()) return;
@@ -157,6 +158,7 @@ ReplayResult Replayer::run(const ReplayRequest& request, const ReplayProgress& p
   check_place("the data", config.data);
   if (on_.threads > 0) config.threads = on_.threads;
   if (on_.device) config.device = *on_.device;
+  config.memory.moments = MomentFormat::kFp32;  // which BF16 has
   const int ranks = ranks_ == nullptr ? 1 : ranks_->collectives->size();
   if (config.batch.accumulation % ranks != 0) {
     throw Error(fmt::format("{} ranks cannot share the {} micro-batches of this run's steps", ranks,

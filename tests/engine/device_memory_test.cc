@@ -104,9 +104,14 @@ TEST_F(DeviceMemory, Fp32AndStoredMomentsToo) {
   config.compute = Compute::kFp32;
   Pair(config).expect_same_steps(3);
   config.compute = Compute::kBf16;
-  config.optimizer.first_moment = MomentFormat::kFp8;
-  config.optimizer.second_moment = MomentFormat::kBf16;
-  Pair(config).expect_same_steps(3);
+  Pair stored(config);
+  for (const PrecisionPlan& plan :
+       {PrecisionPlan().with_run({.first_moment = "fp8", .second_moment = "bf16"}),
+        PrecisionPlan::fp8().with_run({.first_moment = "bf16", .second_moment = "fp8"}),
+        PrecisionPlan::bf16()}) {
+    stored.set_plan(plan);
+    stored.expect_same_steps(3);
+  }
 }
 
 TEST_F(DeviceMemory, CheckpointsAreTheSameAndLoad) {

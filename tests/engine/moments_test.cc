@@ -1,13 +1,15 @@
 // Runs whose moments are stored in BF16 and FP8: memory, checkpoints, exact replay and the loss.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <memory>
 
 #include "base/errors.h"
 #include "storage/safetensors.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/parameters.h"
 
 namespace gnomon::test {
 namespace {
@@ -16,9 +18,13 @@ using Formats = std::pair<MomentFormat, MomentFormat>;
 constexpr MomentFormat kFp32 = MomentFormat::kFp32, kBf16 = MomentFormat::kBf16,
                        kFp8 = MomentFormat::kFp8;
 
-EngineConfig with_moments(EngineConfig config, Formats formats) {
-  config.optimizer.first_moment = formats.first;
-  config.optimizer.second_moment = formats.second;
+PrecisionPlan with_moments(Formats formats, const PrecisionPlan& plan = {}) {
+  return plan.with_run({.first_moment = moment_format_name(formats.first),
+                        .second_moment = moment_format_name(formats.second)});
+}
+
+EngineConfig with_room(EngineConfig config, MomentFormat widest) {
+  config.memory.moments = widest;
   return config;
 }
 
@@ -32,27 +38,31 @@ int64_t optimizer_bytes(const Engine& engine) {
 class MomentRuns : public testing::TestWithParam<Formats> {
  protected:
   TemporaryDirectory directory;
-  EngineConfig config = with_moments(small_engine(directory.path()), GetParam());
+  std::unique_ptr<Engine> start() {
+    auto engine = std::make_unique<Engine>(config);
+    engine->set_plan(with_moments(GetParam()));
+    engine->initialize();
+    return engine;
+  }
+  EngineConfig config = small_engine(directory.path());
 };
 
 TEST_P(MomentRuns, ARestartFromACheckpointGivesTheSameBits) {
-  Engine engine(config);
-  engine.initialize();
-  std::vector<uint64_t> first = train_hashes(engine, 12);
-  std::filesystem::path checkpoint = write_checkpoint(engine, directory.path() / "checkpoints");
-  std::vector<uint64_t> expected = train_hashes(engine, 8);
+  const auto engine = start();
+  std::vector<uint64_t> first = train_hashes(*engine, 12);
+  std::filesystem::path checkpoint = write_checkpoint(*engine, directory.path() / "checkpoints");
+  std::vector<uint64_t> expected = train_hashes(*engine, 8);
   Engine other(read_engine_config(checkpoint));
   other.load(checkpoint);
   EXPECT_EQ(train_hashes(other, 8), expected);
-  engine.initialize();
-  EXPECT_EQ(train_hashes(engine, 12), first);
+  engine->initialize();
+  EXPECT_EQ(train_hashes(*engine, 12), first);
 }
 
 TEST_P(MomentRuns, TheCheckpointHoldsWhatIsStored) {
-  Engine engine(config);
-  engine.initialize();
-  train_hashes(engine, 2);
-  std::filesystem::path checkpoint = write_checkpoint(engine, directory.path() / "checkpoints");
+  const auto engine = start();
+  train_hashes(*engine, 2);
+  std::filesystem::path checkpoint = write_checkpoint(*engine, directory.path() / "checkpoints");
   SafetensorsFile file(checkpoint / "optimizer.safetensors");
   auto check = [&](const std::string& name, MomentFormat format, const std::string& fp8) {
     const TensorView* tensor = file.find(name + ".model.layers.0.mlp.down_proj.weight");
@@ -68,20 +78,63 @@ TEST_P(MomentRuns, TheCheckpointHoldsWhatIsStored) {
   check("exp_avg_sq", GetParam().second, "F8_E5M2");
 }
 
-TEST_P(MomentRuns, AnEngineWithOtherMomentsRefusesTheCheckpoint) {
-  Engine engine(config);
-  engine.initialize();
-  std::filesystem::path checkpoint = write_checkpoint(engine, directory.path() / "checkpoints");
-  Formats others = GetParam();
-  others.second = others.second == kFp8 ? kFp32 : kFp8;
-  Engine other(with_moments(config, others));
-  try {
-    other.load(checkpoint);
-    FAIL() << "accepted";
-  } catch (const ConfigError& error) {
-    std::string text = error.what();
-    EXPECT_NE(text.find("second_moment"), std::string::npos) << text;
-    EXPECT_NE(text.find(moment_format_name(others.second)), std::string::npos) << text;
+// A checkpoint of one plan, and the plan of another form taken there: by the run, by a replay, and
+// by an engine that loads it under its own plan.
+TEST_P(MomentRuns, AChangeOfPlanIsExactWhoeverMakesIt) {
+  const auto engine = start();
+  train_hashes(*engine, 6);
+  const auto checkpoint = write_checkpoint(*engine, directory.path() / "checkpoints");
+  for (Formats formats : {Formats{kFp32, kFp32}, Formats{kFp8, kFp8}, Formats{kBf16, kFp8}}) {
+    const PrecisionPlan other = with_moments(formats, PrecisionPlan::fp8());
+    engine->load(checkpoint);
+    engine->set_plan(other);
+    const std::vector<uint64_t> expected = train_hashes(*engine, 4);
+    Engine replay(config, EngineRole::kReplay);
+    replay.load(checkpoint);
+    replay.set_plan(other);
+    EXPECT_EQ(train_hashes(replay, 4), expected);
+    Engine own(config);
+    own.set_plan(other);
+    own.load(checkpoint, false);
+    EXPECT_EQ(train_hashes(own, 4), expected);
+    // And what was changed goes on from a checkpoint.
+    const auto later = write_checkpoint(*engine, directory.path() / "later");
+    const std::vector<uint64_t> behind = train_hashes(*engine, 2);
+    replay.load(later);
+    EXPECT_EQ(train_hashes(replay, 2), behind);
+  }
+}
+
+// What a checkpoint's moments of one parameter stand for.
+std::vector<float> moments_of(const std::filesystem::path& checkpoint, const std::string& name,
+                              MomentFormat format, const ModelConfig& model) {
+  const SafetensorsFile file(checkpoint / "optimizer.safetensors");
+  const Parameter& weight = ParameterLayout(model).weight_of("model.layers.0.mlp.down_proj");
+  const void* data = file.find(name + "." + weight.name)->data;
+  const Format codes = name == "exp_avg" ? Format::kE4m3 : Format::kE5m2;
+  std::vector<float> values;
+  for (int64_t i = 0; i < weight.size; ++i) {
+    if (format == kFp32) values.push_back(static_cast<const float*>(data)[i]);
+    if (format == kBf16) values.push_back(to_float(static_cast<const bf16*>(data)[i]));
+    if (format != kFp8) continue;
+    const auto* scales = static_cast<const float*>(file.find(name + "_scales")->data);
+    values.push_back(decode(codes, static_cast<const uint8_t*>(data)[i]) *
+                     scales[(weight.offset + i) / kMomentBlock]);
+  }
+  return values;
+}
+
+TEST_P(MomentRuns, TheChangeToFp32LosesNothing) {
+  const auto engine = start();
+  train_hashes(*engine, 3);
+  const auto before = write_checkpoint(*engine, directory.path() / "before");
+  engine->set_plan(PrecisionPlan::bf16());
+  const auto after = write_checkpoint(*engine, directory.path() / "after");
+  for (const auto& [name, format] :
+       {std::pair{"exp_avg", GetParam().first}, std::pair{"exp_avg_sq", GetParam().second}}) {
+    const std::vector<float> values = moments_of(before, name, format, config.model);
+    EXPECT_EQ(moments_of(after, name, kFp32, config.model), values) << name;
+    EXPECT_GT(std::ranges::max(values), 0) << name;
   }
 }
 
@@ -94,14 +147,72 @@ INSTANTIATE_TEST_SUITE_P(Formats, MomentRuns,
                                   moment_format_name(instance.param.second);
                          });
 
-TEST(MomentMemory, IsThatOfTheBytesStored) {
+TEST(MomentMemory, IsThatOfTheWidestFormatAskedFor) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());
   int64_t fp32 = optimizer_bytes(Engine(config));
-  int64_t bf16 = optimizer_bytes(Engine(with_moments(config, {kBf16, kBf16})));
-  int64_t fp8 = optimizer_bytes(Engine(with_moments(config, {kFp8, kFp8})));
+  int64_t bf16 = optimizer_bytes(Engine(with_room(config, kBf16)));
+  int64_t fp8 = optimizer_bytes(Engine(with_room(config, kFp8)));
   EXPECT_NEAR(static_cast<double>(bf16) / static_cast<double>(fp32), 8.0 / 12, 0.01);
   EXPECT_NEAR(static_cast<double>(fp8) / static_cast<double>(fp32), (6 + 8.0 / 128) / 12, 0.01);
+}
+
+TEST(MomentMemory, APlanThatItHasNoRoomForIsRefusedAndChangesNothing) {
+  TemporaryDirectory directory;
+  const EngineConfig config = with_room(small_engine(directory.path()), kFp8);
+  Engine engine(config), untouched(config);
+  for (Engine* it : {&engine, &untouched}) {
+    it->set_plan(with_moments({kFp8, kFp8}));
+    it->initialize();
+    train_hashes(*it, 3);
+  }
+  try {
+    engine.set_plan(with_moments({kFp8, kBf16}, PrecisionPlan::fp8()));
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.file() + "." + error.key(), "memory.moments");
+    EXPECT_EQ(error.value(), "fp8");
+    EXPECT_NE(error.accepted().find("\"bf16\" for a plan with moments in bf16"), std::string::npos)
+        << error.accepted();
+  }
+  EXPECT_EQ(train_hashes(engine, 3), train_hashes(untouched, 3));
+  EXPECT_THROW(engine.set_plan(PrecisionPlan::bf16()), ConfigError);
+  Engine wide(small_engine(directory.path() / "wide"));
+  wide.initialize();
+  const auto checkpoint = write_checkpoint(wide, directory.path() / "checkpoints");
+  EXPECT_THROW(engine.load(checkpoint), ConfigError);
+}
+
+// What the new form cannot say is lost once; what it can is not.
+TEST(MomentValues, GoThroughAChangeOfFormat) {
+  constexpr int64_t kCount = 300;
+  std::vector<float> values(kCount), back(kCount);
+  for (int64_t i = 0; i < kCount; ++i) {
+    values[static_cast<size_t>(i)] =
+        i % 7 == 0 ? 0.0f : std::exp2(static_cast<float>(i % 19) - 12.0f) * 1.3f;
+  }
+  for (Moment moment : {Moment::kFirst, Moment::kSecond}) {
+    for (MomentFormat format : {kFp32, kBf16, kFp8}) {
+      std::vector<std::byte> room(static_cast<size_t>(moment_bytes_needed(format, kCount)));
+      const MomentSpan stored = moments_in(room, format, kCount);
+      encode_moments(values, moment, 5, 9, 256, stored);
+      decode_moments(stored, moment, back);
+      const double step = format == kFp32 ? 0 : format == kBf16 ? 0x1p-7 : 0.25;
+      for (int64_t i = 0; i < kCount; ++i) {
+        const double value = static_cast<double>(values[static_cast<size_t>(i)]);
+        const double stood = static_cast<double>(back[static_cast<size_t>(i)]);
+        EXPECT_NEAR(stood, value, step * value + (moment == Moment::kFirst ? 1e-3 : 0)) << i;
+        if (moment == Moment::kSecond) {
+          EXPECT_EQ(stood == 0, value == 0) << i;
+        }
+      }
+      std::vector<std::byte> again(room.size());
+      encode_moments(back, moment, 6, 9, 256, moments_in(again, format, kCount));
+      std::vector<float> twice(kCount);
+      decode_moments(moments_in(again, format, kCount), moment, twice);
+      EXPECT_EQ(twice, back);
+    }
+  }
 }
 
 // The yardstick is what another seed does to FP32 moments: a format passes when its mean distance
@@ -116,9 +227,10 @@ TEST(MomentLoss, EveryFormatEndsWhereFp32Ends) {
   auto losses = [&](Formats formats) {
     std::vector<double> ends;
     for (int seed = 1; seed <= kSeeds; ++seed) {
-      EngineConfig run = with_moments(config, formats);
+      EngineConfig run = config;
       run.seed = seed;
       Engine engine(run);
+      engine.set_plan(with_moments(formats));
       engine.initialize();
       double last = 0;
       for (int step = 1; step <= 300; ++step) {

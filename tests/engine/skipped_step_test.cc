@@ -72,8 +72,6 @@ struct SkipCase {
 class SkippedSteps : public testing::TestWithParam<SkipCase> {
  protected:
   SkippedSteps() {
-    config.optimizer.first_moment = GetParam().first;
-    config.optimizer.second_moment = GetParam().second;
     config.optimizer.warmup_steps = 0;
     config.batch.sequences = 1;
     config.batch.accumulation = 1;
@@ -86,6 +84,9 @@ class SkippedSteps : public testing::TestWithParam<SkipCase> {
   }
   std::unique_ptr<Engine> start() {
     auto engine = make();
+    engine->set_plan(
+        PrecisionPlan().with_run({.first_moment = moment_format_name(GetParam().first),
+                                  .second_moment = moment_format_name(GetParam().second)}));
     engine->initialize();
     return engine;
   }

@@ -91,11 +91,11 @@ TEST_F(Snapshot, EveryArmAfterSeveralStepsLeavesTheRunAsItWas) {
 }
 
 TEST_F(Snapshot, WithMomentsInFp8AndBf16) {
-  for (auto [first, second] : {std::pair{MomentFormat::kFp8, MomentFormat::kBf16},
-                               std::pair{MomentFormat::kBf16, MomentFormat::kFp8}}) {
-    config.optimizer.first_moment = first;
-    config.optimizer.second_moment = second;
-    EXPECT_EQ(run({8, 13}), run({}));
+  for (const auto& [first, second] : {std::pair{"fp8", "bf16"}, std::pair{"bf16", "fp8"}}) {
+    const std::string plan = PrecisionPlan::parse(kDelayedPlanOfSnapshot)
+                                 .with_run({.first_moment = first, .second_moment = second})
+                                 .to_toml();
+    EXPECT_EQ(run({8, 13}, plan), run({}, plan));
   }
 }
 

@@ -22,19 +22,16 @@ struct Case {
 
 class DeviceEngines : public testing::TestWithParam<Case> {
  protected:
-  DeviceEngines() {
-    config.batch.accumulation = collectives().size();
-    config.gradient_wire = wire_format_from_name(GetParam().gradient_wire);
-    config.weight_wire = wire_format_from_name(GetParam().weight_wire);
-    config.optimizer.first_moment = config.optimizer.second_moment = GetParam().moments;
-  }
+  DeviceEngines() { config.batch.accumulation = collectives().size(); }
   std::unique_ptr<Engine> start(EngineRanks* with, int threads = kThreadsForHost,
                                 Sharding shard = Sharding::kOptimizer) {
     EngineConfig own = config;
     own.threads = threads;
     own.shard = shard;
     auto engine = std::make_unique<Engine>(own, EngineRole::kLive, with, &kBackends);
-    engine->set_plan(GetParam().plan);
+    const std::string moments = moment_format_name(GetParam().moments);
+    engine->set_plan(GetParam().plan.with_run(
+        {moments, moments, GetParam().gradient_wire, GetParam().weight_wire}));
     engine->initialize();
     return engine;
   }

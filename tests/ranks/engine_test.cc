@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "tests/engine/engine_fixture.h"
 #include "tests/ranks/ranks.h"
+#include "trainer/engine/parameters.h"
 
 namespace gnomon::test {
 namespace {
@@ -22,21 +23,21 @@ struct Case {
   std::string weight_wire = "full";
 };
 
-PrecisionPlan plan_of(const Case& of) {
-  if (of.plan == "bf16") return PrecisionPlan::bf16();
-  if (of.plan == "current") return PrecisionPlan::fp8(Recipe::kCurrent);
+PrecisionPlan gemms_of(const std::string& name) {
+  if (name == "bf16") return PrecisionPlan::bf16();
+  if (name == "current") return PrecisionPlan::fp8(Recipe::kCurrent);
   return PrecisionPlan::parse(
       "[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\nrecipe = \"delayed\"\namax_history = 3\n");
 }
 
+PrecisionPlan plan_of(const Case& of) {
+  const std::string moments = moment_format_name(of.moments);
+  return gemms_of(of.plan).with_run({moments, moments, of.gradient_wire, of.weight_wire});
+}
+
 class RankEngines : public testing::TestWithParam<Case> {
  protected:
-  RankEngines() {
-    config.batch.accumulation = 4;
-    config.optimizer.first_moment = config.optimizer.second_moment = GetParam().moments;
-    config.gradient_wire = wire_format_from_name(GetParam().gradient_wire);
-    config.weight_wire = wire_format_from_name(GetParam().weight_wire);
-  }
+  RankEngines() { config.batch.accumulation = 4; }
   std::unique_ptr<Engine> start(EngineRanks* with) {
     auto engine = std::make_unique<Engine>(config, EngineRole::kLive, with);
     engine->set_plan(plan_of(GetParam()));
@@ -133,6 +134,23 @@ TEST_P(RankEngines, ASkippedStepIsNoUpdateAndReplaysToTheSameBits) {
   EXPECT_EQ(train_hashes(other, 4), expected);
 }
 
+// Moments and communication of other forms, taken by the run and by a replay from its checkpoint.
+TEST_P(RankEngines, AChangeOfPlanIsExactWhoeverMakesIt) {
+  std::unique_ptr<Engine> engine = start(&ranks());
+  train_hashes(*engine, 3);
+  const auto checkpoint = write_checkpoint(*engine, directory.path() / "checkpoints");
+  const PrecisionPlan other = gemms_of("current").with_run({"fp8", "bf16", "e4m3", "e5m2:tensor"});
+  for (const PrecisionPlan& plan : {other, PrecisionPlan::bf16()}) {
+    engine->load(checkpoint);
+    engine->set_plan(plan);
+    const std::vector<uint64_t> expected = train_hashes(*engine, 3);
+    Engine replay(config, EngineRole::kReplay, &ranks());
+    replay.load(checkpoint);
+    replay.set_plan(plan);
+    EXPECT_EQ(train_hashes(replay, 3), expected);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Cases, RankEngines,
     testing::Values(Case{"bf16"}, Case{"current", "current"}, Case{"delayed", "delayed"},
@@ -142,6 +160,38 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"wires_by_tensor", "bf16", MomentFormat::kFp32, "e4m3:tensor",
                          "e4m3:tensor"}),
     [](const auto& instance) { return instance.param.name; });
+
+class WireFault : public testing::Test {
+ protected:
+  std::vector<uint64_t> run(bool faulty, const std::string& gradients, EngineRanks* with) {
+    EngineConfig own = config;
+    // E5M2 reaches further down.
+    const int log2_factor = gradients.starts_with("e5m2") ? 26 : 14;
+    if (faulty) {
+      own.faults = {
+          {.kind = FaultKind::kWireScaleShift, .start_step = 3, .log2_factor = log2_factor}};
+    }
+    Engine engine(own, EngineRole::kLive, with);
+    engine.set_plan(PrecisionPlan().with_run({.gradients = gradients}));
+    engine.initialize();
+    return train_hashes(engine, 5);
+  }
+  TemporaryDirectory directory;
+  EngineConfig config = small_engine(directory.path());
+};
+
+TEST_F(WireFault, ActsWhereGradientsAreSentInFp8AndNowhereElse) {
+  config.batch.accumulation = 4;
+  for (const char* gradients : {"e4m3", "e5m2:tensor"}) {
+    const std::vector<uint64_t> healthy = run(false, gradients, &ranks());
+    const std::vector<uint64_t> faulty = run(true, gradients, &ranks());
+    const auto differ = std::ranges::mismatch(healthy, faulty);
+    EXPECT_EQ(differ.in1 - healthy.begin() + 1, 3) << gradients;
+    EXPECT_EQ(run(true, gradients, &ranks()), faulty) << gradients;
+    EXPECT_EQ(run(true, gradients, nullptr), run(false, gradients, nullptr)) << gradients;
+  }
+  EXPECT_EQ(run(true, "full", &ranks()), run(false, "full", &ranks()));
+}
 
 // The yardstick is what another seed does to a run in which nothing is compressed: a format passes
 // when its mean distance over the seeds is within two standard errors of that spread, as for
@@ -158,9 +208,8 @@ TEST(CommunicationLoss, EveryFormatEndsWhereUncompressedRanksEnd) {
     for (int seed = 1; seed <= kSeeds; ++seed) {
       EngineConfig run = config;
       run.seed = seed;
-      run.gradient_wire = wire_format_from_name(gradients);
-      run.weight_wire = wire_format_from_name(weights);
       Engine engine(run, EngineRole::kReplay, &ranks());
+      engine.set_plan(PrecisionPlan().with_run({.gradients = gradients, .weights = weights}));
       engine.initialize();
       double last = 0;
       for (int step = 1; step <= 200; ++step) {
@@ -277,39 +326,45 @@ TEST_F(RanksOnly, ABitFlipReachesEveryRanksWeights) {
 
 TEST_F(RanksOnly, FaultsOfTheOptimizersStateAreThoseOfOneProcess) {
   const std::string down = "model.layers.1.mlp.down_proj";
-  config.faults = {
-      {.kind = FaultKind::kFp8SecondMoment, .site = "*", .start_step = 2, .format = "e4m3"},
-      {.kind = FaultKind::kStaleWeight, .site = down, .start_step = 2},
-      {.kind = FaultKind::kStuckBit,
-       .site = "lm_head",
-       .tensor = "weight",
-       .start_step = 2,
-       .element = 5,
-       .bit = 31},
-      {.kind = FaultKind::kSkippedBatch, .start_step = 2, .steps = 1}};
+  config.faults = {{.kind = FaultKind::kFp8SecondMoment,
+                    .site = "*",
+                    .start_step = 2,
+                    .log2_factor = -14,
+                    .format = "e4m3"},
+                   {.kind = FaultKind::kStaleWeight, .site = down, .start_step = 2},
+                   {.kind = FaultKind::kStuckBit,
+                    .site = "lm_head",
+                    .tensor = "weight",
+                    .start_step = 2,
+                    .element = 5,
+                    .bit = 31},
+                   {.kind = FaultKind::kSkippedBatch, .start_step = 2, .steps = 1}};
   Engine together(config, EngineRole::kLive, &ranks());
   together.initialize();
-  together.set_plan(PrecisionPlan::fp8());
+  together.set_plan(PrecisionPlan::fp8().with_run({.second_moment = "fp8"}));
   train_hashes(together, 3);
   const auto checkpoint = write_checkpoint(together, directory.path() / "checkpoints");
   const std::vector<uint64_t> expected = train_hashes(together, 3);
   Engine again(config, EngineRole::kLive, &ranks());
   again.load(checkpoint);
   EXPECT_EQ(train_hashes(again, 3), expected);
-  // One scale for the whole tensor, whichever rank has its largest moment: rounding what is there
-  // already changes nothing.
+  // One scale for the whole tensor, whichever rank has its largest moment: what is under half of
+  // the smallest step of E4M3 with it is lost on every rank, and nothing else is.
   if (collectives().rank() != 0) return;
   const SafetensorsFile file(checkpoint / "optimizer.safetensors");
+  const auto* scales = static_cast<const float*>(file.find("exp_avg_sq_scales")->data);
+  const ParameterLayout layout(config.model);
   for (const std::string& site : config.model.sites()) {
-    const TensorView* moments = file.find("exp_avg_sq." + site + ".weight");
-    if (moments == nullptr) continue;  // lm_head's weight is the embedding
-    const auto* values = static_cast<const float*>(moments->data);
-    const std::vector<float> all(values, values + moments->bytes() / 4);
-    const float scale = 448.0f / std::ranges::max(all);
-    for (float value : all) {
-      const float scaled = value * scale;
-      ASSERT_NEAR(round_to(Format::kE4m3, scaled), scaled, 1e-3f * scaled) << site;
+    const Parameter& weight = layout.weight_of(site);
+    const auto* codes = static_cast<const uint8_t*>(file.find("exp_avg_sq." + weight.name)->data);
+    std::vector<float> values;
+    for (int64_t i = 0; i < weight.size; ++i) {
+      values.push_back(decode(Format::kE5m2, codes[i]) *
+                       scales[(weight.offset + i) / kMomentBlock]);
     }
+    const float lost = std::ranges::max(values) / 448 * 0x1p14f * 0x1p-10f;
+    EXPECT_GT(std::ranges::count(values, 0.0f), weight.size / 10) << site;
+    for (float value : values) ASSERT_TRUE(value == 0 || value > 0.8f * lost) << site << value;
   }
 }
 

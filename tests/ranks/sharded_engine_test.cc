@@ -56,7 +56,6 @@ class ShardedEngines : public testing::TestWithParam<Case> {
     config.model.tie_embeddings = it.tied;
     config.compute = it.compute;
     config.memory.recompute = it.recompute;
-    config.weight_wire = wire_format_from_name(it.weight_wire);
     config.batch.accumulation = 2 * collectives().size();
     config.heldout_sequences = 5;  // in micro-batches of two: three of them
   }
@@ -67,7 +66,7 @@ class ShardedEngines : public testing::TestWithParam<Case> {
   }
   std::unique_ptr<Engine> start(Sharding shard, EngineRanks* with = &ranks()) {
     auto engine = make(shard, with);
-    engine->set_plan(plan_of(GetParam().plan));
+    engine->set_plan(plan_of(GetParam().plan).with_run({.weights = GetParam().weight_wire}));
     engine->initialize();
     return engine;
   }
@@ -204,7 +203,6 @@ TEST_F(Shards, FeelFaultsOfWeightsWhereTheyAreKept) {
   Fault norm = flip;
   flip.site = "model.layers.1.mlp.down_proj.weight";
   norm.site = "model.norm.weight";
-  config.weight_wire = wire_format_from_name("e4m3");
   config.faults = {flip,
                    norm,
                    {.kind = FaultKind::kStuckBit,
@@ -216,9 +214,23 @@ TEST_F(Shards, FeelFaultsOfWeightsWhereTheyAreKept) {
   EngineConfig all = config;
   all.shard = Sharding::kOptimizer;
   Engine sharded(config, EngineRole::kLive, &ranks()), whole(all, EngineRole::kLive, &ranks());
-  sharded.initialize();
-  whole.initialize();
+  for (Engine* engine : {&sharded, &whole}) {
+    engine->set_plan(PrecisionPlan().with_run({.weights = "e4m3"}));
+    engine->initialize();
+  }
   for (int i = 0; i < 5; ++i) expect_same_step(sharded.train_step(), whole.train_step());
+}
+
+TEST_F(Shards, ChangeTheirCommunicationAndHaveTheBitsOfWholeWeights) {
+  EngineConfig all = config;
+  all.shard = Sharding::kOptimizer;
+  Engine sharded(config, EngineRole::kLive, &ranks()), whole(all, EngineRole::kLive, &ranks());
+  for (Engine* engine : {&sharded, &whole}) engine->initialize();
+  for (const char* weights : {"e4m3", "full", "e5m2:tensor", "e4m3"}) {
+    const PrecisionPlan plan = PrecisionPlan().with_run({.gradients = weights, .weights = weights});
+    for (Engine* engine : {&sharded, &whole}) engine->set_plan(plan);
+    for (int i = 0; i < 2; ++i) expect_same_step(sharded.train_step(), whole.train_step());
+  }
 }
 
 TEST_F(Shards, RefuseStaleWeightsOnAllRanksAndNameTheKey) {

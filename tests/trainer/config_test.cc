@@ -100,6 +100,7 @@ device = "cuda"
 [memory]
 recompute = "block"
 head_rows = 256
+moments = "bf16"
 [model]
 layers = 3
 width = 48
@@ -131,6 +132,8 @@ beta2 = 0.9
 eps = 1e-9
 weight_decay = 0.2
 clip = 0.5
+first_moment = "bf16"
+second_moment = "fp8"
 [ranks]
 gradients = "e5m2"
 weights = "e4m3:tensor"
@@ -168,9 +171,8 @@ bit = 30
   EXPECT_EQ(config.steps, 77);
   EXPECT_EQ(config.engine.threads, 2);
   EXPECT_EQ(config.engine.device, Device::kCuda);
-  EXPECT_EQ(config.engine.memory, (MemoryChoice{Recompute::kBlock, 256}));
-  EXPECT_EQ(wire_format_name(config.engine.gradient_wire), "e5m2");
-  EXPECT_EQ(wire_format_name(config.engine.weight_wire), "e4m3:tensor");
+  EXPECT_EQ(config.engine.memory, (MemoryChoice{Recompute::kBlock, 256, MomentFormat::kBf16}));
+  EXPECT_EQ(config.plan.of_run(), (RunPrecision{"bf16", "fp8", "e5m2", "e4m3:tensor"}));
   EXPECT_EQ(config.engine.shard, Sharding::kWeights);
   EXPECT_TRUE(config.plan.required);
   const ModelConfig model{.layers = 3,
@@ -318,6 +320,29 @@ TEST_F(ConfigTest, APlanFileStandsBesideTheConfiguration) {
   EXPECT_TRUE(config.plan.resolve("lm_head", 4).any_fp8());
 }
 
+TEST_F(ConfigTest, KeysOfMomentsAndCommunicationStandBeforeThePlansOwnRules) {
+  std::ofstream(*directory_ / "low.toml")
+      << "[[rule]]\nmatch = \"*\"\nsecond_moment = \"fp8\"\nweight_communication = \"full\"\n";
+  const TrainerConfig config = load(
+      "[data]\ndir = \"data\"\n[precision]\nplan = \"low.toml\"\n[optimizer]\nfirst_moment = "
+      "\"bf16\"\nsecond_moment = \"bf16\"\n[ranks]\nweights = \"e4m3\"\n");
+  EXPECT_EQ(config.plan.of_run(), (RunPrecision{"bf16", "fp8", "full", "full"}));
+  const std::string smallest = kSmallest;
+  EXPECT_EQ(load(smallest + "[ranks]\ngradients = \"e4m3\"\n").plan.of_run().gradients, "e4m3");
+  EXPECT_TRUE(load(smallest + "[ranks]\ngradients = \"full\"\n").plan.rules.empty());
+}
+
+TEST_F(ConfigTest, AFaultOfWhatThePlanHasNotInFp8IsRefused) {
+  for (const auto& [kind, key] : {std::pair{"fp8_second_moment", "optimizer.second_moment"},
+                                  std::pair{"wire_scale_shift", "ranks.gradients"}}) {
+    const ConfigError error = error_of(fmt::format(
+        "{}[[fault]]\nkind = \"{}\"\nstart_step = 7\nlog2_factor = 3\n", kSmallest, kind));
+    EXPECT_EQ(error.value(), fmt::format("\"{}\"", kind));
+    EXPECT_EQ(error.line(), 6);
+    EXPECT_THAT(error.accepted(), HasSubstr(key));
+  }
+}
+
 TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
   struct Kind {
     const char* name;
@@ -338,7 +363,9 @@ TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
       {"coarse_recipe", "site = \"lm_head\"",
        "the FP8 GEMMs of lm_head run in e4m3 with one scale for each tensor, off by 2^0"},
       {"fp8_second_moment", "log2_factor = -4",
-       "the second moments of * are stored in e4m3 with one scale, off by 2^-4"},
+       "the FP8 second moments of * go through e4m3 with one scale, off by 2^-4, before they are "
+       "stored"},
+      {"wire_scale_shift", "log2_factor = 5", "the scales of gradients sent in FP8 are off by 2^5"},
       {"wrong_accumulation", "", "the FP8 GEMMs of * keep 13 bits of a sum and never promote it"},
       {"dropped_k_block", "site = \"lm_head\"\nterms = 16\ngemm = \"fprop\"",
        "the FP8 fprop GEMMs of lm_head leave out terms 0 to 15 of every sum"},
@@ -352,8 +379,10 @@ TEST_F(ConfigTest, EveryKindOfFaultIsReadWithItsDefaults) {
       {"skipped_batch", "", "the trainer reads the batch of 1 step later"}};
   ASSERT_EQ(std::size(kinds), all_faults().size());
   for (const Kind& kind : kinds) {
-    const TrainerConfig config = load(fmt::format(
-        "{}[[fault]]\nkind = \"{}\"\nstart_step = 7\n{}\n", kSmallest, kind.name, kind.keys));
+    const TrainerConfig config =
+        load(fmt::format("{}[optimizer]\nsecond_moment = \"fp8\"\n[ranks]\ngradients = \"e4m3\"\n"
+                         "[[fault]]\nkind = \"{}\"\nstart_step = 7\n{}\n",
+                         kSmallest, kind.name, kind.keys));
     ASSERT_EQ(config.engine.faults.size(), 1u);
     EXPECT_EQ(fault_kind_name(config.engine.faults[0].kind), kind.name);
     EXPECT_THAT(config.engine.faults[0].describe(), HasSubstr(kind.says));

@@ -82,6 +82,33 @@ TEST_F(TrainerDirectives, ABadPlanIsRejectedWithItsReasonAndTrainingGoesOn) {
   stop(*trainer);
 }
 
+// BF16 has FP32 moments: here there is room for FP8 alone.
+TEST_F(TrainerDirectives, APlanWithoutRoomForItsMomentsIsRejectedBeforeAnythingChanges) {
+  const auto trainer =
+      start_long("[memory]\nmoments = \"fp8\"\n", {{"[optimizer]",
+                                                    "[optimizer]\nfirst_moment = \"fp8\"\n"
+                                                    "second_moment = \"fp8\""}});
+  ASSERT_TRUE(eventually([this] { return !controller_.told().checkpoints.empty(); }));
+  Directive directive;
+  directive.plan = PrecisionPlan::bf16().to_toml();
+  directive.plan_version = 5;
+  for (const char* kind : {"set_plan", "rollback"}) {
+    directive.kind = kind;
+    directive.checkpoint_uri = controller_.told().checkpoints[0].uri;
+    const int64_t number = controller_.issue(directive);
+    ASSERT_TRUE(controller_.reaches(number, "rejected")) << kind << trainer->output();
+    EXPECT_THAT(controller_.last_ack(number).reason,
+                HasSubstr("\"fp32\" for a plan with moments in fp32"));
+    const int64_t before = controller_.newest_step(1);
+    EXPECT_TRUE(eventually([&] { return controller_.newest_step(1) > before + 2; })) << kind;
+  }
+  directive.kind = "set_plan";
+  directive.plan = "[[rule]]\nmatch = \"*\"\ngemms = \"bf16\"\nmoments = \"fp8\"\n";
+  EXPECT_TRUE(controller_.reaches(controller_.issue(directive), "applied"));
+  stop(*trainer);
+  EXPECT_EQ(controller_.told().attempts.size(), 1u);
+}
+
 TEST_F(TrainerDirectives, RollbackBeginsTheNextAttemptFromTheCheckpoint) {
   const auto trainer = start_long("");
   ASSERT_TRUE(eventually([this] {

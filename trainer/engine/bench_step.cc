@@ -42,7 +42,8 @@ void add_gemm_times(const std::vector<StepGemm>& gemms, const std::vector<Durati
 
 // `plain` is nullptr where the products were timed before.
 void measure(Engine& engine, const std::vector<StepGemm>& gemms, PlainGemms* plain,
-             const PrecisionPlan& fp8, const BenchStepOptions& options, Timings& timings) {
+             const PrecisionPlan& in_bf16, const PrecisionPlan& fp8,
+             const BenchStepOptions& options, Timings& timings) {
   constexpr int kGemmsPerRound = 5;
   const auto steps = [&](const PrecisionPlan& plan, bool counts, Durations& durations,
                          std::vector<double>& switches) {
@@ -66,9 +67,18 @@ void measure(Engine& engine, const std::vector<StepGemm>& gemms, PlainGemms* pla
       const std::vector<Duration> durations = plain->durations(kGemmsPerRound);
       if (counts) add_gemm_times(gemms, durations, timings);
     }
-    steps(PrecisionPlan::bf16(), counts, timings.bf16_step, timings.bf16_switch);
+    steps(in_bf16, counts, timings.bf16_step, timings.bf16_switch);
     steps(fp8, counts, timings.fp8_step, timings.fp8_switch);
   }
+}
+
+PrecisionPlan with_moments(const PrecisionPlan& plan, MomentFormat moments) {
+  const std::string name = moment_format_name(moments);
+  return plan.with_run({.first_moment = name, .second_moment = name});
+}
+
+PrecisionPlan bf16_plan(const BenchStepOptions& options) {
+  return with_moments(PrecisionPlan::bf16(), options.moments);
 }
 
 PrecisionPlan fp8_plan(const BenchStepOptions& options) {
@@ -76,7 +86,8 @@ PrecisionPlan fp8_plan(const BenchStepOptions& options) {
   if (recipe == Recipe::kNone) {
     throw ConfigError("bench step", 0, "recipe", options.recipe, "a recipe with scales");
   }
-  const PrecisionPlan plan = PrecisionPlan::fp8(recipe, accumulate_from_name(options.accumulate));
+  const PrecisionPlan plan = with_moments(
+      PrecisionPlan::fp8(recipe, accumulate_from_name(options.accumulate)), options.moments);
   return options.keep_bf16.empty() ? plan : plan.with_bf16_sites(options.keep_bf16);
 }
 
@@ -166,7 +177,7 @@ EngineConfig bench_step_config(const BenchStepOptions& options) {
                     .accumulation = options.accumulation};
   }
   config.memory = options.memory;
-  config.optimizer.first_moment = config.optimizer.second_moment = options.moments;
+  config.memory.moments = options.moments;
   config.device = options.device;
   config.threads = options.threads;
   return config;
@@ -263,7 +274,7 @@ std::string bench_step_json(const BenchStepOptions& given) {
   if (options.rounds < 1) {
     throw ConfigError("bench step", 0, "rounds", std::to_string(options.rounds), "1 or more");
   }
-  const PrecisionPlan fp8 = fp8_plan(options);
+  const PrecisionPlan in_bf16 = bf16_plan(options), fp8 = fp8_plan(options);
   EngineConfig config = bench_step_config(options);
   SyntheticData data(options.scratch, config.model.vocabulary,
                      int64_t{8} * config.batch.tokens_per_step());
@@ -289,7 +300,7 @@ std::string bench_step_json(const BenchStepOptions& given) {
   int64_t planned = 0;
   json::object arenas =
       arenas_of(engine, options.device, plain == nullptr ? 0 : plain->bytes(), planned);
-  measure(engine, gemms, plain.get(), fp8, options, timings);
+  measure(engine, gemms, plain.get(), in_bf16, fp8, options, timings);
 
   json::object gemm_rates;
   const Rates rates = rates_of(gemms, timings, gemm_rates);
@@ -303,7 +314,7 @@ std::string bench_step_json(const BenchStepOptions& given) {
       {"accumulate", options.accumulate},
       {"parameters", config.model.parameters()},
       {"tokens_per_step", config.batch.tokens_per_step()},
-      {"bf16", summary(PrecisionPlan::bf16())},
+      {"bf16", summary(in_bf16)},
       {"fp8", summary(fp8)},
       {"fp8_over_bf16", median(timings.bf16_step.seconds) / median(timings.fp8_step.seconds)},
       {"fp8_over_bf16_by_cpu",

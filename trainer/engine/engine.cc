@@ -121,13 +121,14 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
   const int rank = collectives.rank();
   optimizer = std::make_unique<Optimizer>(
       config.optimizer, layout, *backend, static_cast<uint64_t>(config.seed),
-      Shard{parts.begin(rank), parts.begin(rank) + parts.size(rank)});
+      Shard{parts.begin(rank), parts.begin(rank) + parts.size(rank)}, config.memory.moments);
   sites = resolve(plan);
+  formats.moments = optimizer->state().formats();
   for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
   const Arena& optimizer_arena = optimizer->state().arena();
   arenas.push_back({optimizer_arena.name(), optimizer_arena.bytes()});
   if (ranks->many() && rank == 0 && engine_role != EngineRole::kReplay) {
-    gathered = std::make_unique<OptimizerState>("gathered optimizer", config.optimizer,
+    gathered = std::make_unique<OptimizerState>("gathered optimizer", config.memory.moments,
                                                 Shard{0, layout.elements()}, host_memory());
     arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
     if (working().sharded()) take_gathered_weights();
@@ -182,6 +183,34 @@ std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) co
     resolved.push_back(std::move(precision));
   }
   return resolved;
+}
+
+RunFormats formats_of(const PrecisionPlan& plan) {
+  const RunPrecision run = plan.of_run();
+  return {{moment_format_from_name(run.first_moment), moment_format_from_name(run.second_moment)},
+          wire_format_from_name(run.gradients),
+          wire_format_from_name(run.weights)};
+}
+
+void Engine::Impl::check_room(const PrecisionPlan& wanted) const {
+  const MomentFormats moments = formats_of(wanted).moments;
+  if (optimizer->state().has_room_for(moments)) return;
+  const std::string widest = moment_format_name(std::min(moments.first, moments.second));
+  throw ConfigError("memory", 0, "moments", moment_format_name(config.memory.moments),
+                    fmt::format("\"{}\" for a plan with moments in {}, as this one: room for them "
+                                "is taken at the start",
+                                widest, widest));
+}
+
+void Engine::Impl::change_formats(const PrecisionPlan& wanted) {
+  const RunFormats next = formats_of(wanted);
+  if (!ready) {
+    optimizer->state().set_formats(next.moments);
+  } else if (next.moments != formats.moments) {
+    memory().settle();
+    optimizer->state().change_formats(next.moments, static_cast<uint64_t>(config.seed), step);
+  }
+  formats = next;
 }
 
 void Engine::Impl::read_batch(int64_t at, int64_t micro_batch) {
@@ -300,13 +329,25 @@ void Engine::prepare() try {
   impl_->fail_alone(error);
 }
 
-void Engine::set_plan(const PrecisionPlan& plan) {
+void Engine::check_plan(const PrecisionPlan& plan) const {
   plan.check_sites(impl_->model->sites(), impl_->config.model.layers);
-  std::vector<SitePrecision> sites = impl_->resolve(plan);
-  impl_->tell(EngineCall::kSetPlan, plan.to_toml());
-  impl_->scaling.change(sites);
-  impl_->sites = std::move(sites);
-  impl_->plan = plan;
+  impl_->resolve(plan);
+  impl_->check_room(plan);
+}
+
+void Engine::set_plan(const PrecisionPlan& plan) {
+  Impl& self = *impl_;
+  check_plan(plan);
+  std::vector<SitePrecision> sites = self.resolve(plan);
+  self.tell(EngineCall::kSetPlan, plan.to_toml());
+  try {
+    self.change_formats(plan);
+  } catch (const std::exception& error) {
+    self.fail_alone(error);
+  }
+  self.scaling.change(sites);
+  self.sites = std::move(sites);
+  self.plan = plan;
 }
 
 const EngineMode& Engine::mode() const { return impl_->mode; }
@@ -387,7 +428,7 @@ StepResult Engine::train_step(StatisticsCollector* collector) try {
   if (result.finite) {
     self.optimizer->update(step, result.learning_rate, result.grad_norm, gradients,
                            self.working().updated(self.optimizer->shard()));
-    self.round_second_moments(sites, step);
+    self.spoil_second_moments(step);
     self.share_weights();
   }
   self.scaling.finish_step(

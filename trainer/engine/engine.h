@@ -11,9 +11,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/devices.h"
-#include "kernels/moments.h"
 #include "kernels/tensor.h"
-#include "kernels/wires.h"
 #include "protocol/precision_plan.h"
 #include "protocol/records.h"
 #include "storage/checkpoint_store.h"
@@ -39,10 +37,8 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  // not on norms, biases
-  double clip = 1.0;          // global gradient norm; 0 = off
-  MomentFormat first_moment = MomentFormat::kFp32;
-  MomentFormat second_moment = MomentFormat::kFp32;
+  double weight_decay = 0.1;      // not on norms, biases
+  double clip = 1.0;              // global gradient norm; 0 = off
   double at(int64_t step) const;  // learning rate of step 1, 2, ...
   bool operator==(const OptimizerConfig&) const = default;
 };
@@ -76,8 +72,6 @@ struct EngineConfig {
   MemoryChoice memory;
   int heldout_sequences = 32;  // fixed held-out batch: the first ones of the held-out split
   std::vector<Fault> faults;
-  // Between ranks; nothing travels, and nothing is shared out, where there is one.
-  WireFormat gradient_wire, weight_wire;
   Sharding shard = Sharding::kOptimizer;
 
   // The trainer_state.json part; written into checkpoints, so that a checkpoint alone can be
@@ -170,8 +164,14 @@ class Engine {
   int64_t step() const;  // of the last update done; 0 at the start
   const PrecisionPlan& plan() const;
   // Takes effect with the next step. Scaling state of sites that stay in FP8 with the same recipe
-  // is kept. Throws ConfigError for sites that do not exist, and for FP8 where compute is kFp32.
+  // is kept; moments are decoded and stored in the plan's form at once, with bits that depend on
+  // them, seed and step alone. Throws ConfigError for sites that do not exist, for FP8 where
+  // compute is kFp32, and for wider moments than there is room for (MemoryChoice::moments); then
+  // the engine is as it was.
   void set_plan(const PrecisionPlan& plan);
+
+  // Throws what set_plan() would.
+  void check_plan(const PrecisionPlan& plan) const;
 
   const EngineMode& mode() const;
   // Takes effect with the next step or evaluation. At first the role given and otherwise nothing.

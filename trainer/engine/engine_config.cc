@@ -100,9 +100,7 @@ json::object json_of(const OptimizerConfig& optimizer) {
           {"beta2", exact_text(optimizer.beta2)},
           {"eps", exact_text(optimizer.eps)},
           {"weight_decay", exact_text(optimizer.weight_decay)},
-          {"clip", exact_text(optimizer.clip)},
-          {"first_moment", moment_format_name(optimizer.first_moment)},
-          {"second_moment", moment_format_name(optimizer.second_moment)}};
+          {"clip", exact_text(optimizer.clip)}};
 }
 
 MomentFormat moment_from(const JsonFields& fields, const std::string& key) {
@@ -112,15 +110,6 @@ MomentFormat moment_from(const JsonFields& fields, const std::string& key) {
     throw;
   } catch (const Error&) {
     fields.refuse(key, "\"fp32\", \"bf16\" or \"fp8\"");
-  }
-}
-
-WireFormat wire_from(const JsonFields& fields, const std::string& key) {
-  const std::string name = fields.text(key);
-  try {
-    return wire_format_from_name(name);
-  } catch (const Error& error) {
-    fields.refuse(key, error.what());
   }
 }
 
@@ -135,8 +124,6 @@ OptimizerConfig optimizer_from(const JsonFields& fields) {
   optimizer.eps = fields.exact("eps");
   optimizer.weight_decay = fields.exact("weight_decay");
   optimizer.clip = fields.exact("clip");
-  optimizer.first_moment = moment_from(fields, "first_moment");
-  optimizer.second_moment = moment_from(fields, "second_moment");
   return optimizer;
 }
 
@@ -240,10 +227,9 @@ std::string EngineConfig::to_json() const {
                       {"threads", threads},
                       {"device", device_name(device)},
                       {"memory", json::object{{"recompute", recompute_name(memory.recompute)},
-                                              {"head_rows", memory.head_rows}}},
+                                              {"head_rows", memory.head_rows},
+                                              {"moments", moment_format_name(memory.moments)}}},
                       {"heldout_sequences", heldout_sequences},
-                      {"gradient_wire", wire_format_name(gradient_wire)},
-                      {"weight_wire", wire_format_name(weight_wire)},
                       {"shard", sharding_name(shard)},
                       {"faults", std::move(fault_list)}};
   return json::serialize(object);
@@ -260,6 +246,8 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   const JsonFields memory(fields.at("memory"), file);
   config.memory.recompute = recompute_from_name(memory.text("recompute"), file);
   config.memory.head_rows = memory.integer("head_rows");
+  // Recorded runs of before have none.
+  if (memory.find("moments") != nullptr) config.memory.moments = moment_from(memory, "moments");
   JsonFields batch(fields.at("batch"), file);
   config.batch.sequences = batch.integer32("sequences");
   config.batch.tokens = batch.integer32("tokens");
@@ -269,8 +257,6 @@ EngineConfig EngineConfig::from_json(const std::string& text, const std::string&
   config.seed = fields.integer("seed");
   config.threads = fields.integer32("threads");
   config.heldout_sequences = fields.integer32("heldout_sequences");
-  config.gradient_wire = wire_from(fields, "gradient_wire");
-  config.weight_wire = wire_from(fields, "weight_wire");
   config.shard = sharding_from_name(fields.text("shard"), file);
   if (!fields.at("faults").is_array()) fields.refuse("faults", "an array");
   for (const json::value& fault : fields.at("faults").get_array()) {

@@ -1,9 +1,11 @@
 // What faults do to the state of an engine: weights, moments, stale copies. Those of tensors act
 // where they are computed (linear.cc, scaling.cc).
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "base/errors.h"
+#include "kernels/moment_codes.h"
 #include "trainer/engine/engine_impl.h"
 
 namespace gnomon {
@@ -23,11 +25,31 @@ const Parameter& struck_parameter(const Fault& fault, const ParameterLayout& lay
   return *parameter;
 }
 
-void round_moments(const MomentRounding& rounding, double amax, std::span<float> moments) {
-  const float scale =
+// Codes of second moments whose values went through the rounding first, to nearest: small ones
+// become zero. `first` is the number of the first among the moments that `scales` are of.
+void spoil_codes(const MomentRounding& rounding, double amax, std::span<const float> scales,
+                 int64_t first, std::span<uint8_t> codes) {
+  const float factor =
       std::ldexp(tile_scale(ScaleRule::kFp32, rounding.format, static_cast<float>(amax)),
                  rounding.log2_factor);
-  for (float& moment : moments) moment = round_to(rounding.format, moment * scale) / scale;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const float scale =
+        scales[static_cast<size_t>((first + static_cast<int64_t>(i)) / kMomentBlock)];
+    const float value = decode(Format::kE5m2, codes[i]) * scale;
+    const float spoilt = round_to(rounding.format, value * factor) / factor;
+    codes[i] = static_cast<uint8_t>(encode(Format::kE5m2, spoilt / scale));
+  }
+}
+
+// What a scale that is off leaves of values with one scale: small ones are lost, or large ones are
+// cut off.
+template <class Codes>
+void send_off_scale(Format format, int log2_factor, std::span<float> values) {
+  float amax = 0;
+  for (float value : values) amax = std::max(amax, std::fabs(value));
+  if (amax == 0 || !std::isfinite(amax)) return;
+  const float scale = std::ldexp(moment_scale<Codes>(amax), log2_factor);
+  for (float& value : values) value = round_to(format, value / scale) * scale;
 }
 
 }  // namespace
@@ -54,35 +76,64 @@ void Engine::Impl::strike_weight(const Fault& fault) {
   working().set(std::span(&value, 1), element);
 }
 
-// A site's optimizer state is in FP8 where its GEMMs are: it is one recipe.
-void Engine::Impl::round_second_moments(const std::vector<SitePrecision>& run, int64_t at) {
-  std::vector<std::pair<MomentRounding, std::span<float>>> rounded;
-  for (size_t site = 0; site < run.size(); ++site) {
+void Engine::Impl::spoil_second_moments(int64_t at) {
+  if (formats.moments.second != MomentFormat::kFp8) return;
+  const auto& moments = std::get<Fp8Moments>(optimizer->second_moments());
+  const Shard& shard = optimizer->shard();
+  struct Part {
+    MomentRounding how;
+    int64_t begin, end;  // of the shard's moments
+  };
+  std::vector<Part> spoilt;
+  for (size_t site = 0; site < model->sites().size(); ++site) {
     const std::optional<MomentRounding> how = faults.second_moment(static_cast<int>(site), at);
-    if (!how || !run[site].any_fp8()) continue;
+    if (!how) continue;
     const Parameter& weight = model->layout().weight_of(model->sites()[site]);
-    const Shard& shard = optimizer->shard();
-    const int64_t begin = std::max(weight.offset, shard.begin);
-    const int64_t end = std::max(begin, std::min(weight.offset + weight.size, shard.end));
-    const auto& moments = std::get<std::span<float>>(optimizer->second_moments());
-    rounded.push_back({*how, begin == end
-                                 ? std::span<float>()
-                                 : moments.subspan(static_cast<size_t>(begin - shard.begin),
-                                                   static_cast<size_t>(end - begin))});
+    const int64_t begin = std::clamp(weight.offset, shard.begin, shard.end) - shard.begin;
+    const int64_t end =
+        std::clamp(weight.offset + weight.size, shard.begin, shard.end) - shard.begin;
+    spoilt.push_back({*how, begin, end});
   }
-  if (rounded.empty()) return;
+  if (spoilt.empty()) return;
+  const HostView<float> scales(memory(), moments.scales);
+  const HostView<uint8_t> codes(memory(), moments.codes);
   std::vector<double> amaxes;
-  for (const auto& [how, moments] : rounded) {
-    float amax = 0;
-    for (float moment : HostView<float>(memory(), moments)) amax = std::max(amax, moment);
-    amaxes.push_back(static_cast<double>(amax));
+  for (const Part& part : spoilt) {
+    double amax = 0;
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      const float value = decode(Format::kE5m2, codes[static_cast<size_t>(i)]) *
+                          scales[static_cast<size_t>(i / kMomentBlock)];
+      amax = std::max(amax, static_cast<double>(value));
+    }
+    amaxes.push_back(amax);
   }
   collectives.all_reduce_max(amaxes);
-  for (size_t i = 0; i < rounded.size(); ++i) {
-    edit_on_host(memory(), rounded[i].second, [&](std::span<float> moments) {
-      round_moments(rounded[i].first, amaxes[i], moments);
+  for (size_t i = 0; i < spoilt.size(); ++i) {
+    const auto [how, begin, end] = spoilt[i];
+    const auto part =
+        moments.codes.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    edit_on_host(memory(), part, [&](std::span<uint8_t> of_part) {
+      spoil_codes(how, amaxes[i], scales.get(), begin, of_part);
     });
   }
+}
+
+// The step's gradients of this rank before they are sent in FP8, as the wrong scales leave them:
+// the right ones then change nothing more.
+void Engine::Impl::spoil_gradients(int64_t at) {
+  const int log2_factor = faults.wire_shift(at);
+  if (log2_factor == 0 || formats.gradients.wire == Wire::kFull) return;
+  edit_on_host(memory(), model->gradients(), [&](std::span<float> all) {
+    for (size_t begin = 0; begin < all.size(); begin += WireLayout::kBlock) {
+      const auto block =
+          all.subspan(begin, std::min<size_t>(WireLayout::kBlock, all.size() - begin));
+      if (formats.gradients.wire == Wire::kE4m3) {
+        send_off_scale<E4m3Codes>(Format::kE4m3, log2_factor, block);
+      } else {
+        send_off_scale<E5m2Codes>(Format::kE5m2, log2_factor, block);
+      }
+    }
+  });
 }
 
 std::vector<TensorView> Engine::Impl::stale_weights(const FaultView& of, int64_t at) {

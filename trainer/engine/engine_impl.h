@@ -36,6 +36,13 @@ struct EngineSnapshot {
   std::set<const Fault*> flipped;
 };
 
+// RunPrecision as the engine has it.
+struct RunFormats {
+  MomentFormats moments;
+  WireFormat gradients, weights;
+};
+RunFormats formats_of(const PrecisionPlan& plan);
+
 struct Engine::Impl {
   struct Analysis;  // engine_scores.cc
 
@@ -43,6 +50,10 @@ struct Engine::Impl {
        const BackendMakers* makers);
 
   std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;
+  // Throws ConfigError where there is no room for its moments.
+  void check_room(const PrecisionPlan& wanted) const;
+  // The plan's moments and communication from here on; moments keep their values.
+  void change_formats(const PrecisionPlan& wanted);
   void read_batch(int64_t step, int64_t micro_batch);
   // How the sites run in truth where the plan says `planned`.
   const std::vector<SitePrecision>& in_truth(const std::vector<SitePrecision>& planned,
@@ -51,7 +62,8 @@ struct Engine::Impl {
   }
   void strike_weights();
   void strike_weight(const Fault& fault);
-  void round_second_moments(const std::vector<SitePrecision>& run, int64_t at);
+  void spoil_second_moments(int64_t at);
+  void spoil_gradients(int64_t at);
   // What optimizer.safetensors has of step `at` under these faults besides OptimizerState's; with
   // data where the model has them.
   std::vector<TensorView> stale_weights(const FaultView& of, int64_t at);
@@ -122,6 +134,7 @@ struct Engine::Impl {
   int64_t step = 0;
   PrecisionPlan plan;
   std::vector<SitePrecision> sites;         // plan, resolved
+  RunFormats formats;                       // the plan's, which the optimizer's state has
   std::vector<SitePrecision> faulty_sites;  // room for in_truth()
   std::set<const Fault*> flipped;           // bit flips that have struck: each does so once
   std::vector<int32_t> sequence;            // T + 1 tokens

@@ -75,6 +75,8 @@ void Engine::restore() try {
   self.step = kept.step;
   self.optimizer->state().set_updates(kept.updates);
   self.plan = kept.plan;
+  self.formats = formats_of(kept.plan);
+  self.optimizer->state().set_formats(self.formats.moments);
   self.sites = kept.sites;
   self.flipped = kept.flipped;
 } catch (const std::exception& error) {

@@ -103,13 +103,6 @@ void add_views(const ParameterLayout& layout, const std::string& prefix, std::sp
   }
 }
 
-void check_same_moment(const std::string& file, const std::string& key, MomentFormat found,
-                       MomentFormat own) {
-  if (found == own) return;
-  throw ConfigError(file, 0, key, moment_format_name(found),
-                    moment_format_name(own) + ", the engine's own");
-}
-
 // Every tensor of `wanted` and no other, with its dtype and shape.
 void check_tensors(const SafetensorsFile& file, const std::string& path,
                    const std::vector<TensorView>& wanted) {
@@ -298,10 +291,6 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
     throw ConfigError(state_file, 0, "compute", compute_name(config.compute),
                       "the engine's own: " + compute_name(self.config.compute));
   }
-  check_same_moment(state_file, "first_moment", config.optimizer.first_moment,
-                    self.config.optimizer.first_moment);
-  check_same_moment(state_file, "second_moment", config.optimizer.second_moment,
-                    self.config.optimizer.second_moment);
   if (state.text("data_hash") != self.data.info.content_hash) {
     throw ConfigError(
         state_file, 0, "data_hash", state.text("data_hash"),
@@ -310,6 +299,8 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   PrecisionPlan plan = PrecisionPlan::parse(state.text("plan"), state_file);
   plan.check_sites(self.model->sites(), self.config.model.layers, state_file);
   std::vector<SitePrecision> sites = self.resolve(plan);
+  self.check_room(plan);
+  const MomentFormats stored = formats_of(plan).moments;
   ScalingState scaling = scaling_from(state, self.model->sites());
 
   const ParameterLayout& layout = self.model->layout();
@@ -331,7 +322,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   int64_t step = state.integer("step");
   const int64_t updates = updates_of(state, step);
   const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
-  std::vector<TensorView> wanted_state = OptimizerState::names(layout, self.config.optimizer);
+  std::vector<TensorView> wanted_state = OptimizerState::names(layout, stored);
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);
@@ -341,10 +332,11 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
 
-  return [&self, staging, optimizer, take_plan, step, updates, wanted = std::move(plan),
+  return [&self, staging, optimizer, take_plan, step, updates, stored, wanted = std::move(plan),
           resolved = std::move(sites), histories = std::move(scaling)]() mutable {
     self.memory().settle();
     self.working().take(staging->room());
+    self.optimizer->state().set_formats(stored);
     self.optimizer->state().take(*optimizer, self.model->layout());
     self.optimizer->state().set_updates(updates);
     self.take_stale_weights(*optimizer, step);
@@ -356,6 +348,8 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
     self.scaling.change(self.sites);
     self.step = step;
     self.ready = true;
+    self.formats.moments = stored;
+    self.change_formats(self.plan);
   };
 }
 

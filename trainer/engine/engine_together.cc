@@ -42,7 +42,7 @@ void Engine::Impl::tell(EngineCall call, std::string argument, bool flag) {
 // Waits for the other ranks, which all have an engine now.
 void Engine::Impl::connect() {
   wires = backend->wires(collectives, WireLayout(parts, starts_of(model->layout())));
-  working().connect(collectives, config.weight_wire);
+  working().connect(collectives);
 }
 
 // What the micro-batches of all ranks left: losses, the largest magnitudes, the gradients of this
@@ -52,7 +52,8 @@ void Engine::Impl::sum_over_ranks() {
   batch_hash = sum_over_ranks(batch_hash);
   collectives.all_reduce_sum(losses);
   scaling.combine_observed([&](std::span<double> amaxes) { collectives.all_reduce_max(amaxes); });
-  wires->reduce_scatter(config.gradient_wire, model->gradients());
+  spoil_gradients(step + 1);
+  wires->reduce_scatter(formats.gradients, model->gradients());
 }
 
 // In four pieces, whose sums doubles hold exactly.
@@ -72,7 +73,7 @@ uint64_t Engine::Impl::sum_over_ranks(uint64_t value) {
 
 // Their owners have written them to WorkingWeights::updated().
 void Engine::Impl::share_weights() {
-  if (ranks->many()) return working().share(*wires, config.weight_wire);
+  if (ranks->many()) return working().share(*wires, formats.weights);
   working().changed();
 }
 

@@ -159,10 +159,6 @@ class FaultCheck {
       check_one_of("format", fault_.format, {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"});
     } else {
       check_one_of("format", fault_.format, {"e4m3", "e5m2"});
-      if (config_.optimizer.second_moment != MomentFormat::kFp32) {
-        refuse("kind", traits_.name,
-               "this fault with optimizer.second_moment = \"fp32\" only: it rounds what is stored");
-      }
     }
   }
 
@@ -171,7 +167,9 @@ class FaultCheck {
       return check_range("log2_factor", fault_.log2_factor, 1, kGrowthMax);
     }
     check_range("log2_factor", fault_.log2_factor, -kLog2Max, kLog2Max);
-    if (fault_.kind == FaultKind::kScaleShift && fault_.log2_factor == 0) {
+    const bool shifts =
+        fault_.kind == FaultKind::kScaleShift || fault_.kind == FaultKind::kWireScaleShift;
+    if (shifts && fault_.log2_factor == 0) {
       refuse("log2_factor", "0",
              fmt::format("-{} to {} and not 0, which would change nothing", kLog2Max, kLog2Max));
     }

@@ -214,6 +214,14 @@ double FaultView::learning_rate_factor(int64_t step) const {
   return factor;
 }
 
+int FaultView::wire_shift(int64_t step) const {
+  int sum = 0;
+  for (const Fault& fault : faults_) {
+    if (fault.kind == FaultKind::kWireScaleShift && fault.active(step)) sum += fault.log2_factor;
+  }
+  return sum;
+}
+
 std::optional<MomentRounding> FaultView::second_moment(int site, int64_t step) const {
   const Fault* fault = find(FaultKind::kFp8SecondMoment, site, step);
   if (fault == nullptr) return std::nullopt;

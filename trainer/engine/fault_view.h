@@ -27,7 +27,8 @@ struct OutlierChannel {
   int log2_factor = 0;  // at this step; 0: not grown yet
 };
 
-// How second moments are stored: rounded to `format`, with amax/largest as scale, off by 2^n.
+// What FP8 second moments go through before they are stored: they are rounded to `format`, with
+// amax/largest of the whole tensor as scale, off by 2^n.
 struct MomentRounding {
   Format format = Format::kE4m3;
   int log2_factor = 0;
@@ -72,6 +73,7 @@ class FaultView {
   int64_t batch_of(int64_t step) const;  // the step whose batch is read
   double learning_rate_factor(int64_t step) const;
   std::optional<MomentRounding> second_moment(int site, int64_t step) const;
+  int wire_shift(int64_t step) const;  // log2 of what the scales of gradients in FP8 are off by
 
  private:
   // The last fault of this kind that acts at the site in this step; nullptr: none.

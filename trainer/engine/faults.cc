@@ -79,6 +79,14 @@ const std::array kTraits = {
                 false,
                 true,
                 true},
+    FaultTraits{Kind::kWireScaleShift,
+                "wire_scale_shift",
+                Origin::kNumerics,
+                Place::kNothing,
+                {"end_step", "log2_factor"},
+                false,
+                true,
+                true},
     FaultTraits{Kind::kWrongAccumulation,
                 "wrong_accumulation",
                 Origin::kKernel,
@@ -178,9 +186,13 @@ std::string what_the_recipe_does(const Fault& fault) {
       return fmt::format(
           "the FP8 GEMMs of {} run in {} with one scale for each tensor, off by 2^{}", site,
           fault.format, fault.log2_factor);
+    case Kind::kWireScaleShift:
+      return fmt::format("the scales of gradients sent in FP8 are off by 2^{}", fault.log2_factor);
     default:
-      return fmt::format("the second moments of {} are stored in {} with one scale, off by 2^{}",
-                         site, fault.format, fault.log2_factor);
+      return fmt::format(
+          "the FP8 second moments of {} go through {} with one scale, off by 2^{}, before they are "
+          "stored",
+          site, fault.format, fault.log2_factor);
   }
 }
 

@@ -24,7 +24,8 @@ enum class FaultKind {
   kReducedMantissa,    // low-precision GEMMs in `format` instead
   kE5m2Everywhere,     // activations and weights in E5M2 too
   kCoarseRecipe,       // one scale for the whole tensor and `format`, at a site that cannot bear it
-  kFp8SecondMoment,    // AdamW's second moment in FP8 with one scale for the tensor, or a wrong one
+  kFp8SecondMoment,    // FP8 second moments lose what is small beside a tensor's largest
+  kWireScaleShift,     // the scales of gradients that ranks send in FP8 are off by 2^log2_factor
   // ---- the FP8 kernel and what is around it ----
   kWrongAccumulation,  // sums without promotion, or of fewer bits
   kDroppedKBlock,      // terms of the sum are left out

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/moments.h"
 #include "trainer/engine/model_config.h"
 
 namespace gnomon {
@@ -22,6 +23,9 @@ struct MemoryChoice {
   // Tokens whose logits exist at a time, a multiple of kHeadRowsMultiple; lm_head's products and
   // scales are then made for so many tokens at a time. 0: as rows_of_logits() says.
   int64_t head_rows = 0;
+  // The widest form of AdamW's moments that there is room for. A plan that wants a wider one is
+  // refused; the whole run in BF16, and a pin of the moments, want FP32.
+  MomentFormat moments = MomentFormat::kFp32;
 
   // For a micro-batch of `tokens`: all of them where they have at most 2^29 logits (1 GiB in BF16),
   // else as many as have half as much.

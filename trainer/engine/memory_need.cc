@@ -62,11 +62,10 @@ std::vector<Change> changes_of(const EngineConfig& config, int ranks) {
          }});
   }
   recompute(Recompute::kBlock);
-  if (config.optimizer.first_moment != MomentFormat::kFp8) {
-    changes.push_back({"optimizer.first_moment and second_moment = \"fp8\"", [](EngineConfig& it) {
-                         it.optimizer.first_moment = it.optimizer.second_moment =
-                             MomentFormat::kFp8;
-                       }});
+  if (config.memory.moments != MomentFormat::kFp8) {
+    changes.push_back(
+        {"memory.moments = \"fp8\", for a plan with moments = \"fp8\" and none in BF16",
+         [](EngineConfig& it) { it.memory.moments = MomentFormat::kFp8; }});
   }
   return changes;
 }
@@ -85,7 +84,7 @@ std::string what_would_fit(const EngineConfig& config, int ranks, int64_t free,
   if (!enough.empty()) return fmt::format("{} would fit", fmt::join(enough, ", or "));
   EngineConfig least = config;
   least.memory.recompute = Recompute::kBlock;
-  least.optimizer.first_moment = least.optimizer.second_moment = MomentFormat::kFp8;
+  least.memory.moments = MomentFormat::kFp8;
   least.batch.accumulation *= least.batch.sequences;
   least.batch.sequences = 1;
   if (ranks > 1) least.shard = Sharding::kWeights;
@@ -108,7 +107,7 @@ std::vector<ArenaSize> memory_need(const EngineConfig& config, int ranks, Backen
       BasicModel<E>::measure(config.model, config.batch.sequences, config.batch.tokens, backend,
                              config.memory, shards ? WeightRanks{ranks - 1, ranks} : WeightRanks{});
   arenas.push_back(
-      OptimizerState::measure("optimizer", config.optimizer, largest_part(config, ranks)));
+      OptimizerState::measure("optimizer", config.memory.moments, largest_part(config, ranks)));
   return arenas;
 }
 

@@ -19,18 +19,18 @@ double OptimizerConfig::at(int64_t step) const {
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout,
-                     BackendBase& backend, uint64_t seed, Shard shard)
+                     BackendBase& backend, uint64_t seed, Shard shard, MomentFormat room)
     : config_(config),
       layout_(layout),
       backend_(backend),
       seed_(seed),
-      state_("optimizer", config, shard, backend.memory()) {
+      state_("optimizer", room, shard, backend.memory()) {
   GNOMON_ASSERT(shard.end <= layout.elements());
 }
 
 Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layout,
                      BackendBase& backend, uint64_t seed)
-    : Optimizer(config, layout, backend, seed, {0, layout.elements()}) {}
+    : Optimizer(config, layout, backend, seed, {0, layout.elements()}, MomentFormat::kFp32) {}
 
 double Optimizer::sum_of_squares(std::span<const float> gradients) const {
   return backend_.sum_of_squares(gradients);

@@ -15,11 +15,11 @@ namespace gnomon {
 
 class Optimizer {
  public:
-  // Takes memory for masters and moments of `shard` of `layout`. `seed` keys the rounding of
-  // moments that are not FP32. `backend` and `layout` must outlive this.
+  // Takes memory for masters and moments, of `room` or narrower, of `shard` of `layout`. `seed`
+  // keys the rounding of moments that are not FP32. `backend` and `layout` must outlive this.
   Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, BackendBase& backend,
-            uint64_t seed, Shard shard);
-  // The same for all elements.
+            uint64_t seed, Shard shard, MomentFormat room);
+  // The same for all elements, with room for FP32 moments.
   Optimizer(const OptimizerConfig& config, const ParameterLayout& layout, BackendBase& backend,
             uint64_t seed = 0);
 

@@ -65,48 +65,65 @@ MomentSpan empty_moments(MomentFormat format) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard,
-                               Memory& memory, bool commits)
-    : memory_(memory), shard_(shard), arena_(std::move(arena), memory) {
+OptimizerState::OptimizerState(std::string arena, MomentFormat room, Shard shard, Memory& memory,
+                               bool commits)
+    : memory_(memory), shard_(shard), arena_(std::move(arena), memory), room_(room) {
   GNOMON_ASSERT(shard.begin % kMomentBlock == 0 || shard.size() == 0);
-  take_all(config);
+  take_all();
   if (!commits) return;
   arena_.commit();
-  take_all(config);
+  take_all();
+  set_formats({room, room});
 }
 
-ArenaSize OptimizerState::measure(std::string arena, const OptimizerConfig& config,
-                                  int64_t elements) {
-  const OptimizerState counted(std::move(arena), config, {0, elements}, host_memory(), false);
+ArenaSize OptimizerState::measure(std::string arena, MomentFormat room, int64_t elements) {
+  const OptimizerState counted(std::move(arena), room, {0, elements}, host_memory(), false);
   return {counted.arena_.name(), counted.arena_.bytes()};
 }
 
-void OptimizerState::take_all(const OptimizerConfig& config) {
+void OptimizerState::take_all() {
   masters_ = arena_.take<float>(shard_.size());
-  first_moments_ = take_moments(config.first_moment);
-  second_moments_ = take_moments(config.second_moment);
+  int64_t bytes = 0;
+  for (const MomentFormat format : kMomentFormats) {
+    if (format >= room_) bytes = std::max(bytes, moment_bytes_needed(format, shard_.size()));
+  }
+  first_room_ = arena_.take<std::byte>(bytes);
+  second_room_ = arena_.take<std::byte>(bytes);
 }
 
-MomentSpan OptimizerState::take_moments(MomentFormat format) {
-  switch (format) {
-    case MomentFormat::kFp32:
-      return arena_.take<float>(shard_.size());
-    case MomentFormat::kBf16:
-      return arena_.take<bf16>(shard_.size());
-    case MomentFormat::kFp8: {
-      std::span<uint8_t> codes = arena_.take<uint8_t>(shard_.size());
-      return Fp8Moments{codes, arena_.take<float>(moment_blocks(shard_.size()))};
-    }
-  }
-  GNOMON_ASSERT(false);
-  return {};
+bool OptimizerState::has_room_for(const MomentFormats& formats) const {
+  return formats.first >= room_ && formats.second >= room_;
+}
+
+void OptimizerState::set_formats(const MomentFormats& formats) {
+  GNOMON_ASSERT(has_room_for(formats));
+  formats_ = formats;
+  first_moments_ = moments_in(first_room_, formats.first, shard_.size());
+  second_moments_ = moments_in(second_room_, formats.second, shard_.size());
+}
+
+void OptimizerState::change_formats(const MomentFormats& formats, uint64_t seed, int64_t step) {
+  GNOMON_ASSERT(has_room_for(formats));
+  if (formats == formats_) return;
+  std::vector<std::byte> bytes(first_room_.size());
+  std::vector<float> values(static_cast<size_t>(shard_.size()));
+  const auto change = [&](Moment moment, std::span<std::byte> room, MomentFormat from,
+                          MomentFormat to) {
+    if (from == to || room.empty()) return;
+    memory_.read(room, bytes.data());
+    decode_moments(moments_in(bytes, from, shard_.size()), moment, values);
+    encode_moments(values, moment, seed, step, shard_.begin, moments_in(bytes, to, shard_.size()));
+    memory_.write(bytes, room.data());
+  };
+  change(Moment::kFirst, first_room_, formats_.first, formats.first);
+  change(Moment::kSecond, second_room_, formats_.second, formats.second);
+  set_formats(formats);
 }
 
 void OptimizerState::clear_moments(BackendBase& backend) {
   updates_ = 0;
-  for (const MomentSpan* moments : {&first_moments_, &second_moments_}) {
-    for (std::span<std::byte> bytes : moment_bytes(*moments)) backend.zero(bytes);
-  }
+  backend.zero(first_room_);
+  backend.zero(second_room_);
 }
 
 std::vector<TensorView> OptimizerState::views(const ParameterLayout& layout) {
@@ -115,9 +132,9 @@ std::vector<TensorView> OptimizerState::views(const ParameterLayout& layout) {
 }
 
 std::vector<TensorView> OptimizerState::names(const ParameterLayout& layout,
-                                              const OptimizerConfig& config) {
-  return views_of(layout, columns_of({}, empty_moments(config.first_moment),
-                                     empty_moments(config.second_moment)));
+                                              const MomentFormats& formats) {
+  return views_of(layout,
+                  columns_of({}, empty_moments(formats.first), empty_moments(formats.second)));
 }
 
 void OptimizerState::take(const SafetensorsFile& file, const ParameterLayout& layout) {
@@ -146,6 +163,7 @@ void OptimizerState::gather(Collectives& ranks, const Partition& parts, Optimize
   std::vector<Column> whole;
   if (ranks.rank() == 0) {
     GNOMON_ASSERT(all != nullptr);
+    all->set_formats(formats_);
     whole = columns_of(all->masters_, all->first_moments_, all->second_moments_);
   }
   for (size_t i = 0; i < mine.size(); ++i) {

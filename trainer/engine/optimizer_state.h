@@ -13,7 +13,6 @@
 #include "kernels/moments.h"
 #include "kernels/tensor.h"
 #include "storage/safetensors.h"
-#include "trainer/engine/engine.h"
 #include "trainer/engine/parameters.h"
 
 namespace gnomon {
@@ -29,14 +28,33 @@ struct Shard {
   }
 };
 
+// How both moments are stored.
+struct MomentFormats {
+  MomentFormat first = MomentFormat::kFp32;
+  MomentFormat second = MomentFormat::kFp32;
+  bool operator==(const MomentFormats&) const = default;
+};
+
 class OptimizerState {
  public:
-  // Takes the memory, all zero, unless it is only to be counted. `memory` must outlive this.
-  OptimizerState(std::string arena, const OptimizerConfig& config, Shard shard, Memory& memory,
+  // Takes memory for moments of `room` or a narrower format, all zero, unless it is only to be
+  // counted. The moments are of `room` at first. `memory` must outlive this.
+  OptimizerState(std::string arena, MomentFormat room, Shard shard, Memory& memory,
                  bool commits = true);
 
   // The arena of one for `elements`, of which nothing is taken.
-  static ArenaSize measure(std::string arena, const OptimizerConfig& config, int64_t elements);
+  static ArenaSize measure(std::string arena, MomentFormat room, int64_t elements);
+
+  const MomentFormats& formats() const { return formats_; }
+  // Whether there is room for them.
+  bool has_room_for(const MomentFormats& formats) const;
+  // Moments of these formats from now on; what they hold is not defined, but all zero bytes are
+  // zeros in every format.
+  void set_formats(const MomentFormats& formats);
+  // The same, and the moments keep their values, rounded as encode_moments() does where a format is
+  // narrower. On the host: what is copied out of them must have ended (Memory::settle). Changes
+  // nothing when it throws.
+  void change_formats(const MomentFormats& formats, uint64_t seed, int64_t step);
 
   // Of the shard: element 0 is the shard's first.
   std::span<float> masters() { return masters_; }
@@ -57,8 +75,7 @@ class OptimizerState {
   // Every tensor of the file for all elements of `layout`, which the shard must be.
   std::vector<TensorView> views(const ParameterLayout& layout);
   // The same tensors without data, for a state of these formats.
-  static std::vector<TensorView> names(const ParameterLayout& layout,
-                                       const OptimizerConfig& config);
+  static std::vector<TensorView> names(const ParameterLayout& layout, const MomentFormats& formats);
   // Copies the shard's part from a file that has those tensors.
   void take(const SafetensorsFile& file, const ParameterLayout& layout);
   // Brings the shards of all ranks together in `all`, which rank 0 has and the others do not. Shard
@@ -66,14 +83,16 @@ class OptimizerState {
   void gather(Collectives& ranks, const Partition& parts, OptimizerState* all);
 
  private:
-  void take_all(const OptimizerConfig& config);
-  MomentSpan take_moments(MomentFormat format);
+  void take_all();
 
   Memory& memory_;
   Shard shard_;
   Arena arena_;
+  MomentFormat room_;
+  MomentFormats formats_;
   int64_t updates_ = 0;
   std::span<float> masters_;
+  std::span<std::byte> first_room_, second_room_;
   MomentSpan first_moments_, second_moments_;
 };
 

@@ -94,7 +94,7 @@ WeightSpan ShardedWeights<E>::all() {
 
 template <class E>
 void ShardedWeights<E>::changed() {
-  are_codes_ = false;
+  format_ = {};
   contents_.fill(kNoUnit);
   for (Slot& slot : slots_) slot.unit = kNoUnit;
 }
@@ -131,12 +131,11 @@ WeightSpan ShardedWeights<E>::updated(const Shard& owned) {
 
 template <class E>
 void ShardedWeights<E>::share(Wires& wires, WireFormat format) {
-  GNOMON_ASSERT(format == format_);
   wires.redistribute(format, shares_, std::span<const E>(updated_), kept_);
   // Gradients lie there: what no operation writes, between parameters, must be zero.
   backend_.zero(updated_);
   changed();
-  are_codes_ = true;
+  format_ = format;
 }
 
 template <class E>
@@ -179,8 +178,7 @@ void ShardedWeights<E>::gather(Collectives& ranks, std::span<std::byte> all_on_h
 }
 
 template <class E>
-void ShardedWeights<E>::connect(Collectives& ranks, WireFormat format) {
-  format_ = format;
+void ShardedWeights<E>::connect(Collectives& ranks) {
   gathers_ = backend_.side_gathers(ranks, units_.layouts());
 }
 
@@ -213,8 +211,7 @@ void ShardedWeights<E>::start(const GatherPlan::Gather& gather) {
   if (!own.empty()) {
     memory_.copy(std::as_bytes(own), std::as_writable_bytes(unit.parts.of(room, rank_)).data());
   }
-  gathers_->start(units_.layout_of()[static_cast<size_t>(gather.unit)],
-                  are_codes_ ? format_ : WireFormat{}, room);
+  gathers_->start(units_.layout_of()[static_cast<size_t>(gather.unit)], format_, room);
 }
 
 template <class E>

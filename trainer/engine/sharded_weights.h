@@ -35,7 +35,7 @@ class ShardedWeights final : public WorkingWeightsOf<E> {
   uint64_t hash_of_common() override;
   void gather(Collectives& ranks, std::span<std::byte> all_on_host) override;
 
-  void connect(Collectives& ranks, WireFormat format) override;
+  void connect(Collectives& ranks) override;
   void begin_pass(int layers, bool trains) override;
   void enter_embedding() override { enter(units_.embedding()); }
   void enter_layer(int layer) override { enter(units_.layer(layer)); }
@@ -79,10 +79,9 @@ class ShardedWeights final : public WorkingWeightsOf<E> {
   std::array<Slot, kWeightSlots> slots_;
 
   std::unique_ptr<SideGathers> gathers_;
+  // The form of share() whose codes say all of them: gathered in it they are what they were.
+  // Weights of another origin are gathered in full.
   WireFormat format_;
-  // Whether all are what the wire's codes can say, as after share(): gathered in codes they then
-  // are what they were. Weights of another origin are gathered in full.
-  bool are_codes_ = false;
   SlotContents contents_{kNoUnit, kNoUnit, kNoUnit};  // when the pass is over
   GatherPlan pass_;
   size_t use_ = 0, started_ = 0, finished_ = 0;  // of the pass

@@ -59,8 +59,8 @@ class WorkingWeights {
   virtual void gather(Collectives& ranks, std::span<std::byte> all_on_host) = 0;
 
   // ---- gathers of a pass; nothing where they are whole ----
-  // *Before the first of the other calls. `format` is what share() is given.
-  virtual void connect(Collectives& /*ranks*/, WireFormat /*format*/) {}
+  // *Before the first of the other calls.
+  virtual void connect(Collectives& /*ranks*/) {}
   // *A pass through the first `layers` layers, and back where it `trains`. Every rank makes the
   // same passes, and the same calls in each.
   virtual void begin_pass(int /*layers*/, bool /*trains*/) {}
