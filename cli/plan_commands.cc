@@ -56,10 +56,18 @@ void check_plan(const PlanOptions& options) {
     table.add(std::move(cells));
     rows.push_back(std::move(row));
   }
+  const RunPrecision run = plan.of_run();
+  boost::json::object of_run;
+  std::string low;
+  for (const RunChoice& choice : run_choices()) {
+    of_run[choice.key] = run.*choice.of_run;
+    if (choice.is_low(run)) low += fmt::format("{} = {}\n", choice.key, run.*choice.of_run);
+  }
   if (options.json) {
-    fmt::print("{}", pretty_json(boost::json::object{{"version", plan.version}, {"sites", rows}}));
+    fmt::print("{}", pretty_json(boost::json::object{
+                         {"version", plan.version}, {"run", of_run}, {"sites", rows}}));
   } else {
-    fmt::print("{}: accepted (version {})\n{}", options.file, plan.version, table.text());
+    fmt::print("{}: accepted (version {})\n{}{}", options.file, plan.version, low, table.text());
   }
 }
 

@@ -296,6 +296,9 @@ RunSetup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
   if (run.role != "bf16") {
     setup.plan = PrecisionPlan::fp8(of.recipe);
     if (of.recipe == Recipe::kDelayed) setup.plan.rules.back().amax_history = 16;
+    if (run.fault.starts_with("fp8_second_moment")) {
+      setup.plan = setup.plan.with_run({.second_moment = "fp8"});
+    }
     // 257 bytes and no more: no multiple of a tile.
     setup.plan.allow_ragged_tiles = true;
   }
@@ -308,7 +311,7 @@ RunSetup setup_of(const CatalogueRun& run, const std::filesystem::path& data,
   return setup;
 }
 
-Truth truth_of(const EngineConfig& engine) {
+Truth truth_of(const EngineConfig& engine, const PrecisionPlan& plan) {
   Truth truth;
   if (engine.faults.empty()) return truth;
   const Fault& fault = engine.faults.front();
@@ -336,6 +339,10 @@ Truth truth_of(const EngineConfig& engine) {
   const bool blames =
       traits.origin == FaultOrigin::kNumerics || traits.origin == FaultOrigin::kKernel;
   if (!blames) return truth;
+  if (fault.kind == FaultKind::kFp8SecondMoment && plan.of_run().second_moment == "fp8") {
+    truth.sites = {"optimizer.second_moment"};
+    return truth;
+  }
   for (const std::string& site : engine.model.sites()) {
     if (site_matches(fault.site, site, engine.model.layers)) truth.sites.push_back(site);
   }

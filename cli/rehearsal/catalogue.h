@@ -54,6 +54,6 @@ struct Truth {
   std::vector<std::string> verdicts;
   std::vector<std::string> sites;
 };
-Truth truth_of(const EngineConfig& engine);
+Truth truth_of(const EngineConfig& engine, const PrecisionPlan& plan);
 
 }  // namespace gnomon::rehearsal

@@ -32,7 +32,8 @@ RunLabel label_of(const Trace& trace) {
   label.fault = text(setup, "fault");
   label.seed = setup.at("seed").to_number<int64_t>();
   label.watched = setup.at("watched").as_bool();
-  label.fp8 = !PrecisionPlan::parse(text(setup, "plan")).rules.empty();
+  const PrecisionPlan plan = PrecisionPlan::parse(text(setup, "plan"));
+  label.fp8 = !plan.rules.empty();
   label.mode = text(setup, "mode");
   label.steps = setup.at("steps").to_number<int64_t>();
   const EngineConfig engine =
@@ -40,7 +41,7 @@ RunLabel label_of(const Trace& trace) {
   label.tokens_per_step = engine.batch.tokens_per_step();
   label.burn_in_steps = decide::Policy::parse(text(setup, "policy")).detector.burn_in_steps;
   if (!engine.faults.empty()) {
-    const Truth truth = truth_of(engine);
+    const Truth truth = truth_of(engine, plan);
     label.fault_from = engine.faults.front().start_step;
     label.origin = fault_origin_name(fault_traits(engine.faults.front().kind).origin);
     label.guilty_sites = truth.sites;

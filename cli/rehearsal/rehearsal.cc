@@ -40,7 +40,10 @@ PrecisionPlan numbered(PrecisionPlan plan) {
 class Rehearsal {
  public:
   explicit Rehearsal(const RunSetup& setup)
-      : setup_(setup), store_(setup.scratch), engine_(setup.engine) {}
+      : setup_(setup),
+        store_(setup.scratch),
+        engine_(setup.engine, EngineRole::kLive, setup.ranks),
+        replayer_({}, setup.ranks) {}
 
   Trace run();
 

@@ -11,6 +11,7 @@
 #include "controller/decide/policy.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
+#include "trainer/engine/engine_ranks.h"
 
 namespace gnomon::rehearsal {
 
@@ -23,7 +24,8 @@ struct RunSetup {
   bool watched = true;  // without, there is no core: steps and an end
   int64_t steps = 0;    // a multiple of checkpoint_every
   int64_t checkpoint_every = 0;
-  int64_t perturb = 0;  // other than 0: seed of a rounding error in the weights of step 0
+  int64_t perturb = 0;           // other than 0: seed of a rounding error in the weights of step 0
+  EngineRanks* ranks = nullptr;  // that train and replay together; must outlive the rehearsal
   // A directory of its own for checkpoints, which are removed as they are no longer needed.
   std::filesystem::path scratch;
 };

@@ -70,6 +70,14 @@ std::vector<std::string> blamed(const Trace& trace) {
   return result;
 }
 
+std::vector<std::string> reasons_of(const Trace& trace, const std::string& kind) {
+  std::vector<std::string> result;
+  for (const auto& each : trace.decisions) {
+    if (each.decision.kind == kind) result.push_back(each.decision.sentence);
+  }
+  return result;
+}
+
 // D after the run was said to have recovered for good.
 std::vector<double> afterwards(const Trace& trace) {
   int64_t attempt = 0;
@@ -156,6 +164,32 @@ TEST_F(ContainmentRehearsalTest, ALearningRateThatNoPrecisionBearsIsSaidAndBlame
   EXPECT_THAT(verdicts, Contains("unstable_training"));
   EXPECT_THAT(verdicts, Not(Contains("fp8_numerics")));
   EXPECT_THAT(actions_of(trace), IsEmpty());
+}
+
+// Small second moments become zero, and updates are divided by their root, until step 120.
+TEST_F(ContainmentRehearsalTest, SpoiltSecondMomentsAreNamedPinnedAndGivenBack) {
+  RunSetup setup = tiny();
+  setup.plan = setup.plan.with_run({.first_moment = "fp8", .second_moment = "fp8"});
+  setup.policy.returning.quiet_windows = 2;
+  setup.steps = 400;
+  setup.engine.optimizer.total_steps = 400;
+  Fault fault;
+  fault.kind = FaultKind::kFp8SecondMoment;
+  fault.site = "*";
+  fault.format = "e4m3";
+  fault.log2_factor = -14;
+  fault.start_step = 61;
+  fault.end_step = 121;
+  setup.engine.faults = {fault};
+  const Trace trace = rehearsal::rehearse(setup);
+  EXPECT_THAT(actions_of(trace), Each("pin"));
+  EXPECT_THAT(blamed(trace), ElementsAre("optimizer.second_moment"));
+  EXPECT_THAT(reasons_of(trace, "attribution"),
+              ElementsAre(::testing::HasSubstr("Blamed: FP8 second moments")));
+  EXPECT_THAT(reasons_of(trace, "recovered"), ::testing::SizeIs(1));
+  EXPECT_THAT(reasons_of(trace, "return"), ::testing::SizeIs(1));
+  EXPECT_LE(mean(afterwards(trace)), setup.policy.detector.tolerance_percent);
+  EXPECT_EQ(trace.result.outcome, "completed");
 }
 
 }  // namespace
