@@ -1,6 +1,6 @@
-// The part of a PrecisionPlan that is one for the whole run: how the optimizer's moments are stored,
-// and in which form gradients and weights travel between ranks. docs/data_parallel.md says what the
-// values mean.
+// The part of a PrecisionPlan that is one for the whole run: how the optimizer's moments are
+// stored, and in which form gradients and weights travel between ranks. docs/data_parallel.md says
+// what the values mean.
 #pragma once
 
 #include <span>

@@ -28,8 +28,8 @@ std::vector<PrecisionPlan> plans_of(const SimulatedRun& run) {
   return plans;
 }
 
-// Told where `site` alone spoils the run while it is in low precision; `pinned` is what is then left
-// of the run's precision, and `words` what people read.
+// Told where `site` alone spoils the run while it is in low precision; `pinned` is what is then
+// left of the run's precision, and `words` what people read.
 void expect_blamed_and_given_back(const SimulatedRun& run, const std::string& site,
                                   const RunPrecision& pinned, const std::string& words,
                                   int64_t replays_max) {
@@ -86,9 +86,9 @@ TEST(RunPrecisionStoryTest, APlanIsInBf16WhereMomentsAndCommunicationAreFullToo)
   const PrecisionPlan moments = PrecisionPlan::bf16().with_run({.second_moment = "fp8"});
   EXPECT_THAT(fp8_sites(facts, moments.to_toml()), ElementsAre("optimizer.second_moment"));
   EXPECT_THAT(fp8_sites(facts, PrecisionPlan::bf16().to_toml()), ::testing::IsEmpty());
-  EXPECT_EQ(PrecisionPlan::parse(rescue_plan(moments.to_toml(), {"optimizer.second_moment"}, 9))
-                .of_run(),
-            RunPrecision());
+  EXPECT_EQ(
+      PrecisionPlan::parse(rescue_plan(moments.to_toml(), {"optimizer.second_moment"}, 9)).of_run(),
+      RunPrecision());
 }
 
 }  // namespace

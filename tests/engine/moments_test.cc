@@ -109,7 +109,8 @@ TEST_P(MomentRuns, AChangeOfPlanIsExactWhoeverMakesIt) {
 std::vector<float> moments_of(const std::filesystem::path& checkpoint, const std::string& name,
                               MomentFormat format, const ModelConfig& model) {
   const SafetensorsFile file(checkpoint / "optimizer.safetensors");
-  const Parameter& weight = ParameterLayout(model).weight_of("model.layers.0.mlp.down_proj");
+  const ParameterLayout layout(model);
+  const Parameter& weight = layout.weight_of("model.layers.0.mlp.down_proj");
   const void* data = file.find(name + "." + weight.name)->data;
   const Format codes = name == "exp_avg" ? Format::kE4m3 : Format::kE5m2;
   std::vector<float> values;

@@ -33,10 +33,8 @@ TEST(WireRehearsal, AWireWhoseScaleIsOffIsNamedPinnedAndGivenBack) {
   setup.engine.batch = {.sequences = 4, .tokens = 16, .accumulation = 2};
   setup.engine.optimizer.total_steps = 400;
   setup.engine.optimizer.warmup_steps = 10;
-  setup.engine.faults = {{.kind = FaultKind::kWireScaleShift,
-                          .start_step = 61,
-                          .end_step = 121,
-                          .log2_factor = 17}};
+  setup.engine.faults = {
+      {.kind = FaultKind::kWireScaleShift, .start_step = 61, .end_step = 121, .log2_factor = 17}};
   setup.plan = PrecisionPlan::fp8().with_run({.gradients = "e4m3"});
   setup.policy.window = {.every = 10, .steps = 10};
   setup.policy.detector.burn_in_steps = 20;
