@@ -21,6 +21,10 @@ void add_policy_commands(CLI::App& app, Context&) {
     decide::Policy loaded = decide::Policy::load(*file);
     fmt::print("{}: accepted (mode {}, a window of {} steps every {})\n", *file,
                decide::mode_name(loaded.mode), loaded.window.steps, loaded.window.every);
+    for (const std::string& change :
+         changed_settings(list_settings(loaded), list_settings(decide::Policy()), false)) {
+      fmt::print("  {}\n", change);
+    }
   });
 
   CLI::App* show =

@@ -188,6 +188,8 @@ Sentences verifier_words(const Policy::Verifier& verifier) {
 }  // namespace
 
 std::vector<PolicySection> explain_policy(const Policy& policy) {
+  Sentences changes = changed_settings(list_settings(policy), list_settings(Policy()), true);
+  if (changes.empty()) changes.emplace_back("Nothing.");
   return {{"Mode", mode_words(policy)},
           {"What is verified", window_words(policy.window)},
           {"Alarms", alarm_words(policy)},
@@ -195,7 +197,8 @@ std::vector<PolicySection> explain_policy(const Policy& policy) {
           {"What is done", action_words(policy)},
           {"How FP8 comes back", return_words(policy.returning)},
           {"Who verifies", verifier_words(policy.verifier)},
-          {"When parts are missing", loss_words(policy)}};
+          {"When parts are missing", loss_words(policy)},
+          {"What differs from the default policy", std::move(changes)}};
 }
 
 }  // namespace gnomon::cli

@@ -12,15 +12,30 @@
 
 #include "controller/bell.h"
 #include "controller/metrics/metrics.h"
+#include "protocol/settings.h"
 #include "storage/ledger.h"
 #include "storage/ledger_backup.h"
 
 namespace gnomon {
 
 struct BackupSettings {
-  std::string folder;        // empty: there are no backups
-  double every_seconds = 0;  // 0: only when asked for
-  int64_t keep = 7;          // newest ones; 0 = all
+  std::string folder;
+  double every_seconds = 0;
+  int64_t keep = 7;
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = BackupSettings;
+    v("folder", &S::folder,
+      Setting{.file = true,
+              .accepted = "a folder",
+              .help = "Where backups go; empty: there are none, also when somebody asks for one."});
+    v("every_seconds", &S::every_seconds,
+      Setting{.range = rules::kSeconds,
+              .help = "How often one is made; 0 = only when somebody asks for one."});
+    v("keep", &S::keep,
+      Setting{.range = {0, 1 << 20}, .unit = "backups", .help = "The newest stay; 0 = all."});
+  }
   bool operator==(const BackupSettings&) const = default;
 };
 

@@ -64,10 +64,10 @@ void add_options(CLI::App& app, CommandLine& line) {
          fmt::format("seconds for which the metrics of an ended run are kept, by default {}",
                      defaults.series_keep_seconds))
       ->check(CLI::Range(0.0, 1e9));
-  app.add_option("--log-level", line.log_level, "trace, debug, info, warn, error or off")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error", "off"}));
-  app.add_option("--log-format", line.log_format, "text, logfmt or json")
-      ->check(CLI::IsMember({"text", "logfmt", "json"}));
+  app.add_option("--log-level", line.log_level, "what is less important is not logged")
+      ->check(CLI::IsMember(std::vector<std::string>(kLogLevels.begin(), kLogLevels.end())));
+  app.add_option("--log-format", line.log_format, "of a line")
+      ->check(CLI::IsMember(std::vector<std::string>(kLogFormats.begin(), kLogFormats.end())));
   app.footer(
       "Example:\n  gnomond --ledger ledger.sqlite --listen 127.0.0.1:7717 --policy policy.toml\n"
       "  gnomond --config /etc/gnomon/gnomond.toml\n\n"

@@ -14,14 +14,11 @@ constexpr int64_t kRowsAtOnce = 1000;
 }  // namespace
 
 double RetentionSettings::days_of(const std::string& table) const {
-  const std::map<std::string, double> days = {{"stream", stream_days},
-                                              {"events", events_days},
-                                              {"notices", notices_days},
-                                              {"statistics", statistics_days},
-                                              {"device_health", device_health_days},
-                                              {"steps", steps_days},
-                                              {"replay_steps", replay_steps_days}};
-  return days.at(table);
+  double days = 0;
+  describe([&](std::string_view key, auto member, const Setting&) {
+    if (key == table + "_days") days = this->*member;
+  });
+  return days;
 }
 
 Retention::Retention(Metrics& metrics, RetentionSettings settings, std::function<double()> now,

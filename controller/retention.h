@@ -3,11 +3,11 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <string>
 
 #include "controller/metrics/metrics.h"
+#include "protocol/settings.h"
 #include "storage/ledger.h"
 
 namespace gnomon {
@@ -15,12 +15,44 @@ namespace gnomon {
 // Days for which a table's rows are kept; 0 = for ever. docs/daemon.md says what each costs.
 struct RetentionSettings {
   double stream_days = 7;
-  double events_days = 0;  // of runs that ended
+  double events_days = 0;
   double notices_days = 0;
   double statistics_days = 0;
   double device_health_days = 0;
-  double steps_days = 0;         // of runs that ended
-  double replay_steps_days = 0;  // of runs that ended
+  double steps_days = 0;
+  double replay_steps_days = 0;
+
+  // The keys are named after the tables.
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = RetentionSettings;
+    constexpr Range kDays = {0, 100'000};
+    v("stream_days", &S::stream_days,
+      Setting{.range = kDays,
+              .help = "Rows of `stream`, never the newest. A client of `/v1/events` that was away "
+                      "longer gets a 410."});
+    v("events_days", &S::events_days,
+      Setting{.range = kDays,
+              .help = "Events of runs that ended before that. `gnomon backtest` and `gnomon "
+                      "summary` of such a run are lost."});
+    v("notices_days", &S::notices_days,
+      Setting{.range = kDays, .help = "Notices, never a run's newest. They are for people alone."});
+    v("statistics_days", &S::statistics_days,
+      Setting{.range = kDays,
+              .help = "Tensor statistics, never a run's newest step. They are for people alone; "
+                      "each run has a bound besides."});
+    v("device_health_days", &S::device_health_days,
+      Setting{.range = kDays,
+              .help = "Samples of GPUs, never a run's newest. They are for people alone."});
+    v("steps_days", &S::steps_days,
+      Setting{.range = kDays,
+              .help = "Steps of runs that ended before that, but the newest. Curves, reports and "
+                      "backtests of such a run are lost; the totals in the metrics stay."});
+    v("replay_steps_days", &S::replay_steps_days,
+      Setting{.range = kDays,
+              .help = "Losses of replays of runs that ended before that. The shadow curve is "
+                      "lost; windows, results and decisions stay."});
+  }
   bool operator==(const RetentionSettings&) const = default;
   double days_of(const std::string& table) const;
 };

@@ -15,25 +15,26 @@ namespace {
 constexpr int kUnsetMargin = -1000;
 constexpr int kMarginMax = 64;
 constexpr int kAmaxHistoryMax = 65536;
-const std::vector<std::string> kGemmValues = {"fp8", "bf16"};
+constexpr std::array<std::string_view, 2> kGemmValues = {"fp8", "bf16"};
 constexpr int kPromoteEveryMax = 1 << 20;
 constexpr int kGroupTerms = 32;   // of a Hopper FP8 instruction
 constexpr int kBlockTerms = 128;  // of a tile of `block`
-const std::vector<std::string> kScaledFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"};
-const std::vector<std::string> kWideFormats = {"e8m3", "e8m4", "e8m5", "e8m6"};
-const std::vector<std::string> kTensorCoreFormats = {"e4m3", "e5m2"};
-const std::vector<std::string> kFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1",
-                                           "e8m3", "e8m4", "e8m5", "e8m6"};
-constexpr std::array<std::string_view, 7> kRecipeNames = {
-    "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "none"};
+constexpr std::array<std::string_view, 5> kScaledFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"};
+constexpr std::array<std::string_view, 4> kWideFormats = {"e8m3", "e8m4", "e8m5", "e8m6"};
+constexpr std::array<std::string_view, 2> kTensorCoreFormats = {"e4m3", "e5m2"};
+constexpr std::array<std::string_view, 9> kFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1",
+                                                      "e8m3", "e8m4", "e8m5", "e8m6"};
+constexpr std::array<std::string_view, 2> kMxScales = {"up", "ocp"};
+constexpr std::array<std::string_view, 2> kAccumulators = {"fp32", "hopper"};
+constexpr std::array<std::string_view, 3> kGemmNames = {"fprop", "dgrad", "wgrad"};
 
-bool one_of(const std::vector<std::string>& list, const std::string& value) {
+bool one_of(std::span<const std::string_view> list, std::string_view value) {
   return std::ranges::find(list, value) != list.end();
 }
 
-std::string quoted_list(const std::vector<std::string>& values) {
+std::string quoted_list(std::span<const std::string_view> values) {
   std::string text;
-  for (const std::string& value : values) {
+  for (const std::string_view value : values) {
     text += (text.empty() ? "" : ", ") + toml_quoted(value);
   }
   return text;
@@ -45,17 +46,18 @@ bool has_power_of_two(Recipe recipe) {
 }
 
 void read_gemms(TomlTable& table, PlanRule& rule) {
-  const std::vector<std::string> all = {"fprop", "dgrad", "wgrad"};
-  const std::vector<std::string> only = table.choices("only", all, all);
+  const std::vector<std::string> only =
+      table.choices("only", {kGemmNames.begin(), kGemmNames.end()}, kGemmNames);
   if (only.empty()) table.refuse("only", "at least one of fprop, dgrad and wgrad");
   const std::string value = table.choice("gemms", "", kGemmValues);
   for (Gemm gemm : kGemms) {
     const auto index = static_cast<size_t>(gemm);
-    const std::string name(gemm_name(gemm));
-    rule.only[index] = one_of(only, name);
+    const std::string_view name = gemm_name(gemm);
+    rule.only[index] = std::ranges::find(only, name) != only.end();
     rule.gemms[index] = table.choice(name, rule.only[index] ? value : "", kGemmValues);
     if (!rule.only[index] && table.has(name)) {
-      table.refuse(name, "no such key: by its `only`, this rule is not about " + name);
+      table.refuse(name,
+                   fmt::format("no such key: by its `only`, this rule is not about {}", name));
     }
   }
 }
@@ -78,7 +80,7 @@ PlanRule read_rule(TomlTable& table) {
   read_run_choices(table, rule);
   rule.forward_format = table.choice("forward_format", "", kFormats);
   rule.gradient_format = table.choice("gradient_format", "", kFormats);
-  rule.recipe = table.choice("recipe", "", recipe_names());
+  rule.recipe = table.choice("recipe", "", kRecipeNames);
   if (rule.recipe == "rowwise_gw_hp" && table.text("wgrad", "") == "fp8") {
     table.refuse("wgrad",
                  "\"bf16\", or no such key: recipe = \"rowwise_gw_hp\" is the one that keeps "
@@ -87,8 +89,8 @@ PlanRule read_rule(TomlTable& table) {
   rule.amax_history = static_cast<int>(table.integer("amax_history", -1, 1, kAmaxHistoryMax));
   rule.margin = static_cast<int>(table.integer("margin", kUnsetMargin, -kMarginMax, kMarginMax));
   if (table.has("power_of_two")) rule.power_of_two = table.boolean("power_of_two", false) ? 1 : 0;
-  rule.mx_scale = table.choice("mx_scale", "", {"up", "ocp"});
-  rule.accumulate = table.choice("accumulate", "", {"fp32", "hopper"});
+  rule.mx_scale = table.choice("mx_scale", "", kMxScales);
+  rule.accumulate = table.choice("accumulate", "", kAccumulators);
   rule.promote_every = static_cast<int>(table.integer("promote_every", -1, 0, kPromoteEveryMax));
   if (rule.promote_every > 0 && rule.promote_every % kGroupTerms != 0) {
     table.refuse("promote_every",
@@ -219,7 +221,8 @@ class GemmCheck {
   void format(const char* key, const std::string& value, std::string PlanRule::*member) const {
     const RuleTest names = [member](const PlanRule& rule) { return !(rule.*member).empty(); };
     const bool unscaled = precision_.recipe == Recipe::kNone;
-    const std::vector<std::string>& accepted = unscaled ? kWideFormats : kScaledFormats;
+    const std::span<const std::string_view> accepted =
+        unscaled ? std::span<const std::string_view>(kWideFormats) : kScaledFormats;
     if (!one_of(accepted, value)) {
       refuse(key, toml_quoted(value),
              fmt::format("{} {}{}", quoted_list(accepted), with_recipe_,
@@ -271,8 +274,6 @@ Recipe recipe_from_name(std::string_view name) {
   throw Error(
       fmt::format("recipe \"{}\" is unknown; accepted: {}", name, fmt::join(kRecipeNames, ", ")));
 }
-
-std::vector<std::string> recipe_names() { return {kRecipeNames.begin(), kRecipeNames.end()}; }
 
 int64_t tile_multiple(Recipe recipe) {
   if (recipe == Recipe::kMx) return 32;

@@ -34,9 +34,10 @@ enum class Recipe {
 inline constexpr std::array<Recipe, 7> kRecipes = {
     Recipe::kCurrent, Recipe::kDelayed, Recipe::kRowwise, Recipe::kRowwiseGwHp,
     Recipe::kBlock,   Recipe::kMx,      Recipe::kNone};
-std::string_view recipe_name(Recipe recipe);     // "current", ..., "rowwise_gw_hp", ..., "none"
+inline constexpr std::array<std::string_view, 7> kRecipeNames = {
+    "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "none"};
+std::string_view recipe_name(Recipe recipe);
 Recipe recipe_from_name(std::string_view name);  // throws Error naming the accepted ones
-std::vector<std::string> recipe_names();
 
 // How a GEMM over low-precision operands adds up.
 enum class Accumulate {

@@ -118,35 +118,35 @@ int TomlTable::line() const {
   return table_ == nullptr ? parent_line_ : line_number(*as_table(table_));
 }
 
-int TomlTable::line_of(const std::string& key) const {
+int TomlTable::line_of(std::string_view key) const {
   if (table_ != nullptr) {
     if (const toml::node* found = as_table(table_)->get(key)) return line_number(*found);
   }
   return line();
 }
 
-bool TomlTable::has(const std::string& key) const {
+bool TomlTable::has(std::string_view key) const {
   return table_ != nullptr && as_table(table_)->contains(key);
 }
 
-std::string TomlTable::full_key(const std::string& key) const {
-  return path_.empty() ? key : path_ + "." + key;
+std::string TomlTable::full_key(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
 }
 
-std::string TomlTable::shown_value(const std::string& key) const {
+std::string TomlTable::shown_value(std::string_view key) const {
   return has(key) ? show(*as_table(table_)->get(key)) : std::string();
 }
 
-const void* TomlTable::node(const std::string& key) {
+const void* TomlTable::node(std::string_view key) {
   known_.push_back(key);
   return table_ == nullptr ? nullptr : as_table(table_)->get(key);
 }
 
-void TomlTable::refuse(const std::string& key, const std::string& accepted) const {
+void TomlTable::refuse(std::string_view key, const std::string& accepted) const {
   throw ConfigError(file_, line_of(key), full_key(key), shown_value(key), accepted);
 }
 
-int64_t TomlTable::integer(const std::string& key, int64_t fallback, int64_t min, int64_t max) {
+int64_t TomlTable::integer(std::string_view key, int64_t fallback, int64_t min, int64_t max) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return fallback;
   const auto* value = found->as_integer();
@@ -158,7 +158,7 @@ int64_t TomlTable::integer(const std::string& key, int64_t fallback, int64_t min
   return value->get();
 }
 
-double TomlTable::number(const std::string& key, double fallback, double min, double max) {
+double TomlTable::number(std::string_view key, double fallback, double min, double max) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return fallback;
   const auto value = found->is_number() ? found->value<double>() : std::nullopt;
@@ -168,24 +168,24 @@ double TomlTable::number(const std::string& key, double fallback, double min, do
   return *value;
 }
 
-bool TomlTable::boolean(const std::string& key, bool fallback) {
+bool TomlTable::boolean(std::string_view key, bool fallback) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return fallback;
   if (!found->is_boolean()) refuse(key, "true or false");
   return found->as_boolean()->get();
 }
 
-std::string TomlTable::text(const std::string& key, const std::string& fallback) {
+std::string TomlTable::text(std::string_view key, const std::string& fallback) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return fallback;
   if (!found->is_string()) refuse(key, "a string in quotes");
   return found->as_string()->get();
 }
 
-std::string TomlTable::choice(const std::string& key, const std::string& fallback,
-                              const std::vector<std::string>& accepted) {
+std::string TomlTable::choice(std::string_view key, std::string_view fallback,
+                              std::span<const std::string_view> accepted) {
   const auto* found = static_cast<const toml::node*>(node(key));
-  if (found == nullptr) return fallback;
+  if (found == nullptr) return std::string(fallback);
   const auto value = found->is_string() ? found->value<std::string>() : std::nullopt;
   if (!value || std::find(accepted.begin(), accepted.end(), *value) == accepted.end()) {
     refuse(key, fmt::format("one of \"{}\"", fmt::join(accepted, "\", \"")));
@@ -193,7 +193,7 @@ std::string TomlTable::choice(const std::string& key, const std::string& fallbac
   return *value;
 }
 
-TomlTable TomlTable::table(const std::string& key) {
+TomlTable TomlTable::table(std::string_view key) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found != nullptr && !found->is_table()) refuse(key, fmt::format("a section [{}]", key));
   TomlTable result;
@@ -205,9 +205,9 @@ TomlTable TomlTable::table(const std::string& key) {
   return result;
 }
 
-std::vector<std::string> TomlTable::choices(const std::string& key,
+std::vector<std::string> TomlTable::choices(std::string_view key,
                                             const std::vector<std::string>& fallback,
-                                            const std::vector<std::string>& accepted) {
+                                            std::span<const std::string_view> accepted) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return fallback;
   const std::string wanted = fmt::format("an array of \"{}\"", fmt::join(accepted, "\", \""));
@@ -224,7 +224,7 @@ std::vector<std::string> TomlTable::choices(const std::string& key,
   return result;
 }
 
-std::vector<std::string> TomlTable::texts(const std::string& key,
+std::vector<std::string> TomlTable::texts(std::string_view key,
                                           const std::vector<std::string>& fallback) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return fallback;
@@ -239,7 +239,7 @@ std::vector<std::string> TomlTable::texts(const std::string& key,
   return result;
 }
 
-std::vector<TomlTable> TomlTable::tables(const std::string& key) {
+std::vector<TomlTable> TomlTable::tables(std::string_view key) {
   const auto* found = static_cast<const toml::node*>(node(key));
   if (found == nullptr) return {};
   const auto* array = found->as_array();
@@ -260,7 +260,7 @@ std::vector<TomlTable> TomlTable::tables(const std::string& key) {
 void TomlTable::refuse_unknown_keys() const {
   if (table_ == nullptr) return;
   for (const auto& [name, value] : *as_table(table_)) {
-    const std::string key(name.str());
+    const std::string_view key = name.str();
     if (std::find(known_.begin(), known_.end(), key) == known_.end()) {
       throw ConfigError(file_, line_number(value), full_key(key), show(value),
                         fmt::format("one of the keys {}", fmt::join(known_, ", ")));

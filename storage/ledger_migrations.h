@@ -35,9 +35,10 @@ void migrate(SQLite::Database& database, int version, std::span<const Migration>
 
 // Brings the file to kLedgerVersion, each version in one transaction of its own, so that a crash
 // leaves it at a version that the next start goes on from; then adds the columns that may be NULL
-// and are not there, and looks for every table, column, index and trigger. All pages are looked at before a file of an older version is changed, and when
-// `look_at_pages`. Throws LedgerError when the file is newer than this build, belongs to another
-// program or is damaged; then nothing has been changed.
+// and are not there, and looks for every table, column, index and trigger. All pages are looked at
+// before a file of an older version is changed, and when `look_at_pages`. Throws LedgerError when
+// the file is newer than this build, belongs to another program or is damaged; then nothing has
+// been changed.
 void migrate_and_check(Connection& writer, const std::filesystem::path& file, bool look_at_pages);
 
 // Throws LedgerError naming the first table's column, index or trigger that is missing.

@@ -72,7 +72,7 @@ void check_row(const R& row, const std::string& file) {
   });
 }
 
-#define GNOMON_TABLE(R)                                       \
+#define GNOMON_TABLE(R)                                     \
   template void check_row<R>(const R&, const std::string&); \
   template std::string row_to_json<R>(const R&);
 GNOMON_EACH_TABLE(GNOMON_TABLE)

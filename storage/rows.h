@@ -58,9 +58,8 @@ inline std::string bound(const std::vector<std::string>& value) { return strings
 
 template <typename R>
 void bind(Binder& binder, const R& row) {
-  R::describe([&](const char*, auto member, const Member&) {
-    binder(bound(std::invoke(member, row)));
-  });
+  R::describe(
+      [&](const char*, auto member, const Member&) { binder(bound(std::invoke(member, row))); });
 }
 
 }  // namespace rows

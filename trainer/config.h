@@ -11,21 +11,40 @@
 #include "base/errors.h"
 #include "protocol/client_options.h"
 #include "protocol/precision_plan.h"
+#include "protocol/settings.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/statistics_collector.h"
 
 namespace gnomon {
 
 // What the trainer does when the controller has been away for some time.
-enum class OnLoss { kContinue, kBf16, kPause };
-// "continue", "bf16", "pause"; nothing for another name.
+enum class OnLoss { kContinue, kBf16, kPause };  // in the order of kOnLossWords, but for the first
+// Nothing for another name.
 std::optional<OnLoss> on_loss_from_name(const std::string& name);
 
 // What the trainer replays of its run's windows itself, between two steps.
 struct VerificationConfig {
-  bool by_trainer = false;  // all, where there is no verifier
-  bool confirms = true;     // those that need a second source and have no other
-  double share_max = 0.2;   // of the run's time that no further replay begins beyond
+  bool by_trainer = false;
+  bool confirms = true;
+  double share_max = 0.2;
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = VerificationConfig;
+    v("inline", &S::by_trainer,
+      Setting{.help = "The trainer replays its run's windows itself, between two steps (below)."});
+    v("confirm", &S::confirms,
+      Setting{.help = "The trainer does the few replays that need a second source and have no "
+                      "other: of an alarm or an odd answer where one verifier is alone, or where "
+                      "two contradict each other "
+                      "([decision 28](decisions/0028-nobodys-word-is-enough.md)). Its state is "
+                      "kept in host memory meanwhile, taken with the first of them."});
+    v("share_max", &S::share_max,
+      Setting{.range = {0.001, 1},
+              .help = "No further replay begins while replays have taken more than this share of "
+                      "the run's time."});
+  }
+  void settle(const TomlTable& table) const;
 };
 
 struct TrainerConfig {

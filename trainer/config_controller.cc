@@ -1,6 +1,5 @@
 #include "trainer/config_controller.h"
 
-#include "base/redaction.h"
 #include "protocol/client.h"
 #include "trainer/config.h"
 
@@ -20,28 +19,14 @@ ConfigError located(const ConfigError& error, const TomlTable& table, bool url_o
 
 }  // namespace
 
-void refuse_unknown_controller_keys(const TomlTable& table) {
-  try {
-    table.refuse_unknown_keys();
-  } catch (const ConfigError& error) {
-    throw without_secrets(error);
-  }
-}
-
-ClientOptions read_controller_access(TomlTable& table, const std::optional<std::string>& url,
-                                     const std::filesystem::path& folder) {
-  const auto path = [&](const char* key) {
-    const std::string name = table.text(key, "");
-    return name.empty() ? name
-                        : std::filesystem::absolute(folder / name).lexically_normal().string();
-  };
+ClientOptions controller_access(const ControllerTable& controller,
+                                const std::optional<std::string>& url, const TomlTable& table) {
   ClientOptions options;
-  options.url = table.text("url", "none");
-  if (url) options.url = *url;
-  options.token_file = path("token_file");
-  options.ca_file = path("ca_file");
-  options.certificate_file = path("certificate_file");
-  options.key_file = path("key_file");
+  options.url = url.value_or(controller.url);
+  options.token_file = controller.token_file;
+  options.ca_file = controller.ca_file;
+  options.certificate_file = controller.certificate_file;
+  options.key_file = controller.key_file;
   if (options.url == "none") return {};
   options = with_environment(std::move(options));
   try {
@@ -53,10 +38,10 @@ ClientOptions read_controller_access(TomlTable& table, const std::optional<std::
 }
 
 std::optional<OnLoss> on_loss_from_name(const std::string& name) {
-  if (name == "continue") return OnLoss::kContinue;
-  if (name == "bf16") return OnLoss::kBf16;
-  if (name == "pause") return OnLoss::kPause;
-  return std::nullopt;
+  const auto words = std::span(kOnLossWords).last(3);
+  const auto found = std::ranges::find(words, name);
+  if (found == words.end()) return std::nullopt;
+  return static_cast<OnLoss>(found - words.begin());
 }
 
 }  // namespace gnomon

@@ -23,14 +23,45 @@
 #include "controller/auth/rate_limit.h"
 #include "controller/auth/roles.h"
 #include "controller/auth/tokens.h"
+#include "protocol/settings.h"
 
 namespace gnomon {
 
 struct AuthSettings {
-  std::string tokens;          // file; empty: everybody is anonymous
+  std::string tokens;          // empty: everybody is anonymous
   Rate principal{2000, 4000};  // of each token
-  Rate stranger{20, 100};      // of each address, for requests without a token that is known
-  int64_t connections = 512;   // of each token at once
+  Rate stranger{20, 100};      // of each address
+  int64_t connections = 512;   // of each token
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = AuthSettings;
+    v("tokens", &S::tokens,
+      Setting{.file = true,
+              .reload = Reload::kNotSwitched,
+              .help = "Who may speak to the daemon ([security.md](security.md)); empty: whoever is "
+                      "on this machine. The file is looked at every second."});
+    v(
+        "requests_per_second", [](auto& s) -> auto& { return s.principal.per_second; },
+        Setting{.range = {0, 1e6},
+                .help =
+                    "Of each token; beyond: 429 with `Retry-After`; 0 = no limit. Without a file "
+                    "of tokens there is none."});
+    v(
+        "request_burst", [](auto& s) -> auto& { return s.principal.burst; },
+        Setting{.range = {1, 1e6}, .unit = "requests", .help = "At once, after a pause."});
+    v(
+        "stranger_requests_per_second", [](auto& s) -> auto& { return s.stranger.per_second; },
+        Setting{.range = {0, 1e6},
+                .help = "Of each address, for requests without a token that is known."});
+    v(
+        "stranger_request_burst", [](auto& s) -> auto& { return s.stranger.burst; },
+        Setting{.range = {1, 1e6}, .unit = "requests", .help = "At once, after a pause."});
+    v("connections", &S::connections,
+      Setting{.range = {1, 1 << 20},
+              .otherwise = "half of `limits.connections`",
+              .help = "Of each token at once; beyond: 429, and that connection ends."});
+  }
   bool operator==(const AuthSettings&) const = default;
 };
 

@@ -100,7 +100,7 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
       outbox_(metrics_),
       supervisor_(
           metrics_, bells_,
-          {read_default_policy(config), config.series_keep_seconds, config.checkpoint_roots,
+          {read_default_policy(config), config.series_keep_seconds, config.checkpoints.roots,
            &outbox_},
           [this] { return clock_.now(); }, steady_seconds),
       leases_(supervisor_, metrics_, bells_),

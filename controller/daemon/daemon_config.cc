@@ -11,181 +11,69 @@
 #include "base/redaction.h"
 #include "controller/api/server.h"
 #include "controller/decide/policy.h"
-#include "protocol/toml_reader.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_lock.h"
 
 namespace gnomon {
-namespace {
-
 namespace fs = std::filesystem;
 
-constexpr double kLongest = 1e9;  // seconds
+std::string absolute_path_error(std::string_view path) {
+  return fs::path(path).is_absolute()
+             ? ""
+             : "absolute paths, as trainers name their checkpoints by them";
+}
 
-class DaemonConfigReader {
- public:
-  explicit DaemonConfigReader(const fs::path& file)
-      : file_(file), root_(TomlTable::parse(read_config_file(file), file.string())) {
-    config_.file = fs::absolute(file).string();
+std::string external_url_error(std::string_view url) {
+  const bool fits = url.empty() || url.starts_with("http://") || url.starts_with("https://");
+  return fits ? "" : "http://... or https://..., where people reach the page";
+}
+
+void CheckpointsConfig::settle(const TomlTable& /*table*/) {
+  for (std::string& root : roots) root = fs::path(root).lexically_normal().string();
+}
+
+void TlsConfig::settle(const TomlTable& table) const {
+  const bool has_certificate = !files.certificate.empty();
+  if (has_certificate && files.key.empty()) {
+    table.refuse("certificate", "a certificate together with tls.key");
   }
-
-  DaemonConfig read() {
-    config_.ledger = path("ledger", config_.ledger);
-    config_.listen = root_.text("listen", config_.listen);
-    config_.policy = path("policy", "");
-    config_.web_root = path("web_root", "");
-    config_.threads = static_cast<int>(root_.integer("threads", config_.threads, 1, 256));
-    config_.series_keep_seconds =
-        root_.number("series_keep_seconds", config_.series_keep_seconds, 0, kLongest);
-    read_log();
-    read_limits();
-    read_auth();
-    read_checkpoints();
-    read_tls();
-    read_backup();
-    read_retention();
-    read_notifications();
-    root_.refuse_unknown_keys();
-    return std::move(config_);
+  if (!has_certificate && !files.key.empty()) {
+    table.refuse("key", "a key together with tls.certificate");
   }
-
- private:
-  static std::string read_config_file(const fs::path& file) {
-    try {
-      return read_named_file(file);
-    } catch (const Error& error) {
-      throw ConfigError("command line", 0, "--config", file.string(),
-                        fmt::format("a file that can be read ({})", error.what()));
-    }
+  if (!has_certificate && !files.ca.empty()) {
+    table.refuse("client_ca", "authorities of clients together with tls.certificate");
   }
-
-  std::string beside_file(const std::string& name) const {
-    return name.empty() ? name
-                        : fs::absolute(file_.parent_path() / name).lexically_normal().string();
+  if (client_certificates == ClientCertificates::kOptional && files.ca.empty()) {
+    table.refuse("client_certificates", "\"optional\" together with tls.client_ca");
   }
-  std::string path(const std::string& key, const std::string& fallback) {
-    return beside_file(root_.text(key, fallback));
+}
+
+void DaemonConfig::settle(const TomlTable& table) {
+  if (!TomlTable(table).table("auth").has("connections")) {
+    auth.connections = std::max(int64_t{1}, limits.connections / 2);
   }
+  notify::check_receivers(notifications.receivers, table);
+}
 
-  void read_log() {
-    TomlTable table = root_.table("log");
-    config_.log.level = table.choice("level", config_.log.level,
-                                     {"trace", "debug", "info", "warn", "error", "off"});
-    config_.log.format = table.choice("format", config_.log.format, {"text", "logfmt", "json"});
-    table.refuse_unknown_keys();
+static std::string read_config_file(const fs::path& file) {
+  try {
+    return read_named_file(file);
+  } catch (const Error& error) {
+    throw ConfigError("command line", 0, "--config", file.string(),
+                      fmt::format("a file that can be read ({})", error.what()));
   }
-
-  void read_limits() {
-    TomlTable table = root_.table("limits");
-    LimitsConfig& limits = config_.limits;
-    limits.connections = table.integer("connections", limits.connections, 1, 1 << 20);
-    limits.queued_writes = table.integer("queued_writes", limits.queued_writes, 1, 1 << 20);
-    // One token has half, which must be enough for the largest body.
-    limits.transfer_mib = table.integer("transfer_mib", limits.transfer_mib, 66, 1 << 20);
-    limits.read_seconds = table.number("read_seconds", limits.read_seconds, 0.1, 3600);
-    limits.idle_seconds = table.number("idle_seconds", limits.idle_seconds, 0.1, 86400);
-    limits.drain_seconds = table.number("drain_seconds", limits.drain_seconds, 0, 3600);
-    limits.stop_seconds = table.number("stop_seconds", limits.stop_seconds, 0, 3600);
-    table.refuse_unknown_keys();
-  }
-
-  void read_auth() {
-    TomlTable table = root_.table("auth");
-    AuthSettings& auth = config_.auth;
-    auth.tokens = beside_file(table.text("tokens", auth.tokens));
-    const auto read_rate = [&table](const std::string& prefix, Rate& rate) {
-      rate.per_second = table.number(prefix + "requests_per_second", rate.per_second, 0, 1e6);
-      rate.burst = table.number(prefix + "request_burst", rate.burst, 1, 1e6);
-    };
-    read_rate("", auth.principal);
-    read_rate("stranger_", auth.stranger);
-    const int64_t half = std::max(int64_t{1}, config_.limits.connections / 2);
-    auth.connections = table.integer("connections", half, 1, 1 << 20);
-    table.refuse_unknown_keys();
-  }
-
-  void read_checkpoints() {
-    TomlTable table = root_.table("checkpoints");
-    for (const std::string& root : table.texts("roots", {})) {
-      if (!fs::path(root).is_absolute()) {
-        table.refuse("roots", "absolute paths, as trainers name their checkpoints by them");
-      }
-      config_.checkpoint_roots.push_back(fs::path(root).lexically_normal().string());
-    }
-    table.refuse_unknown_keys();
-  }
-
-  void read_tls() {
-    TomlTable table = root_.table("tls");
-    TlsConfig& tls = config_.tls;
-    tls.files.certificate = beside_file(table.text("certificate", ""));
-    tls.files.key = beside_file(table.text("key", ""));
-    tls.files.ca = beside_file(table.text("client_ca", ""));
-    const std::string clients =
-        table.choice("client_certificates", "required", {"required", "optional"});
-    if (clients == "optional") tls.client_certificates = ClientCertificates::kOptional;
-    tls.look_seconds = table.number("look_seconds", tls.look_seconds, 0.1, 3600);
-    const bool has_certificate = !tls.files.certificate.empty();
-    if (has_certificate && tls.files.key.empty()) {
-      table.refuse("certificate", "a certificate together with tls.key");
-    }
-    if (!has_certificate && !tls.files.key.empty()) {
-      table.refuse("key", "a key together with tls.certificate");
-    }
-    if (!has_certificate && !tls.files.ca.empty()) {
-      table.refuse("client_ca", "authorities of clients together with tls.certificate");
-    }
-    if (clients == "optional" && tls.files.ca.empty()) {
-      table.refuse("client_certificates", "\"optional\" together with tls.client_ca");
-    }
-    table.refuse_unknown_keys();
-  }
-
-  void read_backup() {
-    TomlTable table = root_.table("backup");
-    BackupSettings& backup = config_.backup;
-    backup.folder = beside_file(table.text("folder", backup.folder));
-    backup.every_seconds = table.number("every_seconds", backup.every_seconds, 0, kLongest);
-    backup.keep = table.integer("keep", backup.keep, 0, 1 << 20);
-    table.refuse_unknown_keys();
-  }
-
-  void read_retention() {
-    constexpr double kDays = 100'000;
-    TomlTable table = root_.table("retention");
-    RetentionSettings& days = config_.retention;
-    days.stream_days = table.number("stream_days", days.stream_days, 0, kDays);
-    days.events_days = table.number("events_days", days.events_days, 0, kDays);
-    days.notices_days = table.number("notices_days", days.notices_days, 0, kDays);
-    days.statistics_days = table.number("statistics_days", days.statistics_days, 0, kDays);
-    days.device_health_days = table.number("device_health_days", days.device_health_days, 0, kDays);
-    days.steps_days = table.number("steps_days", days.steps_days, 0, kDays);
-    days.replay_steps_days = table.number("replay_steps_days", days.replay_steps_days, 0, kDays);
-    table.refuse_unknown_keys();
-  }
-
-  void read_notifications() {
-    std::string& url = config_.notifications.external_url;
-    url = root_.text("external_url", "");
-    if (!url.empty() && !url.starts_with("http://") && !url.starts_with("https://")) {
-      root_.refuse("external_url", "http://... or https://..., where people reach the page");
-    }
-    config_.notifications.receivers = notify::read_receivers(root_, file_.parent_path());
-  }
-
-  fs::path file_;
-  TomlTable root_;
-  DaemonConfig config_;
-};
-
-}  // namespace
+}
 
 DaemonConfig read_daemon_config(const fs::path& file) {
+  DaemonConfig config;
+  config.file = fs::absolute(file).string();
   try {
-    return DaemonConfigReader(file).read();
+    TomlTable root = TomlTable::parse(read_config_file(file), file.string());
+    read_settings(root, config);
   } catch (const ConfigError& error) {  // a receiver's URL may be a secret
     throw without_secrets(error);
   }
+  return config;
 }
 
 std::string read_default_policy(const DaemonConfig& config) {
@@ -283,21 +171,18 @@ void check_daemon_config(const DaemonConfig& config) {
 }
 
 std::vector<std::string> keys_for_restart(const DaemonConfig& running, const DaemonConfig& wanted) {
+  const std::vector<SettingRow> before = list_settings(running);
+  const std::vector<SettingRow> after = list_settings(wanted);
   std::vector<std::string> keys;
-  if (wanted.ledger != running.ledger) keys.emplace_back("ledger");
-  if (wanted.listen != running.listen) keys.emplace_back("listen");
-  if (wanted.web_root != running.web_root) keys.emplace_back("web_root");
-  if (wanted.threads != running.threads) keys.emplace_back("threads");
-  if (wanted.series_keep_seconds != running.series_keep_seconds) {
-    keys.emplace_back("series_keep_seconds");
+  // Receivers, of which there may be other ones, come last and are always taken.
+  for (size_t i = 0; i < std::min(before.size(), after.size()); ++i) {
+    const Reload reload = before[i].setting.reload;
+    const bool switched = (before[i].value == "\"\"") != (after[i].value == "\"\"");
+    if ((reload == Reload::kRestart && before[i].value != after[i].value) ||
+        (reload == Reload::kNotSwitched && switched)) {
+      keys.push_back(before[i].path());
+    }
   }
-  if (wanted.log.format != running.log.format) keys.emplace_back("log.format");
-  if (wanted.limits != running.limits) keys.emplace_back("limits");
-  if (wanted.auth.tokens.empty() != running.auth.tokens.empty()) keys.emplace_back("auth.tokens");
-  if (wanted.checkpoint_roots != running.checkpoint_roots) keys.emplace_back("checkpoints.roots");
-  const bool had_tls = !running.tls.files.certificate.empty();
-  const bool wants_tls = !wanted.tls.files.certificate.empty();
-  if (had_tls != wants_tls) keys.emplace_back("tls");
   return keys;
 }
 

@@ -1,124 +1,449 @@
-// The fallback policy: one TOML file that says when FP8 is blamed and what is done about it.
-// docs/policy.md explains it key by key. Parsing refuses unknown keys, wrong types, contradictions
-// and values out of range with a ConfigError (file, line, key, value, accepted).
+// The fallback policy: one TOML file that says when FP8 is blamed and what is done about it. Each
+// key is described once, beside its member; docs/policy.md has tables made of that.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "protocol/labels.h"
+#include "protocol/precision_plan.h"
+#include "protocol/records/run.h"
+#include "protocol/settings.h"
+
 namespace gnomon::decide {
 
-enum class Mode { kObserve, kAdvise, kEnforce };
+enum class Mode { kObserve, kAdvise, kEnforce };  // in the order of kModes
+
+inline constexpr std::array<std::string_view, 2> kCadences = {"fixed", "optimised"};
+inline constexpr std::array<std::string_view, 6> kDetectors = {"eprocess", "fixed", "shewhart",
+                                                               "cusum",    "ewma",  "glr"};
+inline constexpr std::array<std::string_view, 2> kNoises = {"symmetric", "any"};
+inline constexpr std::array<std::string_view, 5> kRungs = {"pin", "recipe", "bf16", "hold", "stop"};
+inline constexpr std::array<std::string_view, 3> kWaysBack = {"last_verified", "evidence", "here"};
+inline constexpr std::array<std::string_view, 3> kOnVerifierLoss = {"continue", "bf16", "hold"};
 
 struct Policy {
+  static constexpr double kStepsMax = 1e9;
+
   Mode mode = Mode::kEnforce;
 
   struct Window {
-    int64_t every =
-        50;  // steps from one window's start to the next; a multiple of the checkpoint interval
-    int64_t steps = 25;  // K; a multiple of the checkpoint interval, at most `every`
-    int open_max =
-        4;  // windows waiting for verifiers; beyond it a new window is skipped, and recorded so
-    std::string cadence =
-        "fixed";               // or "optimised": `every` follows the economics, up to every_max
-    int64_t every_max = 1000;  // cadence "optimised"
-    int64_t long_steps = 0;    // length of a long fork; 0 = none
-    int64_t long_every = 500;  // steps from one long fork's start to the next
+    int64_t every = 50;
+    int64_t steps = 25;
+    int open_max = 4;
+    std::string cadence = "fixed";
+    int64_t every_max = 1000;
+    int64_t long_steps = 0;
+    int64_t long_every = 500;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Window;
+      v("every", &S::every,
+        Setting{.range = {1, kStepsMax},
+                .unit = "steps",
+                .help = "From the start of one window to the start of the next."});
+      v("steps", &S::steps,
+        Setting{.range = {1, kStepsMax},
+                .unit = "steps",
+                .otherwise = "`every`, if that is less",
+                .accepted = "1 … `every`",
+                .help = "Length of a window."});
+      v("open_max", &S::open_max,
+        Setting{.range = {1, 1000},
+                .unit = "windows",
+                .help = "That may wait for verifiers. One more is recorded as skipped."});
+      v("cadence", &S::cadence,
+        Setting{.words = kCadences,
+                .help = "With `optimised`, `every` follows the economics "
+                        "([economics.md](economics.md)) between `steps` and `every_max`. It goes "
+                        "further apart only where the spare devices (`economics.spare_fraction`) "
+                        "cannot verify that often."});
+      v("every_max", &S::every_max,
+        Setting{.range = {1, kStepsMax},
+                .unit = "steps",
+                .otherwise = "`every`, if that is more",
+                .accepted = "`every` … 10⁹",
+                .help = "The most that `every` becomes with `cadence = \"optimised\"`."});
+      v("long_steps", &S::long_steps,
+        Setting{.range = {0, kStepsMax},
+                .unit = "steps",
+                .accepted = "0, or more than `steps`, up to 10⁹",
+                .help = "Length of a long fork, which sees the slow bias that a short window "
+                        "cannot; 0 = none. The checkpoint where it begins is kept until it "
+                        "ends."});
+      v("long_every", &S::long_every,
+        Setting{.range = {1, kStepsMax},
+                .unit = "steps",
+                .otherwise = "`long_steps`, if that is more",
+                .accepted = "`long_steps` … 10⁹, at least 1",
+                .help = "From the start of one long fork to the next."});
+    }
+    void settle(const TomlTable& table);
   } window;
 
   struct Detector {
-    std::string kind = "eprocess";  // gap_detector.h, gap_rivals.h
+    std::string kind = "eprocess";
     double windows_between_false_alarms = 10000;
-    double tolerance_percent = 0.25;    // a mean gap up to this is none
-    double ceiling_percent = 1;         // one window's gap above it is looked into at once
-    double jump_deviations = 5;         // or so many deviations over the null, if pairs can say
-                                        // whether that was chance; 0 = off
-    double fixed_percent = 0.25;        // of the rival "fixed"
-    double prior_scale_percent = 0.05;  // of D's deviation before anything was learned
-    int burn_in_windows = 15;           // that the null is learned over
-    std::string noise = "symmetric";    // or "any": slower, and silent until the scale was learned
-    bool burst = true;                  // a suspicion orders windows back to back
-    double accept_percent = 0.5;  // a small gap that will stay under it is accepted; 0 = never
-    int64_t burn_in_steps = 0;  // windows that begin before it are measured but raise no gap alarm
-    double spike_sigma =
-        7.0;  // step loss above the trend + this many standard deviations, current step excluded
-    int spike_history = 128;  // steps
-    double spike_ratio =
-        10.0;  // or above this many times the largest of the first 100 finite losses
+    double tolerance_percent = 0.25;
+    double ceiling_percent = 1;
+    double jump_deviations = 5;
+    double fixed_percent = 0.25;
+    double prior_scale_percent = 0.05;
+    int burn_in_windows = 15;
+    std::string noise = "symmetric";
+    bool burst = true;
+    double accept_percent = 0.5;
+    int64_t burn_in_steps = 0;
+    double spike_sigma = 7.0;
+    int spike_history = 128;
+    double spike_ratio = 10.0;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Detector;
+      v("kind", &S::kind,
+        Setting{.words = kDetectors,
+                .help = "The test. [detector.md](detector.md) has what each promises and what each "
+                        "was measured to do."});
+      v("windows_between_false_alarms", &S::windows_between_false_alarms,
+        Setting{.range = {20, 1e9},
+                .help = "Mean number of healthy windows from one false alarm to the next, at "
+                        "least."});
+      v("tolerance_percent", &S::tolerance_percent,
+        Setting{.range = {0, 100},
+                .help = "A mean gap up to this counts as no gap. After `burn_in_windows` the run's "
+                        "own level replaces it where that is lower. D = 100·(L16(w8) − "
+                        "L16(w16))/L16(w16)."});
+      v("ceiling_percent", &S::ceiling_percent,
+        Setting{.range = {1e-6, 1e6},
+                .otherwise = "2·`tolerance_percent`, if that is more",
+                .accepted = "above `tolerance_percent`, up to 10⁶",
+                .help = "One window over it is looked into by itself; triage then asks whether it "
+                        "was chance."});
+      v("jump_deviations", &S::jump_deviations,
+        Setting{.range = {0, 1000},
+                .help = "One window is also looked into when its gap exceeds the null by this many "
+                        "deviations (their upper confidence limit) and exceeds the tolerance; 0 = "
+                        "off. Only with `kind = \"eprocess\"` and `triage.pairs`, which say "
+                        "whether it was chance, and not for long forks."});
+      v("fixed_percent", &S::fixed_percent,
+        Setting{.range = {1e-6, 1e6}, .help = "The threshold of `kind = \"fixed\"`."});
+      v("prior_scale_percent", &S::prior_scale_percent,
+        Setting{.range = {1e-6, 100},
+                .help = "Deviation of D in healthy windows that is assumed before anything was "
+                        "learned."});
+      v("burn_in_windows", &S::burn_in_windows,
+        Setting{.range = {0, 10000},
+                .help = "The null's mean is learned over this many windows. It is never more than "
+                        "the tolerance."});
+      v("noise", &S::noise,
+        Setting{.words = kNoises,
+                .help = "What the evidence assumes of D in healthy windows: symmetric about its "
+                        "mean, or nothing but a finite deviation (slower, and silent until that "
+                        "was learned)."});
+      v("burst", &S::burst,
+        Setting{.help = "A suspicion orders windows back to back, up to 16, so that a fault is "
+                        "confirmed sooner."});
+      v("accept_percent", &S::accept_percent,
+        Setting{.range = {0, 100},
+                .help = "A gap that will stay under it is accepted: it is worth less than what FP8 "
+                        "saves (1.3% of the loss at a speed-up of 1.3, "
+                        "[economics.md](economics.md)); 0 = never."});
+      v("burn_in_steps", &S::burn_in_steps,
+        Setting{.range = {0, kStepsMax},
+                .help = "Windows that begin before this step are measured and charted, and teach "
+                        "the detector nothing; one over `ceiling_percent` is an alarm as at any "
+                        "time. Early on, while the loss falls steeply, FP8 and BF16 part by "
+                        "chance: set it to the end of the learning rate's warm-up or a little "
+                        "more. Spikes are judged from the start."});
+      v("spike_sigma", &S::spike_sigma,
+        Setting{.range = {1, 1000},
+                .unit = "deviations",
+                .help = "A step's loss is a spike above the trend (a straight line through the "
+                        "steps before it, extrapolated) + this many standard deviations about "
+                        "it."});
+      v("spike_history", &S::spike_history,
+        Setting{.range = {32, 10000},
+                .unit = "steps",
+                .help = "How many steps before. The rule is silent with fewer than 32."});
+      v("spike_ratio", &S::spike_ratio,
+        Setting{.range = {1.01, 1e6},
+                .help = "Also a spike: above this many times the largest of the first 100 "
+                        "losses."});
+    }
+    void settle(const TomlTable& table);
   } detector;
 
   // Whether the instrument itself is sound: BF16 against BF16 with another order of sums.
   struct Instrument {
-    int every = 20;      // windows from one check to the next; 0 = never
-    double ratio = 5.0;  // RMS over this many times its history: broken
+    int every = 20;
+    double ratio = 5.0;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Instrument;
+      v("every", &S::every,
+        Setting{.range = {0, 1e6},
+                .unit = "windows",
+                .help = "From one replay of BF16 with another order of sums to the next; 0 = "
+                        "never."});
+      v("ratio", &S::ratio,
+        Setting{.range = {1.5, 1e6},
+                .help = "Further apart than this many times the usual, the BF16 replay is "
+                        "repeated. If its bits differ, the instrument is broken."});
+    }
   } instrument;
 
   struct Triage {
-    int pairs = 3;  // nudged replays of FP8 and of BF16 that rule out chance; 0 = not asked
-    int transients_max = 1;           // transient faults on one host; the next one is persistent
-    int64_t transient_steps = 10000;  // for so long a transient fault is remembered
+    int pairs = 3;
+    int transients_max = 1;
+    int64_t transient_steps = 10000;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Triage;
+      v("pairs", &S::pairs,
+        Setting{.range = {0, 8},
+                .help = "Nudged replays of each arm that rule out chance; 0 = chance is not "
+                        "asked."});
+      v("transients_max", &S::transients_max,
+        Setting{.range = {0, 1000},
+                .help = "Transient faults on one host. The next one is a persistent fault."});
+      v("transient_steps", &S::transient_steps,
+        Setting{.range = {1, 1e12}, .help = "A transient fault is remembered for this long."});
+    }
   } triage;
 
   struct Attribution {
-    bool scores = true;  // rank the sites by an analysis of the checkpoint first
-    double recovered_share =
-        0.25;              // a rescue takes a spike away when it leaves at most this share of it
-    int replays_max = 40;  // then the whole run goes to BF16
-    int parallel = 2;      // replays ordered at a time
-    int sites_max = 8;     // more guilty sites than this: the whole run goes to BF16
+    bool scores = true;
+    double recovered_share = 0.25;
+    int replays_max = 40;
+    int parallel = 2;
+    int sites_max = 8;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Attribution;
+      v("scores", &S::scores,
+        Setting{.help = "Rank the sites by an analysis of the checkpoint first. Without it they "
+                        "are searched in the model's order."});
+      v("recovered_share", &S::recovered_share,
+        Setting{.range = {0, 0.99},
+                .help = "A rescue takes a spike away when at most this share of it remains, or the "
+                        "step is under the threshold."});
+      v("replays_max", &S::replays_max,
+        Setting{.range = {1, 10000}, .help = "Rescue replays in all for one attribution."});
+      v("parallel", &S::parallel,
+        Setting{.range = {1, 64},
+                .unit = "replays",
+                .help = "Ordered at a time. As many as there are verifiers is best."});
+      v("sites_max", &S::sites_max,
+        Setting{.range = {1, 10000}, .help = "Sites that may be pinned, all in all."});
+    }
   } attribution;
 
   struct Ladder {
-    std::vector<std::string> rungs = {"pin", "bf16", "hold"};  // tried in this order
-    std::string from = "last_verified";  // or "evidence": where it began to rise; or "here"
-    std::string recipe = "block";        // of the rung "recipe"
+    std::vector<std::string> rungs = {"pin", "bf16", "hold"};
+    std::string from = "last_verified";
+    std::string recipe = "block";
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Ladder;
+      v("rungs", &S::rungs,
+        Setting{.words = kRungs,
+                .accepted = "one or more of `pin`, `recipe`, `bf16`, `hold`, `stop`, in this order",
+                .help = "The first alarm takes the first rung. Each further alarm while it is in "
+                        "force takes the next. On `pin` further sites are looked for first, and "
+                        "those that are pinned stay."});
+      v("from", &S::from,
+        Setting{.words = kWaysBack,
+                .help = "Roll back to the last verified checkpoint, or to where the evidence began "
+                        "to rise, or change the plan and go on."});
+      v("recipe", &S::recipe,
+        Setting{.words = std::span(kRecipeNames).first(6),  // "none" has no formats of its own
+                .help = "What the rung `recipe` changes to ([recipes.md](recipes.md))."});
+    }
+    void settle(const TomlTable& table) const;
   } ladder;
 
   struct Return {
     bool enabled = true;
-    int quiet_windows = 2;  // after an action, before the first probe
-    int probe_passes = 2;   // consecutive passing probe windows before FP8 comes back
-    double evidence = 20;   // and their evidence for equivalence must have reached this
-    double backoff = 2.0;   // a failed probe multiplies the waiting windows by this
+    int quiet_windows = 2;
+    int probe_passes = 2;
+    double evidence = 20;
+    double backoff = 2.0;
     int quiet_windows_max = 64;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Return;
+      v("enabled", &S::enabled, Setting{.help = "Whether FP8 is tried again at all."});
+      v("quiet_windows", &S::quiet_windows,
+        Setting{.range = {0, 1e6},
+                .help = "Quiet windows after an action before the first probe."});
+      v("probe_passes", &S::probe_passes,
+        Setting{.range = {1, 1000},
+                .help = "Consecutive probe windows (replayed under the run's own plan) that must "
+                        "stay within a limit: the tolerance plus four deviations, and at most the "
+                        "ceiling."});
+      v("evidence", &S::evidence,
+        Setting{.range = {1, 1e9},
+                .help = "The product of these probes' e-values against \"the mean gap is the "
+                        "margin or more\" must also reach this before FP8 returns; until then "
+                        "probing goes on. The margin is the tolerance (or what was accepted) plus "
+                        "half of what the gap that the run left FP8 for lay above it, between half "
+                        "a deviation and one; at most the ceiling. One probe gives at most the "
+                        "root of this (of 20, if that is more). Below 1/20, or after 48 probes, "
+                        "the probes have failed."});
+      v("backoff", &S::backoff,
+        Setting{.range = {1, 100},
+                .help = "A failed probe, and a return, multiply the waiting by this."});
+      v("quiet_windows_max", &S::quiet_windows_max,
+        Setting{.range = {1, 1e6},
+                .otherwise = "`quiet_windows`, if that is more",
+                .accepted = "`quiet_windows` … 10⁶, at least 1",
+                .help = "The waiting grows no further."});
+    }
+    void settle(const TomlTable& table);
   } returning;
 
   struct Limits {
-    int actions_max = 8;  // automatic actions per run; then hold and ask (circuit breaker)
+    int actions_max = 8;
     int rollbacks_to_same_step_max = 2;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Limits;
+      v("actions_max", &S::actions_max,
+        Setting{.range = {0, 1e5},
+                .help = "Automatic actions in a run. The next one is `hold`. Coming back to FP8 is "
+                        "not counted."});
+      v("rollbacks_to_same_step_max", &S::rollbacks_to_same_step_max,
+        Setting{.range = {0, 1000},
+                .help = "Rollbacks to one step. The next one is BF16 from here, if FP8 is to blame "
+                        "(or nobody could say what is), BF16 is a rung and the loss is finite; "
+                        "else `hold`: BF16 mends no data and no machine. The decision has the "
+                        "hashes of the batches that the run took."});
+    }
   } limits;
 
   struct Controller {
-    std::string on_loss =
-        "continue";  // trainer's behaviour when the controller is away: continue, bf16, pause
-    double grace_seconds = 60;  // before that
+    std::string on_loss = "continue";
+    double grace_seconds = 60;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Controller;
+      v("on_loss", &S::on_loss,
+        Setting{.words = std::span(kOnLossWords).last(3),
+                .help = "What a trainer does when the controller is away."});
+      v("grace_seconds", &S::grace_seconds,
+        Setting{.range = {0, 1e7}, .help = "For how long it waits before that."});
+    }
   } controller;
 
   struct Verifier {
     double lease_ttl_seconds = 10;
-    int attempts_max = 4;              // leases of one replay before it is given up
-    std::string on_loss = "continue";  // when windows go unverified: continue, bf16, hold
-    int loss_windows = 16;             // so many in a row
-    double share = 1;                  // of the verifiers' time, against other runs' shares
-    std::vector<std::string> requirements = {};  // `requires`: labels, protocol/labels.h
+    int attempts_max = 4;
+    std::string on_loss = "continue";
+    int loss_windows = 16;
+    double share = 1;
+    std::vector<std::string> requirements = {};
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Verifier;
+      v("lease_ttl_seconds", &S::lease_ttl_seconds,
+        Setting{.range = {0.1, 86400},
+                .help = "A verifier that is silent for this long loses its work."});
+      v("attempts_max", &S::attempts_max,
+        Setting{.range = {1, 1000}, .help = "Leases of one replay before it is given up."});
+      v("on_loss", &S::on_loss,
+        Setting{.words = kOnVerifierLoss,
+                .help = "What becomes of the run when nobody verifies it. From BF16 it comes back "
+                        "by probes once there are verifiers again."});
+      v("loss_windows", &S::loss_windows,
+        Setting{.range = {1, 1e6},
+                .help = "Windows in a row, skipped or failed, after which nobody verifies it."});
+      v("share", &S::share,
+        Setting{.range = {0.01, 100},
+                .help = "Of the verifiers' time, against other runs' shares "
+                        "([verifiers.md](verifiers.md))."});
+      v("requires", &S::requirements,
+        Setting{.check = requirement_error,
+                .items_most = kRequirementsMax,
+                .accepted = "at most 16 of `\"KEY=GLOB\"`",
+                .help = "Labels that a verifier must have, all of them. A run on CUDA wants "
+                        "`\"backend=cuda\"` besides unless a `backend=` stands here."});
+    }
   } verifier;
+
+  struct Directives {
+    double timeout_seconds = 600;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      v("timeout_seconds", &Directives::timeout_seconds,
+        Setting{.range = {1e-3, 1e7},
+                .help = "How long the trainer has to answer a directive. A new attempt starts the "
+                        "time again."});
+    }
+  } directives;
 
   // What a decision about money rests on until it is measured; docs/economics.md.
   struct Economics {
-    double speedup = 1.3;         // s: BF16 step time over FP8's
-    double spare_fraction = 0;    // verifiers' devices over the trainers'; 0 = they are the same
-    double switch_steps = 30;     // c: FP8 steps that a replay's loading and switching cost
-    double restart_steps = 100;   // R: FP8 steps that a rollback costs beside those repeated
-    double loss_exponent = 0.05;  // L ∝ C^−this
+    double speedup = 1.3;
+    double spare_fraction = 0;
+    double switch_steps = 30;
+    double restart_steps = 100;
+    double loss_exponent = 0.05;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      using S = Economics;
+      v("speedup", &S::speedup, Setting{.range = {0.1, 100}, .help = "BF16 step time over FP8's."});
+      v("spare_fraction", &S::spare_fraction,
+        Setting{.range = {0, 100},
+                .help = "The verifiers' devices over the trainers'; 0 = verification takes the "
+                        "training devices."});
+      v("switch_steps", &S::switch_steps,
+        Setting{.range = {0, 1e9}, .help = "FP8 steps that loading and switching cost a replay."});
+      v("restart_steps", &S::restart_steps,
+        Setting{.range = {0, 1e9},
+                .help = "FP8 steps that a rollback costs beside those it repeats."});
+      v("loss_exponent", &S::loss_exponent,
+        Setting{.range = {0.005, 1}, .help = "L ∝ C^−this: what a loss gap is worth in compute."});
+    }
   } economics;
 
-  struct Directives {
-    double timeout_seconds = 600;  // for the trainer's answer to a directive
-  } directives;
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    v("mode", &Policy::mode,
+      Setting{.words = kModes,
+              .help = "Whether decisions are carried out by directives; otherwise they are "
+                      "measured, explained and recorded."});
+    v("window", &Policy::window, Setting{});
+    v("detector", &Policy::detector, Setting{});
+    v("instrument", &Policy::instrument, Setting{});
+    v("triage", &Policy::triage, Setting{});
+    v("attribution", &Policy::attribution, Setting{});
+    v("ladder", &Policy::ladder, Setting{});
+    v("return", &Policy::returning, Setting{});
+    v("limits", &Policy::limits, Setting{});
+    v("controller", &Policy::controller, Setting{});
+    v("verifier", &Policy::verifier, Setting{});
+    v("directives", &Policy::directives, Setting{});
+    v("economics", &Policy::economics, Setting{});
+  }
 
+  // Throws ConfigError with file, line, key, value and what is accepted.
   static Policy parse(std::string_view toml, const std::string& file = "policy");
   static Policy load(const std::string& path);
   std::string to_toml() const;

@@ -48,29 +48,29 @@ WordValues verdicts(const RunNumbers& n) {
 std::vector<RunMetric> progress_rows() {
   return {
       RunMetric::gauge("gnomon_run_state", "1 for the run's present state, 0 for the others",
-                    [](const RunNumbers& n) { return one_of(kPhases, n.phase); }, {"state"}),
+                       [](const RunNumbers& n) { return one_of(kPhases, n.phase); }, {"state"}),
       RunMetric::gauge("gnomon_run_paused", "1 while the trainer stands still by an order",
-                    &RunNumbers::paused),
+                       &RunNumbers::paused),
       RunMetric::gauge("gnomon_run_step", "newest step reported", of_step(&StepReport::step)),
       RunMetric::gauge("gnomon_run_attempt", "present attempt",
-                    [](const RunNumbers& n) {
-                      return n.attempt > 0 ? std::optional(n.attempt) : std::nullopt;
-                    }),
+                       [](const RunNumbers& n) {
+                         return n.attempt > 0 ? std::optional(n.attempt) : std::nullopt;
+                       }),
       RunMetric::gauge("gnomon_run_plan_version", "plan of the newest step",
-                    of_step(&StepReport::plan_version)),
+                       of_step(&StepReport::plan_version)),
       RunMetric::gauge("gnomon_run_loss", "newest training loss, nats per token",
-                    of_step(&StepReport::loss)),
+                       of_step(&StepReport::loss)),
       RunMetric::gauge("gnomon_run_shadow_loss",
-                    "BF16 shadow's training loss at the newest verified step",
-                    &RunNumbers::shadow_loss),
+                       "BF16 shadow's training loss at the newest verified step",
+                       &RunNumbers::shadow_loss),
       RunMetric::gauge("gnomon_run_paired_loss", "the run's own training loss at that same step",
-                    &RunNumbers::paired_loss),
+                       &RunNumbers::paired_loss),
       RunMetric::gauge("gnomon_run_grad_norm", "newest gradient norm before clipping",
-                    of_step(&StepReport::grad_norm)),
+                       of_step(&StepReport::grad_norm)),
       RunMetric::gauge("gnomon_run_learning_rate", "newest learning rate",
-                    of_step(&StepReport::learning_rate)),
-      RunMetric::gauge("gnomon_run_last_report_timestamp_seconds", "when the newest step report came",
-                    of_step(&StepReport::time)),
+                       of_step(&StepReport::learning_rate)),
+      RunMetric::gauge("gnomon_run_last_report_timestamp_seconds",
+                       "when the newest step report came", of_step(&StepReport::time)),
   };
 }
 
@@ -97,70 +97,71 @@ std::vector<RunMetric> window_rows() {
 std::vector<RunMetric> verification_rows() {
   return {
       RunMetric::gauge("gnomon_run_offset_ratio", "newest window's offset as a share of the loss",
-                    &RunNumbers::offset_ratio),
-      RunMetric::gauge("gnomon_run_verification_lag_steps", "newest step minus the last verified one",
-                    verification_lag),
+                       &RunNumbers::offset_ratio),
+      RunMetric::gauge("gnomon_run_verification_lag_steps",
+                       "newest step minus the last verified one", verification_lag),
       RunMetric::gauge("gnomon_run_verified_step", "step of the last verified checkpoint",
-                    &RunNumbers::verified_step),
+                       &RunNumbers::verified_step),
       RunMetric::gauge("gnomon_run_layer_precision", "share of the layer's GEMMs in FP8",
-                    &RunNumbers::layers, {"layer"}),
+                       &RunNumbers::layers, {"layer"}),
       RunMetric::gauge(
           "gnomon_run_net_speedup_ratio",
           "measured speed over BF16 without verification, everything paid",
           [](const RunNumbers& n) { return n.money ? n.money->net_speedup : std::nullopt; }),
-      RunMetric::gauge("gnomon_run_speedup_ratio", "BF16's measured step time over FP8's",
-                    [](const RunNumbers& n) { return n.money ? n.money->speedup : std::nullopt; }),
+      RunMetric::gauge(
+          "gnomon_run_speedup_ratio", "BF16's measured step time over FP8's",
+          [](const RunNumbers& n) { return n.money ? n.money->speedup : std::nullopt; }),
       RunMetric::gauge("gnomon_run_verification_ratio",
-                    "share of everything paid that went into verification",
-                    of_money(&MoneyNumbers::verification_share)),
+                       "share of everything paid that went into verification",
+                       of_money(&MoneyNumbers::verification_share)),
       RunMetric::gauge("gnomon_run_hazard_per_step", "faults of FP8 per FP8 step, as learned",
-                    of_money(&MoneyNumbers::hazard_per_step)),
+                       of_money(&MoneyNumbers::hazard_per_step)),
       RunMetric::gauge("gnomon_run_steps_lost", "steps that rollbacks took away",
-                    of_money(&MoneyNumbers::steps_lost)),
-      RunMetric::gauge("gnomon_run_verdict", "1 for the run's verdict now, 0 for the others", verdicts,
-                    {"verdict"}),
+                       of_money(&MoneyNumbers::steps_lost)),
+      RunMetric::gauge("gnomon_run_verdict", "1 for the run's verdict now, 0 for the others",
+                       verdicts, {"verdict"}),
       RunMetric::gauge("gnomon_run_window_every_steps",
-                    "steps from one window's start to the next, as in force",
-                    of_facts(&decide::VerdictFacts::every_steps)),
+                       "steps from one window's start to the next, as in force",
+                       of_facts(&decide::VerdictFacts::every_steps)),
       RunMetric::gauge("gnomon_run_replays_waiting", "replays ordered for the run and not answered",
-                    of_facts(&decide::VerdictFacts::replays_waiting)),
+                       of_facts(&decide::VerdictFacts::replays_waiting)),
       RunMetric::gauge("gnomon_run_directives_unapplied",
-                    "directives overdue, and those refused or expired since one was applied",
-                    of_facts(&decide::VerdictFacts::directives_unapplied)),
+                       "directives overdue, and those refused or expired since one was applied",
+                       of_facts(&decide::VerdictFacts::directives_unapplied)),
       RunMetric::gauge("gnomon_run_quarantined_verifiers",
-                    "verifiers whose answers the run does not believe any more",
-                    of_facts(&decide::VerdictFacts::quarantined_verifiers)),
+                       "verifiers whose answers the run does not believe any more",
+                       of_facts(&decide::VerdictFacts::quarantined_verifiers)),
       RunMetric::gauge("gnomon_run_instrument_broken",
-                    "1 while equal BF16 replays give different bits",
-                    of_facts(&decide::VerdictFacts::instrument_broken)),
+                       "1 while equal BF16 replays give different bits",
+                       of_facts(&decide::VerdictFacts::instrument_broken)),
   };
 }
 
 std::vector<RunMetric> counter_rows() {
   return {
       RunMetric::counter("gnomon_run_tokens_total", "tokens trained, over all attempts",
-                      &RunNumbers::tokens),
+                         &RunNumbers::tokens),
       RunMetric::counter("gnomon_run_steps_total", "steps reported, over all attempts",
-                      [](const RunNumbers& n) { return n.step_seconds.count(); }),
+                         [](const RunNumbers& n) { return n.step_seconds.count(); }),
       RunMetric::counter("gnomon_run_windows_total", "windows closed", &RunNumbers::windows,
-                      {"outcome"}),
+                         {"outcome"}),
       RunMetric::counter("gnomon_run_decisions_total", "decisions made", &RunNumbers::decisions,
-                      {"kind"}),
-      RunMetric::counter("gnomon_run_directives_total", "directives issued", &RunNumbers::directives,
-                      {"kind"}),
-      RunMetric::counter("gnomon_trainer_notices_total", "notices of trainers", &RunNumbers::notices,
-                      {"kind"}),
+                         {"kind"}),
+      RunMetric::counter("gnomon_run_directives_total", "directives issued",
+                         &RunNumbers::directives, {"kind"}),
+      RunMetric::counter("gnomon_trainer_notices_total", "notices of trainers",
+                         &RunNumbers::notices, {"kind"}),
       RunMetric::counter("gnomon_run_train_seconds_total", "compute spent in training steps",
-                      [](const RunNumbers& n) { return n.step_seconds.sum; }),
-      RunMetric::counter("gnomon_run_verify_seconds_total", "compute spent in replays and evaluations",
-                      &RunNumbers::verify_seconds),
+                         [](const RunNumbers& n) { return n.step_seconds.sum; }),
+      RunMetric::counter("gnomon_run_verify_seconds_total",
+                         "compute spent in replays and evaluations", &RunNumbers::verify_seconds),
       RunMetric::histogram("gnomon_run_step_duration_seconds", "wall time of a step",
-                        &RunNumbers::step_seconds),
+                           &RunNumbers::step_seconds),
   };
 }
 
 RunMetric rounding(const char* name, const char* help,
-                std::vector<TensorNumber> TensorNumbers::*list) {
+                   std::vector<TensorNumber> TensorNumbers::*list) {
   const auto read = [list](const RunNumbers& n, SampleWriter& out) {
     for (const TensorNumber& t : n.tensors.*list) out.add({t.gemm, t.site, t.tensor}, t.value);
   };
@@ -178,16 +179,16 @@ std::vector<RunMetric> tensor_rows() {
       rounding("gnomon_run_tensor_sqnr_decibels", "signal to quantisation noise; the worst tensors",
                &TensorNumbers::sqnr),
       RunMetric::gauge("gnomon_run_tensor_kurtosis",
-                    "kurtosis, 3 for a normal distribution; the tensors with the heaviest tails",
-                    [](const RunNumbers& n, SampleWriter& out) {
-                      for (const TensorNumber& t : n.tensors.kurtosis)
-                        out.add({t.site, t.tensor}, t.value);
-                    },
-                    {"site", "tensor"}),
+                       "kurtosis, 3 for a normal distribution; the tensors with the heaviest tails",
+                       [](const RunNumbers& n, SampleWriter& out) {
+                         for (const TensorNumber& t : n.tensors.kurtosis)
+                           out.add({t.site, t.tensor}, t.value);
+                       },
+                       {"site", "tensor"}),
       RunMetric::gauge("gnomon_run_statistics_step", "newest step with tensor statistics",
-                    [](const RunNumbers& n) {
-                      return n.tensors.step > 0 ? std::optional(n.tensors.step) : std::nullopt;
-                    }),
+                       [](const RunNumbers& n) {
+                         return n.tensors.step > 0 ? std::optional(n.tensors.step) : std::nullopt;
+                       }),
   };
 }
 
@@ -235,48 +236,51 @@ std::vector<RunMetric> device_rows() {
   const std::vector<std::string> labels = {"device", "host"};
   return {
       RunMetric::gauge("gnomon_device_up", "1 if the GPU answered when it was asked last",
-                    of_device([](const Health& health) { return health.error.empty(); }), labels),
+                       of_device([](const Health& health) { return health.error.empty(); }),
+                       labels),
       RunMetric::gauge("gnomon_device_last_sample_timestamp_seconds", "when that was",
-                    of_device(&Health::time), labels),
+                       of_device(&Health::time), labels),
       RunMetric::gauge("gnomon_device_sm_clock_hertz", "clock of the multiprocessors",
-                    of_device(&Health::sm_clock_mhz, kMega), labels),
+                       of_device(&Health::sm_clock_mhz, kMega), labels),
       RunMetric::gauge("gnomon_device_memory_clock_hertz", "clock of the memory",
-                    of_device(&Health::memory_clock_mhz, kMega), labels),
+                       of_device(&Health::memory_clock_mhz, kMega), labels),
       RunMetric::gauge("gnomon_device_power_watts", "power drawn", of_device(&Health::power_watts),
-                    labels),
+                       labels),
       RunMetric::gauge("gnomon_device_power_limit_watts", "power that it may draw",
-                    of_device(&Health::power_limit_watts), labels),
+                       of_device(&Health::power_limit_watts), labels),
       RunMetric::gauge("gnomon_device_temperature_celsius", "temperature of the chip",
-                    of_device(&Health::temperature_celsius), labels),
+                       of_device(&Health::temperature_celsius), labels),
       RunMetric::gauge("gnomon_device_memory_used_bytes", "memory in use",
-                    of_device(&Health::memory_used_bytes), labels),
+                       of_device(&Health::memory_used_bytes), labels),
       RunMetric::gauge("gnomon_device_memory_size_bytes", "memory there is",
-                    of_device(&Health::memory_total_bytes), labels),
+                       of_device(&Health::memory_total_bytes), labels),
       RunMetric::gauge("gnomon_device_utilization_ratio", "share of time with a kernel",
-                    of_device(&Health::utilization_percent, 1 / 100.0), labels),
+                       of_device(&Health::utilization_percent, 1 / 100.0), labels),
       RunMetric::gauge("gnomon_device_throttled", "1 while the clock is held back for a reason",
-                    of_device(throttled), {"device", "host", "reason"}),
+                       of_device(throttled), {"device", "host", "reason"}),
       RunMetric::gauge("gnomon_device_remapped_rows",
-                    "1 if memory rows wait to be replaced, or could not be",
-                    of_device([](const Health& health) {
-                      return present<bool>({{"pending", health.remapped_rows_pending},
-                                            {"failure", health.remapped_rows_failure}});
-                    }),
-                    {"device", "host", "state"}),
-      RunMetric::counter("gnomon_device_ecc_errors_total", "memory errors since the driver was loaded",
-                      of_device([](const Health& health) {
-                        return present<int64_t>({{"corrected", health.ecc_corrected},
-                                                 {"uncorrected", health.ecc_uncorrected}});
-                      }),
-                      {"device", "host", "kind"}),
+                       "1 if memory rows wait to be replaced, or could not be",
+                       of_device([](const Health& health) {
+                         return present<bool>({{"pending", health.remapped_rows_pending},
+                                               {"failure", health.remapped_rows_failure}});
+                       }),
+                       {"device", "host", "state"}),
+      RunMetric::counter("gnomon_device_ecc_errors_total",
+                         "memory errors since the driver was loaded",
+                         of_device([](const Health& health) {
+                           return present<int64_t>({{"corrected", health.ecc_corrected},
+                                                    {"uncorrected", health.ecc_uncorrected}});
+                         }),
+                         {"device", "host", "kind"}),
   };
 }
 
 }  // namespace
 
 const std::vector<MetricRow<RunNumbers>>& run_metrics() {
-  static const std::vector<RunMetric> rows = joined<RunNumbers>(
-      {progress_rows(), window_rows(), verification_rows(), counter_rows(), tensor_rows(), device_rows()});
+  static const std::vector<RunMetric> rows =
+      joined<RunNumbers>({progress_rows(), window_rows(), verification_rows(), counter_rows(),
+                          tensor_rows(), device_rows()});
   return rows;
 }
 

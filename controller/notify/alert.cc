@@ -130,8 +130,7 @@ std::map<std::string, std::string> members_of(const boost::json::value& value) {
 }  // namespace
 
 std::string_view severity_name(Severity severity) {
-  constexpr std::array<std::string_view, 3> kNames = {"info", "warning", "critical"};
-  return kNames[static_cast<size_t>(severity)];
+  return kSeverities[static_cast<size_t>(severity)];
 }
 
 std::string alert_to_json(const Alert& alert) {

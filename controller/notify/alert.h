@@ -15,7 +15,8 @@
 namespace gnomon::notify {
 
 enum class Severity { kInfo, kWarning, kCritical };
-std::string_view severity_name(Severity severity);  // info, warning, critical
+inline constexpr std::array<std::string_view, 3> kSeverities = {"info", "warning", "critical"};
+std::string_view severity_name(Severity severity);
 
 // A kind of happening. The names of the first column stand in configurations and in the ledger.
 struct Kind {

@@ -1,25 +1,36 @@
 // Who is told, of what, and how: a [[notify]] of the configuration.
 #pragma once
 
-#include <filesystem>
+#include <array>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "controller/notify/alert.h"
-#include "protocol/toml_reader.h"
+#include "protocol/settings.h"
 
 namespace gnomon::notify {
+
+inline constexpr std::array<std::string_view, 2> kFormats = {"webhook", "alertmanager"};
+// Every name that `kinds` may have, "*" first.
+std::span<const std::string_view> kind_words();
+
+// What would be accepted in place of such a text; empty when it is fine.
+std::string receiver_name_error(std::string_view name);
+std::string receiver_url_error(std::string_view url);
+std::string run_glob_error(std::string_view glob);
 
 struct Receiver {
   std::string name;
   std::string url;
-  std::string format = "webhook";  // or alertmanager
+  std::string format = "webhook";
   std::vector<std::string> kinds = {"*"};
-  std::string minimum_severity = "info";  // info, warning, critical
-  std::vector<std::string> runs = {"*"};  // globs of NAME/JOB_ID or NAME
-  std::string secret_file;                // empty: nothing is signed
+  std::string minimum_severity = "info";
+  std::vector<std::string> runs = {"*"};
+  std::string secret_file;
   std::string authorization_file;
-  std::string ca_file;  // PEM; empty: the system's
+  std::string ca_file;
   double timeout_seconds = 10;
   double retry_first_seconds = 1;
   double retry_longest_seconds = 300;
@@ -29,15 +40,66 @@ struct Receiver {
   std::vector<std::string> secrets;  // one, or two while one replaces the other
   std::string authorization;
 
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = Receiver;
+    constexpr double kDay = 86'400;
+    v("name", &S::name,
+      Setting{.required = true,
+              .check = receiver_name_error,
+              .accepted = "letters, digits, `-`, `_`, `.`",
+              .help = "Its own. A label of metrics; what waits is kept under "
+                      "it. At most 16 receivers."});
+    v("url", &S::url,
+      Setting{.required = true,
+              .check = receiver_url_error,
+              .accepted = "`http://…` or `https://…`, no user in it",
+              .help = "Its path is never logged, also when it is refused: it may "
+                      "hold a token."});
+    v("format", &S::format,
+      Setting{.words = kFormats,
+              .help = "With `alertmanager`, `url` is that of an Alertmanager, and "
+                      "`/api/v2/alerts` is added."});
+    v("kinds", &S::kinds,
+      Setting{.words = kind_words(),
+              .accepted = "`*`, or kinds of the tables below",
+              .help = "What it is told of."});
+    v("minimum_severity", &S::minimum_severity,
+      Setting{.words = kSeverities, .help = "What is less severe is not told."});
+    v("runs", &S::runs,
+      Setting{.check = run_glob_error,
+              .accepted = "globs (`*`, `?`) of NAME/JOB_ID or NAME",
+              .help = "Runs that it is told of."});
+    v("secret_file", &S::secret_file,
+      Setting{.file = true,
+              .help = "Key of the signature, on the first line; empty: nothing is signed. While "
+                      "one key replaces another: two lines."});
+    v("authorization_file", &S::authorization_file,
+      Setting{.file = true, .help = "Value of the header `Authorization`, as `Bearer abc`."});
+    v("ca_file", &S::ca_file,
+      Setting{.file = true,
+              .help = "PEM of the authorities that are believed, and no others; empty: the "
+                      "system's (of Debian: `/etc/ssl/certs`). It is read with each connection."});
+    v("timeout_seconds", &S::timeout_seconds,
+      Setting{.range = {0.1, 300}, .help = "Of a request; 10 at most until it is connected."});
+    v("retry_first_seconds", &S::retry_first_seconds,
+      Setting{.range = {0.01, kDay},
+              .help = "Waits after failures double from this to the longest, with jitter."});
+    v("retry_longest_seconds", &S::retry_longest_seconds,
+      Setting{.range = {0.01, kDay},
+              .accepted = "`retry_first_seconds` … 86400",
+              .help = "The longest such wait."});
+    v("give_up_hours", &S::give_up_hours,
+      Setting{.range = {0.0001, 10'000}, .help = "What has waited longer is dropped."});
+  }
+  // Reads what the files hold, too.
+  void settle(const TomlTable& table);
+
   bool wants(const Alert& alert) const;
   bool operator==(const Receiver&) const = default;
 };
 
-// Every name that `kinds` may have, "*" aside.
-std::vector<std::string> kind_names();
-
-// Reads [[notify]]; relative file names are relative to `folder`. Reads secrets and authorizations
-// too. Throws ConfigError with the line.
-std::vector<Receiver> read_receivers(TomlTable& root, const std::filesystem::path& folder);
+// Throws ConfigError for two of one name among those of `root`, and for too many.
+void check_receivers(const std::vector<Receiver>& receivers, const TomlTable& root);
 
 }  // namespace gnomon::notify

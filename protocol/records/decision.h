@@ -34,7 +34,8 @@ struct Decision {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = Decision;
-    v("decision", &R::decision, Member{.required = true, .help = "1, 2, …", .listed = {"decision"}});
+    v("decision", &R::decision,
+      Member{.required = true, .help = "1, 2, …", .listed = {"decision"}});
     v("kind", &R::kind, Member{.required = true, .words = kDecisionKinds, .listed = {"kind"}});
     v("verdict", &R::verdict,
       Member{.required = true, .help = "Of the triage; or `none`.", .listed = {"verdict"}});
@@ -45,17 +46,13 @@ struct Decision {
     v("enforced", &R::enforced, Member{.required = true});
     v("attempt", &R::attempt, Member{.required = true, .range = kStep});
     v("step", &R::step,
-      Member{.required = true,
-             .range = kStep,
-             .help = "The newest then.",
-             .listed = {"step"}});
+      Member{.required = true, .range = kStep, .help = "The newest then.", .listed = {"step"}});
     v("window", &R::window, Member{.required = true, .help = "0 none."});
-    v("sites", &R::sites, Member{.required = true, .text = kAnyText, .json = "strings", .help = "Blamed."});
+    v("sites", &R::sites,
+      Member{.required = true, .text = kAnyText, .json = "strings", .help = "Blamed."});
     v("sentence", &R::sentence,
-      Member{.required = true,
-             .text = kAnyText,
-             .help = "For people.",
-             .listed = {"what and why"}});
+      Member{
+          .required = true, .text = kAnyText, .help = "For people.", .listed = {"what and why"}});
     v("evidence", &R::evidence,
       Member{.required = true,
              .text = kAnyText,

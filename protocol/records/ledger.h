@@ -54,8 +54,7 @@ struct AuditRow {
     v("what", &R::what, Member{.help = "conflicting_step, stale_lease, override, …"});
     v("detail", &R::detail, Member{});
     v("principal", &R::principal, Member{.help = "Who asked; empty: gnomond itself."});
-    v("hash", &R::hash,
-      Member{.help = "SHA-256 over the hash of the row before and this row."});
+    v("hash", &R::hash, Member{.help = "SHA-256 over the hash of the row before and this row."});
   }
 };
 

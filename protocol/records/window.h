@@ -35,8 +35,7 @@ struct WindowSpan {
     using R = WindowSpan;
     v("window", &R::window, Member{.required = true, .help = "1, 2, …", .listed = {"window"}});
     v("kind", &R::kind, Member{.required = true, .words = kWindowKinds, .listed = {"kind"}});
-    v("attempt", &R::attempt,
-      Member{.required = true, .range = kStep, .listed = {"attempt"}});
+    v("attempt", &R::attempt, Member{.required = true, .range = kStep, .listed = {"attempt"}});
     v("start_step", &R::start_step,
       Member{.required = true, .range = kStep, .listed = {"from step"}});
     v("steps", &R::steps, Member{.required = true, .range = kStep, .listed = {"steps"}});
@@ -72,8 +71,7 @@ struct GapNumbers {
       Member{.null = true,
              .help = "100·gap / L16(w16).",
              .listed = {"gap", Listed::As::kPercent},
-             .gauge = {"gnomon_run_gap_ratio", "newest window's gap as a share of the loss",
-                       100}});
+             .gauge = {"gnomon_run_gap_ratio", "newest window's gap as a share of the loss", 100}});
     v("tolerance_percent", &R::tolerance_percent,
       Member{.null = true,
              .help = "The policy's, when the window was judged.",

@@ -118,6 +118,15 @@ INSTANTIATE_TEST_SUITE_P(
         CommandLine{"APolicyIsExplainedInWords",
                     "policy explain @source/examples/policies/balanced.toml", 0,
                     "change the recipe to"},
+        CommandLine{"WhatAPolicyChangesIsTold",
+                    "policy explain @source/examples/policies/balanced.toml", 0,
+                    "ladder.rungs = [\"pin\", \"recipe\", \"bf16\", \"hold\"] (default "
+                    "[\"pin\", \"bf16\", \"hold\"]): The first alarm"},
+        CommandLine{"AcceptedKeysThatAreNotTheDefaultAreTold",
+                    "policy check @source/examples/policies/balanced.toml", 0,
+                    "\n  ladder.rungs = "},
+        CommandLine{"APolicyIsShownWithItsDefaults", "policy show", 0,
+                    "\n[limits]\nactions_max = 8\n"},
         CommandLine{"AMissingPolicyIsBadInput", "policy check absent.toml", 2, "absent.toml"},
         CommandLine{"DetectorsAreCompared",
                     "bench detector --windows 100 --alarms 10 --runs 10 --noise t4 --delay-noise "

@@ -127,7 +127,7 @@ TEST(AlertTest, TheDocumentHasEveryKindAndNoOther) {
   add(kMomentKinds);
   add(kConditionKinds);
   EXPECT_EQ(documented, known);
-  EXPECT_EQ(known.size(), kind_names().size());
+  EXPECT_EQ(known.size() + 1, kind_words().size()) << "*";
 }
 
 TEST(ReceiverTest, WantsByKindSeverityAndRun) {

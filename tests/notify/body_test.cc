@@ -146,8 +146,13 @@ TEST(RetryTest, WaitsGrowUpToTheLongestAndBeginAnewAfterASuccess) {
 class ReceiverFileTest : public ::testing::Test {
  protected:
   std::vector<Receiver> read(const std::string& text) {
-    TomlTable root = TomlTable::parse(text, "gnomond.toml");
-    return read_receivers(root, folder.path());
+    TomlTable root = TomlTable::parse(text, folder / "gnomond.toml");
+    std::vector<Receiver> receivers;
+    for (TomlTable& table : root.tables("notify")) {
+      read_settings(table, receivers.emplace_back());
+    }
+    check_receivers(receivers, root);
+    return receivers;
   }
   std::string refusal(const std::string& text) {
     try {

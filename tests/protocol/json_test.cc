@@ -113,11 +113,8 @@ TEST(MessageJson, EveryMessageSurvivesTheRoundTrip) {
                     {"\"ttl_seconds\":3.05E1", "\"evaluate_endpoints\":true"});
   expect_round_trip(LeaseHeartbeat{7, 8}, {"\"token\":7", "\"steps_done\":8"});
   expect_round_trip(
-      ReplayResult{{1.0, 2.0, 3.0, 4.0, 5, 6, 7, 9.0},
-                   1,
-                   fingerprint(),
-                   {ReplayStep{61, 2.5, 0.5, "h"}},
-                   8},
+      ReplayResult{
+          {1.0, 2.0, 3.0, 4.0, 5, 6, 7, 9.0}, 1, fingerprint(), {ReplayStep{61, 2.5, 0.5, "h"}}, 8},
       {"\"run_end_loss_bf16\":3E0", "\"heldout_tokens\":5", "\"start_loss_fakequant\":9E0"});
   expect_round_trip(LeaseFailure{1, "disk", false}, {"\"retryable\":false"});
   expect_round_trip(Problem{"t", "Conflict", 409, "d", "a"}, {"\"status\":409"});

@@ -50,7 +50,7 @@ void fill(int64_t& value, const Member& member) { value = member.range.least > 1
 void fill(double& value, const Member&) { value = 0.5; }
 void fill(bool& value, const Member&) { value = true; }
 void fill(std::string& value, const Member& member) {
-  value = *member.json != '\0' ? R"({"a":[1,"b"]})"
+  value = *member.json != '\0'   ? R"({"a":[1,"b"]})"
           : member.words.empty() ? "text"
                                  : std::string(member.words.back());
 }

@@ -3,10 +3,12 @@
 // and replays. The same plan, data, seed and thread count give the same bits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -21,11 +23,25 @@
 
 namespace gnomon {
 
+inline constexpr double kRunStepsMax = int64_t{1} << 40;
+// In the order of Device.
+inline constexpr std::array<std::string_view, 2> kDevices = {"cpu", "cuda"};
+
 struct BatchConfig {
   int sequences = 8;     // per micro-batch
   int tokens = 256;      // per sequence
   int accumulation = 1;  // micro-batches per step
   int64_t tokens_per_step() const { return int64_t{1} * sequences * tokens * accumulation; }
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = BatchConfig;
+    v("sequences", &S::sequences, Setting{.range = {1, 1 << 16}, .help = "Per micro-batch."});
+    v("tokens", &S::tokens,
+      Setting{.range = {1, 1 << 20}, .accepted = "1 … `model.context`", .help = "Of a sequence."});
+    v("accumulation", &S::accumulation,
+      Setting{.range = {1, 1 << 16}, .help = "Micro-batches of a step."});
+  }
   bool operator==(const BatchConfig&) const = default;
 };
 
@@ -40,12 +56,36 @@ struct OptimizerConfig {
   double weight_decay = 0.1;      // not on norms, biases
   double clip = 1.0;              // global gradient norm; 0 = off
   double at(int64_t step) const;  // learning rate of step 1, 2, ...
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = OptimizerConfig;
+    v("learning_rate", &S::learning_rate, Setting{.range = {0, 1e3}, .help = "The peak."});
+    v("min_ratio", &S::min_ratio,
+      Setting{.range = {0, 1}, .help = "The cosine's end as a share of the peak."});
+    v("warmup_steps", &S::warmup_steps,
+      Setting{.range = {0, kRunStepsMax},
+              .otherwise = "`total_steps`, if that is less",
+              .help = "Linear warm-up."});
+    v("total_steps", &S::total_steps,
+      Setting{.range = {1, kRunStepsMax},
+              .otherwise = "`run.steps`",
+              .help = "End of the cosine. `--steps` does not move it."});
+    v("beta1", &S::beta1, Setting{.range = {0, 0.999999}, .help = "AdamW's."});
+    v("beta2", &S::beta2, Setting{.range = {0, 0.999999999}, .help = "AdamW's."});
+    v("eps", &S::eps, Setting{.range = {1e-30, 1}, .help = "AdamW's."});
+    v("weight_decay", &S::weight_decay,
+      Setting{.range = {0, 100}, .help = "AdamW's; not of norms and biases."});
+    v("clip", &S::clip,
+      Setting{.range = {0, 1e30}, .help = "Of the global gradient norm; 0 = off."});
+  }
   bool operator==(const OptimizerConfig&) const = default;
 };
 
 // What weights and activations are, and what GEMMs run in where no plan says FP8.
 enum class Compute { kBf16, kFp32 };
-std::string compute_name(Compute compute);  // "bf16", "fp32"
+inline constexpr std::array<std::string_view, 2> kComputes = {"bf16", "fp32"};
+std::string compute_name(Compute compute);
 // Throws ConfigError naming the accepted ones.
 Compute compute_from_name(const std::string& name, const std::string& file);
 
@@ -53,9 +93,8 @@ Compute compute_from_name(const std::string& name, const std::string& file);
 // elements. With kWeights working weights too: each keeps a part of every layer's, which come
 // together when a pass needs them (ZeRO-3). Bits do not depend on it.
 enum class Sharding { kOptimizer, kWeights };
-std::string sharding_name(Sharding sharding);  // "optimizer", "weights"
-// Throws ConfigError naming the accepted ones.
-Sharding sharding_from_name(const std::string& name, const std::string& file);
+inline constexpr std::array<std::string_view, 2> kShardings = {"optimizer", "weights"};
+std::string sharding_name(Sharding sharding);
 
 struct EngineConfig {
   ModelConfig model;
@@ -73,6 +112,10 @@ struct EngineConfig {
   int heldout_sequences = 32;  // fixed held-out batch: the first ones of the held-out split
   std::vector<Fault> faults;
   Sharding shard = Sharding::kOptimizer;
+
+  static constexpr Range kSeed = {0, 9.3e18};
+  static constexpr Range kThreads = {1, 1024};
+  static constexpr Range kHeldoutSequences = {1, 1 << 20};
 
   // The trainer_state.json part; written into checkpoints, so that a checkpoint alone can be
   // replayed.

@@ -217,16 +217,22 @@ std::string fault_origin_name(FaultOrigin origin) {
   return kNames[static_cast<size_t>(origin)];
 }
 
+std::span<const std::string_view> fault_words() {
+  static const auto words = [] {
+    std::array<std::string_view, kTraits.size()> names;
+    std::ranges::transform(kTraits, names.begin(), &FaultTraits::name);
+    return names;
+  }();
+  return words;
+}
+
 std::string fault_kind_name(FaultKind kind) { return fault_traits(kind).name; }
 
 FaultKind fault_kind_from_name(const std::string& name) {
-  std::vector<std::string> names;
-  for (const FaultTraits& traits : kTraits) {
-    if (traits.name == name) return traits.kind;
-    names.emplace_back(traits.name);
-  }
-  throw Error(
-      fmt::format("fault kind \"{}\" is unknown; accepted: {}", name, fmt::join(names, ", ")));
+  const auto found = std::ranges::find(fault_words(), name);
+  if (found != fault_words().end()) return static_cast<FaultKind>(found - fault_words().begin());
+  throw Error(fmt::format("fault kind \"{}\" is unknown; accepted: {}", name,
+                          fmt::join(fault_words(), ", ")));
 }
 
 std::string Fault::describe() const {

@@ -11,7 +11,10 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "protocol/settings.h"
 
 namespace gnomon {
 
@@ -39,6 +42,9 @@ enum class FaultKind {
   kSkippedBatch,       // the live trainer's loader is `steps` batches ahead
 };
 
+// The names of the kinds, in their order.
+std::span<const std::string_view> fault_words();
+
 struct Fault {
   FaultKind kind = FaultKind::kScaleShift;
   std::string site = {};         // module name or, where the kind says so, a glob or a parameter
@@ -55,6 +61,82 @@ struct Fault {
   int64_t terms = 0;        // dropped_k_block: how many
   int value = 1;            // stuck_bit: 0 or 1
   int fraction_bits = 13;   // wrong_accumulation: kept of each term below the largest exponent
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = Fault;
+    constexpr double kStepsMax = int64_t{1} << 40;
+    constexpr double kElementsMax = 9.3e18;
+    v("kind", &S::kind,
+      Setting{.required = true,
+              .words = fault_words(),
+              .accepted = "one of the sixteen of [faults.md](faults.md)",
+              .help = "The page says what each does and who feels it."});
+    v("site", &S::site,
+      Setting{.otherwise = "`\"*\"` where it is a glob",
+              .accepted = "`scale_shift`, `frozen_amax`, `coarse_recipe`, `dropped_k_block`, "
+                          "`stale_weight`, `stuck_bit`: a GEMM site, like "
+                          "`model.layers.2.mlp.down_proj`; `outlier_channel`: a down projection; "
+                          "`gradient_underflow`, `reduced_mantissa`, `e5m2_everywhere`, "
+                          "`fp8_second_moment`, `wrong_accumulation`: a glob over sites; "
+                          "`bit_flip`: a parameter",
+              .help = "Where it acts."});
+    v("tensor", &S::tensor,
+      Setting{.otherwise = "`\"output\"` of `stuck_bit`",
+              .accepted = "`scale_shift`, `frozen_amax`: `input`, `weight` or `gradient`; "
+                          "`stuck_bit`: `output` or `weight`",
+              .help = "Which tensor of the site."});
+    v("start_step", &S::start_step,
+      Setting{.required = true, .range = {1, kStepsMax}, .help = "The first step it acts in."});
+    v("end_step", &S::end_step,
+      Setting{.range = {0, kStepsMax},
+              .help =
+                  "The first step it no longer acts in; 0 = never ends. Not of `bit_flip`, which "
+                  "strikes once."});
+    v("log2_factor", &S::log2_factor,
+      Setting{.range = {-60, 60},
+              .accepted = "`scale_shift`, `wire_scale_shift`: -60 … 60, not 0; "
+                          "`gradient_underflow`, `coarse_recipe`, "
+                          "`fp8_second_moment`: -60 … 60; `outlier_channel`: 1 … 24",
+              .help = "A size is off by 2 to this power."});
+    v("element", &S::element,
+      Setting{.range = {0, kElementsMax},
+              .help = "`bit_flip`, `stuck_bit` of a weight: index into the parameter; `stuck_bit` "
+                      "of an output: its column; `outlier_channel`: the channel; "
+                      "`dropped_k_block`: the first term."});
+    v("bit", &S::bit,
+      Setting{.range = {0, 31},
+              .otherwise = "15 of `stuck_bit`",
+              .help = "`bit_flip`, `stuck_bit` of a weight: 0 (lowest mantissa bit) to 31 (sign); "
+                      "of an output: to 15, of BF16."});
+    v("format", &S::format,
+      Setting{.otherwise = "`\"e4m3\"` of the last two",
+              .accepted = "`reduced_mantissa`: `e8m3` to `e8m6`, `e3m2`, `e2m3`, `e2m1`; "
+                          "`coarse_recipe`: `e4m3`, `e5m2`, `e3m2`, `e2m3`, `e2m1`; "
+                          "`fp8_second_moment` (only with `optimizer.second_moment = \"fp8\"`): "
+                          "`e4m3`, `e5m2`",
+              .help = "The format that is used instead."});
+    v("gemm", &S::gemm,
+      Setting{.accepted = "`fprop`, `dgrad`, `wgrad`",
+              .help = "`wrong_accumulation`, `dropped_k_block`: which product of the site; empty: "
+                      "all three."});
+    v("factor", &S::factor,
+      Setting{.range = {0, 1e6},
+              .accepted = "0 … 10⁶, not 1",
+              .help = "`learning_rate_spike`: what the learning rate is multiplied by."});
+    v("steps", &S::steps,
+      Setting{.range = {0, kStepsMax},
+              .otherwise = "1 of `outlier_channel` and `skipped_batch`",
+              .help = "`outlier_channel`: over how many steps it grows; `stale_weight`: between "
+                      "two copies (0: no other one); `skipped_batch`: how far ahead, at most "
+                      "2²⁰."});
+    v("terms", &S::terms,
+      Setting{.range = {0, kElementsMax}, .help = "`dropped_k_block`: how many; must be given."});
+    v("value", &S::value,
+      Setting{.range = {0, 1}, .help = "`stuck_bit`: what the bit is stuck at."});
+    v("fraction_bits", &S::fraction_bits,
+      Setting{.range = {1, 13}, .help = "`wrong_accumulation`: bits that a sum keeps."});
+  }
 
   bool active(int64_t step) const {
     return step >= start_step && (end_step == 0 || step < end_step);

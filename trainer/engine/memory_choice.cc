@@ -7,27 +7,20 @@
 namespace gnomon {
 namespace {
 
-constexpr Recompute kAll[] = {Recompute::kNone, Recompute::kSwiglu, Recompute::kBlock};
 constexpr int64_t kLogitsMax = int64_t{1} << 29;
 
 }  // namespace
 
 std::string recompute_name(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kSwiglu:
-      return "swiglu";
-    case Recompute::kBlock:
-      return "block";
-    default:
-      return "none";
-  }
+  return std::string(kRecomputes[static_cast<size_t>(recompute)]);
 }
 
 Recompute recompute_from_name(const std::string& name, const std::string& file) {
-  for (Recompute recompute : kAll) {
-    if (recompute_name(recompute) == name) return recompute;
+  const auto found = std::ranges::find(kRecomputes, name);
+  if (found == kRecomputes.end()) {
+    throw ConfigError(file, 0, "recompute", name, "none, swiglu, block");
   }
-  throw ConfigError(file, 0, "recompute", name, "none, swiglu, block");
+  return static_cast<Recompute>(found - kRecomputes.begin());
 }
 
 int64_t MemoryChoice::rows_of_logits(const ModelConfig& model, int64_t tokens) const {

@@ -1,8 +1,10 @@
 // What a model gives up to take less memory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "kernels/moments.h"
 #include "trainer/engine/model_config.h"
@@ -12,9 +14,13 @@ namespace gnomon {
 // What of a forward pass is computed again in the backward pass instead of being kept for it: the
 // product of gate and up; or all of a block but what enters it. Bits do not change.
 enum class Recompute { kNone, kSwiglu, kBlock };
-std::string recompute_name(Recompute recompute);  // "none", "swiglu", "block"
+inline constexpr std::array<std::string_view, 3> kRecomputes = {"none", "swiglu", "block"};
+std::string recompute_name(Recompute recompute);
 // Throws ConfigError naming the accepted ones.
 Recompute recompute_from_name(const std::string& name, const std::string& file);
+
+// In the order of MomentFormat.
+inline constexpr std::array<std::string_view, 3> kMomentFormats = {"fp32", "bf16", "fp8"};
 
 struct MemoryChoice {
   static constexpr int64_t kHeadRowsMultiple = 128;
@@ -26,6 +32,27 @@ struct MemoryChoice {
   // The widest form of AdamW's moments that there is room for. A plan that wants a wider one is
   // refused; the whole run in BF16, and a pin of the moments, want FP32.
   MomentFormat moments = MomentFormat::kFp32;
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    v("recompute", &MemoryChoice::recompute,
+      Setting{.words = kRecomputes,
+              .help = "What the backward pass computes again instead of keeping it: `swiglu` (the "
+                      "product of gate and up), `block` (all of a layer but what enters it). No "
+                      "bit changes."});
+    v("head_rows", &MemoryChoice::head_rows,
+      Setting{.range = {0, 1 << 30},
+              .unit = "tokens",
+              .accepted = "0 or a multiple of 128",
+              .help = "Whose logits exist at a time; lm_head's products and scales are then made "
+                      "for so many tokens at a time, which changes bits. 0: all of a micro-batch "
+                      "up to 2²⁹ logits, else half as many."});
+    v("moments", &MemoryChoice::moments,
+      Setting{.words = kMomentFormats,
+              .help = "The widest form of AdamW's moments that there is room for. A plan that "
+                      "wants a wider one is refused, BF16 too, whose moments are FP32 "
+                      "([data_parallel.md](data_parallel.md#moments-in-low-precision))."});
+  }
 
   // For a micro-batch of `tokens`: all of them where they have at most 2^29 logits (1 GiB in BF16),
   // else as many as have half as much.

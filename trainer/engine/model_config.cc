@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "trainer/engine/json_fields.h"
 #include "trainer/engine/parameters.h"
+#include "trainer/engine/settings_json.h"
 
 namespace gnomon {
 namespace {
@@ -19,12 +20,6 @@ namespace json = boost::json;
 [[noreturn]] void refuse(const std::string& key, const std::string& value,
                          const std::string& accepted) {
   throw ConfigError("model", 0, key, value, accepted);
-}
-
-void check_range(const std::string& key, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high) {
-    refuse(key, std::to_string(value), fmt::format("{} to {}", low, high));
-  }
 }
 
 // What config.json calls the keys of ModelConfig.
@@ -235,14 +230,9 @@ std::vector<std::string> ModelConfig::sites() const {
 }
 
 void ModelConfig::check() const {
-  check_range("layers", layers, 1, 512);
-  check_range("width", width, 2, 65536);
-  check_range("heads", heads, 1, 1024);
-  check_range("kv_heads", kv_heads, 1, heads);
-  check_range("ffn", ffn, 1, 1 << 20);
-  check_range("vocabulary", vocabulary, 2, 1 << 20);
-  check_range("context", context, 1, 1 << 20);
-  check_range("head_dim", head_width, 0, 4096);
+  check_ranges("model", *this);
+  check_range("model", "kv_heads", kv_heads, {1, static_cast<double>(heads)});
+  check_range("model", "vocabulary", vocabulary, {2, 1 << 20});
   if (head_width == 0 && width % heads != 0) {
     refuse("heads", std::to_string(heads), fmt::format("a divisor of width ({})", width));
   }
@@ -255,15 +245,6 @@ void ModelConfig::check() const {
   }
   if (heads % kv_heads != 0) {
     refuse("kv_heads", std::to_string(kv_heads), fmt::format("a divisor of heads ({})", heads));
-  }
-  if (!(rope_theta >= 1 && rope_theta <= 1e9)) {
-    refuse("rope_theta", fmt::format("{}", rope_theta), "1 to 1e9");
-  }
-  if (!(norm_eps > 0 && norm_eps <= 1e-2)) {
-    refuse("norm_eps", fmt::format("{}", norm_eps), "above 0, at most 0.01");
-  }
-  if (!(init_std > 0 && init_std <= 1)) {
-    refuse("init_std", fmt::format("{}", init_std), "above 0, at most 1");
   }
 }
 

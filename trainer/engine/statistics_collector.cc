@@ -65,7 +65,7 @@ GemmPrecision what_if_precision(const std::string& name, const std::string& file
     throw ConfigError(file, 0, key, name,
                       fmt::format("one of {}, with formats behind it where wanted, as in mx:e2m1 "
                                   "or current:e4m3/e4m3 ({})",
-                                  fmt::join(recipe_names(), ", "), error.what()));
+                                  fmt::join(kRecipeNames, ", "), error.what()));
   }
   precision.fp8 = true;
   return precision;

@@ -15,6 +15,7 @@
 #include "kernels/memory.h"
 #include "kernels/statistics.h"
 #include "protocol/records.h"
+#include "protocol/settings.h"
 #include "trainer/engine/tensor_observer.h"
 
 namespace gnomon {
@@ -28,6 +29,25 @@ struct StatisticsConfig {
   std::vector<std::string> tensors = {"input", "weight", "gradient", "output"};
   std::vector<std::string> what_if;  // recipes, as what_if_precision() takes them
   int sites_max = 256;               // more than that match: an error
+
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using S = StatisticsConfig;
+    v("every", &S::every,
+      Setting{.range = {0, static_cast<double>(int64_t{1} << 40)},
+              .unit = "steps",
+              .help = "Between two looks at the tensors ([statistics.md](statistics.md)); 0: "
+                      "never."});
+    v("match", &S::match, Setting{.accepted = "globs", .help = "GEMM sites that are looked at."});
+    v("tensors", &S::tensors,
+      Setting{.accepted = "`input`, `weight`, `gradient`, `output`, `weight_gradient`",
+              .help = "Tensors of a site that are looked at."});
+    v("what_if", &S::what_if,
+      Setting{.accepted = "recipes, like `\"block\"` or `\"mx:e2m1\"`",
+              .help = "Recipes to ask about besides the one in use."});
+    v("sites_max", &S::sites_max,
+      Setting{.range = {1, 1 << 20}, .help = "More sites than that match: an error."});
+  }
 };
 
 // A recipe to ask "what if" about: its name ("block"), optionally with formats other than its own
