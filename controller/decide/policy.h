@@ -103,7 +103,6 @@ struct Policy {
     double spike_sigma = 7.0;
     int spike_history = 128;
     double spike_ratio = 10.0;
-    double spike_rise_percent = 5.0;
 
     template <class Visitor>
     static void describe(Visitor&& v) {
@@ -177,9 +176,6 @@ struct Policy {
         Setting{.range = {1.01, 1e6},
                 .help = "Also a spike: above this many times the largest of the first 100 "
                         "losses."});
-      v("spike_rise_percent", &S::spike_rise_percent,
-        Setting{.range = {0, 100},
-                .help = "A step's loss is no spike unless it lies this much above the trend."});
     }
     void settle(const TomlTable& table);
   } detector;

@@ -54,7 +54,7 @@ Threshold spike_threshold(const SpikeState& state, const Policy::Detector& polic
     result.expected = trend.next;
     result.deviation = trend.deviation;
     result.loss = trend.next + std::max(policy.spike_sigma * trend.deviation,
-                                        policy.spike_rise_percent / 100 * std::abs(trend.next));
+                                        kSpikeRiseMin * std::abs(trend.next));
   }
   if (state.first_count >= kFirstLosses) {
     const double by_ratio = policy.spike_ratio * state.first_max;
@@ -111,8 +111,7 @@ bool calm_for_certain(const SpikeState& state, double loss, const Policy::Detect
   }
   const double variance = count * (count * count - 1) / 12;
   const double next = sums / count + moments / variance * (count - middle);
-  const double rise = policy.spike_rise_percent / 100;
-  return loss <= next + rise * std::abs(next) - kMargin * sizes;
+  return loss <= next + kSpikeRiseMin * std::abs(next) - kMargin * sizes;
 }
 
 void remember(SpikeState& state, double loss, const Threshold& threshold, int64_t history) {

@@ -72,12 +72,6 @@ TEST_F(SpikeTest, ATinyDeviationDoesNotMakeSpikesOfNothing) {
   EXPECT_TRUE(step(3.2).has_value()) << "7% above a flat line";
 }
 
-TEST_F(SpikeTest, ThePolicySaysHowMuchIsARise) {
-  policy_.spike_rise_percent = 2;
-  for (int i = 0; i < 60; ++i) EXPECT_FALSE(step(3.0 + 1e-9 * i).has_value());
-  EXPECT_TRUE(step(3.1).has_value()) << "3% above a flat line";
-}
-
 TEST_F(SpikeTest, TheRatioRuleHoldsWhenTheDeviationIsWide) {
   for (int i = 0; i < 120; ++i) step(i % 2 == 0 ? 0.1 : 6.0);
   policy_.spike_sigma = 1000;
