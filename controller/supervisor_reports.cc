@@ -139,7 +139,8 @@ ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
     if (!run.save_due) show(transaction, run);
     transaction.on_commit([this, id, time, fresh = std::move(fresh), newest_health] {
       metrics_.update_run(id, [&](RunNumbers& numbers) {
-        for (const StepReport& report : fresh) record_step(numbers, report, time);
+        for (size_t i = 0; i + 1 < fresh.size(); ++i) count_step(numbers, fresh[i]);
+        record_step(numbers, fresh.back(), time);
         if (newest_health) record_device(numbers, newest_health->first, newest_health->second);
       });
     });
