@@ -69,7 +69,7 @@ void Supervisor::restore_run(Connection& connection, const RunRow& row) {
   RunNumbers numbers = load_run_numbers(connection, row.id);
   if (known) {
     add_state(numbers, known->state, policy);
-    for (const StepReport& step : known->told) count_step(numbers, step);
+    for (const StepNumbers& step : known->told) count_step(numbers, step);
   }
   metrics_.start_run(row.id, row.label(), std::move(numbers));
   if (known && row.state == "live") {

@@ -11,16 +11,14 @@
 namespace gnomon {
 namespace {
 
-const std::vector<std::string> kMoments = {"fp32", "bf16", "fp8"};
-const std::vector<std::string> kWires = {"full", "e4m3", "e5m2", "e4m3:tensor", "e5m2:tensor"};
 const std::array kRunChoices = {
-    RunChoice{"second_moment", "optimizer.second_moment", "fp32", kMoments,
+    RunChoice{"second_moment", "optimizer.second_moment", "fp32", kMomentWords,
               &RunPrecision::second_moment, &PlanRule::second_moment},
-    RunChoice{"first_moment", "optimizer.first_moment", "fp32", kMoments,
+    RunChoice{"first_moment", "optimizer.first_moment", "fp32", kMomentWords,
               &RunPrecision::first_moment, &PlanRule::first_moment},
-    RunChoice{"gradient_communication", "communication.gradients", "full", kWires,
+    RunChoice{"gradient_communication", "communication.gradients", "full", kWireWords,
               &RunPrecision::gradients, &PlanRule::gradients},
-    RunChoice{"weight_communication", "communication.weights", "full", kWires,
+    RunChoice{"weight_communication", "communication.weights", "full", kWireWords,
               &RunPrecision::weights, &PlanRule::weights}};
 
 }  // namespace
@@ -65,11 +63,11 @@ PrecisionPlan PrecisionPlan::with_run(const RunPrecision& run) const {
 }
 
 void read_run_choices(TomlTable& table, PlanRule& rule) {
-  const std::string moments = table.choice("moments", "", kMoments);
-  const std::string communication = table.choice("communication", "", kWires);
+  const std::string moments = table.choice("moments", "", kMomentWords);
+  const std::string communication = table.choice("communication", "", kWireWords);
   bool any = !moments.empty() || !communication.empty();
   for (const RunChoice& choice : kRunChoices) {
-    const std::string& both = choice.values == kMoments ? moments : communication;
+    const std::string& both = choice.values.data() == kMomentWords.data() ? moments : communication;
     rule.*choice.of_rule = table.choice(choice.key, both, choice.values);
     any = any || table.has(choice.key);
   }

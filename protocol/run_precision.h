@@ -3,15 +3,20 @@
 // what the values mean.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace gnomon {
 
 struct PlanRule;
 class TomlTable;
+
+// Of moments, in the order of MomentFormat, and of what travels between ranks.
+inline constexpr std::array<std::string_view, 3> kMomentWords = {"fp32", "bf16", "fp8"};
+inline constexpr std::array<std::string_view, 5> kWireWords = {"full", "e4m3", "e5m2",
+                                                               "e4m3:tensor", "e5m2:tensor"};
 
 struct RunPrecision {
   std::string first_moment = "fp32";   // "fp32", "bf16", "fp8"
@@ -26,7 +31,7 @@ struct RunChoice {
   const char* key;   // of a rule: "second_moment"
   const char* site;  // where attribution blames a site: "optimizer.second_moment"
   const char* wide;  // the value that rounds nothing away
-  std::vector<std::string> values;
+  std::span<const std::string_view> values;
   std::string RunPrecision::*of_run;
   std::string PlanRule::*of_rule;
 

@@ -16,8 +16,6 @@
 
 namespace gnomon {
 
-inline constexpr std::array<std::string_view, 5> kWireFormats = {"full", "e4m3", "e5m2",
-                                                                 "e4m3:tensor", "e5m2:tensor"};
 // As kRecipeNames, but for the last: "none" is no recipe of a whole run.
 inline constexpr std::array<std::string_view, 7> kRunRecipes = {
     "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "bf16"};
@@ -132,12 +130,12 @@ struct OptimizerTable : OptimizerConfig {
     using S = OptimizerTable;
     OptimizerConfig::describe(v);
     v("first_moment", &S::first_moment,
-      Setting{.words = kMomentFormats,
+      Setting{.words = kMomentWords,
               .help = "How AdamW's first moment is stored. `fp8` is E4M3 with block scales "
                       "([data_parallel.md](data_parallel.md)). Becomes a rule before those of the "
                       "run's first plan; a plan set later says it itself."});
     v("second_moment", &S::second_moment,
-      Setting{.words = kMomentFormats,
+      Setting{.words = kMomentWords,
               .help = "How AdamW's second moment is stored. `fp8` is E5M2 with block scales. "
                       "Becomes a rule of the first plan like `first_moment`."});
   }
@@ -153,13 +151,13 @@ struct RanksTable {
     using S = RanksTable;
     v("gradients", &S::gradients,
       Setting{
-          .words = kWireFormats,
+          .words = kWireWords,
           .help =
               "How gradients travel between ranks. `e4m3`, `e5m2`: a scale for each 128 "
               "elements; `:tensor`: one for a tensor. Becomes a rule of the first plan like the "
               "moments."});
     v("weights", &S::weights,
-      Setting{.words = kWireFormats, .help = "How weights travel between ranks; likewise."});
+      Setting{.words = kWireWords, .help = "How weights travel between ranks; likewise."});
     v("shard", &S::shard,
       Setting{.words = kShardings,
               .help = "What ranks share out: masters and moments; or, with `weights`, the working "

@@ -125,7 +125,7 @@ TEST_F(LeasesTest, AClosedWindowsLeaseIsNotQueuedAgain) {
   order(1);
   Lease lease = grant().value();
   write([&](LedgerTransaction& transaction) {
-    ledger::close_window(transaction.connection(), run_, {1, "skipped", {}, {}, {}, 0}, 0);
+    ledger::close_window(transaction.connection(), run_, 1, "skipped", {}, 0);
   });
   fail(lease, true);
   EXPECT_EQ(replay_state(1), "cancelled");

@@ -27,7 +27,7 @@ class MetricsTest : public ::testing::Test {
   std::string text(double now = 0) { return metrics.serialize(now); }
 };
 
-StepReport step(int64_t number) { return {1, number, 7, 2.5, 0.5, 1e-3, 100, 0.2, "", 50}; }
+StepReport step(int64_t number) { return {{1, number, 7, 2.5, 0.5, 1e-3, 100, 0.2, ""}, 50}; }
 
 TEST_F(MetricsTest, ANewRunShowsItsCountersAtZeroAndNoGaugeWithoutAValue) {
   metrics.start_run(1, "demo/1", {});

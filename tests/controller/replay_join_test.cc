@@ -23,8 +23,7 @@ decide::ReplayFinished join(const std::vector<ReplayStep>& replayed,
                             const std::vector<StepRow>& reported) {
   ReplayResult result;
   result.steps = replayed;
-  return join_replay({1, 4, 2, "same", "", "triage", false, 0, "leased", 1}, result, reported, {},
-                     "host:7", false);
+  return join_replay({4, 2, "same", "", "triage"}, result, reported, {}, "host:7", false);
 }
 
 TEST(ReplayJoinTest, EqualBitsEverywhereAreNoMismatch) {

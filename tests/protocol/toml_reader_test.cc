@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "base/errors.h"
 
 namespace gnomon {
@@ -52,6 +54,7 @@ ConfigError error_of(Function function) {
 }
 
 TEST(TomlTable, AMistakeNamesFileLineKeyValueAndWhatIsAccepted) {
+  static constexpr std::array<std::string_view, 2> kWords = {"y", "z"};
   TomlTable root = TomlTable::parse(kText, "f.toml");
   TomlTable server = root.table("server");
   const ConfigError range = error_of([&] { server.integer("port", 1, 1, 100); });
@@ -61,9 +64,7 @@ TEST(TomlTable, AMistakeNamesFileLineKeyValueAndWhatIsAccepted) {
   EXPECT_EQ(error_of([&] { server.number("on", 1, 0, 1); }).value(), "true");
   EXPECT_EQ(error_of([&] { server.text("port", ""); }).accepted(), "a string in quotes");
   EXPECT_EQ(error_of([&] { server.boolean("port", true); }).accepted(), "true or false");
-  EXPECT_THAT(error_of([&] {
-                root.choice("title", "y", {"y", "z"});
-              }).accepted(),
+  EXPECT_THAT(error_of([&] { root.choice("title", "y", kWords); }).accepted(),
               HasSubstr("\"y\", \"z\""));
   EXPECT_EQ(error_of([&] { root.table("title"); }).line(), 1);
   EXPECT_EQ(error_of([&] { root.tables("server"); }).line(), 2);

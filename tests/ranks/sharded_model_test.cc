@@ -40,7 +40,7 @@ class ShardedModel : public testing::Test {
     whole = std::make_unique<Model>(config, 2, 16, *backend, scaling, nullptr);
     sharded = std::make_unique<Model>(config, 2, 16, *backend, scaling, nullptr, MemoryChoice{},
                                       WeightRanks{collectives().rank(), collectives().size()});
-    sharded->working().connect(collectives(), {});
+    sharded->working().connect(collectives());
     std::vector<float> values(static_cast<size_t>(whole->layout().elements()));
     for (size_t i = 0; i < values.size(); ++i) {
       values[i] = (philox_uniform(philox(3, 1, i)[0]) - 0.5f) / 4;

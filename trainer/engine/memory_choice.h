@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "kernels/moments.h"
+#include "protocol/run_precision.h"
 #include "trainer/engine/model_config.h"
 
 namespace gnomon {
@@ -18,9 +19,6 @@ inline constexpr std::array<std::string_view, 3> kRecomputes = {"none", "swiglu"
 std::string recompute_name(Recompute recompute);
 // Throws ConfigError naming the accepted ones.
 Recompute recompute_from_name(const std::string& name, const std::string& file);
-
-// In the order of MomentFormat.
-inline constexpr std::array<std::string_view, 3> kMomentFormats = {"fp32", "bf16", "fp8"};
 
 struct MemoryChoice {
   static constexpr int64_t kHeadRowsMultiple = 128;
@@ -48,7 +46,7 @@ struct MemoryChoice {
                       "for so many tokens at a time, which changes bits. 0: all of a micro-batch "
                       "up to 2²⁹ logits, else half as many."});
     v("moments", &MemoryChoice::moments,
-      Setting{.words = kMomentFormats,
+      Setting{.words = kMomentWords,
               .help = "The widest form of AdamW's moments that there is room for. A plan that "
                       "wants a wider one is refused, BF16 too, whose moments are FP32 "
                       "([data_parallel.md](data_parallel.md#moments-in-low-precision))."});
