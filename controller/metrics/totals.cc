@@ -38,15 +38,11 @@ void load_counts(Query query, Counts& counts) {
 }
 
 void load_newest_window(Connection& connection, int64_t run, RunNumbers& numbers) {
-  Query query = connection.query(
-      "SELECT window, state, gap, offset_loss, d_percent, tolerance_percent FROM windows "
-      "WHERE run = ? AND d_percent IS NOT NULL ORDER BY window DESC LIMIT 1",
-      run);
-  if (!query.next()) return;
-  record_window(numbers, {{query.optional_real(2), query.optional_real(3), query.optional_real(4),
-                           query.optional_real(5)},
-                          query.integer(0),
-                          query.text(1)});
+  const auto row =
+      ledger::find<WindowRow,
+                   "WHERE run = ? AND d_percent IS NOT NULL ORDER BY window DESC LIMIT 1">(
+          connection, run);
+  if (row) record_window(numbers, {*row, row->window, row->state});
 }
 
 void load_shadow(Connection& connection, int64_t run, RunNumbers& numbers) {
