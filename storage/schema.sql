@@ -122,7 +122,6 @@ CREATE TABLE windows (
   opened_at         REAL NOT NULL,
   closed_at         REAL,
   gap_error         REAL,                   -- nats, standard error over the held-out text
-  gap_in_errors     REAL,
   rule              TEXT NOT NULL DEFAULT '', -- of the alarm: evidence, burst, ceiling, non_finite, a rival's name
   statistic         REAL,                   -- of the detector, and what it is an alarm from
   threshold         REAL,

@@ -293,8 +293,6 @@ static CloseWindow numbers_of(const Core& core, const WindowState& window,
     numbers.offset_loss = window.measured->offset;
     numbers.d_percent = window.measured->d_percent;
     numbers.gap_error = window.measured->gap_error;
-    if (numbers.gap && numbers.gap_error && *numbers.gap_error > 0)
-      numbers.gap_in_errors = *numbers.gap / *numbers.gap_error;
   }
   if (window.judged) {
     const GapVerdict& judged = *window.judged;

@@ -53,7 +53,6 @@ struct GapNumbers {
   std::optional<double> d_percent = {};
   std::optional<double> tolerance_percent = {};
   std::optional<double> gap_error = {};
-  std::optional<double> gap_in_errors = {};
   std::string rule = {};
   std::optional<double> statistic = {};
   std::optional<double> threshold = {};
@@ -80,11 +79,6 @@ struct GapNumbers {
              .gauge = {"gnomon_run_gap_tolerance_ratio", "the tolerance on the gap", 100}});
     v("gap_error", &R::gap_error,
       Member{.null = true, .help = "Standard error of the gap over the held-out text, nats."});
-    v("gap_in_errors", &R::gap_in_errors,
-      Member{.null = true,
-             .help = "The gap in its standard errors.",
-             .listed = {"errors", Listed::As::kNats},
-             .gauge = {"gnomon_run_gap_in_errors", "newest window's gap in its standard errors"}});
     v("rule", &R::rule,
       Member{.help = "Of an alarm: evidence, burst, ceiling, non_finite, or a rival's name."});
     v("statistic", &R::statistic, Member{.null = true, .help = "The detector's."});
