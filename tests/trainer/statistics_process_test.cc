@@ -144,15 +144,15 @@ TEST_F(StatisticsProcess, AFullSpoolLosesThemAndNothingElse) {
   daemon_.start();
   daemon_.kill();
   const std::string many =
-      "[controller]\nspool_bytes_max = 65536\non_loss = \"continue\"\nflush_seconds = 0.1\n"
+      "spool_bytes_max = 65536\non_loss = \"continue\"\n"
       "[statistics]\nevery = 1\nmatch = [\"*.down_proj\"]\ntensors = [\"input\"]\n"
       "what_if = [\"block\", \"mx\", \"rowwise\"]\n";
-  auto trainer = start_supervised(config(30, many));
+  auto trainer = start_supervised(config(30, "[controller]\nflush_seconds = 0.1\n" + many));
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_THAT(trainer->output(), HasSubstr("no room in the spool for tensor statistics"));
   EXPECT_THAT(trainer->output(), Not(HasSubstr("STEP REPORTS ARE DROPPED")));
   daemon_.start_again();
-  trainer = start_supervised(config(30, many));  // sends what is left
+  trainer = start_supervised(config(30, "[controller]\nflush_seconds = 30\n" + many));  // the rest
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   EXPECT_EQ(daemon_.rows("steps").size(), 30u) << "every step is on record";
   EXPECT_THAT(steps_on_record(), AllOf(Contains(1), Not(Contains(29))));
