@@ -51,6 +51,16 @@ void check_schema(SQLite::Database& database, const std::string& path) {
   }
 }
 
+// A column that has come since the file was written is added by the next start of gnomond.
+template <typename R>
+void check_columns(Connection& connection, const std::string& path) try {
+  ledger::query_rows<R, "LIMIT 0">(connection);
+} catch (const SQLite::Exception& error) {
+  throw FormatError(path, 0, error.what(),
+                    "a ledger that gnomond of this version has opened: start it there once, or use "
+                    "the gnomon that came with its gnomond");
+}
+
 template <typename R, ledger::Sql rest, typename... Values>
 std::vector<R> checked(Connection& connection, const std::string& file, const Values&... values) {
   std::vector<R> rows = ledger::select<R, rest>(connection, values...);
@@ -63,6 +73,9 @@ std::vector<R> checked(Connection& connection, const std::string& file, const Va
 LedgerView::LedgerView(const std::filesystem::path& path)
     : path_(path.string()), connection_(std::make_unique<Connection>(open_read_only(path))) {
   check_schema(connection_->database(), path_);
+#define GNOMON_TABLE(R) check_columns<R>(*connection_, path_);
+  GNOMON_EACH_TABLE(GNOMON_TABLE)
+#undef GNOMON_TABLE
 }
 
 LedgerView::~LedgerView() = default;

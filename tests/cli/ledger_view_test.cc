@@ -57,6 +57,19 @@ TEST_F(LedgerViewTest, ReadsWhatTheDetectorMadeOfAWindow) {
   EXPECT_EQ(row.scale_percent, 0.04);
 }
 
+TEST_F(LedgerViewTest, SaysWhatToDoWithALedgerFromBeforeAColumn) {
+  write_caught_fault(file());
+  SQLite::Database(file(), SQLite::OPEN_READWRITE)
+      .exec("ALTER TABLE windows DROP COLUMN null_percent");
+  try {
+    LedgerView view(file());
+    FAIL() << "it is taken";
+  } catch (const FormatError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("null_percent"));
+    EXPECT_THAT(error.what(), HasSubstr("start it there once"));
+  }
+}
+
 TEST_F(LedgerViewTest, AnAbsentLossIsNan) {
   {
     SyntheticLedger ledger(file());
