@@ -56,7 +56,7 @@ struct TlsPem {
   std::string ca;
 };
 
-// Of a client, which may have none of them. Throws TlsFileError as make_server_tls does.
+// A client may have none of these files. Throws TlsFileError as make_server_tls does.
 TlsPem read_client_tls(const TlsFiles& files);
 
 }  // namespace gnomon

@@ -12,7 +12,7 @@
 namespace gnomon {
 namespace {
 
-// Of TLS 1.2: forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
+// TLS 1.2 gets forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
 constexpr const char* kCiphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 // In words; `title` becomes the problem document's, or stays empty.

@@ -62,7 +62,7 @@ class HttpTransfers {
   // Ends all that is under way, and its connections, without a result.
   void abandon();
   size_t under_way() const { return transfers_.size(); }
-  // Whether the next request to the same place will go over the connection of the last result.
+  // True when the next request to the same place will go over the last result's connection.
   bool is_connected() const;
   // From any thread: ends a wait() under way, or else the next one.
   void wake();
@@ -81,7 +81,7 @@ class HttpTransfers {
 struct Origin {
   bool secure = false;    // https
   std::string host = {};  // without the brackets of an IPv6 address
-  // Whether nothing that is sent there leaves this machine.
+  // True when nothing that is sent there leaves this machine.
   bool is_loopback() const;
 };
 

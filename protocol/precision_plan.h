@@ -106,7 +106,7 @@ struct PlanRule {
   std::string mx_scale;    // "up", "ocp"
   std::string accumulate;  // "fp32", "hopper"
   int promote_every = -1;
-  // Of the whole run: such a rule matches "*".
+  // A rule with one of these is about the whole run and matches "*".
   std::string first_moment, second_moment, gradients, weights;
 
   bool is_about(Gemm gemm) const { return only[static_cast<size_t>(gemm)]; }

@@ -13,7 +13,7 @@ namespace gnomon {
 struct PlanRule;
 class TomlTable;
 
-// Of moments, in the order of MomentFormat, and of what travels between ranks.
+// The words for moments, in the order of MomentFormat, and for what travels between ranks.
 inline constexpr std::array<std::string_view, 3> kMomentWords = {"fp32", "bf16", "fp8"};
 inline constexpr std::array<std::string_view, 5> kWireWords = {"full", "e4m3", "e5m2",
                                                                "e4m3:tensor", "e5m2:tensor"};

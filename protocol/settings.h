@@ -33,7 +33,7 @@
 
 namespace gnomon {
 
-// Whether a program that runs takes another value when it reads its configuration again.
+// What a program that runs does with another value when it reads its configuration again.
 enum class Reload {
   kTaken,
   kNotSwitched,  // another one, but neither a first one nor none

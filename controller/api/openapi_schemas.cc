@@ -132,7 +132,7 @@ json::object record_schema() {
   return schema;
 }
 
-// Of a column; `nothing` says that it may be NULL.
+// The schema of a column, which may be NULL where `nothing` says so.
 json::object column_schema(bool nothing, json::object schema) {
   if (!nothing) return schema;
   if (schema.contains("$ref") || schema.contains("enum"))

@@ -41,7 +41,8 @@ struct TensorNumber {
   double value = 0;
 };
 
-// Of the newest step with statistics: the worst of each kind, worst first, at most kWorstMax.
+// The worst numbers of each kind, worst first, of the newest step with statistics; at most
+// kWorstMax.
 struct TensorNumbers {
   static constexpr size_t kWorstMax = 16;
   int64_t attempt = 0;

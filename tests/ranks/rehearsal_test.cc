@@ -24,7 +24,7 @@ std::vector<decide::RecordDecision> decisions_of(const rehearsal::Trace& trace,
   return found;
 }
 
-// Of a block of gradients all but the largest are lost, until step 120.
+// The fault loses all but the largest gradients of a block, until step 120.
 TEST(WireRehearsal, AWireWhoseScaleIsOffIsNamedPinnedAndGivenBack) {
   TemporaryDirectory directory;
   rehearsal::RunSetup setup;

@@ -1,4 +1,4 @@
-// Whether a record describes all of its members.
+// A check that a record describes all of its members.
 #pragma once
 
 #include <gtest/gtest.h>

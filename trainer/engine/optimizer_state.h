@@ -46,7 +46,7 @@ class OptimizerState {
   static ArenaSize measure(std::string arena, MomentFormat room, int64_t elements);
 
   const MomentFormats& formats() const { return formats_; }
-  // Whether there is room for them.
+  // True when there is room for them.
   bool has_room_for(const MomentFormats& formats) const;
   // Moments of these formats from now on; what they hold is not defined, but all zero bytes are
   // zeros in every format.
