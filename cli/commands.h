@@ -40,6 +40,7 @@ void add_formats_commands(CLI::App& app, Context& context);  // formats table, f
 // `formats cast` takes every word that is no option of its own as a value, so "--" in front of
 // negative ones is accepted and means nothing; CLI11 would hand what follows to the parent command.
 void drop_double_dash(std::vector<std::string>& arguments);
+void add_conformance_commands(CLI::App& app, Context& context);  // conformance trainer, verifier
 void add_bench_commands(CLI::App& app, Context& context);        // bench step, bench cast
 void add_bench_device_commands(CLI::App& bench);                 // bench gemm, kernels, block
 void add_bench_cast_command(CLI::App& bench);                    // bench cast

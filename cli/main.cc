@@ -53,6 +53,7 @@ void add_commands(CLI::App& app, gnomon::cli::Context& context) {
   add_policy_commands(app, context);
   add_plan_commands(app, context);
   add_formats_commands(app, context);
+  add_conformance_commands(app, context);
   add_bench_commands(app, context);
   app.footer(
       "Exit status: 0 done, 1 failed, 2 bad input. Each command's --help has an example.\n"

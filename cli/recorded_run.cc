@@ -26,9 +26,7 @@ decide::Event read_event(const EventRow& row, const std::map<StepKey, StepRow>& 
                                     row.seq, row.step.value_or(0), row.attempt.value_or(0)),
                         "every reported step in `steps`");
     }
-    return decide::StepReported{step->second.attempt,      step->second.step,
-                                step->second.plan_version, step->second.loss,
-                                step->second.grad_norm,    step->second.step_seconds};
+    return decide::step_event(step->second, row.body);
   }
   try {
     return decide::event_from_json(row.type, row.body.value_or(""));

@@ -98,7 +98,7 @@ void print_result(const ReplayResult& result) {
   Table table({">step", ">loss", ">grad norm", "weights"});
   for (const ReplayStep& step : result.steps) {
     table.add({std::to_string(step.step), fmt::format("{:.6f}", step.loss),
-               fmt::format("{:.4f}", step.grad_norm), step.weights_hash});
+               step.grad_norm ? fmt::format("{:.4f}", *step.grad_norm) : "", step.weights_hash});
   }
   fmt::print("{}", table.text());
   auto held_out = [](const char* what, const std::optional<double>& loss) {

@@ -187,10 +187,7 @@ void tell_again(const RunHistory& history, const EventRow& row, const decide::Po
       history.steps, std::pair(row.attempt.value_or(0), row.step.value_or(0)), {},
       [](const StepRow& it) { return std::pair(it.attempt, it.step); });
   if (step == history.steps.end()) return;
-  decide::decide_in_place(state,
-                          decide::StepReported{step->attempt, step->step, step->plan_version,
-                                               step->loss, step->grad_norm, step->step_seconds},
-                          policy, row.time);
+  decide::decide_in_place(state, decide::step_event(*step, row.body), policy, row.time);
 }
 
 std::optional<decide::State> read_state(const RunHistory& history, const decide::Policy& policy) {

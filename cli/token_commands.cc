@@ -37,7 +37,7 @@ struct TokenOptions {
   std::vector<std::string> runs;
 };
 
-constexpr double kLongest = 3650.0 * 86400;  // ten years
+constexpr double kLongestTerm = 3650.0 * 86400;  // ten years
 
 // The one key of gnomond's configuration that is needed here; the rest of it is gnomond's.
 fs::path file_of_config(const std::string& config) {
@@ -103,8 +103,9 @@ void create(const TokenOptions& options, const fs::path& file) {
                       accepted);
   }
   const double now = now_seconds();
-  const double expires =
-      options.expires.empty() ? 0 : now + parse_duration("--expires", options.expires, kLongest);
+  const double expires = options.expires.empty()
+                             ? 0
+                             : now + parse_duration("--expires", options.expires, kLongestTerm);
   const std::string secret = make_secret();
   edit_tokens(file, [&](std::vector<Token>& tokens) {
     for (const Token& token : tokens) {

@@ -137,7 +137,7 @@ class Replay {
         throw Misfit(fmt::format("the report of step {} of attempt {} (event {}) is not there",
                                  row.step.value_or(0), row.attempt.value_or(0), row.seq));
       }
-      return tell_step(row.seq, *step, row.time);
+      return tell_step(row.seq, *step, row.time, row.body);
     }
     other_events_ += 1;
     std::optional<decide::Event> event;
@@ -149,12 +149,9 @@ class Replay {
     }
     tell(row.seq, *event, row.time);
   }
-  void tell_step(int64_t seq, const StepRow& step, double time) {
-    std::vector<decide::Effect> effects =
-        tell(seq,
-             decide::StepReported{step.attempt, step.step, step.plan_version, step.loss,
-                                  step.grad_norm, step.step_seconds},
-             time);
+  void tell_step(int64_t seq, const StepRow& step, double time,
+                 const std::optional<std::string>& body = {}) {
+    std::vector<decide::Effect> effects = tell(seq, decide::step_event(step, body), time);
     if (!effects.empty() && keep_effects) late_.push_back({std::move(effects), seq, time});
     if (steps_kept_ == 0) return;
     if (steps_.size() == steps_kept_) steps_.pop_front();

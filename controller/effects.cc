@@ -129,7 +129,8 @@ void apply(const EffectContext& context, const decide::ProtectCheckpoints& prote
 }  // namespace
 
 QueuedReplay queued_replay(const ReplayRow& row) {
-  return {row.run, row.replay, row.window, row.token, row.priority, row.ordered_at, row.on_trainer};
+  return {row.run,      row.replay,     row.window,     row.token,
+          row.priority, row.ordered_at, row.on_trainer, row.arm};
 }
 
 void apply_effect(const EffectContext& context, const decide::Effect& effect) {

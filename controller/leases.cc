@@ -127,20 +127,32 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
   }
   for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
-    transaction.on_commit([&board = bells_.work, entry = queued_replay(row)] { board.add(entry); });
+    transaction.on_commit([&board = bells_.work, entry = queued(transaction.connection(), row)] {
+      board.add(entry);
+    });
   }
+}
+
+// As the board has it, with those who have refused it.
+QueuedReplay Leases::queued(Connection& connection, const ReplayRow& replay) const {
+  QueuedReplay entry = queued_replay(replay);
+  if (replay.token > 0)
+    entry.refused_by = ledger::unsupported_leases(connection, replay.run, replay.replay).verifiers;
+  return entry;
 }
 
 WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds) {
   check(request);
   WorkBoard::Worker worker{request.verifier, request.labels};
+  worker.can = request.can;
   worker.labels.emplace(kBackendLabel, request.fingerprint.backend);
   worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
   if (request.on_trainer) {
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
+    if (worker.trainer_of != kNobodysRun) roll_.trainer_asked(worker.trainer_of, worker.can);
   } else {
     const double now = supervisor_.steady_now();
-    roll_.asked(worker.name, worker.labels, now + wait_seconds, now);
+    roll_.asked(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
   }
   return worker;
 }
@@ -155,7 +167,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
   Connection& connection = transaction.connection();
   const double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
-  const QueuedReplay taken = queued_replay(*replay);
+  const QueuedReplay taken = queued(connection, *replay);
   take_off_board(transaction, taken, on_verifier);
   WindowRow window = window_of(connection, *replay);
   double now = supervisor_.now();
@@ -213,8 +225,8 @@ bool Leases::others_speak(const ReplayRow& replay,
                           const std::function<bool(const std::string& name)>& may) const {
   return roll_.any(
       supervisor_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
-        return may(name) &&
-               bells_.work.suits(replay.run, name, entry.labels ? &*entry.labels : nullptr);
+        return may(name) && (!entry.profile || entry.profile->can.can_replay(replay.arm)) &&
+               bells_.work.suits(replay.run, name, entry.known());
       });
 }
 
@@ -226,15 +238,20 @@ bool Leases::better_left_to_others(Connection& connection, const ReplayRow& repl
     return others_speak(replay, [](const std::string&) { return true; });
   }
   std::vector<std::string> failed;
-  if (replay.token > 0)
+  std::set<std::string> refused;
+  if (replay.token > 0) {
     failed = ledger::verifiers_that_failed(connection, replay.run, replay.replay);
+    refused = ledger::unsupported_leases(connection, replay.run, replay.replay).verifiers;
+  }
+  if (refused.contains(worker.name)) return true;
   // Somebody better is neither avoided nor has failed it; where there is nobody, anybody does.
   const auto unfit = [&](const std::string& name) {
     return decide::avoids(replay.avoid, name) ||
            std::find(failed.begin(), failed.end(), name) != failed.end();
   };
-  return unfit(worker.name) &&
-         others_speak(replay, [&](const std::string& name) { return !unfit(name); });
+  return unfit(worker.name) && others_speak(replay, [&](const std::string& name) {
+           return !unfit(name) && !refused.contains(name);
+         });
 }
 
 LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
@@ -284,7 +301,8 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
 void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure) {
   Connection& connection = transaction.connection();
   std::optional<LeaseRow> known = ledger::find_lease(connection, lease);
-  if (known && known->state == "failed" && known->token == failure.token) {
+  const std::string state = failure.unsupported ? "unsupported" : "failed";
+  if (known && known->state == state && known->token == failure.token) {
     const std::string before = ledger::lease_reason(connection, lease);
     if (before != failure.reason) {
       refuse_conflict(*known,
@@ -293,9 +311,9 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
     return;
   }
   LeaseRow row = held(transaction, lease, failure.token);
-  ledger::end_lease(connection, lease, row.token, "failed", failure.reason);
-  forget_on_commit(transaction, lease, "failed");
-  requeue_or_give_up(transaction, row, failure.reason, failure.retryable);
+  ledger::end_lease(connection, lease, row.token, state, failure.reason);
+  forget_on_commit(transaction, lease, state);
+  requeue_or_give_up(transaction, row, failure.reason, failure.retryable || failure.unsupported);
 }
 
 void Leases::check_repeat(Connection& connection, const LeaseRow& lease,
@@ -429,13 +447,17 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   if (window.state != "open") {
     ledger::set_replay_state(connection, lease.run, lease.replay, "cancelled", lease.token, reason,
                              now);
-  } else if (retryable &&
-             lease.token < supervisor_.policy(transaction, lease.run).verifier.attempts_max) {
+    return;
+  }
+  // Each lease is a try, but for those of verifiers that cannot do such a replay.
+  const int64_t tries =
+      lease.token - ledger::unsupported_leases(connection, lease.run, lease.replay).leases;
+  if (retryable && tries < supervisor_.policy(transaction, lease.run).verifier.attempts_max) {
     ledger::set_replay_state(connection, lease.run, lease.replay, "queued", lease.token, reason,
                              now);
     replay.token = lease.token;
     transaction.on_commit(
-        [&board = bells_.work, entry = queued_replay(replay)] { board.add(entry); });
+        [&board = bells_.work, entry = queued(connection, replay)] { board.add(entry); });
   } else {
     ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
                              now);
@@ -490,6 +512,30 @@ void Leases::watch_unserved(Ledger& ledger) {
         });
     if (!accepted) unserved_.not_told(run);
   }
+  for (QueuedReplay& entry : look.to_fail) {
+    const bool accepted =
+        ledger.post([this, entry = std::move(entry)](
+                        LedgerTransaction& transaction) { give_up(transaction, entry); },
+                    [](std::exception_ptr) {});
+    if (!accepted) break;  // the next look tries again
+  }
+}
+
+// Those who speak have said that they cannot do it.
+void Leases::give_up(LedgerTransaction& transaction, const QueuedReplay& entry) {
+  Connection& connection = transaction.connection();
+  const std::optional<ReplayRow> replay = ledger::find_replay(connection, entry.run, entry.replay);
+  if (!replay || replay->state != "queued" || replay->token != entry.token ||
+      !supervisor_.readable(transaction, entry.run))
+    return;
+  const std::string reason =
+      replay->fail_reason.value_or("").empty()
+          ? fmt::format("no verifier that speaks can do the arm {}", replay->arm)
+          : fmt::format("no verifier that speaks can do it: {}", *replay->fail_reason);
+  ledger::set_replay_state(connection, entry.run, entry.replay, "failed", entry.token, reason,
+                           supervisor_.now());
+  transaction.on_commit([&board = bells_.work, entry] { board.remove(entry.run, entry.replay); });
+  supervisor_.replay_failed(transaction, *replay, reason);
 }
 
 }  // namespace gnomon

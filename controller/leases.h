@@ -92,7 +92,7 @@ class Leases {
   void end_leases_of(LedgerTransaction& transaction, int64_t run);
 
   // Of a timer, each second or so: shows how many replays wait while nobody who speaks could do
-  // them, and posts a notice for runs of which that is new.
+  // them, posts a notice for runs of which that is new, and ends those that nobody will do.
   void watch_unserved(Ledger& ledger);
 
  private:
@@ -125,6 +125,8 @@ class Leases {
   void forget_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
   void requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& lease,
                           const std::string& reason, bool retryable);
+  QueuedReplay queued(Connection& connection, const ReplayRow& replay) const;
+  void give_up(LedgerTransaction& transaction, const QueuedReplay& entry);
 
   Supervisor& supervisor_;
   Metrics& metrics_;

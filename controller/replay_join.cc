@@ -66,7 +66,8 @@ decide::ReplayFinished join_replay(const ReplayOrder& replay, const ReplayResult
     ++event.compared_steps;
     bool equal = reported->weights_hash == step.weights_hash &&
                  same_bits(reported->loss, step.loss) &&
-                 same_bits(reported->grad_norm, step.grad_norm);
+                 (!reported->grad_norm || !step.grad_norm ||
+                  same_bits(*reported->grad_norm, *step.grad_norm));
     if (!equal && !event.first_mismatch_step) {
       event.first_mismatch_step = step.step;
     }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 
@@ -56,7 +57,9 @@ void compare_steps(Comparison& comparison, const ReplayResult& known,
     const std::string of_step = fmt::format(" of step {}", before.step);
     comparison.value("step", before.step, now.step);
     comparison.number("loss" + of_step, before.loss, now.loss);
-    comparison.number("grad_norm" + of_step, before.grad_norm, now.grad_norm);
+    constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // as it is on record
+    comparison.number("grad_norm" + of_step, before.grad_norm.value_or(kNone),
+                      now.grad_norm.value_or(kNone));
     comparison.value("weights_hash" + of_step, before.weights_hash, now.weights_hash);
     comparison.value("batch_hash" + of_step, before.batch_hash, now.batch_hash);
   }

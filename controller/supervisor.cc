@@ -168,7 +168,10 @@ bool Supervisor::readable(LedgerTransaction& transaction, int64_t run) {
 
 WorkBoard::Terms Supervisor::terms_of(Connection& connection, const Run& run) {
   const decide::Policy::Verifier& verifier = run.policy.verifier;
-  WorkBoard::Terms terms{verifier.share, verifier.requirements, run.registration.trainer_replays};
+  const RunRegistration& registration = run.registration;
+  WorkBoard::Terms terms{verifier.share, verifier.requirements, registration.trainer_replays};
+  terms.checkpoint_format = registration.checkpoint_format;
+  terms.framework = registration.framework;
   // A replay runs where its run does unless the verifier was told otherwise, and a CPU is anywhere.
   const std::string key = std::string(kBackendLabel) + "=";
   const bool says_so = std::ranges::any_of(
@@ -229,19 +232,18 @@ bool Supervisor::hear_step(LedgerTransaction& transaction, Run& run, const StepR
   Connection& connection = transaction.connection();
   const std::pair<int64_t, int64_t> place{step.attempt, step.step};
   const bool last = place > run.newest_step;
-  const auto seq = last ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
+  const decide::StepReported event = decide::step_event(step);
+  // In a row NULL is no norm at all.
+  const bool nan = event.grad_norm && std::isnan(*event.grad_norm);
+  const auto seq = last && !nan ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
   if (!ledger::insert_step(connection, {step, run.id, time, seq})) return false;
   run.totals.add(step);
-  if (last) {
-    run.newest_step = place;
-  } else {
-    ledger::insert(connection,
-                   EventRow{run.id, run.seq + 1, time, "step_reported", step.attempt, step.step});
+  if (last) run.newest_step = place;
+  if (!seq) {
+    EventRow row{run.id, run.seq + 1, time, "step_reported", step.attempt, step.step};
+    if (nan) row.body = decide::event_to_json(event);
+    ledger::insert(connection, row);
   }
-  // As it is read back: SQLite keeps no sign of a zero.
-  const decide::StepReported event{step.attempt,         step.step,
-                                   step.plan_version,    step.loss + 0.0,
-                                   step.grad_norm + 0.0, step.step_seconds + 0.0};
   tell_core(transaction, run, event, time);
   // Retention may delete the steps of a run that has ended, but not what the state knows of them.
   if (run.life != "live") save_at_end(transaction, run);
@@ -360,6 +362,10 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ReplayRow
   decide::ReplayFinished event =
       join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt),
                   verifier, replay.on_trainer || is_trainer(verifier));
+  if (!run.registration.capabilities.exact_replay) {
+    event.fingerprint_equal = false;
+    event.fingerprint.clear();
+  }
   hear(transaction, run, event);
   double seconds = result.replay_seconds + result.eval_seconds;
   std::optional<std::pair<double, double>> shadow;

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace gnomon {
 namespace {
 
 // Of several, the last that is true of a verifier that speaks.
-enum class Reason { kNoVerifier, kLabels, kQuarantine };
+enum class Reason { kNoVerifier, kLabels, kFormat, kArm, kQuarantine };
 
 int64_t& count_of(Reason reason, UnservedCounts& counts) {
   switch (reason) {
@@ -20,15 +21,20 @@ int64_t& count_of(Reason reason, UnservedCounts& counts) {
       return counts.no_verifier;
     case Reason::kLabels:
       return counts.labels;
+    case Reason::kFormat:
+    case Reason::kArm:
+      return counts.unsupported;
     case Reason::kQuarantine:
       break;
   }
   return counts.quarantine;
 }
 
-std::string words(const WorkBoard::Backlog& run, Reason reason) {
-  const std::string waiting =
-      run.replays == 1 ? "1 replay waits" : fmt::format("{} replays wait", run.replays);
+std::string or_unsaid(const std::string& text) { return text.empty() ? "(not said)" : text; }
+
+std::string words(const WorkBoard::Terms& terms, const QueuedReplay& replay, int64_t count,
+                  Reason reason) {
+  const std::string waiting = count == 1 ? "1 replay waits" : fmt::format("{} replays wait", count);
   switch (reason) {
     case Reason::kNoVerifier:
       return waiting + " and no verifier speaks: start gnomon-verifier";
@@ -36,24 +42,39 @@ std::string words(const WorkBoard::Backlog& run, Reason reason) {
       return fmt::format(
           "{} for a verifier with {}, and none of those that speak has these labels: start one "
           "with them, or change [verifier] requires of the run's policy",
-          waiting, fmt::join(run.terms.requirements, ", "));
+          waiting, fmt::join(terms.requirements, ", "));
+    case Reason::kFormat:
+      return fmt::format(
+          "{} for a verifier that can replay the framework {} and read its checkpoints (format "
+          "{}), "
+          "and none of those that speak says so: start one that does",
+          waiting, or_unsaid(terms.framework), or_unsaid(terms.checkpoint_format));
+    case Reason::kArm:
+      return fmt::format("{}, and no verifier that speaks can do the arm {}", waiting, replay.arm);
     case Reason::kQuarantine:
       break;
   }
   return fmt::format(
       "{}, and every verifier that speaks and has what the run requires is in quarantine, since it "
       "computed wrongly ({}): start gnomon-verifier on another device",
-      waiting, fmt::join(run.terms.quarantined, ", "));
+      waiting, fmt::join(terms.quarantined, ", "));
 }
 
-// Why nobody who speaks could do a replay on these terms; nothing when somebody could.
+// Why nobody who speaks could do the replay on these terms; nothing when somebody could.
 std::optional<Reason> why_unserved(const VerifierRoll& roll, const WorkBoard::Terms& terms,
-                                   double now) {
+                                   const QueuedReplay& replay, double now) {
   Reason reason = Reason::kNoVerifier;
   const bool served = roll.any(now, [&](const std::string& name, const VerifierRoll::Entry& entry) {
-    const bool met = terms.met_by(entry.labels ? &*entry.labels : nullptr);
-    if (met && terms.believe(name)) return true;
-    reason = std::max(reason, met ? Reason::kQuarantine : Reason::kLabels);
+    const VerifierProfile* known = entry.known();
+    const bool labelled = !known || fits(known->labels, terms.requirements);
+    const Abilities can = known ? known->can : Abilities();
+    const bool readable = terms.readable_by(can);
+    const bool able = replay.can_be_done_by(name, can);
+    if (labelled && readable && able && terms.believe(name)) return true;
+    reason = std::max(reason, !labelled   ? Reason::kLabels
+                              : !readable ? Reason::kFormat
+                              : !able     ? Reason::kArm
+                                          : Reason::kQuarantine);
     return false;
   });
   return served ? std::nullopt : std::optional(reason);
@@ -63,28 +84,47 @@ std::optional<Reason> why_unserved(const VerifierRoll& roll, const WorkBoard::Te
 
 UnservedReplays::Look UnservedReplays::look(const WorkBoard& board, const VerifierRoll& roll,
                                             double now) {
-  // Most runs require the same.
-  std::map<std::pair<std::vector<std::string>, std::set<std::string>>, std::optional<Reason>>
-      reasons;
+  // Most runs require the same, and most replays are of one arm.
+  using Asked = std::tuple<std::vector<std::string>, std::set<std::string>, std::string,
+                           std::string, std::string, std::set<std::string>>;
+  std::map<Asked, std::optional<Reason>> reasons;
   Look result;
   std::map<int64_t, Waiting> waiting;
+  std::map<WorkBoard::Key, double> unsupported_since;
   const std::lock_guard lock(mutex_);
   for (const WorkBoard::Backlog& run : board.backlog()) {
-    if (run.terms.trainer_replays) continue;
-    const auto [known, fresh] =
-        reasons.try_emplace({run.terms.requirements, run.terms.quarantined}, std::nullopt);
-    if (fresh) known->second = why_unserved(roll, run.terms, now);
-    if (!known->second) continue;
-    count_of(*known->second, result.counts) += run.replays;
+    const WorkBoard::Terms& terms = run.terms;
+    std::map<Reason, std::pair<const QueuedReplay*, int64_t>> unserved;  // the first one, how many
+    for (const QueuedReplay& replay : run.replays) {
+      if (terms.trainer_replays && roll.trainer_can(run.run, replay.arm)) continue;
+      const auto [known, fresh] =
+          reasons.try_emplace({terms.requirements, terms.quarantined, terms.checkpoint_format,
+                               terms.framework, replay.arm, replay.refused_by},
+                              std::nullopt);
+      if (fresh) known->second = why_unserved(roll, terms, replay, now);
+      if (!known->second) continue;
+      const Reason reason = *known->second;
+      count_of(reason, result.counts) += 1;
+      unserved.try_emplace(reason, &replay, 0).first->second.second += 1;
+      // Who could do the rest of it speaks, and nobody else is waited for.
+      if (reason != Reason::kArm && !terms.trainer_replays) continue;
+      const auto before = unsupported_since_.find(WorkBoard::key(replay));
+      const double since = before == unsupported_since_.end() ? now : before->second;
+      unsupported_since[WorkBoard::key(replay)] = since;
+      if (now >= since + kGiveUpSeconds) result.to_fail.push_back(replay);
+    }
+    if (unserved.empty()) continue;
     const auto before = waiting_.find(run.run);
     Waiting& it = waiting[run.run];
     it = before == waiting_.end() ? Waiting{now} : before->second;
     if (!it.told && now >= it.since + kTellSeconds) {
       it.told = true;
-      result.notices.push_back({run.run, words(run, *known->second)});
+      const auto& [reason, which] = *unserved.rbegin();
+      result.notices.push_back({run.run, words(terms, *which.first, which.second, reason)});
     }
   }
   waiting_.swap(waiting);
+  unsupported_since_.swap(unsupported_since);
   return result;
 }
 

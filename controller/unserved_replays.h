@@ -1,5 +1,6 @@
 // Replays that wait while nobody who speaks could do them: counted for the metrics, and told to the
-// run's people once while it lasts. Thread-safe.
+// run's people once while it lasts. Those whose arm none of the run's own verifiers can do are
+// given up after a while, so that what waits for them goes on. Thread-safe.
 #pragma once
 
 #include <map>
@@ -17,13 +18,16 @@ class UnservedReplays {
  public:
   // Verifiers come and go; a run's people are told when it has lasted for so long.
   static constexpr double kTellSeconds = 60;
+  // Those that speak have said what they can do.
+  static constexpr double kGiveUpSeconds = 10;
   struct Notice {
     int64_t run = 0;
     std::string text;
   };
   struct Look {
     UnservedCounts counts;
-    std::vector<Notice> notices;  // to be told now; they are not given again
+    std::vector<Notice> notices;        // to be told now; they are not given again
+    std::vector<QueuedReplay> to_fail;  // given again until they are off the board
   };
 
   // `now` in seconds of a clock that never jumps.
@@ -37,7 +41,8 @@ class UnservedReplays {
     bool told = false;
   };
   std::mutex mutex_;
-  std::map<int64_t, Waiting> waiting_;
+  std::map<int64_t, Waiting> waiting_;  // by run
+  std::map<WorkBoard::Key, double> unsupported_since_;
 };
 
 }  // namespace gnomon

@@ -1,4 +1,5 @@
-// The verifiers that have spoken lately, and what they call themselves. Trainers are not on it.
+// The verifiers that have spoken lately, and what they say of themselves. Of trainers it knows only
+// what they can do.
 // Thread-safe. Times are seconds of a clock that never jumps.
 #pragma once
 
@@ -8,19 +9,23 @@
 #include <optional>
 #include <string>
 
-#include "protocol/labels.h"
+#include "controller/work_board.h"
 
 namespace gnomon {
 
 class VerifierRoll {
  public:
   struct Entry {
-    std::optional<Labels> labels;  // nothing: it has not asked since the daemon's start
+    std::optional<VerifierProfile> profile;  // nothing: it has not asked since the daemon's start
     double counts_until = 0;
+    const VerifierProfile* known() const { return profile ? &*profile : nullptr; }
   };
 
   // It has asked for work, and waits for it until `waits_until`.
-  void asked(const std::string& name, const Labels& labels, double waits_until, double now);
+  void asked(const std::string& name, VerifierProfile profile, double waits_until, double now);
+  // The run's own trainer has asked. Whether it could do a replay of this arm, as far as is known.
+  void trainer_asked(int64_t run, const Abilities& can);
+  bool trainer_can(int64_t run, const std::string& arm) const;
   // It has spoken of a lease.
   void spoke(const std::string& name, double now);
   // Whether one that speaks is as `wanted` says.
@@ -32,7 +37,8 @@ class VerifierRoll {
 
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
-  double forgotten_at_ = -1e9;  // when silent ones were last taken out
+  std::map<int64_t, Abilities> trainers_;  // by run
+  double forgotten_at_ = -1e9;             // when silent ones were last taken out
 };
 
 }  // namespace gnomon

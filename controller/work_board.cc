@@ -32,12 +32,12 @@ void WorkBoard::quarantine(int64_t run, const std::string& name) {
   runs_[run].terms.quarantined.insert(name);
 }
 
-bool WorkBoard::suits(int64_t run, const std::string& name, const Labels* labels) const {
+bool WorkBoard::suits(int64_t run, const std::string& name, const VerifierProfile* profile) const {
   const std::lock_guard lock(mutex_);
   const auto found = runs_.find(run);
   if (found == runs_.end()) return true;
   const Terms& terms = found->second.terms;
-  return terms.believe(name) && terms.met_by(labels);
+  return terms.believe(name) && (!profile || terms.met_by(profile->labels, profile->can));
 }
 
 void WorkBoard::add(const QueuedReplay& entry) {
@@ -87,9 +87,11 @@ std::vector<WorkBoard::Backlog> WorkBoard::backlog() const {
   std::vector<Backlog> all;
   for (const int64_t id : with_work_) {
     const Run& run = runs_.at(id);
-    const auto replays =
-        std::ranges::count_if(run.queue, [](const auto& item) { return !item.second.on_trainer; });
-    if (replays > 0) all.push_back({id, replays, run.terms});
+    Backlog backlog{id, {}, run.terms};
+    for (const auto& [order, entry] : run.queue) {
+      if (!entry.on_trainer) backlog.replays.push_back(entry);
+    }
+    if (!backlog.replays.empty()) all.push_back(std::move(backlog));
   }
   return all;
 }
@@ -140,14 +142,15 @@ bool WorkBoard::may_enter(const Worker& worker, int64_t id, const Run& run) {
   if (!run.terms.believe(worker.name)) return false;
   // A trainer is what its own run runs on.
   if (worker.trainer_of != 0) return worker.trainer_of == id;
-  return run.terms.met_by(&worker.labels);
+  return run.terms.met_by(worker.labels, worker.can);
 }
 
 // A trainer that does not verify inline is there for what only it can do.
 bool WorkBoard::may_try(const Worker& worker, const Run& run, const QueuedReplay& entry) {
   const bool fits =
       worker.trainer_of == 0 ? !entry.on_trainer : entry.on_trainer || run.terms.trainer_replays;
-  return fits && !worker.declined.contains(key(entry));
+  return fits && entry.can_be_done_by(worker.name, worker.can) &&
+         !worker.declined.contains(key(entry));
 }
 
 // The queues of the runs are in order each, so the next turn is always the next of one of them.

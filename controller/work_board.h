@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "protocol/labels.h"
+#include "protocol/records/replay.h"
 
 namespace gnomon {
 
@@ -38,6 +39,17 @@ struct QueuedReplay {
   int64_t priority = 0;
   double ordered_at = 0;    // seconds since the epoch
   bool on_trainer = false;  // only the run's own trainer can do it
+  std::string arm = {};
+  std::set<std::string> refused_by = {};  // verifiers that have said they cannot do such a replay
+  bool can_be_done_by(const std::string& name, const Abilities& can) const {
+    return can.can_replay(arm) && !refused_by.contains(name);
+  }
+};
+
+// What a verifier has said of itself.
+struct VerifierProfile {
+  Labels labels;
+  Abilities can;
 };
 
 class WorkBoard {
@@ -51,15 +63,22 @@ class WorkBoard {
     Labels labels;
     int64_t trainer_of = 0;       // the run whose trainer it is; 0: a verifier
     std::set<Key> declined = {};  // what it was found unable to do
+    Abilities can = {};
   };
   struct Terms {
     double share = 1;
     std::vector<std::string> requirements = {};
     bool trainer_replays = false;  // the run's trainer does its replays while nobody else can
     std::set<std::string> quarantined = {};  // names of those whose answers it does not believe
+    std::string checkpoint_format = {};      // as the run names them
+    std::string framework = {};
     bool believe(const std::string& verifier) const { return !quarantined.contains(verifier); }
-    // Of one whose labels are not known (null), it is taken that it has what the run requires.
-    bool met_by(const Labels* labels) const { return !labels || fits(*labels, requirements); }
+    bool readable_by(const Abilities& can) const {
+      return can.can_read(checkpoint_format, framework);
+    }
+    bool met_by(const Labels& labels, const Abilities& can) const {
+      return fits(labels, requirements) && readable_by(can);
+    }
     bool operator==(const Terms&) const = default;
   };
 
@@ -67,8 +86,9 @@ class WorkBoard {
   void set_terms(int64_t run, Terms terms);
   // Adds to those whom the run does not believe.
   void quarantine(int64_t run, const std::string& name);
-  // Whether a verifier of this name is believed and has what the run wants, by its terms.
-  bool suits(int64_t run, const std::string& name, const Labels* labels) const;
+  // Whether a verifier of this name is believed and has what the run wants, by its terms. Of one
+  // that is not known (null), it is taken that it has.
+  bool suits(int64_t run, const std::string& name, const VerifierProfile* profile) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.
   void add(const QueuedReplay& entry);
@@ -76,10 +96,10 @@ class WorkBoard {
   void cancel(int64_t run, int64_t window);
   void forget_run(int64_t run);  // and all that is known of it
   int64_t queued() const;
-  // Of each run with replays that need not be its trainer's.
+  // Of each run its replays that need not be its trainer's.
   struct Backlog {
     int64_t run = 0;
-    int64_t replays = 0;
+    std::vector<QueuedReplay> replays;
     Terms terms;
   };
   std::vector<Backlog> backlog() const;

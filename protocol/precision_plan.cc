@@ -24,6 +24,11 @@ constexpr std::array<std::string_view, 4> kWideFormats = {"e8m3", "e8m4", "e8m5"
 constexpr std::array<std::string_view, 2> kTensorCoreFormats = {"e4m3", "e5m2"};
 constexpr std::array<std::string_view, 9> kFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1",
                                                       "e8m3", "e8m4", "e8m5", "e8m6"};
+// kRecipeNames, then those of other frameworks.
+constexpr std::array<std::string_view, 11> kAllRecipeNames = {
+    "current", "delayed", "rowwise",    "rowwise_gw_hp",      "block",
+    "mx",      "none",    "tensorwise", "rowwise_with_gw_hp", "mxfp8",
+    "nvfp4"};
 constexpr std::array<std::string_view, 2> kMxScales = {"up", "ocp"};
 constexpr std::array<std::string_view, 2> kAccumulators = {"fp32", "hopper"};
 constexpr std::array<std::string_view, 3> kGemmNames = {"fprop", "dgrad", "wgrad"};
@@ -80,7 +85,7 @@ PlanRule read_rule(TomlTable& table) {
   read_run_choices(table, rule);
   rule.forward_format = table.choice("forward_format", "", kFormats);
   rule.gradient_format = table.choice("gradient_format", "", kFormats);
-  rule.recipe = table.choice("recipe", "", kRecipeNames);
+  rule.recipe = table.choice("recipe", "", kAllRecipeNames);
   if (rule.recipe == "rowwise_gw_hp" && table.text("wgrad", "") == "fp8") {
     table.refuse("wgrad",
                  "\"bf16\", or no such key: recipe = \"rowwise_gw_hp\" is the one that keeps "
@@ -103,7 +108,10 @@ PlanRule read_rule(TomlTable& table) {
 void apply(const PlanRule& rule, Gemm gemm, GemmPrecision& precision) {
   const std::string& value = rule.gemms[static_cast<size_t>(gemm)];
   if (!value.empty()) precision.fp8 = value == "fp8";
-  if (!rule.recipe.empty()) precision.choose(recipe_from_name(rule.recipe));
+  if (!rule.recipe.empty()) {
+    const auto place = std::ranges::find(kAllRecipeNames, rule.recipe) - kAllRecipeNames.begin();
+    precision.choose(static_cast<Recipe>(place));
+  }
   if (!rule.forward_format.empty()) precision.forward_format = rule.forward_format;
   if (!rule.gradient_format.empty()) precision.gradient_format = rule.gradient_format;
   if (rule.power_of_two >= 0) precision.power_of_two = rule.power_of_two == 1;
@@ -265,7 +273,7 @@ std::string_view gemm_name(Gemm gemm) {
   return kNames[static_cast<size_t>(gemm)];
 }
 
-std::string_view recipe_name(Recipe recipe) { return kRecipeNames[static_cast<size_t>(recipe)]; }
+std::string_view recipe_name(Recipe recipe) { return kAllRecipeNames[static_cast<size_t>(recipe)]; }
 
 Recipe recipe_from_name(std::string_view name) {
   for (Recipe recipe : kRecipes) {
@@ -289,9 +297,10 @@ int GemmPrecision::promotion(Gemm gemm) const {
 
 void GemmPrecision::choose(Recipe chosen) {
   recipe = chosen;
-  const bool hybrid = chosen == Recipe::kCurrent || chosen == Recipe::kDelayed;
-  forward_format = "e4m3";
-  gradient_format = hybrid ? "e5m2" : "e4m3";
+  const bool hybrid =
+      chosen == Recipe::kCurrent || chosen == Recipe::kDelayed || chosen == Recipe::kTensorwise;
+  forward_format = chosen == Recipe::kNvfp4 ? "e2m1" : "e4m3";
+  gradient_format = hybrid ? "e5m2" : forward_format;
   power_of_two = has_power_of_two(chosen) && chosen != Recipe::kCurrent;
   mx_scale_up = true;
 }
@@ -384,7 +393,9 @@ SitePrecision PrecisionPlan::resolve(const std::string& site, int layers) const 
     }
   }
   GemmPrecision& wgrad = precision[Gemm::kWgrad];
-  if (wgrad.recipe == Recipe::kRowwiseGwHp) wgrad.fp8 = false;
+  const bool keeps_wgrad =
+      wgrad.recipe == Recipe::kRowwiseGwHp || wgrad.recipe == Recipe::kRowwiseWithGwHp;
+  if (keeps_wgrad) wgrad.fp8 = false;
   return precision;
 }
 

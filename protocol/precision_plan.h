@@ -30,6 +30,12 @@ enum class Recipe {
   kBlock,
   kMx,
   kNone,  // no scale at all: the reduced-mantissa formats e8m3 to e8m6
+  // Other frameworks' (torchao, TransformerEngine). Our engine has none of them; for the controller
+  // they are names.
+  kTensorwise,
+  kRowwiseWithGwHp,  // keeps wgrad in BF16
+  kMxfp8,
+  kNvfp4,
 };
 inline constexpr std::array<Recipe, 7> kRecipes = {
     Recipe::kCurrent, Recipe::kDelayed, Recipe::kRowwise, Recipe::kRowwiseGwHp,
@@ -37,7 +43,9 @@ inline constexpr std::array<Recipe, 7> kRecipes = {
 inline constexpr std::array<std::string_view, 7> kRecipeNames = {
     "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "none"};
 std::string_view recipe_name(Recipe recipe);
-Recipe recipe_from_name(std::string_view name);  // throws Error naming the accepted ones
+inline bool is_foreign(Recipe recipe) { return recipe > Recipe::kNone; }
+// One of ours (kRecipes). Throws Error naming the accepted ones.
+Recipe recipe_from_name(std::string_view name);
 
 // How a GEMM over low-precision operands adds up.
 enum class Accumulate {

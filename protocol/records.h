@@ -19,6 +19,7 @@
 // Every message, for what is done with each: X(Record).
 #define GNOMON_EACH_RECORD(X) \
   X(Fingerprint)              \
+  X(Capabilities)             \
   X(InjectedFault)            \
   X(RunRegistration)          \
   X(RunRegistered)            \

@@ -38,6 +38,18 @@ std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t r
   return verifiers;
 }
 
+UnsupportedLeases unsupported_leases(Connection& connection, int64_t run, int64_t replay) {
+  UnsupportedLeases found;
+  Query query = connection.query(
+      "SELECT verifier FROM leases WHERE run = ? AND replay = ? AND state = 'unsupported'", run,
+      replay);
+  while (query.next()) {
+    found.verifiers.insert(query.text(0));
+    found.leases += 1;
+  }
+  return found;
+}
+
 std::string lease_reason(Connection& connection, int64_t lease) {
   Query query = connection.query("SELECT coalesce(reason, '') FROM leases WHERE id = ?", lease);
   return query.next() ? query.text(0) : std::string();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,12 @@ std::optional<LeaseRow> find_lease(Connection& connection, int64_t lease);
 std::vector<LeaseRow> live_leases(Connection& connection);
 // Those whose lease of the replay failed or ran out.
 std::vector<std::string> verifiers_that_failed(Connection& connection, int64_t run, int64_t replay);
+// Those that have said that they cannot do such a replay, and how many of its leases ended so.
+struct UnsupportedLeases {
+  std::set<std::string> verifiers;
+  int64_t leases = 0;
+};
+UnsupportedLeases unsupported_leases(Connection& connection, int64_t run, int64_t replay);
 // False when the lease is not held with this token.
 bool touch_lease(Connection& connection, int64_t lease, int64_t token, int64_t steps_done,
                  double now);

@@ -1,7 +1,7 @@
 -- The ledger as a new file gets it. protocol/records describes its rows: a column that is added here is a member there,
 -- and a test compares the two. storage/ledger_migrations.cc brings older files to the same.
 -- Every fact the controller acts on stands here before it is acknowledged.
--- Times are seconds since the epoch (REAL). A NULL loss, grad_norm or held-out loss was NaN (SQLite has no NaN);
+-- Times are seconds since the epoch (REAL). A NULL loss or held-out loss was NaN (SQLite has no NaN), a NULL grad_norm NaN or not said;
 -- infinities are kept. Hashes are 16 hexadecimal digits (of the audit 64). `run` is runs.id everywhere.
 
 CREATE TABLE runs (
@@ -134,7 +134,7 @@ CREATE TABLE replays (
   run                INTEGER NOT NULL,
   replay             INTEGER NOT NULL,
   window             INTEGER NOT NULL,
-  arm                TEXT NOT NULL,         -- bf16, same, plan, fakequant, bf16-perturbed, scores
+  arm                TEXT NOT NULL,         -- bf16, same, plan, fakequant, bf16-perturbed, scores, eager
   plan               TEXT NOT NULL,         -- TOML for arm plan
   purpose            TEXT NOT NULL,         -- shadow, triage, attribution, probe, instrument
   evaluate_endpoints INTEGER NOT NULL,
@@ -158,7 +158,7 @@ CREATE TABLE leases (
   replay       INTEGER NOT NULL,
   token        INTEGER NOT NULL,
   verifier     TEXT NOT NULL,
-  state        TEXT NOT NULL,               -- leased, completed, failed, expired
+  state        TEXT NOT NULL,               -- leased, completed, failed, expired, unsupported
   granted_at   REAL NOT NULL,
   heartbeat_at REAL NOT NULL,
   steps_done   INTEGER NOT NULL,
@@ -273,7 +273,7 @@ CREATE TABLE notices (                      -- what trainers want people to know
   notice       INTEGER NOT NULL,            -- 1, 2, ...
   attempt      INTEGER NOT NULL,
   step         INTEGER NOT NULL,            -- newest finished step then
-  kind         TEXT NOT NULL,               -- checkpoint_failed, reports_dropped, plan_without_controller; gnomond's own: ecc_errors
+  kind         TEXT NOT NULL,               -- checkpoint_failed, reports_dropped, plan_without_controller, data_mismatch; gnomond's own: ecc_errors, ...
   text         TEXT NOT NULL,
   plan_version INTEGER NOT NULL,            -- plan_without_controller: a row of `plans`; else 0
   noticed_at   REAL NOT NULL,               -- by the trainer's clock
@@ -334,7 +334,7 @@ CREATE TABLE events (
   type    TEXT NOT NULL,
   attempt INTEGER,
   step    INTEGER,
-  body    TEXT,                             -- JSON; NULL for step_reported
+  body    TEXT,                             -- JSON; NULL for a step_reported whose numbers are in `steps`
   PRIMARY KEY (run, seq)
 ) STRICT, WITHOUT ROWID;
 

@@ -33,6 +33,8 @@ RunRegistration registration_of(const TrainerConfig& config, const Engine& engin
   run.checkpoint_every = config.checkpoint_every;
   run.seed = config.engine.seed;
   run.checkpoint_root = checkpoints.string();
+  run.framework = kOwnFramework;
+  run.checkpoint_format = kOwnFormat;
   run.trainer_replays = config.verification.by_trainer;
   run.trainer_confirms = config.verification.confirms;
   for (const Fault& fault : config.engine.faults) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "base/host.h"
@@ -11,6 +12,7 @@
 #include "kernels/devices.h"
 #include "protocol/json.h"
 #include "protocol/text.h"
+#include "storage/checkpoint_manifest.h"
 #include "trainer/engine/engine_ranks.h"
 #include "trainer/engine/fingerprint.h"
 #include "trainer/lease_keeper.h"
@@ -35,7 +37,20 @@ LeaseRequest request_of(const WorkerOptions& options, EngineRanks* ranks) {
   LeaseRequest request{options.name, fingerprint_of({options.threads, options.device}, ranks)};
   request.labels = options.labels;
   request.labels.try_emplace("host", host_name().substr(0, kLabelValueMax));
+  request.can.arms.assign(kArms.begin(), kArms.end());
+  std::erase(request.can.arms, "eager");  // nothing of the engine is compiled as it runs
+  request.can.checkpoint_formats = {kOwnFormat};
+  request.can.frameworks = {kOwnFramework};
   return request;
+}
+
+// A folder without a manifest is no checkpoint of ours; who wrote it may have verifiers for it.
+bool is_foreign(const std::string& uri) {
+  const std::filesystem::path folder(uri);
+  std::error_code ignored;
+  return std::filesystem::is_directory(folder, ignored) &&
+         !std::filesystem::is_empty(folder, ignored) &&
+         !std::filesystem::exists(folder / kManifestFile, ignored);
 }
 
 }  // namespace
@@ -127,8 +142,10 @@ bool Worker::work(const Lease& lease) {
     // A missing or damaged checkpoint may be there for another verifier; a plan that cannot be read
     // never will.
     const bool retryable = dynamic_cast<const ConfigError*>(&error) == nullptr;
+    const bool foreign = is_foreign(task.checkpoint_uri);
     what = "fail";
-    body = to_json(LeaseFailure{lease.token, shortened(error.what(), rules::kSentence), retryable});
+    body = to_json(
+        LeaseFailure{lease.token, shortened(error.what(), rules::kSentence), retryable, foreign});
   }
   if (keeper.lost()) {
     log_.warn("lease {}: abandoned", lease.lease);

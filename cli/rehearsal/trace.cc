@@ -91,7 +91,7 @@ std::string line_of_steps(std::span<const TracedEvent> events) {
   std::vector<double> losses, norms;
   for (const TracedEvent& event : events) {
     losses.push_back(std::get<decide::StepReported>(event.event).loss);
-    norms.push_back(std::get<decide::StepReported>(event.event).grad_norm);
+    norms.push_back(std::get<decide::StepReported>(event.event).grad_norm.value());
   }
   return fmt::format(
       "{{\"at\":{},\"steps\":{{\"attempt\":{},\"first\":{},\"plan_version\":{},\"seconds\":{},"

@@ -20,7 +20,7 @@ SearchLimits search_limits(const Core& core) {
   SearchLimits limits;
   limits.width = policy.parallel;
   limits.replays_max = policy.replays_max;
-  limits.guilty_max = policy.sites_max - static_cast<int64_t>(pinned_sites(core.s).size());
+  limits.guilty_max = policy.sites_max - count_units(core.s.run, pinned_sites(core.s));
   return limits;
 }
 
@@ -69,10 +69,17 @@ void give_up(Core& core, const std::string& why) {
   respond(core, verdict, {});
 }
 
+// The search asks for one site of each unit; this is all of what the trainer would switch.
+std::vector<std::string> rescued_sites(const Core& core, const std::vector<std::string>& asked) {
+  State& s = core.s;
+  const int64_t version = find_window(s, s.investigation->window)->plan_version;
+  return whole_units(s.run, fp8_sites(s.run, plan_of(s, version).toml), asked);
+}
+
 void finish(Core& core) {
   const Case& investigation = *core.s.investigation;
   const std::string verdict = investigation.verdict;
-  std::vector<std::string> guilty = investigation.search.guilty;
+  std::vector<std::string> guilty = rescued_sites(core, investigation.search.guilty);
   std::sort(guilty.begin(), guilty.end());
   const std::vector<std::string> before = pinned_sites(core.s);
   const std::string beside =
@@ -108,7 +115,8 @@ void order_rescue(Core& core, int64_t prefix, int64_t nudge) {
   OrderReplay wanted;
   wanted.arm = "plan";
   wanted.plan = rescue_plan(plan_of(s, window.plan_version).toml,
-                            s.investigation->search.rescued(prefix), window.plan_version);
+                            rescued_sites(core, s.investigation->search.rescued(prefix)),
+                            window.plan_version);
   wanted.evaluate_endpoints = s.investigation->evidence.trigger == "gap";
   wanted.priority = kPriorityAttribution;
   wanted.nudge = nudge;
@@ -136,7 +144,7 @@ void start_search(Core& core) {
   const std::vector<std::string> sites = fp8_sites(s.run, plan_of(s, window.plan_version).toml);
   const std::vector<SiteScore>& scores = s.investigation->scores;
   s.investigation->search = AttributionSearch::start(
-      scores.empty() ? sites : ranked_sites(sites, scores), !scores.empty());
+      first_of_units(s.run, scores.empty() ? sites : ranked_sites(sites, scores)), !scores.empty());
   pump_search(core);
 }
 

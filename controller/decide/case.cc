@@ -43,7 +43,7 @@ std::string finding_words(const SpikeFinding& finding) {
 json::object finding_evidence(const SpikeFinding& finding) {
   return {{"step", finding.step},
           {"loss", number(finding.loss)},
-          {"grad_norm", number(finding.grad_norm)},
+          {"grad_norm", finding.grad_norm ? number(*finding.grad_norm) : json::value(nullptr)},
           {"expected", number(finding.expected)},
           {"deviation", number(finding.deviation)},
           {"threshold", finding.threshold ? number(*finding.threshold) : json::value(nullptr)}};
@@ -109,7 +109,7 @@ HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& w
   // The base of a rollback was saved under the plan before it: `same` would replay that one.
   const bool as_saved = window.start.plan_version == window.plan_version;
   const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
-  if (test.kind == "fakequant") return {"fakequant", plan, false};
+  if (test.kind == "fakequant" || test.kind == "eager") return {test.kind, plan, false};
   return {as_saved ? "same" : "plan", plan, test.kind == "same_on_trainer"};
 }
 
@@ -256,6 +256,7 @@ TriageRules rules_of(const Core& core) {
   const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
   rules.noise_percent = std::sqrt(gap.scale.variance);
   rules.trainer_replays = s.run.trainer_answers() && !s.ended;
+  rules.compiled = s.run.capabilities.compiled;
   std::string first;
   for (const TriageAnswer& known : s.investigation->evidence.answers) {
     if (known.kind == "same") first = known.verifier;

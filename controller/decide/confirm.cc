@@ -68,7 +68,7 @@ void order_witness(Core& core, WindowState& window, int64_t asked, int priority)
 // Orders the next source's replay; false when nobody is left who could be asked.
 bool ask_next(Core& core, WindowState& window, int priority) {
   const State& s = core.s;
-  if (s.ended || window.witnesses.empty()) return false;
+  if (s.ended || window.witnesses.empty() || in_memory(window.start)) return false;
   const Witness& first = window.witnesses.front();
   const bool second = window.witnesses.size() < 2;
   const int64_t elsewhere = second ? kAskedSecond : kAskedThird;

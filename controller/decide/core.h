@@ -91,6 +91,8 @@ void close_orphans(Core& core);
 void finish_window(Core& core, int64_t id);
 // Orders a replay of the window; `wanted` says how, its ids and purpose are filled in. Returns its
 // id.
+// Only the trainer's process has it, so only the trainer can replay from it.
+bool in_memory(const KnownCheckpoint& checkpoint);
 int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
               OrderReplay wanted);
 int64_t order(Core& core, const WindowState& window, const std::string& arm,
@@ -232,7 +234,7 @@ void order_instrument(Core& core, WindowState& window);
 void take_instrument(Core& core, int64_t window, const ReplayFinished& replay);
 void take_instrument_elsewhere(Core& core, int64_t window, const ReplayFinished& replay);
 void take_instrument_again(Core& core, int64_t window, const ReplayFinished& replay);
-void instrument_failed(Core& core, int64_t window);
+void instrument_failed(Core& core, int64_t window, const std::string& why);
 // A window that nobody verified.
 void note_unverified(Core& core);
 

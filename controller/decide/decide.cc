@@ -28,6 +28,7 @@ void take(Core& core, const RunRegisteredEvent& event) {
       s.run.trainer_replays = event.trainer_replays;
       s.run.tokens_per_step = event.tokens_per_step;
       s.run.trainer_confirms = event.trainer_confirms;
+      s.run.capabilities = event.capabilities;
       number_above(s, event);
     }
     return core.say("The run is registered already.");
@@ -41,7 +42,8 @@ void take(Core& core, const RunRegisteredEvent& event) {
            event.total_steps,
            event.trainer_replays,
            event.tokens_per_step,
-           event.trainer_confirms};
+           event.trainer_confirms,
+           event.capabilities};
   s.plan_version = 1;
   s.wait_windows = core.policy.returning.quiet_windows;
   remember_plan(s, 1, event.base_plan);
@@ -94,8 +96,8 @@ void take(Core& core, const ReplayFinished& event) {
   const auto replay = answered(s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
   if (!event.on_trainer) note_verifier(s, event.verifier);
-  s.watch.unverified_windows = 0;
   count_replay(core, *replay, event);
+  if (replay->role != "shadow") s.watch.unverified_windows = 0;
   if (replay->role == "shadow") return take_shadow(core, replay->window, event);
   if (replay->role == "probe") return take_probe(core, *replay, event);
   if (replay->role == "instrument") return take_instrument(core, replay->window, event);
@@ -236,7 +238,7 @@ bool heard_after_end(const Event& event) {
 void replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
   if (replay.role == "shadow") return shadow_failed(core, replay.window, why);
   if (replay.role == "probe") return probe_failed(core, replay, why);
-  if (replay.role.starts_with("instrument")) return instrument_failed(core, replay.window);
+  if (replay.role.starts_with("instrument")) return instrument_failed(core, replay.window, why);
   if (replay.role == "confirm") return confirm_failed(core, replay.window, why);
   case_replay_failed(core, replay, why);
 }

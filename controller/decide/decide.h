@@ -53,6 +53,9 @@ std::string why_not(const State& state, const OperatorOverride& asked);
 std::string event_type(const Event& event);  // "step_reported"
 std::string event_to_json(const Event& event);
 Event event_from_json(const std::string& type, const std::string& json);
+// The report of a step, from its row. `body`: the event's own JSON, which is kept where a row
+// cannot hold its numbers.
+StepReported step_event(const StepNumbers& step, const std::optional<std::string>& body = {});
 std::string effect_type(const Effect& effect);  // "open_window"
 std::string effect_to_json(const Effect& effect);
 std::string state_to_json(const State& state);

@@ -17,6 +17,7 @@ PendingDirective& number_it(Core& core, PendingDirective& pending, const std::st
                             const std::string& why) {
   pending.number = core.s.next_directive++;
   pending.deadline = core.now + core.policy.directives.timeout_seconds;
+  pending.attempt = core.s.attempt.number;
   pending.steps_since = false;
   pending.silence_said = false;
   if (pending.kind == "stop") core.s.stopping = true;
@@ -165,10 +166,19 @@ void believe(Core& core, const PendingDirective& late, const DirectiveChanged& e
   fit_containment(core);
 }
 
+// The trainer carries it out when it is started again, which it was not since.
+bool waits_for_restart(const State& s, const PendingDirective& open) {
+  const Capabilities& can = s.run.capabilities;
+  const bool at_restart = (open.kind == "set_plan" && can.when == "restart") ||
+                          (open.kind == "rollback" && can.rollback == "restart");
+  return at_restart && open.attempt == s.attempt.number;
+}
+
 void time_out(Core& core, PendingDirective open) {
   State& s = core.s;
   const double limit = core.policy.directives.timeout_seconds;
-  if (open.steps_since) {
+  const bool at_restart = waits_for_restart(s, open);
+  if (open.steps_since && !at_restart) {
     const std::string sentence = fmt::format(
         "{} was not carried out within {} seconds, although the trainer went on to "
         "step {}: it has expired. Why the trainer does not listen should be found out.",
@@ -181,10 +191,14 @@ void time_out(Core& core, PendingDirective open) {
   }
   if (!open.silence_said) {
     core.record("directive",
-                fmt::format("{} was not answered within {} seconds and the trainer has reported no "
-                            "step since step {}: it stays ready for it. The trainer, or the way to "
-                            "it, may be broken.",
-                            directive_name(open), limit, s.newest_step),
+                at_restart
+                    ? fmt::format("{} waits for the trainer to be started again: only then does it "
+                                  "carry out such a directive. Restart the job.",
+                                  directive_name(open))
+                    : fmt::format("{} was not answered within {} seconds and the trainer has "
+                                  "reported no step since step {}: it stays ready for it. The "
+                                  "trainer, or the way to it, may be broken.",
+                                  directive_name(open), limit, s.newest_step),
                 evidence_of(open));
   }
   each_open(s, [&](PendingDirective& known) {

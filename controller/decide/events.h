@@ -12,6 +12,8 @@
 
 #include "protocol/records/decision.h"
 #include "protocol/records/replay.h"
+#include "protocol/records/run.h"
+#include "protocol/records/step.h"
 #include "protocol/records/window.h"
 
 namespace gnomon::decide {
@@ -33,6 +35,26 @@ struct RunRegisteredEvent {
   bool trainer_replays = false;  // the trainer takes leases itself (inline verification)
   int64_t tokens_per_step = 0;
   bool trainer_confirms = false;  // it takes those that only it can do
+  Capabilities capabilities = {};
+
+  // Events of 0.2.0 have no capabilities.
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using R = RunRegisteredEvent;
+    constexpr Member kNeeded = {.required = true};
+    v("name", &R::name, kNeeded);
+    v("base_plan", &R::base_plan, kNeeded);
+    v("sites", &R::sites, kNeeded);
+    v("layers", &R::layers, kNeeded);
+    v("checkpoint_every", &R::checkpoint_every, kNeeded);
+    v("total_steps", &R::total_steps, kNeeded);
+    v("last_directive", &R::last_directive, kNeeded);
+    v("newest_plan_version", &R::newest_plan_version, kNeeded);
+    v("trainer_replays", &R::trainer_replays, kNeeded);
+    v("tokens_per_step", &R::tokens_per_step, kNeeded);
+    v("trainer_confirms", &R::trainer_confirms, kNeeded);
+    v("capabilities", &R::capabilities, Member{});
+  }
 };
 
 inline constexpr const char* kOnceMore = "once more";
@@ -51,9 +73,9 @@ struct StepReported {
   int64_t attempt = 1;
   int64_t step = 0;
   int64_t plan_version = 0;
-  double loss = 0;       // may be NaN or infinite
-  double grad_norm = 0;  // may be NaN or infinite
-  double seconds = 0;    // of the step; 0 = not said
+  double loss = 0;                  // may be NaN or infinite
+  std::optional<double> grad_norm;  // may be NaN or infinite; nothing = not said
+  double seconds = 0;               // of the step; 0 = not said
 };
 
 struct CheckpointCompleted {

@@ -13,6 +13,7 @@ namespace json = boost::json;
 
 constexpr int64_t kHistoryMin = 3;       // checks before one can be called out of the ordinary
 constexpr double kDifferenceMin = 0.01;  // per cent: from a history of nothing one can still learn
+constexpr int64_t kUnansweredMax = 3;    // checks, before they are no more frequent than others
 constexpr double kHistoryWeight = 0.1;   // of a new check once there are more than ten
 
 json::object evidence_of(const WindowState& window, const InstrumentState& instrument) {
@@ -52,6 +53,18 @@ void say_sound_again(Core& core, const WindowState& window) {
   restart_gap(core.s.watch.gap);
 }
 
+void note_unanswered(Core& core, const std::string& why) {
+  InstrumentState& instrument = core.s.watch.instrument;
+  instrument.unanswered += 1;
+  if (instrument.unanswered != kUnansweredMax) return;
+  core.record("instrument",
+              fmt::format("{} checks of the instrument in a row gave no answer that can be used "
+                          "({}). How far two BF16 replays part is not known here. They are asked "
+                          "for every {} windows only from now on.",
+                          kUnansweredMax, why, core.policy.instrument.every),
+              {{"unanswered", instrument.unanswered}, {"why", why}});
+}
+
 // What the detector's scale is never under is learned from what two sources agree upon.
 bool order_elsewhere(Core& core, WindowState& window, const std::string& verifier) {
   State& s = core.s;
@@ -84,7 +97,9 @@ bool instrument_due(const Core& core) {
   const Policy::Instrument& policy = core.policy.instrument;
   if (policy.every == 0) return false;
   const InstrumentState& instrument = core.s.watch.instrument;
-  return instrument.broken || instrument.checks == 0 || instrument.windows_since >= policy.every;
+  const bool soon = instrument.broken || instrument.checks == 0;
+  return instrument.windows_since >= policy.every ||
+         (soon && instrument.unanswered < kUnansweredMax);
 }
 
 void order_instrument(Core& core, WindowState& window) {
@@ -100,6 +115,11 @@ void take_instrument(Core& core, int64_t window_id, const ReplayFinished& replay
   const bool usable = window.measured && window.measured->reference &&
                       window.outcome != "skipped" && !generic_spike_in(core.s, window) &&
                       replay.replay_end_loss_bf16 && std::isfinite(*replay.replay_end_loss_bf16);
+  if (replay.replay_end_loss_bf16) {
+    instrument.unanswered = 0;
+  } else {
+    note_unanswered(core, "the held-out loss at the replay's end is missing");
+  }
   if (!usable) return finish_window(core, window_id);
   const double reference = *window.measured->reference;
   const double difference = 100 * (*replay.replay_end_loss_bf16 - reference) / reference;
@@ -160,7 +180,8 @@ void take_instrument_again(Core& core, int64_t window_id, const ReplayFinished& 
   finish_window(core, window_id);
 }
 
-void instrument_failed(Core& core, int64_t window_id) {
+void instrument_failed(Core& core, int64_t window_id, const std::string& why) {
+  note_unanswered(core, why);
   find_window(core.s, window_id)->instrument_pending = false;
   finish_window(core, window_id);
 }

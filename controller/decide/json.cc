@@ -3,10 +3,6 @@
 
 namespace gnomon::decide {
 
-BOOST_DESCRIBE_STRUCT(RunRegisteredEvent, (),
-                      (name, base_plan, sites, layers, checkpoint_every, total_steps,
-                       last_directive, newest_plan_version, trainer_replays, tokens_per_step,
-                       trainer_confirms))
 BOOST_DESCRIBE_STRUCT(AttemptStarted, (), (attempt, base_step, cause, plan_version, host))
 BOOST_DESCRIBE_STRUCT(StepReported, (), (attempt, step, plan_version, loss, grad_norm, seconds))
 BOOST_DESCRIBE_STRUCT(SiteScore, (), (site, phi, psi, sqnr_db))
@@ -41,7 +37,7 @@ BOOST_DESCRIBE_STRUCT(KnownPlan, (), (version, toml, bf16))
 BOOST_DESCRIBE_STRUCT(PlanChange, (), (step, plan_version))
 BOOST_DESCRIBE_STRUCT(RunFacts, (),
                       (name, base_plan, sites, layers, checkpoint_every, total_steps,
-                       trainer_replays, tokens_per_step, trainer_confirms))
+                       trainer_replays, tokens_per_step, trainer_confirms, capabilities))
 BOOST_DESCRIBE_STRUCT(AttemptFacts, (), (number, base_step, plan_version, cause, host))
 BOOST_DESCRIBE_STRUCT(Measurement, (),
                       (gap, offset, d_percent, reference, start_loss_plan, gap_error, unusable))
@@ -82,7 +78,7 @@ BOOST_DESCRIBE_STRUCT(TriageEvidence, (),
                        confirmation, source, on_trainer, reports_percent, rests_on, answers))
 BOOST_DESCRIBE_STRUCT(InstrumentState, (),
                       (checks, mean_square, last_percent, windows_since, broken, disputed,
-                       scale_agreed, scale_said))
+                       scale_agreed, scale_said, unanswered))
 BOOST_DESCRIBE_STRUCT(TransientFault, (), (host, step))
 BOOST_DESCRIBE_STRUCT(AttributionSearch, (),
                       (candidates, guilty, known_bad, known_good, empty_unknown, asked, replays,
@@ -93,7 +89,7 @@ BOOST_DESCRIBE_STRUCT(Case, (),
                        scores, search, looks, left_percent, left_error_percent))
 BOOST_DESCRIBE_STRUCT(PendingDirective, (),
                       (number, kind, purpose, plan_version, to_step, checkpoint_uri, non_finite,
-                       deadline, steps_since, silence_said))
+                       deadline, steps_since, silence_said, attempt))
 BOOST_DESCRIBE_STRUCT(StandingOverride, (), (owner, reason, expires_at, mode, plan, plan_version))
 BOOST_DESCRIBE_STRUCT(Recovery, (), (rung, by_rollback, attempt, plan_version, to_step, harm_step))
 BOOST_DESCRIBE_STRUCT(PassedProbe, (), (start_step, end_step, source, log_evidence))
@@ -128,8 +124,8 @@ BOOST_DESCRIBE_STRUCT(Hazard, (), (prior_faults, prior_steps, steps, faults))
 BOOST_DESCRIBE_STRUCT(MoneyPoint, (), (step, speedup, net, speedup_measured))
 BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
-                       last_start, last_d_percent, harm, directives_unapplied, reported_at,
-                       steps_at))
+                       last_start, last_d_percent, unmeasured, harm, directives_unapplied,
+                       reported_at, steps_at))
 BOOST_DESCRIBE_STRUCT(Money, (),
                       (account, hazard, shadows, paused_since, last_step_at, waited_seconds,
                        switching, points, point_every))
@@ -180,6 +176,15 @@ Event event_from_json(const std::string& type, const std::string& text) {
   });
   if (!event) throw JsonError("type", type, "the name of an event, like \"step_reported\"");
   return *std::move(event);
+}
+
+// SQLite keeps no sign of a zero.
+StepReported step_event(const StepNumbers& step, const std::optional<std::string>& body) {
+  if (body) return std::get<StepReported>(event_from_json("step_reported", *body));
+  StepReported event{step.attempt,    step.step,      step.plan_version,
+                     step.loss + 0.0, step.grad_norm, step.step_seconds + 0.0};
+  if (event.grad_norm) *event.grad_norm += 0.0;
+  return event;
 }
 
 std::string effect_type(const Effect& effect) { return kEffectNames[effect.index()]; }

@@ -472,11 +472,15 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
           .window = window_id;
     }
     const WindowState failed = window;
+    s.standing.unmeasured = measured.unusable;
     close_window(core, window_id, "failed");
     settle_verified(core);
     note_bf16(core, failed, replay);
-    return;
+    const bool missing = end_left_out(replay, failed.steps) ||
+                         (replay.replay_end_loss_bf16 && !replay.run_end_loss_bf16);
+    return missing ? note_unverified(core) : void();
   }
+  s.watch.unverified_windows = 0;
   // What the checkpoint's plan costs, which is not the one that the window ran under.
   if (window.start.plan_version != window.plan_version) {
     measured.offset.reset();
@@ -498,8 +502,15 @@ void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
 }
 
 void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
-  core.say(fmt::format("{} could not be verified: {}.",
-                       window_name(*find_window(core.s, window_id)), why));
+  const std::string sentence = fmt::format("{} could not be verified: {}.",
+                                           window_name(*find_window(core.s, window_id)), why);
+  // The first of those that fail in a row is put on record.
+  if (core.s.watch.unverified_windows == 0) {
+    core.record("instrument", sentence, {{"window", window_id}, {"why", why}}).window = window_id;
+  } else {
+    core.say(sentence);
+  }
+  core.s.standing.unmeasured = why;
   close_window(core, window_id, "failed");
   settle_verified(core);
   note_unverified(core);

@@ -29,15 +29,20 @@ bool has_rung(const Core& core, const std::string& rung) {
 // stays on its rung as long as more of them may be pinned: what is still harmful has another site.
 std::string next_rung(const Core& core, bool pin_possible) {
   const auto& rungs = core.policy.ladder.rungs;
+  const Capabilities& can = core.s.run.capabilities;
+  pin_possible = pin_possible && can.plan != "run";
+  const auto possible = [&](const std::string& rung) {
+    return rung == "pin" ? pin_possible : rung != "rollback" || can.rollback != "none";
+  };
   size_t next = 0;
   if (core.s.containment) {
     const auto stands = std::find(rungs.begin(), rungs.end(), core.s.containment->rung);
     if (stands != rungs.end()) next = static_cast<size_t>(stands - rungs.begin()) + 1;
-    const auto pinned = static_cast<int64_t>(pinned_sites(core.s).size());
+    const int64_t pinned = count_units(core.s.run, pinned_sites(core.s));
     const bool room = pinned > 0 && pinned < core.policy.attribution.sites_max;
     if (next > 0 && rungs[next - 1] == "pin" && room && pin_possible) next -= 1;
   }
-  if (next < rungs.size() && rungs[next] == "pin" && !pin_possible) next += 1;
+  while (next < rungs.size() && !possible(rungs[next])) next += 1;
   return next < rungs.size() ? rungs[next] : "hold";
 }
 
@@ -138,7 +143,10 @@ Action choose(const Core& core, const std::string& verdict, const std::vector<st
   const bool same_plan = verdict == "transient_fault" || verdict == "data_mismatch";
   action.rung = same_plan ? "rollback" : next_rung(core, !sites.empty());
   if (action.rung == "bf16" && plan_of(s, window.plan_version).bf16) action.rung = "hold";
-  if (action.rung == "rollback" || core.policy.ladder.from != "here" || action.non_finite) {
+  const bool needs_rollback = action.rung == "rollback" || action.non_finite;
+  if (s.run.capabilities.rollback == "none") {
+    if (needs_rollback) stay_here(core, window, verdict, "its trainer cannot go back", action);
+  } else if (needs_rollback || core.policy.ladder.from != "here") {
     action.target = rollback_target(core, window);
     if (rising_since(core, window)) action.why = "where the evidence began to rise";
   }

@@ -34,6 +34,11 @@ Measurement compare(const std::optional<double>& damaged, const std::optional<do
 
 }  // namespace
 
+bool end_left_out(const ReplayFinished& replay, int64_t steps) {
+  return !replay.replay_end_loss_bf16 && std::ssize(replay.losses) == steps &&
+         std::isfinite(replay.losses.back());
+}
+
 Measurement measure_shadow(const ReplayFinished& replay) {
   Measurement result = compare(replay.run_end_loss_bf16, replay.replay_end_loss_bf16,
                                "the run's end", "the BF16 replay's end");

@@ -22,6 +22,9 @@ struct Measurement {
   std::string unusable;                   // why the window cannot be judged; empty when it can
 };
 
+// The replay went through all its `steps` and its end was not evaluated: what is missing is the
+// verifier's doing. A replay that turned non-finite has no end to evaluate.
+bool end_left_out(const ReplayFinished& replay, int64_t steps);
 // From a BF16 replay with endpoints: w8 is the run's end, w16 the replay's.
 Measurement measure_shadow(const ReplayFinished& replay);
 // From an FP8 replay beside a BF16 run: w8 is the replay's end and the run's end is the reference.

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <set>
+#include <string_view>
 
 #include "base/errors.h"
 #include "protocol/precision_plan.h"
@@ -55,6 +58,45 @@ std::string pinned_precision(const std::vector<std::string>& sites) {
   const bool any = std::ranges::any_of(
       sites, [](const std::string& site) { return run_choice_of_site(site) != nullptr; });
   return any ? "full precision" : "BF16";
+}
+
+// "model.layers.3" of a site in layer 3; a site that is in no layer is its own unit.
+static std::string unit_of(const RunFacts& run, const std::string& site) {
+  if (run.capabilities.plan != "layer") return site;
+  for (size_t begin = 0; begin < site.size();) {
+    const size_t end = std::min(site.find('.', begin), site.size());
+    const std::string_view part(site.data() + begin, end - begin);
+    const bool is_number =
+        !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos;
+    if (is_number) return site.substr(0, end);
+    begin = end + 1;
+  }
+  return site;
+}
+
+int64_t count_units(const RunFacts& run, const std::vector<std::string>& sites) {
+  return std::ssize(first_of_units(run, sites));
+}
+
+std::vector<std::string> first_of_units(const RunFacts& run,
+                                        const std::vector<std::string>& sites) {
+  std::set<std::string> seen;
+  std::vector<std::string> first;
+  for (const std::string& site : sites) {
+    if (seen.insert(unit_of(run, site)).second) first.push_back(site);
+  }
+  return first;
+}
+
+std::vector<std::string> whole_units(const RunFacts& run, const std::vector<std::string>& all,
+                                     const std::vector<std::string>& sites) {
+  std::set<std::string> wanted;
+  for (const std::string& site : sites) wanted.insert(unit_of(run, site));
+  std::vector<std::string> whole;
+  std::ranges::copy_if(all, std::back_inserter(whole), [&](const std::string& site) {
+    return wanted.contains(unit_of(run, site));
+  });
+  return whole;
 }
 
 std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,

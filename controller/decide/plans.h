@@ -24,6 +24,15 @@ std::vector<std::string> site_words(const std::vector<std::string>& sites, const
 // What a pin makes of these sites: "BF16", or "full precision" where one is a RunChoice's.
 std::string pinned_precision(const std::vector<std::string>& sites);
 
+// What the trainer can only switch together (Capabilities.plan) is one unit: a layer, or else each
+// site alone.
+int64_t count_units(const RunFacts& run, const std::vector<std::string>& sites);
+// Of each unit the first site.
+std::vector<std::string> first_of_units(const RunFacts& run, const std::vector<std::string>& sites);
+// Those of `all` whose unit one of `sites` is in.
+std::vector<std::string> whole_units(const RunFacts& run, const std::vector<std::string>& all,
+                                     const std::vector<std::string>& sites);
+
 // `toml` with `sites` in BF16 as well, and the given version. `toml` must be a plan.
 std::string rescue_plan(const std::string& toml, const std::vector<std::string>& sites,
                         int64_t version);

@@ -97,7 +97,9 @@ std::string unverified_sentence(const State& s, const Policy& policy) {
             ? std::string("no checkpoint was reported")
             : fmt::format("the newest checkpoint is of step {}", s.checkpoints.back().step));
   } else {
-    why = "no replay waits. Look at `gnomon windows` for why the windows were skipped or failed";
+    why = s.standing.unmeasured.empty()
+              ? "no replay waits. Look at `gnomon windows` for why the windows were skipped"
+              : fmt::format("the newest replay could not be used: {}", s.standing.unmeasured);
   }
   return fmt::format(
       "Nobody verifies this run: {} steps since step {} without a measured window, the policy asks "

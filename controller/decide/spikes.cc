@@ -136,7 +136,7 @@ void rewind_spikes(SpikeState& state, int64_t steps) {
 
 std::optional<SpikeFinding> observe_step(SpikeState& state, const StepReported& step,
                                          const Policy::Detector& policy) {
-  const bool finite = std::isfinite(step.loss) && std::isfinite(step.grad_norm);
+  const bool finite = std::isfinite(step.loss) && std::isfinite(step.grad_norm.value_or(0));
   if (finite && calm_for_certain(state, step.loss, policy)) {
     state.non_finite_reported = false;
     remember(state, step.loss, {}, policy.spike_history);

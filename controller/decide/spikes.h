@@ -32,7 +32,7 @@ struct SpikeFinding {
   std::string kind;  // spike, non_finite
   int64_t step = 0;
   double loss = 0;
-  double grad_norm = 0;
+  std::optional<double> grad_norm = {};
   double expected = 0;   // by the trend of the losses before; 0 when there were too few
   double deviation = 0;  // about that trend
   std::optional<double>

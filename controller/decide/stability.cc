@@ -87,7 +87,7 @@ void note_bf16(Core& core, const WindowState& window, const ReplayFinished& repl
   Stability& stability = core.s.watch.stability;
   // A fault that was found and not answered may be what BF16 starts from.
   if (window.kind != "shadow" || core.s.fault_reported || replay.first_other_batch_step) return;
-  if (core.s.watch.instrument.broken) return;
+  if (core.s.watch.instrument.broken || end_left_out(replay, window.steps)) return;
   const auto& start = replay.start_loss_bf16;
   const auto& end = replay.replay_end_loss_bf16;
   if (!start || !std::isfinite(*start) || *start <= 0) return;

@@ -96,6 +96,7 @@ void note_measured(State& s, const WindowState& window) {
   standing.last_window = window.id;
   standing.last_start = window.start.step;
   standing.last_d_percent = window.measured->d_percent.value_or(0);
+  standing.unmeasured.clear();
   standing.measured_step = std::max(standing.measured_step, window.end_step());
 }
 

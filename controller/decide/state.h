@@ -43,6 +43,7 @@ struct RunFacts {
   bool trainer_replays = false;
   int64_t tokens_per_step = 0;
   bool trainer_confirms = false;
+  Capabilities capabilities = {};
 
   // The trainer can be asked for a replay itself.
   bool trainer_answers() const { return trainer_replays || trainer_confirms; }
@@ -150,6 +151,7 @@ struct InstrumentState {
   bool disputed = false;      // broken: sources contradict each other, and none could be named
   double scale_agreed = 0;    // s of the detector that two sources have agreed upon; 0 = none yet
   double scale_said = 0;      // the newest growth of s that was said
+  int64_t unanswered = 0;     // checks in a row without an answer that can be used
 };
 
 // A transient fault that was found.
@@ -170,6 +172,7 @@ struct PendingDirective {
   double deadline = 0;        // of the answer, seconds since the epoch; 0 = none
   bool steps_since = false;   // the trainer has reported steps since: it lives
   bool silence_said = false;  // that it is silent was said
+  int64_t attempt = 0;        // that was at hand when it was issued
 };
 
 // What an operator has ordered until a time.
@@ -333,7 +336,8 @@ struct Standing {
   int64_t last_window = 0;  // the newest measured one, where it began and its D
   int64_t last_start = 0;
   double last_d_percent = 0;
-  std::string harm;  // a verdict's name or "alarm"; empty when a window was quiet since
+  std::string unmeasured;  // why the newest window could not be measured; empty where it was
+  std::string harm;        // a verdict's name or "alarm"; empty when a window was quiet since
   int64_t directives_unapplied = 0;  // refused or expired since one was applied
   double reported_at = 0;            // the trainer's newest report, seconds since the epoch
   std::vector<double> steps_at;      // when the newest steps were reported

@@ -59,6 +59,7 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   bf16_far         the same from the oldest checkpoint kept: did FP8 spoil the weights before?
 //   fp8_nudged       the run's plan from weights nudged by rounding noise of this seed
 //   bf16_nudged      BF16 from weights nudged in the same way
+//   eager            the run's plan without the compiler, of a run that uses one
 //   fakequant        FP8 values in BF16 GEMMs
 //   long_fork        BF16 over a longer stretch of the run: does the gap keep growing?
 //   confirm          the case's BF16 replay by another source; answered as `confirmation`
@@ -115,6 +116,7 @@ struct TriageRules {
   bool transients_spent = false;   // the next one counts as persistent
   double accept_percent = 0;       // a gap that will stay under this is worth less than FP8 saves
   int64_t steps_ahead = 0;         // of the run: how far a growing gap is carried on
+  bool compiled = false;           // the run's steps are compiled code
   bool sends_low = false;          // the plan sends gradients or weights in low precision
 };
 

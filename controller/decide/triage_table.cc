@@ -442,14 +442,23 @@ class Table {
     return std::nullopt;
   }
 
-  // ---- The same FP8 values through BF16 GEMMs: rounding, or the kernels?
+  // ---- The same FP8 values by other code: rounding, or what computes with them?
   std::optional<TriageStep> kernel() const {
-    const TriageAnswer* fake = answer("fakequant");
-    if (fake == nullptr) return ask({{"fakequant"}});
+    if (rules_.compiled) {
+      if (auto next = left_out("eager",
+                               ", but the same plan without the compiler {}: the compiled "
+                               "code, not rounding."))
+        return next;
+    }
+    return left_out("fakequant",
+                    ", but the same FP8 values multiplied in BF16 {}: the FP8 kernels or their "
+                    "copies of the weights, not rounding.");
+  }
+
+  std::optional<TriageStep> left_out(const std::string& arm, const std::string& what) const {
+    const TriageAnswer* fake = answer(arm);
+    if (fake == nullptr) return ask({{arm}});
     if (fake->failed) return std::nullopt;
-    const std::string what =
-        ", but the same FP8 values multiplied in BF16 {}: the FP8 kernels or their copies of the "
-        "weights, not rounding.";
     if (of_step()) {
       if (fake->spike && !suffers(*fake->spike, *evidence_.finding))
         return verdict("kernel_bug",

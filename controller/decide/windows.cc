@@ -240,10 +240,13 @@ WindowState* find_window(State& state, int64_t id) {
   return nullptr;
 }
 
+bool in_memory(const KnownCheckpoint& checkpoint) { return checkpoint.uri.starts_with("memory:"); }
+
 int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
               OrderReplay wanted) {
   State& s = core.s;
   const bool plain = role == "shadow" || role == "probe";
+  if (in_memory(window.start)) wanted.on_trainer = true;
   wanted.replay = s.next_replay++;
   wanted.window = window.id;
   wanted.purpose = plain                                                 ? role

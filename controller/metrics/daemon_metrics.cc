@@ -41,6 +41,7 @@ WordValues unserved(const N& n) {
   const UnservedCounts& counts = n.replays_unserved;
   return {{"no_verifier", counts.no_verifier},
           {"labels", counts.labels},
+          {"unsupported", counts.unsupported},
           {"quarantine", counts.quarantine}};
 }
 

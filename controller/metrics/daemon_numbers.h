@@ -22,7 +22,8 @@ inline constexpr std::array kLatencyBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01
 struct UnservedCounts {
   int64_t no_verifier = 0;  // none speaks at all
   int64_t labels = 0;       // none of those that speak has what the run requires
-  int64_t quarantine = 0;   // those that have it are not believed by the run
+  int64_t unsupported = 0;  // those that have it cannot do the arm or read the checkpoints
+  int64_t quarantine = 0;   // those that can are not believed by the run
 };
 
 // Notifications to one receiver.

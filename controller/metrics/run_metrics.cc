@@ -66,7 +66,9 @@ std::vector<RunMetric> progress_rows() {
       RunMetric::gauge("gnomon_run_paired_loss", "the run's own training loss at that same step",
                        &RunNumbers::paired_loss),
       RunMetric::gauge("gnomon_run_grad_norm", "newest gradient norm before clipping",
-                       of_step(&StepReport::grad_norm)),
+                       [](const RunNumbers& n) {
+                         return n.newest_step ? n.newest_step->grad_norm : std::nullopt;
+                       }),
       RunMetric::gauge("gnomon_run_learning_rate", "newest learning rate",
                        of_step(&StepReport::learning_rate)),
       RunMetric::gauge("gnomon_run_last_report_timestamp_seconds",

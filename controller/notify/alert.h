@@ -41,11 +41,12 @@ inline constexpr std::array<Kind, 12> kDecisionKinds = {{
     {"cadence", "GnomonCadence", "another distance between windows"},
 }};
 // Of other moments; those of notices are TrainerNotice::kind.
-inline constexpr std::array<Kind, 9> kMomentKinds = {{
+inline constexpr std::array<Kind, 10> kMomentKinds = {{
     {"quarantine", "GnomonQuarantine", "a verifier is not believed any more"},
     {"checkpoint_failed", "GnomonCheckpointNotWritten", "a checkpoint could not be written"},
     {"reports_dropped", "GnomonReportsLost", "reports of steps were dropped"},
     {"plan_without_controller", "GnomonPlanWithoutController", "a plan taken without gnomond"},
+    {"data_mismatch", "GnomonOtherData", "a loader does not repeat its batches"},
     {"ecc_errors", "GnomonEccErrors", "uncorrected memory errors of the GPU"},
     {"no_verifier_fits", "GnomonNoVerifierFits", "replays wait that no verifier can run"},
     {"run_set_aside", "GnomonRunSetAside", "gnomond cannot serve the run"},

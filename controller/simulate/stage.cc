@@ -53,7 +53,7 @@ void Stage::take(const decide::Effect& effect) {
 }
 
 void Stage::save() {
-  const std::string uri = fmt::format("attempt{}/step{}", attempt, step);
+  const std::string uri = fmt::format("{}attempt{}/step{}", uri_prefix_, attempt, step);
   std::erase_if(saved_, [&](const Saved& known) { return known.uri == uri; });
   saved_.push_back({uri, step, attempt, damage, plan_version_, plan_});
   feed(decide::CheckpointCompleted{attempt, step, uri, plan_version_});

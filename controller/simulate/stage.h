@@ -76,6 +76,7 @@ class Stage {
   double reported_loss(int64_t of_attempt, int64_t at) const;
   bool was_reported(int64_t of_attempt, int64_t at) const;
 
+  std::string uri_prefix_;  // of its checkpoints
   std::string plan_;
   int64_t plan_version_ = 1;
   std::string host_ = "trainer-host";

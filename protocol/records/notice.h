@@ -10,8 +10,8 @@
 
 namespace gnomon {
 
-inline constexpr std::array<std::string_view, 3> kTrainerNoticeKinds = {
-    "checkpoint_failed", "reports_dropped", "plan_without_controller"};
+inline constexpr std::array<std::string_view, 4> kTrainerNoticeKinds = {
+    "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch"};
 // gnomond's own word: on what the trainer reported of its GPU, and on replays that wait.
 inline constexpr std::string_view kEccErrors = "ecc_errors";
 inline constexpr std::string_view kNoVerifierFits = "no_verifier_fits";
@@ -39,8 +39,8 @@ struct NoticeRow {
     v("step", &R::step,
       Member{.range = kStep, .help = "The newest finished step then.", .listed = {"step"}});
     v("kind", &R::kind,
-      Member{.help = "checkpoint_failed, reports_dropped, plan_without_controller; gnomond's own: "
-                     "ecc_errors, no_verifier_fits, run_set_aside.",
+      Member{.help = "checkpoint_failed, reports_dropped, plan_without_controller, data_mismatch; "
+                     "gnomond's own: ecc_errors, no_verifier_fits, run_set_aside.",
              .listed = {"kind"}});
     v("text", &R::text, Member{.listed = {"text"}});
     v("plan_version", &R::plan_version,

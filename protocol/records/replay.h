@@ -1,6 +1,7 @@
 // Replays: the leases under which verifiers do them, and their results.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -14,19 +15,37 @@
 
 namespace gnomon {
 
-inline constexpr std::array<std::string_view, 6> kArms = {"bf16",      "same",           "plan",
-                                                          "fakequant", "bf16-perturbed", "scores"};
+inline constexpr std::array<std::string_view, 7> kArms = {
+    "bf16", "same", "plan", "fakequant", "bf16-perturbed", "scores", "eager"};
 inline constexpr std::array<std::string_view, 5> kPurposes = {"shadow", "triage", "attribution",
                                                               "probe", "instrument"};
 
 inline constexpr std::array<std::string_view, 5> kReplayStates = {"queued", "leased", "done",
                                                                   "failed", "cancelled"};
-inline constexpr std::array<std::string_view, 4> kLeaseStates = {"leased", "completed", "failed",
-                                                                 "expired"};
+inline constexpr std::array<std::string_view, 5> kLeaseStates = {"leased", "completed", "failed",
+                                                                 "expired", "unsupported"};
 
 // What the name of a trainer that asks for leases begins with, and no other verifier's.
 inline constexpr const char* kTrainerPrefix = "trainer:";
 inline bool is_trainer(const std::string& verifier) { return verifier.starts_with(kTrainerPrefix); }
+
+// What a verifier can do. An empty list is anything.
+struct Abilities {
+  std::vector<std::string> arms = {};
+  std::vector<std::string> checkpoint_formats = {};
+  std::vector<std::string> frameworks = {};
+  bool operator==(const Abilities&) const = default;
+
+  static bool has(const std::vector<std::string>& list, const std::string& word) {
+    return list.empty() || std::ranges::find(list, word) != list.end();
+  }
+  bool can_replay(const std::string& arm) const { return has(arms, arm); }
+  // Of a run that does not say what it is, nobody knows better.
+  bool can_read(const std::string& checkpoint_format, const std::string& framework) const {
+    return (checkpoint_format.empty() || has(checkpoint_formats, checkpoint_format)) &&
+           (framework.empty() || has(frameworks, framework));
+  }
+};
 
 // POST /v1/leases?wait=SECONDS. 200 with a Lease, or 204 when there is nothing to do.
 struct LeaseRequest {
@@ -39,6 +58,7 @@ struct LeaseRequest {
   // What its operator calls it, for a policy's [verifier] requires: "pool", "host", ... The
   // controller adds "backend" and "device" of the fingerprint. Bounds: protocol/labels.h.
   Labels labels = {};
+  Abilities can = {};
 
   static constexpr Record kRecord = {"LeaseRequest", ""};
   template <class Visitor>
@@ -54,6 +74,20 @@ struct LeaseRequest {
     v("run", &R::run, Member{.help = "A trainer asks for its own run's work."});
     v("on_trainer", &R::on_trainer, Member{.help = "A trainer asks."});
     v("labels", &R::labels, Member{});
+    v(
+        "arms", [](auto& request) -> auto& { return request.can.arms; },
+        Member{.text = kName, .items_most = 100, .help = "Those it can do; absent is all."});
+    v(
+        "checkpoint_formats", [](auto& request) -> auto& { return request.can.checkpoint_formats; },
+        Member{
+            .text = kName,
+            .items_most = 100,
+            .help = "Those it can read, as runs name theirs when they register; absent is any."});
+    v(
+        "frameworks", [](auto& request) -> auto& { return request.can.frameworks; },
+        Member{.text = kName,
+               .items_most = 100,
+               .help = "Whose runs it can replay, as runs name theirs; absent is any."});
   }
 };
 
@@ -85,10 +119,18 @@ struct ReplayTask {
     v("replay", &R::replay, Member{.required = true, .help = "Id."});
     v("window", &R::window, Member{.required = true, .help = "Id."});
     v("attempt", &R::attempt, Member{.required = true, .range = kStep});
-    v("arm", &R::arm, Member{.required = true, .words = kArms});
+    v("arm", &R::arm,
+      Member{.required = true,
+             .words = kArms,
+             .help = "`bf16`: every GEMM in BF16. `same`: the plan that the trainer had, which may "
+                     "change within the window. `plan`: the plan given here. `fakequant`: values "
+                     "rounded to FP8 as the plan says, multiplied in BF16. `bf16-perturbed`: BF16 "
+                     "with another order of sums. `scores`: no steps, but what FP8 costs at each "
+                     "site of the checkpoint. `eager`: as `same`, without the compiler."});
     v("plan", &R::plan,
       Member{.text = kPlanText,
-             .help = "TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's."});
+             .help = "TOML for arm `plan`; for `fakequant`, `eager` and `scores` if not the "
+                     "checkpoint's."});
     v("purpose", &R::purpose, Member{.words = kPurposes});
     v("checkpoint_uri", &R::checkpoint_uri, Member{.required = true, .text = kPath});
     v("start_step", &R::start_step,
@@ -98,7 +140,10 @@ struct ReplayTask {
       Member{.text = kPath,
              .help = "The run's own checkpoint behind the last step; may be empty."});
     v("evaluate_endpoints", &R::evaluate_endpoints,
-      Member{.help = "Also evaluate start and end on held-out text."});
+      Member{.help = "Also evaluate the checkpoint and the run's own end on held-out text "
+                     "(start_loss_bf16, start_loss_plan, run_end_loss_bf16). The replay's own end "
+                     "(replay_end_loss_bf16) is always wanted, of every arm but `scores`: without "
+                     "it the window cannot be judged."});
     v("perturb", &R::perturb, Member{.help = "The seed of a nudge of the weights; 0 none."});
     v("perturb_scale", &R::perturb_scale, Member{.help = "Relative; 0 the default."});
   }
@@ -143,7 +188,7 @@ struct LeaseHeartbeat {
 struct ReplayStep {
   int64_t step = 0;
   double loss = 0;
-  double grad_norm = 0;
+  std::optional<double> grad_norm = {};
   std::string weights_hash = {};
   std::string batch_hash = {};
 
@@ -154,7 +199,8 @@ struct ReplayStep {
     using R = ReplayStep;
     v("step", &R::step, Member{.required = true, .range = kStep});
     v("loss", &R::loss, Member{.required = true, .range = kComputed});
-    v("grad_norm", &R::grad_norm, Member{.required = true, .range = kMagnitude});
+    v("grad_norm", &R::grad_norm,
+      Member{.range = kMagnitude, .help = "Absent where it is not computed."});
     v("weights_hash", &R::weights_hash, Member{.text = kHash});
     v("batch_hash", &R::batch_hash, Member{.text = kHashOrNothing});
   }
@@ -211,7 +257,9 @@ struct ReplayNumbers {
     v("run_end_loss_bf16", &R::run_end_loss_bf16,
       Member{.range = kComputed, .help = "L16(w8): the run's own end checkpoint, in BF16."});
     v("replay_end_loss_bf16", &R::replay_end_loss_bf16,
-      Member{.range = kComputed, .help = "L16 at the replay's end, in BF16."});
+      Member{.range = kComputed,
+             .help = "Of the weights at the replay's end, evaluated in BF16. Wanted of every arm "
+                     "but `scores`, unless the replay turned non-finite."});
     v("heldout_tokens", &R::heldout_tokens, Member{.range = kCount});
     v("replay_seconds", &R::replay_seconds,
       Member{.range = kSeconds, .help = "Compute spent in steps."});
@@ -274,7 +322,8 @@ struct ReplayOrder {
     v("arm", &R::arm, Member{.required = true, .words = kArms});
     v("plan", &R::plan,
       Member{.text = kAnyText,
-             .help = "TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's."});
+             .help = "TOML for arm `plan`; for `fakequant`, `eager` and `scores` if not the "
+                     "checkpoint's."});
     v("purpose", &R::purpose, Member{.required = true, .words = kPurposes});
     v("evaluate_endpoints", &R::evaluate_endpoints,
       Member{.help = "Also evaluate start and end on held-out text."});
@@ -415,6 +464,7 @@ struct LeaseFailure {
   int64_t token = 0;
   std::string reason;
   bool retryable = true;
+  bool unsupported = false;
 
   static constexpr Record kRecord = {"LeaseFailure", ""};
   template <class Visitor>
@@ -423,7 +473,12 @@ struct LeaseFailure {
     using R = LeaseFailure;
     v("token", &R::token, Member{.required = true});
     v("reason", &R::reason, Member{.required = true, .text = kSentence});
-    v("retryable", &R::retryable, Member{});
+    v("retryable", &R::retryable,
+      Member{.help = "Another try, by whomever, may succeed. Default true."});
+    v("unsupported", &R::unsupported,
+      Member{.help = "This verifier cannot do such a replay: it does not know the arm, or cannot "
+                     "read the checkpoint's format. The replay goes to others, costs none of its "
+                     "tries, and does not come back to this verifier."});
   }
 };
 

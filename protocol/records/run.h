@@ -21,6 +21,49 @@ inline constexpr std::array<std::string_view, 3> kRunOutcomes = {"completed", "s
 inline constexpr std::array<std::string_view, 5> kRunStates = {"live", "completed", "stopped",
                                                                "failed", "deleting"};
 
+// How finely a trainer can change its precision, from the finest; and when it carries out a plan or
+// goes back to a checkpoint.
+inline constexpr std::array<std::string_view, 4> kPlanUnits = {"gemm", "module", "layer", "run"};
+inline constexpr std::array<std::string_view, 2> kPlanTimes = {"live", "restart"};
+inline constexpr std::array<std::string_view, 3> kRollbackTimes = {"live", "restart", "none"};
+
+// As our own trainer registers, and our own verifiers can replay.
+inline constexpr const char* kOwnFramework = "gnomon";
+inline constexpr const char* kOwnFormat = "gnomon";
+
+// What a trainer can do. The controller orders nothing else of it.
+struct Capabilities {
+  std::string plan = "gemm";
+  std::string when = "live";
+  std::string rollback = "live";
+  bool exact_replay = true;
+  bool compiled = false;
+  bool operator==(const Capabilities&) const = default;
+
+  static constexpr Record kRecord = {
+      "Capabilities", "What a trainer can do. The controller orders nothing else of it."};
+  template <class Visitor>
+  static void describe(Visitor&& v) {
+    using R = Capabilities;
+    v("plan", &R::plan,
+      Member{.words = kPlanUnits,
+             .help = "The smallest part whose precision it can change: one GEMM of a module, a "
+                     "module, a layer, or only the whole run."});
+    v("when", &R::when,
+      Member{.words = kPlanTimes,
+             .help = "It takes a plan between two steps, or only when it is started again."});
+    v("rollback", &R::rollback,
+      Member{.words = kRollbackTimes,
+             .help = "It goes back to a checkpoint by itself, when it is started again, or not."});
+    v("exact_replay", &R::exact_replay,
+      Member{.help = "A replay on an equal machine gives the same bits. Without it bits are never "
+                     "compared, and the arm `same` is compared by its losses."});
+    v("compiled", &R::compiled,
+      Member{.help = "Its steps run compiled code (torch.compile). The arm `eager` then tells the "
+                     "compiler from FP8."});
+  }
+};
+
 // A fault switched on by configuration, told to the controller so that the ledger knows the truth.
 struct InjectedFault {
   std::string kind;
@@ -78,6 +121,10 @@ struct RunRegistration {
   // It asks for those alone that only the trainer can do: where two sources contradict each other,
   // or one is alone.
   bool trainer_confirms = false;
+  std::string framework = {};
+  std::vector<std::string> tags = {};
+  std::string checkpoint_format = {};
+  Capabilities capabilities = {};
 
   static constexpr Record kRecord = {"RunRegistration", ""};
   template <class Visitor>
@@ -114,6 +161,16 @@ struct RunRegistration {
       Member{.help = "The trainer asks for leases itself (inline verification)."});
     v("trainer_confirms", &R::trainer_confirms,
       Member{.help = "The trainer asks for the leases that only it can do."});
+    v("framework", &R::framework,
+      Member{.help = "What trains, such as `pytorch`; our own trainer is `gnomon`. A verifier that "
+                     "names frameworks gets no replay of another one; empty is not said."});
+    v("tags", &R::tags, Member{.text = kName, .items_most = 50, .help = "Words for people."});
+    v("checkpoint_format", &R::checkpoint_format,
+      Member{.help =
+                 "Of all its checkpoints, such as `torch`; our own is `gnomon`. A verifier that "
+                 "names formats gets no other; empty is not said."});
+    v("capabilities", &R::capabilities,
+      Member{.help = "Absent: those of our own trainer, which can do all of it."});
   }
 };
 

@@ -84,7 +84,7 @@ struct StepNumbers {
   int64_t step = 0;
   int64_t plan_version = 0;
   double loss = 0;
-  double grad_norm = 0;
+  std::optional<double> grad_norm = {};
   double learning_rate = 0;
   int64_t tokens = 0;
   double step_seconds = 0;
@@ -104,7 +104,7 @@ struct StepNumbers {
              .range = kComputed,
              .help = "Mean over the step's tokens before the update, nats per token."});
     v("grad_norm", &R::grad_norm,
-      Member{.required = true, .range = kMagnitude, .help = "Before clipping."});
+      Member{.range = kMagnitude, .help = "Before clipping; absent where it is not computed."});
     v("learning_rate", &R::learning_rate, Member{.range = {0, 1e6}});
     v("tokens", &R::tokens, Member{.range = kTokens});
     v("step_seconds", &R::step_seconds, Member{.range = kSeconds});

@@ -37,7 +37,7 @@ class Writer {
           database_, "INSERT INTO steps VALUES (1, ?, ?, ?, ?, ?, 0.001, 256, ?, '', ?, '', ?)");
       SQLite::bind(row, step->attempt, step->step, step->plan_version);
       if (std::isfinite(step->loss)) row.bind(4, step->loss);
-      if (std::isfinite(step->grad_norm)) row.bind(5, step->grad_norm);
+      if (step->grad_norm) row.bind(5, *step->grad_norm);
       row.bind(6, step->seconds);
       row.bind(7, time);
       if (!late) row.bind(8, seq);

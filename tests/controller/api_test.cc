@@ -87,7 +87,8 @@ TEST_F(ApiTrainerTest, EachMemberThatMakesAStepsIdentityIsCompared) {
   trainer.begin();
   trainer.post_steps({{test_step(1)}});
   std::vector<std::pair<std::string, std::function<void(StepReport&)>>> changes = {
-      {"grad_norm", [](StepReport& step) { step.grad_norm = std::nextafter(step.grad_norm, 1.0); }},
+      {"grad_norm",
+       [](StepReport& step) { step.grad_norm = std::nextafter(*step.grad_norm, 1.0); }},
       {"weights_hash", [](StepReport& step) { step.weights_hash = "ffffffffffffffff"; }},
       {"plan_version", [](StepReport& step) { step.plan_version = 2; }}};
   for (const auto& [member, change] : changes) {

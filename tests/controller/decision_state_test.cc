@@ -77,7 +77,8 @@ class DecisionStateTest : public LedgerTest {
 
 TEST_F(DecisionStateTest, TheSignOfAZeroIsKeptNowhere) {
   StepReport zero = step(1);
-  zero.loss = zero.grad_norm = -0.0;
+  zero.loss = -0.0;
+  zero.grad_norm = -0.0;
   report({zero});
   const std::string read_back = decide::state_to_json(on_record().state);
   EXPECT_EQ(read_back, in_memory());

@@ -271,7 +271,7 @@ TEST_F(WorkBoardTest, TheBacklogLeavesOutWhatOnlyTrainersDo) {
   const std::vector<WorkBoard::Backlog> backlog = board_.backlog();
   ASSERT_EQ(backlog.size(), 1);
   EXPECT_EQ(backlog[0].run, 2);
-  EXPECT_EQ(backlog[0].replays, 2);
+  EXPECT_EQ(backlog[0].replays.size(), 2);
   EXPECT_THAT(backlog[0].terms.requirements, ElementsAre("pool=a"));
 }
 

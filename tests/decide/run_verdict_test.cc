@@ -163,7 +163,7 @@ TEST_F(RunVerdictTest, FailedReplaysMeasureNothing) {
       hear(ReplayFailed{order.replay, order.window, order.arm, "no memory"});
   }
   EXPECT_THAT(verdict().sentence, HasSubstr("Nobody verifies"));
-  EXPECT_THAT(verdict().sentence, HasSubstr("no replay waits"));
+  EXPECT_THAT(verdict().sentence, HasSubstr("the newest replay could not be used: no memory"));
 }
 
 TEST_F(RunVerdictTest, WithoutCheckpointsItIsSaidThatTheyAreMissing) {

@@ -17,6 +17,7 @@ SimulatedRun::SimulatedRun(Truth truth, Policy chosen)
   PrecisionPlan plan = PrecisionPlan::fp8().with_run(truth_.run_wide);
   plan.version = 1;
   plan_ = plan.to_toml();
+  if (truth_.in_memory) uri_prefix_ = "memory:";
   flips_left_ = std::set<int64_t>(truth_.bit_flips.begin(), truth_.bit_flips.end());
 }
 
@@ -43,7 +44,7 @@ void SimulatedRun::complain(const std::string& what) { ADD_FAILURE() << what; }
 void SimulatedRun::start() {
   feed(RunRegisteredEvent{"simulated", plan_, sites_, truth_.layers, truth_.checkpoint_every,
                           truth_.total_steps, 0, 0, truth_.trainer_replays, 4096,
-                          truth_.trainer_confirms});
+                          truth_.trainer_confirms, truth_.capabilities});
   attempt = 1;
   feed(AttemptStarted{1, 0, "start", 1, "trainer-host"});
   save();
@@ -144,7 +145,8 @@ std::string SimulatedRun::next_verifier(const OrderReplay& order) {
 void SimulatedRun::replay_steps(const Queued& queued, const std::set<std::string>& sites,
                                 double& total, ReplayFinished& result) {
   const OpenWindow& window = queued.window;
-  const bool damaged = queued.order.arm != "fakequant" || !truth_.in_kernel;
+  const bool damaged = !(queued.order.arm == "fakequant" && truth_.in_kernel) &&
+                       !(queued.order.arm == "eager" && truth_.in_compiler);
   const bool bad = result.verifier == truth_.bad_verifier && !sites.empty();
   bool differs = bad || queued.order.nudge != 0;
   for (int64_t at = window.start_step + 1; at <= window.start_step + window.steps; ++at) {

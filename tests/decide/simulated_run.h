@@ -33,12 +33,15 @@ struct Truth {
   std::vector<int64_t>
       bit_flips;  // after these steps, once each, the run's weights take 20% damage
   bool equal_fingerprints = true;
-  bool in_kernel = false;  // the damage comes from the FP8 kernels: `fakequant` has none of it
+  bool in_kernel = false;    // the damage comes from the FP8 kernels: `fakequant` has none of it
+  bool in_compiler = false;  // or from compiled code: `eager` has none of it
   std::vector<std::string> verifiers = {"v1:1", "v2:2"};  // they answer in turn
   std::string bad_verifier;  // its replays under FP8 plans give other bits, and damaged weights
   bool trainer_replays = false;
   bool trainer_confirms = false;
-  bool stuck = false;  // bit flips come again when the trainer itself replays their steps
+  Capabilities capabilities;
+  bool in_memory = false;  // no verifier can read the checkpoints
+  bool stuck = false;      // bit flips come again when the trainer itself replays their steps
   std::vector<int64_t> other_batches;  // in these steps the run took other tokens
   double other_batch_damage = 5;       // per cent, of each
   bool other_batches_again = false;    // and does so in every attempt: the loader stands still

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/errors.h"
+
 namespace gnomon::test {
 namespace {
 
@@ -87,6 +89,8 @@ Quantizer description(const GemmPrecision& precision, Gemm gemm, const std::stri
       quantizer.tile = rows ? TileShape{32, 1} : TileShape{1, 32};
       quantizer.rule = precision.mx_scale_up ? ScaleRule::kPowerOfTwo : ScaleRule::kOcpFloor;
       break;
+    default:
+      throw Error(std::string(recipe_name(precision.recipe)) + " has no reference");
   }
   return quantizer;
 }

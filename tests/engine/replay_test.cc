@@ -160,7 +160,7 @@ TEST_F(ReplayTest, AnotherOrderOfSummationMovesBf16ByRoundingOnly) {
   const ReplayResult first = run("bf16-perturbed", 0);
   // The same sequences, so the same loss and gradient but for their rounding.
   EXPECT_NEAR(first.steps[0].loss, bf16.steps[0].loss, 1e-6);
-  EXPECT_NEAR(first.steps[0].grad_norm, bf16.steps[0].grad_norm, 1e-5);
+  EXPECT_NEAR(first.steps[0].grad_norm.value(), bf16.steps[0].grad_norm.value(), 1e-5);
   EXPECT_NE(first.steps[0].grad_norm, bf16.steps[0].grad_norm);
   EXPECT_NEAR(*first.replay_end_loss_bf16, *bf16.replay_end_loss_bf16, 0.01);
   EXPECT_EQ(run("bf16-perturbed", 0).steps[0].grad_norm, first.steps[0].grad_norm);

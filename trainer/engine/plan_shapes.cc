@@ -1,6 +1,7 @@
 #include "trainer/engine/plan_shapes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/errors.h"
 
@@ -24,10 +25,26 @@ SiteShape shape_of(const std::string& site, const ModelConfig& model) {
   return {model.width, model.attention_width()};
 }
 
+void check_recipes(const PrecisionPlan& plan, const ModelConfig& model, const std::string& file) {
+  for (const std::string& site : model.sites()) {
+    for (const Gemm gemm : kGemms) {
+      const Recipe recipe = plan.resolve(site, model.layers)[gemm].recipe;
+      if (!is_foreign(recipe)) continue;
+      const PlanRule* rule = plan.last_rule(site, gemm, model.layers,
+                                            [](const PlanRule& it) { return !it.recipe.empty(); });
+      throw ConfigError(
+          file, rule == nullptr ? 0 : rule->line, "recipe",
+          fmt::format("\"{}\"", recipe_name(recipe)),
+          fmt::format("a recipe that this engine has: {}", fmt::join(kRecipeNames, ", ")));
+    }
+  }
+}
+
 }  // namespace
 
 void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int64_t tokens,
                        const std::string& file) {
+  check_recipes(plan, model, file);
   if (plan.allow_ragged_tiles) return;
   for (const std::string& site : model.sites()) {
     const SitePrecision precision = plan.resolve(site, model.layers);

@@ -10,7 +10,8 @@
 
 namespace gnomon {
 
-// Throws ConfigError (file, line of the rule that chose the recipe) when a site with a recipe of
+// Throws ConfigError (file, line of the rule that chose the recipe) when the engine does not have a
+// site's recipe, or when a site with a recipe of
 // tiles (rowwise, rowwise_gw_hp, block, mx) has a GEMM that sums over a number of terms, or has a
 // number of columns, that cuBLASLt does not take: multiples of 16, and 32 terms for mx. `tokens` is
 // what one pass holds, sequences × tokens. A plan with allow_ragged_tiles is taken as it is: the

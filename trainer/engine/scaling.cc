@@ -94,8 +94,7 @@ Quantizer quantizer_for(const GemmPrecision& precision, TensorRole role, Gemm ge
       quantizer.tile = strip(over_rows, kMxLength);
       quantizer.rule = precision.mx_scale_up ? ScaleRule::kPowerOfTwo : ScaleRule::kOcpFloor;
       break;
-    case Recipe::kCurrent:
-    case Recipe::kNone:
+    default:  // one scale; a foreign recipe is refused before (plan_shapes.h)
       break;
   }
   return quantizer;

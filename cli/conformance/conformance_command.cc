@@ -1,0 +1,106 @@
+// `gnomon conformance`: is a foreign trainer or verifier as the protocol wants it?
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "base/errors.h"
+#include "base/named_file.h"
+#include "cli/commands.h"
+#include "cli/conformance/stories.h"
+#include "cli/server.h"
+#include "protocol/client_arguments.h"
+
+namespace gnomon::cli {
+namespace {
+
+template <class Story>
+struct Options {
+  Story story;
+  bool json = false;
+};
+
+template <class Story>
+void run(const Options<Story>& options, void (*tell)(const Story&, Checks&), Context& context) {
+  Checks checks(options.json);
+  tell(options.story, checks);
+  if (options.json) fmt::print("{}", checks.json());
+  if (checks.any_failed()) context.status = kExitFailure;
+  if (!options.json)
+    fmt::print("{}\n", checks.any_failed() ? "It does not conform." : "It conforms.");
+}
+
+template <class Story>
+void add_common(CLI::App& command, Options<Story>& options) {
+  command
+      .add_option("URL", options.story.access.url, "Of a gnomond, best one that was started for it")
+      ->required();
+  add_access_options(command, options.story.access);
+  command
+      .add_option("--patience", options.story.patience_seconds,
+                  "Seconds to wait for each thing that is expected")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_flag("--json", options.json, "Print JSON, at the end");
+}
+
+void add_trainer(CLI::App& conformance, Context& context) {
+  auto options = std::make_shared<Options<TrainerStory>>();
+  CLI::App* command = conformance.add_subcommand(
+      "trainer", "Plays operator and verifiers to a run, and looks at what its trainer does");
+  add_common(*command, *options);
+  command->add_option("--run", options->story.run, "The run's name, or name/job")->required();
+  command->footer(
+      "The run's policy is replaced, and the run is stopped at the end. What the verifiers say is "
+      "made up.\n\n"
+      "Example:\n"
+      "  gnomond --ledger /tmp/l.sqlite &\n"
+      "  gnomon conformance trainer http://127.0.0.1:7717 --run mine &\n"
+      "  python train.py   # registers at that URL as \"mine\", and has a few hundred steps");
+  command->callback([options, &context] { run(*options, tell_trainer, context); });
+}
+
+void add_verifier(CLI::App& conformance, Context& context) {
+  auto options = std::make_shared<Options<VerifierStory>>();
+  auto plan_file = std::make_shared<std::string>();
+  VerifierStory& story = options->story;
+  CLI::App* command = conformance.add_subcommand(
+      "verifier", "Plays a trainer with two checkpoints, and looks at what verifiers answer");
+  add_common(*command, *options);
+  command->add_option("--checkpoint", story.start, "URI of a checkpoint")->required();
+  command->add_option("--end-checkpoint", story.end, "URI of the same run's, some steps later")
+      ->required();
+  command->add_option("--first-step", story.start_step, "Step of the first checkpoint")
+      ->required()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--steps", story.steps, "Steps between the two")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--format", story.checkpoint_format, "The checkpoints' format, such as torch")
+      ->required();
+  command->add_option("--framework", story.framework, "What wrote them, such as pytorch")
+      ->required();
+  command->add_option("--plan", *plan_file, "The plan that they were trained under (TOML)")
+      ->type_name("FILE");
+  command->footer(
+      "Example:\n"
+      "  gnomon conformance verifier http://127.0.0.1:7717 --checkpoint run/step-100 \\\n"
+      "    --end-checkpoint run/step-120 --first-step 100 --steps 20 --format torch --framework "
+      "pytorch &\n"
+      "  gnomon-verify mine:replay --controller http://127.0.0.1:7717");
+  command->callback([options, plan_file, &context] {
+    if (!plan_file->empty()) options->story.plan = read_named_file_or_pipe(*plan_file);
+    run(*options, tell_verifier, context);
+  });
+}
+
+}  // namespace
+
+void add_conformance_commands(CLI::App& app, Context& context) {
+  CLI::App* command = app.add_subcommand(
+      "conformance", "Whether another trainer or verifier does what the protocol wants");
+  command->require_subcommand(1);
+  add_trainer(*command, context);
+  add_verifier(*command, context);
+}
+
+}  // namespace gnomon::cli
