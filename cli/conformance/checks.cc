@@ -57,16 +57,15 @@ void Checks::add(Check check) {
 }
 
 bool Checks::any_failed() const {
-  return std::ranges::any_of(
-      checks_, [](const Check& check) { return check.outcome == Outcome::kFailed; });
+  return std::ranges::any_of(checks_,
+                             [](const Check& check) { return check.outcome == Outcome::kFailed; });
 }
 
 std::string Checks::json() const {
   boost::json::array all;
   for (const Check& check : checks_) {
-    all.push_back({{"name", check.name},
-                   {"outcome", word(check.outcome)},
-                   {"sentence", check.sentence}});
+    all.push_back(
+        {{"name", check.name}, {"outcome", word(check.outcome)}, {"sentence", check.sentence}});
   }
   return pretty_json(boost::json::object{{"passed", !any_failed()}, {"checks", std::move(all)}});
 }

@@ -25,7 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kDamagePercent = 6;  // of a window whose plan has the guilty site in FP8
 constexpr auto kPause = std::chrono::milliseconds(100);
-constexpr double kStandsStillSeconds = 3;
+constexpr double kStandsStillSeconds = 2;
+constexpr double kServeSeconds = 1;  // before what is waited for is looked at again
 constexpr size_t kStepsLookedAt = 10;
 
 // The run's two verifiers, who agree. What they answer is made up: a model in which one site does
@@ -45,32 +46,37 @@ class MadeUpVerifiers {
     }
   }
   const std::string& guilty() const { return guilty_; }
-  int64_t answered() const { return answered_; }
 
-  // Does what waits for them.
-  void serve() {
-    for (const char* name : {"conformance-1", "conformance-2"}) {
-      LeaseRequest request{name, registration_.fingerprint};
-      request.labels = {{"conformance", label_}};
-      request.can.arms = {"bf16", "same", "plan", "fakequant", "bf16-perturbed"};
-      const HttpResponse response =
-          client_.checked("POST", "/v1/leases?wait=0", to_json(request), std::chrono::seconds(10));
-      if (response.status == 204 || response.body.empty()) continue;
-      const Lease lease = from_answer<Lease>(response.body);
-      client_.checked("POST", fmt::format("/v1/leases/{}/complete", lease.lease),
-                      to_json(answer(lease)), std::chrono::seconds(10));
-      ++answered_;
+  // Does what waits for them, for `seconds` at most.
+  void serve(double seconds) {
+    const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+    while (Clock::now() < until) {
+      const bool one = serve_one("conformance-1"), other = serve_one("conformance-2");
+      if (!one && !other) return;
     }
   }
 
  private:
+  bool serve_one(const char* name) {
+    LeaseRequest request{name, registration_.fingerprint};
+    request.labels = {{"conformance", label_}};
+    request.can.arms = {"bf16", "same", "plan", "fakequant", "bf16-perturbed"};
+    const HttpResponse response = client_.checked("POST", "/v1/leases?wait=0", to_json(request));
+    if (response.status == 204 || response.body.empty()) return false;
+    const Lease lease = from_answer<Lease>(response.body);
+    client_.checked("POST", fmt::format("/v1/leases/{}/complete", lease.lease),
+                    to_json(answer(lease)));
+    return true;
+  }
+
   bool hurts(const std::string& toml) const {
     return damage && !guilty_.empty() &&
            PrecisionPlan::parse(toml).resolve(guilty_, registration_.layers).any_fp8();
   }
   std::string plan_text(int64_t version) {
     for (const boost::json::value& row : server_.get_list("/v1/runs/" + run_ + "/plans")) {
-      if (integer_of(row.as_object(), "version") == version) return text_of(row.as_object(), "toml");
+      if (integer_of(row.as_object(), "version") == version)
+        return text_of(row.as_object(), "toml");
     }
     return registration_.base_plan;
   }
@@ -81,9 +87,9 @@ class MadeUpVerifiers {
     result.token = lease.token;
     result.fingerprint = registration_.fingerprint;
     result.time = now_seconds();
-    const auto rows = server_.get_list(fmt::format("/v1/runs/{}/steps?from={}&to={}", run_,
-                                                   task.start_step + 1,
-                                                   task.start_step + task.steps));
+    const auto rows =
+        server_.get_list(fmt::format("/v1/runs/{}/steps?from={}&to={}", run_, task.start_step + 1,
+                                     task.start_step + task.steps));
     std::map<int64_t, Row> reported;  // of the window's attempt
     for (const boost::json::value& value : rows) {
       const Row& row = value.as_object();
@@ -128,7 +134,6 @@ class MadeUpVerifiers {
   std::string label_;
   RunRegistration registration_;
   std::string guilty_;
-  int64_t answered_ = 0;
 };
 
 class TrainerTeller {
@@ -157,22 +162,21 @@ class TrainerTeller {
     const auto until = Clock::now() + std::chrono::duration<double>(story_.patience_seconds);
     while (Clock::now() < until) {
       if (seen()) return true;
-      if (verifiers_) verifiers_->serve();
+      if (verifiers_) verifiers_->serve(kServeSeconds);
       std::this_thread::sleep_for(kPause);
     }
     return false;
   }
 
   bool wait_for_registration() {
-    const bool found =
-        wait_until(fmt::format("for the run {} to register", story_.run), [&] {
-          try {
-            id_ = server_.resolve_run(story_.run);
-            return true;
-          } catch (const ConfigError&) {
-            return false;
-          }
-        });
+    const bool found = wait_until(fmt::format("for the run {} to register", story_.run), [&] {
+      try {
+        id_ = server_.resolve_run(story_.run);
+        return true;
+      } catch (const ConfigError&) {
+        return false;
+      }
+    });
     if (!found) {
       checks_.failed("registration",
                      fmt::format("no run {} registered within {} s; start the trainer with this "
@@ -181,16 +185,14 @@ class TrainerTeller {
       return false;
     }
     base_ = "/v1/runs/" + id_;
-    registration_ =
-        from_answer<RunRegistration>(boost::json::serialize(run().at("registration")));
+    registration_ = from_answer<RunRegistration>(boost::json::serialize(run().at("registration")));
     return true;
   }
 
   void look_at_registration() {
-    checks_.passed("registration",
-                   fmt::format("{} sites in {} layers, a checkpoint every {} steps",
-                               registration_.sites.size(), registration_.layers,
-                               registration_.checkpoint_every));
+    checks_.passed("registration", fmt::format("{} sites in {} layers, a checkpoint every {} steps",
+                                               registration_.sites.size(), registration_.layers,
+                                               registration_.checkpoint_every));
     checks_.expect(registration_.checkpoint_every > 0, "checkpoint_every", "it is said",
                    "it is 0: without checkpoints nothing can be verified");
     for (const auto& [name, value] :
@@ -221,12 +223,11 @@ class TrainerTeller {
 
   bool first_window() {
     set_policy();
-    const bool measured =
-        wait_until("for the first window between two checkpoints", [&] {
-          return std::ranges::any_of(rows("/windows"), [](const boost::json::value& row) {
-            return text_of(row.as_object(), "state") == "quiet";
-          });
-        });
+    const bool measured = wait_until("for the first window between two checkpoints", [&] {
+      return std::ranges::any_of(rows("/windows"), [](const boost::json::value& row) {
+        return text_of(row.as_object(), "state") == "quiet";
+      });
+    });
     return checks_.expect(
         measured, "window", "a window between two reported checkpoints was replayed and is quiet",
         fmt::format("no window could be measured: {} steps and {} checkpoints are reported. A "
@@ -254,9 +255,9 @@ class TrainerTeller {
                    fmt::format("{} of {} steps do not follow the one before: each step is reported "
                                "once, 1 by 1",
                                gaps, count));
-    checks_.expect(finite == count, "loss", "every step has one",
-                   fmt::format("{} of {} steps have a loss that is not finite", count - finite,
-                               count));
+    checks_.expect(
+        finite == count, "loss", "every step has one",
+        fmt::format("{} of {} steps have a loss that is not finite", count - finite, count));
     if (norms < count)
       checks_.noted("grad_norm", "not said of every step: a spike is seen in losses alone");
     checks_.expect(timed == count, "step_seconds", "every step has one",
@@ -329,12 +330,11 @@ class TrainerTeller {
     const int64_t before = newest_step();
     std::this_thread::sleep_for(std::chrono::duration<double>(kStandsStillSeconds));
     const int64_t during = newest_step();
-    checks_.expect(during <= before + 1, "pause", "the trainer stands still",
-                   fmt::format("steps {} to {} were trained after it was applied", before + 1,
-                               during));
+    checks_.expect(
+        during <= before + 1, "pause", "the trainer stands still",
+        fmt::format("steps {} to {} were trained after it was applied", before + 1, during));
     if (!applied("resume", ask("resume"))) return false;
-    const bool goes_on =
-        wait_until("for the next step", [&] { return newest_step() > during; });
+    const bool goes_on = wait_until("for the next step", [&] { return newest_step() > during; });
     return checks_.expect(goes_on, "resume", "it goes on", "no step came after it was applied");
   }
 
@@ -352,13 +352,13 @@ class TrainerTeller {
       const std::string kind = text_of(row, "kind");
       return integer_of(row, "number") > before && (kind == "rollback" || kind == "set_plan");
     };
-    const bool ordered =
-        wait_until("for damage by FP8 to be found in a window and acted upon",
-                   [&] { return directive(acts).has_value(); });
+    const bool ordered = wait_until("for damage by FP8 to be found in a window and acted upon",
+                                    [&] { return directive(acts).has_value(); });
     if (!checks_.expect(ordered, "alarm", "damage was found and an action ordered",
                         "no action was ordered: see `gnomon decisions` of the run"))
       return false;
     const Row order = *directive(acts);
+    contained_by_ = integer_of(order, "number");
     const std::string kind = text_of(order, "kind");
     if (registration_.capabilities.when == "restart" ||
         (kind == "rollback" && registration_.capabilities.rollback == "restart"))
@@ -385,28 +385,28 @@ class TrainerTeller {
   void look_at_attempt(int64_t to_step) {
     const Row now = run();
     const Row& newest = now.at("attempts").as_array().back().as_object();
-    checks_.expect(text_of(newest, "cause") == "rollback" &&
-                       integer_of(newest, "base_step") == to_step,
-                   "attempt",
-                   fmt::format("attempt {} began after step {}", integer_of(newest, "attempt"),
-                               to_step),
-                   fmt::format("after the rollback to step {} the newest attempt is {} ({} from "
-                               "step {}): POST …/attempts with cause rollback and base_step {}",
-                               to_step, integer_of(newest, "attempt"), text_of(newest, "cause"),
-                               integer_of(newest, "base_step"), to_step));
+    checks_.expect(
+        text_of(newest, "cause") == "rollback" && integer_of(newest, "base_step") == to_step,
+        "attempt",
+        fmt::format("attempt {} began after step {}", integer_of(newest, "attempt"), to_step),
+        fmt::format("after the rollback to step {} the newest attempt is {} ({} from "
+                    "step {}): POST …/attempts with cause rollback and base_step {}",
+                    to_step, integer_of(newest, "attempt"), text_of(newest, "cause"),
+                    integer_of(newest, "base_step"), to_step));
   }
 
   // The damage is gone: probes pass, and the run's own plan comes back.
   void give_back() {
     verifiers_->damage = false;
     const auto returns = [&](const Row& row) {
-      return text_of(row, "kind") == "set_plan" && integer_of(row, "plan_version") == 1;
+      return text_of(row, "kind") == "set_plan" && integer_of(row, "number") > contained_by_;
     };
     const bool ordered = wait_until("for probes to pass and FP8 to come back",
                                     [&] { return directive(returns).has_value(); });
     if (!ordered)
-      return checks_.noted("return", "FP8 was not ordered back within the time; give it longer "
-                                     "(--patience) or more steps");
+      return checks_.noted("return",
+                           "FP8 was not ordered back within the time; give it longer "
+                           "(--patience) or more steps");
     if (applied("return", integer_of(*directive(returns), "number")))
       checks_.passed("return", "the run has its own plan again");
   }
@@ -414,8 +414,8 @@ class TrainerTeller {
   void end() {
     const int64_t number = ask("stop");
     if (!applied("stop", number)) return;
-    const bool ended = wait_until("for the run to end",
-                                  [&] { return text_of(run(), "state") != "live"; });
+    const bool ended =
+        wait_until("for the run to end", [&] { return text_of(run(), "state") != "live"; });
     checks_.expect(ended && text_of(run(), "state") == "stopped", "finished",
                    "the run was reported as stopped",
                    fmt::format("the run is {}: POST …/finished with outcome stopped",
@@ -429,11 +429,14 @@ class TrainerTeller {
   std::string base_;
   std::string label_;
   RunRegistration registration_;
+  int64_t contained_by_ = 0;  // a directive's number
   std::optional<MadeUpVerifiers> verifiers_;
 };
 
 }  // namespace
 
-void tell_trainer(const TrainerStory& story, Checks& checks) { TrainerTeller(story, checks).tell(); }
+void tell_trainer(const TrainerStory& story, Checks& checks) {
+  TrainerTeller(story, checks).tell();
+}
 
 }  // namespace gnomon::cli

@@ -60,8 +60,7 @@ class VerifierTeller {
     run.framework = story_.framework;
     run.checkpoint_format = story_.checkpoint_format;
     run.capabilities.exact_replay = false;
-    const std::string id =
-        from_answer<RunRegistered>(server_.post("/v1/runs", to_json(run))).run;
+    const std::string id = from_answer<RunRegistered>(server_.post("/v1/runs", to_json(run))).run;
     base_ = "/v1/runs/" + id;
     const std::string policy = fmt::format(
         "mode = \"observe\"\n[window]\nevery = {0}\nsteps = {0}\n[instrument]\nevery = 0\n"
@@ -156,26 +155,28 @@ class VerifierTeller {
       checks_.failed(arm, "the replay failed: " + why);
       return false;
     }
-    look_at_numbers(arm, row, purpose == "shadow");
-    return true;
+    if (look_at_numbers(arm, row, purpose == "shadow")) return true;
+    checks_.say("the rest is looked at when this is right");
+    return false;
   }
 
-  void look_at_numbers(const std::string& arm, const Row& row, bool endpoints) {
+  // Whether the window could be judged.
+  bool look_at_numbers(const std::string& arm, const Row& row, bool endpoints) {
+    bool judged = true;
     const auto needed = [&](const char* member, const char* what) {
       const double value = number_of(row, member);
-      checks_.expect(std::isfinite(value), arm + " " + member,
-                     fmt::format("{} is {:.4f}", what, value),
-                     fmt::format("missing or not finite: {}", what));
+      judged &= checks_.expect(std::isfinite(value), arm + " " + member,
+                               fmt::format("{} is {:.4f}", what, value),
+                               fmt::format("missing or not finite: {}", what));
       return value;
     };
-    const double end = needed("replay_end_loss_bf16",
-                              "the held-out loss at the replay's end, evaluated in BF16");
+    const double end =
+        needed("replay_end_loss_bf16", "the held-out loss at the replay's end, evaluated in BF16");
     checks_.expect(number_of(row, "replay_seconds") > 0, arm + " replay_seconds",
-                   "what it took is said",
-                   "0: what verification costs cannot be known");
+                   "what it took is said", "0: what verification costs cannot be known");
     if (endpoints) {
-      const double own = needed("run_end_loss_bf16",
-                                "the held-out loss of the run's own end checkpoint, in BF16");
+      const double own =
+          needed("run_end_loss_bf16", "the held-out loss of the run's own end checkpoint, in BF16");
       needed("start_loss_bf16", "the held-out loss of the checkpoint, in BF16");
       if (!std::isfinite(number_of(row, "start_loss_plan")))
         checks_.noted(arm + " start_loss_plan",
@@ -191,25 +192,25 @@ class VerifierTeller {
                                    percent));
     }
     look_at_fingerprint(arm, row);
+    return judged;
   }
 
   void look_at_fingerprint(const std::string& arm, const Row& row) {
     const boost::json::value* value = row.if_contains("fingerprint");
-    const bool said = value != nullptr && value->is_object() &&
-                      !text_of(value->as_object(), "device").empty();
+    const bool said =
+        value != nullptr && value->is_object() && !text_of(value->as_object(), "device").empty();
     if (!said)
       checks_.noted(arm + " fingerprint", "no device: bits of two verifiers are never compared");
   }
 
   // Where one verifier is alone it is asked again.
   void look_at_repetition() {
-    const bool twice =
-        wait_until("for the same replay a second time", [&] {
-          const boost::json::array all = replays("bf16", "");
-          return std::ranges::count_if(all, [](const boost::json::value& row) {
-                   return text_of(row.as_object(), "state") == "done";
-                 }) >= 2;
-        });
+    const bool twice = wait_until("for the same replay a second time", [&] {
+      const boost::json::array all = replays("bf16", "");
+      return std::ranges::count_if(all, [](const boost::json::value& row) {
+               return text_of(row.as_object(), "state") == "done";
+             }) >= 2;
+    });
     if (!twice) return checks_.noted("repetition", "the window was not replayed a second time");
     const boost::json::array all = replays("bf16", "");
     const double first = number_of(all[0].as_object(), "replay_end_loss_bf16");
@@ -244,6 +245,8 @@ class VerifierTeller {
 
 }  // namespace
 
-void tell_verifier(const VerifierStory& story, Checks& checks) { VerifierTeller(story, checks).tell(); }
+void tell_verifier(const VerifierStory& story, Checks& checks) {
+  VerifierTeller(story, checks).tell();
+}
 
 }  // namespace gnomon::cli

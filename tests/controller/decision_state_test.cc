@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
 #include "storage/ledger_audit.h"
@@ -84,6 +86,28 @@ TEST_F(DecisionStateTest, TheSignOfAZeroIsKeptNowhere) {
   EXPECT_EQ(read_back, in_memory());
   ledger_.write([&](LedgerTransaction& transaction) {
     EXPECT_EQ(supervisor_->report_steps(transaction, run_, {{zero}}).repeated, 1);
+  });
+}
+
+// In a row both are NULL, and only one of them is an alarm.
+TEST_F(DecisionStateTest, ANormThatIsNotANumberIsToldFromOneThatIsNotSaid) {
+  StepReport without = step(1), nan = step(2);
+  without.grad_norm.reset();
+  nan.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  report({without});
+  EXPECT_FALSE(on_record().state.spikes.non_finite_reported);
+  report({nan});
+  const StateOnRecord found = on_record();
+  EXPECT_TRUE(found.state.spikes.non_finite_reported);
+  EXPECT_EQ(decide::state_to_json(found.state), in_memory());
+  EXPECT_EQ(number(ledger_,
+                   "SELECT count(*) FROM events WHERE type = 'step_reported' AND body "
+                   "LIKE '%NaN%'"),
+            1);
+  ledger_.write([&](LedgerTransaction& transaction) {
+    EXPECT_EQ(supervisor_->report_steps(transaction, run_, {{without, nan}}).repeated, 2);
+    nan.grad_norm = 1;
+    EXPECT_THROW(supervisor_->report_steps(transaction, run_, {{nan}}), Refusal);
   });
 }
 

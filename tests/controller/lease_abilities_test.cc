@@ -56,8 +56,8 @@ TEST_F(LeaseAbilitiesTest, ARunsCheckpointsAreLeftToWhoCanReadThem) {
   add_torch_run();
   EXPECT_FALSE(grant(asker("c:1", {.checkpoint_formats = {"gnomon"}})));
   EXPECT_FALSE(grant(asker("c:2", {.frameworks = {"gnomon", "jax"}})));
-  EXPECT_TRUE(grant(asker("p:1", {.checkpoint_formats = {"gnomon", "torch"},
-                                  .frameworks = {"pytorch"}})));
+  EXPECT_TRUE(
+      grant(asker("p:1", {.checkpoint_formats = {"gnomon", "torch"}, .frameworks = {"pytorch"}})));
 }
 
 TEST_F(LeaseAbilitiesTest, WhoSaysNothingCanDoAnything) {
@@ -158,7 +158,8 @@ TEST_F(LeaseAbilitiesTest, AVerifierOfTheRightKindIsWaitedForAndAskedForByName) 
   }
   EXPECT_EQ(number(ledger_, fmt::format("SELECT count(*) FROM notices WHERE run = {} AND text LIKE "
                                         "'%the framework pytorch%(format torch)%'",
-                                        run).c_str()),
+                                        run)
+                                .c_str()),
             1);
   EXPECT_TRUE(grant(asker("p:1", {.checkpoint_formats = {"torch"}}))) << "it was not given up";
 }

@@ -77,7 +77,8 @@ TEST(CapabilitiesTest, WhoSwitchesTheWholeRunAloneIsNotAskedForSites) {
   const SimulatedRun run = supervised(fault_under({.plan = "run"}));
   EXPECT_EQ(run.orders("attribution"), 0);
   ASSERT_THAT(run.directives("rollback"), SizeIs(1));
-  EXPECT_FALSE(PrecisionPlan::parse(run.directives("rollback")[0].plan).resolve(kGuilty, 4).any_fp8());
+  EXPECT_FALSE(
+      PrecisionPlan::parse(run.directives("rollback")[0].plan).resolve(kGuilty, 4).any_fp8());
   EXPECT_THAT(run.decisions("return"), SizeIs(1));
 }
 
@@ -185,7 +186,8 @@ TEST(CapabilitiesTest, CompiledCodeIsToldFromFp8) {
   ASSERT_GE(run.decisions("verdict").size(), 1u);
   EXPECT_EQ(run.decisions("verdict")[0].verdict, "kernel_bug");
   EXPECT_THAT(run.decisions("verdict")[0].sentence, HasSubstr("without the compiler"));
-  EXPECT_EQ(supervised(fault_under({.compiled = true})).decisions("verdict")[0].verdict, "fp8_numerics");
+  EXPECT_EQ(supervised(fault_under({.compiled = true})).decisions("verdict")[0].verdict,
+            "fp8_numerics");
 }
 
 TEST(CapabilitiesTest, AnInstrumentThatNobodyCanCheckIsSaidOnceAndNotAskedForEver) {
