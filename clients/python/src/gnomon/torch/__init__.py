@@ -1,6 +1,7 @@
 """The adapter for PyTorch: layers under a live plan, arms, replays, a shadow in the process."""
 
 from gnomon.torch.arms import ARMS, arm, nudge
+from gnomon.torch.checkpoint import DamagedCheckpoint
 from gnomon.torch.faults import Fault
 from gnomon.torch.plan_linear import (
     PlanLinear,
@@ -13,21 +14,31 @@ from gnomon.torch.plan_linear import (
     set_step,
     site_name,
 )
+from gnomon.torch.ranks import broadcast
+from gnomon.torch.replay import Job, fingerprint, make_verifier, replay
 from gnomon.torch.scaled_gemm import kernel_of
+from gnomon.torch.weights_hash import weights_hash
 
 __all__ = [
     "ARMS",
+    "DamagedCheckpoint",
     "Fault",
+    "Job",
     "PlanLinear",
     "SiteChoice",
     "adopt",
     "arm",
+    "broadcast",
+    "fingerprint",
     "kernel_of",
     "layer_count",
     "linear_sites",
+    "make_verifier",
     "nudge",
     "plan_sites",
+    "replay",
     "set_plan",
     "set_step",
     "site_name",
+    "weights_hash",
 ]

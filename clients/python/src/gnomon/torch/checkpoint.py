@@ -1,0 +1,143 @@
+"""A checkpoint of a run in one process or under DDP: a directory of the format `torch`.
+
+    state.pt        torch.save of model, optimizer, scheduler, random state, step, plan
+    manifest.json   size and BLAKE2b hash of state.pt; written last
+
+It is written under another name, synced and renamed, so that a directory with the final name is
+complete. `load` checks the manifest before it trusts, and reads with `weights_only`: a checkpoint
+can hold tensors and plain values, and no code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from gnomon.errors import GnomonError
+from gnomon.plan import PrecisionPlan
+from gnomon.torch.random_state import random_state, set_random_state
+
+FORMAT = "torch"
+_STATE = "state.pt"
+_MANIFEST = "manifest.json"
+
+
+class Stateful(Protocol):
+    """What has a state, like an optimizer, a scheduler or a gradient scaler."""
+
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class DamagedCheckpoint(GnomonError):
+    """A checkpoint is incomplete, or its files are not what its manifest says."""
+
+
+def save(
+    path: str | os.PathLike[str],
+    *,
+    step: int,
+    model: nn.Module,
+    plan: PrecisionPlan,
+    state: Mapping[str, Stateful] | None = None,
+) -> int:
+    """Writes the checkpoint of `step` to the directory `path`, which is replaced, and returns its
+    bytes. `state` are further things to keep: {"optimizer": optimizer, "scheduler": scheduler}.
+    Under DDP rank 0 alone calls it. Raises OSError where the disk does not take it.
+    """
+    final = pathlib.Path(path)
+    partial = final.with_name(final.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    content = {
+        "format": 1,
+        "step": step,
+        "plan": plan.to_toml(),
+        "model": unwrapped(model).state_dict(),
+        "state": {name: each.state_dict() for name, each in (state or {}).items()},
+        "random": random_state(),
+    }
+    with open(partial / _STATE, "wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    size = (partial / _STATE).stat().st_size
+    manifest = {_STATE: {"bytes": size, "blake2b": _hash_of(partial / _STATE)}}
+    with open(partial / _MANIFEST, "w", encoding="utf-8") as text:
+        json.dump(manifest, text)
+        text.flush()
+        os.fsync(text.fileno())
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    return size
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    model: nn.Module,
+    state: Mapping[str, Stateful] | None = None,
+    restore_random: bool = True,
+) -> tuple[int, PrecisionPlan]:
+    """Loads a checkpoint into `model` and `state`, and returns its step and its plan.
+    Raises DamagedCheckpoint, with nothing changed, where it is not what was written.
+    """
+    content = read(path)
+    unwrapped(model).load_state_dict(content["model"])
+    for name, each in (state or {}).items():
+        if name not in content["state"]:
+            raise DamagedCheckpoint(
+                f"{path}: no state of {name}; saved are {list(content['state'])}"
+            )
+        each.load_state_dict(content["state"][name])
+    if restore_random:
+        set_random_state(content["random"])
+    return int(content["step"]), PrecisionPlan.parse(content["plan"], f"{path}: plan")
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Returns what a checkpoint holds, on the CPU. Raises DamagedCheckpoint."""
+    directory = pathlib.Path(path)
+    try:
+        manifest = json.loads((directory / _MANIFEST).read_text(encoding="utf-8"))
+        said = manifest[_STATE]
+        if (directory / _STATE).stat().st_size != said["bytes"]:
+            raise DamagedCheckpoint(f"{directory / _STATE}: not of {said['bytes']} bytes")
+        if _hash_of(directory / _STATE) != said["blake2b"]:
+            raise DamagedCheckpoint(f"{directory / _STATE}: not of the hash {said['blake2b']}")
+        content = torch.load(directory / _STATE, map_location="cpu", weights_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedCheckpoint(
+            f"{directory}: not a checkpoint of the format torch ({error})"
+        ) from error
+    if not isinstance(content, dict) or content.get("format") != 1:
+        raise DamagedCheckpoint(f"{directory / _STATE}: not of format 1")
+    return content
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Returns the model inside DDP and torch.compile."""
+    while True:
+        inner = getattr(model, "module", None) or getattr(model, "_orig_mod", None)
+        if (
+            type(model).__name__ not in ("DistributedDataParallel", "OptimizedModule")
+            or inner is None
+        ):
+            return model
+        model = inner
+
+
+def _hash_of(path: pathlib.Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,40 @@
+"""The state of the generators that a training step may draw from."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+def random_state() -> dict[str, Any]:
+    """Returns the state of PyTorch's generators (the CPU's and every visible GPU's), of Python's
+    `random`, and of NumPy's global generator where NumPy is in use: tensors and plain values.
+    """
+    version, words, gauss = random.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    state: dict[str, Any] = {
+        "cpu": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "python": [version, list(words), gauss],
+        "numpy": None,
+    }
+    if numpy is not None:
+        name, keys, *rest = numpy.random.get_state()
+        state["numpy"] = [str(name), [int(key) for key in keys], *rest]
+    return state
+
+
+def set_random_state(state: dict[str, Any]) -> None:
+    """Puts back what `random_state` has returned."""
+    torch.set_rng_state(state["cpu"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and state["numpy"] is not None:
+        name, keys, *rest = state["numpy"]
+        numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))

@@ -1,0 +1,42 @@
+"""Ranks of `torch.distributed`. In a process that is alone each function is trivial."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+
+def is_together() -> bool:
+    """Returns whether this process is one of several ranks."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def rank() -> int:
+    """Returns this process's rank; 0 where it is alone."""
+    return dist.get_rank() if is_together() else 0
+
+
+def world_size() -> int:
+    """Returns the number of ranks."""
+    return dist.get_world_size() if is_together() else 1
+
+
+def broadcast(value: Any) -> Any:
+    """Returns rank 0's `value` on every rank; `gnomon.init(broadcast=...)` takes it. All ranks call
+    it together. The value is pickled: it comes from ranks of the same job alone.
+    """
+    if not is_together():
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def all_gathered(value: Any) -> list[Any]:
+    """Returns the values of all ranks, in their order, on every rank."""
+    if not is_together():
+        return [value]
+    values: list[Any] = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
