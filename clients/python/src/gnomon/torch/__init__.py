@@ -17,6 +17,8 @@ from gnomon.torch.plan_linear import (
 from gnomon.torch.ranks import broadcast
 from gnomon.torch.replay import Job, fingerprint, make_verifier, replay
 from gnomon.torch.scaled_gemm import kernel_of
+from gnomon.torch.shadow import Shadow, ShadowArm, ShadowWindow
+from gnomon.torch.snapshot import Snapshot
 from gnomon.torch.weights_hash import weights_hash
 
 __all__ = [
@@ -25,7 +27,11 @@ __all__ = [
     "Fault",
     "Job",
     "PlanLinear",
+    "Shadow",
+    "ShadowArm",
+    "ShadowWindow",
     "SiteChoice",
+    "Snapshot",
     "adopt",
     "arm",
     "broadcast",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 
 def is_together() -> bool:
@@ -40,3 +41,16 @@ def all_gathered(value: Any) -> list[Any]:
     values: list[Any] = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def reshard(model: nn.Module) -> None:
+    """Has FSDP2 give back gathered parameters, so that `model.parameters()` are the sharded ones.
+    A forward pass without a backward pass leaves those of the root gathered.
+    """
+    if not dist.is_available():
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()

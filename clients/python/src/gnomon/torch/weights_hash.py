@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon.torch.plan_linear import site_name
-from gnomon.torch.ranks import all_gathered
+from gnomon.torch.ranks import all_gathered, reshard
 
 
 class _Digest(Protocol):
@@ -28,6 +28,7 @@ def weights_hash(model: nn.Module, *, fast: bool | None = None) -> str:
     Raises ImportError where `fast` is True and the package is missing.
     """
     name, digest = _digest(fast)
+    reshard(model)
     for parameter_name, parameter in model.named_parameters():
         local, layout = _local(parameter)
         head = f"{site_name(parameter_name)} {tuple(parameter.shape)} {local.dtype} {layout}\n"

@@ -1,0 +1,184 @@
+"""The shadow in the process: it measures windows and leaves the run's bits alone."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[torch]'")
+
+import torch
+from torch_job import batch_of, make_evaluate, make_parts, make_step
+
+import gnomon
+from gnomon.plan import PrecisionPlan
+from gnomon.torch import Fault, Shadow, ShadowWindow, Snapshot, adopt, set_step, weights_hash
+from gnomon.torch.snapshot import Place
+
+
+def make_shadow(**options: Any) -> tuple[Shadow, Any, Any]:
+    """A shadow over a fresh model in FP8, its model and its optimizer."""
+    model, optimizer, scheduler = make_parts()
+    adopt(model, PrecisionPlan.fp8())
+    train_step = options.pop("train_step", make_step)(model, optimizer, scheduler)
+    shadow = Shadow(
+        model, optimizer, scheduler, train_step=train_step, evaluate=make_evaluate(model), **options
+    )
+    return shadow, model, optimizer
+
+
+def run_with_shadow(last: int, **options: Any) -> tuple[list[float], list[ShadowWindow], str]:
+    shadow, model, _ = make_shadow(**options)
+    losses, windows = [], []
+    for step in range(1, last + 1):
+        losses.append(float(shadow.step(batch_of(step))[0]))
+        window = shadow.verify()
+        if window is not None:
+            windows.append(window)
+    return losses, windows, weights_hash(model)
+
+
+def run_alone(last: int, faults: tuple[Fault, ...] = ()) -> tuple[list[float], str]:
+    model, optimizer, scheduler = make_parts()
+    adopt(model, PrecisionPlan.fp8())
+    train_step = make_step(model, optimizer, scheduler)
+    losses = []
+    for step in range(1, last + 1):
+        set_step(model, step, faults)
+        losses.append(float(train_step(batch_of(step))[0]))
+    return losses, weights_hash(model)
+
+
+@pytest.mark.parametrize("place", ["host", "device", "disk"])
+def test_the_run_has_the_bits_of_one_without_a_shadow(place: Place, tmp_path: pathlib.Path) -> None:
+    want = run_alone(14)
+    arms = ("bf16", "same", "fakequant")
+    losses, windows, weights = run_with_shadow(
+        14, every=5, steps=4, arms=arms, place=place, directory=str(tmp_path)
+    )
+    assert (losses, weights) == want
+    assert [window.start_step for window in windows] == [0, 5, 10]
+    for window in windows:
+        assert window.run_losses == losses[window.start_step : window.start_step + 4]
+        same = window.arms["same"]
+        assert same.reproduces
+        assert [step.loss for step in same.steps] == window.run_losses
+        assert same.gap == 0
+        assert not window.arms["bf16"].reproduces
+        assert window.start_loss_plan != window.start_loss_bf16
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_shadow_is_the_bf16_run() -> None:
+    """A shadow of the first window is a run of its own in BF16."""
+    model, optimizer, scheduler = make_parts()
+    adopt(model, PrecisionPlan.bf16())
+    train_step = make_step(model, optimizer, scheduler)
+    want = [float(train_step(batch_of(step))[0]) for step in range(1, 5)]
+    _, windows, _ = run_with_shadow(4, every=5, steps=4)
+    assert [step.loss for step in windows[0].arms["bf16"].steps] == want
+    assert windows[0].arms["bf16"].steps[-1].weights_hash == weights_hash(model)
+
+
+def test_a_fault_of_fp8_is_a_gap() -> None:
+    fault = Fault("layers.1.down_proj", 9, 0, "scale_shift", "input", log2_factor=8)
+    seen: list[ShadowWindow] = []
+    losses, windows, weights = run_with_shadow(
+        16, every=8, steps=8, faults=(fault,), on_window=seen.append
+    )
+    assert (losses, weights) == run_alone(16, (fault,))
+    healthy, sick = windows
+    assert seen == windows
+    assert abs(healthy.gap_percent) < 0.3
+    assert sick.gap_percent > 1
+    assert sick.arms["bf16"].gap > 3 * sick.arms["bf16"].gap_error > 0
+
+
+def test_what_fails_in_a_replay_leaves_the_run_as_it_was() -> None:
+    broken = [False]
+
+    def breaking_step(*parts: Any) -> Any:
+        train_step = make_step(*parts)
+
+        def step(batch: Any) -> Any:
+            outcome = train_step(batch)
+            if broken[0]:
+                raise RuntimeError("in the replay")
+            return outcome
+
+        return step
+
+    shadow, model, _ = make_shadow(every=5, steps=2, train_step=breaking_step)
+    losses = [float(shadow.step(batch_of(step))[0]) for step in (1, 2)]
+    broken[0] = True
+    with pytest.raises(RuntimeError, match="in the replay"):
+        shadow.verify()
+    broken[0] = False
+    losses += [float(shadow.step(batch_of(step))[0]) for step in (3, 4)]
+    assert (losses, weights_hash(model)) == run_alone(4)
+
+
+def test_a_window_is_given_up_at_a_rollback() -> None:
+    shadow, _, _ = make_shadow(every=5, steps=3)
+    for step in (1, 2):
+        shadow.step(batch_of(step))
+    shadow.drop(7)
+    shadow.step(batch_of(8))
+    assert shadow.verify() is None
+    assert shadow.newest_step == 8
+
+
+def test_batches_whose_buffer_is_used_again_are_copied() -> None:
+    shadow, _, _ = make_shadow(every=5, steps=2, arms=("same",), copy_batches=True)
+    buffer = batch_of(1)
+    shadow.step(buffer)
+    buffer.copy_(batch_of(2))
+    shadow.step(buffer)
+    window = shadow.verify()
+    assert window is not None
+    assert window.arms["same"].reproduces
+
+
+def test_numbers_that_make_no_windows_are_refused() -> None:
+    with pytest.raises(gnomon.ConfigError, match="steps"):
+        make_shadow(every=5, steps=6)
+    with pytest.raises(gnomon.ConfigError, match="arms"):
+        make_shadow(arms=("scores",))
+
+
+def test_a_snapshot_restores_gradients_modes_rates_and_random_numbers() -> None:
+    model, optimizer, scheduler = make_parts()
+    train_step = make_step(model, optimizer, scheduler)
+    before = Snapshot(model, optimizer, [scheduler])
+    train_step(batch_of(1))
+    grads = [
+        parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
+    ]
+    taken = Snapshot(model, optimizer, [scheduler])
+    want = weights_hash(model)
+    draw = torch.rand(3)
+    for step in range(2, 14):
+        train_step(batch_of(step))
+    model.eval()
+    model.zero_grad()
+    assert optimizer.param_groups[0]["lr"] < 1e-2
+    for _ in range(2):
+        taken.restore()
+        assert weights_hash(model) == want
+        assert model.training
+        assert torch.equal(torch.rand(3), draw)
+        assert optimizer.param_groups[0]["lr"] == 1e-2
+        now = [parameter.grad for parameter in model.parameters()]
+        assert all(a is not None and torch.equal(a, b) for a, b in zip(now, grads, strict=True))
+    before.restore()
+    assert len(optimizer.state) == 0
+    taken.restore()
+    train_step(batch_of(2))
+    model_2, optimizer_2, scheduler_2 = make_parts()
+    again = make_step(model_2, optimizer_2, scheduler_2)
+    again(batch_of(1))
+    torch.rand(0)
+    again(batch_of(2))
+    assert weights_hash(model) == weights_hash(model_2)
