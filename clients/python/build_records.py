@@ -84,7 +84,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 '''
 
-PLAIN: dict[str, str] = {"string": "str", "boolean": "bool", "integer": "int", "number": "float"}
+PLAIN = {"string": "str", "boolean": "bool", "integer": "int", "number": "float"}
 
 # A class of the client's own interface has the first name.
 RENAMED = {"Capabilities": "TrainerCapabilities"}
@@ -104,19 +104,19 @@ def read_document(source: str) -> dict[str, Any]:
 def type_of(schema: dict[str, Any], schemas: dict[str, Any]) -> str:
     """The Python type of a member."""
     if "$ref" in schema:
-        name = schema["$ref"].rsplit("/", 1)[1]
+        name: str = schema["$ref"].rsplit("/", 1)[1]
         if name in MESSAGES:
             return RENAMED.get(name, name)
         return type_of(schemas[name], schemas)
     if "anyOf" in schema or "oneOf" in schema:  # a number or the word for one that JSON lacks
         return "float"
     kinds = schema["type"]
-    kind = kinds if isinstance(kinds, str) else next(each for each in kinds if each != "null")
+    kind: str = kinds if isinstance(kinds, str) else next(each for each in kinds if each != "null")
     if kind == "array":
         return f"list[{type_of(schema['items'], schemas)}]"
     if kind == "object":
         return f"dict[str, {type_of(schema['additionalProperties'], schemas)}]"
-    return PLAIN[kind]
+    return str(PLAIN[kind])
 
 
 def comment_of(schema: dict[str, Any]) -> list[str]:

@@ -8,6 +8,7 @@ for batch in loader:
 run.finish()
 """
 
+from gnomon.batch import batch_hash
 from gnomon.errors import (
     ApiError,
     ConfigError,
@@ -22,7 +23,9 @@ from gnomon.errors import (
 )
 from gnomon.plan import GemmPrecision, PrecisionPlan
 from gnomon.records import Fingerprint, InjectedFault, ReplayStep, SiteScoreRow
-from gnomon.run import Capabilities, ResumePoint, Rollback, Run, Step, init
+from gnomon.registration import init
+from gnomon.run import Capabilities, ResumePoint, Rollback, Run
+from gnomon.step import Step
 from gnomon.verify import LeaseLost, ReplayResult, ReplayTask, Unsupported, Verifier, verifier
 
 __version__ = "0.2.0"
@@ -54,6 +57,7 @@ __all__ = [
     "Stopped",
     "Unsupported",
     "Verifier",
+    "batch_hash",
     "init",
     "verifier",
 ]

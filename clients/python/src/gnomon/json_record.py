@@ -8,7 +8,6 @@ known are passed over, so that an answer of a newer controller can be read.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import types
@@ -65,9 +64,14 @@ def from_value(kind: type[R], value: Any) -> R:
     return record
 
 
-@functools.cache
+_hints_of: dict[Any, dict[str, Any]] = {}
+
+
 def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    hints = _hints_of.get(kind)
+    if hints is None:
+        hints = _hints_of[kind] = typing.get_type_hints(kind)
+    return hints
 
 
 def _read(kind: Any, value: Any, place: str) -> Any:
