@@ -70,7 +70,7 @@ AHEAD: dict[str, dict[str, Any]] = {
     },
     "LeaseFailure": {"unsupported": {"type": "boolean"}},
 }
-AHEAD_OPTIONAL = {"StepReport": ["grad_norm"]}
+AHEAD_OPTIONAL = {"StepReport": ["grad_norm"], "ReplayStep": ["grad_norm"]}
 
 OUTPUT = pathlib.Path(__file__).parent / "src" / "gnomon" / "records.py"
 

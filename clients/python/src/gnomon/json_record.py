@@ -7,6 +7,7 @@ known are passed over, so that an answer of a newer controller can be read.
 
 from __future__ import annotations
 
+import collections.abc
 import dataclasses
 import json
 import math
@@ -14,12 +15,14 @@ import types
 import typing
 from typing import Any, TypeVar
 
+from gnomon.errors import GnomonError
+
 R = TypeVar("R")
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
-class BadRecord(ValueError):
+class BadRecord(GnomonError, ValueError):
     """A message that is not what its class says: which member, what it is, what is expected."""
 
 
@@ -81,7 +84,7 @@ def _read(kind: Any, value: Any, place: str) -> Any:
             return None
         inner = next(each for each in typing.get_args(kind) if each is not type(None))
         return _read(inner, value, place)
-    if origin is list:
+    if origin in (list, collections.abc.Sequence):
         if not isinstance(value, list):
             raise _wrong(place, value, "an array")
         item = typing.get_args(kind)[0]

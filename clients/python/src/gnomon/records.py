@@ -421,8 +421,8 @@ class LeaseHeartbeat:
 class ReplayStep:
     step: int
     loss: float
-    grad_norm: float
     batch_hash: str | None = None
+    grad_norm: float | None = None
     weights_hash: str | None = None
 
 

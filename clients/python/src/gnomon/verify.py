@@ -9,10 +9,17 @@ from typing import overload
 from gnomon.errors import GnomonError
 from gnomon.plan import PrecisionPlan
 from gnomon.records import Fingerprint, ReplayStep, SiteScoreRow
+from gnomon.records import ReplayTask as TaskMessage
+
+ARMS = ("bf16", "same", "plan", "fakequant", "bf16-perturbed", "scores")
 
 
 class Unsupported(GnomonError):
     """Raise it in a replay that this verifier cannot do. It costs the replay no attempt."""
+
+
+class ReplayFailed(GnomonError):
+    """A replay ended without a result that can be used: the reason goes to the controller."""
 
 
 class LeaseLost(GnomonError):
@@ -55,6 +62,32 @@ class ReplayTask:
     def last_step(self) -> int:
         """The last step to replay."""
         return self.start_step + self.steps
+
+    @staticmethod
+    def of(
+        message: TaskMessage,
+        check: Callable[[], None] = lambda: None,
+        progress: Callable[[int], None] = lambda steps: None,
+    ) -> ReplayTask:
+        """The task of a lease. Raises ConfigError for a plan that cannot be read."""
+        return ReplayTask(
+            run=message.run,
+            replay=message.replay,
+            window=message.window,
+            attempt=message.attempt,
+            arm=message.arm,
+            checkpoint=message.checkpoint_uri,
+            start_step=message.start_step,
+            steps=message.steps,
+            plan=PrecisionPlan.parse(message.plan, "plan of the arm") if message.plan else None,
+            purpose=message.purpose or "",
+            end_checkpoint=message.end_checkpoint_uri or "",
+            evaluate_endpoints=bool(message.evaluate_endpoints),
+            perturb=message.perturb or 0,
+            perturb_scale=message.perturb_scale or 0.0,
+            _check=check,
+            _progress=progress,
+        )
 
     def check(self) -> None:
         """Raises LeaseLost once the replay has to end. Call it between two steps."""
