@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gnomon.errors import ConfigError, Rejected
+from gnomon.model import layers_of
 from gnomon.plan import BF16, GemmPrecision, PrecisionPlan
 from gnomon.torch.faults import Fault
 from gnomon.torch.scaled_gemm import (
@@ -222,7 +223,7 @@ def site_choices(sites: Iterable[str], plan: PrecisionPlan) -> dict[str, SiteCho
     """Returns how each site runs under `plan`. Raises Rejected for what PlanLinear cannot do."""
     names = list(sites)
     try:
-        bound = plan.bind(names, layer_count(names))
+        bound = plan.bind(names, layers_of(names))
     except ConfigError as error:
         raise Rejected(str(error)) from None
     for key, value in plan.of_run().items():
@@ -236,12 +237,6 @@ def site_choices(sites: Iterable[str], plan: PrecisionPlan) -> dict[str, SiteCho
         )
         for site in names
     }
-
-
-def layer_count(sites: Iterable[str]) -> int:
-    """Returns how many layers the names speak of: "model.layers.7.mlp.up_proj" is of at least 8."""
-    numbers = [int(part) for site in sites for part in site.split(".") if part.isdigit()]
-    return max(numbers, default=-1) + 1
 
 
 def _checked(plan: PrecisionPlan, site: str, gemm: str) -> GemmPrecision:
