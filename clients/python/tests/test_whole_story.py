@@ -1,0 +1,94 @@
+"""The whole loop: a plain trainer, two Python verifiers, a fault that FP8 alone has."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from daemon import Daemon, wait_for
+
+TESTS = pathlib.Path(__file__).parent
+PLAN = 'version = 1\n[[rule]]\nmatch = "*"\ngemms = "fp8"\nrecipe = "current"\n'
+
+
+def test_supervision_adds_at_most_12_lines() -> None:
+    before, after = (
+        [line.strip() for line in (TESTS / "nano" / name).read_text().splitlines()]
+        for name in ("train.py", "train_supervised.py")
+    )
+    changes = list(difflib.unified_diff(before[1:], after[1:], n=0, lineterm=""))[2:]
+    added = [line for line in changes if line.startswith("+")]
+    assert len(added) <= 12, added
+
+
+@contextmanager
+def running(daemon: Daemon, folder: pathlib.Path, *trainer: str) -> Iterator[Any]:
+    """The trainer, with two verifiers beside it."""
+    (folder / "plan.toml").write_text(PLAN)
+    environment = {**os.environ, "GNOMON_URL": daemon.url, "PYTHONPATH": str(TESTS)}
+    processes = []
+
+    def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with open(folder / f"{name}.log", "wb") as log:
+            command = [sys.executable, "-m", *arguments]
+            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        processes.append(process)
+        return process
+
+    try:
+        for name in ("verifier-1", "verifier-2"):
+            start(name, "gnomon.verify_program", "nano.replay:replay", "--name", name)
+        yield start("trainer", "nano.train_supervised", *trainer)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=30)
+        for path in sorted(folder.glob("*.log")):
+            print(f"--- {path.name}\n{path.read_text()[-3000:]}")
+
+
+def test_a_fault_of_fp8_alone_is_caught_pinned_and_recovered_from(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    site = "model.layers.1.mlp.up_proj"
+    arguments = ("--max-iters", "100000", "--fault-site", site, "--fault-step", "121")
+    with running(daemon, tmp_path, *arguments, "--pace", "0.05"):
+
+        def windows(state: str) -> list[dict[str, Any]]:
+            runs = daemon.get("/v1/runs")
+            rows = daemon.get("/v1/runs/run-1/windows") if runs else []
+            return [row for row in rows if row["state"] == state]
+
+        wait_for(lambda: len(windows("quiet")) >= 2, 60, "the first complete windows")
+        alarm = wait_for(lambda: windows("alarm"), 120, "the alarm")[0]
+        assert alarm["start_step"] + alarm["steps"] > 120
+        applied = wait_for(
+            lambda: [
+                row
+                for row in daemon.get("/v1/runs/run-1/directives")
+                if row["state"] == "applied" and row["plan"]
+            ],
+            120,
+            "a directive with a plan",
+        )
+        last = applied[-1]
+        layers = daemon.get(f"/v1/runs/run-1/layers?plan_version={last['plan_version']}")
+        pinned = {row["site"] for row in layers if row["fprop"] == "bf16"}
+        assert site in pinned
+        since = last["applied_step"] if last["kind"] == "set_plan" else last["to_step"]
+        wait_for(
+            lambda: [
+                row
+                for row in windows("quiet")
+                if row["start_step"] >= since and row["plan_version"] == last["plan_version"]
+            ],
+            120,
+            "a quiet window under the pin",
+        )
