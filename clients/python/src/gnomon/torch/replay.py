@@ -116,7 +116,7 @@ def replay_steps(
         set_step(job.model, step, job.faults)
         given = reordered(batch, step) if perturbed else batch
         loss, norm = (float(value) for value in job.train_step(given))
-        steps.append(ReplayStep(step, loss, norm, batch_hash=batch_hash(batch)))
+        steps.append(ReplayStep(step, loss, grad_norm=norm, batch_hash=batch_hash(batch)))
         progress(len(steps))
         if not math.isfinite(loss):
             break

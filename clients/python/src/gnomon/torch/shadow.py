@@ -207,7 +207,12 @@ class Shadow:
                 set_step(self._model, step, self._job.faults)
                 loss, norm = self._job.train_step(batch)
                 steps.append(
-                    ReplayStep(step, _mean(float(loss)), float(norm), batch_hash=batch_hash(batch))
+                    ReplayStep(
+                        step,
+                        _mean(float(loss)),
+                        grad_norm=float(norm),
+                        batch_hash=batch_hash(batch),
+                    )
                 )
         steps[-1].weights_hash = weights_hash(self._model)
         seconds = time.perf_counter() - since
