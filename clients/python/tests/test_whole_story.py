@@ -54,41 +54,42 @@ def running(daemon: Daemon, folder: pathlib.Path, *trainer: str) -> Iterator[Any
             print(f"--- {path.name}\n{path.read_text()[-3000:]}")
 
 
-def test_a_fault_of_fp8_alone_is_caught_pinned_and_recovered_from(
+def test_a_fault_of_fp8_alone_is_caught_pinned_recovered_from_and_left(
     daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:
     site = "model.layers.1.mlp.up_proj"
-    arguments = ("--max-iters", "100000", "--fault-site", site, "--fault-step", "121")
-    with running(daemon, tmp_path, *arguments, "--pace", "0.05"):
+    arguments = ("--max-iters", "100000", "--fault-site", site, "--fault-steps", "121", "200")
+    with running(daemon, tmp_path, *arguments, "--pace", "0.03"):
 
         def windows(state: str) -> list[dict[str, Any]]:
             runs = daemon.get("/v1/runs")
             rows = daemon.get("/v1/runs/run-1/windows") if runs else []
-            return [row for row in rows if row["state"] == state]
+            return [row for row in rows if row["state"] == state and row["kind"] == "shadow"]
+
+        def applied(kind: str) -> list[dict[str, Any]]:
+            rows = daemon.get("/v1/runs/run-1/directives")
+            return [row for row in rows if row["state"] == "applied" and row["kind"] == kind]
 
         wait_for(lambda: len(windows("quiet")) >= 2, 60, "the first complete windows")
         alarm = wait_for(lambda: windows("alarm"), 120, "the alarm")[0]
         assert alarm["start_step"] + alarm["steps"] > 120
-        applied = wait_for(
-            lambda: [
-                row
-                for row in daemon.get("/v1/runs/run-1/directives")
-                if row["state"] == "applied" and row["plan"]
-            ],
-            120,
-            "a directive with a plan",
-        )
-        last = applied[-1]
-        layers = daemon.get(f"/v1/runs/run-1/layers?plan_version={last['plan_version']}")
-        pinned = {row["site"] for row in layers if row["fprop"] == "bf16"}
-        assert site in pinned
-        since = last["applied_step"] if last["kind"] == "set_plan" else last["to_step"]
+        assert alarm["d_percent"] > 1
+
+        pin = wait_for(lambda: applied("rollback"), 120, "the rollback into the pin")[0]
+        version = pin["plan_version"]
+        layers = daemon.get(f"/v1/runs/run-1/layers?plan_version={version}")
+        assert site in {row["site"] for row in layers if row["fprop"] == "bf16"}
+        assert daemon.get("/v1/runs/run-1")["attempts"][-1]["cause"] == "rollback"
         wait_for(
-            lambda: [
-                row
-                for row in windows("quiet")
-                if row["start_step"] >= since and row["plan_version"] == last["plan_version"]
-            ],
+            lambda: [row for row in windows("quiet") if row["plan_version"] == version],
             120,
             "a quiet window under the pin",
         )
+
+        back = wait_for(lambda: applied("set_plan"), 120, "the way back to FP8")[0]
+        layers = daemon.get(f"/v1/runs/run-1/layers?plan_version={back['plan_version']}")
+        assert all(row["fprop"] == "fp8" for row in layers)
+        after = f"/v1/runs/run-1/steps?from={back['applied_step'] + 1}"
+        steps = wait_for(lambda: daemon.get(after), 30, "steps in FP8 again")
+        assert {row["plan_version"] for row in steps} == {back["plan_version"]}
+        assert [row["kind"] for row in daemon.get("/v1/runs/run-1/notices")] == []

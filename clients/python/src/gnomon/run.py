@@ -85,9 +85,9 @@ class Run:
         layers: int,
         capabilities: Capabilities,
         ranks: Ranks,
-        on_plan: Callable[[PrecisionPlan], None] | None = None,
-        on_rollback: Callable[[Rollback], None] | None = None,
-        on_checkpoint: Callable[[], None] | None = None,
+        on_plan: Callable[[PrecisionPlan], object] | None = None,
+        on_rollback: Callable[[Rollback], object] | None = None,
+        on_checkpoint: Callable[[], object] | None = None,
         flush_seconds: float = 30.0,
     ) -> None:
         self.plan = plan

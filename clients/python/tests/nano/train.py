@@ -16,12 +16,12 @@ def main() -> None:
     parser.add_argument("--checkpoint-every", type=int, default=10)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds of a step, at least")
     parser.add_argument("--fault-site", default="")
-    parser.add_argument("--fault-step", type=int, default=1 << 60)
+    parser.add_argument("--fault-steps", type=int, nargs=2, default=[0, 0])
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
 
     model = Model()
-    model.fault = (args.fault_site, args.fault_step)
+    model.fault = (args.fault_site, *args.fault_steps)
     if args.resume:
         load_into(model, max((f.path for f in os.scandir(args.out)), key=os.path.getmtime))
     model.is_fp8 = lambda site, gemm: True
