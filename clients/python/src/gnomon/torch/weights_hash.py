@@ -46,7 +46,7 @@ def weights_hash(model: nn.Module, *, fast: bool | None = None) -> str:
 def _digest(fast: bool | None) -> tuple[str, _Digest]:
     if fast is not False:
         try:
-            import xxhash  # type: ignore[import-not-found,unused-ignore]
+            import xxhash
 
             return "xxh3", xxhash.xxh3_64()
         except ImportError:

@@ -1,0 +1,141 @@
+"""The live pin of torchao's Float8Linear. check_torchao.py runs this with several versions."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[torch]'")
+pytest.importorskip("torchao", reason="needs torchao: pip install torchao")
+
+import torch
+from torch import Tensor, nn
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+from torchao.float8.float8_linear import Float8Linear
+
+import gnomon
+from gnomon.plan import PlanRule, PrecisionPlan
+from gnomon.torch.float8_pin import Float8Pin
+
+RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp"]
+X = torch.randn(32, 64, generator=torch.Generator().manual_seed(3)).bfloat16()
+
+
+def make_model(recipe: str) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32), nn.Linear(32, 16)]
+    model: nn.Module = nn.Sequential(*layers).bfloat16()
+    convert_to_float8_training(
+        model,
+        config=Float8LinearConfig.from_recipe_name(recipe),
+        module_filter_fn=lambda module, name: name != "3",
+    )
+    return model
+
+
+def bits(model: Any, x: Tensor = X) -> list[Tensor]:
+    for parameter in model.parameters():
+        parameter.grad = None
+    leaf = x.clone().requires_grad_()
+    output = model(leaf)
+    output.float().pow(2).sum().backward()
+    grads = [leaf.grad, *[parameter.grad for parameter in model.parameters()]]
+    return [output.detach(), *[grad.clone() for grad in grads if grad is not None]]
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_pin_is_bf16_and_fp8_comes_back_to_the_bit(recipe: str) -> None:
+    model = make_model(recipe)
+    pin = Float8Pin(model)
+    assert pin.sites == ["0", "2", "3"]
+    assert pin.recipe == recipe
+    before = bits(model)
+    identities = [id(parameter) for parameter in model.parameters()]
+    plain = nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32), nn.Linear(32, 16))
+    plain.bfloat16().load_state_dict(model.state_dict())
+    pin.set_plan(pin.plan)
+    assert same(bits(model), before)
+    pin.set_plan(pin.plan.with_bf16_sites(["0", "2"]))
+    assert same(bits(model), bits(plain))
+    assert not same(bits(model), before)
+    pin.set_plan(pin.plan.with_bf16_sites(["2"]))
+    assert type(model.get_submodule("0")) is Float8Linear
+    assert type(model.get_submodule("2")) is nn.Linear
+    pin.set_plan(pin.plan)
+    assert same(bits(model), before)
+    assert [id(parameter) for parameter in model.parameters()] == identities
+
+
+def test_an_optimizer_and_a_checkpoint_see_no_difference() -> None:
+    model = make_model("rowwise")
+    pin = Float8Pin(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    names = list(model.state_dict())
+    pin.set_plan(pin.plan.with_bf16_sites(["0"]))
+    bits(model)
+    optimizer.step()
+    assert list(model.state_dict()) == names
+    assert len(optimizer.state) == len(list(model.parameters()))
+
+
+def test_the_arm_bf16_leaves_no_trace() -> None:
+    model = make_model("tensorwise")
+    pin = Float8Pin(model)
+    before = bits(model)
+    with pin.arm("bf16"):
+        assert not same(bits(model), before)
+    with pin.arm("same"):
+        assert same(bits(model), before)
+    with pytest.raises(ValueError, match="fakequant"), pin.arm("fakequant"):
+        pass
+    assert same(bits(model), before)
+
+
+def test_a_plan_that_torchao_cannot_run_is_rejected_and_changes_nothing() -> None:
+    model = make_model("rowwise")
+    pin = Float8Pin(model)
+    before = bits(model)
+    wgrad = PlanRule("0", only=("wgrad",), keys={"gemms": "bf16"})
+    for plan, why in [
+        (PrecisionPlan((*pin.plan.rules, wgrad)), "one precision"),
+        (PrecisionPlan.fp8("current").with_bf16_sites(["3"]), "torchao made it rowwise"),
+        (PrecisionPlan.fp8("rowwise"), "3 is no Float8Linear"),
+        (PrecisionPlan.parse('[[rule]]\nmatch = "nowhere"\ngemms = "fp8"\n'), "nowhere"),
+    ]:
+        with pytest.raises(gnomon.Rejected, match=why):
+            pin.set_plan(plan)
+    assert same(bits(model), before)
+
+
+def test_names_of_our_recipes_are_understood() -> None:
+    pin = Float8Pin(make_model("tensorwise"))
+    pin.set_plan(PrecisionPlan.fp8("current").with_bf16_sites(["3"]))
+    pin = Float8Pin(make_model("rowwise_with_gw_hp"))
+    pin.set_plan(PrecisionPlan.fp8("rowwise_gw_hp").with_bf16_sites(["3"]))
+
+
+def test_a_model_without_such_layers_is_an_error() -> None:
+    with pytest.raises(gnomon.ConfigError, match="convert_to_float8_training"):
+        Float8Pin(nn.Sequential(nn.Linear(4, 4)))
+
+
+def test_compiled_a_pin_costs_one_compilation() -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+    model = make_model("tensorwise")
+    pin = Float8Pin(model)
+    compiled = cast(nn.Module, torch.compile(model, backend=counter))
+    first = bits(compiled)
+    one = counter.frame_count
+    pin.set_plan(pin.plan.with_bf16_sites(["0"]))
+    assert same(bits(compiled), bits(model))
+    assert counter.frame_count == 2 * one
+    pin.set_plan(pin.plan)
+    assert same(bits(compiled), first)
+    assert counter.frame_count == 2 * one
