@@ -12,9 +12,9 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[l
 pytest.importorskip("lightning", reason="needs pip install 'gnomon-client[lightning]'")
 
 import torch
+from daemon import Daemon, wait_for
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from live_daemon import LiveDaemon
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -49,7 +49,7 @@ def loader() -> Any:
 
 
 def fit(
-    daemon: LiveDaemon, folder: pathlib.Path, steps: int, *callbacks: Callback, **options: Any
+    daemon: Daemon, folder: pathlib.Path, steps: int, *callbacks: Callback, **options: Any
 ) -> tuple[Module, gnomon.Run]:
     module = Module()
     adopt(module, PLAN)
@@ -77,32 +77,32 @@ def fit(
         **options,
     )
     resume = run.resume_from
-    trainer.fit(module, loader(), ckpt_path=resume.checkpoint if resume is not None else None)
+    with run:  # which ends its threads where the training fails
+        trainer.fit(module, loader(), ckpt_path=resume.checkpoint if resume is not None else None)
     return module, run
 
 
-def test_every_step_and_checkpoint_is_reported(tmp_path: pathlib.Path) -> None:
-    with LiveDaemon(tmp_path) as daemon:
-        module, run = fit(daemon, tmp_path, 8)
-        steps = daemon.get(f"/v1/runs/{run.id}/steps")
-        assert [step["step"] for step in steps] == list(range(1, 9))
-        assert len({step["loss"] for step in steps}) == 8
-        assert all(step["grad_norm"] > 0 and step["learning_rate"] == 0.01 for step in steps)
-        assert len({step["batch_hash"] for step in steps}) == 8
-        checkpoints = daemon.get(f"/v1/runs/{run.id}/checkpoints")
-        assert [each["step"] for each in checkpoints] == [4, 8]
-        assert checkpoints[-1]["weights_hash"] == weights_hash(module)
-        for each in checkpoints:
-            saved = torch.load(each["uri"], weights_only=False)
-            assert saved["global_step"] == each["step"]
-        assert daemon.get(f"/v1/runs/{run.id}")["state"] == "completed"
+def test_every_step_and_checkpoint_is_reported(daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    module, run = fit(daemon, tmp_path, 8)
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
+    assert [step["step"] for step in steps] == list(range(1, 9))
+    assert len({step["loss"] for step in steps}) == 8
+    assert all(step["grad_norm"] > 0 and step["learning_rate"] == 0.01 for step in steps)
+    assert len({step["batch_hash"] for step in steps}) == 8
+    checkpoints = daemon.get(f"/v1/runs/{run.id}/checkpoints")
+    assert [each["step"] for each in checkpoints] == [4, 8]
+    assert checkpoints[-1]["weights_hash"] == weights_hash(module)
+    for each in checkpoints:
+        saved = torch.load(each["uri"], weights_only=False)
+        assert saved["global_step"] == each["step"]
+    assert daemon.get(f"/v1/runs/{run.id}")["state"] == "completed"
 
 
-def test_accumulated_batches_are_one_step_with_their_mean_loss(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a").mkdir()
-    with LiveDaemon(tmp_path / "a") as daemon:
-        _, run = fit(daemon, tmp_path / "a", 2, accumulate_grad_batches=2)
-        steps = daemon.get(f"/v1/runs/{run.id}/steps")
+def test_accumulated_batches_are_one_step_with_their_mean_loss(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    _, run = fit(daemon, tmp_path, 2, accumulate_grad_batches=2)
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
     module = Module()
     adopt(module, PLAN)
     batches = list(loader())
@@ -111,39 +111,36 @@ def test_accumulated_batches_are_one_step_with_their_mean_loss(tmp_path: pathlib
     assert steps[0]["loss"] == pytest.approx(want, rel=1e-6)
 
 
-def test_a_plan_takes_effect_live(tmp_path: pathlib.Path) -> None:
-    with LiveDaemon(tmp_path) as daemon:
+def test_a_plan_takes_effect_live(daemon: Daemon, tmp_path: pathlib.Path) -> None:
 
-        class Pin(Callback):
-            def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
-                time.sleep(0.02)
-                if trainer.global_step == 2:
-                    run = daemon.wait_for("/v1/runs", lambda runs: runs)[0]["run"]
-                    body = {"owner": "me", "reason": "to see", "expires_seconds": 600}
-                    body |= {"kind": "set_plan", "plan": PLAN.with_bf16_sites(["up"]).to_toml()}
-                    daemon.post(f"/v1/runs/{run}/overrides", body)
-                elif not plan_sites(pl_module)["up"].choice.any_fp8:
-                    trainer.should_stop = True
+    class Pin(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *rest: Any) -> None:
+            time.sleep(0.02)
+            if trainer.global_step == 2:
+                run = wait_for(lambda: daemon.get("/v1/runs"), 20)[0]["run"]
+                plan = PLAN.with_bf16_sites(["up"]).to_toml()
+                daemon.override("set_plan", run, plan=plan, expires_seconds=600)
+            elif not plan_sites(pl_module)["up"].choice.any_fp8:
+                trainer.should_stop = True
 
-        _, run = fit(daemon, tmp_path, 1000, Pin())
-        steps = daemon.get(f"/v1/runs/{run.id}/steps")
-        assert 2 < len(steps) < 1000
-        assert steps[1]["plan_version"] == 0
-        assert steps[-1]["plan_version"] > 0
-        assert daemon.get(f"/v1/runs/{run.id}")["state"] == "stopped"
+    _, run = fit(daemon, tmp_path, 1000, Pin())
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
+    assert 2 < len(steps) < 1000
+    assert steps[1]["plan_version"] == 0
+    assert steps[-1]["plan_version"] > 0
+    assert daemon.get(f"/v1/runs/{run.id}")["state"] == "stopped"
 
 
-def test_a_restart_goes_on_where_the_checkpoint_is(tmp_path: pathlib.Path) -> None:
+def test_a_restart_goes_on_where_the_checkpoint_is(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     class Crash(Callback):
         def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
             if trainer.global_step == 6:
                 raise RuntimeError("crash")
 
-    with LiveDaemon(tmp_path) as daemon:
-        with pytest.raises(RuntimeError, match="crash"):
-            fit(daemon, tmp_path, 8, Crash())
-        _, run = fit(daemon, tmp_path, 8)
-        steps = daemon.get(f"/v1/runs/{run.id}/steps")
-        again = [step["step"] for step in steps if step["attempt"] == 2]
-        assert again == [5, 6, 7, 8]
-        assert daemon.get(f"/v1/runs/{run.id}")["state"] == "completed"
+    with pytest.raises(RuntimeError, match="crash"):
+        fit(daemon, tmp_path, 8, Crash())
+    _, run = fit(daemon, tmp_path, 8)
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
+    again = [step["step"] for step in steps if step["attempt"] == 2]
+    assert again == [5, 6, 7, 8]
+    assert daemon.get(f"/v1/runs/{run.id}")["state"] == "completed"

@@ -15,7 +15,8 @@ import gnomon
 from gnomon.batch import batch_hash
 from gnomon.plan import PrecisionPlan
 from gnomon.torch import Fault, Job, checkpoint, make_verifier, replay, weights_hash
-from gnomon.torch.replay import fingerprint, reordered, standard_error
+from gnomon.torch.fingerprint import fingerprint
+from gnomon.torch.replay import reordered, standard_error
 from gnomon.verify import ReplayTask
 
 FP8 = PrecisionPlan.fp8()
@@ -105,7 +106,7 @@ def test_what_cannot_be_replayed_is_said(tmp_path: pathlib.Path) -> None:
     with pytest.raises(gnomon.Unsupported, match="scores"):
         replay(make_job(), task)
     task.arm, task.start_step = "same", 3
-    with pytest.raises(checkpoint.DamagedCheckpoint, match="of step 4, not 3"):
+    with pytest.raises(checkpoint.DamagedCheckpoint, match="of step 10, not 9"):
         replay(make_job(), task)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -62,12 +64,12 @@ def test_the_run_has_the_bits_of_one_without_a_shadow(place: Place, tmp_path: pa
     assert [window.start_step for window in windows] == [0, 5, 10]
     for window in windows:
         assert window.run_losses == losses[window.start_step : window.start_step + 4]
-        same = window.arms["same"]
-        assert same.reproduces
+        same = window.results["same"]
+        assert window.reproduces("same")
         assert [step.loss for step in same.steps] == window.run_losses
-        assert same.gap == 0
-        assert not window.arms["bf16"].reproduces
-        assert window.start_loss_plan != window.start_loss_bf16
+        assert window.gap("same") == 0
+        assert not window.reproduces("bf16")
+        assert same.start_loss_plan != same.start_loss_bf16
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,8 +80,8 @@ def test_the_shadow_is_the_bf16_run() -> None:
     train_step = make_step(model, optimizer, scheduler)
     want = [float(train_step(batch_of(step))[0]) for step in range(1, 5)]
     _, windows, _ = run_with_shadow(4, every=5, steps=4)
-    assert [step.loss for step in windows[0].arms["bf16"].steps] == want
-    assert windows[0].arms["bf16"].steps[-1].weights_hash == weights_hash(model)
+    assert [step.loss for step in windows[0].results["bf16"].steps] == want
+    assert windows[0].results["bf16"].steps[-1].weights_hash == weights_hash(model)
 
 
 def test_a_fault_of_fp8_is_a_gap() -> None:
@@ -93,7 +95,7 @@ def test_a_fault_of_fp8_is_a_gap() -> None:
     assert seen == windows
     assert abs(healthy.gap_percent) < 0.3
     assert sick.gap_percent > 1
-    assert sick.arms["bf16"].gap > 3 * sick.arms["bf16"].gap_error > 0
+    assert sick.gap() > 3 * (sick.results["bf16"].gap_error or 0) > 0
 
 
 def test_what_fails_in_a_replay_leaves_the_run_as_it_was() -> None:
@@ -138,7 +140,32 @@ def test_batches_whose_buffer_is_used_again_are_copied() -> None:
     shadow.step(buffer)
     window = shadow.verify()
     assert window is not None
-    assert window.arms["same"].reproduces
+    assert window.reproduces("same")
+
+
+def test_layers_of_another_kind_have_their_own_arms() -> None:
+    """Without PlanLinear a shadow would compare a run with itself; so it wants to know how."""
+    model, optimizer, scheduler = make_parts()
+    callables: Any = {
+        "train_step": make_step(model, optimizer, scheduler),
+        "evaluate": make_evaluate(model),
+    }
+    with pytest.raises(gnomon.ConfigError, match="no PlanLinear"):
+        Shadow(model, optimizer, **callables)
+    asked: list[str] = []
+
+    @contextmanager
+    def use_arm(name: str, plan: Any) -> Iterator[None]:
+        asked.append(name)
+        yield
+
+    shadow = Shadow(model, optimizer, scheduler, every=2, steps=2, use_arm=use_arm, **callables)
+    for step in (1, 2):
+        shadow.step(batch_of(step))
+    window = shadow.verify()
+    assert window is not None
+    assert window.reproduces("bf16")  # since these arms do nothing
+    assert set(asked) == {"bf16", "same"}
 
 
 def test_numbers_that_make_no_windows_are_refused() -> None:

@@ -75,8 +75,8 @@ def train(mode: str, with_shadow: bool) -> dict[str, Any]:
         "losses": losses,
         "weights": weights_hash(model),
         "gaps": [window.gap_percent for window in windows],
-        "reproduces": [window.arms["same"].reproduces for window in windows],
-        "steps": [[step.loss for step in window.arms["same"].steps] for window in windows],
+        "reproduces": [window.reproduces("same") for window in windows],
+        "steps": [[step.loss for step in window.results["same"].steps] for window in windows],
     }
 
 

@@ -3,6 +3,7 @@
 from gnomon.torch.arms import ARMS, arm, nudge
 from gnomon.torch.checkpoint import DamagedCheckpoint
 from gnomon.torch.faults import Fault
+from gnomon.torch.fingerprint import fingerprint
 from gnomon.torch.plan_linear import (
     PlanLinear,
     SiteChoice,
@@ -14,9 +15,9 @@ from gnomon.torch.plan_linear import (
     site_name,
 )
 from gnomon.torch.ranks import broadcast
-from gnomon.torch.replay import Job, fingerprint, make_verifier, replay
+from gnomon.torch.replay import Job, make_verifier, replay
 from gnomon.torch.scaled_gemm import kernel_of
-from gnomon.torch.shadow import Shadow, ShadowArm, ShadowWindow
+from gnomon.torch.shadow import Shadow, ShadowWindow
 from gnomon.torch.snapshot import Snapshot
 from gnomon.torch.weights_hash import weights_hash
 
@@ -27,7 +28,6 @@ __all__ = [
     "Job",
     "PlanLinear",
     "Shadow",
-    "ShadowArm",
     "ShadowWindow",
     "SiteChoice",
     "Snapshot",

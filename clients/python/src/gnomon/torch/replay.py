@@ -10,9 +10,11 @@ optimizer, the batch of a step, a training step, a held-out evaluation.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +23,14 @@ from torch import Tensor, nn
 
 from gnomon.batch import batch_hash
 from gnomon.plan import PrecisionPlan
-from gnomon.records import Fingerprint, ReplayStep
+from gnomon.records import ReplayStep
 from gnomon.torch import checkpoint
 from gnomon.torch.arms import arm, nudge
 from gnomon.torch.checkpoint import Stateful
 from gnomon.torch.faults import Fault
+from gnomon.torch.fingerprint import fingerprint
 from gnomon.torch.plan_linear import set_plan, set_step
-from gnomon.torch.ranks import world_size
-from gnomon.torch.scaled_gemm import kernel_of
+from gnomon.torch.ranks import all_gathered
 from gnomon.torch.weights_hash import weights_hash
 from gnomon.verify import ReplayResult, ReplayTask, Unsupported, Verifier, verifier
 
@@ -36,6 +38,9 @@ REPLAYED_ARMS = ("bf16", "same", "plan", "fakequant", "bf16-perturbed")
 
 # Loss of a step before its update, and the norm of its gradient before clipping; tensors or floats.
 StepOutcome = tuple[Any, Any]
+
+# Has the layers run in an arm, under a plan where one is given, and as before behind it.
+ArmContext = Callable[[str, PrecisionPlan | None], AbstractContextManager[None]]
 
 
 @dataclass
@@ -45,11 +50,13 @@ class Job:
     train_step: does one whole step with a batch and returns (loss, gradient norm): the mean loss
     before the update in nats per token, the norm before clipping.
     batch: the batch of a step, as the trainer gave it to `run.step(batch=...)`; a pure function.
-    evaluate: the mean loss in nats per token of each held-out sequence, a vector, by the model as
-    it is now. It has to leave no trace: eval mode, no gradients, no random numbers.
+    evaluate: the mean loss in nats per token of each held-out sequence of this rank, a vector, by
+    the model as it is now. It leaves no trace: eval mode, no random numbers.
     heldout_tokens: how many tokens `evaluate` reads.
     state: what a checkpoint keeps besides the model, like {"optimizer": optimizer}.
     faults: those that the trainer has switched on too.
+    arms, arm: what the layers can run in, and `arm(name, plan)` as a context in which they do; for
+    other layers than PlanLinear.
     """
 
     model: nn.Module
@@ -59,39 +66,49 @@ class Job:
     heldout_tokens: int
     state: Mapping[str, Stateful] = field(default_factory=dict)
     faults: Sequence[Fault] = ()
+    arms: Sequence[str] = ("bf16", "same", "plan", "fakequant")
+    arm: ArmContext | None = None
+
+    def in_arm(self, name: str, plan: PrecisionPlan | None = None) -> AbstractContextManager[None]:
+        """Returns the context of an arm. Raises Unsupported for one that the job does not have."""
+        if name not in self.arms:
+            raise Unsupported(f"arm {name}; this job has {', '.join(self.arms)}")
+        return arm(self.model, name, plan) if self.arm is None else self.arm(name, plan)
 
 
-def replay(job: Job, task: ReplayTask) -> ReplayResult:
-    """Replays a task from a checkpoint of the format `torch`. Raises Unsupported for an arm that
-    PlanLinear does not have, DamagedCheckpoint, Rejected, LeaseLost.
+def replay(
+    job: Job, task: ReplayTask, load: Callable[[str, int], None] | None = None
+) -> ReplayResult:
+    """Replays a task. `load(uri, step)` puts the job into the state of that step, its plan too; by
+    default from a checkpoint of the format `torch`. All ranks of a job call it together.
+    Raises Unsupported for an arm that the job lacks, DamagedCheckpoint, Rejected, LeaseLost.
     """
-    if task.arm not in REPLAYED_ARMS:
-        raise Unsupported(f"arm {task.arm}")
+    load = load or functools.partial(load_checkpoint, job)
+    perturbed = task.arm == "bf16-perturbed"
+    context = job.in_arm("bf16" if perturbed else task.arm, task.plan)
     clock = _Clock()
-    plan = _load(job, task.checkpoint, task.start_step)
-    set_plan(job.model, plan)
-    set_step(job.model, task.start_step, job.faults)
     result = ReplayResult(steps=())
     # The run's own end comes first: the replay's state then stays in the model.
     end_losses = None
     if task.evaluate_endpoints and task.end_checkpoint:
-        _load(job, task.end_checkpoint, task.start_step + task.steps)
+        load(task.end_checkpoint, task.last_step)
         end_losses = heldout_losses(job, "bf16")
         result.run_end_loss_bf16 = float(end_losses.mean())
-        _load(job, task.checkpoint, task.start_step)
+    load(task.checkpoint, task.start_step)
+    set_step(job.model, task.start_step, job.faults)
     if task.evaluate_endpoints:
         result.start_loss_bf16 = float(heldout_losses(job, "bf16").mean())
         result.start_loss_plan = float(heldout_losses(job, "same").mean())
-        result.start_loss_fakequant = float(heldout_losses(job, "fakequant").mean())
+        if "fakequant" in job.arms:
+            result.start_loss_fakequant = float(heldout_losses(job, "fakequant").mean())
     if task.perturb:
         nudge(job.model, task.perturb, task.perturb_scale)
     result.eval_seconds = clock.lap()
-    perturbed = task.arm == "bf16-perturbed"
-    with arm(job.model, "bf16" if perturbed else task.arm, task.plan):
+    with context:
         batches = ((step, job.batch(step)) for step in range(task.first_step, task.last_step + 1))
         result.steps = replay_steps(job, batches, task.progress, perturbed)
     result.replay_seconds = clock.lap()
-    if result.steps and math.isfinite(result.steps[-1].loss):
+    if result.steps and _is_finite(result.steps[-1]):
         losses = heldout_losses(job, "bf16")
         result.replay_end_loss_bf16 = float(losses.mean())
         if end_losses is not None:
@@ -101,6 +118,14 @@ def replay(job: Job, task: ReplayTask) -> ReplayResult:
     return result
 
 
+def load_checkpoint(job: Job, path: str, step: int) -> None:
+    """Puts the job into the state of a checkpoint of the format `torch`, under its plan."""
+    found, plan = checkpoint.load(path, model=job.model, state=job.state)
+    if found != step:
+        raise checkpoint.DamagedCheckpoint(f"{path} is of step {found}, not {step}")
+    set_plan(job.model, plan)
+
+
 def replay_steps(
     job: Job,
     batches: Iterable[tuple[int, Any]],
@@ -108,21 +133,26 @@ def replay_steps(
     perturbed: bool = False,
 ) -> list[ReplayStep]:
     """Trains on the batches of the steps, in the arm that the model is in, and returns each step,
-    up to one whose loss is not finite. The last has the hash of the weights behind it.
+    up to one that is not finite. The last has the hash of the weights behind it.
     `perturbed`: the sequences of each batch come in another order, so that sums differ.
     """
     steps: list[ReplayStep] = []
     for step, batch in batches:
         set_step(job.model, step, job.faults)
-        given = reordered(batch, step) if perturbed else batch
-        loss, norm = (float(value) for value in job.train_step(given))
-        steps.append(ReplayStep(step, loss, grad_norm=norm, batch_hash=batch_hash(batch)))
+        loss, norm = job.train_step(reordered(batch, step) if perturbed else batch)
+        values = all_gathered(float(loss))
+        mean = math.fsum(values) / len(values)
+        steps.append(ReplayStep(step, mean, grad_norm=float(norm), batch_hash=batch_hash(batch)))
         progress(len(steps))
-        if not math.isfinite(loss):
+        if not _is_finite(steps[-1]):
             break
     if steps:
         steps[-1].weights_hash = weights_hash(job.model)
     return steps
+
+
+def _is_finite(step: ReplayStep) -> bool:
+    return math.isfinite(step.loss) and math.isfinite(step.grad_norm or 0)
 
 
 def reordered(batch: Any, seed: int) -> Any:
@@ -140,14 +170,14 @@ def reordered(batch: Any, seed: int) -> Any:
 
 
 def heldout_losses(job: Job, arm_name: str) -> Tensor:
-    """Returns the loss of each held-out sequence in an arm, on the CPU in FP64.
+    """Returns the loss of each held-out sequence of all ranks in an arm, on the CPU in FP64.
     Raises ValueError where `evaluate` returns no vector.
     """
-    with arm(job.model, arm_name), torch.no_grad():
+    with job.in_arm(arm_name), torch.no_grad():
         losses = job.evaluate()
     if losses.dim() != 1 or losses.numel() == 0:
         raise ValueError(f"evaluate returned the shape {tuple(losses.shape)}; expected [sequences]")
-    return losses.detach().double().cpu()
+    return torch.cat(all_gathered(losses.detach().double().cpu()))
 
 
 def standard_error(differences: Tensor) -> float:
@@ -157,23 +187,12 @@ def standard_error(differences: Tensor) -> float:
     return float(differences.std() / math.sqrt(differences.numel()))
 
 
-def fingerprint(build: str = "") -> Fingerprint:
-    """Returns what bits depend on here: device, PyTorch, FP8 kernel, ranks, threads."""
-    cuda = torch.cuda.is_available()
-    device = torch.cuda.get_device_name() if cuda else _cpu_name()
-    kind = "cuda" if cuda else "cpu"
-    libraries = f"torch {torch.__version__}, FP8 products by {kernel_of(kind)}"
-    if cuda:
-        libraries += f", cuda {torch.version.cuda}, cudnn {_cudnn_version()}"
-    libraries += f", deterministic {torch.are_deterministic_algorithms_enabled()}"
-    return Fingerprint(
-        device, kind, libraries, build or "gnomon-client", world_size(), torch.get_num_threads()
-    )
-
-
-def make_verifier(make_job: Callable[[], Job], build: str = "") -> Verifier:
-    """Returns a verifier of the arms that PlanLinear has. `make_job` is called once, when the first
-    task comes; `build` names the version of the job's code, as the run's fingerprint does.
+def make_verifier(
+    make_job: Callable[[], Job], build: str = "", arms: Sequence[str] = REPLAYED_ARMS
+) -> Verifier:
+    """Returns a verifier of the arms that PlanLinear has, or of `arms`. `make_job` is called once,
+    when the first task comes; `build` names the version of the job's code, as in the run's
+    fingerprint.
     """
     jobs: list[Job] = []
 
@@ -183,35 +202,11 @@ def make_verifier(make_job: Callable[[], Job], build: str = "") -> Verifier:
         return replay(jobs[0], task)
 
     return verifier(
-        arms=REPLAYED_ARMS,
+        arms=arms,
         checkpoint_formats=(checkpoint.FORMAT,),
         frameworks=("pytorch",),
         fingerprint=lambda: fingerprint(build),
     )(replay_task)
-
-
-def _load(job: Job, path: str, step: int) -> PrecisionPlan:
-    found, plan = checkpoint.load(path, model=job.model, state=job.state)
-    if found != step:
-        raise checkpoint.DamagedCheckpoint(f"{path} is of step {found}, not {step}")
-    return plan
-
-
-def _cudnn_version() -> int | None:
-    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-    return version
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{names[0] if names else 'CPU'} ({capability})"
 
 
 class _Clock:

@@ -10,13 +10,15 @@
 Every `every` steps it keeps the state and the next `steps` batches. Behind the last of them it
 goes back, trains on the same batches with FP8 off, compares what the two weights make of held-out
 text in BF16, and puts the run's state back bit for bit. All ranks call it together.
+
+With `run` it is the controller that orders the replays (`gnomon.init(trainer_replays=True,
+checkpoint_every=steps)`, a policy with the same [window] every and steps): the kept states are
+checkpoints whose URI begins with `memory:`, and `verify` answers the leases of this run.
 """
 
 from __future__ import annotations
 
 import copy
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,67 +26,69 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gnomon.batch import batch_hash
-from gnomon.errors import ConfigError
-from gnomon.records import ReplayStep
-from gnomon.torch.arms import ARMS, arm
+from gnomon.errors import ConfigError, Rejected
+from gnomon.run import Rollback, Run
 from gnomon.torch.checkpoint import Stateful
 from gnomon.torch.faults import Fault
-from gnomon.torch.plan_linear import set_step
-from gnomon.torch.ranks import all_gathered
-from gnomon.torch.replay import Job, StepOutcome, heldout_losses, standard_error
+from gnomon.torch.plan_linear import SiteChoice, plan_sites, set_step
+from gnomon.torch.ranks import is_together
+from gnomon.torch.replay import ArmContext, Job, StepOutcome, replay
+from gnomon.torch.shadow_leases import ShadowLeases
 from gnomon.torch.snapshot import Place, Snapshot
 from gnomon.torch.weights_hash import weights_hash
-
-
-@dataclass(frozen=True)
-class ShadowArm:
-    """One arm of a window: its steps, and its held-out loss in BF16 behind the last.
-
-    gap: run_end_loss_bf16 − end_loss_bf16 in nats per token: above 0 the run is worse than the arm.
-    gap_error: the standard error of `gap`, paired over held-out sequences.
-    reproduces: whether the weights behind the last step have the bits of the run's.
-    """
-
-    steps: Sequence[ReplayStep]
-    end_loss_bf16: float
-    gap: float
-    gap_error: float
-    reproduces: bool
-    seconds: float
+from gnomon.verify import ReplayFailed, ReplayResult, ReplayTask
 
 
 @dataclass(frozen=True)
 class ShadowWindow:
-    """What was measured of the steps behind `start_step`. Losses are means in nats per token.
+    """What was measured of the steps behind `start_step`: a result for each arm.
 
-    start_loss_bf16, start_loss_plan: held-out losses of the start's weights in BF16 and as the plan
-    has them. run_end_loss_bf16: of the run's own weights behind the last step, in BF16.
+    run_losses: of the run's own steps, on this rank, nats per token.
     """
 
     start_step: int
     run_losses: Sequence[float]
-    start_loss_bf16: float
-    start_loss_plan: float
-    run_end_loss_bf16: float
-    arms: Mapping[str, ShadowArm]
-    eval_seconds: float
+    run_weights_hash: str
+    results: Mapping[str, ReplayResult]
+
+    def gap(self, arm: str = "bf16") -> float:
+        """Returns how much worse the run's end is than the arm's: held-out loss in BF16, nats."""
+        result = self.results[arm]
+        return (result.run_end_loss_bf16 or 0.0) - (result.replay_end_loss_bf16 or 0.0)
 
     @property
     def gap_percent(self) -> float:
-        """100 · gap / loss of the arm `bf16`: the controller's D."""
-        shadow = self.arms["bf16"]
-        return 100 * shadow.gap / shadow.end_loss_bf16
+        """100 · gap / loss of the BF16 shadow: the controller's D."""
+        return 100 * self.gap() / (self.results["bf16"].replay_end_loss_bf16 or 1.0)
+
+    def reproduces(self, arm: str = "same") -> bool:
+        """Returns whether the arm's weights have the bits of the run's behind the last step."""
+        return self.results[arm].steps[-1].weights_hash == self.run_weights_hash
 
 
 @dataclass
-class _Open:
-    """A window whose steps the run is taking."""
+class _State:
+    """The job at a step boundary, and what its layers run in."""
 
-    start_step: int
-    start: Snapshot
+    step: int
+    uri: str
+    snapshot: Snapshot
+    choices: dict[str, SiteChoice]
+
+
+@dataclass
+class _Window:
+    """A window whose steps the run is taking, or has taken."""
+
+    start: _State
+    end: _State | None = None
     batches: list[Any] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
+
+    def close(self) -> None:
+        self.start.snapshot.close()
+        if self.end is not None:
+            self.end.snapshot.close()
 
 
 class Shadow:
@@ -92,12 +96,16 @@ class Shadow:
 
     train_step(batch): one whole step; returns (loss, gradient norm).
     evaluate(): the loss of each held-out sequence of this rank, a vector; it leaves no trace.
+    heldout_tokens: how many tokens that reads, on all ranks.
     every, steps: a window begins behind every `every` steps and has `steps`.
     scheduler: anything with a state, or several in a list: schedulers, a gradient scaler.
-    arms: what is replayed; "bf16" always. "same" shows whether this job reproduces itself.
+    arms: what is replayed without `run`; "bf16" always. "same" shows whether this job reproduces
+    itself. With `run`, the controller says it.
     place: where the kept state is: "host", "device", "disk" (in `directory`).
     copy_batches: a loader uses its buffers again, so batches are copied.
-    Raises ConfigError for numbers that make no windows.
+    keep: windows whose two states are kept with `run`, for an alarm's replays and rollbacks.
+    use_arm: for other layers than PlanLinear: has them run in an arm.
+    Raises ConfigError for numbers that make no windows, and a model without PlanLinear.
     """
 
     def __init__(
@@ -108,6 +116,7 @@ class Shadow:
         *,
         train_step: Callable[[Any], StepOutcome],
         evaluate: Callable[[], Tensor],
+        heldout_tokens: int = 0,
         every: int = 200,
         steps: int = 20,
         arms: Sequence[str] = ("bf16",),
@@ -117,30 +126,43 @@ class Shadow:
         faults: Sequence[Fault] = (),
         first_step: int = 0,
         on_window: Callable[[ShadowWindow], None] | None = None,
+        run: Run | None = None,
+        keep: int = 2,
+        use_arm: ArmContext | None = None,
     ) -> None:
         if not 1 <= steps <= every:
             raise ConfigError("steps", str(steps), f"1 to every = {every}")
-        unknown = [name for name in arms if name not in ARMS or name == "plan"]
-        if unknown:
-            raise ConfigError("arms", str(unknown), "some of bf16, same, fakequant, eager")
+        if use_arm is None and not plan_sites(model):
+            raise ConfigError("model", "no PlanLinear in it", "gnomon.torch.adopt, or use_arm=...")
+        known = ("bf16", "same", "fakequant", "eager")
+        if unknown := [name for name in arms if name not in known]:
+            raise ConfigError("arms", str(unknown), f"some of {', '.join(known)}")
         self._model = model
         self._optimizer = optimizer
         self._others: Sequence[Stateful] = _listed(scheduler)
-        self._job = Job(model, train_step, lambda step: None, evaluate, 0, faults=faults)
-        self._every = every
-        self._steps = steps
+        self._job = Job(
+            model, train_step, self._batch_of, evaluate, heldout_tokens, faults=faults, arm=use_arm
+        )
+        self._job.arms = (*known, "plan") if use_arm is None else ("bf16", "same", "plan")
+        self._every, self._steps, self._keep = every, steps, max(keep, 1)
         self._arms = tuple(dict.fromkeys(("bf16", *arms)))
         self._place: Place = place
         self._directory = directory
         self._copy_batches = copy_batches
         self._on_window = on_window
-        self._window: _Open | None = None
+        self._run = run
+        self._leases = ShadowLeases(run) if run is not None else None
+        self._window: _Window | None = None
+        self._kept: list[_Window] = []
+        self._asked: _Window | None = None  # the one that is being replayed
+        self._states = 0
         self.newest_step = first_step
 
     def step(self, batch: Any) -> StepOutcome:
         """Takes the run's next step with `batch` and returns what `train_step` returned."""
         if self._window is None and self.newest_step % self._every == 0:
-            self._window = _Open(self.newest_step, self._snapshot())
+            self._window = _Window(self._state())
+            self._report(self._window.start)
         self.newest_step += 1
         set_step(self._model, self.newest_step, self._job.faults)
         outcome = self._job.train_step(batch)
@@ -150,94 +172,121 @@ class Shadow:
         return outcome
 
     def verify(self) -> ShadowWindow | None:
-        """Behind a window's last step: measures it and returns it; else returns None at once."""
+        """Between two steps. Behind a window's last one it is measured and returned; with `run`,
+        a lease that waits is answered, and None is returned. Else it returns at once.
+        """
         window = self._window
-        if window is None or len(window.batches) < self._steps:
-            return None
+        if window is not None and len(window.batches) == self._steps:
+            self._window = None
+            window.end = self._state()
+            self._report(window.end)
+            if self._leases is None:
+                return self._measure(window)
+            self._kept.append(window)
+            while len(self._kept) > self._keep:
+                self._kept.pop(0).close()
+        if self._leases is not None and (not is_together() or self.newest_step % self._steps == 0):
+            self._leases.serve(self._answer)
+        return None
+
+    def roll_back(self, rollback: Rollback) -> None:
+        """For `on_rollback`: puts the state of a `memory:` checkpoint back.
+        Raises Rejected where it is not kept any more.
+        """
+        for window in self._kept:
+            for state in (window.start, window.end):
+                if state is not None and state.uri == rollback.checkpoint_uri:
+                    state.snapshot.restore()
+                    return self.drop(state.step)
+        raise Rejected(f"{rollback.checkpoint_uri} is not kept any more (keep = {self._keep})")
+
+    def drop(self, newest_step: int) -> None:
+        """Gives up the window under way: the run goes on behind `newest_step`."""
+        if self._window is not None:
+            self._window.close()
         self._window = None
-        end = self._snapshot()
+        self.newest_step = newest_step
+
+    def close(self) -> None:
+        """Gives back all states, and asks for no more leases."""
+        self.drop(self.newest_step)
+        while self._kept:
+            self._kept.pop().close()
+        if self._leases is not None:
+            self._leases.close()
+
+    def _measure(self, window: _Window) -> ShadowWindow:
+        run_hash = weights_hash(self._model)
+        assert window.end is not None
+        results = {}
         try:
-            measured = self._measure(window)
+            for name in self._arms:
+                task = ReplayTask(
+                    "", 0, 0, 0, name, window.start.uri, window.start.step, self._steps
+                )
+                task.end_checkpoint, task.evaluate_endpoints = window.end.uri, True
+                results[name] = self._replay(window, task)
         finally:
-            end.restore()
-            end.close()
-            window.start.close()
-            set_step(self._model, self.newest_step, self._job.faults)
+            self._go_back_to(window.end)
+            window.close()
+        losses = [float(loss) for loss in window.losses]
+        measured = ShadowWindow(window.start.step, losses, run_hash, results)
         if self._on_window is not None:
             self._on_window(measured)
         return measured
 
-    def drop(self, newest_step: int) -> None:
-        """Gives up the window under way: the run goes on behind `newest_step` (a rollback)."""
-        if self._window is not None:
-            self._window.start.close()
-        self._window = None
-        self.newest_step = newest_step
+    def _answer(self, task: ReplayTask) -> ReplayResult:
+        """Replays what the controller asks for. Raises ReplayFailed for a window that is gone."""
+        for window in self._kept:
+            if window.start.uri == task.checkpoint and len(window.batches) == task.steps:
+                now = self._state()
+                try:
+                    return self._replay(window, task)
+                finally:
+                    self._go_back_to(now)
+                    now.snapshot.close()
+        raise ReplayFailed(f"{task.checkpoint}, {task.steps} steps: not kept (keep = {self._keep})")
 
-    def _snapshot(self) -> Snapshot:
-        return Snapshot(self._model, self._optimizer, self._others, self._place, self._directory)
+    def _replay(self, window: _Window, task: ReplayTask) -> ReplayResult:
+        self._asked = window
+        try:
+            return replay(self._job, task, self._load)
+        finally:
+            self._asked = None
 
-    def _measure(self, window: _Open) -> ShadowWindow:
-        since = time.perf_counter()
-        run_hash = weights_hash(self._model)
-        run_end = self._heldout("bf16")
-        window.start.restore()
-        set_step(self._model, window.start_step, self._job.faults)
-        start_bf16, start_plan = self._heldout("bf16"), self._heldout("same")
-        eval_seconds = time.perf_counter() - since
-        measured = {}
-        for name in self._arms:
-            window.start.restore()
-            measured[name] = self._replay(window, name, run_end, run_hash)
-        return ShadowWindow(
-            start_step=window.start_step,
-            run_losses=[_mean(float(loss)) for loss in window.losses],
-            start_loss_bf16=float(start_bf16.mean()),
-            start_loss_plan=float(start_plan.mean()),
-            run_end_loss_bf16=float(run_end.mean()),
-            arms=measured,
-            eval_seconds=eval_seconds,
+    def _load(self, uri: str, step: int) -> None:
+        window = self._asked
+        assert window is not None
+        for state in (window.start, window.end):
+            if state is not None and (state.uri, state.step) == (uri, step):
+                return self._go_back_to(state)
+        raise ReplayFailed(f"{uri} of step {step} is not kept")
+
+    def _batch_of(self, step: int) -> Any:
+        assert self._asked is not None
+        return self._asked.batches[step - self._asked.start.step - 1]
+
+    def _state(self) -> _State:
+        self._states += 1
+        snapshot = Snapshot(
+            self._model, self._optimizer, self._others, self._place, self._directory
+        )
+        choices = {site: module.choice for site, module in plan_sites(self._model).items()}
+        return _State(
+            self.newest_step, f"memory:{self.newest_step}/{self._states}", snapshot, choices
         )
 
-    def _replay(self, window: _Open, name: str, run_end: Tensor, run_hash: str) -> ShadowArm:
-        since = time.perf_counter()
-        steps: list[ReplayStep] = []
-        with arm(self._model, name):
-            for step, batch in enumerate(window.batches, window.start_step + 1):
-                set_step(self._model, step, self._job.faults)
-                loss, norm = self._job.train_step(batch)
-                steps.append(
-                    ReplayStep(
-                        step,
-                        _mean(float(loss)),
-                        grad_norm=float(norm),
-                        batch_hash=batch_hash(batch),
-                    )
-                )
-        steps[-1].weights_hash = weights_hash(self._model)
-        seconds = time.perf_counter() - since
-        end = self._heldout("bf16")
-        return ShadowArm(
-            steps=steps,
-            end_loss_bf16=float(end.mean()),
-            gap=float((run_end - end).mean()),
-            gap_error=standard_error(run_end - end),
-            reproduces=steps[-1].weights_hash == run_hash,
-            seconds=seconds,
-        )
+    def _go_back_to(self, state: _State) -> None:
+        state.snapshot.restore()
+        for site, module in plan_sites(self._model).items():
+            module.choice = state.choices[site]
 
-    def _heldout(self, name: str) -> Tensor:
-        """Returns the losses of the held-out sequences of all ranks."""
-        return torch.cat(all_gathered(heldout_losses(self._job, name)))
+    def _report(self, state: _State) -> None:
+        if self._run is not None:
+            self._run.checkpoint(state.uri, step=state.step)
 
 
 def _listed(scheduler: Stateful | Sequence[Stateful] | None) -> Sequence[Stateful]:
     if scheduler is None:
         return ()
     return scheduler if isinstance(scheduler, Sequence) else (scheduler,)
-
-
-def _mean(value: float) -> float:
-    """Returns the mean over the ranks."""
-    values = all_gathered(value)
-    return math.fsum(values) / len(values)
