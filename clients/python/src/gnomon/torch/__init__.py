@@ -16,7 +16,9 @@ from gnomon.torch.plan_linear import (
 )
 from gnomon.torch.ranks import broadcast
 from gnomon.torch.replay import Job, make_verifier, replay
+from gnomon.torch.scalars import attach
 from gnomon.torch.scaled_gemm import kernel_of
+from gnomon.torch.self_test import SelfTest, resume_self_test
 from gnomon.torch.shadow import Shadow, ShadowWindow
 from gnomon.torch.snapshot import Snapshot
 from gnomon.torch.weights_hash import weights_hash
@@ -27,12 +29,14 @@ __all__ = [
     "Fault",
     "Job",
     "PlanLinear",
+    "SelfTest",
     "Shadow",
     "ShadowWindow",
     "SiteChoice",
     "Snapshot",
     "adopt",
     "arm",
+    "attach",
     "broadcast",
     "fingerprint",
     "kernel_of",
@@ -41,6 +45,7 @@ __all__ = [
     "nudge",
     "plan_sites",
     "replay",
+    "resume_self_test",
     "set_plan",
     "set_step",
     "site_name",
