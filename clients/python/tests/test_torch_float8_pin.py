@@ -11,11 +11,13 @@ pytest.importorskip("torchao", reason="needs torchao: pip install torchao")
 
 import torch
 from torch import Tensor, nn
+from torch_job import batch_of, make_evaluate, make_parts, make_step
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.float8.float8_linear import Float8Linear
 
 import gnomon
 from gnomon.plan import PlanRule, PrecisionPlan
+from gnomon.torch import Shadow
 from gnomon.torch.float8_pin import Float8Pin
 
 RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp"]
@@ -122,6 +124,34 @@ def test_names_of_our_recipes_are_understood() -> None:
 def test_a_model_without_such_layers_is_an_error() -> None:
     with pytest.raises(gnomon.ConfigError, match="convert_to_float8_training"):
         Float8Pin(nn.Sequential(nn.Linear(4, 4)))
+
+
+def test_a_shadow_measures_a_run_of_torchao() -> None:
+    model, optimizer, scheduler = make_parts()
+    convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name("tensorwise"))
+    pin = Float8Pin(model)
+    shadow = Shadow(
+        model,
+        optimizer,
+        scheduler,
+        train_step=make_step(model, optimizer, scheduler),
+        evaluate=make_evaluate(model),
+        every=6,
+        steps=6,
+        arms=("bf16", "same"),
+        use_arm=pin.arm,
+    )
+    for step in range(1, 7):
+        shadow.step(batch_of(step))
+    window = shadow.verify()
+    assert window is not None
+    assert window.reproduces("same")
+    assert not window.reproduces("bf16")
+    assert abs(window.gap_percent) < 0.5
+    pinned = pin.plan.with_bf16_sites(["layers.0.up_proj"])
+    with pin.arm("plan", pinned):
+        assert type(model.get_submodule("layers.0.up_proj")) is nn.Linear
+    assert type(model.get_submodule("layers.0.up_proj")) is Float8Linear
 
 
 def test_compiled_a_pin_costs_one_compilation() -> None:

@@ -85,17 +85,19 @@ class Float8Pin:
             module.__class__ = Float8Linear if chosen[site] else nn.Linear
 
     @contextmanager
-    def arm(self, name: str) -> Iterator[None]:
-        """Has the layers run in the arm "bf16" or "same" inside the `with`, as before behind it.
-        Raises ValueError for another arm.
+    def arm(self, name: str, plan: PrecisionPlan | None = None) -> Iterator[None]:
+        """Has the layers run in the arm "bf16", "same" (under `plan`, if one is given) or "plan"
+        inside the `with`, as before behind it; `Shadow(use_arm=...)` takes it.
+        Raises ValueError for another arm, Rejected as `set_plan` does.
         """
-        if name not in ("bf16", "same"):
-            raise ValueError(f'arm "{name}"; expected bf16 or same')
+        if name not in ("bf16", "same", "plan") or (name == "plan" and plan is None):
+            raise ValueError(f'arm "{name}"; expected bf16, same, or plan with a plan')
         before = {site: module.__class__ for site, module in self._layers.items()}
         try:
             if name == "bf16":
-                for module in self._layers.values():
-                    module.__class__ = nn.Linear
+                self.set_plan(PrecisionPlan.bf16())
+            elif plan is not None:
+                self.set_plan(plan)
             yield
         finally:
             for site, module in self._layers.items():
