@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -80,8 +81,14 @@ class Daemon:
             self._process = None
 
     def get(self, target: str) -> Any:
-        with urllib.request.urlopen(self.url + target, timeout=20) as answer:
-            return json.load(answer)
+        """Rows of a run that is not there yet are an empty list."""
+        try:
+            with urllib.request.urlopen(self.url + target, timeout=20) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return []
+            raise
 
     def post(self, target: str, body: Any) -> Any:
         request = urllib.request.Request(

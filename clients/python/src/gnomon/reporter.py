@@ -116,7 +116,8 @@ class Reporter:
         self._last_run = ""
         self._attempts_due = True
         self._cured_attempts = self._cured_plans = 0
-        self._one_by_one_until = 0
+        # Halved where a batch is refused, down to the one bad step; doubled again behind it.
+        self._batch_max = _BATCH_RECORDS_MAX
         self._failing = self._tries = 0
         self._took_others = -1
         self._sent_at = -_SEND_SECONDS
@@ -259,7 +260,7 @@ class Reporter:
 
     def _send_oldest(self) -> None:
         self._wait_for_batch()
-        records = self._spool.oldest(_BATCH_RECORDS_MAX, _BATCH_BYTES_MAX)
+        records = self._spool.oldest(self._batch_max, _BATCH_BYTES_MAX)
         for note in self._spool.notes:
             self._log.error("%s", note)
         self._spool.notes.clear()
@@ -277,7 +278,7 @@ class Reporter:
         """Steps alone wait until a second's are together: a request costs more than they do."""
         self._spool.wait_for_records(1.0)
         left = self._sent_at + _SEND_SECONDS - time.monotonic()
-        if left > 0:
+        if left > 0 and self._batch_max == _BATCH_RECORDS_MAX:
             self._spool.wait_for_urgent(_URGENT_RECORDS, left)
 
     def _send_steps(self, records: list[SpoolRecord]) -> int:
@@ -287,20 +288,21 @@ class Reporter:
             if record.target != STEPS:
                 break
             steps.append(record)
-            if record.number <= self._one_by_one_until:
-                break
         body = '{"steps":[' + ",".join(self._step_body(it) for it in steps) + "]}"
-        if len(steps) == 1:
-            return 1 if self._deliver(steps[0], body) else 0
         try:
-            self._post(STEPS, body)
+            if len(steps) > 1:
+                self._post(STEPS, body)
+            elif not self._deliver(steps[0], body):
+                return 0
+            self._batch_max = min(self._batch_max * 2, _BATCH_RECORDS_MAX)
             return len(steps)
         except ApiError as error:
+            if len(steps) == 1:
+                raise
             if _is_unknown_run(error) or error.is_replaced or error.may_pass:
                 self._judge(steps[0], error)
             elif not (self._cured_by_plans(steps, error) or self._cured_by_attempts(steps, error)):
-                # One bad step must not take the others with it.
-                self._one_by_one_until = steps[-1].number
+                self._batch_max = len(steps) // 2
             return 0
 
     def _step_body(self, record: SpoolRecord) -> str:

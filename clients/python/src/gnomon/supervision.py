@@ -129,15 +129,19 @@ class Supervision:
             return Standing(list(state.attempts), state.last_directive, state.newest_plan_version)
 
     def decide(self) -> tuple[list[Decision], bool]:
-        """What to do at this boundary, and whether the loop waits afterwards."""
+        """What to do next at this boundary; where nothing is left, whether the loop waits."""
         if self._reporter is not None and self._reporter.replaced is not None:
             return [Decision("replaced", reason=self._reporter.replaced)], False
-        decisions = []
-        while self._inbox is not None and (directive := self._inbox.take()) is not None:
-            if directive.number <= self.state.last_directive:
-                self.reject_used(directive)
-            else:
+        decisions: list[Decision] = []
+        # One at a time: what it does counts for the next one.
+        while not decisions and self._inbox is not None:
+            directive = self._inbox.take()
+            if directive is None:
+                break
+            if directive.number > self.state.last_directive:
                 decisions.append(Decision(directive.kind, directive))
+            else:
+                self.reject_used(directive)
         action, lost = self._absence()
         if not decisions and action == "bf16" and lost and not self.plan_before_loss:
             text = PrecisionPlan.bf16(PLAN_WITHOUT_CONTROLLER).to_toml()
