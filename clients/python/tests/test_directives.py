@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pathlib
 import threading
 from collections.abc import Callable
@@ -85,24 +86,35 @@ def test_a_function_that_fails_at_a_plan_is_rejected_and_the_error_comes_out(
     assert row["reject_reason"] == "on_plan raised ZeroDivisionError: in the user's code"
 
 
-def test_a_pause_holds_the_loop_until_it_is_resumed(trainer: Trainer) -> None:
-    run = trainer.init()
-    take_steps(run, 1)
+def stepping(run: Run) -> threading.Thread:
+    """The loop on a thread of its own, until the run ends it."""
+
+    def step() -> None:
+        with contextlib.suppress(gnomon.Stopped, gnomon.GnomonError):
+            take_steps(run, 200_000)
+
+    thread = threading.Thread(target=step, daemon=True)
+    thread.start()
+    return thread
+
+
+def pause(trainer: Trainer) -> None:
     trainer.wait_for_steps(1)
     trainer.daemon.override("pause")
-    stepping = threading.Thread(
-        target=lambda: take_steps_until(run, lambda: False, 20), daemon=True
-    )
-    stepping = threading.Thread(target=take_steps, args=(run, 200_000), daemon=True)
-    stepping.start()
     wait_for(lambda: directives(trainer.daemon)[0]["state"] == "applied", 10)
+
+
+def test_a_pause_holds_the_loop_until_it_is_resumed(trainer: Trainer) -> None:
+    run = trainer.init()
+    loop = stepping(run)
+    pause(trainer)
     held = run.newest_step
     assert not wait_quietly(lambda: run.newest_step > held, 1.0)
     trainer.daemon.override("resume")
     wait_for(lambda: run.newest_step > held, 10)
     trainer.daemon.override("stop")
-    stepping.join(timeout=20)
-    assert not stepping.is_alive()
+    loop.join(timeout=20)
+    assert not loop.is_alive()
 
 
 def wait_quietly(condition: Callable[[], bool], seconds: float) -> bool:
@@ -114,18 +126,18 @@ def wait_quietly(condition: Callable[[], bool], seconds: float) -> bool:
 
 def test_a_pause_outlives_a_restart(trainer: Trainer) -> None:
     run = trainer.init()
-    take_steps(run, 1)
-    assert run._lead is not None
-    run._lead.set_paused(True)
-    run._lead.save()
+    loop = stepping(run)
+    pause(trainer)
     run._close(5)
+    loop.join(timeout=10)
     again = trainer.init()
-    stepping = threading.Thread(target=take_steps, args=(again, 1), daemon=True)
-    stepping.start()
+    loop = stepping(again)
     assert not wait_quietly(lambda: again.newest_step > 0, 1.0)
     trainer.daemon.override("resume")
-    stepping.join(timeout=10)
-    assert not stepping.is_alive()
+    wait_for(lambda: again.newest_step > 0, 10)
+    again._close(5)
+    loop.join(timeout=10)
+    assert not loop.is_alive()
 
 
 def test_a_stop_takes_a_checkpoint_and_ends_the_loop(

@@ -251,8 +251,7 @@ class Run:
 
     def _boundary(self, has_batch: bool) -> None:
         """Carries decisions out until the loop may go on."""
-        if self._over:
-            raise GnomonError("the run is finished; gnomon.init begins another one")
+        self._require_open()
         self._begin()
         if self._shares and self._newest % self._ranks.every:
             return
@@ -272,10 +271,15 @@ class Run:
             said = True
             self._woken.wait(_WAIT_SECONDS)
             self._woken.clear()
+            self._require_open()
         if self._rolled_back:
             self._rolled_back = False
             if has_batch:
                 raise RolledBack(self._newest)
+
+    def _require_open(self) -> None:
+        if self._over:
+            raise GnomonError("the run is finished; gnomon.init begins another one")
 
     def _begin(self) -> None:
         """Begins the attempt, once."""
@@ -348,7 +352,7 @@ class Run:
         if self._over:
             return
         self._over = True
-        self._attention = True
+        self._attend()
         if self._lead is not None:
             self._lead.flush(seconds)
             self._lead.close()
