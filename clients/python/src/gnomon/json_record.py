@@ -107,7 +107,7 @@ def _read_record(kind: Any, value: Any, place: str) -> Any:
         if each.name in value:
             hint = _hints(kind)[each.name]
             members[each.name] = _read(hint, value[each.name], f"{place}.{each.name}")
-        elif each.default is dataclasses.MISSING:
+        elif each.default is each.default_factory:  # both are MISSING
             raise BadRecord(f"{place}.{each.name} is missing")
     return kind(**members)
 
