@@ -1,6 +1,6 @@
 """One rank of test_torch_ranks.py: trains with or without a shadow, and prints what came of it.
 
-    python torch_rank_program.py MODE RANK RANKS STORE_FILE
+    python torch_rank_program.py RANK RANKS STORE_FILE MODE
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def sharded_step(train_step: Any) -> Any:
 
 
 def main() -> None:
-    mode, rank, ranks, store = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    rank, ranks, store, mode = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
     results = [train(mode, with_shadow) for with_shadow in (False, True)]
