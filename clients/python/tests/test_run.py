@@ -104,6 +104,25 @@ def test_steps_and_checkpoints_are_reported_in_order(
     assert not list((tmp_path / "gnomon" / "y" / "spool").glob("refused*"))
 
 
+def test_a_checkpoint_is_needed_until_the_controller_lets_it_go(
+    trainer: Trainer, tmp_path: pathlib.Path
+) -> None:
+    run = trainer.init(checkpoint_every=10)
+    paths = [tmp_path / f"step-{10 * i}" for i in range(6)]
+    for path in paths:
+        path.touch()
+        run.checkpoint(path)
+        assert run.is_needed(path), "it is not reported yet"
+        take_steps(run, 10)
+    assert run._lead is not None
+    reporter, spool = run._lead._reporter, run._lead.spool
+    assert reporter is not None
+    wait_for(lambda: reporter.protected and spool.count == 0, 10)
+    assert reporter.protected == [str(path) for path in paths], "no window was replayed yet"
+    reporter.protected = [str(paths[1])]
+    assert [run.is_needed(path) for path in paths] == [False, True, False, False, False, True]
+
+
 class Tensor:
     """As much of a tensor as the loop touches. `values` are read by another thread, later."""
 

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from gnomon import boundary
+from gnomon.connection import ClientOptions
 from gnomon.errors import ConfigError, GnomonError, RolledBack, Stopped
 from gnomon.plan import PrecisionPlan
 from gnomon.ranks import Ranks
@@ -125,6 +126,11 @@ class Run:
         return self._lead.run_id if self._lead is not None else None
 
     @property
+    def client_options(self) -> ClientOptions | None:
+        """How the controller is reached, for others of this process; None where it is not."""
+        return self._lead.client_options if self._lead is not None else None
+
+    @property
     def newest_step(self) -> int:
         """The newest step that was begun; 0 before the first."""
         return self._newest
@@ -174,14 +180,19 @@ class Run:
         process alone has. On ranks other than 0 this does nothing.
         """
         self._begin()
-        uri = os.fspath(path)
-        if "://" not in uri and not uri.startswith("memory:"):
-            uri = os.path.abspath(uri)
+        uri = _uri_of(path)
         of = self._newest if step is None else step
         if self._inside and of == self._newest:
             self._held.append((uri, of, weights_hash, size_bytes))  # behind its step's report
         elif self._lead is not None:
             self._lead.checkpoint(uri, of, self._newest, weights_hash, size_bytes)
+
+    def is_needed(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a checkpoint must not be deleted yet: the controller, or a restart, needs it.
+
+        True for each that the controller does not know yet, and on ranks other than 0.
+        """
+        return self._over or self._lead is None or self._lead.is_needed(_uri_of(path))
 
     def notice(self, kind: str, text: str) -> None:
         """Reports what people should know, like `data_mismatch`."""
@@ -357,6 +368,11 @@ class Run:
             self._lead.flush(seconds)
             self._lead.close()
             atexit.unregister(self._at_exit)
+
+
+def _uri_of(path: str | os.PathLike[str]) -> str:
+    uri = os.fspath(path)
+    return uri if "://" in uri or uri.startswith("memory:") else os.path.abspath(uri)
 
 
 def wait_until_registered(run: Run, seconds: float) -> bool:

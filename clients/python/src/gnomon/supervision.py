@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from gnomon.connection import ClientOptions, Connection
 from gnomon.directives import DirectiveInbox, ack_target, shortened, used_number
 from gnomon.errors import ConfigError
+from gnomon.json_record import from_json
 from gnomon.outbox import Outbox
 from gnomon.plan import PrecisionPlan
 from gnomon.records import (
@@ -118,6 +119,10 @@ class Supervision:
             self._log,
             self._on_attention,
         )
+
+    @property
+    def client_options(self) -> ClientOptions | None:
+        return None if self._options.offline else self._options.client
 
     @property
     def run_id(self) -> str | None:
@@ -246,6 +251,17 @@ class Supervision:
             self.state.add_checkpoint(KnownCheckpoint(attempt, step, uri, version))
             self.save()
         self.outbox.put("checkpoints", report)
+
+    def is_needed(self, uri: str) -> bool:
+        """Whether the controller, or a start after this one, may still ask for a checkpoint."""
+        # The unsent ones first: a report that is answered meanwhile is in the answer's list.
+        self.outbox.flush()
+        unsent = [it.body for it in self.spool.others() if it.target == "checkpoints"]
+        if any(from_json(CheckpointReport, body).uri == uri for body in unsent):
+            return True
+        newest = self.state.newest_checkpoint()
+        protected = self._reporter.protected if self._reporter is not None else None
+        return protected is None or uri in protected or (newest is not None and newest.uri == uri)
 
     def notice(self, kind: str, text: str, newest_step: int) -> None:
         notice = TrainerNotice(max(self.state.attempt, 1), newest_step, kind, shortened(text))
