@@ -67,8 +67,8 @@ class Text:
 
     def heldout(self) -> Tensor:
         """The same held-out sequences each time, [HELDOUT_SEQUENCES, TOKENS + 1]."""
-        room = len(self._bytes) - self._split - TOKENS - 1
-        return self._rows(self._split + torch.arange(HELDOUT_SEQUENCES) * (room // HELDOUT_SEQUENCES))
+        between = (len(self._bytes) - self._split - TOKENS - 1) // HELDOUT_SEQUENCES
+        return self._rows(self._split + torch.arange(HELDOUT_SEQUENCES) * between)
 
     def _rows(self, starts: Tensor) -> Tensor:
         return self._bytes[starts[:, None] + torch.arange(TOKENS + 1)].long()
@@ -96,9 +96,7 @@ def make_job() -> Job:
     torch.set_num_threads(1)
     model = make_model()
     adopt(model, PLAN)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, learning_rate_share)
     text = Text(os.environ["GNOMON_DEMO_TEXT"])
     heldout = text.heldout()

@@ -1,6 +1,6 @@
 """The demonstration's trainer: an ordinary loop of PyTorch under a gnomon controller.
 
-    python demo/pytorch/train.py --url http://127.0.0.1:7717 --dir build/demo/pytorch/runs
+python demo/pytorch/train.py --url http://127.0.0.1:7717 --dir build/demo/pytorch/runs
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ import shutil
 import job as demo
 
 import gnomon
-from gnomon.torch import arm, checkpoint, fingerprint, plan_sites, set_plan, set_step, weights_hash
+from gnomon.torch import (
+    arm,
+    attach,
+    checkpoint,
+    fingerprint,
+    plan_sites,
+    set_plan,
+    set_step,
+    weights_hash,
+)
 
 
 class Trainer:
@@ -42,6 +51,7 @@ class Trainer:
             on_rollback=self.roll_back,
             on_checkpoint=self.save,
         )
+        attach(self.run)
 
     def train(self) -> None:
         """Trains to the last step, on whichever attempt that is."""
@@ -80,9 +90,7 @@ class Trainer:
     def roll_back(self, rollback: gnomon.Rollback) -> None:
         """Loads the checkpoint that the controller names; the plan is set already."""
         try:
-            checkpoint.load(
-                rollback.checkpoint_uri, model=self.job.model, state=self.job.state
-            )
+            checkpoint.load(rollback.checkpoint_uri, model=self.job.model, state=self.job.state)
         except checkpoint.DamagedCheckpoint as error:
             raise gnomon.Rejected(str(error)) from error
 

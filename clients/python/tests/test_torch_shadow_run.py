@@ -74,6 +74,30 @@ class Loop:
                 return
 
 
+def test_a_replay_that_fails_is_said_and_training_goes_on(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    loop = Loop(daemon, tmp_path, ())
+    real = loop.shadow._job.evaluate
+
+    def broken() -> Any:
+        raise OSError("no held-out data")
+
+    loop.shadow._job.evaluate = broken
+
+    def failed() -> list[Any]:
+        rows = daemon.get("/v1/runs/run-1/replays")
+        return [row for row in rows if row["state"] == "failed"]
+
+    loop.train(lambda: bool(failed()), 400)
+    assert "no held-out data" in failed()[0]["fail_reason"]
+    loop.shadow._job.evaluate = real
+    loop.train(lambda: bool(windows(daemon, "quiet")), 400)
+    loop.run.finish()
+    loop.shadow.close()
+    assert windows(daemon, "quiet")
+
+
 def windows(daemon: Daemon, state: str) -> list[dict[str, Any]]:
     runs = daemon.get("/v1/runs")
     rows = daemon.get("/v1/runs/run-1/windows") if runs else []

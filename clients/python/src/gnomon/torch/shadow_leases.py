@@ -45,7 +45,8 @@ class ShadowLeases:
 
     def serve(self, answer: Callable[[ReplayTask], ReplayResult]) -> None:
         """Has `answer` do the replay that waits, if there is one, and sends what came of it.
-        All ranks call it together; what `answer` raises is told to the controller alone.
+        All ranks call it together. What `answer` raises is reported as the replay's failure, and
+        training goes on; one of several ranks raises it, since the others are in the replay.
         """
         lease, keeper = None, None
         if not self._waiting.empty():
@@ -53,13 +54,13 @@ class ShadowLeases:
         message = broadcast(lease.task if lease is not None else None)
         if message is None:
             return
-        task = ReplayTask.of(message)
-        if keeper is not None and not is_together():
-            # One of several ranks may not leave a replay that the others are in.
-            task = ReplayTask.of(message, keeper.check, keeper.progress)
         failure: Exception | None = None
         result = None
         try:
+            task = ReplayTask.of(message)
+            if keeper is not None and not is_together():
+                # One of several ranks may not leave a replay that the others are in.
+                task = ReplayTask.of(message, keeper.check, keeper.progress)
             result = check_result(task, answer(task))
         except Exception as error:
             failure = error
@@ -68,7 +69,7 @@ class ShadowLeases:
             if not keeper.lost:
                 self._send(lease, result, failure)
             self._done.set()
-        if failure is not None and not isinstance(failure, GnomonError):
+        if failure is not None and not isinstance(failure, GnomonError) and is_together():
             raise failure
 
     def close(self) -> None:
@@ -77,6 +78,8 @@ class ShadowLeases:
         self._done.set()
         if self._client is not None:
             self._client.connection.cancel()
+        while not self._waiting.empty():
+            self._waiting.get()[1].close()
 
     def _send(self, lease: Lease, result: ReplayResult | None, failure: Exception | None) -> None:
         assert self._options is not None
@@ -88,8 +91,9 @@ class ShadowLeases:
                     return client.complete(lease, its)
                 unsupported = isinstance(failure, Unsupported)
                 if not isinstance(failure, LeaseLost):
-                    log.error("lease %d: %s", lease.lease, failure)
-                    client.fail(lease, str(failure), retryable=False, unsupported=unsupported)
+                    log.error("lease %d: %s", lease.lease, failure, exc_info=failure)
+                    reason = str(failure) or type(failure).__name__
+                    client.fail(lease, reason, retryable=False, unsupported=unsupported)
                 return
             except GnomonError as error:
                 if not getattr(error, "may_pass", True):
