@@ -1,6 +1,6 @@
 """What the training loop reports goes through here into the spool, on a thread of its own.
 
-The loop appends to a queue in memory and goes on. Four times a second the thread turns what is
+The loop appends to a queue in memory and goes on. Twice a second the thread turns what is
 there into JSON, reading tensors and hashing batches, and writes it to the spool; once a second it
 syncs. When the spool or its disk is full, this decides what is dropped and what waits.
 """
@@ -23,9 +23,9 @@ from gnomon.spool import STEPS, Spool
 _RESERVE_SHARE = 4
 _ROOM_SHARE = 8
 _KEPT_MAX = 10_000
-_QUEUE_MAX = 100_000
+QUEUE_MAX = 100_000
 _DRAINED_AT_ONCE = 2_000
-_INTERVAL_SECONDS = 0.25
+_INTERVAL_SECONDS = 0.5
 _SYNC_SECONDS = 1.0
 
 
@@ -69,7 +69,7 @@ class Outbox:
         self._on_tick = on_tick
         self._waits = waits_when_full
         self._reserve = 0 if waits_when_full else spool.bytes_max // _RESERVE_SHARE
-        self._queue: deque[Any] = deque()
+        self.queue: deque[Any] = deque()  # the loop appends steps here itself, up to QUEUE_MAX
         self._draining = threading.Lock()
         self._kept: deque[Report] = deque()
         self._gaps: deque[_Gap] = deque()
@@ -85,34 +85,26 @@ class Outbox:
     @property
     def blocked(self) -> bool:
         """Whether the loop has to wait for room: only with `waits_when_full`."""
-        return self._waits and (len(self._kept) > 0 or len(self._queue) >= _QUEUE_MAX)
-
-    @property
-    def queued(self) -> int:
-        """Steps and reports that the thread has not taken yet."""
-        return len(self._queue)
+        return self._waits and (len(self._kept) > 0 or len(self.queue) >= QUEUE_MAX)
 
     def targets(self) -> set[str]:
         """Targets of all reports that are not delivered, but for steps."""
         with self._draining:
-            waiting = [it for it in (*self._queue, *self._kept) if isinstance(it, Report)]
+            waiting = [it for it in (*self.queue, *self._kept) if isinstance(it, Report)]
             return {it.target for it in waiting} | {it.target for it in self._spool.others()}
 
-    def put_step(self, step: Any) -> None:
-        """Queues what `encode` makes a report of. Does no I/O."""
-        if len(self._queue) < _QUEUE_MAX:
-            self._queue.append(step)
-        else:  # the disk hangs
-            _add_to(self._overflow, step.attempt, step.step)
+    def overflow(self, step: Any) -> None:
+        """A step that the queue has no room for, since the disk hangs: it is dropped."""
+        _add_to(self._overflow, step.attempt, step.step)
 
     def put(self, target: str, record: Any) -> None:
         """Queues any other report."""
-        self._queue.append(Report(target, to_json(record)))
+        self.queue.append(Report(target, to_json(record)))
         self._wake.set()
 
     def flush(self) -> bool:
         """Writes what is queued to the spool. Whether all of it found room."""
-        while self._queue:
+        while self.queue:
             self._drain()
         with self._draining:
             return self._store_kept() and self._report_gaps(0)
@@ -129,7 +121,7 @@ class Outbox:
             self._wake.wait(_INTERVAL_SECONDS)
             self._wake.clear()
             try:
-                while self._queue:
+                while self.queue:
                     self._drain()
                 with self._draining:
                     if self._store_kept():
@@ -147,8 +139,8 @@ class Outbox:
     def _drain(self) -> None:
         with self._draining:
             reports: list[Report] = []
-            while self._queue and len(reports) < _DRAINED_AT_ONCE:
-                item = self._queue.popleft()
+            while self.queue and len(reports) < _DRAINED_AT_ONCE:
+                item = self.queue.popleft()
                 report = item if isinstance(item, Report) else self._encoded(item)
                 if report is not None:
                     reports.append(report)

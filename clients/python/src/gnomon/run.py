@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,6 +16,7 @@ from typing import Any, Literal
 from gnomon import boundary
 from gnomon.connection import ClientOptions
 from gnomon.errors import ConfigError, GnomonError, RolledBack, Stopped
+from gnomon.outbox import QUEUE_MAX
 from gnomon.plan import PrecisionPlan
 from gnomon.ranks import Ranks
 from gnomon.records import Directive
@@ -105,7 +107,8 @@ class Run:
         self._flush_seconds = flush_seconds
         self._lead: Supervision | None = None
         self._attention = True  # the first boundary begins the attempt
-        self._shares = ranks.broadcast is not None
+        self._shares = ranks.broadcast is not None  # then each boundary looks whether it is due
+        self._queue: deque[Any] = deque()  # of the outbox, once there is one
         self._woken = threading.Event()
         self._newest = 0
         self._version = plan.version
@@ -134,11 +137,6 @@ class Run:
     def newest_step(self) -> int:
         """The newest step that was begun; 0 before the first."""
         return self._newest
-
-    @property
-    def queued(self) -> int:
-        """Steps that the reporting thread has not taken yet."""
-        return self._lead.outbox.queued if self._lead is not None else 0
 
     def start_from(self, step: int) -> None:
         """Says which step the loop goes on from, after a checkpoint of it was loaded.
@@ -229,36 +227,28 @@ class Run:
         self._close(_FLUSH_AT_EXIT_SECONDS)
         return False
 
-    def _enter(self, step: Step, has_batch: bool) -> None:
-        """Begins the next step. Nothing here does I/O unless a decision is to be carried out."""
-        if self._attention or self._shares:
-            self._boundary(has_batch)
-        self._newest += 1
-        self._inside = True
-        step.step = self._newest
-        step.attempt = self._attempt
-        step.plan_version = self._version
-
-    def _leave(self, step: Step, has_loss: bool, succeeded: bool) -> None:
-        self._inside = False
+    def _leave_slowly(self, step: Step, has_loss: bool, succeeded: bool) -> None:
+        """The end of a step that is not like most."""
+        held, self._held = self._held, []
         if not succeeded:
             self._newest -= 1
-            self._held.clear()
             return
-        lead = self._lead
-        if lead is None:
+        if self._lead is None:
             return
         if not has_loss:
             raise GnomonError(
                 f"step {step.step} was ended without a loss: call s.log(loss=...) within "
                 "`with run.step() as s:`"
             )
+        step.seconds = time.perf_counter() - step._begun
+        step.time = time.time()
         self._train_seconds += step.seconds
-        lead.outbox.put_step(step)
-        if self._held:
-            for uri, of, weights_hash, size in self._held:
-                lead.checkpoint(uri, of, self._newest, weights_hash, size)
-            self._held.clear()
+        if len(self._queue) < QUEUE_MAX:
+            self._queue.append(step)
+        else:
+            self._lead.outbox.overflow(step)
+        for uri, of, weights_hash, size in held:
+            self._lead.checkpoint(uri, of, self._newest, weights_hash, size)
 
     def _boundary(self, has_batch: bool) -> None:
         """Carries decisions out until the loop may go on."""
@@ -268,7 +258,7 @@ class Run:
             return
         said = False
         while True:
-            self._attention = False
+            self._attention = self._shares
             mine = self._lead.decide() if self._lead is not None else None
             decisions, waits = self._ranks.share(mine) or ([], False)
             for decision in decisions:
@@ -346,6 +336,7 @@ class Run:
     def _lead_with(self, lead: Supervision) -> None:
         self._lead = lead
         lead.start()
+        self._queue = lead.outbox.queue
         atexit.register(self._at_exit)
         os.register_at_fork(after_in_child=self._forget)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gnomon.batch import batch_hash, capture_batch
 from gnomon.errors import GnomonError
 from gnomon.json_record import number_to_json
-from gnomon.outbox import Report
+from gnomon.outbox import QUEUE_MAX, Report
 from gnomon.spool import STEPS
 
 if TYPE_CHECKING:
@@ -21,37 +21,26 @@ _NUMBERS = (int, float)
 
 
 class Step:
-    """A step, as `with run.step() as s` gives it. Numbers: `step` is 1, 2, ... of the run."""
+    """A step, as `with run.step() as s` gives it.
 
-    __slots__ = (
-        "_batch",
-        "_begun",
-        "_grad_norm",
-        "_learning_rate",
-        "_loss",
-        "_run",
-        "_tokens",
-        "_weights_hash",
-        "attempt",
-        "plan_version",
-        "seconds",
-        "step",
-        "time",
-    )
+    step: 1, 2, ... of the run. What a step has not been told are the class's values: to begin one
+    has to cost next to nothing.
+    """
+
+    step = 0
+    attempt = 0
+    plan_version = 0
+    seconds = 0.0
+    time = 0.0
+    _loss: Any = None
+    _grad_norm: Any = None
+    _learning_rate: Any = None
+    _tokens: int | None = None
+    _weights_hash: str | None = None
 
     def __init__(self, run: Run, batch: Any) -> None:
         self._run = run
         self._batch = batch
-        self._loss: Any = None
-        self._grad_norm: Any = None
-        self._learning_rate: Any = None
-        self._tokens: int | None = None
-        self._weights_hash: str | None = None
-        self.step = 0
-        self.attempt = 0
-        self.plan_version = 0
-        self.seconds = 0.0
-        self.time = 0.0
 
     def log(
         self,
@@ -83,12 +72,20 @@ class Step:
 
     def batch(self, batch: Any) -> None:
         """Has `batch` hashed, where `run.step(batch=...)` could not have it yet."""
-        self._batch = capture_batch(batch) if self._run.queued < _BATCHES_KEPT_MAX else None
+        self._batch = capture_batch(batch) if len(self._run._queue) < _BATCHES_KEPT_MAX else None
 
+    # What follows is in the loop's way: it has few calls, and nothing of it does I/O unless a
+    # decision is to be carried out.
     def __enter__(self) -> Step:
+        run = self._run
         batch = self._batch
-        self._run._enter(self, batch is not None)
-        if batch is not None:
+        if run._attention:
+            run._boundary(batch is not None)
+        run._newest = self.step = run._newest + 1
+        run._inside = True
+        self.attempt = run._attempt
+        self.plan_version = run._version
+        if batch is not None and type(batch) is not bytes:
             self.batch(batch)
         self._begun = time.perf_counter()
         return self
@@ -99,10 +96,15 @@ class Step:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self.seconds = time.perf_counter() - self._begun
-            self.time = time.time()
-        self._run._leave(self, self._loss is not None, kind is None)
+        run = self._run
+        run._inside = False
+        if kind is not None or self._loss is None or run._held or len(run._queue) >= QUEUE_MAX:
+            return run._leave_slowly(self, self._loss is not None, kind is None)
+        self.seconds = time.perf_counter() - self._begun
+        self.time = time.time()
+        run._train_seconds += self.seconds
+        if run._lead is not None:
+            run._queue.append(self)
 
 
 def capture(value: Any) -> Any:
