@@ -104,7 +104,7 @@ def make_job() -> Job:
     def train_step(tokens: Tensor) -> tuple[Any, Any]:
         optimizer.zero_grad()
         loss = sequence_losses(model, tokens).mean()
-        loss.backward()
+        torch.autograd.backward(loss)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         scheduler.step()

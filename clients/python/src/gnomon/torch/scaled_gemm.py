@@ -83,13 +83,22 @@ def kernel_of(device_type: str) -> str:
 
 
 def _multiplies_fp8(device_type: str) -> bool:
-    values = torch.ones(_TILE, _TILE, device=device_type).to(torch.float8_e4m3fn)
-    rows = torch.ones(_TILE, 1, device=device_type)
+    """Tries what PlanLinear needs: both formats, one scale and one for each row. A CPU's kernel has
+    to take any shape; for a GPU `multiply` pads. Older kernels refuse some, or leave out scales.
+    """
+    m, k, n = (7, 13, 5) if device_type == "cpu" else (16, 32, 16)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(m, k, generator=generator).to(device_type)
+    b = torch.randn(n, k, generator=generator).to(device_type)
+    cases: tuple[tuple[str, Granularity], ...]
+    cases = (("e4m3", "tensor"), ("e5m2", "tensor"), ("e4m3", "row"))
     try:
-        for scale_a, scale_b in ((rows[0, 0], rows[0, 0]), (rows, rows.t())):
-            torch._scaled_mm(
-                values, values.t(), scale_a=scale_a, scale_b=scale_b, out_dtype=torch.bfloat16
-            )
+        for fmt, granularity in cases:
+            left, right = quantize(a, fmt, granularity), quantize(b, "e4m3", granularity).t()
+            got = _scaled_mm(left, right, torch.bfloat16, False).float()
+            want = multiply_emulated(left, right, torch.float32)
+            if not torch.allclose(got, want, rtol=0.02, atol=0.02):
+                return False
     except (RuntimeError, ValueError, NotImplementedError):
         return False
     return True
@@ -101,6 +110,10 @@ def multiply(a: Operand, b: Operand, out_dtype: torch.dtype, fast: bool = False)
     """
     if kernel_of(a.values.device.type) == "emulated":
         return multiply_emulated(a, b, out_dtype)
+    return _scaled_mm(a, b, out_dtype, fast)
+
+
+def _scaled_mm(a: Operand, b: Operand, out_dtype: torch.dtype, fast: bool) -> Tensor:
     m, n = a.values.shape[0], b.values.shape[1]
     left, right = _padded(a.values), _padded(b.values)
     scale_a, scale_b = a.inverse_scale, b.inverse_scale
