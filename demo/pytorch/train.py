@@ -23,6 +23,8 @@ from gnomon.torch import (
     weights_hash,
 )
 
+KEPT = 3  # newest checkpoints, besides those that the controller may still need
+
 
 class Trainer:
     """The job, its checkpoints and its run."""
@@ -30,6 +32,7 @@ class Trainer:
     def __init__(self, url: str, directory: pathlib.Path) -> None:
         self.job = demo.make_job()
         self.directory = directory
+        self.saved: list[pathlib.Path] = []
         self.run = gnomon.init(
             project="demo",
             name="pytorch",
@@ -86,6 +89,11 @@ class Trainer:
             path, step=step, model=self.job.model, plan=self.run.plan, state=self.job.state
         )
         self.run.checkpoint(path, weights_hash=weights_hash(self.job.model), size_bytes=size)
+        self.saved.append(path)
+        for old in self.saved[:-KEPT]:
+            if not self.run.is_needed(old):
+                shutil.rmtree(old)
+                self.saved.remove(old)
 
     def roll_back(self, rollback: gnomon.Rollback) -> None:
         """Loads the checkpoint that the controller names; the plan is set already."""

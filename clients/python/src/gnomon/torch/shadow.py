@@ -31,7 +31,7 @@ from gnomon.run import Rollback, Run
 from gnomon.torch.checkpoint import Stateful
 from gnomon.torch.faults import Fault
 from gnomon.torch.plan_linear import SiteChoice, plan_sites, set_step
-from gnomon.torch.ranks import is_together
+from gnomon.torch.ranks import broadcast, is_together
 from gnomon.torch.replay import ArmContext, Job, StepOutcome, replay
 from gnomon.torch.shadow_leases import ShadowLeases
 from gnomon.torch.snapshot import Place, Snapshot
@@ -66,7 +66,7 @@ class ShadowWindow:
         return self.results[arm].steps[-1].weights_hash == self.run_weights_hash
 
 
-@dataclass
+@dataclass(eq=False)
 class _State:
     """The job at a step boundary, and what its layers run in."""
 
@@ -76,7 +76,7 @@ class _State:
     choices: dict[str, SiteChoice]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Window:
     """A window whose steps the run is taking, or has taken."""
 
@@ -183,8 +183,7 @@ class Shadow:
             if self._leases is None:
                 return self._measure(window)
             self._kept.append(window)
-            while len(self._kept) > self._keep:
-                self._kept.pop(0).close()
+            self._thin()
         if self._leases is not None and (not is_together() or self.newest_step % self._steps == 0):
             self._leases.serve(self._answer)
         return None
@@ -234,6 +233,18 @@ class Shadow:
         if self._on_window is not None:
             self._on_window(measured)
         return measured
+
+    def _thin(self) -> None:
+        """Gives back the oldest windows that the controller has no use for, then the oldest."""
+        while len(self._kept) > self._keep:
+            free = [i for i, window in enumerate(self._kept) if not self._is_needed(window)]
+            # Rank 0 alone knows what is needed, and all ranks give back the same window.
+            self._kept.pop(broadcast(free[0] if free else 0)).close()
+
+    def _is_needed(self, window: _Window) -> bool:
+        assert self._run is not None
+        states = (window.start, window.end)
+        return any(state is not None and self._run.is_needed(state.uri) for state in states)
 
     def _answer(self, task: ReplayTask) -> ReplayResult:
         """Replays what the controller asks for. Raises ReplayFailed for a window that is gone."""
