@@ -226,7 +226,9 @@ class Inbox:
 
 
 def rollback(number: int, to_step: int, uri: str, plan: str = "", version: int = 0) -> Directive:
-    return Directive(number, "rollback", uri, plan, version, "spoiled", "delivered", to_step)
+    its = Directive(number, "rollback", checkpoint_uri=uri, to_step=to_step, reason="spoiled")
+    its.plan, its.plan_version = plan, version
+    return its
 
 
 def offline(folder: pathlib.Path, *left: Directive, **arguments: Any) -> Run:
@@ -294,6 +296,31 @@ def test_a_rollback_that_is_rejected_leaves_plan_and_step(tmp_path: pathlib.Path
     run._close(0)
 
 
+def test_functions_that_fail_are_rejected_and_their_errors_come_out(
+    tmp_path: pathlib.Path,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise FileNotFoundError("model.pt")
+
+    for kind, name in (
+        ("rollback", "on_rollback"),
+        ("checkpoint_now", "on_checkpoint"),
+        ("stop", "on_checkpoint"),
+    ):
+        run = offline(tmp_path / kind, **{"on_rollback": lambda to: None, name: fails})
+        take_steps(run, 1)
+        assert run._lead is not None
+        its = Directive(1, kind, checkpoint_uri="/ck", to_step=0)
+        run._lead._inbox = Inbox(its)  # type: ignore[assignment]
+        run._attend()
+        with pytest.raises(FileNotFoundError):
+            take_steps(run, 1)
+        said = answers(run)
+        assert '"state":"rejected"' in said[-1]
+        assert f"{name} raised FileNotFoundError: model.pt" in said[-1]
+        run._close(0)
+
+
 def test_without_a_way_back_a_rollback_is_rejected_or_restarts(tmp_path: pathlib.Path) -> None:
     run = offline(
         tmp_path / "none", rollback(1, 0, "/ck"), capabilities=gnomon.Capabilities(rollback="none")
@@ -336,7 +363,7 @@ def test_a_used_number_is_rejected(tmp_path: pathlib.Path) -> None:
 
 def test_a_plan_for_other_modules_is_rejected_with_their_names(tmp_path: pathlib.Path) -> None:
     plan = '[[rule]]\nmatch = "model.blocks.*"\ngemms = "bf16"\n'
-    run = offline(tmp_path, Directive(1, "set_plan", None, plan, 2))
+    run = offline(tmp_path, Directive(1, "set_plan", plan=plan, plan_version=2))
     take_steps(run, 1)
     assert any("at least one of the model's sites" in it for it in answers(run))
     run._close(0)
@@ -396,7 +423,7 @@ def test_all_ranks_take_a_plan_at_the_same_step(tmp_path: pathlib.Path) -> None:
         for _ in range(6):
             if rank == 0 and run.newest_step == 3:
                 assert run._lead is not None
-                plan = Directive(1, "set_plan", None, BLOCK, 2)
+                plan = Directive(1, "set_plan", plan=BLOCK, plan_version=2)
                 run._lead._inbox = Inbox(plan)  # type: ignore[assignment]
             with run.step() as s:
                 s.log(loss=1.0)
@@ -427,7 +454,7 @@ def test_a_rank_that_rejects_what_rank_0_accepts_is_one_clear_error(tmp_path: pa
         run = init_rank(tmp_path, rank, share, on_plan=on_plan)
         if rank == 0:
             assert run._lead is not None
-            plan = Directive(1, "set_plan", None, BLOCK, 2)
+            plan = Directive(1, "set_plan", plan=BLOCK, plan_version=2)
             run._lead._inbox = Inbox(plan)  # type: ignore[assignment]
         take_steps(run, 1)
 

@@ -42,7 +42,7 @@ def apply(run: Run, decision: Decision) -> None:
         _answer(run, directive, "")
     elif directive.kind == "stop":
         if run._on_checkpoint is not None:
-            run._on_checkpoint()
+            _take_checkpoint(run, directive)
         run._stopped = True
         _answer(run, directive, "")
         raise Stopped(directive.reason or "a directive")
@@ -83,7 +83,7 @@ def _set_plan(run: Run, directive: Directive) -> None:
     except (Rejected, ConfigError) as error:
         reason = str(error)
     except Exception as error:
-        reason, failure = f"on_plan raised {type(error).__name__}: {error}", error
+        reason, failure = _words("on_plan", error), error
     _settle(run, directive, reason)
     if reason:
         _answer(run, directive, reason)
@@ -105,6 +105,7 @@ def _roll_back(run: Run, directive: Directive) -> None:
     how = run.capabilities.rollback
     before = run.plan
     reason = ""
+    failure: Exception | None = None
     plan = before
     try:
         if how == "none":
@@ -118,10 +119,16 @@ def _roll_back(run: Run, directive: Directive) -> None:
         reason = str(error)
         if run.plan is not before:
             _use(run, before)
+    except Exception as error:
+        # What was loaded half-way is neither state: the process ends, and begins again from its
+        # newest checkpoint.
+        reason, failure = _words("on_rollback", error), error
     _settle(run, directive, reason)
     if reason:
-        log.error("the rollback to step %d is rejected: %s", step, reason)
-        return _answer(run, directive, reason)
+        _answer(run, directive, reason)
+        if failure is not None:
+            raise failure
+        return
     if how == "restart":
         _restart(run, directive, f"rollback to step {step}: {directive.reason or ''}")
     log.warning("rolled back from step %d to step %d: %s", run.newest_step, step, directive.reason)
@@ -133,8 +140,22 @@ def _roll_back(run: Run, directive: Directive) -> None:
 def _checkpoint_now(run: Run, directive: Directive) -> None:
     if run._on_checkpoint is None:
         return _answer(run, directive, "this trainer takes no checkpoints between its own")
-    run._on_checkpoint()
+    _take_checkpoint(run, directive)
     _answer(run, directive, "")
+
+
+def _take_checkpoint(run: Run, directive: Directive) -> None:
+    """A function that fails rejects the directive: it must not come again at each restart."""
+    assert run._on_checkpoint is not None
+    try:
+        run._on_checkpoint()
+    except Exception as error:
+        _answer(run, directive, _words("on_checkpoint", error))
+        raise
+
+
+def _words(function: str, error: Exception) -> str:
+    return f"{function} raised {type(error).__name__}: {error}"
 
 
 def _plan_of(run: Run, directive: Directive) -> PrecisionPlan:
@@ -168,7 +189,7 @@ def _settle(run: Run, directive: Directive, reason: str) -> None:
 def _restart(run: Run, directive: Directive, reason: str) -> None:
     """Keeps the steps so far in a checkpoint, where a rollback does not drop them anyway."""
     if directive.kind != "rollback" and run._on_checkpoint is not None:
-        run._on_checkpoint()
+        _take_checkpoint(run, directive)
     if run._lead is not None:
         run._lead.defer(directive, run.newest_step)
     log.warning("restart this trainer: %s", reason)

@@ -63,7 +63,7 @@ class LeaseClient:
         self, lease: Lease, reason: str, retryable: bool = True, unsupported: bool = False
     ) -> None:
         """Gives the replay back. Unsupported: this verifier cannot do it; costs no attempt."""
-        failure = LeaseFailure(lease.token, reason[:_REASON_MAX], retryable)
+        failure = LeaseFailure(lease.token, reason[:_REASON_MAX], retryable=retryable)
         failure.unsupported = unsupported or None
         self._answer(lease, "fail", self.description.known("LeaseFailure", to_value(failure)))
 
@@ -114,7 +114,7 @@ class LeaseKeeper:
     def _beat(self) -> float:
         """Seconds that the controller asks for before the next one."""
         lease = self._lease
-        body = json.dumps(to_value(LeaseHeartbeat(lease.token, self._steps_done)))
+        body = json.dumps(to_value(LeaseHeartbeat(lease.token, steps_done=self._steps_done)))
         target = f"/v1/leases/{lease.lease}/heartbeat"
         try:
             self._connection.request("POST", target, body, max(self._interval, 1.0))

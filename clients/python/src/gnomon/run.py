@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -338,12 +339,7 @@ class Run:
         lead.start()
         self._queue = lead.outbox.queue
         atexit.register(self._at_exit)
-        os.register_at_fork(after_in_child=self._forget)
-
-    def _forget(self) -> None:
-        """In a forked process, which has none of the threads: it reports nothing."""
-        self._lead = None
-        self._over = True
+        _open_runs.add(self)
 
     def _at_exit(self) -> None:
         if not self._over and self._stopped:
@@ -359,6 +355,19 @@ class Run:
             self._lead.flush(seconds)
             self._lead.close()
             atexit.unregister(self._at_exit)
+
+
+_open_runs: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _forget_runs() -> None:
+    """In a forked process, which has none of the threads: it reports nothing."""
+    for run in list(_open_runs):
+        run._lead = None
+        run._over = True
+
+
+os.register_at_fork(after_in_child=_forget_runs)
 
 
 def _uri_of(path: str | os.PathLike[str]) -> str:

@@ -277,7 +277,8 @@ class Supervision:
         """Directives still open are rejected before the end is reported."""
         for directive in self._inbox.close() if self._inbox is not None else []:
             self.acknowledge(directive, "rejected", step, f"the run has {outcome}")
-        finished = RunFinished(outcome, step, final_loss, time.time(), train_seconds)
+        finished = RunFinished(outcome, step, final_loss=final_loss, train_seconds=train_seconds)
+        finished.time = time.time()
         self.outbox.put("finished", finished)
         with self._lock:
             self.state.finished = outcome
@@ -357,7 +358,9 @@ class Supervision:
         self._versions.append((first_step, plan.version, self.state.attempt))
 
     def _ack(self, state: str, step: int, reason: str) -> DirectiveAck:
-        return DirectiveAck(state, self.state.attempt, shortened(reason), step, time.time())
+        ack = DirectiveAck(state, attempt=self.state.attempt, step=step, time=time.time())
+        ack.reason = shortened(reason)
+        return ack
 
     def _remember(self, directive: Directive, ack: DirectiveAck) -> None:
         self.state.last_directive = max(self.state.last_directive, directive.number)
