@@ -1,0 +1,54 @@
+"""Runs the plain example's trainer or verifier with a fault that FP8 alone has at one layer.
+
+python example_with_fault.py train_supervised.py --max_iters 1000
+gnomon-verify example_with_fault:verifier
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from typing import Any
+
+import gnomon.torch
+from gnomon.run import Run
+from gnomon.step import Step
+
+SITE, FIRST_STEP = "h.1.c_fc_proj", 121
+FAULT = gnomon.torch.Fault(SITE, FIRST_STEP, 1 << 40, "scale_shift", "input", 7)
+
+
+def __getattr__(name: str) -> Any:
+    """`verifier`, made of the example's job when it is asked for."""
+    if name != "verifier":
+        raise AttributeError(name)
+    import verifier  # type: ignore[import-not-found]
+
+    def make_job() -> gnomon.torch.Job:
+        job: gnomon.torch.Job = verifier.make_job()
+        job.faults = (FAULT,)
+        return job
+
+    return gnomon.torch.make_verifier(make_job)
+
+
+def main() -> None:
+    models: list[Any] = []
+    adopt, enter = gnomon.torch.adopt, Run._enter
+
+    def adopt_and_keep(model: Any, plan: Any) -> list[str]:
+        models.append(model)
+        return adopt(model, plan)
+
+    def enter_with_fault(run: Run, step: Step, has_batch: bool) -> None:
+        enter(run, step, has_batch)
+        gnomon.torch.set_step(models[0], step.step, (FAULT,))
+
+    gnomon.torch.adopt = adopt_and_keep  # type: ignore[assignment]
+    Run._enter = enter_with_fault  # type: ignore[method-assign,assignment]
+    del sys.argv[0]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
