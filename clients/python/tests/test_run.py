@@ -371,12 +371,14 @@ def test_one_directory_has_one_trainer(trainer: Trainer, tmp_path: pathlib.Path)
     command = [sys.executable, "-c", code, str(tmp_path / "gnomon")]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "another trainer has this one" in out.stdout
+    with pytest.raises(gnomon.ConfigError, match="another trainer has this one"):
+        trainer.init(mode="offline")
 
 
 def test_a_completed_run_and_another_project_are_refused(trainer: Trainer) -> None:
     with trainer.init() as run:
         take_steps(run, 1)
-    with pytest.raises(gnomon.ConfigError, match="another name: this run was completed"):
+    with pytest.raises(gnomon.ConfigError, match=r"this run was completed .*gnomon-send"):
         trainer.init()
     with pytest.raises(gnomon.ConfigError, match="this one is of x/y"):
         trainer.init(project="z")
@@ -401,6 +403,24 @@ def test_offline_writes_down_what_is_sent_later(trainer: Trainer) -> None:
     take_steps(run, 1)
     rows = trainer.wait_for_steps(21)
     assert [row["step"] for row in rows if row["attempt"] == 1] == list(range(1, 21))
+
+
+def test_a_run_that_ended_offline_is_sent_by_the_program(
+    trainer: Trainer, tmp_path: pathlib.Path
+) -> None:
+    with trainer.init(mode="offline") as run:
+        take_steps(run, 20)
+    command = [sys.executable, "-m", "gnomon.send_program"]
+    folder = str(tmp_path / "gnomon" / "y")
+    url = ["--controller", trainer.daemon.url]
+    subprocess.run([*command, folder, *url], check=True, timeout=60)
+    assert len(trainer.wait_for_steps(20)) == 20
+    assert trainer.daemon.get("/v1/runs/run-1")["state"] == "completed"
+    trainer.daemon.kill()
+    again = subprocess.run([*command, folder, *url, "--timeout", "1"], check=False, timeout=60)
+    assert again.returncode == 0, "there is nothing left to send"
+    wrong = subprocess.run([*command, str(tmp_path), *url], check=False, timeout=60)
+    assert wrong.returncode == 2
 
 
 def test_disabled_does_nothing_but_apply_the_plan(tmp_path: pathlib.Path) -> None:

@@ -54,6 +54,37 @@ def running(daemon: Daemon, folder: pathlib.Path, *trainer: str) -> Iterator[Any
             print(f"--- {path.name}\n{path.read_text()[-3000:]}")
 
 
+def test_a_trainer_that_is_killed_goes_on_and_its_windows_are_verified(
+    daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    with running(daemon, tmp_path, "--max-iters", "100000", "--pace", "0.02") as trainer:
+        wait_for(lambda: len(daemon.get("/v1/runs/run-1/steps")) >= 25, 30, "25 steps")
+        trainer.kill()
+        trainer.wait()
+        resumed = subprocess.Popen(
+            [*trainer.args, "--resume"],
+            cwd=tmp_path,
+            env={**os.environ, "GNOMON_URL": daemon.url, "PYTHONPATH": str(TESTS)},
+        )
+        try:
+            wait_for(
+                lambda: [
+                    row
+                    for row in daemon.get("/v1/runs/run-1/windows")
+                    if row["attempt"] == 2 and row["state"] == "quiet"
+                ],
+                60,
+                "a quiet window of the second attempt",
+            )
+        finally:
+            resumed.terminate()
+            resumed.wait()
+    attempts = daemon.get("/v1/runs/run-1")["attempts"]
+    assert [it["cause"] for it in attempts] == ["start", "restart"]
+    assert attempts[1]["base_step"] >= 20
+    assert not list(tmp_path.glob("gnomon/fp8/spool/refused*"))
+
+
 def test_a_fault_of_fp8_alone_is_caught_pinned_recovered_from_and_left(
     daemon: Daemon, tmp_path: pathlib.Path
 ) -> None:

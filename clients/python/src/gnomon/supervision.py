@@ -6,7 +6,6 @@ back here with what became of it.
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import pathlib
@@ -17,8 +16,9 @@ from dataclasses import dataclass
 
 from gnomon.connection import ClientOptions, Connection
 from gnomon.directives import DirectiveInbox, ack_target, shortened, used_number
+from gnomon.directory_lock import DirectoryLock
 from gnomon.errors import ConfigError
-from gnomon.json_record import from_json
+from gnomon.json_record import from_json, to_json
 from gnomon.outbox import Outbox
 from gnomon.plan import PrecisionPlan
 from gnomon.records import (
@@ -77,10 +77,14 @@ class Supervision:
         self._state_file = options.folder / "state.json"
         self._lock = threading.RLock()
         options.folder.mkdir(parents=True, exist_ok=True)
-        self._lock_file = _take(options.folder / "lock")
-        self.state = self._load_state()
-        if not options.offline:
-            Connection(options.client)  # says what is named wrong before anything starts
+        self._lock_file = DirectoryLock(options.folder)
+        try:
+            self.state = self._load_state()
+            if not options.offline:
+                Connection(options.client)  # says what is named wrong before anything starts
+        except BaseException:
+            self._lock_file.close()
+            raise
         self.contact = Contact()
         self.spool = Spool(options.folder / "spool", options.spool_bytes_max)
         self.plan_before_loss = ""
@@ -99,6 +103,8 @@ class Supervision:
             waits_when_full=options.on_loss in ("bf16", "pause"),
             on_tick=self._tick,
         )
+        registration = to_json(options.registration)
+        (options.folder / "registration.json").write_text(registration, encoding="utf-8")
         if self.state.last_ack is not None:
             self.outbox.put(ack_target(self.state.last_directive), self.state.last_ack)
         if self.state.attempts:
@@ -298,7 +304,7 @@ class Supervision:
             return
         if self.spool.count and (self._reporter is None or self._reporter.replaced is None):
             self._log.warning(
-                "%d reports are not delivered yet; start the trainer again on %s to send them",
+                "%d reports are not delivered yet; the next start sends them, or: gnomon-send %s",
                 *(self.spool.count, self._options.folder),
             )
         if self._reporter is not None and self._reporter.refused:
@@ -340,7 +346,10 @@ class Supervision:
         if state.finished == "completed":
             step = state.attempts[-1].base_step if state.attempts else 0
             raise ConfigError(
-                "name", repr(job), f"another name: this run was completed (after step {step})"
+                "name",
+                repr(job),
+                f"another name: this run was completed (its last attempt began at step {step}). "
+                f"gnomon-send {self._options.folder} sends what it has not delivered",
             )
         if state.base_plan and state.base_plan != registration.base_plan:
             self._log.warning(
@@ -391,23 +400,3 @@ class Supervision:
 
     def _replaced(self, why: str) -> None:
         self._on_attention()
-
-
-class _LockFile:
-    def __init__(self, file: int) -> None:
-        self._file = file
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-def _take(path: pathlib.Path) -> _LockFile:
-    """A record lock: the worker processes of a data loader do not inherit it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        accepted = "another directory or name: another trainer has this one"
-        raise ConfigError("directory", str(path.parent), accepted) from None
-    return _LockFile(file)
