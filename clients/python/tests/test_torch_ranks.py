@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[torch]'")
 
+import torch
 from daemon import Daemon, wait_for
 
 from gnomon.plan import PrecisionPlan
@@ -55,6 +56,8 @@ def outputs_of(ranks: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["ddp", "fsdp2"])
 def test_ranks_measure_together_and_keep_their_bits(mode: str, tmp_path: pathlib.Path) -> None:
+    if mode == "fsdp2" and int(torch.__version__.split(".")[1]) < 15:
+        pytest.skip("FSDP2 on the CPU was tried with PyTorch 2.15; that of 2.6 needs a GPU")
     first, second = outputs_of(start_ranks("torch_rank_program.py", tmp_path, mode))
     for alone, shadowed in (first, second):
         assert shadowed["losses"] == alone["losses"]
