@@ -338,3 +338,17 @@ def test_a_wrong_command_line_is_one_error(arguments: list[str], wrong: str) -> 
     assert done.returncode == 2, done.stderr
     assert wrong in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_bits_are_compared_where_they_are_promised_alone(
+    trainer: Trainer, tmp_path: pathlib.Path
+) -> None:
+    run_windows(trainer, tmp_path)
+    run_print = trainer.daemon.get("/v1/runs/run-1")["registration"]["fingerprint"]["build"]
+    assert "(not exact: x/y)" in run_print
+    lease(trainer, replays.plain).run()
+    exact = Verifier(replays.plain, exact_replay=True)
+    lease(trainer, exact).run()
+    rows = trainer.daemon.get("/v1/runs/run-1/replays")
+    builds = {row["fingerprint"]["build"] for row in rows if row["state"] == "done"}
+    assert {"(not exact: v1)" in build for build in builds} == {True, False}

@@ -12,6 +12,7 @@ The operator's file says which command, an argument list without a shell:
     arms = ["bf16", "same"]         # empty lists: anything
     checkpoint_formats = []
     frameworks = []
+    exact_replay = false            # whether the same replay gives the same bits again
 
 Placeholders: {checkpoint} {end_checkpoint} {first_step} {steps} {arm} {plan} {perturb} {out}, and
 {perturb_scale} {evaluate_endpoints} (1 or 0). {plan} is a file with the arm's plan, or empty where
@@ -79,6 +80,7 @@ class CommandOptions:
     arms: list[str] = field(default_factory=list)
     checkpoint_formats: list[str] = field(default_factory=list)
     frameworks: list[str] = field(default_factory=list)
+    exact_replay: bool = False
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> CommandOptions:
@@ -126,7 +128,8 @@ class CommandReplayer:
 
     def abilities(self) -> Abilities:
         it = self._options
-        return Abilities(it.arms, it.checkpoint_formats, it.frameworks)
+        lists = (it.arms, it.checkpoint_formats, it.frameworks)
+        return Abilities(*lists, exact_replay=it.exact_replay)
 
     def close(self) -> None:
         pass

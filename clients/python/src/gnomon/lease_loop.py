@@ -15,7 +15,7 @@ from typing import Protocol
 from gnomon.connection import Backoff, ClientOptions, asked_pause
 from gnomon.errors import ApiError, ConfigError, ConnectionFailed, GnomonError
 from gnomon.leases import LeaseClient, LeaseKeeper
-from gnomon.model import own_fingerprint
+from gnomon.model import marked_inexact, own_fingerprint
 from gnomon.records import Fingerprint, Lease, LeaseRequest
 from gnomon.replay_check import check_result, first_other_batch, message_of
 from gnomon.verify import (
@@ -38,6 +38,7 @@ class Abilities:
     checkpoint_formats: list[str] = field(default_factory=list)
     frameworks: list[str] = field(default_factory=list)
     fingerprint: Fingerprint | None = None
+    exact_replay: bool = False
 
 
 class Replayer(Protocol):
@@ -63,7 +64,8 @@ class FunctionReplayer:
             list(it.arms),
             list(it.checkpoint_formats),
             list(it.frameworks),
-            it.fingerprint() if it.fingerprint is not None else None,
+            it.fingerprint() if it.fingerprint is not None else own_fingerprint(),
+            it.exact_replay,
         )
 
     def replay(self, task: ReplayTask) -> ReplayResult:
@@ -112,7 +114,8 @@ class LeaseLoop:
         self._stopping = threading.Event()
         self._asking = False
         abilities = replayer.abilities()
-        self._fingerprint = abilities.fingerprint or own_fingerprint()
+        self._exact = abilities.exact_replay
+        self._fingerprint = self._marked(abilities.fingerprint or own_fingerprint())
         self._request = LeaseRequest(options.name, self._fingerprint)
         self._request.arms = abilities.arms or None
         self._request.checkpoint_formats = abilities.checkpoint_formats or None
@@ -186,8 +189,12 @@ class LeaseLoop:
             self._log.warning("lease %d: abandoned", lease.lease)
             return False
         self._compare_batches(lease, result)
-        message = message_of(result, lease.token, time.time(), self._fingerprint)
+        fingerprint = self._marked(result.fingerprint) if result.fingerprint else self._fingerprint
+        message = message_of(result, lease.token, time.time(), fingerprint)
         return self._answer(lease, lambda: self._client.complete(lease, message))
+
+    def _marked(self, fingerprint: Fingerprint) -> Fingerprint:
+        return fingerprint if self._exact else marked_inexact(fingerprint, self._options.name)
 
     def _fail(self, lease: Lease, error: Exception) -> bool:
         unsupported = isinstance(error, Unsupported)

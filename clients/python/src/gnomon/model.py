@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import re
@@ -56,6 +57,17 @@ def own_fingerprint(world_size: int = 1) -> Fingerprint:
     text = ", ".join(libraries)[:_LIBRARIES_MAX]
     build = f"gnomon-client {_version()}"
     return Fingerprint(device[:_TEXT_MAX], backend, text, build, max(world_size, 1), threads)
+
+
+def marked_inexact(fingerprint: Fingerprint, source: str) -> Fingerprint:
+    """A fingerprint that no other source has.
+
+    Between equal fingerprints the controller compares bits, and takes a difference for a broken
+    machine. A program that does not promise the same bits again must not share one.
+    """
+    build = f"{fingerprint.build} (not exact: {source})"
+    text = build.encode()[:_TEXT_MAX].decode(errors="ignore")
+    return dataclasses.replace(fingerprint, build=text)
 
 
 def _version() -> str:

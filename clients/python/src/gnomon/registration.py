@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from gnomon.connection import ClientOptions
 from gnomon.errors import ConfigError
-from gnomon.model import layers_of, own_fingerprint, parameters_of, sites_of
+from gnomon.model import layers_of, marked_inexact, own_fingerprint, parameters_of, sites_of
 from gnomon.plan import PrecisionPlan
 from gnomon.ranks import Broadcast, find_ranks
 from gnomon.records import Fingerprint, InjectedFault, RunRegistration, TrainerCapabilities
@@ -90,8 +90,11 @@ def init(
         run._resume(ranks.share(None))
         return run
     _check_names(project, name)
+    fingerprint = fingerprint or own_fingerprint()
+    if not capabilities.exact_replay:
+        fingerprint = marked_inexact(fingerprint, f"{project}/{name}")
     registration = RunRegistration(
-        project, name, fingerprint or own_fingerprint(), bound.to_toml(), sites, layers,
+        project, name, fingerprint, bound.to_toml(), sites, layers,
         checkpoint_every,
     )  # fmt: skip
     registration.capabilities = TrainerCapabilities(**dataclasses.asdict(capabilities))

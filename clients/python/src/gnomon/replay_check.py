@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gnomon.records import Fingerprint, ReplayStep
 from gnomon.records import ReplayResult as ResultMessage
-from gnomon.records import ReplayStep
 from gnomon.verify import ReplayFailed, ReplayResult, ReplayTask
 
 
@@ -118,9 +118,11 @@ def _check_endpoints(task: ReplayTask, result: ReplayResult, finite: bool) -> No
         )
 
 
-def message_of(result: ReplayResult, token: int, time: float, fingerprint: Any) -> ResultMessage:
+def message_of(
+    result: ReplayResult, token: int, time: float, fingerprint: Fingerprint
+) -> ResultMessage:
     """The message of a result that `check_result` has passed."""
-    message = ResultMessage(token, result.fingerprint or fingerprint, list(result.steps))
+    message = ResultMessage(token, fingerprint, list(result.steps))
     for name in (
         "start_loss_bf16",
         "start_loss_plan",

@@ -130,13 +130,18 @@ ReplayFunction = Callable[[ReplayTask], ReplayResult]
 
 @dataclass(frozen=True)
 class Verifier:
-    """A replay function with what it can do; empty means anything."""
+    """A replay function with what it can do; empty means anything.
+
+    exact_replay: the same task gives the same bits again, here and on every other verifier of an
+    equal fingerprint.
+    """
 
     function: ReplayFunction
     arms: tuple[str, ...] = ()
     checkpoint_formats: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
     fingerprint: Callable[[], Fingerprint] | None = None
+    exact_replay: bool = False
 
     def __call__(self, task: ReplayTask) -> ReplayResult:
         return self.function(task)
@@ -151,6 +156,7 @@ def verifier(
     checkpoint_formats: Sequence[str] = (),
     frameworks: Sequence[str] = (),
     fingerprint: Callable[[], Fingerprint] | None = None,
+    exact_replay: bool = False,
 ) -> Callable[[ReplayFunction], Verifier]: ...
 def verifier(
     function: ReplayFunction | None = None,
@@ -159,12 +165,12 @@ def verifier(
     checkpoint_formats: Sequence[str] = (),
     frameworks: Sequence[str] = (),
     fingerprint: Callable[[], Fingerprint] | None = None,
+    exact_replay: bool = False,
 ) -> Verifier | Callable[[ReplayFunction], Verifier]:
     """Marks a function as a verifier and says what it can do."""
 
     def mark(marked: ReplayFunction) -> Verifier:
-        return Verifier(
-            marked, tuple(arms), tuple(checkpoint_formats), tuple(frameworks), fingerprint
-        )
+        lists = (tuple(arms), tuple(checkpoint_formats), tuple(frameworks))
+        return Verifier(marked, *lists, fingerprint, exact_replay)
 
     return mark if function is None else mark(function)

@@ -12,7 +12,7 @@ from nano.model import Model, bf16, evaluate, get_batch, load_into
 PLAN = gnomon.PrecisionPlan.load(os.environ.get("NANO_PLAN", "plan.toml"))
 
 
-@gnomon.verifier(arms=("bf16", "same", "plan", "bf16-perturbed"), checkpoint_formats=("nano",))
+@gnomon.verifier(arms=("bf16", "same", "plan", "bf16-perturbed"), exact_replay=True)
 def replay(task: gnomon.ReplayTask) -> gnomon.ReplayResult:
     if task.arm not in ("bf16", "same", "plan", "bf16-perturbed"):
         raise gnomon.Unsupported(f"arm {task.arm}: this model has no FP8 kernel to leave out")
