@@ -29,7 +29,13 @@ PLAN = gnomon.PrecisionPlan.fp8()
 
 def begin(daemon: Daemon, folder: str) -> Run:
     run = gnomon.init(
-        project="bench", name="client", url=daemon.url, sites=SITES, plan=PLAN, directory=folder
+        project="bench",
+        name="client",
+        url=daemon.url,
+        sites=SITES,
+        plan=PLAN,
+        directory=folder,
+        total_steps=100_000_000,
     )
     assert wait_until_registered(run, 10)
     return run

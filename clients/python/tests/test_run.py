@@ -157,6 +157,14 @@ def test_losses_that_are_not_finite_are_facts(trainer: Trainer) -> None:
     assert [row["loss"] for row in rows] == [None, "Infinity", 1.0]
 
 
+def test_a_gradient_norm_need_not_be_said(trainer: Trainer) -> None:
+    run = trainer.init()
+    with run.step() as s:
+        s.log(loss=2.0)
+    (row,) = trainer.wait_for_steps(1)
+    assert not row["grad_norm"]
+
+
 def test_a_value_that_is_no_number_drops_its_step_alone_and_says_so(trainer: Trainer) -> None:
     class Odd:
         def detach(self) -> Odd:

@@ -288,7 +288,10 @@ class Reporter:
             if record.target != STEPS:
                 break
             steps.append(record)
-        body = '{"steps":[' + ",".join(self._step_body(it) for it in steps) + "]}"
+        bodies = [record.body for record in steps]
+        if self.description is not None and self.description.requires("StepReport", "grad_norm"):
+            bodies = [_with_grad_norm(body) for body in bodies]
+        body = '{"steps":[' + ",".join(bodies) + "]}"
         try:
             if len(steps) > 1:
                 self._post(STEPS, body)
@@ -304,15 +307,6 @@ class Reporter:
             elif not (self._cured_by_plans(steps, error) or self._cured_by_attempts(steps, error)):
                 self._batch_max = len(steps) // 2
             return 0
-
-    def _step_body(self, record: SpoolRecord) -> str:
-        """A daemon that needs the gradient norm gets 0, which means nothing to it."""
-        needs = self.description is not None and self.description.requires(
-            "StepReport", "grad_norm"
-        )
-        if needs and '"grad_norm":' not in record.body:
-            return '{"grad_norm":0,' + record.body[1:]
-        return record.body
 
     def _is_unwanted(self, record: SpoolRecord) -> bool:
         """A notice of a kind that this daemon does not know."""
@@ -412,6 +406,11 @@ class Reporter:
 
     def _post_to(self, target: str, body: str) -> bytes:
         return self._connection.request("POST", target, body, _REQUEST_SECONDS).body
+
+
+def _with_grad_norm(body: str) -> str:
+    """A daemon that needs the gradient norm gets 0 where it was not said."""
+    return body if '"grad_norm":' in body else '{"grad_norm":0,' + body[1:]
 
 
 def _bf16_notice(report: dict[str, Any]) -> TrainerNotice:
