@@ -82,7 +82,7 @@ with a default are given by their names, since a newer API may have more of them
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 '''
 
 PLAIN = {"string": "str", "boolean": "bool", "integer": "int", "number": "float"}
@@ -144,11 +144,10 @@ def write_class(name: str, schemas: dict[str, Any]) -> list[str]:
     for member in required:
         lines += comment_of(members[member])
         lines += [f"    {member}: {type_of(members[member], schemas)}"]
-    optional = sorted(set(members) - set(required))
-    lines += ["    _: KW_ONLY"] if optional else []
-    for member in optional:
+    for member in sorted(set(members) - set(required)):
         lines += comment_of(members[member])
-        lines += [f"    {member}: {type_of(members[member], schemas)} | None = None"]
+        kind = type_of(members[member], schemas)
+        lines += [f"    {member}: {kind} | None = field(default=None, kw_only=True)"]
     return lines
 
 

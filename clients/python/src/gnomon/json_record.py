@@ -73,9 +73,7 @@ _hints_of: dict[Any, dict[str, Any]] = {}
 def _hints(kind: Any) -> dict[str, Any]:
     hints = _hints_of.get(kind)
     if hints is None:
-        every = typing.get_type_hints(kind)
-        hints = {each.name: every[each.name] for each in dataclasses.fields(kind)}
-        _hints_of[kind] = hints
+        hints = _hints_of[kind] = typing.get_type_hints(kind)
     return hints
 
 

@@ -6,21 +6,20 @@ with a default are given by their names, since a newer API may have more of them
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Problem:
     """RFC 9457."""
 
-    _: KW_ONLY
     # What would be accepted; may be empty.
-    accepted: str | None = None
+    accepted: str | None = field(default=None, kw_only=True)
     # What was wrong, with which value.
-    detail: str | None = None
-    status: int | None = None
-    title: str | None = None
-    type: str | None = None
+    detail: str | None = field(default=None, kw_only=True)
+    status: int | None = field(default=None, kw_only=True)
+    title: str | None = field(default=None, kw_only=True)
+    type: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -47,23 +46,21 @@ class InjectedFault:
 
     kind: str
     start_step: int
-    _: KW_ONLY
-    description: str | None = None
+    description: str | None = field(default=None, kw_only=True)
     # Exclusive; 0 never ends.
-    end_step: int | None = None
-    site: str | None = None
+    end_step: int | None = field(default=None, kw_only=True)
+    site: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
 class TrainerCapabilities:
-    _: KW_ONLY
-    exact_replay: bool | None = None
+    exact_replay: bool | None = field(default=None, kw_only=True)
     # One of: "gemm", "module", "layer", "run".
-    plan: str | None = None
+    plan: str | None = field(default=None, kw_only=True)
     # One of: "live", "restart", "none".
-    rollback: str | None = None
+    rollback: str | None = field(default=None, kw_only=True)
     # One of: "live", "restart".
-    when: str | None = None
+    when: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -80,25 +77,24 @@ class RunRegistration:
     layers: int
     # Steps; 0 none.
     checkpoint_every: int
-    _: KW_ONLY
-    capabilities: TrainerCapabilities | None = None
-    checkpoint_format: str | None = None
-    checkpoint_root: str | None = None
-    faults: list[InjectedFault] | None = None
-    framework: str | None = None
+    capabilities: TrainerCapabilities | None = field(default=None, kw_only=True)
+    checkpoint_format: str | None = field(default=None, kw_only=True)
+    checkpoint_root: str | None = field(default=None, kw_only=True)
+    faults: list[InjectedFault] | None = field(default=None, kw_only=True)
+    framework: str | None = field(default=None, kw_only=True)
     # The newest directive that the trainer knows; a new ledger goes on numbering behind it.
-    last_directive: int | None = None
+    last_directive: int | None = field(default=None, kw_only=True)
     # The same of plans.
-    newest_plan_version: int | None = None
-    parameters: int | None = None
-    seed: int | None = None
-    tags: list[str] | None = None
-    tokens_per_step: int | None = None
-    total_steps: int | None = None
+    newest_plan_version: int | None = field(default=None, kw_only=True)
+    parameters: int | None = field(default=None, kw_only=True)
+    seed: int | None = field(default=None, kw_only=True)
+    tags: list[str] | None = field(default=None, kw_only=True)
+    tokens_per_step: int | None = field(default=None, kw_only=True)
+    total_steps: int | None = field(default=None, kw_only=True)
     # The trainer asks for the leases that only it can do.
-    trainer_confirms: bool | None = None
+    trainer_confirms: bool | None = field(default=None, kw_only=True)
     # The trainer asks for leases itself (inline verification).
-    trainer_replays: bool | None = None
+    trainer_replays: bool | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -107,11 +103,10 @@ class RunRegistered:
     run: str
     # One of: "observe", "advise", "enforce".
     mode: str
-    _: KW_ONLY
-    grace_seconds: float | None = None
+    grace_seconds: float | None = field(default=None, kw_only=True)
     # What the run's policy wants of a trainer whose controller is away; empty where it is not
     # said. One of: "", "continue", "bf16", "pause".
-    on_loss: str | None = None
+    on_loss: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -123,13 +118,12 @@ class AttemptStart:
     # One of: "start", "restart", "rollback".
     cause: str
     plan_version: int
-    _: KW_ONLY
     # Of this attempt; absent = the registration's.
-    fingerprint: Fingerprint | None = None
+    fingerprint: Fingerprint | None = field(default=None, kw_only=True)
     # Where rank 0 runs; empty is not said.
-    host: str | None = None
+    host: str | None = field(default=None, kw_only=True)
     # Seconds since the epoch.
-    time: float | None = None
+    time: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -144,30 +138,29 @@ class DeviceHealth:
     device: str
     # When it was asked.
     time: float
-    _: KW_ONLY
     # Since the driver was loaded.
-    ecc_corrected: int | None = None
+    ecc_corrected: int | None = field(default=None, kw_only=True)
     # Since the driver was loaded.
-    ecc_uncorrected: int | None = None
+    ecc_uncorrected: int | None = field(default=None, kw_only=True)
     # Why it could not be asked; empty when it answered.
-    error: str | None = None
-    memory_clock_mhz: float | None = None
-    memory_total_bytes: int | None = None
-    memory_used_bytes: int | None = None
+    error: str | None = field(default=None, kw_only=True)
+    memory_clock_mhz: float | None = field(default=None, kw_only=True)
+    memory_total_bytes: int | None = field(default=None, kw_only=True)
+    memory_used_bytes: int | None = field(default=None, kw_only=True)
     # The vendor's name.
-    name: str | None = None
-    power_limit_watts: float | None = None
-    power_watts: float | None = None
+    name: str | None = field(default=None, kw_only=True)
+    power_limit_watts: float | None = field(default=None, kw_only=True)
+    power_watts: float | None = field(default=None, kw_only=True)
     # A replacement failed.
-    remapped_rows_failure: bool | None = None
+    remapped_rows_failure: bool | None = field(default=None, kw_only=True)
     # Memory rows wait for the next reset to be replaced.
-    remapped_rows_pending: bool | None = None
-    sm_clock_mhz: float | None = None
-    temperature_celsius: float | None = None
+    remapped_rows_pending: bool | None = field(default=None, kw_only=True)
+    sm_clock_mhz: float | None = field(default=None, kw_only=True)
+    temperature_celsius: float | None = field(default=None, kw_only=True)
     # One of: "idle", "applications_clocks", "sw_power_cap", "hw_slowdown", "sync_boost",
     # "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake".
-    throttle_reasons: list[str] | None = None
-    utilization_percent: float | None = None
+    throttle_reasons: list[str] | None = field(default=None, kw_only=True)
+    utilization_percent: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -182,18 +175,17 @@ class StepReport:
     plan_version: int
     # Mean over the step's tokens before the update, nats per token.
     loss: float
-    _: KW_ONLY
     # Of the step's token ids in their order; empty is not said.
-    batch_hash: str | None = None
-    device_health: DeviceHealth | None = None
+    batch_hash: str | None = field(default=None, kw_only=True)
+    device_health: DeviceHealth | None = field(default=None, kw_only=True)
     # Before clipping.
-    grad_norm: float | None = None
-    learning_rate: float | None = None
-    step_seconds: float | None = None
-    time: float | None = None
-    tokens: int | None = None
+    grad_norm: float | None = field(default=None, kw_only=True)
+    learning_rate: float | None = field(default=None, kw_only=True)
+    step_seconds: float | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
+    tokens: int | None = field(default=None, kw_only=True)
     # Of all BF16 weights after the update.
-    weights_hash: str | None = None
+    weights_hash: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -209,9 +201,8 @@ class ReportAck:
     repeated: int
     # URIs that open windows or the last verified state need; they may not be deleted.
     protected_checkpoints: list[str]
-    _: KW_ONLY
     # The newest there is.
-    last_directive: int | None = None
+    last_directive: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -221,13 +212,12 @@ class CheckpointReport:
     # Its directory.
     uri: str
     plan_version: int
-    _: KW_ONLY
-    bytes: int | None = None
+    bytes: int | None = field(default=None, kw_only=True)
     # Of manifest.json.
-    manifest_hash: str | None = None
-    time: float | None = None
+    manifest_hash: str | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
     # As in the report of that step.
-    weights_hash: str | None = None
+    weights_hash: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -239,12 +229,11 @@ class TrainerNotice:
     kind: str
     # A sentence for people.
     text: str
-    _: KW_ONLY
     # `plan_without_controller`: TOML; empty otherwise.
-    plan: str | None = None
+    plan: str | None = field(default=None, kw_only=True)
     # `plan_without_controller`: what step reports will carry; 0 otherwise.
-    plan_version: int | None = None
-    time: float | None = None
+    plan_version: int | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -252,12 +241,11 @@ class RunFinished:
     # One of: "completed", "stopped", "failed".
     outcome: str
     step: int
-    _: KW_ONLY
     # Held-out loss in BF16 at the end.
-    final_loss: float | None = None
-    time: float | None = None
+    final_loss: float | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
     # Wall time in steps.
-    train_seconds: float | None = None
+    train_seconds: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -266,18 +254,17 @@ class Directive:
     number: int
     # One of: "set_plan", "rollback", "checkpoint_now", "pause", "resume", "stop".
     kind: str
-    _: KW_ONLY
     # `rollback`.
-    checkpoint_uri: str | None = None
+    checkpoint_uri: str | None = field(default=None, kw_only=True)
     # `set_plan`, `rollback`: TOML; empty keeps the checkpoint's plan.
-    plan: str | None = None
-    plan_version: int | None = None
+    plan: str | None = field(default=None, kw_only=True)
+    plan_version: int | None = field(default=None, kw_only=True)
     # A sentence for people.
-    reason: str | None = None
+    reason: str | None = field(default=None, kw_only=True)
     # One of: "pending", "delivered", "acknowledged", "applied", "rejected", "expired".
-    state: str | None = None
+    state: str | None = field(default=None, kw_only=True)
     # `rollback`: the checkpoint's step.
-    to_step: int | None = None
+    to_step: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -289,13 +276,12 @@ class DirectiveList:
 class DirectiveAck:
     # One of: "acknowledged", "applied", "rejected".
     state: str
-    _: KW_ONLY
-    attempt: int | None = None
+    attempt: int | None = field(default=None, kw_only=True)
     # `rejected`: why.
-    reason: str | None = None
+    reason: str | None = field(default=None, kw_only=True)
     # `applied`: the last step before it took effect.
-    step: int | None = None
-    time: float | None = None
+    step: int | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -309,55 +295,54 @@ class StatisticsRow:
     # One of: "input", "weight", "gradient", "output", "weight_gradient".
     tensor: str
     elements: int
-    _: KW_ONLY
-    amax: float | None = None
-    amax_over_window: float | None = None
-    amin: float | None = None
-    cosine: float | None = None
-    dynamic_range: float | None = None
-    gate_cosine_max: float | None = None
-    gate_cosine_mean: float | None = None
+    amax: float | None = field(default=None, kw_only=True)
+    amax_over_window: float | None = field(default=None, kw_only=True)
+    amin: float | None = field(default=None, kw_only=True)
+    cosine: float | None = field(default=None, kw_only=True)
+    dynamic_range: float | None = field(default=None, kw_only=True)
+    gate_cosine_max: float | None = field(default=None, kw_only=True)
+    gate_cosine_mean: float | None = field(default=None, kw_only=True)
     # One of: "", "fprop", "dgrad", "wgrad".
-    gemm: str | None = None
+    gemm: str | None = field(default=None, kw_only=True)
     # Nonzero elements by binary exponent.
-    histogram: list[int] | None = None
+    histogram: list[int] | None = field(default=None, kw_only=True)
     # Nonzero elements lower still.
-    histogram_below: int | None = None
+    histogram_below: int | None = field(default=None, kw_only=True)
     # The binary exponent of the first bin.
-    histogram_lowest: int | None = None
+    histogram_lowest: int | None = field(default=None, kw_only=True)
     # The GEMM ran so; otherwise what if.
-    in_use: bool | None = None
-    infinities: float | None = None
-    kurtosis: float | None = None
-    l1: float | None = None
-    l2: float | None = None
-    max: float | None = None
-    mean: float | None = None
-    min: float | None = None
-    mse: float | None = None
-    nans: float | None = None
-    overflow: float | None = None
+    in_use: bool | None = field(default=None, kw_only=True)
+    infinities: float | None = field(default=None, kw_only=True)
+    kurtosis: float | None = field(default=None, kw_only=True)
+    l1: float | None = field(default=None, kw_only=True)
+    l2: float | None = field(default=None, kw_only=True)
+    max: float | None = field(default=None, kw_only=True)
+    mean: float | None = field(default=None, kw_only=True)
+    min: float | None = field(default=None, kw_only=True)
+    mse: float | None = field(default=None, kw_only=True)
+    nans: float | None = field(default=None, kw_only=True)
+    overflow: float | None = field(default=None, kw_only=True)
     # As in plans; a "what if" may have formats behind it.
-    recipe: str | None = None
-    relative_error: float | None = None
-    saturation: float | None = None
-    scale_error: float | None = None
-    scale_max: float | None = None
-    scale_min: float | None = None
-    sqnr_db: float | None = None
-    std: float | None = None
-    subnormal: float | None = None
-    tile_range_max: float | None = None
-    tile_range_mean: float | None = None
-    tiles: float | None = None
-    tiles_in_top_code: float | None = None
-    token_kurtosis_max: float | None = None
-    token_kurtosis_mean: float | None = None
-    top_code: float | None = None
-    top_code_tile_max: float | None = None
-    underflow: float | None = None
-    underflow_percent: float | None = None
-    zeros: float | None = None
+    recipe: str | None = field(default=None, kw_only=True)
+    relative_error: float | None = field(default=None, kw_only=True)
+    saturation: float | None = field(default=None, kw_only=True)
+    scale_error: float | None = field(default=None, kw_only=True)
+    scale_max: float | None = field(default=None, kw_only=True)
+    scale_min: float | None = field(default=None, kw_only=True)
+    sqnr_db: float | None = field(default=None, kw_only=True)
+    std: float | None = field(default=None, kw_only=True)
+    subnormal: float | None = field(default=None, kw_only=True)
+    tile_range_max: float | None = field(default=None, kw_only=True)
+    tile_range_mean: float | None = field(default=None, kw_only=True)
+    tiles: float | None = field(default=None, kw_only=True)
+    tiles_in_top_code: float | None = field(default=None, kw_only=True)
+    token_kurtosis_max: float | None = field(default=None, kw_only=True)
+    token_kurtosis_mean: float | None = field(default=None, kw_only=True)
+    top_code: float | None = field(default=None, kw_only=True)
+    top_code_tile_max: float | None = field(default=None, kw_only=True)
+    underflow: float | None = field(default=None, kw_only=True)
+    underflow_percent: float | None = field(default=None, kw_only=True)
+    zeros: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -367,9 +352,8 @@ class StatisticsReport:
     attempt: int
     step: int
     rows: list[StatisticsRow]
-    _: KW_ONLY
-    plan_version: int | None = None
-    time: float | None = None
+    plan_version: int | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -377,15 +361,14 @@ class LeaseRequest:
     # Unique for each process: `host:pid`; a trainer's, and nobody else's, begins with `trainer:`.
     verifier: str
     fingerprint: Fingerprint
-    _: KW_ONLY
-    arms: list[str] | None = None
-    checkpoint_formats: list[str] | None = None
-    frameworks: list[str] | None = None
-    labels: dict[str, str] | None = None
+    arms: list[str] | None = field(default=None, kw_only=True)
+    checkpoint_formats: list[str] | None = field(default=None, kw_only=True)
+    frameworks: list[str] | None = field(default=None, kw_only=True)
+    labels: dict[str, str] | None = field(default=None, kw_only=True)
     # A trainer asks.
-    on_trainer: bool | None = None
+    on_trainer: bool | None = field(default=None, kw_only=True)
     # A trainer asks for its own run's work.
-    run: str | None = None
+    run: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -405,19 +388,18 @@ class ReplayTask:
     start_step: int
     # K.
     steps: int
-    _: KW_ONLY
     # The run's own checkpoint behind the last step; may be empty.
-    end_checkpoint_uri: str | None = None
+    end_checkpoint_uri: str | None = field(default=None, kw_only=True)
     # Also evaluate start and end on held-out text.
-    evaluate_endpoints: bool | None = None
+    evaluate_endpoints: bool | None = field(default=None, kw_only=True)
     # The seed of a nudge of the weights; 0 none.
-    perturb: int | None = None
+    perturb: int | None = field(default=None, kw_only=True)
     # Relative; 0 the default.
-    perturb_scale: float | None = None
+    perturb_scale: float | None = field(default=None, kw_only=True)
     # TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's.
-    plan: str | None = None
+    plan: str | None = field(default=None, kw_only=True)
     # One of: "shadow", "triage", "attribution", "probe", "instrument".
-    purpose: str | None = None
+    purpose: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -433,18 +415,16 @@ class Lease:
 @dataclass(slots=True)
 class LeaseHeartbeat:
     token: int
-    _: KW_ONLY
-    steps_done: int | None = None
+    steps_done: int | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
 class ReplayStep:
     step: int
     loss: float
-    _: KW_ONLY
-    batch_hash: str | None = None
-    grad_norm: float | None = None
-    weights_hash: str | None = None
+    batch_hash: str | None = field(default=None, kw_only=True)
+    grad_norm: float | None = field(default=None, kw_only=True)
+    weights_hash: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
@@ -468,33 +448,31 @@ class ReplayResult:
     fingerprint: Fingerprint
     # The window's steps in order, or the first of them when the replay turned non-finite.
     steps: list[ReplayStep]
-    _: KW_ONLY
     # Compute spent in evaluations and loading.
-    eval_seconds: float | None = None
+    eval_seconds: float | None = field(default=None, kw_only=True)
     # Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over held-out sequences.
-    gap_error: float | None = None
-    heldout_tokens: int | None = None
+    gap_error: float | None = field(default=None, kw_only=True)
+    heldout_tokens: int | None = field(default=None, kw_only=True)
     # L16 at the replay's end, in BF16.
-    replay_end_loss_bf16: float | None = None
+    replay_end_loss_bf16: float | None = field(default=None, kw_only=True)
     # Compute spent in steps.
-    replay_seconds: float | None = None
+    replay_seconds: float | None = field(default=None, kw_only=True)
     # L16(w8): the run's own end checkpoint, in BF16.
-    run_end_loss_bf16: float | None = None
+    run_end_loss_bf16: float | None = field(default=None, kw_only=True)
     # Of arm `scores`.
-    scores: list[SiteScoreRow] | None = None
+    scores: list[SiteScoreRow] | None = field(default=None, kw_only=True)
     # L16 at the checkpoint.
-    start_loss_bf16: float | None = None
+    start_loss_bf16: float | None = field(default=None, kw_only=True)
     # As start_loss_plan, but without the FP8 kernel.
-    start_loss_fakequant: float | None = None
+    start_loss_fakequant: float | None = field(default=None, kw_only=True)
     # L8 at the checkpoint: the same weights under the run's plan.
-    start_loss_plan: float | None = None
-    time: float | None = None
+    start_loss_plan: float | None = field(default=None, kw_only=True)
+    time: float | None = field(default=None, kw_only=True)
 
 
 @dataclass(slots=True)
 class LeaseFailure:
     token: int
     reason: str
-    _: KW_ONLY
-    retryable: bool | None = None
-    unsupported: bool | None = None
+    retryable: bool | None = field(default=None, kw_only=True)
+    unsupported: bool | None = field(default=None, kw_only=True)
