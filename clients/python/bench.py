@@ -5,13 +5,16 @@
     GNOMON_BIN=build/release/bin python bench.py memory --steps 1000000
 
 loop: time that `run.step` and `log` take of the loop, median and 99th percentile, and the share of
-a core that the whole process takes beside a loop that sleeps. burst: seconds until the controller
-has acknowledged all steps. memory: the process's resident memory while steps go on.
+a core that the client's threads and calls take. The loop sleeps between two steps, or with --busy
+hashes 4 MiB again and again, so that caches are another's but the processor is awake.
+burst: seconds until the controller has acknowledged all steps.
+memory: the process's resident memory while steps go on.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import pathlib
 import sys
 import tempfile
@@ -51,24 +54,37 @@ def one_step(run: Run, batch: bytes) -> int:
     return time.perf_counter_ns() - begun - (out - inside)
 
 
-def loop(run: Run, seconds: float, pause: float) -> None:
+def rest(pause: float, busy: bool, work: bytes) -> None:
+    """The rest of a step: `pause` seconds."""
+    if not busy:
+        return time.sleep(pause)
+    until = time.perf_counter() + pause
+    while time.perf_counter() < until:
+        hashlib.sha256(work).digest()
+
+
+def loop(run: Run, seconds: float, pause: float, busy: bool) -> None:
     costs = []
     batch = bytes(64 << 10)
-    cpu, begun = time.process_time(), time.perf_counter()
+    work = bytes(4 << 20)
+    before, begun = other_cpu(), time.perf_counter()
     while time.perf_counter() - begun < seconds:
         costs.append(one_step(run, batch))
-        time.sleep(pause)
-    cpu_share = (time.process_time() - cpu) / (time.perf_counter() - begun)
-    cpu_idle, begun = time.process_time(), time.perf_counter()
-    for _ in range(int(min(seconds, 10) / pause)):
-        time.sleep(pause)
-    idle_share = (time.process_time() - cpu_idle) / (time.perf_counter() - begun)
+        rest(pause, busy, work)
+    threads = (other_cpu() - before) / (time.perf_counter() - begun)
+    in_loop = sum(costs) / 1e9 / (time.perf_counter() - begun)
     costs.sort()
     print(
-        f"{len(costs)} steps of {pause * 1e3:.0f} ms: median {costs[len(costs) // 2] / 1e3:.1f} "
-        f"us, p99 {costs[len(costs) * 99 // 100] / 1e3:.1f} us, most {costs[-1] / 1e3:.1f} us; "
-        f"{100 * cpu_share:.2f} % of a core ({100 * idle_share:.2f} % without steps)"
+        f"{len(costs)} steps of {pause * 1e3:.0f} ms{' busy' if busy else ''}: "
+        f"median {costs[len(costs) // 2] / 1e3:.1f} us, "
+        f"p99 {costs[len(costs) * 99 // 100] / 1e3:.1f} us, most {costs[-1] / 1e3:.1f} us; "
+        f"of a core {100 * in_loop:.3f} % in the loop, {100 * threads:.3f} % in threads"
     )
+
+
+def other_cpu() -> float:
+    """Seconds that all threads but this one have run."""
+    return time.process_time() - time.thread_time()
 
 
 def burst(run: Run, steps: int) -> None:
@@ -111,6 +127,7 @@ def main() -> None:
     parser.add_argument("what", choices=["loop", "burst", "memory"])
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--step", type=float, default=0.05, help="seconds")
+    parser.add_argument("--busy", action="store_true", help="compute between two steps")
     parser.add_argument("--steps", type=int, default=20_000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +135,7 @@ def main() -> None:
         try:
             run = begin(daemon, folder)
             if arguments.what == "loop":
-                loop(run, arguments.seconds, arguments.step)
+                loop(run, arguments.seconds, arguments.step, arguments.busy)
             elif arguments.what == "burst":
                 burst(run, arguments.steps)
             else:

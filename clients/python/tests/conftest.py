@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from daemon import BIN, Daemon
 
+from gnomon import outbox, reporter
+
 
 @pytest.fixture
 def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
@@ -29,3 +31,6 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     logging.getLogger("gnomon").setLevel(logging.INFO)
+    # Reports that are on their way for a second or two would make each test as long.
+    monkeypatch.setattr(outbox, "_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr(reporter, "_SEND_SECONDS", 0.1)

@@ -236,6 +236,28 @@ def test_an_absent_controller_never_stops_the_loop_and_nothing_is_lost(
     assert [row["step"] for row in rows] == list(range(1, 501))
 
 
+def test_an_hour_without_a_controller_loses_nothing(trainer: Trainer) -> None:
+    """Of steps of 50 ms, with all that a step can say."""
+    count = 3600 * 20
+    trainer.daemon.kill()
+    run = trainer.init(total_steps=count)
+    costs = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        with run.step(batch=b"tokens") as s:
+            s.log(loss=2.123456789, grad_norm=0.123456789, learning_rate=1.23456e-4, tokens=65536)
+        costs.append(time.perf_counter() - begun)
+    assert sorted(costs)[count // 2] < 50e-6
+    assert run._lead is not None
+    run._lead.outbox.flush()
+    assert run._lead.outbox.steps_dropped == 0
+    assert run._lead.spool.size_bytes < 24 << 20, "a third of its bound"
+    trainer.daemon.start()
+    shown = f"/v1/runs/run-1/steps?from={count}"
+    wait_for(lambda: trainer.daemon.get(shown), 60, "the last step")
+    assert trainer.daemon.get("/v1/runs/run-1/notices") == []
+
+
 def test_a_new_ledger_is_given_what_the_trainer_knows(trainer: Trainer) -> None:
     run = trainer.init()
     take_steps(run, 10)

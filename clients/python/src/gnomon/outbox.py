@@ -1,8 +1,8 @@
 """What the training loop reports goes through here into the spool, on a thread of its own.
 
-The loop appends to a queue in memory and goes on. Twice a second the thread turns what is
-there into JSON, reading tensors and hashing batches, and writes it to the spool; once a second it
-syncs. When the spool or its disk is full, this decides what is dropped and what waits.
+The loop appends to a queue in memory and goes on. Once a second the thread turns what is there into
+JSON, reading tensors and hashing batches, writes it to the spool and syncs. When the spool or its
+disk is full, this decides what is dropped and what waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROOM_SHARE = 8
 _KEPT_MAX = 10_000
 QUEUE_MAX = 100_000
 _DRAINED_AT_ONCE = 2_000
-_INTERVAL_SECONDS = 0.5
+_INTERVAL_SECONDS = 1.0
 _SYNC_SECONDS = 1.0
 
 

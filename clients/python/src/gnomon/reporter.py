@@ -36,7 +36,7 @@ _BATCH_BYTES_MAX = 2 << 20
 _URGENT_RECORDS = 500
 _TRIES_MAX = 20
 _REQUEST_SECONDS = 20.0
-_SEND_SECONDS = 1.0
+_SEND_SECONDS = 2.0
 
 INCARNATION = secrets.token_hex(8)
 _STARTED = time.monotonic()
@@ -275,8 +275,8 @@ class Reporter:
             self._spool.acknowledge(records[0].number)
 
     def _wait_for_batch(self) -> None:
-        """Steps alone wait until a second's are together: a request costs more than they do."""
-        self._spool.wait_for_records(1.0)
+        """Steps alone wait until some are together: a request costs more than they do."""
+        self._spool.wait_for_records(_SEND_SECONDS)
         left = self._sent_at + _SEND_SECONDS - time.monotonic()
         if left > 0 and self._batch_max == _BATCH_RECORDS_MAX:
             self._spool.wait_for_urgent(_URGENT_RECORDS, left)
