@@ -11,7 +11,6 @@ import sys
 from typing import Any
 
 import gnomon.torch
-from gnomon.run import Run
 from gnomon.step import Step
 
 SITE, FIRST_STEP = "h.1.c_fc_proj", 121
@@ -34,18 +33,19 @@ def __getattr__(name: str) -> Any:
 
 def main() -> None:
     models: list[Any] = []
-    adopt, enter = gnomon.torch.adopt, Run._enter
+    adopt, enter = gnomon.torch.adopt, Step.__enter__
 
     def adopt_and_keep(model: Any, plan: Any) -> list[str]:
         models.append(model)
         return adopt(model, plan)
 
-    def enter_with_fault(run: Run, step: Step, has_batch: bool) -> None:
-        enter(run, step, has_batch)
+    def enter_with_fault(step: Step) -> Step:
+        enter(step)
         gnomon.torch.set_step(models[0], step.step, (FAULT,))
+        return step
 
     gnomon.torch.adopt = adopt_and_keep  # type: ignore[assignment]
-    Run._enter = enter_with_fault  # type: ignore[method-assign,assignment]
+    Step.__enter__ = enter_with_fault  # type: ignore[method-assign]
     del sys.argv[0]
     runpy.run_path(sys.argv[0], run_name="__main__")
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 if importlib.util.find_spec("deepspeed") is None:
     pytest.skip("needs pip install deepspeed", allow_module_level=True)
 
-from live_daemon import LiveDaemon
+from daemon import Daemon
 
 SITES = ["layers.0", "layers.2"]
 
@@ -83,24 +83,25 @@ def train(url: str, folder: pathlib.Path, stage: int) -> None:
 
 
 @pytest.mark.parametrize("stage", [0, 2])
-def test_an_engine_is_reported_and_its_checkpoint_loads(stage: int, tmp_path: pathlib.Path) -> None:
-    with LiveDaemon(tmp_path) as daemon:
-        paths = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1] / "src")]
-        environment: dict[str, Any] = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        environment |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29700 + stage)}
-        text = "import pathlib, sys, test_deepspeed as t; "
-        text += "t.train(sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]))"
-        command = [sys.executable, "-c", text, daemon.url, str(tmp_path), str(stage)]
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-        steps = daemon.get("/v1/runs/run-1/steps")
-        assert [step["step"] for step in steps] == list(range(1, 9))
-        assert steps[-1]["loss"] < steps[0]["loss"]
-        assert all(step["grad_norm"] > 0 and step["batch_hash"] for step in steps)
-        checkpoints = daemon.get("/v1/runs/run-1/checkpoints")
-        assert [each["step"] for each in checkpoints] == [2, 4, 6, 8]
+def test_an_engine_is_reported_and_its_checkpoint_loads(
+    stage: int, daemon: Daemon, tmp_path: pathlib.Path
+) -> None:
+    paths = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1] / "src")]
+    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(29700 + stage)}
+    text = "import pathlib, sys, test_deepspeed as t; "
+    text += "t.train(sys.argv[1], pathlib.Path(sys.argv[2]), int(sys.argv[3]))"
+    command = [sys.executable, "-c", text, daemon.url, str(tmp_path), str(stage)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    steps = daemon.get("/v1/runs/run-1/steps")
+    assert [step["step"] for step in steps] == list(range(1, 9))
+    assert steps[-1]["loss"] < steps[0]["loss"]
+    assert all(step["grad_norm"] > 0 and step["batch_hash"] for step in steps)
+    checkpoints = daemon.get("/v1/runs/run-1/checkpoints")
+    assert [each["step"] for each in checkpoints] == [2, 4, 6, 8]
     result = json.loads((tmp_path / "result.json").read_text())
     assert result == {"sites": SITES, "loaded": 4, "same": True}

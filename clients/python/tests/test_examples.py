@@ -71,11 +71,11 @@ def test_the_plain_loop_is_verified_rolled_back_and_pinned(
     folder.mkdir()
     (folder / "plan.toml").write_text((EXAMPLES / "plain_pytorch" / "plan.toml").read_text())
     loop = str(EXAMPLES / "plain_pytorch" / "train_supervised.py")
-    verifier = (f"{example_with_fault.__name__}:verifier", "--name", "verifier-1")
-    processes = [
-        start("plain_pytorch", "gnomon-verify", folder, daemon.url, *verifier),
-        start("plain_pytorch", FAULT, folder, daemon.url, loop, "--max_iters", "100000"),
-    ]
+    verifier = f"{example_with_fault.__name__}:verifier"
+    processes = [start("plain_pytorch", FAULT, folder, daemon.url, loop, "--max_iters", "100000")]
+    for name in ("verifier-1", "verifier-2"):
+        options = (verifier, "--name", name)
+        processes += [start("plain_pytorch", "gnomon-verify", folder, daemon.url, *options)]
 
     def windows(state: str) -> list[Any]:
         rows = daemon.get("/v1/runs/run-1/windows")

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="needs PyTorch")
 pytest.importorskip("torchtitan", reason="needs pip install torchtitan")
 
 import torch
-from live_daemon import LiveDaemon
+from daemon import Daemon
 from torch import Tensor, nn
 from torch.nn import functional
 from torchao.float8.config import Float8LinearConfig
@@ -163,23 +163,22 @@ class FakeTrainer:
             self.checkpointer.save(self.step, last_step=self.step == steps)
 
 
-def test_the_trainers_steps_are_reported(tmp_path: pathlib.Path) -> None:
-    with LiveDaemon(tmp_path) as daemon:
-        trainer = FakeTrainer(tmp_path)
-        run = gnomon.init(
-            project="test", name="titan", url=daemon.url, sites=[SITE], plan=PrecisionPlan.fp8(),
-            directory=tmp_path / "runs",
-        )  # fmt: skip
-        supervise(trainer, run)
-        trainer.train(6)
-        run.finish()
-        steps = daemon.get(f"/v1/runs/{run.id}/steps")
-        assert [step["loss"] for step in steps] == [1.0 / i for i in range(1, 7)]
-        assert all(step["grad_norm"] == 0.5 for step in steps)
-        assert len({step["batch_hash"] for step in steps}) == 6
-        checkpoints = daemon.get(f"/v1/runs/{run.id}/checkpoints")
-        assert [each["step"] for each in checkpoints] == [2, 4]  # the last is a model alone
-        assert trainer.logged == list(range(1, 7))
+def test_the_trainers_steps_are_reported(daemon: Daemon, tmp_path: pathlib.Path) -> None:
+    trainer = FakeTrainer(tmp_path)
+    run = gnomon.init(
+        project="test", name="titan", url=daemon.url, sites=[SITE], plan=PrecisionPlan.fp8(),
+        directory=tmp_path / "runs",
+    )  # fmt: skip
+    supervise(trainer, run)
+    trainer.train(6)
+    run.finish()
+    steps = daemon.get(f"/v1/runs/{run.id}/steps")
+    assert [step["loss"] for step in steps] == [1.0 / i for i in range(1, 7)]
+    assert all(step["grad_norm"] == 0.5 for step in steps)
+    assert len({step["batch_hash"] for step in steps}) == 6
+    checkpoints = daemon.get(f"/v1/runs/{run.id}/checkpoints")
+    assert [each["step"] for each in checkpoints] == [2, 4]  # the last is a model alone
+    assert trainer.logged == list(range(1, 7))
     with pytest.raises(ConfigError, match="log_freq"):
         supervise(FakeTrainer(tmp_path, log_freq=10), run)
 
