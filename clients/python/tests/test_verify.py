@@ -112,6 +112,11 @@ def test_a_function_s_mistake_has_its_place(function: Any, wrong: str) -> None:
         call_verifier(Verifier(function), task())
 
 
+def test_an_arm_that_was_not_promised_is_unsupported() -> None:
+    with pytest.raises(gnomon.Unsupported, match="arm scores; this verifier does bf16, same"):
+        call_verifier(replays.good, task(arm="scores"))
+
+
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes replayers whose process finds `replays`."""

@@ -77,6 +77,8 @@ class FunctionReplayer:
 
 def call_verifier(verifier: Verifier, task: ReplayTask) -> ReplayResult:
     """The checked result. What the function raises becomes ReplayFailed with its place."""
+    if verifier.arms and task.arm not in verifier.arms:
+        raise Unsupported(f"arm {task.arm}; this verifier does {', '.join(verifier.arms)}")
     try:
         result = verifier.function(task)
     except (Unsupported, LeaseLost, ReplayFailed):
