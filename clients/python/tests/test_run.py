@@ -414,6 +414,19 @@ def test_a_completed_run_and_another_project_are_refused(trainer: Trainer) -> No
         trainer.init(project="z")
 
 
+def test_after_the_end_nothing_is_reported_and_a_step_is_an_error(
+    trainer: Trainer, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = trainer.init()
+    take_steps(run, 1)
+    run.finish()
+    run.finish()
+    run.checkpoint("/late")
+    assert "/late is not reported: the run is finished" in caplog.text
+    with pytest.raises(gnomon.GnomonError, match="the run is finished"):
+        take_steps(run, 1)
+
+
 def test_a_changed_plan_does_not_change_a_run_that_goes_on(
     trainer: Trainer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -178,8 +178,10 @@ class Run:
         path: a file or a directory, or a URI like s3://...; `memory:...` is a state that this
         process alone has. On ranks other than 0 this does nothing.
         """
-        self._begin()
         uri = _uri_of(path)
+        if self._over:
+            return log.warning("the checkpoint %s is not reported: the run is finished", uri)
+        self._begin()
         of = self._newest if step is None else step
         if self._inside and of == self._newest:
             self._held.append((uri, of, weights_hash, size_bytes))  # behind its step's report
@@ -195,7 +197,7 @@ class Run:
 
     def notice(self, kind: str, text: str) -> None:
         """Reports what people should know, like `data_mismatch`."""
-        if self._lead is not None:
+        if self._lead is not None and not self._over:
             self._lead.notice(kind, text, self._newest)
 
     def finish(self, outcome: str = "completed", final_loss: float | None = None) -> None:
