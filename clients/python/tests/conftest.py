@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from daemon import BIN, Daemon
+from trainer import Trainer
 
 from gnomon import outbox, reporter
 
@@ -21,6 +22,14 @@ def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
     yield its
     its.kill()
     print((folder / "gnomond.log").read_text())
+
+
+@pytest.fixture
+def trainer(daemon: Daemon, tmp_path: pathlib.Path) -> Iterator[Trainer]:
+    its = Trainer(daemon, tmp_path / "gnomon")
+    yield its
+    for run in its.runs:
+        run._close(0.1)
 
 
 @pytest.fixture(autouse=True)

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 from daemon import CHECKOUT
-from test_run import Trainer, trainer
 from test_verify import run_windows, task
+from trainer import Trainer
 
 import gnomon
 from gnomon.command_verifier import CommandOptions, CommandReplayer
 from gnomon.verify import ReplayFailed
-
-__all__ = ["trainer"]  # a fixture
 
 SCRIPT = CHECKOUT / "clients" / "python" / "tests" / "command_replay.py"
 ARGUMENTS = ["{checkpoint}", "{first_step}", "{steps}", "{arm}", "{plan}", "{out}"]

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from daemon import Daemon, wait_for
-from test_run import PLAN, SITES, Trainer, take_steps, take_steps_until, trainer
+from trainer import PLAN, SITES, Trainer, take_steps, take_steps_until
 
 import gnomon
 from gnomon.records import Directive
 from gnomon.run import Run
-
-__all__ = ["trainer"]  # a fixture
 
 BLOCK = '[[rule]]\nmatch = "*"\ngemms = "fp8"\nrecipe = "block"\n'
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import replays
 from daemon import CHECKOUT, wait_for
-from test_run import Trainer, trainer
+from trainer import Trainer
 
 import gnomon
 from gnomon.connection import ClientOptions
@@ -25,8 +25,6 @@ from gnomon.replay_check import check_result
 from gnomon.replay_process import ProcessReplayer, load_verifier
 from gnomon.run import Run
 from gnomon.verify import ReplayFailed, Verifier
-
-__all__ = ["trainer"]  # a fixture
 
 LOG = logging.getLogger("gnomon.verify")
 
