@@ -89,25 +89,20 @@ def init(
     if not ranks.leads:
         run._resume(ranks.share(None))
         return run
-    _check_names(project, name)
-    fingerprint = fingerprint or own_fingerprint()
-    if not capabilities.exact_replay:
-        fingerprint = marked_inexact(fingerprint, f"{project}/{name}")
-    registration = RunRegistration(
-        project, name, fingerprint, bound.to_toml(), sites, layers,
-        checkpoint_every,
+    registration = _registration(
+        (project, name), bound, sites, capabilities, fingerprint or own_fingerprint(),
+        checkpoint_every=checkpoint_every,
+        checkpoint_format=checkpoint_format or None,
+        faults=list(faults) or None,
+        framework=framework or None,
+        parameters=parameters_of(model) if parameters is None else parameters,
+        seed=seed,
+        tags=list(tags) or None,
+        tokens_per_step=tokens_per_step,
+        total_steps=total_steps,
+        trainer_confirms=trainer_confirms or None,
+        trainer_replays=trainer_replays or None,
     )  # fmt: skip
-    registration.capabilities = TrainerCapabilities(**dataclasses.asdict(capabilities))
-    registration.checkpoint_format = checkpoint_format or None
-    registration.framework = framework or None
-    registration.tags = list(tags) or None
-    registration.faults = list(faults) or None
-    registration.parameters = parameters_of(model) if parameters is None else parameters
-    registration.seed = seed
-    registration.tokens_per_step = tokens_per_step
-    registration.total_steps = total_steps
-    registration.trainer_confirms = trainer_confirms or None
-    registration.trainer_replays = trainer_replays or None
     options = SupervisionOptions(
         ClientOptions(url=url or "").with_environment(),
         registration,
@@ -121,6 +116,31 @@ def init(
     run._resume(ranks.share(_start_of(lead, bound)))
     run._lead_with(lead)
     return run
+
+
+def _registration(
+    names: tuple[str, str],
+    plan: PrecisionPlan,
+    sites: list[str],
+    capabilities: Capabilities,
+    fingerprint: Fingerprint,
+    **others: Any,
+) -> RunRegistration:
+    """Raises ConfigError for names that the controller would refuse."""
+    project, name = names
+    _check_names(project, name)
+    if not capabilities.exact_replay:
+        fingerprint = marked_inexact(fingerprint, f"{project}/{name}")
+    return RunRegistration(
+        project,
+        name,
+        fingerprint,
+        plan.to_toml(),
+        sites,
+        plan.layers,
+        capabilities=TrainerCapabilities(**dataclasses.asdict(capabilities)),
+        **others,
+    )
 
 
 def _start_of(lead: Supervision, plan: PrecisionPlan) -> Start:
