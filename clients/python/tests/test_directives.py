@@ -13,6 +13,7 @@ from daemon import Daemon, wait_for
 from trainer import PLAN, SITES, Trainer, take_steps, take_steps_until
 
 import gnomon
+from gnomon.directives import DirectiveInbox
 from gnomon.records import Directive
 from gnomon.run import Run
 
@@ -177,7 +178,7 @@ def test_a_checkpoint_that_nobody_can_take_is_rejected(trainer: Trainer) -> None
 
 
 def test_a_plan_at_a_restart_ends_the_process_and_is_applied_by_the_next(
-    trainer: Trainer, tmp_path: pathlib.Path
+    trainer: Trainer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = tmp_path / "step"
 
@@ -196,7 +197,13 @@ def test_a_plan_at_a_restart_ends_the_process_and_is_applied_by_the_next(
     run._close(5)
     assert directives(trainer.daemon)[0]["state"] == "acknowledged"
 
+    polls: list[str] = []
+    poll = DirectiveInbox._poll
+    monkeypatch.setattr(
+        DirectiveInbox, "_poll", lambda its, name: (polls.append(name), poll(its, name))
+    )
     again = trainer.init(capabilities=restart)
+    assert not wait_quietly(lambda: len(polls) > 3, 1.0), "what waits is asked for again and again"
     assert again.resume_from is not None
     assert again.resume_from.step == run.newest_step
     assert again.resume_from.checkpoint == str(checkpoint)

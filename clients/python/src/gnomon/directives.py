@@ -141,7 +141,10 @@ class DirectiveInbox:
         self._contact.succeeded()
         for directive in from_json(DirectiveList, answer.body).directives:
             number = directive.number
-            if number == self._pending() or number <= self._last_seen:
+            if number <= self._last_seen:
+                continue
+            if number == self._pending():
+                self._last_seen = number
                 continue
             if number > last:
                 self._accept(directive)
