@@ -199,9 +199,12 @@ def test_a_plan_at_a_restart_ends_the_process_and_is_applied_by_the_next(
 
     polls: list[str] = []
     poll = DirectiveInbox._poll
-    monkeypatch.setattr(
-        DirectiveInbox, "_poll", lambda its, name: (polls.append(name), poll(its, name))
-    )
+
+    def counted(its: DirectiveInbox, name: str) -> None:
+        polls.append(name)
+        poll(its, name)
+
+    monkeypatch.setattr(DirectiveInbox, "_poll", counted)
     again = trainer.init(capabilities=restart)
     assert not wait_quietly(lambda: len(polls) > 3, 1.0), "what waits is asked for again and again"
     assert again.resume_from is not None
