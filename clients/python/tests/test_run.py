@@ -270,6 +270,7 @@ def test_a_forked_process_reports_nothing(trainer: Trainer) -> None:
         ({"capabilities": gnomon.Capabilities(rollback="live")}, "on_rollback"),
         ({"url": "ftp://x"}, "url: 'ftp://x'"),
         ({"broadcast_every": 0}, "broadcast_every"),
+        ({"directory": "/dev/null"}, r"directory: /dev/null/y .* can be written \(.*Not a dir"),
     ],
 )
 def test_what_cannot_be_accepted_is_one_error(

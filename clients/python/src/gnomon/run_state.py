@@ -69,18 +69,8 @@ class RunState:
             raise ConfigError("directory", str(file), accepted) from None
 
     def save(self, file: pathlib.Path) -> None:
-        """Writes it to a temporary name, syncs and renames. Raises OSError."""
-        temporary = file.with_suffix(".new")
-        with open(temporary, "w", encoding="utf-8") as out:
-            json.dump(to_value(self), out, indent=1)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(temporary, file)
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        """Raises OSError."""
+        write_atomically(file, json.dumps(to_value(self), indent=1))
 
     def set_plan(self, version: int, text: str) -> None:
         """The plan in force from now on."""
@@ -106,3 +96,18 @@ class RunState:
             if "://" in checkpoint.uri or os.path.exists(checkpoint.uri):
                 return checkpoint
         return None
+
+
+def write_atomically(file: pathlib.Path, text: str) -> None:
+    """Writes to a temporary name, syncs and renames. Raises OSError."""
+    temporary = file.with_suffix(".new")
+    with open(temporary, "w", encoding="utf-8") as out:
+        out.write(text)
+        out.flush()
+        os.fsync(out.fileno())
+    os.replace(temporary, file)
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -24,6 +24,8 @@ _SEGMENT_BYTES_MIN = 4 << 10
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STEPS = "steps"
 
+_sync = getattr(os, "fdatasync", os.fsync)  # macOS has the second alone
+
 
 @dataclass(frozen=True)
 class SpoolRecord:
@@ -144,7 +146,7 @@ class Spool:
             self._dirty = False
         if file >= 0:
             try:
-                os.fdatasync(file)
+                _sync(file)
             finally:
                 os.close(file)
 
@@ -232,7 +234,7 @@ class Spool:
                 return False
             raise
         if self._file >= 0:
-            os.fdatasync(self._file)
+            _sync(self._file)
             os.close(self._file)
         self._file = file
         self._segments.append(_Segment(path, 0, self._next_number - 1))

@@ -31,7 +31,7 @@ from gnomon.records import (
     TrainerNotice,
 )
 from gnomon.reporter import Contact, Reporter, Standing
-from gnomon.run_state import KnownCheckpoint, RunState
+from gnomon.run_state import KnownCheckpoint, RunState, write_atomically
 from gnomon.spool import Spool
 from gnomon.step import report_of
 
@@ -76,17 +76,25 @@ class Supervision:
         self._on_attention = on_attention
         self._state_file = options.folder / "state.json"
         self._lock = threading.RLock()
-        options.folder.mkdir(parents=True, exist_ok=True)
-        self._lock_file = DirectoryLock(options.folder)
+        try:
+            options.folder.mkdir(parents=True, exist_ok=True)
+            self._lock_file = DirectoryLock(options.folder)
+        except OSError as error:
+            raise _unwritable(options.folder, error) from None
         try:
             self.state = self._load_state()
             if not options.offline:
                 Connection(options.client)  # says what is named wrong before anything starts
+            # For gnomon-send.
+            write_atomically(options.folder / "registration.json", to_json(options.registration))
+            self.spool = Spool(options.folder / "spool", options.spool_bytes_max)
+        except OSError as error:
+            self._lock_file.close()
+            raise _unwritable(options.folder, error) from None
         except BaseException:
             self._lock_file.close()
             raise
         self.contact = Contact()
-        self.spool = Spool(options.folder / "spool", options.spool_bytes_max)
         self.plan_before_loss = ""
         self._versions: list[tuple[int, int, int]] = []  # first step, plan version, attempt
         self.outbox: Outbox
@@ -103,8 +111,6 @@ class Supervision:
             waits_when_full=options.on_loss in ("bf16", "pause"),
             on_tick=self._tick,
         )
-        registration = to_json(options.registration)
-        (options.folder / "registration.json").write_text(registration, encoding="utf-8")
         if self.state.last_ack is not None:
             self.outbox.put(ack_target(self.state.last_directive), self.state.last_ack)
         if self.state.attempts:
@@ -400,3 +406,7 @@ class Supervision:
 
     def _replaced(self, why: str) -> None:
         self._on_attention()
+
+
+def _unwritable(folder: pathlib.Path, error: OSError) -> ConfigError:
+    return ConfigError("directory", str(folder), f"a folder that can be written ({error})")
