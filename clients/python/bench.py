@@ -114,11 +114,13 @@ def memory(run: Run, steps: int) -> None:
     for i in range(1, steps + 1):
         one_step(run, b"tokens")
         if i % 2000 == 0:
-            while run._lead.spool.count > 20_000:
+            while len(run._lead.outbox.queue) + run._lead.spool.count > 20_000:
+                run._lead.outbox.flush()
                 time.sleep(0.01)
         if i % max(steps // 20, 1) == 0:
             waiting = run._lead.spool.count
             print(f"{i} steps: {resident_kib()} KiB, {waiting} reports wait", flush=True)
+    assert run._lead.outbox.steps_dropped == 0
     print(f"{steps} steps in {time.perf_counter() - begun:.1f} s")
 
 

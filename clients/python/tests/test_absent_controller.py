@@ -150,6 +150,7 @@ def test_bf16_without_a_controller_and_the_plan_again_with_it(trainer: Trainer) 
     assert versions[0] == versions[-1] == 1
     notices = trainer.daemon.get("/v1/runs/run-1/notices")
     assert [row["kind"] for row in notices] == ["plan_without_controller"]
+    assert not list(trainer.folder.glob("y/spool/refused*"))
     assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
 
 

@@ -47,6 +47,18 @@ def test_steps_and_checkpoints_are_reported_in_order(
     assert not list((tmp_path / "gnomon" / "y" / "spool").glob("refused*"))
 
 
+def test_a_checkpoint_comes_behind_the_step_that_it_is_of(trainer: Trainer) -> None:
+    run = trainer.init(mode="offline")
+    for _ in range(2):
+        with run.step() as s:
+            s.log(loss=1.0)
+            run.checkpoint(f"/step-{s.step}")
+    assert run._lead is not None
+    run._lead.outbox.flush()
+    targets = [it.target for it in run._lead.spool.oldest(100, 1 << 20)]
+    assert targets == ["attempts", "steps", "checkpoints", "steps", "checkpoints"]
+
+
 def test_a_checkpoint_is_needed_until_the_controller_lets_it_go(
     trainer: Trainer, tmp_path: pathlib.Path
 ) -> None:

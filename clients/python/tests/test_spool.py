@@ -68,7 +68,8 @@ def test_a_process_that_is_killed_loses_nothing_that_was_appended(tmp_path: path
 
 def test_a_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: pathlib.Path) -> None:
     spool = Spool(tmp_path, 1 << 20)
-    fill(spool, 1, 3)
+    fill(spool, 1, 2)
+    spool.append("steps", "x" * 500)
     spool.close()
     (path,) = tmp_path.glob("spool-*.log")
     os.truncate(path, path.stat().st_size - 4)
@@ -76,6 +77,8 @@ def test_a_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: pathlib
     assert again.notes
     fill(again, 9, 9)
     assert bodies(again) == ['{"step":1}', '{"step":2}', '{"step":9}']
+    again.close()
+    assert Spool(tmp_path, 1 << 20).notes == [], "nothing of the torn line is left"
 
 
 def test_a_damaged_line_is_left_out_and_said(tmp_path: pathlib.Path) -> None:

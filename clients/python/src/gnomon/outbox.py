@@ -96,6 +96,7 @@ class Outbox:
     def overflow(self, step: Any) -> None:
         """A step that the queue has no room for, since the disk hangs: it is dropped."""
         _add_to(self._overflow, step.attempt, step.step)
+        self._wake.set()
 
     def put(self, target: str, record: Any) -> None:
         """Queues any other report."""
