@@ -121,4 +121,4 @@ def make_job() -> Job:
     )
 
 
-verifier = make_verifier(make_job, build="demo-pytorch")
+verifier = make_verifier(make_job, build="demo-pytorch", exact_replay=True)

@@ -98,6 +98,8 @@ def test_a_plan_rescues_and_a_nudge_moves(tmp_path: pathlib.Path) -> None:
     assert verifier(task).replay_end_loss_bf16 not in (broken, rescued)
     assert "plan" in verifier.arms
     assert verifier.checkpoint_formats == ("torch",)
+    assert not verifier.exact_replay
+    assert make_verifier(make_job, exact_replay=True).exact_replay
 
 
 def test_what_cannot_be_replayed_is_said(tmp_path: pathlib.Path) -> None:

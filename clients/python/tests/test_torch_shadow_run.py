@@ -39,6 +39,7 @@ class Loop:
             trainer_replays=True,
             faults=[fault.record() for fault in faults],
             directory=folder / "runs",
+            capabilities=gnomon.Capabilities(exact_replay=True),
             on_plan=lambda plan: set_plan(model, plan),
             on_rollback=self.roll_back,
         )
@@ -130,4 +131,6 @@ def test_a_fault_is_pinned_and_rolled_back_from_memory(
     loop.shadow.close()
     verdicts = [row["verdict"] for row in daemon.get("/v1/runs/run-1/decisions")]
     assert "fp8_numerics" in verdicts
+    sentences = " ".join(row["sentence"] for row in daemon.get("/v1/runs/run-1/decisions"))
+    assert "fingerprints differ" not in sentences  # the trainer's own replay is compared by bits
     assert daemon.get("/v1/runs/run-1")["attempts"][-1]["cause"] == "rollback"

@@ -188,11 +188,15 @@ def standard_error(differences: Tensor) -> float:
 
 
 def make_verifier(
-    make_job: Callable[[], Job], build: str = "", arms: Sequence[str] = REPLAYED_ARMS
+    make_job: Callable[[], Job],
+    build: str = "",
+    arms: Sequence[str] = REPLAYED_ARMS,
+    exact_replay: bool = False,
 ) -> Verifier:
     """Returns a verifier of the arms that PlanLinear has, or of `arms`. `make_job` is called once,
     when the first task comes; `build` names the version of the job's code, as in the run's
-    fingerprint.
+    fingerprint. `exact_replay`: the same task gives the same bits on every verifier of an equal
+    fingerprint, as on one kind of CPU with one number of threads; then bits are compared.
     """
     jobs: list[Job] = []
 
@@ -206,6 +210,7 @@ def make_verifier(
         checkpoint_formats=(checkpoint.FORMAT,),
         frameworks=("pytorch",),
         fingerprint=lambda: fingerprint(build),
+        exact_replay=exact_replay,
     )(replay_task)
 
 

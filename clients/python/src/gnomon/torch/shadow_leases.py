@@ -15,7 +15,6 @@ from gnomon.leases import LeaseClient, LeaseKeeper
 from gnomon.records import Lease, LeaseRequest
 from gnomon.replay_check import check_result, message_of
 from gnomon.run import Run
-from gnomon.torch.fingerprint import fingerprint
 from gnomon.torch.ranks import broadcast, is_together, rank
 from gnomon.verify import LeaseLost, ReplayResult, ReplayTask, Unsupported
 
@@ -30,7 +29,6 @@ class ShadowLeases:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._fingerprint = fingerprint()
         self._waiting: queue.Queue[tuple[Lease, LeaseKeeper]] = queue.Queue(1)
         self._stopping = threading.Event()
         self._done = threading.Event()  # the lease at hand is answered: ask for another one
@@ -40,6 +38,7 @@ class ShadowLeases:
         lead = run._lead
         if rank() == 0 and lead is not None and not lead._options.offline:
             self._options = lead._options.client
+            self._fingerprint = lead._options.registration.fingerprint
             self._client = LeaseClient(self._options)
             threading.Thread(target=self._ask, name="gnomon-shadow", daemon=True).start()
 
