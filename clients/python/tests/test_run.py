@@ -76,6 +76,13 @@ def test_a_checkpoint_is_needed_until_the_controller_lets_it_go(
     assert reporter.protected == [str(path) for path in paths], "no window was replayed yet"
     reporter.protected = [str(paths[1])]
     assert [run.is_needed(path) for path in paths] == [False, True, False, False, False, True]
+    trainer.daemon.kill()
+    later = [tmp_path / f"later-{i}" for i in range(2)]
+    for path in later:
+        path.touch()
+        run.checkpoint(path)
+        take_steps(run, 1)
+    assert [run.is_needed(path) for path in later] == [True, True], "neither is reported yet"
 
 
 class Tensor:
