@@ -109,7 +109,8 @@ def test_a_fault_of_fp8_alone_is_caught_pinned_recovered_from_and_left(
         version = pin["plan_version"]
         layers = daemon.get(f"/v1/runs/run-1/layers?plan_version={version}")
         assert site in {row["site"] for row in layers if row["fprop"] == "bf16"}
-        assert daemon.get("/v1/runs/run-1")["attempts"][-1]["cause"] == "rollback"
+        shown = "/v1/runs/run-1"  # the answer comes before the attempt
+        wait_for(lambda: daemon.get(shown)["attempts"][-1]["cause"] == "rollback", 10)
         wait_for(
             lambda: [row for row in windows("quiet") if row["plan_version"] == version],
             120,
