@@ -54,12 +54,22 @@ class InjectedFault:
 
 @dataclass(slots=True)
 class TrainerCapabilities:
+    """What a trainer can do. The controller orders nothing else of it."""
+
+    # Its steps run compiled code (torch.compile). The arm `eager` then tells the compiler from
+    # FP8.
+    compiled: bool | None = field(default=None, kw_only=True)
+    # A replay on an equal machine gives the same bits. Without it bits are never compared, and
+    # the arm `same` is compared by its losses.
     exact_replay: bool | None = field(default=None, kw_only=True)
-    # One of: "gemm", "module", "layer", "run".
+    # The smallest part whose precision it can change: one GEMM of a module, a module, a layer, or
+    # only the whole run. One of: "gemm", "module", "layer", "run".
     plan: str | None = field(default=None, kw_only=True)
-    # One of: "live", "restart", "none".
+    # It goes back to a checkpoint by itself, when it is started again, or not. One of: "live",
+    # "restart", "none".
     rollback: str | None = field(default=None, kw_only=True)
-    # One of: "live", "restart".
+    # It takes a plan between two steps, or only when it is started again. One of: "live",
+    # "restart".
     when: str | None = field(default=None, kw_only=True)
 
 
@@ -77,10 +87,15 @@ class RunRegistration:
     layers: int
     # Steps; 0 none.
     checkpoint_every: int
+    # Absent: those of our own trainer, which can do all of it.
     capabilities: TrainerCapabilities | None = field(default=None, kw_only=True)
+    # Of all its checkpoints, such as `torch`; our own is `gnomon`. A verifier that names formats
+    # gets no other; empty is not said.
     checkpoint_format: str | None = field(default=None, kw_only=True)
     checkpoint_root: str | None = field(default=None, kw_only=True)
     faults: list[InjectedFault] | None = field(default=None, kw_only=True)
+    # What trains, such as `pytorch`; our own trainer is `gnomon`. A verifier that names
+    # frameworks gets no replay of another one; empty is not said.
     framework: str | None = field(default=None, kw_only=True)
     # The newest directive that the trainer knows; a new ledger goes on numbering behind it.
     last_directive: int | None = field(default=None, kw_only=True)
@@ -88,6 +103,7 @@ class RunRegistration:
     newest_plan_version: int | None = field(default=None, kw_only=True)
     parameters: int | None = field(default=None, kw_only=True)
     seed: int | None = field(default=None, kw_only=True)
+    # Words for people.
     tags: list[str] | None = field(default=None, kw_only=True)
     tokens_per_step: int | None = field(default=None, kw_only=True)
     total_steps: int | None = field(default=None, kw_only=True)
@@ -178,7 +194,7 @@ class StepReport:
     # Of the step's token ids in their order; empty is not said.
     batch_hash: str | None = field(default=None, kw_only=True)
     device_health: DeviceHealth | None = field(default=None, kw_only=True)
-    # Before clipping.
+    # Before clipping; absent where it is not computed.
     grad_norm: float | None = field(default=None, kw_only=True)
     learning_rate: float | None = field(default=None, kw_only=True)
     step_seconds: float | None = field(default=None, kw_only=True)
@@ -225,7 +241,7 @@ class TrainerNotice:
     attempt: int
     # The newest finished step then.
     step: int
-    # One of: "checkpoint_failed", "reports_dropped", "plan_without_controller".
+    # One of: "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch".
     kind: str
     # A sentence for people.
     text: str
@@ -361,8 +377,11 @@ class LeaseRequest:
     # Unique for each process: `host:pid`; a trainer's, and nobody else's, begins with `trainer:`.
     verifier: str
     fingerprint: Fingerprint
+    # Those it can do; absent is all.
     arms: list[str] | None = field(default=None, kw_only=True)
+    # Those it can read, as runs name theirs when they register; absent is any.
     checkpoint_formats: list[str] | None = field(default=None, kw_only=True)
+    # Whose runs it can replay, as runs name theirs; absent is any.
     frameworks: list[str] | None = field(default=None, kw_only=True)
     labels: dict[str, str] | None = field(default=None, kw_only=True)
     # A trainer asks.
@@ -381,7 +400,11 @@ class ReplayTask:
     # Id.
     window: int
     attempt: int
-    # One of: "bf16", "same", "plan", "fakequant", "bf16-perturbed", "scores".
+    # `bf16`: every GEMM in BF16. `same`: the plan that the trainer had, which may change within
+    # the window. `plan`: the plan given here. `fakequant`: values rounded to FP8 as the plan
+    # says, multiplied in BF16. `bf16-perturbed`: BF16 with another order of sums. `scores`: no
+    # steps, but what FP8 costs at each site of the checkpoint. `eager`: as `same`, without the
+    # compiler. One of: "bf16", "same", "plan", "fakequant", "bf16-perturbed", "scores", "eager".
     arm: str
     checkpoint_uri: str
     # The checkpoint's.
@@ -390,13 +413,15 @@ class ReplayTask:
     steps: int
     # The run's own checkpoint behind the last step; may be empty.
     end_checkpoint_uri: str | None = field(default=None, kw_only=True)
-    # Also evaluate start and end on held-out text.
+    # Also evaluate the checkpoint and the run's own end on held-out text (start_loss_bf16,
+    # start_loss_plan, run_end_loss_bf16). The replay's own end (replay_end_loss_bf16) is always
+    # wanted, of every arm but `scores`: without it the window cannot be judged.
     evaluate_endpoints: bool | None = field(default=None, kw_only=True)
     # The seed of a nudge of the weights; 0 none.
     perturb: int | None = field(default=None, kw_only=True)
     # Relative; 0 the default.
     perturb_scale: float | None = field(default=None, kw_only=True)
-    # TOML for arm `plan`; for `fakequant` and `scores` if not the checkpoint's.
+    # TOML for arm `plan`; for `fakequant`, `eager` and `scores` if not the checkpoint's.
     plan: str | None = field(default=None, kw_only=True)
     # One of: "shadow", "triage", "attribution", "probe", "instrument".
     purpose: str | None = field(default=None, kw_only=True)
@@ -423,6 +448,7 @@ class ReplayStep:
     step: int
     loss: float
     batch_hash: str | None = field(default=None, kw_only=True)
+    # Absent where it is not computed.
     grad_norm: float | None = field(default=None, kw_only=True)
     weights_hash: str | None = field(default=None, kw_only=True)
 
@@ -453,7 +479,8 @@ class ReplayResult:
     # Standard error of run_end_loss_bf16 − replay_end_loss_bf16, paired over held-out sequences.
     gap_error: float | None = field(default=None, kw_only=True)
     heldout_tokens: int | None = field(default=None, kw_only=True)
-    # L16 at the replay's end, in BF16.
+    # Of the weights at the replay's end, evaluated in BF16. Wanted of every arm but `scores`,
+    # unless the replay turned non-finite.
     replay_end_loss_bf16: float | None = field(default=None, kw_only=True)
     # Compute spent in steps.
     replay_seconds: float | None = field(default=None, kw_only=True)
@@ -474,5 +501,9 @@ class ReplayResult:
 class LeaseFailure:
     token: int
     reason: str
+    # Another try, by whomever, may succeed. Default true.
     retryable: bool | None = field(default=None, kw_only=True)
+    # This verifier cannot do such a replay: it does not know the arm, or cannot read the
+    # checkpoint's format. The replay goes to others, costs none of its tries, and does not come
+    # back to this verifier.
     unsupported: bool | None = field(default=None, kw_only=True)

@@ -226,6 +226,9 @@ class Reporter:
         self._registration.last_directive = standing.last_directive
         self._registration.newest_plan_version = max(standing.newest_plan_version, 0)
         message = self.description.known("RunRegistration", to_value(self._registration))
+        if "capabilities" in message:
+            its = message["capabilities"]
+            message["capabilities"] = self.description.known("Capabilities", its)
         target = own(f"/v1/runs?running={time.monotonic() - _STARTED:.3f}")
         answer = self._post_to(target, json.dumps(message))
         registered = from_json(RunRegistered, answer)

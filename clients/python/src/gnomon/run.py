@@ -38,12 +38,14 @@ class Capabilities:
     when: whether a new plan takes effect at a step boundary or at a restart.
     rollback: whether a checkpoint is loaded by `on_rollback`, at a restart, or not at all.
     exact_replay: whether a replay of the same plan gives the same bits.
+    compiled: whether its steps run compiled code (torch.compile).
     """
 
     plan: Literal["gemm", "module", "layer", "run"] = "gemm"
     when: Literal["live", "restart"] = "live"
     rollback: Literal["live", "restart", "none"] = "live"
     exact_replay: bool = False
+    compiled: bool = False
 
 
 @dataclass(frozen=True)

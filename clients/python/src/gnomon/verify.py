@@ -11,8 +11,6 @@ from gnomon.plan import PrecisionPlan
 from gnomon.records import Fingerprint, ReplayStep, SiteScoreRow
 from gnomon.records import ReplayTask as TaskMessage
 
-ARMS = ("bf16", "same", "plan", "fakequant", "bf16-perturbed", "scores")
-
 
 class Unsupported(GnomonError):
     """Raise it in a replay that this verifier cannot do. It costs the replay no attempt."""
@@ -31,7 +29,8 @@ class ReplayTask:
     """A window to replay: `steps` steps behind `start_step`, from `checkpoint`, in one arm.
 
     arm: "bf16" (every GEMM in BF16), "same" and "plan" (under `plan`), "fakequant" (FP8 values,
-    BF16 GEMMs), "bf16-perturbed" (another order of summation), "scores" (analysis of the sites).
+    BF16 GEMMs), "bf16-perturbed" (another order of summation), "eager" (as "same", without the
+    compiler), "scores" (analysis of the sites).
     plan: of the arm; None where it is the one that the checkpoint was trained in.
     perturb: not 0: the weights are moved a little first, by noise of this seed.
     """
