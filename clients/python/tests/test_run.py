@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -16,6 +17,8 @@ from daemon import wait_for
 from trainer import PLAN, SITES, Trainer, take_steps, take_steps_until
 
 import gnomon
+from gnomon.connection import Connection
+from gnomon.description import Description
 from gnomon.run import wait_until_registered
 
 
@@ -45,6 +48,49 @@ def test_steps_and_checkpoints_are_reported_in_order(
     summary = trainer.daemon.get("/v1/runs/run-1")
     assert (summary["state"], summary["final_loss"]) == ("completed", 2.25)
     assert not list((tmp_path / "gnomon" / "y" / "spool").glob("refused*"))
+
+
+def test_what_a_trainer_is_and_can_do_is_registered(trainer: Trainer) -> None:
+    can = gnomon.Capabilities(plan="module", rollback="restart", when="restart", compiled=True)
+    run = trainer.init(
+        framework="pytorch", tags=["night", "7b"], checkpoint_format="torch_dcp", capabilities=can
+    )
+    take_steps(run, 1)
+    run.notice("data_mismatch", "the loader was shuffled anew")
+    trainer.wait_for_steps(1)
+    said = trainer.daemon.get("/v1/runs/run-1")["registration"]
+    assert (said["framework"], said["tags"]) == ("pytorch", ["night", "7b"])
+    assert said["checkpoint_format"] == "torch_dcp"
+    assert said["capabilities"] == dataclasses.asdict(can)
+    (notice,) = wait_for(lambda: trainer.daemon.get("/v1/runs/run-1/notices"), 10)
+    assert (notice["kind"], notice["text"]) == ("data_mismatch", "the loader was shuffled anew")
+
+
+def test_an_older_daemon_gets_what_it_knows(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fetch = Description.fetch
+
+    def older(connection: Connection) -> Description:
+        description = fetch(connection)
+        schemas = description._schemas
+        for name in ("framework", "tags", "checkpoint_format", "capabilities"):
+            del schemas["RunRegistration"]["properties"][name]
+        schemas["StepReport"]["required"].append("grad_norm")
+        schemas["TrainerNotice"]["properties"]["kind"]["enum"].remove("data_mismatch")
+        return description
+
+    monkeypatch.setattr(Description, "fetch", staticmethod(older))
+    run = trainer.init(framework="pytorch", tags=["night"])
+    with run.step() as s:
+        s.log(loss=1.0)
+    run.notice("data_mismatch", "the loader was shuffled anew")
+    take_steps(run, 1)
+    assert trainer.wait_for_steps(2)[0]["grad_norm"] == 0
+    registration = trainer.daemon.get("/v1/runs/run-1")["registration"]
+    assert "pytorch" not in str(registration)
+    wait_for(lambda: "this controller takes no notice data_mismatch" in caplog.text, 10)
+    assert trainer.daemon.get("/v1/runs/run-1/notices") == []
 
 
 def test_a_checkpoint_comes_behind_the_step_that_it_is_of(trainer: Trainer) -> None:
