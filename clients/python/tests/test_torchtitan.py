@@ -105,7 +105,7 @@ def test_what_its_layers_cannot_do_is_rejected() -> None:
     pinned = live.plan.with_bf16_sites([SITE])
     live.set_plan(pinned)
     for plan in (
-        PrecisionPlan.fp8("tensorwise"),
+        PrecisionPlan.fp8("tensorwise").with_bf16_sites(["lm_head"]),
         PrecisionPlan.fp8("rowwise"),  # lm_head is none of its layers
         PrecisionPlan.parse(pinned.to_toml() + '\n[[rule]]\nmatch = "*"\nmoments = "bf16"\n'),
         PrecisionPlan.parse('[[rule]]\nmatch = "layers.7.*"\ngemms = "bf16"\n'),
