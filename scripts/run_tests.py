@@ -19,6 +19,7 @@ examples:
   scripts/test                     everything that a commit must pass: under 15 minutes from nothing on two cores
   scripts/test --filter Drain      the cases, files and checks whose names match; builds only what these need
   scripts/test --filter storage/   all of a room
+  scripts/test --with-python       also the adapters for PyTorch, which is installed once into build/
   scripts/test --nightly           also sanitizers, long histories, all demos, packages, Slurm: under an hour
 
 docs/testing.md says what is in each. GTEST_* variables reach the test programs.
@@ -32,6 +33,8 @@ def arguments():
     choice.add_argument("--quick", action="store_true", help="the rooms without processes, and some cases with a real daemon")
     choice.add_argument("--nightly", action="store_true", help="everything there is; docs/nightly.md gets the result")
     choice.add_argument("--filter", metavar="REGEX", help="what matches 'PROGRAM FILE SUITE.CASE' or the name of a check")
+    parser.add_argument("--with-python", action="store_true",
+                        help="also what needs PyTorch, which is installed once into build/ (some 5.6 GB)")
     parser.add_argument("--preset", help="the build that is tested (default: release; cpu with --quick)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
                         help="tests at a time (default: one more than there are cores, since many wait)")
@@ -133,7 +136,12 @@ def select(tests, asked):
         return chosen, ":".join(cases)
     if asked.nightly:
         return tests, ""
-    wanted = [test for test in tests if ("quick" in test["labels"] if asked.quick else "nightly" not in test["labels"])]
+    def is_wanted(test):
+        if asked.with_python and "python" in test["labels"]:
+            return True
+        return "quick" in test["labels"] if asked.quick else "nightly" not in test["labels"]
+
+    wanted = [test for test in tests if is_wanted(test)]
     return wanted, filter_of([test for test in wanted if test["kind"] == "program"], asked.quick)
 
 

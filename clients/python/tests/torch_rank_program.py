@@ -1,6 +1,6 @@
 """One rank of test_torch_ranks.py: trains with or without a shadow, and prints what came of it.
 
-    python torch_rank_program.py RANK RANKS STORE_FILE MODE
+python torch_rank_program.py RANK RANKS STORE_FILE MODE
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from torch import nn
 from torch_job import batch_of, make_evaluate, make_parts, make_step
 
 from gnomon.plan import PrecisionPlan
-from gnomon.torch import Fault, Shadow, adopt, broadcast, plan_sites, set_plan, set_step, weights_hash
+from gnomon.torch import (
+    Fault,
+    Shadow,
+    adopt,
+    broadcast,
+    plan_sites,
+    set_plan,
+    set_step,
+    weights_hash,
+)
 
 FAULT = Fault("layers.1.down_proj", 5, 0, "scale_shift", "input", log2_factor=8)
 LAST = 12
