@@ -229,11 +229,16 @@ def lease(trainer: Trainer, function: Any) -> LeaseLoop:
 def test_a_replay_is_completed_and_its_window_judged(
     trainer: Trainer, tmp_path: pathlib.Path
 ) -> None:
+    def slow(its: gnomon.ReplayTask) -> gnomon.ReplayResult:
+        time.sleep(0.2)
+        return replays.result(its)
+
     run_windows(trainer, tmp_path)
-    assert lease(trainer, replays.plain).run() == 1
+    assert lease(trainer, slow).run() == 1
     (row,) = [it for it in trainer.daemon.get("/v1/runs/run-1/replays") if it["state"] == "done"]
     assert row["verifier"] == "v1"
     assert row["replay_end_loss_bf16"] == 2.0
+    assert 0.2 <= row["replay_seconds"] < 5, "measured where the function does not say it"
 
 
 def test_a_function_that_raises_gives_its_reason_to_the_controller(

@@ -178,6 +178,7 @@ class LeaseLoop:
             *(task.steps, task.start_step),
         )
         keeper = LeaseKeeper(self._options.client, lease, self._log)
+        begun = time.monotonic()
         try:
             result = self._replayer.replay(ReplayTask.of(task, keeper.check, keeper.progress))
         except LeaseLost:
@@ -190,6 +191,9 @@ class LeaseLoop:
         if keeper.lost:
             self._log.warning("lease %d: abandoned", lease.lease)
             return False
+        if result.replay_seconds is None:  # without it nobody knows what verification costs
+            spent = time.monotonic() - begun - (result.eval_seconds or 0.0)
+            result.replay_seconds = max(spent, 0.0)
         self._compare_batches(lease, result)
         fingerprint = self._marked(result.fingerprint) if result.fingerprint else self._fingerprint
         message = message_of(result, lease.token, time.time(), fingerprint)

@@ -108,6 +108,8 @@ class ReplayResult:
     start_loss_bf16, start_loss_plan, run_end_loss_bf16: held-out losses of the checkpoint in BF16
     and under its plan, and of the end checkpoint in BF16; needed where `evaluate_endpoints`.
     gap_error: standard error of run_end_loss_bf16 - replay_end_loss_bf16, paired over sequences.
+    replay_seconds, eval_seconds: spent in steps, and in evaluations and loading; without the
+    first it is the time of the whole call.
     """
 
     steps: Sequence[ReplayStep]
