@@ -44,13 +44,13 @@ LeaseRequest request_of(const WorkerOptions& options, EngineRanks* ranks) {
   return request;
 }
 
-// A folder without a manifest is no checkpoint of ours; who wrote it may have verifiers for it.
+// A file, or a folder without a manifest, is no checkpoint of ours; who wrote it may have verifiers
+// for it.
 bool is_foreign(const std::string& uri) {
-  const std::filesystem::path folder(uri);
+  const std::filesystem::path path(uri);
   std::error_code ignored;
-  return std::filesystem::is_directory(folder, ignored) &&
-         !std::filesystem::is_empty(folder, ignored) &&
-         !std::filesystem::exists(folder / kManifestFile, ignored);
+  return std::filesystem::exists(path, ignored) && !std::filesystem::is_empty(path, ignored) &&
+         !std::filesystem::exists(path / kManifestFile, ignored);
 }
 
 }  // namespace
