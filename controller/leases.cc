@@ -313,7 +313,10 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
   LeaseRow row = held(transaction, lease, failure.token);
   ledger::end_lease(connection, lease, row.token, state, failure.reason);
   forget_on_commit(transaction, lease, state);
-  requeue_or_give_up(transaction, row, failure.reason, failure.retryable || failure.unsupported);
+  // Of what only the trainer can do, nobody else is asked.
+  const bool others = failure.unsupported && !replay_of(connection, row).on_trainer;
+  requeue_or_give_up(transaction, row, failure.reason,
+                     failure.unsupported ? others : failure.retryable);
 }
 
 void Leases::check_repeat(Connection& connection, const LeaseRow& lease,
@@ -511,6 +514,9 @@ void Leases::watch_unserved(Ledger& ledger) {
           if (error) unserved_.not_told(run);
         });
     if (!accepted) unserved_.not_told(run);
+  }
+  for (QueuedReplay& entry : bells_.work.for_trainers()) {
+    if (!roll_.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));
   }
   for (QueuedReplay& entry : look.to_fail) {
     const bool accepted =

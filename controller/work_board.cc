@@ -96,6 +96,17 @@ std::vector<WorkBoard::Backlog> WorkBoard::backlog() const {
   return all;
 }
 
+std::vector<QueuedReplay> WorkBoard::for_trainers() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<QueuedReplay> all;
+  for (const int64_t id : with_work_) {
+    for (const auto& [order, entry] : runs_.at(id).queue) {
+      if (entry.on_trainer) all.push_back(entry);
+    }
+  }
+  return all;
+}
+
 bool WorkBoard::of_case(const QueuedReplay& entry) {
   return entry.priority > decide::kPriorityShadow;
 }

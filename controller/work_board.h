@@ -103,6 +103,8 @@ class WorkBoard {
     Terms terms;
   };
   std::vector<Backlog> backlog() const;
+  // Those that only a run's trainer can do.
+  std::vector<QueuedReplay> for_trainers() const;
 
   // Whether a case asks for it (triage, attribution).
   static bool of_case(const QueuedReplay& entry);

@@ -177,5 +177,31 @@ TEST_F(LeaseAbilitiesTest, ATrainerThatReplaysIsNotWaitedForWhereItCannot) {
   EXPECT_TRUE(grant(trainer));
 }
 
+// Nobody else could be asked, so nobody is waited for.
+TEST_F(LeaseAbilitiesTest, WhatOnlyTheTrainerCouldDoEndsWithItsWord) {
+  verify_inline();
+  write([&](LedgerTransaction& transaction) { order(transaction, run_, 1, 0, 0, true); });
+  refuse(grant_trainer(run_name(run_)).value(), "arm bf16 is not known");
+  EXPECT_EQ(replay_state(1), "failed");
+  EXPECT_EQ(fail_reason(1), "arm bf16 is not known");
+  // And where it says so before it is asked.
+  LeaseRequest trainer{std::string(kTrainerPrefix) + "host:7", {}, run_name(run_), true};
+  trainer.can.arms = {"same"};
+  write([&](LedgerTransaction& transaction) { order(transaction, run_, 2, 0, 0, true); });
+  EXPECT_FALSE(grant(trainer));
+  watch(1);
+  EXPECT_EQ(replay_state(2), "failed");
+}
+
+TEST_F(LeaseAbilitiesTest, WhatTheTrainerRefusesIsGivenUpWhereNobodyElseSpeaks) {
+  verify_inline();
+  order(1);
+  refuse(grant_trainer(run_name(run_)).value(), "arm bf16 is not known");
+  EXPECT_EQ(replay_state(1), "queued") << "a verifier may come";
+  watch(1);
+  watch(11);
+  EXPECT_EQ(replay_state(1), "failed");
+}
+
 }  // namespace
 }  // namespace gnomon
