@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 #include "protocol/json.h"
 #include "tests/support/daemon_process.h"
@@ -91,7 +93,7 @@ TEST_F(ConformanceTest, ATrainerThatHearsNothingIsTold) {
       from_json<RunRegistered>(client.checked("POST", "/v1/runs", to_json(registration)).body).run;
   const std::string base = "/v1/runs/" + run;
   client.checked("POST", base + "/attempts", to_json(AttemptStart{1, 0, "start", 1, 1.0}));
-  const auto looks = kit({"trainer", daemon_.url(), "--run", "deaf", "--patience", "2"});
+  const auto looks = kit({"trainer", daemon_.url(), "--run", "deaf", "--patience", "5"});
   int64_t step = 0;
   const auto train = [&] {
     CheckpointReport checkpoint;
@@ -108,6 +110,7 @@ TEST_F(ConformanceTest, ATrainerThatHearsNothingIsTold) {
       batch.steps.push_back(report);
     }
     client.checked("POST", base + "/steps", to_json(batch));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
     return !looks->running();
   };
   EXPECT_TRUE(eventually(train)) << looks->output();
