@@ -149,7 +149,7 @@ WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds)
   worker.labels.emplace(kDeviceLabel, request.fingerprint.device);
   if (request.on_trainer) {
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
-    if (worker.trainer_of != kNobodysRun) roll_.trainer_asked(worker.trainer_of, worker.can);
+    bells_.work.trainer_asked(worker.trainer_of, worker.can);
   } else {
     const double now = supervisor_.steady_now();
     roll_.asked(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
@@ -234,16 +234,13 @@ bool Leases::others_speak(const ReplayRow& replay,
 bool Leases::better_left_to_others(Connection& connection, const ReplayRow& replay,
                                    const WorkBoard::Worker& worker) const {
   if (replay.on_trainer) return false;
+  const std::set<std::string> refused = queued(connection, replay).refused_by;
   if (worker.trainer_of != 0) {
-    return others_speak(replay, [](const std::string&) { return true; });
+    return others_speak(replay, [&](const std::string& name) { return !refused.contains(name); });
   }
   std::vector<std::string> failed;
-  std::set<std::string> refused;
-  if (replay.token > 0) {
+  if (replay.token > 0)
     failed = ledger::verifiers_that_failed(connection, replay.run, replay.replay);
-    refused = ledger::unsupported_leases(connection, replay.run, replay.replay).verifiers;
-  }
-  if (refused.contains(worker.name)) return true;
   // Somebody better is neither avoided nor has failed it; where there is nobody, anybody does.
   const auto unfit = [&](const std::string& name) {
     return decide::avoids(replay.avoid, name) ||
@@ -313,7 +310,7 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
   LeaseRow row = held(transaction, lease, failure.token);
   ledger::end_lease(connection, lease, row.token, state, failure.reason);
   forget_on_commit(transaction, lease, state);
-  // Of what only the trainer can do, nobody else is asked.
+  // Nobody else is asked for what only the trainer can do.
   const bool others = failure.unsupported && !replay_of(connection, row).on_trainer;
   requeue_or_give_up(transaction, row, failure.reason,
                      failure.unsupported ? others : failure.retryable);
@@ -516,7 +513,7 @@ void Leases::watch_unserved(Ledger& ledger) {
     if (!accepted) unserved_.not_told(run);
   }
   for (QueuedReplay& entry : bells_.work.for_trainers()) {
-    if (!roll_.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));
+    if (!bells_.work.trainer_can(entry.run, entry.arm)) look.to_fail.push_back(std::move(entry));
   }
   for (QueuedReplay& entry : look.to_fail) {
     const bool accepted =
@@ -534,10 +531,9 @@ void Leases::give_up(LedgerTransaction& transaction, const QueuedReplay& entry) 
   if (!replay || replay->state != "queued" || replay->token != entry.token ||
       !supervisor_.readable(transaction, entry.run))
     return;
-  const std::string reason =
-      replay->fail_reason.value_or("").empty()
-          ? fmt::format("no verifier that speaks can do the arm {}", replay->arm)
-          : fmt::format("no verifier that speaks can do it: {}", *replay->fail_reason);
+  const std::string reason = replay->fail_reason.value_or("").empty()
+                                 ? fmt::format("{} the arm {}", kNobodyCan, replay->arm)
+                                 : fmt::format("{} it: {}", kNobodyCan, *replay->fail_reason);
   ledger::set_replay_state(connection, entry.run, entry.replay, "failed", entry.token, reason,
                            supervisor_.now());
   transaction.on_commit([&board = bells_.work, entry] { board.remove(entry.run, entry.replay); });

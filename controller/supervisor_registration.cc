@@ -66,7 +66,8 @@ decide::RunRegisteredEvent registered_event(const RunRegistration& registration)
           registration.newest_plan_version,
           registration.trainer_replays,
           registration.tokens_per_step,
-          registration.trainer_confirms};
+          registration.trainer_confirms,
+          registration.capabilities};
 }
 
 RunRegistered registered_as(int64_t run, const decide::State& state, const decide::Policy& policy) {
@@ -107,6 +108,7 @@ RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& ru
                               before.total_steps != registration.total_steps ||
                               before.trainer_replays != registration.trainer_replays ||
                               before.trainer_confirms != registration.trainer_confirms ||
+                              before.capabilities != registration.capabilities ||
                               before.tokens_per_step != registration.tokens_per_step ||
                               registration.last_directive >= run.state.next_directive ||
                               registration.newest_plan_version >= run.state.next_plan_version;

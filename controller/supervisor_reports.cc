@@ -155,7 +155,7 @@ namespace {
 
 // A verifier reads what is named here, with its own rights.
 void require_inside(const std::string& uri, const std::vector<std::string>& roots) {
-  if (roots.empty() || uri.starts_with("memory:")) return;
+  if (roots.empty() || uri.starts_with(kMemoryScheme)) return;
   const std::filesystem::path path(uri);
   const bool inside = path.is_absolute() && path == path.lexically_normal() &&
                       std::ranges::any_of(roots, [&](const std::string& root) {

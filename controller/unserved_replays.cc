@@ -97,7 +97,7 @@ UnservedReplays::Look UnservedReplays::look(const WorkBoard& board, const Verifi
     std::map<Reason, std::pair<const QueuedReplay*, int64_t>> unserved;  // the first one, how many
     for (const QueuedReplay& replay : run.replays) {
       const bool refused = std::ranges::any_of(replay.refused_by, is_trainer);
-      if (terms.trainer_replays && !refused && roll.trainer_can(run.run, replay.arm)) continue;
+      if (terms.trainer_replays && !refused && board.trainer_can(run.run, replay.arm)) continue;
       const auto [known, fresh] =
           reasons.try_emplace({terms.requirements, terms.quarantined, terms.checkpoint_format,
                                terms.framework, replay.arm, replay.refused_by},

@@ -17,21 +17,6 @@ void VerifierRoll::asked(const std::string& name, VerifierProfile profile, doubl
   forget_silent(now);
 }
 
-void VerifierRoll::trainer_asked(int64_t run, const Abilities& can) {
-  const std::lock_guard lock(mutex_);
-  if (can == Abilities()) {
-    trainers_.erase(run);
-  } else {
-    trainers_[run] = can;
-  }
-}
-
-bool VerifierRoll::trainer_can(int64_t run, const std::string& arm) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = trainers_.find(run);
-  return found == trainers_.end() || found->second.can_replay(arm);
-}
-
 void VerifierRoll::spoke(const std::string& name, double now) {
   const std::lock_guard lock(mutex_);
   entries_[name].counts_until = now + kVerifierSilentSeconds;

@@ -1,5 +1,4 @@
-// The verifiers that have spoken lately, and what they say of themselves. Of trainers it knows only
-// what they can do.
+// The verifiers that have spoken lately, and what they say of themselves. Trainers are not on it.
 // Thread-safe. Times are seconds of a clock that never jumps.
 #pragma once
 
@@ -23,9 +22,6 @@ class VerifierRoll {
 
   // It has asked for work, and waits for it until `waits_until`.
   void asked(const std::string& name, VerifierProfile profile, double waits_until, double now);
-  // The run's own trainer has asked. Whether it could do a replay of this arm, as far as is known.
-  void trainer_asked(int64_t run, const Abilities& can);
-  bool trainer_can(int64_t run, const std::string& arm) const;
   // It has spoken of a lease.
   void spoke(const std::string& name, double now);
   // Whether one that speaks is as `wanted` says.
@@ -37,8 +33,7 @@ class VerifierRoll {
 
   mutable std::mutex mutex_;
   std::map<std::string, Entry> entries_;
-  std::map<int64_t, Abilities> trainers_;  // by run
-  double forgotten_at_ = -1e9;             // when silent ones were last taken out
+  double forgotten_at_ = -1e9;  // when silent ones were last taken out
 };
 
 }  // namespace gnomon

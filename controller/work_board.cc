@@ -40,6 +40,17 @@ bool WorkBoard::suits(int64_t run, const std::string& name, const VerifierProfil
   return terms.believe(name) && (!profile || terms.met_by(profile->labels, profile->can));
 }
 
+void WorkBoard::trainer_asked(int64_t run, const Abilities& can) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = runs_.find(run); found != runs_.end()) found->second.trainer = can;
+}
+
+bool WorkBoard::trainer_can(int64_t run, const std::string& arm) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = runs_.find(run);
+  return found == runs_.end() || found->second.trainer.can_replay(arm);
+}
+
 void WorkBoard::add(const QueuedReplay& entry) {
   std::function<void()> wake;
   {

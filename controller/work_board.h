@@ -86,9 +86,14 @@ class WorkBoard {
   void set_terms(int64_t run, Terms terms);
   // Adds to those whom the run does not believe.
   void quarantine(int64_t run, const std::string& name);
-  // Whether a verifier of this name is believed and has what the run wants, by its terms. Of one
-  // that is not known (null), it is taken that it has.
+  // A verifier of this name is believed and has what the run wants, by its terms. One that is not
+  // known (null) is taken to have it.
   bool suits(int64_t run, const std::string& name, const VerifierProfile* profile) const;
+
+  // The trainer of a known run has said what it can do. Whether it can do this arm, as far as is
+  // known.
+  void trainer_asked(int64_t run, const Abilities& can);
+  bool trainer_can(int64_t run, const std::string& arm) const;
 
   // Adds to the queue and wakes one worker that waits and fits. One that is there stays.
   void add(const QueuedReplay& entry);
@@ -96,7 +101,7 @@ class WorkBoard {
   void cancel(int64_t run, int64_t window);
   void forget_run(int64_t run);  // and all that is known of it
   int64_t queued() const;
-  // Of each run its replays that need not be its trainer's.
+  // Replays that need not be their run's trainer's, run by run.
   struct Backlog {
     int64_t run = 0;
     std::vector<QueuedReplay> replays;
@@ -133,6 +138,7 @@ class WorkBoard {
   using Order = std::tuple<int64_t, double, int64_t>;
   struct Run {
     Terms terms;
+    Abilities trainer;  // what its trainer can do
     int64_t leases = 0;
     int64_t cases_in_row = 0;              // the newest leases, all of a case
     double lease_seconds = kLeaseSeconds;  // mean of the last ones

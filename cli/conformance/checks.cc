@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <chrono>
 #include <cstdio>
+#include <thread>
 
 #include "cli/json_output.h"
 #include "cli/printing.h"
 
 namespace gnomon::cli {
 namespace {
+
+constexpr auto kBetweenLooks = std::chrono::milliseconds(100);
 
 const char* word(Checks::Outcome outcome) {
   switch (outcome) {
@@ -46,6 +50,18 @@ void Checks::say(const std::string& sentence) const {
   if (quiet_) return;
   print_line("        {}\n", sentence);
   std::fflush(stdout);
+}
+
+bool Checks::wait_until(const std::string& what, double seconds,
+                        const std::function<bool()>& seen) const {
+  using Clock = std::chrono::steady_clock;
+  say("waiting " + what);
+  const auto until = Clock::now() + std::chrono::duration<double>(seconds);
+  while (Clock::now() < until) {
+    if (seen()) return true;
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+  return false;
 }
 
 void Checks::add(Check check) {

@@ -1,6 +1,7 @@
 // What a conformance run has looked at, said line by line as it goes.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ class Checks {
               const std::string& wrong);
   // A line between the checks: what is waited for.
   void say(const std::string& sentence) const;
+
+  // Says that it waits for `what`, and looks again and again; false when that took so long.
+  bool wait_until(const std::string& what, double seconds, const std::function<bool()>& seen) const;
 
   const std::vector<Check>& all() const { return checks_; }
   bool any_failed() const;

@@ -69,7 +69,7 @@ void add_verifier(CLI::App& conformance, Context& context) {
   command->add_option("--checkpoint", story.start, "URI of a checkpoint")->required();
   command->add_option("--end-checkpoint", story.end, "URI of the same run's, some steps later")
       ->required();
-  command->add_option("--first-step", story.start_step, "Step of the first checkpoint")
+  command->add_option("--step", story.start_step, "Step of the first checkpoint")
       ->required()
       ->check(CLI::NonNegativeNumber);
   command->add_option("--steps", story.steps, "Steps between the two")
@@ -84,7 +84,7 @@ void add_verifier(CLI::App& conformance, Context& context) {
   command->footer(
       "Example:\n"
       "  gnomon conformance verifier http://127.0.0.1:7717 --checkpoint run/step-100 \\\n"
-      "    --end-checkpoint run/step-120 --first-step 100 --steps 20 --format torch --framework "
+      "    --end-checkpoint run/step-120 --step 100 --steps 20 --format torch --framework "
       "pytorch &\n"
       "  gnomon-verify mine:replay --controller http://127.0.0.1:7717");
   command->callback([options, plan_file, &context] {

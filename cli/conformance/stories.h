@@ -1,5 +1,5 @@
-// The other side of a foreign trainer or verifier: it is led through what a run brings, beside a
-// real gnomond, and what it does is looked at.
+// The other side of a foreign trainer or verifier. A story leads it through what a run brings,
+// beside a real gnomond, and checks what it does.
 #pragma once
 
 #include <string>

@@ -24,10 +24,8 @@ using Row = boost::json::object;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kDamagePercent = 6;  // of a window whose plan has the guilty site in FP8
-constexpr auto kPause = std::chrono::milliseconds(100);
 constexpr double kStandsStillSeconds = 2;
 constexpr double kServeSeconds = 1;  // before what is waited for is looked at again
-constexpr size_t kStepsLookedAt = 10;
 
 // The run's two verifiers, who agree. What they answer is made up: a model in which one site does
 // damage in FP8 as long as `damage` says so.
@@ -95,11 +93,11 @@ class MadeUpVerifiers {
       const Row& row = value.as_object();
       if (integer_of(row, "attempt") == task.attempt) reported[integer_of(row, "step")] = row;
     }
-    std::string run_plan = registration_.base_plan;
+    int64_t plan_version = 0;
     for (int64_t step = task.start_step + 1; step <= task.start_step + task.steps; ++step) {
       ReplayStep replayed{step, 2.0};
       if (const auto found = reported.find(step); found != reported.end()) {
-        run_plan = plan_text(integer_of(found->second, "plan_version"));
+        plan_version = integer_of(found->second, "plan_version");
         replayed.loss = number_of(found->second, "loss");
         replayed.batch_hash = text_of(found->second, "batch_hash");
         if (task.arm == "same") {
@@ -112,6 +110,7 @@ class MadeUpVerifiers {
         replayed.weights_hash = fmt::format("{}-{}-{}", task.arm, step, task.plan.size());
       result.steps.push_back(std::move(replayed));
     }
+    const std::string run_plan = plan_text(plan_version);
     // No two windows of a real run end alike.
     const double flutter = 1e-4 * std::sin(static_cast<double>(task.start_step));
     const double reference = 2 - 1e-7 * static_cast<double>(task.start_step);
@@ -158,14 +157,11 @@ class TrainerTeller {
 
   // Serves the verifiers' leases meanwhile.
   bool wait_until(const std::string& what, const std::function<bool()>& seen) {
-    checks_.say("waiting " + what);
-    const auto until = Clock::now() + std::chrono::duration<double>(story_.patience_seconds);
-    while (Clock::now() < until) {
+    return checks_.wait_until(what, story_.patience_seconds, [&] {
       if (seen()) return true;
       if (verifiers_) verifiers_->serve(kServeSeconds);
-      std::this_thread::sleep_for(kPause);
-    }
-    return false;
+      return false;
+    });
   }
 
   bool wait_for_registration() {
@@ -289,34 +285,42 @@ class TrainerTeller {
   std::optional<Row> directive(int64_t number) {
     return directive([&](const Row& row) { return integer_of(row, "number") == number; });
   }
+  // Its row once it was applied or rejected; nothing, and a failure, where it is not answered.
+  std::optional<Row> answered(const std::string& name, int64_t number) {
+    std::string state = "missing";
+    const bool ended = wait_until(fmt::format("for directive {} ({})", number, name), [&] {
+      if (const auto row = directive(number)) state = text_of(*row, "state");
+      return state == "applied" || state == "rejected";
+    });
+    if (ended) return directive(number);
+    checks_.failed(name, fmt::format("directive {} is {}: long-poll GET "
+                                     "…/directives?after=N&wait=30s and answer POST "
+                                     "…/directives/{}/ack with state acknowledged, then applied at "
+                                     "the end of a step",
+                                     number, state, number));
+    return std::nullopt;
+  }
   bool applied(const std::string& name, int64_t number) {
-    const auto ended = [&] {
-      const auto row = directive(number);
-      const std::string state = row ? text_of(*row, "state") : "";
-      return state == "applied" || state == "rejected" || state == "expired";
-    };
-    const bool answered = wait_until(fmt::format("for directive {} ({})", number, name), ended);
-    const auto row = directive(number);
-    const std::string state = row ? text_of(*row, "state") : "missing";
-    if (answered && state == "applied") return true;
-    checks_.failed(
-        name,
-        state == "rejected"
-            ? fmt::format("the trainer refused it: {}", text_of(*row, "reject_reason"))
-            : fmt::format("directive {} is {}: long-poll GET …/directives?after=N&wait=30s and "
-                          "answer POST …/directives/{}/ack with state acknowledged, then applied "
-                          "at the end of a step",
-                          number, state, number));
+    const std::optional<Row> row = answered(name, number);
+    if (!row) return false;
+    if (text_of(*row, "state") == "applied") return true;
+    checks_.failed(name, fmt::format("the trainer refused it: {}", text_of(*row, "reject_reason")));
     return false;
   }
 
   bool ask_for_checkpoint() {
     const int64_t number = ask("checkpoint_now");
-    if (!applied("checkpoint_now", number)) return false;
-    const int64_t step = integer_of(*directive(number), "applied_step");
+    const std::optional<Row> row = answered("checkpoint_now", number);
+    if (!row) return false;
+    if (text_of(*row, "state") == "rejected") {
+      checks_.noted("checkpoint_now", fmt::format("the trainer takes none on order: {}",
+                                                  text_of(*row, "reject_reason")));
+      return true;
+    }
+    const int64_t step = integer_of(*row, "applied_step");
     const bool there = wait_until("for that checkpoint", [&] {
-      return std::ranges::any_of(rows("/checkpoints"), [&](const boost::json::value& row) {
-        return integer_of(row.as_object(), "step") >= step;
+      return std::ranges::any_of(rows("/checkpoints"), [&](const boost::json::value& known) {
+        return integer_of(known.as_object(), "step") >= step;
       });
     });
     return checks_.expect(there, "checkpoint_now", "applied, and the checkpoint is reported",

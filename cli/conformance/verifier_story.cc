@@ -3,11 +3,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <thread>
 
 #include "base/wall_clock.h"
 #include "cli/conformance/stories.h"
@@ -19,9 +17,7 @@ namespace gnomon::cli {
 namespace {
 
 using Row = boost::json::object;
-using Clock = std::chrono::steady_clock;
 
-constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
 constexpr double kPlausiblePercent = 5;
 constexpr double kMadeUpLoss = 2;  // of the steps: nothing is concluded from it
 
@@ -123,13 +119,7 @@ class VerifierTeller {
     });
   }
   bool wait_until(const std::string& what, const std::function<bool()>& seen) {
-    checks_.say("waiting " + what);
-    const auto until = Clock::now() + std::chrono::duration<double>(story_.patience_seconds);
-    while (Clock::now() < until) {
-      if (seen()) return true;
-      std::this_thread::sleep_for(kBetweenLooks);
-    }
-    return false;
+    return checks_.wait_until(what, story_.patience_seconds, seen);
   }
 
   bool look_at(const std::string& arm, const std::string& purpose) {
@@ -148,7 +138,7 @@ class VerifierTeller {
     const Row& row = found[0].as_object();
     if (text_of(row, "state") == "failed") {
       const std::string why = text_of(row, "fail_reason");
-      if (why.find("no verifier that speaks") != std::string::npos) {
+      if (why.starts_with(kNobodyCan)) {
         checks_.noted(arm, "the verifier does not do it: " + why);
         return false;
       }
@@ -160,7 +150,7 @@ class VerifierTeller {
     return false;
   }
 
-  // Whether the window could be judged.
+  // True where the window could be judged.
   bool look_at_numbers(const std::string& arm, const Row& row, bool endpoints) {
     bool judged = true;
     const auto needed = [&](const char* member, const char* what) {

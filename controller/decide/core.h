@@ -89,10 +89,10 @@ void show_window(Core& core, int64_t id);
 void close_orphans(Core& core);
 // Closes a window with its outcome once nothing is waited for in it any more.
 void finish_window(Core& core, int64_t id);
-// Orders a replay of the window; `wanted` says how, its ids and purpose are filled in. Returns its
-// id.
 // Only the trainer's process has it, so only the trainer can replay from it.
 bool in_memory(const KnownCheckpoint& checkpoint);
+// Orders a replay of the window; `wanted` says how, its ids and purpose are filled in. Returns its
+// id.
 int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
               OrderReplay wanted);
 int64_t order(Core& core, const WindowState& window, const std::string& arm,

@@ -169,8 +169,10 @@ void believe(Core& core, const PendingDirective& late, const DirectiveChanged& e
 // The trainer carries it out when it is started again, which it was not since.
 bool waits_for_restart(const State& s, const PendingDirective& open) {
   const Capabilities& can = s.run.capabilities;
-  const bool at_restart = (open.kind == "set_plan" && can.when == "restart") ||
-                          (open.kind == "rollback" && can.rollback == "restart");
+  // A rollback may bring a plan.
+  const bool rolls_back = open.kind == "rollback";
+  const bool at_restart = ((rolls_back || open.kind == "set_plan") && can.when == "restart") ||
+                          (rolls_back && can.rollback == "restart");
   return at_restart && open.attempt == s.attempt.number;
 }
 

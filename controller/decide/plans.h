@@ -27,7 +27,7 @@ std::string pinned_precision(const std::vector<std::string>& sites);
 // What the trainer can only switch together (Capabilities.plan) is one unit: a layer, or else each
 // site alone.
 int64_t count_units(const RunFacts& run, const std::vector<std::string>& sites);
-// Of each unit the first site.
+// The first site of each unit.
 std::vector<std::string> first_of_units(const RunFacts& run, const std::vector<std::string>& sites);
 // Those of `all` whose unit one of `sites` is in.
 std::vector<std::string> whole_units(const RunFacts& run, const std::vector<std::string>& all,

@@ -9,6 +9,7 @@
 #include "controller/decide/gap_rivals.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/window_lengths.h"
+#include "protocol/records/checkpoint.h"
 
 namespace gnomon::decide {
 namespace {
@@ -240,7 +241,9 @@ WindowState* find_window(State& state, int64_t id) {
   return nullptr;
 }
 
-bool in_memory(const KnownCheckpoint& checkpoint) { return checkpoint.uri.starts_with("memory:"); }
+bool in_memory(const KnownCheckpoint& checkpoint) {
+  return checkpoint.uri.starts_with(kMemoryScheme);
+}
 
 int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
               OrderReplay wanted) {

@@ -65,7 +65,8 @@ struct DaemonNumbers {
   UnservedCounts replays_unserved;
   int64_t runs_set_aside = 0;
   int64_t leases_active = 0;
-  Counts leases = zeros(std::array{"completed", "failed", "expired"});  // that have ended
+  Counts leases =
+      zeros(std::array{"completed", "failed", "expired", "unsupported"});  // that have ended
 
   std::map<std::string, ReceiverNumbers> receivers;
 

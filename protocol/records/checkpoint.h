@@ -9,6 +9,9 @@
 
 namespace gnomon {
 
+// What the URI of a checkpoint begins with that only the trainer's process has.
+inline constexpr const char* kMemoryScheme = "memory:";
+
 struct Checkpoint {
   int64_t attempt = 1;
   int64_t step = 0;

@@ -29,6 +29,9 @@ inline constexpr std::array<std::string_view, 5> kLeaseStates = {"leased", "comp
 inline constexpr const char* kTrainerPrefix = "trainer:";
 inline bool is_trainer(const std::string& verifier) { return verifier.starts_with(kTrainerPrefix); }
 
+// How the reason of a replay begins that was given up since no verifier can do it.
+inline constexpr const char* kNobodyCan = "no verifier that speaks can do";
+
 // What a verifier can do. An empty list is anything.
 struct Abilities {
   std::vector<std::string> arms = {};
@@ -40,7 +43,7 @@ struct Abilities {
     return list.empty() || std::ranges::find(list, word) != list.end();
   }
   bool can_replay(const std::string& arm) const { return has(arms, arm); }
-  // Of a run that does not say what it is, nobody knows better.
+  // A run that does not say what it is may be anything.
   bool can_read(const std::string& checkpoint_format, const std::string& framework) const {
     return (checkpoint_format.empty() || has(checkpoint_formats, checkpoint_format)) &&
            (framework.empty() || has(frameworks, framework));

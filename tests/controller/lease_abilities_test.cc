@@ -193,6 +193,13 @@ TEST_F(LeaseAbilitiesTest, WhatOnlyTheTrainerCouldDoEndsWithItsWord) {
   EXPECT_EQ(replay_state(2), "failed");
 }
 
+TEST_F(LeaseAbilitiesTest, ATrainerDoesWhatEveryVerifierHasRefused) {
+  verify_inline();
+  order(1);
+  refuse(grant("c:1").value(), "manifest.json is missing");
+  EXPECT_TRUE(grant_trainer(run_name(run_))) << "the verifier that speaks cannot do it";
+}
+
 TEST_F(LeaseAbilitiesTest, WhatTheTrainerRefusesIsGivenUpWhereNobodyElseSpeaks) {
   verify_inline();
   order(1);

@@ -5,6 +5,7 @@
 
 #include "controller/refusal.h"
 #include "protocol/json.h"
+#include "storage/ledger_decisions.h"
 #include "tests/controller/registration.h"
 #include "tests/storage/ledger_fixture.h"
 
@@ -65,6 +66,34 @@ TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs"), 1);
   run.fingerprint.device += 'd';
   EXPECT_THROW(post(), JsonError);
+}
+
+// The core orders nothing that the trainer cannot do, so it must hear what that is.
+TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
+  Ledger ledger(options());
+  Metrics metrics;
+  Bells bells;
+  const auto supervisor = [&] {
+    return Supervisor(
+        metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 1e3; });
+  };
+  RunRegistration run = small_registration();
+  const auto known_to_core = [&](Supervisor& by) {
+    Capabilities known;
+    ledger.write([&](LedgerTransaction& transaction) {
+      by.register_run(transaction, run);
+      by.save_all(transaction);
+    });
+    ledger.read([&](Connection& connection) {
+      known = decide::state_from_json(ledger::load_state(connection, 1)->body).run.capabilities;
+    });
+    return known;
+  };
+  Supervisor first = supervisor();
+  run.capabilities = {"layer", "restart", "none", false, true};
+  EXPECT_EQ(known_to_core(first), run.capabilities);
+  run.capabilities.rollback = "restart";
+  EXPECT_EQ(known_to_core(first), run.capabilities);
 }
 
 class EndedRunTest : public LedgerTest {

@@ -121,6 +121,19 @@ TEST(CapabilitiesTest, APlanWaitsForTheRestartThatItNeedsAndNotForever) {
   EXPECT_THAT(run.decisions("directive").back().sentence, HasSubstr("was not carried out within"));
 }
 
+TEST(CapabilitiesTest, ARollbackBringsAPlanAndWaitsForTheRestartToo) {
+  const Policy policy = with([](Policy& p) { p.directives.timeout_seconds = 60; });
+  SimulatedRun run(fault_under({.when = "restart"}, 1000), policy);
+  run.ignores = {"rollback"};
+  run.start();
+  run.train_until_phase("containing", 400);
+  run.train_until(run.step + 200);
+  EXPECT_EQ(phase_name(run.state), "containing");
+  ASSERT_GE(run.decisions("directive").size(), 1u);
+  EXPECT_THAT(run.decisions("directive").back().sentence,
+              HasSubstr("waits for the trainer to be started again"));
+}
+
 TEST(CapabilitiesTest, APlanThatIsTakenAtTheRestartContains) {
   const Policy policy = with([](Policy& p) { p.directives.timeout_seconds = 60; });
   SimulatedRun run(fault_under({.when = "restart", .rollback = "none"}, 1000), policy);

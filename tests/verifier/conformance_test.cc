@@ -34,9 +34,9 @@ class ConformanceTest : public test::TrainerFixture {
   }
   std::unique_ptr<ChildProcess> kit_for_verifier(const std::string& start, const std::string& end,
                                                  const std::string& patience = "60") {
-    return kit({"verifier", daemon_.url(), "--checkpoint", start, "--end-checkpoint", end,
-                "--first-step", "10", "--steps", "10", "--format", "gnomon", "--framework",
-                "gnomon", "--patience", patience});
+    return kit({"verifier", daemon_.url(), "--checkpoint", start, "--end-checkpoint", end, "--step",
+                "10", "--steps", "10", "--format", "gnomon", "--framework", "gnomon", "--patience",
+                patience});
   }
   std::optional<Lease> lease(HttpClient& client) {
     LeaseRequest request{"mine", {"a device", "other", "none", "test", 1, 1}};

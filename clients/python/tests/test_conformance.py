@@ -80,7 +80,7 @@ def test_the_verifier_s_side_conforms(daemon: Daemon, tmp_path: pathlib.Path) ->
         env={**os.environ, "GNOMON_URL": daemon.url, "PYTHONPATH": str(TESTS)},
     )
     try:
-        steps = ("--first-step", "0", "--steps", "10", "--plan", str(tmp_path / "plan.toml"))
+        steps = ("--step", "0", "--steps", "10", "--plan", str(tmp_path / "plan.toml"))
         kinds = ("--format", "nano", "--framework", "toy")
         ends = ("--checkpoint", paths[0], "--end-checkpoint", paths[1])
         require_passed(kit(daemon, "verifier", *ends, *steps, *kinds))

@@ -103,6 +103,8 @@ def _roll_back(run: Run, directive: Directive) -> None:
 
     step = directive.to_step or 0
     how = run.capabilities.rollback
+    if how == "live" and run.capabilities.when == "restart":
+        how = "restart"  # the checkpoint comes with a plan
     before = run.plan
     reason = ""
     failure: Exception | None = None
