@@ -21,6 +21,7 @@ from gnomon.torch import Fault, Job, adopt, make_verifier
 STEPS, CHECKPOINT_EVERY, SEED = 480, 10, 1
 SEQUENCES, TOKENS, HELDOUT_SEQUENCES = 16, 64, 96
 PLAN = gnomon.PrecisionPlan.fp8("current")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 # Only FP8 feels this: at one layer the quantisation scale of the down-projection's input is off by
 # 2^7, so that most values saturate. It begins in the middle of the run and is mended later.
@@ -48,7 +49,7 @@ def make_model() -> LlamaForCausalLM:
         max_position_embeddings=TOKENS,
         tie_word_embeddings=False,
     )
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(config).to(DEVICE)
 
 
 class Text:
@@ -71,12 +72,12 @@ class Text:
         return self._rows(self._split + torch.arange(HELDOUT_SEQUENCES) * between)
 
     def _rows(self, starts: Tensor) -> Tensor:
-        return self._bytes[starts[:, None] + torch.arange(TOKENS + 1)].long()
+        return self._bytes[starts[:, None] + torch.arange(TOKENS + 1)].long().to(DEVICE)
 
 
 def sequence_losses(model: nn.Module, tokens: Tensor) -> Tensor:
     """The mean loss of each sequence in nats per token; GEMMs in BF16 where the plan says so."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         logits = model(tokens[:, :-1], use_cache=False).logits
     losses = functional.cross_entropy(
         logits.float().flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
@@ -92,8 +93,9 @@ def learning_rate_share(step: int) -> float:
 
 
 def make_job() -> Job:
-    """Everything that a step needs."""
+    """Everything that a step needs. Bits repeat: on a GPU too every kernel sums in one order."""
     torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
     model = make_model()
     adopt(model, PLAN)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, betas=(0.9, 0.95), weight_decay=0.1)

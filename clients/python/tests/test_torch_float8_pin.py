@@ -10,6 +10,7 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[t
 pytest.importorskip("torchao", reason="needs torchao: pip install torchao")
 
 import torch
+from device import DEVICE
 from torch import Tensor, nn
 from torch_job import batch_of, make_evaluate, make_parts, make_step
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
@@ -21,13 +22,13 @@ from gnomon.torch import Shadow
 from gnomon.torch.float8_pin import Float8Pin
 
 RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp"]
-X = torch.randn(32, 64, generator=torch.Generator().manual_seed(3)).bfloat16()
+X = torch.randn(32, 64, generator=torch.Generator().manual_seed(3)).to(DEVICE, torch.bfloat16)
 
 
 def make_model(recipe: str) -> nn.Module:
     torch.manual_seed(0)
     layers = [nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32), nn.Linear(32, 16)]
-    model: nn.Module = nn.Sequential(*layers).bfloat16()
+    model: nn.Module = nn.Sequential(*layers).to(DEVICE, torch.bfloat16)
     convert_to_float8_training(
         model,
         config=Float8LinearConfig.from_recipe_name(recipe),
@@ -59,7 +60,7 @@ def test_a_pin_is_bf16_and_fp8_comes_back_to_the_bit(recipe: str) -> None:
     before = bits(model)
     identities = [id(parameter) for parameter in model.parameters()]
     plain = nn.Sequential(nn.Linear(64, 48), nn.GELU(), nn.Linear(48, 32), nn.Linear(32, 16))
-    plain.bfloat16().load_state_dict(model.state_dict())
+    plain.to(DEVICE, torch.bfloat16).load_state_dict(model.state_dict())
     pin.set_plan(pin.plan)
     assert same(bits(model), before)
     pin.set_plan(pin.plan.with_bf16_sites(["0", "2"]))

@@ -11,9 +11,11 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[torch]'")
 
 import torch
+from device import DEVICE
 from torch_job import batch_of, make_job
 
 import gnomon
+from gnomon.batch import batch_hash, capture_batch
 from gnomon.plan import PrecisionPlan
 from gnomon.torch import attach, checkpoint, resume_self_test
 from gnomon.torch.scalars import capture
@@ -52,14 +54,32 @@ def test_a_loader_that_does_not_repeat_is_named() -> None:
     assert result.sentence.startswith("step 4: batch_hash")
 
 
-def test_a_scalar_is_what_it_was_when_it_was_logged() -> None:
-    loss = torch.tensor(2.5, requires_grad=True)
-    kept = capture(loss)
+def test_a_tensor_is_what_it_was_when_it_was_logged() -> None:
+    loss = torch.tensor(2.5, requires_grad=True, device=DEVICE)
+    batch = batch_of(1)
+    want = batch_hash(batch)
+    kept, kept_batch = capture(loss), capture_batch(batch)
     with torch.no_grad():
         loss.zero_()
+        batch.zero_()
     assert float(kept) == 2.5
-    assert not kept.requires_grad
+    assert not kept.detach().requires_grad
+    assert batch_hash(kept_batch) == want
     assert capture(3) == 3.0
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a GPU: GNOMON_TEST_DEVICE=cuda")
+def test_a_loop_does_not_wait_for_what_a_gpu_has_been_given() -> None:
+    loss, batch = torch.tensor(2.5, device=DEVICE), batch_of(1)
+    capture(loss), capture_batch(batch)  # the first pinned memory
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000_000)  # type: ignore[no-untyped-call]  # cycles: half a second
+    begin = time.perf_counter()
+    kept = [capture(loss), capture_batch(batch)]
+    loss.zero_()
+    assert time.perf_counter() - begin < 0.05
+    assert float(kept[0]) == 2.5
+    assert time.perf_counter() - begin > 0.2
 
 
 def test_attached_a_step_costs_little(tmp_path: pathlib.Path) -> None:
@@ -68,8 +88,8 @@ def test_attached_a_step_costs_little(tmp_path: pathlib.Path) -> None:
         directory=tmp_path,
     )  # fmt: skip
     attach(run)
-    loss: Any = torch.tensor(2.5)
-    norm: Any = torch.tensor(0.5)
+    loss: Any = torch.tensor(2.5, device=DEVICE)
+    norm: Any = torch.tensor(0.5, device=DEVICE)
     costs = []
     for _ in range(2000):
         begin = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from device import DEVICE
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -55,12 +56,12 @@ def batch_of(step: int) -> Tensor:
     for _ in range(LENGTH):
         jump = torch.randint(4, (SEQUENCES, 1), generator=generator)
         columns.append((columns[-1] * 5 + jump) % TOKENS)
-    return torch.cat(columns, dim=1)
+    return torch.cat(columns, dim=1).to(DEVICE)
 
 
 def sequence_losses(model: nn.Module, tokens: Tensor) -> Tensor:
     """The mean loss of each sequence in nats per token."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         logits = model(tokens[:, :-1])
     flat = functional.cross_entropy(
         logits.float().flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
@@ -70,7 +71,7 @@ def sequence_losses(model: nn.Module, tokens: Tensor) -> Tensor:
 
 def make_parts(seed: int = 0) -> tuple[Model, torch.optim.AdamW, Any]:
     torch.manual_seed(seed)
-    model = Model()
+    model = Model().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     return model, optimizer, scheduler

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 VOCABULARY, WIDTH, HEADS, LAYERS, BLOCK, BATCH = 64, 64, 4, 2, 32, 12
 
 
@@ -51,7 +52,7 @@ def get_batch(split: str, iter_num: int) -> tuple[Tensor, Tensor]:
     tokens = torch.randint(VOCABULARY, (BATCH, 1), generator=generator)
     for i in range(BLOCK):
         tokens = torch.cat([tokens, (tokens[:, -1:] * 5 + jumps[:, i : i + 1]) % VOCABULARY], dim=1)
-    return tokens[:, :-1], tokens[:, 1:]
+    return tokens[:, :-1].to(DEVICE), tokens[:, 1:].to(DEVICE)
 
 
 def get_lr(iter_num: int, warmup_iters: int = 20, lr_decay_iters: int = 2000) -> float:
@@ -69,7 +70,7 @@ def sequence_losses(model: nn.Module, batches: int = 2) -> Tensor:
     losses = []
     for i in range(batches):
         X, Y = get_batch("val", i)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             _, loss = model(X, Y, reduction="none")
         losses.append(loss.view(BATCH, BLOCK).mean(dim=1))
     model.train()

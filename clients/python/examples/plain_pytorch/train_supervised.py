@@ -5,7 +5,7 @@ import os
 import time
 
 import torch
-from model import GPT, get_batch, get_lr, sequence_losses
+from model import DEVICE, GPT, get_batch, get_lr, sequence_losses
 
 import gnomon.torch
 
@@ -16,7 +16,7 @@ parser.add_argument("--eval_interval", type=int, default=10)
 args = parser.parse_args()
 
 torch.set_num_threads(1)
-model = GPT()
+model = GPT().to(DEVICE)
 optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
 plan, state = gnomon.PrecisionPlan.load("plan.toml"), {"optimizer": optimizer}
 run = gnomon.init(project="nanogpt", name="fp8", plan=plan, sites=gnomon.torch.adopt(model, plan),
@@ -36,7 +36,7 @@ while iter_num < args.max_iters:
         for group in optimizer.param_groups:
             group["lr"] = get_lr(iter_num)
         X, Y = get_batch("train", iter_num)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             _, loss = model(X, Y)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from model import BATCH, BLOCK, GPT, get_batch, get_lr, sequence_losses
+from model import BATCH, BLOCK, DEVICE, GPT, get_batch, get_lr, sequence_losses
 from torch import Tensor
 
 import gnomon
@@ -15,7 +15,7 @@ from gnomon.torch import Job, adopt, make_verifier
 def make_job() -> Job:
     """What the trainer is made of. `batch` comes before each step, and so knows its number."""
     torch.set_num_threads(1)
-    model = GPT()
+    model = GPT().to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
     adopt(model, gnomon.PrecisionPlan.load("plan.toml"))
 
@@ -26,7 +26,7 @@ def make_job() -> Job:
 
     def train_step(batch: tuple[Tensor, Tensor]) -> tuple[Any, Any]:
         X, Y = batch
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             _, loss = model(X, Y)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

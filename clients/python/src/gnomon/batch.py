@@ -13,7 +13,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# A host's buffer up to this size is copied in the loop; a longer one, or a device's, is kept.
+from gnomon.device_copy import DeviceCopy
+
+# A host's buffer up to this size is copied in the loop; a longer one is kept.
 COPIED_BYTES_MAX = 256 << 10
 
 
@@ -31,10 +33,10 @@ def capture_batch(batch: Any) -> Any:
     if isinstance(batch, bytes | str):
         return batch
     if hasattr(batch, "detach"):
+        if batch.is_cuda:
+            return DeviceCopy(batch)
         small = batch.numel() * batch.element_size() <= COPIED_BYTES_MAX
-        if batch.device.type == "cpu" and small:
-            return _tensor_bytes(batch)
-        return batch.detach()
+        return _tensor_bytes(batch) if batch.device.type == "cpu" and small else batch.detach()
     if isinstance(batch, Mapping):
         if "input_ids" in batch:
             return capture_batch(batch["input_ids"])

@@ -49,7 +49,7 @@ def nudge(model: nn.Module, seed: int, scale: float = 0.0) -> None:
     """
     for index, (_, parameter) in enumerate(sorted(model.named_parameters())):
         generator = torch.Generator("cpu").manual_seed((seed * 1_000_003 + index) % 2**63)
-        noise = torch.randn(parameter.shape, generator=generator)
+        noise = torch.randn(parameter.shape, generator=generator, device="cpu")
         parameter.mul_(1 + (scale or 2.0**-9) * _placed(noise, parameter))
 
 

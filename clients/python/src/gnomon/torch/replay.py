@@ -160,8 +160,9 @@ def reordered(batch: Any, seed: int) -> Any:
     order that `seed` says. Raises Unsupported for a batch of anything else.
     """
     if isinstance(batch, Tensor):
-        generator = torch.Generator().manual_seed(seed)
-        return batch[torch.randperm(batch.shape[0], generator=generator).to(batch.device)]
+        generator = torch.Generator("cpu").manual_seed(seed)
+        order = torch.randperm(batch.shape[0], generator=generator, device="cpu")
+        return batch[order.to(batch.device)]
     if isinstance(batch, Mapping):
         return {name: reordered(each, seed) for name, each in batch.items()}
     if isinstance(batch, tuple | list):

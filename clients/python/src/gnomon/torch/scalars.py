@@ -2,32 +2,17 @@
 
     attach(run)       # behind gnomon.init, before the first step
 
-`Step.log` then copies a tensor of one element to pinned host memory on the stream that made it, and
-the reporting thread waits for that copy alone: not for what the GPU has been given since.
+`Step.log` then copies a tensor of one element without a wait (`gnomon.device_copy`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from gnomon.device_copy import DeviceCopy
 from gnomon.run import Run
-
-
-class _Later:
-    """A number that is on its way to the host."""
-
-    __slots__ = ("_copied", "_host")
-
-    def __init__(self, host: Tensor, copied: Any) -> None:
-        self._host = host
-        self._copied = copied
-
-    def __float__(self) -> float:
-        self._copied.synchronize()
-        return float(self._host)
 
 
 def attach(run: Run) -> None:
@@ -45,10 +30,4 @@ def capture(value: Any) -> Any:
         return float(value)
     sharded: Any = value
     tensor = value.detach() if not hasattr(value, "full_tensor") else sharded.full_tensor().detach()
-    if not tensor.is_cuda:
-        return tensor.clone()
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    host.copy_(tensor, non_blocking=True)
-    copied: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record(torch.cuda.current_stream(tensor.device))
-    return _Later(host, copied)
+    return DeviceCopy(tensor) if tensor.is_cuda else tensor.clone()
