@@ -62,6 +62,7 @@ class BackendBase {
   virtual std::string name() const = 0;    // "cpu"
   virtual std::string device() const = 0;  // for the fingerprint
   virtual std::string libraries() const = 0;
+  // Those that compute; 0 where no bit depends on their number.
   virtual int threads() const = 0;
   // Why the device cannot make products of FP8 values; empty where it can.
   virtual std::string lacks_fp8() const { return {}; }

@@ -13,9 +13,9 @@ namespace {
 
 constexpr Device kAll[] = {Device::kCpu, Device::kCuda};
 
-std::unique_ptr<Backend> make_cuda([[maybe_unused]] int threads) {
+std::unique_ptr<Backend> make_cuda(int) {
 #ifdef GNOMON_CUDA
-  return cuda::make_backend(cuda::make_cuda_machine(local_rank(environment_variables())), threads);
+  return cuda::make_backend(cuda::make_cuda_machine(local_rank(environment_variables())));
 #else
   throw ConfigError("run", 0, "device", "\"cuda\"",
                     "\"cpu\": this build has no CUDA backend, since no CUDA toolkit was found when "

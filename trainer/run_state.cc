@@ -40,7 +40,7 @@ Fingerprint read_fingerprint(TomlTable table) {
   print.libraries = table.text("libraries", "");
   print.build = table.text("build", "");
   print.world_size = static_cast<int>(table.integer("world_size", 1, 1, kIntMax));
-  print.threads = static_cast<int>(table.integer("threads", 1, 1, kIntMax));
+  print.threads = static_cast<int>(table.integer("threads", 1, 0, kIntMax));
   table.refuse_unknown_keys();
   return print;
 }

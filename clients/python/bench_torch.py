@@ -1,4 +1,4 @@
-"""What gnomon.torch costs and gains on a GPU (or, at tiny sizes, on a CPU), as one JSON object.
+"""What gnomon.torch costs and gains on a GPU (or, at tiny sizes, on a CPU): a JSON object a line.
 
     GNOMON_BIN=build/release/bin python bench_torch.py            # against a real gnomond
     python bench_torch.py --tiny --device cpu
@@ -56,8 +56,8 @@ class Bench:
     """The model, its sizes and a clock that waits for the device."""
 
     def __init__(self, device: str, tiny: bool) -> None:
-        self.device, self.rounds = device, 2 if tiny else 7
-        self.layers, self.width, self.ffn = (2, 64, 128) if tiny else (4, 4096, 14336)
+        self.device, self.rounds = device, 2 if tiny else 5
+        self.layers, self.width, self.ffn = (2, 64, 128) if tiny else (2, 4096, 14336)
         self.tokens = 64 if tiny else 8192
         torch.manual_seed(0)
         blocks = [Block(self.width, self.ffn) for _ in range(self.layers)]
@@ -125,7 +125,7 @@ class Bench:
         """Rounds of steps with and without the client. The loop does not wait for the device."""
         set_plan(self.model, PLANS["current"])
         attach(run)
-        steps = 3 if self.rounds == 2 else 30
+        steps = 3 if self.rounds == 2 else 40
         own: list[float] = []
 
         def without() -> None:
@@ -144,7 +144,7 @@ class Bench:
 
         ratios = []
         without()
-        for _ in range(3 if self.rounds == 2 else 5):
+        for _ in range(3):
             alone = self.seconds(without)
             ratios.append(self.seconds(supervised) / alone)
         own.sort()
@@ -166,8 +166,6 @@ class Bench:
             lambda: weights_hash(self.model)
         )
         for place in ("device", "host"):
-            kept = Snapshot(self.model, self.optimizer, place=place)  # type: ignore[arg-type]
-            kept.close()
             taken = self.seconds(
                 lambda place=place: Snapshot(self.model, self.optimizer, place=place).close()
             )
@@ -195,8 +193,12 @@ def main() -> None:
     arguments = parser.parse_args()
     bench = Bench(arguments.device, arguments.tiny)
     name = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
-    found: dict[str, Any] = {"device": name, "torch": torch.__version__}
-    found["linear"] = bench.linear()
+
+    def say(what: str, found: dict[str, Any]) -> None:
+        print(json.dumps({"what": what, "device": name, "torch": torch.__version__, **found}))
+        sys.stdout.flush()
+
+    say("linear", bench.linear())
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(pathlib.Path(folder))
         try:
@@ -209,11 +211,10 @@ def main() -> None:
                 directory=folder,
             ) as run:
                 assert wait_until_registered(run, 10)
-                found["loop"] = bench.loop(run)
+                say("loop", bench.loop(run))
         finally:
             daemon.kill()
-    found["shadow"] = bench.shadow()
-    print(json.dumps(found, indent=2))
+    say("shadow", bench.shadow())
 
 
 if __name__ == "__main__":

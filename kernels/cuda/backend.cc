@@ -27,9 +27,8 @@ int64_t stride_or(int64_t stride, int64_t width) { return stride == 0 ? width : 
 
 class CudaBackend final : public Backend {
  public:
-  CudaBackend(std::unique_ptr<Machine> machine, int threads)
+  explicit CudaBackend(std::unique_ptr<Machine> machine)
       : machine_(std::move(machine)),
-        threads_(threads),
         operands_(*machine_),
         statistics_(memory(), stream()),
         scratch_(memory()),
@@ -41,7 +40,7 @@ class CudaBackend final : public Backend {
   std::string name() const override { return "cuda"; }
   std::string device() const override { return machine_->device(); }
   std::string libraries() const override { return machine_->libraries(); }
-  int threads() const override { return threads_; }
+  int threads() const override { return 0; }
   int64_t width_multiple() const override { return 16; }
   Limits limits() const override {
     return {.width_most = kNormWidthMax, .head_dim_most = 256, .head_dim_multiple = 8};
@@ -296,7 +295,6 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Machine> machine_;
   std::unique_ptr<DeviceExchange> exchange_;  // where there are other ranks
-  int threads_;
   OperandKernels operands_;
   DeviceStatistics statistics_;
   Buffer<float> scratch_;  // of one operation
@@ -309,8 +307,8 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine, int threads) {
-  return std::make_unique<CudaBackend>(std::move(machine), threads);
+std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine) {
+  return std::make_unique<CudaBackend>(std::move(machine));
 }
 
 }  // namespace gnomon::cuda

@@ -8,7 +8,6 @@
 
 namespace gnomon::cuda {
 
-// `threads` are those of the host, for the fingerprint.
-std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine, int threads);
+std::unique_ptr<Backend> make_backend(std::unique_ptr<Machine> machine);
 
 }  // namespace gnomon::cuda

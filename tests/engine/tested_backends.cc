@@ -7,7 +7,7 @@ namespace gnomon::test {
 const BackendMakers& tested_backends() {
   static const BackendMakers makers = [] {
     BackendMakers made;
-    made.bf16 = [](int threads) { return cuda::make_backend(tested_machine(), threads); };
+    made.bf16 = [](int) { return cuda::make_backend(tested_machine()); };
     return made;
   }();
   return makers;
@@ -15,8 +15,8 @@ const BackendMakers& tested_backends() {
 
 BackendMakers tested_backends(Recordings& seen) {
   BackendMakers makers;
-  makers.bf16 = [&seen](int threads) {
-    return cuda::make_backend(std::make_unique<ObservedMachine>(tested_machine(), seen), threads);
+  makers.bf16 = [&seen](int) {
+    return cuda::make_backend(std::make_unique<ObservedMachine>(tested_machine(), seen));
   };
   return makers;
 }

@@ -41,7 +41,7 @@ class EmulatedRankMachine final : public EmulatedMachine {
 inline BackendMakers emulated_backends() {
   BackendMakers makers;
   makers.bf16 = [](int threads) {
-    return cuda::make_backend(std::make_unique<EmulatedRankMachine>(threads), threads);
+    return cuda::make_backend(std::make_unique<EmulatedRankMachine>(threads));
   };
   return makers;
 }

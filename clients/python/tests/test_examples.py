@@ -26,7 +26,7 @@ EXAMPLES = pathlib.Path(__file__).parents[1] / "examples"
 def start(example: str, script: str, folder: pathlib.Path, url: str, *arguments: str) -> Any:
     """A program of an example, with its log in `folder`."""
     folders = (EXAMPLES / example, EXAMPLES.parent / "src", EXAMPLES.parent / "tests")
-    path = os.pathsep.join(map(str, folders))
+    path = os.pathsep.join([*map(str, folders), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "GNOMON_URL": url, "PYTHONPATH": path}
     command = [sys.executable, str(EXAMPLES / example / script), *arguments]
     if script == "gnomon-verify":

@@ -36,7 +36,7 @@ class Fingerprint:
     build: str
     # Ranks.
     world_size: int
-    # Of each rank.
+    # Of each rank; 0 where no bit depends on them.
     threads: int
 
 

@@ -1,12 +1,14 @@
-"""A live pin for torchao's `Float8Linear`: a pinned layer becomes an `nn.Linear`, and back again.
+"""A live pin for torchao's `Float8Linear`: a pinned layer runs as an `nn.Linear`, and back again.
 
     convert_to_float8_training(model, config=Float8LinearConfig.from_recipe_name("rowwise"))
     pin = Float8Pin(model)
     run = gnomon.init(..., sites=pin.sites, plan=pin.plan, capabilities=pin.capabilities,
                       on_plan=pin.set_plan)
 
-A layer's class is exchanged, and nothing else: parameters, their names, hooks and what an
-optimizer holds stay, so FP8 comes back to the bit, and torch.compile compiles once for each plan.
+A layer's class is exchanged once, and nothing else: parameters, their names, hooks and what an
+optimizer holds stay, so FP8 comes back to the bit. What a pin changes is a value that the forward
+pass reads: torch.compile then compiles once for each plan. To exchange classes live is not safe:
+what PyTorch 2.11 had compiled for a pinned layer went on running where FP8 had come back.
 Float8Linear is not a public API of torchao: the tests run with the versions that `TESTED` names,
 and another one is accepted only where the class has the attributes that this needs.
 """
@@ -19,7 +21,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torchao
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 from torchao.float8.float8_linear import Float8Linear
 
 from gnomon.errors import ConfigError, Rejected
@@ -40,6 +43,19 @@ _ALIKE = {
 }
 
 
+class PinnableFloat8Linear(Float8Linear):  # type: ignore[misc,unused-ignore]
+    """A Float8Linear that computes as an `nn.Linear` while `pinned`."""
+
+    pinned: bool
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Maps [..., in_features] to [..., out_features]."""
+        if self.pinned:
+            return functional.linear(input, self.weight, self.bias)
+        output: Tensor = super().forward(input)
+        return output
+
+
 class Float8Pin:
     """The Float8Linear layers of a model, each in FP8 or pinned to the precision of its input.
 
@@ -54,8 +70,8 @@ class Float8Pin:
     def __init__(self, model: nn.Module) -> None:
         found = linear_sites(model)
         self.sites = list(found)
-        self._layers: dict[str, nn.Linear] = {
-            site: module for site, module in found.items() if type(module) is Float8Linear
+        self._layers: dict[str, PinnableFloat8Linear] = {
+            site: module for site, module in found.items() if isinstance(module, Float8Linear)
         }
         if not self._layers:
             accepted = "a model that torchao's convert_to_float8_training has converted"
@@ -66,6 +82,9 @@ class Float8Pin:
         if len(recipes) != 1:
             raise ConfigError("model", f"recipes {sorted(recipes)}", "one recipe for all layers")
         self.recipe = recipes.pop()
+        for module in self._layers.values():
+            module.__class__ = PinnableFloat8Linear
+            module.pinned = False
         others = [site for site in found if site not in self._layers]
         self.plan = PrecisionPlan(
             (PlanRule("*", keys={"gemms": "fp8", "recipe": self.recipe}),)
@@ -82,7 +101,7 @@ class Float8Pin:
             raise Rejected(str(error)) from None
         chosen = {site: self._is_fp8(bound, site) for site in self.sites}
         for site, module in self._layers.items():
-            module.__class__ = Float8Linear if chosen[site] else nn.Linear
+            module.pinned = not chosen[site]
 
     @contextmanager
     def arm(self, name: str, plan: PrecisionPlan | None = None) -> Iterator[None]:
@@ -92,7 +111,7 @@ class Float8Pin:
         """
         if name not in ("bf16", "same", "plan") or (name == "plan" and plan is None):
             raise ValueError(f'arm "{name}"; expected bf16, same, or plan with a plan')
-        before = {site: module.__class__ for site, module in self._layers.items()}
+        before = {site: module.pinned for site, module in self._layers.items()}
         try:
             if name == "bf16":
                 self.set_plan(PrecisionPlan.bf16())
@@ -101,7 +120,7 @@ class Float8Pin:
             yield
         finally:
             for site, module in self._layers.items():
-                module.__class__ = before[site]
+                module.pinned = before[site]
 
     def _is_fp8(self, plan: PrecisionPlan, site: str) -> bool:
         gemms = plan.site(site)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from gnomon.batch import batch_hash
 from gnomon.plan import PrecisionPlan
-from gnomon.records import ReplayStep
+from gnomon.records import Fingerprint, ReplayStep
 from gnomon.torch import checkpoint
 from gnomon.torch.arms import arm, nudge
 from gnomon.torch.checkpoint import Stateful
@@ -195,22 +195,27 @@ def make_verifier(
     exact_replay: bool = False,
 ) -> Verifier:
     """Returns a verifier of the arms that PlanLinear has, or of `arms`. `make_job` is called once,
-    when the first task comes; `build` names the version of the job's code, as in the run's
+    before the first task is asked for; `build` names the version of the job's code, as in the run's
     fingerprint. `exact_replay`: the same task gives the same bits on every verifier of an equal
     fingerprint, as on one kind of CPU with one number of threads; then bits are compared.
     """
-    jobs: list[Job] = []
+
+    @functools.cache
+    def job() -> Job:
+        return make_job()
+
+    def its_fingerprint() -> Fingerprint:
+        job()  # which may set threads, or deterministic algorithms
+        return fingerprint(build)
 
     def replay_task(task: ReplayTask) -> ReplayResult:
-        if not jobs:
-            jobs.append(make_job())
-        return replay(jobs[0], task)
+        return replay(job(), task)
 
     return verifier(
         arms=arms,
         checkpoint_formats=(checkpoint.FORMAT,),
         frameworks=("pytorch",),
-        fingerprint=lambda: fingerprint(build),
+        fingerprint=its_fingerprint,
         exact_replay=exact_replay,
     )(replay_task)
 
