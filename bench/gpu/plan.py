@@ -23,9 +23,9 @@ PARTS = [
     Part("steps-small", "2", 200, 30, speed.steps_small),
     Part("steps-3b", "2", 160, 30, speed.steps_3b),
 
-    Part("loop", "3", 240, 120, runs.loop),
+    Part("loop", "3", 200, 90, runs.loop),
     Part("steps-7b", "3", 150, 30, speed.steps_7b),
-    Part("torch", "3", 150, 40, peers.torch),
+    Part("torch", "3", 150, 130, peers.torch),
 
     Part("convergence", "later", 200, 90, runs.convergence),
     Part("overheads", "later", 130, 60, runs.overheads),

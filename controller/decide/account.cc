@@ -73,8 +73,9 @@ std::string speedup_in_words(const Statement& made) {
   if (speedup >= 1)
     return fmt::format("{} ({:.2f} from FP8's faster steps, measured)", text, speedup);
   return fmt::format(
-      "{} (FP8's steps have {:.2f} times BF16's speed, measured, as where FP8 is emulated)", text,
-      speedup);
+      "{} (FP8's steps have {:.2f} times BF16's speed, measured, as in small models and where FP8 "
+      "is emulated)",
+      text, speedup);
 }
 
 std::string in_words(const Statement& made) {

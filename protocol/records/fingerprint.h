@@ -35,7 +35,10 @@ struct Fingerprint {
              .help = "Such as cuBLASLt 13.0."});
     v("build", &R::build, Member{.required = true, .help = "Version and revision of the program."});
     v("world_size", &R::world_size, Member{.required = true, .range = {1, 1e7}, .help = "Ranks."});
-    v("threads", &R::threads, Member{.required = true, .range = {0, 1e6}, .help = "Of each rank; 0 where no bit depends on them."});
+    v("threads", &R::threads,
+      Member{.required = true,
+             .range = {0, 1e6},
+             .help = "Of each rank; 0 where no bit depends on them."});
   }
 };
 

@@ -101,4 +101,6 @@ def test_attached_a_step_costs_little(tmp_path: pathlib.Path) -> None:
     costs.sort()
     median, quick = costs[len(costs) // 2], costs[len(costs) // 10]
     print(f"a step costs {median * 1e6:.1f} us in the median, {quick * 1e6:.1f} at the tenth part")
-    assert quick < 50e-6  # the median is the promise, and a busy machine's median is no measure
+    # The median is the promise, and a busy machine's median is no measure. Two copies of a GPU's
+    # tensors took 68 us beside an H200.
+    assert quick < (50e-6 if DEVICE == "cpu" else 150e-6)

@@ -20,17 +20,18 @@ def main() -> None:
     parser.add_argument("--max_steps", type=int, default=400)
     args = parser.parse_args()
     torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     model = nn.Sequential(
         nn.Embedding(64, 64),
         nn.Linear(64, 128),
         nn.SiLU(),
         nn.Linear(128, 64),
         nn.Linear(64, 64, bias=False),
-    )
+    ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     # Products are emulated where there is no GPU with FP8.
     config = Float8LinearConfig.from_recipe_name("rowwise")
-    config = dataclasses.replace(config, emulate=not torch.cuda.is_available())
+    config = dataclasses.replace(config, emulate=device == "cpu")
     convert_to_float8_training(model, config=config)
     pin = Float8Pin(model)
 
@@ -59,6 +60,7 @@ def main() -> None:
             starts = s.step * 16 + torch.arange(16)[:, None]
             tokens = (starts * 7 + torch.arange(33) * (1 + starts % 3)) % 64
             s.batch(tokens)
+            tokens = tokens.to(device)
             logits = model(tokens[:, :-1])
             loss = functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
             optimizer.zero_grad()
