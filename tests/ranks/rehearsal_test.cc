@@ -24,7 +24,8 @@ std::vector<decide::RecordDecision> decisions_of(const rehearsal::Trace& trace,
   return found;
 }
 
-// The fault loses all but the largest gradients of a block, until step 120.
+// All gradients become as large as each other, until step 120: that costs 1.3% in a window, with
+// little chance in it. To lose all but the largest ones costs from nothing to 2%, as processors sum.
 TEST(WireRehearsal, AWireWhoseScaleIsOffIsNamedPinnedAndGivenBack) {
   TemporaryDirectory directory;
   rehearsal::RunSetup setup;
@@ -34,7 +35,7 @@ TEST(WireRehearsal, AWireWhoseScaleIsOffIsNamedPinnedAndGivenBack) {
   setup.engine.optimizer.total_steps = 400;
   setup.engine.optimizer.warmup_steps = 10;
   setup.engine.faults = {
-      {.kind = FaultKind::kWireScaleShift, .start_step = 61, .end_step = 121, .log2_factor = 17}};
+      {.kind = FaultKind::kWireScaleShift, .start_step = 61, .end_step = 121, .log2_factor = -14}};
   setup.plan = PrecisionPlan::fp8().with_run({.gradients = "e4m3"});
   setup.policy.window = {.every = 10, .steps = 10};
   setup.policy.detector.burn_in_steps = 20;
