@@ -25,7 +25,8 @@ std::vector<decide::RecordDecision> decisions_of(const rehearsal::Trace& trace,
 }
 
 // All gradients become as large as each other, until step 120: that costs 1.3% in a window, with
-// little chance in it. To lose all but the largest ones costs from nothing to 2%, as processors sum.
+// little chance in it. To lose all but the largest ones costs from nothing to 2%, as processors
+// sum.
 TEST(WireRehearsal, AWireWhoseScaleIsOffIsNamedPinnedAndGivenBack) {
   TemporaryDirectory directory;
   rehearsal::RunSetup setup;

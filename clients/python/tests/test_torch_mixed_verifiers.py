@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,8 +26,8 @@ def test_no_window_fails(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("".join(page.read_text() for page in sorted((CHECKOUT / "docs").glob("*.md"))))
     data = tmp_path / "data"
-    prepare = [BIN / "gnomon", "data", "prepare", "--input", text, "--out", data]
-    subprocess.run([*prepare, "--tokenizer", "bytes"], check=True)
+    prepare = ("data", "prepare", "--input", text, "--out", data, "--tokenizer", "bytes")
+    subprocess.run([BIN / "gnomon", *prepare], check=True)
     config = tmp_path / "run.toml"
     config.write_text((DEMO / "trainer-small.toml").read_text().replace("@DATA@", str(data)))
 
@@ -53,6 +54,13 @@ def test_no_window_fails(daemon: Daemon, tmp_path: pathlib.Path) -> None:
     def rows(run: str, what: str, state: str) -> list[dict[str, Any]]:
         return [row for row in daemon.get(f"/v1/runs/{run}/{what}") if row["state"] == state]
 
+    def has_windows(run: str) -> bool:
+        return len(rows(run, "windows", "quiet")) >= WINDOWS
+
+    def both_runs() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = daemon.get("/v1/runs")
+        return found if len(found) == 2 else []
+
     try:
         for i in range(4):
             own = ("--controller", daemon.url, "--threads", "1", "--name", f"own-{i}")
@@ -63,15 +71,15 @@ def test_no_window_fails(daemon: Daemon, tmp_path: pathlib.Path) -> None:
         start("trainer", *trainer, "--controller", daemon.url)
         train = (sys.executable, DEMO / "pytorch/train.py", "--url", daemon.url)
         start("pytorch", *train, "--dir", tmp_path / "runs")
-        runs = wait_for(lambda: len(found := daemon.get("/v1/runs")) == 2 and found, 60, "runs")
+        runs = wait_for(both_runs, 60, "runs")
         for run in runs:
-            name = run["run"]
-            wait_for(lambda name=name: len(rows(name, "windows", "quiet")) >= WINDOWS, 240, name)
+            wait_for(partial(has_windows, run["run"]), 240, run["run"])
         for run in runs:
             assert rows(run["run"], "replays", "failed") == []
             assert rows(run["run"], "windows", "failed") == []
             assert rows(run["run"], "windows", "alarm") == []
-        assert {run["framework"] for run in runs} == {"gnomon", "pytorch"}
+        shown = [daemon.get(f"/v1/runs/{run['run']}")["registration"] for run in runs]
+        assert {registration["framework"] for registration in shown} == {"gnomon", "pytorch"}
     finally:
         for process in reversed(processes):
             process.terminate()
