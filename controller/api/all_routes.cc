@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "controller/api/openapi_document.h"
 #include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 
@@ -30,6 +31,9 @@ std::vector<Route> all_routes(Services& services) {
       routes.push_back(std::move(route));
     }
   }
+  std::vector<Route> described = routes;
+  described.push_back(page_route(services));
+  services.openapi = openapi_document(described);
   return within_runs(std::move(routes));
 }
 

@@ -4,7 +4,6 @@
 
 #include "base/version.h"
 #include "controller/api/encoding.h"
-#include "controller/api/openapi_document.h"
 #include "controller/api/services.h"
 #include "controller/json_rows.h"
 #include "storage/ledger_audit.h"
@@ -101,7 +100,7 @@ std::string scrape(Services& s, Exchange& exchange) {
 }
 
 std::vector<Route> metrics_routes(Services& s) {
-  return {{"GET", "/metrics", BodyKind::kNone, 0, [&s](Exchange& exchange, const Request&) {
+  return {{"GET", "/metrics", {}, [&s](Exchange& exchange, const Request&) {
              return Response{
                  200, "text/plain; version=0.0.4; charset=utf-8", scrape(s, exchange), {}, false};
            }}};
@@ -110,16 +109,18 @@ std::vector<Route> metrics_routes(Services& s) {
 std::vector<Route> health_routes(Services& s) {
   using E = Exchange;
   return {
-      {"GET", "/livez", BodyKind::kNone, 0,
-       [](E&, const Request&) { return json_response(R"({"live":true})"); }},
-      {"GET", "/readyz", BodyKind::kNone, 0,
+      {"GET", "/livez", {}, [](E&, const Request&) { return json_response(R"({"live":true})"); }},
+      {"GET",
+       "/readyz",
+       {},
        [&s](E& e, const Request& request) { return readiness(s, e, !request.principal); }},
-      {"GET", "/version", BodyKind::kNone, 0,
-       [](E&, const Request&) { return json_response(version_json()); }},
-      {"GET", "/openapi.json", BodyKind::kNone, 0,
-       [](E&, const Request&) {
-         static const std::string tag = entity_tag(openapi_document());
-         Response response = json_response(std::string(openapi_document()));
+      {"GET", "/version", {}, [](E&, const Request&) { return json_response(version_json()); }},
+      {"GET",
+       "/openapi.json",
+       {},
+       [&s](E&, const Request&) {
+         static const std::string tag = entity_tag(s.openapi);
+         Response response = json_response(s.openapi);
          response.headers = {{"Cache-Control", "no-cache"}, {"ETag", tag}};
          return response;
        }},

@@ -144,13 +144,15 @@ Response events(Services& services, Exchange& exchange, const Request& request) 
 }  // namespace
 
 std::vector<Route> event_routes(Services& s) {
-  return {{"GET",
-           "/v1/events",
-           BodyKind::kNone,
-           0,
-           [&s](Exchange& e, const Request& request) { return events(s, e, request); },
-           false,
-           {integer_parameter("after", 0, INT64_MAX, 0), text_parameter("run")}}};
+  return {
+      {"GET",
+       "/v1/events",
+       {},
+       [&s](Exchange& e, const Request& request) { return events(s, e, request); },
+       false,
+       {integer_parameter("after", "The last id that the client has; `Last-Event-ID` is stronger.",
+                          0, INT64_MAX, 0),
+        text_parameter("run", "Events of this run alone, as `run-3` or `3`.")}}};
 }
 
 }  // namespace gnomon

@@ -11,8 +11,7 @@ Route view(const char* path, std::function<std::string(Connection&, const Reques
            std::vector<QueryParameter> parameters) {
   return {"GET",
           path,
-          BodyKind::kNone,
-          0,
+          {},
           [show = std::move(show)](Exchange& exchange, const Request& request) {
             std::string json;
             exchange.read([&](Connection& connection) { json = show(connection, request); });
@@ -30,9 +29,28 @@ RunRow require_run(Connection& connection, const Request& request) {
   return *std::move(run);
 }
 
+QueryParameter limit_parameter(int64_t most, int64_t absent) {
+  return integer_parameter("limit", "At most so many rows; the header Link leads to the others.", 1,
+                           most, absent);
+}
+
+QueryParameter from_step_parameter() {
+  return integer_parameter("from", "The first training step.", 0, INT64_MAX, 0);
+}
+
+QueryParameter to_step_parameter() {
+  return integer_parameter("to", "The last training step.", 0, INT64_MAX, INT64_MAX);
+}
+
+QueryParameter after_place_parameter() {
+  return place_parameter("after",
+                         "Where to go on, behind the row of these two numbers. Take it from the "
+                         "header Link of the page before.");
+}
+
 std::vector<QueryParameter> numbered_parameters() {
-  return {integer_parameter("from", 0, INT64_MAX, 0),
-          integer_parameter("limit", 1, kRowsMax, kRowsDefault)};
+  return {integer_parameter("from", "The number of the first row.", 0, INT64_MAX, 0),
+          limit_parameter()};
 }
 
 Response numbered_page(Exchange& exchange, const Request& request, const char* sql,
@@ -47,23 +65,23 @@ Response numbered_page(Exchange& exchange, const Request& request, const char* s
   return std::move(page).response(request, "from", next);
 }
 
-Route numbered_rows(const char* path, const char* sql, const char* key) {
+Route numbered_rows(const char* path, const char* sql, const char* key, const char* row) {
   return {"GET",
           path,
-          BodyKind::kNone,
-          0,
+          {},
           [sql, key](Exchange& exchange, const Request& request) {
             return numbered_page(exchange, request, sql, key);
           },
           true,
-          numbered_parameters()};
+          numbered_parameters(),
+          row};
 }
 
-Route placed_rows(const char* path, const char* sql, const char* key, const char* step) {
+Route placed_rows(const char* path, const char* sql, const char* key, const char* step,
+                  const char* row) {
   return {"GET",
           path,
-          BodyKind::kNone,
-          0,
+          {},
           [sql, key, step](Exchange& exchange, const Request& request) {
             Page page(query_integer(request, "limit"));
             exchange.read([&](Connection& connection) {
@@ -79,8 +97,8 @@ Route placed_rows(const char* path, const char* sql, const char* key, const char
             return std::move(page).response(request, "after", next);
           },
           true,
-          {integer_parameter("from", 0, INT64_MAX, 0), place_parameter("after"),
-           integer_parameter("limit", 1, kRowsMax, kRowsDefault)}};
+          {from_step_parameter(), after_place_parameter(), limit_parameter()},
+          row};
 }
 
 void Page::take(const std::string& element, int64_t key) {

@@ -21,16 +21,23 @@ Route view(const char* path, std::function<std::string(Connection&, const Reques
 // The run that the path names. Throws Refusal (404).
 RunRow require_run(Connection& connection, const Request& request);
 
+// Parameters that several lists have.
+QueryParameter limit_parameter(int64_t most = kRowsMax, int64_t absent = kRowsDefault);
+QueryParameter from_step_parameter();
+QueryParameter to_step_parameter();
+QueryParameter after_place_parameter();
+
 // Rows of a run by their number: `sql` takes the run, the number from which on and how many, and
-// gives the number in the column `key`. The rows are an array.
-Route numbered_rows(const char* path, const char* sql, const char* key);
+// gives the number in the column `key`. The rows are an array; `row` is their schema.
+Route numbered_rows(const char* path, const char* sql, const char* key, const char* row);
 Response numbered_page(Exchange& exchange, const Request& request, const char* sql,
                        const char* key);
 std::vector<QueryParameter> numbered_parameters();
 
 // Rows of a run ordered by two numbers, of which the second is a step: `sql` takes the run, the
 // step from which on, the place behind which the page begins and how many.
-Route placed_rows(const char* path, const char* sql, const char* key, const char* step);
+Route placed_rows(const char* path, const char* sql, const char* key, const char* step,
+                  const char* row);
 
 // A JSON array that takes rows until it is full.
 class Page {

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "controller/api/openapi_document.h"
+#include "controller/api/openapi_routes.h"
 #include "protocol/records.h"
 
 namespace gnomon {
@@ -216,13 +217,11 @@ void add_record_schemas(json::object& schemas) {
 #undef GNOMON_ROW
 }
 
-std::string_view openapi_document() {
-  static const std::string text = [] {
-    json::value document = json::parse(json::string_view(kOpenapiSource));
-    add_record_schemas(document.at("components").at("schemas").get_object());
-    return json::serialize(document);
-  }();
-  return text;
+std::string openapi_document(const std::vector<Route>& routes) {
+  json::value document = json::parse(json::string_view(kOpenapiSource));
+  add_record_schemas(document.at("components").at("schemas").get_object());
+  add_routes(document.get_object(), routes);
+  return json::serialize(document);
 }
 
 }  // namespace gnomon

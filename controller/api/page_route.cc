@@ -100,8 +100,7 @@ static Response from_folder(Exchange& exchange, const std::string& root, const s
 }
 
 Route page_route(Services& services) {
-  Route route = {"GET", "/", BodyKind::kNone, 0,
-                 [&services](Exchange& exchange, const Request& request) {
+  Route route = {"GET", "/", {}, [&services](Exchange& exchange, const Request& request) {
                    Response response = services.web_root.empty()
                                            ? built_in(request.path)
                                            : from_folder(exchange, services.web_root, request.path);

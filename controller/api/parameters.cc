@@ -96,24 +96,27 @@ std::pair<const QueryParameter&, const std::string*> look_up(const Request& requ
 
 }  // namespace
 
-QueryParameter integer_parameter(std::string name, int64_t min, int64_t max, int64_t absent) {
-  return {std::move(name), QueryParameter::Kind::kInteger, min, max, absent, {}};
+QueryParameter integer_parameter(std::string name, std::string help, int64_t min, int64_t max,
+                                 std::optional<int64_t> absent) {
+  return {std::move(name), std::move(help), QueryParameter::Kind::kInteger, min, max, absent, {}};
 }
 
-QueryParameter seconds_parameter(std::string name, int64_t max) {
-  return {std::move(name), QueryParameter::Kind::kSeconds, 0, max, 0, {}};
+QueryParameter seconds_parameter(std::string name, std::string help, int64_t max) {
+  return {std::move(name), std::move(help), QueryParameter::Kind::kSeconds, 0, max, {}, {}};
 }
 
-QueryParameter text_parameter(std::string name, int64_t characters_max) {
-  return {std::move(name), QueryParameter::Kind::kText, 0, characters_max, 0, {}};
+QueryParameter text_parameter(std::string name, std::string help, int64_t characters_max) {
+  return {std::move(name), std::move(help), QueryParameter::Kind::kText, 0, characters_max, {}, {}};
 }
 
-QueryParameter choice_parameter(std::string name, std::vector<std::string> choices) {
-  return {std::move(name), QueryParameter::Kind::kChoice, 0, 0, 0, std::move(choices)};
+QueryParameter choice_parameter(std::string name, std::string help,
+                                std::vector<std::string> choices) {
+  return {std::move(name),   std::move(help), QueryParameter::Kind::kChoice, 0, 0, {},
+          std::move(choices)};
 }
 
-QueryParameter place_parameter(std::string name) {
-  return {std::move(name), QueryParameter::Kind::kPlace, 0, INT64_MAX, 0, {}};
+QueryParameter place_parameter(std::string name, std::string help) {
+  return {std::move(name), std::move(help), QueryParameter::Kind::kPlace, 0, INT64_MAX, {}, {}};
 }
 
 std::string percent_decode(std::string_view text, bool plus_is_space) {
@@ -188,7 +191,7 @@ bool query_given(const Request& request, const std::string& name) {
 
 int64_t query_integer(const Request& request, const std::string& name) {
   const auto [parameter, value] = look_up(request, name);
-  return value ? parse_whole(*value).value() : parameter.absent;
+  return value ? parse_whole(*value).value() : parameter.absent.value_or(0);
 }
 
 double query_seconds(const Request& request, const std::string& name) {

@@ -85,20 +85,26 @@ Response end_run(Services& services, Exchange& exchange, const Request& request)
 
 std::vector<Route> policy_routes(Services& s) {
   return {
-      {"GET", "/v1/runs/{run}/policy", BodyKind::kNone, 0,
+      {"GET",
+       "/v1/runs/{run}/policy",
+       {},
        [](Exchange& e, const Request& request) { return show_policy(e, request); }},
-      {"PUT", "/v1/runs/{run}/policy", BodyKind::kToml, kBodyMax,
+      {"PUT",
+       "/v1/runs/{run}/policy",
+       {BodyKind::kToml, kBodyMax},
        [&s](Exchange& e, const Request& request) { return put_policy(s, e, request); }},
-      {"POST", "/v1/runs/{run}/overrides", BodyKind::kJson, kBodyMax,
+      {"POST", "/v1/runs/{run}/overrides", body_of<OverrideRequest>(kBodyMax),
        [&s](Exchange& e, const Request& request) { return post_override(s, e, request); }},
-      {"POST", "/v1/runs/{run}/end", BodyKind::kJson, 16 << 10,
+      {"POST", "/v1/runs/{run}/end", body_of<EndRequest>(16 << 10),
        [&s](Exchange& e, const Request& request) { return end_run(s, e, request); }},
   };
 }
 
 std::vector<Route> policy_check_routes(Services&) {
   return {
-      {"POST", "/v1/policy/check", BodyKind::kToml, kBodyMax,
+      {"POST",
+       "/v1/policy/check",
+       {BodyKind::kToml, kBodyMax},
        [](Exchange&, const Request& request) {
          return json_response(policy_json(policy_of(toml_of(request))));
        }},

@@ -104,15 +104,15 @@ const Route& Router::find(Request& request) const {
 
 void Router::check_content_type(const Route& route, const Request& request) {
   const std::string& type = request.content_type;
-  if (route.body == BodyKind::kNone || type.empty() || type == "application/json") {
+  if (route.body.kind == BodyKind::kNone || type.empty() || type == "application/json") {
     return;
   }
-  if (route.body == BodyKind::kToml &&
+  if (route.body.kind == BodyKind::kToml &&
       (type == "application/toml" || type == "text/toml" || type == "text/plain")) {
     return;
   }
   throw Refusal(415, "Unsupported media type", fmt::format("the body is {}", type),
-                route.body == BodyKind::kJson
+                route.body.kind == BodyKind::kJson
                     ? "application/json"
                     : "application/toml, text/plain, or application/json");
 }

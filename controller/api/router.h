@@ -1,6 +1,6 @@
-// The table of routes: which handler answers a method and a path, how large a body and which
-// parameters it takes, and the problem documents for everything else. openapi/ describes each route
-// to others; a test sees that the two say the same.
+// The table of routes: which handler answers a method and a path, which body and which parameters
+// it takes, and the problem documents for everything else. The document of the API gets all of that
+// from here (openapi_routes.h); its sentences are in openapi/.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,24 @@ namespace gnomon {
 
 enum class BodyKind { kNone, kJson, kToml };
 
+struct Body {
+  BodyKind kind = BodyKind::kNone;
+  size_t max = 0;           // bytes
+  const char* record = "";  // the message that it is, by the name of its schema
+};
+template <typename Message>
+Body body_of(size_t max) {
+  return {BodyKind::kJson, max, Message::kRecord.name};
+}
+
 struct Route {
   std::string method;
   std::string pattern;  // "/v1/runs/{run}/steps"
-  BodyKind body = BodyKind::kNone;
-  size_t body_max = 0;  // bytes
+  Body body;
   std::function<Response(Exchange&, const Request&)> handler;
   bool timed = true;  // false for long polls and streams
   std::vector<QueryParameter> parameters = {};
+  const char* rows = "";  // the schema of its rows, where the answer is a list of pages
   Access access = Access::kAdminister;  // unless the table of routes says otherwise
 };
 

@@ -253,30 +253,35 @@ std::vector<Route> run_view_routes(Supervisor& supervisor) {
   return {
       {"GET",
        "/v1/runs",
-       BodyKind::kNone,
-       0,
+       {},
        [sources](Exchange& e, const Request& request) { return list_runs(e, request, *sources); },
        true,
-       {integer_parameter("after", 0, INT64_MAX, 0),
-        integer_parameter("limit", 1, kRunsMax, kRunsDefault),
-        choice_parameter("state", {"live", "completed", "stopped", "failed", "deleting"}),
-        text_parameter("name")}},
+       {integer_parameter("after", "Runs with an id above this one.", 0, INT64_MAX, 0),
+        limit_parameter(kRunsMax, kRunsDefault),
+        choice_parameter("state", "Runs in this state alone.",
+                         {kRunStates.begin(), kRunStates.end()}),
+        text_parameter("name", "Runs of this name alone, whatever their job id.")},
+       "RunSummary"},
       view("/v1/runs/{run}",
            [sources](Connection& connection, const Request& request) {
              return show_run(connection, request, *sources);
            }),
       {"GET",
        "/v1/runs/{run}/steps",
-       BodyKind::kNone,
-       0,
+       {},
        [](Exchange& e, const Request& request) { return list_steps(e, request); },
        true,
-       {integer_parameter("from", 0, INT64_MAX, 0),
-        integer_parameter("to", 0, INT64_MAX, INT64_MAX),
-        integer_parameter("every", 1, INT64_MAX, 1), integer_parameter("attempt", 0, INT64_MAX, 0),
-        place_parameter("after"), integer_parameter("limit", 1, kStepRowsMax, kStepRowsMax)}},
+       {from_step_parameter(), to_step_parameter(),
+        integer_parameter("every", "Only steps that this number divides.", 1, INT64_MAX, 1),
+        integer_parameter("attempt", "Of this attempt alone; 0 is all of them.", 0, INT64_MAX, 0),
+        after_place_parameter(), limit_parameter(kStepRowsMax, kStepRowsMax)},
+       "StepRow"},
       view("/v1/runs/{run}/layers", list_layers,
-           {integer_parameter("plan_version", 0, INT64_MAX, 0)}),
+           {integer_parameter("plan_version",
+                              "Under this plan of the run; under the newest step's when it is not "
+                              "given. Under the run's base plan when there is no plan of that "
+                              "version.",
+                              0, INT64_MAX, {})}),
   };
 }
 

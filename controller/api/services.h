@@ -30,6 +30,7 @@ struct Services {
   Backups* backups = nullptr;
   const BackgroundCheck* integrity = nullptr;  // null: none is made
   RefusalNotes refusal_notes = {};
+  std::string openapi = {};  // the document of the API; all_routes() makes it
 };
 
 std::vector<Route> trainer_routes(Services& services);   // runs, reports, directives

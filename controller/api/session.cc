@@ -278,11 +278,11 @@ Response Session::answered_by(const Route& route, Incoming& incoming, Request& r
   if (request.parameters != nullptr) {
     check_query(*request.parameters, request);
   }
-  read_body(incoming, route.body_max);
+  read_body(incoming, route.body.max);
   if (!incoming.parser.get().body().empty()) {
     Router::check_content_type(route, request);
   }
-  request.body = decoded_body(incoming, route.body_max);
+  request.body = decoded_body(incoming, route.body.max);
   hold(request.body.size());
   stream_.expires_never();
   Response response = route.handler(*this, request);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "controller/api/listing.h"
 #include "controller/api/services.h"
 #include "controller/api/trainer_calls.h"
 #include "controller/json_rows.h"
@@ -114,28 +115,29 @@ std::vector<Route> statistics_routes(Services& s) {
   return {
       {"POST",
        "/v1/runs/{run}/statistics",
-       BodyKind::kJson,
-       kBodyMax,
+       body_of<StatisticsReport>(kBodyMax),
        [&s](Exchange& e, const Request& request) { return take(s, e, request); },
        true,
        {incarnation_parameter()}},
       {"GET",
        "/v1/runs/{run}/statistics",
-       BodyKind::kNone,
-       0,
+       {},
        [](Exchange& exchange, const Request& request) {
          std::string json;
          exchange.read([&](Connection& connection) { json = show(connection, request); });
          return json_response(json);
        },
        true,
-       {text_parameter("site"),
-        choice_parameter("tensor", {"input", "weight", "gradient", "output", "weight_gradient"}),
-        integer_parameter("from", 0, INT64_MAX, 0),
-        integer_parameter("to", 0, INT64_MAX, INT64_MAX),
-        integer_parameter("limit", 1, kStepsAtOnce, 100),
-        choice_parameter("worst", {"underflow", "saturation", "sqnr_db"}),
-        integer_parameter("rows", 1, 1'000, 16)}},
+       {text_parameter("site", "Only sites that this glob matches, such as `model.layers.0.*`."),
+        choice_parameter("tensor", "Only this tensor of each GEMM.",
+                         {"input", "weight", "gradient", "output", "weight_gradient"}),
+        from_step_parameter(), to_step_parameter(),
+        integer_parameter("limit", "At most so many steps.", 1, kStepsAtOnce, 100),
+        choice_parameter("worst",
+                         "Of each step only the worst roundings in use by this number, the worst "
+                         "first.",
+                         {"underflow", "saturation", "sqnr_db"}),
+        integer_parameter("rows", "With `worst`, so many rows of each step.", 1, 1'000, 16)}},
   };
 }
 

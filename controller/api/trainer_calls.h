@@ -6,8 +6,9 @@
 
 namespace gnomon {
 
-// The query parameter `incarnation`.
+// Query parameters of trainers and of whoever waits for work.
 QueryParameter incarnation_parameter();
+QueryParameter wait_parameter();
 
 // audited_write() of a call of run `run`'s trainer, which is refused (409) when another process has
 // taken the run over.

@@ -24,8 +24,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
                    ReportAck (Supervisor::*take)(LedgerTransaction&, int64_t, const Message&)) {
   return {"POST",
           path,
-          BodyKind::kJson,
-          body_max,
+          body_of<Message>(body_max),
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t run = parse_run_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
@@ -146,7 +145,20 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
 
 }  // namespace
 
-QueryParameter incarnation_parameter() { return text_parameter("incarnation", 64); }
+QueryParameter incarnation_parameter() {
+  return text_parameter("incarnation",
+                        "Which process of a trainer asks, a text that is new with each start. When "
+                        "another one that started later has registered, requests of this one are "
+                        "409 (`Another trainer has taken over`), and it has to end. A request "
+                        "without it is not told apart.",
+                        64);
+}
+
+QueryParameter wait_parameter() {
+  return seconds_parameter("wait",
+                           "Seconds to wait for something new; with or without an `s` behind them.",
+                           kWaitMaxSeconds);
+}
 
 void trainer_write(Exchange& exchange, Services& services, const Request& request, int64_t run,
                    const Ledger::Write& write) {
@@ -160,9 +172,12 @@ void trainer_write(Exchange& exchange, Services& services, const Request& reques
 // `after`, `wait`, `attempt` and `incarnation` are the trainer's, the others those of a list.
 static std::vector<QueryParameter> directives_parameters() {
   std::vector<QueryParameter> parameters = numbered_parameters();
-  parameters.push_back(integer_parameter("after", 0, INT64_MAX, 0));
-  parameters.push_back(seconds_parameter("wait", kWaitMaxSeconds));
-  parameters.push_back(integer_parameter("attempt", 0, INT64_MAX, 0));
+  parameters.push_back(integer_parameter(
+      "after", "The number of the last directive that the trainer knows.", 0, INT64_MAX, 0));
+  parameters.push_back(wait_parameter());
+  parameters.push_back(integer_parameter(
+      "attempt", "The trainer's attempt; 409 when a newer one has begun. 0 is not said.", 0,
+      INT64_MAX, 0));
   parameters.push_back(incarnation_parameter());
   return parameters;
 }
@@ -172,29 +187,33 @@ std::vector<Route> trainer_routes(Services& s) {
   return {
       {"POST",
        "/v1/runs",
-       BodyKind::kJson,
-       4 << 20,
+       body_of<RunRegistration>(4 << 20),
        [&s](E& e, const Request& request) { return register_run(s, e, request); },
        true,
-       {incarnation_parameter(), seconds_parameter("running", kRunningMaxSeconds)}},
+       {incarnation_parameter(),
+        seconds_parameter("running",
+                          "How long the process has run, in seconds; of two processes the one that "
+                          "started later has the run.",
+                          kRunningMaxSeconds)}},
       report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &Supervisor::start_attempt),
       {"POST",
        "/v1/runs/{run}/steps",
-       BodyKind::kJson,
-       8 << 20,
+       body_of<StepBatch>(8 << 20),
        [&s](E& e, const Request& request) { return report_steps(s, e, request); },
        true,
        {incarnation_parameter()}},
       report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &Supervisor::report_checkpoint),
       report_route(s, "/v1/runs/{run}/notices", 512 << 10, &Supervisor::report_notice),
       report_route(s, "/v1/runs/{run}/finished", 16 << 10, &Supervisor::finish),
-      {"GET", "/v1/runs/{run}/directives", BodyKind::kNone, 0,
-       [&s](E& e, const Request& request) { return directives(s, e, request); }, false,
+      {"GET",
+       "/v1/runs/{run}/directives",
+       {},
+       [&s](E& e, const Request& request) { return directives(s, e, request); },
+       false,
        directives_parameters()},
       {"POST",
        "/v1/runs/{run}/directives/{number}/ack",
-       BodyKind::kJson,
-       64 << 10,
+       body_of<DirectiveAck>(64 << 10),
        [&s](E& e, const Request& request) { return acknowledge(s, e, request); },
        true,
        {incarnation_parameter()}},

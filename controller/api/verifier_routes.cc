@@ -114,7 +114,7 @@ Response ask_for_work(Services& services, Exchange& exchange, const Request& req
 template <typename Message>
 Route lease_route(Services& services, const char* path, size_t body_max,
                   void (Leases::*take)(LedgerTransaction&, int64_t, const Message&)) {
-  return {"POST", path, BodyKind::kJson, body_max,
+  return {"POST", path, body_of<Message>(body_max),
           [&services, take](Exchange& exchange, const Request& request) {
             int64_t lease = lease_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
@@ -137,11 +137,10 @@ std::vector<Route> verifier_routes(Services& s) {
   return {
       {"POST",
        "/v1/leases",
-       BodyKind::kJson,
-       64 << 10,
+       body_of<LeaseRequest>(64 << 10),
        [&s](Exchange& e, const Request& request) { return ask_for_work(s, e, request); },
        false,
-       {seconds_parameter("wait", kWaitMaxSeconds), incarnation_parameter()}},
+       {wait_parameter(), incarnation_parameter()}},
       lease_route(s, "/v1/leases/{lease}/heartbeat", 4 << 10, &Leases::heartbeat),
       lease_route(s, "/v1/leases/{lease}/complete", 32 << 20, &Leases::complete),
       lease_route(s, "/v1/leases/{lease}/fail", 64 << 10, &Leases::fail),

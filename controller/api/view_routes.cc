@@ -23,16 +23,18 @@ std::vector<Route> view_routes(Services& services) {
                 [&set_aside](Connection&connection, const Request&request) {
                   return show_economics(connection, request, set_aside);
                 }),
-           placed_rows("/v1/runs/{run}/checkpoints", views::kCheckpoints, "attempt", "step"),
-           placed_rows("/v1/runs/{run}/shadow", views::kShadow, "window", "step"),
-           numbered_rows("/v1/runs/{run}/windows", views::kWindows, "window"),
-           numbered_rows("/v1/runs/{run}/decisions", views::kDecisions, "decision"),
-           numbered_rows("/v1/runs/{run}/plans", views::kPlans, "version"),
-           numbered_rows("/v1/runs/{run}/replays", views::kReplays, "replay"),
-           numbered_rows("/v1/runs/{run}/device_health", views::kDeviceHealth, "sample"),
-           numbered_rows("/v1/runs/{run}/notices", views::kNotices, "notice"),
-           numbered_rows("/v1/runs/{run}/overrides", views::kOverrides, "override"),
-           numbered_rows("/v1/runs/{run}/audit", views::kAudit, "id"),
+           placed_rows("/v1/runs/{run}/checkpoints", views::kCheckpoints, "attempt", "step",
+                       "CheckpointRow"),
+           placed_rows("/v1/runs/{run}/shadow", views::kShadow, "window", "step", "ShadowRow"),
+           numbered_rows("/v1/runs/{run}/windows", views::kWindows, "window", "WindowRow"),
+           numbered_rows("/v1/runs/{run}/decisions", views::kDecisions, "decision", "DecisionRow"),
+           numbered_rows("/v1/runs/{run}/plans", views::kPlans, "version", "PlanRow"),
+           numbered_rows("/v1/runs/{run}/replays", views::kReplays, "replay", "ReplayRow"),
+           numbered_rows("/v1/runs/{run}/device_health", views::kDeviceHealth, "sample",
+                         "DeviceHealthRow"),
+           numbered_rows("/v1/runs/{run}/notices", views::kNotices, "notice", "NoticeRow"),
+           numbered_rows("/v1/runs/{run}/overrides", views::kOverrides, "override", "OverrideRow"),
+           numbered_rows("/v1/runs/{run}/audit", views::kAudit, "id", "AuditRow"),
        }) {
     routes.push_back(std::move(route));
   }

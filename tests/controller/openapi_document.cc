@@ -3,16 +3,44 @@
 #include <gtest/gtest.h>
 
 #include "controller/api/openapi_document.h"
+#include "controller/api/services.h"
+#include "tests/support/temporary_directory.h"
 
 namespace gnomon::test {
+namespace {
+
+// What the routes are made of.
+struct Parts {
+  TemporaryDirectory folder;
+  Metrics metrics;
+  Bells bells;
+  Supervisor supervisor{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
+  Leases leases{supervisor, metrics, bells};
+  Ledger ledger{{.file = folder / "ledger.sqlite",
+                 .queue_max = 16,
+                 .readers = 1,
+                 .on_commit = {},
+                 .on_outcome = {}}};
+  Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
+  Services services{ledger, supervisor, leases, metrics, bells, guard, ""};
+};
+
+}  // namespace
 
 namespace json = boost::json;
 
-const json::object& openapi() {
-  static const json::value document = [] {
-    const std::string_view text = openapi_document();
-    return json::parse({text.data(), text.size()});
+const std::vector<Route>& routes() {
+  static const std::vector<Route> made = [] {
+    Parts parts;
+    std::vector<Route> all = all_routes(parts.services);
+    all.push_back(page_route(parts.services));
+    return all;
   }();
+  return made;
+}
+
+const json::object& openapi() {
+  static const json::value document = json::parse(openapi_document(routes()));
   return document.as_object();
 }
 

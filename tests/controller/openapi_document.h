@@ -3,9 +3,15 @@
 
 #include <boost/json.hpp>
 #include <string>
+#include <vector>
+
+#include "controller/api/router.h"
 
 namespace gnomon::test {
 
+// A daemon's routes with the page's, whose handlers are not to be called; and what the document
+// says of them.
+const std::vector<Route>& routes();
 const boost::json::object& openapi();
 // components/schemas/NAME; fails the test when there is none.
 const boost::json::object& openapi_schema(const std::string& name);

@@ -36,6 +36,13 @@ TEST(OpenApiRecordsTest, EveryReferenceLeadsToSomethingAndEveryRecordIsReferredT
   EXPECT_TRUE(references.contains(std::string("#/components/schemas/") + R::kRecord.name)) << #R;
   GNOMON_EACH_RECORD(GNOMON_IS_USED)
 #undef GNOMON_IS_USED
+  for (const auto& [kind, members] : test::openapi().at("components").as_object()) {
+    if (kind == "securitySchemes") continue;
+    for (const auto& [name, member] : members.as_object()) {
+      const std::string reference = "#/components/" + std::string(kind) + "/" + std::string(name);
+      EXPECT_TRUE(references.contains(reference)) << reference << " is used nowhere";
+    }
+  }
 }
 
 TEST(OpenApiRecordsTest, ASchemaHasTypesBoundsWordsAndWhatIsRequired) {

@@ -11,7 +11,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 Route route(const char* method, const char* pattern, BodyKind body = BodyKind::kNone) {
-  return {method, pattern, body, 100, [](Exchange&, const Request&) { return Response{}; }, true};
+  return {method, pattern, {body, 100}, [](Exchange&, const Request&) { return Response{}; }, true};
 }
 
 Problem problem_of(const std::function<void()>& action) {

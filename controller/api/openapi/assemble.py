@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes one OpenAPI document of the YAML files in this folder: JSON, and C++ that holds its bytes.
+"""Makes one OpenAPI document of the YAML files in this folder: JSON, and C++ that holds its bytes. The daemon adds records and
+routes to it.
 
 usage: assemble.py OUT.json OUT.cc
 """
@@ -31,18 +32,6 @@ def load(path):
 
 def without_anchors(document):
     return {key: value for key, value in document.items() if not key.startswith("x-")}
-
-
-def add_security(document, roles):
-    """The tokens that an operation takes, each an alternative; with an open one a token is no harm either."""
-    for path, item in document["paths"].items():
-        for method, operation in item.items():
-            if method == "parameters":
-                continue
-            access = operation.setdefault("x-access", "read")
-            if access not in roles:
-                raise SystemExit(f"assemble.py: {method} {path}: x-access is {access}, not one of {sorted(roles)}")
-            operation["security"] = [{"token": [role]} for role in roles[access]]
 
 
 def merge(into, more, where):
@@ -79,32 +68,24 @@ def references(value):
             yield from references(inner)
 
 
-def check_references(document, records):
-    used = set(references(document))
-    for reference in sorted(used):
+def check_references(document):
+    for reference in sorted(set(references(document))):
         found = document
         for part in reference.removeprefix("#/").split("/"):
             found = found.get(part) if isinstance(found, dict) else None
         if found is None and not reference.startswith("#/components/schemas/"):  # these the daemon adds
             raise SystemExit(f"assemble.py: nothing is at {reference}")
-    for kind, members in document["components"].items():
-        for name in members:
-            if kind != "securitySchemes" and name not in records and f"#/components/{kind}/{name}" not in used:
-                raise SystemExit(f"assemble.py: components/{kind}/{name} is used nowhere")
 
 
 def main():
     if len(sys.argv) != 3:
         raise SystemExit(__doc__)
-    main_file = load(HERE / "openapi.yaml")
-    document = without_anchors(main_file)
+    document = without_anchors(load(HERE / "openapi.yaml"))
     for path in sorted(HERE.glob("*.yaml")):
         if path.name != "openapi.yaml":
             merge(document, without_anchors(load(path)), path.name)
-    add_security(document, main_file["x-roles"])
     check_values(document, "")
-    # Their members, which refer to each other, are added by the daemon.
-    check_references(document, load(HERE / "records.yaml")["components"]["schemas"])
+    check_references(document)
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     pathlib.Path(sys.argv[1]).write_text(text, encoding="utf-8")
     pathlib.Path(sys.argv[2]).write_text(
