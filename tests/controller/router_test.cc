@@ -106,9 +106,12 @@ TEST(QueryTest, IsDecoded) {
 
 TEST(QueryTest, ValuesAreThoseOfTheDeclaredParameters) {
   const std::vector<QueryParameter> declared = {
-      integer_parameter("n", 0, 10, 1), integer_parameter("absent", 0, 10, 7),
-      seconds_parameter("wait", 120),   place_parameter("after"),
-      text_parameter("name", 4),        choice_parameter("state", {"live", "failed"})};
+      integer_parameter("n", "Help.", 0, 10, 1),
+      integer_parameter("absent", "Help.", 0, 10, 7),
+      seconds_parameter("wait", "Help.", 120),
+      place_parameter("after", "Help."),
+      text_parameter("name", "Help.", 4),
+      choice_parameter("state", "Help.", {"live", "failed"})};
   Request asked;
   asked.parameters = &declared;
   asked.query = {
@@ -125,8 +128,9 @@ TEST(QueryTest, ValuesAreThoseOfTheDeclaredParameters) {
 
 TEST(QueryTest, WhatIsNotDeclaredOrOutOfRangeIsRefusedWithItsNameAndTheRange) {
   const std::vector<QueryParameter> declared = {
-      integer_parameter("n", 6, 10, 6), seconds_parameter("wait", 120), place_parameter("after"),
-      text_parameter("name", 4), choice_parameter("state", {"live", "failed"})};
+      integer_parameter("n", "Help.", 6, 10, 6), seconds_parameter("wait", "Help.", 120),
+      place_parameter("after", "Help."), text_parameter("name", "Help.", 4),
+      choice_parameter("state", "Help.", {"live", "failed"})};
   struct Case {
     const char* name;
     const char* value;
