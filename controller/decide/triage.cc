@@ -23,8 +23,8 @@ std::optional<Reproduction> compare_bits(const ReplayFinished& same) {
   result.reproduces = !same.first_mismatch_step.has_value();
   result.sentence =
       result.reproduces
-          ? fmt::format("A replay under the same plan gave the same bits in all {} steps compared",
-                        same.compared_steps)
+          ? fmt::format("A replay under the same plan gave the same bits ({} {} compared)",
+                        same.compared_steps, same.compared_steps == 1 ? "step" : "steps")
           : fmt::format("A replay under the same plan on an equal machine differs from step {} on",
                         *same.first_mismatch_step);
   return result;
