@@ -10,8 +10,8 @@ pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[t
 pytest.importorskip("torchao", reason="needs torchao: pip install torchao")
 
 import torch
-from device import DEVICE
 from torch import Tensor, nn
+from torch_device import DEVICE
 from torch_job import batch_of, make_evaluate, make_parts, make_step
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[torch]'")
 
 import torch
-from device import DEVICE
 from torch import Tensor, nn
+from torch_device import DEVICE
 
 import gnomon
 from gnomon.plan import PlanRule, PrecisionPlan

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch", reason="needs PyTorch: pip install 'gnomon-client[torch]'")
 
 import torch
-from device import DEVICE
+from torch_device import DEVICE
 from torch_job import batch_of, make_job
 
 import gnomon

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from device import DEVICE
 from torch import Tensor, nn
 from torch.nn import functional
+from torch_device import DEVICE
 
 from gnomon.plan import PrecisionPlan
 from gnomon.torch import Fault, Job, adopt
