@@ -157,12 +157,6 @@ def compare(options):
         "moves": summary.first_table(result),
         "levels": summary.level_table(result),
     }
-    readme = os.path.join(folder, "README.md")
-    if os.path.exists(readme):
-        with open(readme) as file:
-            text = summary.fill(file.read(), tables)
-        with open(readme, "w") as file:
-            file.write(text)
     print("\n\n".join(tables.values()))
     say(f"numbers in {data}, pictures in {folder}")
 

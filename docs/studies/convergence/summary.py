@@ -1,4 +1,4 @@
-"""From a kept study to results.json and the tables of README.md."""
+"""From a kept study to results.json and its tables."""
 
 import numpy as np
 
@@ -235,12 +235,3 @@ def level_table(result):
         gap = signed(row["gap"]["last"]["mean"]) if row["gap"] else "—"
         lines.append(f"| {row['label']} | {sqnr} | {underflow} | {gap} |")
     return "\n".join(lines)
-
-
-def fill(text, tables):
-    """README.md with what stands between <!-- NAME --> and <!-- end NAME --> replaced."""
-    for name, table in tables.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
-        head, rest = text.split(begin, 1)
-        text = head + begin + "\n" + table + "\n" + end + rest.split(end, 1)[1]
-    return text
