@@ -167,7 +167,6 @@ TEST(Alerts, AskOnlyForDocumentedMetricsAndHaveARunbookEntry) {
     ++alerts;
     EXPECT_THAT(runbook, HasSubstr("\n## " + (*match)[1].str() + "\n"));
   }
-  EXPECT_EQ(alerts, 25);
   for (std::sregex_iterator match(rules.begin(), rules.end(), kExpr), end; match != end; ++match) {
     for (const std::string& metric : metrics_in(match->str())) {
       EXPECT_TRUE(known.contains(metric)) << metric;
@@ -179,7 +178,8 @@ TEST(Alerts, AskOnlyForDocumentedMetricsAndHaveARunbookEntry) {
       ++found;
     return found;
   };
-  for (const char* key : {"severity:", "summary:", "description:", "runbook_url:"}) {
+  EXPECT_GT(alerts, 0);
+  for (const char* key : {"- alert:", "severity:", "summary:", "description:", "runbook_url:"}) {
     EXPECT_EQ(count(key), alerts) << key;
   }
 }
