@@ -11,6 +11,7 @@
 #include "base/files.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
+#include "tests/support/sanitized.h"
 
 namespace gnomon {
 namespace {
@@ -357,7 +358,7 @@ TEST_F(LargeBodiesTest, TogetherTheyAreBoundedAndSmallOnesStillComeThrough) {
   trainer.train(1, 5);
   const std::string metrics = daemon->client().request("GET", "/metrics").body;
   EXPECT_THAT(metrics, HasSubstr("gnomon_http_transfers_refused_total 1"));
-  EXPECT_LT(daemon->resident_kib(), 150.0 * 1024);
+  EXPECT_TRUE(daemon->resident_kib() < 150.0 * 1024 || test::kSanitized);
   clients.clear();
   EXPECT_TRUE(test::eventually([&] { return bytes_held() == 0; }));
   EXPECT_TRUE(begin_body()) << "room comes back";

@@ -7,6 +7,7 @@
 #include <list>
 
 #include "tests/controller/tls_fixture.h"
+#include "tests/support/sanitized.h"
 
 namespace gnomon {
 namespace {
@@ -155,7 +156,7 @@ TEST_F(TlsConnectionsTest, AThousandThatWaitCostNoTimeAndLittleMemory) {
   for (int i = 0; i < kMany; ++i) polls.push_back(poll());
   const double each = (daemon.resident_kib() - empty) / kMany;
   std::printf("%.0f KiB of the daemon for each poll\n", each);
-  EXPECT_LT(each, 200);
+  EXPECT_TRUE(each < 200 || test::kSanitized) << each;
   const double before = daemon.processor_seconds();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   EXPECT_LT(daemon.processor_seconds() - before, 0.1);
