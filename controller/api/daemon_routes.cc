@@ -119,9 +119,8 @@ std::vector<Route> health_routes(Services& s) {
        "/openapi.json",
        {},
        [&s](E&, const Request&) {
-         static const std::string tag = entity_tag(s.openapi);
          Response response = json_response(s.openapi);
-         response.headers = {{"Cache-Control", "no-cache"}, {"ETag", tag}};
+         response.headers = {{"Cache-Control", "no-cache"}, {"ETag", entity_tag(s.openapi)}};
          return response;
        }},
   };

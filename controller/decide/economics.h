@@ -1,7 +1,6 @@
 // What verified FP8 is worth: the expected time of a run that trains in FP8, casts a BF16 shadow
 // every so often, is now and then damaged, rolls back and goes on, as a function of how often it is
-// verified. Pure arithmetic. docs/economics.md has the model and its
-// formulas.
+// verified. Pure arithmetic. docs/economics.md has the model and the formulas.
 #pragma once
 
 #include <cstdint>

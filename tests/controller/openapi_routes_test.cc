@@ -107,7 +107,7 @@ TEST_F(OpenApiRoutesTest, ParametersAreDocumentedWithASentence) {
   }
 }
 
-// Whether the daemon takes the value, and whether the document's pattern has it.
+// The daemon takes exactly the values that the document's pattern has.
 TEST_F(OpenApiRoutesTest, PatternsOfSecondsAreWhatIsTaken) {
   int taken = 0, refused = 0;
   for (const Route& route : routes) {

@@ -1,5 +1,5 @@
-// Whether a sanitizer runs beside the test: its allocator and its checks make memory and time their
-// own, so that bounds on them say nothing of the product.
+// Sanitizers change how much memory and time a program takes, so bounds on these say nothing of the
+// product. Tests leave such bounds out where kSanitized is true.
 #pragma once
 
 namespace gnomon::test {

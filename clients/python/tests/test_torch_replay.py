@@ -14,6 +14,7 @@ from torch_job import batch_of, make_job
 import gnomon
 from gnomon.batch import batch_hash
 from gnomon.plan import PrecisionPlan
+from gnomon.replay_process import ProcessReplayer
 from gnomon.torch import Fault, Job, checkpoint, make_verifier, replay, weights_hash
 from gnomon.torch.fingerprint import fingerprint
 from gnomon.torch.replay import reordered, standard_error
@@ -202,3 +203,16 @@ def test_standard_error_and_fingerprint() -> None:
     assert mine.backend in ("cpu", "cuda")
     assert torch.__version__ in mine.libraries
     assert mine.build == "job 1"
+
+
+def test_a_job_that_cannot_be_made_is_said_when_the_verifier_starts(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_job.py").write_text(
+        "from gnomon.torch import make_verifier\n\n"
+        "def make_job():\n    raise FileNotFoundError('no tokens')\n\n"
+        "verifier = make_verifier(make_job)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(gnomon.ConfigError, match="it raised FileNotFoundError: no tokens"):
+        ProcessReplayer("broken_job:verifier", 60)

@@ -133,7 +133,8 @@ class ProcessReplayer:
                 if "ready" in message:
                     self._abilities = from_value(Abilities, message["ready"])
                     return
-                raise ConfigError("function", repr(self._target), str(message.get("reason")))
+                accepted = f"one that can be loaded; it raised {message.get('reason')}"
+                raise ConfigError("function", repr(self._target), accepted)
         self.close()
         raise ConfigError("function", repr(self._target), f"one that loads in {_START_SECONDS} s")
 
