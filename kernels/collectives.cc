@@ -14,7 +14,7 @@ namespace gnomon {
 namespace {
 
 // Of each rank's part at a time: 4 MiB from every other rank.
-constexpr int64_t kPiece = 1 << 20;
+constexpr int64_t kElementsAtOnce = 1 << 20;
 
 class SingleCollectives final : public Collectives {
  public:
@@ -88,18 +88,18 @@ void Collectives::reduce_scatter(std::span<float> all, const Partition& parts) {
   if (size() == 1) return;
   int64_t longest = 0;
   for (int other = 0; other < size(); ++other) longest = std::max(longest, parts.size(other));
-  const size_t most = static_cast<size_t>(std::min(longest, kPiece));
+  const size_t most = static_cast<size_t>(std::min(longest, kElementsAtOnce));
   if (pieces_.size() < most * static_cast<size_t>(size())) {
     pieces_.resize(most * static_cast<size_t>(size()));
     sum_.resize(most);
   }
   const std::span<float> mine = parts.of(all, rank());
-  for (int64_t at = 0; at < longest; at += kPiece) {
+  for (int64_t at = 0; at < longest; at += kElementsAtOnce) {
     auto piece_of = [&](std::span<float> part) {
       const int64_t left = std::max<int64_t>(std::ssize(part) - at, 0);
       return left == 0 ? std::span<float>{}
                        : part.subspan(static_cast<size_t>(at),
-                                      static_cast<size_t>(std::min(left, kPiece)));
+                                      static_cast<size_t>(std::min(left, kElementsAtOnce)));
     };
     const std::span<float> own = piece_of(mine);
     std::vector<std::span<const std::byte>> to;

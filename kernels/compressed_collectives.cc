@@ -15,7 +15,7 @@ namespace {
 // Elements of each part that are in flight at a time.
 constexpr int64_t kChunk = 1 << 22;
 // Elements that a thread works on at a time.
-constexpr int64_t kPiece = 8192;
+constexpr int64_t kDecodedAtOnce = 8192;
 
 Format format_of(Wire wire) {
   GNOMON_ASSERT(wire != Wire::kFull);
@@ -57,7 +57,7 @@ std::vector<WireRange> CompressedCollectives::pieces(WireScale scale, WireRange 
   while (elements.begin < elements.end) {
     const WireRange same =
         layout_.elements_of_scale(scale, layout_.scale_of(scale, elements.begin));
-    const int64_t end = std::min({elements.end, same.end, elements.begin + kPiece});
+    const int64_t end = std::min({elements.end, same.end, elements.begin + kDecodedAtOnce});
     all.push_back({elements.begin, end});
     elements.begin = end;
   }
@@ -136,7 +136,7 @@ void CompressedCollectives::add(WireFormat format, WireRange elements, const flo
   for (size_t i = 0; i < all.size(); ++i) {
     const size_t count = static_cast<size_t>(all[i].size());
     const int64_t at = all[i].begin - elements.begin;
-    float values[kPiece];
+    float values[kDecodedAtOnce];
     cpu::cast_from_codes<float>(1, format_of(format.wire), std::span(codes + at, count),
                                 scales[layout_.scale_of(format.scale, all[i].begin) - first_scale],
                                 std::span(values, count));

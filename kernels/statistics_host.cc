@@ -7,14 +7,14 @@
 namespace gnomon {
 namespace {
 
-constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kPatterns = 1 << 16;
 
 RowMoments moments_of(const bf16* row, int64_t columns) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t c = 0; c < columns; ++c) sum += static_cast<double>(to_float(row[c]));
-  if (!std::isfinite(sum)) return {kNothing, kNothing};
+  if (!std::isfinite(sum)) return {kNotANumber, kNotANumber};
   const double mean = sum / static_cast<double>(columns);
   double squares = 0;
   double fourths = 0;

@@ -8,7 +8,7 @@
 namespace gnomon {
 namespace {
 
-constexpr int64_t kPiece = 64;  // bytes that every piece is aligned to
+constexpr int64_t kAlignment = 64;  // bytes that every piece is aligned to
 
 }  // namespace
 
@@ -26,7 +26,7 @@ void Arena::commit() {
 void* Arena::take_bytes(int64_t bytes) {
   GNOMON_ASSERT(bytes >= 0);
   int64_t offset = used_;
-  int64_t rounded = (bytes + kPiece - 1) / kPiece * kPiece;
+  int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   used_ += rounded;
   if (counting_) return nullptr;
   GNOMON_ASSERT(used_ <= capacity_);

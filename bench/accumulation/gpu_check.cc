@@ -24,7 +24,7 @@ constexpr int kExitBadInput = 2;
 constexpr int kExitNoDevice = 3;
 constexpr int kExitOtherSums = 4;
 
-struct Options {
+struct AccumulationOptions {
   int64_t k_max = 8192;
   ComparisonOptions comparison{1, 32, omp_get_max_threads()};
   int algorithms = 3;
@@ -32,7 +32,7 @@ struct Options {
   bool json = false;
 };
 
-std::unique_ptr<ProductDevice> open_device(const Options& options) {
+std::unique_ptr<ProductDevice> open_device(const AccumulationOptions& options) {
   if (!options.pretend.empty() || !options.pretend_fast.empty()) {
     return std::make_unique<EmulatedDevice>(
         variant_from_text(options.pretend_fast, "--pretend-fast"),
@@ -49,7 +49,7 @@ std::unique_ptr<ProductDevice> open_device(const Options& options) {
   return std::make_unique<CublasLtDevice>(info, options.algorithms);
 }
 
-int check_accumulation(const Options& options) {
+int check_accumulation(const AccumulationOptions& options) {
   const std::unique_ptr<ProductDevice> device = open_device(options);
   auto progress = [](const ProblemSpec& spec, size_t at, size_t count) {
     fmt::print(stderr, "{}/{} {}\n", at + 1, count, spec.name());
@@ -69,7 +69,7 @@ int check_accumulation(const Options& options) {
 }
 
 void add_accumulation(CLI::App& app, int& status) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AccumulationOptions>();
   CLI::App* command = app.add_subcommand(
       "accumulation", "How the device adds FP8 products up, beside `accumulate = \"hopper\"`");
   command->add_option("--k-max", options->k_max, "The longest sums, in terms")

@@ -16,13 +16,13 @@ namespace {
 
 constexpr int kExitFar = 4;
 
-struct Options {
+struct AttentionOptions {
   AttentionCheckOptions check{.threads = omp_get_max_threads()};
   int64_t tokens_max = 8192;
   bool json = false;
 };
 
-int run(const Options& options) {
+int run(const AttentionOptions& options) {
   const auto own = cuda::make_cuda_machine({}, cuda::AttentionChoice::kOwn);
   const auto cudnn = cuda::make_cuda_machine({}, cuda::AttentionChoice::kCudnn);
   std::vector<AttentionCandidate> candidates;
@@ -56,7 +56,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_attention_check(CLI::App& app, int& status) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AttentionOptions>();
   CLI::App* command =
       app.add_subcommand("attention", "cuDNN's attention and our own beside FP64, and their speed");
   command->add_option("--tokens-max", options->tokens_max, "Longer sequences are left out")

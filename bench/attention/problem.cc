@@ -36,7 +36,7 @@ std::vector<double> columns(const std::vector<bf16>& matrix, const AttentionCase
   return result;
 }
 
-struct Rows {
+struct ProblemRows {
   const double* data;
   int64_t stride, width;
   const double* operator[](int64_t row) const { return data + row * stride; }
@@ -57,8 +57,8 @@ struct Weights {
 };
 
 // The first tokens' weights, [tokens] triangles, for one head; fills o and dq.
-std::vector<Weights> weights_of(int64_t tokens, const Rows& q, const Rows& k, const Rows& v,
-                                const Rows& d_o, double* o, double* dq, int64_t stride,
+std::vector<Weights> weights_of(int64_t tokens, const ProblemRows& q, const ProblemRows& k, const ProblemRows& v,
+                                const ProblemRows& d_o, double* o, double* dq, int64_t stride,
                                 int threads) {
   const double scale = 1 / std::sqrt(static_cast<double>(q.width));
   std::vector<Weights> all(static_cast<size_t>(tokens));
@@ -129,7 +129,7 @@ AttentionGroup exact_group(const AttentionCase& problem, const AttentionInputs& 
   for (auto* wide : {&result.o, &result.dq}) wide->resize(q.size());
   for (auto* narrow : {&result.dk, &result.dv}) narrow->resize(k.size());
   for (int64_t head = 0; head < group; ++head) {
-    const Rows of_q{q.data() + head * d, width, d}, of_d_o{d_o.data() + head * d, width, d};
+    const ProblemRows of_q{q.data() + head * d, width, d}, of_d_o{d_o.data() + head * d, width, d};
     const auto weights =
         weights_of(tokens, of_q, {k.data(), d, d}, {v.data(), d, d}, of_d_o,
                    result.o.data() + head * d, result.dq.data() + head * d, width, threads);

@@ -17,19 +17,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kWindow = 5;
-constexpr double kGap = 0.2;  // nats
-constexpr auto kPatience = std::chrono::seconds(120);
+constexpr int kDirectiveWindow = 5;
+constexpr double kDirectiveGap = 0.2;  // nats
+constexpr auto kDirectivePatience = std::chrono::seconds(120);
 constexpr int kResultsMax = 200;  // of a run, before it is given up
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A run whose first window is complete, and what its trainer and its verifiers see.
 struct Subject {
   std::string run, path;
-  int64_t next_step = kFirstStep + 2 * kWindow + 1;
+  int64_t next_step = kFirstStep + 2 * kDirectiveWindow + 1;
   Clock::time_point last_result, arrived;
   bool has_directive = false;
 };
@@ -39,11 +35,11 @@ class DirectiveRun {
   DirectiveRun(BenchDaemon& daemon, const DirectiveLoad& load)
       : daemon_(daemon), load_(load), subjects_(static_cast<size_t>(load.runs)) {
     HttpClient client = daemon_.client();
-    StepBodies bodies(2 * kWindow);
+    StepBodies bodies(2 * kDirectiveWindow);
     for (size_t i = 0; i < subjects_.size(); ++i) {
       Subject& subject = subjects_[i];
       subject.run =
-          register_run(client, fmt::format("directives-{}-{}", load.interval, i), kWindow);
+          register_run(client, fmt::format("directives-{}-{}", load.interval, i), kDirectiveWindow);
       subject.path = fmt::format("/v1/runs/{}", subject.run);
       client.checked("POST", subject.path + "/steps", std::string(bodies.from(kFirstStep + 1)));
       by_run_[subject.run] = &subject;
@@ -79,7 +75,7 @@ class DirectiveRun {
   // it came is what it follows from.
   void provoke(Subject& subject) {
     HttpClient client = daemon_.client();
-    for (const int64_t step : {kFirstStep, kFirstStep + kWindow, kFirstStep + 2 * kWindow}) {
+    for (const int64_t step : {kFirstStep, kFirstStep + kDirectiveWindow, kFirstStep + 2 * kDirectiveWindow}) {
       client.checked("POST", subject.path + "/checkpoints", to_json(checkpoint_at(step)));
     }
     for (int i = 0; i < kResultsMax; ++i) {
@@ -98,7 +94,7 @@ class DirectiveRun {
         const std::lock_guard lock(mutex_);
         if (!owner.has_directive) owner.last_result = Clock::now();
       }
-      client.checked("POST", path + "/complete", to_json(result_of(lease, kGap)));
+      client.checked("POST", path + "/complete", to_json(result_of(lease, kDirectiveGap)));
     }
     throw Error(fmt::format("{} results led to no directive for {}", kResultsMax, subject.run));
   }
@@ -110,10 +106,10 @@ class DirectiveRun {
 
   void wait_for_directive(Subject& subject) {
     HttpClient client = daemon_.client();
-    const Clock::time_point end = Clock::now() + kPatience;
+    const Clock::time_point end = Clock::now() + kDirectivePatience;
     while (Clock::now() < end && !stop_) {
       const HttpResponse answer =
-          client.request("GET", subject.path + "/directives?after=0&wait=30s", {}, kPatience);
+          client.request("GET", subject.path + "/directives?after=0&wait=30s", {}, kDirectivePatience);
       const Clock::time_point now = Clock::now();
       if (answer.status != 200 || from_json<DirectiveList>(answer.body).directives.empty()) {
         continue;
@@ -154,7 +150,7 @@ std::string directive_policy() {
   return fmt::format(
       "mode = \"enforce\"\n[window]\nevery = {0}\nsteps = {0}\n[instrument]\nevery = 0\n"
       "[triage]\npairs = 0\n[attribution]\nscores = false\n",
-      kWindow);
+      kDirectiveWindow);
 }
 
 DirectiveTimes measure_directives(BenchDaemon& daemon, const DirectiveLoad& load) {

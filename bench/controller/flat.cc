@@ -18,20 +18,15 @@ namespace {
 namespace json = boost::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kWindow = 50;
+constexpr int64_t kFlatWindow = 50;
 constexpr int64_t kUnitSteps = 500;
 constexpr int64_t kUnitNotices = 5;
-constexpr double kGap = 1e-4;  // nats: noise
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // A run with a history that can be made longer.
 class History {
  public:
   explicit History(const BenchDaemon& daemon)
-      : client_(daemon.client()), bodies_(kWindow), run_(register_run(client_, "flat", kWindow)) {
+      : client_(daemon.client()), bodies_(kFlatWindow), run_(register_run(client_, "flat", kFlatWindow)) {
     checkpoint();
   }
 
@@ -41,9 +36,9 @@ class History {
   }
 
   void grow() {
-    for (int64_t i = 0; i < kUnitSteps / kWindow; ++i) {
+    for (int64_t i = 0; i < kUnitSteps / kFlatWindow; ++i) {
       client_.checked("POST", path("/steps"), std::string(bodies_.from(step_ + 1)));
-      step_ += kWindow;
+      step_ += kFlatWindow;
       checkpoint();
       while (replay()) {
       }
@@ -102,16 +97,16 @@ class History {
     const Lease lease = from_json<Lease>(answer.body);
     const std::string path = fmt::format("/v1/leases/{}", lease.lease);
     post("POST .../heartbeat", path + "/heartbeat", to_json(LeaseHeartbeat{lease.token, 1}));
-    post("POST .../complete", path + "/complete", to_json(result_of(lease, kGap)));
+    post("POST .../complete", path + "/complete", to_json(result_of(lease, kHealthyGap)));
     return true;
   }
   // Steps and a checkpoint that open a window.
   void to_next_window(std::map<std::string, Latencies>& times) {
-    while (step_ % kWindow != 0) step();
+    while (step_ % kFlatWindow != 0) step();
     Clock::time_point start = Clock::now();
     client_.checked("POST", path("/steps"), std::string(bodies_.from(step_ + 1)));
     times["POST .../steps, 50 of them"].add(seconds_since(start));
-    step_ += kWindow;
+    step_ += kFlatWindow;
     start = Clock::now();
     checkpoint();
     times["POST .../checkpoints, opens a window"].add(seconds_since(start));
@@ -200,7 +195,7 @@ std::vector<FlatCost> measure_flat(const std::string& gnomond, const std::filesy
                                    const std::function<void(int64_t units)>& progress) {
   BenchDaemon daemon(
       gnomond, folder,
-      fmt::format("mode = \"enforce\"\n[window]\nevery = {0}\nsteps = {0}\n", kWindow));
+      fmt::format("mode = \"enforce\"\n[window]\nevery = {0}\nsteps = {0}\n", kFlatWindow));
   History history(daemon);
   int64_t units = 0;
   const auto grow_to = [&](int64_t wanted) {

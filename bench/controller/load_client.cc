@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPatience{500};  // to twice as long
+constexpr std::chrono::milliseconds kReconnectAfter{500};  // to twice as long
 constexpr std::string_view kHeadEnd = "\r\n\r\n";
 constexpr std::string_view kLength = "Content-Length: ";
 
@@ -61,8 +61,8 @@ struct Answer {
   }
 };
 
-struct Connection {
-  explicit Connection(const Load& load) : wire(load.port, load.tls) {}
+struct LoadConnection {
+  explicit LoadConnection(const Load& load) : wire(load.port, load.tls) {}
   Wire wire;
   std::string request;
   Answer answer;
@@ -106,7 +106,7 @@ class LoadRun {
   }
 
   void connect(int index) {
-    auto connection = std::make_unique<Connection>(load_);
+    auto connection = std::make_unique<LoadConnection>(load_);
     epoll_event event{};
     event.events = EPOLLIN;
     event.data.u32 = static_cast<uint32_t>(index);
@@ -123,7 +123,7 @@ class LoadRun {
   }
 
   void send_next(int index, Clock::time_point now) {
-    Connection& connection = *connections_[static_cast<size_t>(index)];
+    LoadConnection& connection = *connections_[static_cast<size_t>(index)];
     if (!connection.again) {
       connection.request.clear();
       load_.next(index, connection.request);
@@ -135,7 +135,7 @@ class LoadRun {
 
   void serve(const epoll_event& event) {
     const auto index = static_cast<int>(event.data.u32);
-    Connection& connection = *connections_[event.data.u32];
+    LoadConnection& connection = *connections_[event.data.u32];
     if (!connection.wire.receive(connection.answer.bytes)) return;
     if (!connection.answer.complete()) return;
     const Clock::time_point now = Clock::now();
@@ -144,7 +144,7 @@ class LoadRun {
       ++result_.put_off;
       connection.again = true;
       connection.answer.clear();
-      due_.emplace(now + kPatience + kPatience * (index % 64) / 64, index);
+      due_.emplace(now + kReconnectAfter + kReconnectAfter * (index % 64) / 64, index);
       return;
     }
     if (load_.answered) load_.answered(index, status, connection.answer.body());
@@ -164,7 +164,7 @@ class LoadRun {
 
   const Load& load_;
   FileDescriptor poll_;
-  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<LoadConnection>> connections_;
   std::multimap<Clock::time_point, int> due_;
   bool counting_ = false;
   Clock::time_point started_;

@@ -24,11 +24,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kRound = 160;  // steps from one checkpoint to the next
 constexpr int64_t kWindowEvery = 800;
 constexpr int kTrainerConnections = 32;
-constexpr double kGap = 1e-4;  // nats: noise
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // The first refusal of many.
 class Refusals {
@@ -168,7 +163,7 @@ class Verifiers {
   }
   void take(int connection, std::string_view body) {
     const Lease lease = from_json<Lease>(body);
-    append_post(fmt::format("/v1/leases/{}/complete", lease.lease), to_json(result_of(lease, kGap)),
+    append_post(fmt::format("/v1/leases/{}/complete", lease.lease), to_json(result_of(lease, kHealthyGap)),
                 answers_[static_cast<size_t>(connection)]);
   }
 

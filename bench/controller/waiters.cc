@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kWaitersPatience{60};
 
 // Connections that have sent one request each and read what comes.
 class Listeners {
@@ -46,7 +46,7 @@ class Listeners {
     const Clock::time_point start = Clock::now();
     std::array<epoll_event, 256> events;
     while (times.count() < count) {
-      if (Clock::now() > start + kPatience) {
+      if (Clock::now() > start + kWaitersPatience) {
         throw Error(fmt::format("{} of {} clients heard \"{}\"", times.count(), count, text));
       }
       const int ready = ::epoll_wait(poll_.get(), events.data(), std::ssize(events), 100);

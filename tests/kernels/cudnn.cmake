@@ -15,7 +15,7 @@ if(TARGET gnomon_cuda AND GNOMON_CUDNN_INCLUDE_DIR)
   # The real library, which is found, or not, when the test runs; sanitizers would look into it.
   if(NOT GNOMON_SANITIZE)
     gnomon_test_program(cudnn_plans_test ONE_SHARD LABELS nightly COST 30)
-    gnomon_tests(cudnn_plans_test SOURCES cudnn_plans_test.cc LIBS gnomon_cuda gnomon_attention_check ${CMAKE_DL_LIBS}
+    gnomon_tests(cudnn_plans_test SOURCES cudnn_plans_test.cc LIBS gnomon_cuda gnomon_device_checks ${CMAKE_DL_LIBS}
       DEFINITIONS GNOMON_FAKE_DRIVER="$<TARGET_FILE:gnomon_fake_driver>" NEEDS gnomon_fake_driver)
   endif()
 
@@ -29,7 +29,7 @@ if(TARGET gnomon_cuda AND GNOMON_CUDNN_INCLUDE_DIR)
   target_link_libraries(gnomon_cudnn_emulated PUBLIC gnomon_cuda_emulated fmt::fmt ${CMAKE_DL_LIBS})
   # A process has one cuDNN: the library's stand-in, and one that lacks what we call, have a program each.
   gnomon_test_program(cudnn_test ONE_SHARD COST 5)
-  gnomon_tests(cudnn_test SOURCES cudnn_attention_test.cc LIBS gnomon_cudnn_emulated gnomon_attention_check
+  gnomon_tests(cudnn_test SOURCES cudnn_attention_test.cc LIBS gnomon_cudnn_emulated gnomon_device_checks
     DEFINITIONS GNOMON_FAKE_CUDNN="$<TARGET_FILE:gnomon_fake_cudnn>" NEEDS gnomon_fake_cudnn)
   gnomon_test_program(cudnn_missing_test ONE_SHARD)
   gnomon_tests(cudnn_missing_test SOURCES cudnn_missing_test.cc LIBS gnomon_cudnn_emulated
