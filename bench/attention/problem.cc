@@ -57,9 +57,9 @@ struct Weights {
 };
 
 // The first tokens' weights, [tokens] triangles, for one head; fills o and dq.
-std::vector<Weights> weights_of(int64_t tokens, const ProblemRows& q, const ProblemRows& k, const ProblemRows& v,
-                                const ProblemRows& d_o, double* o, double* dq, int64_t stride,
-                                int threads) {
+std::vector<Weights> weights_of(int64_t tokens, const ProblemRows& q, const ProblemRows& k,
+                                const ProblemRows& v, const ProblemRows& d_o, double* o, double* dq,
+                                int64_t stride, int threads) {
   const double scale = 1 / std::sqrt(static_cast<double>(q.width));
   std::vector<Weights> all(static_cast<size_t>(tokens));
 #pragma omp parallel for schedule(dynamic, 8) num_threads(threads)

@@ -75,7 +75,8 @@ class DirectiveRun {
   // it came is what it follows from.
   void provoke(Subject& subject) {
     HttpClient client = daemon_.client();
-    for (const int64_t step : {kFirstStep, kFirstStep + kDirectiveWindow, kFirstStep + 2 * kDirectiveWindow}) {
+    for (const int64_t step :
+         {kFirstStep, kFirstStep + kDirectiveWindow, kFirstStep + 2 * kDirectiveWindow}) {
       client.checked("POST", subject.path + "/checkpoints", to_json(checkpoint_at(step)));
     }
     for (int i = 0; i < kResultsMax; ++i) {
@@ -108,8 +109,8 @@ class DirectiveRun {
     HttpClient client = daemon_.client();
     const Clock::time_point end = Clock::now() + kDirectivePatience;
     while (Clock::now() < end && !stop_) {
-      const HttpResponse answer =
-          client.request("GET", subject.path + "/directives?after=0&wait=30s", {}, kDirectivePatience);
+      const HttpResponse answer = client.request(
+          "GET", subject.path + "/directives?after=0&wait=30s", {}, kDirectivePatience);
       const Clock::time_point now = Clock::now();
       if (answer.status != 200 || from_json<DirectiveList>(answer.body).directives.empty()) {
         continue;

@@ -26,7 +26,9 @@ constexpr int64_t kUnitNotices = 5;
 class History {
  public:
   explicit History(const BenchDaemon& daemon)
-      : client_(daemon.client()), bodies_(kFlatWindow), run_(register_run(client_, "flat", kFlatWindow)) {
+      : client_(daemon.client()),
+        bodies_(kFlatWindow),
+        run_(register_run(client_, "flat", kFlatWindow)) {
     checkpoint();
   }
 

@@ -163,8 +163,8 @@ class Verifiers {
   }
   void take(int connection, std::string_view body) {
     const Lease lease = from_json<Lease>(body);
-    append_post(fmt::format("/v1/leases/{}/complete", lease.lease), to_json(result_of(lease, kHealthyGap)),
-                answers_[static_cast<size_t>(connection)]);
+    append_post(fmt::format("/v1/leases/{}/complete", lease.lease),
+                to_json(result_of(lease, kHealthyGap)), answers_[static_cast<size_t>(connection)]);
   }
 
   std::vector<std::string> answers_;
