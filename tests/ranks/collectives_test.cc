@@ -67,7 +67,8 @@ TEST(Partition, CoversEverythingInGrains) {
 
 TEST(Broadcast, BringsTheRootsBytesToAll) {
   for (int root = 0; root < collectives().size(); ++root) {
-    std::string text = collectives().rank() == root ? std::string(100000, 'x') + "end" : "";
+    std::string text;
+    if (collectives().rank() == root) text.assign(100000, 'x').append("end");
     collectives().broadcast_text(text, root);
     EXPECT_EQ(text, std::string(100000, 'x') + "end");
   }
