@@ -66,11 +66,13 @@ TEST(Partition, CoversEverythingInGrains) {
 }
 
 TEST(Broadcast, BringsTheRootsBytesToAll) {
+  std::string long_text(100000, 'x');
+  long_text += "end";
   for (int root = 0; root < collectives().size(); ++root) {
     std::string text;
-    if (collectives().rank() == root) text.assign(100000, 'x').append("end");
+    if (collectives().rank() == root) text = long_text;
     collectives().broadcast_text(text, root);
-    EXPECT_EQ(text, std::string(100000, 'x') + "end");
+    EXPECT_EQ(text, long_text);
   }
 }
 
