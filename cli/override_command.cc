@@ -25,7 +25,7 @@ namespace {
 enum class Argument { kNone, kPlanFile, kMode };
 
 struct Kind {
-  const char* name;
+  OverrideKind name;
   Argument argument;
   bool expires;
   const char* effect;  // completes "recorded: "
@@ -76,10 +76,10 @@ void take_argument(const Kind& kind, const std::string& argument, OverrideReques
       request.plan = read_named_file_or_pipe(argument);
       return;
     case Argument::kMode:
-      if (argument != "observe" && argument != "advise" && argument != "enforce") {
+      request.mode = ModeOrNone::on_record(argument);
+      if (argument.empty() || !request.mode.is_known()) {
         throw ConfigError("", 0, "PLAN_OR_MODE", argument, "observe, advise or enforce for mode");
       }
-      request.mode = argument;
       return;
   }
 }

@@ -124,7 +124,7 @@ std::string statistics_table(const std::vector<StatisticsRow>& rows, const std::
   for (const Line& line : lines) {
     const StatisticsRow& row = *line.rounding;
     std::vector<std::string> cells = {
-        row.site, row.tensor, row.gemm.empty() ? "-" : row.gemm,
+        row.site, row.tensor, row.gemm.empty() ? "-" : std::string(row.gemm),
         row.recipe.empty() ? "-" : row.recipe + (row.in_use ? "" : " ?")};
     for (StatisticsNumber number : shown) cells.push_back(statistics_number(line.number(number)));
     table.add(cells);

@@ -81,7 +81,8 @@ void tell_first_episode(const RunHistory& history, size_t alarm, RunSummary& sum
   for (size_t i = alarm; i < history.decisions.size(); ++i) {
     const DecisionRow& decision = history.decisions[i];
     if (i > alarm && decision.kind == "alarm") break;
-    const bool of_training = decision.verdict.ends_with("stable_training");  // no case's verdict
+    const bool of_training =
+        decision.verdict.text().ends_with("stable_training");  // no case's verdict
     if (decision.verdict != "none" && !of_training) summary.verdict = decision.verdict;
     bool blames = decision.kind == "attribution" || decision.kind == "action";
     if (blames && !decision.sites.empty()) summary.blamed_sites = decision.sites;

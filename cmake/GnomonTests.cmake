@@ -4,9 +4,10 @@
 function(gnomon_test_headers name optimisation)
   file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc "")
   add_library(${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
-  target_link_libraries(${name} PRIVATE gnomon_options GTest::gmock)
+  target_link_libraries(${name} PRIVATE gnomon_options GTest::gmock fmt::fmt)
   target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h> <chrono> <filesystem> <fstream> <functional>
-    <map> <memory> <optional> <string> <thread> <vector>)
+    <map> <memory> <optional> <string> <thread> <vector>
+    ${CMAKE_SOURCE_DIR}/tests/support/words.h)
   target_compile_options(${name} PRIVATE ${optimisation} $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endfunction()
 
@@ -17,7 +18,7 @@ function(gnomon_test_program name)
   cmake_parse_arguments(ARG "COMPUTES;ONE_SHARD" "COST;QUICK" "LABELS;NIGHTLY" ${ARGN})
   list(JOIN ARG_NIGHTLY ":" ARG_NIGHTLY)
   add_executable(${name})
-  target_link_libraries(${name} PRIVATE gnomon_options GTest::gmock GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE gnomon_options GTest::gmock GTest::gtest_main fmt::fmt)
   set(headers gnomon_test_headers)
   set(optimisation -O0)
   if(ARG_COMPUTES)

@@ -95,8 +95,8 @@ void apply(const EffectContext& context, const decide::IssueDirective& issue) {
 
 void apply(const EffectContext& context, const decide::EndDirective& end) {
   Connection& connection = context.transaction.connection();
-  ledger::end_directive(connection, context.run, end.number,
-                        {end.state, 0, 0, end.reason, context.time}, context.time);
+  ledger::end_directive(connection, context.run, end.number, end.state, {.reason = end.reason},
+                        context.time);
   std::optional<Directive> directive = ledger::find_directive(connection, context.run, end.number);
   if (directive) add_to_stream(context, "directive", to_json(*directive));
 }

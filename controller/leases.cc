@@ -298,7 +298,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
 void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure) {
   Connection& connection = transaction.connection();
   std::optional<LeaseRow> known = ledger::find_lease(connection, lease);
-  const std::string state = failure.unsupported ? "unsupported" : "failed";
+  const LeaseState state = failure.unsupported ? LeaseState("unsupported") : "failed";
   if (known && known->state == state && known->token == failure.token) {
     const std::string before = ledger::lease_reason(connection, lease);
     if (before != failure.reason) {

@@ -13,7 +13,7 @@ namespace gnomon {
 namespace {
 
 uint64_t hash_of_what_is_written(Connection& connection, const RunRow& run) {
-  std::string all = run.policy + '\n' + run.registration + '\n' + run.state;
+  std::string all = run.policy + '\n' + run.registration + '\n' + std::string(run.state);
   if (const std::optional<ledger::StateRow> saved = ledger::load_state(connection, run.id)) {
     all += fmt::format("\n{}\n{}", saved->seq, saved->body);
   }

@@ -17,7 +17,6 @@
 namespace gnomon {
 
 // gnomond's own notice about such a run.
-inline constexpr std::string_view kRunSetAside = "run_set_aside";
 
 class SetAsideRuns {
  public:

@@ -40,7 +40,8 @@ Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, in
     throw Refusal(400, "Value not accepted", fmt::format("state is \"{}\"", ack.state),
                   "acknowledged, applied or rejected");
   }
-  if (known->state == ack.state) {
+  const auto state = DirectiveState::on_record(ack.state);
+  if (known->state == state) {
     return *known;
   }
   require_step_of(run.registration, ack.step, "step", 0);
@@ -60,13 +61,13 @@ Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, in
                                      run.label, ack.state));
   }
   if (ends) {
-    ledger::end_directive(connection, id, number, ack, now());
+    ledger::end_directive(connection, id, number, state, ack, now());
     hear(transaction, run,
-         decide::DirectiveChanged{number, ack.state, ack.attempt, ack.step, ack.reason});
+         decide::DirectiveChanged{number, state, ack.attempt, ack.step, ack.reason});
   } else {
     ledger::acknowledge_directive(connection, id, number, now());
   }
-  known->state = ack.state;
+  known->state = state;
   stream(transaction, id, "directive", to_json(*known));
   return *known;
 }

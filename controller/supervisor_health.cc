@@ -24,7 +24,7 @@ TrainerNotice errors_grew(const StepReport& report, const DeviceHealthRow& row, 
   TrainerNotice notice;
   notice.attempt = report.attempt;
   notice.step = report.step;
-  notice.kind = kEccErrors;
+  notice.kind = TrainerNoticeKind::on_record(kEccErrors);
   notice.text = fmt::format(
       "the GPU at {}{} counts {} more uncorrected ECC error{}, {} since its driver was loaded: the "
       "device may be to blame for what the run has computed lately",

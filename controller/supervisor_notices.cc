@@ -59,7 +59,7 @@ void Supervisor::note(LedgerTransaction& transaction, int64_t id, std::string_vi
   TrainerNotice notice;
   notice.attempt = run.newest_step.first;
   notice.step = run.newest_step.second;
-  notice.kind = kind;
+  notice.kind = TrainerNoticeKind::on_record(kind);
   notice.text = text;
   notice.time = now();
   add_notice(transaction, run, notice);
@@ -88,7 +88,7 @@ void Supervisor::tell_set_aside(LedgerTransaction& transaction, const SetAsideRu
   TrainerNotice notice;
   notice.attempt = attempt;
   notice.step = step;
-  notice.kind = kRunSetAside;
+  notice.kind = TrainerNoticeKind::on_record(kRunSetAside);
   notice.text = fmt::format(
       "gnomond cannot serve this run: {}. Training goes on and the trainer's reports wait in its "
       "spool. Stop gnomond, run `gnomon ledger repair`, and start it again",

@@ -67,7 +67,7 @@ void check_override(const OverrideRequest& request, const RunRegistration& regis
 std::string audit_line(const OverrideRequest& request) {
   std::string what = request.kind;
   if (request.kind == "mode") {
-    what += " " + request.mode;
+    what += fmt::format(" {}", request.mode);
   }
   if (request.expires_seconds > 0) {
     what += fmt::format(" for {} s", request.expires_seconds);

@@ -71,8 +71,9 @@ decide::RunRegisteredEvent registered_event(const RunRegistration& registration)
 }
 
 RunRegistered registered_as(int64_t run, const decide::State& state, const decide::Policy& policy) {
-  return {run_name(run), std::string(decide::mode_name(decide::mode_in_force(state, policy))),
-          policy.controller.on_loss, policy.controller.grace_seconds};
+  return {run_name(run),
+          ModeName::on_record(decide::mode_name(decide::mode_in_force(state, policy))),
+          OnLossWord::on_record(policy.controller.on_loss), policy.controller.grace_seconds};
 }
 
 }  // namespace

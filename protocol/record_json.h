@@ -120,6 +120,8 @@ json::value write_value(const T& value) {
     return json::value(value);
   } else if constexpr (std::is_same_v<T, std::string>) {
     return json::value(valid_utf8(value));
+  } else if constexpr (kIsWord<T>) {
+    return json::value(valid_utf8(value));
   } else if constexpr (std::is_arithmetic_v<T>) {
     return json::value(value);
   } else if constexpr (kIsVector<T>) {
@@ -162,11 +164,23 @@ struct Reading {
     const bool hash = member.text.form == Text::Form::kHash;
     if (rules <= Rules::kStored || (rules == Rules::kNumbersAndHashes && !hash)) return;
     const std::string accepted = what_is_accepted(text, member);
-    if (accepted.empty()) return;
+    if (!accepted.empty()) refuse_text(place, text, accepted);
+  }
+  [[noreturn]] static void refuse_text(const Place& place, const std::string& text,
+                                       const std::string& accepted) {
     const bool shown = text.size() <= 200 && is_one_line(text);
     throw JsonError(place.text(),
                     shown ? fmt::format("\"{}\"", text) : fmt::format("{} bytes", text.size()),
                     accepted);
+  }
+  template <const auto& list>
+  void read(const json::value& from, const Place& place, Word<list>& to) const {
+    const json::string* text = from.if_string();
+    if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
+    const std::string word(text->data(), text->size());
+    if (rules == Rules::kAll && !Word<list>::lists(word))
+      refuse_text(place, word, one_of_words(list));
+    to = Word<list>::on_record(word);
   }
   void check_items(const Place& place, size_t items) const {
     if (rules <= Rules::kStored || items <= member.items_most) return;

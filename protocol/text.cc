@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 namespace gnomon {
 namespace {
@@ -33,12 +35,19 @@ bool is_one_line(std::string_view text) {
   return true;
 }
 
+std::string_view kept_word(std::string_view text) {
+  static std::mutex mutex;
+  static std::set<std::string, std::less<>> words;
+  const std::lock_guard lock(mutex);
+  return *words.emplace(text).first;
+}
+
+std::string one_of_words(std::span<const std::string_view> words) {
+  return fmt::format("one of \"{}\"", fmt::join(words, "\", \""));
+}
+
 std::string what_is_accepted(std::string_view text, const Member& member) {
   const Text& rule = member.text;
-  if (!member.words.empty()) {
-    if (std::ranges::find(member.words, text) != member.words.end()) return {};
-    return fmt::format("one of \"{}\"", fmt::join(member.words, "\", \""));
-  }
   if (rule.form == Text::Form::kHash) {
     const auto visible = [](unsigned char c) { return c > ' ' && c < 0x7f; };
     if (text.size() >= rule.least && text.size() <= rule.most &&

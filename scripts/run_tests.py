@@ -36,8 +36,8 @@ def arguments():
     parser.add_argument("--with-python", action="store_true",
                         help="also what needs PyTorch, which is installed once into build/ (some 5.6 GB)")
     parser.add_argument("--preset", help="the build that is tested (default: release; cpu with --quick)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() + 1,
-                        help="tests at a time (default: one more than there are cores, since many wait)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() + 2,
+                        help="tests at a time (default: two more than there are cores, since many wait)")
     parser.add_argument("--no-install", action="store_true", help="do not install missing packages")
     return parser.parse_args()
 

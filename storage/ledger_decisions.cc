@@ -51,16 +51,16 @@ void acknowledge_directive(Connection& connection, int64_t run, int64_t number, 
       now, run, number);
 }
 
-void end_directive(Connection& connection, int64_t run, int64_t number, const DirectiveAck& ack,
-                   double now) {
-  bool applied = ack.state == "applied";
+void end_directive(Connection& connection, int64_t run, int64_t number, DirectiveState state,
+                   const DirectiveAck& answer, double now) {
+  bool applied = state == "applied";
   connection.execute(
       "UPDATE directives SET state = ?, ended_at = ?, applied_attempt = ?, applied_step = ?, "
       "reject_reason = coalesce(?, reject_reason) "
       "WHERE run = ? AND number = ?",
-      ack.state, now, applied ? std::optional<int64_t>(ack.attempt) : std::nullopt,
-      applied ? std::optional<int64_t>(ack.step) : std::nullopt,
-      applied ? std::nullopt : std::optional<std::string>(ack.reason), run, number);
+      std::string(state), now, applied ? std::optional<int64_t>(answer.attempt) : std::nullopt,
+      applied ? std::optional<int64_t>(answer.step) : std::nullopt,
+      applied ? std::nullopt : std::optional<std::string>(answer.reason), run, number);
 }
 
 int64_t insert_stream(Connection& connection, double now, int64_t run, const std::string& type,

@@ -28,9 +28,9 @@ std::vector<Directive> open_directives(Connection& connection, int64_t run, int6
 int64_t last_directive(Connection& connection, int64_t run);  // 0 = none
 void mark_delivered(Connection& connection, int64_t run, int64_t number, double now);
 void acknowledge_directive(Connection& connection, int64_t run, int64_t number, double now);
-// `ack.state` is applied, rejected or expired. One that had expired keeps the reason for that.
-void end_directive(Connection& connection, int64_t run, int64_t number, const DirectiveAck& ack,
-                   double now);
+// `state` is applied, rejected or expired. One that had expired keeps the reason for that.
+void end_directive(Connection& connection, int64_t run, int64_t number, DirectiveState state,
+                   const DirectiveAck& answer, double now);
 
 struct StreamRow {
   int64_t id = 0;

@@ -61,7 +61,7 @@ const std::vector<Deletion>& deletions() {
 }  // namespace
 
 void begin_deletion(Connection& connection, int64_t run, const std::string& reason, double now) {
-  connection.execute("UPDATE runs SET state = ? WHERE id = ?", kDeleting, run);
+  connection.execute("UPDATE runs SET state = ? WHERE id = ?", std::string(kDeleting), run);
   connection.execute(
       "UPDATE replays SET state = 'cancelled', fail_reason = ?, finished_at = ? WHERE run = ? AND "
       "state IN ('queued', 'leased')",

@@ -12,7 +12,7 @@
 namespace gnomon::ledger {
 
 // runs.state of a run whose rows are going.
-inline constexpr const char* kDeleting = "deleting";
+inline constexpr RunStatus kDeleting = "deleting";
 
 // Marks the run and cancels what of it waits for a verifier or is with one, with `reason`; `now` in
 // seconds since the epoch.

@@ -14,8 +14,8 @@ std::optional<int64_t> insert_notice(Connection& connection, int64_t run,
   const int inserted =
       insert<NoticeRow, "INSERT",
              "ON CONFLICT (run, kind, attempt, step, noticed_at, text) DO NOTHING">(
-          connection, {run, number, notice.attempt, notice.step, notice.kind, notice.text,
-                       notice.plan_version, notice.time, now});
+          connection, {run, number, notice.attempt, notice.step, NoticeKind::on_record(notice.kind),
+                       notice.text, notice.plan_version, notice.time, now});
   if (inserted == 0) {
     return std::nullopt;
   }

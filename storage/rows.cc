@@ -17,10 +17,11 @@ struct Value {
   [[noreturn]] void refuse(const std::string& found, const std::string& accepted) const {
     throw FormatError(file, 0, fmt::format("{}.{} {}", table, column, found), accepted);
   }
-  void check(const std::string& text) const {
-    if (member.words.empty()) return;
-    const std::string accepted = what_is_accepted(text, member);
-    if (!accepted.empty()) refuse(fmt::format("\"{}\"", text.substr(0, 80)), accepted);
+  void check(const std::string&) const {}
+  template <const auto& list>
+  void check(const Word<list>& word) const {
+    if (!word.is_known())
+      refuse(fmt::format("\"{}\"", word.text().substr(0, 80)), one_of_words(list));
   }
   void check(double number) const {
     if (!record_json::accepts(member.range, number))
@@ -40,6 +41,10 @@ namespace json = boost::json;
 json::value shown(const std::string& text, const Member& member) {
   return *member.json == '\0' ? json::value(record_json::valid_utf8(text))
                               : parse_json_exactly(text);
+}
+template <const auto& list>
+json::value shown(const Word<list>& word, const Member&) {
+  return record_json::write_value(word);
 }
 json::value shown(double number, const Member&) {
   return std::isnan(number) ? json::value() : record_json::write_value(number);

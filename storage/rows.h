@@ -44,6 +44,10 @@ inline void read(const Query& query, int column, std::string& to) { to = query.t
 inline void read(const Query& query, int column, std::vector<std::string>& to) {
   to = strings_from_json(query.text(column));
 }
+template <const auto& list>
+void read(const Query& query, int column, Word<list>& to) {
+  to = Word<list>::on_record(query.text(column));
+}
 template <typename T>
 void read(const Query& query, int column, std::optional<T>& to) {
   if (query.is_null(column)) return to.reset();
@@ -53,6 +57,10 @@ void read(const Query& query, int column, std::optional<T>& to) {
 template <typename T>
 const T& bound(const T& value) {
   return value;
+}
+template <const auto& list>
+std::string bound(const Word<list>& word) {
+  return word;
 }
 inline std::string bound(const std::vector<std::string>& value) { return strings_to_json(value); }
 

@@ -100,7 +100,7 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   reporter_->knows(standing());
 }
 
-void TrainingLoop::acknowledge(const Directive& directive, const std::string& state, int64_t step,
+void TrainingLoop::acknowledge(const Directive& directive, AckState state, int64_t step,
                                const std::string& reason) {
   remember_answer(directive, state, step, reason);
   save_state();
@@ -108,8 +108,8 @@ void TrainingLoop::acknowledge(const Directive& directive, const std::string& st
   reporter_->knows(standing());
 }
 
-void TrainingLoop::remember_answer(const Directive& directive, const std::string& state,
-                                   int64_t step, const std::string& reason) {
+void TrainingLoop::remember_answer(const Directive& directive, AckState state, int64_t step,
+                                   const std::string& reason) {
   state_.last_directive = directive.number;
   state_.newest_plan_version = std::max(state_.newest_plan_version, directive.plan_version);
   state_.last_ack = {state, state_.attempt(), step, reason, now_seconds()};

@@ -251,7 +251,7 @@ void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
   report("checkpoints", to_json(checkpoint));
 }
 
-void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+void TrainingLoop::begin_attempt(AttemptCause cause, int64_t base_step, int64_t base_attempt,
                                  const std::string& base_checkpoint) {
   add_attempt(cause, base_step, base_attempt, base_checkpoint);
   save_state();
@@ -259,7 +259,7 @@ void TrainingLoop::begin_attempt(const std::string& cause, int64_t base_step, in
   if (reporter_) reporter_->knows(standing());
 }
 
-void TrainingLoop::add_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+void TrainingLoop::add_attempt(AttemptCause cause, int64_t base_step, int64_t base_attempt,
                                const std::string& base_checkpoint) {
   AttemptRecord record;
   record.start = {state_.attempt() + 1,  base_step,  cause, engine_.plan().version, now_seconds(),

@@ -212,7 +212,8 @@ void DeviceHealthReader::ask(DeviceHealth& health) {
   if (answers(nvml_->reasons, &count)) {
     health.throttle_reasons.emplace();
     for (size_t i = 0; i < kReasonBits.size(); ++i) {
-      if ((count & kReasonBits[i]) != 0) health.throttle_reasons->emplace_back(kThrottleReasons[i]);
+      if ((count & kReasonBits[i]) == 0) continue;
+      health.throttle_reasons->push_back(ThrottleReason::on_record(kThrottleReasons[i]));
     }
   }
   unsigned int corrected = 0, uncorrected = 0, pending = 0, failure = 0;

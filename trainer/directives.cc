@@ -127,8 +127,7 @@ void DirectiveInbox::notice_a_new_ledger() {
 }
 
 // False when there was no room for the answer: the directive will be delivered again.
-bool DirectiveInbox::answer(const Directive& directive, const std::string& state,
-                            const std::string& reason) {
+bool DirectiveInbox::answer(const Directive& directive, AckState state, const std::string& reason) {
   DirectiveAck ack;
   ack.state = state;
   ack.reason = shortened(reason, rules::kSentence);

@@ -57,7 +57,7 @@ class DirectiveInbox {
   void notice_a_new_ledger();
   bool accept(const Directive& directive);
   bool reject_used(const Directive& directive, int64_t last);
-  bool answer(const Directive& directive, const std::string& state, const std::string& reason);
+  bool answer(const Directive& directive, AckState state, const std::string& reason);
   bool wait(std::chrono::milliseconds duration);
 
   DirectiveOptions options_;

@@ -52,7 +52,7 @@ bool TrainingLoop::run() {
     end_if_replaced();
     const bool done = stop_ || engine_.step() >= config_.steps;
     if (done) {
-      finish(stop_ ? "stopped" : "completed");
+      finish(stop_ ? RunOutcome("stopped") : "completed");
     } else {
       interrupt();
     }
@@ -187,7 +187,7 @@ void TrainingLoop::check_contact() {
   }
 }
 
-void TrainingLoop::finish(const std::string& outcome) {
+void TrainingLoop::finish(RunOutcome outcome) {
   take_checkpoint();
   const double loss = engine_.evaluate(PrecisionPlan::bf16());
   take_last_checkpoint();

@@ -59,7 +59,7 @@ class TrainingLoop {
   Absence absence_of_controller() const;
   void check_contact();
   void end_if_replaced() const;
-  void finish(const std::string& outcome);
+  void finish(RunOutcome outcome);
   void take_last_checkpoint();
   void interrupt();
   void print_arenas();
@@ -77,7 +77,7 @@ class TrainingLoop {
   std::vector<CheckpointReport> unsent_checkpoints();
   void thin_out_unsent();
   void tell_plan_without_controller();
-  void reject_open_directives(const std::string& outcome);
+  void reject_open_directives(RunOutcome outcome);
   void flush(double seconds);
 
   // verify_inline.cc
@@ -99,10 +99,10 @@ class TrainingLoop {
   bool is_over(ResumeMode mode) const;
   void refuse_other_configuration(const EngineConfig& before,
                                   const std::filesystem::path& checkpoint);
-  void begin_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+  void begin_attempt(AttemptCause cause, int64_t base_step, int64_t base_attempt,
                      const std::string& base_checkpoint);
   // The same in memory only: for what must reach the disk together with something else.
-  void add_attempt(const std::string& cause, int64_t base_step, int64_t base_attempt,
+  void add_attempt(AttemptCause cause, int64_t base_step, int64_t base_attempt,
                    const std::string& base_checkpoint);
   int64_t base_step() const { return state_.attempts.back().start.base_step; }
   void report_again(const std::optional<CheckpointInfo>& base);
@@ -114,9 +114,9 @@ class TrainingLoop {
   void apply_set_plan(const Directive& directive);
   void apply_rollback(const Directive& directive);
   PrecisionPlan plan_of(const Directive& directive) const;
-  void acknowledge(const Directive& directive, const std::string& state, int64_t step,
+  void acknowledge(const Directive& directive, AckState state, int64_t step,
                    const std::string& reason);
-  void remember_answer(const Directive& directive, const std::string& state, int64_t step,
+  void remember_answer(const Directive& directive, AckState state, int64_t step,
                        const std::string& reason);
 
   TrainerConfig config_;

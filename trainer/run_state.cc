@@ -49,7 +49,7 @@ AttemptRecord read_attempt(TomlTable& table) {
   AttemptRecord record;
   record.start.attempt = table.integer("number", 0, 1, kMax);
   record.start.base_step = table.integer("base_step", 0, 0, kMax);
-  record.start.cause = table.text("cause", "");
+  record.start.cause = AttemptCause::on_record(table.text("cause", ""));
   record.start.plan_version = table.integer("plan_version", 0, -kMax, kMax);
   record.start.time = table.number("time", 0, 0, 1e12);
   record.base_attempt = table.integer("base_attempt", 0, 0, kMax);
@@ -70,7 +70,7 @@ std::optional<RunState> RunState::load(const std::filesystem::path& file) {
   RunState state;
   state.last_directive = table.integer("last_directive", 0, 0, kMax);
   TomlTable ack = table.table("last_ack");
-  state.last_ack.state = ack.text("state", "");
+  state.last_ack.state = AckState::on_record(ack.text("state", ""));
   state.last_ack.attempt = ack.integer("attempt", 0, 0, kMax);
   state.last_ack.step = ack.integer("step", 0, 0, kMax);
   state.last_ack.reason = ack.text("reason", "");

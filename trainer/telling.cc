@@ -178,7 +178,7 @@ void TrainingLoop::tell_plan_without_controller() {
 }
 
 // Nobody will apply them any more, and the controller must not wait for that.
-void TrainingLoop::reject_open_directives(const std::string& outcome) {
+void TrainingLoop::reject_open_directives(RunOutcome outcome) {
   if (!inbox_) return;
   for (const Directive& directive : inbox_->close()) {
     const std::string reason =

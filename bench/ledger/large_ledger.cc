@@ -32,9 +32,10 @@ void insert_runs(Connection& connection, int64_t runs) {
   for (int64_t i = 1; i <= runs; ++i) {
     const RunRegistration registration = registration_of(i);
     const bool live = i == 1;
-    const int64_t run = ledger::insert_run(
-        connection, {0, registration.name, registration.job_id, to_json(registration),
-                     decide::Policy().to_toml(), live ? "live" : "completed", 1.0, std::nullopt});
+    const int64_t run =
+        ledger::insert_run(connection, {0, registration.name, registration.job_id,
+                                        to_json(registration), decide::Policy().to_toml(),
+                                        live ? RunStatus("live") : "completed", 1.0, std::nullopt});
     ledger::insert(connection, AttemptRow{run, 1, 0, "start", 1});
     ledger::save_state(connection, run, {1, decide::state_to_json(decide::State{})});
     if (!live) {

@@ -268,7 +268,7 @@ class TrainerTeller {
   }
 
   // Asks as an operator; returns the directive's number.
-  int64_t ask(const std::string& kind) {
+  int64_t ask(OverrideKind kind) {
     OverrideRequest request;
     request.kind = kind;
     request.owner = "gnomon conformance";

@@ -370,7 +370,8 @@ Trace Rehearsal::run() {
   }
   TracedResult& result = trace_.result;
   result.outcome = engine_.step() >= setup_.steps ? "completed" : paused_ ? "held" : "stopped";
-  feed(decide::RunEnded{result.outcome == "completed" ? "completed" : "stopped", engine_.step()});
+  feed(decide::RunEnded{result.outcome == "completed" ? RunOutcome("completed") : "stopped",
+                        engine_.step()});
   result.step = engine_.step();
   // As another device would: one that is broken computes no verdict on itself.
   engine_.set_mode({.role = EngineRole::kReplay});

@@ -222,9 +222,9 @@ TracedWindow read_window(const json::object& object) {
 TracedDecision read_decision(const json::object& object, double at) {
   decide::RecordDecision decision;
   decision.decision = object.at("decision").to_number<int64_t>();
-  decision.kind = to_string(object.at("kind"));
-  decision.verdict = to_string(object.at("verdict"));
-  decision.action = to_string(object.at("action"));
+  decision.kind = DecisionKind::on_record(to_string(object.at("kind")));
+  decision.verdict = VerdictName::on_record(to_string(object.at("verdict")));
+  decision.action = ActionName::on_record(to_string(object.at("action")));
   decision.enforced = object.at("enforced").as_bool();
   decision.attempt = object.at("attempt").to_number<int64_t>();
   decision.step = object.at("step").to_number<int64_t>();

@@ -36,12 +36,6 @@ void add_range(json::object& schema, const Range& range) {
 
 json::object text_schema(const Member& member) {
   json::object schema{{"type", "string"}};
-  if (!member.words.empty()) {
-    json::array words;
-    for (const std::string_view word : member.words) words.emplace_back(word);
-    schema["enum"] = std::move(words);
-    return schema;
-  }
   const Text& rule = member.text;
   if (rule.form == Text::Form::kHash) {
     schema["pattern"] = fmt::format("^[!-~]{{{},{}}}$", rule.least, rule.most);
@@ -55,6 +49,13 @@ json::object text_schema(const Member& member) {
   return schema;
 }
 
+template <const auto& list>
+json::object word_schema() {
+  json::array words;
+  for (const std::string_view word : list) words.emplace_back(word);
+  return {{"type", "string"}, {"enum", std::move(words)}};
+}
+
 template <typename T>
 struct SchemaOf {
   static json::object get(const Member& /*member*/) { return reference(T::kRecord.name); }
@@ -66,6 +67,10 @@ struct SchemaOf<Labels> {
 template <>
 struct SchemaOf<std::string> {
   static json::object get(const Member& member) { return text_schema(member); }
+};
+template <const auto& list>
+struct SchemaOf<Word<list>> {
+  static json::object get(const Member& /*member*/) { return word_schema<list>(); }
 };
 template <>
 struct SchemaOf<bool> {
@@ -171,9 +176,13 @@ struct ColumnOf<std::string> {
     const std::string_view holds = member.json;
     if (holds == "object") return {{"type", "object"}};
     if (!holds.empty()) return reference(member.json);
-    json::object schema{{"type", "string"}};
-    if (!member.words.empty()) schema["enum"] = text_schema(member).at("enum");
-    return schema;
+    return {{"type", "string"}};
+  }
+};
+template <const auto& list>
+struct ColumnOf<Word<list>> {
+  static json::object get(const Member& member) {
+    return column_schema(member.null, word_schema<list>());
   }
 };
 template <typename T>

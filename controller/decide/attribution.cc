@@ -57,7 +57,7 @@ json::array scores_evidence(const std::vector<SiteScore>& scores) {
 
 void give_up(Core& core, const std::string& why) {
   const Case& investigation = *core.s.investigation;
-  const std::string verdict = investigation.verdict;
+  const VerdictName verdict = investigation.verdict;
   RecordDecision& decision = core.record(
       "attribution", fmt::format("The blame could not be pinned to single sites: {}.", why),
       {{"replays", investigation.search.replays},
@@ -78,7 +78,7 @@ std::vector<std::string> rescued_sites(const Core& core, const std::vector<std::
 
 void finish(Core& core) {
   const Case& investigation = *core.s.investigation;
-  const std::string verdict = investigation.verdict;
+  const VerdictName verdict = investigation.verdict;
   std::vector<std::string> guilty = rescued_sites(core, investigation.search.guilty);
   std::sort(guilty.begin(), guilty.end());
   const std::vector<std::string> before = pinned_sites(core.s);
@@ -159,7 +159,7 @@ std::vector<double> bf16_ends(const TriageEvidence& evidence) {
   for (const TriageAnswer& answer : evidence.answers) {
     // The nudged replays of a spike begin at the oldest checkpoint.
     const bool nudged = answer.kind == "bf16_nudged" && (!evidence.finding || far);
-    if (nudged || (answer.kind == (far ? "bf16_far" : "bf16"))) add(answer.end_loss);
+    if (nudged || (answer.kind == (far ? ReplayRole("bf16_far") : "bf16"))) add(answer.end_loss);
   }
   return ends;
 }

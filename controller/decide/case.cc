@@ -99,7 +99,7 @@ json::object verdict_evidence(const Case& investigation) {
 
 // How a test of the triage is ordered.
 struct HowToAsk {
-  std::string arm;
+  Arm arm;
   std::string plan;
   bool on_trainer = false;
 };
@@ -109,8 +109,9 @@ HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& w
   // The base of a rollback was saved under the plan before it: `same` would replay that one.
   const bool as_saved = window.start.plan_version == window.plan_version;
   const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
-  if (test.kind == "fakequant" || test.kind == "eager") return {test.kind, plan, false};
-  return {as_saved ? "same" : "plan", plan, test.kind == "same_on_trainer"};
+  if (test.kind == "fakequant") return {"fakequant", plan, false};
+  if (test.kind == "eager") return {"eager", plan, false};
+  return {as_saved ? Arm("same") : Arm("plan"), plan, test.kind == "same_on_trainer"};
 }
 
 // Whose BF16 replay the case rests on.
@@ -141,7 +142,7 @@ void answer_failed(Core& core, const TriageTest& test) {
 }
 
 // Nudged replays of a spike begin further back, so that the weights have time to part.
-bool from_afar(const TriageEvidence& evidence, const std::string& kind, int64_t seed) {
+bool from_afar(const TriageEvidence& evidence, ReplayRole kind, int64_t seed) {
   return evidence.finding && (seed != 0 || kind == "bf16_far");
 }
 
@@ -507,7 +508,7 @@ void time_out_replays(Core& core) {
   }
 }
 
-void end_case(Core& core, const std::string& outcome) {
+void end_case(Core& core, WindowStatus outcome) {
   State& s = core.s;
   const Case ended = std::move(*s.investigation);
   s.investigation.reset();

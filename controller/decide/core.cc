@@ -7,7 +7,7 @@
 
 namespace gnomon::decide {
 
-RecordDecision& Core::record(const std::string& kind, std::string sentence,
+RecordDecision& Core::record(DecisionKind kind, std::string sentence,
                              const boost::json::object& evidence) {
   RecordDecision decision;
   decision.decision = s.next_decision++;

@@ -54,7 +54,7 @@ struct Core {
   bool keeps_checkpoints = false;
 
   // A decision for the log with what is the same in all of them filled in.
-  RecordDecision& record(const std::string& kind, std::string sentence,
+  RecordDecision& record(DecisionKind kind, std::string sentence,
                          const boost::json::object& evidence);
   void say(const std::string& sentence);
   bool enforcing() const { return policy.mode == Mode::kEnforce; }
@@ -78,11 +78,11 @@ std::string window_name(const WindowState& window);  // "Window 12 (steps 240–
 // The plan that the steps after a checkpoint ran with: a rollback's base was saved under an older
 // plan.
 int64_t plan_after(const State& state, const KnownCheckpoint& start);
-WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoint& start,
-                        int64_t end_step, const std::string& end_uri, int64_t plan_version);
+WindowState& add_window(Core& core, WindowKind kind, const KnownCheckpoint& start, int64_t end_step,
+                        const std::string& end_uri, int64_t plan_version);
 // Closes and forgets a window and its unanswered replays. A window that is not there is nothing to
 // do.
-void close_window(Core& core, int64_t id, const std::string& outcome);
+void close_window(Core& core, int64_t id, WindowStatus outcome);
 // Of one that has been measured and is still open; else nothing.
 void show_window(Core& core, int64_t id);
 // Closes incident windows that no case asks for any more.
@@ -93,10 +93,10 @@ void finish_window(Core& core, int64_t id);
 bool in_memory(const KnownCheckpoint& checkpoint);
 // Orders a replay of the window; `wanted` says how, its ids and purpose are filled in. Returns its
 // id.
-int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
+int64_t order(Core& core, const WindowState& window, ReplayRole role, int64_t number,
               OrderReplay wanted);
-int64_t order(Core& core, const WindowState& window, const std::string& arm,
-              const std::string& role, const std::string& plan, bool endpoints, int priority);
+int64_t order(Core& core, const WindowState& window, Arm arm, ReplayRole role,
+              const std::string& plan, bool endpoints, int priority);
 // A window ended quietly here; the oldest such ends are forgotten beyond the bound.
 void add_quiet_end(State& state, int64_t start_step, KnownCheckpoint end);
 // The same of a window that was measured, unless it lost more than is tolerated or belongs to a
@@ -136,7 +136,7 @@ void weigh_recovery(Core& core, int64_t window);
 void recover_in_bf16(Core& core, int64_t attempt, int64_t plan_version, int64_t start_step,
                      int64_t end_step);
 // Windows that wait for more are closed.
-void close_unsettled(Core& core, const std::string& outcome);
+void close_unsettled(Core& core, WindowStatus outcome);
 // The same of those whose action is not in force any more.
 void release_unsettled(Core& core);
 
@@ -265,13 +265,13 @@ boost::json::array batches_evidence(const std::vector<OtherBatch>& batches);
 boost::json::array other_batches(const Case& investigation);
 // The case is over without an action: what had waited for it goes on. Its window is closed, but not
 // with an empty outcome.
-void end_case(Core& core, const std::string& outcome);
+void end_case(Core& core, WindowStatus outcome);
 
 // -- verdicts.cc: what follows from a verdict
 void conclude(Core& core, const Verdict& verdict);
 // The verifier gets no work of this run any more, and its windows are no evidence.
-void distrust(Core& core, const std::string& verifier, const std::string& why,
-              const std::string& verdict, int64_t window);
+void distrust(Core& core, const std::string& verifier, const std::string& why, VerdictName verdict,
+              int64_t window);
 // The window's shadow is done again by somebody else; its case, if any, ends.
 void measure_again(Core& core, int64_t window);
 
@@ -285,14 +285,14 @@ void rescue_failed(Core& core, int64_t prefix);
 // -- ladder.cc: from a verdict to an action
 // True when the next rung blames single sites, so that attribution is worth its replays.
 bool next_rung_pins(const Core& core);
-void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites);
+void respond(Core& core, VerdictName verdict, const std::vector<std::string>& sites);
 // The sites that a containment has in BF16 while the others are in FP8.
 std::vector<std::string> pinned_sites(const State& state);
 // The containment that a rung and its plan lead to.
-void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
+void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
              int64_t plan_version);
 // Pauses the run until a person lets it go on, or stops it.
-void hold(Core& core, const std::string& why, const std::string& directive = "pause");
+void hold(Core& core, const std::string& why, DirectiveKind directive = "pause");
 // An attempt that began while the run was on hold is paused too, since its trainer may know nothing
 // of the hold: at once, or when what keeps the core from ordering (a silence, a plan or a mode by
 // hand, another directive) is over.

@@ -238,7 +238,7 @@ bool heard_after_end(const Event& event) {
 void replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
   if (replay.role == "shadow") return shadow_failed(core, replay.window, why);
   if (replay.role == "probe") return probe_failed(core, replay, why);
-  if (replay.role.starts_with("instrument")) return instrument_failed(core, replay.window, why);
+  if (is_of_instrument(replay.role)) return instrument_failed(core, replay.window, why);
   if (replay.role == "confirm") return confirm_failed(core, replay.window, why);
   case_replay_failed(core, replay, why);
 }

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "protocol/records/decision.h"
+#include "protocol/records/directive.h"
+#include "protocol/records/override.h"
 #include "protocol/records/replay.h"
 #include "protocol/records/run.h"
 #include "protocol/records/step.h"
@@ -107,8 +109,8 @@ inline constexpr size_t kOtherBatchesMax = 16;  // of one replay, the first ones
 struct ReplayFinished {
   int64_t replay = 0;
   int64_t window = 0;
-  std::string arm;                 // as it was ordered
-  std::string purpose;             // shadow, triage, attribution, probe, instrument
+  Arm arm;  // as it was ordered
+  ReplayPurpose purpose;
   bool fingerprint_equal = false;  // replay's against the run's
   int64_t compared_steps = 0;      // steps whose hashes both sides have
   std::optional<int64_t>
@@ -137,21 +139,21 @@ struct ReplayFinished {
 struct ReplayFailed {
   int64_t replay = 0;
   int64_t window = 0;
-  std::string arm;
+  Arm arm;
   std::string reason;
 };
 
 // May also be heard of a directive that has expired: "applied" is believed.
 struct DirectiveChanged {
   int64_t number = 0;
-  std::string state;  // applied, rejected
+  DirectiveState state;  // applied, rejected
   int64_t attempt = 0;
   int64_t step = 0;
   std::string reason;
 };
 
 struct RunEnded {
-  std::string outcome;
+  RunOutcome outcome;
   int64_t step = 0;
 };
 
@@ -161,9 +163,9 @@ struct Tick {};
 
 // A person interferes. decide.h: why_not says beforehand whether it makes sense.
 struct OperatorOverride {
-  std::string kind;       // pause, resume, stop, checkpoint_now, set_plan, silence, mode
+  OverrideKind kind;
   std::string plan;       // set_plan: TOML
-  std::string mode;       // mode: observe, advise, enforce
+  ModeOrNone mode;        // mode: which
   std::string owner;      // who asks
   std::string reason;     // and why
   double expires_at = 0;  // seconds since the epoch, 0 = none
@@ -187,7 +189,7 @@ bool avoids(std::string_view list, std::string_view name);
 
 struct CloseWindow : GapNumbers {
   int64_t window = 0;
-  std::string outcome;  // quiet, alarm, skipped, failed
+  WindowStatus outcome;  // quiet, alarm, skipped, failed
 };
 
 // A window has been measured and stays open: a case is about it, or another replay is awaited. What
@@ -205,7 +207,7 @@ struct MarkVerified {
 
 struct IssueDirective {
   int64_t number = 0;
-  std::string kind;  // set_plan, rollback, checkpoint_now, pause, resume, stop
+  DirectiveKind kind;
   std::string plan;  // TOML
   int64_t plan_version = 0;
   int64_t to_step = 0;
@@ -216,8 +218,8 @@ struct IssueDirective {
 // The directive is not to be carried out any more.
 struct EndDirective {
   int64_t number = 0;
-  std::string state;   // expired
-  std::string reason;  // a sentence for people
+  DirectiveState state;  // expired
+  std::string reason;    // a sentence for people
 };
 
 // A decision for the log. Its verdict is none, a Verdict of triage.h, broken_instrument,

@@ -217,7 +217,7 @@ void note_unverified(Core& core) {
       "Action: {}; {}.", what,
       policy.on_loss == "bf16" ? "the whole run goes to BF16 from here on" : "training is paused");
   RecordDecision& decision = core.record("action", sentence, evidence);
-  decision.action = policy.on_loss;
+  decision.action = ActionName::on_record(policy.on_loss);
   decision.enforced = true;
   if (policy.on_loss == "hold") return hold(core, sentence);
   s.actions += 1;

@@ -299,7 +299,7 @@ void judge(Core& core, WindowState& window) {
 }
 
 // Not before a second source has said the same, where one was asked.
-void close_or_wait(Core& core, WindowState& window, const std::string& outcome) {
+void close_or_wait(Core& core, WindowState& window, WindowStatus outcome) {
   window.outcome = outcome;
   if (!window.confirm_pending) close_window(core, window.id, outcome);
   settle_verified(core);

@@ -13,37 +13,37 @@ namespace json = boost::json;
 
 // What is to be done about a verdict.
 struct Action {
-  std::string rung;                       // rollback (same plan), pin, bf16, hold
+  ActionName rung;                        // rollback (same plan), pin, bf16, hold
   std::optional<KnownCheckpoint> target;  // absent: from here
   std::vector<std::string> sites;
   bool non_finite = false;
   std::string why;  // when a limit had its say
 };
 
-bool has_rung(const Core& core, const std::string& rung) {
+bool has_rung(const Core& core, ActionName rung) {
   const auto& rungs = core.policy.ladder.rungs;
-  return std::find(rungs.begin(), rungs.end(), rung) != rungs.end();
+  return std::ranges::find(rungs, rung.text()) != rungs.end();
 }
 
 // The first rung above the one the run stands on; "hold" above the last. A run with pinned sites
 // stays on its rung as long as more of them may be pinned: what is still harmful has another site.
-std::string next_rung(const Core& core, bool pin_possible) {
+ActionName next_rung(const Core& core, bool pin_possible) {
   const auto& rungs = core.policy.ladder.rungs;
   const Capabilities& can = core.s.run.capabilities;
   pin_possible = pin_possible && can.plan != "run";
-  const auto possible = [&](const std::string& rung) {
+  const auto possible = [&](ActionName rung) {
     return rung == "pin" ? pin_possible : rung != "rollback" || can.rollback != "none";
   };
   size_t next = 0;
   if (core.s.containment) {
-    const auto stands = std::find(rungs.begin(), rungs.end(), core.s.containment->rung);
+    const auto stands = std::ranges::find(rungs, core.s.containment->rung.text());
     if (stands != rungs.end()) next = static_cast<size_t>(stands - rungs.begin()) + 1;
     const int64_t pinned = count_units(core.s.run, pinned_sites(core.s));
     const bool room = pinned > 0 && pinned < core.policy.attribution.sites_max;
     if (next > 0 && rungs[next - 1] == "pin" && room && pin_possible) next -= 1;
   }
-  while (next < rungs.size() && !possible(rungs[next])) next += 1;
-  return next < rungs.size() ? rungs[next] : "hold";
+  while (next < rungs.size() && !possible(ActionName::on_record(rungs[next]))) next += 1;
+  return next < rungs.size() ? ActionName::on_record(rungs[next]) : ActionName("hold");
 }
 
 // Where the evidence of an alarm began to rise, when windows before it have added to it.
@@ -68,14 +68,14 @@ KnownCheckpoint rollback_target(const Core& core, const WindowState& window) {
 
 // BF16 mends what FP8 does, and is the safe side where nobody can say; it mends no data and no
 // machine.
-bool bf16_may_help(const std::string& verdict) {
+bool bf16_may_help(VerdictName verdict) {
   return verdict == "fp8_numerics" || verdict == "kernel_bug" || verdict == "scale_drift" ||
          verdict == "unexplained";
 }
 
 // What is left when the run cannot go back: BF16 from here on, if that may help, or a person.
-void stay_here(const Core& core, const WindowState& window, const std::string& verdict,
-               std::string why, Action& action) {
+void stay_here(const Core& core, const WindowState& window, VerdictName verdict, std::string why,
+               Action& action) {
   action.why = std::move(why);
   action.target.reset();
   const bool bf16_left = has_rung(core, "bf16") && !plan_of(core.s, window.plan_version).bf16;
@@ -92,7 +92,7 @@ void stay_here(const Core& core, const WindowState& window, const std::string& v
 
 // A rollback that has been tried too often is not tried again, and none goes to a checkpoint that
 // the damage had reached.
-void limit_rollbacks(const Core& core, const WindowState& window, const std::string& verdict,
+void limit_rollbacks(const Core& core, const WindowState& window, VerdictName verdict,
                      Action& action) {
   if (!action.target || action.rung == "hold") return;
   const State& s = core.s;
@@ -116,7 +116,7 @@ bool recipe_helps(const Core& core) {
   return has_rung(core, "recipe") && !(core.s.containment && core.s.containment->rung == "recipe");
 }
 
-Action choose(const Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
+Action choose(const Core& core, VerdictName verdict, const std::vector<std::string>& sites) {
   const State& s = core.s;
   const Case& investigation = *s.investigation;
   const WindowState& window = *find_window(core.s, investigation.window);
@@ -209,8 +209,8 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   s.recovery = Recovery{action.rung, action.target.has_value(), 0, plan.version,
                         action.target ? action.target->step : -1};
   if (action.target && s.investigation) s.recovery->harm_step = harm_after(s, *s.investigation);
-  pending.purpose = action.rung == "rollback" ? "transient" : "contain";
-  pending.kind = action.target ? "rollback" : "set_plan";
+  pending.purpose = action.rung == "rollback" ? DirectivePurpose("transient") : "contain";
+  pending.kind = action.target ? DirectiveKind("rollback") : "set_plan";
   if (action.target) {
     pending.to_step = action.target->step;
     pending.checkpoint_uri = action.target->uri;
@@ -245,7 +245,7 @@ std::vector<std::string> pinned_sites(const State& s) {
   return pinned ? s.containment->sites : std::vector<std::string>();
 }
 
-void contain(Core& core, const std::string& rung, const std::vector<std::string>& sites,
+void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
              int64_t plan_version) {
   State& s = core.s;
   if (!s.containment) {
@@ -263,7 +263,7 @@ void contain(Core& core, const std::string& rung, const std::vector<std::string>
   s.containment = std::move(containment);
 }
 
-void hold(Core& core, const std::string& why, const std::string& directive) {
+void hold(Core& core, const std::string& why, DirectiveKind directive) {
   State& s = core.s;
   s.actions += 1;
   s.hold_due = false;
@@ -278,7 +278,7 @@ void hold(Core& core, const std::string& why, const std::string& directive) {
 void hold_if_due(Core& core) {
   State& s = core.s;
   if (!s.hold_due) return;
-  const auto is_open = [&](const std::string& kind) {
+  const auto is_open = [&](DirectiveKind kind) {
     const auto open = [&](const PendingDirective& known) { return known.kind == kind; };
     return (s.directive && open(*s.directive)) ||
            std::any_of(s.operator_directives.begin(), s.operator_directives.end(), open);
@@ -302,7 +302,7 @@ std::optional<Containment> standing_in(const State& s, int64_t plan_version) {
   const KnownPlan& plan = plan_of(s, plan_version);
   if (plan.version == base_plan(s).version) return std::nullopt;
   Containment containment;
-  containment.rung = plan.bf16 ? "bf16" : "pin";
+  containment.rung = plan.bf16 ? ActionName("bf16") : "pin";
   containment.plan_version = plan.version;
   containment.probes.from_replay = s.next_replay;
   containment.accepted_percent = s.watch.gap.scale.accepted_percent;
@@ -320,7 +320,7 @@ int64_t wanted_plan(const State& s) {
   return plan_of(s, s.containment ? s.containment->plan_version : 0).version;
 }
 
-void respond(Core& core, const std::string& verdict, const std::vector<std::string>& sites) {
+void respond(Core& core, VerdictName verdict, const std::vector<std::string>& sites) {
   State& s = core.s;
   if (s.investigation->evidence.trigger == "offset" && !recipe_helps(core)) {
     const std::string look = verdict == "kernel_bug"

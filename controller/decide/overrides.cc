@@ -16,7 +16,7 @@ namespace {
 
 namespace json = boost::json;
 
-const PendingDirective* open_override(const State& s, const std::string& kind) {
+const PendingDirective* open_override(const State& s, DirectiveKind kind) {
   for (const PendingDirective& open : s.operator_directives) {
     if (open.kind == kind) return &open;
   }
@@ -32,7 +32,7 @@ bool will_be_paused(const State& s) {
   return s.paused || (s.directive && s.directive->kind == "pause");
 }
 
-bool is_standing(const std::string& kind) {
+bool is_standing(OverrideKind kind) {
   return kind == "set_plan" || kind == "silence" || kind == "mode";
 }
 
@@ -127,7 +127,7 @@ void order_now(Core& core, const OperatorOverride& asked, const std::string& why
     withdraw(core, pause, fmt::format("{} ordered otherwise", asked.owner));
   }
   PendingDirective pending;
-  pending.kind = asked.kind;
+  pending.kind = DirectiveKind::on_record(asked.kind);
   if (asked.kind == "set_plan") pending.plan_version = s.operator_plan->plan_version;
   issue_override(core, std::move(pending), asked.plan, why);
 }
@@ -175,11 +175,9 @@ std::string until(double expires_at) {
 }
 
 std::string why_not(const State& s, const OperatorOverride& asked) {
-  static constexpr const char* kKinds[] = {"pause",    "resume",  "stop", "checkpoint_now",
-                                           "set_plan", "silence", "mode"};
   if (!s.registered) return "the run is not registered";
   if (s.ended) return "the run has ended";
-  if (std::find(std::begin(kKinds), std::end(kKinds), asked.kind) == std::end(kKinds)) {
+  if (!asked.kind.is_known()) {
     return fmt::format("there is no override of kind \"{}\"", asked.kind);
   }
   if (asked.owner.empty()) return "an override has an owner";

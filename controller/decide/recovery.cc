@@ -56,7 +56,7 @@ Tally tally_of(const Core& core) {
 // The rung is held by `containment` unless the action was a rollback under the same plan.
 void say_recovered(Core& core, int64_t window_id, const std::string& proof, json::object evidence) {
   State& s = core.s;
-  evidence["rung"] = s.recovery->rung;
+  evidence["rung"] = s.recovery->rung.text();
   RecordDecision& decision = core.record(
       "recovered",
       fmt::format("Recovered: steps {}–{} after the action are quiet ({}).",
@@ -108,7 +108,7 @@ void not_enough(Core& core, const Tally& tally) {
 }
 
 template <class Chosen>
-void close_unsettled(Core& core, const std::string& outcome, const Chosen& chosen) {
+void close_unsettled(Core& core, WindowStatus outcome, const Chosen& chosen) {
   std::vector<int64_t> waiting;
   for (const WindowState& window : core.s.windows) {
     if (window.unsettled && chosen(window)) waiting.push_back(window.id);
@@ -159,7 +159,7 @@ void recover_in_bf16(Core& core, int64_t attempt, int64_t plan_version, int64_t 
                 {{"start_step", start_step}, {"end_step", end_step}});
 }
 
-void close_unsettled(Core& core, const std::string& outcome) {
+void close_unsettled(Core& core, WindowStatus outcome) {
   close_unsettled(core, outcome, [](const WindowState&) { return true; });
 }
 

@@ -168,7 +168,7 @@ void go_back(Core& core) {
 
 // The probe is answered; a probe window ends with it, a shadow window when nothing else is waited
 // for.
-void finish_probe_window(Core& core, int64_t id, const std::string& outcome) {
+void finish_probe_window(Core& core, int64_t id, WindowStatus outcome) {
   WindowState& window = *find_window(core.s, id);
   window.probe_pending = false;
   if (window.kind == "probe") return close_window(core, id, outcome);
@@ -326,7 +326,7 @@ void take_probe(Core& core, const PendingReplay& ordered, const ReplayFinished& 
       evidence);
   decision.window = window_id;
   if (window.kind == "probe") window.measured = measured;
-  finish_probe_window(core, window_id, passes ? "quiet" : "alarm");
+  finish_probe_window(core, window_id, passes ? WindowStatus("quiet") : "alarm");
   passes ? return_if_due(core) : end_series(core);
 }
 

@@ -93,8 +93,8 @@ void go_further_back(Core& core, const PendingDirective& refused) {
   PendingDirective next = refused;
   next.to_step = older->step;
   next.checkpoint_uri = older->uri;
-  const std::string rung =
-      refused.purpose == "transient" || !s.containment ? "rollback" : s.containment->rung;
+  const ActionName rung = refused.purpose == "transient" || !s.containment ? ActionName("rollback")
+                                                                           : s.containment->rung;
   s.recovery = Recovery{rung, true, 0, refused.plan_version, older->step};
   count_rollback(s, older->step);
   issue(core, std::move(next), plan_of(s, refused.plan_version).toml, sentence);

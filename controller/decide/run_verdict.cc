@@ -161,7 +161,7 @@ std::string contained_sentence(const State& s) {
            "shows whether that was enough. Nobody needs to do anything.";
   }
   const Containment& in = *s.containment;
-  const std::string& rung = in.rung;
+  const ActionName rung = in.rung;
   std::string what = rung == "bf16"         ? "the whole run trains in BF16"
                      : rung == "recipe"     ? "FP8 uses another recipe"
                      : rung == "hold"       ? "the run is on hold"

@@ -60,7 +60,7 @@ struct AttemptFacts {
 // A window that waits for replays.
 struct WindowState {
   int64_t id = 0;
-  std::string kind;  // shadow, incident, probe, long
+  WindowKind kind;
   KnownCheckpoint start;
   int64_t steps = 0;
   std::string end_uri;
@@ -71,7 +71,7 @@ struct WindowState {
   bool instrument_pending = false;  // its perturbed BF16 replay
   bool deferred = false;   // an alarm, but another case is open: it is opened when that one ends
   bool unsettled = false;  // no alarm, but it follows an action that has not been shown to work yet
-  std::string outcome = "quiet";  // that it is closed with once nothing is waited for any more
+  WindowStatus outcome = "quiet";  // that it is closed with once nothing is waited for any more
   std::optional<Measurement> measured;
   std::string verifier;     // who did the shadow
   std::string shadow_hash;  // of the shadow's weights at the end
@@ -95,8 +95,7 @@ struct WindowState {
 struct PendingReplay {
   int64_t id = 0;
   int64_t window = 0;
-  std::string role;  // shadow, probe, instrument, instrument_again, scores, rescue, long_fork; or a
-                     // TriageTest's kind
+  ReplayRole role;
   int64_t number = 0;  // rescue: the search's prefix; of a TriageTest: its seed
   double deadline =
       0;  // only the trainer can do it, and may not; seconds since the epoch, 0 = none
@@ -132,7 +131,7 @@ struct Case {
   TriageEvidence evidence;
   int64_t far_window = 0;             // where the nudged replays of a spike begin; 0 = in `window`
   int64_t fork_window = 0;            // of the long fork
-  std::string verdict;                // once triage is over
+  VerdictName verdict;                // once triage is over
   std::optional<int64_t> since_step;  // the first step that is wrong, if the verdict knows
   std::vector<SiteScore> scores;      // as they came; empty before, or when nobody could do it
   AttributionSearch search;
@@ -160,11 +159,15 @@ struct TransientFault {
   int64_t step = 0;
 };
 
+// Why it was issued. restore: an operator's plan is over.
+inline constexpr std::array<std::string_view, 6> kDirectivePurposes = {
+    "contain", "transient", "return", "hold", "restore", "override"};
+using DirectivePurpose = Word<kDirectivePurposes>;
+
 struct PendingDirective {
   int64_t number = 0;
-  std::string kind;     // set_plan, rollback, pause, and operators' resume, stop, checkpoint_now
-  std::string purpose;  // contain, transient, return, hold, restore (an operator's plan is over),
-                        // override
+  DirectiveKind kind;
+  DirectivePurpose purpose;
   int64_t plan_version = 0;
   int64_t to_step = 0;
   std::string checkpoint_uri;
@@ -180,14 +183,14 @@ struct StandingOverride {
   std::string owner;
   std::string reason;
   double expires_at = 0;     // seconds since the epoch, 0 = never
-  std::string mode;          // of a mode override
+  ModeOrNone mode;           // of a mode override
   std::string plan;          // of a plan: TOML as ordered
   int64_t plan_version = 0;  // of a plan
 };
 
 // An action was carried out; the windows after it show whether it worked (recovery.cc).
 struct Recovery {
-  std::string rung;  // rollback, pin, bf16
+  ActionName rung;  // rollback, pin, bf16
   bool by_rollback = false;
   int64_t attempt = 0;  // by_rollback: the attempt it started; 0 until that is known
   int64_t plan_version = 0;
@@ -217,7 +220,7 @@ struct ProbeSeries {
 
 // The run is in another plan than it wants to be in.
 struct Containment {
-  std::string rung;  // pin, recipe, bf16, hold
+  ActionName rung;  // pin, recipe, bf16, hold
   std::vector<std::string> sites;
   int64_t plan_version = 0;
   bool recovered = false;

@@ -51,6 +51,31 @@ inline constexpr int64_t kAroundSpike = 8;
 SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& finding,
                               int64_t steps_asked, int64_t around = 0);
 
+// What the core wants a replay for: the tests of the triage, and
+//   shadow, probe         a window's own, and whether the run's plan is good again
+//   instrument*           whether BF16 itself can be believed
+//   scores, rescue        what FP8 costs at each site, and without the sites that are suspected
+inline constexpr std::array<std::string_view, 18> kReplayRoles = {"shadow",
+                                                                  "probe",
+                                                                  "instrument",
+                                                                  "instrument_again",
+                                                                  "instrument_elsewhere",
+                                                                  "scores",
+                                                                  "rescue",
+                                                                  "same",
+                                                                  "bf16",
+                                                                  "same_elsewhere",
+                                                                  "same_on_trainer",
+                                                                  "bf16_far",
+                                                                  "eager",
+                                                                  "fp8_nudged",
+                                                                  "bf16_nudged",
+                                                                  "fakequant",
+                                                                  "long_fork",
+                                                                  "confirm"};
+using ReplayRole = Word<kReplayRoles>;
+inline bool is_of_instrument(ReplayRole role) { return role.starts_with("instrument"); }
+
 // One replay that the triage wants. Kinds:
 //   same             the run's plan, by anyone
 //   same_elsewhere   the run's plan, by another verifier than the one that found a difference
@@ -64,13 +89,13 @@ SpikeComparison compare_spike(const ReplayFinished& replay, const SpikeFinding& 
 //   long_fork        BF16 over a longer stretch of the run: does the gap keep growing?
 //   confirm          the case's BF16 replay by another source; answered as `confirmation`
 struct TriageTest {
-  std::string kind;
+  ReplayRole kind;
   int64_t seed = 0;
   bool operator==(const TriageTest&) const = default;
 };
 
 struct TriageAnswer {
-  std::string kind;
+  ReplayRole kind;
   int64_t seed = 0;
   bool failed = false;  // nobody could do it
   std::string verifier;
@@ -125,7 +150,7 @@ struct TriageRules {
 // source alone says so, and nothing bears it out; see also instrument.cc and confirm.cc).
 // unstable_training and stable_training are not found by replays of a case; see stability.cc.
 struct Verdict {
-  std::string name;
+  VerdictName name;
   std::string sentence;               // for people
   std::string verifier;               // verifier_fault: whose answers are not to be believed
   std::optional<int64_t> since_step;  // faults: the first step that is wrong

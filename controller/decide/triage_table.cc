@@ -51,7 +51,7 @@ class Table {
  private:
   bool of_step() const { return evidence_.finding.has_value(); }
 
-  const TriageAnswer* answer(const std::string& kind, int64_t seed = 0) const {
+  const TriageAnswer* answer(ReplayRole kind, int64_t seed = 0) const {
     for (const TriageAnswer& known : evidence_.answers) {
       if (known.kind == kind && known.seed == seed) return &known;
     }
@@ -60,7 +60,7 @@ class Table {
 
   static TriageStep ask(std::vector<TriageTest> tests) { return {std::move(tests), std::nullopt}; }
 
-  static TriageStep verdict(const std::string& name, std::string sentence) {
+  static TriageStep verdict(VerdictName name, std::string sentence) {
     TriageStep step;
     step.verdict = Verdict{name, std::move(sentence), "", std::nullopt};
     return step;
@@ -182,7 +182,7 @@ class Table {
   TriageStep tokens_disputed(const TriageAnswer& same, const TriageAnswer& second) const {
     const bool said = same.reproduction->other_batch;
     return verdict(
-        of_step() ? "unexplained" : "broken_instrument",
+        of_step() ? VerdictName("unexplained") : "broken_instrument",
         fmt::format("{} says that the run took other tokens than the data's order gives, "
                     "{} that it did not. One of them is wrong, and nobody can say which. "
                     "Start another verifier.",
@@ -207,7 +207,7 @@ class Table {
     if (!by_bits && trainer_knows) return std::nullopt;
     if (!by_bits) {
       return verdict(
-          of_step() ? "unexplained" : "broken_instrument",
+          of_step() ? VerdictName("unexplained") : "broken_instrument",
           fmt::format("{}, says {}; {} sees it again by its losses, and its bits cannot "
                       "be compared. Nobody can say who is wrong. Start another verifier.",
                       first.sentence, same.verifier, second.verifier));
@@ -246,7 +246,7 @@ class Table {
                  first.sentence + ": a transient fault of hardware or software, not FP8.", first);
   }
 
-  static TriageStep fault(const std::string& name, std::string sentence, const Reproduction& seen) {
+  static TriageStep fault(VerdictName name, std::string sentence, const Reproduction& seen) {
     TriageStep step = verdict(name, std::move(sentence));
     step.verdict->since_step = seen.first_mismatch_step;
     return step;
@@ -259,7 +259,7 @@ class Table {
 
   std::optional<TriageStep> shared_with_bf16() const {
     if (!of_step()) return std::nullopt;
-    const TriageAnswer* bf16 = answer(evidence_.in_bf16 ? "same" : "bf16");
+    const TriageAnswer* bf16 = answer(evidence_.in_bf16 ? ReplayRole("same") : "bf16");
     if (bf16 == nullptr) return ask({{"bf16"}});
     if (bf16->failed || !bf16->spike) {
       return verdict("unexplained", seen_same() + ", but BF16 could not be tried: unexplained.");
@@ -293,12 +293,12 @@ class Table {
   Nudged nudged() const {
     Nudged result;
     for (int64_t seed = 1; seed <= rules_.pairs; ++seed) {
-      for (const char* kind : {"fp8_nudged", "bf16_nudged"}) {
+      for (const ReplayRole kind : {ReplayRole("fp8_nudged"), ReplayRole("bf16_nudged")}) {
         const TriageAnswer* known = answer(kind, seed);
         if (known == nullptr) {
           result.open.push_back({kind, seed});
         } else if (!known->failed) {
-          (kind[0] == 'f' ? result.fp8 : result.bf16).push_back(known);
+          (kind == "fp8_nudged" ? result.fp8 : result.bf16).push_back(known);
         }
       }
     }
@@ -320,7 +320,7 @@ class Table {
   }
 
   TriageStep chance_verdict(const std::string& why) const {
-    return verdict(of_step() ? "generic_spike" : "chance",
+    return verdict(of_step() ? VerdictName("generic_spike") : VerdictName("chance"),
                    fmt::format("{}, but {}: chance, not FP8.", seen_same(), why));
   }
 
@@ -455,7 +455,7 @@ class Table {
                     "copies of the weights, not rounding.");
   }
 
-  std::optional<TriageStep> left_out(const std::string& arm, const std::string& what) const {
+  std::optional<TriageStep> left_out(ReplayRole arm, const std::string& what) const {
     const TriageAnswer* fake = answer(arm);
     if (fake == nullptr) return ask({{arm}});
     if (fake->failed) return std::nullopt;

@@ -70,8 +70,8 @@ void look_from_afar(Case& investigation) {
 
 }  // namespace
 
-void distrust(Core& core, const std::string& verifier, const std::string& why,
-              const std::string& verdict, int64_t window) {
+void distrust(Core& core, const std::string& verifier, const std::string& why, VerdictName verdict,
+              int64_t window) {
   State& s = core.s;
   forget_verifier(core, verifier);
   forget_record(s, verifier);
@@ -107,7 +107,7 @@ void measure_again(Core& core, int64_t id) {
   }
   // What a case was asked for is not waited for any more.
   std::erase_if(s.replays, [&](const PendingReplay& replay) {
-    return replay.window == id && replay.role != "probe" && !replay.role.starts_with("instrument");
+    return replay.window == id && replay.role != "probe" && !is_of_instrument(replay.role);
   });
   forget_witnesses(s, window);
   window.measured.reset();
@@ -116,12 +116,12 @@ void measure_again(Core& core, int64_t id) {
   window.outcome = "quiet";
   window.shadow_pending = true;
   order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
-  if (of_case(s, id)) end_case(core, "");
+  if (of_case(s, id)) end_case(core, WindowStatus());
 }
 
 void conclude(Core& core, const Verdict& verdict) {
   State& s = core.s;
-  const std::string& name = verdict.name;
+  const VerdictName name = verdict.name;
   record_verdict(core, verdict);
   s.investigation->verdict = name;
   s.investigation->since_step = verdict.since_step;

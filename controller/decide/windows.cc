@@ -186,7 +186,7 @@ void forget_after(Core& core, int64_t base) {
     if (window.end_step() > base && !of_case(s, window.id)) moot.push_back(window.id);
   }
   for (int64_t id : moot)
-    close_window(core, id, find_window(s, id)->deferred ? "alarm" : "skipped");
+    close_window(core, id, find_window(s, id)->deferred ? WindowStatus("alarm") : "skipped");
   if (s.last_verified && s.last_verified->step > base) {
     // Everything before a verified checkpoint was verified as well.
     const KnownCheckpoint* known = checkpoint_at(s, base);
@@ -217,8 +217,8 @@ int64_t plan_after(const State& state, const KnownCheckpoint& start) {
   return start.step == state.attempt.base_step ? state.attempt.plan_version : start.plan_version;
 }
 
-WindowState& add_window(Core& core, const std::string& kind, const KnownCheckpoint& start,
-                        int64_t end_step, const std::string& end_uri, int64_t plan_version) {
+WindowState& add_window(Core& core, WindowKind kind, const KnownCheckpoint& start, int64_t end_step,
+                        const std::string& end_uri, int64_t plan_version) {
   State& s = core.s;
   WindowState window;
   window.id = s.next_window++;
@@ -245,25 +245,29 @@ bool in_memory(const KnownCheckpoint& checkpoint) {
   return checkpoint.uri.starts_with(kMemoryScheme);
 }
 
-int64_t order(Core& core, const WindowState& window, const std::string& role, int64_t number,
+ReplayPurpose purpose_of(ReplayRole role) {
+  if (role == "shadow") return "shadow";
+  if (role == "probe") return "probe";
+  if (role == "scores" || role == "rescue") return "attribution";
+  if (is_of_instrument(role) || role == "confirm") return "instrument";
+  return "triage";
+}
+
+int64_t order(Core& core, const WindowState& window, ReplayRole role, int64_t number,
               OrderReplay wanted) {
   State& s = core.s;
-  const bool plain = role == "shadow" || role == "probe";
   if (in_memory(window.start)) wanted.on_trainer = true;
   wanted.replay = s.next_replay++;
   wanted.window = window.id;
-  wanted.purpose = plain                                                 ? role
-                   : role == "scores" || role == "rescue"                ? "attribution"
-                   : role.starts_with("instrument") || role == "confirm" ? "instrument"
-                                                                         : "triage";
+  wanted.purpose = purpose_of(role);
   const double deadline = wanted.on_trainer ? core.now + core.policy.directives.timeout_seconds : 0;
   s.replays.push_back({wanted.replay, window.id, role, number, deadline, wanted.avoid});
   core.effects.emplace_back(std::move(wanted));
   return s.replays.back().id;
 }
 
-int64_t order(Core& core, const WindowState& window, const std::string& arm,
-              const std::string& role, const std::string& plan, bool endpoints, int priority) {
+int64_t order(Core& core, const WindowState& window, Arm arm, ReplayRole role,
+              const std::string& plan, bool endpoints, int priority) {
   OrderReplay wanted;
   wanted.arm = arm;
   wanted.plan = plan;
@@ -286,11 +290,10 @@ void finish_window(Core& core, int64_t id) {
       window->instrument_pending || window->confirm_pending || window->deferred ||
       window->unsettled || of_case(core.s, id))
     return;
-  close_window(core, id, std::string(window->outcome));
+  close_window(core, id, WindowStatus(window->outcome));
 }
 
-static CloseWindow numbers_of(const Core& core, const WindowState& window,
-                              const std::string& outcome) {
+static CloseWindow numbers_of(const Core& core, const WindowState& window, WindowStatus outcome) {
   CloseWindow numbers;
   numbers.window = window.id;
   numbers.outcome = outcome;
@@ -318,7 +321,7 @@ void show_window(Core& core, int64_t id) {
   core.effects.emplace_back(ShowWindow{numbers_of(core, *window, "open")});
 }
 
-void close_window(Core& core, int64_t id, const std::string& outcome) {
+void close_window(Core& core, int64_t id, WindowStatus outcome) {
   const WindowState* window = find_window(core.s, id);
   if (window == nullptr) return;
   core.effects.emplace_back(numbers_of(core, *window, outcome));

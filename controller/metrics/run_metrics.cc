@@ -225,9 +225,8 @@ WordValues throttled(const DeviceHealth& health) {
   WordValues values;
   if (!health.throttle_reasons) return values;
   for (const std::string_view reason : kThrottleReasons) {
-    const bool now =
-        std::ranges::find(*health.throttle_reasons, reason) != health.throttle_reasons->end();
-    values.emplace_back(reason, now ? 1 : 0);
+    const auto now = ThrottleReason::on_record(reason);
+    values.emplace_back(reason, std::ranges::count(*health.throttle_reasons, now));
   }
   return values;
 }

@@ -101,7 +101,7 @@ std::string condition_words(Condition condition, const decide::State& state) {
                  ? fmt::format("The run is on the rung \"{}\" of the ladder: {}.",
                                state.containment->rung, fmt::join(state.containment->sites, ", "))
                  : fmt::format("The run is on the rung \"{}\" of the ladder.",
-                               state.containment ? state.containment->rung : "");
+                               state.containment ? state.containment->rung.text() : "");
     case kHeld:
       return "The run stands still until a person has looked; the newest decisions say why.";
     case kPaused:
@@ -191,7 +191,7 @@ Alert notice_alert(const Subject& subject, const TrainerNotice& notice, int64_t 
                    double time) {
   const Kind& kind = moment_kind(notice.kind);
   const bool bad = notice.kind == kEccErrors || notice.kind == "checkpoint_failed" ||
-                   notice.kind == "run_set_aside";
+                   notice.kind == kRunSetAside;
   Alert alert = make_alert(subject, kind, bad ? Severity::kCritical : Severity::kWarning, time);
   alert.labels["notice"] = fmt::format("{}", number);
   describe(alert, subject, kind.title, notice.step, notice.text);

@@ -331,7 +331,7 @@ void StochasticRun::end(const std::string& outcome) {
   Tally& tally = witness_.tally;
   tally.seconds = now;
   tally.outcome = outcome;
-  feed(decide::RunEnded{outcome == "completed" ? outcome : "stopped", step});
+  feed(decide::RunEnded{outcome == "completed" ? RunOutcome("completed") : "stopped", step});
   // What is under way is finished, and nothing new follows.
   for (int64_t i = 0; i < 10'000 && !(queue_.empty() && pool_.idle()); ++i) {
     if (model_.verifiers > 0) now = std::max(now, pool_.next_change(now));

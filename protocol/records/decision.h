@@ -9,19 +9,40 @@
 #include <vector>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 12> kDecisionKinds = {
     "alarm",  "verdict", "attribution", "action",   "recovered", "probe",
     "return", "accept",  "instrument",  "override", "directive", "cadence"};
+using DecisionKind = Word<kDecisionKinds>;
+inline constexpr std::array<std::string_view, 15> kVerdicts = {"none",
+                                                               "transient_fault",
+                                                               "persistent_fault",
+                                                               "verifier_fault",
+                                                               "data_mismatch",
+                                                               "generic_spike",
+                                                               "chance",
+                                                               "kernel_bug",
+                                                               "accepted_gap",
+                                                               "fp8_numerics",
+                                                               "scale_drift",
+                                                               "unexplained",
+                                                               "broken_instrument",
+                                                               "unstable_training",
+                                                               "stable_training"};
+using VerdictName = Word<kVerdicts>;
+inline constexpr std::array<std::string_view, 9> kActions = {
+    "none", "pin", "recipe", "bf16", "rollback", "hold", "stop", "return", "quarantine"};
+using ActionName = Word<kActions>;
 
 // What was concluded, from what, and what follows.
 struct Decision {
   int64_t decision = 0;
-  std::string kind;
-  std::string verdict;
-  std::string action;
+  DecisionKind kind;
+  VerdictName verdict;
+  ActionName action;
   bool enforced = false;
   int64_t attempt = 1;
   int64_t step = 0;
@@ -36,7 +57,7 @@ struct Decision {
     using R = Decision;
     v("decision", &R::decision,
       Member{.required = true, .help = "1, 2, …", .listed = {"decision"}});
-    v("kind", &R::kind, Member{.required = true, .words = kDecisionKinds, .listed = {"kind"}});
+    v("kind", &R::kind, Member{.required = true, .listed = {"kind"}});
     v("verdict", &R::verdict,
       Member{.required = true, .help = "Of the triage; or `none`.", .listed = {"verdict"}});
     v("action", &R::action,

@@ -9,26 +9,30 @@
 #include <vector>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 6> kDirectiveKinds = {
     "set_plan", "rollback", "checkpoint_now", "pause", "resume", "stop"};
+using DirectiveKind = Word<kDirectiveKinds>;
 inline constexpr std::array<std::string_view, 6> kDirectiveStates = {
     "pending", "delivered", "acknowledged", "applied", "rejected", "expired"};
+using DirectiveState = Word<kDirectiveStates>;
 inline constexpr std::array<std::string_view, 3> kAckStates = {"acknowledged", "applied",
                                                                "rejected"};
+using AckState = Word<kAckStates>;
 
 // Kinds: set_plan, rollback, checkpoint_now, pause, resume, stop.
 struct Directive {
   int64_t number = 0;
-  std::string kind;
+  DirectiveKind kind;
   std::string plan;
   int64_t plan_version = 0;
   int64_t to_step = 0;
   std::string checkpoint_uri;
   std::string reason;
-  std::string state;
+  DirectiveState state;
 
   static constexpr Record kRecord = {"Directive", ""};
   template <class Visitor>
@@ -40,7 +44,7 @@ struct Directive {
              .range = {1, 1e15},
              .help = "In its run: 1, 2, …",
              .listed = {"number"}});
-    v("kind", &R::kind, Member{.required = true, .words = kDirectiveKinds, .listed = {"kind"}});
+    v("kind", &R::kind, Member{.required = true, .listed = {"kind"}});
     v("plan", &R::plan,
       Member{.text = kPlanText,
              .help = "`set_plan`, `rollback`: TOML; empty keeps the checkpoint's plan."});
@@ -50,7 +54,7 @@ struct Directive {
     v("checkpoint_uri", &R::checkpoint_uri, Member{.text = kPath, .help = "`rollback`."});
     v("reason", &R::reason,
       Member{.text = kSentence, .help = "A sentence for people.", .listed = {"reason"}});
-    v("state", &R::state, Member{.words = kDirectiveStates, .listed = {"state"}});
+    v("state", &R::state, Member{.listed = {"state"}});
   }
 };
 
@@ -95,7 +99,7 @@ struct DirectiveList {
 
 // POST /v1/runs/{run}/directives/{n}/ack
 struct DirectiveAck {
-  std::string state;
+  AckState state = {};
   int64_t attempt = 0;
   int64_t step = 0;
   std::string reason;
@@ -106,7 +110,7 @@ struct DirectiveAck {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = DirectiveAck;
-    v("state", &R::state, Member{.required = true, .words = kAckStates});
+    v("state", &R::state, Member{.required = true});
     v("attempt", &R::attempt, Member{.range = kStep});
     v("step", &R::step,
       Member{.range = kStep, .help = "`applied`: the last step before it took effect."});

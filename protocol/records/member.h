@@ -11,12 +11,12 @@
 //     }
 //   };
 //
-// A visitor is called with the name, an accessor for std::invoke, and a Member.
+// A visitor is called with the name, an accessor for std::invoke, and a Member. A text that is one
+// of a list is a Word (word.h).
 #pragma once
 
 #include <cstddef>
 #include <limits>
-#include <span>
 #include <string_view>
 
 namespace gnomon {
@@ -103,9 +103,8 @@ struct Member {
   bool required = false;            // in a record that is read; others keep their default
   Range range = rules::kAnyNumber;  // of a number, or of each in a list
   Text text = rules::kLine;         // of a text, or of each in a list
-  std::span<const std::string_view> words = {};  // that a text may be; none: any
-  bool null = false;                             // what is not there is written as null
-  const char* json = "";  // of a text that holds JSON: the schema's name, or "object"
+  bool null = false;                // what is not there is written as null
+  const char* json = "";            // of a text that holds JSON: the schema's name, or "object"
   size_t items_most = std::numeric_limits<size_t>::max();
   const char* help = "";
   Listed listed = {};

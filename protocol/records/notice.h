@@ -7,22 +7,30 @@
 #include <string_view>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 4> kTrainerNoticeKinds = {
     "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch"};
+using TrainerNoticeKind = Word<kTrainerNoticeKinds>;
 // gnomond's own word: on what the trainer reported of its GPU, and on replays that wait.
 inline constexpr std::string_view kEccErrors = "ecc_errors";
 inline constexpr std::string_view kNoVerifierFits = "no_verifier_fits";
+inline constexpr std::string_view kRunSetAside = "run_set_aside";
 inline constexpr std::array<std::string_view, 2> kOwnNoticeKinds = {kEccErrors, kNoVerifierFits};
+
+inline constexpr std::array<std::string_view, 7> kNoticeKinds = {
+    "checkpoint_failed", "reports_dropped", "plan_without_controller", "data_mismatch", kEccErrors,
+    kNoVerifierFits,     kRunSetAside};
+using NoticeKind = Word<kNoticeKinds>;
 
 struct NoticeRow {
   int64_t run = 0;
   int64_t notice = 0;
   int64_t attempt = 1;
   int64_t step = 0;
-  std::string kind;
+  NoticeKind kind;
   std::string text;
   int64_t plan_version = 0;
   double noticed_at = 0;
@@ -39,8 +47,7 @@ struct NoticeRow {
     v("step", &R::step,
       Member{.range = kStep, .help = "The newest finished step then.", .listed = {"step"}});
     v("kind", &R::kind,
-      Member{.help = "checkpoint_failed, reports_dropped, plan_without_controller, data_mismatch; "
-                     "gnomond's own: ecc_errors, no_verifier_fits, run_set_aside.",
+      Member{.help = "gnomond's own are ecc_errors, no_verifier_fits and run_set_aside.",
              .listed = {"kind"}});
     v("text", &R::text, Member{.listed = {"text"}});
     v("plan_version", &R::plan_version,
@@ -59,7 +66,7 @@ struct NoticeRow {
 struct TrainerNotice {
   int64_t attempt = 1;
   int64_t step = 0;
-  std::string kind;
+  TrainerNoticeKind kind;
   std::string text;
   std::string plan;
   int64_t plan_version = 0;
@@ -73,7 +80,7 @@ struct TrainerNotice {
     v("attempt", &R::attempt, Member{.required = true, .range = kStep});
     v("step", &R::step,
       Member{.required = true, .range = kStep, .help = "The newest finished step then."});
-    v("kind", &R::kind, Member{.required = true, .words = kTrainerNoticeKinds});
+    v("kind", &R::kind, Member{.required = true});
     v("text", &R::text,
       Member{.required = true,
              .text = {.least = 1, .most = 16384, .form = Text::Form::kFree},

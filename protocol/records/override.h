@@ -8,22 +8,25 @@
 #include <string_view>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 7> kOverrideKinds = {
     "pause", "resume", "stop", "checkpoint_now", "set_plan", "silence", "mode"};
+using OverrideKind = Word<kOverrideKinds>;
 // Empty: of no other kind than `mode`.
 inline constexpr std::array<std::string_view, 4> kModesOrNone = {"", "observe", "advise",
                                                                  "enforce"};
+using ModeOrNone = Word<kModesOrNone>;
 
 // Kinds: pause, resume, stop, checkpoint_now (one directive, no expiry), set_plan (the run stays in
 // `plan` until the expiry), silence (windows are measured, no action follows), mode (the run's mode
 // is `mode`).
 struct Override {
-  std::string kind = {};
+  OverrideKind kind = {};
   std::string plan = {};
-  std::string mode = {};
+  ModeOrNone mode = {};
   std::string owner = {};
   std::string reason = {};
 
@@ -31,10 +34,10 @@ struct Override {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = Override;
-    v("kind", &R::kind, Member{.required = true, .words = kOverrideKinds});
+    v("kind", &R::kind, Member{.required = true});
     v("plan", &R::plan,
       Member{.text = kPlanText, .help = "`set_plan`: TOML; it may name only sites of the run."});
-    v("mode", &R::mode, Member{.words = kModesOrNone, .help = "`mode`: which."});
+    v("mode", &R::mode, Member{.help = "`mode`: which."});
     v("owner", &R::owner,
       Member{.required = true, .text = kName, .help = "Who asks; at most 200 bytes."});
     v("reason", &R::reason,

@@ -12,18 +12,23 @@
 #include "protocol/labels.h"
 #include "protocol/records/fingerprint.h"
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 7> kArms = {
     "bf16", "same", "plan", "fakequant", "bf16-perturbed", "scores", "eager"};
+using Arm = Word<kArms>;
 inline constexpr std::array<std::string_view, 5> kPurposes = {"shadow", "triage", "attribution",
                                                               "probe", "instrument"};
+using ReplayPurpose = Word<kPurposes>;
 
 inline constexpr std::array<std::string_view, 5> kReplayStates = {"queued", "leased", "done",
                                                                   "failed", "cancelled"};
+using ReplayState = Word<kReplayStates>;
 inline constexpr std::array<std::string_view, 5> kLeaseStates = {"leased", "completed", "failed",
                                                                  "expired", "unsupported"};
+using LeaseState = Word<kLeaseStates>;
 
 // What the name of a trainer that asks for leases begins with, and no other verifier's.
 inline constexpr const char* kTrainerPrefix = "trainer:";
@@ -100,9 +105,9 @@ struct ReplayTask {
   int64_t replay = 0;
   int64_t window = 0;
   int64_t attempt = 1;
-  std::string arm;
+  Arm arm;
   std::string plan;
-  std::string purpose;
+  ReplayPurpose purpose;
   std::string checkpoint_uri;
   int64_t start_step = 0;
   int64_t steps = 0;
@@ -124,7 +129,6 @@ struct ReplayTask {
     v("attempt", &R::attempt, Member{.required = true, .range = kStep});
     v("arm", &R::arm,
       Member{.required = true,
-             .words = kArms,
              .help = "`bf16`: every GEMM in BF16. `same`: the plan that the trainer had, which may "
                      "change within the window. `plan`: the plan given here. `fakequant`: values "
                      "rounded to FP8 as the plan says, multiplied in BF16. `bf16-perturbed`: BF16 "
@@ -134,7 +138,7 @@ struct ReplayTask {
       Member{.text = kPlanText,
              .help = "TOML for arm `plan`; for `fakequant`, `eager` and `scores` if not the "
                      "checkpoint's."});
-    v("purpose", &R::purpose, Member{.words = kPurposes});
+    v("purpose", &R::purpose, Member{});
     v("checkpoint_uri", &R::checkpoint_uri, Member{.required = true, .text = kPath});
     v("start_step", &R::start_step,
       Member{.required = true, .range = kStep, .help = "The checkpoint's."});
@@ -307,9 +311,9 @@ struct ReplayResult : ReplayNumbers {
 struct ReplayOrder {
   int64_t replay = 0;
   int64_t window = 0;
-  std::string arm = {};
+  Arm arm = {};
   std::string plan = {};
-  std::string purpose = {};
+  ReplayPurpose purpose = {};
   bool evaluate_endpoints = false;
   int64_t priority = 0;
   int64_t nudge = 0;
@@ -322,12 +326,12 @@ struct ReplayOrder {
     using R = ReplayOrder;
     v("replay", &R::replay, Member{.required = true, .help = "1, 2, …"});
     v("window", &R::window, Member{.required = true});
-    v("arm", &R::arm, Member{.required = true, .words = kArms});
+    v("arm", &R::arm, Member{.required = true});
     v("plan", &R::plan,
       Member{.text = kAnyText,
              .help = "TOML for arm `plan`; for `fakequant`, `eager` and `scores` if not the "
                      "checkpoint's."});
-    v("purpose", &R::purpose, Member{.required = true, .words = kPurposes});
+    v("purpose", &R::purpose, Member{.required = true});
     v("evaluate_endpoints", &R::evaluate_endpoints,
       Member{.help = "Also evaluate start and end on held-out text."});
     v("priority", &R::priority, Member{.help = "Higher first."});
@@ -342,7 +346,7 @@ struct ReplayOrder {
 
 struct ReplayRow : ReplayOrder {
   int64_t run = 0;
-  std::string state = "queued";
+  ReplayState state = "queued";
   int64_t token = 0;
   std::optional<std::string> fail_reason = {};
   double ordered_at = 0;
@@ -355,7 +359,7 @@ struct ReplayRow : ReplayOrder {
     using R = ReplayRow;
     v("run", &R::run, Member{});
     ReplayOrder::describe(v);
-    v("state", &R::state, Member{.words = kReplayStates});
+    v("state", &R::state, Member{});
     v("token", &R::token, Member{.help = "Of its newest lease; grows by one with each."});
     v("fail_reason", &R::fail_reason, Member{});
     v("ordered_at", &R::ordered_at, Member{.range = kTime});
@@ -438,7 +442,7 @@ struct LeaseRow {
   int64_t replay = 0;
   int64_t token = 0;
   std::string verifier;
-  std::string state = "leased";
+  LeaseState state = "leased";
   double granted_at = 0;
   double heartbeat_at = 0;
   int64_t steps_done = 0;
@@ -454,7 +458,7 @@ struct LeaseRow {
     v("replay", &R::replay, Member{});
     v("token", &R::token, Member{});
     v("verifier", &R::verifier, Member{});
-    v("state", &R::state, Member{.words = kLeaseStates});
+    v("state", &R::state, Member{});
     v("granted_at", &R::granted_at, Member{.range = kTime});
     v("heartbeat_at", &R::heartbeat_at, Member{.range = kTime});
     v("steps_done", &R::steps_done, Member{.range = kStep});

@@ -10,22 +10,31 @@
 
 #include "protocol/records/fingerprint.h"
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 3> kModes = {"observe", "advise", "enforce"};
+using ModeName = Word<kModes>;
 // What a trainer does whose controller is away; empty: not said.
 inline constexpr std::array<std::string_view, 4> kOnLossWords = {"", "continue", "bf16", "pause"};
+using OnLossWord = Word<kOnLossWords>;
 inline constexpr std::array<std::string_view, 3> kAttemptCauses = {"start", "restart", "rollback"};
+using AttemptCause = Word<kAttemptCauses>;
 inline constexpr std::array<std::string_view, 3> kRunOutcomes = {"completed", "stopped", "failed"};
+using RunOutcome = Word<kRunOutcomes>;
 inline constexpr std::array<std::string_view, 5> kRunStates = {"live", "completed", "stopped",
                                                                "failed", "deleting"};
+using RunStatus = Word<kRunStates>;
 
 // How finely a trainer can change its precision, from the finest; and when it carries out a plan or
 // goes back to a checkpoint.
 inline constexpr std::array<std::string_view, 4> kPlanUnits = {"gemm", "module", "layer", "run"};
+using PlanUnit = Word<kPlanUnits>;
 inline constexpr std::array<std::string_view, 2> kPlanTimes = {"live", "restart"};
+using PlanTime = Word<kPlanTimes>;
 inline constexpr std::array<std::string_view, 3> kRollbackTimes = {"live", "restart", "none"};
+using RollbackTime = Word<kRollbackTimes>;
 
 // As our own trainer registers, and our own verifiers can replay.
 inline constexpr const char* kOwnFramework = "gnomon";
@@ -33,9 +42,9 @@ inline constexpr const char* kOwnFormat = "gnomon";
 
 // What a trainer can do. The controller orders nothing else of it.
 struct Capabilities {
-  std::string plan = "gemm";
-  std::string when = "live";
-  std::string rollback = "live";
+  PlanUnit plan = "gemm";
+  PlanTime when = "live";
+  RollbackTime rollback = "live";
   bool exact_replay = true;
   bool compiled = false;
   bool operator==(const Capabilities&) const = default;
@@ -46,15 +55,12 @@ struct Capabilities {
   static void describe(Visitor&& v) {
     using R = Capabilities;
     v("plan", &R::plan,
-      Member{.words = kPlanUnits,
-             .help = "The smallest part whose precision it can change: one GEMM of a module, a "
+      Member{.help = "The smallest part whose precision it can change: one GEMM of a module, a "
                      "module, a layer, or only the whole run."});
     v("when", &R::when,
-      Member{.words = kPlanTimes,
-             .help = "It takes a plan between two steps, or only when it is started again."});
+      Member{.help = "It takes a plan between two steps, or only when it is started again."});
     v("rollback", &R::rollback,
-      Member{.words = kRollbackTimes,
-             .help = "It goes back to a checkpoint by itself, when it is started again, or not."});
+      Member{.help = "It goes back to a checkpoint by itself, when it is started again, or not."});
     v("exact_replay", &R::exact_replay,
       Member{.help = "A replay on an equal machine gives the same bits. Without it bits are never "
                      "compared, and the arm `same` is compared by its losses."});
@@ -181,7 +187,7 @@ struct RunRow {
   std::string job_id;
   std::string registration;
   std::string policy;
-  std::string state;
+  RunStatus state;
   double registered_at = 0;
   std::optional<double> finished_at = {};
   std::optional<int64_t> finished_step = {};
@@ -201,7 +207,7 @@ struct RunRow {
     v("job_id", &R::job_id, Member{});
     v("registration", &R::registration, Member{.json = "RunRegistration"});
     v("policy", &R::policy, Member{.help = "TOML."});
-    v("state", &R::state, Member{.words = kRunStates});
+    v("state", &R::state, Member{});
     v("registered_at", &R::registered_at, Member{.range = kTime});
     v("finished_at", &R::finished_at, Member{.range = kTime});
     v("finished_step", &R::finished_step, Member{.range = kStep});
@@ -212,10 +218,10 @@ struct RunRow {
 
 struct RunRegistered {
   std::string run;
-  std::string mode;
+  ModeName mode;
   // What the run's policy wants of a trainer whose controller is away, where its own file does not
   // say: continue, bf16, pause; and after how long. Empty: an older controller.
-  std::string on_loss = {};
+  OnLossWord on_loss = {};
   double grace_seconds = 60;
 
   static constexpr Record kRecord = {"RunRegistered", ""};
@@ -224,10 +230,9 @@ struct RunRegistered {
     using namespace rules;
     using R = RunRegistered;
     v("run", &R::run, Member{.required = true, .help = "The id used in paths."});
-    v("mode", &R::mode, Member{.required = true, .words = kModes});
+    v("mode", &R::mode, Member{.required = true});
     v("on_loss", &R::on_loss,
-      Member{.words = kOnLossWords,
-             .help = "What the run's policy wants of a trainer whose controller is away; empty "
+      Member{.help = "What the run's policy wants of a trainer whose controller is away; empty "
                      "where it is not said."});
     v("grace_seconds", &R::grace_seconds, Member{});
   }
@@ -238,7 +243,7 @@ struct RunRegistered {
 struct AttemptStart {
   int64_t attempt = 1;
   int64_t base_step = 0;
-  std::string cause;
+  AttemptCause cause;
   int64_t plan_version = 0;
   double time = 0;
   std::optional<Fingerprint> fingerprint = {};
@@ -252,7 +257,7 @@ struct AttemptStart {
     v("attempt", &R::attempt, Member{.required = true, .range = kStep, .help = "1, 2, …"});
     v("base_step", &R::base_step,
       Member{.required = true, .range = kStep, .help = "Its first step is the next one."});
-    v("cause", &R::cause, Member{.required = true, .words = kAttemptCauses});
+    v("cause", &R::cause, Member{.required = true});
     v("plan_version", &R::plan_version, Member{.required = true, .range = kPlanVersion});
     v("fingerprint", &R::fingerprint,
       Member{.help = "Of this attempt; absent = the registration's."});
@@ -265,7 +270,7 @@ struct AttemptRow {
   int64_t run = 0;
   int64_t attempt = 1;
   int64_t base_step = 0;
-  std::string cause;
+  AttemptCause cause;
   int64_t plan_version = 0;
   double started_at = 0;
   std::optional<std::string> fingerprint = {};
@@ -280,7 +285,7 @@ struct AttemptRow {
     v("attempt", &R::attempt, Member{.range = kStep});
     v("base_step", &R::base_step,
       Member{.range = kStep, .help = "Its first step is the next one."});
-    v("cause", &R::cause, Member{.words = kAttemptCauses});
+    v("cause", &R::cause, Member{});
     v("plan_version", &R::plan_version, Member{.range = kPlanVersion});
     v("started_at", &R::started_at, Member{.range = kTime});
     v("fingerprint", &R::fingerprint,
@@ -309,7 +314,7 @@ struct PlanRow {
 
 // POST /v1/runs/{run}/finished: the run ended by itself.
 struct RunFinished {
-  std::string outcome;
+  RunOutcome outcome;
   int64_t step = 0;
   double final_loss = 0;
   double train_seconds = 0;
@@ -320,7 +325,7 @@ struct RunFinished {
   static void describe(Visitor&& v) {
     using namespace rules;
     using R = RunFinished;
-    v("outcome", &R::outcome, Member{.required = true, .words = kRunOutcomes});
+    v("outcome", &R::outcome, Member{.required = true});
     v("step", &R::step, Member{.required = true, .range = kStep});
     v("final_loss", &R::final_loss,
       Member{.range = kComputed, .help = "Held-out loss in BF16 at the end."});

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
 inline constexpr std::array<std::string_view, 5> kTensorNames = {"input", "weight", "gradient",
                                                                  "output", "weight_gradient"};
+using TensorName = Word<kTensorNames>;
 inline constexpr std::array<std::string_view, 4> kGemmsOrNone = {"", "fprop", "dgrad", "wgrad"};
+using GemmOrNone = Word<kGemmsOrNone>;
 
 namespace rules {
 inline constexpr Range kShare = {0, 1, true};
@@ -116,8 +119,8 @@ inline constexpr auto kStatisticsNames = [] {
 // Statistics of a tensor (gemm and recipe empty), or of rounding it for one GEMM.
 struct StatisticsRow {
   std::string site;
-  std::string tensor;   // input, weight, gradient, output
-  std::string gemm;     // fprop, dgrad, wgrad
+  TensorName tensor;    // input, weight, gradient, output
+  GemmOrNone gemm;      // fprop, dgrad, wgrad
   std::string recipe;   // as in plans; a "what if" may have formats behind it
   bool in_use = false;  // the GEMM ran so; otherwise what if
   int64_t elements = 0;
@@ -140,8 +143,8 @@ struct StatisticsRow {
     using namespace rules;
     using R = StatisticsRow;
     v("site", &R::site, Member{.required = true, .help = "A GEMM site of the run."});
-    v("tensor", &R::tensor, Member{.required = true, .words = kTensorNames});
-    v("gemm", &R::gemm, Member{.words = kGemmsOrNone});
+    v("tensor", &R::tensor, Member{.required = true});
+    v("gemm", &R::gemm, Member{});
     v("recipe", &R::recipe,
       Member{.text = {.most = 100},
              .help = "As in plans; a \"what if\" may have formats behind it."});

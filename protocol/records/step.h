@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
@@ -17,6 +18,7 @@ namespace gnomon {
 inline constexpr std::array<std::string_view, 8> kThrottleReasons = {
     "idle",       "applications_clocks", "sw_power_cap",        "hw_slowdown",
     "sync_boost", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"};
+using ThrottleReason = Word<kThrottleReasons>;
 
 // What the GPU of rank 0 said of itself. What a device does not tell is absent, which is not 0.
 struct DeviceHealth {
@@ -36,7 +38,7 @@ struct DeviceHealth {
   // Volatile counts: of errors since the driver was loaded.
   std::optional<int64_t> ecc_corrected = {};
   std::optional<int64_t> ecc_uncorrected = {};
-  std::optional<std::vector<std::string>> throttle_reasons = {};
+  std::optional<std::vector<ThrottleReason>> throttle_reasons = {};
   // Memory rows to be replaced at the next reset; a replacement that failed.
   std::optional<bool> remapped_rows_pending = {};
   std::optional<bool> remapped_rows_failure = {};
@@ -70,7 +72,7 @@ struct DeviceHealth {
       Member{.range = kCount, .help = "Since the driver was loaded."});
     v("ecc_uncorrected", &R::ecc_uncorrected,
       Member{.range = kCount, .help = "Since the driver was loaded."});
-    v("throttle_reasons", &R::throttle_reasons, Member{.words = kThrottleReasons});
+    v("throttle_reasons", &R::throttle_reasons, Member{});
     v("remapped_rows_pending", &R::remapped_rows_pending,
       Member{.help = "Memory rows wait for the next reset to be replaced."});
     v("remapped_rows_failure", &R::remapped_rows_failure, Member{.help = "A replacement failed."});

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "protocol/records/member.h"
+#include "protocol/records/word.h"
 
 namespace gnomon {
 
@@ -15,13 +16,15 @@ namespace gnomon {
 // run's own plan is good again; long: a long fork.
 inline constexpr std::array<std::string_view, 4> kWindowKinds = {"shadow", "incident", "probe",
                                                                  "long"};
+using WindowKind = Word<kWindowKinds>;
 inline constexpr std::array<std::string_view, 5> kWindowStates = {"open", "quiet", "alarm",
                                                                   "skipped", "failed"};
+using WindowStatus = Word<kWindowStates>;
 
 // Which steps of the run a window is about: start_step + 1 to start_step + steps.
 struct WindowSpan {
   int64_t window = 0;
-  std::string kind;
+  WindowKind kind;
   int64_t attempt = 1;
   int64_t start_step = 0;
   int64_t steps = 0;
@@ -34,7 +37,7 @@ struct WindowSpan {
     using namespace rules;
     using R = WindowSpan;
     v("window", &R::window, Member{.required = true, .help = "1, 2, …", .listed = {"window"}});
-    v("kind", &R::kind, Member{.required = true, .words = kWindowKinds, .listed = {"kind"}});
+    v("kind", &R::kind, Member{.required = true, .listed = {"kind"}});
     v("attempt", &R::attempt, Member{.required = true, .range = kStep, .listed = {"attempt"}});
     v("start_step", &R::start_step,
       Member{.required = true, .range = kStep, .listed = {"from step"}});
@@ -92,7 +95,7 @@ struct GapNumbers {
 
 struct WindowRow : WindowSpan, GapNumbers {
   int64_t run = 0;
-  std::string state = "open";
+  WindowStatus state = "open";
   double opened_at = 0;
   std::optional<double> closed_at = {};
 
@@ -107,8 +110,7 @@ struct WindowRow : WindowSpan, GapNumbers {
     v("run", &R::run, Member{});
     WindowSpan::describe(v);
     v("state", &R::state,
-      Member{.words = kWindowStates,
-             .help = "An open one that has been measured has its numbers; with a rule it is an "
+      Member{.help = "An open one that has been measured has its numbers; with a rule it is an "
                      "alarm whose case goes on.",
              .listed = {"state"}});
     GapNumbers::describe(v);

@@ -245,7 +245,7 @@ TEST_F(InspectTest, DumpsHoldTheTensorItsRoundedCopiesAndTheirScales) {
     EXPECT_GT(mse, 0);
     bool met = false;
     for (const StatisticsRow& row : known) {
-      if (row.site + "." + row.tensor != tensor || row.gemm != gemm) continue;
+      if (fmt::format("{}.{}", row.site, row.tensor) != tensor || row.gemm.text() != gemm) continue;
       EXPECT_NEAR(*row.number(StatisticsNumber::kMse), mse, 1e-9 * mse);
       met = true;
     }

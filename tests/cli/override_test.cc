@@ -12,6 +12,7 @@
 #include "tests/controller/fake_clients.h"
 #include "tests/controller/registration.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/words.h"
 
 namespace gnomon::cli {
 namespace {
@@ -141,7 +142,7 @@ TEST_F(OverrideTest, AnEndedRunTakesNone) {
 TEST_F(OverrideTest, TheStatusShowsAPauseUntilTheResumeIsApplied) {
   const auto answer = [&](int64_t number, const std::string& state) {
     post(fmt::format("/v1/runs/run-1/directives/{}/ack", number),
-         to_json(DirectiveAck{state, 1, 0, "", 0}));
+         to_json(DirectiveAck{test::any_word(state), 1, 0, "", 0}));
   };
   const auto status = [&] { return gnomon({"status", "small"}).output; };
   gnomon({"override", "small", "pause", "--reason", "to look"});

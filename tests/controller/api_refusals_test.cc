@@ -4,6 +4,7 @@
 
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -121,10 +122,12 @@ TEST_F(ApiRefusalTest, ValuesOutOfRangeAreRefused) {
   step.step_seconds = -1;
   EXPECT_THAT(refused("POST", trainer.path("/steps"), to_json(StepBatch{{step}})).detail,
               HasSubstr("step_seconds: found -1"));
-  EXPECT_THAT(refused("POST", trainer.path("/attempts"), to_json(AttemptStart{2, 0, "whim", 1, 0}))
+  EXPECT_THAT(refused("POST", trainer.path("/attempts"),
+                      to_json(AttemptStart{2, 0, test::any_word("whim"), 1, 0}))
                   .accepted,
               HasSubstr("rollback"));
-  EXPECT_THAT(refused("POST", trainer.path("/finished"), to_json(RunFinished{"bored", 1, 1, 1, 1}))
+  EXPECT_THAT(refused("POST", trainer.path("/finished"),
+                      to_json(RunFinished{test::any_word("bored"), 1, 1, 1, 1}))
                   .accepted,
               HasSubstr("completed"));
   RunRegistration nameless = test_registration("", "1");

@@ -6,6 +6,7 @@
 
 #include "tests/controller/api_fixture.h"
 #include "tests/support/special_numbers.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -26,7 +27,7 @@ class ReportedHealthTest : public ApiTest {
   void begin_attempt(int64_t number, const std::string& cause, const std::string& host) {
     AttemptStart start;
     start.attempt = number;
-    start.cause = cause;
+    start.cause = test::any_word(cause);
     start.plan_version = 1;
     start.host = host;
     trainer.client().checked("POST", trainer.path("/attempts"), to_json(start));
@@ -43,7 +44,7 @@ class ReportedHealthTest : public ApiTest {
     health.memory_total_bytes = 100;
     health.ecc_corrected = 7;
     health.ecc_uncorrected = 0;
-    health.throttle_reasons = std::vector<std::string>{"sw_power_cap"};
+    health.throttle_reasons = std::vector<ThrottleReason>{"sw_power_cap"};
     health.remapped_rows_pending = false;
     return health;
   }
@@ -127,7 +128,9 @@ TEST_F(ReportedHealthTest, WhatNoDeviceCanSayIsRefusedAndNothingIsTaken) {
   expect("memory_total_bytes", [](DeviceHealth& h) { h.memory_total_bytes = -1; });
   expect("ecc_corrected", [](DeviceHealth& h) { h.ecc_corrected = -1; });
   expect("ecc_uncorrected", [](DeviceHealth& h) { h.ecc_uncorrected = -3; });
-  expect("throttle_reasons", [](DeviceHealth& h) { h.throttle_reasons->emplace_back("tired"); });
+  expect("throttle_reasons", [](DeviceHealth& h) {
+    h.throttle_reasons->push_back(ThrottleReason::on_record("tired"));
+  });
   expect("device", [](DeviceHealth& h) { h.device = ""; });
   expect("device", [](DeviceHealth& h) { h.device = std::string(101, 'x'); });
   expect("device", [](DeviceHealth& h) { h.device = "a\nb"; });

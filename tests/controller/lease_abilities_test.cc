@@ -1,5 +1,6 @@
 // Verifiers that cannot do everything: arms, checkpoint formats, frameworks.
 #include "tests/controller/leases_fixture.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -27,7 +28,7 @@ class LeaseAbilitiesTest : public LeasesTest {
   }
   void order_arm(int64_t replay, const std::string& arm) {
     write([&](LedgerTransaction& transaction) {
-      decide::OrderReplay effect{{replay, 1, arm, "", "triage", true}};
+      decide::OrderReplay effect{{replay, 1, test::any_word(arm), "", "triage", true}};
       apply_effect({transaction, *metrics_, *bells_, run_, 1, 0}, effect);
     });
   }

@@ -4,6 +4,7 @@
 #include "protocol/precision_plan.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -88,7 +89,7 @@ TEST_F(NoticesTest, AnotherTextUnderAKnownVersionIsKeptFromThePlansAndAudited) {
 
 TEST_F(NoticesTest, WhatIsNoNoticeIsRefused) {
   TrainerNotice notice = failed_checkpoint(5);
-  notice.kind = "gossip";
+  notice.kind = test::any_word("gossip");
   EXPECT_THAT(refused_notice(notice).accepted,
               HasSubstr("\"checkpoint_failed\", \"reports_dropped\""));
   notice = failed_checkpoint(5);

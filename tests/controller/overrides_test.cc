@@ -4,6 +4,7 @@
 #include "protocol/precision_plan.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -38,7 +39,8 @@ TEST_F(OverridesTest, WhatIsNoOverrideIsRefusedWithWhatWouldBeAccepted) {
     const char* accepted;
   };
   const Case cases[] = {
-      {"kind", [](auto& r) { r.kind = "reboot"; }, "\"reboot\"", "\"pause\", \"resume\", \"stop\""},
+      {"kind", [](auto& r) { r.kind = test::any_word("reboot"); }, "\"reboot\"",
+       "\"pause\", \"resume\", \"stop\""},
       {"owner", [](auto& r) { r.owner = " "; }, "owner is \" \"", "who asks"},
       {"owner's length", [](auto& r) { r.owner = std::string(201, 'x'); }, "201 bytes", "200"},
       {"reason", [](auto& r) { r.reason = ""; }, "reason: found \"\"", "1 to 4096 bytes"},
@@ -51,8 +53,8 @@ TEST_F(OverridesTest, WhatIsNoOverrideIsRefusedWithWhatWouldBeAccepted) {
       {"silence without expiry",
        [](auto& r) { r.kind = "silence", r.plan = "", r.expires_seconds = 0; }, "for kind silence",
        "above 0"},
-      {"mode", [](auto& r) { r.kind = "mode", r.plan = "", r.mode = "panic"; }, "\"panic\"",
-       "\"observe\", \"advise\", \"enforce\""},
+      {"mode", [](auto& r) { r.kind = "mode", r.plan = "", r.mode = test::any_word("panic"); },
+       "\"panic\"", "\"observe\", \"advise\", \"enforce\""},
       {"a mode for a plan", [](auto& r) { r.mode = "observe"; }, "observe", "kind mode only"},
       {"no plan", [](auto& r) { r.plan = ""; }, "plan is empty", "BF16"},
       {"a plan for pause", [](auto& r) { r.kind = "pause", r.expires_seconds = 0; },

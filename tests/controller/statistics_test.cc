@@ -7,6 +7,7 @@
 
 #include "controller/metrics/run_numbers.h"
 #include "tests/controller/api_fixture.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -116,7 +117,8 @@ TEST_F(StatisticsTest, TheWorstRoundingsInUseCanBeAskedFor) {
   StatisticsRow what_if = rounding(2, 0.99);
   what_if.in_use = false;
   StatisticsRow tensor = rounding(3, 0.98);
-  tensor.gemm = tensor.recipe = "";
+  tensor.gemm = "";
+  tensor.recipe = "";
   tensor.in_use = false;
   StatisticsRow noisy = rounding(3, 0.0);
   noisy.numbers[static_cast<size_t>(StatisticsNumber::kSqnrDb)] = 3.0;
@@ -224,7 +226,7 @@ TEST_F(StatisticsTest, WrongRowsAreNamed) {
   row.site = "nowhere";
   EXPECT_THAT(refusal(row).detail, HasSubstr("rows[1].site is \"nowhere\""));
   row = rounding(0, 0);
-  row.tensor = "amax";
+  row.tensor = test::any_word("amax");
   EXPECT_THAT(refusal(row).accepted, HasSubstr("gradient"));
   row = rounding(0, 0);
   row.recipe = "";

@@ -7,6 +7,7 @@
 #include "storage/ledger_decisions.h"
 #include "tests/controller/registration.h"
 #include "tests/storage/ledger_fixture.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -68,7 +69,8 @@ class TickTest : public LedgerTest {
   Directive ack(const std::string& state) {
     Directive answer;
     ledger_.write([&](LedgerTransaction& transaction) {
-      answer = supervisor_->acknowledge(transaction, run_, 1, {state, 1, 1, "late", 0});
+      answer =
+          supervisor_->acknowledge(transaction, run_, 1, {test::any_word(state), 1, 1, "late", 0});
     });
     return answer;
   }

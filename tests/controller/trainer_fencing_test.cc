@@ -6,6 +6,7 @@
 
 #include "controller/trainer_fence.h"
 #include "tests/controller/api_fixture.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -29,14 +30,16 @@ class Process {
     return client_.request("POST", fmt::format("/v1/runs/run-1/{}{}", what, own("?")), body);
   }
   HttpResponse attempt(int64_t number, int64_t base_step = 0) {
-    return post("attempts", to_json(AttemptStart{number, base_step,
-                                                 number == 1 ? "start" : "restart", 1, 1.0}));
+    return post("attempts",
+                to_json(AttemptStart{number, base_step,
+                                     number == 1 ? AttemptCause("start") : "restart", 1, 1.0}));
   }
   HttpResponse poll(const std::string& query = "after=0", std::chrono::milliseconds limit = 30s) {
     return client_.request("GET", "/v1/runs/run-1/directives?" + query + own("&"), {}, limit);
   }
   HttpResponse ack(const std::string& state, int64_t attempt) {
-    return post("directives/1/ack", to_json(DirectiveAck{state, attempt, 3, "", 1.0}));
+    return post("directives/1/ack",
+                to_json(DirectiveAck{test::any_word(state), attempt, 3, "", 1.0}));
   }
   HttpResponse step(int64_t number, int64_t attempt) {
     return post("steps", to_json(StepBatch{{test_step(number, attempt)}}));
@@ -85,7 +88,7 @@ TEST_F(TrainerFencingTest, AnOldAttemptNeitherTakesNorEndsADirective) {
   for (const char* state : {"acknowledged", "applied", "rejected"}) {
     EXPECT_EQ(plain
                   .request("POST", trainer.path("/directives/1/ack"),
-                           to_json(DirectiveAck{state, 1, 3, "", 1.0}))
+                           to_json(DirectiveAck{test::any_word(state), 1, 3, "", 1.0}))
                   .status,
               409)
         << state;

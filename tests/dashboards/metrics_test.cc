@@ -162,7 +162,7 @@ class EveryMetric : public ::testing::Test {
     }
     health.memory_used_bytes = health.memory_total_bytes = 1'000;
     health.ecc_corrected = health.ecc_uncorrected = 1;
-    health.throttle_reasons = std::vector<std::string>{"idle"};
+    health.throttle_reasons = std::vector<ThrottleReason>{"idle"};
     health.remapped_rows_pending = health.remapped_rows_failure = false;
     StepReport step = test_step(11, 2);
     step.device_health = health;

@@ -207,7 +207,7 @@ TEST(ContainmentStoryTest, ALimitOfRollbacksRespectsTheVerdict) {
     const SimulatedRun run = told(row.truth, row.policy, 700);
     EXPECT_EQ(run.decisions("verdict")[0].verdict, row.verdict);
     const auto done = run.decisions("action");
-    EXPECT_EQ(done.empty() ? "" : done.back().action, row.last);
+    EXPECT_EQ(done.empty() ? ActionName() : done.back().action, row.last);
     EXPECT_EQ(run.paused, row.last == "hold");
   }
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/support/words.h"
+
 namespace gnomon::decide {
 
 void Invariants::check_own_directive(const IssueDirective& directive) {
@@ -203,7 +205,7 @@ void Invariants::check(const Event& event, const Outcome& outcome, const Policy&
     });
     last_directive_ = std::max(last_directive_, s.next_directive - 1 - issued);
   }
-  purpose_ = s.directive ? s.directive->purpose : "";
+  purpose_ = s.directive ? s.directive->purpose : DirectivePurpose();
   own_ = s.directive ? s.directive->number : 0;
   override_said_ = false;
   for (const Effect& effect : outcome.effects) check_effect(effect);

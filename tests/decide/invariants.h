@@ -45,7 +45,7 @@ class Invariants {
   bool operator_plan_ = false;  // so it is with an operator's plan
   Mode mode_ = Mode::kEnforce;
   bool override_said_ = false;  // in this event
-  std::string purpose_;         // of the core's own directive after the event
+  DirectivePurpose purpose_;    // of the core's own directive after the event
   int64_t own_ = 0;             // its number
   std::set<int64_t> open_directives_;
   int64_t stop_ = 0;  // directive that told the run to stop; 0 = none

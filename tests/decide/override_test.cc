@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "controller/decide/decide.h"
 #include "protocol/json.h"
+#include "tests/support/words.h"
 
 namespace gnomon::decide {
 namespace {
@@ -30,7 +31,7 @@ class OverrideTest : public ::testing::Test {
     return last_;
   }
   static OperatorOverride asked(const std::string& kind, double expires_at = 0) {
-    OperatorOverride order{kind, "", "", "anna", "because", expires_at};
+    OperatorOverride order{test::any_word(kind), "", "", "anna", "because", expires_at};
     if (kind == "set_plan") order.plan = kPlan;
     if (kind == "mode") order.mode = "observe";
     return order;
@@ -77,7 +78,7 @@ TEST_F(OverrideTest, WhatMakesNoSenseIsRefusedAndChangesNothing) {
   order.plan.clear();
   EXPECT_THAT(why_not(last_.state, order), HasSubstr("plan is missing"));
   order = asked("mode", 2000);
-  order.mode = "sleep";
+  order.mode = test::any_word("sleep");
   EXPECT_THAT(why_not(last_.state, order), HasSubstr("\"sleep\""));
   order = asked("silence", std::numeric_limits<double>::quiet_NaN());
   EXPECT_THAT(why_not(last_.state, order), HasSubstr("makes no sense"));

@@ -8,6 +8,7 @@
 
 #include "tests/decide/invariants.h"
 #include "tests/decide/stories.h"
+#include "tests/support/words.h"
 
 namespace gnomon::decide {
 namespace {
@@ -49,17 +50,17 @@ class EventGenerator {
       case 10:
         if (!s.expired_directives.empty() && pick(0, 3) == 0) {
           return DirectiveChanged{s.expired_directives.front().number,
-                                  pick(0, 1) == 0 ? "applied" : "rejected", s.attempt.number,
-                                  s.newest_step, "late"};
+                                  pick(0, 1) == 0 ? DirectiveState("applied") : "rejected",
+                                  s.attempt.number, s.newest_step, "late"};
         }
         if (!s.operator_directives.empty() && pick(0, 1) == 0) {
           return DirectiveChanged{s.operator_directives.front().number,
-                                  pick(0, 3) > 0 ? "applied" : "rejected", s.attempt.number,
-                                  s.newest_step, "random"};
+                                  pick(0, 3) > 0 ? DirectiveState("applied") : "rejected",
+                                  s.attempt.number, s.newest_step, "random"};
         }
         return DirectiveChanged{s.directive && pick(0, 3) > 0 ? s.directive->number : pick(0, 20),
-                                pick(0, 3) > 0 ? "applied" : "rejected", s.attempt.number,
-                                s.newest_step, "random"};
+                                pick(0, 3) > 0 ? DirectiveState("applied") : "rejected",
+                                s.attempt.number, s.newest_step, "random"};
       case 11:
         return Tick{};
       default:
@@ -108,12 +109,12 @@ class EventGenerator {
     OperatorOverride asked;
     const char* kinds[] = {"pause",    "resume",  "resume", "stop", "checkpoint_now",
                            "set_plan", "silence", "mode",   "pray"};
-    asked.kind = kinds[pick(0, 8)];
+    asked.kind = test::any_word(kinds[pick(0, 8)]);
     asked.owner = "anna";
     asked.reason = "a reason";
     asked.expires_at = pick(0, 60) == 0 ? 0 : now + static_cast<double>(pick(1, 100));
     const char* modes[] = {"observe", "advise", "enforce", "sleep"};
-    if (asked.kind == "mode") asked.mode = modes[pick(0, 3)];
+    if (asked.kind == "mode") asked.mode = test::any_word(modes[pick(0, 3)]);
     if (asked.kind == "set_plan" && pick(0, 9) > 0) asked.plan = pick(0, 1) == 0 ? plan() : "";
     return asked;
   }

@@ -64,9 +64,9 @@ class RunVerdictTest : public ::testing::Test {
     orders_.erase(of_second_source.begin(), of_second_source.end());
     answer(asked, d_percent);
   }
-  std::string role_of(int64_t id) const {
+  ReplayRole role_of(int64_t id) const {
     const auto found = std::ranges::find(last_.state.replays, id, &PendingReplay::id);
-    return found != last_.state.replays.end() ? found->role : "";
+    return found != last_.state.replays.end() ? found->role : ReplayRole();
   }
   // As honest verifiers do: a window's BF16 replay ends at the same loss whoever does it.
   void answer(const std::vector<OrderReplay>& orders, double d_percent) {

@@ -9,6 +9,7 @@
 
 #include "base/philox.h"
 #include "protocol/precision_plan.h"
+#include "tests/support/words.h"
 
 namespace gnomon::decide {
 
@@ -121,11 +122,11 @@ void SimulatedRun::obey_late() {
 
 void SimulatedRun::ask(const std::string& kind, double seconds, const std::string& what) {
   OperatorOverride asked;
-  asked.kind = kind;
+  asked.kind = test::any_word(kind);
   asked.owner = "anna";
   asked.reason = "because";
   if (kind == "set_plan") asked.plan = what;
-  if (kind == "mode") asked.mode = what;
+  if (kind == "mode") asked.mode = test::any_word(what);
   if (seconds > 0) asked.expires_at = now + seconds;
   EXPECT_EQ(why_not(state, asked), "");
   feed(asked);
@@ -291,7 +292,9 @@ void SimulatedRun::restart_from(int64_t at) {
   begin_attempt(Saved(*found), "restart");
 }
 
-void SimulatedRun::end(const std::string& outcome) { feed(RunEnded{outcome, step}); }
+void SimulatedRun::end(const std::string& outcome) {
+  feed(RunEnded{test::any_word(outcome), step});
+}
 
 std::vector<RecordDecision> SimulatedRun::decisions(const std::string& kind) const {
   std::vector<RecordDecision> result;

@@ -5,6 +5,7 @@
 
 #include "controller/decide/triage.h"
 #include "tests/decide/triage_support.h"
+#include "tests/support/words.h"
 
 namespace gnomon::decide {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 TriageAnswer same(bool reproduces, bool bitwise = true, std::optional<int64_t> mismatch = {},
                   const std::string& kind = "same") {
   TriageAnswer answer;
-  answer.kind = kind;
+  answer.kind = test::any_word(kind);
   answer.verifier = kind == "same" ? "v1" : kind == "same_elsewhere" ? "v2" : "trainer";
   answer.reproduction = Reproduction{reproduces, bitwise, mismatch, false, "It was compared"};
   return answer;
@@ -23,7 +24,7 @@ TriageAnswer by(const std::string& verifier, TriageAnswer answer) {
 }
 TriageAnswer failed(const std::string& kind, int64_t seed = 0) {
   TriageAnswer answer;
-  answer.kind = kind;
+  answer.kind = test::any_word(kind);
   answer.seed = seed;
   answer.failed = true;
   return answer;
@@ -31,7 +32,7 @@ TriageAnswer failed(const std::string& kind, int64_t seed = 0) {
 // Of a finding: 0 calm, 1 spikes, 2 not finite.
 TriageAnswer went(const std::string& kind, int how, int64_t seed = 0) {
   TriageAnswer answer;
-  answer.kind = kind;
+  answer.kind = test::any_word(kind);
   answer.seed = seed;
   answer.spike = SpikeComparison{3.0, how == 2, how == 1};
   return answer;
@@ -39,7 +40,7 @@ TriageAnswer went(const std::string& kind, int how, int64_t seed = 0) {
 // Of a gap: an end loss this many per cent over the BF16 replay's 2.0.
 TriageAnswer ended(const std::string& kind, double percent, int64_t seed = 0) {
   TriageAnswer answer;
-  answer.kind = kind;
+  answer.kind = test::any_word(kind);
   answer.seed = seed;
   answer.end_loss = 2.0 * (1 + percent / 100);
   return answer;
@@ -86,7 +87,7 @@ std::string told(const TriageStep& step) {
   if (step.verdict) {
     EXPECT_TRUE(step.tests.empty());
     EXPECT_FALSE(step.verdict->sentence.empty());
-    return "= " + step.verdict->name;
+    return fmt::format("= {}", step.verdict->name);
   }
   std::string out;
   for (const TriageTest& test : step.tests) {

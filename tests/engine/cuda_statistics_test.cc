@@ -78,8 +78,8 @@ TEST_F(CudaEngineStatistics, AreThoseOfTheSameTensorsOnTheHost) {
   collector->write_dumps(path.string());
   const SafetensorsFile dumps(path);
   for (const StatisticsRow& row : collector->rows()) {
-    SCOPED_TRACE(row.site + " " + row.tensor + " " + row.gemm + " " + row.recipe);
-    const TensorView* x = dumps.find(row.site + "." + row.tensor);
+    SCOPED_TRACE(fmt::format("{} {} {} {}", row.site, row.tensor, row.gemm, row.recipe));
+    const TensorView* x = dumps.find(fmt::format("{}.{}", row.site, row.tensor));
     ASSERT_NE(x, nullptr);
     const TensorProbe probe({static_cast<const bf16*>(x->data), x->shape[0], x->shape[1]}, 1);
     if (row.gemm.empty()) {
@@ -109,7 +109,7 @@ TEST_F(CudaEngineStatistics, GateCosinesAndTheRecipeInUseAreTheCpus) {
   ASSERT_EQ(rows[1].size(), rows[0].size());
   int cosines = 0;
   for (size_t i = 0; i < rows[0].size(); ++i) {
-    SCOPED_TRACE(rows[0][i].site + " " + rows[0][i].gemm);
+    SCOPED_TRACE(fmt::format("{} {}", rows[0][i].site, rows[0][i].gemm));
     EXPECT_EQ(rows[1][i].site, rows[0][i].site);
     for (size_t number = 0; number < rows[0][i].numbers.size(); ++number) {
       expect_close(rows[1][i], static_cast<StatisticsNumber>(number),

@@ -140,11 +140,11 @@ TEST_F(Statistics, RowsAreOfTheTensorsTheyName) {
     SafetensorsFile file(path);
     std::set<double> deviations;
     for (const StatisticsRow& row : collector->rows()) {
-      const TensorView* x = file.find(row.site + "." + row.tensor);
+      const TensorView* x = file.find(fmt::format("{}.{}", row.site, row.tensor));
       ASSERT_NE(x, nullptr) << row.site << " " << row.tensor;
       const TensorProbe probe({static_cast<const bf16*>(x->data), x->shape[0], x->shape[1]},
                               config.threads);
-      SCOPED_TRACE(row.site + " " + row.tensor + " " + row.gemm + " " + row.recipe);
+      SCOPED_TRACE(fmt::format("{} {} {} {}", row.site, row.tensor, row.gemm, row.recipe));
       EXPECT_EQ(row.elements, x->shape[0] * x->shape[1]);
       if (row.recipe.empty()) {
         const TensorStatistics expected = probe.measure();

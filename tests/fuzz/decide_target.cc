@@ -16,6 +16,7 @@
 #include "controller/decide/decide.h"
 #include "tests/decide/invariants.h"
 #include "tests/decide/simulated_run.h"
+#include "tests/support/words.h"
 
 namespace gnomon::fuzz {
 namespace {
@@ -259,7 +260,7 @@ class World {
     ReplayFinished result;
     result.replay = replay != nullptr ? replay->id : choose_.number(s().next_replay);
     result.window = choose_.number(s().next_window);
-    result.arm = choose_.of({"bf16", "same", "scores", "", "plan"});
+    result.arm = test::any_word(choose_.of({"bf16", "same", "scores", "", "plan"}));
     result.fingerprint_equal = choose_.one_in(2);
     result.compared_steps = choose_.number(10);
     if (choose_.one_in(2)) result.first_mismatch_step = choose_.number(s().newest_step);
@@ -322,12 +323,12 @@ class World {
 
   Event override() {
     OperatorOverride asked;
-    asked.kind = choose_.of({"pause", "resume", "stop", "checkpoint_now", "set_plan", "silence",
-                             "mode", "resume", "pray"});
+    asked.kind = test::any_word(choose_.of({"pause", "resume", "stop", "checkpoint_now", "set_plan",
+                                            "silence", "mode", "resume", "pray"}));
     asked.owner = choose_.one_in(8) ? "" : "anna";
     asked.reason = "a reason";
     asked.expires_at = choose_.one_in(8) ? choose_.real() : now_ + choose_.of({10.0, 100.0, 1e6});
-    asked.mode = choose_.of({"observe", "advise", "enforce", "sleep"});
+    asked.mode = test::any_word(choose_.of({"observe", "advise", "enforce", "sleep"}));
     if (asked.kind == "set_plan")
       asked.plan = choose_.of(
           {"[[rule]]\nmatch = \"*\"\ngemms = \"fp8\"\n", "[[rule]]\nmatch = \"lm_head\"\n", ""});
@@ -340,7 +341,8 @@ class World {
     open.insert(open.end(), s().expired_directives.begin(), s().expired_directives.end());
     if (open.empty() || choose_.one_in(8)) {
       return hear(DirectiveChanged{
-          choose_.number(s().next_directive), choose_.of({"applied", "rejected", "acknowledged"}),
+          choose_.number(s().next_directive),
+          test::any_word(choose_.of({"applied", "rejected", "acknowledged"})),
           choose_.number(s().attempt.number), choose_.number(s().newest_step), "odd"});
     }
     const PendingDirective directive = open[choose_.byte() % open.size()];
@@ -394,11 +396,11 @@ class World {
       case 0:
         return hear(odd_registration());
       case 1:
-        return hear(RunEnded{choose_.of({"completed", "stopped", "failed"}),
+        return hear(RunEnded{test::any_word(choose_.of({"completed", "stopped", "failed"})),
                              choose_.number(s().newest_step)});
       case 2:
-        return hear(ReplayFailed{choose_.number(s().next_replay), choose_.number(s().next_window),
-                                 "", "odd"});
+        return hear(ReplayFailed{
+            choose_.number(s().next_replay), choose_.number(s().next_window), {}, "odd"});
       case 3:
         return hear(AttemptStarted{s().attempt.number + 1,
                                    std::max<int64_t>(0, s().newest_step - choose_.pick(0, 100)),

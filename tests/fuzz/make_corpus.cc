@@ -168,7 +168,7 @@ void add_messages(const Corpus& corpus) {
   health.device = "0000:01:00.0";
   health.power_watts = 520.5;
   health.ecc_uncorrected = 2;
-  health.throttle_reasons = std::vector<std::string>{"idle", "hw_power_brake"};
+  health.throttle_reasons = std::vector<ThrottleReason>{"idle", "hw_power_brake"};
   health.remapped_rows_pending = true;
   corpus.add("watched_steps", "b" + to_json(batch));
   corpus.add("checkpoint", "c" + to_json(CheckpointReport{}));

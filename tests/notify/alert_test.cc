@@ -10,6 +10,7 @@
 
 #include "base/files.h"
 #include "controller/notify/receiver.h"
+#include "tests/support/words.h"
 
 namespace gnomon::notify {
 namespace {
@@ -21,9 +22,9 @@ const Subject kSubject{3, "demo", "36199_0", "enforce"};
 decide::RecordDecision decision(const std::string& kind, const std::string& action = "none") {
   decide::RecordDecision made;
   made.decision = 17;
-  made.kind = kind;
+  made.kind = test::any_word(kind);
   made.verdict = "none";
-  made.action = action;
+  made.action = test::any_word(action);
   made.step = 1200;
   made.window = 4;
   made.sites = {"layers.3.attn.qkv", "lm_head"};

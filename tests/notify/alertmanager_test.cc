@@ -16,6 +16,7 @@
 #include "tests/controller/fake_clients.h"
 #include "tests/notify/webhook_receiver.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/words.h"
 
 namespace gnomon::test {
 namespace {
@@ -132,8 +133,9 @@ TEST_F(AlertmanagerTest, ItsWebhooksAndOursAreTheSame) {
 
   // What lasts comes and goes; an Alertmanager that has forgotten everything is told again.
   const auto order = [&](const std::string& kind, int64_t number) {
-    trainer.client().checked("POST", trainer.path("/overrides"),
-                             to_json(OverrideRequest{kind, "", "", "ann", "to look", 0}));
+    trainer.client().checked(
+        "POST", trainer.path("/overrides"),
+        to_json(OverrideRequest{test::any_word(kind), "", "", "ann", "to look", 0}));
     trainer.ack(number, {"applied", 1, 0, ""});
   };
   order("pause", 1);

@@ -9,6 +9,7 @@
 #include "storage/ledger_outbox.h"
 #include "tests/controller/registration.h"
 #include "tests/storage/ledger_fixture.h"
+#include "tests/support/words.h"
 
 namespace gnomon::notify {
 namespace {
@@ -59,7 +60,8 @@ class OutboxTest : public LedgerTest {
   }
   void override_run(const std::string& kind) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      supervisor_->override_run(transaction, run_, {kind, "", "", "ann", "to look", 0});
+      supervisor_->override_run(transaction, run_,
+                                {test::any_word(kind), "", "", "ann", "to look", 0});
     });
   }
   void acknowledge(int64_t number) {

@@ -15,7 +15,7 @@ void report_health_and_statistics(FakeTrainer& trainer, int64_t step) {
   health.time = 10;
   health.power_watts = 640.5;
   health.ecc_uncorrected = 1;
-  health.throttle_reasons = std::vector<std::string>{"idle"};
+  health.throttle_reasons = std::vector<ThrottleReason>{"idle"};
   report.device_health = health;
   report.loss = std::numeric_limits<double>::quiet_NaN();
   report.grad_norm = std::numeric_limits<double>::infinity();

@@ -43,7 +43,7 @@ StepReport watched_step() {
   health.utilization_percent = 98;
   health.ecc_corrected = 7;
   health.ecc_uncorrected = 0;
-  health.throttle_reasons = std::vector<std::string>{"idle", "hw_power_brake"};
+  health.throttle_reasons = std::vector<ThrottleReason>{"idle", "hw_power_brake"};
   health.remapped_rows_pending = true;
   health.remapped_rows_failure = false;
   StepReport step;

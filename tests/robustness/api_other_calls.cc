@@ -10,6 +10,7 @@
 #include "protocol/precision_plan.h"
 #include "tests/robustness/api_player.h"
 #include "tests/support/sockets.h"
+#include "tests/support/words.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -150,7 +151,7 @@ void ApiPlayer::override_run(Draw& draw) {
   static const std::array<std::string, 4> kModes = {"observe", "advise", "enforce", "whatever"};
   ApiRun& run = drawn_known_run(draw);
   OverrideRequest request;
-  request.kind = draw.one_of(kKinds);
+  request.kind = test::any_word(draw.one_of(kKinds));
   request.owner = draw.chance(0.05) ? "" : "operator";
   request.reason = fmt::format("because of {}", draw.word());
   const bool lasting =
@@ -158,7 +159,7 @@ void ApiPlayer::override_run(Draw& draw) {
   if (lasting || draw.chance(0.1)) {
     request.expires_seconds = draw.chance(0.7) ? 3600 : draw.one_of(kSeconds);
   }
-  if (request.kind == "mode") request.mode = draw.one_of(kModes);
+  if (request.kind == "mode") request.mode = test::any_word(draw.one_of(kModes));
   if (request.kind == "set_plan") {
     request.plan = draw.chance(0.2) ? "no plan" : PrecisionPlan::bf16().to_toml();
   }

@@ -8,6 +8,7 @@
 
 #include "protocol/json.h"
 #include "tests/robustness/api_player.h"
+#include "tests/support/words.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -89,7 +90,8 @@ void ApiPlayer::register_otherwise(Draw& draw) {
 }
 
 bool ApiPlayer::begin_attempt(ApiRun& run, int64_t base_step, const std::string& cause) {
-  const AttemptStart start{run.newest_attempt() + 1, base_step, cause, run.plan_version, 1.0};
+  const AttemptStart start{run.newest_attempt() + 1, base_step, test::any_word(cause),
+                           run.plan_version, 1.0};
   const std::string target = run.path() + "/attempts";
   if (run.life == "completed") {
     must(409, "trainer", "POST", target, to_json(start));
@@ -189,7 +191,7 @@ void ApiPlayer::attempts(Draw& draw) {
       AttemptStart strange{newest + 1, draw.one_of(kIntegers), "restart", run.plan_version, 1.0};
       if (draw.chance(0.3)) strange.time = draw.one_of(kNumbers);
       if (draw.chance(0.3)) strange.plan_version = draw.one_of(kIntegers);
-      if (draw.chance(0.2)) strange.cause = strange_text(draw);
+      if (draw.chance(0.2)) strange.cause = test::any_word(strange_text(draw));
       if (draw.chance(0.2)) strange.attempt = draw.one_of(kIntegers);
       const bool fresh = !run.attempts.contains(strange.attempt);
       if (ask("trainer", "POST", target, to_json(strange)).status != 200 || !fresh) return;
@@ -369,7 +371,7 @@ void ApiPlayer::notices(Draw& draw) {
   if (extreme) {
     switch (draw.between(0, 4)) {
       case 0:
-        notice.kind = strange_text(draw);
+        notice.kind = test::any_word(strange_text(draw));
         break;
       case 1:
         notice.step = draw.one_of(kIntegers);
@@ -398,7 +400,7 @@ void ApiPlayer::statistics(Draw& draw) {
   report.time = 1;
   StatisticsRow row;
   row.site = draw.chance(0.2) ? "nowhere" : registration_of(run.story).sites.front();
-  row.tensor = draw.chance(0.1) ? strange_text(draw) : "weight";
+  row.tensor = test::any_word(draw.chance(0.1) ? strange_text(draw) : "weight");
   row.elements = draw.chance(0.2) ? draw.one_of(kIntegers) : 64;
   for (std::optional<double>& number : row.numbers) {
     if (draw.chance(0.3)) number = draw.one_of(kNumbers);
@@ -422,7 +424,8 @@ void ApiPlayer::acknowledge(Draw& draw) {
   ApiRun& run = drawn_known_run(draw);
   static const std::array<std::string, 5> kStates = {"acknowledged", "applied", "applied",
                                                      "rejected", "forgotten"};
-  DirectiveAck ack{draw.one_of(kStates), run.newest_attempt(), run.newest_step(), "", 1.0};
+  DirectiveAck ack{test::any_word(draw.one_of(kStates)), run.newest_attempt(), run.newest_step(),
+                   "", 1.0};
   if (ack.state == "rejected") ack.reason = "not now";
   if (draw.chance(0.1)) ack.attempt = draw.one_of(kIntegers);
   if (draw.chance(0.1)) ack.step = draw.one_of(kIntegers);

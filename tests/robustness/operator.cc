@@ -7,6 +7,7 @@
 
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
+#include "tests/support/words.h"
 
 namespace gnomon::robustness {
 
@@ -19,7 +20,7 @@ void Operator::interfere() {
   const int64_t id = scene_.record.of(number, [](RunRecord& run) { return run.id; });
   if (id == 0) return;
   OverrideRequest request;
-  request.kind = kKinds[static_cast<size_t>(draw_.between(0, kKinds.size() - 1))];
+  request.kind = test::any_word(kKinds[static_cast<size_t>(draw_.between(0, kKinds.size() - 1))]);
   request.owner = "operator";
   request.reason = fmt::format("because of {}", ++asked_);
   if (request.kind == "set_plan") request.plan = PrecisionPlan::bf16().to_toml();

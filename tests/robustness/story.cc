@@ -6,6 +6,7 @@
 
 #include "base/philox.h"
 #include "protocol/precision_plan.h"
+#include "tests/support/words.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -87,7 +88,8 @@ TrainerNotice notice_of(const RunStory& story, int64_t attempt, int64_t step) {
 }
 
 RunFinished finish_of(const RunStory& story, const std::string& outcome, int64_t step) {
-  return {outcome, step, 3.5 + 0.1 * noise(story, 2, 0, 0), 0.25 * static_cast<double>(step), 1.0};
+  return {test::any_word(outcome), step, 3.5 + 0.1 * noise(story, 2, 0, 0),
+          0.25 * static_cast<double>(step), 1.0};
 }
 
 ReplayResult result_of(const RunStory& story, const ReplayTask& task, int64_t plan_version) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "protocol/json.h"
+#include "tests/support/words.h"
 
 namespace gnomon::robustness {
 namespace {
@@ -71,7 +72,7 @@ bool Trainer::begin() {
 }
 
 bool Trainer::start_attempt(int64_t base_step, const std::string& cause) {
-  const AttemptStart start{attempt_ + 1, base_step, cause, plan_version_, 1.0};
+  const AttemptStart start{attempt_ + 1, base_step, test::any_word(cause), plan_version_, 1.0};
   const auto note = [&](Fate fate) {
     scene_.record.of(story_.number, [&](RunRecord& record) {
       record.attempts[start.attempt] = {start, fate};
@@ -169,7 +170,7 @@ std::string Trainer::look_at(const Directive& directive) {
 }
 
 bool Trainer::acknowledge(const Directive& directive, const std::string& state) {
-  const DirectiveAck ack{state, attempt_, step_, "", 1.0};
+  const DirectiveAck ack{test::any_word(state), attempt_, step_, "", 1.0};
   const std::optional<Endpoint::Answer> answer = endpoint_.insist(
       "POST", fmt::format("{}/directives/{}/ack", path_, directive.number), to_json(ack));
   if (!answer) return false;

@@ -11,6 +11,7 @@
 #include "storage/ledger_statistics.h"
 #include "storage/ledger_windows.h"
 #include "tests/storage/ledger_fixture.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -148,7 +149,7 @@ TEST_F(LedgerRowsTest, StatisticsAreBoundedByRowsAndTheOldestStepsGo) {
     for (int i = 0; i < rows; ++i) {
       StatisticsRow row;
       row.site = std::to_string(i);
-      row.tensor = tensor;
+      row.tensor = test::any_word(tensor);
       report.rows.push_back(row);
     }
     write([&](Connection& connection) {
@@ -297,8 +298,8 @@ TEST_F(LedgerRowsTest, OpenDirectivesLeaveOutWhatHasEnded) {
                      DirectiveRow{{number, "set_plan", "", 1, 0, "", "because", "pending"}, run_});
     }
     ledger::mark_delivered(connection, run_, 1, 1);
-    ledger::end_directive(connection, run_, 2, {"applied", 1, 5, "", 0}, 1);
-    ledger::end_directive(connection, run_, 3, {"rejected", 1, 5, "no", 0}, 1);
+    ledger::end_directive(connection, run_, 2, "applied", {"applied", 1, 5, "", 0}, 1);
+    ledger::end_directive(connection, run_, 3, "rejected", {"rejected", 1, 5, "no", 0}, 1);
     std::vector<int64_t> numbers;
     for (const Directive& directive : ledger::open_directives(connection, run_, 0)) {
       numbers.push_back(directive.number);

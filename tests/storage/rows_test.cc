@@ -50,9 +50,11 @@ void fill(int64_t& value, const Member& member) { value = member.range.least > 1
 void fill(double& value, const Member&) { value = 0.5; }
 void fill(bool& value, const Member&) { value = true; }
 void fill(std::string& value, const Member& member) {
-  value = *member.json != '\0'   ? R"({"a":[1,"b"]})"
-          : member.words.empty() ? "text"
-                                 : std::string(member.words.back());
+  value = *member.json != '\0' ? R"({"a":[1,"b"]})" : "text";
+}
+template <const auto& list>
+void fill(Word<list>& value, const Member&) {
+  value = Word<list>::on_record(list.back());
 }
 void fill(std::vector<std::string>& value, const Member&) { value = {"lm_head", "a\"b"}; }
 template <typename T>
@@ -163,7 +165,7 @@ TYPED_TEST(RowsTest, WhatWasEditedByHandIsRefused) {
       EXPECT_THROW(this->set(name, "NULL"), std::exception) << name;
     }
     const TypeParam before = this->read();
-    if (!member.words.empty()) {
+    if (kIsWord<T>) {
       this->set(name, "'no such word'");
       this->expect_named(name, "no such word");
     } else if (type == "INTEGER" && member.range.most < 1e18 && std::string(name) != "run") {

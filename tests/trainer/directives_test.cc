@@ -9,6 +9,7 @@
 #include "protocol/json.h"
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/words.h"
 #include "tests/trainer/fake_controller.h"
 
 namespace gnomon {
@@ -38,7 +39,7 @@ class DirectiveInboxTest : public ::testing::Test {
   }
   void issue(const std::string& kind, int64_t number = 0) {
     Directive directive;
-    directive.kind = kind;
+    directive.kind = test::any_word(kind);
     directive.number = number;
     controller_.issue(directive);
   }

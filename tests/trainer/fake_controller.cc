@@ -5,6 +5,7 @@
 
 #include "protocol/json.h"
 #include "tests/support/child_process.h"
+#include "tests/support/words.h"
 
 namespace gnomon::test {
 namespace {
@@ -72,7 +73,7 @@ int64_t FakeController::issue(Directive directive) {
 
 int64_t FakeController::issue(const std::string& kind) {
   Directive directive;
-  directive.kind = kind;
+  directive.kind = test::any_word(kind);
   return issue(directive);
 }
 
@@ -210,7 +211,7 @@ HttpReply FakeController::answer(const HttpRequest& sent) {
 
 void FakeController::want_on_loss(const std::string& on_loss, double grace_seconds) {
   const std::lock_guard lock(mutex_);
-  registered_.on_loss = on_loss;
+  registered_.on_loss = test::any_word(on_loss);
   registered_.grace_seconds = grace_seconds;
 }
 

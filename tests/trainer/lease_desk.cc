@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "protocol/json.h"
+#include "tests/support/words.h"
 
 namespace gnomon::test {
 namespace {
@@ -78,7 +79,7 @@ LeaseDesk::Work every_window(std::vector<std::string> arms) {
     std::optional<ReplayTask> task;
     if (uri_at(told, from + kWindowSteps).empty()) return task;
     task.emplace();
-    task->arm = arms[given++ % arms.size()];
+    task->arm = test::any_word(arms[given++ % arms.size()]);
     task->checkpoint_uri = uri_at(told, from);
     task->start_step = from;
     task->steps = kWindowSteps;

@@ -54,7 +54,7 @@ class ReporterTest : public ::testing::Test {
     AttemptStart start;
     start.attempt = number;
     start.base_step = 10 * (number - 1);
-    start.cause = number == 1 ? "start" : "restart";
+    start.cause = number == 1 ? AttemptCause("start") : "restart";
     return start;
   }
   std::string refused_file() const { return read_file(spool_.directory() / "refused.jsonl"); }

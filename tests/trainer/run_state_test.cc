@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "tests/support/temporary_directory.h"
+#include "tests/support/words.h"
 
 namespace gnomon {
 namespace {
@@ -16,7 +17,7 @@ using Place = std::pair<int64_t, int64_t>;  // attempt, step
 AttemptRecord attempt(int64_t number, int64_t base_step, int64_t base_attempt,
                       const std::string& cause) {
   AttemptRecord record;
-  record.start = {number, base_step, cause, 2, 1.5};
+  record.start = {number, base_step, test::any_word(cause), 2, 1.5};
   record.base_attempt = base_attempt;
   record.base_checkpoint =
       base_attempt == 0 ? "" : fmt::format("/c/{}/{}", base_attempt, base_step);

@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "protocol/precision_plan.h"
+#include "tests/support/words.h"
 #include "tests/trainer/trainer_fixture.h"
 
 namespace gnomon {
@@ -93,7 +94,7 @@ TEST_F(TrainerDirectives, APlanWithoutRoomForItsMomentsIsRejectedBeforeAnythingC
   directive.plan = PrecisionPlan::bf16().to_toml();
   directive.plan_version = 5;
   for (const char* kind : {"set_plan", "rollback"}) {
-    directive.kind = kind;
+    directive.kind = test::any_word(kind);
     directive.checkpoint_uri = controller_.told().checkpoints[0].uri;
     const int64_t number = controller_.issue(directive);
     ASSERT_TRUE(controller_.reaches(number, "rejected")) << kind << trainer->output();

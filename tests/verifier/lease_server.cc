@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "protocol/json.h"
+#include "tests/support/words.h"
 
 namespace gnomon::test {
 namespace {
@@ -25,7 +26,7 @@ Lease lease_of(const FakeController::Told& told, const std::string& arm, int64_t
   lease.task.run = "run-1";
   lease.task.replay = 2;
   lease.task.window = 1;
-  lease.task.arm = arm;
+  lease.task.arm = test::any_word(arm);
   lease.task.purpose = "shadow";
   lease.task.checkpoint_uri = uri_at(told, 0);
   lease.task.steps = steps;

@@ -254,7 +254,7 @@ void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const
 StatisticsRow StatisticsCollector::row(int site, const std::string& tensor) const {
   StatisticsRow made;
   made.site = sites_[static_cast<size_t>(site)].name;
-  made.tensor = tensor;
+  made.tensor = TensorName::on_record(tensor);
   return made;
 }
 
@@ -310,7 +310,7 @@ void StatisticsCollector::add_rounding_row(int site, const std::string& tensor, 
                                            const QuantizationStatistics& s) {
   using enum StatisticsNumber;
   StatisticsRow made = row(site, tensor);
-  made.gemm = gemm_name(gemm);
+  made.gemm = GemmOrNone::on_record(gemm_name(gemm));
   made.recipe = recipe;
   made.in_use = in_use;
   made.elements = s.elements;
