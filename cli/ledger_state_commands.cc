@@ -19,6 +19,7 @@
 #include "storage/ledger_integrity.h"
 #include "storage/ledger_lock.h"
 #include "storage/ledger_migrations.h"
+#include "storage/rows.h"
 
 namespace gnomon::cli {
 namespace {
@@ -37,11 +38,15 @@ std::string in_words(const StateFinding& state) {
                            "restore a backup");
 }
 
-// The states are read once the rest is known to be good.
+constexpr size_t kBadValuesMost = 10;
+
+// Values and states are read once the rest is known to be good.
 std::vector<StateFinding> states_of(const StateOptions& options, LedgerHealth& health) {
   std::vector<StateFinding> states;
   if (!health.good() || health.version != kLedgerVersion) return states;
   Connection connection(open_for_looking(resolve_ledger(options.ledger)));
+  health.problems = ledger::bad_values(connection, kBadValuesMost);
+  if (!health.good()) return states;
   states = examine_states(connection);
   for (const StateFinding& state : states) {
     if (!state.problem.empty()) health.problems.push_back(in_words(state));
@@ -143,7 +148,7 @@ void repair(const StateOptions& options, Context& context) {
 void add_ledger_state_commands(CLI::App& ledger, Context& context) {
   auto options = std::make_shared<StateOptions>();
   CLI::App* checked = ledger.add_subcommand(
-      "check", "Reads every page, foreign key and hash of a ledger, and every run's state");
+      "check", "Reads every page, foreign key, value and hash of a ledger, and every run's state");
   checked->add_option("FILE,--ledger", options->ledger, "ledger.sqlite; gnomond may be writing it")
       ->required();
   checked->add_flag("--json", options->json, "Print JSON");
@@ -151,8 +156,8 @@ void add_ledger_state_commands(CLI::App& ledger, Context& context) {
       "A run's decision state is a cache of its events. One that cannot be read, or is not what "
       "the events\nlead to, is a problem; `gnomon ledger repair` rebuilds it.\n\n"
       "Example:\n  gnomon ledger check --ledger ledger.sqlite\n\n"
-      "Exit status: 0 good; 1 damaged, or a state does not fit; 2 no ledger, or it cannot be "
-      "read.");
+      "Exit status: 0 good; 1 damaged, a value that its column may not have, or a state that does "
+      "not fit;\n2 no ledger, or it cannot be read.");
   checked->callback([options, &context] { check(*options, context); });
 
   CLI::App* repaired = ledger.add_subcommand(

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <limits>
 
 #include "base/errors.h"
 #include "cli/newest_names.h"
 #include "controller/decide/decide.h"
 #include "protocol/json.h"
+#include "storage/json_rows.h"
 #include "storage/rows.h"
 
 namespace gnomon::cli {
@@ -98,6 +101,11 @@ RunRow LedgerView::run_named(const std::string& name) const {
   throw ConfigError(
       path_, 0, "run", name,
       known.empty() ? "a ledger with at least one run" : "one of: " + newest_names(known));
+}
+
+std::string LedgerView::rows(const char* sql, int64_t run) const {
+  Query query = connection_->query(sql, run, 0, std::numeric_limits<int64_t>::max());
+  return rows_as_json(query);
 }
 
 std::vector<AttemptRow> LedgerView::attempts(int64_t run) const {

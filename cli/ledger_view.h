@@ -46,6 +46,9 @@ class LedgerView {
   std::vector<ReplayRow> replays(int64_t run) const;  // by number
   // Those above `after`, by seq.
   std::vector<EventRow> events(int64_t run, int64_t after = 0) const;
+  // The rows of one of storage/view_queries.h that lists by number, as gnomond's API shows them: a
+  // JSON array.
+  std::string rows(const char* sql, int64_t run) const;
   double verify_seconds(int64_t run) const;  // replays and evaluations
   // The decision core's state as it was last written down; nothing when the ledger has none.
   struct DecisionState {

@@ -22,9 +22,7 @@ struct NotifyOptions {
 notify::Answer send_test(const notify::Receiver& receiver, const std::string& external_url) {
   const double time = now_seconds();
   const notify::Alert alert = notify::test_alert(time);
-  const std::string body = receiver.format == "webhook"
-                               ? notify::webhook_body(alert, receiver.name, "test", external_url)
-                               : notify::alertmanager_body({alert}, external_url, time);
+  const std::string body = notify::webhook_body(alert, receiver.name, "test", external_url);
   notify::Sender sender;
   sender.post(receiver, body, "test", time);
   std::vector<notify::Answer> answers;

@@ -8,6 +8,7 @@
 #include "cli/json_output.h"
 #include "cli/plan_precision.h"
 #include "cli/report.h"
+#include "protocol/json_text.h"
 
 namespace gnomon::cli {
 namespace {
@@ -93,7 +94,7 @@ boost::json::array shadow_data(const RunHistory& history) {
 template <typename R>
 boost::json::array rows_data(const std::vector<R>& rows) {
   boost::json::array array;
-  for (const R& row : rows) array.push_back(boost::json::parse(ledger::row_to_json(row)));
+  for (const R& row : rows) array.push_back(parse_json_exactly(ledger::row_to_json(row)));
   return array;
 }
 
@@ -149,7 +150,7 @@ std::string report_data_json(const RunHistory& history, const RunSummary& summar
                  {"device", registration.fingerprint.device},
                  {"libraries", registration.fingerprint.libraries}};
   data["words"] = summary_in_words(summary);
-  data["summary"] = boost::json::parse(summary_to_json(summary));
+  data["summary"] = parse_json_exactly(summary_to_json(summary));
   data["attempts"] = attempts_data(history);
   data["shadow"] = shadow_data(history);
   data["windows"] = rows_data(history.windows);

@@ -13,15 +13,22 @@
 #include "cli/commands.h"
 #include "cli/device_line.h"
 #include "cli/json_output.h"
+#include "cli/ledger_view.h"
 #include "cli/printing.h"
 #include "cli/server.h"
 #include "cli/table.h"
+#include "protocol/json_text.h"
 #include "protocol/records.h"
+#include "storage/view_queries.h"
 
 namespace gnomon::cli {
 namespace {
 
 using Row = boost::json::object;
+
+struct ListOptions : ServerOptions {
+  std::string ledger;  // in place of gnomond
+};
 
 std::string integer_text(const Row& row, const char* key) {
   double value = number_of(row, key);
@@ -109,13 +116,22 @@ void print_rows(const boost::json::array& rows, const char* when_empty) {
   fmt::print("{}", table.empty() ? std::string(when_empty) + "\n" : table.text());
 }
 
-// `list` is the end of the route.
+// Rows of the run, from gnomond or from a ledger's file. `list` is the end of the route.
+boost::json::array rows_of_run(const ListOptions& options, const char* list, const char* sql) {
+  if (!options.ledger.empty()) {
+    const LedgerView ledger(options.ledger);
+    return parse_json_exactly(ledger.rows(sql, ledger.run_named(options.run).id)).as_array();
+  }
+  ClientOptions access = options.access;
+  access.url = url_or_environment(access.url, ServerOptions().access.url);
+  Server server(access);
+  return server.get_list(fmt::format("/v1/runs/{}/{}", server.resolve_run(options.run), list));
+}
+
 template <typename R>
-void print_list(const ServerOptions& options, const char* list, const char* when_empty,
-                void (*prepare)(Row&) = nullptr) {
-  Server server(options.access);
-  boost::json::array rows =
-      server.get_list(fmt::format("/v1/runs/{}/{}", server.resolve_run(options.run), list));
+void print_list(const ListOptions& options, const char* list, const char* sql,
+                const char* when_empty, void (*prepare)(Row&) = nullptr) {
+  boost::json::array rows = rows_of_run(options, list, sql);
   if (options.json) {
     fmt::print("{}", pretty_json(rows));
     return;
@@ -125,7 +141,7 @@ void print_list(const ServerOptions& options, const char* list, const char* when
   print_rows<R>(rows, when_empty);
 }
 
-void print_runs(const ServerOptions& options) {
+void print_runs(const ListOptions& options) {
   Server server(options.access);
   const boost::json::array rows = server.get_list("/v1/runs");
   if (options.json) {
@@ -141,21 +157,23 @@ void print_runs(const ServerOptions& options) {
   fmt::print("{}", table.empty() ? "no run has registered yet\n" : table.text());
 }
 
-void print_windows(const ServerOptions& options) {
-  print_list<WindowRow>(options, "windows", "no window has been opened yet");
+void print_windows(const ListOptions& options) {
+  print_list<WindowRow>(options, "windows", views::kWindows, "no window has been opened yet");
 }
 
-void print_decisions(const ServerOptions& options) {
-  print_list<ShownDecision>(options, "decisions", "no decision has been made yet",
+void print_decisions(const ListOptions& options) {
+  print_list<ShownDecision>(options, "decisions", views::kDecisions,
+                            "no decision has been made yet",
                             [](Row& row) { row["sentence"] = sentence_of(row); });
 }
 
-void print_directives(const ServerOptions& options) {
-  print_list<DirectiveRow>(options, "directives", "no directive has been issued yet");
+void print_directives(const ListOptions& options) {
+  print_list<DirectiveRow>(options, "directives", views::kDirectives,
+                           "no directive has been issued yet");
 }
 
-void print_notices(const ServerOptions& options) {
-  print_list<NoticeRow>(options, "notices", "the trainer has told nothing");
+void print_notices(const ListOptions& options) {
+  print_list<NoticeRow>(options, "notices", views::kNotices, "the trainer has told nothing");
 }
 
 const Row* newest_measured(const boost::json::array& windows) {
@@ -299,7 +317,7 @@ boost::json::value to_json(Status status) {
           {"notices", std::move(status.notices)}};
 }
 
-void print_status(const ServerOptions& options) {
+void print_status(const ListOptions& options) {
   Server server(options.access);
   std::string base = "/v1/runs/" + server.resolve_run(options.run);
   Status status;
@@ -316,15 +334,23 @@ void print_status(const ServerOptions& options) {
   }
 }
 
-CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ServerOptions>& options,
-                      const char* name, const char* what, const char* example, bool of_run,
-                      void (*print)(const ServerOptions&)) {
+enum class From { kAllRuns, kRun, kRunOrFile };
+
+CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options, const char* name,
+                      const char* what, const char* example, From from,
+                      void (*print)(const ListOptions&)) {
   CLI::App* command = app.add_subcommand(name, what);
-  if (of_run) {
+  if (from != From::kAllRuns) {
     command->add_option("RUN", options->run, "run-1, a name (its newest job) or name/job")
         ->required();
   }
-  add_url_option(*command, *options);
+  if (from == From::kRunOrFile) {
+    CLI::Option* file = command->add_option("--ledger", options->ledger,
+                                            "ledger.sqlite, in place of asking gnomond");
+    add_url_option_beside(*file, *command, options->access, "Where gnomond listens");
+  } else {
+    add_url_option(*command, *options);
+  }
   command->add_flag("--json", options->json, "Print JSON: rows with the ledger's column names");
   command->footer(std::string("Example:\n  ") + example);
   command->callback([options, print] { print(*options); });
@@ -334,26 +360,28 @@ CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ServerOptions>& optio
 }  // namespace
 
 void add_server_commands(CLI::App& app, Context&) {
-  auto options = std::make_shared<ServerOptions>();
+  auto options = std::make_shared<ListOptions>();
   CLI::App* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
-                               false, print_runs);
+                               From::kAllRuns, print_runs);
   add_runs_end_command(*runs);
   add_runs_delete_command(*runs);
   runs->callback([runs, options] {
     if (runs->get_subcommands().empty()) print_runs(*options);
   });
-  add_listing(app, options, "status", "Where a run stands", "gnomon status demo", true,
+  add_listing(app, options, "status", "Where a run stands", "gnomon status demo", From::kRun,
               print_status);
   add_listing(app, options, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
-              "gnomon windows demo/1", true, print_windows);
+              "gnomon windows demo/1", From::kRunOrFile, print_windows);
   add_listing(app, options, "decisions", "What was decided about a run, and why",
-              "gnomon decisions demo --json", true, print_decisions);
+              "gnomon decisions demo --ledger ledger.sqlite --json", From::kRunOrFile,
+              print_decisions);
   add_listing(app, options, "directives", "What the trainer was told to do, and how far it got",
-              "gnomon directives run-1 --url http://127.0.0.1:7717", true, print_directives);
+              "gnomon directives run-1 --url http://127.0.0.1:7717", From::kRunOrFile,
+              print_directives);
   add_listing(app, options, "notices",
               "What the trainer wants people to know: failed checkpoints,"
               " dropped reports, plans changed without the controller, memory errors of its GPU",
-              "gnomon notices demo", true, print_notices);
+              "gnomon notices demo", From::kRunOrFile, print_notices);
 }
 
 }  // namespace gnomon::cli

@@ -13,6 +13,7 @@
 #include "cli/json_output.h"
 #include "cli/plan_precision.h"
 #include "controller/decide/decide.h"
+#include "protocol/json_text.h"
 
 namespace gnomon::cli {
 namespace {
@@ -290,7 +291,7 @@ std::string summary_to_json(const RunSummary& summary) {
     object["run_verdict_sentence"] = summary.run_verdict->sentence;
     object["run_verdict_since"] = summary.run_verdict->since;
   }
-  object["economics"] = summary.worth ? boost::json::parse(decide::worth_to_json(*summary.worth))
+  object["economics"] = summary.worth ? parse_json_exactly(decide::worth_to_json(*summary.worth))
                                       : boost::json::value(nullptr);
   return pretty_json(object);
 }

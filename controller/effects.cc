@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "controller/json_rows.h"
 #include "controller/refusal.h"
 #include "protocol/json.h"
+#include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"

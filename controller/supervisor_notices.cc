@@ -6,10 +6,10 @@
 #include <cmath>
 #include <limits>
 
-#include "controller/json_rows.h"
 #include "controller/refusal.h"
 #include "controller/supervisor.h"
 #include "protocol/precision_plan.h"
+#include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_notices.h"
 #include "storage/ledger_runs.h"

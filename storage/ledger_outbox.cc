@@ -100,11 +100,4 @@ std::vector<std::string> conditions_of(Connection& connection, int64_t run) {
   return kinds;
 }
 
-std::vector<ConditionRow> settled_conditions(Connection& connection, const std::string& receiver,
-                                             int64_t limit) {
-  return select<ConditionRow,
-                "c WHERE NOT EXISTS (SELECT 1 FROM outbox o WHERE o.receiver = ? AND o.run = "
-                "c.run) ORDER BY run, kind LIMIT ?">(connection, receiver, limit);
-}
-
 }  // namespace gnomon::ledger

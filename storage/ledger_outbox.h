@@ -50,8 +50,5 @@ std::vector<ConditionRow> all_conditions(Connection& connection);
 void note_told(Connection& connection, int64_t run, const std::string& kind,
                const std::string& told);
 std::vector<std::string> conditions_of(Connection& connection, int64_t run);
-// Of all runs of which nothing waits for this receiver, at most `limit`.
-std::vector<ConditionRow> settled_conditions(Connection& connection, const std::string& receiver,
-                                             int64_t limit);
 
 }  // namespace gnomon::ledger

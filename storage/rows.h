@@ -77,6 +77,10 @@ void bind(Binder& binder, const R& row) {
 template <typename R>
 void check_row(const R& row, const std::string& file);
 
+// The same of every row of every table, in sentences, of which there are `most` at most:
+// "windows, run 3, window 5: kind is "sing"; accepted: one of ...".
+std::vector<std::string> bad_values(Connection& connection, size_t most);
+
 // The row as JSON, as the API shows it: NaN and what is not there are null, infinities are strings,
 // a bool is 0 or 1.
 template <typename R>

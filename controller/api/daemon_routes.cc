@@ -5,7 +5,7 @@
 #include "base/version.h"
 #include "controller/api/encoding.h"
 #include "controller/api/services.h"
-#include "controller/json_rows.h"
+#include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_migrations.h"

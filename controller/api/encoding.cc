@@ -9,7 +9,6 @@
 #include <new>
 
 #include "base/hash.h"
-#include "controller/refusal.h"
 
 namespace gnomon {
 namespace {
@@ -94,38 +93,6 @@ std::string gzip(std::string_view text) {
   stream.avail_out = static_cast<uInt>(out.size());
   deflate(&stream, Z_FINISH);  // the bound is enough for all of it
   out.resize(stream.total_out);
-  return out;
-}
-
-std::string gunzip(std::string_view body, size_t size_max) {
-  constexpr size_t kPiece = 64 << 10;
-  z_stream stream{};
-  if (inflateInit2(&stream, kGzipWindow) != Z_OK) throw std::bad_alloc();
-  const Ending<inflateEnd> ending{stream};
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(body.data()));
-  stream.avail_in = static_cast<uInt>(body.size());
-  std::string out;
-  int result = Z_OK;
-  while (result == Z_OK && out.size() <= size_max) {
-    const size_t before = out.size();
-    out.resize(before + kPiece);
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + before);
-    stream.avail_out = static_cast<uInt>(kPiece);
-    result = inflate(&stream, Z_NO_FLUSH);
-    out.resize(out.size() - stream.avail_out);
-  }
-  const bool more = stream.avail_in > 0;
-  if (out.size() > size_max) {
-    throw Refusal(413, "Body too large",
-                  fmt::format("the body of {} bytes is more than {} bytes when it is decoded",
-                              body.size(), size_max),
-                  fmt::format("at most {} bytes on this path, counted without gzip", size_max));
-  }
-  if (result != Z_STREAM_END || more) {
-    throw Refusal(400, "Malformed request",
-                  "the body is no whole gzip stream, as its Content-Encoding says",
-                  "one gzip stream (RFC 1952), or no Content-Encoding");
-  }
   return out;
 }
 

@@ -1,5 +1,4 @@
-// Content codings and validators of HTTP (RFC 9110): gzip of answers, gzip of request bodies with
-// the limit on what comes out, entity tags.
+// Content coding and validators of HTTP (RFC 9110): gzip of answers, entity tags.
 #pragma once
 
 #include <string>
@@ -15,9 +14,6 @@ bool accepts_gzip(std::string_view accept_encoding);
 // Whether bytes of this content type are text that gzip makes smaller.
 bool is_compressible(std::string_view content_type);
 std::string gzip(std::string_view text);
-// What `body`, gzip, holds. Throws Refusal: 413 as soon as more than `size_max` bytes come out, 400
-// when it is damaged, incomplete or followed by something else.
-std::string gunzip(std::string_view body, size_t size_max);
 
 // A weak entity tag of these bytes, with its quotes; weak, because gzip changes the bytes sent.
 std::string entity_tag(std::string_view body);

@@ -2,9 +2,9 @@
 
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
-#include "controller/api/view_queries.h"
 #include "controller/backups.h"
-#include "controller/json_rows.h"
+#include "storage/json_rows.h"
+#include "storage/view_queries.h"
 
 namespace gnomon {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "controller/api/services.h"
-#include "controller/json_rows.h"
+#include "storage/json_rows.h"
 
 namespace gnomon {
 

@@ -2,10 +2,10 @@
 
 #include "controller/api/services.h"
 #include "controller/decide/policy.h"
-#include "controller/json_rows.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 #include "protocol/text.h"
+#include "storage/json_rows.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {

@@ -46,7 +46,7 @@ Request request_of(RequestHead& head) {
   if (!head.transfer_encoding.empty() && lower(head.transfer_encoding) != "chunked") {
     throw Refusal(501, "Unknown transfer coding",
                   fmt::format("Transfer-Encoding is \"{}\"", head.transfer_encoding),
-                  "chunked, or a Content-Length; a compressed body says so in Content-Encoding");
+                  "chunked, or a Content-Length");
   }
   take_absolute_form(head);
   Request request;

@@ -8,12 +8,12 @@
 #include "base/hash.h"
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
-#include "controller/api/view_queries.h"
-#include "controller/json_rows.h"
 #include "controller/layers.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
+#include "storage/json_rows.h"
 #include "storage/ledger_decisions.h"
+#include "storage/view_queries.h"
 
 namespace gnomon {
 namespace {

@@ -189,26 +189,15 @@ void Session::read_body(Incoming& incoming, size_t body_max) {
   incoming.body_read = true;
 }
 
-// The body without its content coding. Throws Refusal: 413 when it is too large then, 415 for
-// codings other than gzip.
-std::string Session::decoded_body(Incoming& incoming, size_t body_max) {
-  std::string body = std::move(incoming.parser.get().body());
+// Throws Refusal: 415 for a body with a content coding.
+std::string Session::body_of(Incoming& incoming) {
   const std::string coding = lower(view_of(incoming.parser.get()[http::field::content_encoding]));
-  if (body.empty() || coding.empty() || coding == "identity") {
-    return body;
-  }
-  if (coding != "gzip" && coding != "x-gzip") {
+  if (!coding.empty() && coding != "identity") {
     throw Refusal(415, "Unsupported content coding",
                   fmt::format("the body's Content-Encoding is \"{}\"", coding),
-                  "gzip, or no Content-Encoding");
+                  "no Content-Encoding");
   }
-  std::string decoded;
-  if (body_max <= kInlineMax) {
-    decoded = gunzip(body, body_max);
-  } else {
-    on_reader([&] { decoded = gunzip(body, body_max); });
-  }
-  return decoded;
+  return std::move(incoming.parser.get().body());
 }
 
 // Empty when the other end is gone.
@@ -282,7 +271,7 @@ Response Session::answered_by(const Route& route, Incoming& incoming, Request& r
   if (!incoming.parser.get().body().empty()) {
     Router::check_content_type(route, request);
   }
-  request.body = decoded_body(incoming, route.body.max);
+  request.body = body_of(incoming);
   hold(request.body.size());
   stream_.expires_never();
   Response response = route.handler(*this, request);

@@ -66,7 +66,7 @@ class Session final : public Exchange,
   void read_body(Incoming& incoming, size_t body_max);
   void hold(size_t bytes);
   void hold_answer(const Request& request, const Response& response);
-  std::string decoded_body(Incoming& incoming, size_t body_max);
+  std::string body_of(Incoming& incoming);
   Response handle(Incoming& incoming);
   Request enter(const Incoming& incoming);
   void belong();

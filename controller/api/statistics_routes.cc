@@ -7,10 +7,10 @@
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
 #include "controller/api/trainer_calls.h"
-#include "controller/json_rows.h"
 #include "protocol/json.h"
 #include "protocol/site_glob.h"
 #include "protocol/text.h"
+#include "storage/json_rows.h"
 #include "storage/ledger_runs.h"
 
 namespace gnomon {

@@ -6,12 +6,12 @@
 #include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 #include "controller/api/trainer_calls.h"
-#include "controller/api/view_queries.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/text.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
+#include "storage/view_queries.h"
 
 namespace gnomon {
 namespace {

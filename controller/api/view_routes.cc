@@ -1,8 +1,8 @@
 #include "controller/api/listing.h"
 #include "controller/api/run_views.h"
 #include "controller/api/services.h"
-#include "controller/api/view_queries.h"
 #include "controller/decide/worth.h"
+#include "storage/view_queries.h"
 
 namespace gnomon {
 namespace {

@@ -97,20 +97,6 @@ std::string webhook_body(const Alert& alert, const std::string& receiver,
       {"alerts", boost::json::array{one}}});
 }
 
-std::string alertmanager_body(const std::vector<Alert>& alerts, const std::string& external_url,
-                              double now) {
-  boost::json::array list;
-  for (const Alert& alert : alerts) {
-    const double end = alert.resolved() ? alert.ends_at : now + kHoldSeconds;
-    list.push_back(boost::json::object{{"labels", boost::json::value_from(alert.labels)},
-                                       {"annotations", boost::json::value_from(alert.annotations)},
-                                       {"startsAt", rfc3339(alert.starts_at)},
-                                       {"endsAt", rfc3339(end)},
-                                       {"generatorURL", page_of(alert, external_url)}});
-  }
-  return boost::json::serialize(list);
-}
-
 std::string signature(const std::string& body, int64_t time,
                       const std::vector<std::string>& secrets) {
   std::string value = fmt::format("t={}", time);

@@ -8,8 +8,7 @@
 
 namespace gnomon::notify {
 
-// For how long a moment's alert is said to last; and, for an Alertmanager, for how long one that
-// lasts holds when it is not sent again.
+// For how long a moment's alert is said to last.
 inline constexpr double kHoldSeconds = 300;
 
 // RFC 3339 in UTC, to the millisecond, without zeros at the end; Go's zero time for 0.
@@ -24,11 +23,6 @@ std::string page_of(const Alert& alert, const std::string& external_url);
 // Alertmanager's webhook body, version 4, with this one alert. `delivery` becomes an annotation.
 std::string webhook_body(const Alert& alert, const std::string& receiver,
                          const std::string& delivery, const std::string& external_url);
-
-// What POST /api/v2/alerts takes: an array. An Alertmanager forgets what it is not told again and
-// ignores what has ended, so what has not ended is said to last until `now` + kHoldSeconds.
-std::string alertmanager_body(const std::vector<Alert>& alerts, const std::string& external_url,
-                              double now);
 
 // "t=TIME,v1=HEX": HMAC-SHA256 over "TIME.BODY", one v1 for each secret. `time` in whole seconds
 // since the epoch.

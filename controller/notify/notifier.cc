@@ -110,15 +110,11 @@ void Notifier::take_settings() {
   // Another address or secret may be the cure of a failure: all begin anew.
   lanes_.clear();
   for (const Receiver& receiver : wanted.receivers) lanes_.emplace(receiver.name, Lane(receiver));
-  for (const auto& [ticket, sent] : sent_) {
-    const auto lane = lanes_.find(sent.receiver);
+  for (const auto& [ticket, row] : sent_) {
+    const auto lane = lanes_.find(row.receiver);
     if (lane == lanes_.end()) continue;
     ++lane->second.under_way;
-    if (sent.row) {
-      lane->second.busy.insert(sent.row->run);
-    } else {
-      lane->second.resending = true;
-    }
+    lane->second.busy.insert(row.run);
   }
   external_url_ = wanted.external_url;
   tidy_at_ = 0;
@@ -200,14 +196,8 @@ void Notifier::tidy() {
 
 // Returns the seconds until this receiver may be sent something that is known of.
 double Notifier::send_from(Lane& lane) {
-  if (lane.resending) return kIdleSeconds;
   const double wait = lane.not_before - steady_now_();
-  if (wait > 0) return wait;
-  if (lane.receiver.format == "alertmanager" && steady_now_() >= lane.resend_at) {
-    if (lane.under_way > 0) return kIdleSeconds;  // its answer brings us here again
-    if (send_conditions(lane)) return kIdleSeconds;
-  }
-  return send_messages(lane);
+  return wait > 0 ? wait : send_messages(lane);
 }
 
 double Notifier::send_messages(Lane& lane) {
@@ -246,56 +236,32 @@ void Notifier::send(Lane& lane, const OutboxRow& row) {
   const double time = wall_now_();
   std::string body;
   try {
-    const Alert alert = alert_from_json(row.alert);
-    body = lane.receiver.format == "webhook"
-               ? webhook_body(alert, lane.receiver.name, row.delivery, external_url_)
-               : alertmanager_body({alert}, external_url_, time);
+    body =
+        webhook_body(alert_from_json(row.alert), lane.receiver.name, row.delivery, external_url_);
   } catch (const std::exception& error) {
     ends_.push_back({row, Fate::kRefused, 0, fmt::format("it cannot be read: {}", error.what())});
     lane.busy.insert(row.run);
     return;
   }
-  sent_[sender_.post(lane.receiver, body, row.delivery, time)] = {lane.receiver.name, row};
+  sent_[sender_.post(lane.receiver, body, row.delivery, time)] = row;
   lane.busy.insert(row.run);
   ++lane.under_way;
-}
-
-// False when nothing lasts. While this is under way nothing else is sent: an end that overtook it
-// would be undone.
-bool Notifier::send_conditions(Lane& lane) {
-  lane.resend_at = steady_now_() + kResendSeconds;
-  std::vector<Alert> alerts;
-  ledger_.read([&](Connection& connection) {
-    for (const ConditionRow& row :
-         ledger::settled_conditions(connection, lane.receiver.name, kResentMax)) {
-      Alert alert = alert_from_json(row.alert);
-      if (lane.receiver.wants(alert)) alerts.push_back(std::move(alert));
-    }
-  });
-  if (alerts.empty()) return false;
-  const double time = wall_now_();
-  const std::string body = alertmanager_body(alerts, external_url_, time);
-  sent_[sender_.post(lane.receiver, body, "", time)] = {lane.receiver.name, std::nullopt};
-  ++lane.under_way;
-  lane.resending = true;
-  return true;
 }
 
 void Notifier::take(const Answer& answer) {
   const auto found = sent_.find(answer.ticket);
   GNOMON_ASSERT(found != sent_.end());
-  const Sent sent = std::move(found->second);
+  const OutboxRow row = std::move(found->second);
   sent_.erase(found);
   const Fate fate = fate_of(answer.status);
-  End end{sent.row.value_or(OutboxRow()), fate, 0, answer.words()};
-  if (const auto known = lanes_.find(sent.receiver); known != lanes_.end()) {
+  End end{row, fate, 0, answer.words()};
+  if (const auto known = lanes_.find(row.receiver); known != lanes_.end()) {
     Lane& lane = known->second;
     --lane.under_way;
-    if (!sent.row) lane.resending = false;
     if (fate == Fate::kAgain) {
       const double wait = lane.pace.failed(answer.retry_after);
       if (lane.pace.failures() == kFailuresSaid) {
-        spdlog::warn("{} does not take notifications: {}", sent.receiver, answer.words());
+        spdlog::warn("{} does not take notifications: {}", row.receiver, answer.words());
       }
       lane.not_before = steady_now_() + wait;
       end.next_try_at =
@@ -303,14 +269,11 @@ void Notifier::take(const Answer& answer) {
                                              lane.receiver.retry_longest_seconds));
     } else {
       if (lane.pace.failures() >= kFailuresSaid)
-        spdlog::info("{} takes notifications again", sent.receiver);
+        spdlog::info("{} takes notifications again", row.receiver);
       lane.pace.succeeded();
     }
-    if (!sent.row && fate == Fate::kRefused) {
-      spdlog::error("{} refuses what lasts: {}", sent.receiver, answer.words());
-    }
   }
-  if (sent.row) ends_.push_back(std::move(end));
+  ends_.push_back(std::move(end));
 }
 
 // What was begun may be answered yet; each that is not is sent twice.

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -28,10 +27,6 @@ struct NotifierSettings {
   std::string external_url;  // where people reach the page; may be empty
   bool operator==(const NotifierSettings&) const = default;
 };
-
-// How often an Alertmanager is told again of what lasts, and how many of it.
-inline constexpr double kResendSeconds = 60;
-inline constexpr int64_t kResentMax = 1000;
 
 class Notifier {
  public:
@@ -59,16 +54,9 @@ class Notifier {
     Receiver receiver;
     Pace pace;
     double not_before = 0;  // steady clock seconds
-    double resend_at = 0;   // steady clock seconds
     int64_t after_run = 0;  // where the next look begins
     int under_way = 0;
-    bool resending = false;
     std::set<int64_t> busy;  // runs with a message under way, or whose end is not written down yet
-  };
-  // A request; without a row: conditions that are told again.
-  struct Sent {
-    std::string receiver;
-    std::optional<OutboxRow> row;
   };
   // What became of a message, to be written down.
   struct End {
@@ -88,7 +76,6 @@ class Notifier {
   double send_from(Lane& lane);
   double send_messages(Lane& lane);
   void send(Lane& lane, const OutboxRow& row);
-  bool send_conditions(Lane& lane);
   void take(const Answer& answer);
   void finish();
 
@@ -108,7 +95,7 @@ class Notifier {
   Sender sender_;
   std::string external_url_;
   std::map<std::string, Lane> lanes_;
-  std::map<uint64_t, Sent> sent_;
+  std::map<uint64_t, OutboxRow> sent_;  // by ticket
   std::vector<End> ends_;
   double tidy_at_ = 0;
   bool ledger_failed_ = false;  // said once

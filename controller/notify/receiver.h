@@ -1,7 +1,6 @@
 // Who is told, of what, and how: a [[notify]] of the configuration.
 #pragma once
 
-#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,7 +11,6 @@
 
 namespace gnomon::notify {
 
-inline constexpr std::array<std::string_view, 2> kFormats = {"webhook", "alertmanager"};
 // Every name that `kinds` may have, "*" first.
 std::span<const std::string_view> kind_words();
 
@@ -24,7 +22,6 @@ std::string run_glob_error(std::string_view glob);
 struct Receiver {
   std::string name;
   std::string url;
-  std::string format = "webhook";
   std::vector<std::string> kinds = {"*"};
   std::string minimum_severity = "info";
   std::vector<std::string> runs = {"*"};
@@ -56,10 +53,6 @@ struct Receiver {
               .accepted = "`http://…` or `https://…`, no user in it",
               .help = "Its path is never logged, also when it is refused: it may "
                       "hold a token."});
-    v("format", &S::format,
-      Setting{.words = kFormats,
-              .help = "With `alertmanager`, `url` is that of an Alertmanager, and "
-                      "`/api/v2/alerts` is added."});
     v("kinds", &S::kinds,
       Setting{.words = kind_words(),
               .accepted = "`*`, or kinds of the tables below",

@@ -15,14 +15,6 @@ namespace {
 constexpr size_t kBodyRead = 64 << 10;
 constexpr size_t kBodyKept = 512;
 
-// Where Alertmanager takes alerts; its address may be given with that or without.
-std::string target_of(const Receiver& receiver) {
-  constexpr std::string_view kAlerts = "/api/v2/alerts";
-  if (receiver.format != "alertmanager" || receiver.url.ends_with(kAlerts)) return receiver.url;
-  const bool slash = receiver.url.ends_with('/');
-  return receiver.url + std::string(kAlerts.substr(slash ? 1 : 0));
-}
-
 Answer answer_of(HttpResult result) {
   HttpResponse& response = result.response;
   response.body.resize(std::min(response.body.size(), kBodyKept));
@@ -45,7 +37,7 @@ uint64_t Sender::post(const Receiver& receiver, const std::string& body,
                       const std::string& delivery, double time) {
   const uint64_t ticket = next_ticket_++;
   HttpCall call{
-      .url = target_of(receiver),
+      .url = receiver.url,
       .user_agent = fmt::format("gnomond/{}", kVersion),
       .body = body,
       .timeout = std::chrono::milliseconds(static_cast<int64_t>(receiver.timeout_seconds * 1000)),

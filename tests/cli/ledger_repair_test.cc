@@ -83,6 +83,18 @@ TEST_F(LedgerRepair, WhatCannotBeRebuiltIsSaidAndLeftAlone) {
   EXPECT_EQ(text("SELECT body FROM decision_state WHERE run = 1"), "x");
 }
 
+TEST_F(LedgerRepair, AValueThatItsColumnMayNotHaveIsNamed) {
+  edit(
+      "UPDATE attempts SET cause = 'whim' WHERE run = 2; UPDATE steps SET tokens = -7 WHERE run = "
+      "1");
+  const EndedProcess check = ledger("check");
+  EXPECT_EQ(check.status, 1);
+  EXPECT_THAT(check.errors,
+              AllOf(HasSubstr("attempts, run 2, attempt 1: cause is \"whim\"; accepted: "
+                              "one of \"start\", \"restart\""),
+                    HasSubstr("steps, run 1, attempt 1, step 1: tokens is -7")));
+}
+
 TEST_F(LedgerRepair, NotUnderADaemonNorWithoutALedger) {
   daemon.start();
   const EndedProcess busy = ledger("repair");

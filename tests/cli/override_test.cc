@@ -194,6 +194,21 @@ TEST_F(OverrideTest, NoticesAreToldByThemselvesAndInTheStatus) {
   EXPECT_EQ(rows.at(3).at("step").to_number<int64_t>(), 4);
 }
 
+TEST_F(OverrideTest, ListsOfALedgersFileAreThoseOfTheDaemon) {
+  gnomon({"override", "small", "pause", "--reason", "moving the job"});
+  TrainerNotice notice;
+  notice.kind = "checkpoint_failed";
+  notice.text = "No room.";
+  post("/v1/runs/run-1/notices", to_json(notice));
+  for (const char* list : {"windows", "decisions", "directives", "notices"}) {
+    const std::string file = daemon_.ledger().string();
+    const EndedProcess of_file = run_gnomon({list, "small", "--ledger", file, "--json"});
+    EXPECT_EQ(of_file.output, gnomon({list, "small", "--json"}).output) << of_file.errors;
+    EXPECT_EQ(run_gnomon({list, "small", "--ledger", file}).output, gnomon({list, "small"}).output);
+  }
+  EXPECT_EQ(run_gnomon({"decisions", "other", "--ledger", daemon_.ledger().string()}).status, 2);
+}
+
 TEST_F(OverrideTest, TheStatusSaysWhichCheckpointWasVerifiedLast) {
   DaemonProcess daemon({}, "[window]\nevery = 5\nsteps = 5\n");
   daemon.start();

@@ -1,11 +1,10 @@
 // Content codings, HEAD and entity tags, byte by byte.
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <regex>
 
-#include "base/files.h"
 #include "controller/api/encoding.h"
-#include "controller/refusal.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
 
@@ -15,33 +14,28 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+// By zlib itself.
+std::string gunzip(const std::string& packed) {
+  constexpr int kGzipWindow = 15 + 16;
+  z_stream stream{};
+  if (inflateInit2(&stream, kGzipWindow) != Z_OK) throw std::bad_alloc();
+  std::string out(16 << 20, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(inflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  inflateEnd(&stream);
+  return out;
+}
+
 TEST(EncodingTest, WhatIsCompressedComesBackWhole) {
   std::string text;
   for (int i = 0; i < 100'000; ++i) text += fmt::format("{{\"step\":{}}},", i);
   EXPECT_LT(gzip(text).size(), text.size() / 4);
-  EXPECT_EQ(gunzip(gzip(text), text.size()), text);
-  EXPECT_EQ(gunzip(gzip(""), 0), "");
-}
-
-int status_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Refusal& refusal) {
-    return refusal.problem().status;
-  }
-  return 200;
-}
-
-TEST(EncodingTest, TheLimitIsOnWhatComesOutAndDamageIsSeen) {
-  const std::string bomb = gzip(std::string(64 << 20, '\0'));
-  EXPECT_LT(bomb.size(), 400'000u);
-  EXPECT_EQ(status_of([&] { gunzip(bomb, 1 << 20); }), 413);
-  const std::string good = gzip("some text that is long enough to be cut");
-  EXPECT_EQ(status_of([&] { gunzip(good, 39); }), 200);
-  EXPECT_EQ(status_of([&] { gunzip(good, 38); }), 413);
-  EXPECT_EQ(status_of([&] { gunzip(good.substr(0, good.size() - 3), 100); }), 400);
-  EXPECT_EQ(status_of([&] { gunzip(good + "more", 100); }), 400);
-  EXPECT_EQ(status_of([&] { gunzip("no gzip at all", 100); }), 400);
+  EXPECT_EQ(gunzip(gzip(text)), text);
+  EXPECT_EQ(gunzip(gzip("")), "");
 }
 
 TEST(EncodingTest, AcceptEncodingIsReadWithItsWeights) {
@@ -100,7 +94,7 @@ TEST_F(ApiEncodingTest, LargeAnswersAreGzipWhereTheClientTakesIt) {
   EXPECT_THAT(head_of(packed), HasSubstr("Content-Encoding: gzip"));
   EXPECT_THAT(head_of(packed), HasSubstr("Vary: Accept-Encoding"));
   EXPECT_LT(packed.size(), plain.size() / 3);
-  EXPECT_EQ(gunzip(body_of(packed), 1 << 20), body_of(plain));
+  EXPECT_EQ(gunzip(body_of(packed)), body_of(plain));
   const std::string small = raw("GET /livez HTTP/1.1\r\nAccept-Encoding: gzip");
   EXPECT_THAT(head_of(small), Not(HasSubstr("Content-Encoding")));
   EXPECT_THAT(
@@ -152,28 +146,17 @@ TEST_F(ApiEncodingTest, WhatTheClientHasIsNotSentAgain) {
   }
 }
 
-TEST_F(ApiEncodingTest, RequestBodiesMayBeGzip) {
+TEST_F(ApiEncodingTest, ARequestBodyWithACodingIsRefused) {
   const std::string post = "POST " + trainer.path("/steps") +
                            " HTTP/1.1\r\nContent-Type: application/json\r\nContent-Encoding: ";
   const std::string body = to_json(StepBatch{{test_step(301)}});
-  EXPECT_THAT(raw(post + "gzip", gzip(body)), HasSubstr("\"accepted\":1"));
-  EXPECT_THAT(raw(post + "identity", body), HasSubstr("\"repeated\":1"));
-  const std::string other = raw(post + "zstd", body);
-  EXPECT_THAT(other, HasSubstr("415"));
-  EXPECT_THAT(other, HasSubstr("zstd"));
-  EXPECT_THAT(other, HasSubstr("gzip, or no Content-Encoding"));
-  EXPECT_THAT(raw(post + "gzip", body), HasSubstr("400")) << "what is no gzip";
-}
-
-TEST_F(ApiEncodingTest, ABombIsRefusedBeforeItIsUnpacked) {
-  const std::string bomb = gzip(std::string(size_t{1} << 30, ' '));
-  ASSERT_LT(bomb.size(), 8u << 20);
-  const std::string answer =
-      raw("POST " + trainer.path("/steps") + " HTTP/1.1\r\nContent-Encoding: gzip", bomb);
-  EXPECT_THAT(answer, HasSubstr("413"));
-  EXPECT_THAT(answer, HasSubstr("when it is decoded"));
-  const std::string status = read_file(fmt::format("/proc/{}/status", daemon.pid()));
-  EXPECT_LT(std::stoll(status.substr(status.find("VmHWM:") + 6)), 300'000) << "KiB at most so far";
+  EXPECT_THAT(raw(post + "identity", body), HasSubstr("\"accepted\":1"));
+  for (const std::string coding : {"gzip", "zstd"}) {
+    const std::string answer = raw(post + coding, body);
+    EXPECT_THAT(answer, HasSubstr("415"));
+    EXPECT_THAT(answer, HasSubstr(coding));
+    EXPECT_THAT(answer, HasSubstr("no Content-Encoding"));
+  }
 }
 
 TEST_F(ApiEncodingTest, AnAnswerWithoutContentSaysNoLength) {

@@ -1,6 +1,6 @@
 // The SQL of lists and views: SQLite would answer each by its indexes, so that what a view costs
 // does not grow with what it does not show; and the columns are those of the API's document.
-#include "controller/api/view_queries.h"
+#include "storage/view_queries.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -50,10 +50,10 @@ def time_of_signature(header: str | None) -> float:
 
 
 def of_arrivals(arrivals: Sequence[Arrival]) -> list[str]:
-    """Of each receiver and run by itself. Alertmanagers are sent again what lasts, so they are left out."""
+    """Of each receiver and run by itself."""
     complaints = []
     ordered = sorted(arrivals, key=lambda arrival: arrival.came)
-    for receiver in sorted({arrival.receiver for arrival in ordered} - {"alertmanager"}):
+    for receiver in sorted({arrival.receiver for arrival in ordered}):
         own = [arrival for arrival in ordered if arrival.receiver == receiver]
         for run in sorted({arrival.run for arrival in own if not arrival.removed}):
             of_run = [arrival for arrival in own if arrival.removed or arrival.run == run]

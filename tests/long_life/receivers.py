@@ -20,7 +20,7 @@ from judge_messages import Arrival
 from life import Life
 from settings import HOOK_AUTHORIZATION, HOOK_KEY
 
-NAMES = {"/hook": "hook", "/critical": "critical", "/api/v2/alerts": "alertmanager"}
+NAMES = {"/hook": "hook", "/critical": "critical"}
 HANGS_SECONDS = 4.0  # longer than their timeout_seconds
 
 
@@ -67,8 +67,7 @@ class Receivers:
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         name = NAMES.get(request.path.split("?")[0], request.path)
         came = time.time()
-        if name != "alertmanager":
-            self._check_sender(name, request, body)
+        self._check_sender(name, request, body)
         status = self._status()
         if status is None:  # away: hangs up without an answer
             request.close_connection = True
@@ -121,9 +120,7 @@ class Receivers:
         self, name: str, request: http.server.BaseHTTPRequestHandler, body: bytes, came: float, status: int
     ) -> None:
         try:
-            message: Any = json.loads(body)
-            alerts = message["alerts"] if isinstance(message, dict) else message
-            alert = alerts[0]
+            alert: Any = json.loads(body)["alerts"][0]
             arrival = Arrival(
                 receiver=name,
                 delivery=request.headers.get("X-Gnomon-Delivery", ""),

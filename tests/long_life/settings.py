@@ -136,13 +136,6 @@ timeout_seconds = 3.0
 retry_first_seconds = 0.5
 retry_longest_seconds = 4.0
 [[notify]]
-name = "alertmanager"
-url = "http://127.0.0.1:{receivers}"
-format = "alertmanager"
-timeout_seconds = 3.0
-retry_first_seconds = 0.5
-retry_longest_seconds = 4.0
-[[notify]]
 name = "nobody"
 url = "http://127.0.0.1:{nobody}/nothing"
 kinds = ["ended", "held"]

@@ -78,21 +78,6 @@ TEST(BodyTest, AMomentFiresAndIsSoonOver) {
   EXPECT_EQ(text(body.at("alerts").at(0).at("endsAt")), rfc3339(alert.starts_at + kHoldSeconds));
 }
 
-TEST(BodyTest, AnAlertmanagerIsToldAnEndThatHasNotPassedUnlessItHas) {
-  Alert moment = sample();
-  moment.lasting = false;
-  Alert ended = sample();
-  ended.ends_at = ended.starts_at + 1;
-  const double late = moment.starts_at + 86'400;
-  const auto list =
-      boost::json::parse(alertmanager_body({sample(), moment, ended}, "", late)).as_array();
-  ASSERT_EQ(list.size(), 3u);
-  EXPECT_EQ(text(list.at(0).at("endsAt")), rfc3339(late + kHoldSeconds));
-  EXPECT_EQ(text(list.at(1).at("endsAt")), rfc3339(late + kHoldSeconds))
-      << "told late, told all the same";
-  EXPECT_EQ(text(list.at(2).at("endsAt")), rfc3339(ended.ends_at));
-}
-
 // The example of the document, with what gnomond sends.
 TEST(SignatureTest, TheDocumentsExampleTakesItAndNothingElse) {
   const std::string document = read_file(GNOMON_NOTIFICATIONS_DOCUMENT);
@@ -188,7 +173,6 @@ TEST_F(ReceiverFileTest, MistakesAreNamedWithTheirLineAndSecretsAreNot) {
   }
   EXPECT_THAT(refusal(with("kinds = [\"alarm\", \"rescue\"]")),
               AllOf(HasSubstr("gnomond.toml:4"), HasSubstr("rescue"), HasSubstr("investigation")));
-  EXPECT_THAT(refusal(with("format = \"slack\"")), HasSubstr("alertmanager"));
   EXPECT_THAT(refusal(with("runs = [\"{a,b}\"]")), HasSubstr("globs"));
   EXPECT_THAT(refusal(with("secret_file = \"none\"")),
               AllOf(HasSubstr("secret_file"), HasSubstr("can be read")));

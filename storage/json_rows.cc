@@ -1,4 +1,4 @@
-#include "controller/json_rows.h"
+#include "storage/json_rows.h"
 
 #include <SQLiteCpp/Column.h>
 #include <fmt/format.h>
