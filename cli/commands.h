@@ -37,9 +37,6 @@ void add_checkpoint_commands(CLI::App& app,
                              Context& context);              // checkpoint verify, checkpoint list
 void add_checkpoint_model_commands(CLI::App& checkpoint);    // checkpoint show, checkpoint export
 void add_formats_commands(CLI::App& app, Context& context);  // formats table, formats cast
-// `formats cast` takes every word that is no option of its own as a value, so "--" in front of
-// negative ones is accepted and means nothing; CLI11 would hand what follows to the parent command.
-void drop_double_dash(std::vector<std::string>& arguments);
 void add_conformance_commands(CLI::App& app, Context& context);  // conformance trainer, verifier
 void add_bench_commands(CLI::App& app, Context& context);        // bench step, bench cast
 void add_bench_device_commands(CLI::App& bench);                 // bench gemm, kernels, block

@@ -122,11 +122,6 @@ void print_casts(const FormatsOptions& options, const std::vector<std::string>& 
 
 }  // namespace
 
-void drop_double_dash(std::vector<std::string>& arguments) {
-  if (arguments.size() < 2 || arguments[0] != "formats" || arguments[1] != "cast") return;
-  std::erase(arguments, "--");
-}
-
 void add_formats_commands(CLI::App& app, Context&) {
   CLI::App* formats =
       app.add_subcommand("formats", "Number formats: every code, and casts to them");

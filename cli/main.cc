@@ -1,133 +1,60 @@
-// `gnomon`: what an operator does with runs, policies, checkpoints and ledgers from the command
-// line.
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <exception>
-#include <string>
-#include <utility>
-#include <vector>
-
+// `gnomon`: what an operator does with runs and policies. It links neither engine nor daemon;
+// commands that need one are in programs beside it.
 #include "base/errors.h"
-#include "base/named_file.h"
-#include "base/sleeping_threads.h"
-#include "base/version.h"
-#include "cli/commands.h"
 #include "cli/printing.h"
-#include "protocol/client.h"
+#include "cli/program.h"
 
+namespace gnomon::cli {
 namespace {
 
-using gnomon::cli::kExitBadInput;
-using gnomon::cli::kExitFailure;
-
-int fail(int status, const char* what) {
-  gnomon::cli::print_line(stderr, "gnomon: {}\n", what);
-  return status;
+const std::vector<Sibling>& siblings() {
+  static const std::vector<Sibling> all = {
+      {"gnomon-admin",
+       {{"ledger", "A ledger's file: backup, restore, check, repair"},
+        {"audit", "What was refused and what people changed, as a chain that shows tampering"},
+        {"token", "Tokens: who may speak to gnomond, and as what"},
+        {"notify", "Notifications of gnomond"}}},
+      {"gnomon-lab",
+       {{"plan",
+         "Is FP8 worth it for a run to come; and precision plans: which GEMM in which format"},
+        {"simulate",
+         "Plays policies over thousands of runs that exist only as numbers, and says what they "
+         "cost"},
+        {"backtest",
+         "Decides again from a ledger's events; prints what would have differed, and its cost"},
+        {"replay", "Replays a window from a checkpoint, without any daemon"},
+        {"inspect", "Statistics of a checkpoint's tensors in one batch, without training"},
+        {"checkpoint", "Checkpoints on disk: list and verify"},
+        {"formats", "Number formats: every code, and casts to them"},
+        {"bench", "Benchmarks; each prints its machine and its build"}}}};
+  return all;
 }
 
-void add_commands(CLI::App& app, gnomon::cli::Context& context) {
-  using namespace gnomon::cli;
-  app.require_subcommand(1);
-  app.set_version_flag("--version",
-                       fmt::format("gnomon {} ({}, {}, {})", gnomon::kVersion, gnomon::kRevision,
-                                   gnomon::kBuildType, gnomon::kCompiler));
+void add_commands(CLI::App& app, Context& context) {
   add_server_commands(app, context);
   add_watch_command(app, context);
   add_ready_command(app, context);
   add_override_command(app, context);
-  add_notify_commands(app, context);
   add_ledger_commands(app, context);
-  add_ledger_file_commands(app, context);
-  add_audit_commands(app, context);
-  add_token_commands(app, context);
-  add_backtest_command(app, context);
-  add_simulate_command(app, context);
   add_data_commands(app, context);
-  add_replay_command(app, context);
-  add_inspect_command(app, context);
   add_statistics_command(app, context);
-  add_checkpoint_commands(app, context);
   add_policy_commands(app, context);
-  add_plan_commands(app, context);
-  add_formats_commands(app, context);
   add_conformance_commands(app, context);
-  add_bench_commands(app, context);
-  app.footer(
-      "Exit status: 0 done, 1 failed, 2 bad input. Each command's --help has an example.\n"
-      "Example:\n  gnomon watch demo");
-}
-
-// Whether a system call failed because of the path that the user named, not because of the machine.
-bool names_the_wrong_path(int error_number) {
-  for (int wrong : {ENOENT, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP}) {
-    if (error_number == wrong) return true;
-  }
-  return false;
-}
-
-// The innermost command that was recognised.
-const CLI::App& innermost(const CLI::App& app) {
-  const std::vector<CLI::App*> chosen = app.get_subcommands();
-  return chosen.empty() ? app : innermost(*chosen.back());
-}
-
-std::string explain(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App& command = innermost(app);
-  const std::vector<const CLI::App*> known =
-      command.get_subcommands([](const CLI::App* one) { return !one->get_name().empty(); });
-  const std::vector<std::string> extra = command.remaining();
-  // An option that is wrong, where a command may stand but need not.
-  const bool optional = command.get_require_subcommand_min() == 0;
-  if (known.empty() || (optional && (extra.empty() || extra.front().starts_with('-')))) {
-    return error.what();
-  }
-  std::vector<std::string> names;
-  names.reserve(known.size());
-  for (const CLI::App* one : known) names.push_back(one->get_name());
-  return fmt::format("{}: not accepted; expected one of {}",
-                     extra.empty() ? "no command" : "command = " + extra.front(),
-                     fmt::join(names, ", "));
-}
-
-int run(int argc, char** argv) {
-  CLI::App app("Watches and steers FP8 pretraining runs that are checked against a BF16 shadow.",
-               "gnomon");
-  gnomon::cli::Context context;
-  add_commands(app, context);
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  gnomon::cli::drop_double_dash(arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
-  try {
-    app.parse(std::move(arguments));
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    return fail(kExitBadInput, explain(app, error).c_str());
-  }
-  return context.status;
+  for (const Sibling& sibling : siblings()) add_sibling(app, sibling);
 }
 
 }  // namespace
+}  // namespace gnomon::cli
 
 int main(int argc, char** argv) {
-  gnomon::make_waiting_threads_sleep(argv);
+  using namespace gnomon::cli;
   try {
-    return run(argc, argv);
-  } catch (const gnomon::ConfigError& error) {
-    return fail(kExitBadInput, error.what());
-  } catch (const gnomon::FormatError& error) {
-    return fail(kExitBadInput, error.what());
-  } catch (const gnomon::UnfitFile& error) {
-    return fail(kExitBadInput, error.what());
-  } catch (const gnomon::ApiError& error) {
-    bool ours = error.status() >= 400 && error.status() < 500;
-    return fail(ours ? kExitBadInput : kExitFailure, error.what());
-  } catch (const gnomon::SystemError& error) {
-    return fail(names_the_wrong_path(error.error_number()) ? kExitBadInput : kExitFailure,
-                error.what());
-  } catch (const std::exception& error) {
-    return fail(kExitFailure, error.what());
+    start_sibling(siblings(), argv);
+  } catch (const gnomon::Error& error) {
+    print_line(stderr, "gnomon: {}\n", error.what());
+    return kExitFailure;
   }
+  return run_program(
+      argc, argv, "Watches and steers FP8 pretraining runs that are checked against a BF16 shadow.",
+      add_commands);
 }

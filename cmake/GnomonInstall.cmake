@@ -2,7 +2,8 @@
 # of this build, which runs on this kind of processor; with -DGNOMON_ARCH=x86-64-v4 it travels.
 include(GNUInstallDirs)
 # As they are: the bundle's way of finding libraries does no harm, and CMake would not know how to take it out.
-install(PROGRAMS $<TARGET_FILE:gnomond> $<TARGET_FILE:gnomon> $<TARGET_FILE:gnomon-trainer> $<TARGET_FILE:gnomon-verifier>
+install(PROGRAMS $<TARGET_FILE:gnomond> $<TARGET_FILE:gnomon> $<TARGET_FILE:gnomon-admin> $<TARGET_FILE:gnomon-lab>
+  $<TARGET_FILE:gnomon-trainer> $<TARGET_FILE:gnomon-verifier>
   DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${CMAKE_BINARY_DIR}/web/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/web)
 install(DIRECTORY dashboards/grafana dashboards/prometheus DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/dashboards
@@ -34,4 +35,4 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/debian/conffiles
   ${CMAKE_SOURCE_DIR}/packaging/debian/postinst ${CMAKE_SOURCE_DIR}/packaging/debian/prerm ${CMAKE_SOURCE_DIR}/packaging/debian/postrm)
 include(CPack)
 add_custom_target(debian COMMAND ${CMAKE_CPACK_COMMAND} -G DEB -B ${CMAKE_BINARY_DIR}/packages
-  DEPENDS gnomond gnomon gnomon-trainer gnomon-verifier gnomon_web VERBATIM USES_TERMINAL)
+  DEPENDS gnomond gnomon gnomon-admin gnomon-lab gnomon-trainer gnomon-verifier gnomon_web VERBATIM USES_TERMINAL)

@@ -1,0 +1,59 @@
+// The programs that `gnomon` starts for some of its commands.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <map>
+#include <regex>
+#include <sstream>
+
+#include "tests/cli/program.h"
+#include "tests/support/temporary_directory.h"
+
+namespace gnomon::cli {
+namespace {
+
+using test::EndedProcess;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+EndedProcess run(const std::filesystem::path& program, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), program.string());
+  return test::run_to_end(arguments, {.errors_apart = true});
+}
+
+// The commands of one group of a --help, with what they do.
+std::map<std::string, std::string> commands_of(const std::string& help, const std::string& group) {
+  static const std::regex kCommand(R"(  (\S+) +(.*))");
+  std::map<std::string, std::string> commands;
+  std::istringstream lines(help);
+  bool inside = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::smatch match;
+    if (!line.starts_with(' ')) inside = line == group;
+    if (inside && std::regex_match(line, match, kCommand)) commands[match[1]] = match[2];
+  }
+  return commands;
+}
+
+TEST(SiblingsTest, EachCommandIsListedAsItsProgramSays) {
+  const std::string help = run_gnomon({"--help"}).output;
+  const std::filesystem::path folder = std::filesystem::path(GNOMON_PROGRAM).parent_path();
+  for (const std::string name : {"gnomon-admin", "gnomon-lab"}) {
+    const EndedProcess own = run(folder / name, {"--help"});
+    const auto listed = commands_of(help, "Subcommands of " + name + ":");
+    EXPECT_FALSE(listed.empty());
+    EXPECT_EQ(listed, commands_of(own.output, "Subcommands:")) << name;
+  }
+}
+
+TEST(SiblingsTest, AProgramThatIsMissingIsNamed) {
+  const test::TemporaryDirectory folder;
+  std::filesystem::copy_file(GNOMON_PROGRAM, folder / "gnomon");
+  const EndedProcess ended = run(folder / "gnomon", {"formats", "table"});
+  EXPECT_EQ(ended.status, 1);
+  EXPECT_THAT(ended.errors, AllOf(HasSubstr("command formats"), HasSubstr("gnomon-lab"),
+                                  HasSubstr("No such file")));
+}
+
+}  // namespace
+}  // namespace gnomon::cli
