@@ -207,7 +207,7 @@ def main() -> int:
         parser.error(f"{folder} is not empty")
     programs = folder / "bin"  # copies: a build beside may link them anew
     programs.mkdir()
-    for name in ("gnomond", "gnomon"):
+    for name in ("gnomond", "gnomon", "gnomon-admin", "gnomon-lab"):
         shutil.copy2(arguments.bin / name, programs / name)
     print(f"a life of {arguments.minutes:g} minutes with seed {arguments.seed} in {folder}", flush=True)
     life = Life(folder, programs, 60 * arguments.minutes, arguments.seed)
