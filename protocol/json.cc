@@ -68,6 +68,58 @@ std::string accepted_by(const Range& range) {
   return text;
 }
 
+std::string Place::text() const {
+  if (parent_ == nullptr) return {};
+  const std::string before = parent_->text();
+  if (member_.empty()) return fmt::format("{}[{}]", before, index_);
+  return before.empty() ? std::string(member_) : fmt::format("{}.{}", before, member_);
+}
+
+void refuse(const Place& place, const json::value& found, const char* accepted) {
+  throw JsonError(place.text(), kind_of(found), accepted);
+}
+
+void refuse_number(const Place& place, double value, const Range& range) {
+  throw JsonError(place.text(), fmt::format("{}", value), accepted_by(range));
+}
+
+void refuse_number(const Place& place, int64_t value, const Range& range) {
+  throw JsonError(place.text(), fmt::format("{}", value), accepted_by(range));
+}
+
+void refuse_text(const Place& place, const std::string& text, const std::string& accepted) {
+  const bool shown = text.size() <= 200 && is_one_line(text);
+  throw JsonError(place.text(),
+                  shown ? fmt::format("\"{}\"", text) : fmt::format("{} bytes", text.size()),
+                  accepted);
+}
+
+void refuse_items(const Place& place, size_t items, size_t most) {
+  throw TooManyItems(place.text(), fmt::format("{} items", items), fmt::format("at most {}", most));
+}
+
+void refuse_missing(const Place& place, const char* member) {
+  throw JsonError(Place(place, member).text(), "nothing", fmt::format("the member {}", member));
+}
+
+void refuse_unknown(const Place& place, const json::object& object,
+                    const std::vector<std::string_view>& known) {
+  const auto unknown = std::ranges::find_if(object, [&](const auto& entry) {
+    return std::ranges::find(known, std::string_view(entry.key())) == known.end();
+  });
+  throw JsonError(Place(place, unknown->key()).text(), "an unknown member",
+                  fmt::format("one of {}", fmt::join(known, ", ")));
+}
+
+void NameList::add(const char* name) { names.emplace_back(name); }
+
+void Reading::check_text(const Place& place, const std::string& text) const {
+  const bool hash = member.text.form == Text::Form::kHash;
+  if (rules <= Rules::kStored || (rules == Rules::kNumbersAndHashes && !hash)) return;
+  const std::string accepted = what_is_accepted(text, member);
+  if (!accepted.empty()) refuse_text(place, text, accepted);
+}
+
 }  // namespace record_json
 
 namespace {

@@ -64,18 +64,24 @@ class Place {
   Place(const Place& parent, size_t index) : parent_(&parent), index_(index) {}
 
   // "steps[3].loss"; empty for the message itself.
-  std::string text() const {
-    if (parent_ == nullptr) return {};
-    const std::string before = parent_->text();
-    if (member_.empty()) return fmt::format("{}[{}]", before, index_);
-    return before.empty() ? std::string(member_) : fmt::format("{}.{}", before, member_);
-  }
+  std::string text() const;
 
  private:
   const Place* parent_ = nullptr;
   std::string_view member_;  // empty: an item of an array
   size_t index_ = 0;
 };
+
+// Why a message is not read: JsonError. Out of line, since each record's reader has all of them.
+[[noreturn]] void refuse(const Place& place, const json::value& found, const char* accepted);
+[[noreturn]] void refuse_number(const Place& place, double value, const Range& range);
+[[noreturn]] void refuse_number(const Place& place, int64_t value, const Range& range);
+[[noreturn]] void refuse_text(const Place& place, const std::string& text,
+                              const std::string& accepted);
+[[noreturn]] void refuse_items(const Place& place, size_t items, size_t most);
+[[noreturn]] void refuse_missing(const Place& place, const char* member);
+[[noreturn]] void refuse_unknown(const Place& place, const json::object& object,
+                                 const std::vector<std::string_view>& known);
 
 // For what treats lists apart.
 template <typename T>
@@ -158,48 +164,35 @@ struct Reading {
   template <typename T>
   void check_number(const Place& place, T value) const {
     if (rules <= Rules::kStored || accepts(member.range, static_cast<double>(value))) return;
-    throw JsonError(place.text(), fmt::format("{}", value), accepted_by(member.range));
+    refuse_number(place, value, member.range);
   }
-  void check_text(const Place& place, const std::string& text) const {
-    const bool hash = member.text.form == Text::Form::kHash;
-    if (rules <= Rules::kStored || (rules == Rules::kNumbersAndHashes && !hash)) return;
-    const std::string accepted = what_is_accepted(text, member);
-    if (!accepted.empty()) refuse_text(place, text, accepted);
-  }
-  [[noreturn]] static void refuse_text(const Place& place, const std::string& text,
-                                       const std::string& accepted) {
-    const bool shown = text.size() <= 200 && is_one_line(text);
-    throw JsonError(place.text(),
-                    shown ? fmt::format("\"{}\"", text) : fmt::format("{} bytes", text.size()),
-                    accepted);
-  }
+  void check_text(const Place& place, const std::string& text) const;
   template <const auto& list>
   void read(const json::value& from, const Place& place, Word<list>& to) const {
     const json::string* text = from.if_string();
-    if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
-    const std::string word(text->data(), text->size());
+    if (text == nullptr) refuse(place, from, "a string");
+    const std::string_view word(text->data(), text->size());
     if (rules == Rules::kAll && !Word<list>::lists(word))
-      refuse_text(place, word, one_of_words(list));
+      refuse_text(place, std::string(word), one_of_words(list));
     to = Word<list>::on_record(word);
   }
   void check_items(const Place& place, size_t items) const {
-    if (rules <= Rules::kStored || items <= member.items_most) return;
-    throw TooManyItems(place.text(), fmt::format("{} items", items),
-                       fmt::format("at most {}", member.items_most));
+    if (rules > Rules::kStored && items > member.items_most)
+      refuse_items(place, items, member.items_most);
   }
 
   void read(const json::value& from, const Place& place, std::string& to) const {
     const json::string* text = from.if_string();
-    if (text == nullptr) throw JsonError(place.text(), kind_of(from), "a string");
+    if (text == nullptr) refuse(place, from, "a string");
     to.assign(text->data(), text->size());
     check_text(place, to);
   }
   void read(const json::value& from, const Place& place, bool& to) const {
-    if (!from.is_bool()) throw JsonError(place.text(), kind_of(from), "true or false");
+    if (!from.is_bool()) refuse(place, from, "true or false");
     to = from.get_bool();
   }
   void read(const json::value& from, const Place& place, int64_t& to) const {
-    if (!from.is_int64()) throw JsonError(place.text(), kind_of(from), "a whole number of 64 bits");
+    if (!from.is_int64()) refuse(place, from, "a whole number of 64 bits");
     to = from.get_int64();
     check_number(place, to);
   }
@@ -207,7 +200,7 @@ struct Reading {
     int64_t wide = 0;
     read(from, place, wide);
     if (wide < std::numeric_limits<int>::min() || wide > std::numeric_limits<int>::max()) {
-      throw JsonError(place.text(), kind_of(from), "a whole number of 32 bits");
+      refuse(place, from, "a whole number of 32 bits");
     }
     to = static_cast<int>(wide);
   }
@@ -225,15 +218,14 @@ struct Reading {
     } else if (from.is_string() && from.get_string() == "-Infinity") {
       to = -std::numeric_limits<double>::infinity();
     } else {
-      throw JsonError(place.text(), kind_of(from),
-                      "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
+      refuse(place, from, "a number, \"NaN\", \"Infinity\" or \"-Infinity\"");
     }
     check_number(place, to);
   }
   // Bounds: label_error().
   void read(const json::value& from, const Place& place, Labels& to) const {
     const json::object* object = from.if_object();
-    if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
+    if (object == nullptr) refuse(place, from, "an object");
     static constexpr Member kFree = {.text = rules::kAnyText};
     to.clear();
     for (const auto& label : *object) {
@@ -244,7 +236,7 @@ struct Reading {
   template <typename T>
   void read(const json::value& from, const Place& place, std::vector<T>& to) const {
     const json::array* array = from.if_array();
-    if (array == nullptr) throw JsonError(place.text(), kind_of(from), "an array");
+    if (array == nullptr) refuse(place, from, "an array");
     check_items(place, array->size());
     to.clear();
     to.reserve(array->size());
@@ -256,6 +248,15 @@ struct Reading {
   template <typename T>
   requires std::is_class_v<T>
   void read(const json::value& from, const Place& place, T& to) const;
+};
+
+struct NameList {
+  std::vector<std::string_view> names = {};
+  template <typename Access>
+  void operator()(const char* name, Access&&, const Member&) {
+    add(name);
+  }
+  void add(const char* name);
 };
 
 template <typename R>
@@ -273,7 +274,7 @@ struct Reader {
       ++found;
       read(*value, Place(place, name), member, std::invoke(access, record));
     } else if (member.required) {
-      throw JsonError(Place(place, name).text(), "nothing", fmt::format("the member {}", name));
+      refuse_missing(place, name);
     }
   }
   template <typename T>
@@ -291,19 +292,15 @@ template <typename T>
 requires std::is_class_v<T>
 void Reading::read(const json::value& from, const Place& place, T& to) const {
   const json::object* object = from.if_object();
-  if (object == nullptr) throw JsonError(place.text(), kind_of(from), "an object");
+  if (object == nullptr) refuse(place, from, "an object");
   Reader<T> reader{*object, place, rules, to};
   describe<T>(reader);
   // A problem document may carry extension members (RFC 9457, section 3.2).
   if (rules == Rules::kAnswer) return;
   if (std::is_same_v<T, Problem> || reader.found == object->size()) return;
-  std::vector<std::string_view> known;
-  describe<T>([&](const char* name, auto&&, const Member&) { known.emplace_back(name); });
-  const auto unknown = std::ranges::find_if(*object, [&](const auto& entry) {
-    return std::ranges::find(known, std::string_view(entry.key())) == known.end();
-  });
-  throw JsonError(Place(place, unknown->key()).text(), "an unknown member",
-                  fmt::format("one of {}", fmt::join(known, ", ")));
+  NameList known;
+  describe<T>(known);
+  refuse_unknown(place, *object, known.names);
 }
 
 template <typename Message>
