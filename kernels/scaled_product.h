@@ -1,6 +1,6 @@
 // Products of quantised operands whose scales may change along what is summed over, and how such a
 // product is added up: exactly enough in FP32, or as Hopper's tensor cores do it. What is modelled,
-// on whose word and what nobody here has measured yet: docs/recipes.md.
+// on whose word, and what a device has said of it: docs/recipes.md.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ const std::map<std::string, std::function<Rows()>>& all_settings() {
   return all;
 }
 
-// "keys of policy: limits" and "defaults of policy" are what may be asked for; the tables after the
-// colon are all that are meant.
+// What may be asked for is "keys of policy: limits"; the tables after the colon are all that are
+// meant.
 std::string generated(const std::string& wanted) {
   std::istringstream words(wanted);
   std::string what, of, name, table;
@@ -38,7 +38,6 @@ std::string generated(const std::string& wanted) {
   const bool some = name.ends_with(':');
   if (some) name.pop_back();
   const Rows rows = all_settings().at(name)();
-  if (what == "defaults") return fmt::format("```toml\n{}```\n", to_toml(rows));
   Rows chosen = some ? Rows() : rows;
   while (words >> table) {
     for (const SettingRow& row : rows) {

@@ -70,7 +70,7 @@ struct Fault {
     v("kind", &S::kind,
       Setting{.required = true,
               .words = fault_words(),
-              .accepted = "one of the sixteen of [faults.md](faults.md)",
+              .accepted = "a kind of [faults.md](faults.md)",
               .help = "The page says what each does and who feels it."});
     v("site", &S::site,
       Setting{.otherwise = "`\"*\"` where it is a glob",
