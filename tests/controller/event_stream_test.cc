@@ -191,7 +191,10 @@ TEST_F(EventStreamTest, RequestsThatWereSentTogetherAreAnsweredInTurn) {
 }
 
 // Without descriptors the daemon waits, and takes connections again when there are some.
+// Without a descriptor the sanitizers' check of objects cannot read memory (it needs a pipe), and
+// ends the daemon for that.
 TEST_F(EventStreamTest, TheDaemonOutlivesALackOfDescriptors) {
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers need descriptors of their own";
   trainer.begin(test_registration("first", "1"));
   HttpClient client = daemon.client();
   client.checked("GET", "/livez");
