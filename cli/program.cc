@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -26,7 +27,7 @@ int fail(int status, const char* what) {
   return status;
 }
 
-// Whether a system call failed because of the path that the user named, not because of the machine.
+// True when a system call failed by the path that the user named, not by the machine.
 bool names_the_wrong_path(int error_number) {
   for (int wrong : {ENOENT, ENOTDIR, EISDIR, ENAMETOOLONG, ELOOP}) {
     if (error_number == wrong) return true;
@@ -128,8 +129,10 @@ void start_sibling(const std::vector<Sibling>& siblings, char** argv) {
     const std::filesystem::path program =
         std::filesystem::read_symlink("/proc/self/exe").parent_path() / sibling.program;
     ::execv(program.c_str(), argv);
-    throw SystemError(fmt::format("start the program that has the command {},", word),
-                      program.string(), errno);
+    throw Error(fmt::format(
+        "{} is a command of {}, which cannot be started: {}: {}. Install it beside gnomon, or "
+        "build it: cmake --build --preset release --target {}",
+        word, sibling.program, program.string(), std::strerror(errno), sibling.program));
   }
 }
 

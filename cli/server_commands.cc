@@ -361,6 +361,8 @@ CLI::App* add_listing(CLI::App& app, const std::shared_ptr<ListOptions>& options
 
 void add_server_commands(CLI::App& app, Context&) {
   auto options = std::make_shared<ListOptions>();
+  auto of_file = std::make_shared<ListOptions>();
+  of_file->access.url.clear();  // said on the command line, else the environment's
   CLI::App* runs = add_listing(app, options, "runs", "All runs that gnomond knows", "gnomon runs",
                                From::kAllRuns, print_runs);
   add_runs_end_command(*runs);
@@ -370,15 +372,15 @@ void add_server_commands(CLI::App& app, Context&) {
   });
   add_listing(app, options, "status", "Where a run stands", "gnomon status demo", From::kRun,
               print_status);
-  add_listing(app, options, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
+  add_listing(app, of_file, "windows", "A run's windows: each gap between FP8 and its BF16 shadow",
               "gnomon windows demo/1", From::kRunOrFile, print_windows);
-  add_listing(app, options, "decisions", "What was decided about a run, and why",
+  add_listing(app, of_file, "decisions", "What was decided about a run, and why",
               "gnomon decisions demo --ledger ledger.sqlite --json", From::kRunOrFile,
               print_decisions);
-  add_listing(app, options, "directives", "What the trainer was told to do, and how far it got",
+  add_listing(app, of_file, "directives", "What the trainer was told to do, and how far it got",
               "gnomon directives run-1 --url http://127.0.0.1:7717", From::kRunOrFile,
               print_directives);
-  add_listing(app, options, "notices",
+  add_listing(app, of_file, "notices",
               "What the trainer wants people to know: failed checkpoints,"
               " dropped reports, plans changed without the controller, memory errors of its GPU",
               "gnomon notices demo", From::kRunOrFile, print_notices);

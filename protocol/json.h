@@ -44,7 +44,7 @@ Message from_answer(std::string_view text);
 // What came from outside: every member's rules hold too.
 template <typename Message>
 Message from_request(std::string_view body);
-// The same, but texts are not looked at.
+// The same, but texts other than words and hashes are not looked at.
 template <typename Message>
 Message from_request_with_any_text(std::string_view body);
 

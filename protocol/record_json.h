@@ -172,7 +172,8 @@ struct Reading {
     const json::string* text = from.if_string();
     if (text == nullptr) refuse(place, from, "a string");
     const std::string_view word(text->data(), text->size());
-    if (rules == Rules::kAll && !Word<list>::lists(word))
+    // Words of strangers that are not listed must not be kept.
+    if (rules > Rules::kStored && !Word<list>::lists(word))
       refuse_text(place, std::string(word), one_of_words(list));
     to = Word<list>::on_record(word);
   }

@@ -207,6 +207,11 @@ TEST_F(OverrideTest, ListsOfALedgersFileAreThoseOfTheDaemon) {
     EXPECT_EQ(run_gnomon({list, "small", "--ledger", file}).output, gnomon({list, "small"}).output);
   }
   EXPECT_EQ(run_gnomon({"decisions", "other", "--ledger", daemon_.ledger().string()}).status, 2);
+  const Variables there = {{"GNOMON_URL", daemon_.url()}};
+  EXPECT_EQ(run_gnomon({"decisions", "small"}, there).status, 0) << "by the environment";
+  const EndedProcess elsewhere =
+      run_gnomon({"decisions", "small", "--url", "http://127.0.0.1:1"}, there);
+  EXPECT_THAT(elsewhere.errors, HasSubstr("http://127.0.0.1:1"));
 }
 
 TEST_F(OverrideTest, TheStatusSaysWhichCheckpointWasVerifiedLast) {

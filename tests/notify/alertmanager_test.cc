@@ -64,7 +64,7 @@ class AlertmanagerTest : public ::testing::Test {
     }));
   }
   std::string url() const { return fmt::format("http://127.0.0.1:{}", port); }
-  // Of a webhook's message what POST /api/v2/alerts takes.
+  // The alert of a webhook's message, as POST /api/v2/alerts takes it.
   static boost::json::object alert_of(const Delivery& delivery) {
     boost::json::object alert;
     for (const char* name : {"labels", "annotations", "startsAt", "endsAt", "generatorURL"}) {

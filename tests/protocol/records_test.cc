@@ -192,6 +192,7 @@ TEST(RecordTest, TextsMayBeLeftAloneWhileNumbersAndHashesAreNot) {
   EXPECT_EQ(read(start + "}").uri, "a\nb");
   EXPECT_THROW(read(start + R"(,"bytes":-1})"), JsonError);
   EXPECT_THROW(read(start + R"(,"weights_hash":""})"), JsonError);
+  EXPECT_THROW(from_request_with_any_text<Directive>(R"({"number":3,"kind":"sing"})"), JsonError);
 }
 
 TEST(RecordTest, AListWithTooManyItemsIsSaidAsThat) {
