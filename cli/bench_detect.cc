@@ -19,7 +19,7 @@
 #include "cli/json_output.h"
 #include "cli/rehearsal/catalogue.h"
 #include "cli/rehearsal/findings.h"
-#include "controller/decide/core.h"
+#include "controller/decide/gap_settings.h"
 
 namespace gnomon::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <queue>
 
-#include "controller/decide/core.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon {
 namespace {

@@ -1,18 +1,25 @@
-// Which sites are to blame: an analysis of the checkpoint ranks them, replays with some of them in
-// BF16 find the smallest set that takes the damage away.
+#include "controller/decide/attribution.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "controller/decide/core.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/ladder.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/windows.h"
 #include "protocol/run_precision.h"
 
 namespace gnomon::decide {
 namespace {
 
 namespace json = boost::json;
+
+constexpr size_t kScoresMax = 4096;
 
 // Sites that are pinned already count against what may be pinned.
 SearchLimits search_limits(const Core& core) {

@@ -1,14 +1,21 @@
-// A second source: a window's BF16 replay is done once more by somebody else, always where an alarm
-// rests on it, and now and then where none does. Two sources that agree are believed; where they
-// contradict each other a third one is asked, and whoever stands alone against two is named.
+#include "controller/decide/confirm.h"
+
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
 
-#include "controller/decide/core.h"
+#include "controller/decide/bases.h"
+#include "controller/decide/case.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/measurement.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/stability.h"
+#include "controller/decide/trust.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -18,7 +25,6 @@ namespace json = boost::json;
 constexpr int64_t kAskedSecond = 1, kAskedThird = 2, kAskedTrainer = 4;
 constexpr int64_t kSettled =
     4;  // windows of a verifier after which others would have been heard of
-constexpr int64_t kCheckedAfterDoubt = 8;  // windows of a verifier on whose word alone an alarm was
 constexpr int kPriorityConfirm = 40;
 constexpr double kApart = 3;              // errors of a mean
 constexpr double kReportsThatName = 0.4;  // per cent: six deviations of healthy windows
@@ -110,14 +116,6 @@ RecordDecision& record_broken(Core& core, const WindowState& window, std::string
   return decision;
 }
 
-// The window says nothing any more: neither for FP8 nor against it.
-void withdraw_window(Core& core, int64_t id) {
-  forget_window(core, id);
-  if (of_case(core.s, id)) return end_case(core, "skipped");
-  close_window(core, id, "skipped");
-  settle_verified(core);
-}
-
 void break_instrument(Core& core, int64_t id, const std::string& sentence) {
   InstrumentState& instrument = core.s.watch.instrument;
   if (!instrument.disputed) record_broken(core, *find_window(core.s, id), sentence);
@@ -144,7 +142,10 @@ void agree_on_scale(Core& core) {
 
 // Nothing contradicts the window: what waited for it goes on.
 void go_on_with(Core& core, int64_t id) {
-  if (of_case(core.s, id)) return resume_case(core);
+  if (of_case(core.s, id)) {
+    core.case_goes_on = true;
+    return;
+  }
   finish_window(core, id);
   settle_verified(core);
 }
@@ -197,19 +198,6 @@ bool note_alone(Core& core, int64_t id) {
 
 void settle_alone(Core& core, int64_t id) {
   if (!note_alone(core, id)) go_on_with(core, id);
-}
-
-// What one that is not believed any more has answered in the open case is asked again.
-void drop_answers(State& s, const std::string& verifier) {
-  if (!s.investigation) return;
-  std::vector<TriageAnswer>& answers = s.investigation->evidence.answers;
-  const bool of_first = std::ranges::any_of(answers, [&](const TriageAnswer& answer) {
-    return answer.kind == "same" && answer.verifier == verifier;
-  });
-  // Who is asked elsewhere depends on who was asked first.
-  std::erase_if(answers, [&](const TriageAnswer& answer) {
-    return answer.verifier == verifier || (of_first && answer.kind == "same_elsewhere");
-  });
 }
 
 // The first two that agree, by their places.
@@ -332,7 +320,8 @@ void take_repetition(Core& core, int64_t id, const Witness& said, int priority) 
     if (left == nullptr) return;
     if (left->measured || !of_case(core.s, id)) return measure_again(core, id);
     forget_witnesses(core.s, *left);
-    return resume_case(core);
+    core.case_goes_on = true;
+    return;
   }
   if (ask_next(core, window, priority)) return;
   if (window.witnesses.size() >= 2) return weigh(core, id, priority);
@@ -445,58 +434,6 @@ std::string rests_on(const Core& core, const WindowState& window) {
     if (apart && (all.d - own.d) / rest <= limit) return verifier;
   }
   return {};
-}
-
-void forget_witnesses(State& s, WindowState& window) {
-  std::erase_if(s.replays, [&](const PendingReplay& replay) {
-    return replay.window == window.id && replay.role == "confirm";
-  });
-  window.witnesses.clear();
-  window.confirmation.clear();
-  window.confirm_asked = 0;
-  window.confirm_pending = false;
-}
-
-// A spike's case whose BF16 replay it did asks for that again.
-static void ask_spike_again(Core& core, WindowState& window, const std::string& verifier) {
-  forget_witnesses(core.s, window);
-  drop_answers(core.s, verifier);
-  resume_case(core);
-}
-
-void drop_witness(Core& core, const std::string& verifier, int64_t but) {
-  std::vector<int64_t> first;
-  for (WindowState& window : core.s.windows) {
-    if (window.id == but || window.witnesses.empty()) continue;
-    if (window.witnesses.front().verifier == verifier) {
-      first.push_back(window.id);
-    } else {
-      std::erase_if(window.witnesses,
-                    [&](const Witness& witness) { return witness.verifier == verifier; });
-    }
-  }
-  for (int64_t id : first) {
-    WindowState* window = find_window(core.s, id);
-    if (window == nullptr) continue;
-    if (window->measured || !of_case(core.s, id)) {
-      measure_again(core, id);
-    } else {
-      ask_spike_again(core, *window, verifier);
-    }
-  }
-}
-
-void doubt(Core& core, const Verdict& verdict) {
-  State& s = core.s;
-  const int64_t id = s.investigation->window;
-  restart_gap(s.watch.gap);
-  s.watch.burst_left = 0;
-  if (!verdict.verifier.empty()) {
-    check_next(s, verdict.verifier, kCheckedAfterDoubt);
-    return withdraw_window(core, id);
-  }
-  s.watch.instrument.broken = s.watch.instrument.disputed = true;
-  withdraw_window(core, id);
 }
 
 }  // namespace gnomon::decide

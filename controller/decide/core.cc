@@ -1,9 +1,12 @@
 #include "controller/decide/core.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <boost/json/serialize.hpp>
 #include <cmath>
+#include <ctime>
+#include <utility>
 
 namespace gnomon::decide {
 
@@ -37,6 +40,13 @@ std::string Core::muted() const {
                      until(s.operator_plan->expires_at));
 }
 
+std::string until(double expires_at) {
+  // A time that no calendar writes is as good as none.
+  if (!(expires_at > 0) || expires_at > 2.5e11) return "without an end";
+  const std::time_t time = static_cast<std::time_t>(expires_at);
+  return fmt::format("until {:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(time));
+}
+
 std::string percent(double value) {
   return std::isfinite(value) ? fmt::format("{:.2f}%", value) : std::string("not finite");
 }
@@ -63,6 +73,11 @@ std::string phase_name(const State& state) {
     if (window.probe_pending) return "returning";
   }
   return !state.containment->probes.passed.empty() ? "returning" : "contained";
+}
+
+Mode mode_in_force(const State& state, const Policy& policy) {
+  if (!state.mode_override) return policy.mode;
+  return mode_from_name(state.mode_override->mode).value_or(policy.mode);
 }
 
 }  // namespace gnomon::decide

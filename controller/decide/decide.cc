@@ -5,12 +5,33 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 
+#include "controller/decide/attempts.h"
+#include "controller/decide/bases.h"
+#include "controller/decide/case.h"
+#include "controller/decide/confirm.h"
+#include "controller/decide/containment.h"
 #include "controller/decide/core.h"
+#include "controller/decide/directive_answers.h"
+#include "controller/decide/directives.h"
+#include "controller/decide/instrument.h"
+#include "controller/decide/investigating.h"
+#include "controller/decide/judging.h"
+#include "controller/decide/money.h"
+#include "controller/decide/overrides.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/recovery.h"
+#include "controller/decide/returning.h"
+#include "controller/decide/schedule.h"
+#include "controller/decide/standing.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
+
+constexpr size_t kPlanChangesMax = 64;
 
 // What the trainer has had already is never given a second meaning.
 void number_above(State& s, const RunRegisteredEvent& event) {
@@ -108,6 +129,15 @@ void take(Core& core, const ReplayFinished& event) {
   take_case_replay(core, *replay, event);
 }
 
+// Nobody has done the replay, and nobody will.
+void replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
+  if (replay.role == "shadow") return shadow_failed(core, replay.window, why);
+  if (replay.role == "probe") return probe_failed(core, replay, why);
+  if (is_of_instrument(replay.role)) return instrument_failed(core, replay.window, why);
+  if (replay.role == "confirm") return confirm_failed(core, replay.window, why);
+  case_replay_failed(core, replay, why);
+}
+
 void take(Core& core, const ReplayFailed& event) {
   const auto replay = answered(core.s, event.replay);
   if (!replay) return core.say(fmt::format("Replay {} is not waited for.", event.replay));
@@ -160,7 +190,21 @@ void take(Core& core, const RunEnded& event) {
   }
   for (int64_t id : probes) close_window(core, id, "skipped");
   fail_trainers_replays(core);
-  judge_deferred(core);
+}
+
+void time_out_replays(Core& core) {
+  std::vector<PendingReplay> overdue;
+  for (const PendingReplay& replay : core.s.replays) {
+    if (replay.deadline > 0 && core.now >= replay.deadline) overdue.push_back(replay);
+  }
+  for (const PendingReplay& replay : overdue) {
+    const auto found =
+        std::find_if(core.s.replays.begin(), core.s.replays.end(),
+                     [&](const PendingReplay& known) { return known.id == replay.id; });
+    if (found == core.s.replays.end()) continue;  // its case has ended with the one before
+    core.s.replays.erase(found);
+    replay_failed(core, replay, "the trainer did not take it");
+  }
 }
 
 void take(Core& core, const Tick&) {
@@ -233,15 +277,22 @@ bool heard_after_end(const Event& event) {
          std::holds_alternative<AttemptStarted>(event);
 }
 
-}  // namespace
-
-void replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
-  if (replay.role == "shadow") return shadow_failed(core, replay.window, why);
-  if (replay.role == "probe") return probe_failed(core, replay, why);
-  if (is_of_instrument(replay.role)) return instrument_failed(core, replay.window, why);
-  if (replay.role == "confirm") return confirm_failed(core, replay.window, why);
-  case_replay_failed(core, replay, why);
+// What the event has left to be done: the open case asks on, and what had waited for the end of one
+// goes on.
+void go_on(Core& core) {
+  do {
+    if (std::exchange(core.case_goes_on, false) && core.s.investigation) advance_case(core);
+    const bool ended = std::exchange(core.case_ended, false);
+    if (ended) {
+      open_waiting_suspicion(core);
+      settle_verified(core);
+    }
+    judge_deferred(core);
+    if (ended) return_if_due(core);
+  } while (core.case_goes_on || core.case_ended);
 }
+
+}  // namespace
 
 double next_deadline(const State& state) {
   double next = std::numeric_limits<double>::infinity();
@@ -258,11 +309,6 @@ double next_deadline(const State& state) {
   return next;
 }
 
-Mode mode_in_force(const State& state, const Policy& policy) {
-  if (!state.mode_override) return policy.mode;
-  return mode_from_name(state.mode_override->mode).value_or(policy.mode);
-}
-
 Consequences decide_in_place(State& state, const Event& event, const Policy& policy, double now) {
   std::optional<Policy> ordered;  // with the mode that an operator has ordered
   if (state.mode_override) ordered.emplace(policy).mode = mode_in_force(state, policy);
@@ -276,7 +322,7 @@ Consequences decide_in_place(State& state, const Event& event, const Policy& pol
   } else {
     note_report(core, event);
     hear(core, event);
-    judge_deferred(core);
+    go_on(core);
     release_unsettled(core);
     close_orphans(core);
     close_unanswerable(core);

@@ -1,10 +1,18 @@
+#include "controller/decide/instrument.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "controller/decide/core.h"
+#include "controller/decide/case.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/directives.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {

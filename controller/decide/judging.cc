@@ -1,11 +1,28 @@
+#include "controller/decide/judging.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "controller/decide/core.h"
+#include "controller/decide/bases.h"
+#include "controller/decide/cadence.h"
+#include "controller/decide/case.h"
+#include "controller/decide/confirm.h"
 #include "controller/decide/gap_rivals.h"
-#include "controller/decide/plans.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/instrument.h"
+#include "controller/decide/investigating.h"
+#include "controller/decide/measurement.h"
+#include "controller/decide/money.h"
+#include "controller/decide/recovery.h"
+#include "controller/decide/returning.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/stability.h"
+#include "controller/decide/standing.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -13,8 +30,9 @@ namespace {
 namespace json = boost::json;
 
 constexpr double kOffsetWeight = 0.03;  // of a new window in the offset's level
+constexpr int64_t kDeferredMax = 2;     // alarms that wait for a case; later ones add nothing
 
-double one_window_limit(const Core& core, const WindowState& window) {
+double limit_of_window(const Core& core, const WindowState& window) {
   if (window.kind == "long") return long_gap_settings(core.policy, window.steps).ceiling_percent;
   return one_window_limit(core.s.watch.gap, gap_sample(core, window), gap_settings(core.policy));
 }
@@ -240,7 +258,7 @@ Judgement judge_burn_in(const Core& core, const WindowState& window) {
 void go_on_after(Core& core, const WindowState& quiet) {
   finish_window(core, quiet.id);
   settle_verified(core);
-  choose_cadence(core);
+  take_best_cadence(core);
   if (quiet.kind != "long") note_quiet(core, quiet.plan_version);
 }
 
@@ -258,13 +276,29 @@ int64_t risen_windows(const Core& core, const WindowState& window) {
 // nothing of the plan in force.
 void judge_history(Core& core, WindowState& window) {
   const double d = *window.measured->d_percent;
-  const bool over = !(d <= one_window_limit(core, window));
+  const bool over = !(d <= limit_of_window(core, window));
   core.say(fmt::format("{} ran under plan {}, which is not in force any more (D = {}).",
                        window_name(window), window.plan_version, percent(d)));
   if (over) return close_window(core, window.id, "alarm");
   const WindowState quiet = window;
   take_quiet(core, quiet);
   finish_window(core, quiet.id);
+}
+
+void pass_quiet(Core& core, int64_t id) {
+  const WindowState quiet = *find_window(core.s, id);
+  take_quiet(core, quiet);
+  go_on_after(core, quiet);
+}
+
+void act_on(Core& core, const RecoveryOutcome& outcome) {
+  for (int64_t id : outcome.quiet) {
+    WindowState* window = find_window(core.s, id);
+    if (window == nullptr) continue;
+    window->unsettled = false;
+    pass_quiet(core, id);
+  }
+  if (outcome.alarm != 0) judge_alarm(core, *find_window(core.s, outcome.alarm));
 }
 
 void judge(Core& core, WindowState& window) {
@@ -291,7 +325,7 @@ void judge(Core& core, WindowState& window) {
                                : newest_level(gap, risen_windows(core, window)).mean_percent;
     return judge_alarm(core, window);
   }
-  if (awaits_recovery(s, window)) return weigh_recovery(core, window.id);
+  if (awaits_recovery(s, window)) return act_on(core, weigh_recovery(core, window.id));
   const WindowState quiet = window;
   take_quiet(core, quiet);
   if (judged.drifted && judge_drift(core, quiet, judged.offset)) return;
@@ -349,7 +383,7 @@ bool judge_shock(Core& core, WindowState& window, const ReplayFinished& replay) 
       "The "
       "learning rate or the data, not FP8; what follows such a shock differs by chance.",
       window_name(window), percent(d), percent(rise));
-  if (d <= one_window_limit(core, window)) {
+  if (d <= limit_of_window(core, window)) {
     core.say(sentence);
   } else {
     RecordDecision& decision = core.record(
@@ -377,7 +411,7 @@ bool still_alarms(const Core& core, WindowState& window) {
     if (gap_total(gap, settings) >= gap_thresholds(settings).alarm) return true;
   }
   const double d = *window.measured->d_percent;
-  const double limit = one_window_limit(core, window);
+  const double limit = limit_of_window(core, window);
   if (d <= limit) return false;
   if (of_many) {
     const bool jump = window.kind != "long" && d <= settings.ceiling_percent;
@@ -389,73 +423,6 @@ bool still_alarms(const Core& core, WindowState& window) {
 }
 
 }  // namespace
-
-void raise_alarm(Core& core, WindowState& window) { judge_alarm(core, window); }
-
-void pass_quiet(Core& core, int64_t id) {
-  const WindowState quiet = *find_window(core.s, id);
-  take_quiet(core, quiet);
-  go_on_after(core, quiet);
-}
-
-GapSettings gap_settings(const Policy& policy) {
-  const Policy::Detector& d = policy.detector;
-  GapSettings settings;
-  settings.kind = d.kind;
-  settings.windows_between_false_alarms = d.windows_between_false_alarms;
-  settings.tolerance_percent = d.tolerance_percent;
-  settings.ceiling_percent = d.ceiling_percent;
-  // Without pairs nobody would ask whether it was chance.
-  settings.jump_deviations = policy.triage.pairs > 0 ? d.jump_deviations : 0;
-  settings.prior_scale_percent = d.prior_scale_percent;
-  settings.burn_in_windows = d.burn_in_windows;
-  settings.noise = d.noise;
-  settings.burst = d.burst;
-  settings.fixed_percent = d.fixed_percent;
-  return settings;
-}
-
-GapSample gap_sample(const Core& core, const WindowState& window) {
-  GapSample sample;
-  if (window.measured) sample.d_percent = window.measured->d_percent.value_or(0);
-  sample.floor_percent = std::sqrt(core.s.watch.instrument.mean_square);
-  if (window.kind != "long") sample.most_percent = scale_most(core);
-  sample.steps = static_cast<double>(window.steps);
-  sample.tokens_per_step = static_cast<double>(core.s.run.tokens_per_step);
-  sample.plan_version = window.plan_version;
-  return sample;
-}
-
-// Noise grows as the root of the steps that a fork is long.
-GapSettings long_gap_settings(const Policy& policy, int64_t steps) {
-  GapSettings settings = gap_settings(policy);
-  const double longer = std::sqrt(static_cast<double>(steps) /
-                                  static_cast<double>(std::max<int64_t>(1, policy.window.steps)));
-  settings.ceiling_percent *= longer;
-  settings.prior_scale_percent *= longer;
-  settings.burst = false;
-  settings.jump_deviations = 0;  // few forks tell little of their scale
-  return settings;
-}
-
-double risen_evidence(const Policy& policy) {
-  return gap_thresholds(gap_settings(policy)).suspicion / 4;
-}
-
-// A drift is a rise over the level of the windows before by more than that level itself, and by
-// more than a gap may be: the offset of healthy runs wanders by a part of itself as they learn, a
-// scale that has gone wrong multiplies it.
-GapSettings offset_settings(const Policy& policy, double level_percent) {
-  GapSettings settings;
-  settings.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
-  settings.tolerance_percent = std::max(policy.detector.tolerance_percent, std::abs(level_percent));
-  settings.ceiling_percent = HUGE_VAL;
-  settings.prior_scale_percent = policy.detector.prior_scale_percent;
-  settings.burn_in_windows = 0;
-  settings.correlation = 0;  // it is compared with its own level, which follows it
-  settings.burst = false;
-  return settings;
-}
 
 void take_shadow(Core& core, int64_t window_id, const ReplayFinished& replay) {
   State& s = core.s;
@@ -518,7 +485,7 @@ void shadow_failed(Core& core, int64_t window_id, const std::string& why) {
 
 void judge_deferred(Core& core) {
   State& s = core.s;
-  while ((!s.investigation && !s.directive) || !core.muted().empty()) {
+  while (!core.case_ended && ((!s.investigation && !s.directive) || !core.muted().empty())) {
     const auto found = std::find_if(s.windows.begin(), s.windows.end(),
                                     [](const WindowState& window) { return window.deferred; });
     if (found == s.windows.end()) return;

@@ -1,10 +1,22 @@
+#include "controller/decide/ladder.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "controller/decide/core.h"
+#include "controller/decide/bases.h"
+#include "controller/decide/case.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/directives.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/money.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/standing.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -240,86 +252,6 @@ KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
 
 bool next_rung_pins(const Core& core) { return next_rung(core, true) == "pin"; }
 
-std::vector<std::string> pinned_sites(const State& s) {
-  const bool pinned = s.containment && s.containment->rung == "pin";
-  return pinned ? s.containment->sites : std::vector<std::string>();
-}
-
-void contain(Core& core, ActionName rung, const std::vector<std::string>& sites,
-             int64_t plan_version) {
-  State& s = core.s;
-  if (!s.containment) {
-    const bool relapse = s.quiet_since_return >= 0 && s.quiet_since_return < kRelapseWindows;
-    if (!relapse) s.wait_windows = core.policy.returning.quiet_windows;
-  }
-  s.quiet_since_return = -1;
-  Containment containment;
-  containment.rung = rung;
-  containment.sites = sites;
-  containment.plan_version = plan_version;
-  containment.probes.from_replay = s.next_replay;
-  containment.accepted_percent = std::max(s.watch.gap.scale.accepted_percent,
-                                          s.containment ? s.containment->accepted_percent : 0);
-  s.containment = std::move(containment);
-}
-
-void hold(Core& core, const std::string& why, DirectiveKind directive) {
-  State& s = core.s;
-  s.actions += 1;
-  s.hold_due = false;
-  contain(core, "hold", {}, s.plan_version);
-  s.recovery.reset();
-  PendingDirective pending;
-  pending.kind = directive;
-  pending.purpose = "hold";
-  issue(core, std::move(pending), "", why);
-}
-
-void hold_if_due(Core& core) {
-  State& s = core.s;
-  if (!s.hold_due) return;
-  const auto is_open = [&](DirectiveKind kind) {
-    const auto open = [&](const PendingDirective& known) { return known.kind == kind; };
-    return (s.directive && open(*s.directive)) ||
-           std::any_of(s.operator_directives.begin(), s.operator_directives.end(), open);
-  };
-  if (!core.held() || s.ended || is_open("pause")) s.hold_due = false;
-  if (!s.hold_due || is_open("resume") || s.directive) return;
-  if (!core.enforcing() || !core.muted().empty()) return;  // when that is over
-  s.hold_due = false;
-  const std::string why = fmt::format(
-      "The run is still on hold: attempt {} is paused too. A person must look; a resume ends the "
-      "hold.",
-      s.attempt.number);
-  core.record("directive", why, {{"attempt", s.attempt.number}, {"step", s.newest_step}});
-  PendingDirective pending;
-  pending.kind = "pause";
-  pending.purpose = "hold";
-  issue(core, std::move(pending), "", why);
-}
-
-std::optional<Containment> standing_in(const State& s, int64_t plan_version) {
-  const KnownPlan& plan = plan_of(s, plan_version);
-  if (plan.version == base_plan(s).version) return std::nullopt;
-  Containment containment;
-  containment.rung = plan.bf16 ? ActionName("bf16") : "pin";
-  containment.plan_version = plan.version;
-  containment.probes.from_replay = s.next_replay;
-  containment.accepted_percent = s.watch.gap.scale.accepted_percent;
-  containment.recovered = true;
-  if (plan.bf16) return containment;
-  const std::vector<std::string> left = fp8_sites(s.run, plan.toml);
-  for (std::string& site : fp8_sites(s.run, base_plan(s).toml)) {
-    const bool in_bf16 = std::find(left.begin(), left.end(), site) == left.end();
-    if (in_bf16) containment.sites.push_back(std::move(site));
-  }
-  return containment;
-}
-
-int64_t wanted_plan(const State& s) {
-  return plan_of(s, s.containment ? s.containment->plan_version : 0).version;
-}
-
 void respond(Core& core, VerdictName verdict, const std::vector<std::string>& sites) {
   State& s = core.s;
   if (s.investigation->evidence.trigger == "offset" && !recipe_helps(core)) {
@@ -372,6 +304,50 @@ void respond(Core& core, VerdictName verdict, const std::vector<std::string>& si
   if (of_fp8 || verdict == "scale_drift") count_fault(core);
   carry_out(core, action, plan, sentence);
   end_case(core, "alarm");
+}
+
+void go_further_back(Core& core, const PendingDirective& refused) {
+  State& s = core.s;
+  remember_refused(s, refused);
+  std::optional<KnownCheckpoint> older = good_checkpoint(s, refused.to_step - 1);
+  while (older && rollbacks_to(s, older->step) >= core.policy.limits.rollbacks_to_same_step_max) {
+    older = good_checkpoint(s, older->step - 1);
+  }
+  if (!older) {
+    const std::string sentence = fmt::format(
+        "Action: training is paused. The run could not go back to step {} and no older good "
+        "checkpoint is left, so the weights since then are in doubt. A person must look: make a "
+        "checkpoint at or before step {} readable, restart the run from it and resume, or resume "
+        "and "
+        "accept the weights as they are.",
+        refused.to_step, refused.to_step);
+    RecordDecision& decision = core.record("action", sentence,
+                                           {{"rung", "hold"},
+                                            {"refused_step", refused.to_step},
+                                            {"refused_checkpoint", refused.checkpoint_uri}});
+    decision.action = "hold";
+    decision.enforced = true;
+    return hold(core, sentence);
+  }
+  const std::string sentence = fmt::format(
+      "Action: the run could not go back to step {}; from step {}, the next older good "
+      "checkpoint, again ({} steps lost).",
+      refused.to_step, older->step, std::max<int64_t>(0, s.newest_step - older->step));
+  RecordDecision& decision = core.record("action", sentence,
+                                         {{"rung", "rollback"},
+                                          {"to_step", older->step},
+                                          {"refused_step", refused.to_step},
+                                          {"refused_checkpoint", refused.checkpoint_uri}});
+  decision.action = "rollback";
+  decision.enforced = true;
+  PendingDirective next = refused;
+  next.to_step = older->step;
+  next.checkpoint_uri = older->uri;
+  const ActionName rung = refused.purpose == "transient" || !s.containment ? ActionName("rollback")
+                                                                           : s.containment->rung;
+  s.recovery = Recovery{rung, true, 0, refused.plan_version, older->step};
+  count_rollback(s, older->step);
+  issue(core, std::move(next), plan_of(s, refused.plan_version).toml, sentence);
 }
 
 }  // namespace gnomon::decide

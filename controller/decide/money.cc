@@ -1,17 +1,20 @@
-// What the run has cost and earned so far, and how often verifying it pays.
+#include "controller/decide/money.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <utility>
 
-#include "base/errors.h"
-#include "controller/decide/core.h"
+#include "controller/decide/cadence.h"
+#include "controller/decide/economics.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/worth.h"
 
 namespace gnomon::decide {
 namespace {
+
+constexpr size_t kMoneyPointsMax = 96;
 
 StepKind kind_of(const State& s, int64_t plan_version) {
   const KnownPlan& plan = plan_of(s, plan_version);
@@ -140,7 +143,7 @@ void count_pause(Core& core, bool paused) {
   }
 }
 
-void choose_cadence(Core& core) {
+void take_best_cadence(Core& core) {
   State& s = core.s;
   if (core.policy.window.cadence != "optimised" || s.ended) return;
   const RunModel model = run_model(s, core.policy);

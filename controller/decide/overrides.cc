@@ -1,15 +1,18 @@
-// What operators order: directives that are issued at once, and orders that stand until a time.
-#include <fmt/chrono.h>
+#include "controller/decide/overrides.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
-#include <limits>
+#include <utility>
 
-#include "controller/decide/core.h"
-#include "controller/decide/decide.h"
+#include "controller/decide/case.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/directives.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/returning.h"
+#include "controller/decide/standing.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -81,7 +84,6 @@ void drop_case(Core& core) {
     core.say("The open investigation is given up.");
     end_case(core, "alarm");
   }
-  judge_deferred(core);
 }
 
 std::string order_words(const Core& core, const OperatorOverride& asked) {
@@ -167,13 +169,6 @@ bool over(const Core& core, const std::optional<StandingOverride>& order) {
 
 }  // namespace
 
-std::string until(double expires_at) {
-  // A time that no calendar writes is as good as none.
-  if (!(expires_at > 0) || expires_at > 2.5e11) return "without an end";
-  const std::time_t time = static_cast<std::time_t>(expires_at);
-  return fmt::format("until {:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(time));
-}
-
 std::string why_not(const State& s, const OperatorOverride& asked) {
   if (!s.registered) return "the run is not registered";
   if (s.ended) return "the run has ended";
@@ -218,7 +213,6 @@ void take_override(Core& core, const OperatorOverride& asked) {
   if (asked.kind == "set_plan") start_operator_plan(core, asked);
   order_now(core, asked, sentence);
   if (asked.kind == "stop") drop_case(core);
-  judge_deferred(core);
 }
 
 void end_overrides(Core& core) {

@@ -1,11 +1,12 @@
-// Has an action worked? The windows after it stay open until their level says so: within what is
-// tolerated, or not. One window can be either by chance.
+#include "controller/decide/recovery.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "controller/decide/core.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -70,7 +71,7 @@ void say_recovered(Core& core, int64_t window_id, const std::string& proof, json
   s.recovery.reset();
 }
 
-void recovered(Core& core, const Tally& tally) {
+RecoveryOutcome recovered(Core& core, const Tally& tally) {
   const size_t count = tally.windows.size();
   const std::string level = fmt::format("D = {}", percent(tally.mean_percent));
   say_recovered(core, tally.windows.back(),
@@ -83,16 +84,11 @@ void recovered(Core& core, const Tally& tally) {
                  {"error_percent", number(tally.error_percent)},
                  {"windows", count},
                  {"tolerated_percent", number(tolerated_percent(core))}});
-  for (int64_t id : tally.windows) {
-    WindowState* window = find_window(core.s, id);
-    if (window == nullptr) continue;
-    window->unsettled = false;
-    pass_quiet(core, id);
-  }
+  return {tally.windows, 0};
 }
 
 // The window that shows the most is looked into.
-void not_enough(Core& core, const Tally& tally) {
+RecoveryOutcome not_enough(Core& core, const Tally& tally) {
   WindowState& window = *find_window(core.s, tally.worst);
   window.unsettled = false;
   GapVerdict verdict = window.judged.value_or(GapVerdict{});
@@ -104,7 +100,7 @@ void not_enough(Core& core, const Tally& tally) {
   window.judged = verdict;
   window.level_percent = tally.mean_percent;
   close_unsettled(core, "alarm");
-  raise_alarm(core, *find_window(core.s, tally.worst));
+  return {{}, tally.worst};
 }
 
 template <class Chosen>
@@ -123,16 +119,12 @@ void close_unsettled(Core& core, WindowStatus outcome, const Chosen& chosen) {
 
 }  // namespace
 
-double tolerated_percent(const Core& core) {
-  return std::max(core.policy.detector.tolerance_percent, core.s.watch.gap.scale.accepted_percent);
-}
-
 bool awaits_recovery(const State& s, const WindowState& window) {
   return s.recovery && window.kind == "shadow" && window.end_step() > s.recovery->harm_step &&
          follows(*s.recovery, window.attempt, window.plan_version);
 }
 
-void weigh_recovery(Core& core, int64_t id) {
+RecoveryOutcome weigh_recovery(Core& core, int64_t id) {
   find_window(core.s, id)->unsettled = true;
   const Tally tally = tally_of(core);
   const auto count = static_cast<int64_t>(tally.windows.size());
@@ -149,6 +141,7 @@ void weigh_recovery(Core& core, int64_t id) {
       "whether it worked is not known yet.",
       window_name(*find_window(core.s, id)), percent(*find_window(core.s, id)->measured->d_percent),
       percent(mean), percent(tally.error_percent), percent(limit)));
+  return {};
 }
 
 void recover_in_bf16(Core& core, int64_t attempt, int64_t plan_version, int64_t start_step,

@@ -1,11 +1,19 @@
+#include "controller/decide/returning.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
-#include "controller/decide/core.h"
+#include "controller/decide/directives.h"
 #include "controller/decide/gap_evalues.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/measurement.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
@@ -340,20 +348,6 @@ void probe_failed(Core& core, const PendingReplay& ordered, const std::string& w
   }
   set_back(core, ordered, name);
   finish_probe_window(core, ordered.window, "failed");
-}
-
-void forget_probes_of(State& s, const std::string& verifier) {
-  if (!s.containment) return;
-  std::erase_if(s.containment->probes.passed,
-                [&](const PassedProbe& probe) { return probe.source == verifier; });
-  s.containment->probes.nobody_else = s.containment->probes.others_cannot = false;
-}
-
-void forget_probes_of_steps(State& s, int64_t first, int64_t last) {
-  if (!s.containment) return;
-  std::erase_if(s.containment->probes.passed, [&](const PassedProbe& probe) {
-    return probe.start_step < last && first <= probe.end_step;
-  });
 }
 
 void finish_return(Core& core) {

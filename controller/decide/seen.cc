@@ -1,10 +1,13 @@
-// Which windows the detectors' evidence is made of, so that one that should not have counted can be
-// taken out again.
+#include "controller/decide/seen.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
-#include "controller/decide/core.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {

@@ -1,12 +1,12 @@
-// Is training itself stable? What BF16 replays do says so: where they lose ground as well, again
-// and again, a learning rate or the data is to blame and not FP8.
+#include "controller/decide/stability.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "controller/decide/core.h"
 #include "controller/decide/window_lengths.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {

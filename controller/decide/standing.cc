@@ -1,8 +1,8 @@
-// Keeps what the run's verdict is made of (run_verdict.h) while events come in.
+#include "controller/decide/standing.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "controller/decide/core.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/run_verdict.h"
 #include "controller/decide/window_lengths.h"

@@ -1,13 +1,26 @@
-// What follows from a verdict.
+#include "controller/decide/verdicts.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "controller/decide/core.h"
-#include "controller/decide/plans.h"
+#include "controller/decide/attribution.h"
+#include "controller/decide/bases.h"
+#include "controller/decide/case.h"
+#include "controller/decide/ladder.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/stability.h"
+#include "controller/decide/standing.h"
+#include "controller/decide/trust.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
+
+constexpr size_t kTransientsMax = 16;
+constexpr size_t kGenericSpikesMax = 8;
+constexpr int64_t kCheckedAfterDoubt = 8;  // windows of a verifier on whose word alone an alarm was
 
 void remember_transient(Core& core, const Verdict& verdict) {
   State& s = core.s;
@@ -68,56 +81,21 @@ void look_from_afar(Case& investigation) {
   }
 }
 
-}  // namespace
-
-void distrust(Core& core, const std::string& verifier, const std::string& why, VerdictName verdict,
-              int64_t window) {
+// Follows from broken_instrument: the case ends and nothing is changed.
+void doubt(Core& core, const Verdict& verdict) {
   State& s = core.s;
-  forget_verifier(core, verifier);
-  forget_record(s, verifier);
-  // What it had under way when it was named may come late.
-  if (!believed(s, verifier)) return;
-  if (s.trust.quarantined.size() >= kQuarantinedMax)
-    s.trust.quarantined.erase(s.trust.quarantined.begin());
-  s.trust.quarantined.push_back(verifier);
-  core.effects.emplace_back(QuarantineVerifier{verifier, why});
-  RecordDecision& decision =
-      core.record("action",
-                  fmt::format("Action: no replay of this run goes to {} any more; what it measured "
-                              "is no evidence.",
-                              verifier),
-                  {{"verifier", verifier}});
-  decision.verdict = verdict;
-  decision.action = "quarantine";
-  decision.enforced = true;
-  decision.window = window;
-  drop_witness(core, verifier, window);
-  forget_probes_of(s, verifier);
-}
-
-void measure_again(Core& core, int64_t id) {
-  State& s = core.s;
-  if (find_window(s, id) == nullptr) return;  // it has gone with what its verifier said of others
-  WindowState& window = *find_window(s, id);
-  forget_window(core, id);
-  if (!window.measured || s.ended) {
-    if (of_case(s, id)) return end_case(core, "skipped");
-    close_window(core, id, "skipped");
-    return settle_verified(core);
+  const int64_t id = s.investigation->window;
+  restart_gap(s.watch.gap);
+  s.watch.burst_left = 0;
+  if (!verdict.verifier.empty()) {
+    check_next(s, verdict.verifier, kCheckedAfterDoubt);
+    return withdraw_window(core, id);
   }
-  // What a case was asked for is not waited for any more.
-  std::erase_if(s.replays, [&](const PendingReplay& replay) {
-    return replay.window == id && replay.role != "probe" && !is_of_instrument(replay.role);
-  });
-  forget_witnesses(s, window);
-  window.measured.reset();
-  window.judged.reset();
-  window.deferred = false;
-  window.outcome = "quiet";
-  window.shadow_pending = true;
-  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
-  if (of_case(s, id)) end_case(core, WindowStatus());
+  s.watch.instrument.broken = s.watch.instrument.disputed = true;
+  withdraw_window(core, id);
 }
+
+}  // namespace
 
 void conclude(Core& core, const Verdict& verdict) {
   State& s = core.s;

@@ -1,11 +1,11 @@
-// What is remembered of each verifier, and when one of its windows is measured twice.
+#include "controller/decide/verifier_records.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "controller/decide/core.h"
 #include "controller/decide/plans.h"
 
 namespace gnomon::decide {

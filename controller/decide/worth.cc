@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "controller/decide/core.h"
+#include "controller/decide/gap_settings.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/window_lengths.h"
 

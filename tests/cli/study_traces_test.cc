@@ -7,7 +7,7 @@
 
 #include "base/files.h"
 #include "cli/rehearsal/findings.h"
-#include "controller/decide/core.h"
+#include "controller/decide/gap_settings.h"
 #include "controller/decide/policy.h"
 #include "tests/support/child_process.h"
 

@@ -186,6 +186,24 @@ void Invariants::check_evidence(const State& s) {
   EXPECT_TRUE(std::isfinite(s.money.hazard.faults) && std::isfinite(s.money.hazard.steps));
 }
 
+// Whoever is named as a liar has no say any more: none of its windows is an alarm in that event.
+void Invariants::check_named(const Outcome& outcome) const {
+  std::set<std::string> named;
+  for (const Effect& effect : outcome.effects) {
+    if (const auto* named_now = std::get_if<QuarantineVerifier>(&effect))
+      named.insert(named_now->verifier);
+  }
+  for (const Effect& effect : outcome.effects) {
+    const auto* decision = std::get_if<RecordDecision>(&effect);
+    if (decision == nullptr || decision->kind != "alarm") continue;
+    for (const WindowState& window : before_.windows) {
+      if (window.id != decision->window) continue;
+      EXPECT_FALSE(named.contains(window.verifier))
+          << "window " << window.id << " is an alarm by the word of " << window.verifier;
+    }
+  }
+}
+
 void Invariants::check(const Event& event, const Outcome& outcome, const Policy& policy) {
   const State& s = outcome.state;
   const auto* changed = std::get_if<DirectiveChanged>(&event);
@@ -211,6 +229,7 @@ void Invariants::check(const Event& event, const Outcome& outcome, const Policy&
   for (const Effect& effect : outcome.effects) check_effect(effect);
   if (std::holds_alternative<RunEnded>(event) && s.ended) ended_ = true;
   check_open_directives(event, s);
+  check_named(outcome);
   check_bounds(s, policy);
   check_evidence(s);
   EXPECT_EQ(s.windows.size(), open_.size());

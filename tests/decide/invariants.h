@@ -21,6 +21,7 @@ class Invariants {
   void check_directive(const IssueDirective& directive);
   void check_own_directive(const IssueDirective& directive);
   void check_open_directives(const Event& event, const State& after);
+  void check_named(const Outcome& outcome) const;
   static void check_bounds(const State& state, const Policy& policy);
   static void check_evidence(const State& state);
 

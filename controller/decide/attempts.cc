@@ -1,0 +1,114 @@
+#include "controller/decide/attempts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "controller/decide/case.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/directives.h"
+#include "controller/decide/money.h"
+#include "controller/decide/schedule.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/stability.h"
+#include "controller/decide/windows.h"
+
+namespace gnomon::decide {
+namespace {
+
+// Somebody said that the trainer was gone for good, and it was not: it is supervised again.
+void go_on(Core& core, const AttemptStarted& event) {
+  State& s = core.s;
+  if (!s.ended || event.attempt != s.attempt.number) {
+    return core.say(fmt::format("Attempt {} has not ended.", event.attempt));
+  }
+  s.ended = false;
+  s.plan_version = event.plan_version;
+  note_plan(core, event.plan_version);
+  s.next_start = first_start(core, event.base_step);
+}
+
+}  // namespace
+
+void start_attempt(Core& core, const AttemptStarted& event) {
+  if (event.cause == kOnceMore) return go_on(core, event);
+  State& s = core.s;
+  if (event.attempt <= s.attempt.number) {
+    return core.say(fmt::format("Attempt {} is not new.", event.attempt));
+  }
+  const bool first = s.attempt.number == 0;
+  if (!first) count_lost_steps(core, event.base_step, event.cause == "rollback");
+  note_new_attempt(core);
+  s.watch_from = std::min(s.watch_from, event.base_step);
+  s.ended = false;  // a run that had stopped or failed goes on
+  rewind_spikes(s.spikes, s.newest_step - event.base_step);
+  s.attempt = {event.attempt, event.base_step, event.plan_version, event.cause, event.host};
+  s.newest_step = event.base_step;
+  s.plan_version = event.plan_version;
+  if (first) {
+    s.plans.front().version = event.plan_version;
+    s.next_plan_version = std::max(s.next_plan_version, event.plan_version + 1);
+  }
+  note_plan(core, event.plan_version);
+  forget_after(core, event.base_step);
+  if (s.investigation && event.cause == "rollback") {
+    const WindowState* window = find_window(s, s.investigation->window);
+    if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
+  }
+  s.next_start = first_start(core, event.base_step);
+  s.hold_due = core.held();
+  if (event.cause != "rollback") return;
+  if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)
+    s.recovery->attempt = event.attempt;
+  if (s.directive && s.directive->kind == "rollback" && s.directive->to_step == event.base_step) {
+    s.directive.reset();
+  }
+}
+
+void note_plan(Core& core, int64_t version) {
+  State& s = core.s;
+  if (!s.inherited || version <= s.unknown_plan_said) return;
+  for (const KnownPlan& plan : s.plans) {
+    if (plan.version == version) return;
+  }
+  s.unknown_plan_said = version;
+  core.record("instrument",
+              fmt::format("The run is in plan {}, which was set by a controller whose ledger is "
+                          "lost: it is taken for the run's own plan. An override of kind set_plan "
+                          "puts the run into a plan that is known.",
+                          version),
+              {{"plan_version", version}});
+}
+
+void forget_after(Core& core, int64_t base) {
+  State& s = core.s;
+  std::erase_if(s.checkpoints, [&](const KnownCheckpoint& known) { return known.step > base; });
+  std::erase_if(s.quiet_ends, [&](const QuietEnd& quiet) { return quiet.end.step > base; });
+  std::erase_if(s.generic_spike_steps, [&](int64_t step) { return step > base; });
+  std::erase_if(s.plan_changes, [&](const PlanChange& change) { return change.step > base; });
+  if (s.suspicion && s.suspicion->finding.step > base) s.suspicion.reset();
+  forget_stability_after(s, base);
+  std::vector<int64_t> moot;
+  for (const WindowState& window : s.windows) {
+    if (window.end_step() > base && !of_case(s, window.id)) moot.push_back(window.id);
+  }
+  for (int64_t id : moot)
+    close_window(core, id, find_window(s, id)->deferred ? WindowStatus("alarm") : "skipped");
+  if (s.last_verified && s.last_verified->step > base) {
+    // Everything before a verified checkpoint was verified as well.
+    const KnownCheckpoint* known = checkpoint_at(s, base);
+    s.last_verified = known != nullptr ? std::optional<KnownCheckpoint>(*known) : std::nullopt;
+  }
+  std::erase_if(s.older_verified, [&](const KnownCheckpoint& known) {
+    return known.step > base || (s.last_verified && known.step >= s.last_verified->step);
+  });
+  if (s.watch.dirty_since >= base) s.watch.dirty_since = -1;
+  if (s.watch.long_start > base) s.watch.long_start = -1;
+  s.watch.next_long = std::min(s.watch.next_long, base);
+  forget_seen_after(core, base);
+  forget_probes_of_steps(s, base + 1, std::numeric_limits<int64_t>::max());
+  s.watch.burst_left = 0;
+}
+
+}  // namespace gnomon::decide

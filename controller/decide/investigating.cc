@@ -1,0 +1,410 @@
+#include "controller/decide/investigating.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/errors.h"
+#include "controller/decide/attribution.h"
+#include "controller/decide/case.h"
+#include "controller/decide/confirm.h"
+#include "controller/decide/containment.h"
+#include "controller/decide/gap_settings.h"
+#include "controller/decide/measurement.h"
+#include "controller/decide/plans.h"
+#include "controller/decide/seen.h"
+#include "controller/decide/verdicts.h"
+#include "controller/decide/verifier_records.h"
+#include "controller/decide/windows.h"
+
+namespace gnomon::decide {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kIncidentLeadSteps =
+    4;  // an incident's replay starts at least so long before, if it can
+constexpr int64_t kStepsAhead = 40;  // windows that a small gap's growth is carried on
+
+// The newest checkpoint well before a step, saved after the last change of plan; the oldest such
+// for `far`.
+const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
+                                      bool far = false) {
+  const KnownCheckpoint* close = nullptr;
+  const KnownCheckpoint* clear = nullptr;
+  for (const KnownCheckpoint& known : s.checkpoints) {
+    if (plan_after(s, known) != plan_version || known.step < s.attempt.base_step) continue;
+    if (!one_plan(s, known.step, step)) continue;
+    if (known.step < step) close = &known;
+    if (known.step <= step - kIncidentLeadSteps) {
+      clear = &known;
+      if (far) break;
+    }
+  }
+  return clear != nullptr ? clear : close;
+}
+
+std::string finding_words(const SpikeFinding& finding) {
+  if (finding.kind == "non_finite") {
+    return std::isfinite(finding.loss)
+               ? fmt::format("The gradient norm of step {} is not finite", finding.step)
+               : fmt::format("The loss of step {} is not finite", finding.step);
+  }
+  return fmt::format("Step {} spiked: loss {:.4f}, threshold {:.4f} ({})", finding.step,
+                     finding.loss, finding.threshold.value_or(0), finding.rule);
+}
+
+// How a test of the triage is ordered.
+struct HowToAsk {
+  Arm arm;
+  std::string plan;
+  bool on_trainer = false;
+};
+
+HowToAsk how_to_ask(const State& s, const TriageTest& test, const WindowState& window) {
+  if (test.kind.starts_with("bf16")) return {"bf16", "", false};
+  // The base of a rollback was saved under the plan before it: `same` would replay that one.
+  const bool as_saved = window.start.plan_version == window.plan_version;
+  const std::string plan = as_saved ? "" : plan_of(s, window.plan_version).toml;
+  if (test.kind == "fakequant") return {"fakequant", plan, false};
+  if (test.kind == "eager") return {"eager", plan, false};
+  return {as_saved ? Arm("same") : Arm("plan"), plan, test.kind == "same_on_trainer"};
+}
+
+// Whose BF16 replay the case rests on.
+const WindowState* window_of_bf16(const State& s) {
+  const Case& investigation = *s.investigation;
+  const bool far = spoilt_before(investigation.evidence) && investigation.far_window != 0;
+  for (const WindowState& window : s.windows) {
+    if (window.id == (far ? investigation.far_window : investigation.window)) return &window;
+  }
+  return nullptr;
+}
+
+bool under_way(const State& s, const TriageTest& test) {
+  return std::any_of(s.replays.begin(), s.replays.end(), [&](const PendingReplay& replay) {
+    return replay.role == test.kind && replay.number == test.seed &&
+           (replay.window == s.investigation->window ||
+            replay.window == s.investigation->far_window ||
+            replay.window == s.investigation->fork_window);
+  });
+}
+
+void answer_failed(Core& core, const TriageTest& test) {
+  TriageAnswer answer;
+  answer.kind = test.kind;
+  answer.seed = test.seed;
+  answer.failed = true;
+  core.s.investigation->evidence.answers.push_back(std::move(answer));
+}
+
+// Nudged replays of a spike begin further back, so that the weights have time to part.
+bool from_afar(const TriageEvidence& evidence, ReplayRole kind, int64_t seed) {
+  return evidence.finding && (seed != 0 || kind == "bf16_far");
+}
+
+const WindowState& window_for(Core& core, const TriageTest& test) {
+  State& s = core.s;
+  Case& investigation = *s.investigation;
+  if (!from_afar(investigation.evidence, test.kind, test.seed))
+    return *find_window(s, investigation.window);
+  if (investigation.far_window != 0) return *find_window(s, investigation.far_window);
+  const WindowState near = *find_window(s, investigation.window);
+  const KnownCheckpoint* start =
+      incident_start(s, investigation.evidence.finding->step, near.plan_version, true);
+  if (start == nullptr || start->step >= near.start.step) {
+    investigation.far_window = near.id;
+    return *find_window(s, near.id);
+  }
+  const WindowState& added =
+      add_window(core, "incident", KnownCheckpoint(*start),
+                 investigation.evidence.finding->step + kAroundSpike, "", near.plan_version);
+  s.investigation->far_window = added.id;
+  return added;
+}
+
+// Orders BF16 from the oldest kept checkpoint of the window's plan, since the evidence rises, to
+// the newest; false when that is hardly longer than the window. (What lies before would make a gap
+// that has just begun look like one that does not grow.)
+bool order_long_fork(Core& core) {
+  State& s = core.s;
+  const WindowState window = *find_window(s, s.investigation->window);
+  const int64_t rises =
+      evidence_rises_after(s, window.id, risen_evidence(core.policy)).value_or(window.start.step);
+  const KnownCheckpoint* start = nullptr;
+  const KnownCheckpoint* end = nullptr;
+  for (const KnownCheckpoint& known : s.checkpoints) {
+    if (known.attempt != s.attempt.number && known.step != s.attempt.base_step) continue;
+    if (start == nullptr && known.step >= rises && plan_after(s, known) == window.plan_version &&
+        one_plan(s, known.step, s.newest_step))
+      start = &known;
+    if (known.plan_version == window.plan_version) end = &known;
+  }
+  if (start == nullptr || end == nullptr || 2 * (end->step - start->step) < 3 * window.steps)
+    return false;
+  const WindowState& fork = add_window(core, "long", KnownCheckpoint(*start), end->step,
+                                       std::string(end->uri), window.plan_version);
+  s.investigation->fork_window = fork.id;
+  order(core, fork, "bf16", "long_fork", "", true, kPriorityTriage);
+  return true;
+}
+
+// The pairs of nudged replays are spread over the sources there are, so that neither arm's answers
+// come from one alone: two verifiers take turns; one alone shares them with the trainer.
+void spread(const State& s, const TriageTest& test, OrderReplay& wanted) {
+  const std::vector<std::string> believed = believed_verifiers(s);
+  if (believed.size() >= 2) {
+    wanted.avoid = believed[static_cast<size_t>(test.seed) % believed.size()];
+  } else if (believed.size() == 1 && s.run.trainer_answers()) {
+    wanted.on_trainer = test.seed % 2 == 0;
+  }
+}
+
+void ask(Core& core, const TriageTest& test) {
+  State& s = core.s;
+  if (test.kind == "confirm") {
+    if (const WindowState* window = window_of_bf16(s)) confirm_for_case(core, window->id);
+    return;
+  }
+  if (test.kind == "long_fork") {
+    if (!order_long_fork(core)) answer_failed(core, test);
+    return;
+  }
+  const WindowState window = window_for(core, test);
+  // The nearest checkpoint is the oldest one: this was answered.
+  if (test.kind == "bf16_far" && window.id == s.investigation->window) {
+    return answer_failed(core, test);
+  }
+  const HowToAsk how = how_to_ask(s, test, window);
+  OrderReplay wanted;
+  wanted.arm = how.arm;
+  wanted.plan = how.plan;
+  wanted.evaluate_endpoints = !s.investigation->evidence.finding;
+  wanted.priority = kPriorityTriage;
+  wanted.nudge = test.seed;
+  wanted.on_trainer = how.on_trainer;
+  if (test.seed != 0) spread(s, test, wanted);
+  if (test.kind == "same_elsewhere") {
+    for (const TriageAnswer& known : s.investigation->evidence.answers) {
+      if (known.kind == "same") wanted.avoid = known.verifier;
+    }
+  }
+  order(core, window, test.kind, test.seed, std::move(wanted));
+}
+
+// Transient faults that were found on the trainer's host not long ago.
+int64_t earlier_transients(const Core& core) {
+  const State& s = core.s;
+  return std::count_if(s.trust.transients.begin(), s.trust.transients.end(),
+                       [&](const TransientFault& known) {
+                         return known.host == s.attempt.host &&
+                                known.step + core.policy.triage.transient_steps >= s.newest_step;
+                       });
+}
+
+TriageRules rules_of(const Core& core) {
+  const State& s = core.s;
+  TriageRules rules;
+  rules.pairs = core.policy.triage.pairs;
+  const WindowState& window = *find_window(core.s, s.investigation->window);
+  // What was accepted is none either.
+  rules.tolerance_percent = std::max(core.policy.detector.tolerance_percent,
+                                     window.judged ? window.judged->null_percent : 0);
+  rules.ceiling_percent = core.policy.detector.ceiling_percent;
+  const GapState& gap = window.kind == "long" ? s.watch.long_gap : s.watch.gap;
+  rules.noise_percent = std::sqrt(gap.scale.variance);
+  rules.trainer_replays = s.run.trainer_answers() && !s.ended;
+  rules.compiled = s.run.capabilities.compiled;
+  std::string first;
+  for (const TriageAnswer& known : s.investigation->evidence.answers) {
+    if (known.kind == "same") first = known.verifier;
+  }
+  rules.other_verifiers = std::ranges::any_of(
+      believed_verifiers(s), [&](const std::string& known) { return known != first; });
+  rules.earlier_transients = earlier_transients(core);
+  rules.transients_spent = rules.earlier_transients >= core.policy.triage.transients_max;
+  // What is over the ceiling would alarm again, accepted or not.
+  rules.accept_percent =
+      std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
+  // Of a run with pinned sites it is known that something is wrong: what is left has a site, too.
+  if (!pinned_sites(s).empty()) rules.accept_percent = 0;
+  const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
+  const std::vector<std::string> low = fp8_sites(s.run, plan_of(s, window.plan_version).toml);
+  rules.sends_low = std::ranges::any_of(
+      low, [](const std::string& site) { return site.starts_with("communication."); });
+  rules.steps_ahead = std::min(left, kStepsAhead * std::max<int64_t>(1, core.policy.window.steps));
+  return rules;
+}
+
+// What other sources say of the BF16 replay that the case rests on.
+void read_confirmation(Core& core) {
+  State& s = core.s;
+  TriageEvidence& evidence = s.investigation->evidence;
+  const WindowState* window = window_of_bf16(s);
+  evidence.confirmation = window != nullptr ? window->confirmation : "alone";
+  if (window == nullptr || window->witnesses.empty()) return;
+  evidence.source = window->witnesses.front().verifier;
+  evidence.on_trainer = window->witnesses.front().on_trainer;
+  evidence.reports_percent = window->reports_percent;
+  evidence.rests_on = evidence.chance_excluded && evidence.confirmation == "agreed"
+                          ? rests_on(core, *window)
+                          : std::string();
+}
+
+TriageAnswer answer_of(const Case& investigation, const WindowState& window,
+                       const PendingReplay& replay, const ReplayFinished& result) {
+  const TriageEvidence& evidence = investigation.evidence;
+  TriageAnswer answer;
+  answer.kind = replay.role;
+  answer.seed = replay.number;
+  answer.verifier = result.verifier;
+  answer.start_loss_plan = result.start_loss_plan;
+  answer.end_loss = result.replay_end_loss_bf16;
+  const bool same = replay.role.starts_with("same");
+  if (evidence.finding) {
+    if (same) answer.reproduction = compare_same_spike(result, *evidence.finding, window.steps);
+    answer.spike =
+        compare_spike(result, *evidence.finding, window.steps,
+                      from_afar(evidence, replay.role, replay.number) ? kAroundSpike : 0);
+  } else if (same) {
+    answer.reproduction = compare_same_gap(result, evidence.measured);
+  }
+  if (replay.role == "long_fork") {
+    const Measurement measured = measure_shadow(result);
+    if (measured.unusable.empty()) answer.long_d_percent = measured.d_percent;
+    answer.long_steps = window.steps;
+  }
+  return answer;
+}
+
+}  // namespace
+
+void advance_case(Core& core) {
+  State& s = core.s;
+  const auto known = [&] {
+    const WindowState* window = window_of_bf16(s);
+    return window != nullptr ? window->confirmation : std::string("alone");
+  };
+  for (;;) {
+    read_confirmation(core);
+    const TriageStep step = triage(s.investigation->evidence, rules_of(core));
+    if (step.verdict) return conclude(core, *step.verdict);
+    const size_t answered = s.investigation->evidence.answers.size();
+    for (const TriageTest& test : step.tests) {
+      if (!under_way(s, test)) ask(core, test);
+    }
+    // A test that nobody can do is answered at once.
+    const bool settled = known() != s.investigation->evidence.confirmation;
+    if (s.investigation->evidence.answers.size() == answered && !settled) return;
+  }
+}
+
+void open_gap_case(Core& core, const WindowState& window) {
+  TriageEvidence evidence;
+  evidence.trigger = "gap";
+  evidence.measured = *window.measured;
+  // While training is unstable, gaps are as wide as chance makes them then: it is asked.
+  evidence.chance_excluded =
+      window.judged && !of_one_window(*window.judged) && !core.s.watch.stability.unstable_since;
+  evidence.steps = window.steps;
+  evidence.level_percent = window.level_percent;
+  open_case(core, window.id, std::move(evidence));
+  advance_case(core);
+}
+
+void open_drift_case(Core& core, const WindowState& window) {
+  TriageEvidence evidence;
+  evidence.trigger = "offset";
+  evidence.measured = *window.measured;
+  open_case(core, window.id, std::move(evidence));
+  advance_case(core);
+}
+
+static void open_suspicion(Core& core) {
+  State& s = core.s;
+  const Suspicion suspicion = *s.suspicion;
+  s.suspicion.reset();
+  const SpikeFinding& finding = suspicion.finding;
+  // A gradient that is not finite shows in the loss of the step after it.
+  const bool gradient_only = finding.kind == "non_finite" && std::isfinite(finding.loss);
+  const WindowState& window =
+      add_window(core, "incident", suspicion.start, finding.step + (gradient_only ? 1 : 0), "",
+                 suspicion.plan_version);
+  RecordDecision& decision =
+      core.record("alarm",
+                  fmt::format("{}. Steps {}–{} are replayed.", finding_words(finding),
+                              window.start.step + 1, window.end_step()),
+                  finding_evidence(finding));
+  decision.window = window.id;
+  TriageEvidence evidence;
+  evidence.trigger = finding.kind;
+  evidence.finding = finding;
+  evidence.in_bf16 = plan_of(s, window.plan_version).bf16;
+  open_case(core, window.id, std::move(evidence));
+  advance_case(core);
+}
+
+void suspect_step(Core& core, const SpikeFinding& finding) {
+  State& s = core.s;
+  if (const std::string muted = core.muted(); !muted.empty()) {
+    core.record("alarm", fmt::format("{}. Nothing follows: {}.", finding_words(finding), muted),
+                finding_evidence(finding));
+    return;
+  }
+  if (core.held() || s.fault_reported) {
+    return core.say(finding_words(finding) + "; the fault has already been reported.");
+  }
+  const KnownCheckpoint* start = incident_start(s, finding.step, s.plan_version);
+  if (start == nullptr) {
+    core.record("alarm", finding_words(finding) + ". No checkpoint before it can be replayed.",
+                finding_evidence(finding));
+    return;
+  }
+  if (s.suspicion)
+    return core.say(finding_words(finding) +
+                    "; an earlier step is still waiting to be looked into.");
+  s.suspicion = Suspicion{finding, *start, s.attempt.number, s.plan_version};
+  if (s.investigation || s.directive) {
+    return core.say(finding_words(finding) + "; it waits for the open case.");
+  }
+  open_suspicion(core);
+}
+
+void open_waiting_suspicion(Core& core) {
+  const State& s = core.s;
+  if (s.suspicion && !s.investigation && !s.directive && !core.held() && !s.ended &&
+      core.muted().empty())
+    open_suspicion(core);
+}
+
+void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result) {
+  State& s = core.s;
+  GNOMON_ASSERT(of_case(s, replay.window));
+  Case& investigation = *s.investigation;
+  if (replay.role == "scores") return take_scores(core, result);
+  if (replay.role == "rescue") return take_rescue(core, replay.number, result);
+  WindowState& window = *find_window(s, replay.window);
+  investigation.evidence.answers.push_back(answer_of(investigation, window, replay, result));
+  const bool of_bf16 = replay.role == "bf16" || replay.role == "bf16_far";
+  if (of_bf16 && investigation.evidence.finding) {
+    window.witnesses = {witness_of(result)};
+    window.witnesses.front().measured = {};
+    window.witnesses.front().suffers = suffers_in_case(core, window, result);
+    window.confirmation.clear();
+    window.confirm_asked = 0;
+  }
+  advance_case(core);
+}
+
+void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why) {
+  GNOMON_ASSERT(of_case(core.s, replay.window));
+  core.say(fmt::format("Replay {} could not be done: {}.", replay.id, why));
+  if (replay.role == "scores") return scores_failed(core);
+  if (replay.role == "rescue") return rescue_failed(core, replay.number);
+  answer_failed(core, {replay.role, replay.number});
+  advance_case(core);
+}
+
+}  // namespace gnomon::decide

@@ -1,0 +1,21 @@
+// One investigation from the alarm to the verdict: asks the triage (triage.h) what it wants to know
+// and orders that.
+#pragma once
+
+#include <string>
+
+#include "controller/decide/core.h"
+
+namespace gnomon::decide {
+
+void open_gap_case(Core& core, const WindowState& window);
+void open_drift_case(Core& core, const WindowState& window);
+void suspect_step(Core& core, const SpikeFinding& finding);
+// Opens the case of a suspicion that had to wait, if nothing is in its way now.
+void open_waiting_suspicion(Core& core);
+// Orders what the triage wants to know, or ends it.
+void advance_case(Core& core);
+void take_case_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
+void case_replay_failed(Core& core, const PendingReplay& replay, const std::string& why);
+
+}  // namespace gnomon::decide

@@ -1,0 +1,181 @@
+#include "controller/decide/schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/rounding.h"
+#include "controller/decide/bases.h"
+#include "controller/decide/instrument.h"
+#include "controller/decide/plans.h"
+#include "controller/decide/recovery.h"
+#include "controller/decide/returning.h"
+#include "controller/decide/window_lengths.h"
+#include "controller/decide/windows.h"
+
+namespace gnomon::decide {
+namespace {
+
+WindowLengths lengths(const Core& core) {
+  WindowLengths made =
+      window_lengths(core.policy.window, core.s.run.checkpoint_every, core.s.watch.every);
+  // A case that is open asks its own questions, and needs the verifiers for them.
+  if (core.s.watch.burst_left > 0 && !core.s.investigation) made.every = made.steps;
+  return made;
+}
+
+void say_rounding(Core& core, const WindowLengths& used) {
+  const Policy::Window& asked = core.policy.window;
+  if (core.s.rounding_said || (used.steps == asked.steps && used.every == asked.every)) return;
+  core.s.rounding_said = true;
+  core.record(
+      "accept",
+      fmt::format(
+          "Windows of {} steps every {} steps were asked for; the run has a checkpoint every {} "
+          "steps, so windows are {} steps every {} steps.",
+          asked.steps, asked.every, used.unit, used.steps, used.every),
+      {{"steps", used.steps}, {"every", used.every}, {"checkpoint_every", used.unit}});
+}
+
+// Windows that wait for verifiers; those that wait for a case or a verdict cost none of them.
+int64_t count_waiting(const State& state) {
+  return std::count_if(state.windows.begin(), state.windows.end(), [](const WindowState& window) {
+    return window.kind != "long" && (window.shadow_pending || window.probe_pending ||
+                                     window.instrument_pending || window.confirm_pending);
+  });
+}
+
+// Windows that are measured and kept for a case or a recovery take no verifier's time, but they are
+// bounded, too.
+bool too_many_open(const Core& core) {
+  constexpr int64_t kMeasuredMax = 2;  // beyond those that may wait for verifiers
+  const int64_t open = std::ranges::count_if(core.s.windows, [](const WindowState& window) {
+    return window.kind == "shadow" || window.kind == "probe";
+  });
+  const int64_t most = core.policy.window.open_max;
+  return count_waiting(core.s) >= most || open >= most + kMeasuredMax;
+}
+
+// A window of a run that is in BF16 needs no shadow: it is its own reference.
+void pass_bf16_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
+                      int64_t plan) {
+  State& s = core.s;
+  mend_instrument_in_bf16(core);
+  add_quiet_end(s, start.step, end);
+  settle_verified(core);
+  const bool probe = probe_due(core);
+  recover_in_bf16(core, s.attempt.number, plan, start.step, end.step);
+  note_quiet(core, plan);
+  if (probe && !too_many_open(core)) {
+    order_probe(core, add_window(core, "probe", start, end.step, end.uri, plan));
+  }
+}
+
+void open_window(Core& core, const KnownCheckpoint& start, const KnownCheckpoint& end,
+                 int64_t plan) {
+  State& s = core.s;
+  if (plan_of(s, plan).bf16) return pass_bf16_window(core, start, end, plan);
+  const bool full = too_many_open(core);
+  WindowState& window = add_window(core, "shadow", start, end.step, end.uri, plan);
+  if (full) {
+    core.say(fmt::format("Window {} (steps {}–{}) is skipped: {} windows are open already.",
+                         window.id, window.start.step, window.end_step(), s.windows.size() - 1));
+    close_window(core, window.id, "skipped");
+    note_unverified(core);
+    return;
+  }
+  window.shadow_pending = true;
+  s.watch.instrument.windows_since += 1;
+  order(core, window, "bf16", "shadow", "", true, kPriorityShadow);
+  if (instrument_due(core)) order_instrument(core, window);
+  if (probe_due(core)) order_probe(core, window);
+}
+
+// Long forks see slow bias. One is waited for at a time: its start is kept until its end is there,
+// and while verifiers are too slow for it no other begins.
+void open_long_fork(Core& core) {
+  State& s = core.s;
+  const bool waits = std::any_of(s.windows.begin(), s.windows.end(), [](const WindowState& window) {
+    return window.kind == "long" && window.shadow_pending;
+  });
+  if (waits) return;
+  const int64_t unit = std::max<int64_t>(1, s.run.checkpoint_every);
+  const int64_t steps = round_up(core.policy.window.long_steps, unit);
+  if (steps <= 0 || s.checkpoints.empty()) return;
+  if (s.watch.long_start < 0) {
+    const KnownCheckpoint& newest = s.checkpoints.back();
+    if (newest.step >= s.watch.next_long) s.watch.long_start = newest.step;
+    return;
+  }
+  const KnownCheckpoint* start = checkpoint_at(s, s.watch.long_start);
+  const KnownCheckpoint* end = checkpoint_at(s, s.watch.long_start + steps);
+  const bool broken = start == nullptr || !one_plan(s, start->step, s.newest_step) ||
+                      plan_of(s, plan_after(s, *start)).bf16 || s.investigation || s.directive;
+  if (broken || (end == nullptr && first_after(s, s.watch.long_start + steps) != nullptr)) {
+    s.watch.long_start = -1;  // another one from the next checkpoint on
+    return;
+  }
+  if (end == nullptr) return;
+  s.watch.next_long =
+      s.watch.long_start + std::max(steps, round_up(core.policy.window.long_every, unit));
+  s.watch.long_start = -1;
+  WindowState& window = add_window(core, "long", KnownCheckpoint(*start), end->step,
+                                   std::string(end->uri), plan_after(s, *start));
+  window.shadow_pending = true;
+  order(core, window, "bf16", "shadow", "", true, kPriorityLong);
+}
+
+void open_due_windows(Core& core) {
+  State& s = core.s;
+  const WindowLengths used = lengths(core);
+  for (;;) {
+    const KnownCheckpoint* start = checkpoint_at(s, s.next_start);
+    if (start == nullptr) {
+      const KnownCheckpoint* next = first_after(s, s.next_start);
+      if (next == nullptr) return;
+      s.next_start = next->step;
+      continue;
+    }
+    const KnownCheckpoint* end = checkpoint_at(s, s.next_start + used.steps);
+    const bool missed = end == nullptr && first_after(s, s.next_start + used.steps) != nullptr;
+    if (end == nullptr && !missed) return;
+    const int64_t plan = plan_after(s, *start);
+    if (missed || plan != end->plan_version || !one_plan(s, start->step, end->step)) {
+      s.next_start = first_after(s, start->step)->step;
+      continue;
+    }
+    s.next_start += used.every;
+    open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan);
+  }
+}
+
+}  // namespace
+
+void take_checkpoint(Core& core, const CheckpointCompleted& event) {
+  State& s = core.s;
+  if (event.attempt != s.attempt.number || event.step < s.attempt.base_step) {
+    return core.say(
+        fmt::format("A checkpoint of attempt {} at step {} does not belong to attempt {}.",
+                    event.attempt, event.step, s.attempt.number));
+  }
+  if (checkpoint_at(s, event.step) != nullptr) {
+    return core.say(fmt::format("The checkpoint at step {} is known.", event.step));
+  }
+  say_rounding(core, lengths(core));
+  const KnownCheckpoint checkpoint{event.attempt, event.step, event.uri, event.plan_version};
+  const auto place =
+      std::find_if(s.checkpoints.begin(), s.checkpoints.end(),
+                   [&](const KnownCheckpoint& known) { return known.step > event.step; });
+  s.checkpoints.insert(place, checkpoint);
+  // A run's beginning cannot have been damaged by it.
+  if (s.attempt.cause == "start" && event.step == s.attempt.base_step)
+    mark_verified(core, checkpoint);
+  open_due_windows(core);
+  open_long_fork(core);
+}
+
+int64_t first_start(const Core& core, int64_t step) {
+  return checkpoint_at(core.s, step) != nullptr ? step : round_up(step, lengths(core).unit);
+}
+
+}  // namespace gnomon::decide

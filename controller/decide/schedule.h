@@ -1,0 +1,14 @@
+// From checkpoints to windows: which are opened, and when.
+#pragma once
+
+#include <cstdint>
+
+#include "controller/decide/core.h"
+
+namespace gnomon::decide {
+
+void take_checkpoint(Core& core, const CheckpointCompleted& event);
+// Where the next window may begin, once an attempt is at `step`.
+int64_t first_start(const Core& core, int64_t step);
+
+}  // namespace gnomon::decide

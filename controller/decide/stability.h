@@ -1,0 +1,19 @@
+// Is training itself stable? What BF16 replays do tells it.
+#pragma once
+
+#include "controller/decide/core.h"
+
+namespace gnomon::decide {
+
+// A window's BF16 replay, after the window was judged to be no harm of FP8's.
+void note_bf16(Core& core, const WindowState& window, const ReplayFinished& replay);
+// FP8 ends better by more than the ceiling, as two sources say.
+void note_parted(Core& core, const WindowState& window);
+// A gap that chance explains: the open case's.
+void note_chance(Core& core);
+// A spike that BF16 shares.
+void note_shared_spike(Core& core, const SpikeFinding& finding);
+// Steps after `base` are undone.
+void forget_stability_after(State& state, int64_t base);
+
+}  // namespace gnomon::decide

@@ -1,0 +1,45 @@
+// What is remembered of each verifier, and when one of its windows is measured twice.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "controller/decide/core.h"
+
+namespace gnomon::decide {
+
+inline constexpr size_t kVerifiersMax = 64;
+// Per cent. The least difference in 1,250 healthy windows of the detection study was 0.00025.
+inline constexpr double kNoDifference = 1e-6;
+
+// Says that a shadow is to be measured a second time; and why, where no honest replay answers so.
+struct CheckDue {
+  bool check = false;
+  bool odd = false;  // not by routine
+  std::string suspicion;
+};
+
+// Remembers a shadow's answer, the newest witness of its window.
+CheckDue note_answer(Core& core, const WindowState& window, const ReplayFinished& replay);
+bool believed(const State& state, const std::string& verifier);
+// Those that have answered and are believed, sorted.
+std::vector<std::string> believed_verifiers(const State& state);
+const VerifierRecord* find_record(const State& state, const std::string& verifier);
+// Counts the witness's answers in a row without any difference between FP8 and BF16.
+void note_difference(State& state, const Witness& witness);
+// What this witness has answered again and again that no honest one does; empty where it has not.
+std::string implausible(const State& state, const Witness& witness);
+void forget_record(State& state, const std::string& verifier);
+// A window of the verifier was measured twice, or nobody could do so.
+void note_checked(State& state, const std::string& verifier);
+// So many windows of the verifier from now on are measured twice.
+void check_next(State& state, const std::string& verifier, int64_t windows);
+// Per cent that the trainer's own reported losses lie over the replay's, at the window's end.
+std::optional<double> reports_over(const ReplayFinished& replay);
+// Of the detector's scale; 0 = no bound yet.
+double scale_most(const Core& core);
+// After a window: says that the scale has grown, and has the verifiers checked.
+void note_scale(Core& core);
+
+}  // namespace gnomon::decide
