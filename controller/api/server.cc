@@ -275,7 +275,8 @@ void Server::Impl::carry(std::shared_ptr<Bell::Waiting> waiting) {
 
 void Server::Impl::await_hangup() {
   hangups.async_wait([this](const boost::system::error_code& error, int) {
-    if (error) {
+    // One that came just before the stop is not followed by a wait that would never end.
+    if (error || !acceptor.is_open()) {
       return;
     }
     await_hangup();
