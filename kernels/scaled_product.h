@@ -23,7 +23,7 @@ inline constexpr int kTensorCoreTermsMax = 64;
 inline constexpr int kTensorCoreBitsMax = 23;
 
 // How one instruction of a tensor core adds its terms: what Hopper is believed to do, unless
-// another is asked for (the comparison with a device in bench/accumulation does).
+// another is asked for (the comparison with a device in lab/accumulation does).
 struct TensorCoreSum {
   int terms = kHopperTerms;  // 16, 32 or 64
   int fraction_bits = 13;    // kept of each term below the largest exponent, at most 23

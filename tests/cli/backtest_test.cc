@@ -1,4 +1,4 @@
-#include "cli/backtest.h"
+#include "lab/backtest/backtest.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <gmock/gmock.h>

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "cli/rehearsal/rehearsal.h"
+#include "lab/rehearsal/rehearsal.h"
 #include "tests/cli/traced.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"

@@ -1,5 +1,5 @@
 // Rehearsals: whole runs of a tiny engine under the real decision core, and their traces.
-#include "cli/rehearsal/rehearsal.h"
+#include "lab/rehearsal/rehearsal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "cli/rehearsal/catalogue.h"
-#include "cli/rehearsal/detection.h"
-#include "cli/rehearsal/findings.h"
+#include "lab/rehearsal/catalogue.h"
+#include "lab/rehearsal/detection.h"
+#include "lab/rehearsal/findings.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/gap_settings.h"
 #include "tests/cli/traced.h"

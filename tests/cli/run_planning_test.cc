@@ -1,4 +1,4 @@
-#include "cli/run_planning.h"
+#include "lab/planning/run_planning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/files.h"
-#include "cli/rehearsal/findings.h"
+#include "lab/rehearsal/findings.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/policy.h"
 #include "tests/support/child_process.h"

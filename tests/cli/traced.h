@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/rehearsal/trace.h"
+#include "lab/rehearsal/trace.h"
 
 namespace gnomon::test {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "controller/decide/decide.h"
-#include "controller/simulate/stage.h"
+#include "lab/simulate/stage.h"
 #include "protocol/run_precision.h"
 #include "tests/decide/invariants.h"
 

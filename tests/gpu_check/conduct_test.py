@@ -233,7 +233,7 @@ class Processes(InAFolder):
     def test_they_end_when_we_are_killed(self):
         code = ("import sys, time; sys.path.insert(0, sys.argv[1]); from gpu import frame\n"
                 "print(frame.start(None, ['sleep', '87.5']).pid, flush=True); time.sleep(60)")
-        parent = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "bench")], stdout=subprocess.PIPE, text=True)
+        parent = subprocess.Popen([sys.executable, "-c", code, str(ROOT / "lab")], stdout=subprocess.PIPE, text=True)
         child = int(parent.stdout.readline())
         parent.kill()
         parent.wait()

@@ -9,7 +9,7 @@ import types
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path.insert(0, str(ROOT / "lab"))
 
 from gpu import frame, plan, results  # noqa: E402
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "base/errors.h"
-#include "bench/accumulation/comparison.h"
-#include "bench/accumulation/report.h"
+#include "lab/accumulation/comparison.h"
+#include "lab/accumulation/report.h"
 
 namespace gnomon {
 namespace {

@@ -1,7 +1,7 @@
 // What `gnomon-gpu-check attention` will say of a device, of our own attention by emulation.
 #include <gtest/gtest.h>
 
-#include "bench/attention/check.h"
+#include "lab/attention/check.h"
 #include "tests/engine/emulated_machine.h"
 
 namespace gnomon {

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/attention/problem.h"
+#include "lab/attention/problem.h"
 #include "tests/kernels/graph_interpreter.h"
 
 namespace gnomon::cuda {

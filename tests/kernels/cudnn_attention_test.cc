@@ -10,7 +10,7 @@
 
 #include "base/errors.h"
 #include "base/shared_library.h"
-#include "bench/attention/check.h"
+#include "lab/attention/check.h"
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/device.h"

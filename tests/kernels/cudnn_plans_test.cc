@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bench/attention/problem.h"
+#include "lab/attention/problem.h"
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cudnn_attention.h"

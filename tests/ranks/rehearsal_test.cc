@@ -1,6 +1,6 @@
 // A run of several ranks under the real decision core: what is wrong with the wire is found by
 // replays of as many ranks.
-#include "cli/rehearsal/rehearsal.h"
+#include "lab/rehearsal/rehearsal.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/ledger_view.h"
-#include "cli/recorded_run.h"
+#include "lab/backtest/recorded_run.h"
 #include "controller/decide/decide.h"
 
 namespace gnomon::robustness {

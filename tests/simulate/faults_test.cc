@@ -1,4 +1,4 @@
-#include "controller/simulate/faults.h"
+#include "lab/simulate/faults.h"
 
 #include <gtest/gtest.h>
 

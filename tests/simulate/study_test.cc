@@ -1,4 +1,4 @@
-#include "controller/simulate/study.h"
+#include "lab/simulate/study.h"
 
 #include <gtest/gtest.h>
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "controller/simulate/stochastic_run.h"
-#include "controller/simulate/study.h"
+#include "lab/simulate/stochastic_run.h"
+#include "lab/simulate/study.h"
 
 namespace gnomon::simulate {
 

@@ -1,4 +1,4 @@
-#include "controller/simulate/verifier_pool.h"
+#include "lab/simulate/verifier_pool.h"
 
 #include <gtest/gtest.h>
 
