@@ -112,20 +112,11 @@ Sentences triage_words(const Policy& policy) {
   return words;
 }
 
-std::string rung_words(const std::string& rung, const Policy& policy) {
-  if (rung == "pin")
-    return fmt::format("run the guilty GEMM sites (at most {}) in BF16",
-                       policy.attribution.sites_max);
-  if (rung == "recipe") return fmt::format("change the recipe to \"{}\"", policy.ladder.recipe);
-  if (rung == "bf16") return "run everything in BF16";
-  if (rung == "hold") return "pause until a person has looked";
-  return "stop the run";
-}
-
 Sentences action_words(const Policy& policy) {
   Sentences words;
   std::vector<std::string> rungs;
-  for (const std::string& rung : policy.ladder.rungs) rungs.push_back(rung_words(rung, policy));
+  for (const std::string& rung : policy.ladder.rungs)
+    rungs.push_back(decide::rung_named(rung)->explain(policy));
   words.push_back(
       fmt::format("When FP8 is to blame: {}.", fmt::join(rungs, "; if that is not enough, ")));
   words.push_back(policy.ladder.from == "here"

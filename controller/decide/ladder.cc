@@ -14,6 +14,7 @@
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/money.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/rungs.h"
 #include "controller/decide/seen.h"
 #include "controller/decide/standing.h"
 #include "controller/decide/windows.h"
@@ -163,7 +164,8 @@ Action choose(const Core& core, VerdictName verdict, const std::vector<std::stri
     if (rising_since(core, window)) action.why = "where the evidence began to rise";
   }
   limit_rollbacks(core, window, verdict, action);
-  if (action.rung == "hold" || action.rung == "stop") action.target.reset();
+  const Rung* const rung = rung_named(action.rung);
+  if (rung != nullptr && rung->make_plan == nullptr) action.target.reset();  // training halts
   if (action.rung != "pin") return action;
   action.sites = pinned_sites(s);  // they stay
   action.sites.insert(action.sites.end(), sites.begin(), sites.end());
@@ -174,22 +176,16 @@ Action choose(const Core& core, VerdictName verdict, const std::vector<std::stri
 }
 
 std::string action_words(const Core& core, const Action& action) {
-  const std::string from =
-      action.target ? fmt::format("from step {} again ({} steps lost)", action.target->step,
-                                  std::max<int64_t>(0, core.s.newest_step - action.target->step))
-                    : std::string("from here on");
-  std::string words;
-  if (action.rung == "rollback") words = fmt::format("the same plan {}", from);
-  if (action.rung == "pin")
-    words = fmt::format("{} in {}, {}",
-                        fmt::join(site_words(action.sites, base_plan(core.s).toml), ", "),
-                        pinned_precision(action.sites), from);
-  if (action.rung == "recipe")
-    words = fmt::format("the recipe \"{}\" wherever the run is in FP8, {}",
-                        core.policy.ladder.recipe, from);
-  if (action.rung == "stop") words = "training is stopped";
-  if (action.rung == "bf16") words = fmt::format("the whole run in BF16, {}", from);
-  if (action.rung == "hold") words = "training is paused: a person must look";
+  const Rung* const rung = rung_named(action.rung);
+  const Change change{core.policy, core.s.run, base_plan(core.s).toml, action.sites};
+  std::string words = rung != nullptr ? rung->announce(change) : "the same plan";
+  if (rung == nullptr || rung->make_plan != nullptr) {
+    words += rung == nullptr ? " " : ", ";
+    words += action.target
+                 ? fmt::format("from step {} again ({} steps lost)", action.target->step,
+                               std::max<int64_t>(0, core.s.newest_step - action.target->step))
+                 : std::string("from here on");
+  }
   if (!action.why.empty()) words += fmt::format(" ({})", action.why);
   return words;
 }
@@ -206,8 +202,9 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
   PendingDirective pending;
   pending.non_finite = action.non_finite;
   pending.plan_version = plan.version;
-  if (action.rung == "hold") return hold(core, why);
-  if (action.rung == "stop") return hold(core, why, "stop");
+  const Rung* const rung = rung_named(action.rung);
+  if (rung != nullptr && rung->make_plan == nullptr)
+    return hold(core, why, DirectiveKind::on_record(rung->halts));
   s.actions += 1;
   if (action.rung != "rollback") {
     contain(core, action.rung, action.sites, plan.version);
@@ -233,18 +230,12 @@ void carry_out(Core& core, const Action& action, const KnownPlan& plan, const st
 
 KnownPlan make_plan(Core& core, const Action& action, int64_t window_plan) {
   const KnownPlan& before = plan_of(core.s, window_plan);
-  if (action.rung != "pin" && action.rung != "bf16" && action.rung != "recipe") return before;
+  const Rung* const rung = rung_named(action.rung);
+  if (rung == nullptr || rung->make_plan == nullptr) return before;
   KnownPlan plan;
   plan.version = core.s.next_plan_version;
   if (core.enforcing()) core.s.next_plan_version += 1;
-  std::vector<std::string> pinned = fp8_sites(core.s.run, before.toml);
-  std::erase_if(pinned, [&](const std::string& site) {
-    return std::ranges::find(action.sites, site) == action.sites.end();
-  });
-  plan.toml = action.rung == "pin" ? rescue_plan(before.toml, pinned, plan.version)
-              : action.rung == "recipe"
-                  ? recipe_plan(before.toml, core.policy.ladder.recipe, plan.version)
-                  : bf16_plan(plan.version);
+  plan.toml = rung->make_plan({core.policy, core.s.run, before.toml, action.sites, plan.version});
   return plan;
 }
 

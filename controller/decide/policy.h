@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "controller/decide/rungs.h"
 #include "protocol/labels.h"
 #include "protocol/precision_plan.h"
 #include "protocol/records/run.h"
@@ -23,7 +24,6 @@ inline constexpr std::array<std::string_view, 2> kCadences = {"fixed", "optimise
 inline constexpr std::array<std::string_view, 6> kDetectors = {"eprocess", "fixed", "shewhart",
                                                                "cusum",    "ewma",  "glr"};
 inline constexpr std::array<std::string_view, 2> kNoises = {"symmetric", "any"};
-inline constexpr std::array<std::string_view, 5> kRungs = {"pin", "recipe", "bf16", "hold", "stop"};
 inline constexpr std::array<std::string_view, 3> kWaysBack = {"last_verified", "evidence", "here"};
 inline constexpr std::array<std::string_view, 3> kOnVerifierLoss = {"continue", "bf16", "hold"};
 

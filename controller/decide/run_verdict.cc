@@ -8,6 +8,7 @@
 
 #include "controller/decide/decide.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/rungs.h"
 #include "controller/decide/window_lengths.h"
 
 namespace gnomon::decide {
@@ -162,11 +163,8 @@ std::string contained_sentence(const State& s) {
   }
   const Containment& in = *s.containment;
   const ActionName rung = in.rung;
-  std::string what = rung == "bf16"         ? "the whole run trains in BF16"
-                     : rung == "recipe"     ? "FP8 uses another recipe"
-                     : rung == "hold"       ? "the run is on hold"
-                     : in.sites.size() <= 3 ? fmt::format("{} in BF16", fmt::join(in.sites, ", "))
-                                            : fmt::format("{} sites in BF16", in.sites.size());
+  const Rung* const known = rung_named(rung);
+  const std::string what = known != nullptr ? known->describe(in.sites) : std::string(rung);
   if (rung == "hold") {
     return "The run is on hold, and its trainer stands still. Look at `gnomon decisions`; `gnomon "
            "override` with resume lets it go on.";

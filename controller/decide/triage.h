@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "controller/decide/events.h"
@@ -160,6 +161,11 @@ struct Verdict {
 struct TriageStep {
   std::vector<TriageTest> tests;
   std::optional<Verdict> verdict;
+
+  static TriageStep ask(std::vector<TriageTest> tests) { return {std::move(tests), std::nullopt}; }
+  static TriageStep end(VerdictName name, std::string sentence) {
+    return {{}, Verdict{name, std::move(sentence), "", std::nullopt}};
+  }
 };
 
 // Of a spike that is not generic: BF16 suffers as well from the nearest checkpoint, whose weights

@@ -1,0 +1,163 @@
+// Rows of triage: chance. Nudged replays say how far two runs part that differ by a rounding error.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/triage_rows.h"
+
+namespace gnomon::decide {
+namespace {
+
+struct Nudged {
+  std::vector<const TriageAnswer*> fp8;
+  std::vector<const TriageAnswer*> bf16;
+  std::vector<TriageTest> open;  // still to be answered, pair by pair
+};
+
+Nudged nudged(const View& v) {
+  Nudged result;
+  for (int64_t seed = 1; seed <= v.rules.pairs; ++seed) {
+    for (const ReplayRole kind : {ReplayRole("fp8_nudged"), ReplayRole("bf16_nudged")}) {
+      const TriageAnswer* known = v.answer(kind, seed);
+      if (known == nullptr) {
+        result.open.push_back({kind, seed});
+      } else if (!known->failed) {
+        (kind == "fp8_nudged" ? result.fp8 : result.bf16).push_back(known);
+      }
+    }
+  }
+  return result;
+}
+
+TriageStep chance_verdict(const View& v, const std::string& why) {
+  return TriageStep::end(v.of_step() ? VerdictName("generic_spike") : VerdictName("chance"),
+                         fmt::format("{}, but {}: chance, not FP8.", v.seen_same(), why));
+}
+
+// Where the nudged replays ended; of a gap also its BF16 replay.
+struct Ends {
+  double lowest_fp8, highest_fp8, lowest_bf16, highest_bf16;
+  bool bf16_finite = true;
+};
+
+Ends ends_of(const View& v, const Nudged& seen) {
+  const std::optional<double>& reference = v.evidence.measured.reference;
+  Ends ends{HUGE_VAL, -HUGE_VAL, reference.value_or(HUGE_VAL), reference.value_or(-HUGE_VAL)};
+  const auto add_fp8 = [&](const TriageAnswer* known) {
+    if (known == nullptr || !known->end_loss) return;
+    ends.lowest_fp8 = std::min(ends.lowest_fp8, *known->end_loss);
+    ends.highest_fp8 = std::max(ends.highest_fp8, *known->end_loss);
+  };
+  for (const TriageAnswer* known : seen.fp8) add_fp8(known);
+  // With other bits it is a nudged replay as well.
+  const TriageAnswer* same = v.answer("same");
+  if (same != nullptr && same->reproduction && !same->reproduction->bitwise) add_fp8(same);
+  for (const TriageAnswer* known : seen.bf16) {
+    if (!known->end_loss) continue;
+    ends.bf16_finite = ends.bf16_finite && std::isfinite(*known->end_loss);
+    ends.lowest_bf16 = std::min(ends.lowest_bf16, *known->end_loss);
+    ends.highest_bf16 = std::max(ends.highest_bf16, *known->end_loss);
+  }
+  return ends;
+}
+
+double allowed(const View& v, const Ends& ends) {
+  return ends.highest_bf16 * (1 + v.rules.tolerance_percent / 100);
+}
+
+// FP8 may spoil the weights in every replay and spike in some: all replays under the run's plan
+// end higher than all in BF16. Three pairs part so by chance one time in twenty.
+bool ends_part(const View& v, const Nudged& seen) {
+  constexpr size_t kPairs = 3;
+  const auto ended = [](const TriageAnswer* known) { return known->end_loss.has_value(); };
+  if (seen.fp8.size() < kPairs || seen.bf16.size() < kPairs) return false;
+  if (!std::ranges::all_of(seen.fp8, ended) || !std::ranges::all_of(seen.bf16, ended)) return false;
+  const Ends ends = ends_of(v, seen);
+  return ends.bf16_finite && ends.lowest_fp8 > allowed(v, ends);
+}
+
+std::optional<TriageStep> chance_of_spike(const View& v) {
+  const Nudged seen = nudged(v);
+  int64_t fp8 = 1;  // the run itself, reproduced
+  int64_t bf16 = 0;
+  for (const TriageAnswer* known : seen.fp8)
+    fp8 += known->spike && v.suffers(*known->spike) ? 1 : 0;
+  for (const TriageAnswer* known : seen.bf16)
+    bf16 += known->spike && v.suffers(*known->spike) ? 1 : 0;
+  if (bf16 > 0) {
+    return chance_verdict(v, "BF16 suffers too when its weights are nudged by a rounding error");
+  }
+  if (!seen.open.empty()) return TriageStep::ask(seen.open);
+  const int64_t fp8_all = 1 + static_cast<int64_t>(seen.fp8.size());
+  const int64_t bf16_all = 1 + static_cast<int64_t>(seen.bf16.size());
+  // The best that so many replays can show, and no more than one FP8 replay may fail to.
+  const double p = fisher_p(fp8, fp8_all, bf16, bf16_all);
+  const double needed = fisher_p(fp8_all - (fp8_all > 4 ? 1 : 0), fp8_all, 0, bf16_all);
+  if (p <= needed * (1 + 1e-9) || ends_part(v, seen)) return std::nullopt;
+  if (auto next = ask_for_echo(v)) return *next;
+  return chance_verdict(v, fmt::format("only {} of {} replays under the run's plan and {} of {} in "
+                                       "BF16 suffer (Fisher's exact test: p = {:.2g})",
+                                       fp8, fp8_all, bf16, bf16_all, p));
+}
+
+// Healthy ends lie within this of each other; the run's own end lies far beyond all of them.
+bool stands_alone(const View& v, const Ends& ends) {
+  constexpr double kRanges = 2;
+  const double highest = std::max(ends.highest_fp8, ends.highest_bf16);
+  const double range = highest - std::min(ends.lowest_fp8, ends.lowest_bf16);
+  return *v.evidence.measured.reference + *v.evidence.measured.gap > highest + kRanges * range;
+}
+
+std::optional<TriageStep> chance_of_gap(const View& v) {
+  if (!v.evidence.measured.gap || !v.evidence.measured.reference) return std::nullopt;
+  const Nudged seen = nudged(v);
+  const Ends ends = ends_of(v, seen);
+  if (!ends.bf16_finite) {
+    return chance_verdict(v, "a BF16 replay diverges too when its weights are nudged");
+  }
+  const double own = *v.evidence.measured.reference + *v.evidence.measured.gap;
+  if (std::min(own, ends.lowest_fp8) <= allowed(v, ends)) {
+    const TriageAnswer* same = v.answer("same");
+    const bool by_bits = same != nullptr && same->reproduction && same->reproduction->bitwise;
+    if (!by_bits && stands_alone(v, ends)) {
+      if (!seen.open.empty()) return TriageStep::ask(seen.open);
+      return std::nullopt;
+    }
+    if (stands_alone(v, ends)) {
+      if (auto next = ask_for_echo(v)) return *next;
+    }
+    return chance_verdict(
+        v,
+        fmt::format(
+            "replays whose weights were nudged by a rounding error meet within the tolerance: the "
+            "best under the run's plan ends at {:.4f}, the worst in BF16 at {:.4f}",
+            std::min(own, ends.lowest_fp8), ends.highest_bf16));
+  }
+  if (!seen.open.empty()) return TriageStep::ask(seen.open);
+  const bool nobody = seen.fp8.empty() || seen.bf16.empty();
+  if (nobody && *v.evidence.measured.d_percent <= v.rules.ceiling_percent) {
+    return chance_verdict(v,
+                          "nobody could replay it from nudged weights, and one window alone is "
+                          "not enough");
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+bool asks_chance(const View& v) { return !v.evidence.chance_excluded && v.rules.pairs > 0; }
+
+std::optional<TriageStep> ask_chance(const View& v) {
+  if (!asks_chance(v)) return std::nullopt;
+  return v.of_step() ? chance_of_spike(v) : chance_of_gap(v);
+}
+
+bool parts_by_nudges(const View& v) {
+  if (!v.evidence.measured.gap || !v.evidence.measured.reference) return false;
+  const Nudged seen = nudged(v);
+  if (seen.fp8.empty() || seen.bf16.empty()) return false;
+  return ends_of(v, seen).lowest_fp8 > allowed(v, ends_of(v, seen));
+}
+
+}  // namespace gnomon::decide

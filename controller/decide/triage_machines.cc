@@ -1,0 +1,156 @@
+// Rows of triage: whose machine, or whose data, is wrong?
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "controller/decide/triage_rows.h"
+
+namespace gnomon::decide {
+namespace {
+
+// A loader that stands still: which steps took the same tokens.
+std::string repeated_batch(const std::vector<OtherBatch>& batches) {
+  for (size_t i = 0; i + 1 < batches.size(); ++i) {
+    const std::string& hash = batches[i].run;
+    if (batches[i + 1].run != hash) continue;
+    size_t last = i + 1;
+    while (last + 1 < batches.size() && batches[last + 1].run == hash) ++last;
+    return fmt::format(" (the same batch, {}, in each of steps {}–{})", hash, batches[i].step,
+                       batches[last].step);
+  }
+  return "";
+}
+
+// The evidence as the rows read it.
+
+TriageStep fault(VerdictName name, std::string sentence, const Reproduction& seen) {
+  TriageStep step = TriageStep::end(name, std::move(sentence));
+  step.verdict->since_step = seen.first_mismatch_step;
+  return step;
+}
+
+// What another verifier than the first one got under the run's own plan; null: there is none.
+const TriageAnswer* seen_elsewhere(const View& v, const TriageAnswer& same) {
+  const TriageAnswer* second = v.answer("same_elsewhere");
+  const bool other = second != nullptr && second->reproduction && second->verifier != same.verifier;
+  return other ? second : nullptr;
+}
+
+// Which tokens the run took the trainer cannot say for itself: its loader is what is suspected.
+TriageStep tokens_disputed(const View& v, const TriageAnswer& same, const TriageAnswer& second) {
+  const bool said = same.reproduction->other_batch;
+  return TriageStep::end(
+      v.of_step() ? VerdictName("unexplained") : "broken_instrument",
+      fmt::format("{} says that the run took other tokens than the data's order gives, "
+                  "{} that it did not. One of them is wrong, and nobody can say which. "
+                  "Start another verifier.",
+                  said ? same.verifier : second.verifier, said ? second.verifier : same.verifier));
+}
+
+// The run's bits are wrong. Does the trainer's device do it again?
+TriageStep trainer_differs(const View& v, const Reproduction& first) {
+  const TriageAnswer* own = v.rules.trainer_replays ? v.answer("same_on_trainer") : nullptr;
+  if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
+  if (View::reproduces(own) && own->reproduction->bitwise) {
+    return fault("persistent_fault",
+                 first.sentence +
+                     ", but the trainer's own device does it again: a persistent fault of that "
+                     "host, not FP8.",
+                 first);
+  }
+  if (v.rules.transients_spent) {
+    const char* time = v.rules.earlier_transients == 0   ? "first"
+                       : v.rules.earlier_transients == 1 ? "second"
+                                                         : "next";
+    return fault("persistent_fault",
+                 fmt::format("{}, for the {} time on this host, and the policy takes no more for "
+                             "transient: a persistent fault of it, not FP8.",
+                             first.sentence, time),
+                 first);
+  }
+  return fault("transient_fault",
+               first.sentence + ": a transient fault of hardware or software, not FP8.", first);
+}
+
+// Nobody gets what the run got. `second`: who has looked as well, by bits or by losses.
+TriageStep machine_or_data(const View& v, const TriageAnswer& same, const TriageAnswer* second) {
+  const Reproduction& first = *same.reproduction;
+  if (!first.bitwise) {
+    // What ranks send is in no replay by a single process.
+    const std::string or_wire =
+        v.rules.sends_low ? " Or it is what ranks send in low precision, which a verifier of one "
+                            "process does not: start one of as many ranks as the run has."
+                          : "";
+    return fault("transient_fault",
+                 first.sentence + ": a transient fault of hardware or software, not FP8." + or_wire,
+                 first);
+  }
+  if (second != nullptr && second->reproduction->bitwise &&
+      second->reproduction->other_batch != first.other_batch)
+    return tokens_disputed(v, same, *second);
+  if (first.other_batch) {
+    return fault("data_mismatch",
+                 fmt::format("{}, where the run took other tokens than the data's order gives{}: "
+                             "the data, not FP8.",
+                             first.sentence, repeated_batch(first.other_batches)),
+                 first);
+  }
+  return trainer_differs(v, first);
+}
+
+// Another verifier gets what the run got. By bits the second and the run are two against the
+// first, unless the trainer itself does not get them either. Nothing where what is asked next
+// will tell.
+std::optional<TriageStep> contradicted(const View& v, const TriageAnswer& same,
+                                       const TriageAnswer& second) {
+  const Reproduction& first = *same.reproduction;
+  // Losses of two that differ are as much for it as against it.
+  if (!first.bitwise) return std::nullopt;
+  const bool by_bits = second.reproduction->bitwise;
+  if (first.other_batch && by_bits) return tokens_disputed(v, same, second);
+  const TriageAnswer* own = v.answer("same_on_trainer");
+  if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
+  const bool trainer_knows = own != nullptr && own->reproduction && own->reproduction->bitwise;
+  if (trainer_knows && !View::reproduces(own)) return trainer_differs(v, first);
+  if (!by_bits && trainer_knows) return std::nullopt;
+  if (!by_bits) {
+    return TriageStep::end(
+        v.of_step() ? VerdictName("unexplained") : "broken_instrument",
+        fmt::format("{}, says {}; {} sees it again by its losses, and its bits cannot "
+                    "be compared. Nobody can say who is wrong. Start another verifier.",
+                    first.sentence, same.verifier, second.verifier));
+  }
+  TriageStep result = fault("verifier_fault",
+                            fmt::format("{}, but another verifier gets the run's bits: {} "
+                                        "computes wrongly, not the run.",
+                                        first.sentence, same.verifier),
+                            first);
+  result.verdict->verifier = same.verifier;
+  return result;
+}
+
+}  // namespace
+
+std::optional<TriageStep> ask_elsewhere(const View& v, const TriageAnswer& same) {
+  if (v.rules.other_verifiers && v.answer("same_elsewhere") == nullptr)
+    return TriageStep::ask({{"same_elsewhere"}});
+  const TriageAnswer* second = seen_elsewhere(v, same);
+  if (View::reproduces(second)) return contradicted(v, same, *second);
+  // Bits say more than losses do.
+  const bool by_second =
+      second != nullptr && second->reproduction->bitwise && !same.reproduction->bitwise;
+  return machine_or_data(v, by_second ? *second : same, by_second ? nullptr : second);
+}
+
+std::optional<TriageStep> ask_for_echo(const View& v) {
+  const TriageAnswer* same = v.answer("same");
+  if (!View::reproduces(same) || !same->reproduction->bitwise || !v.rules.other_verifiers)
+    return std::nullopt;
+  if (v.answer("same_elsewhere") == nullptr) return TriageStep::ask({{"same_elsewhere"}});
+  const TriageAnswer* second = seen_elsewhere(v, *same);
+  if (second == nullptr || !second->reproduction->bitwise || View::reproduces(second))
+    return std::nullopt;
+  return contradicted(v, *second, *same);
+}
+
+}  // namespace gnomon::decide

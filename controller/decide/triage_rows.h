@@ -1,0 +1,40 @@
+// The rows of triage (triage_table.cc), and the evidence as they read it. Private to triage_*.cc.
+#pragma once
+
+#include <optional>
+
+#include "controller/decide/triage.h"
+
+namespace gnomon::decide {
+
+struct View {
+  const TriageEvidence& evidence;
+  const TriageRules& rules;
+
+  bool of_step() const { return evidence.finding.has_value(); }
+  bool of_offset() const { return evidence.trigger == "offset"; }
+  // What was answered; null before, and where nothing like it was asked.
+  const TriageAnswer* answer(ReplayRole kind, int64_t seed = 0) const;
+  // Of a spike's replay: it shows the same.
+  bool suffers(const SpikeComparison& seen) const;
+  static bool reproduces(const TriageAnswer* known) {
+    return known != nullptr && known->reproduction && known->reproduction->reproduces;
+  }
+  // A sentence's beginning: what replays under the run's own plan gave.
+  std::string seen_same() const;
+};
+
+// triage_machines.cc: whose machine, or whose data, is wrong?
+// One verifier says that the run's own plan does not do it again. Another one is asked too.
+std::optional<TriageStep> ask_elsewhere(const View& v, const TriageAnswer& same);
+// The run's plan does it again to the bit, as one verifier says, and no nudged replay does: chance,
+// or the run's bits are wrong and that verifier only repeats them. Another one is asked first.
+std::optional<TriageStep> ask_for_echo(const View& v);
+
+// triage_chance.cc: do nudged replays of both arms part as the plain ones did?
+bool asks_chance(const View& v);
+std::optional<TriageStep> ask_chance(const View& v);
+// Both arms were replayed, and FP8 ended higher each time.
+bool parts_by_nudges(const View& v);
+
+}  // namespace gnomon::decide
