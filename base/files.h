@@ -19,13 +19,13 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 // fsync of a file or a directory by path. Throws SystemError.
 void sync_path(const std::filesystem::path& path);
 
-// Whether there is a file, or a folder, at `path`, links followed. False also where the system
+// True when there is a file, or a folder, at `path`, links followed. False also where the system
 // cannot look: a name that is too long, a folder that may not be entered.
 bool is_file_at(const std::filesystem::path& path);
 bool is_folder_at(const std::filesystem::path& path);
 
-// Whether `path`, every link in it resolved, is one of `roots` or lies below one. False for what is
-// not there.
+// True when `path`, every link in it resolved, is one of `roots` or lies below one. False for what
+// is not there.
 bool lies_below(const std::filesystem::path& path, const std::vector<std::filesystem::path>& roots);
 
 // An open file descriptor that is closed when it goes out of scope.

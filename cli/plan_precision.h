@@ -23,7 +23,7 @@ class PlanPrecisions {
   const Sites* of(int64_t version) const;
   const std::map<int64_t, Sites>& by_version() const { return versions_; }
   Sites parse(const std::string& toml) const;
-  // Whether some GEMM that is FP8 in the run's own plan is not in `other`.
+  // True when some GEMM that is FP8 in the run's own plan is not in `other`.
   bool less_than_base(const Sites& other) const;
 
  private:

@@ -59,7 +59,7 @@ std::string summary_in_words(const RunSummary& summary);
 std::vector<std::string> unmet_expectations(const RunSummary& summary,
                                             const std::string& expectation);
 
-// Whether `fault` acts in any of the steps first ... last.
+// True when `fault` acts in any of the steps first ... last.
 bool fault_acts_in(const InjectedFault& fault, int64_t first, int64_t last);
 
 }  // namespace gnomon::cli

@@ -27,7 +27,7 @@ std::string format_time(double seconds_since_epoch);
 std::string format_percent(double percent);
 std::string format_bytes(double bytes);  // "4.2 MiB"
 
-// Whether `stream` is a terminal that understands colours (NO_COLOR and TERM=dumb are respected).
+// True when `stream` is a terminal that understands colours (NO_COLOR and TERM=dumb are respected).
 bool wants_color(std::FILE* stream);
 
 }  // namespace gnomon::cli

@@ -50,8 +50,8 @@ std::optional<StateOnRecord> state_on_record(Connection& connection, int64_t run
                                              const decide::Policy& policy,
                                              const LateEffects& late = {});
 
-// Whether a policy that is not on record may be taken to have been the oldest one that is: ledgers
-// of before the order of policies and events was recorded do not have it.
+// True when a policy that is not on record may be taken to have been the oldest one that is:
+// ledgers of before the order of policies and events was recorded do not have it.
 enum class UnknownPolicies { kRefused, kGuessed };
 // Called after each event.
 using EachEvent = std::function<void(int64_t seq, const decide::State& state,

@@ -220,7 +220,8 @@ void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& 
   if (on_verifier) board.lease_began(entry.run, WorkBoard::of_case(entry));
 }
 
-// Whether a verifier speaks that the run believes, that has what it requires and is as `may` says.
+// True when a verifier speaks that the run believes, that has what it requires and is as `may`
+// says.
 bool Leases::others_speak(const ReplayRow& replay,
                           const std::function<bool(const std::string& name)>& may) const {
   return roll_.any(

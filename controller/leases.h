@@ -62,8 +62,8 @@ class Leases {
     ~Arrival();
     Arrival(const Arrival&) = delete;
     Arrival& operator=(const Arrival&) = delete;
-    // Whether another request of the lease's holder waits for the ledger, so that nothing is gained
-    // by one more heartbeat behind it.
+    // True when another request of the lease's holder waits for the ledger, so that nothing is
+    // gained by one more heartbeat behind it.
     bool another_waits() const { return another_waits_; }
 
    private:

@@ -1,4 +1,4 @@
-// Whether a result that is handed in again is the one on record.
+// Checks whether a result that is handed in again is the one on record.
 #pragma once
 
 #include <string>

@@ -64,7 +64,7 @@ class Retention {
             std::function<double()> steady_now);
 
   void configure(const RetentionSettings& settings);
-  // Whether there is, or may be, something to delete. From any thread.
+  // True when there is, or may be, something to delete. From any thread.
   bool due() const { return !under_way_ && next_ <= steady_now_(); }
   // Posts one bounded write; when it has rows left to delete, due() is true again at once after it.
   // Logs a failure and tries again a minute later.

@@ -24,7 +24,7 @@ class VerifierRoll {
   void asked(const std::string& name, VerifierProfile profile, double waits_until, double now);
   // It has spoken of a lease.
   void spoke(const std::string& name, double now);
-  // Whether one that speaks is as `wanted` says.
+  // True when one that speaks is as `wanted` says.
   bool any(double now,
            const std::function<bool(const std::string& name, const Entry& entry)>& wanted) const;
 

@@ -111,7 +111,7 @@ class WorkBoard {
   // Those that only a run's trainer can do.
   std::vector<QueuedReplay> for_trainers() const;
 
-  // Whether a case asks for it (triage, attribution).
+  // True when a case asks for it (triage, attribution).
   static bool of_case(const QueuedReplay& entry);
   // A lease of this run began; it ended after `seconds`, at `now`; or it never was. `of_case`: of
   // such a replay.

@@ -142,7 +142,7 @@ class BackendOf : public BackendBase {
                     bool accumulate) = 0;
 
   // ---- products of rounded operands ----
-  // Whether the copies for such a product keep the scales of their tiles: it is then made with
+  // True when the copies for such a product keep the scales of their tiles: it is then made with
   // them, term by term or as Hopper adds. Otherwise a copy holds the values that it stands for, but
   // for the scale of a whole tensor. `a` and `b` are how its operands are rounded.
   virtual bool keeps_scales(const Accumulation& accumulation, const Quantizer& a,

@@ -22,7 +22,7 @@ BackendMakers backend_makers(Device device);
 // CPU. Throws as the makers do.
 std::string device_bus_id(Device device);
 
-// Whether the device could be used here and now; never throws. A GPU's driver is asked.
+// True when the device could be used here and now; never throws. A GPU's driver is asked.
 bool device_is_there(Device device);
 
 }  // namespace gnomon

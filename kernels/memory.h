@@ -39,7 +39,7 @@ class Memory {
   // enough. bytes > 0.
   virtual std::byte* take(int64_t bytes, const std::string& purpose) = 0;
   virtual void give_back(std::byte* memory, int64_t bytes) noexcept = 0;
-  // Whether the host may use its addresses.
+  // True when the host may use its addresses.
   virtual bool on_host() const = 0;
   // How often memory was given back: recorded work with addresses from before is not to be
   // repeated. Counted where work is recorded.

@@ -32,7 +32,7 @@ struct Quantizer {
   ScaleRule rule = ScaleRule::kGiven;
   bool operator==(const Quantizer&) const = default;
 
-  // Whether every dequantised value is exact in BF16, so that a GEMM over dequantised operands is
+  // True when every dequantised value is exact in BF16, so that a GEMM over dequantised operands is
   // the GEMM over quantised ones with the scales applied: all scales are powers of two, or 1.
   bool exact_in_bf16() const { return rule != ScaleRule::kGiven && rule != ScaleRule::kFp32; }
 };

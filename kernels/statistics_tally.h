@@ -79,7 +79,8 @@ struct QuantizationTally {
   }
 };
 
-// Whether a value (not NaN) would be rounded to more than the format's largest if there were more.
+// True when a value (not NaN) would be rounded to more than the format's largest if there were
+// more.
 inline bool rounds_beyond(const FormatInfo& info, float value) {
   const int shift = 23 - info.mantissa_bits;
   const uint32_t a = std::bit_cast<uint32_t>(std::abs(value));

@@ -12,8 +12,9 @@
 
 namespace gnomon {
 
-// Whether a request that was answered so may be taken later as it is: the controller is busy, full
-// or away (408, 429, 502, 503, 504, 507), or refuses a token, which may be replaced (401, 403).
+// True when a request that was answered so may be taken later as it is: the controller is busy,
+// full or away (408, 429, 502, 503, 504, 507), or refuses a token, which may be replaced (401,
+// 403).
 bool may_pass(int status);
 
 // The controller could not be reached or did not answer in time; the request may or may not have

@@ -27,8 +27,8 @@ inline constexpr size_t kRequirementsMax = 16;
 std::string label_error(std::string_view key, std::string_view value);
 // The same of a requirement: "key=glob" with '*' (any text) and '?' (a character).
 std::string requirement_error(std::string_view requirement);
-// Whether all requirements hold. A label that is not there is empty text. The requirements are free
-// of errors.
+// True when all requirements hold. A label that is not there is empty text. The requirements are
+// free of errors.
 bool fits(const Labels& labels, const std::vector<std::string>& requirements);
 
 }  // namespace gnomon

@@ -85,7 +85,7 @@ class LedgerFiles {
   const FileDescriptor& file() const { return lock_.file(); }
   // What was found; kAbsent: an empty one has been made.
   LedgerFileState state() const { return state_; }
-  // Whether a WAL that was over has been emptied.
+  // True when a WAL that was over has been emptied.
   bool dropped_wal() const { return dropped_wal_; }
 
  private:
@@ -135,7 +135,7 @@ class Ledger {
   size_t queue_length() const;
   // Links resolved.
   const std::filesystem::path& file() const { return options_.file; }
-  // Whether there was none, so that an empty one has been made.
+  // True when there was none, so that an empty one has been made.
   bool is_new() const { return files_.state() == LedgerFileState::kAbsent; }
   // Of the files, now.
   int64_t bytes() const { return file_bytes(options_.file); }
@@ -143,7 +143,7 @@ class Ledger {
   // Why nothing more is written: the files were deleted, replaced or cut off. Empty while all is
   // well. From any thread.
   std::string lost() const;
-  // Whether the start found a WAL that could not be read, all of which was in the ledger.
+  // True when the start found a WAL that could not be read, all of which was in the ledger.
   bool dropped_wal() const { return files_.dropped_wal(); }
   // Readers that can should let go of their snapshots, so that it can begin anew.
   bool wal_is_long() const { return wal_bytes() > options_.wal_bytes_max; }

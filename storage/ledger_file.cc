@@ -120,8 +120,8 @@ class WalReader {
   }
 
  private:
-  // Whether the ledger has all pages as the groups leave them that the frames tell of, when nothing
-  // is known but that the first of them is good.
+  // True when the ledger has all pages as the groups leave them that the frames tell of, when
+  // nothing is known but that the first of them is good.
   bool is_in_ledger() {
     std::map<uint32_t, std::streamoff> latest, of_group;  // by page: where its content lies
     uint32_t pages = 0;
@@ -185,9 +185,9 @@ class WalReader {
     }
   }
 
-  // Whether the checksum at hand is that of this frame with another header, of one that is not the
-  // last of its group: what the header was follows from the checksum before (sum_), the one of the
-  // frame and its page.
+  // True when the checksum at hand is that of this frame with another header, of one that is not
+  // the last of its group: what the header was follows from the checksum before (sum_), the one of
+  // the frame and its page.
   bool was_within_group() const {
     const unsigned char* head = frame_.data();
     Checksum after_header{sum_.big_endian_words, big_endian(head + 16), big_endian(head + 20)};

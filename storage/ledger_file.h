@@ -27,7 +27,7 @@ enum class LedgerFileState {
              // page
 };
 
-// Whether somebody may be writing the files: then only what they are is looked at. The rest would
+// True when somebody may be writing the files: then only what they are is looked at. The rest would
 // change meanwhile; and if it is this process that writes, to open the ledger and close it again
 // would take SQLite's POSIX locks from it.
 enum class LedgerWriter { kNone, kPossible };

@@ -5,7 +5,7 @@
 namespace gnomon::ledger {
 namespace {
 
-// Whether `row` is of the same device, attempt and stretch of time as the one before it.
+// True when `row` is of the same device, attempt and stretch of time as the one before it.
 bool replaces(const DeviceHealthRow& row, const DeviceHealthRow& before) {
   constexpr auto kEvery = static_cast<double>(kHealthEverySeconds);
   return row.attempt == before.attempt && row.device == before.device &&

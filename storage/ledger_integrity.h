@@ -1,5 +1,5 @@
-// Whether a ledger's pages are what they should be: all of them at once for people, and bit by bit
-// beside a running daemon.
+// Checks whether a ledger's pages are what they should be: all of them at once for people, and bit
+// by bit beside a running daemon.
 #pragma once
 
 #include <condition_variable>
@@ -60,7 +60,7 @@ class BackgroundCheck {
  public:
   enum class State { kPending, kOk, kFailed };
   struct Hooks {
-    // Whether to let go of the file for a while: the WAL waits to begin anew. May be empty.
+    // True when the file must be let go for a while: the WAL waits to begin anew. May be empty.
     std::function<bool()> pause = {};
     // Called once on the check's thread, unless it was ended before. May be empty.
     std::function<void(State, const std::string& problem)> on_end = {};

@@ -27,7 +27,7 @@ constexpr const char* kUnknown = "unknown";
 constexpr std::chrono::seconds kCopyTime(3);
 constexpr std::chrono::milliseconds kCopyLook(50);
 
-// Whether `path` still names the file that is open: whoever removed it held the lock then.
+// True when `path` still names the file that is open: whoever removed it held the lock then.
 bool still_there(const FileDescriptor& lock, const fs::path& path) {
   struct stat open_file {};
   struct stat named {};
@@ -42,8 +42,8 @@ bool lock_now(const FileDescriptor& file, const fs::path& path) {
   return false;
 }
 
-// Whether flock() and POSIX locks know nothing of each other, as on the systems of a machine's own
-// disks. Others (NFS, SMB, 9p, Lustre) make a POSIX lock of all the file out of flock(), which
+// True when flock() and POSIX locks know nothing of each other, as on the systems of a machine's
+// own disks. Others (NFS, SMB, 9p, Lustre) make a POSIX lock of all the file out of flock(), which
 // would be in the way of SQLite's.
 bool has_separate_locks(const FileDescriptor& file) {
   constexpr uint32_t kXfs = 0x58465342;

@@ -12,7 +12,7 @@ namespace gnomon {
 // ledger would be made unasked.
 std::filesystem::path resolve_ledger(const std::filesystem::path& ledger);
 
-// Whether there may be a ledger of this name, without touching anything. Throws LedgerError: as
+// True when there may be a ledger of this name, without touching anything. Throws LedgerError: as
 // resolve_ledger(), a folder instead of a file, no folder around it or one that cannot be written.
 void check_ledger_place(const std::filesystem::path& ledger);
 

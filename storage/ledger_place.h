@@ -1,6 +1,6 @@
-// Whether the files that a running ledger writes are still those that its name leads to: the system
-// lets a process go on writing a file that somebody has deleted, and what is acknowledged then is
-// gone with the process.
+// Checks whether the files that a running ledger writes are still those that its name leads to: the
+// system lets a process go on writing a file that somebody has deleted, and what is acknowledged
+// then is gone with the process.
 #pragma once
 
 #include <sys/types.h>

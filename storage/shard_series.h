@@ -34,7 +34,7 @@ class ShardSeries {
   std::vector<ShardDescription> shards_;
 };
 
-// Whether `name` is one that a dataset directory may hold: a shard, the tokenizer's model or
+// True when `name` is one that a dataset directory may hold: a shard, the tokenizer's model or
 // dataset.json.
 bool is_dataset_file(const std::string& name);
 

@@ -138,7 +138,7 @@ void TrainingLoop::start_fresh() {
   take_checkpoint();
 }
 
-// Whether the run has ended, so that there is nothing to train. Throws ConfigError when it cannot
+// True when the run has ended, so that there is nothing to train. Throws ConfigError when it cannot
 // be prolonged.
 bool TrainingLoop::is_over(ResumeMode mode) const {
   if (state_.finished.empty()) return false;

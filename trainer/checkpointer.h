@@ -26,7 +26,7 @@ struct CheckpointerCallbacks {
   std::function<void(const CheckpointReport&)> written;
   // It could not be written; `why` is the error. Called on the writing thread.
   std::function<void(const CheckpointReport&, const std::string& why)> failed;
-  // Whether a checkpoint beyond the newest keep_last must stay.
+  // True when a checkpoint beyond the newest keep_last must stay.
   std::function<bool(const CheckpointInfo&)> needed;
 };
 

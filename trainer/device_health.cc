@@ -34,7 +34,7 @@ constexpr std::array kReasonBits = {nvml::kReasonIdle,
                                     nvml::kReasonHwPowerBrake};
 static_assert(kReasonBits.size() == kThrottleReasons.size());
 
-// Whether it says that the device or the driver is gone, and not only that one question has no
+// True when it says that the device or the driver is gone, and not only that one question has no
 // answer.
 bool is_end_of_device(nvmlReturn_t result) {
   return result == nvml::kUninitialized || result == nvml::kDriverNotLoaded ||
@@ -175,8 +175,8 @@ void DeviceHealthReader::ask(DeviceHealth& health) {
   auto* const device = static_cast<nvmlDevice_t>(device_);
   bool any = false;
   nvmlReturn_t failure_of_one = nvml::kSuccess;
-  // Whether the function is there and has answered. Of a GPU that is gone nothing more is asked: it
-  // may keep each call waiting.
+  // True when the function is there and has answered. Of a GPU that is gone nothing more is asked:
+  // it may keep each call waiting.
   const auto answers = [&](auto* function, auto... arguments) {
     if (function == nullptr || !health.error.empty()) return false;
     const nvmlReturn_t result = function(device, arguments...);

@@ -11,8 +11,8 @@
 
 namespace gnomon {
 
-// Whether `text` can be a PCI bus id: domain, bus, device and function in hexadecimal digits, like
-// "0000:01:00.0" (CUDA and lspci) or "00000000:01:00.0" (nvidia-smi).
+// True when `text` can be a PCI bus id: domain, bus, device and function in hexadecimal digits,
+// like "0000:01:00.0" (CUDA and lspci) or "00000000:01:00.0" (nvidia-smi).
 bool is_pci_bus_id(const std::string& text);
 
 class DeviceHealthReader {

@@ -46,7 +46,7 @@ class DirectiveInbox {
   // The next directive, oldest first; nothing when there is none. Its acknowledgement is spooled
   // already.
   std::optional<Directive> take();
-  // Whether take() has one that should not wait for a replay: any but checkpoint_now.
+  // True when take() has one that should not wait for a replay: any but checkpoint_now.
   bool urgent() const;
   // Takes in no more, ends the thread, and returns what take() had still to return.
   std::vector<Directive> close();

@@ -39,7 +39,7 @@ class InlineLeases {
   // Gives back, with one try, a lease that was not answered yet.
   ~InlineLeases();
 
-  // Whether the thread may ask for the next lease. One that it waits for already may still come.
+  // True when the thread may ask for the next lease. One that it waits for already may still come.
   void want(bool wanted);
   // The lease at hand; nothing when there is none. It is kept alive until it is answered.
   std::optional<Lease> take();

@@ -88,7 +88,7 @@ void Outbox::drop_locked(const StepReport& report) {
   dropped_.push_back({report.attempt, report.step, report.step});
 }
 
-// Whether there is nothing left to tell.
+// True when there is nothing left to tell.
 bool Outbox::tell_dropped_locked(int64_t bytes_kept_free) {
   while (!dropped_.empty()) {
     const Dropped& gap = dropped_.front();
@@ -143,7 +143,7 @@ void Outbox::notice(TrainerNotice notice) {
   kept_.emplace_back("notices", body);
 }
 
-// Whether nothing is kept any more.
+// True when nothing is kept any more.
 bool Outbox::store_kept_locked() {
   while (!kept_.empty()) {
     last_failure_ = spool_.append(kept_.front().first, kept_.front().second);

@@ -344,7 +344,7 @@ size_t Reporter::send_steps(const std::vector<SpoolRecord>& records) {
   }
 }
 
-// Whether the record is done with: taken, or set aside. False: to be sent again at once. Throws
+// True when the record is done with: taken, or set aside. False: to be sent again at once. Throws
 // when it is to be sent again a little later.
 bool Reporter::deliver(const SpoolRecord& record, const std::string& body) {
   try {

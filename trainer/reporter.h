@@ -26,14 +26,14 @@
 
 namespace gnomon {
 
-// Whether the controller answers, as seen by all threads that talk to it. Thread-safe.
+// Knows whether the controller answers, as seen by all threads that talk to it. Thread-safe.
 class Contact {
  public:
   void succeeded();
   void failed();
   // Time since the first failure after the last success; 0 while it answers.
   double away_seconds() const;
-  // Whether it is time to say that the controller refuses the token: once a minute, whoever asks.
+  // True when it is time to say that the controller refuses the token: once a minute, whoever asks.
   bool tell_refused_token();
 
  private:
@@ -69,12 +69,12 @@ struct ReporterOptions {
   // count.
   int tries_max = 20;
   int64_t refused_bytes_max = 4 << 20;  // of refused.jsonl
-  // Whether a checkpoint was deleted before it was reported; its report is then left out, so that
+  // True when a checkpoint was deleted before it was reported; its report is then left out, so that
   // nobody replays from a directory that is gone.
   std::function<bool(const CheckpointReport&)> deleted = {};
 };
 
-// Whether the controller has said that another trainer has the run now.
+// True when the controller has said that another trainer has the run now.
 bool is_replaced(const ApiError& error);
 
 class Reporter {

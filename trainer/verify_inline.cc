@@ -32,7 +32,7 @@ void TrainingLoop::start_verification() {
   leases_ = std::make_unique<InlineLeases>(std::move(options), *reporter_, log_);
 }
 
-// Whether another replay may begin: in a pause it costs no step.
+// True when another replay may begin: in a pause it costs no step.
 bool TrainingLoop::may_verify() const {
   const double run = train_seconds_ + overhead_seconds_ + verify_seconds_;
   return state_.paused || verify_seconds_ <= config_.verification.share_max * run;

@@ -3,8 +3,8 @@
 namespace gnomon {
 namespace {
 
-// Whether `action` was carried out; false when the ledger's queue was full. (No coroutine may sleep
-// inside a catch block: what the thread knows of exceptions under way stays with the thread.)
+// True when `action` was carried out; false when the ledger's queue was full. (No coroutine may
+// sleep inside a catch block: what the thread knows of exceptions under way stays with the thread.)
 bool carried_out(const std::function<void()>& action) {
   try {
     action();

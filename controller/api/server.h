@@ -61,7 +61,7 @@ class Server {
 
 // "127.0.0.1:7717", "[::1]:0", "0.0.0.0:7717". Throws ConfigError.
 ServerOptions parse_listen(const std::string& text);
-// Whether nobody outside this machine can connect to its address.
+// True when nobody outside this machine can connect to its address.
 bool is_loopback(const ServerOptions& options);
 
 }  // namespace gnomon

@@ -71,7 +71,7 @@ class Principal {
   explicit Principal(Token token) : token_(std::move(token)) {}
   const std::string& name() const { return token_.name; }
   Role role() const { return token_.role; }
-  // Whether it may change some runs alone, and whether a run of this name is one of them.
+  // True when it may change only some runs; and when a run of this name is one of them.
   bool has_runs() const { return !token_.runs.empty(); }
   bool may_change(std::string_view run_name) const;
   std::string runs_text() const;  // "team-a-*, probe"
@@ -130,14 +130,14 @@ class Guard {
 
   // How many connections one principal may hold at once.
   size_t connections_max() const;
-  // Whether there are tokens.
+  // True when there are tokens.
   bool closed() const;
   // Takes new settings and reads the file. Throws ConfigError; then everything stays as it was.
   void configure(const AuthSettings& settings);
   // Reads the file again when it is another one than the one in force. What cannot be read is
   // logged once and tried again each time, and the last good tokens stay.
   void look_again();
-  // Whether the last look found the tokens in force, or could take those that it found.
+  // True when the last look found the tokens in force, or could take those that it found.
   bool current() const;
   // How many principals are not valid any more; grows when the file lacks a token that it had.
   uint64_t revocations() const { return revocations_; }

@@ -1,4 +1,4 @@
-// Whether two sources say the same of one window. A source is whoever replayed it in BF16: a
+// Checks whether two sources say the same of one window. A source is whoever replayed it in BF16: a
 // verifier, known by its name, or the trainer itself. Two verifiers of different names count as two
 // sources, even on one host: liars that agree with each other are not seen.
 #pragma once

@@ -184,7 +184,7 @@ struct OpenWindow : WindowSpan {};
 
 struct OrderReplay : ReplayOrder {};
 
-// Whether a name is on such a list.
+// True when a name is on such a list.
 bool avoids(std::string_view list, std::string_view name);
 
 struct CloseWindow : GapNumbers {

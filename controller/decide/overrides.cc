@@ -28,7 +28,7 @@ const PendingDirective* open_override(const State& s, DirectiveKind kind) {
 
 bool held(const State& s) { return s.containment && s.containment->rung == "hold"; }
 
-// Whether the run stands still once everything under way is carried out.
+// True when the run stands still once everything under way is carried out.
 bool will_be_paused(const State& s) {
   if (open_override(s, "resume") != nullptr) return false;
   if (open_override(s, "pause") != nullptr) return true;

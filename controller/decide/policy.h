@@ -180,7 +180,7 @@ struct Policy {
     void settle(const TomlTable& table);
   } detector;
 
-  // Whether the instrument itself is sound: BF16 against BF16 with another order of sums.
+  // Checks whether the instrument itself is sound: BF16 against BF16 with another order of sums.
   struct Instrument {
     int every = 20;
     double ratio = 5.0;

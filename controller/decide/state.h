@@ -252,7 +252,7 @@ struct SeenWindow {
   bool confirmed = false;  // and somebody else has measured the same
 };
 
-// Whether training itself is stable, told by what BF16 replays do (stability.cc).
+// Knows whether training itself is stable, told by what BF16 replays do (stability.cc).
 struct Stability {
   double lowest = 0;           // held-out loss of a BF16 replay so far, nats; 0 = none was measured
   std::vector<int64_t> signs;  // steps, ascending: BF16 loses ground there as well

@@ -200,7 +200,7 @@ inline constexpr int64_t kRescueNudges =
 // At most so much may be left of a damage of `d_percent`: what is tolerated, and at most half of
 // the damage.
 double rescue_limit(double d_percent, double tolerance_percent);
-// Whether the damage is gone; nothing where one replay is not enough to say so.
+// Says whether the damage is gone; nothing where one replay is not enough to say so.
 std::optional<bool> rescue_recovers(const RescueLeft& left, double limit_percent);
 // Does a rescue take the spike away? Finite, and either under the threshold or at most
 // `recovered_share` of the way from BF16's loss to the run's.

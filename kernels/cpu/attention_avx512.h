@@ -10,7 +10,7 @@
 
 namespace gnomon::cpu {
 
-// Whether this build and this processor have it for heads of this width.
+// True when this build and this processor have it for heads of this width.
 bool avx512_attention_runs(int64_t head_dim);
 
 // [tokens, head_dim] of one head in one sequence; rows are `stride` elements apart.

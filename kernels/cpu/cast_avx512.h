@@ -24,7 +24,7 @@ struct CodeTable {
   alignas(64) std::array<std::array<uint8_t, 256>, sizeof(E)> planes;
 };
 
-// Whether this build and this processor have it.
+// True when this build and this processor have it.
 bool avx512_cast_runs();
 
 // y[i] = table.values[codes[i]] for whole vectors of 64 codes; returns how many codes that were.

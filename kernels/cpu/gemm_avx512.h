@@ -13,7 +13,7 @@
 
 namespace gnomon::cpu {
 
-// Whether this build and this processor have it and it suits the shape: what is summed over is
+// True when this build and this processor have it and it suits the shape: what is summed over is
 // even in number where it lies along the rows of A or B.
 bool avx512_gemm_runs(const GemmShape& shape);
 

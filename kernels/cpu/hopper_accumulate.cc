@@ -142,8 +142,8 @@ void largest_exponents(const int16_t* a, const int16_t (*b)[kColumns], int16_t* 
   }
 }
 
-// Whether a whole instruction's sum, in units of its last bit kept, stays below 2^24: significands
-// of products are at most 3.52, that of c is below 2.
+// True when a whole instruction's sum, in units of its last bit kept, stays below 2^24:
+// significands of products are at most 3.52, that of c is below 2.
 constexpr bool sums_fit_fp32(int terms, int fraction_bits) {
   return terms * 3.52 + 2 <= static_cast<double>(1 << (24 - fraction_bits));
 }

@@ -35,7 +35,7 @@ FileDescriptor new_socket(const Endpoint& of) {
   return FileDescriptor(socket);
 }
 
-// Whether `events` came before the deadline.
+// True when `events` came before the deadline.
 bool wait_for(int socket, short events, Deadline deadline) {
   while (Clock::now() < deadline) {
     pollfd it{socket, events, 0};

@@ -49,7 +49,7 @@ std::optional<FileDescriptor> accept_from(const FileDescriptor& listener);
 // a connection that was closed).
 bool send_all(const FileDescriptor& socket, std::span<const std::byte> data, Deadline deadline);
 bool receive_all(const FileDescriptor& socket, std::span<std::byte> room, Deadline deadline);
-// Whether the other side has closed it.
+// True when the other side has closed it.
 bool is_closed(const FileDescriptor& socket);
 
 template <class T>

@@ -155,7 +155,7 @@ class TcpCollectives final : public Collectives {
     patient_ = false;
   }
 
-  // Whether all is sent.
+  // True when all is sent.
   bool advance_sending(size_t other) {
     Sending& it = *sending_[other];
     while (it.done < it.all()) {

@@ -193,7 +193,7 @@ Descriptor properties_of(const std::string& text) {
   return it;
 }
 
-// Whether the same operands give the same bits each time, by the note of the proposal's engine.
+// True when the same operands give the same bits each time, by the note of the proposal's engine.
 bool repeats(const Descriptor& proposal) {
   const Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();

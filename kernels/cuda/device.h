@@ -58,7 +58,7 @@ struct DeviceSearch {
 // Why there is no device, a sentence with what helps; empty where there is one.
 std::string why_no_device(const DeviceSearch& found);
 
-// Whether this build has code for the current device. In a file of the CUDA compiler.
+// True when this build has code for the current device. In a file of the CUDA compiler.
 bool has_device_code();
 
 // Memory of the current device, 256-byte aligned, freed with the object. Throws CudaError.

@@ -108,7 +108,7 @@ class Block {
     bool ended = false;
   };
 
-  // Whether any could go on.
+  // True when any could go on.
   bool resume_all() {
     bool any = false;
     for (current_ = 0; current_ < count(); ++current_) {

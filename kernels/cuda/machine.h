@@ -35,7 +35,7 @@ class Machine {
   virtual Memory& memory() = 0;
   virtual Stream stream() = 0;
 
-  // Whether work is to be recorded at all. Between the other two, what is put on the stream is
+  // True when work is to be recorded at all. Between the other two, what is put on the stream is
   // recorded and not done; nothing may wait for the device or take memory of it meanwhile.
   // end_recording() gives nullptr where it could not be recorded.
   virtual bool records() const { return true; }

@@ -29,7 +29,7 @@ __device__ inline double exact_value(uint32_t pattern) {
 
 inline int64_t stride_of(const MatrixView& x) { return x.stride == 0 ? x.columns : x.stride; }
 
-// Whether every row consists of eights that may be read at once.
+// True when every row consists of eights that may be read at once.
 inline bool in_eights(const MatrixView& x) {
   return x.columns % 8 == 0 && stride_of(x) % 8 == 0 &&
          reinterpret_cast<uintptr_t>(x.data) % sizeof(Bits128) == 0;

@@ -355,7 +355,7 @@ int64_t met(int64_t tile, int64_t length) {
   const int64_t side = length < kSide ? length : kSide;
   return kSide % tile == 0 || tile >= length ? blocks_for(side, tile) : side / tile + 2;
 }
-// Whether a thread's square is all of one tile along it.
+// True when a thread's square is all of one tile along it.
 bool in_one(int64_t tile, int64_t length) { return tile % kSquare == 0 || tile >= length; }
 
 Tiles tiles_of(const TileGrid& grid, const MatrixView& x) {

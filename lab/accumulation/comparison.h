@@ -75,7 +75,7 @@ struct ModeReport {
   size_t best = 0;
   std::vector<size_t> tied;  // candidates with the same bits everywhere as the best one, it too
   std::vector<ProductReport> products;
-  // Whether the best candidate gives every bit of every product.
+  // True when the best candidate gives every bit of every product.
   bool explained() const;
 };
 
@@ -86,7 +86,7 @@ size_t best_of(std::span<const VariantScore> scores);
 struct Comparison {
   std::vector<Variant> candidates;
   std::vector<ModeReport> modes;  // fast accumulation off, then on
-  // Whether today's default is (tied with) the best candidate in both modes.
+  // True when today's default is (tied with) the best candidate in both modes.
   bool defaults_hold() const;
 };
 

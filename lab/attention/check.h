@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "lab/attention/problem.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/memory.h"
+#include "lab/attention/problem.h"
 
 namespace gnomon {
 
@@ -51,7 +51,7 @@ struct AttentionCheckCase {
 struct AttentionCheck {
   AttentionCheckOptions options;
   std::vector<AttentionCheckCase> cases;
-  // Whether every candidate gave every result, near enough and twice the same.
+  // True when every candidate gave every result, near enough and twice the same.
   bool holds() const;
 };
 

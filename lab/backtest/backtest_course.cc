@@ -80,7 +80,7 @@ void BacktestCourse::hear(const decide::Tick& tick) {
   if (decide::next_deadline(state_) <= now_) feed(tick);
 }
 
-// Whether the record's change to this plan is one that this course has not ordered.
+// True when the record's change to this plan is one that this course has not ordered.
 bool BacktestCourse::unordered_plan(int64_t recorded) const {
   if (kind_ == Kind::kWatch || plan_version(recorded) == state_.plan_version) return false;
   std::optional<size_t> newest;

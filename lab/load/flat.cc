@@ -85,7 +85,7 @@ class History {
     request.expires_seconds = 1000;
     client_.checked("POST", path("/overrides"), to_json(request));
   }
-  // Whether there was one. What each request of it took is added to `times`.
+  // True when there was one. What each request of it took is added to `times`.
   bool replay(std::map<std::string, Latencies>* times = nullptr) {
     const auto post = [&](const char* operation, const std::string& path, const std::string& body) {
       const Clock::time_point start = Clock::now();

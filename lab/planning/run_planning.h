@@ -1,5 +1,5 @@
-// Whether FP8 is worth it for a run that does not exist yet, and how to verify it: the economics
-// (controller/decide/economics.h) turned into GPU-hours, money and a policy.
+// Checks whether FP8 is worth it for a run that does not exist yet, and how to verify it: the
+// economics (controller/decide/economics.h) turned into GPU-hours, money and a policy.
 #pragma once
 
 #include <boost/json/object.hpp>

@@ -31,7 +31,7 @@ class VerifierPool {
     double seconds = 0;
   };
 
-  // Whether somebody who is free may do it now; `others` is true when somebody else than
+  // True when somebody who is free may do it now; `others` is true when somebody else than
   // order.avoid, and not quarantined, could ever do it.
   bool may_start(const decide::OrderReplay& order, const std::vector<std::string>& quarantined,
                  double now) const;

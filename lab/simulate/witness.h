@@ -26,7 +26,7 @@ inline constexpr std::array<const char*, 12> kVerdicts = {
     "fp8_numerics",     "kernel_bug",    "scale_drift",   "transient_fault",
     "persistent_fault", "data_mismatch", "generic_spike", "verifier_fault",
     "chance",           "accepted_gap",  "unexplained",   "other"};
-// Whether a verdict is what the cause calls for; several may be.
+// True when a verdict is what the cause calls for; several may be.
 bool is_right(size_t cause, size_t verdict);
 
 // Damage of the loss, in per cent, from which a fault is called harmful.

@@ -15,7 +15,7 @@ class AttemptFingerprintTest : public ApiTest {
     fingerprint.threads += 1;
     return fingerprint;
   }
-  // Whether the core was told that a replay by a verifier with test_fingerprint() may be compared
+  // True when the core was told that a replay by a verifier with test_fingerprint() may be compared
   // bit for bit with the attempt.
   bool compared(std::optional<Fingerprint> registered, std::optional<Fingerprint> of_attempt) {
     RunRegistration registration = test_registration();

@@ -22,7 +22,7 @@ class TlsConnection {
   void send(const std::string& text);
   // Reads until `text` has come or the connection ends; returns everything read so far.
   std::string read_until(const std::string& text);
-  // Whether the other end has said that nothing more comes (close_notify).
+  // True when the other end has said that nothing more comes (close_notify).
   bool ended_in_order() const;
   // Says so itself, and leaves the connection open.
   void say_end();

@@ -73,7 +73,7 @@ TEST_F(LivePanels, EveryQueryOfEveryPanelReturnsSeries) {
       {"job", "gnomon"}, {"instance", ".+"}, {"run", "tiny/7"}, {"__rate_interval", "10s"}};
   std::set<std::string> missing;
   for (const Target& target : targets(dashboard)) {
-    // Whether a decision was due is up to the run; the annotation's query must work without one
+    // The run decides when a decision is due; the annotation's query must work without one
     // too.
     std::string expr =
         target.expr.ends_with(" > 0") ? target.expr.substr(0, target.expr.size() - 4) : target.expr;

@@ -22,7 +22,7 @@ class PrometheusProcess {
   boost::json::value data(const std::string& path);
   // How many series the query finds now.
   size_t series_of(const std::string& query);
-  // Whether the alert fires now for the run that has this label.
+  // True when the alert fires now for the run that has this label.
   bool fires(const std::string& alert, const std::string& run);
   std::string log() const { return process_->output(); }
 

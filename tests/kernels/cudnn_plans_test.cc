@@ -1,14 +1,14 @@
-// Whether cuDNN has kernels for our graphs on a Hopper, which it tells, and compiles them, without
-// one: from the device's properties, and with a driver that only takes what it is given.
+// Checks whether cuDNN has kernels for our graphs on a Hopper, which it tells, and compiles them,
+// without one: from the device's properties, and with a driver that only takes what it is given.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lab/attention/problem.h"
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cudnn_attention.h"
 #include "kernels/cuda/cudnn_plan.h"
+#include "lab/attention/problem.h"
 
 namespace gnomon::cuda {
 namespace {

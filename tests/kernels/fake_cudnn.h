@@ -26,7 +26,7 @@ struct FakeRun {
 struct FakeCudnn {
   size_t version = 91900;
   int64_t workspace_bytes = 512;
-  // Whether no kernel is found for tensors, the first of which is given.
+  // True when no kernel is found for tensors, the first of which is given.
   std::function<bool(const FakeTensor&)> refuses = [](const FakeTensor&) { return false; };
   // What its engine notes of itself.
   std::vector<int32_t> notes = {};

@@ -29,7 +29,7 @@ FailingCalls* orders() {
   return shared;
 }
 
-// Whether this call fails, with errno set.
+// True when this call fails, with errno set.
 bool fails() {
   FailingCalls* const now = orders();
   if (now == nullptr || now->error == 0) return false;

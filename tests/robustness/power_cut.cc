@@ -91,7 +91,7 @@ class Journal {
     }
   }
 
-  // Whether this open file is watched; told to the journal when it is met for the first time.
+  // True when this open file is watched; told to the journal when it is met for the first time.
   bool knows(int file, struct stat& status) {
     if (!on() || ::fstat(file, &status) != 0) return false;
     const bool folder = S_ISDIR(status.st_mode);

@@ -1,5 +1,5 @@
-// Whether what is on record at the end of a history fits what its clients were told, and whether
-// the decision core, told the recorded events again, comes to what is on record.
+// Checks whether what is on record at the end of a history fits what its clients were told, and
+// whether the decision core, told the recorded events again, comes to what is on record.
 #pragma once
 
 #include <filesystem>

@@ -21,7 +21,7 @@ FileDescriptor accept_one(int listener, std::chrono::milliseconds patience);
 std::string receive(int socket, std::chrono::milliseconds patience, bool& ended);
 // False when the other side is gone.
 bool send_all(int socket, std::string_view text);
-// Whether the other side has closed, though there may still be something to read.
+// True when the other side has closed, though there may still be something to read.
 bool has_left(int socket);
 // Bytes of the HTTP/1.1 message with Content-Length that `text` begins with; nothing while it is
 // not whole.

@@ -38,7 +38,7 @@ class LeaseServer {
     heartbeat_status_ = heartbeat;
     answer_status_ = answer;
   }
-  // Whether everything is answered as if the token were not accepted.
+  // True when everything is answered as if the token were not accepted.
   void refuse_token(bool refuse) { refuses_token_ = refuse; }
   std::vector<ReplayResult> completed() {
     std::lock_guard lock(mutex_);

@@ -29,7 +29,7 @@ void perturb(Engine& engine, const std::string& argument) {
   engine.perturb(fields.integer("seed"), fields.exact("scale"));
 }
 
-// Whether an error of this call is thrown on every rank or on none.
+// True when an error of this call is thrown on every rank or on none.
 bool fails_together(EngineCall call) {
   return call == EngineCall::kCreate || call == EngineCall::kLoad ||
          call == EngineCall::kSnapshotMemory || call == EngineCall::kFingerprint;

@@ -1,4 +1,4 @@
-// Whether a fault can be what it says in a run of this configuration.
+// Checks whether a fault can be what it says in a run of this configuration.
 #pragma once
 
 #include "trainer/engine/engine.h"

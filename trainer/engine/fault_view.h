@@ -54,7 +54,7 @@ class FaultView {
   int scale_shift(int site, TensorRole role, int64_t step) const;  // log2 of what scales are off by
   bool frozen(int site, TensorRole role, int64_t step) const;      // whether the amax history is
   std::optional<OutlierChannel> outlier(int site, int64_t step) const;
-  // Whether the FP8 copy of the weight is an old one in this step, and whether it is made anew
+  // True when the FP8 copy of the weight is an old one in this step; and when it is made anew
   // before it.
   bool stale(int site, int64_t step) const;
   bool refreshes(int site, int64_t step) const;

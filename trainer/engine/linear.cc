@@ -323,7 +323,7 @@ void LinearLayers<E>::stick_bits(const SiteGroup& group, int64_t n, E* y) const 
 
 namespace {
 
-// Whether a product can read the second operand as the rows after the first's.
+// True when a product can read the second operand as the rows after the first's.
 template <class E>
 bool adjacent(const GemmOperand<E>& first, const GemmOperand<E>& second, bool copies) {
   if (!copies) return second.data.data() == first.data.data() + first.data.size();

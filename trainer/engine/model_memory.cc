@@ -103,7 +103,7 @@ AttentionShape BasicModel<E>::attention_shape() const {
           .stride_kv = qkv_width()};
 }
 
-// Whether no parameter of these is followed by a gap.
+// True when no parameter of these is followed by a gap.
 template <class E>
 bool BasicModel<E>::neighbours(std::initializer_list<int> parameters) const {
   for (const int* it = parameters.begin(); it + 1 != parameters.end(); ++it) {

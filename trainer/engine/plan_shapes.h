@@ -1,4 +1,4 @@
-// Whether a model's GEMMs have the sizes that a plan's recipes need.
+// Checks whether a model's GEMMs have the sizes that a plan's recipes need.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ const GemmPrecision* delayed(const SitePrecision& precision, TensorRole role) {
 constexpr int64_t kBlockSide = 128;
 constexpr int64_t kMxLength = 32;
 
-// Whether the GEMM sums over the rows of the tensor as it is stored: dW = dYᵀ·X over the tokens,
+// True when the GEMM sums over the rows of the tensor as it is stored: dW = dYᵀ·X over the tokens,
 // dX = dY·W over the outputs.
 bool sums_over_rows(TensorRole role, Gemm gemm) {
   if (gemm == Gemm::kWgrad) return true;

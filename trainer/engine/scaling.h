@@ -18,7 +18,7 @@ enum class TensorRole { kInput = 0, kWeight = 1, kGradient = 2 };
 inline constexpr int kTensorRoles = 3;
 std::string tensor_role_name(TensorRole role);              // "input", "weight", "gradient"
 TensorRole tensor_role_from_name(const std::string& name);  // throws Error naming the accepted ones
-// Whether the GEMM reads the tensor.
+// True when the GEMM reads the tensor.
 bool reads(Gemm gemm, TensorRole role);
 
 // How this GEMM, of this precision, quantises the tensor. The tensor is as it is stored:

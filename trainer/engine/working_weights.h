@@ -29,7 +29,7 @@ class WorkingWeights {
  public:
   virtual ~WorkingWeights() = default;
 
-  // Whether this rank keeps a part of them only. What is marked with * is then done by all ranks
+  // True when this rank keeps a part of them only. What is marked with * is then done by all ranks
   // together.
   virtual bool sharded() const { return false; }
 
