@@ -17,8 +17,8 @@ uint64_t hash64(const void* data, size_t size, uint64_t seed = 0);
 // finaliser of SplitMix64, Steele et al. 2014), so that one changed word always changes the sum.
 struct PlacedHash {
   static constexpr uint64_t kStep = 0x9E3779B97F4A7C15;
-  // Of word `word` at place `place`, counted from 0. As an expression of the arithmetic alone, for
-  // devices.
+  // The term of `word` at place `place`, counted from 0. Made of arithmetic alone, so that devices
+  // can use it too.
   static constexpr uint64_t term(uint64_t place, uint64_t word) {
     uint64_t z = word + (place + 1) * kStep;
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
@@ -27,7 +27,7 @@ struct PlacedHash {
   }
   // The sum of the terms of `size` bytes; the first of them is that of place `first`.
   static uint64_t terms(const void* data, size_t size, uint64_t first = 0);
-  // Of data of this size, with the sum of its terms.
+  // The hash of data of this size whose terms have this sum.
   static constexpr uint64_t of(uint64_t sum_of_terms, uint64_t size) {
     return sum_of_terms + term(~uint64_t{0}, size);
   }

@@ -11,7 +11,7 @@
 namespace gnomon {
 
 inline constexpr size_t kNamedFileBytesMax = 1 << 20;
-// Of authorities: a system's bundle has some 200 KiB.
+// Larger for files of authorities: a system's bundle has some 200 KiB.
 inline constexpr size_t kPemFileBytesMax = 4 << 20;
 
 // What was named is no file of that kind or size: bad input, as a ConfigError is.

@@ -5,7 +5,7 @@
 
 namespace gnomon {
 
-// Of the calling thread; at most 15 characters.
+// Names the calling thread; at most 15 characters.
 inline void name_thread(const char* name) { ::pthread_setname_np(::pthread_self(), name); }
 
 }  // namespace gnomon

@@ -38,7 +38,7 @@ bool says(const Row& health, const char* key) {
   return value != nullptr && value->is_bool() && value->get_bool();
 }
 
-// Of why the clock is held back, all but that there is nothing to do.
+// Why the clock is held back; that there is nothing to do is left out.
 std::string throttled(const Row& health) {
   const boost::json::value* reasons = health.if_contains("throttle_reasons");
   std::string words;

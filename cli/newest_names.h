@@ -8,7 +8,7 @@
 
 namespace gnomon::cli {
 
-// Of names in order of age the ten newest, newest first, and how many more there are.
+// The ten newest names, newest first, and how many more there are. `names` has the oldest first.
 inline std::string newest_names(const std::vector<std::string>& names) {
   constexpr size_t kShown = 10;
   std::string text;

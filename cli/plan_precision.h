@@ -19,7 +19,7 @@ class PlanPrecisions {
   explicit PlanPrecisions(const RunHistory& history);
 
   const Sites& base() const { return base_; }
-  // Of an unknown version: nullptr.
+  // nullptr for an unknown version.
   const Sites* of(int64_t version) const;
   const std::map<int64_t, Sites>& by_version() const { return versions_; }
   Sites parse(const std::string& toml) const;

@@ -183,8 +183,8 @@ const Row* newest_measured(const boost::json::array& windows) {
   return nullptr;
 }
 
-// Of a live run the newest pause or resume that was not refused; and the newest pause that the
-// trainer has applied and no step, nor an applied resume, has come after.
+// The newest pause or resume of a live run that was neither rejected nor expired; and the newest
+// pause that the trainer has applied and that no step, nor an applied resume, has followed.
 struct Standing {
   const Row* newest = nullptr;
   const Row* pause = nullptr;
@@ -229,7 +229,7 @@ void print_pause(const Row& run, const boost::json::array& directives) {
   }
 }
 
-// Of each kind that holds for a time the newest override, unless it is over.
+// Prints the newest override of each kind that holds for a time, unless it is over.
 void print_standing_overrides(const boost::json::array& overrides, double now) {
   for (const char* kind : {"set_plan", "silence", "mode"}) {
     for (auto row = overrides.rbegin(); row != overrides.rend(); ++row) {

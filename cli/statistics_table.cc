@@ -49,7 +49,7 @@ std::vector<Line> lines_of(const std::vector<StatisticsRow>& rows) {
   return lines;
 }
 
-// Of "model.layers.10.mlp.up_proj" 10; nothing where no part of the name is a number.
+// The number of a site's layer: 10 for "model.layers.10.mlp.up_proj"; nothing where it has none.
 std::optional<int64_t> layer_of(std::string_view site) {
   while (!site.empty()) {
     const std::string_view part = site.substr(0, site.find('.'));

@@ -44,7 +44,7 @@ struct RunSummary {
   double verification_share = 0;  // verify / (verify + train)
   // The account; empty when the ledger has none that this version can read.
   std::optional<decide::Worth> worth;
-  // Of the run as such, now; empty likewise.
+  // The verdict on the run as such, now; empty likewise.
   std::optional<decide::RunVerdict> run_verdict;
 };
 

@@ -60,7 +60,7 @@ class Backups {
   // Begins one; returns its number. Throws Refusal (409) when one is being made or no folder is
   // configured.
   int64_t start();
-  // Of a backup that has ended, while no newer one has; rings when one ends.
+  // How a backup ended, until a newer one has; ended() rings when one ends.
   std::optional<Outcome> outcome(int64_t number) const;
   Bell& ended() { return ended_; }
 

@@ -106,7 +106,7 @@ class Replay {
   void rest() { rows_before(INT64_MAX); }
 
   const StateOnRecord& known() const { return known_; }
-  // Of the events, those that are no report of a step: they are written down with the state.
+  // How many events were no report of a step: the state is saved with each of those.
   int64_t other_events() const { return other_events_; }
   bool gap() const { return gap_; }
   StateOnRecord result() {
@@ -192,7 +192,7 @@ class Replay {
   std::vector<Late> late_;
 };
 
-// Of the steps on record, how many the sums do not have.
+// How many steps on record are missing from the sums.
 size_t uncounted_steps(Connection& connection, int64_t run) {
   int64_t left = number_of(connection.query("SELECT count(*) FROM steps WHERE run = ?", run));
   for (const ledger::StepTotalsRow& row : ledger::step_totals(connection, run)) left -= row.steps;
@@ -203,7 +203,7 @@ void keep_last(std::vector<StepRow>& steps, size_t count) {
   if (steps.size() > count) steps.erase(steps.begin(), steps.end() - static_cast<ptrdiff_t>(count));
 }
 
-// Of the events that are there; 0 = none.
+// The newest event that is still on record; 0 = none.
 int64_t newest_event(Connection& connection, int64_t run) {
   const int64_t row = number_of(connection.query("SELECT max(seq) FROM events WHERE run = ?", run));
   const int64_t step = number_of(connection.query(
@@ -229,7 +229,7 @@ StateOnRecord brought_up_to_date(Connection& connection, const RunRow& run,
   saved.seq = row.seq;
   const bool live = run.state == "live";
   const int64_t newest = newest_event(connection, run.id);
-  // Of a run that ended long ago the events are deleted after a while.
+  // The events of a run that ended long ago are deleted after a while.
   if (newest < row.seq && (live || has_event_rows(connection, run.id))) {
     throw Misfit(fmt::format("it is of event {}, the newest on record is {}", row.seq, newest));
   }

@@ -68,7 +68,7 @@ ReplayRow replay_of(Connection& connection, const LeaseRow& lease) {
                 AuditNote{lease.run, "stale_lease", detail});
 }
 
-// Of a repeat that says something else than the first time.
+// Refuses a repeat whose values differ from those of the first time.
 [[noreturn]] void refuse_conflict(const LeaseRow& lease, const std::string& difference) {
   const std::string detail = fmt::format("lease {} of {} has {} with other values: {}", lease.id,
                                          lease.verifier, lease.state, difference);
@@ -473,7 +473,7 @@ void Leases::hold(int64_t lease, Held held) {
   metrics_.update([&](DaemonNumbers& n) { n.leases_active = std::ssize(held_); });
 }
 
-// Of a lease that is heard of now.
+// The lease's time begins anew, since a request about it is handled now.
 void Leases::set_ttl(int64_t lease, double ttl_seconds) {
   std::lock_guard lock(mutex_);
   if (const auto found = held_.find(lease); found != held_.end()) {

@@ -53,9 +53,9 @@ class Leases {
   void complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result);
   void fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure);
 
-  // Of a request about a lease, from its arrival until it is answered: the lease's time begins anew
-  // with both, and does not run out between them, however long the ledger takes. Of a lease that is
-  // not held with this token, or by somebody else, it does nothing.
+  // A request about a lease, from its arrival until it is answered: the lease's time begins anew
+  // with both, and does not run out between them, however long the ledger takes. Does nothing for a
+  // lease that is not held with this token, or that somebody else holds.
   class Arrival {
    public:
     Arrival(Leases& leases, int64_t lease, int64_t token, const PrincipalPtr& sender);
@@ -88,11 +88,11 @@ class Leases {
   // nobody's way.
   void put_off_expiry(int64_t lease);
 
-  // Of a run that is being deleted: what of it is leased is so no longer.
+  // Ends the leases of a run that is being deleted.
   void end_leases_of(LedgerTransaction& transaction, int64_t run);
 
-  // Of a timer, each second or so: shows how many replays wait while nobody who speaks could do
-  // them, posts a notice for runs of which that is new, and ends those that nobody will do.
+  // Called each second or so. Counts replays that wait while no verifier in contact can do them,
+  // posts a notice for runs where that is new, and fails those that nobody will do.
   void watch_unserved(Ledger& ledger);
 
  private:

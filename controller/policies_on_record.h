@@ -22,8 +22,8 @@ class PoliciesOnRecord {
  public:
   // `newest`, the one in force now, must outlive it.
   PoliciesOnRecord(Connection& connection, int64_t run, const decide::Policy& newest);
-  // Of the event `seq`, which was recorded at `time`. Throws ConfigError for one that cannot be
-  // parsed any more, Error for one that is not on record, unless guess() was called.
+  // The policy in force at event `seq`, which was recorded at `time`. Throws ConfigError for one
+  // that cannot be parsed any more, Error for one that is not on record, unless guess() was called.
   const decide::Policy& at(int64_t seq, double time);
   // Takes the oldest policy on record for those that are not.
   void guess() { unknown_before_ = -std::numeric_limits<double>::infinity(); }

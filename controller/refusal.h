@@ -39,7 +39,7 @@ class Refusal : public Error {
   double retry_after_ = 0;
 };
 
-// Of a value that a message brings: 400.
+// Refuses a value in a message: 400.
 Refusal value_refused(const std::string& detail, const std::string& accepted);
 // Throws it unless `condition`.
 void require(bool condition, const std::string& detail, const std::string& accepted);

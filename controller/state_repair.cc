@@ -68,7 +68,7 @@ std::string difference_from_events(Connection& connection, int64_t run,
   const std::optional<ledger::StateRow> saved = ledger::load_state(connection, run);
   if (!saved) return {};
   const json::value written = parse_json_exactly(saved->body);
-  // Of before version 4: read, it becomes something else.
+  // A state from before version 4 is converted as it is read, so it cannot be compared.
   if (!written.is_object() || written.get_object().contains("detector")) return {};
   std::map<int64_t, std::string> decisions = decisions_on_record(connection, run);
   bool as_recorded = true;

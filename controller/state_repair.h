@@ -16,7 +16,7 @@ struct StateFinding {
   std::string problem;     // a sentence; empty: the state fits
   bool can_serve = false;  // with the problem too: gnomond rebuilds the state by itself
 };
-// Of all runs but those that are being deleted, by id. Changes nothing. Outside any transaction.
+// Examines all runs but those being deleted, by id. Changes nothing. Outside any transaction.
 std::vector<StateFinding> examine_states(Connection& connection);
 
 struct StateRepair {

@@ -1,4 +1,4 @@
-// Of several trainers of one run the one that counts. docs/api.md has the protocol.
+// Decides which of several trainers of one run counts. docs/api.md has the protocol.
 #pragma once
 
 #include <string>

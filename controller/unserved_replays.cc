@@ -12,7 +12,7 @@
 namespace gnomon {
 namespace {
 
-// Of several, the last that is true of a verifier that speaks.
+// In ascending order: the last that is true of some verifier in contact is reported.
 enum class Reason { kNoVerifier, kLabels, kFormat, kArm, kQuarantine };
 
 int64_t& count_of(Reason reason, UnservedCounts& counts) {

@@ -31,7 +31,7 @@ using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 
 // ALPN's list of names, each behind its length.
 constexpr unsigned char kAlpn[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
-// Of TLS 1.2: forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
+// Ciphers of TLS 1.2: forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
 constexpr const char* kCiphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 constexpr const char* kCertificateAccepted = "PEM of a certificate, then of those that signed it";

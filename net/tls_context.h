@@ -43,7 +43,7 @@ struct ServerTls {
   double expires_at = 0;  // of the certificate, seconds since the epoch
 };
 
-// Of clients, only with `files.ca`: kOptional looks at a certificate when there is one.
+// Clients' certificates matter only with `files.ca`: kOptional checks one where it is sent.
 enum class ClientCertificates { kRequired, kOptional };
 
 // Throws TlsFileError, also when the certificate is not valid now or is not the key's.

@@ -38,7 +38,7 @@ class WireStream {
   // Ends what is under way. The other end sees the connection end without a word.
   void close() { tcp_.close(); }
 
-  // Of a connection with TLS, before anything is read or written. void(error_code).
+  // Does the handshake of TLS, before anything is read or written. void(error_code).
   template <class Token>
   auto async_handshake(Token&& token) {
     return boost::asio::async_initiate<Token, void(error_code)>(

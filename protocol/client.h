@@ -52,7 +52,7 @@ class HttpClient {
   // controller, token_file, token, ca_file, certificate_file, key_file), also when a token would go
   // in the clear to another machine.
   explicit HttpClient(ClientOptions options);
-  // Of a URL like "http://127.0.0.1:7717" alone, whatever the environment says.
+  // Uses a URL like "http://127.0.0.1:7717" alone, whatever the environment says.
   explicit HttpClient(const std::string& url) : HttpClient(ClientOptions{.url = url}) {}
 
   // One request, reconnecting once if a kept-alive connection was found closed. Throws

@@ -60,7 +60,7 @@ struct LedgerOptions {
   int readers = 2;
   // A read that takes longer is ended with an error: while it lasts, the WAL cannot begin anew.
   double read_seconds_max = 30;
-  // Of the WAL: from this size on the writer waits a moment for readers so that it can begin anew.
+  // Once the WAL is larger, the writer waits a moment for readers so that it can begin anew.
   int64_t wal_bytes_max = int64_t{64} << 20;
   // Called on the writer's thread after each COMMIT with its duration. May be empty.
   std::function<void(double seconds)> on_commit;
@@ -115,7 +115,7 @@ class Ledger {
   // any more (lost()).
   ~Ledger();
 
-  // Of a start that fails later on: when this goes, so does what it made, a new ledger too.
+  // The destructor removes what was made, a new ledger too: for a start that fails later on.
   void leave_no_trace() { files_.keep(false); }
 
   // Queues a write. `done` is called on the writer's thread, in the order of posting, after COMMIT
@@ -137,7 +137,7 @@ class Ledger {
   const std::filesystem::path& file() const { return options_.file; }
   // True when there was none, so that an empty one has been made.
   bool is_new() const { return files_.state() == LedgerFileState::kAbsent; }
-  // Of the files, now.
+  // Sizes of the files, now.
   int64_t bytes() const { return file_bytes(options_.file); }
   int64_t wal_bytes() const { return file_bytes(wal_of(options_.file)); }
   // Why nothing more is written: the files were deleted, replaced or cut off. Empty while all is

@@ -167,7 +167,7 @@ ledger::AuditVerdict prove(const fs::path& copy, const BackupOptions& options) {
   return std::move(health.audit);
 }
 
-// Of a file that nobody writes: leaves no -shm file beside it.
+// Opens a file that nobody writes; leaves no -shm file beside it.
 SQLite::Database open_closed(const fs::path& file) {
   return {sqlite_uri(file) + "?immutable=1", SQLite::OPEN_READONLY | SQLite::OPEN_URI};
 }

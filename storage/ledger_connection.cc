@@ -78,7 +78,7 @@ Connection::Connection(const std::filesystem::path& file, Kind kind) try
   if (kind == Kind::kReader) {
     database_.exec("PRAGMA query_only=ON;");
   } else {
-    // Of a WAL that has once grown, this much stays when it is begun anew.
+    // A WAL that has once grown keeps this much when it is begun anew.
     database_.exec(fmt::format("PRAGMA journal_size_limit={}", kWalKeptBytes));
   }
 } catch (const SQLite::Exception& error) {

@@ -11,7 +11,7 @@
 
 namespace gnomon::ledger {
 
-// Of so many seconds only the newest sample is kept, so that hours are covered.
+// One sample is kept of so many seconds, the newest, so that hours are covered.
 inline constexpr int64_t kHealthEverySeconds = 10;
 // Beyond it the oldest sample of the run goes: some 55 hours of them. A row takes about 600 bytes:
 // at most some 12 MB for a run.

@@ -55,8 +55,8 @@ bool has_separate_locks(const FileDescriptor& file) {
          type == OVERLAYFS_SUPER_MAGIC || type == F2FS_SUPER_MAGIC || type == kXfs || type == kZfs;
 }
 
-// Of a file that is there, or one that is made now: never of what a link leads to, which whoever
-// may write the folder chooses. `made` says which.
+// Opens a file that is there, or makes it (`made`): never what a link leads to, which whoever may
+// write the folder chooses.
 FileDescriptor open_lock(const fs::path& path, bool& made) {
   while (true) {
     int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);

@@ -29,10 +29,10 @@ class LedgerLock {
   // `ledger` as resolve_ledger() gives it. Throws LedgerError when another process has it,
   // SystemError.
   explicit LedgerLock(const std::filesystem::path& ledger);
-  // Of a ledger that was made since.
+  // Takes the lock of a ledger's file that was made since.
   void hold_file();
   void forget();
-  // Of the ledger's file; none while there is none.
+  // The ledger's file; none while there is none.
   const FileDescriptor& file() const { return file_; }
 
  private:

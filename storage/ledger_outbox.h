@@ -45,7 +45,7 @@ void begin_condition(Connection& connection, const ConditionRow& row);
 std::optional<ConditionRow> end_condition(Connection& connection, int64_t run,
                                           const std::string& kind);
 void forget_conditions(Connection& connection);
-// Of all runs, in order.
+// Conditions of all runs, by run and kind.
 std::vector<ConditionRow> all_conditions(Connection& connection);
 void note_told(Connection& connection, int64_t run, const std::string& kind,
                const std::string& told);

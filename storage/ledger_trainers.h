@@ -16,7 +16,7 @@ struct TrainerRow {
 
 std::optional<TrainerRow> find_trainer(Connection& connection, int64_t run);
 void set_trainer(Connection& connection, int64_t run, const TrainerRow& trainer);
-// Of a run whose trainer does not say who it is.
+// Called when a run's trainer does not say who it is.
 void forget_trainer(Connection& connection, int64_t run);
 
 }  // namespace gnomon::ledger

@@ -79,7 +79,7 @@ std::filesystem::path file_for(const std::string& root, const std::string& path)
 
 }  // namespace
 
-// Of a daemon without a folder of files.
+// Serves what a daemon without a folder of files has.
 static Response built_in(const std::string& path) {
   if (path == "/") return {200, "text/html; charset=utf-8", std::string(kBuiltInPage), {}, false};
   if (path == "/page.js") {

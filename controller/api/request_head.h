@@ -26,7 +26,7 @@ struct RequestHead {
 // one, 501 for a transfer coding other than chunked.
 Request request_of(RequestHead& head);
 
-// Of ASCII: names of codings, media types.
+// Lower case of ASCII alone: names of codings, media types.
 std::string lower(std::string_view text);
 
 // "Sun, 06 Nov 1994 08:49:37 GMT" of seconds since the epoch.

@@ -21,7 +21,7 @@ namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using asio::ip::tcp;
 
-// Of a client that has sent more than its request, and so cannot be watched for its end.
+// Interval of checks on a client that sent more than its request: its end cannot be watched for.
 constexpr auto kHangUpCheck = std::chrono::seconds(2);
 constexpr auto kPauseFirst = std::chrono::milliseconds(5);
 constexpr int kPausesMax = 5;  // doublings

@@ -117,7 +117,7 @@ class Guard {
   // Who it is; null for a stranger (there are tokens, and none was sent). Throws Refusal: 401 for a
   // token that is not known, 403 for a request that another site caused, 429 with the time to wait.
   PrincipalPtr admit(const Caller& caller);
-  // Of a request that could not be read, from `address`: nobody knows whose it is, so it is a
+  // Admits a request from `address` that could not be read: nobody knows whose it is, so it is a
   // stranger's. Throws Refusal (429) when there were too many.
   void admit_malformed(const std::string& address);
   // Throws Refusal (403) unless `page`, as foreign_page() gives it, is empty.

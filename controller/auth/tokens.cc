@@ -201,7 +201,7 @@ void edit_tokens(const fs::path& file, const std::function<void(std::vector<Toke
                     "tokens that are not used",
                     file.string(), kNamedFileBytesMax >> 10));
   }
-  // Of a link, as in a mounted secret, the target: the link is its owner's.
+  // A link, as in a mounted secret, is its owner's: its target is replaced instead.
   replace_file(fs::exists(file) ? fs::canonical(file) : file, text);
 }
 

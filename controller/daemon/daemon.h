@@ -40,8 +40,8 @@ class Daemon {
   void tell_service_manager();
   void check_pages();
 
-  // Of all that is decided and recorded: deadlines, ages, times of rows. What others measure
-  // against a clock of their own (tokens, certificates, notifications) follows the wall clock.
+  // Times what is decided and recorded: deadlines, ages, times of rows. What others measure against
+  // a clock of their own (tokens, certificates, notifications) follows the wall clock.
   SlewedClock clock_;
   bool clock_jumped_ = false;  // and it was said
   Metrics metrics_;

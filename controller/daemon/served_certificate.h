@@ -14,7 +14,7 @@ namespace gnomon {
 
 class ServedCertificate {
  public:
-  // Of a configuration with TLS. `metrics` speaks TLS from now on and must outlive this. Throws
+  // `config` must have TLS. `metrics`, which shows TLS from now on, must outlive this. Throws
   // ConfigError.
   ServedCertificate(const DaemonConfig& config, Metrics& metrics);
 

@@ -71,7 +71,7 @@ Agreement compare_witnesses(const Witness& one, const Witness& other, double noi
 
 bool borne_out(const std::optional<double>& reports_percent, double d_percent) {
   const bool reported = reports_percent && std::isfinite(*reports_percent);
-  // Of a run whose end is not finite its last losses may not be either.
+  // Where a run's end is not finite, its last losses may not be either.
   if (!std::isfinite(d_percent)) return !reported || *reports_percent >= kReportsPercent;
   return reported && *reports_percent >= std::max(kReportsPercent, kReportsShare * d_percent);
 }

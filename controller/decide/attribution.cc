@@ -171,7 +171,7 @@ std::vector<double> bf16_ends(const TriageEvidence& evidence) {
   return ends;
 }
 
-// Of a spike: whether the rescue's steps do not suffer.
+// True when the steps of a spike's rescue do not suffer; also when the case is about no spike.
 bool avoids_spike(const Core& core, const ReplayFinished& result, const WindowState& window) {
   const TriageEvidence& evidence = core.s.investigation->evidence;
   if (!evidence.finding) return true;

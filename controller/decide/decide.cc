@@ -247,7 +247,7 @@ bool makes_sense(const ReplayFinished& event) {
          std::all_of(event.steps.begin(), event.steps.end(),
                      [](int64_t step) { return counted({step}); });
 }
-// Of the others no number is calculated with.
+// The other events have no number that anything is calculated with.
 template <class Other>
 bool makes_sense(const Other&) {
   return true;

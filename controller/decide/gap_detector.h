@@ -55,7 +55,7 @@ struct GapSettings {
   double prior_scale_percent = 0.05;  // s before anything was learned; positive
   int burn_in_windows =
       20;  // δ0 is learned over so many; until then, and with 0, it is the tolerance
-  // Of D about its mean: symmetric, or any (slower; silent until the scale was learned).
+  // Shape of D about its mean: symmetric, or any (slower; silent until the scale was learned).
   std::string noise = "symmetric";
   // eprocess: of neighbouring windows, that the evidence allows for.
   double correlation = kGapCorrelation;
@@ -167,8 +167,8 @@ struct GapThresholds {
   double suspicion = 0;  // √A
 };
 GapThresholds gap_thresholds(const GapSettings& settings);
-// Of one burst; it ends early when R falls below a quarter of the suspicion. Another one follows
-// when R has fallen so far, or has grown fourfold.
+// Windows of one burst, which ends early when R falls below a quarter of the suspicion. Another one
+// follows when R has fallen so far, or has grown fourfold.
 inline constexpr int64_t kBurstWindows = 16;
 
 }  // namespace gnomon::decide

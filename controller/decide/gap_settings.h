@@ -8,12 +8,12 @@ namespace gnomon::decide {
 inline constexpr int64_t kLevelWindows = 8;  // whose mean gap an alarm of evidence is about
 
 GapSettings gap_settings(const Policy& policy);
-// Of the long forks: noise grows as the root of the steps that a fork is long.
+// Settings for long forks: noise grows as the root of the steps that a fork is long.
 GapSettings long_gap_settings(const Policy& policy, int64_t steps);
 GapSettings offset_settings(const Policy& policy, double level_percent);
 // A window as the detector reads it; D is 0 where none was measured.
 GapSample gap_sample(const Core& core, const WindowState& window);
-// Of R, below which the windows before an alarm have not added to it: a quarter of the suspicion.
+// The R below which windows before an alarm have not added to it: a quarter of the suspicion.
 double risen_evidence(const Policy& policy);
 // What a mean gap may be: the tolerance, or what was accepted as the run's own.
 double tolerated_percent(const Core& core);

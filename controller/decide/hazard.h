@@ -22,8 +22,8 @@ void check_prior(const Hazard& hazard);
 bool observe_steps(Hazard& hazard, int64_t steps);
 bool observe_faults(Hazard& hazard, int64_t faults);
 
-// Of the posterior Gamma(prior_faults + faults, prior_steps + steps), faults per step. The expected
-// cost of a cadence is to first order linear in the hazard, so the mean is what to optimise with.
+// Posterior mean of Gamma(prior_faults + faults, prior_steps + steps), faults per step: what to
+// optimise with, since the expected cost of a cadence is to first order linear in the hazard.
 double hazard_mean(const Hazard& hazard);
 // `probability` in (0, 1); throws ConfigError otherwise.
 double hazard_quantile(const Hazard& hazard, double probability);

@@ -228,7 +228,7 @@ TriageRules rules_of(const Core& core) {
   // What is over the ceiling would alarm again, accepted or not.
   rules.accept_percent =
       std::min(core.policy.detector.accept_percent, core.policy.detector.ceiling_percent);
-  // Of a run with pinned sites it is known that something is wrong: what is left has a site, too.
+  // Pinned sites show that something is wrong with the run: what is left has a site, too.
   if (!pinned_sites(s).empty()) rules.accept_percent = 0;
   const int64_t left = std::max<int64_t>(0, s.run.total_steps - s.newest_step);
   const std::vector<std::string> low = fp8_sites(s.run, plan_of(s, window.plan_version).toml);

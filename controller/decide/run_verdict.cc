@@ -235,7 +235,7 @@ double mean_step_seconds(const State& s) {
     for (const double seconds : kind.recent) sum += seconds;
     return kind.recent.empty() ? 0 : sum / static_cast<double>(kind.recent.size());
   };
-  // Of the precision in force; of the slowest one until that has steps.
+  // The mean for the precision in force; the largest of all until that one has steps.
   double said = 0;
   if (s.registered) {
     const KnownPlan& plan = plan_of(s, s.plan_version);

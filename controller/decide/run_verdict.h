@@ -64,8 +64,8 @@ VerdictFacts verdict_facts(const State& state, const Policy& policy);
 // `busy_until`: the trainer holds the lease of a replay until then, and reports no step meanwhile.
 VerdictKind verdict_kind(const VerdictFacts& facts, double now, double busy_until = 0);
 RunVerdict run_verdict(const VerdictFacts& facts, double now, double busy_until = 0);
-// Of a run that has ended by what the ledger says, whatever the state knows: `outcome` is
-// completed, stopped or failed.
+// The verdict on a run that has ended according to the ledger, whatever the state knows: `outcome`
+// is completed, stopped or failed.
 RunVerdict ended_verdict(const VerdictFacts& facts, const std::string& outcome, double ended_at);
 
 // The mean time of a step: what the trainer says of its newest steps, or the pace at which they are

@@ -16,9 +16,9 @@ std::optional<int64_t> generic_spike_in(const State& state, const WindowState& w
 // After observe_gap: whose sample it was.
 void note_seen(const GapState& gap, std::vector<SeenWindow>& seen, const WindowState& window,
                double statistic);
-// Of an alarm that windows before it have added to (evidence of at least `risen` before it): the
-// step up to which the gaps say nothing against FP8, the end of the last window after which the
-// evidence was at most 1, or else at its least, of those that are known one by one. Nothing for
+// The step up to which the gaps say nothing against FP8, for an alarm that windows before it have
+// added to (evidence of at least `risen` before it): the end of the last window after which the
+// evidence was at most 1, or else at its least, among those that are known one by one. Nothing for
 // other alarms.
 std::optional<int64_t> evidence_rises_after(const State& state, int64_t alarm, double risen);
 // True when that is, or may become, this step.

@@ -168,8 +168,8 @@ struct TriageStep {
   }
 };
 
-// Of a spike that is not generic: BF16 suffers as well from the nearest checkpoint, whose weights
-// were spoilt already, and not from the oldest one.
+// For a spike that is not generic: true when BF16 suffers as well from the nearest checkpoint,
+// whose weights were spoilt already, and not from the oldest one.
 bool spoilt_before(const TriageEvidence& evidence);
 
 // The gap that a case is about, in per cent: the level of an alarm of evidence; of one window,

@@ -15,7 +15,7 @@ struct View {
   bool of_offset() const { return evidence.trigger == "offset"; }
   // What was answered; null before, and where nothing like it was asked.
   const TriageAnswer* answer(ReplayRole kind, int64_t seed = 0) const;
-  // Of a spike's replay: it shows the same.
+  // True when the replay of a spike shows the spike too.
   bool suffers(const SpikeComparison& seen) const;
   static bool reproduces(const TriageAnswer* known) {
     return known != nullptr && known->reproduction && known->reproduction->reproduces;

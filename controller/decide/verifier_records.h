@@ -37,7 +37,7 @@ void note_checked(State& state, const std::string& verifier);
 void check_next(State& state, const std::string& verifier, int64_t windows);
 // Per cent that the trainer's own reported losses lie over the replay's, at the window's end.
 std::optional<double> reports_over(const ReplayFinished& replay);
-// Of the detector's scale; 0 = no bound yet.
+// The largest scale that the detector may learn; 0 = no bound yet.
 double scale_most(const Core& core);
 // After a window: says that the scale has grown, and has the verifiers checked.
 void note_scale(Core& core);

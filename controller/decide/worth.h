@@ -44,7 +44,7 @@ struct CadenceWorth {
   std::string reason;              // why there is no best one, or what it would save
 };
 
-// Of everything paid: what training waited for, and the spare devices, busy or not.
+// Share of everything paid: what training waited for, and the spare devices, busy or not.
 double verification_share(const Statement& statement);
 int64_t steps_lost(const Account& account);  // by rollbacks
 

@@ -25,7 +25,7 @@ struct Kind {
   std::string_view title;  // of the summary: "RUN: TITLE at step N"
 };
 
-// Of the core's decisions: the same names as RecordDecision::kind.
+// Kinds of the core's decisions, named as RecordDecision::kind.
 inline constexpr std::array<Kind, 12> kDecisionKinds = {{
     {"alarm", "GnomonAlarm", "an alarm"},
     {"verdict", "GnomonVerdict", "a verdict"},
@@ -40,7 +40,7 @@ inline constexpr std::array<Kind, 12> kDecisionKinds = {{
     {"directive", "GnomonDirective", "trouble with a directive"},
     {"cadence", "GnomonCadence", "another distance between windows"},
 }};
-// Of other moments; those of notices are TrainerNotice::kind.
+// Kinds of other moments; those of notices are named as TrainerNotice::kind.
 inline constexpr std::array<Kind, 10> kMomentKinds = {{
     {"quarantine", "GnomonQuarantine", "a verifier is not believed any more"},
     {"checkpoint_failed", "GnomonCheckpointNotWritten", "a checkpoint could not be written"},
@@ -108,7 +108,7 @@ Alert notice_alert(const Subject& subject, const TrainerNotice& notice, int64_t 
 Alert attempt_alert(const Subject& subject, const decide::AttemptStarted& attempt, double time);
 Alert ended_alert(const Subject& subject, const decide::RunEnded& ended, int64_t attempt,
                   double time);
-// Of `gnomon notify test`.
+// What `gnomon notify test` sends.
 Alert test_alert(double time);
 
 // Which conditions hold: an OR of Condition.

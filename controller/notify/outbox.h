@@ -13,8 +13,8 @@
 
 namespace gnomon::notify {
 
-// Of a receiver that takes nothing. Beyond it the oldest messages go, so many at once that the
-// audit log does not get a row for each.
+// Messages kept for a receiver that takes nothing. Beyond it the oldest are dropped, so many at
+// once that the audit log does not get a row for each.
 inline constexpr int64_t kWaitingMax = 10'000;
 inline constexpr int64_t kDroppedAtOnce = 100;
 

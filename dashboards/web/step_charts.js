@@ -221,7 +221,7 @@
     const isKept = (w) => w.start_step < (until.get(w.attempt) ?? Infinity);
     const points = (list, value) => list.map((w) => [end(w), clamp(value(w))]).sort((a, b) => a[0] - b[0]);
     const gap = (w) => w.d_percent;
-    // Of an open window a rule is known when it is an alarm whose case goes on.
+    // An open window has a rule only when it is an alarm whose case goes on.
     const isAlarm = (w) => w.state === 'alarm' || (w.state === 'open' && Boolean(w.rule));
     const plain = measured.filter((w) => w.kind !== 'probe' && w.kind !== 'long');
     const forks = measured.filter((w) => w.kind === 'long' && !isAlarm(w) && isKept(w));

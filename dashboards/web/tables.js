@@ -75,7 +75,7 @@
 
   const moment = (time, start) => element('span', {title: new Date(time * 1000).toLocaleString()}, duration(time - start));
 
-  // Of each kind that holds for a time, only the newest one can hold.
+  // Among overrides of one kind that hold for a time, only the newest can hold.
   function standing(override, overrides, now) {
     if (typeof override.expires_at !== 'number') return 'one order';
     if (overrides.some((other) => other.kind === override.kind && other.override > override.override)) return 'replaced';
@@ -114,7 +114,7 @@
     return [...groups.values()];
   }
 
-  // Of the rows of a statistics report in use, worst first, at most `most` lines.
+  // Shows at most `most` lines of a statistics report's roundings in use, which come worst first.
   function tensorsTable(host, report, most) {
     const headings = [['site', ''], ['tensor', ''], ['GEMM', ''], ['recipe', ''], ['underflow', 'number'], ['saturation', 'number'], ['SQNR, dB', 'number']];
     const head = element('tr', {}, ...headings.map(([name, kind]) => element('th', {class: kind}, name)));
