@@ -42,7 +42,7 @@ struct AdamwStep {
   int64_t first_element = 0;
 };
 
-// Of data that is hashed: words whose first is word `first` of all.
+// A piece of data that is hashed; its first word is word `first` of all.
 struct HashPiece {
   std::span<const std::byte> content;  // 8-byte aligned
   uint64_t first = 0;

@@ -13,7 +13,7 @@
 namespace gnomon {
 namespace {
 
-// Of each rank's part at a time: 4 MiB from every other rank.
+// Elements exchanged at a time of each rank's part: 4 MiB from every other rank.
 constexpr int64_t kElementsAtOnce = 1 << 20;
 
 class SingleCollectives final : public Collectives {

@@ -19,7 +19,7 @@ namespace gnomon {
 struct Rounding {
   bool quantises = false;
   Quantizer quantizer;
-  // Of a whole tensor: the scale. Where there is none it follows from the amax: by the quantizer's
+  // The scale of a whole tensor. Where there is none it follows from the amax: by the quantizer's
   // rule, for kGiven as delayed_scale() does with `margin`.
   std::optional<float> given;
   const float* given_at = nullptr;  // `given` in the backend's memory, where that is not the host's

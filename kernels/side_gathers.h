@@ -22,7 +22,7 @@ class SideGathers {
   virtual void finish() = 0;
 };
 
-// Of tensors in the host's memory. `ranks` must outlive it.
+// Gathers tensors in the host's memory. `ranks` must outlive it.
 std::unique_ptr<SideGathers> make_host_side_gathers(Collectives& ranks,
                                                     std::vector<WireLayout> layouts);
 

@@ -37,7 +37,7 @@ struct MeanAndMax {
   double max = kNothing;
 };
 
-// Of the rows whose number `of_row(row)` ≥ 0 is not NaN.
+// Takes only rows whose number `of_row(row)` ≥ 0 is not NaN.
 template <typename Row, typename OfRow>
 MeanAndMax over_rows(const std::vector<Row>& rows, OfRow of_row) {
   double sum = 0;
@@ -54,7 +54,7 @@ MeanAndMax over_rows(const std::vector<Row>& rows, OfRow of_row) {
   return {sum / static_cast<double>(known), largest};
 }
 
-// Of the smallest BF16; the largest is 127.
+// Exponent of the smallest BF16; that of the largest is 127.
 constexpr int kSmallestExponent = -133;
 
 // `counts` is by exponent - kSmallestExponent.

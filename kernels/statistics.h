@@ -38,8 +38,8 @@ struct ExponentHistogram {
   bool operator==(const ExponentHistogram&) const = default;
 };
 
-// Of the finite elements, but for the first three counts. NaN where there is nothing to say: no
-// finite element, for ranges no nonzero one, for kurtosis no variance.
+// Figures of the finite elements, but for the first three counts. NaN where there is none to give:
+// no finite element, for ranges no nonzero one, for kurtosis no variance.
 struct TensorStatistics {
   int64_t elements = 0;
   int64_t nans = 0;

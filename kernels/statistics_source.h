@@ -15,13 +15,13 @@ namespace gnomon {
 struct MatrixView;
 struct QuantizationTally;
 
-// Of a row: Σ(x − mean)² and Σ(x − mean)⁴, or NaN where an element is not finite.
+// Σ(x − mean)² and Σ(x − mean)⁴ of a row, or NaN where an element is not finite.
 struct RowMoments {
   double squares = 0;
   double fourths = 0;
 };
 
-// Of a row of two matrices: Σx², Σy², Σx·y.
+// Σx², Σy², Σx·y of a row of two matrices.
 struct RowProducts {
   double x_squares = 0;
   double y_squares = 0;
@@ -35,7 +35,7 @@ class StatisticsSource {
 
   // How often each of the 65,536 bit patterns occurs.
   virtual std::vector<uint32_t> count_patterns(const MatrixView& x) = 0;
-  // Of each row. The matrix has columns.
+  // One result for each row. The matrix has columns.
   virtual std::vector<RowMoments> row_moments(const MatrixView& x) = 0;
   // The two have the same shape.
   virtual std::vector<RowProducts> row_products(const MatrixView& x, const MatrixView& y) = 0;
@@ -46,7 +46,7 @@ class StatisticsSource {
   virtual void round(std::span<const float> x, std::span<bf16> y) = 0;
 };
 
-// Of the host's memory. `threads` ≥ 1; no number depends on it.
+// Reads matrices in the host's memory. `threads` ≥ 1; no number depends on it.
 class HostStatistics final : public StatisticsSource {
  public:
   explicit HostStatistics(int threads);

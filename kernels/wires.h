@@ -87,7 +87,7 @@ class Wires {
                             std::span<const float> part, std::span<float> kept) = 0;
 };
 
-// Of tensors in the host's memory. `ranks` must outlive it.
+// Wires for tensors in the host's memory. `ranks` must outlive them.
 std::unique_ptr<Wires> make_host_wires(Collectives& ranks, WireLayout layout, int threads);
 
 }  // namespace gnomon

@@ -17,7 +17,7 @@ bool is_pci_bus_id(const std::string& text);
 
 class DeviceHealthReader {
  public:
-  // Of the GPU at that PCI bus id: CUDA's own numbers of devices differ from NVML's under
+  // Takes the GPU's PCI bus id, since CUDA's own numbers of devices differ from NVML's under
   // CUDA_VISIBLE_DEVICES. `library` is nvml::open_library() but in tests. Asks nothing yet. Throws
   // MissingLibrary when a function is not in it that every driver has.
   DeviceHealthReader(std::string bus_id, const SharedLibrary& library);

@@ -44,7 +44,7 @@ class InlineLeases {
   // The lease at hand; nothing when there is none. It is kept alive until it is answered.
   std::optional<Lease> take();
 
-  // Of the lease that take() gave last:
+  // The next four are about the lease that take() gave last.
   void set_steps_done(int64_t steps);
   // The controller gave it to somebody else or forgot it.
   bool lost() const;

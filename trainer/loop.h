@@ -139,7 +139,7 @@ class TrainingLoop {
   std::string weights_hash_;                       // at step()
   int64_t checkpoint_plan_version_ = 0;            // of the checkpoint that was loaded
   std::pair<int64_t, int64_t> last_checkpoint_{0, -1};
-  // Of the checkpointer's thread: told; and unsent ones that retention may delete.
+  // For the checkpointer's thread: the failure it reported; unsent ones that retention may delete.
   std::pair<int64_t, int64_t> failed_checkpoint_{0, -1};
   std::set<std::string> thinned_out_;
   double train_seconds_ = 0;

@@ -34,8 +34,8 @@ int64_t attempt_of(const SpoolRecord& record) {
   return kEveryAttempt - 1;
 }
 
-// Of a report with a plan that the trainer took without the controller: that plan's version and the
-// step; nothing of others.
+// A notice of the plan, if a report has one that the trainer took without the controller: with that
+// plan's version and the step; nothing for other reports.
 std::optional<TrainerNotice> own_plan_of(const SpoolRecord& record) {
   TrainerNotice notice;
   const auto of = [&](const auto& report, int64_t step) {

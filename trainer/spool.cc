@@ -42,7 +42,7 @@ int64_t leading_number(std::string_view text) {
   return number;
 }
 
-// Of "<number> <target> <json>".
+// `text` is "<number> <target> <json>".
 std::string_view target_of(std::string_view text) {
   const size_t start = text.find(' ') + 1;
   return text.substr(start, text.find(' ', start) - start);

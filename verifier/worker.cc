@@ -23,7 +23,7 @@ namespace {
 // Once the end is requested, so that it can be seen soon.
 constexpr std::chrono::milliseconds kPauseAtEnd = std::chrono::seconds(1);
 
-// Of what a replay will most likely run on; each result has its own.
+// Describes what a replay will most likely run on; each result has a fingerprint of its own.
 Fingerprint fingerprint_of(const ReplayDevice& on, EngineRanks* ranks) {
   const Device there = device_is_there(Device::kCuda) ? Device::kCuda : Device::kCpu;
   const Device device = on.device.value_or(there);

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of one message; MPI counts in int.
+// At most so many bytes in one message; MPI counts in int.
 constexpr size_t kMessageBytes = size_t{1} << 28;
 constexpr int kTag = 1;
 // A wait first asks without rest, then rests between questions.

@@ -17,8 +17,8 @@ enum class AttentionChoice {
   kCudnn,  // cuDNN's, or an error
 };
 
-// Of the environment variable GNOMON_ATTENTION: "own", "cudnn"; not set or empty is kBest. Throws
-// ConfigError for anything else.
+// Parses the environment variable GNOMON_ATTENTION: "own", "cudnn"; not set or empty is kBest.
+// Throws ConfigError for anything else.
 AttentionChoice attention_choice(const char* text);
 
 // `warn` hears sentences, at most one for the library and one for each shape that is refused.

@@ -38,8 +38,8 @@ class OwnStream {
   cudaStream_t stream_ = nullptr;
 };
 
-// Of the thread that makes it. Another thread that asks the runtime for anything takes that device
-// first: it would begin with device 0 otherwise, and make a context of hundreds of MB there.
+// The device of the thread that makes this. Another thread takes it before it asks the runtime for
+// anything: it would begin with device 0 otherwise, and make a context of hundreds of MB there.
 class OwnDevice {
  public:
   OwnDevice() { check(cudaGetDevice(&device_), "cudaGetDevice"); }

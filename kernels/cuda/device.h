@@ -42,8 +42,8 @@ struct DeviceInfo {
   // "Outer vector scaling", "1D and 2D block scaling"): compute capability 9.0 alone.
 };
 
-// Of the current device. Throws NoCudaDevice where there is none that this build has code for, with
-// the reason and what helps.
+// Describes the current device. Throws NoCudaDevice where there is none that this build has code
+// for, with the reason and what helps.
 DeviceInfo device_info();
 
 // What cudaGetDeviceCount() found: a status by its name, and how many devices. Versions as above, 0

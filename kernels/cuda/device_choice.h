@@ -9,9 +9,9 @@
 
 namespace gnomon::cuda {
 
-// Of `devices` that the process sees, for the rank with this number on its host (local_rank() of
-// launch_variables.h). Where it sees one alone, that one: launchers may give each rank its own.
-// Throws Error when there are fewer devices than ranks.
+// The device, among the `devices` that the process sees, for the rank with this number on its host
+// (local_rank() of launch_variables.h). Where it sees one alone, that one: launchers may give each
+// rank its own. Throws Error when there are fewer devices than ranks.
 inline int device_of(std::optional<int> local_rank, int devices) {
   if (!local_rank || devices == 1) return 0;
   if (*local_rank < devices) return *local_rank;

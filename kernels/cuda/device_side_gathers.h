@@ -30,7 +30,7 @@ std::unique_ptr<SideGathers> make_device_side_gathers(std::unique_ptr<SideStream
                                                       Memory& memory,
                                                       std::vector<WireLayout> layouts);
 
-// Of a device whose operations have one stream: an exchange on it is no later than what follows.
+// For a device whose operations have one stream: an exchange on it is no later than what follows.
 std::unique_ptr<SideStream> make_same_stream(std::unique_ptr<DeviceExchange> exchange,
                                              Stream stream);
 

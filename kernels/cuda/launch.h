@@ -9,7 +9,7 @@ namespace gnomon::cuda {
 
 using Stream = CUstream_st*;  // cudaStream_t; nullptr is the default stream
 
-// Of a kernel: its blocks, the threads of each, and the dynamic shared memory of each.
+// A kernel's blocks, the threads of each, and the dynamic shared memory of each.
 struct Grid {
   int64_t blocks_x = 1, blocks_y = 1, blocks_z = 1;
   int threads = 256;

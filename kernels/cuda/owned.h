@@ -94,7 +94,7 @@ inline void prefer(Preference& preference, uint64_t workspace_bytes, bool split)
   check(GNOMON_LT(cublasLtMatmulPreferenceCreate)(preference.put()),
         "cublasLtMatmulPreferenceCreate");
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-  // Of the pointers; the library assumes 256 bytes.
+  // Alignment of the pointers; the library assumes 256 bytes.
   for (auto alignment :
        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {

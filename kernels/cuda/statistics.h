@@ -29,7 +29,7 @@ struct TallyNeeds {
   int64_t scratch = 0;
 };
 TallyNeeds tally_needs(const Quantizer& quantizer, int64_t rows, int64_t columns);
-// Of a quantizer whose rule is not given a scale. Tiles of one element are for matrices of few.
+// The quantizer's rule is not kGiven. Tiles of one element are for matrices of few elements.
 void tally_tiles(const Quantizer& quantizer, const MatrixView& x, QuantizationTally* tallies,
                  uint32_t* scratch, Stream stream);
 

@@ -43,7 +43,7 @@ struct Tiles {
   }
 };
 
-// Of each tile of the matrix, or of those that a piece meets.
+// Arrays with an entry for each tile of the matrix, or for each that a piece meets.
 struct OfTiles {
   uint32_t* amax;  // magnitude bits
   uint32_t* low;   // 2^16 less the smallest magnitude's bits; 0: nothing but zeros
@@ -77,7 +77,7 @@ struct Place {
   __device__ static int clipped(int64_t left) {
     return left < 0 ? 0 : left < kSquare ? static_cast<int>(left) : kSquare;
   }
-  // Of the element (i, j) of the square: its tile among those of the piece.
+  // The tile of element (i, j) of the square, counted among those that the piece meets.
   __device__ uint32_t tile(const Tiles& tiles, int i, int j) const {
     const auto down =
         (skipped_rows + row + static_cast<uint32_t>(i)) / static_cast<uint32_t>(tiles.tile_rows);
@@ -183,7 +183,7 @@ struct BlockRoom {
     return static_cast<int64_t>(
         block_reduce(static_cast<unsigned long long>(own), 0ULL, counts, Add()));
   }
-  // Of a number that is not below 0, by its bits.
+  // Compares bits, so no number may be below 0.
   __device__ float largest(float own) {
     return float_of(block_reduce(bits_of(own), uint32_t{0}, bits, Largest()));
   }

@@ -36,7 +36,7 @@ __device__ int64_t tensor_of(const WireScales& by, int64_t element) {
   return first;
 }
 
-// Of elements that a thread comes to in ascending order.
+// Finds the scale of an element; a thread asks for elements in ascending order.
 class ScaleOf {
  public:
   __device__ explicit ScaleOf(const WireScales& by) : by_(by) {}

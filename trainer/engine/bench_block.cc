@@ -32,7 +32,7 @@ GptSize size_called(const std::string& name) {
   throw ConfigError("bench block", 0, "sizes", name, fmt::format("{}", fmt::join(names, ", ")));
 }
 
-// Of the block alone: products and causal attention, forward and backward.
+// Counts the block alone: products and causal attention, forward and backward.
 double block_flops(const ModelConfig& model, int64_t sequence, int64_t batch) {
   const double width = model.width;
   const double weights = 4 * width * width + 3 * width * model.ffn;

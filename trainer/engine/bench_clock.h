@@ -35,8 +35,8 @@ class BenchClock {
 
   // Returns when the device has done all that was asked of it.
   void wait();
-  // Of `calls` calls one after another, from a device that has nothing to do until it has nothing
-  // to do again.
+  // Seconds for each of `calls` calls one after another, from a device that has nothing to do until
+  // it has nothing to do again.
   double seconds(const BenchWork& work, int calls);
   // Medians over the rounds, in each of which every work has its turn, after a call that is not
   // counted. A work that throws Error has no time but its text.

@@ -27,7 +27,7 @@ struct GemmProblem {
     return 2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
            static_cast<double>(shape.k);
   }
-  // Of the operands as they are stored.
+  // Columns of the operands as they are stored.
   int64_t columns_a() const { return shape.transpose_a ? shape.m : shape.k; }
   int64_t columns_b() const { return shape.transpose_b ? shape.k : shape.n; }
 };

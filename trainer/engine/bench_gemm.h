@@ -14,13 +14,13 @@ namespace gnomon {
 struct BenchGemmOptions {
   Device device = Device::kCpu;
   int threads = 2;
-  // Of bench_model_names(): fprop, dgrad and wgrad of their layers' products.
+  // Names of bench_model_names(): fprop, dgrad and wgrad of their layers' products are measured.
   std::vector<std::string> models = {};
   // "MxNxK", as an fprop: M tokens, K inputs, N outputs.
   std::vector<std::string> sizes = {};
   int64_t tokens = 8192;  // of a model's products
   std::vector<std::string> recipes = {"current", "delayed", "rowwise", "block"};
-  // Of "fp32", "hopper": how FP8 products add up. The second is measured where it differs.
+  // How FP8 products add up: "fp32", "hopper". The second is measured where it differs.
   std::vector<std::string> accumulate = {"fp32"};
   BenchRounds rounds = {};
 };

@@ -230,7 +230,7 @@ class Engine {
   StepResult train_step(StatisticsCollector* collector = nullptr);
   // Forward and backward on the first micro-batch of step `step` under the engine's plan, for what
   // the collector gathers; changes no state. Returns the mean loss.
-  // Of several ranks rank 0 alone computes; the others call accompany_inspection().
+  // With several ranks, rank 0 alone computes; the others call accompany_inspection().
   double inspect(int64_t step, StatisticsCollector& collector);
   void accompany_inspection();
   // Gathers on this engine's tensors. Throws ConfigError (check_statistics), and for compute fp32,

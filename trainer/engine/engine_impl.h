@@ -70,7 +70,7 @@ struct Engine::Impl {
   void take_stale_weights(const SafetensorsFile& file, int64_t at);
   void bring_to_host(CheckpointContent& content);
   WorkingWeights& working() const { return model->working(); }
-  // Of all ranks, where they share the weights.
+  // Adds up the ranks' parts where they share the weights.
   uint64_t weights_hash();
   Memory& memory() const { return backend->memory(); }
   template <class E>

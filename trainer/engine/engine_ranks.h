@@ -17,7 +17,7 @@ namespace gnomon {
 struct EngineRanks {
   Collectives* collectives = nullptr;  // must outlive every engine
   int64_t engines = 0;                 // made so far, on rank 0
-  // Of those that follow, if not the configuration's; rank 0 gives its own to Engine.
+  // For the ranks that follow, if not the configuration's; rank 0 gives its own to Engine.
   std::optional<BackendMakers> backends = {};
 
   bool many() const { return collectives->size() > 1; }

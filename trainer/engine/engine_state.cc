@@ -177,7 +177,7 @@ int64_t updates_of(const JsonFields& state, int64_t step) {
   return updates;
 }
 
-// Of weights on the host, as the state that has a hash of them was written.
+// Hashes weights on the host as the hash in `state` was made; refuses one of another kind.
 uint64_t hash_of(const JsonFields& state, std::span<const std::byte> weights) {
   if (state.text("weights_hash_kind") != kHashKind) {
     state.refuse("weights_hash_kind", fmt::format("\"{}\"", kHashKind));

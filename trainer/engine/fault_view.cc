@@ -102,7 +102,7 @@ const std::vector<SitePrecision>& FaultView::precisions(const std::vector<SitePr
     if (!changes_precision(faults_[i].kind) || !faults_[i].active(step)) continue;
     for (size_t site = 0; site < room.size(); ++site) {
       if (!sites_[i][site]) continue;
-      // Of a GEMM in BF16 what is changed is not read.
+      // A GEMM in BF16 does not read what is changed.
       for (Gemm gemm : kGemms) change(faults_[i], room[site][gemm]);
     }
   }

@@ -32,9 +32,9 @@ struct PassPlan {
   // The values of the plan's formats, but no FP8 kernel: products of them are made as those of BF16
   // are, with FP32 sums, and of weights as they are now. A fault of a kernel is not felt.
   bool fakequant = false;
-  // Of BackendBase::repeat(), 0: none. Passes with one key have the same sites, scaling histories,
-  // tokens in number and `accumulate`, follow passes of the same key alike, and no fault or
-  // observer.
+  // Key for BackendBase::repeat(); 0: none. Passes with one key have the same sites, scaling
+  // histories, tokens in number and `accumulate`, follow passes of the same key alike, and have no
+  // fault or observer.
   uint64_t repeat_key = 0;
 };
 

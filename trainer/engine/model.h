@@ -201,7 +201,7 @@ class BasicModel final : public DecoderModel {
   // number.
   template <class Use>
   void run_head(Use use);
-  // Of the targets brought for the pass.
+  // Reads the targets brought for the pass.
   void loss_of_logits(int64_t first, int64_t count, float gradient_scale, bool with_gradient,
                       float* amax);
   double sum_of_losses();

@@ -56,7 +56,7 @@ class OptimizerState {
   // nothing when it throws.
   void change_formats(const MomentFormats& formats, uint64_t seed, int64_t step);
 
-  // Of the shard: element 0 is the shard's first.
+  // Masters and moments of the shard: element 0 is the shard's first.
   std::span<float> masters() { return masters_; }
   const MomentSpan& first_moments() const { return first_moments_; }
   const MomentSpan& second_moments() const { return second_moments_; }

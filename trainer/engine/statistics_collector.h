@@ -25,7 +25,7 @@ class ParameterLayout;
 struct StatisticsConfig {
   int64_t every = 0;                       // steps; 0 = off
   std::vector<std::string> match = {"*"};  // globs over sites
-  // Of these, and "weight_gradient", which has to be asked for.
+  // "weight_gradient" is the one more that may be asked for.
   std::vector<std::string> tensors = {"input", "weight", "gradient", "output"};
   std::vector<std::string> what_if;  // recipes, as what_if_precision() takes them
   int sites_max = 256;               // more than that match: an error
@@ -86,7 +86,7 @@ class StatisticsCollector final : public TensorObserver {
   void weight_gradients(std::span<const float> gradients);
 
   void begin_products() override;
-  // Of lm_head only the first part is looked at.
+  // Only the first part of lm_head's rows is looked at.
   void begin_rows(int64_t first, int64_t count) override;
   void operand(int site, Gemm gemm, TensorRole role, std::span<const bf16> content,
                const Quantizer* quantizer, float given_scale) override;
@@ -154,7 +154,7 @@ class StatisticsCollector final : public TensorObserver {
   const std::vector<SitePrecision>* precisions_ = nullptr;
   std::vector<StatisticsRow> rows_;
   std::set<std::pair<int, std::string>> measured_;  // tensors with a row of their own already
-  // Of the newest looks, this one's too; of finite tensors.
+  // amaxes of the newest looks, this one's too; without NaN.
   std::map<std::pair<int, std::string>, std::deque<double>> amaxes_;
   std::optional<MatrixView> gate_;  // the weight of the product at hand that gates the next site's
   std::set<std::pair<int, std::string>> dumped_;

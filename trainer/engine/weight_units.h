@@ -31,7 +31,7 @@ class WeightUnits {
   int embedding() const { return 0; }
   int layer(int index) const { return index + 1; }
   int head() const { return head_; }
-  // Of a matrix, by its place in the numbering.
+  // The unit that holds an element of a matrix, given by its place in the numbering.
   int unit_of(int64_t element) const;
 
   // What no unit has, biases and norms, which every rank keeps.

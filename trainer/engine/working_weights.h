@@ -53,7 +53,7 @@ class WorkingWeights {
   virtual void share(Wires& wires, WireFormat format) = 0;
   // The sum of PlacedHash's terms of those that are kept here; each counts on one rank.
   virtual uint64_t hash_terms() = 0;
-  // Of those that every rank has.
+  // The same of those that every rank has.
   virtual uint64_t hash_of_common() = 0;
   // *Room for all weights on rank 0's host, not looked at elsewhere, gets them.
   virtual void gather(Collectives& ranks, std::span<std::byte> all_on_host) = 0;
@@ -94,7 +94,7 @@ class WorkingWeightsOf : public WorkingWeights {
  public:
   // A parameter's, at hand in the pass where they are sharded.
   virtual std::span<E> weight(int parameter) = 0;
-  // Of neighbouring sites that read one input, the first of which is this.
+  // The operands of neighbouring sites that read one input, from this one on.
   virtual std::span<GemmOperand<E>> operands(int first_site, int count) = 0;
   // By site; empty where they are sharded.
   virtual std::span<GemmOperand<E>> all_operands() = 0;
@@ -119,7 +119,7 @@ inline std::byte* take_copy_room(Arena& arena, int64_t elements) {
   return arena.take<std::byte>(elements * OperandRoom::kBytesPerElement).data();
 }
 
-// Of parameters that are read side by side.
+// Makes room for parameters that are read side by side.
 template <class E>
 void take_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
                    std::span<const int> parameters, std::span<GemmOperand<E>> operands) {
@@ -133,7 +133,7 @@ void take_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
   }
 }
 
-// Of a layer's matrices, in the order of its sites.
+// Makes room for a layer's matrices, in the order of its sites.
 template <class E>
 void take_layer_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
                          const LayerParameters& layer, std::span<GemmOperand<E>> operands) {
