@@ -15,7 +15,7 @@ namespace {
 
 using namespace gnomon;
 
-// Of the slowest rank, since all wait for it.
+// The slowest rank's median time, since all wait for it.
 template <class Body>
 double seconds_of(Collectives& ranks, int rounds, Body body) {
   std::vector<double> all;

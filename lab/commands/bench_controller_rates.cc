@@ -19,7 +19,7 @@ namespace {
 
 namespace json = boost::json;
 
-// Of each round's numbers by key.
+// Numbers by key, one from each round.
 class Rounds {
  public:
   void add(const std::string& key, double value) { values_[key].push_back(value); }

@@ -17,7 +17,7 @@ std::string register_run(HttpClient& client, const std::string& name,
                          int64_t checkpoint_every = 500);
 class StepBodies {
  public:
-  // Of batches of `steps` steps.
+  // Makes batches of `steps` steps.
   explicit StepBodies(int steps);
   // The batch whose first step is `first`.
   std::string_view from(int64_t first);

@@ -106,7 +106,7 @@ json::object rival(const std::vector<RecordedRun>& observed,
   return object;
 }
 
-// Of one fault at one strength.
+// Counts and sums for one fault at one strength.
 struct FaultRuns {
   int64_t runs = 0, harmful = 0, caught = 0;
   double above_bf16 = 0, above_fp8 = 0;

@@ -11,7 +11,7 @@
 namespace gnomon::rehearsal {
 
 // Keys, of which those that no trace speaks of are null (docs/studies/detection/README.md).
-// Of the observed runs:
+// From the observed runs:
 //   healthy_windows, false_alarms, false_alarms_high_95   without a fault
 //   harmful_runs (recorded_runs.h), caught_share, median_delay_windows, p95_delay_windows,
 //   mean_delay_windows (of those caught), missed
@@ -21,7 +21,7 @@ namespace gnomon::rehearsal {
 //                is `eprocess` without its rule for jumps, `eprocess_any` for noise of any shape
 //   neighbour_correlation   of D in healthy windows next to each other, by configuration
 //   chance_percent, chance_fp8_percent, healthy_cost_percent   by configuration
-// Of the enforced runs:
+// From the enforced runs:
 //   triage_accuracy, confusion, spikes_blamed_on_fp8; and what aftermath.h has
 // And `runs`, a row for each run of both kinds.
 // `detector`: of kind eprocess.

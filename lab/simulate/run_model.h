@@ -38,7 +38,7 @@ struct RunModel {
   double speedup = 1.3;  // time of a BF16 step over an FP8 step's, which is a second
 
   std::array<double, kFaultKinds> hazards = {};  // faults per step, by kind
-  // Of kNumerics and kKernelBug: per cent of the loss that kSizeSteps steps add; log-uniform.
+  // For kNumerics and kKernelBug: per cent of the loss that kSizeSteps steps add; log-uniform.
   double size_low = 0.2, size_high = 2;
   double lasting_share = 0.5;  // of them: those that stay to the end
   double brief_steps = 500;    // mean length of the others

@@ -115,7 +115,7 @@ class Witness {
   // The faults that a kind of alarm can be about.
   enum class Sign { kGap, kStep, kHit, kOffset, kAny };
   bool shows(FaultKind kind, Sign sign) const;
-  // Of the faults that show so in these steps, that with the most harm.
+  // The fault with the most harm among those that show so in these steps.
   std::optional<size_t> guilty(Sign sign, int64_t attempt, int64_t start, int64_t end) const;
 
   struct Open {

@@ -148,7 +148,7 @@ TEST_F(BacktestTest, ACaseThatTheRecordNeverOpenedEndsTheComparisonAndSaysSo) {
   EXPECT_EQ(result.step, result.parting->step);
 }
 
-// Of a fault that begins mildly the bolder policy sees the first window, the recorded one the
+// Under growing_fault(), the bolder policy alarms at the first window, the recorded one at the
 // third.
 Policy fixed(double percent) {
   return changed([percent](Policy& p) {

@@ -60,7 +60,7 @@ class ContainmentRehearsalTest : public ::testing::Test {
   TemporaryDirectory directory_;
 };
 
-// Of all pins.
+// The sites that attributions name, over all of them.
 std::vector<std::string> blamed(const Trace& trace) {
   std::vector<std::string> result;
   for (const auto& each : trace.decisions) {

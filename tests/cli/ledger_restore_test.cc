@@ -39,7 +39,7 @@ class RestoreByRootTest : public ::testing::Test {
     return run_gnomon(
         {"ledger", "restore", "--from", backup.string(), "--ledger", ledger.string(), "--force"});
   }
-  // Of all there is beside the ledger, by what follows its name.
+  // Checks every file in the ledger's folder, the ledger itself included.
   void expect_ownership(unsigned mode) {
     int files = 0;
     for (const auto& entry : fs::directory_iterator(place)) {

@@ -248,7 +248,7 @@ TEST_F(DecisionStateTest, AStateThatCannotBeReadIsRebuiltUnderThePoliciesOfThen)
             2);
 }
 
-// Of a ledger of before that was recorded.
+// Such a ledger is from before the replaced policy was recorded.
 TEST_F(DecisionStateTest, APolicyThatIsNotOnRecordIsGuessedByNobodyButARepair) {
   report({step(1)});
   ledger_.write([&](LedgerTransaction& transaction) {

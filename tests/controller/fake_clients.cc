@@ -109,7 +109,7 @@ ReplayResult FakeVerifier::result(const Lease& lease, double gap) const {
   }
   result.start_loss_bf16 = 4.0;
   result.start_loss_plan = 4.004;
-  // Of each window another, as of a run that learns: who gives one answer twice is not believed.
+  // Each window has its own, as in a run that learns: who gives one answer twice is not believed.
   const double end = 3.9 - 1e-9 * static_cast<double>(task.start_step);
   result.run_end_loss_bf16 = end;
   result.replay_end_loss_bf16 = task.arm == "same" ? end : end - gap;

@@ -28,7 +28,7 @@ void collect_places(const json::value& value, const std::string& at,
   places.push_back(at);
 }
 
-// Of the types that the place may be of, and of others.
+// Values of the types that a place may have, and of others.
 std::vector<json::value> hostile_values() {
   std::vector<json::value> values;
   for (const char* text : {"9223372036854775807",

@@ -80,7 +80,7 @@ TEST_F(LeasesTest, ALeaseDoesNotRunOutWhileARequestAboutItWaits) {
   EXPECT_TRUE(leases_->overdue().empty()) << "its time begins anew with the answer";
   clock_ += 2;
   EXPECT_EQ(leases_->overdue().size(), 1u);
-  // Of another token nobody is heard.
+  // Another token prolongs nothing.
   const Leases::Arrival foreign(*leases_, lease.lease, lease.token + 1, nullptr);
   EXPECT_EQ(leases_->overdue().size(), 1u);
 }

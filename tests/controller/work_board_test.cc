@@ -45,7 +45,7 @@ TEST_F(WorkBoardTest, InsideARunPriorityComesBeforeAge) {
   EXPECT_THAT(replays(), ElementsAre(3, 2, 1));
 }
 
-// Of a case (100) and shadows (50).
+// Priorities: 100 for a case, 50 for shadows.
 TEST_F(WorkBoardTest, TheReplaysOfACaseLeaveTheirRunsShadowsTheirTurns) {
   for (int64_t i = 1; i <= 3; ++i) order(1, i, 100, 10);
   order(1, 4, 50, 20);

@@ -94,7 +94,7 @@ class EvidenceTest : public ::testing::Test {
     said.verifier = "two:2";
     hear(said);
   }
-  // Of the window 240–260, after healthy ones; BF16 itself rises over it.
+  // A shadow of window 240–260, after healthy ones; BF16 itself rises over it.
   ReplayFinished shadow_after_a_rise(double rise_percent, double d_percent) {
     train_to(260, false);
     for (int64_t start = 0; start < 240; start += 20) judge(start, healthy_d(start));

@@ -245,7 +245,7 @@ TEST(LiarTest, ATrainerThatConfirmsIsSeldomStopped) {
   EXPECT_LE(on_trainer, 4) << "of 50 windows";
 }
 
-// Of a verifier that says nothing but the truth, alone, faults are still found.
+// A verifier that is alone and honest suffices to find faults.
 TEST(LiarTest, OneThatIsAloneAndHonestIsBorneOut) {
   for (const bool trainer : {false, true}) {
     Scene scene{"", [](ReplayFinished&) {}, {}, {"v1:1"}, trainer};

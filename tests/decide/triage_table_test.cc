@@ -29,7 +29,7 @@ TriageAnswer failed(const std::string& kind, int64_t seed = 0) {
   answer.failed = true;
   return answer;
 }
-// Of a finding: 0 calm, 1 spikes, 2 not finite.
+// An answer about a finding: 0 calm, 1 spikes, 2 not finite.
 TriageAnswer went(const std::string& kind, int how, int64_t seed = 0) {
   TriageAnswer answer;
   answer.kind = test::any_word(kind);
@@ -37,7 +37,7 @@ TriageAnswer went(const std::string& kind, int how, int64_t seed = 0) {
   answer.spike = SpikeComparison{3.0, how == 2, how == 1};
   return answer;
 }
-// Of a gap: an end loss this many per cent over the BF16 replay's 2.0.
+// An answer about a gap: an end loss this many per cent over the BF16 replay's 2.0.
 TriageAnswer ended(const std::string& kind, double percent, int64_t seed = 0) {
   TriageAnswer answer;
   answer.kind = test::any_word(kind);

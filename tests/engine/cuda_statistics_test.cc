@@ -90,7 +90,7 @@ TEST_F(CudaEngineStatistics, AreThoseOfTheSameTensorsOnTheHost) {
                                               tensor_role_from_name(row.tensor), gemm_of(row.gemm));
     expect_rounding(row, probe.compare(quantizer));
   }
-  // Of each site: five tensors, and three of them in two GEMMs under four recipes; but in dgrad k
+  // Each site has five tensors, and three of them in two GEMMs under four recipes; but in dgrad k
   // and up run as one with the sites before them, whose weights alone are shown.
   EXPECT_EQ(collector->rows().size(), sites.size() * (names.size() + size_t{3 * 2 * 4}) - 2 * 4);
 }

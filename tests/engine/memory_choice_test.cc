@@ -281,8 +281,8 @@ TEST_F(TooLittle, OffersToShareOutTheWeightsWhereThereAreRanks) {
   EXPECT_THAT(refusal(int64_t{10} << 30), HasSubstr(offer + ", memory.recompute = \"block\""));
   EngineConfig sharded = config;
   sharded.shard = Sharding::kWeights;
-  // Of 30.0 GB, 7.5 billion weights as they are and as copies, 5.7 GB stay: an eighth of the
-  // weights, two layers of 0.22 billion and the embedding's 0.53 with copies.
+  // 30.0 GB are 7.5 billion weights as they are and as copies. 5.7 GB of them stay: an eighth of
+  // the weights, two layers of 0.22 billion and the embedding's 0.53 with copies.
   EXPECT_NEAR(static_cast<double>(need(config) - need(sharded)), 24.3e9, 0.05e9);
   config = sharded;
   EXPECT_THAT(refusal(need(config) - 1), testing::Not(HasSubstr(offer)));

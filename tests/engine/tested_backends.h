@@ -9,7 +9,7 @@
 
 namespace gnomon::test {
 
-// Of one of these two a test program has its own.
+// Each test program links one of the two.
 std::unique_ptr<cuda::Machine> tested_machine();
 // A GPU is fast enough for longer runs of larger models.
 bool on_a_gpu();

@@ -21,12 +21,12 @@
 namespace gnomon::fuzz {
 namespace {
 
-// Of byte 0.
+// Flags in byte 0 of the input.
 constexpr int kReadContents = 1;  // the check that reads every byte
 constexpr int kCutWhenOpen = 2;   // the first shard of the training split loses its end then
 
-// Of a shard's first byte; the second says by how much the description's count (upper half) and
-// the header's (lower) are wrong, the third how many tokens there are, the fourth the first one.
+// Flags in a shard's byte 0. Byte 1 says by how much the description's count (upper half) and the
+// header's (lower) are wrong, byte 2 how many tokens there are, byte 3 the first one.
 constexpr int kHeldout = 1;
 constexpr int kWide = 2;
 constexpr int kMissing = 4;

@@ -18,7 +18,7 @@ struct Target {
   int64_t memory_factor = 64;   // what it may hold: so many times its input and kMemoryFree
 };
 inline constexpr int64_t kMemoryFree = 1 << 20;  // bytes, of messages, paths and buffers
-// Of a Target that is no reader of a file.
+// The memory_factor of a Target that reads no file.
 inline constexpr int64_t kAnyMemory = 0;
 
 std::span<const Target> reader_targets();   // targets.cc: libFuzzer's too

@@ -24,7 +24,7 @@ from fixture import llama3_rope, random_model, work_folder
 STEPS = 12
 TOKENS = 64
 SEQUENCES = 4
-# Of the mean loss, relative: both sides compute in the checkpoint's own element type.
+# Relative, for the mean loss: both sides compute in the checkpoint's own element type.
 TOLERANCE = {"bf16": 5e-3, "fp32": 1e-5}
 
 CONFIG = """

@@ -14,7 +14,7 @@
 namespace gnomon::cuda::test {
 namespace {
 
-// Of sums of FP64 in another order, and of logarithms by another library.
+// Allows for sums of FP64 in another order, and for logarithms by another library.
 constexpr double kRelative = 1e-12;
 
 void expect_close(double found, double expected, const char* what) {

@@ -14,7 +14,7 @@ using gnomon::test::FakeTensor;
 struct Fake {
   cudnnBackendDescriptorType_t type;
   std::map<int, std::vector<std::byte>> values = {};
-  // Of a proposal, and of a plan made of one, which outlives the graph's descriptors.
+  // Set in a proposal, and in a plan made of one, which outlives the graph's descriptors.
   std::map<int64_t, FakeTensor> tensors = {};
   size_t operations = 0;
 

@@ -76,7 +76,7 @@ TEST(Broadcast, BringsTheRootsBytesToAll) {
   }
 }
 
-// Of every size at which a transport does something else, in both directions at once.
+// Covers every size at which a transport does something else, in both directions at once.
 TEST(Exchange, BringsEveryRankWhatEachOtherSentIt) {
   const int me = collectives().rank(), all = collectives().size();
   for (size_t bytes : {size_t{0}, size_t{1}, size_t{16}, size_t{65'537}, size_t{9'000'001}}) {

@@ -23,7 +23,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Of all sizes, with blocks and a tensor that are zero, tiny, huge or not finite.
+// Values of all sizes, with blocks that are zero, tiny, huge or not finite.
 template <class E>
 std::vector<E> values_of(int rank, int64_t count) {
   std::vector<E> values;
@@ -144,7 +144,7 @@ TEST_P(DeviceWires, WeightsAreThoseOfTheCpu) {
   }
 }
 
-// Of pieces of unlike sizes that every rank keeps a part of, and one that all keep.
+// Pieces of unlike sizes that every rank keeps a part of, and one that all keep.
 WireShares shares_of(int64_t count) {
   std::vector<std::vector<WireRange>> keeps;
   const int ranks = collectives().size();

@@ -189,7 +189,7 @@ TEST_F(Rendezvous, AnotherProgramAtThePortIsNoRank0) {
 }
 
 TEST_F(Rendezvous, AnAddressOfAnotherHostIsNoneToListenAt) {
-  // Of a net for documentation.
+  // The address is from a net reserved for documentation.
   expect_refused(*start(0, 2, {{"MASTER_ADDR", "192.0.2.1"}}), "cannot listen at MASTER_ADDR");
   expect_refused(*start(0, 2, {{"MASTER_ADDR", "no.such.host.invalid"}}), "cannot be found");
 }

@@ -46,7 +46,7 @@ struct ApiRun {
   bool ended() const { return life == "stopped" || life == "failed"; }
   std::string path() const { return "/v1/runs/run-" + std::to_string(id); }
   int64_t newest_attempt() const { return attempts.empty() ? 0 : attempts.rbegin()->first; }
-  // Of the newest attempt; where it began when it has none.
+  // The newest attempt's newest step; where it began when it has none.
   int64_t newest_step() const;
   // The run is gone: its name may be registered anew.
   void forget();
@@ -62,7 +62,7 @@ struct ApiModel {
   std::vector<ApiRun> runs;
   std::vector<ApiLease> leases;
 
-  // Of this id; null when it is not registered.
+  // The run of this id; null when it is not registered.
   ApiRun* run_of(int64_t id);
 };
 

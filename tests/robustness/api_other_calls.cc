@@ -92,8 +92,8 @@ void ApiPlayer::complete(Draw& draw) {
   if (response.status == 200) ++counts_["results"];
 }
 
-// Of somebody else, with another token, with other numbers. Whether a second result is refused is
-// not asked here; that it does no harm is.
+// Completes as somebody else, with another token or with other numbers. Whether a second result is
+// refused is not checked here; that it does no harm is.
 void ApiPlayer::complete_badly(Draw& draw) {
   if (model_.leases.empty()) return;
   const size_t at = static_cast<size_t>(draw.between(0, std::ssize(model_.leases) - 1));

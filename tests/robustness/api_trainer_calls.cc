@@ -77,7 +77,7 @@ void ApiPlayer::register_otherwise(Draw& draw) {
   const int64_t id = run_id_of(from_json<RunRegistered>(response.body).run);
   if (model_.run_of(id) == &run) return;
   if (registration.name == run.story.name()) broken("a run is registered once", lines_.back());
-  // Of a strange name that is accepted: it lives in the list for the rest of the sequence.
+  // A strange name was accepted: its run stays in the list for the rest of the sequence.
   for (ApiRun& known : model_.runs) {
     if (known.id == id) return;
   }

@@ -115,7 +115,7 @@ class History {
   std::vector<std::thread> trainers_;
 };
 
-// Of one whose daemon could not be had any more.
+// Threads still run here only when the daemon could not be had any more.
 History::~History() {
   scene_.given_up = true;
   follower_.leave();
@@ -199,7 +199,7 @@ void History::something_happens() {
       if (draw_.chance(0.3)) bring_back();
       return;
     case Fault::kClock:
-      // Of two moments less than a week apart: what is older goes from the stream (retention).
+      // Any two moments are less than a week apart: what is older goes from the stream (retention).
       daemon_.set_clock_offset(draw_.between(-3, 3) * 86400 / (draw_.chance(0.5) ? 1 : 1000));
       record_.count("clock jumps");
       if (draw_.chance(0.3)) bring_back();

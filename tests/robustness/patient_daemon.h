@@ -38,7 +38,7 @@ class PatientDaemon {
   void break_disk();
   void mend_disk();
   void set_clock_offset(int64_t seconds);
-  // Of fault power: a backup of this name was acknowledged.
+  // For fault power: a backup of this name was acknowledged.
   void note_backup(const std::string& name) { backup_ = name; }
   // What was acknowledged last, or enough newer ones: empty. Otherwise what is wrong.
   std::string backup_problem() const;

@@ -16,7 +16,7 @@ namespace gnomon::robustness {
 
 class PowerCuts {
  public:
-  // Of the files whose absolute paths begin with one of `paths`. `journal` is none of them. With
+  // Follows files whose absolute paths begin with one of `paths`, `journal` not among them. With
   // `lies`, the disk keeps nothing that was synced: what was acknowledged must be found missing.
   PowerCuts(std::vector<std::string> paths, std::filesystem::path journal, bool lies = false);
 

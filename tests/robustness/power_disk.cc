@@ -191,7 +191,7 @@ void keep(const Change& change) {
 
 }  // namespace
 
-// Of a folder: all its names. Of a file: all its data, and not its name.
+// Keeps all names of a folder, or all data of a file but not its name.
 void PowerDisk::sync(const NodePtr& node) {
   node->kept = node->now;
   node->changes.clear();

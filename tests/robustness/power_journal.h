@@ -30,7 +30,7 @@ struct PowerRecord {
   uint64_t data_bytes = 0;
 };
 
-// Of the process that is watched.
+// Environment variables of the process that is watched.
 inline constexpr const char* kPowerPaths = "GNOMON_POWER_PATHS";      // prefixes, ':' between
 inline constexpr const char* kPowerJournal = "GNOMON_POWER_JOURNAL";  // appended to
 // The process is killed behind so many records; absent or 0: never.

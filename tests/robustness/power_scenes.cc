@@ -54,7 +54,7 @@ std::vector<int64_t> acknowledged(const std::string& output, int64_t& next) {
   return {steps.begin(), steps.end()};
 }
 
-// Of one life of a trainer's checkpoints, which ends with a cut; then another goes on.
+// Cuts the power while a trainer writes checkpoints, three lives one after another.
 void cut_checkpoints(Scenes& scenes) {
   test::TemporaryDirectory folder;
   const fs::path root = folder / "checkpoints";

@@ -57,7 +57,7 @@ class Record {
   }
   // The run of this id in the ledger; -1 when no client knows it.
   int number_of(int64_t id) const;
-  // Of the run at a window's end.
+  // Version of the run's plan at a window's end.
   int64_t plan_version(int number, int64_t attempt, int64_t step) const;
   // When all threads are through.
   const std::vector<RunRecord>& runs() const { return runs_; }

@@ -11,8 +11,8 @@
 
 namespace gnomon::robustness {
 
-// Of the ledger's file `ledger`, which `view` reads. `each` is called for every event, in order,
-// with the state and the effects that it leads to.
+// Decides a run again from the ledger's file `ledger`, which `view` reads. `each` is called for
+// every event, in order, with the state and the effects that it leads to.
 void retell(const cli::LedgerView& view, const std::string& ledger, int64_t run,
             const decide::Policy& policy,
             const std::function<void(const cli::RecordedEvent&, const decide::State&,

@@ -21,7 +21,7 @@ double noise(const RunStory& story, uint64_t kind, int64_t attempt, int64_t step
   return 2.0 * static_cast<double>(philox_uniform(philox(story.seed, stream, index)[0])) - 1.0;
 }
 
-// Of a step that goes well.
+// Loss of a step that goes well.
 double loss_of(const RunStory& story, int64_t attempt, int64_t step) {
   return 4.0 - 0.002 * static_cast<double>(step) + 0.01 * noise(story, 1, attempt, step);
 }

@@ -16,7 +16,7 @@ struct RunStory {
   int64_t steps = 0;
   // Under plan 1, windows that end here or later have a gap that makes the core act; 0 = none.
   int64_t gap_from = 0;
-  // Of attempt 1, the step whose loss is infinite, at which the core acts at once; 0 = none.
+  // The step of attempt 1 whose loss is infinite, at which the core acts at once; 0 = none.
   int64_t blow_up_at = 0;
   double restart_chance = 0;  // at each checkpoint
   bool asks_for_old = true;   // sends old reports again, which must be known

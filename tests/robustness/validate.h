@@ -20,7 +20,7 @@ struct Seen {
   bool late_copies = false;  // of messages to them, as for check_messages
 };
 
-// Of a ledger that no daemon has open. Each sentence is something that must not be.
+// Checks a ledger that no daemon has open. Each sentence is something that must not be.
 std::vector<std::string> validate(const std::filesystem::path& ledger, const Record& record,
                                   const Seen& seen);
 

@@ -77,7 +77,7 @@ void Verifier::complete(const Lease& lease) {
   if (manners_ == Manners::kAsItIs && draw_.chance(0.1)) complete(lease);
 }
 
-// Of the token before, as from a verifier that lost this very replay.
+// Uses the token before, as a verifier that lost this very replay does, or the next one.
 void Verifier::complete_with_wrong_token(const Lease& lease) {
   ReplayResult result = result_for(lease);
   result.token += draw_.chance(0.5) ? 1 : -1;

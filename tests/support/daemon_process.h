@@ -34,7 +34,7 @@ class DaemonProcess {
   int stop();
   bool running() const { return process_ && process_->running(); }
   void signal(int number) const { process_->signal(number); }
-  // Of a daemon that does not run.
+  // Removes the ledger; the daemon must not run.
   void lose_ledger() const;
 
   std::string url() const;

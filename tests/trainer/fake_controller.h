@@ -61,7 +61,7 @@ class FakeController {
   int64_t news() const;
   void wait_beyond(int64_t seen);
   int64_t steps_told() const;
-  // Of those of `attempt`; -1 when there is none.
+  // The newest step reported for `attempt`; -1 when there is none.
   int64_t newest_step(int64_t attempt) const;
   DirectiveAck last_ack(int64_t number) const;  // with state "" when there is none
   std::string ack_state(int64_t number) const { return last_ack(number).state; }

@@ -26,7 +26,7 @@ class SleepingThreads : public TrainerFixture {
                    "--threads", "2"},
                   {.environment = std::move(environment)});
   }
-  // Of a trainer that trains for long.
+  // Starts a trainer that trains for long; returns its environment.
   std::string environment_with(const Environment& environment) {
     const auto trainer =
         train(fmt::format("for_long_{}", ++runs_), config(10'000'000), environment);

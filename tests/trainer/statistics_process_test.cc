@@ -40,7 +40,7 @@ class StatisticsProcess : public DaemonFixture {
     return steps;
   }
   std::string metrics() const { return daemon_.client().checked("GET", "/metrics").body; }
-  // Of the model at the end of a run to its end.
+  // Hash of the model at the end of a whole run.
   std::string trained(const std::string& extra, const std::vector<std::string>& more) {
     auto trainer = start(config(30, extra), more);
     EXPECT_EQ(trainer->wait(), 0) << trainer->output();
