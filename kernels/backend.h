@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "kernels/memory.h"
 #include "kernels/moments.h"
 #include "kernels/operand.h"
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
 #include "kernels/shapes.h"

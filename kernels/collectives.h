@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/formats.h"
-#include "kernels/host_device.h"
+#include "numerics/formats.h"
+#include "numerics/host_device.h"
 #include "kernels/moments.h"
 
 namespace gnomon {

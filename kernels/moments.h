@@ -17,7 +17,7 @@
 #include <string>
 #include <variant>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 
 namespace gnomon {
 

@@ -9,9 +9,9 @@
 #include <optional>
 #include <span>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "kernels/memory.h"
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 
 namespace gnomon {
 

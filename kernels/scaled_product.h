@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/formats.h"
-#include "kernels/quantizer.h"
+#include "numerics/formats.h"
+#include "numerics/quantizer.h"
 
 namespace gnomon {
 

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 #include "kernels/statistics_tally.h"
 
 namespace gnomon {

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 #include "kernels/statistics_source.h"
 
 namespace gnomon {

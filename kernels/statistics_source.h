@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 
 namespace gnomon {
 

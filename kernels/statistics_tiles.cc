@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "kernels/statistics_rounding.h"
+#include "numerics/statistics_rounding.h"
 #include "kernels/statistics_tally.h"
 
 namespace gnomon {

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "kernels/memory.h"
 
 namespace gnomon {

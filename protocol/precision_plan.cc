@@ -24,11 +24,6 @@ constexpr std::array<std::string_view, 4> kWideFormats = {"e8m3", "e8m4", "e8m5"
 constexpr std::array<std::string_view, 2> kTensorCoreFormats = {"e4m3", "e5m2"};
 constexpr std::array<std::string_view, 9> kFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1",
                                                       "e8m3", "e8m4", "e8m5", "e8m6"};
-// kRecipeNames, then those of other frameworks.
-constexpr std::array<std::string_view, 11> kAllRecipeNames = {
-    "current", "delayed", "rowwise",    "rowwise_gw_hp",      "block",
-    "mx",      "none",    "tensorwise", "rowwise_with_gw_hp", "mxfp8",
-    "nvfp4"};
 constexpr std::array<std::string_view, 2> kMxScales = {"up", "ocp"};
 constexpr std::array<std::string_view, 2> kAccumulators = {"fp32", "hopper"};
 constexpr std::array<std::string_view, 3> kGemmNames = {"fprop", "dgrad", "wgrad"};
@@ -45,9 +40,19 @@ std::string quoted_list(std::span<const std::string_view> values) {
   return text;
 }
 
-bool has_power_of_two(Recipe recipe) {
-  return recipe == Recipe::kCurrent || recipe == Recipe::kRowwise ||
-         recipe == Recipe::kRowwiseGwHp || recipe == Recipe::kBlock;
+std::vector<std::string_view> all_recipe_names() {
+  return recipe_names([](const RecipeRow&) { return true; });
+}
+
+// "32, 64 or 128": the terms after which a sum of such tiles may move to FP32.
+std::string promotions(int64_t strip) {
+  std::string text = std::to_string(strip);
+  const char* between = " or ";
+  for (int64_t terms = strip / 2; terms >= kGroupTerms; terms /= 2) {
+    text = fmt::format("{}{}{}", terms, between, text);
+    between = ", ";
+  }
+  return text;
 }
 
 void read_gemms(TomlTable& table, PlanRule& rule) {
@@ -85,11 +90,13 @@ PlanRule read_rule(TomlTable& table) {
   read_run_choices(table, rule);
   rule.forward_format = table.choice("forward_format", "", kFormats);
   rule.gradient_format = table.choice("gradient_format", "", kFormats);
-  rule.recipe = table.choice("recipe", "", kAllRecipeNames);
-  if (rule.recipe == "rowwise_gw_hp" && table.text("wgrad", "") == "fp8") {
-    table.refuse("wgrad",
-                 "\"bf16\", or no such key: recipe = \"rowwise_gw_hp\" is the one that keeps "
-                 "wgrad in BF16 (\"rowwise\" does not)");
+  rule.recipe = table.choice("recipe", "", all_recipe_names());
+  const RecipeRow* const recipe = recipe_row(rule.recipe);
+  if (recipe != nullptr && recipe->ours && recipe->keeps_wgrad &&
+      table.text("wgrad", "") == "fp8") {
+    table.refuse("wgrad", fmt::format("\"bf16\", or no such key: recipe = \"{}\" is the one that "
+                                      "keeps wgrad in BF16 (\"rowwise\" does not)",
+                                      recipe->name));
   }
   rule.amax_history = static_cast<int>(table.integer("amax_history", -1, 1, kAmaxHistoryMax));
   rule.margin = static_cast<int>(table.integer("margin", kUnsetMargin, -kMarginMax, kMarginMax));
@@ -109,8 +116,7 @@ void apply(const PlanRule& rule, Gemm gemm, GemmPrecision& precision) {
   const std::string& value = rule.gemms[static_cast<size_t>(gemm)];
   if (!value.empty()) precision.fp8 = value == "fp8";
   if (!rule.recipe.empty()) {
-    const auto place = std::ranges::find(kAllRecipeNames, rule.recipe) - kAllRecipeNames.begin();
-    precision.choose(static_cast<Recipe>(place));
+    precision.choose(recipe_row(rule.recipe)->recipe);
   }
   if (!rule.forward_format.empty()) precision.forward_format = rule.forward_format;
   if (!rule.gradient_format.empty()) precision.gradient_format = rule.gradient_format;
@@ -181,7 +187,8 @@ class GemmCheck {
         layers_(layers),
         file_(file),
         precision_(plan.resolve(site, layers)[gemm]),
-        with_recipe_(fmt::format("with recipe = \"{}\"", recipe_name(precision_.recipe))),
+        row_(recipe_row(precision_.recipe)),
+        with_recipe_(fmt::format("with recipe = \"{}\"", row_.name)),
         hopper_(precision_.accumulate == Accumulate::kHopper) {}
 
   void formats() const {
@@ -192,19 +199,23 @@ class GemmCheck {
   }
 
   void scales() const {
-    if (precision_.power_of_two && !has_power_of_two(precision_.recipe)) {
+    if (precision_.power_of_two && !row_.power_of_two) {
       refuse("power_of_two", "true",
-             "no such key " + with_recipe_ + ": current, rowwise, rowwise_gw_hp and block have it",
+             fmt::format("no such key {}: these have it: {}", with_recipe_,
+                         fmt::join(recipe_names([](const RecipeRow& row) {
+                                     return row.power_of_two.has_value();
+                                   }),
+                                   ", ")),
              [](const PlanRule& rule) { return rule.power_of_two >= 0; });
     }
-    if (!precision_.mx_scale_up && precision_.recipe != Recipe::kMx) {
+    if (!precision_.mx_scale_up && !row_.has_mx_scale) {
       refuse("mx_scale", "\"ocp\"", "no such key " + with_recipe_ + ": only mx has it",
              [](const PlanRule& rule) { return !rule.mx_scale.empty(); });
     }
   }
 
   void accumulation() const {
-    if (hopper_ && precision_.recipe == Recipe::kMx) {
+    if (hopper_ && !row_.on_hopper) {
       refuse("accumulate", "\"hopper\"",
              "\"fp32\" " + with_recipe_ + ", which Hopper does not have",
              [](const PlanRule& rule) { return !rule.accumulate.empty(); });
@@ -217,10 +228,10 @@ class GemmCheck {
              names_promotion);
     }
     const int terms = precision_.promotion(gemm_);
-    if (hopper_ && precision_.recipe == Recipe::kBlock &&
-        (terms == 0 || kBlockTerms % terms != 0)) {
+    if (hopper_ && row_.strip > 0 && (terms == 0 || row_.strip % terms != 0)) {
       refuse("promote_every", std::to_string(every),
-             "32, 64 or 128 " + with_recipe_ + ": its scales change every 128 terms",
+             fmt::format("{} {}: its scales change every {} terms", promotions(row_.strip),
+                         with_recipe_, row_.strip),
              names_promotion);
     }
   }
@@ -228,7 +239,7 @@ class GemmCheck {
  private:
   void format(const char* key, const std::string& value, std::string PlanRule::*member) const {
     const RuleTest names = [member](const PlanRule& rule) { return !(rule.*member).empty(); };
-    const bool unscaled = precision_.recipe == Recipe::kNone;
+    const bool unscaled = row_.rule == ScaleRule::kNone;
     const std::span<const std::string_view> accepted =
         unscaled ? std::span<const std::string_view>(kWideFormats) : kScaledFormats;
     if (!one_of(accepted, value)) {
@@ -262,46 +273,27 @@ class GemmCheck {
   int layers_;
   const std::string& file_;
   GemmPrecision precision_;
+  const RecipeRow& row_;
   std::string with_recipe_;
   bool hopper_;
 };
 
 }  // namespace
 
-std::string_view gemm_name(Gemm gemm) {
-  constexpr std::array<std::string_view, 3> kNames = {"fprop", "dgrad", "wgrad"};
-  return kNames[static_cast<size_t>(gemm)];
-}
-
-std::string_view recipe_name(Recipe recipe) { return kAllRecipeNames[static_cast<size_t>(recipe)]; }
-
-Recipe recipe_from_name(std::string_view name) {
-  for (Recipe recipe : kRecipes) {
-    if (recipe_name(recipe) == name) return recipe;
-  }
-  throw Error(
-      fmt::format("recipe \"{}\" is unknown; accepted: {}", name, fmt::join(kRecipeNames, ", ")));
-}
-
-int64_t tile_multiple(Recipe recipe) {
-  if (recipe == Recipe::kMx) return 32;
-  return recipe == Recipe::kCurrent || recipe == Recipe::kDelayed || recipe == Recipe::kNone ? 1
-                                                                                             : 16;
-}
-
 int GemmPrecision::promotion(Gemm gemm) const {
   if (promote_every != kPromoteByRecipe) return promote_every;
-  const bool never = gemm == Gemm::kFprop && recipe != Recipe::kBlock && recipe != Recipe::kMx;
-  return never ? 0 : kBlockTerms;
+  const RecipeRow& row = recipe_row(recipe);
+  if (gemm == Gemm::kFprop && !row.promotes_fprop) return 0;
+  return row.strip > 0 && row.strip < kBlockTerms && row.on_hopper ? static_cast<int>(row.strip)
+                                                                   : kBlockTerms;
 }
 
 void GemmPrecision::choose(Recipe chosen) {
+  const RecipeRow& row = recipe_row(chosen);
   recipe = chosen;
-  const bool hybrid =
-      chosen == Recipe::kCurrent || chosen == Recipe::kDelayed || chosen == Recipe::kTensorwise;
-  forward_format = chosen == Recipe::kNvfp4 ? "e2m1" : "e4m3";
-  gradient_format = hybrid ? "e5m2" : forward_format;
-  power_of_two = has_power_of_two(chosen) && chosen != Recipe::kCurrent;
+  forward_format = row.forward_format;
+  gradient_format = row.gradient_format;
+  power_of_two = row.power_of_two.value_or(false);
   mx_scale_up = true;
 }
 
@@ -393,9 +385,7 @@ SitePrecision PrecisionPlan::resolve(const std::string& site, int layers) const 
     }
   }
   GemmPrecision& wgrad = precision[Gemm::kWgrad];
-  const bool keeps_wgrad =
-      wgrad.recipe == Recipe::kRowwiseGwHp || wgrad.recipe == Recipe::kRowwiseWithGwHp;
-  if (keeps_wgrad) wgrad.fp8 = false;
+  if (recipe_row(wgrad.recipe).keeps_wgrad) wgrad.fp8 = false;
   return precision;
 }
 

@@ -12,40 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "numerics/recipes.h"
 #include "protocol/run_precision.h"
 
 namespace gnomon {
-
-enum class Gemm { kFprop = 0, kDgrad = 1, kWgrad = 2 };
-inline constexpr std::array<Gemm, 3> kGemms = {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad};
-std::string_view gemm_name(Gemm gemm);  // "fprop", "dgrad", "wgrad"
-
-// How the scales of a low-precision tensor are chosen, and for which parts of it. docs/recipes.md
-// has the formulas, the defaults and what each is modelled on.
-enum class Recipe {
-  kCurrent,
-  kDelayed,
-  kRowwise,
-  kRowwiseGwHp,  // rowwise, but wgrad in BF16 and the weight of dgrad with one scale
-  kBlock,
-  kMx,
-  kNone,  // no scale at all: the reduced-mantissa formats e8m3 to e8m6
-  // Other frameworks' (torchao, TransformerEngine). Our engine has none of them; for the controller
-  // they are names.
-  kTensorwise,
-  kRowwiseWithGwHp,  // keeps wgrad in BF16
-  kMxfp8,
-  kNvfp4,
-};
-inline constexpr std::array<Recipe, 7> kRecipes = {
-    Recipe::kCurrent, Recipe::kDelayed, Recipe::kRowwise, Recipe::kRowwiseGwHp,
-    Recipe::kBlock,   Recipe::kMx,      Recipe::kNone};
-inline constexpr std::array<std::string_view, 7> kRecipeNames = {
-    "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "none"};
-std::string_view recipe_name(Recipe recipe);
-inline bool is_foreign(Recipe recipe) { return recipe > Recipe::kNone; }
-// One of ours (kRecipes). Throws Error naming the accepted ones.
-Recipe recipe_from_name(std::string_view name);
 
 // How a GEMM over low-precision operands adds up.
 enum class Accumulate {
@@ -63,7 +33,7 @@ struct GemmPrecision {
   Recipe recipe = Recipe::kCurrent;
   int amax_history = 1024;    // steps, `delayed` only
   int margin = 0;             // `delayed`: scale = FP8_MAX / amax / 2^margin
-  bool power_of_two = false;  // `current`, `rowwise`, `rowwise_gw_hp`, `block`: no other scales
+  bool power_of_two = false;  // no other scales
   bool mx_scale_up = true;    // `mx`: so that nothing saturates; otherwise OCP's rule
   Accumulate accumulate = Accumulate::kFp32;
   // kHopper: terms after which a sum moves to FP32; 0 = never, kPromoteByRecipe = promotion().
@@ -73,8 +43,8 @@ struct GemmPrecision {
 
   // This recipe with its defaults for the formats, power_of_two and mx_scale_up.
   void choose(Recipe chosen);
-  // promote_every, or the recipe's default for this GEMM: every 128 terms, but never in the fprop
-  // of `current`, `delayed` and the rowwise recipes, as TransformerEngine and torchao run them.
+  // promote_every, or the recipe's default for this GEMM: every 128 terms, but never in fprop
+  // unless the recipe promotes there (RecipeRow), as TransformerEngine and torchao run them.
   int promotion(Gemm gemm) const;
   bool operator==(const GemmPrecision&) const = default;
 };
@@ -171,11 +141,6 @@ class PrecisionPlan {
                                         const std::string& file) const;
   void check_histories(const std::string& site, int layers, const std::string& file) const;
 };
-
-// What every size of a site's GEMMs must be a multiple of for cuBLASLt to run this recipe: 16,
-// which FP8 operands need, and 32 for `mx`; 1 where the recipe has one scale for the whole tensor
-// or none.
-int64_t tile_multiple(Recipe recipe);
 
 // "model.layers.*.mlp.{up_proj,down_proj}" against a module name. '*' crosses dots, '?' is one
 // character.

@@ -3,9 +3,19 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "numerics/recipes.h"
 #include "trainer/device_health.h"
 
 namespace gnomon {
+
+std::span<const std::string_view> run_recipes() {
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all(run_recipe_names().begin(), run_recipe_names().end());
+    all.emplace_back("bf16");
+    return all;
+  }();
+  return names;
+}
 
 // Names end up in URLs, paths and metric labels.
 std::string identifier_error(std::string_view name) {
@@ -35,7 +45,7 @@ void PrecisionTable::settle(const TomlTable& table) const {
   if (plan.empty() == recipe.has_value()) return;
   table.refuse(plan.empty() ? "recipe" : "plan",
                fmt::format("either plan = \"FILE.toml\" or recipe = one of {}",
-                           fmt::join(kRunRecipes, ", ")));
+                           fmt::join(run_recipes(), ", ")));
 }
 
 void VerificationConfig::settle(const TomlTable& table) const {

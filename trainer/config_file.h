@@ -16,9 +16,8 @@
 
 namespace gnomon {
 
-// As kRecipeNames, but for the last: "none" is no recipe of a whole run.
-inline constexpr std::array<std::string_view, 7> kRunRecipes = {
-    "current", "delayed", "rowwise", "rowwise_gw_hp", "block", "mx", "bf16"};
+// What [precision] recipe may be: a recipe of a whole run, or "bf16".
+std::span<const std::string_view> run_recipes();
 
 // What would be accepted in place of such a text; empty when it is fine.
 std::string identifier_error(std::string_view name);
@@ -175,7 +174,7 @@ struct PrecisionTable {
   static void describe(Visitor&& v) {
     using S = PrecisionTable;
     v("recipe", &S::recipe,
-      Setting{.words = kRunRecipes,
+      Setting{.words = run_recipes(),
               .help = "Every GEMM in FP8 by this recipe ([recipes.md](recipes.md)); `bf16`: none. "
                       "Must be given, or `plan`."});
     v("plan", &S::plan,

@@ -267,7 +267,7 @@ struct Policy {
                 .help = "Roll back to the last verified checkpoint, or to where the evidence began "
                         "to rise, or change the plan and go on."});
       v("recipe", &S::recipe,
-        Setting{.words = std::span(kRecipeNames).first(6),  // "none" has no formats of its own
+        Setting{.words = run_recipe_names(),
                 .help = "What the rung `recipe` changes to ([recipes.md](recipes.md))."});
     }
     void settle(const TomlTable& table) const;

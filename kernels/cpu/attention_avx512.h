@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cpu {
 

@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cpu {
 

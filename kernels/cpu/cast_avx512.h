@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cpu {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "kernels/shapes.h"
 
 namespace gnomon::cpu {

@@ -7,8 +7,8 @@
 
 #include "base/errors.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/quantizer.h"
-#include "kernels/recipe.h"
+#include "numerics/quantizer.h"
+#include "numerics/scales.h"
 
 namespace gnomon::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 #ifdef __CUDACC__
 #include <cuda_bf16.h>

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cuda {
 

@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cublaslt.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cuda {
 

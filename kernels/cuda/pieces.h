@@ -9,7 +9,7 @@
 #include "kernels/cuda/scales.h"
 #include "kernels/cuda/vectors.h"
 #include "kernels/operand.h"
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 
 namespace gnomon::cuda {
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cuda {
 

@@ -1,8 +1,8 @@
-// The arithmetic of scales (kernels/recipe.h, quantizer.h) where a kernel needs it, bit for bit.
+// The arithmetic of scales (numerics/scales.h, quantizer.h) where a kernel needs it, bit for bit.
 #pragma once
 
 #include "kernels/cuda/kernel.h"
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 
 namespace gnomon::cuda {
 

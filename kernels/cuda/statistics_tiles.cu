@@ -13,8 +13,8 @@
 #include "kernels/cuda/patterns.h"
 #include "kernels/cuda/scales.h"
 #include "kernels/cuda/statistics.h"
-#include "kernels/recipe.h"
-#include "kernels/statistics_rounding.h"
+#include "numerics/scales.h"
+#include "numerics/statistics_rounding.h"
 
 namespace gnomon::cuda {
 namespace {

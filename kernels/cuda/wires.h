@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "kernels/wires.h"
 
 namespace gnomon::cuda {

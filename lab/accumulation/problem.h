@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

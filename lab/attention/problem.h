@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

@@ -1,11 +1,13 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <boost/json.hpp>
 #include <memory>
 
+#include "cli/json_output.h"
 #include "lab/commands/bench_options.h"
 #include "lab/commands/commands.h"
-#include "cli/json_output.h"
+#include "numerics/recipes.h"
 #include "trainer/engine/bench_step.h"
 
 namespace gnomon::cli {
@@ -69,7 +71,7 @@ void add_step_options(CLI::App& step, BenchStepOptions& options, DeviceChoice& d
   step.add_option("--size", options.size, "demo, 10m or 100m")->capture_default_str();
   add_batch_options(step, options);
   step.add_option("--recipe", options.recipe,
-                  "Scaling of the FP8 steps: current, delayed, rowwise, rowwise_gw_hp, block or mx")
+                  fmt::format("Scaling of the FP8 steps: {}", fmt::join(run_recipe_names(), ", ")))
       ->capture_default_str();
   add_accumulate_option(step, options.accumulate);
   step.add_option("--keep-bf16", options.keep_bf16,

@@ -9,7 +9,7 @@
 #include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/files.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "storage/safetensors.h"
 #include "tests/cli/program.h"
 #include "tests/engine/engine_fixture.h"

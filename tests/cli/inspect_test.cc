@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/files.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 #include "storage/safetensors.h"

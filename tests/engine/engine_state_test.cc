@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "storage/checkpoint_store.h"
 #include "storage/safetensors.h"
 #include "tests/engine/engine_fixture.h"

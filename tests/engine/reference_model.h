@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/model_config.h"
 

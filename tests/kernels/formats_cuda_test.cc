@@ -8,7 +8,7 @@
 
 #include <bit>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "tests/kernels/fp32_patterns.h"
 
 namespace gnomon {

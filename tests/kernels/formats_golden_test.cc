@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "tests/kernels/fp32_patterns.h"
 
 namespace gnomon {

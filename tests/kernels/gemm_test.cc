@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/ops.h"
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 #include "tests/kernels/reference.h"
 
 namespace gnomon {

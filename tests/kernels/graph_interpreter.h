@@ -9,7 +9,7 @@
 
 #include "base/errors.h"
 #include "kernels/cuda/operation_graph.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon::test {
 

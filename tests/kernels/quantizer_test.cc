@@ -1,5 +1,5 @@
 // Tiles, scale rules and their meaning, against values worked out by hand.
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 #include "tests/support/special_numbers.h"
 
 namespace gnomon {

@@ -13,7 +13,7 @@
 
 #include "base/philox.h"
 #include "kernels/backend.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 #include "tests/support/special_numbers.h"
 
 namespace gnomon {

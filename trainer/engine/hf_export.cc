@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "storage/checkpoint_store.h"
 #include "storage/staging_directory.h"
 #include "trainer/engine/hf_import.h"

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "base/errors.h"
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 
 namespace gnomon {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/fault_view.h"
 #include "trainer/engine/faulty_operands.h"

@@ -35,7 +35,7 @@ void check_recipes(const PrecisionPlan& plan, const ModelConfig& model, const st
       throw ConfigError(
           file, rule == nullptr ? 0 : rule->line, "recipe",
           fmt::format("\"{}\"", recipe_name(recipe)),
-          fmt::format("a recipe that this engine has: {}", fmt::join(kRecipeNames, ", ")));
+          fmt::format("a recipe that this engine has: {}", fmt::join(recipe_names(is_ours), ", ")));
     }
   }
 }
@@ -50,7 +50,7 @@ void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int6
     const SitePrecision precision = plan.resolve(site, model.layers);
     const SiteShape shape = shape_of(site, model);
     auto check = [&](Gemm gemm, const char* what, int64_t size, bool is_summed) {
-      const int64_t multiple = tile_multiple(precision[gemm].recipe);
+      const int64_t multiple = recipe_row(precision[gemm].recipe).multiple;
       const int64_t needed = is_summed ? multiple : kFp8Multiple;
       if (!precision.uses_fp8(gemm) || multiple == 1 || size % needed == 0) return;
       const PlanRule* rule = plan.last_rule(site, gemm, model.layers,

@@ -21,83 +21,16 @@ const GemmPrecision* delayed(const SitePrecision& precision, TensorRole role) {
   return nullptr;
 }
 
-constexpr int64_t kBlockSide = 128;
-constexpr int64_t kMxLength = 32;
-
-// True when the GEMM sums over the rows of the tensor as it is stored: dW = dYᵀ·X over the tokens,
-// dX = dY·W over the outputs.
-bool sums_over_rows(TensorRole role, Gemm gemm) {
-  if (gemm == Gemm::kWgrad) return true;
-  return gemm == Gemm::kDgrad && role == TensorRole::kWeight;
-}
-
-// `length` elements along what is summed over (0 = all), one across.
-TileShape strip(bool over_rows, int64_t length) {
-  return over_rows ? TileShape{length, 1} : TileShape{1, length};
-}
-
 }  // namespace
-
-std::string tensor_role_name(TensorRole role) {
-  switch (role) {
-    case TensorRole::kInput:
-      return "input";
-    case TensorRole::kWeight:
-      return "weight";
-    case TensorRole::kGradient:
-      return "gradient";
-  }
-  throw Error("a tensor role without a name");
-}
-
-TensorRole tensor_role_from_name(const std::string& name) {
-  for (TensorRole role : kAllRoles) {
-    if (tensor_role_name(role) == name) return role;
-  }
-  throw Error("tensor \"" + name + "\" is unknown; accepted: input, weight, gradient");
-}
-
-bool reads(Gemm gemm, TensorRole role) {
-  switch (role) {
-    case TensorRole::kInput:
-      return gemm != Gemm::kDgrad;
-    case TensorRole::kWeight:
-      return gemm != Gemm::kWgrad;
-    case TensorRole::kGradient:
-      return gemm != Gemm::kFprop;
-  }
-  return false;
-}
 
 Quantizer quantizer_for(const GemmPrecision& precision, TensorRole role, Gemm gemm) {
   const std::string& format =
       role == TensorRole::kGradient ? precision.gradient_format : precision.forward_format;
-  const bool over_rows = sums_over_rows(role, gemm);
-  Quantizer quantizer{format_from_name(format), {}, ScaleRule::kNone};
-  if (precision.recipe == Recipe::kNone) return quantizer;
-  quantizer.rule = precision.power_of_two ? ScaleRule::kPowerOfTwo : ScaleRule::kFp32;
-  switch (precision.recipe) {
-    case Recipe::kDelayed:
-      quantizer.rule = ScaleRule::kGiven;
-      break;
-    case Recipe::kRowwise:
-      quantizer.tile = strip(over_rows, 0);
-      break;
-    case Recipe::kRowwiseGwHp:
-      if (role != TensorRole::kWeight || gemm == Gemm::kFprop) quantizer.tile = strip(over_rows, 0);
-      break;
-    case Recipe::kBlock:
-      quantizer.tile = role == TensorRole::kWeight ? TileShape{kBlockSide, kBlockSide}
-                                                   : strip(over_rows, kBlockSide);
-      break;
-    case Recipe::kMx:
-      quantizer.tile = strip(over_rows, kMxLength);
-      quantizer.rule = precision.mx_scale_up ? ScaleRule::kPowerOfTwo : ScaleRule::kOcpFloor;
-      break;
-    default:  // one scale; a foreign recipe is refused before (plan_shapes.h)
-      break;
-  }
-  return quantizer;
+  const RecipeRow& row = recipe_row(precision.recipe);
+  ScaleRule rule = row.rule;
+  if (rule == ScaleRule::kFp32 && precision.power_of_two) rule = ScaleRule::kPowerOfTwo;
+  if (row.has_mx_scale && !precision.mx_scale_up) rule = ScaleRule::kOcpFloor;
+  return {format_from_name(format), row.tile(role, gemm), rule};
 }
 
 void AmaxHistory::push(float amax, int length) {

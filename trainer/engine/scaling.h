@@ -9,17 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/quantizer.h"
+#include "numerics/recipes.h"
 #include "protocol/precision_plan.h"
 
 namespace gnomon {
-
-enum class TensorRole { kInput = 0, kWeight = 1, kGradient = 2 };
-inline constexpr int kTensorRoles = 3;
-std::string tensor_role_name(TensorRole role);              // "input", "weight", "gradient"
-TensorRole tensor_role_from_name(const std::string& name);  // throws Error naming the accepted ones
-// True when the GEMM reads the tensor.
-bool reads(Gemm gemm, TensorRole role);
 
 // How this GEMM, of this precision, quantises the tensor. The tensor is as it is stored:
 // input [n, in], weight [out, in], gradient [n, out], row-major; tiles run along what that GEMM

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/errors.h"
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 #include "protocol/site_glob.h"
 #include "storage/safetensors.h"
 #include "trainer/engine/parameters.h"
@@ -65,7 +65,7 @@ GemmPrecision what_if_precision(const std::string& name, const std::string& file
     throw ConfigError(file, 0, key, name,
                       fmt::format("one of {}, with formats behind it where wanted, as in mx:e2m1 "
                                   "or current:e4m3/e4m3 ({})",
-                                  fmt::join(kRecipeNames, ", "), error.what()));
+                                  fmt::join(recipe_names(is_ours), ", "), error.what()));
   }
   precision.fp8 = true;
   return precision;
@@ -243,7 +243,7 @@ void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const
     keep_rounded(site, tensor, gemm, matrix, *quantizer, given_scale);
   }
   for (const WhatIf& it : what_if_) {
-    if (it.precision.recipe == Recipe::kRowwiseGwHp && gemm == Gemm::kWgrad) continue;  // BF16
+    if (recipe_row(it.precision.recipe).keeps_wgrad && gemm == Gemm::kWgrad) continue;  // BF16
     const Quantizer other = quantizer_for(it.precision, role, gemm);
     add_rounding_row(
         site, tensor, gemm, it.name, false,

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "kernels/operand.h"
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/scaling.h"
 

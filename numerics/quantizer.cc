@@ -1,11 +1,11 @@
-#include "kernels/quantizer.h"
+#include "numerics/quantizer.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "base/errors.h"
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 
 namespace gnomon {
 namespace {

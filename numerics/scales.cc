@@ -1,4 +1,4 @@
-#include "kernels/recipe.h"
+#include "numerics/scales.h"
 
 #include <algorithm>
 #include <cmath>

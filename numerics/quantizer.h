@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

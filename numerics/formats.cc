@@ -1,4 +1,4 @@
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 #include <array>
 #include <cmath>

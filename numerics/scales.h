@@ -3,7 +3,7 @@
 // recipes".
 #pragma once
 
-#include "kernels/formats.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

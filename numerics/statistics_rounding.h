@@ -7,8 +7,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/formats.h"
-#include "kernels/host_device.h"
+#include "numerics/formats.h"
+#include "numerics/host_device.h"
 
 namespace gnomon {
 
