@@ -36,6 +36,7 @@ enum class Recipe {
   kRowwiseGwHp,  // rowwise, but wgrad in BF16 and the weight of dgrad with one scale
   kBlock,
   kMx,
+  kTile64,
   kNone,  // no scale at all: the reduced-mantissa formats e8m3 to e8m6
   // Other frameworks' (torchao, TransformerEngine). Our engine has none of them; for the controller
   // they are names.

@@ -80,7 +80,8 @@ INSTANTIATE_TEST_SUITE_P(
         TestedRecipe{"mixed", recipe("current").rules +
                                   "[[rule]]\nmatch = \"*.k_proj\"\ngemms = \"bf16\"\n"
                                   "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
-                                  "recipe = \"block\"\n"}));
+                                  "recipe = \"block\"\n"},
+        recipe("tile64")));
 
 std::string refused_key(const EngineConfig& config, const PrecisionPlan& plan = {}) {
   try {

@@ -85,6 +85,10 @@ Quantizer description(const GemmPrecision& precision, Gemm gemm, const std::stri
       quantizer.tile = rows ? TileShape{128, 1} : TileShape{1, 128};
       if (tensor == "weight") quantizer.tile = {128, 128};
       break;
+    case Recipe::kTile64:
+      quantizer.tile = rows ? TileShape{64, 1} : TileShape{1, 64};
+      if (tensor == "weight") quantizer.tile = {64, 64};
+      break;
     case Recipe::kMx:
       quantizer.tile = rows ? TileShape{32, 1} : TileShape{1, 32};
       quantizer.rule = precision.mx_scale_up ? ScaleRule::kPowerOfTwo : ScaleRule::kOcpFloor;

@@ -86,7 +86,8 @@ std::vector<Expected> operands(TileShape fprop_x, TileShape fprop_w, TileShape d
 
 TEST(QuantizerFor, TilesRunAlongWhatTheGemmSumsOver) {
   const TileShape all{0, 0}, row{1, 0}, column{0, 1}, row128{1, 128}, column128{128, 1},
-      square{128, 128}, row32{1, 32}, column32{32, 1};
+      square{128, 128}, row32{1, 32}, column32{32, 1}, row64{1, 64}, column64{64, 1},
+      square64{64, 64};
   struct Case {
     Recipe recipe;
     ScaleRule rule;
@@ -99,6 +100,8 @@ TEST(QuantizerFor, TilesRunAlongWhatTheGemmSumsOver) {
       {Recipe::kRowwise, ScaleRule::kPowerOfTwo, operands(row, row, row, column, column, column)},
       {Recipe::kBlock, ScaleRule::kPowerOfTwo,
        operands(row128, square, row128, square, column128, column128)},
+      {Recipe::kTile64, ScaleRule::kFp32,
+       operands(row64, square64, row64, square64, column64, column64)},
       {Recipe::kMx, ScaleRule::kPowerOfTwo,
        operands(row32, row32, row32, column32, column32, column32)}};
   for (const Case& it : cases) {
