@@ -20,13 +20,13 @@ void add_server_commands(CLI::App& app,
                                                // notices
 void add_runs_delete_command(CLI::App& runs);  // runs delete
 void add_runs_end_command(CLI::App& runs);     // runs end
-void add_override_command(CLI::App& app, Context& context);    // override
-void add_watch_command(CLI::App& app, Context& context);       // watch
-void add_ready_command(CLI::App& app, Context& context);       // ready
-void add_notify_commands(CLI::App& app, Context& context);     // notify test
-void add_data_commands(CLI::App& app, Context& context);       // data prepare, data info
-void add_statistics_command(CLI::App& app, Context& context);  // statistics
-void add_policy_commands(CLI::App& app, Context& context);     // policy check, policy show
+void add_override_command(CLI::App& app, Context& context);      // override
+void add_watch_command(CLI::App& app, Context& context);         // watch
+void add_ready_command(CLI::App& app, Context& context);         // ready
+void add_notify_commands(CLI::App& app, Context& context);       // notify test
+void add_data_commands(CLI::App& app, Context& context);         // data prepare, data info
+void add_statistics_command(CLI::App& app, Context& context);    // statistics
+void add_policy_commands(CLI::App& app, Context& context);       // policy check, policy show
 void add_conformance_commands(CLI::App& app, Context& context);  // conformance trainer, verifier
 void add_ledger_commands(CLI::App& app, Context& context);       // summary, report
 void add_ledger_file_commands(CLI::App& app, Context& context);  // ledger backup, restore, check

@@ -14,16 +14,16 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "numerics/formats.h"
 #include "kernels/memory.h"
 #include "kernels/moments.h"
 #include "kernels/operand.h"
-#include "numerics/quantizer.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
 #include "kernels/shapes.h"
 #include "kernels/side_gathers.h"
 #include "kernels/wires.h"
+#include "numerics/formats.h"
+#include "numerics/quantizer.h"
 
 namespace gnomon {
 

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/moments.h"
 #include "numerics/formats.h"
 #include "numerics/host_device.h"
-#include "kernels/moments.h"
 
 namespace gnomon {
 

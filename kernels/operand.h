@@ -9,8 +9,8 @@
 #include <optional>
 #include <span>
 
-#include "numerics/formats.h"
 #include "kernels/memory.h"
+#include "numerics/formats.h"
 #include "numerics/quantizer.h"
 
 namespace gnomon {

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "base/errors.h"
-#include "numerics/scales.h"
 #include "kernels/statistics_tally.h"
+#include "numerics/scales.h"
 
 namespace gnomon {
 namespace {

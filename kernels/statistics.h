@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "numerics/quantizer.h"
 #include "kernels/statistics_source.h"
+#include "numerics/quantizer.h"
 
 namespace gnomon {
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "numerics/statistics_rounding.h"
 #include "kernels/statistics_tally.h"
+#include "numerics/statistics_rounding.h"
 
 namespace gnomon {
 namespace {

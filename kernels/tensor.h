@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "numerics/formats.h"
 #include "kernels/memory.h"
+#include "numerics/formats.h"
 
 namespace gnomon {
 

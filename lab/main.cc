@@ -1,6 +1,7 @@
 // `gnomon-lab`, which `gnomon` starts: what computes, simulates and measures.
 #include "base/sleeping_threads.h"
 #include "cli/program.h"
+#include "lab/commands/commands.h"
 
 int main(int argc, char** argv) {
   using namespace gnomon::cli;

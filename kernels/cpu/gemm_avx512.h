@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <span>
 
-#include "numerics/formats.h"
 #include "kernels/shapes.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cpu {
 

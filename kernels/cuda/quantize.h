@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/launch.h"
-#include "numerics/formats.h"
 #include "kernels/operand.h"
+#include "numerics/formats.h"
 
 namespace gnomon::cuda {
 

@@ -1,9 +1,9 @@
 // cuBLASLt on the current CUDA device, as what is compared.
 #pragma once
 
-#include "lab/accumulation/comparison.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/lt_products.h"
+#include "lab/accumulation/comparison.h"
 
 namespace gnomon {
 

@@ -11,10 +11,10 @@
 
 #include "base/errors.h"
 #include "base/version.h"
+#include "cli/json_output.h"
 #include "lab/accumulation/cuda_device.h"
 #include "lab/accumulation/report.h"
 #include "lab/attention/command.h"
-#include "cli/json_output.h"
 
 namespace gnomon {
 namespace {

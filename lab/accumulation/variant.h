@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/accumulation/problem.h"
 #include "kernels/scaled_product.h"
+#include "lab/accumulation/problem.h"
 
 namespace gnomon {
 

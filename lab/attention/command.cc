@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/version.h"
-#include "lab/attention/check.h"
 #include "cli/json_output.h"
 #include "kernels/cuda/cuda_machine.h"
+#include "lab/attention/check.h"
 
 namespace gnomon {
 namespace {

@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "lab/attention/check.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
+#include "lab/attention/check.h"
 
 namespace gnomon {
 namespace {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "lab/backtest/backtest_course.h"
 #include "cli/ledger_view.h"
 #include "controller/decide/policy.h"
+#include "lab/backtest/backtest_course.h"
 
 namespace gnomon::cli {
 

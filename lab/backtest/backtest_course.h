@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "lab/backtest/recorded_run.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/worth.h"
+#include "lab/backtest/recorded_run.h"
 
 namespace gnomon::cli {
 

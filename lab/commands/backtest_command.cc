@@ -3,11 +3,11 @@
 
 #include <memory>
 
-#include "lab/backtest/backtest.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/printing.h"
 #include "cli/table.h"
+#include "lab/backtest/backtest.h"
+#include "lab/commands/commands.h"
 
 namespace gnomon::cli {
 namespace {

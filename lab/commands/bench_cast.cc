@@ -10,12 +10,12 @@
 #include "base/philox.h"
 #include "base/stopwatch.h"
 #include "base/version.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/cast.h"
 #include "kernels/tensor.h"
+#include "lab/commands/commands.h"
 
 namespace gnomon::cli {
 namespace {

@@ -8,11 +8,11 @@
 #include "base/errors.h"
 #include "base/host.h"
 #include "base/version.h"
-#include "lab/load/daemon.h"
+#include "cli/json_output.h"
 #include "lab/commands/bench_controller_rates.h"
 #include "lab/commands/bench_controller_scale.h"
 #include "lab/commands/commands.h"
-#include "cli/json_output.h"
+#include "lab/load/daemon.h"
 
 namespace gnomon::cli {
 namespace {

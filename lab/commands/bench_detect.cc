@@ -15,11 +15,11 @@
 #include "base/errors.h"
 #include "base/stopwatch.h"
 #include "base/version.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
+#include "controller/decide/gap_settings.h"
+#include "lab/commands/commands.h"
 #include "lab/rehearsal/catalogue.h"
 #include "lab/rehearsal/findings.h"
-#include "controller/decide/gap_settings.h"
 
 namespace gnomon::cli {
 namespace {

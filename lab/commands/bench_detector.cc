@@ -8,10 +8,10 @@
 
 #include "base/stopwatch.h"
 #include "base/version.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
 #include "controller/decide/gap_study.h"
+#include "lab/commands/commands.h"
 
 namespace gnomon::cli {
 namespace {

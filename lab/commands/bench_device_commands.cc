@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/files.h"
-#include "lab/commands/bench_options.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
+#include "lab/commands/bench_options.h"
+#include "lab/commands/commands.h"
 #include "trainer/engine/bench_block.h"
 #include "trainer/engine/bench_gemm.h"
 #include "trainer/engine/bench_kernels.h"

@@ -5,8 +5,8 @@
 #include <boost/json.hpp>
 #include <memory>
 
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
+#include "lab/commands/commands.h"
 #include "trainer/engine/statistics_collector.h"
 
 namespace gnomon::cli {

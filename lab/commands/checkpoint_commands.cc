@@ -9,9 +9,9 @@
 #include <tuple>
 
 #include "base/errors.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
+#include "lab/commands/commands.h"
 #include "storage/checkpoint_store.h"
 
 namespace gnomon::cli {

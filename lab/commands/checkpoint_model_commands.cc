@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/errors.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
+#include "lab/commands/commands.h"
 #include "trainer/engine/hf_export.h"
 #include "trainer/engine/hf_import.h"
 

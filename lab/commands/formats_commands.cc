@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/table.h"
+#include "lab/commands/commands.h"
 #include "numerics/formats.h"
 
 namespace gnomon::cli {

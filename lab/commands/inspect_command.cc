@@ -5,11 +5,11 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/paths.h"
-#include "lab/commands/replay_device.h"
 #include "cli/statistics_table.h"
+#include "lab/commands/commands.h"
+#include "lab/commands/replay_device.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 #include "trainer/engine/engine.h"

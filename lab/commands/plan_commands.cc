@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "base/errors.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
 #include "cli/paths.h"
 #include "cli/table.h"
+#include "lab/commands/commands.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
 

@@ -6,10 +6,10 @@
 #include <tuple>
 
 #include "base/errors.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
-#include "lab/planning/run_planning.h"
 #include "controller/decide/policy.h"
+#include "lab/commands/commands.h"
+#include "lab/planning/run_planning.h"
 
 namespace gnomon::cli {
 namespace {

@@ -9,11 +9,11 @@
 
 #include "base/errors.h"
 #include "base/progress.h"
-#include "lab/commands/commands.h"
 #include "cli/json_output.h"
-#include "lab/planning/run_planning.h"
-#include "lab/commands/simulate_output.h"
 #include "controller/decide/gap_noise.h"
+#include "lab/commands/commands.h"
+#include "lab/commands/simulate_output.h"
+#include "lab/planning/run_planning.h"
 
 namespace gnomon::cli {
 namespace {

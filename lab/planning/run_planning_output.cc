@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "cli/json_output.h"
-#include "lab/planning/run_planning.h"
 #include "cli/table.h"
+#include "lab/planning/run_planning.h"
 
 namespace gnomon::cli {
 namespace {

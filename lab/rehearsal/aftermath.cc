@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "lab/rehearsal/findings_numbers.h"
 #include "controller/decide/attribution_search.h"
 #include "controller/decide/decide.h"
 #include "controller/decide/policy.h"
 #include "controller/decide/worth.h"
+#include "lab/rehearsal/findings_numbers.h"
 #include "trainer/engine/engine.h"
 
 namespace gnomon::rehearsal {

@@ -4,8 +4,8 @@
 #include <boost/json.hpp>
 #include <cmath>
 
-#include "lab/rehearsal/catalogue.h"
 #include "controller/decide/policy.h"
+#include "lab/rehearsal/catalogue.h"
 #include "protocol/precision_plan.h"
 
 namespace gnomon::rehearsal {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/rehearsal/trace.h"
 #include "controller/decide/gap_detector.h"
+#include "lab/rehearsal/trace.h"
 
 namespace gnomon::rehearsal {
 

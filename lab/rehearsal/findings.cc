@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
+#include "controller/decide/gap_rivals.h"
 #include "lab/rehearsal/aftermath.h"
 #include "lab/rehearsal/detection.h"
 #include "lab/rehearsal/findings_numbers.h"
 #include "lab/rehearsal/recorded_runs.h"
-#include "controller/decide/gap_rivals.h"
 
 namespace gnomon::rehearsal {
 namespace {

@@ -5,8 +5,8 @@
 #include <boost/json.hpp>
 #include <vector>
 
-#include "lab/rehearsal/trace.h"
 #include "controller/decide/gap_detector.h"
+#include "lab/rehearsal/trace.h"
 
 namespace gnomon::rehearsal {
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <string>
 
-#include "lab/rehearsal/trace.h"
 #include "controller/decide/policy.h"
+#include "lab/rehearsal/trace.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/engine.h"
 #include "trainer/engine/engine_ranks.h"

@@ -8,11 +8,11 @@
 #include <cmath>
 
 #include "base/errors.h"
+#include "controller/decide/decide.h"
+#include "controller/decide/gap_settings.h"
 #include "lab/rehearsal/catalogue.h"
 #include "lab/rehearsal/detection.h"
 #include "lab/rehearsal/findings.h"
-#include "controller/decide/decide.h"
-#include "controller/decide/gap_settings.h"
 #include "tests/cli/traced.h"
 #include "tests/engine/engine_fixture.h"
 #include "trainer/engine/synthetic_data.h"

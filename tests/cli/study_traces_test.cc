@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "base/files.h"
-#include "lab/rehearsal/findings.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/policy.h"
+#include "lab/rehearsal/findings.h"
 #include "tests/support/child_process.h"
 
 namespace gnomon::test {

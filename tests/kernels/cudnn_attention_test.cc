@@ -10,10 +10,10 @@
 
 #include "base/errors.h"
 #include "base/shared_library.h"
-#include "lab/attention/check.h"
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/attention_graph.h"
 #include "kernels/cuda/device.h"
+#include "lab/attention/check.h"
 #include "tests/engine/emulated_machine.h"
 #include "tests/kernels/fake_cudnn.h"
 #include "tests/kernels/graph_interpreter.h"

@@ -1,9 +1,8 @@
-#include "numerics/scales.h"
-
 #include <gtest/gtest.h>
 
 #include <limits>
 
+#include "numerics/scales.h"
 #include "tests/support/special_numbers.h"
 
 namespace gnomon {

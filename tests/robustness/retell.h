@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/ledger_view.h"
-#include "lab/backtest/recorded_run.h"
 #include "controller/decide/decide.h"
+#include "lab/backtest/recorded_run.h"
 
 namespace gnomon::robustness {
 
