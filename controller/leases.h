@@ -17,7 +17,7 @@
 #include "controller/auth/guard.h"
 #include "controller/bell.h"
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "controller/unserved_replays.h"
 #include "controller/verifier_roll.h"
 #include "protocol/records.h"

@@ -11,7 +11,7 @@
 #include "controller/bell.h"
 #include "controller/leases.h"
 #include "controller/metrics/metrics.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"
 

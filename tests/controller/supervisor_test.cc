@@ -1,9 +1,8 @@
 // What the supervisor keeps in memory is never ahead of the ledger.
-#include "controller/supervisor.h"
-
 #include <gtest/gtest.h>
 
 #include "controller/refusal.h"
+#include "controller/supervisor/run_cache.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
 #include "tests/controller/registration.h"

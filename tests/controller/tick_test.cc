@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
 #include "tests/controller/registration.h"

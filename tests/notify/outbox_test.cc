@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_outbox.h"
 #include "tests/controller/registration.h"

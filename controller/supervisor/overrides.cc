@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"

@@ -5,7 +5,7 @@
 
 #include "controller/metrics/metrics.h"
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"

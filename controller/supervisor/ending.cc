@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_deletion.h"
 #include "storage/ledger_runs.h"

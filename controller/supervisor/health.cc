@@ -7,7 +7,7 @@
 #include <set>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "protocol/json.h"
 #include "storage/ledger_health.h"
 #include "storage/ledger_notices.h"

@@ -9,7 +9,7 @@
 
 #include "controller/refusal.h"
 #include "controller/replay_join.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "controller/trainer_fence.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "protocol/json.h"
 #include "storage/ledger_statistics.h"
 

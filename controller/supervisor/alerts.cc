@@ -1,6 +1,6 @@
 // What people are told of a run besides what the ledger has for them to look up.
 #include "controller/notify/outbox.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 
 namespace gnomon {
 

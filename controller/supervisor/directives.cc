@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"

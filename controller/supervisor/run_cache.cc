@@ -1,4 +1,4 @@
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

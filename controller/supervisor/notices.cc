@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "controller/refusal.h"
-#include "controller/supervisor.h"
+#include "controller/supervisor/run_cache.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
