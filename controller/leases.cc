@@ -92,20 +92,20 @@ void check(const LeaseRequest& request) {
 
 }  // namespace
 
-Leases::Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells)
-    : supervisor_(supervisor), metrics_(metrics), bells_(bells) {}
+Leases::Leases(RunCache& runs, Metrics& metrics, Bells& bells)
+    : runs_(runs), metrics_(metrics), bells_(bells) {}
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
-  const double now = supervisor_.steady_now();
+  const double now = runs_.steady_now();
   for (const LeaseRow& lease : ledger::live_leases(connection)) {
     // Its verifier is refused (503) until the run is mended; after the next start it may go on.
-    if (!supervisor_.readable(transaction, lease.run)) continue;
+    if (!runs_.readable(transaction, lease.run)) continue;
     const bool on_verifier = !is_trainer(lease.verifier);
-    const double ttl = supervisor_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
+    const double ttl = runs_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
     hold(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
     if (on_verifier) bells_.work.lease_began(lease.run);
-    if (!on_verifier) supervisor_.verdicts().trainer_busy(lease.run, supervisor_.now() + ttl);
+    if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
   }
   Query ended =
       connection.query("SELECT state, count(*) FROM leases WHERE state <> 'leased' GROUP BY state");
@@ -123,7 +123,7 @@ void Leases::restore_queue(LedgerTransaction& transaction) {
   std::map<int64_t, bool> readable;
   for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (readable.contains(row.run)) continue;
-    readable[row.run] = supervisor_.readable(transaction, row.run);
+    readable[row.run] = runs_.readable(transaction, row.run);
   }
   for (const ReplayRow& row : ledger::queued_replays(transaction.connection())) {
     if (!readable[row.run]) continue;
@@ -151,34 +151,34 @@ WorkBoard::Worker Leases::asks(const LeaseRequest& request, double wait_seconds)
     worker.trainer_of = run_number(request.run).value_or(kNobodysRun);
     bells_.work.trainer_asked(worker.trainer_of, worker.can);
   } else {
-    const double now = supervisor_.steady_now();
+    const double now = runs_.steady_now();
     roll_.asked(worker.name, {worker.labels, worker.can}, now + wait_seconds, now);
   }
   return worker;
 }
 
 bool Leases::has_work_for(const WorkBoard::Worker& worker) const {
-  return !bells_.work.candidates(worker, 1, supervisor_.steady_now()).empty();
+  return !bells_.work.candidates(worker, 1, runs_.steady_now()).empty();
 }
 
 std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Worker& worker) {
   const std::optional<ReplayRow> replay = next_for(transaction, worker);
   if (!replay) return std::nullopt;
   Connection& connection = transaction.connection();
-  const double ttl = supervisor_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
+  const double ttl = runs_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
   const QueuedReplay taken = queued(connection, *replay);
   take_off_board(transaction, taken, on_verifier);
   WindowRow window = window_of(connection, *replay);
-  double now = supervisor_.now();
+  double now = runs_.now();
   int64_t token = replay->token + 1;
   ledger::set_replay_state(connection, replay->run, replay->replay, "leased", token, {}, now);
   int64_t id =
       ledger::insert_lease(connection, replay->run, replay->replay, token, worker.name, now);
   transaction.on_commit(
       [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier] {
-        hold(id, {run, supervisor_.steady_now(), ttl, token, verifier, on_verifier});
-        if (!on_verifier) supervisor_.verdicts().trainer_busy(run, supervisor_.now() + ttl);
+        hold(id, {run, runs_.steady_now(), ttl, token, verifier, on_verifier});
+        if (!on_verifier) runs_.verdicts().trainer_busy(run, runs_.now() + ttl);
       });
   return Lease{
       id, token, ttl,
@@ -193,13 +193,13 @@ std::optional<ReplayRow> Leases::next_for(LedgerTransaction& transaction,
   Connection& connection = transaction.connection();
   while (true) {
     const std::vector<QueuedReplay> turns =
-        bells_.work.candidates(worker, kLookAtOnce, supervisor_.steady_now());
+        bells_.work.candidates(worker, kLookAtOnce, runs_.steady_now());
     if (turns.empty()) return std::nullopt;
     for (const QueuedReplay& turn : turns) {
       std::optional<ReplayRow> replay = ledger::find_replay(connection, turn.run, turn.replay);
       // Another write of this group may have taken or cancelled it.
       const bool queued = replay && replay->state == "queued" && replay->token == turn.token &&
-                          supervisor_.readable(transaction, turn.run) &&
+                          runs_.readable(transaction, turn.run) &&
                           ledger::find_window(connection, turn.run, replay->window);
       // Nor may one of this group have put the worker into quarantine.
       const bool believed = !ledger::is_quarantined(connection, turn.run, worker.name);
@@ -225,7 +225,7 @@ void Leases::take_off_board(LedgerTransaction& transaction, const QueuedReplay& 
 bool Leases::others_speak(const ReplayRow& replay,
                           const std::function<bool(const std::string& name)>& may) const {
   return roll_.any(
-      supervisor_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
+      runs_.steady_now(), [&](const std::string& name, const VerifierRoll::Entry& entry) {
         return may(name) && (!entry.profile || entry.profile->can.can_replay(replay.arm)) &&
                bells_.work.suits(replay.run, name, entry.known());
       });
@@ -270,14 +270,12 @@ LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t tok
 
 void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat) {
   LeaseRow row = held(transaction, lease, beat.token);
-  ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done,
-                      supervisor_.now());
-  if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, supervisor_.steady_now());
+  ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done, runs_.now());
+  if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, runs_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
-  const double ttl = supervisor_.policy(transaction, row.run).verifier.lease_ttl_seconds;
+  const double ttl = runs_.policy(transaction, row.run).verifier.lease_ttl_seconds;
   set_ttl(lease, ttl);
-  if (is_trainer(row.verifier))
-    supervisor_.verdicts().trainer_busy(row.run, supervisor_.now() + ttl);
+  if (is_trainer(row.verifier)) runs_.verdicts().trainer_busy(row.run, runs_.now() + ttl);
 }
 
 void Leases::complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result) {
@@ -290,10 +288,9 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   const ReplayRow replay = replay_of(connection, row);
   check_steps(result, window_of(connection, replay));
   ledger::end_lease(connection, lease, row.token, "completed", {});
-  ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {},
-                           supervisor_.now());
+  ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {}, runs_.now());
   forget_on_commit(transaction, lease, "completed");
-  supervisor_.replay_finished(transaction, replay, row.verifier, result);
+  runs_.replay_finished(transaction, replay, row.verifier, result);
 }
 
 void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure) {
@@ -331,7 +328,7 @@ void Leases::check_repeat(Connection& connection, const LeaseRow& lease,
 Leases::Arrival::Arrival(Leases& leases, int64_t lease, int64_t token, const PrincipalPtr& sender)
     : leases_(leases), lease_(lease) {
   std::string verifier;
-  const double now = leases_.supervisor_.steady_now();
+  const double now = leases_.runs_.steady_now();
   {
     const std::lock_guard lock(leases_.mutex_);
     const auto found = leases_.held_.find(lease);
@@ -352,7 +349,7 @@ Leases::Arrival::~Arrival() {
   const auto found = leases_.held_.find(lease_);
   if (found == leases_.held_.end()) return;
   --found->second.waiting;
-  found->second.deadline = leases_.supervisor_.steady_now() + found->second.ttl;
+  found->second.deadline = leases_.runs_.steady_now() + found->second.ttl;
 }
 
 void Leases::belongs_to(int64_t lease, const PrincipalPtr& holder) {
@@ -363,7 +360,7 @@ void Leases::belongs_to(int64_t lease, const PrincipalPtr& holder) {
 // Under the mutex. The name of a token is its own, and stays when the file is read again.
 bool Leases::is_holder(const Held& held, const PrincipalPtr& sender) const {
   return !held.holder || !sender || held.holder->name() == sender->name() ||
-         !held.holder->valid(supervisor_.now());
+         !held.holder->valid(runs_.now());
 }
 
 void Leases::check_holder(int64_t lease, const PrincipalPtr& sender) {
@@ -389,7 +386,7 @@ bool Leases::is_over(const Held& held, double now) const {
 }
 
 std::vector<int64_t> Leases::overdue() const {
-  double now = supervisor_.steady_now();
+  double now = runs_.steady_now();
   std::lock_guard lock(mutex_);
   std::vector<int64_t> leases;
   for (const auto& [lease, held] : held_) {
@@ -401,7 +398,7 @@ std::vector<int64_t> Leases::overdue() const {
 void Leases::put_off_expiry(int64_t lease) {
   const std::lock_guard lock(mutex_);
   if (const auto found = held_.find(lease); found != held_.end()) {
-    found->second.deadline = supervisor_.steady_now() + found->second.ttl;
+    found->second.deadline = runs_.steady_now() + found->second.ttl;
   }
 }
 
@@ -410,12 +407,12 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
     std::lock_guard lock(mutex_);
     auto found = held_.find(lease);
     if (found == held_.end() || found->second.waiting > 0 ||
-        !is_over(found->second, supervisor_.steady_now())) {
+        !is_over(found->second, runs_.steady_now())) {
       return;  // ended or heard of meanwhile
     }
   }
   std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
-  if (!row || row->state != "leased" || !supervisor_.readable(transaction, row->run)) {
+  if (!row || row->state != "leased" || !runs_.readable(transaction, row->run)) {
     std::lock_guard lock(mutex_);
     held_.erase(lease);
     return;
@@ -444,7 +441,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   Connection& connection = transaction.connection();
   ReplayRow replay = replay_of(connection, lease);
   const WindowRow window = window_of(connection, replay);
-  double now = supervisor_.now();
+  double now = runs_.now();
   if (window.state != "open") {
     ledger::set_replay_state(connection, lease.run, lease.replay, "cancelled", lease.token, reason,
                              now);
@@ -453,7 +450,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   // Each lease is a try, but for those of verifiers that cannot do such a replay.
   const int64_t tries =
       lease.token - ledger::unsupported_leases(connection, lease.run, lease.replay).leases;
-  if (retryable && tries < supervisor_.policy(transaction, lease.run).verifier.attempts_max) {
+  if (retryable && tries < runs_.policy(transaction, lease.run).verifier.attempts_max) {
     ledger::set_replay_state(connection, lease.run, lease.replay, "queued", lease.token, reason,
                              now);
     replay.token = lease.token;
@@ -462,7 +459,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   } else {
     ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
                              now);
-    supervisor_.replay_failed(transaction, replay, reason);
+    runs_.replay_failed(transaction, replay, reason);
   }
 }
 
@@ -478,7 +475,7 @@ void Leases::set_ttl(int64_t lease, double ttl_seconds) {
   std::lock_guard lock(mutex_);
   if (const auto found = held_.find(lease); found != held_.end()) {
     found->second.ttl = ttl_seconds;
-    found->second.deadline = supervisor_.steady_now() + ttl_seconds;
+    found->second.deadline = runs_.steady_now() + ttl_seconds;
   }
 }
 
@@ -488,7 +485,7 @@ void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
     std::lock_guard lock(mutex_);
     if (const auto found = held_.find(lease); found != held_.end()) {
       const Held& held = found->second;
-      const double now = supervisor_.steady_now();
+      const double now = runs_.steady_now();
       if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now);
       held_.erase(found);
     }
@@ -500,13 +497,13 @@ void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
 }
 
 void Leases::watch_unserved(Ledger& ledger) {
-  UnservedReplays::Look look = unserved_.look(bells_.work, roll_, supervisor_.steady_now());
+  UnservedReplays::Look look = unserved_.look(bells_.work, roll_, runs_.steady_now());
   metrics_.update([&](DaemonNumbers& n) { n.replays_unserved = look.counts; });
   for (UnservedReplays::Notice& notice : look.notices) {
     const int64_t run = notice.run;
     const bool accepted = ledger.post(
         [this, notice = std::move(notice)](LedgerTransaction& transaction) {
-          supervisor_.note(transaction, notice.run, kNoVerifierFits, notice.text);
+          runs_.note(transaction, notice.run, kNoVerifierFits, notice.text);
         },
         [this, run](std::exception_ptr error) {
           if (error) unserved_.not_told(run);
@@ -530,15 +527,15 @@ void Leases::give_up(LedgerTransaction& transaction, const QueuedReplay& entry) 
   Connection& connection = transaction.connection();
   const std::optional<ReplayRow> replay = ledger::find_replay(connection, entry.run, entry.replay);
   if (!replay || replay->state != "queued" || replay->token != entry.token ||
-      !supervisor_.readable(transaction, entry.run))
+      !runs_.readable(transaction, entry.run))
     return;
   const std::string reason = replay->fail_reason.value_or("").empty()
                                  ? fmt::format("{} the arm {}", kNobodyCan, replay->arm)
                                  : fmt::format("{} it: {}", kNobodyCan, *replay->fail_reason);
   ledger::set_replay_state(connection, entry.run, entry.replay, "failed", entry.token, reason,
-                           supervisor_.now());
+                           runs_.now());
   transaction.on_commit([&board = bells_.work, entry] { board.remove(entry.run, entry.replay); });
-  supervisor_.replay_failed(transaction, *replay, reason);
+  runs_.replay_failed(transaction, *replay, reason);
 }
 
 }  // namespace gnomon

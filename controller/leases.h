@@ -28,7 +28,7 @@ namespace gnomon {
 
 class Leases {
  public:
-  Leases(Supervisor& supervisor, Metrics& metrics, Bells& bells);
+  Leases(RunCache& runs, Metrics& metrics, Bells& bells);
 
   // Gives every live lease of the ledger a fresh TTL and puts on the board what is queued. Once,
   // before the first request. The leases and replays of a run that is set aside are left as they
@@ -128,7 +128,7 @@ class Leases {
   QueuedReplay queued(Connection& connection, const ReplayRow& replay) const;
   void give_up(LedgerTransaction& transaction, const QueuedReplay& entry);
 
-  Supervisor& supervisor_;
+  RunCache& runs_;
   Metrics& metrics_;
   Bells& bells_;
   mutable std::mutex mutex_;

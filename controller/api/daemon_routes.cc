@@ -56,8 +56,7 @@ Response readiness(Services& services, Exchange& exchange, bool stranger) {
   checks += check("ledger_write", stranger, ready, [&] {
     exchange.write([&](LedgerTransaction& transaction) {
       transaction.connection().execute(
-          "INSERT OR REPLACE INTO readiness (id, checked_at) VALUES (1, ?)",
-          services.supervisor.now());
+          "INSERT OR REPLACE INTO readiness (id, checked_at) VALUES (1, ?)", services.runs.now());
     });
   });
   checks += ',';
@@ -70,7 +69,7 @@ Response readiness(Services& services, Exchange& exchange, bool stranger) {
   checks += ',';
   bool served = true;  // those that are not do not keep the others from being served
   checks += check("runs_served", stranger, served, [&] {
-    const std::string set_aside = runs_set_aside(services.supervisor.set_aside());
+    const std::string set_aside = runs_set_aside(services.runs.set_aside());
     if (!set_aside.empty()) throw Error(set_aside);
   });
   return json_response(fmt::format(R"({{"ready":{},"checks":[{}]}})", ready, checks),
@@ -90,7 +89,7 @@ std::string version_json() {
 // this one when they have enough to do, since that is when somebody should see it.
 std::string scrape(Services& s, Exchange& exchange) {
   std::string text;
-  const auto make = [&] { text = s.metrics.serialize(s.supervisor.steady_now()); };
+  const auto make = [&] { text = s.metrics.serialize(s.runs.steady_now()); };
   try {
     exchange.read([&](Connection&) { make(); });
   } catch (const LedgerBusy&) {
@@ -134,14 +133,14 @@ void audited_write(Exchange& exchange, Services& services, Ledger::Write write) 
     return;
   } catch (const Refusal& refused) {
     if (refused.audit()) {
-      note = services.refusal_notes.admit(*refused.audit(), services.supervisor.steady_now());
+      note = services.refusal_notes.admit(*refused.audit(), services.runs.steady_now());
     }
     refusal = std::current_exception();
   }
   if (note) {
     exchange.write([&](LedgerTransaction& transaction) {
-      ledger::insert_audit(transaction.connection(), services.supervisor.now(), note->run,
-                           note->what, note->detail);
+      ledger::insert_audit(transaction.connection(), services.runs.now(), note->run, note->what,
+                           note->detail);
     });
   }
   std::rethrow_exception(refusal);

@@ -88,7 +88,7 @@ Response delete_run(Services& services, Exchange& exchange, const Request& reque
                     "the same request later, which goes on");
     }
     audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-      gone = services.supervisor.delete_run(transaction, run);
+      gone = services.runs.delete_run(transaction, run);
       services.leases.end_leases_of(transaction, run);
     });
   }

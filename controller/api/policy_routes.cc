@@ -57,7 +57,7 @@ Response put_policy(Services& services, Exchange& exchange, const Request& reque
   const std::string toml = toml_of(request);
   const decide::Policy policy = policy_of(toml);
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    services.supervisor.set_policy(transaction, run, toml);
+    services.runs.set_policy(transaction, run, toml);
   });
   return json_response(policy_json(policy));
 }
@@ -67,7 +67,7 @@ Response post_override(Services& services, Exchange& exchange, const Request& re
   OverrideRequest asked = from_request<OverrideRequest>(request.body);
   OverrideAccepted accepted;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    accepted = services.supervisor.override_run(transaction, run, asked);
+    accepted = services.runs.override_run(transaction, run, asked);
   });
   return json_response(to_json(accepted));
 }
@@ -76,7 +76,7 @@ Response end_run(Services& services, Exchange& exchange, const Request& request)
   const int64_t run = parse_run_id(request.arguments[0]);
   const EndRequest asked = from_request<EndRequest>(request.body);
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    services.supervisor.end_run(transaction, run, asked);
+    services.runs.end_run(transaction, run, asked);
   });
   return {204, "", "", {}, false};
 }

@@ -32,18 +32,18 @@ std::string with_members(std::string row, const std::string& members) {
 
 // What views of runs are made from beside the ledger.
 struct Sources {
-  explicit Sources(Supervisor& by) : supervisor(by), phases(by.set_aside()) {}
-  Supervisor& supervisor;
+  explicit Sources(RunCache& by) : runs(by), phases(by.set_aside()) {}
+  RunCache& runs;
   PhaseCache phases;
 };
 
 // The verdict at this moment.
 VerdictBoard::Shown verdict_now(const RunRow& run, const PhaseCache::Phase& phase,
-                                const Supervisor& supervisor) {
-  const double now = supervisor.now();
+                                const RunCache& runs) {
+  const double now = runs.now();
   if (!phase.set_aside.empty()) return {phase.facts.standing, 0};
   if (run.state == "live") {
-    if (std::optional<VerdictBoard::Shown> shown = supervisor.verdicts().of(run.id, now))
+    if (std::optional<VerdictBoard::Shown> shown = runs.verdicts().of(run.id, now))
       return *std::move(shown);
     return {decide::run_verdict(phase.facts, now), phase.facts.lag_steps};
   }
@@ -53,7 +53,7 @@ VerdictBoard::Shown verdict_now(const RunRow& run, const PhaseCache::Phase& phas
 
 std::string run_summary(Connection& connection, const RunRow& run, Sources& sources) {
   const PhaseCache::Phase phase = sources.phases.of(connection, run);
-  const VerdictBoard::Shown shown = verdict_now(run, phase, sources.supervisor);
+  const VerdictBoard::Shown shown = verdict_now(run, phase, sources.runs);
   const decide::RunVerdict& verdict = shown.verdict;
   Query query = connection.query(views::kRunSummary, run.id);
   return with_members(
@@ -116,7 +116,7 @@ std::string show_run(Connection& connection, const Request& request, Sources& so
                   R"("decision_state":{})",
                   run.registration, string_as_json(run.policy), rows_as_json(faults),
                   rows_as_json(attempts), first_row_as_json(health),
-                  state_json(connection, run, sources.supervisor.set_aside())));
+                  state_json(connection, run, sources.runs.set_aside())));
 }
 
 std::optional<int64_t> step_bound(Connection& connection, const char* sql, int64_t run,
@@ -248,8 +248,8 @@ PhaseCache::Phase PhaseCache::of(Connection& connection, const RunRow& run) {
   return phase;
 }
 
-std::vector<Route> run_view_routes(Supervisor& supervisor) {
-  auto sources = std::make_shared<Sources>(supervisor);
+std::vector<Route> run_view_routes(RunCache& runs) {
+  auto sources = std::make_shared<Sources>(runs);
   return {
       {"GET",
        "/v1/runs",

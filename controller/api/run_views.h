@@ -39,7 +39,7 @@ class PhaseCache {
   std::map<int64_t, Known> known_;
 };
 
-class Supervisor;
-std::vector<Route> run_view_routes(Supervisor& supervisor);
+class RunCache;
+std::vector<Route> run_view_routes(RunCache& runs);
 
 }  // namespace gnomon

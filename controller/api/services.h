@@ -19,7 +19,7 @@ namespace gnomon {
 
 struct Services {
   Ledger& ledger;
-  Supervisor& supervisor;
+  RunCache& runs;
   Leases& leases;
   Metrics& metrics;
   Bells& bells;

@@ -24,7 +24,7 @@ Response take(Services& services, Exchange& exchange, const Request& request) {
   const StatisticsReport report = from_request<StatisticsReport>(request.body);
   ReportAck ack;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-    ack = services.supervisor.report_statistics(transaction, run, report);
+    ack = services.runs.report_statistics(transaction, run, report);
   });
   return json_response(to_json(ack));
 }

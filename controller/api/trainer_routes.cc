@@ -21,7 +21,7 @@ constexpr int64_t kRunningMaxSeconds = 1'000'000'000;
 // A report of one kind: parsed, given to the supervisor in one write, answered with its ReportAck.
 template <typename Message>
 Route report_route(Services& services, const char* path, size_t body_max,
-                   ReportAck (Supervisor::*take)(LedgerTransaction&, int64_t, const Message&)) {
+                   ReportAck (RunCache::*take)(LedgerTransaction&, int64_t, const Message&)) {
   return {"POST",
           path,
           body_of<Message>(body_max),
@@ -30,9 +30,9 @@ Route report_route(Services& services, const char* path, size_t body_max,
             Message message = from_request<Message>(request.body);
             ReportAck ack;
             trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-              ack = (services.supervisor.*take)(transaction, run, message);
+              ack = (services.runs.*take)(transaction, run, message);
             });
-            services.supervisor.heard_from(run);
+            services.runs.heard_from(run);
             return json_response(to_json(ack));
           },
           true,
@@ -50,9 +50,9 @@ Response register_run(Services& services, Exchange& exchange, const Request& req
   }
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    registered = services.supervisor.register_run(transaction, registration, process);
+    registered = services.runs.register_run(transaction, registration, process);
   });
-  services.supervisor.heard_from(parse_run_id(registered.run));
+  services.runs.heard_from(parse_run_id(registered.run));
   return json_response(to_json(registered));
 }
 
@@ -72,9 +72,9 @@ Response acknowledge(Services& services, Exchange& exchange, const Request& requ
   DirectiveAck ack = from_request<DirectiveAck>(request.body);
   Directive directive;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-    directive = services.supervisor.acknowledge(transaction, run, number, ack);
+    directive = services.runs.acknowledge(transaction, run, number, ack);
   });
-  services.supervisor.heard_from(run);
+  services.runs.heard_from(run);
   return json_response(to_json(directive));
 }
 
@@ -99,7 +99,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     response.open_ended = true;
     return response;
   }
-  services.supervisor.heard_from(run);
+  services.runs.heard_from(run);
   DirectiveList list;
   Bell& bell = services.bells.directives.of(run);
   const auto next = [&bell] { return bell.after(bell.count()); };
@@ -113,11 +113,11 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     if (!any || (wait > 0 && exchange.over())) return false;
     audited_write(exchange, services, [&](LedgerTransaction& transaction) {
       check_sender(transaction.connection());
-      list = services.supervisor.deliver_directives(transaction, run, after);
+      list = services.runs.deliver_directives(transaction, run, after);
     });
     return true;
   });
-  if (!exchange.over()) services.supervisor.heard_from(run);
+  if (!exchange.over()) services.runs.heard_from(run);
   return json_response(to_json(list));
 }
 
@@ -137,9 +137,9 @@ Response report_steps(Services& services, Exchange& exchange, const Request& req
   StepBatch batch = from_request<StepBatch>(request.body);
   ReportAck ack;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-    ack = services.supervisor.report_steps(transaction, run, batch);
+    ack = services.runs.report_steps(transaction, run, batch);
   });
-  services.supervisor.heard_from(run);
+  services.runs.heard_from(run);
   return json_response(to_json(ack));
 }
 
@@ -195,16 +195,16 @@ std::vector<Route> trainer_routes(Services& s) {
                           "How long the process has run, in seconds; of two processes the one that "
                           "started later has the run.",
                           kRunningMaxSeconds)}},
-      report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &Supervisor::start_attempt),
+      report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &RunCache::start_attempt),
       {"POST",
        "/v1/runs/{run}/steps",
        body_of<StepBatch>(8 << 20),
        [&s](E& e, const Request& request) { return report_steps(s, e, request); },
        true,
        {incarnation_parameter()}},
-      report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &Supervisor::report_checkpoint),
-      report_route(s, "/v1/runs/{run}/notices", 512 << 10, &Supervisor::report_notice),
-      report_route(s, "/v1/runs/{run}/finished", 16 << 10, &Supervisor::finish),
+      report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &RunCache::report_checkpoint),
+      report_route(s, "/v1/runs/{run}/notices", 512 << 10, &RunCache::report_notice),
+      report_route(s, "/v1/runs/{run}/finished", 16 << 10, &RunCache::finish),
       {"GET",
        "/v1/runs/{run}/directives",
        {},

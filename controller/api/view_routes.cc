@@ -16,8 +16,8 @@ std::string show_economics(Connection& connection, const Request& request,
 }  // namespace
 
 std::vector<Route> view_routes(Services& services) {
-  SetAsideRuns& set_aside = services.supervisor.set_aside();
-  std::vector<Route> routes = run_view_routes(services.supervisor);
+  SetAsideRuns& set_aside = services.runs.set_aside();
+  std::vector<Route> routes = run_view_routes(services.runs);
   for (Route& route : std::vector<Route>{
            view("/v1/runs/{run}/economics",
                 [&set_aside](Connection&connection, const Request&request) {

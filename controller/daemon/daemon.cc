@@ -98,12 +98,12 @@ Daemon::Daemon(const DaemonConfig& config, std::function<DaemonConfig()> read,
       config_(config, std::move(read), metrics_, wall_seconds),
       guard_(config.auth, wall_seconds, steady_seconds),
       outbox_(metrics_),
-      supervisor_(
+      runs_(
           metrics_, bells_,
           {read_default_policy(config), config.series_keep_seconds, config.checkpoints.roots,
            &outbox_},
           [this] { return clock_.now(); }, steady_seconds),
-      leases_(supervisor_, metrics_, bells_),
+      leases_(runs_, metrics_, bells_),
       retention_(
           metrics_, config.retention, [this] { return clock_.now(); }, steady_seconds),
       certificate_(config.tls.files.certificate.empty()
@@ -129,17 +129,17 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
         "ledger, so it was emptied",
         config.ledger);
   }
-  ledger_->read_unhurried([this](Connection& connection) { supervisor_.restore(connection); });
+  ledger_->read_unhurried([this](Connection& connection) { runs_.restore(connection); });
   notifier_ = std::make_unique<notify::Notifier>(
       *ledger_, outbox_, metrics_, config.notifications, [this] { return clock_.now(); },
       wall_seconds, steady_seconds);
   ledger_->write([this](LedgerTransaction& transaction) {
-    supervisor_.save_rebuilt(transaction);
+    runs_.save_rebuilt(transaction);
     leases_.restore(transaction);
   });
   backups_ = std::make_unique<Backups>(*ledger_, metrics_, config.backup, wall_seconds);
   metrics_.on_scrape([this] {
-    supervisor_.show_verdicts();
+    runs_.show_verdicts();
     const ClientConnections::Counts connections = server_.connections();
     // Asked before the lock of the numbers is taken: those who answer have locks of their own, and
     // a disk may be slow.
@@ -148,7 +148,7 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
     const int64_t wal_bytes = ledger_->wal_bytes();
     const auto held = static_cast<int64_t>(server_.bytes_held());
     const int64_t queued = bells_.work.queued();
-    const int64_t set_aside = std::ssize(supervisor_.set_aside().all());
+    const int64_t set_aside = std::ssize(runs_.set_aside().all());
     metrics_.update([&](DaemonNumbers& n) {
       n.ledger_queue_length = queue_length;
       n.ledger_bytes = bytes;
@@ -167,7 +167,7 @@ void Daemon::begin(const DaemonConfig& config, const std::string& port_file) {
     set_log_level(wanted.log.level);
     for (const std::string& sentence : doubtful_files(wanted)) spdlog::warn("{}", sentence);
     try {
-      supervisor_.set_default_policy(read_default_policy(wanted));
+      runs_.set_default_policy(read_default_policy(wanted));
     } catch (const ConfigError& error) {  // changed again since the file was checked
       spdlog::error("the policy was not read again, the last good one stays: {}", error.what());
     }
@@ -207,25 +207,23 @@ void Daemon::expire_leases() {
 // take now, the next look posts.
 void Daemon::keep_time() {
   if (ledger_lost_) return;
-  for (int64_t run : supervisor_.due_runs()) {
+  for (int64_t run : runs_.due_runs()) {
     const bool accepted = ticks_.post(
         *ledger_, run,
-        [this, run](LedgerTransaction& transaction) { supervisor_.tick(transaction, run); },
+        [this, run](LedgerTransaction& transaction) { runs_.tick(transaction, run); },
         [run](std::exception_ptr error) {
           log_failure(fmt::format("a deadline of {} is over, unheard", run_name(run)), error);
         });
     if (!accepted) break;
   }
-  for (const SetAsideRuns::Entry& entry : supervisor_.set_aside().newcomers()) {
+  for (const SetAsideRuns::Entry& entry : runs_.set_aside().newcomers()) {
     const bool accepted = ledger_->post(
-        [this, entry](LedgerTransaction& transaction) {
-          supervisor_.tell_set_aside(transaction, entry);
-        },
+        [this, entry](LedgerTransaction& transaction) { runs_.tell_set_aside(transaction, entry); },
         [this, entry](std::exception_ptr error) {
           log_failure(fmt::format("no notice that {} is set aside", run_name(entry.run)), error);
-          if (error) supervisor_.set_aside().not_told(entry.run);
+          if (error) runs_.set_aside().not_told(entry.run);
         });
-    if (!accepted) supervisor_.set_aside().not_told(entry.run);
+    if (!accepted) runs_.set_aside().not_told(entry.run);
   }
   leases_.watch_unserved(*ledger_);
   backups_->keep_time();
@@ -307,7 +305,7 @@ void Daemon::tell_service_manager() {
 // version the question what it thinks of the newest steps.
 void Daemon::save_states() {
   try {
-    ledger_->write([this](LedgerTransaction& transaction) { supervisor_.save_all(transaction); });
+    ledger_->write([this](LedgerTransaction& transaction) { runs_.save_all(transaction); });
   } catch (const Error& error) {
     spdlog::warn("the newest states were not written down: {}", error.what());
   }
@@ -324,7 +322,7 @@ void Daemon::look_at_tokens() {
 bool Daemon::serve() {
   const std::shared_ptr<const DaemonConfig> config = config_.get();
   services_.reset(
-      new Services{*ledger_, supervisor_, leases_, metrics_, bells_, guard_, config->web_root});
+      new Services{*ledger_, runs_, leases_, metrics_, bells_, guard_, config->web_root});
   check_pages();
   services_->backups = backups_.get();
   services_->integrity = integrity_.get();

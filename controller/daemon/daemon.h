@@ -50,7 +50,7 @@ class Daemon {
   uint64_t revocations_ = 0;  // of the guard, when waiting connections were last told
   Bells bells_;
   notify::Outbox outbox_;
-  Supervisor supervisor_;
+  RunCache runs_;
   Leases leases_;
   Retention retention_;
   std::unique_ptr<ServedCertificate> certificate_;  // null: no TLS

@@ -4,14 +4,14 @@
 
 namespace gnomon {
 
-notify::Subject Supervisor::subject_of(const Run& run) {
+notify::Subject RunCache::subject_of(const Run& run) {
   return {run.id, run.registration.name, run.registration.job_id,
           std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
 }
 
-void Supervisor::tell_people(LedgerTransaction& transaction, const Run& run,
-                             const decide::Event* event, const std::vector<decide::Effect>& effects,
-                             double time) {
+void RunCache::tell_people(LedgerTransaction& transaction, const Run& run,
+                           const decide::Event* event, const std::vector<decide::Effect>& effects,
+                           double time) {
   notify::Outbox* outbox = options_.outbox;
   if (!outbox || !outbox->anybody()) return;
   const auto tell = [&](const notify::Alert& alert) {
@@ -34,8 +34,8 @@ void Supervisor::tell_people(LedgerTransaction& transaction, const Run& run,
   }
 }
 
-void Supervisor::tell_of_notice(LedgerTransaction& transaction, const Run& run,
-                                const TrainerNotice& notice, int64_t number) {
+void RunCache::tell_of_notice(LedgerTransaction& transaction, const Run& run,
+                              const TrainerNotice& notice, int64_t number) {
   notify::Outbox* outbox = options_.outbox;
   if (!outbox || !outbox->anybody()) return;
   const double time = now();

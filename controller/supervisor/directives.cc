@@ -11,8 +11,8 @@
 
 namespace gnomon {
 
-DirectiveList Supervisor::deliver_directives(LedgerTransaction& transaction, int64_t id,
-                                             int64_t after) {
+DirectiveList RunCache::deliver_directives(LedgerTransaction& transaction, int64_t id,
+                                           int64_t after) {
   load(transaction, id);
   Connection& connection = transaction.connection();
   DirectiveList list{ledger::open_directives(connection, id, after)};
@@ -25,8 +25,8 @@ DirectiveList Supervisor::deliver_directives(LedgerTransaction& transaction, int
   return list;
 }
 
-Directive Supervisor::acknowledge(LedgerTransaction& transaction, int64_t id, int64_t number,
-                                  const DirectiveAck& ack) {
+Directive RunCache::acknowledge(LedgerTransaction& transaction, int64_t id, int64_t number,
+                                const DirectiveAck& ack) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   std::optional<Directive> known = ledger::find_directive(connection, id, number);

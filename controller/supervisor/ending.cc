@@ -20,8 +20,8 @@ constexpr const char* kReason = "the run is being deleted";
 
 }  // namespace
 
-ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
-                             const RunFinished& finished) {
+ReportAck RunCache::finish(LedgerTransaction& transaction, int64_t id,
+                           const RunFinished& finished) {
   Run& run = load(transaction, id);
   require_step_of(run.registration, finished.step, "step", 0);
   if (run.life == finished.outcome) {
@@ -48,19 +48,19 @@ ReportAck Supervisor::finish(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-void Supervisor::heard_from(int64_t run) {
+void RunCache::heard_from(int64_t run) {
   const std::lock_guard lock(heard_mutex_);
   heard_at_[run] = steady_now();
 }
 
 // Since the run's trainer has said anything, as far as this process knows: it does not outlive it.
-double Supervisor::silent_for(int64_t run) const {
+double RunCache::silent_for(int64_t run) const {
   const std::lock_guard lock(heard_mutex_);
   const auto found = heard_at_.find(run);
   return steady_now() - (found == heard_at_.end() ? begun_at_ : found->second);
 }
 
-void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRequest& request) {
+void RunCache::end_run(LedgerTransaction& transaction, int64_t id, const EndRequest& request) {
   check_asker(request.owner, request.reason);
   Connection& connection = transaction.connection();
   const std::optional<RunRow> row = ledger::load_run(connection, id);
@@ -82,7 +82,7 @@ void Supervisor::end_run(LedgerTransaction& transaction, int64_t id, const EndRe
                        fmt::format("{}: {}", request.owner, request.reason));
 }
 
-void Supervisor::refuse_while_trainer_speaks(int64_t run, const std::string& label) const {
+void RunCache::refuse_while_trainer_speaks(int64_t run, const std::string& label) const {
   const double silent = silent_for(run);
   if (silent >= kTrainerSilentSeconds) return;
   throw Refusal(
@@ -94,7 +94,7 @@ void Supervisor::refuse_while_trainer_speaks(int64_t run, const std::string& lab
                   label, kTrainerSilentSeconds));
 }
 
-bool Supervisor::delete_run(LedgerTransaction& transaction, int64_t id) {
+bool RunCache::delete_run(LedgerTransaction& transaction, int64_t id) {
   Connection& connection = transaction.connection();
   const std::optional<RunRow> row = ledger::load_run(connection, id);
   if (!row) throw unknown_run(run_name(id));

@@ -44,8 +44,8 @@ bool told_lately(Connection& connection, int64_t run, double time) {
 
 }  // namespace
 
-std::string Supervisor::take_health(LedgerTransaction& transaction, const Run& run,
-                                    const StepReport& report) {
+std::string RunCache::take_health(LedgerTransaction& transaction, const Run& run,
+                                  const StepReport& report) {
   const DeviceHealth& health = *report.device_health;
   Connection& connection = transaction.connection();
   const std::optional<AttemptRow> attempt =

@@ -32,8 +32,8 @@ void check_notice(const TrainerNotice& notice, const RunRegistration& registrati
 
 }  // namespace
 
-ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
-                                    const TrainerNotice& notice) {
+ReportAck RunCache::report_notice(LedgerTransaction& transaction, int64_t id,
+                                  const TrainerNotice& notice) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   check_notice(notice, run.registration);
@@ -53,8 +53,8 @@ ReportAck Supervisor::report_notice(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-void Supervisor::note(LedgerTransaction& transaction, int64_t id, std::string_view kind,
-                      const std::string& text) {
+void RunCache::note(LedgerTransaction& transaction, int64_t id, std::string_view kind,
+                    const std::string& text) {
   const Run& run = load(transaction, id);
   TrainerNotice notice;
   notice.attempt = run.newest_step.first;
@@ -65,7 +65,7 @@ void Supervisor::note(LedgerTransaction& transaction, int64_t id, std::string_vi
   add_notice(transaction, run, notice);
 }
 
-void Supervisor::tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns::Entry& entry) {
+void RunCache::tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns::Entry& entry) {
   if (runs_.contains(entry.run)) {  // it is in memory: what was written down is put right
     save_at_end(transaction, load(transaction, entry.run));
     transaction.on_commit([this, id = entry.run] { set_aside_.forget(id); });
@@ -102,8 +102,8 @@ void Supervisor::tell_set_aside(LedgerTransaction& transaction, const SetAsideRu
   add_notice(transaction, run, notice);
 }
 
-bool Supervisor::add_notice(LedgerTransaction& transaction, const Run& run,
-                            const TrainerNotice& notice) {
+bool RunCache::add_notice(LedgerTransaction& transaction, const Run& run,
+                          const TrainerNotice& notice) {
   Connection& connection = transaction.connection();
   const int64_t id = run.id;
   std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, now());

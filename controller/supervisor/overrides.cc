@@ -92,8 +92,8 @@ void check_asker(const std::string& owner, const std::string& reason) {
   require_text("reason", reason);
 }
 
-OverrideAccepted Supervisor::override_run(LedgerTransaction& transaction, int64_t id,
-                                          const OverrideRequest& request) {
+OverrideAccepted RunCache::override_run(LedgerTransaction& transaction, int64_t id,
+                                        const OverrideRequest& request) {
   Run& run = load(transaction, id);
   check_override(request, run.registration);
   Connection& connection = transaction.connection();

@@ -91,8 +91,8 @@ AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt) {
 }
 
 // Of a run that is on record under the same name and job.
-RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& run,
-                                         const RunRegistration& registration) {
+RunRegistered RunCache::register_again(LedgerTransaction& transaction, Run& run,
+                                       const RunRegistration& registration) {
   const RunRegistration& before = run.registration;
   if (before.sites != registration.sites || before.layers != registration.layers) {
     throw Refusal(
@@ -126,8 +126,8 @@ RunRegistered Supervisor::register_again(LedgerTransaction& transaction, Run& ru
   return registered_as(run.id, run.state, run.policy);
 }
 
-void Supervisor::take_over(LedgerTransaction& transaction, int64_t id,
-                           const TrainerProcess& process) {
+void RunCache::take_over(LedgerTransaction& transaction, int64_t id,
+                         const TrainerProcess& process) {
   Connection& connection = transaction.connection();
   // By this clock, whatever that of the trainer's host says.
   const double started_at = now() - process.running_seconds;
@@ -150,9 +150,9 @@ void Supervisor::take_over(LedgerTransaction& transaction, int64_t id,
   transaction.on_commit([this, id] { bells_.directives.of(id).ring(); });
 }
 
-RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
-                                       const RunRegistration& registration,
-                                       const TrainerProcess& process) {
+RunRegistered RunCache::register_run(LedgerTransaction& transaction,
+                                     const RunRegistration& registration,
+                                     const TrainerProcess& process) {
   check_registration(registration);
   Connection& connection = transaction.connection();
   if (const std::optional<int64_t> known =
@@ -188,8 +188,8 @@ RunRegistered Supervisor::register_run(LedgerTransaction& transaction,
   return registered_as(id, run.state, run.policy);
 }
 
-ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
-                                    const AttemptStart& attempt) {
+ReportAck RunCache::start_attempt(LedgerTransaction& transaction, int64_t id,
+                                  const AttemptStart& attempt) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   require_step_of(run.registration, attempt.base_step, "base_step", 0);
@@ -233,7 +233,7 @@ ReportAck Supervisor::start_attempt(LedgerTransaction& transaction, int64_t id,
   return ack(transaction, run, 1, 0);
 }
 
-void Supervisor::revive(LedgerTransaction& transaction, Run& run) {
+void RunCache::revive(LedgerTransaction& transaction, Run& run) {
   ledger::revive_run(transaction.connection(), run.id);
   run.life = "live";
   // Its series may have been dropped: they begin anew with what is on record.
@@ -245,7 +245,7 @@ void Supervisor::revive(LedgerTransaction& transaction, Run& run) {
   });
 }
 
-void Supervisor::go_on(LedgerTransaction& transaction, Run& run, const StepReport& step) {
+void RunCache::go_on(LedgerTransaction& transaction, Run& run, const StepReport& step) {
   const std::string before = run.life;
   revive(transaction, run);
   set_terms_on_commit(transaction, run);

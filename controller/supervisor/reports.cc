@@ -69,7 +69,7 @@ void require_step_of(const RunRegistration& run, int64_t step, std::string_view 
                   most, run.total_steps));
 }
 
-void Supervisor::check_plan(Connection& connection, Run& run, int64_t plan_version) {
+void RunCache::check_plan(Connection& connection, Run& run, int64_t plan_version) {
   if (plan_version == 0 || run.known_plans.contains(plan_version)) return;
   const int64_t newest =
       std::max(run.registration.newest_plan_version, run.state.next_plan_version - 1);
@@ -85,7 +85,7 @@ void Supervisor::check_plan(Connection& connection, Run& run, int64_t plan_versi
   run.known_plans.insert(plan_version);
 }
 
-void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const StepReport& report) {
+void RunCache::check_step(LedgerTransaction& transaction, Run& run, const StepReport& report) {
   Connection& connection = transaction.connection();
   if (!run.base_steps.contains(report.attempt)) {
     run.base_steps[report.attempt] = known_attempt(connection, run.id, report.attempt).base_step;
@@ -99,8 +99,8 @@ void Supervisor::check_step(LedgerTransaction& transaction, Run& run, const Step
   check_plan(connection, run, report.plan_version);
 }
 
-ReportAck Supervisor::report_steps(LedgerTransaction& transaction, int64_t id,
-                                   const StepBatch& batch) {
+ReportAck RunCache::report_steps(LedgerTransaction& transaction, int64_t id,
+                                 const StepBatch& batch) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   double time = now();
@@ -171,8 +171,8 @@ void require_inside(const std::string& uri, const std::vector<std::string>& root
 
 }  // namespace
 
-ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t id,
-                                        const CheckpointReport& checkpoint) {
+ReportAck RunCache::report_checkpoint(LedgerTransaction& transaction, int64_t id,
+                                      const CheckpointReport& checkpoint) {
   Run& run = load(transaction, id);
   Connection& connection = transaction.connection();
   known_attempt(connection, id, checkpoint.attempt);
@@ -198,8 +198,8 @@ ReportAck Supervisor::report_checkpoint(LedgerTransaction& transaction, int64_t 
   return ack(transaction, run, 1, 0);
 }
 
-ReportAck Supervisor::ack(LedgerTransaction& transaction, Run& run, int64_t accepted,
-                          int64_t repeated) {
+ReportAck RunCache::ack(LedgerTransaction& transaction, Run& run, int64_t accepted,
+                        int64_t repeated) {
   if (!run.ack) {
     Connection& connection = transaction.connection();
     run.ack = {0, 0, ledger::protected_checkpoints(connection, run.id),

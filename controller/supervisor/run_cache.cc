@@ -29,8 +29,8 @@ constexpr double kTickAgainSeconds = 60;  // after a tick that failed or changed
 
 }  // namespace
 
-Supervisor::Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options,
-                       std::function<double()> now, std::function<double()> steady_now)
+RunCache::RunCache(Metrics& metrics, Bells& bells, RunCacheOptions options,
+                   std::function<double()> now, std::function<double()> steady_now)
     : metrics_(metrics),
       bells_(bells),
       options_(std::move(options)),
@@ -38,7 +38,7 @@ Supervisor::Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options
       steady_now_(std::move(steady_now)),
       begun_at_(steady_now_()) {}
 
-void Supervisor::restore(Connection& connection) {
+void RunCache::restore(Connection& connection) {
   for (int64_t id : ledger::run_ids(connection)) {
     RunRow row = ledger::load_run(connection, id).value();
     if (row.state == ledger::kDeleting) continue;
@@ -59,7 +59,7 @@ void Supervisor::restore(Connection& connection) {
   }
 }
 
-void Supervisor::restore_run(Connection& connection, const RunRow& row) {
+void RunCache::restore_run(Connection& connection, const RunRow& row) {
   const auto [policy, known] = set_aside_.read(connection, row);
   if (known && !known->rebuilt_because.empty()) {
     spdlog::warn("the decision state of {} was computed from its events: {}", run_name(row.id),
@@ -78,14 +78,14 @@ void Supervisor::restore_run(Connection& connection, const RunRow& row) {
   }
 }
 
-void Supervisor::forget_when_ended(LedgerTransaction& transaction, int64_t id) {
+void RunCache::forget_when_ended(LedgerTransaction& transaction, int64_t id) {
   transaction.on_commit([this, id] {
     const auto found = runs_.find(id);
     if (found != runs_.end() && found->second.life != "live") runs_.erase(found);
   });
 }
 
-Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
+RunCache::Run& RunCache::load(LedgerTransaction& transaction, int64_t id) {
   // Whatever made a write fail, the next one starts from what the ledger has.
   transaction.on_rollback([this, id] { runs_.erase(id); });
   if (auto found = runs_.find(id); found != runs_.end()) {
@@ -125,8 +125,8 @@ Supervisor::Run& Supervisor::load(LedgerTransaction& transaction, int64_t id) {
   return run;
 }
 
-Supervisor::Run Supervisor::read_run(Connection& connection, const RunRow& row,
-                                     const LateEffects& late) {
+RunCache::Run RunCache::read_run(Connection& connection, const RunRow& row,
+                                 const LateEffects& late) {
   auto [policy, known] = set_aside_.read(connection, row, late);
   Run run;
   run.id = row.id;
@@ -152,12 +152,12 @@ Supervisor::Run Supervisor::read_run(Connection& connection, const RunRow& row,
   return run;
 }
 
-void Supervisor::save_rebuilt(LedgerTransaction& transaction) {
+void RunCache::save_rebuilt(LedgerTransaction& transaction) {
   for (const int64_t run : rebuilt_) readable(transaction, run);
   rebuilt_.clear();
 }
 
-bool Supervisor::readable(LedgerTransaction& transaction, int64_t run) {
+bool RunCache::readable(LedgerTransaction& transaction, int64_t run) {
   try {
     load(transaction, run);
     return true;
@@ -166,7 +166,7 @@ bool Supervisor::readable(LedgerTransaction& transaction, int64_t run) {
   }
 }
 
-WorkBoard::Terms Supervisor::terms_of(Connection& connection, const Run& run) {
+WorkBoard::Terms RunCache::terms_of(Connection& connection, const Run& run) {
   const decide::Policy::Verifier& verifier = run.policy.verifier;
   const RunRegistration& registration = run.registration;
   WorkBoard::Terms terms{verifier.share, verifier.requirements, registration.trainer_replays};
@@ -183,15 +183,15 @@ WorkBoard::Terms Supervisor::terms_of(Connection& connection, const Run& run) {
   return terms;
 }
 
-void Supervisor::set_terms_on_commit(LedgerTransaction& transaction, const Run& run) {
+void RunCache::set_terms_on_commit(LedgerTransaction& transaction, const Run& run) {
   transaction.on_commit(
       [&board = bells_.work, id = run.id, terms = terms_of(transaction.connection(), run)] {
         board.set_terms(id, terms);
       });
 }
 
-std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run& run,
-                                             const decide::Event& event) {
+std::vector<decide::Effect> RunCache::hear(LedgerTransaction& transaction, Run& run,
+                                           const decide::Event& event) {
   const double time = now();
   ledger::insert(transaction.connection(), EventRow{.run = run.id,
                                                     .seq = run.seq + 1,
@@ -203,8 +203,8 @@ std::vector<decide::Effect> Supervisor::hear(LedgerTransaction& transaction, Run
   return tell_core(transaction, run, event, time);
 }
 
-std::vector<decide::Effect> Supervisor::tell_core(LedgerTransaction& transaction, Run& run,
-                                                  const decide::Event& event, double time) {
+std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, Run& run,
+                                                const decide::Event& event, double time) {
   ++run.seq;
   ++run.unsaved;
   std::vector<decide::Effect> effects;
@@ -227,8 +227,8 @@ std::vector<decide::Effect> Supervisor::tell_core(LedgerTransaction& transaction
   return effects;
 }
 
-bool Supervisor::hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step,
-                           double time) {
+bool RunCache::hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step,
+                         double time) {
   Connection& connection = transaction.connection();
   const std::pair<int64_t, int64_t> place{step.attempt, step.step};
   const bool last = place > run.newest_step;
@@ -250,7 +250,7 @@ bool Supervisor::hear_step(LedgerTransaction& transaction, Run& run, const StepR
   return true;
 }
 
-void Supervisor::save_at_end(LedgerTransaction& transaction, Run& run) {
+void RunCache::save_at_end(LedgerTransaction& transaction, Run& run) {
   if (std::exchange(run.save_due, true)) return;
   transaction.at_end([this, &transaction, id = run.id] {
     const auto found = runs_.find(id);
@@ -258,7 +258,7 @@ void Supervisor::save_at_end(LedgerTransaction& transaction, Run& run) {
   });
 }
 
-void Supervisor::save(LedgerTransaction& transaction, Run& run) {
+void RunCache::save(LedgerTransaction& transaction, Run& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
   run.totals.write(transaction.connection(), run.id);
   failpoint::reached(failpoint::Point::kStateSaved);
@@ -271,7 +271,7 @@ void Supervisor::save(LedgerTransaction& transaction, Run& run) {
   });
 }
 
-void Supervisor::show(LedgerTransaction& transaction, const Run& run) {
+void RunCache::show(LedgerTransaction& transaction, const Run& run) {
   transaction.on_commit([this, id = run.id, live = run.life == "live",
                          facts = decide::verdict_facts(run.state, run.policy),
                          phase = decide::phase_name(run.state), paused = run.state.paused,
@@ -285,7 +285,7 @@ void Supervisor::show(LedgerTransaction& transaction, const Run& run) {
   });
 }
 
-void Supervisor::show_verdicts() {
+void RunCache::show_verdicts() {
   verdicts_.each(now(),
                  [this](int64_t id, decide::VerdictKind kind, const decide::VerdictFacts& facts) {
                    metrics_.update_run(id, [&](RunNumbers& numbers) {
@@ -295,13 +295,13 @@ void Supervisor::show_verdicts() {
                  });
 }
 
-void Supervisor::save_all(LedgerTransaction& transaction) {
+void RunCache::save_all(LedgerTransaction& transaction) {
   for (auto& [id, run] : runs_) {
     if (run.unsaved > 0) save(transaction, run);
   }
 }
 
-void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
+void RunCache::tick(LedgerTransaction& transaction, int64_t id) {
   Run& run = load(transaction, id);
   // A core that fails now would fail again in the next second.
   transaction.on_rollback([this, id] { deadlines_.set(id, now() + kTickAgainSeconds); });
@@ -321,11 +321,11 @@ void Supervisor::tick(LedgerTransaction& transaction, int64_t id) {
   }
 }
 
-const decide::Policy& Supervisor::policy(LedgerTransaction& transaction, int64_t run) {
+const decide::Policy& RunCache::policy(LedgerTransaction& transaction, int64_t run) {
   return load(transaction, run).policy;
 }
 
-void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const std::string& toml) {
+void RunCache::set_policy(LedgerTransaction& transaction, int64_t id, const std::string& toml) {
   Run& run = load(transaction, id);
   decide::Policy policy = decide::Policy::parse(toml, "policy");
   save(transaction, run);  // what it was told until now, it was told under the old one
@@ -337,19 +337,19 @@ void Supervisor::set_policy(LedgerTransaction& transaction, int64_t id, const st
   ledger::insert_audit(transaction.connection(), now(), id, "policy_changed", toml);
 }
 
-void Supervisor::set_default_policy(const std::string& toml) {
+void RunCache::set_default_policy(const std::string& toml) {
   std::lock_guard lock(default_policy_mutex_);
   options_.default_policy = toml;
 }
 
-Fingerprint Supervisor::fingerprint_of(Connection& connection, const Run& run, int64_t attempt) {
+Fingerprint RunCache::fingerprint_of(Connection& connection, const Run& run, int64_t attempt) {
   std::optional<AttemptRow> row = ledger::find_attempt(connection, run.id, attempt);
   return row && row->fingerprint ? from_json<Fingerprint>(*row->fingerprint)
                                  : run.registration.fingerprint;
 }
 
-void Supervisor::replay_finished(LedgerTransaction& transaction, const ReplayRow& replay,
-                                 const std::string& verifier, const ReplayResult& result) {
+void RunCache::replay_finished(LedgerTransaction& transaction, const ReplayRow& replay,
+                               const std::string& verifier, const ReplayResult& result) {
   Run& run = load(transaction, replay.run);
   Connection& connection = transaction.connection();
   const WindowRow window =
@@ -384,13 +384,13 @@ void Supervisor::replay_finished(LedgerTransaction& transaction, const ReplayRow
   });
 }
 
-void Supervisor::replay_failed(LedgerTransaction& transaction, const ReplayRow& replay,
-                               const std::string& reason) {
+void RunCache::replay_failed(LedgerTransaction& transaction, const ReplayRow& replay,
+                             const std::string& reason) {
   Run& run = load(transaction, replay.run);
   hear(transaction, run, decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});
 }
 
-void Supervisor::show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version) {
+void RunCache::show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version) {
   if (run.newest_plan == plan_version) {
     return;
   }
@@ -406,8 +406,8 @@ void Supervisor::show_layers(LedgerTransaction& transaction, Run& run, int64_t p
   });
 }
 
-void Supervisor::stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
-                        const std::string& body) {
+void RunCache::stream(LedgerTransaction& transaction, int64_t run, const std::string& type,
+                      const std::string& body) {
   const int64_t id = ledger::insert_stream(transaction.connection(), now(), run, type, body);
   transaction.on_commit([this, event = make_stream_event(id, run, type, body)] {
     bells_.tail.push(event);

@@ -41,18 +41,18 @@ struct TrainerProcess {
   double running_seconds = 0;    // when it registers: since its start
 };
 
-struct SupervisorOptions {
+struct RunCacheOptions {
   std::string default_policy;                      // TOML for new runs, checked
   double series_keep_seconds = 3600;               // metrics of an ended run
   std::vector<std::string> checkpoint_roots = {};  // absolute, normal; empty: anywhere
-  notify::Outbox* outbox = nullptr;                // null: nobody is told; outlives the supervisor
+  notify::Outbox* outbox = nullptr;                // null: nobody is told; outlives the cache
 };
 
-class Supervisor {
+class RunCache {
  public:
   // `now` in seconds since the epoch; `steady_now` in seconds of a clock that never jumps.
-  Supervisor(Metrics& metrics, Bells& bells, SupervisorOptions options, std::function<double()> now,
-             std::function<double()> steady_now);
+  RunCache(Metrics& metrics, Bells& bells, RunCacheOptions options, std::function<double()> now,
+           std::function<double()> steady_now);
 
   // Rebuilds the metrics and the deadlines from the ledger; to be called once, before the first
   // request. The decision states are cached when they are first needed. A run that cannot be read
@@ -223,7 +223,7 @@ class Supervisor {
 
   Metrics& metrics_;
   Bells& bells_;
-  SupervisorOptions options_;
+  RunCacheOptions options_;
   std::function<double()> now_;
   std::function<double()> steady_now_;
   const double begun_at_;  // steady

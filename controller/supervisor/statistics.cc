@@ -35,8 +35,8 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
 
 }  // namespace
 
-ReportAck Supervisor::report_statistics(LedgerTransaction& transaction, int64_t id,
-                                        const StatisticsReport& report) {
+ReportAck RunCache::report_statistics(LedgerTransaction& transaction, int64_t id,
+                                      const StatisticsReport& report) {
   Run& run = load(transaction, id);
   require_step_of(run.registration, report.step, "step", 1);
   check_rows(report, run.registration.sites);

@@ -208,14 +208,14 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
     write([&](LedgerTransaction& transaction) {
       RunRegistration registration = small_registration();
       registration.name = name;
-      run = parse_run_id(supervisor.register_run(transaction, registration).run);
-      supervisor.start_attempt(transaction, run, {1, 0, "start", 1, 0, {}});
-      supervisor.report_checkpoint(transaction, run, test_checkpoint(0));
+      run = parse_run_id(cache.register_run(transaction, registration).run);
+      cache.start_attempt(transaction, run, {1, 0, "start", 1, 0, {}});
+      cache.report_checkpoint(transaction, run, test_checkpoint(0));
     });
     for (int64_t i = 1; i <= 10; ++i) {
       write([&](LedgerTransaction& transaction) {
-        supervisor.report_steps(transaction, run, {{step(i)}});
-        if (i % 5 == 0) supervisor.report_checkpoint(transaction, run, test_checkpoint(i));
+        cache.report_steps(transaction, run, {{step(i)}});
+        if (i % 5 == 0) cache.report_checkpoint(transaction, run, test_checkpoint(i));
       });
     }
     return run;
@@ -226,36 +226,34 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
   std::optional<Ledger> ledger;
   Metrics metrics;
   Bells bells;
-  Supervisor supervisor{metrics, bells, SupervisorOptions{test_policy(), 3600},
-                        [this] { return 1e9 + steady; }, [this] { return steady; }};
-  Leases leases{supervisor, metrics, bells};
+  RunCache cache{metrics, bells, RunCacheOptions{test_policy(), 3600},
+                 [this] { return 1e9 + steady; }, [this] { return steady; }};
+  Leases leases{cache, metrics, bells};
 };
 
 TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithAgain) {
   std::map<std::string, Call> calls = {
       {"nothing", [](LedgerTransaction&, int64_t) {}},
       {"step", [&](LedgerTransaction& transaction,
-                   int64_t run) { supervisor.report_steps(transaction, run, {{step(11)}}); }},
+                   int64_t run) { cache.report_steps(transaction, run, {{step(11)}}); }},
       {"checkpoint",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.report_checkpoint(transaction, run, test_checkpoint(15));
+         cache.report_checkpoint(transaction, run, test_checkpoint(15));
        }},
       {"attempt",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.start_attempt(transaction, run, {2, 5, "restart", 1, 0, {}});
+         cache.start_attempt(transaction, run, {2, 5, "restart", 1, 0, {}});
        }},
       {"finished",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.finish(transaction, run, {"completed", 10, 3, 1, 1});
+         cache.finish(transaction, run, {"completed", 10, 3, 1, 1});
        }},
       {"override",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.override_run(transaction, run, {"pause", "", "", "mira", "test", 0});
+         cache.override_run(transaction, run, {"pause", "", "", "mira", "test", 0});
        }},
-      {"policy",
-       [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.set_policy(transaction, run, "mode = \"enforce\"\n");
-       }},
+      {"policy", [&](LedgerTransaction& transaction,
+                     int64_t run) { cache.set_policy(transaction, run, "mode = \"enforce\"\n"); }},
       {"lease",
        [&](LedgerTransaction& transaction, int64_t run) {
          const auto [lease, token] = held(transaction, run);
@@ -270,22 +268,22 @@ TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithA
        }},
       {"directive_ack",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.acknowledge(transaction, run, 1, {"applied", 1, 10, "", 1});
+         cache.acknowledge(transaction, run, 1, {"applied", 1, 10, "", 1});
        }},
       {"notice",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.report_notice(transaction, run, {1, 10, "checkpoint_failed", "full", "", 0, 1});
+         cache.report_notice(transaction, run, {1, 10, "checkpoint_failed", "full", "", 0, 1});
        }},
       {"statistics",
        [&](LedgerTransaction& transaction, int64_t run) {
-         supervisor.report_statistics(transaction, run, {1, 10, 1, {}, 1});
+         cache.report_statistics(transaction, run, {1, 10, 1, {}, 1});
        }},
       {"register",
        [&](LedgerTransaction& transaction, int64_t) {
          RunRegistration registration = small_registration();
          registration.name = "register";
          registration.total_steps = 77;
-         supervisor.register_run(transaction, registration);
+         cache.register_run(transaction, registration);
        }},
   };
   std::map<int64_t, std::string> runs;
@@ -295,11 +293,11 @@ TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithA
     WorkBoard::Worker worker = leases.asks({"verifier:1", test_fingerprint()}, 0);
     write([&](LedgerTransaction& transaction) {
       leases.grant(transaction, worker);
-      supervisor.override_run(transaction, run, {"pause", "", "", "mira", "test", 0});
+      cache.override_run(transaction, run, {"pause", "", "", "mira", "test", 0});
     });
     steady += 121;
     write([&](LedgerTransaction& transaction) {
-      supervisor.end_run(transaction, run, {"mira", "the node burned down"});
+      cache.end_run(transaction, run, {"mira", "the node burned down"});
     });
     write([&](LedgerTransaction& transaction) { call(transaction, run); });
     ledger->read([&](Connection& connection) { EXPECT_EQ(misfit(connection, run), "") << name; });

@@ -20,16 +20,16 @@ using ::testing::HasSubstr;
 
 class DecisionStateTest : public LedgerTest {
  protected:
-  DecisionStateTest() : ledger_(options()), supervisor_(make_supervisor()) {
+  DecisionStateTest() : ledger_(options()), runs_(make_runs()) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
-      supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
-      supervisor_->save_all(transaction);
+      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
+      runs_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      runs_->save_all(transaction);
     });
   }
-  std::unique_ptr<Supervisor> make_supervisor() {
-    return std::make_unique<Supervisor>(
-        metrics_, bells_, SupervisorOptions{"", 3600}, [this] { return 1e9 + clock_; },
+  std::unique_ptr<RunCache> make_runs() {
+    return std::make_unique<RunCache>(
+        metrics_, bells_, RunCacheOptions{"", 3600}, [this] { return 1e9 + clock_; },
         [this] { return clock_; });
   }
   static StepReport step(int64_t number, int64_t attempt = 1) {
@@ -44,7 +44,7 @@ class DecisionStateTest : public LedgerTest {
   void report(const std::vector<StepReport>& steps) {
     clock_ += 0.001;
     ledger_.write([&](LedgerTransaction& transaction) {
-      EXPECT_EQ(supervisor_->report_steps(transaction, run_, {steps}).accepted, std::ssize(steps));
+      EXPECT_EQ(runs_->report_steps(transaction, run_, {steps}).accepted, std::ssize(steps));
     });
   }
   int64_t saved_seq() { return number(ledger_, "SELECT seq FROM decision_state"); }
@@ -59,7 +59,7 @@ class DecisionStateTest : public LedgerTest {
   }
   // What the supervisor itself has in memory, once it was made to write it down.
   std::string in_memory() {
-    ledger_.write([&](LedgerTransaction& transaction) { supervisor_->save_all(transaction); });
+    ledger_.write([&](LedgerTransaction& transaction) { runs_->save_all(transaction); });
     return state();
   }
   std::string state() {
@@ -73,7 +73,7 @@ class DecisionStateTest : public LedgerTest {
   Ledger ledger_;
   Metrics metrics_;
   Bells bells_;
-  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<RunCache> runs_;
   int64_t run_ = 0;
 };
 
@@ -85,7 +85,7 @@ TEST_F(DecisionStateTest, TheSignOfAZeroIsKeptNowhere) {
   const std::string read_back = decide::state_to_json(on_record().state);
   EXPECT_EQ(read_back, in_memory());
   ledger_.write([&](LedgerTransaction& transaction) {
-    EXPECT_EQ(supervisor_->report_steps(transaction, run_, {{zero}}).repeated, 1);
+    EXPECT_EQ(runs_->report_steps(transaction, run_, {{zero}}).repeated, 1);
   });
 }
 
@@ -105,9 +105,9 @@ TEST_F(DecisionStateTest, ANormThatIsNotANumberIsToldFromOneThatIsNotSaid) {
                    "LIKE '%NaN%'"),
             1);
   ledger_.write([&](LedgerTransaction& transaction) {
-    EXPECT_EQ(supervisor_->report_steps(transaction, run_, {{without, nan}}).repeated, 2);
+    EXPECT_EQ(runs_->report_steps(transaction, run_, {{without, nan}}).repeated, 2);
     nan.grad_norm = 1;
-    EXPECT_THROW(supervisor_->report_steps(transaction, run_, {{nan}}), Refusal);
+    EXPECT_THROW(runs_->report_steps(transaction, run_, {{nan}}), Refusal);
   });
 }
 
@@ -148,7 +148,7 @@ TEST_F(DecisionStateTest, StepsThatComeLateKeepTheirPlaceAmongTheEvents) {
 
 TEST_F(DecisionStateTest, AnotherProcessGoesOnWhereTheFirstOneWasKilled) {
   for (int64_t i = 1; i <= 9; ++i) report({step(i)});
-  supervisor_ = make_supervisor();
+  runs_ = make_runs();
   report({step(10)});
   EXPECT_EQ(number(ledger_, "SELECT max(seq) FROM steps"), 12);
   const StateOnRecord found = on_record();
@@ -159,7 +159,7 @@ TEST_F(DecisionStateTest, AnotherProcessGoesOnWhereTheFirstOneWasKilled) {
 TEST_F(DecisionStateTest, ANewPolicyIsNotAppliedToWhatWasHeardUnderTheOldOne) {
   for (int64_t i = 1; i <= 9; ++i) report({step(i)});
   ledger_.write([&](LedgerTransaction& transaction) {
-    supervisor_->set_policy(transaction, run_, "mode = \"enforce\"\n");
+    runs_->set_policy(transaction, run_, "mode = \"enforce\"\n");
   });
   EXPECT_TRUE(on_record().told.empty());
 }
@@ -178,7 +178,7 @@ TEST_F(DecisionStateTest, WhatANewerCoreWantsOfAnOldEventIsSaid) {
   });
   EXPECT_EQ(late_seq, 42);
   // The supervisor carries it out when it loads the run.
-  supervisor_ = make_supervisor();
+  runs_ = make_runs();
   report({step(41)});
   EXPECT_GT(number(ledger_, "SELECT count(*) FROM decisions"), 0);
 }
@@ -199,12 +199,12 @@ TEST_F(DecisionStateTest, AnEventThatDoesNotFollowIsAnError) {
 TEST_F(DecisionStateTest, AnyEventBehindTheStateIsAppliedToIt) {
   report({step(1), step(2)});
   ledger_.write([&](LedgerTransaction& transaction) {
-    supervisor_->finish(transaction, run_, {"stopped", 2, 3, 1, 0});
+    runs_->finish(transaction, run_, {"stopped", 2, 3, 1, 0});
   });
   const std::string before = state();
   ledger_.write([&](LedgerTransaction& transaction) {
-    supervisor_->report_steps(transaction, run_, {{step(3)}});
-    supervisor_->report_checkpoint(transaction, run_, {1, 3, "/c", 1, 1, "", "", 0});
+    runs_->report_steps(transaction, run_, {{step(3)}});
+    runs_->report_checkpoint(transaction, run_, {1, 3, "/c", 1, 1, "", "", 0});
   });
   const std::string after = state();
   EXPECT_NE(after, before);
@@ -227,9 +227,9 @@ TEST_F(DecisionStateTest, AStateThatCannotBeReadIsRebuiltUnderThePoliciesOfThen)
   int64_t next = 3;
   for (const char* policy : {"mode = \"enforce\"\n", "mode = \"observe\"\n"}) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      supervisor_->set_policy(transaction, run_, policy);
-      supervisor_->override_run(transaction, run_, {"pause", "", "", "mira", "test", 0});
-      supervisor_->override_run(transaction, run_, {"resume", "", "", "mira", "test", 0});
+      runs_->set_policy(transaction, run_, policy);
+      runs_->override_run(transaction, run_, {"pause", "", "", "mira", "test", 0});
+      runs_->override_run(transaction, run_, {"resume", "", "", "mira", "test", 0});
     });
     report({step(next), step(next + 1)});
     next += 2;
@@ -269,8 +269,8 @@ TEST_F(DecisionStateTest, EffectsOfAnOldEventAreCarriedOutOnce) {
     transaction.connection().execute("UPDATE steps SET loss = NULL WHERE step = 40");
   });
   for (int again = 0; again < 3; ++again) {
-    supervisor_ = make_supervisor();
-    ledger_.write([&](LedgerTransaction& transaction) { supervisor_->policy(transaction, run_); });
+    runs_ = make_runs();
+    ledger_.write([&](LedgerTransaction& transaction) { runs_->policy(transaction, run_); });
   }
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM decisions"), 1);
 }

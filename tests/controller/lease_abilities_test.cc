@@ -19,7 +19,7 @@ class LeaseAbilitiesTest : public LeasesTest {
       other.job_id = "torch";
       other.framework = "pytorch";
       other.checkpoint_format = "torch";
-      run = parse_run_id(supervisor_->register_run(transaction, other).run);
+      run = parse_run_id(runs_->register_run(transaction, other).run);
       ledger::insert(transaction.connection(),
                      WindowRow{{1, "shadow", 1, 10, 5, "start", "end", 1}, {}, run});
       order(transaction, run, 1);

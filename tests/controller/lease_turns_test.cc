@@ -53,7 +53,7 @@ TEST_F(LeaseTurnsTest, TheBackendOfTheNewestAttemptCounts) {
     AttemptStart attempt{1, 0, "start", 1};
     attempt.fingerprint = Fingerprint{};
     attempt.fingerprint->backend = "cuda";
-    supervisor_->start_attempt(transaction, run, attempt);
+    runs_->start_attempt(transaction, run, attempt);
     order(transaction, run, 1);
   });
   EXPECT_FALSE(grant(asker("v:cpu", "cpu")).has_value());
@@ -66,7 +66,7 @@ TEST_F(LeaseTurnsTest, APolicysRequirementsHoldFromTheMomentItIsPutInForce) {
   const int64_t run = add_run("picky", "start", "cuda");
   const auto put = [&](const std::string& toml) {
     write([&](LedgerTransaction& transaction) {
-      supervisor_->set_policy(transaction, run, "[verifier]\n" + toml);
+      runs_->set_policy(transaction, run, "[verifier]\n" + toml);
     });
   };
   write([&](LedgerTransaction& transaction) { order(transaction, run, 1); });
@@ -94,7 +94,7 @@ TEST_F(LeaseTurnsTest, ARunWithAThousandReplaysDoesNotKeepAnotherWaiting) {
 TEST_F(LeaseTurnsTest, GrantsGoByThePoliciesShares) {
   const int64_t other = add_run("2");
   write([&](LedgerTransaction& transaction) {
-    supervisor_->set_policy(transaction, other, "[verifier]\nshare = 3.0\n");
+    runs_->set_policy(transaction, other, "[verifier]\nshare = 3.0\n");
     for (int64_t replay = 1; replay <= 2000; ++replay) {
       order(transaction, run_, replay, 9);
       order(transaction, other, replay);
@@ -206,7 +206,7 @@ TEST_F(LeaseTurnsTest, ReplaysOfARunThatCannotBeReadAreLeftOutAndTheOthersAreLea
 TEST_F(LeaseTurnsTest, ATrainerDoesWhatNoVerifierThatSpeaksIsFitFor) {
   verify_inline();
   write([&](LedgerTransaction& transaction) {
-    supervisor_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
+    runs_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
     order(transaction, run_, 1);
     order(transaction, run_, 2);
   });
@@ -232,7 +232,7 @@ TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
     return std::stoi(text.substr(text.find(name) + name.size()));
   };
   write([&](LedgerTransaction& transaction) {
-    supervisor_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
+    runs_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
     order(transaction, run_, 1);
     order(transaction, run_, 2);
   });

@@ -21,7 +21,7 @@ class LeasesTest : public LedgerTest {
   LeasesTest() : ledger_(options()) {
     make_controller();
     write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
+      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
       ledger::insert(transaction.connection(),
                      WindowRow{{1, "shadow", 1, 10, 5, "start", "end", 1}, {}, run_});
     });
@@ -31,11 +31,11 @@ class LeasesTest : public LedgerTest {
   void make_controller() {
     metrics_ = std::make_unique<Metrics>();
     bells_ = std::make_unique<Bells>();
-    supervisor_ = std::make_unique<Supervisor>(
+    runs_ = std::make_unique<RunCache>(
         *metrics_, *bells_,
-        SupervisorOptions{"[verifier]\nlease_ttl_seconds = 10.0\nattempts_max = 2\n", 3600},
+        RunCacheOptions{"[verifier]\nlease_ttl_seconds = 10.0\nattempts_max = 2\n", 3600},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
-    leases_ = std::make_unique<Leases>(*supervisor_, *metrics_, *bells_);
+    leases_ = std::make_unique<Leases>(*runs_, *metrics_, *bells_);
     write([&](LedgerTransaction& transaction) { leases_->restore(transaction); });
   }
   void write(const Ledger::Write& action) { ledger_.write(action); }
@@ -56,7 +56,7 @@ class LeasesTest : public LedgerTest {
     write([&](LedgerTransaction& transaction) {
       RunRegistration registration = small_registration();
       registration.trainer_replays = true;
-      supervisor_->register_run(transaction, registration);
+      runs_->register_run(transaction, registration);
     });
   }
   // Another run with an open window.
@@ -67,7 +67,7 @@ class LeasesTest : public LedgerTest {
       RunRegistration other = small_registration();
       other.job_id = job;
       other.fingerprint.backend = backend;
-      run = parse_run_id(supervisor_->register_run(transaction, other).run);
+      run = parse_run_id(runs_->register_run(transaction, other).run);
       ledger::insert(transaction.connection(),
                      WindowRow{{1, "shadow", 1, 10, 5, start_uri, "end", 1}, {}, run});
     });
@@ -136,7 +136,7 @@ class LeasesTest : public LedgerTest {
   Ledger ledger_;
   std::unique_ptr<Bells> bells_;
   std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<RunCache> runs_;
   std::unique_ptr<Leases> leases_;
   int64_t run_ = 0;
 };

@@ -14,15 +14,15 @@ struct Parts {
   TemporaryDirectory folder;
   Metrics metrics;
   Bells bells;
-  Supervisor supervisor{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
-  Leases leases{supervisor, metrics, bells};
+  RunCache runs{metrics, bells, {}, [] { return 0.0; }, [] { return 0.0; }};
+  Leases leases{runs, metrics, bells};
   Ledger ledger{{.file = folder / "ledger.sqlite",
                  .queue_max = 16,
                  .readers = 1,
                  .on_commit = {},
                  .on_outcome = {}}};
   Guard guard{{}, [] { return 0.0; }, [] { return 0.0; }};
-  Services services{ledger, supervisor, leases, metrics, bells, guard, ""};
+  Services services{ledger, runs, leases, metrics, bells, guard, ""};
 };
 
 }  // namespace

@@ -15,19 +15,19 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
   Ledger ledger(options());
   Metrics metrics;
   Bells bells;
-  Supervisor supervisor(
-      metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
+  RunCache runs(
+      metrics, bells, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
   int64_t run = 0;
   ledger.write([&](LedgerTransaction& transaction) {
-    run = parse_run_id(supervisor.register_run(transaction, small_registration()).run);
-    supervisor.start_attempt(transaction, run, {1, 0, "start", 1, 0});
+    run = parse_run_id(runs.register_run(transaction, small_registration()).run);
+    runs.start_attempt(transaction, run, {1, 0, "start", 1, 0});
   });
   auto report = [&](LedgerTransaction& transaction) {
     StepReport step;
     step.step = 1;
     step.plan_version = 1;
     step.loss = 2.0;
-    EXPECT_EQ(supervisor.report_steps(transaction, run, {{step}}).accepted, 1);
+    EXPECT_EQ(runs.report_steps(transaction, run, {{step}}).accepted, 1);
   };
   EXPECT_THROW(ledger.write([&](LedgerTransaction& transaction) {
     report(transaction);
@@ -37,7 +37,7 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
   ledger.write(report);
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM events"), 2);
   EXPECT_EQ(number(ledger, "SELECT seq FROM steps"), 3);
-  ledger.write([&](LedgerTransaction& transaction) { supervisor.save_all(transaction); });
+  ledger.write([&](LedgerTransaction& transaction) { runs.save_all(transaction); });
   EXPECT_EQ(number(ledger, "SELECT seq FROM decision_state"), 3);
 }
 
@@ -46,13 +46,12 @@ TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   Ledger ledger(options());
   Metrics metrics;
   Bells bells;
-  Supervisor supervisor(
-      metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
+  RunCache runs(
+      metrics, bells, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
   RunRegistration run = small_registration();
   run.fingerprint.device = std::string(300, 'd');
   const auto post = [&] {
-    ledger.write(
-        [&](LedgerTransaction& transaction) { supervisor.register_run(transaction, run); });
+    ledger.write([&](LedgerTransaction& transaction) { runs.register_run(transaction, run); });
   };
   EXPECT_THROW(post(), JsonError);
   ledger.write([&](LedgerTransaction& transaction) {
@@ -72,27 +71,24 @@ TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
   Ledger ledger(options());
   Metrics metrics;
   Bells bells;
-  const auto supervisor = [&] {
-    return Supervisor(
-        metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; }, [] { return 1e3; });
-  };
+  RunCache runs(
+      metrics, bells, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 1e3; });
   RunRegistration run = small_registration();
-  const auto known_to_core = [&](Supervisor& by) {
+  const auto known_to_core = [&] {
     Capabilities known;
     ledger.write([&](LedgerTransaction& transaction) {
-      by.register_run(transaction, run);
-      by.save_all(transaction);
+      runs.register_run(transaction, run);
+      runs.save_all(transaction);
     });
     ledger.read([&](Connection& connection) {
       known = decide::state_from_json(ledger::load_state(connection, 1)->body).run.capabilities;
     });
     return known;
   };
-  Supervisor first = supervisor();
   run.capabilities = {"layer", "restart", "none", false, true};
-  EXPECT_EQ(known_to_core(first), run.capabilities);
+  EXPECT_EQ(known_to_core(), run.capabilities);
   run.capabilities.rollback = "restart";
-  EXPECT_EQ(known_to_core(first), run.capabilities);
+  EXPECT_EQ(known_to_core(), run.capabilities);
 }
 
 class EndedRunTest : public LedgerTest {
@@ -100,8 +96,8 @@ class EndedRunTest : public LedgerTest {
   int64_t begin() {
     int64_t run = 0;
     ledger.write([&](LedgerTransaction& transaction) {
-      run = parse_run_id(supervisor.register_run(transaction, small_registration()).run);
-      supervisor.start_attempt(transaction, run, {1, 0, "start", 1, 0});
+      run = parse_run_id(runs.register_run(transaction, small_registration()).run);
+      runs.start_attempt(transaction, run, {1, 0, "start", 1, 0});
     });
     return run;
   }
@@ -109,7 +105,7 @@ class EndedRunTest : public LedgerTest {
   int end(int64_t run) {
     try {
       ledger.write([&](LedgerTransaction& transaction) {
-        supervisor.end_run(transaction, run, {"mira", "the node burned down"});
+        runs.end_run(transaction, run, {"mira", "the node burned down"});
       });
       return 200;
     } catch (const Refusal& refusal) {
@@ -120,8 +116,8 @@ class EndedRunTest : public LedgerTest {
   Ledger ledger{options()};
   Metrics metrics;
   Bells bells;
-  Supervisor supervisor{metrics, bells, SupervisorOptions{"", 3600}, [] { return 1e9; },
-                        [this] { return steady; }};
+  RunCache runs{metrics, bells, RunCacheOptions{"", 3600}, [] { return 1e9; },
+                [this] { return steady; }};
 };
 
 TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
@@ -140,7 +136,7 @@ TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
             1);
   // It comes back after all.
   ledger.write([&](LedgerTransaction& transaction) {
-    supervisor.start_attempt(transaction, run, {2, 0, "restart", 1, 0});
+    runs.start_attempt(transaction, run, {2, 0, "restart", 1, 0});
   });
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);
 }
@@ -153,9 +149,8 @@ TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
     one.attempt = 1;
     one.step = step;
     one.plan_version = 1;
-    ledger.write([&](LedgerTransaction& transaction) {
-      supervisor.report_steps(transaction, run, {{one}});
-    });
+    ledger.write(
+        [&](LedgerTransaction& transaction) { runs.report_steps(transaction, run, {{one}}); });
   };
   const auto live = [&] {
     return number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'");
@@ -170,8 +165,8 @@ TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'run_goes_on'"), 1);
   EXPECT_EQ(end(run), 200) << "its trainer is silent once more";
   ledger.write([&](LedgerTransaction& transaction) {
-    supervisor.start_attempt(transaction, run, {2, 5, "restart", 1, 0});
-    supervisor.finish(transaction, run, {"stopped", 5, 1, 1, 1});
+    runs.start_attempt(transaction, run, {2, 5, "restart", 1, 0});
+    runs.finish(transaction, run, {"stopped", 5, 1, 1, 1});
   });
   report(7);
   EXPECT_EQ(live(), 0) << "an attempt of before that one";
@@ -186,9 +181,8 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
     one.step = step;
     one.plan_version = 1;
     one.loss = 3;
-    ledger.write([&](LedgerTransaction& transaction) {
-      supervisor.report_steps(transaction, run, {{one}});
-    });
+    ledger.write(
+        [&](LedgerTransaction& transaction) { runs.report_steps(transaction, run, {{one}}); });
   };
   const auto series = [&](const std::string& name) {
     const std::string text = metrics.serialize(steady);
@@ -209,7 +203,7 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
   EXPECT_EQ(series("gnomon_run_step"), "6");
   fail_and_drop();
   ledger.write([&](LedgerTransaction& transaction) {
-    supervisor.start_attempt(transaction, run, {2, 6, "restart", 1, 0});
+    runs.start_attempt(transaction, run, {2, 6, "restart", 1, 0});
   });
   EXPECT_EQ(series("gnomon_run_steps_total"), "6");
   report(2, 7);
@@ -221,7 +215,7 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
 TEST_F(EndedRunTest, OneWhoseTrainerSaysAnythingGoesOn) {
   const int64_t run = begin();
   steady += 500;
-  supervisor.heard_from(run);
+  runs.heard_from(run);
   steady += 100;
   EXPECT_EQ(end(run), 409);
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);

@@ -18,39 +18,38 @@ using ::testing::IsEmpty;
 class TickTest : public LedgerTest {
  protected:
   TickTest() : ledger_(options()) {
-    make_supervisor();
+    make_runs();
     ledger_.write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
-      supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
+      runs_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
     });
     train(1);
   }
   // As after a restart: nothing but the ledger is left.
-  void make_supervisor() {
+  void make_runs() {
     metrics_ = std::make_unique<Metrics>();
-    supervisor_ = std::make_unique<Supervisor>(
-        *metrics_, bells_, SupervisorOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
+    runs_ = std::make_unique<RunCache>(
+        *metrics_, bells_, RunCacheOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
-    ledger_.read([&](Connection& connection) { supervisor_->restore(connection); });
+    ledger_.read([&](Connection& connection) { runs_->restore(connection); });
   }
   void train(int64_t number) {
     StepReport step;
     step.step = number;
     step.plan_version = 1;
     step.loss = 2.0;
-    ledger_.write([&](LedgerTransaction& transaction) {
-      supervisor_->report_steps(transaction, run_, {{step}});
-    });
+    ledger_.write(
+        [&](LedgerTransaction& transaction) { runs_->report_steps(transaction, run_, {{step}}); });
   }
   // What the daemon's timer does once a second.
   void look() {
-    for (int64_t run : supervisor_->due_runs()) {
-      ledger_.write([&](LedgerTransaction& transaction) { supervisor_->tick(transaction, run); });
+    for (int64_t run : runs_->due_runs()) {
+      ledger_.write([&](LedgerTransaction& transaction) { runs_->tick(transaction, run); });
     }
   }
   void pause() {
     ledger_.write([&](LedgerTransaction& transaction) {
-      supervisor_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
+      runs_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
     });
   }
   // The trainer trains on and does not listen until the directive's time is over.
@@ -69,15 +68,14 @@ class TickTest : public LedgerTest {
   Directive ack(const std::string& state) {
     Directive answer;
     ledger_.write([&](LedgerTransaction& transaction) {
-      answer =
-          supervisor_->acknowledge(transaction, run_, 1, {test::any_word(state), 1, 1, "late", 0});
+      answer = runs_->acknowledge(transaction, run_, 1, {test::any_word(state), 1, 1, "late", 0});
     });
     return answer;
   }
   size_t delivered() {
     size_t count = 0;
     ledger_.write([&](LedgerTransaction& transaction) {
-      count = supervisor_->deliver_directives(transaction, run_, 0).directives.size();
+      count = runs_->deliver_directives(transaction, run_, 0).directives.size();
     });
     return count;
   }
@@ -87,7 +85,7 @@ class TickTest : public LedgerTest {
   Bells bells_;
   double clock_ = 0;
   std::unique_ptr<Metrics> metrics_;
-  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<RunCache> runs_;
   int64_t run_ = 0;
 };
 
@@ -120,7 +118,7 @@ TEST_F(TickTest, WithoutADeadlineTimeLeavesNoRows) {
     clock_ += 1;
     look();
   }
-  EXPECT_THAT(supervisor_->due_runs(), IsEmpty());
+  EXPECT_THAT(runs_->due_runs(), IsEmpty());
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events"), rows);
 }
 
@@ -136,7 +134,7 @@ TEST_F(TickTest, ADirectiveToASilentTrainerStaysReadyAndIsSpokenOfOnce) {
 
 TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
   pause_unheard();
-  EXPECT_THAT(supervisor_->due_runs(), IsEmpty());
+  EXPECT_THAT(runs_->due_runs(), IsEmpty());
   int64_t heard = ticks();
   clock_ = 100'000;
   look();
@@ -146,9 +144,9 @@ TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
 TEST_F(TickTest, DeadlinesOutliveTheDaemon) {
   pause();
   train(2);
-  make_supervisor();
+  make_runs();
   clock_ = 101;
-  EXPECT_THAT(supervisor_->due_runs(), ElementsAre(run_));
+  EXPECT_THAT(runs_->due_runs(), ElementsAre(run_));
   look();
   EXPECT_EQ(directive().state, "expired");
 }
@@ -185,7 +183,7 @@ TEST_F(TickTest, ALateRejectionIsOnRecord) {
 
 TEST_F(TickTest, AnOverridesEndIsHeardWithoutAnyReport) {
   ledger_.write([&](LedgerTransaction& transaction) {
-    supervisor_->override_run(transaction, run_, {"silence", "", "", "ann", "a test", 50});
+    runs_->override_run(transaction, run_, {"silence", "", "", "ann", "a test", 50});
   });
   clock_ = 49;
   look();

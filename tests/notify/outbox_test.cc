@@ -20,14 +20,14 @@ using ::testing::IsEmpty;
 
 class OutboxTest : public LedgerTest {
  protected:
-  OutboxTest() : ledger_(options()) { make_supervisor(); }
+  OutboxTest() : ledger_(options()) { make_runs(); }
   // As after a restart: nothing but the ledger is left.
-  void make_supervisor(int64_t waiting_max = kWaitingMax) {
+  void make_runs(int64_t waiting_max = kWaitingMax) {
     metrics_ = std::make_unique<Metrics>();
     outbox_ = std::make_unique<Outbox>(*metrics_, waiting_max);
-    supervisor_ = std::make_unique<Supervisor>(
+    runs_ = std::make_unique<RunCache>(
         *metrics_, bells_,
-        SupervisorOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600, {}, outbox_.get()},
+        RunCacheOptions{"[directives]\ntimeout_seconds = 100.0\n", 3600, {}, outbox_.get()},
         [this] { return 1e9 + clock_; }, [this] { return clock_; });
   }
   static Receiver receiver(const std::string& name) {
@@ -43,8 +43,8 @@ class OutboxTest : public LedgerTest {
   }
   void begin() {
     ledger_.write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(supervisor_->register_run(transaction, small_registration()).run);
-      supervisor_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
+      runs_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
     });
   }
   void notice(LedgerTransaction& transaction, double time) {
@@ -53,20 +53,19 @@ class OutboxTest : public LedgerTest {
     notice.attempt = 1;
     notice.text = "no space";
     notice.time = time;
-    supervisor_->report_notice(transaction, run_, notice);
+    runs_->report_notice(transaction, run_, notice);
   }
   void write_notice(double time) {
     ledger_.write([&](LedgerTransaction& transaction) { notice(transaction, time); });
   }
   void override_run(const std::string& kind) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      supervisor_->override_run(transaction, run_,
-                                {test::any_word(kind), "", "", "ann", "to look", 0});
+      runs_->override_run(transaction, run_, {test::any_word(kind), "", "", "ann", "to look", 0});
     });
   }
   void acknowledge(int64_t number) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      supervisor_->acknowledge(transaction, run_, number, {"applied", 1, 0, ""});
+      runs_->acknowledge(transaction, run_, number, {"applied", 1, 0, ""});
     });
   }
   // "receiver kind", and "-" behind what has ended, in order.
@@ -86,7 +85,7 @@ class OutboxTest : public LedgerTest {
   Bells bells_;
   std::unique_ptr<Metrics> metrics_;
   std::unique_ptr<Outbox> outbox_;
-  std::unique_ptr<Supervisor> supervisor_;
+  std::unique_ptr<RunCache> runs_;
   double clock_ = 0;
   int64_t run_ = 0;
 };
@@ -122,8 +121,8 @@ TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
   outbox_->on_message([&] { ++woken; });
   EXPECT_THROW(ledger_.write([&](LedgerTransaction& transaction) {
     notice(transaction, 1);
-    supervisor_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
-    supervisor_->acknowledge(transaction, run_, 1, {"applied", 1, 0, ""});
+    runs_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
+    runs_->acknowledge(transaction, run_, 1, {"applied", 1, 0, ""});
     throw Error("undone");
   }),
                Error);
@@ -139,7 +138,7 @@ TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
   EXPECT_THROW(ledger_.write([&](LedgerTransaction& transaction) {
     RunFinished finished;
     finished.outcome = "stopped";
-    supervisor_->finish(transaction, run_, finished);
+    runs_->finish(transaction, run_, finished);
     throw Error("undone");
   }),
                Error);
@@ -152,19 +151,19 @@ TEST_F(OutboxTest, WhatBeginsEndsUnderTheSameLabelsAlsoAfterARestart) {
   begin();
   override_run("pause");
   acknowledge(1);
-  make_supervisor();
+  make_runs();
   tell({receiver("a")});
   clock_ = 60;
   override_run("resume");
   acknowledge(2);
   ledger_.write([&](LedgerTransaction& transaction) {
-    supervisor_->report_steps(transaction, run_, {{[] {
-                                StepReport step;
-                                step.step = 1;
-                                step.plan_version = 1;
-                                step.loss = 2;
-                                return step;
-                              }()}});
+    runs_->report_steps(transaction, run_, {{[] {
+                          StepReport step;
+                          step.step = 1;
+                          step.plan_version = 1;
+                          step.loss = 2;
+                          return step;
+                        }()}});
   });
   EXPECT_THAT(messages(),
               ElementsAre("a attempt", "a override", "a paused", "a override", "a paused -"));
@@ -189,7 +188,7 @@ TEST_F(OutboxTest, TheEndOfTheRunEndsWhatLastsAndIsToldLast) {
     RunFinished finished;
     finished.outcome = "failed";
     finished.step = 7;
-    supervisor_->finish(transaction, run_, finished);
+    runs_->finish(transaction, run_, finished);
   });
   EXPECT_THAT(messages(),
               ElementsAre("a attempt", "a override", "a paused", "a paused -", "a ended"));
@@ -229,7 +228,7 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
             1)
       << "it began when it began";
   tell({receiver("a"), receiver("b"), deaf});
-  make_supervisor();
+  make_runs();
   tell({receiver("a"), receiver("b"), deaf});
   EXPECT_THAT(told(), ElementsAre("b paused")) << "once, also after a restart";
   deaf.kinds = {"paused"};
@@ -241,7 +240,7 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
   ledger_.write([&](LedgerTransaction& transaction) {
     RunFinished finished;
     finished.outcome = "stopped";
-    supervisor_->finish(transaction, run_, finished);
+    runs_->finish(transaction, run_, finished);
   });
   EXPECT_THAT(told(),
               ElementsAre("deaf paused", "b paused", "b paused -", "deaf paused -", "b ended"));
@@ -301,7 +300,7 @@ TEST_F(OutboxTest, WhoIsRemovedLosesWhatWaitsAndTheAuditSaysSo) {
 }
 
 TEST_F(OutboxTest, BeyondTheBoundTheOldestGoWithOneRowOfTheAuditForMany) {
-  make_supervisor(250);
+  make_runs(250);
   tell({receiver("a")});
   begin();
   ledger_.write([&](LedgerTransaction& transaction) {
@@ -318,8 +317,8 @@ TEST_F(OutboxTest, WhatTheDaemonNoticesItselfIsToldToo) {
   begin();
   tell({receiver("all")});
   ledger_.write([&](LedgerTransaction& transaction) {
-    supervisor_->note(transaction, run_, "no_verifier_fits", "1 replay waits");
-    supervisor_->note(transaction, run_, "ecc_errors", "3 errors");
+    runs_->note(transaction, run_, "no_verifier_fits", "1 replay waits");
+    runs_->note(transaction, run_, "ecc_errors", "3 errors");
   });
   EXPECT_THAT(messages(), ElementsAre("all no_verifier_fits", "all ecc_errors"));
 }
