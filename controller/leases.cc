@@ -8,6 +8,8 @@
 #include "controller/effects.h"
 #include "controller/refusal.h"
 #include "controller/result_difference.h"
+#include "controller/supervisor/notices.h"
+#include "controller/supervisor/replays.h"
 #include "protocol/json.h"
 #include "storage/ledger_results.h"
 #include "storage/ledger_windows.h"
@@ -102,7 +104,7 @@ void Leases::restore(LedgerTransaction& transaction) {
     // Its verifier is refused (503) until the run is mended; after the next start it may go on.
     if (!runs_.readable(transaction, lease.run)) continue;
     const bool on_verifier = !is_trainer(lease.verifier);
-    const double ttl = runs_.policy(transaction, lease.run).verifier.lease_ttl_seconds;
+    const double ttl = runs_.load(transaction, lease.run).policy.verifier.lease_ttl_seconds;
     hold(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
     if (on_verifier) bells_.work.lease_began(lease.run);
     if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
@@ -165,7 +167,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
   const std::optional<ReplayRow> replay = next_for(transaction, worker);
   if (!replay) return std::nullopt;
   Connection& connection = transaction.connection();
-  const double ttl = runs_.policy(transaction, replay->run).verifier.lease_ttl_seconds;
+  const double ttl = runs_.load(transaction, replay->run).policy.verifier.lease_ttl_seconds;
   const bool on_verifier = worker.trainer_of == 0;
   const QueuedReplay taken = queued(connection, *replay);
   take_off_board(transaction, taken, on_verifier);
@@ -273,7 +275,7 @@ void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const Leas
   ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done, runs_.now());
   if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, runs_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
-  const double ttl = runs_.policy(transaction, row.run).verifier.lease_ttl_seconds;
+  const double ttl = runs_.load(transaction, row.run).policy.verifier.lease_ttl_seconds;
   set_ttl(lease, ttl);
   if (is_trainer(row.verifier)) runs_.verdicts().trainer_busy(row.run, runs_.now() + ttl);
 }
@@ -290,7 +292,7 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {}, runs_.now());
   forget_on_commit(transaction, lease, "completed");
-  runs_.replay_finished(transaction, replay, row.verifier, result);
+  replay_finished({runs_, transaction}, replay, row.verifier, result);
 }
 
 void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure) {
@@ -450,7 +452,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   // Each lease is a try, but for those of verifiers that cannot do such a replay.
   const int64_t tries =
       lease.token - ledger::unsupported_leases(connection, lease.run, lease.replay).leases;
-  if (retryable && tries < runs_.policy(transaction, lease.run).verifier.attempts_max) {
+  if (retryable && tries < runs_.load(transaction, lease.run).policy.verifier.attempts_max) {
     ledger::set_replay_state(connection, lease.run, lease.replay, "queued", lease.token, reason,
                              now);
     replay.token = lease.token;
@@ -459,7 +461,7 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   } else {
     ledger::set_replay_state(connection, lease.run, lease.replay, "failed", lease.token, reason,
                              now);
-    runs_.replay_failed(transaction, replay, reason);
+    replay_failed({runs_, transaction}, replay, reason);
   }
 }
 
@@ -503,7 +505,7 @@ void Leases::watch_unserved(Ledger& ledger) {
     const int64_t run = notice.run;
     const bool accepted = ledger.post(
         [this, notice = std::move(notice)](LedgerTransaction& transaction) {
-          runs_.note(transaction, notice.run, kNoVerifierFits, notice.text);
+          add_own_notice({runs_, transaction}, notice.run, kNoVerifierFits, notice.text);
         },
         [this, run](std::exception_ptr error) {
           if (error) unserved_.not_told(run);
@@ -535,7 +537,7 @@ void Leases::give_up(LedgerTransaction& transaction, const QueuedReplay& entry) 
   ledger::set_replay_state(connection, entry.run, entry.replay, "failed", entry.token, reason,
                            runs_.now());
   transaction.on_commit([&board = bells_.work, entry] { board.remove(entry.run, entry.replay); });
-  runs_.replay_failed(transaction, *replay, reason);
+  replay_failed({runs_, transaction}, *replay, reason);
 }
 
 }  // namespace gnomon

@@ -3,6 +3,7 @@
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
 #include "controller/backups.h"
+#include "controller/supervisor/ending.h"
 #include "storage/json_rows.h"
 #include "storage/view_queries.h"
 
@@ -79,7 +80,7 @@ Response list_notifications(Exchange& exchange, const Request& request) {
 
 // One write for each piece, so that reports get between. Whatever ends this before the run is gone,
 // the next request goes on.
-Response delete_run(Services& services, Exchange& exchange, const Request& request) {
+Response delete_all_of_run(Services& services, Exchange& exchange, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   bool gone = false;
   while (!gone) {
@@ -88,7 +89,7 @@ Response delete_run(Services& services, Exchange& exchange, const Request& reque
                     "the same request later, which goes on");
     }
     audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-      gone = services.runs.delete_run(transaction, run);
+      gone = delete_run({services.runs, transaction}, run);
       services.leases.end_leases_of(transaction, run);
     });
   }
@@ -108,7 +109,7 @@ std::vector<Route> ledger_routes(Services& s) {
       {"DELETE",
        "/v1/runs/{run}",
        {},
-       [&s](E& e, const Request& request) { return delete_run(s, e, request); },
+       [&s](E& e, const Request& request) { return delete_all_of_run(s, e, request); },
        false},
       {"GET",
        "/v1/audit",

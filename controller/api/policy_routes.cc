@@ -2,6 +2,8 @@
 
 #include "controller/api/services.h"
 #include "controller/decide/policy.h"
+#include "controller/supervisor/ending.h"
+#include "controller/supervisor/overrides.h"
 #include "protocol/json.h"
 #include "protocol/json_text.h"
 #include "protocol/text.h"
@@ -57,7 +59,7 @@ Response put_policy(Services& services, Exchange& exchange, const Request& reque
   const std::string toml = toml_of(request);
   const decide::Policy policy = policy_of(toml);
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    services.runs.set_policy(transaction, run, toml);
+    set_policy({services.runs, transaction}, run, toml);
   });
   return json_response(policy_json(policy));
 }
@@ -67,16 +69,16 @@ Response post_override(Services& services, Exchange& exchange, const Request& re
   OverrideRequest asked = from_request<OverrideRequest>(request.body);
   OverrideAccepted accepted;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    accepted = services.runs.override_run(transaction, run, asked);
+    accepted = override_run({services.runs, transaction}, run, asked);
   });
   return json_response(to_json(accepted));
 }
 
-Response end_run(Services& services, Exchange& exchange, const Request& request) {
+Response post_end(Services& services, Exchange& exchange, const Request& request) {
   const int64_t run = parse_run_id(request.arguments[0]);
   const EndRequest asked = from_request<EndRequest>(request.body);
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    services.runs.end_run(transaction, run, asked);
+    end_run({services.runs, transaction}, run, asked);
   });
   return {204, "", "", {}, false};
 }
@@ -96,7 +98,7 @@ std::vector<Route> policy_routes(Services& s) {
       {"POST", "/v1/runs/{run}/overrides", body_of<OverrideRequest>(kBodyMax),
        [&s](Exchange& e, const Request& request) { return post_override(s, e, request); }},
       {"POST", "/v1/runs/{run}/end", body_of<EndRequest>(16 << 10),
-       [&s](Exchange& e, const Request& request) { return end_run(s, e, request); }},
+       [&s](Exchange& e, const Request& request) { return post_end(s, e, request); }},
   };
 }
 

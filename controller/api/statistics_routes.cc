@@ -7,6 +7,7 @@
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
 #include "controller/api/trainer_calls.h"
+#include "controller/supervisor/statistics.h"
 #include "protocol/json.h"
 #include "protocol/site_glob.h"
 #include "protocol/text.h"
@@ -24,7 +25,7 @@ Response take(Services& services, Exchange& exchange, const Request& request) {
   const StatisticsReport report = from_request<StatisticsReport>(request.body);
   ReportAck ack;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-    ack = services.runs.report_statistics(transaction, run, report);
+    ack = report_statistics({services.runs, transaction}, run, report);
   });
   return json_response(to_json(ack));
 }

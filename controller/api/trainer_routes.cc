@@ -6,6 +6,12 @@
 #include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 #include "controller/api/trainer_calls.h"
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/directives.h"
+#include "controller/supervisor/ending.h"
+#include "controller/supervisor/notices.h"
+#include "controller/supervisor/registration.h"
+#include "controller/supervisor/reports.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/text.h"
@@ -18,10 +24,10 @@ namespace {
 
 constexpr int64_t kRunningMaxSeconds = 1'000'000'000;
 
-// A report of one kind: parsed, given to the supervisor in one write, answered with its ReportAck.
+// A report of one kind: parsed, taken in one write, answered with its ReportAck.
 template <typename Message>
 Route report_route(Services& services, const char* path, size_t body_max,
-                   ReportAck (RunCache::*take)(LedgerTransaction&, int64_t, const Message&)) {
+                   ReportAck (*take)(WriteContext, int64_t, const Message&)) {
   return {"POST",
           path,
           body_of<Message>(body_max),
@@ -30,7 +36,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
             Message message = from_request<Message>(request.body);
             ReportAck ack;
             trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-              ack = (services.runs.*take)(transaction, run, message);
+              ack = take({services.runs, transaction}, run, message);
             });
             services.runs.heard_from(run);
             return json_response(to_json(ack));
@@ -39,7 +45,7 @@ Route report_route(Services& services, const char* path, size_t body_max,
           {incarnation_parameter()}};
 }
 
-Response register_run(Services& services, Exchange& exchange, const Request& request) {
+Response post_run(Services& services, Exchange& exchange, const Request& request) {
   // Its texts are checked where it is known whether the run is on record with them.
   const auto registration = from_request_with_any_text<RunRegistration>(request.body);
   Guard::authorise_run(*request.principal, registration.name);
@@ -50,7 +56,7 @@ Response register_run(Services& services, Exchange& exchange, const Request& req
   }
   RunRegistered registered;
   audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-    registered = services.runs.register_run(transaction, registration, process);
+    registered = register_run({services.runs, transaction}, registration, process);
   });
   services.runs.heard_from(parse_run_id(registered.run));
   return json_response(to_json(registered));
@@ -72,7 +78,7 @@ Response acknowledge(Services& services, Exchange& exchange, const Request& requ
   DirectiveAck ack = from_request<DirectiveAck>(request.body);
   Directive directive;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-    directive = services.runs.acknowledge(transaction, run, number, ack);
+    directive = acknowledge_directive({services.runs, transaction}, run, number, ack);
   });
   services.runs.heard_from(run);
   return json_response(to_json(directive));
@@ -113,7 +119,7 @@ Response poll_directives(Services& services, Exchange& exchange, const Request& 
     if (!any || (wait > 0 && exchange.over())) return false;
     audited_write(exchange, services, [&](LedgerTransaction& transaction) {
       check_sender(transaction.connection());
-      list = services.runs.deliver_directives(transaction, run, after);
+      list = deliver_directives({services.runs, transaction}, run, after);
     });
     return true;
   });
@@ -132,12 +138,12 @@ Response directives(Services& services, Exchange& exchange, const Request& reque
   return numbered_page(exchange, request, views::kDirectives, "number");
 }
 
-Response report_steps(Services& services, Exchange& exchange, const Request& request) {
+Response post_steps(Services& services, Exchange& exchange, const Request& request) {
   int64_t run = parse_run_id(request.arguments[0]);
   StepBatch batch = from_request<StepBatch>(request.body);
   ReportAck ack;
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
-    ack = services.runs.report_steps(transaction, run, batch);
+    ack = report_steps({services.runs, transaction}, run, batch);
   });
   services.runs.heard_from(run);
   return json_response(to_json(ack));
@@ -188,23 +194,23 @@ std::vector<Route> trainer_routes(Services& s) {
       {"POST",
        "/v1/runs",
        body_of<RunRegistration>(4 << 20),
-       [&s](E& e, const Request& request) { return register_run(s, e, request); },
+       [&s](E& e, const Request& request) { return post_run(s, e, request); },
        true,
        {incarnation_parameter(),
         seconds_parameter("running",
                           "How long the process has run, in seconds; of two processes the one that "
                           "started later has the run.",
                           kRunningMaxSeconds)}},
-      report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &RunCache::start_attempt),
+      report_route(s, "/v1/runs/{run}/attempts", 16 << 10, &start_attempt),
       {"POST",
        "/v1/runs/{run}/steps",
        body_of<StepBatch>(8 << 20),
-       [&s](E& e, const Request& request) { return report_steps(s, e, request); },
+       [&s](E& e, const Request& request) { return post_steps(s, e, request); },
        true,
        {incarnation_parameter()}},
-      report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &RunCache::report_checkpoint),
-      report_route(s, "/v1/runs/{run}/notices", 512 << 10, &RunCache::report_notice),
-      report_route(s, "/v1/runs/{run}/finished", 16 << 10, &RunCache::finish),
+      report_route(s, "/v1/runs/{run}/checkpoints", 64 << 10, &report_checkpoint),
+      report_route(s, "/v1/runs/{run}/notices", 512 << 10, &report_notice),
+      report_route(s, "/v1/runs/{run}/finished", 16 << 10, &finish_run),
       {"GET",
        "/v1/runs/{run}/directives",
        {},

@@ -18,6 +18,7 @@
 #include "controller/daemon/named_files.h"
 #include "controller/daemon/service_manager.h"
 #include "controller/daemon/write_trouble.h"
+#include "controller/supervisor/notices.h"
 
 namespace gnomon {
 namespace {
@@ -207,7 +208,7 @@ void Daemon::expire_leases() {
 // take now, the next look posts.
 void Daemon::keep_time() {
   if (ledger_lost_) return;
-  for (int64_t run : runs_.due_runs()) {
+  for (int64_t run : runs_.deadlines().due(runs_.now())) {
     const bool accepted = ticks_.post(
         *ledger_, run,
         [this, run](LedgerTransaction& transaction) { runs_.tick(transaction, run); },
@@ -218,7 +219,9 @@ void Daemon::keep_time() {
   }
   for (const SetAsideRuns::Entry& entry : runs_.set_aside().newcomers()) {
     const bool accepted = ledger_->post(
-        [this, entry](LedgerTransaction& transaction) { runs_.tell_set_aside(transaction, entry); },
+        [this, entry](LedgerTransaction& transaction) {
+          tell_set_aside({runs_, transaction}, entry);
+        },
         [this, entry](std::exception_ptr error) {
           log_failure(fmt::format("no notice that {} is set aside", run_name(entry.run)), error);
           if (error) runs_.set_aside().not_told(entry.run);

@@ -1,18 +1,18 @@
-// What people are told of a run besides what the ledger has for them to look up.
-#include "controller/notify/outbox.h"
-#include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/alerts.h"
 
 namespace gnomon {
+namespace {
 
-notify::Subject RunCache::subject_of(const Run& run) {
+notify::Subject subject_of(const CachedRun& run) {
   return {run.id, run.registration.name, run.registration.job_id,
           std::string(decide::mode_name(decide::mode_in_force(run.state, run.policy)))};
 }
 
-void RunCache::tell_people(LedgerTransaction& transaction, const Run& run,
-                           const decide::Event* event, const std::vector<decide::Effect>& effects,
-                           double time) {
-  notify::Outbox* outbox = options_.outbox;
+}  // namespace
+
+void tell_people(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                 const decide::Event* event, const std::vector<decide::Effect>& effects,
+                 double time) {
   if (!outbox || !outbox->anybody()) return;
   const auto tell = [&](const notify::Alert& alert) {
     outbox->tell(transaction, run.id, alert, time);
@@ -34,11 +34,9 @@ void RunCache::tell_people(LedgerTransaction& transaction, const Run& run,
   }
 }
 
-void RunCache::tell_of_notice(LedgerTransaction& transaction, const Run& run,
-                              const TrainerNotice& notice, int64_t number) {
-  notify::Outbox* outbox = options_.outbox;
+void tell_of_notice(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                    const TrainerNotice& notice, int64_t number, double time) {
   if (!outbox || !outbox->anybody()) return;
-  const double time = now();
   outbox->tell(transaction, run.id, notify::notice_alert(subject_of(run), notice, number, time),
                time);
 }

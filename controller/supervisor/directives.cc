@@ -1,8 +1,9 @@
-// The life of directives between the core that issued them and the trainer.
+#include "controller/supervisor/directives.h"
+
 #include <fmt/format.h>
 
 #include "controller/refusal.h"
-#include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/checks.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
@@ -11,24 +12,23 @@
 
 namespace gnomon {
 
-DirectiveList RunCache::deliver_directives(LedgerTransaction& transaction, int64_t id,
-                                           int64_t after) {
-  load(transaction, id);
-  Connection& connection = transaction.connection();
+DirectiveList deliver_directives(WriteContext write, int64_t id, int64_t after) {
+  write.runs.load(write.transaction, id);
+  Connection& connection = write.transaction.connection();
   DirectiveList list{ledger::open_directives(connection, id, after)};
   for (Directive& directive : list.directives) {
     if (directive.state == "pending") {
-      ledger::mark_delivered(connection, id, directive.number, now());
+      ledger::mark_delivered(connection, id, directive.number, write.runs.now());
       directive.state = "delivered";
     }
   }
   return list;
 }
 
-Directive RunCache::acknowledge(LedgerTransaction& transaction, int64_t id, int64_t number,
+Directive acknowledge_directive(WriteContext write, int64_t id, int64_t number,
                                 const DirectiveAck& ack) {
-  Run& run = load(transaction, id);
-  Connection& connection = transaction.connection();
+  CachedRun& run = write.runs.load(write.transaction, id);
+  Connection& connection = write.transaction.connection();
   std::optional<Directive> known = ledger::find_directive(connection, id, number);
   if (!known) {
     throw Refusal(404, "Unknown directive",
@@ -56,19 +56,19 @@ Directive RunCache::acknowledge(LedgerTransaction& transaction, int64_t id, int6
                   AuditNote{id, "impossible_ack", detail});
   }
   if (known->state == "expired") {
-    ledger::insert_audit(connection, now(), id, "late_ack",
+    ledger::insert_audit(connection, write.runs.now(), id, "late_ack",
                          fmt::format("directive {} of {} had expired and is {} after all", number,
                                      run.label, ack.state));
   }
   if (ends) {
-    ledger::end_directive(connection, id, number, state, ack, now());
-    hear(transaction, run,
-         decide::DirectiveChanged{number, state, ack.attempt, ack.step, ack.reason});
+    ledger::end_directive(connection, id, number, state, ack, write.runs.now());
+    write.runs.hear(write.transaction, run,
+                    decide::DirectiveChanged{number, state, ack.attempt, ack.step, ack.reason});
   } else {
-    ledger::acknowledge_directive(connection, id, number, now());
+    ledger::acknowledge_directive(connection, id, number, write.runs.now());
   }
   known->state = state;
-  stream(transaction, id, "directive", to_json(*known));
+  write.runs.stream(write.transaction, id, "directive", to_json(*known));
   return *known;
 }
 

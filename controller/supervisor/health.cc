@@ -1,13 +1,12 @@
-// What trainers report of their GPUs' health: kept for people and shown in the metrics. No decision
-// rests on it; errors that memory could not correct are told in a notice.
+#include "controller/supervisor/health.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
-#include "controller/refusal.h"
-#include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/notices.h"
 #include "protocol/json.h"
 #include "storage/ledger_health.h"
 #include "storage/ledger_notices.h"
@@ -44,10 +43,9 @@ bool told_lately(Connection& connection, int64_t run, double time) {
 
 }  // namespace
 
-std::string RunCache::take_health(LedgerTransaction& transaction, const Run& run,
-                                  const StepReport& report) {
+std::string take_health(WriteContext write, const CachedRun& run, const StepReport& report) {
   const DeviceHealth& health = *report.device_health;
-  Connection& connection = transaction.connection();
+  Connection& connection = write.transaction.connection();
   const std::optional<AttemptRow> attempt =
       ledger::find_attempt(connection, run.id, report.attempt);
   const std::optional<DeviceHealthRow> before = ledger::newest_health(connection, run.id);
@@ -57,7 +55,7 @@ std::string RunCache::take_health(LedgerTransaction& transaction, const Run& run
                       .host = attempt ? attempt->host : "",
                       .device = health.device,
                       .sampled_at = health.time,
-                      .reported_at = now(),
+                      .reported_at = write.runs.now(),
                       .ecc_uncorrected = health.ecc_uncorrected,
                       .body = to_json(health)};
   const bool same = before && before->host == row.host && before->device == row.device;
@@ -68,7 +66,7 @@ std::string RunCache::take_health(LedgerTransaction& transaction, const Run& run
     const int64_t told = !row.ecc_told ? count : count < *row.ecc_told ? 0 : *row.ecc_told;
     row.ecc_told = told;
     if (count > told && !told_lately(connection, run.id, health.time)) {
-      add_notice(transaction, run, errors_grew(report, row, told));
+      add_notice(write, run, errors_grew(report, row, told));
       row.ecc_told = count;
     }
   }

@@ -1,4 +1,5 @@
-// What a trainer tells people in words, and gnomond of a run.
+#include "controller/supervisor/notices.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,7 +8,8 @@
 #include <limits>
 
 #include "controller/refusal.h"
-#include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/alerts.h"
+#include "controller/supervisor/checks.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
@@ -32,16 +34,15 @@ void check_notice(const TrainerNotice& notice, const RunRegistration& registrati
 
 }  // namespace
 
-ReportAck RunCache::report_notice(LedgerTransaction& transaction, int64_t id,
-                                  const TrainerNotice& notice) {
-  Run& run = load(transaction, id);
-  Connection& connection = transaction.connection();
+ReportAck report_notice(WriteContext write, int64_t id, const TrainerNotice& notice) {
+  CachedRun& run = write.runs.load(write.transaction, id);
+  Connection& connection = write.transaction.connection();
   check_notice(notice, run.registration);
-  if (!add_notice(transaction, run, notice)) {
-    return ack(transaction, run, 0, 1);
+  if (!add_notice(write, run, notice)) {
+    return report_ack(write.transaction, run, 0, 1);
   }
   if (!notice.plan.empty()) {
-    double time = now();
+    double time = write.runs.now();
     ledger::insert_plan(connection, id, notice.plan_version, notice.plan, time);
     if (ledger::find_plan(connection, id, notice.plan_version) != notice.plan) {
       ledger::insert_audit(connection, time, id, "conflicting_plan",
@@ -50,35 +51,36 @@ ReportAck RunCache::report_notice(LedgerTransaction& transaction, int64_t id,
                                        notice.plan_version, run.label));
     }
   }
-  return ack(transaction, run, 1, 0);
+  return report_ack(write.transaction, run, 1, 0);
 }
 
-void RunCache::note(LedgerTransaction& transaction, int64_t id, std::string_view kind,
+void add_own_notice(WriteContext write, int64_t id, std::string_view kind,
                     const std::string& text) {
-  const Run& run = load(transaction, id);
+  const CachedRun& run = write.runs.load(write.transaction, id);
   TrainerNotice notice;
   notice.attempt = run.newest_step.first;
   notice.step = run.newest_step.second;
   notice.kind = TrainerNoticeKind::on_record(kind);
   notice.text = text;
-  notice.time = now();
-  add_notice(transaction, run, notice);
+  notice.time = write.runs.now();
+  add_notice(write, run, notice);
 }
 
-void RunCache::tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns::Entry& entry) {
-  if (runs_.contains(entry.run)) {  // it is in memory: what was written down is put right
-    save_at_end(transaction, load(transaction, entry.run));
-    transaction.on_commit([this, id = entry.run] { set_aside_.forget(id); });
+void tell_set_aside(WriteContext write, const SetAsideRuns::Entry& entry) {
+  if (write.runs.has(entry.run)) {  // it is in memory: what was written down is put right
+    write.runs.save_at_end(write.transaction, write.runs.load(write.transaction, entry.run));
+    write.transaction.on_commit(
+        [&runs = write.runs, id = entry.run] { runs.set_aside().forget(id); });
     return;
   }
-  transaction.on_commit([this, id = entry.run] {
-    deadlines_.set(id, std::numeric_limits<double>::infinity());
-    bells_.work.forget_run(id);
+  write.transaction.on_commit([&runs = write.runs, id = entry.run] {
+    runs.deadlines().set(id, std::numeric_limits<double>::infinity());
+    runs.bells().work.forget_run(id);
   });
-  Connection& connection = transaction.connection();
+  Connection& connection = write.transaction.connection();
   const std::optional<RunRow> row = ledger::load_run(connection, entry.run);
   if (!row) return;
-  Run run;
+  CachedRun run;
   run.id = row->id;
   run.label = row->label();
   run.registration.name = row->name;
@@ -93,26 +95,26 @@ void RunCache::tell_set_aside(LedgerTransaction& transaction, const SetAsideRuns
       "gnomond cannot serve this run: {}. Training goes on and the trainer's reports wait in its "
       "spool. Stop gnomond, run `gnomon ledger repair`, and start it again",
       entry.reason);
-  notice.time = now();
+  notice.time = write.runs.now();
   {
     Query known = connection.query("SELECT 1 FROM notices WHERE run = ? AND kind = ? AND text = ?",
                                    run.id, notice.kind, notice.text);
     if (known.next()) return;  // said by the daemon before
   }
-  add_notice(transaction, run, notice);
+  add_notice(write, run, notice);
 }
 
-bool RunCache::add_notice(LedgerTransaction& transaction, const Run& run,
-                          const TrainerNotice& notice) {
-  Connection& connection = transaction.connection();
+bool add_notice(WriteContext write, const CachedRun& run, const TrainerNotice& notice) {
+  Connection& connection = write.transaction.connection();
   const int64_t id = run.id;
-  std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, now());
+  std::optional<int64_t> number = ledger::insert_notice(connection, id, notice, write.runs.now());
   if (!number) return false;
   Query row = connection.query("SELECT * FROM notices WHERE run = ? AND notice = ?", id, *number);
-  stream(transaction, id, "notice", first_row_as_json(row));
-  tell_of_notice(transaction, run, notice, *number);
-  transaction.on_commit([this, id, kind = notice.kind] {
-    metrics_.update_run(id, [&](RunNumbers& numbers) { numbers.notices[kind] += 1; });
+  write.runs.stream(write.transaction, id, "notice", first_row_as_json(row));
+  tell_of_notice(write.runs.options().outbox, write.transaction, run, notice, *number,
+                 write.runs.now());
+  write.transaction.on_commit([&runs = write.runs, id, kind = notice.kind] {
+    runs.metrics().update_run(id, [&](RunNumbers& numbers) { numbers.notices[kind] += 1; });
   });
   return true;
 }

@@ -1,12 +1,14 @@
-// What operators ask for by hand.
+#include "controller/supervisor/overrides.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "controller/policies_on_record.h"
 #include "controller/refusal.h"
-#include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/checks.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"
@@ -23,11 +25,6 @@ constexpr std::array<std::string_view, 3> kLastingKinds = {"set_plan", "silence"
 template <size_t size>
 bool among(const std::array<std::string_view, size>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-void require_text(const char* member, const std::string& text) {
-  require(text.find_first_not_of(" \t\r\n") != std::string::npos,
-          fmt::format("{} is \"{}\"", member, text), "some words: who asks, and why, is on record");
 }
 
 void check_expiry(const OverrideRequest& request, bool lasting) {
@@ -87,24 +84,18 @@ const Effect* first_of(const std::vector<decide::Effect>& effects) {
 
 }  // namespace
 
-void check_asker(const std::string& owner, const std::string& reason) {
-  require_text("owner", owner);
-  require_text("reason", reason);
-}
-
-OverrideAccepted RunCache::override_run(LedgerTransaction& transaction, int64_t id,
-                                        const OverrideRequest& request) {
-  Run& run = load(transaction, id);
+OverrideAccepted override_run(WriteContext write, int64_t id, const OverrideRequest& request) {
+  CachedRun& run = write.runs.load(write.transaction, id);
   check_override(request, run.registration);
-  Connection& connection = transaction.connection();
-  double time = now();
+  Connection& connection = write.transaction.connection();
+  double time = write.runs.now();
   double expires_at = request.expires_seconds > 0 ? time + request.expires_seconds : 0;
   decide::OperatorOverride asked{request.kind,  request.plan,   request.mode,
                                  request.owner, request.reason, expires_at};
   if (std::string why = decide::why_not(run.state, asked); !why.empty()) {
     throw Refusal(409, "The override makes no sense now", why);
   }
-  std::vector<decide::Effect> effects = hear(transaction, run, asked);
+  std::vector<decide::Effect> effects = write.runs.hear(write.transaction, run, asked);
   const auto* decision = first_of<decide::RecordDecision>(effects);
   const auto* directive = first_of<decide::IssueDirective>(effects);
   OverrideAccepted accepted{decision ? decision->decision : 0, directive ? directive->number : 0,
@@ -120,8 +111,23 @@ OverrideAccepted RunCache::override_run(LedgerTransaction& transaction, int64_t 
   ledger::insert_audit(connection, time, id, "override", audit_line(request));
   Query written =
       connection.query("SELECT * FROM overrides WHERE run = ? AND override = ?", id, number);
-  stream(transaction, id, "override", first_row_as_json(written));
+  write.runs.stream(write.transaction, id, "override", first_row_as_json(written));
   return accepted;
+}
+
+void set_policy(WriteContext write, int64_t id, const std::string& toml) {
+  CachedRun& run = write.runs.load(write.transaction, id);
+  decide::Policy policy = decide::Policy::parse(toml, "policy");
+  // What it was told until now, it was told under the old one.
+  write.runs.save(write.transaction, run);
+  record_replaced_policy(write.transaction.connection(), write.runs.now(), id, run.seq,
+                         run.policy_text);
+  run.policy_text = toml;
+  run.policy = std::move(policy);
+  ledger::set_policy(write.transaction.connection(), id, toml);
+  write.runs.set_terms_on_commit(write.transaction, run);
+  ledger::insert_audit(write.transaction.connection(), write.runs.now(), id, "policy_changed",
+                       toml);
 }
 
 }  // namespace gnomon

@@ -3,24 +3,16 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "base/failpoint.h"
-#include "controller/decision_state.h"
 #include "controller/effects.h"
-#include "controller/layers.h"
-#include "controller/metrics/totals.h"
-#include "controller/policies_on_record.h"
 #include "controller/refusal.h"
-#include "controller/replay_join.h"
+#include "controller/supervisor/alerts.h"
 #include "protocol/json.h"
-#include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_deletion.h"
-#include "storage/ledger_runs.h"
 
 namespace gnomon {
 namespace {
@@ -78,6 +70,20 @@ void RunCache::restore_run(Connection& connection, const RunRow& row) {
   }
 }
 
+void RunCache::forget(LedgerTransaction& transaction, int64_t id) {
+  runs_.erase(id);
+  transaction.on_commit([this, id] {
+    deadlines_.set(id, std::numeric_limits<double>::infinity());
+    set_aside_.forget(id);
+    metrics_.drop_run_at(id, steady_now());
+    verdicts_.forget(id);
+    bells_.work.forget_run(id);
+    bells_.directives.of(id).ring();
+    const std::lock_guard lock(heard_mutex_);
+    heard_at_.erase(id);
+  });
+}
+
 void RunCache::forget_when_ended(LedgerTransaction& transaction, int64_t id) {
   transaction.on_commit([this, id] {
     const auto found = runs_.find(id);
@@ -85,7 +91,7 @@ void RunCache::forget_when_ended(LedgerTransaction& transaction, int64_t id) {
   });
 }
 
-RunCache::Run& RunCache::load(LedgerTransaction& transaction, int64_t id) {
+CachedRun& RunCache::load(LedgerTransaction& transaction, int64_t id) {
   // Whatever made a write fail, the next one starts from what the ledger has.
   transaction.on_rollback([this, id] { runs_.erase(id); });
   if (auto found = runs_.find(id); found != runs_.end()) {
@@ -113,9 +119,9 @@ RunCache::Run& RunCache::load(LedgerTransaction& transaction, int64_t id) {
       }
     });
   };
-  Run& run = runs_.emplace(id, read_run(connection, *row, late)).first->second;
+  CachedRun& run = runs_.emplace(id, read_run(connection, *row, late)).first->second;
   for (const auto& apply : late_effects) apply();
-  if (!effects.empty()) tell_people(transaction, run, nullptr, effects, now());
+  if (!effects.empty()) tell_people(options_.outbox, transaction, run, nullptr, effects, now());
   if (!effects.empty() || run.save_due) {
     run.save_due = false;
     save_at_end(transaction, run);
@@ -125,10 +131,9 @@ RunCache::Run& RunCache::load(LedgerTransaction& transaction, int64_t id) {
   return run;
 }
 
-RunCache::Run RunCache::read_run(Connection& connection, const RunRow& row,
-                                 const LateEffects& late) {
+CachedRun RunCache::read_run(Connection& connection, const RunRow& row, const LateEffects& late) {
   auto [policy, known] = set_aside_.read(connection, row, late);
-  Run run;
+  CachedRun run;
   run.id = row.id;
   run.label = row.label();
   run.life = row.state;
@@ -166,31 +171,14 @@ bool RunCache::readable(LedgerTransaction& transaction, int64_t run) {
   }
 }
 
-WorkBoard::Terms RunCache::terms_of(Connection& connection, const Run& run) {
-  const decide::Policy::Verifier& verifier = run.policy.verifier;
-  const RunRegistration& registration = run.registration;
-  WorkBoard::Terms terms{verifier.share, verifier.requirements, registration.trainer_replays};
-  terms.checkpoint_format = registration.checkpoint_format;
-  terms.framework = registration.framework;
-  // A replay runs where its run does unless the verifier was told otherwise, and a CPU is anywhere.
-  const std::string key = std::string(kBackendLabel) + "=";
-  const bool says_so = std::ranges::any_of(
-      terms.requirements, [&](const std::string& one) { return one.starts_with(key); });
-  const std::string backend =
-      fingerprint_of(connection, run, ledger::newest_attempt(connection, run.id)).backend;
-  if (backend == "cuda" && !says_so) terms.requirements.push_back(key + backend);
-  terms.quarantined = ledger::quarantined_verifiers(connection, run.id);
-  return terms;
-}
-
-void RunCache::set_terms_on_commit(LedgerTransaction& transaction, const Run& run) {
+void RunCache::set_terms_on_commit(LedgerTransaction& transaction, const CachedRun& run) {
   transaction.on_commit(
       [&board = bells_.work, id = run.id, terms = terms_of(transaction.connection(), run)] {
         board.set_terms(id, terms);
       });
 }
 
-std::vector<decide::Effect> RunCache::hear(LedgerTransaction& transaction, Run& run,
+std::vector<decide::Effect> RunCache::hear(LedgerTransaction& transaction, CachedRun& run,
                                            const decide::Event& event) {
   const double time = now();
   ledger::insert(transaction.connection(), EventRow{.run = run.id,
@@ -203,7 +191,7 @@ std::vector<decide::Effect> RunCache::hear(LedgerTransaction& transaction, Run& 
   return tell_core(transaction, run, event, time);
 }
 
-std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, Run& run,
+std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, CachedRun& run,
                                                 const decide::Event& event, double time) {
   ++run.seq;
   ++run.unsaved;
@@ -219,7 +207,7 @@ std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, 
   for (const decide::Effect& effect : effects) {
     apply_effect(context, effect);
   }
-  tell_people(transaction, run, &event, effects, time);
+  tell_people(options_.outbox, transaction, run, &event, effects, time);
   if (!effects.empty()) {
     run.ack.reset();
     save_at_end(transaction, run);
@@ -227,30 +215,7 @@ std::vector<decide::Effect> RunCache::tell_core(LedgerTransaction& transaction, 
   return effects;
 }
 
-bool RunCache::hear_step(LedgerTransaction& transaction, Run& run, const StepReport& step,
-                         double time) {
-  Connection& connection = transaction.connection();
-  const std::pair<int64_t, int64_t> place{step.attempt, step.step};
-  const bool last = place > run.newest_step;
-  const decide::StepReported event = decide::step_event(step);
-  // In a row NULL is no norm at all.
-  const bool nan = event.grad_norm && std::isnan(*event.grad_norm);
-  const auto seq = last && !nan ? std::optional<int64_t>(run.seq + 1) : std::nullopt;
-  if (!ledger::insert_step(connection, {step, run.id, time, seq})) return false;
-  run.totals.add(step);
-  if (last) run.newest_step = place;
-  if (!seq) {
-    EventRow row{run.id, run.seq + 1, time, "step_reported", step.attempt, step.step};
-    if (nan) row.body = decide::event_to_json(event);
-    ledger::insert(connection, row);
-  }
-  tell_core(transaction, run, event, time);
-  // Retention may delete the steps of a run that has ended, but not what the state knows of them.
-  if (run.life != "live") save_at_end(transaction, run);
-  return true;
-}
-
-void RunCache::save_at_end(LedgerTransaction& transaction, Run& run) {
+void RunCache::save_at_end(LedgerTransaction& transaction, CachedRun& run) {
   if (std::exchange(run.save_due, true)) return;
   transaction.at_end([this, &transaction, id = run.id] {
     const auto found = runs_.find(id);
@@ -258,7 +223,7 @@ void RunCache::save_at_end(LedgerTransaction& transaction, Run& run) {
   });
 }
 
-void RunCache::save(LedgerTransaction& transaction, Run& run) {
+void RunCache::save(LedgerTransaction& transaction, CachedRun& run) {
   ledger::save_state(transaction.connection(), run.id, {run.seq, decide::state_to_json(run.state)});
   run.totals.write(transaction.connection(), run.id);
   failpoint::reached(failpoint::Point::kStateSaved);
@@ -271,7 +236,7 @@ void RunCache::save(LedgerTransaction& transaction, Run& run) {
   });
 }
 
-void RunCache::show(LedgerTransaction& transaction, const Run& run) {
+void RunCache::show(LedgerTransaction& transaction, const CachedRun& run) {
   transaction.on_commit([this, id = run.id, live = run.life == "live",
                          facts = decide::verdict_facts(run.state, run.policy),
                          phase = decide::phase_name(run.state), paused = run.state.paused,
@@ -302,7 +267,7 @@ void RunCache::save_all(LedgerTransaction& transaction) {
 }
 
 void RunCache::tick(LedgerTransaction& transaction, int64_t id) {
-  Run& run = load(transaction, id);
+  CachedRun& run = load(transaction, id);
   // A core that fails now would fail again in the next second.
   transaction.on_rollback([this, id] { deadlines_.set(id, now() + kTickAgainSeconds); });
   double time = now();
@@ -321,89 +286,25 @@ void RunCache::tick(LedgerTransaction& transaction, int64_t id) {
   }
 }
 
-const decide::Policy& RunCache::policy(LedgerTransaction& transaction, int64_t run) {
-  return load(transaction, run).policy;
+void RunCache::heard_from(int64_t run) {
+  const std::lock_guard lock(heard_mutex_);
+  heard_at_[run] = steady_now();
 }
 
-void RunCache::set_policy(LedgerTransaction& transaction, int64_t id, const std::string& toml) {
-  Run& run = load(transaction, id);
-  decide::Policy policy = decide::Policy::parse(toml, "policy");
-  save(transaction, run);  // what it was told until now, it was told under the old one
-  record_replaced_policy(transaction.connection(), now(), id, run.seq, run.policy_text);
-  run.policy_text = toml;
-  run.policy = std::move(policy);
-  ledger::set_policy(transaction.connection(), id, toml);
-  set_terms_on_commit(transaction, run);
-  ledger::insert_audit(transaction.connection(), now(), id, "policy_changed", toml);
+double RunCache::silent_for(int64_t run) const {
+  const std::lock_guard lock(heard_mutex_);
+  const auto found = heard_at_.find(run);
+  return steady_now() - (found == heard_at_.end() ? begun_at_ : found->second);
+}
+
+std::string RunCache::default_policy() {
+  std::lock_guard lock(default_policy_mutex_);
+  return options_.default_policy;
 }
 
 void RunCache::set_default_policy(const std::string& toml) {
   std::lock_guard lock(default_policy_mutex_);
   options_.default_policy = toml;
-}
-
-Fingerprint RunCache::fingerprint_of(Connection& connection, const Run& run, int64_t attempt) {
-  std::optional<AttemptRow> row = ledger::find_attempt(connection, run.id, attempt);
-  return row && row->fingerprint ? from_json<Fingerprint>(*row->fingerprint)
-                                 : run.registration.fingerprint;
-}
-
-void RunCache::replay_finished(LedgerTransaction& transaction, const ReplayRow& replay,
-                               const std::string& verifier, const ReplayResult& result) {
-  Run& run = load(transaction, replay.run);
-  Connection& connection = transaction.connection();
-  const WindowRow window =
-      ledger::find_window(connection, replay.run, replay.window).value();  // Leases looked at it
-  double time = now();
-  ledger::insert_result(connection, replay, verifier, to_json(result.fingerprint), result, time);
-  std::vector<StepRow> run_steps =
-      ledger::steps_between(connection, replay.run, window.attempt, window.start_step + 1,
-                            window.start_step + window.steps);
-  decide::ReplayFinished event =
-      join_replay(replay, result, run_steps, fingerprint_of(connection, run, window.attempt),
-                  verifier, replay.on_trainer || is_trainer(verifier));
-  if (!run.registration.capabilities.exact_replay) {
-    event.fingerprint_equal = false;
-    event.fingerprint.clear();
-  }
-  hear(transaction, run, event);
-  double seconds = result.replay_seconds + result.eval_seconds;
-  std::optional<std::pair<double, double>> shadow;
-  if (replay.arm == "bf16" && replay.purpose == "shadow" && !event.losses.empty() &&
-      std::isfinite(event.run_losses.back())) {
-    shadow = {event.losses.back(), event.run_losses.back()};
-  }
-  transaction.on_commit([this, id = run.id, seconds, shadow] {
-    metrics_.update_run(id, [&](RunNumbers& numbers) {
-      numbers.verify_seconds += seconds;
-      if (shadow) {
-        numbers.shadow_loss = shadow->first;
-        numbers.paired_loss = shadow->second;
-      }
-    });
-  });
-}
-
-void RunCache::replay_failed(LedgerTransaction& transaction, const ReplayRow& replay,
-                             const std::string& reason) {
-  Run& run = load(transaction, replay.run);
-  hear(transaction, run, decide::ReplayFailed{replay.replay, replay.window, replay.arm, reason});
-}
-
-void RunCache::show_layers(LedgerTransaction& transaction, Run& run, int64_t plan_version) {
-  if (run.newest_plan == plan_version) {
-    return;
-  }
-  run.newest_plan = plan_version;
-  std::optional<std::string> toml =
-      ledger::find_plan(transaction.connection(), run.id, plan_version);
-  if (!toml) {
-    return;
-  }
-  auto shares = layer_shares(*toml, run.registration.sites, run.registration.layers);
-  transaction.on_commit([this, id = run.id, shares = std::move(shares)] {
-    metrics_.update_run(id, [&](RunNumbers& numbers) { record_layers(numbers, shares); });
-  });
 }
 
 void RunCache::stream(LedgerTransaction& transaction, int64_t run, const std::string& type,

@@ -1,5 +1,5 @@
-// Tensor statistics that trainers report: kept for people and shown in the metrics; no decision
-// rests on them yet.
+#include "controller/supervisor/statistics.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "controller/refusal.h"
-#include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_statistics.h"
 
@@ -35,24 +35,24 @@ void check_rows(const StatisticsReport& report, const std::vector<std::string>& 
 
 }  // namespace
 
-ReportAck RunCache::report_statistics(LedgerTransaction& transaction, int64_t id,
-                                      const StatisticsReport& report) {
-  Run& run = load(transaction, id);
+ReportAck report_statistics(WriteContext write, int64_t id, const StatisticsReport& report) {
+  CachedRun& run = write.runs.load(write.transaction, id);
   require_step_of(run.registration, report.step, "step", 1);
   check_rows(report, run.registration.sites);
-  known_attempt(transaction.connection(), id, report.attempt);
+  known_attempt(write.transaction.connection(), id, report.attempt);
   // No decision rests on a plan's number here, but one that the trainer chose itself is announced.
-  if (report.plan_version < 0) check_plan(transaction.connection(), run, report.plan_version);
+  if (report.plan_version < 0) check_plan(write.transaction.connection(), run, report.plan_version);
   std::vector<std::string> bodies;
   for (const StatisticsRow& row : report.rows) bodies.push_back(to_json(row));
-  const int64_t inserted =
-      ledger::insert_statistics(transaction.connection(), id, report, bodies, now());
+  const int64_t inserted = ledger::insert_statistics(write.transaction.connection(), id, report,
+                                                     bodies, write.runs.now());
   if (inserted > 0) {
-    transaction.on_commit([this, id, report] {
-      metrics_.update_run(id, [&](RunNumbers& numbers) { record_statistics(numbers, report); });
+    write.transaction.on_commit([&runs = write.runs, id, report] {
+      runs.metrics().update_run(id,
+                                [&](RunNumbers& numbers) { record_statistics(numbers, report); });
     });
   }
-  return ack(transaction, run, inserted, std::ssize(report.rows) - inserted);
+  return report_ack(write.transaction, run, inserted, std::ssize(report.rows) - inserted);
 }
 
 }  // namespace gnomon

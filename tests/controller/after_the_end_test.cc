@@ -4,6 +4,14 @@
 
 #include "controller/decision_state.h"
 #include "controller/leases.h"
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/directives.h"
+#include "controller/supervisor/ending.h"
+#include "controller/supervisor/notices.h"
+#include "controller/supervisor/overrides.h"
+#include "controller/supervisor/registration.h"
+#include "controller/supervisor/reports.h"
+#include "controller/supervisor/statistics.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 #include "tests/controller/api_fixture.h"
@@ -208,14 +216,14 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
     write([&](LedgerTransaction& transaction) {
       RunRegistration registration = small_registration();
       registration.name = name;
-      run = parse_run_id(cache.register_run(transaction, registration).run);
-      cache.start_attempt(transaction, run, {1, 0, "start", 1, 0, {}});
-      cache.report_checkpoint(transaction, run, test_checkpoint(0));
+      run = parse_run_id(register_run({cache, transaction}, registration).run);
+      start_attempt({cache, transaction}, run, {1, 0, "start", 1, 0, {}});
+      report_checkpoint({cache, transaction}, run, test_checkpoint(0));
     });
     for (int64_t i = 1; i <= 10; ++i) {
       write([&](LedgerTransaction& transaction) {
-        cache.report_steps(transaction, run, {{step(i)}});
-        if (i % 5 == 0) cache.report_checkpoint(transaction, run, test_checkpoint(i));
+        report_steps({cache, transaction}, run, {{step(i)}});
+        if (i % 5 == 0) report_checkpoint({cache, transaction}, run, test_checkpoint(i));
       });
     }
     return run;
@@ -234,26 +242,30 @@ class AfterAnOperatorsEndTest : public ::testing::Test {
 TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithAgain) {
   std::map<std::string, Call> calls = {
       {"nothing", [](LedgerTransaction&, int64_t) {}},
-      {"step", [&](LedgerTransaction& transaction,
-                   int64_t run) { cache.report_steps(transaction, run, {{step(11)}}); }},
+      {"step",
+       [&](LedgerTransaction& transaction, int64_t run) {
+         report_steps({cache, transaction}, run, {{step(11)}});
+       }},
       {"checkpoint",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.report_checkpoint(transaction, run, test_checkpoint(15));
+         report_checkpoint({cache, transaction}, run, test_checkpoint(15));
        }},
       {"attempt",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.start_attempt(transaction, run, {2, 5, "restart", 1, 0, {}});
+         start_attempt({cache, transaction}, run, {2, 5, "restart", 1, 0, {}});
        }},
       {"finished",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.finish(transaction, run, {"completed", 10, 3, 1, 1});
+         finish_run({cache, transaction}, run, {"completed", 10, 3, 1, 1});
        }},
       {"override",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.override_run(transaction, run, {"pause", "", "", "mira", "test", 0});
+         override_run({cache, transaction}, run, {"pause", "", "", "mira", "test", 0});
        }},
-      {"policy", [&](LedgerTransaction& transaction,
-                     int64_t run) { cache.set_policy(transaction, run, "mode = \"enforce\"\n"); }},
+      {"policy",
+       [&](LedgerTransaction& transaction, int64_t run) {
+         set_policy({cache, transaction}, run, "mode = \"enforce\"\n");
+       }},
       {"lease",
        [&](LedgerTransaction& transaction, int64_t run) {
          const auto [lease, token] = held(transaction, run);
@@ -268,22 +280,22 @@ TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithA
        }},
       {"directive_ack",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.acknowledge(transaction, run, 1, {"applied", 1, 10, "", 1});
+         acknowledge_directive({cache, transaction}, run, 1, {"applied", 1, 10, "", 1});
        }},
       {"notice",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.report_notice(transaction, run, {1, 10, "checkpoint_failed", "full", "", 0, 1});
+         report_notice({cache, transaction}, run, {1, 10, "checkpoint_failed", "full", "", 0, 1});
        }},
       {"statistics",
        [&](LedgerTransaction& transaction, int64_t run) {
-         cache.report_statistics(transaction, run, {1, 10, 1, {}, 1});
+         report_statistics({cache, transaction}, run, {1, 10, 1, {}, 1});
        }},
       {"register",
        [&](LedgerTransaction& transaction, int64_t) {
          RunRegistration registration = small_registration();
          registration.name = "register";
          registration.total_steps = 77;
-         cache.register_run(transaction, registration);
+         register_run({cache, transaction}, registration);
        }},
   };
   std::map<int64_t, std::string> runs;
@@ -293,11 +305,11 @@ TEST_F(AfterAnOperatorsEndTest, EveryCallLeavesALedgerThatCanBeReadAndBegunWithA
     WorkBoard::Worker worker = leases.asks({"verifier:1", test_fingerprint()}, 0);
     write([&](LedgerTransaction& transaction) {
       leases.grant(transaction, worker);
-      cache.override_run(transaction, run, {"pause", "", "", "mira", "test", 0});
+      override_run({cache, transaction}, run, {"pause", "", "", "mira", "test", 0});
     });
     steady += 121;
     write([&](LedgerTransaction& transaction) {
-      cache.end_run(transaction, run, {"mira", "the node burned down"});
+      end_run({cache, transaction}, run, {"mira", "the node burned down"});
     });
     write([&](LedgerTransaction& transaction) { call(transaction, run); });
     ledger->read([&](Connection& connection) { EXPECT_EQ(misfit(connection, run), "") << name; });

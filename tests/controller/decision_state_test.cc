@@ -6,6 +6,11 @@
 #include <limits>
 
 #include "controller/refusal.h"
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/ending.h"
+#include "controller/supervisor/overrides.h"
+#include "controller/supervisor/registration.h"
+#include "controller/supervisor/reports.h"
 #include "controller/supervisor/run_cache.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"
@@ -22,8 +27,8 @@ class DecisionStateTest : public LedgerTest {
  protected:
   DecisionStateTest() : ledger_(options()), runs_(make_runs()) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
-      runs_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      run_ = parse_run_id(register_run({*runs_, transaction}, small_registration()).run);
+      start_attempt({*runs_, transaction}, run_, {1, 0, "start", 1, 0, {}});
       runs_->save_all(transaction);
     });
   }
@@ -44,7 +49,7 @@ class DecisionStateTest : public LedgerTest {
   void report(const std::vector<StepReport>& steps) {
     clock_ += 0.001;
     ledger_.write([&](LedgerTransaction& transaction) {
-      EXPECT_EQ(runs_->report_steps(transaction, run_, {steps}).accepted, std::ssize(steps));
+      EXPECT_EQ(report_steps({*runs_, transaction}, run_, {steps}).accepted, std::ssize(steps));
     });
   }
   int64_t saved_seq() { return number(ledger_, "SELECT seq FROM decision_state"); }
@@ -85,7 +90,7 @@ TEST_F(DecisionStateTest, TheSignOfAZeroIsKeptNowhere) {
   const std::string read_back = decide::state_to_json(on_record().state);
   EXPECT_EQ(read_back, in_memory());
   ledger_.write([&](LedgerTransaction& transaction) {
-    EXPECT_EQ(runs_->report_steps(transaction, run_, {{zero}}).repeated, 1);
+    EXPECT_EQ(report_steps({*runs_, transaction}, run_, {{zero}}).repeated, 1);
   });
 }
 
@@ -105,9 +110,9 @@ TEST_F(DecisionStateTest, ANormThatIsNotANumberIsToldFromOneThatIsNotSaid) {
                    "LIKE '%NaN%'"),
             1);
   ledger_.write([&](LedgerTransaction& transaction) {
-    EXPECT_EQ(runs_->report_steps(transaction, run_, {{without, nan}}).repeated, 2);
+    EXPECT_EQ(report_steps({*runs_, transaction}, run_, {{without, nan}}).repeated, 2);
     nan.grad_norm = 1;
-    EXPECT_THROW(runs_->report_steps(transaction, run_, {{nan}}), Refusal);
+    EXPECT_THROW(report_steps({*runs_, transaction}, run_, {{nan}}), Refusal);
   });
 }
 
@@ -159,7 +164,7 @@ TEST_F(DecisionStateTest, AnotherProcessGoesOnWhereTheFirstOneWasKilled) {
 TEST_F(DecisionStateTest, ANewPolicyIsNotAppliedToWhatWasHeardUnderTheOldOne) {
   for (int64_t i = 1; i <= 9; ++i) report({step(i)});
   ledger_.write([&](LedgerTransaction& transaction) {
-    runs_->set_policy(transaction, run_, "mode = \"enforce\"\n");
+    set_policy({*runs_, transaction}, run_, "mode = \"enforce\"\n");
   });
   EXPECT_TRUE(on_record().told.empty());
 }
@@ -199,12 +204,12 @@ TEST_F(DecisionStateTest, AnEventThatDoesNotFollowIsAnError) {
 TEST_F(DecisionStateTest, AnyEventBehindTheStateIsAppliedToIt) {
   report({step(1), step(2)});
   ledger_.write([&](LedgerTransaction& transaction) {
-    runs_->finish(transaction, run_, {"stopped", 2, 3, 1, 0});
+    finish_run({*runs_, transaction}, run_, {"stopped", 2, 3, 1, 0});
   });
   const std::string before = state();
   ledger_.write([&](LedgerTransaction& transaction) {
-    runs_->report_steps(transaction, run_, {{step(3)}});
-    runs_->report_checkpoint(transaction, run_, {1, 3, "/c", 1, 1, "", "", 0});
+    report_steps({*runs_, transaction}, run_, {{step(3)}});
+    report_checkpoint({*runs_, transaction}, run_, {1, 3, "/c", 1, 1, "", "", 0});
   });
   const std::string after = state();
   EXPECT_NE(after, before);
@@ -227,9 +232,9 @@ TEST_F(DecisionStateTest, AStateThatCannotBeReadIsRebuiltUnderThePoliciesOfThen)
   int64_t next = 3;
   for (const char* policy : {"mode = \"enforce\"\n", "mode = \"observe\"\n"}) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      runs_->set_policy(transaction, run_, policy);
-      runs_->override_run(transaction, run_, {"pause", "", "", "mira", "test", 0});
-      runs_->override_run(transaction, run_, {"resume", "", "", "mira", "test", 0});
+      set_policy({*runs_, transaction}, run_, policy);
+      override_run({*runs_, transaction}, run_, {"pause", "", "", "mira", "test", 0});
+      override_run({*runs_, transaction}, run_, {"resume", "", "", "mira", "test", 0});
     });
     report({step(next), step(next + 1)});
     next += 2;
@@ -270,7 +275,7 @@ TEST_F(DecisionStateTest, EffectsOfAnOldEventAreCarriedOutOnce) {
   });
   for (int again = 0; again < 3; ++again) {
     runs_ = make_runs();
-    ledger_.write([&](LedgerTransaction& transaction) { runs_->policy(transaction, run_); });
+    ledger_.write([&](LedgerTransaction& transaction) { runs_->load(transaction, run_); });
   }
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM decisions"), 1);
 }

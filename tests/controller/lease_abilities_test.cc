@@ -1,4 +1,5 @@
 // Verifiers that cannot do everything: arms, checkpoint formats, frameworks.
+#include "controller/supervisor/registration.h"
 #include "tests/controller/leases_fixture.h"
 #include "tests/support/words.h"
 
@@ -19,7 +20,7 @@ class LeaseAbilitiesTest : public LeasesTest {
       other.job_id = "torch";
       other.framework = "pytorch";
       other.checkpoint_format = "torch";
-      run = parse_run_id(runs_->register_run(transaction, other).run);
+      run = parse_run_id(register_run({*runs_, transaction}, other).run);
       ledger::insert(transaction.connection(),
                      WindowRow{{1, "shadow", 1, 10, 5, "start", "end", 1}, {}, run});
       order(transaction, run, 1);

@@ -2,6 +2,8 @@
 #include <future>
 #include <map>
 
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/overrides.h"
 #include "tests/controller/leases_fixture.h"
 
 namespace gnomon {
@@ -53,7 +55,7 @@ TEST_F(LeaseTurnsTest, TheBackendOfTheNewestAttemptCounts) {
     AttemptStart attempt{1, 0, "start", 1};
     attempt.fingerprint = Fingerprint{};
     attempt.fingerprint->backend = "cuda";
-    runs_->start_attempt(transaction, run, attempt);
+    start_attempt({*runs_, transaction}, run, attempt);
     order(transaction, run, 1);
   });
   EXPECT_FALSE(grant(asker("v:cpu", "cpu")).has_value());
@@ -66,7 +68,7 @@ TEST_F(LeaseTurnsTest, APolicysRequirementsHoldFromTheMomentItIsPutInForce) {
   const int64_t run = add_run("picky", "start", "cuda");
   const auto put = [&](const std::string& toml) {
     write([&](LedgerTransaction& transaction) {
-      runs_->set_policy(transaction, run, "[verifier]\n" + toml);
+      set_policy({*runs_, transaction}, run, "[verifier]\n" + toml);
     });
   };
   write([&](LedgerTransaction& transaction) { order(transaction, run, 1); });
@@ -94,7 +96,7 @@ TEST_F(LeaseTurnsTest, ARunWithAThousandReplaysDoesNotKeepAnotherWaiting) {
 TEST_F(LeaseTurnsTest, GrantsGoByThePoliciesShares) {
   const int64_t other = add_run("2");
   write([&](LedgerTransaction& transaction) {
-    runs_->set_policy(transaction, other, "[verifier]\nshare = 3.0\n");
+    set_policy({*runs_, transaction}, other, "[verifier]\nshare = 3.0\n");
     for (int64_t replay = 1; replay <= 2000; ++replay) {
       order(transaction, run_, replay, 9);
       order(transaction, other, replay);
@@ -206,7 +208,7 @@ TEST_F(LeaseTurnsTest, ReplaysOfARunThatCannotBeReadAreLeftOutAndTheOthersAreLea
 TEST_F(LeaseTurnsTest, ATrainerDoesWhatNoVerifierThatSpeaksIsFitFor) {
   verify_inline();
   write([&](LedgerTransaction& transaction) {
-    runs_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
+    set_policy({*runs_, transaction}, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
     order(transaction, run_, 1);
     order(transaction, run_, 2);
   });
@@ -232,7 +234,7 @@ TEST_F(LeaseTurnsTest, WhatNobodyCanDoIsToldOnceWhileItLasts) {
     return std::stoi(text.substr(text.find(name) + name.size()));
   };
   write([&](LedgerTransaction& transaction) {
-    runs_->set_policy(transaction, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
+    set_policy({*runs_, transaction}, run_, "[verifier]\nrequires = [\"pool=a\"]\n");
     order(transaction, run_, 1);
     order(transaction, run_, 2);
   });

@@ -10,6 +10,7 @@
 #include "controller/effects.h"
 #include "controller/leases.h"
 #include "controller/refusal.h"
+#include "controller/supervisor/registration.h"
 #include "storage/ledger_runs.h"
 #include "tests/controller/registration.h"
 #include "tests/storage/ledger_fixture.h"
@@ -21,7 +22,7 @@ class LeasesTest : public LedgerTest {
   LeasesTest() : ledger_(options()) {
     make_controller();
     write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
+      run_ = parse_run_id(register_run({*runs_, transaction}, small_registration()).run);
       ledger::insert(transaction.connection(),
                      WindowRow{{1, "shadow", 1, 10, 5, "start", "end", 1}, {}, run_});
     });
@@ -56,7 +57,7 @@ class LeasesTest : public LedgerTest {
     write([&](LedgerTransaction& transaction) {
       RunRegistration registration = small_registration();
       registration.trainer_replays = true;
-      runs_->register_run(transaction, registration);
+      register_run({*runs_, transaction}, registration);
     });
   }
   // Another run with an open window.
@@ -67,7 +68,7 @@ class LeasesTest : public LedgerTest {
       RunRegistration other = small_registration();
       other.job_id = job;
       other.fingerprint.backend = backend;
-      run = parse_run_id(runs_->register_run(transaction, other).run);
+      run = parse_run_id(register_run({*runs_, transaction}, other).run);
       ledger::insert(transaction.connection(),
                      WindowRow{{1, "shadow", 1, 10, 5, start_uri, "end", 1}, {}, run});
     });

@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "controller/refusal.h"
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/ending.h"
+#include "controller/supervisor/registration.h"
+#include "controller/supervisor/reports.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
@@ -19,15 +23,15 @@ TEST_F(LedgerTest, AWriteThatWasUndoneLeavesNoTraceInTheCachedState) {
       metrics, bells, RunCacheOptions{"", 3600}, [] { return 1e9; }, [] { return 0.0; });
   int64_t run = 0;
   ledger.write([&](LedgerTransaction& transaction) {
-    run = parse_run_id(runs.register_run(transaction, small_registration()).run);
-    runs.start_attempt(transaction, run, {1, 0, "start", 1, 0});
+    run = parse_run_id(register_run({runs, transaction}, small_registration()).run);
+    start_attempt({runs, transaction}, run, {1, 0, "start", 1, 0});
   });
   auto report = [&](LedgerTransaction& transaction) {
     StepReport step;
     step.step = 1;
     step.plan_version = 1;
     step.loss = 2.0;
-    EXPECT_EQ(runs.report_steps(transaction, run, {{step}}).accepted, 1);
+    EXPECT_EQ(report_steps({runs, transaction}, run, {{step}}).accepted, 1);
   };
   EXPECT_THROW(ledger.write([&](LedgerTransaction& transaction) {
     report(transaction);
@@ -51,7 +55,7 @@ TEST_F(LedgerTest, ARunOnRecordRegistersAgainWithTheTextsThatItHas) {
   RunRegistration run = small_registration();
   run.fingerprint.device = std::string(300, 'd');
   const auto post = [&] {
-    ledger.write([&](LedgerTransaction& transaction) { runs.register_run(transaction, run); });
+    ledger.write([&](LedgerTransaction& transaction) { register_run({runs, transaction}, run); });
   };
   EXPECT_THROW(post(), JsonError);
   ledger.write([&](LedgerTransaction& transaction) {
@@ -77,7 +81,7 @@ TEST_F(LedgerTest, WhatATrainerCanDoReachesTheCoreAndSoDoesAChangeOfIt) {
   const auto known_to_core = [&] {
     Capabilities known;
     ledger.write([&](LedgerTransaction& transaction) {
-      runs.register_run(transaction, run);
+      register_run({runs, transaction}, run);
       runs.save_all(transaction);
     });
     ledger.read([&](Connection& connection) {
@@ -96,8 +100,8 @@ class EndedRunTest : public LedgerTest {
   int64_t begin() {
     int64_t run = 0;
     ledger.write([&](LedgerTransaction& transaction) {
-      run = parse_run_id(runs.register_run(transaction, small_registration()).run);
-      runs.start_attempt(transaction, run, {1, 0, "start", 1, 0});
+      run = parse_run_id(register_run({runs, transaction}, small_registration()).run);
+      start_attempt({runs, transaction}, run, {1, 0, "start", 1, 0});
     });
     return run;
   }
@@ -105,7 +109,7 @@ class EndedRunTest : public LedgerTest {
   int end(int64_t run) {
     try {
       ledger.write([&](LedgerTransaction& transaction) {
-        runs.end_run(transaction, run, {"mira", "the node burned down"});
+        end_run({runs, transaction}, run, {"mira", "the node burned down"});
       });
       return 200;
     } catch (const Refusal& refusal) {
@@ -136,7 +140,7 @@ TEST_F(EndedRunTest, OneWhoseTrainerIsSilentHasFailedAndSaysWhoSaidSo) {
             1);
   // It comes back after all.
   ledger.write([&](LedgerTransaction& transaction) {
-    runs.start_attempt(transaction, run, {2, 0, "restart", 1, 0});
+    start_attempt({runs, transaction}, run, {2, 0, "restart", 1, 0});
   });
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'"), 1);
 }
@@ -149,8 +153,9 @@ TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
     one.attempt = 1;
     one.step = step;
     one.plan_version = 1;
-    ledger.write(
-        [&](LedgerTransaction& transaction) { runs.report_steps(transaction, run, {{one}}); });
+    ledger.write([&](LedgerTransaction& transaction) {
+      report_steps({runs, transaction}, run, {{one}});
+    });
   };
   const auto live = [&] {
     return number(ledger, "SELECT count(*) FROM runs WHERE state = 'live'");
@@ -165,8 +170,8 @@ TEST_F(EndedRunTest, OneThatReportsOnIsSupervisedAgain) {
   EXPECT_EQ(number(ledger, "SELECT count(*) FROM audit WHERE what = 'run_goes_on'"), 1);
   EXPECT_EQ(end(run), 200) << "its trainer is silent once more";
   ledger.write([&](LedgerTransaction& transaction) {
-    runs.start_attempt(transaction, run, {2, 5, "restart", 1, 0});
-    runs.finish(transaction, run, {"stopped", 5, 1, 1, 1});
+    start_attempt({runs, transaction}, run, {2, 5, "restart", 1, 0});
+    finish_run({runs, transaction}, run, {"stopped", 5, 1, 1, 1});
   });
   report(7);
   EXPECT_EQ(live(), 0) << "an attempt of before that one";
@@ -181,8 +186,9 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
     one.step = step;
     one.plan_version = 1;
     one.loss = 3;
-    ledger.write(
-        [&](LedgerTransaction& transaction) { runs.report_steps(transaction, run, {{one}}); });
+    ledger.write([&](LedgerTransaction& transaction) {
+      report_steps({runs, transaction}, run, {{one}});
+    });
   };
   const auto series = [&](const std::string& name) {
     const std::string text = metrics.serialize(steady);
@@ -203,7 +209,7 @@ TEST_F(EndedRunTest, OneThatComesBackLaterHasItsSeriesAgain) {
   EXPECT_EQ(series("gnomon_run_step"), "6");
   fail_and_drop();
   ledger.write([&](LedgerTransaction& transaction) {
-    runs.start_attempt(transaction, run, {2, 6, "restart", 1, 0});
+    start_attempt({runs, transaction}, run, {2, 6, "restart", 1, 0});
   });
   EXPECT_EQ(series("gnomon_run_steps_total"), "6");
   report(2, 7);

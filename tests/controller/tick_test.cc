@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 
 #include "controller/refusal.h"
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/directives.h"
+#include "controller/supervisor/overrides.h"
+#include "controller/supervisor/registration.h"
+#include "controller/supervisor/reports.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
@@ -20,8 +25,8 @@ class TickTest : public LedgerTest {
   TickTest() : ledger_(options()) {
     make_runs();
     ledger_.write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
-      runs_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      run_ = parse_run_id(register_run({*runs_, transaction}, small_registration()).run);
+      start_attempt({*runs_, transaction}, run_, {1, 0, "start", 1, 0, {}});
     });
     train(1);
   }
@@ -38,18 +43,19 @@ class TickTest : public LedgerTest {
     step.step = number;
     step.plan_version = 1;
     step.loss = 2.0;
-    ledger_.write(
-        [&](LedgerTransaction& transaction) { runs_->report_steps(transaction, run_, {{step}}); });
+    ledger_.write([&](LedgerTransaction& transaction) {
+      report_steps({*runs_, transaction}, run_, {{step}});
+    });
   }
   // What the daemon's timer does once a second.
   void look() {
-    for (int64_t run : runs_->due_runs()) {
+    for (int64_t run : runs_->deadlines().due(runs_->now())) {
       ledger_.write([&](LedgerTransaction& transaction) { runs_->tick(transaction, run); });
     }
   }
   void pause() {
     ledger_.write([&](LedgerTransaction& transaction) {
-      runs_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
+      override_run({*runs_, transaction}, run_, {"pause", "", "", "ann", "to look", 0});
     });
   }
   // The trainer trains on and does not listen until the directive's time is over.
@@ -68,14 +74,15 @@ class TickTest : public LedgerTest {
   Directive ack(const std::string& state) {
     Directive answer;
     ledger_.write([&](LedgerTransaction& transaction) {
-      answer = runs_->acknowledge(transaction, run_, 1, {test::any_word(state), 1, 1, "late", 0});
+      answer = acknowledge_directive({*runs_, transaction}, run_, 1,
+                                     {test::any_word(state), 1, 1, "late", 0});
     });
     return answer;
   }
   size_t delivered() {
     size_t count = 0;
     ledger_.write([&](LedgerTransaction& transaction) {
-      count = runs_->deliver_directives(transaction, run_, 0).directives.size();
+      count = deliver_directives({*runs_, transaction}, run_, 0).directives.size();
     });
     return count;
   }
@@ -118,7 +125,7 @@ TEST_F(TickTest, WithoutADeadlineTimeLeavesNoRows) {
     clock_ += 1;
     look();
   }
-  EXPECT_THAT(runs_->due_runs(), IsEmpty());
+  EXPECT_THAT(runs_->deadlines().due(runs_->now()), IsEmpty());
   EXPECT_EQ(number(ledger_, "SELECT count(*) FROM events"), rows);
 }
 
@@ -134,7 +141,7 @@ TEST_F(TickTest, ADirectiveToASilentTrainerStaysReadyAndIsSpokenOfOnce) {
 
 TEST_F(TickTest, AfterItsDeadlineARunIsNotDueAgain) {
   pause_unheard();
-  EXPECT_THAT(runs_->due_runs(), IsEmpty());
+  EXPECT_THAT(runs_->deadlines().due(runs_->now()), IsEmpty());
   int64_t heard = ticks();
   clock_ = 100'000;
   look();
@@ -146,7 +153,7 @@ TEST_F(TickTest, DeadlinesOutliveTheDaemon) {
   train(2);
   make_runs();
   clock_ = 101;
-  EXPECT_THAT(runs_->due_runs(), ElementsAre(run_));
+  EXPECT_THAT(runs_->deadlines().due(runs_->now()), ElementsAre(run_));
   look();
   EXPECT_EQ(directive().state, "expired");
 }
@@ -183,7 +190,7 @@ TEST_F(TickTest, ALateRejectionIsOnRecord) {
 
 TEST_F(TickTest, AnOverridesEndIsHeardWithoutAnyReport) {
   ledger_.write([&](LedgerTransaction& transaction) {
-    runs_->override_run(transaction, run_, {"silence", "", "", "ann", "a test", 50});
+    override_run({*runs_, transaction}, run_, {"silence", "", "", "ann", "a test", 50});
   });
   clock_ = 49;
   look();

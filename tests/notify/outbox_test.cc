@@ -4,6 +4,13 @@
 #include <gmock/gmock.h>
 
 #include "controller/refusal.h"
+#include "controller/supervisor/attempts.h"
+#include "controller/supervisor/directives.h"
+#include "controller/supervisor/ending.h"
+#include "controller/supervisor/notices.h"
+#include "controller/supervisor/overrides.h"
+#include "controller/supervisor/registration.h"
+#include "controller/supervisor/reports.h"
 #include "controller/supervisor/run_cache.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_outbox.h"
@@ -43,8 +50,8 @@ class OutboxTest : public LedgerTest {
   }
   void begin() {
     ledger_.write([&](LedgerTransaction& transaction) {
-      run_ = parse_run_id(runs_->register_run(transaction, small_registration()).run);
-      runs_->start_attempt(transaction, run_, {1, 0, "start", 1, 0, {}});
+      run_ = parse_run_id(register_run({*runs_, transaction}, small_registration()).run);
+      start_attempt({*runs_, transaction}, run_, {1, 0, "start", 1, 0, {}});
     });
   }
   void notice(LedgerTransaction& transaction, double time) {
@@ -53,19 +60,20 @@ class OutboxTest : public LedgerTest {
     notice.attempt = 1;
     notice.text = "no space";
     notice.time = time;
-    runs_->report_notice(transaction, run_, notice);
+    report_notice({*runs_, transaction}, run_, notice);
   }
   void write_notice(double time) {
     ledger_.write([&](LedgerTransaction& transaction) { notice(transaction, time); });
   }
   void override_run(const std::string& kind) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      runs_->override_run(transaction, run_, {test::any_word(kind), "", "", "ann", "to look", 0});
+      gnomon::override_run({*runs_, transaction}, run_,
+                           {test::any_word(kind), "", "", "ann", "to look", 0});
     });
   }
   void acknowledge(int64_t number) {
     ledger_.write([&](LedgerTransaction& transaction) {
-      runs_->acknowledge(transaction, run_, number, {"applied", 1, 0, ""});
+      acknowledge_directive({*runs_, transaction}, run_, number, {"applied", 1, 0, ""});
     });
   }
   // "receiver kind", and "-" behind what has ended, in order.
@@ -121,8 +129,8 @@ TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
   outbox_->on_message([&] { ++woken; });
   EXPECT_THROW(ledger_.write([&](LedgerTransaction& transaction) {
     notice(transaction, 1);
-    runs_->override_run(transaction, run_, {"pause", "", "", "ann", "to look", 0});
-    runs_->acknowledge(transaction, run_, 1, {"applied", 1, 0, ""});
+    gnomon::override_run({*runs_, transaction}, run_, {"pause", "", "", "ann", "to look", 0});
+    acknowledge_directive({*runs_, transaction}, run_, 1, {"applied", 1, 0, ""});
     throw Error("undone");
   }),
                Error);
@@ -138,7 +146,7 @@ TEST_F(OutboxTest, AWriteThatIsUndoneLeavesNoMessage) {
   EXPECT_THROW(ledger_.write([&](LedgerTransaction& transaction) {
     RunFinished finished;
     finished.outcome = "stopped";
-    runs_->finish(transaction, run_, finished);
+    finish_run({*runs_, transaction}, run_, finished);
     throw Error("undone");
   }),
                Error);
@@ -157,13 +165,13 @@ TEST_F(OutboxTest, WhatBeginsEndsUnderTheSameLabelsAlsoAfterARestart) {
   override_run("resume");
   acknowledge(2);
   ledger_.write([&](LedgerTransaction& transaction) {
-    runs_->report_steps(transaction, run_, {{[] {
-                          StepReport step;
-                          step.step = 1;
-                          step.plan_version = 1;
-                          step.loss = 2;
-                          return step;
-                        }()}});
+    report_steps({*runs_, transaction}, run_, {{[] {
+                   StepReport step;
+                   step.step = 1;
+                   step.plan_version = 1;
+                   step.loss = 2;
+                   return step;
+                 }()}});
   });
   EXPECT_THAT(messages(),
               ElementsAre("a attempt", "a override", "a paused", "a override", "a paused -"));
@@ -188,7 +196,7 @@ TEST_F(OutboxTest, TheEndOfTheRunEndsWhatLastsAndIsToldLast) {
     RunFinished finished;
     finished.outcome = "failed";
     finished.step = 7;
-    runs_->finish(transaction, run_, finished);
+    finish_run({*runs_, transaction}, run_, finished);
   });
   EXPECT_THAT(messages(),
               ElementsAre("a attempt", "a override", "a paused", "a paused -", "a ended"));
@@ -240,7 +248,7 @@ TEST_F(OutboxTest, WhoIsAddedHearsOnceOfWhatLastsAndThenOfItsEnd) {
   ledger_.write([&](LedgerTransaction& transaction) {
     RunFinished finished;
     finished.outcome = "stopped";
-    runs_->finish(transaction, run_, finished);
+    finish_run({*runs_, transaction}, run_, finished);
   });
   EXPECT_THAT(told(),
               ElementsAre("deaf paused", "b paused", "b paused -", "deaf paused -", "b ended"));
@@ -317,8 +325,8 @@ TEST_F(OutboxTest, WhatTheDaemonNoticesItselfIsToldToo) {
   begin();
   tell({receiver("all")});
   ledger_.write([&](LedgerTransaction& transaction) {
-    runs_->note(transaction, run_, "no_verifier_fits", "1 replay waits");
-    runs_->note(transaction, run_, "ecc_errors", "3 errors");
+    add_own_notice({*runs_, transaction}, run_, "no_verifier_fits", "1 replay waits");
+    add_own_notice({*runs_, transaction}, run_, "ecc_errors", "3 errors");
   });
   EXPECT_THAT(messages(), ElementsAre("all no_verifier_fits", "all ecc_errors"));
 }

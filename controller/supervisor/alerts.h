@@ -1,0 +1,23 @@
+// What people are told of a run besides what the ledger has for them to look up. Without an outbox,
+// or while it has no receiver, nobody is told.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "controller/decide/events.h"
+#include "controller/notify/outbox.h"
+#include "controller/supervisor/cached_run.h"
+#include "protocol/records.h"
+#include "storage/ledger.h"
+
+namespace gnomon {
+
+// Of what an event led to; null: an event of before, which is thought of otherwise now.
+void tell_people(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                 const decide::Event* event, const std::vector<decide::Effect>& effects,
+                 double time);
+void tell_of_notice(notify::Outbox* outbox, LedgerTransaction& transaction, const CachedRun& run,
+                    const TrainerNotice& notice, int64_t number, double time);
+
+}  // namespace gnomon

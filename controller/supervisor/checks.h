@@ -1,0 +1,26 @@
+// What requests are held against before anything of them is recorded.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "controller/supervisor/cached_run.h"
+#include "protocol/records.h"
+#include "storage/ledger_connection.h"
+#include "storage/ledger_runs.h"
+
+namespace gnomon {
+
+// Throws Refusal (400) when who asks, or why, is blank.
+void check_asker(const std::string& owner, const std::string& reason);
+// Throws Refusal (400) for a step beyond all that this run can have: many times the steps that its
+// trainer said it would take, which is more than any schedule is prolonged by. `member` names it.
+void require_step_of(const RunRegistration& run, int64_t step, std::string_view member,
+                     int64_t least);
+// Throws Refusal (409) when the run never began it.
+AttemptRow known_attempt(Connection& connection, int64_t run, int64_t attempt);
+// Throws Refusal (409, kUnknownPlan) for a plan that the run has never had.
+void check_plan(Connection& connection, CachedRun& run, int64_t plan_version);
+
+}  // namespace gnomon

@@ -1,0 +1,23 @@
+// What a trainer tells people in words, and gnomond of a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "controller/set_aside.h"
+#include "controller/supervisor/run_cache.h"
+#include "protocol/records.h"
+
+namespace gnomon {
+
+// Throws Refusal. The same notice twice is kept once.
+ReportAck report_notice(WriteContext write, int64_t id, const TrainerNotice& notice);
+// gnomond's own word for people, of a kind of kOwnNoticeKinds; no decision rests on it.
+void add_own_notice(WriteContext write, int64_t id, std::string_view kind, const std::string& text);
+// Records a notice and stops giving out the run's work.
+void tell_set_aside(WriteContext write, const SetAsideRuns::Entry& entry);
+// False when the very same notice is on record.
+bool add_notice(WriteContext write, const CachedRun& run, const TrainerNotice& notice);
+
+}  // namespace gnomon
