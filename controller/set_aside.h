@@ -16,8 +16,6 @@
 
 namespace gnomon {
 
-// gnomond's own notice about such a run.
-
 class SetAsideRuns {
  public:
   struct Entry {

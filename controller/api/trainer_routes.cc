@@ -38,7 +38,6 @@ Route report_route(Services& services, const char* path, size_t body_max,
             trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
               ack = take({services.runs, transaction}, run, message);
             });
-            services.runs.heard_from(run);
             return json_response(to_json(ack));
           },
           true,
@@ -80,7 +79,6 @@ Response acknowledge(Services& services, Exchange& exchange, const Request& requ
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
     directive = acknowledge_directive({services.runs, transaction}, run, number, ack);
   });
-  services.runs.heard_from(run);
   return json_response(to_json(directive));
 }
 
@@ -145,7 +143,6 @@ Response post_steps(Services& services, Exchange& exchange, const Request& reque
   trainer_write(exchange, services, request, run, [&](LedgerTransaction& transaction) {
     ack = report_steps({services.runs, transaction}, run, batch);
   });
-  services.runs.heard_from(run);
   return json_response(to_json(ack));
 }
 
@@ -173,6 +170,7 @@ void trainer_write(Exchange& exchange, Services& services, const Request& reques
     check_trainer(transaction.connection(), run, incarnation);
     write(transaction);
   });
+  services.runs.heard_from(run);
 }
 
 // `after`, `wait`, `attempt` and `incarnation` are the trainer's, the others those of a list.
