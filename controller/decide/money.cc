@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "controller/decide/cadence.h"
 #include "controller/decide/economics.h"
 #include "controller/decide/plans.h"
