@@ -10,7 +10,7 @@
 namespace gnomon {
 namespace {
 
-constexpr RecipeRow kRows[] = {
+constexpr RecipeRow kRecipeRows[] = {
     {.recipe = Recipe::kCurrent,
      .name = "current",
      .forward_format = "e4m3",
@@ -98,8 +98,8 @@ constexpr RecipeRow kRows[] = {
 };
 
 constexpr bool in_order() {
-  for (size_t i = 0; i < std::size(kRows); ++i) {
-    if (kRows[i].recipe != static_cast<Recipe>(i)) return false;
+  for (size_t i = 0; i < std::size(kRecipeRows); ++i) {
+    if (kRecipeRows[i].recipe != static_cast<Recipe>(i)) return false;
   }
   return true;
 }
@@ -159,18 +159,18 @@ TileShape RecipeRow::tile(TensorRole role, Gemm gemm) const {
   return sums_over_rows(role, gemm) ? TileShape{strip, 1} : TileShape{1, strip};
 }
 
-std::span<const RecipeRow> recipe_rows() { return kRows; }
+std::span<const RecipeRow> recipe_rows() { return kRecipeRows; }
 
-const RecipeRow& recipe_row(Recipe recipe) { return kRows[static_cast<size_t>(recipe)]; }
+const RecipeRow& recipe_row(Recipe recipe) { return kRecipeRows[static_cast<size_t>(recipe)]; }
 
 const RecipeRow* recipe_row(std::string_view name) {
-  const RecipeRow* const found = std::ranges::find(kRows, name, &RecipeRow::name);
-  return found != std::end(kRows) ? found : nullptr;
+  const RecipeRow* const found = std::ranges::find(kRecipeRows, name, &RecipeRow::name);
+  return found != std::end(kRecipeRows) ? found : nullptr;
 }
 
 std::vector<std::string_view> recipe_names(bool (*is)(const RecipeRow&)) {
   std::vector<std::string_view> names;
-  for (const RecipeRow& row : kRows) {
+  for (const RecipeRow& row : kRecipeRows) {
     if (is(row)) names.push_back(row.name);
   }
   return names;
