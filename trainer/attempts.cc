@@ -118,7 +118,9 @@ void TrainingLoop::start_services() {
       std::make_unique<Checkpointer>(*store_, engine_.checkpoint_in_place(), engine_.memory(),
                                      config_.keep_last, std::move(callbacks), log_);
   const VerificationConfig& verification = config_.verification;
-  if (inbox_ && (verification.by_trainer || verification.confirms)) start_verification();
+  if (inbox_ && (verification.by_trainer || verification.confirms)) {
+    verifier_.emplace(engine_, config_, *reporter_, *inbox_, console_, shutdown_);
+  }
   if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
   if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
   const std::string differences = differences_of_ranks(engine_.fingerprint());

@@ -130,7 +130,8 @@ bool TrainingLoop::boundary() {
       apply(*directive);
     }
     if (stop_) return false;
-    if (verify()) continue;
+    const double run_seconds = train_seconds_ + overhead_seconds_;
+    if (verifier_ && verifier_->verify({weights_hash_, run_seconds, state_.paused})) continue;
     if (!state_.paused) return true;
     if (!std::exchange(told, true)) tell_paused();
     shutdown_.wait_for(kIdle);
@@ -206,11 +207,7 @@ void TrainingLoop::finish(RunOutcome outcome) {
   log_.info("{:.1f} s in steps; reports and checkpoints held them up by {:.3f} s ({:.2f} %)",
             train_seconds_, overhead_seconds_,
             train_seconds_ > 0 ? 100 * overhead_seconds_ / train_seconds_ : 0);
-  if (leases_) {
-    log_.info("{} windows' replays between steps took {:.1f} s more ({:.1f} % of the run)",
-              replays_, verify_seconds_,
-              verify_seconds_ > 0 ? 100 * verify_seconds_ / (train_seconds_ + verify_seconds_) : 0);
-  }
+  if (verifier_) verifier_->tell_share(train_seconds_);
   if (checkpointer_->waits() > 0) {
     log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_->waits(),
               checkpointer_->wait_seconds());

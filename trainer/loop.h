@@ -18,9 +18,8 @@
 #include "trainer/device_watch.h"
 #include "trainer/directives.h"
 #include "trainer/engine/engine.h"
-#include "trainer/inline_leases.h"
+#include "trainer/inline_verifier.h"
 #include "trainer/outbox.h"
-#include "trainer/replay.h"
 #include "trainer/reporter.h"
 #include "trainer/run_state.h"
 #include "trainer/shutdown.h"
@@ -80,17 +79,6 @@ class TrainingLoop {
   void reject_open_directives(RunOutcome outcome);
   void flush(double seconds);
 
-  // verify_inline.cc
-  void start_verification();
-  bool has_snapshot_memory(LeaseFailure& failure);
-  bool verify();
-  bool may_verify() const;
-  ReplayRequest request_of(const Lease& lease) const;
-  std::optional<ReplayResult> replay(const Lease& lease, LeaseFailure& failure);
-  std::string why_abandon() const;
-  void tell_verification(const Lease& lease, const std::optional<ReplayResult>& result,
-                         const std::string& why_not, double seconds);
-
   // attempts.cc
   void take_directory(ResumeMode mode);
   void start_services();
@@ -145,10 +133,6 @@ class TrainingLoop {
   double train_seconds_ = 0;
   double overhead_seconds_ = 0;  // between steps, of reports and checkpoints
   double tokens_per_second_ = 0;
-  double verify_seconds_ = 0;  // in replays and around them, but in pauses
-  int64_t replays_ = 0;        // completed
-  enum class SnapshotMemory { kNotYet, kTaken, kRefused };
-  SnapshotMemory snapshot_memory_ = SnapshotMemory::kNotYet;
 
   std::mutex base_mutex_;
   std::string base_checkpoint_;  // of this attempt; read by the checkpointer's thread
@@ -160,8 +144,8 @@ class TrainingLoop {
   std::unique_ptr<Reporter> reporter_;
   std::unique_ptr<DirectiveInbox> inbox_;
   std::unique_ptr<Checkpointer> checkpointer_;
-  std::unique_ptr<InlineLeases> leases_;  // null unless the trainer verifies
-  std::optional<DeviceWatch> watch_;      // of the run's GPU, where one is to be watched
+  std::optional<InlineVerifier> verifier_;  // null unless the trainer verifies
+  std::optional<DeviceWatch> watch_;        // of the run's GPU, where one is to be watched
 };
 
 // Plan version of steps that ran in BF16 because the controller was away (controller.on_loss =

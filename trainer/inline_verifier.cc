@@ -1,13 +1,16 @@
-// Verification by the trainer itself: at a step boundary it keeps its state in memory, replays a
-// window in the arm that the controller asked for, takes its state back and goes on.
+#include "trainer/inline_verifier.h"
+
 #include <fmt/format.h>
 #include <unistd.h>
+
+#include <chrono>
 
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/host.h"
+#include "base/wall_clock.h"
 #include "protocol/text.h"
-#include "trainer/loop.h"
+#include "trainer/replay.h"
 
 namespace gnomon {
 namespace {
@@ -18,31 +21,40 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+ReplayRequest request_of(const Lease& lease) {
+  ReplayRequest request = replay_request(lease.task);
+  request.role = EngineRole::kInline;
+  return request;
+}
+
 }  // namespace
 
-void TrainingLoop::start_verification() {
-  if (config_.verification.by_trainer) {
+InlineVerifier::InlineVerifier(Engine& engine, const TrainerConfig& config, Reporter& reporter,
+                               const DirectiveInbox& inbox, Console& console, Shutdown& shutdown)
+    : engine_(engine),
+      config_(config.verification),
+      inbox_(inbox),
+      console_(console),
+      shutdown_(shutdown),
+      log_(console.log()) {
+  if (config_.by_trainer) {
     engine_.take_snapshot_memory();
     snapshot_memory_ = SnapshotMemory::kTaken;
   }
   InlineLeaseOptions options;
-  options.controller = config_.controller;
+  options.controller = config.controller;
   options.name = fmt::format("{}{}:{}", kTrainerPrefix, host_name(), ::getpid());
   options.fingerprint = engine_.fingerprint();
-  leases_ = std::make_unique<InlineLeases>(std::move(options), *reporter_, log_);
+  leases_.emplace(std::move(options), reporter, log_);
 }
 
 // True when another replay may begin: in a pause it costs no step.
-bool TrainingLoop::may_verify() const {
-  const double run = train_seconds_ + overhead_seconds_ + verify_seconds_;
-  return state_.paused || verify_seconds_ <= config_.verification.share_max * run;
+bool InlineVerifier::may_verify(const Boundary& at) const {
+  return at.paused || seconds_ <= config_.share_max * (at.run_seconds + seconds_);
 }
 
-// Does one replay, if the controller wants one. Returns whether, for the caller to look at
-// directives again.
-bool TrainingLoop::verify() {
-  if (!leases_) return false;
-  leases_->want(may_verify());
+bool InlineVerifier::verify(const Boundary& at) {
+  leases_->want(may_verify(at));
   const std::optional<Lease> lease = leases_->take();
   if (!lease) return false;
   const auto start = Clock::now();
@@ -54,16 +66,16 @@ bool TrainingLoop::verify() {
     result = replay(*lease, failure);
     engine_.restore();
   }
-  if (hex64(engine_.weights_hash()) != weights_hash_) {
+  if (hex64(engine_.weights_hash()) != at.weights_hash) {
     throw Error(fmt::format(
         "the weights of step {} are not what they were before a replay: this device's memory is "
         "not to be trusted; start again to go on from the newest checkpoint",
         engine_.step()));
   }
   const double seconds = seconds_since(start);
-  if (!state_.paused) verify_seconds_ += seconds;
+  if (!at.paused) seconds_ += seconds;
   // Before the answer: the thread asks for the next lease as soon as that is sent.
-  leases_->want(may_verify());
+  leases_->want(may_verify(at));
   if (result) {
     result->time = now_seconds();
     leases_->complete(*result);
@@ -71,12 +83,12 @@ bool TrainingLoop::verify() {
   } else {
     leases_->fail(failure);
   }
-  tell_verification(*lease, result, failure.reason, seconds);
+  tell(*lease, result, failure.reason, seconds, at.run_seconds + seconds_);
   return true;
 }
 
 // The memory is taken with the first lease: a trainer that only confirms may never be asked.
-bool TrainingLoop::has_snapshot_memory(LeaseFailure& failure) {
+bool InlineVerifier::has_snapshot_memory(LeaseFailure& failure) {
   if (snapshot_memory_ == SnapshotMemory::kNotYet) {
     snapshot_memory_ = SnapshotMemory::kRefused;
     try {
@@ -92,14 +104,8 @@ bool TrainingLoop::has_snapshot_memory(LeaseFailure& failure) {
   return false;
 }
 
-ReplayRequest TrainingLoop::request_of(const Lease& lease) const {
-  ReplayRequest request = replay_request(lease.task);
-  request.role = EngineRole::kInline;
-  return request;
-}
-
 // Nothing when it failed; `failure` then says why. The engine's state is another one afterwards.
-std::optional<ReplayResult> TrainingLoop::replay(const Lease& lease, LeaseFailure& failure) {
+std::optional<ReplayResult> InlineVerifier::replay(const Lease& lease, LeaseFailure& failure) {
   const ReplayTask& task = lease.task;
   const int64_t step = engine_.step();
   std::string why;
@@ -123,15 +129,15 @@ std::optional<ReplayResult> TrainingLoop::replay(const Lease& lease, LeaseFailur
 }
 
 // Empty: go on.
-std::string TrainingLoop::why_abandon() const {
+std::string InlineVerifier::why_abandon() const {
   if (leases_->lost()) return "the lease was lost";
   if (shutdown_.requested()) return "the trainer was asked to end";
-  if (inbox_->urgent()) return "a directive came";
+  if (inbox_.urgent()) return "a directive came";
   return {};
 }
 
-void TrainingLoop::tell_verification(const Lease& lease, const std::optional<ReplayResult>& result,
-                                     const std::string& why_not, double seconds) {
+void InlineVerifier::tell(const Lease& lease, const std::optional<ReplayResult>& result,
+                          const std::string& why_not, double seconds, double run_seconds) const {
   const ReplayTask& task = lease.task;
   const std::string what = fmt::format("window {} (steps {} to {}), arm {}", task.window,
                                        task.start_step, task.start_step + task.steps, task.arm);
@@ -139,12 +145,16 @@ void TrainingLoop::tell_verification(const Lease& lease, const std::optional<Rep
     return log_.warn("{}: not verified at step {}, {:.1f} s: {}", what, engine_.step(), seconds,
                      why_not);
   }
-  const double run = train_seconds_ + overhead_seconds_ + verify_seconds_;
   log_.info(
       "{}: verified at step {} in {:.1f} s ({} steps {:.1f} s, evaluations and loading {:.1f} s); "
       "{:.1f} % of the run so far",
       what, engine_.step(), seconds, result->steps.size(), result->replay_seconds,
-      result->eval_seconds, run > 0 ? 100 * verify_seconds_ / run : 0);
+      result->eval_seconds, run_seconds > 0 ? 100 * seconds_ / run_seconds : 0);
+}
+
+void InlineVerifier::tell_share(double train_seconds) const {
+  log_.info("{} windows' replays between steps took {:.1f} s more ({:.1f} % of the run)", replays_,
+            seconds_, seconds_ > 0 ? 100 * seconds_ / (train_seconds + seconds_) : 0);
 }
 
 }  // namespace gnomon
