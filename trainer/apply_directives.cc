@@ -15,8 +15,9 @@ void TrainingLoop::apply(const Directive& directive) {
   if (directive.number <= state_.last_directive) {
     const std::string reason = used_number(directive.number, state_.last_directive);
     log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
-    return report(ack_target(directive.number),
-                  to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
+    return link_->report(
+        ack_target(directive.number),
+        to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
   }
   if (directive.kind == "set_plan") {
     apply_set_plan(directive);
@@ -95,17 +96,17 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   remember_answer(directive, "applied", step, "");
   add_attempt("rollback", base->step, base->attempt, base->path.string());
   save_state();
-  report(ack_target(directive.number), to_json(state_.last_ack));
-  report("attempts", to_json(state_.attempts.back().start));
-  reporter_->knows(standing());
+  link_->report(ack_target(directive.number), to_json(state_.last_ack));
+  link_->report("attempts", to_json(state_.attempts.back().start));
+  link_->knows(standing());
 }
 
 void TrainingLoop::acknowledge(const Directive& directive, AckState state, int64_t step,
                                const std::string& reason) {
   remember_answer(directive, state, step, reason);
   save_state();
-  report(ack_target(directive.number), to_json(state_.last_ack));
-  reporter_->knows(standing());
+  link_->report(ack_target(directive.number), to_json(state_.last_ack));
+  link_->knows(standing());
 }
 
 void TrainingLoop::remember_answer(const Directive& directive, AckState state, int64_t step,
@@ -113,6 +114,17 @@ void TrainingLoop::remember_answer(const Directive& directive, AckState state, i
   state_.last_directive = directive.number;
   state_.newest_plan_version = std::max(state_.newest_plan_version, directive.plan_version);
   state_.last_ack = {state, state_.attempt(), step, reason, now_seconds()};
+}
+
+// Nobody will apply them any more, and the controller must not wait for that.
+void TrainingLoop::reject_open_directives(RunOutcome outcome) {
+  if (link_->inbox() == nullptr) return;
+  for (const Directive& directive : link_->inbox()->close()) {
+    const std::string reason =
+        fmt::format("the run has {}", outcome == "completed" ? "completed" : "stopped");
+    log_.warn("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
+    acknowledge(directive, "rejected", engine_.step(), reason);
+  }
 }
 
 }  // namespace gnomon

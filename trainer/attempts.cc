@@ -10,39 +10,12 @@
 #include "base/host.h"
 #include "protocol/json.h"
 #include "trainer/engine/fingerprint.h"
-#include "trainer/incarnation.h"
 #include "trainer/loop.h"
 
 namespace gnomon {
 namespace {
 
 namespace fs = std::filesystem;
-
-RunRegistration registration_of(const TrainerConfig& config, const Engine& engine,
-                                const fs::path& checkpoints) {
-  RunRegistration run;
-  run.name = config.name;
-  run.job_id = config.job_id;
-  run.fingerprint = engine.fingerprint();
-  run.base_plan = config.plan.to_toml();
-  run.sites = config.engine.model.sites();
-  run.layers = config.engine.model.layers;
-  run.parameters = config.engine.model.parameters();
-  run.total_steps = config.steps;
-  run.tokens_per_step = config.engine.batch.tokens_per_step();
-  run.checkpoint_every = config.checkpoint_every;
-  run.seed = config.engine.seed;
-  run.checkpoint_root = checkpoints.string();
-  run.framework = kOwnFramework;
-  run.checkpoint_format = kOwnFormat;
-  run.trainer_replays = config.verification.by_trainer;
-  run.trainer_confirms = config.verification.confirms;
-  for (const Fault& fault : config.engine.faults) {
-    run.faults.push_back({fault_kind_name(fault.kind), fault.site, fault.start_step, fault.end_step,
-                          fault.describe()});
-  }
-  return run;
-}
 
 FileDescriptor take_lock(const fs::path& path) {
   FileDescriptor lock = FileDescriptor::open(path, O_RDWR | O_CREAT);
@@ -84,30 +57,7 @@ void TrainingLoop::take_directory(ResumeMode mode) {
 }
 
 void TrainingLoop::start_services() {
-  if (!config_.controller.url.empty()) {
-    spool_.emplace(config_.dir / "spool", config_.spool_bytes_max);
-    for (const std::string& note : spool_->opening_notes()) log_.warn("{}", note);
-    const FullSpool full = config_.on_loss.value_or(OnLoss::kContinue) == OnLoss::kContinue
-                               ? FullSpool::kDropSteps
-                               : FullSpool::kWait;
-    outbox_.emplace(*spool_, full, shutdown_, log_);
-    ReporterOptions reporter;
-    reporter.controller = config_.controller;
-    reporter.registration = registration_of(config_, engine_, store_->root());
-    reporter.standing = standing();
-    reporter.incarnation = process_incarnation();
-    // Whatever waits for room or for a person ends.
-    reporter.on_replaced = [this] { shutdown_.request(); };
-    reporter.deleted = [](const CheckpointReport& report) { return !fs::exists(report.uri); };
-    reporter_ = std::make_unique<Reporter>(std::move(reporter), *spool_, contact_, log_);
-    DirectiveOptions directives;
-    directives.controller = config_.controller;
-    // A run that is over has nobody who would apply them.
-    if (!over_) {
-      inbox_ = std::make_unique<DirectiveInbox>(std::move(directives), *reporter_, *spool_,
-                                                contact_, log_);
-    }
-  }
+  link_.emplace(config_, engine_, store_->root(), standing(), over_, shutdown_, log_);
   CheckpointerCallbacks callbacks;
   callbacks.written = [this](const CheckpointReport& report) { checkpoint_written(report); };
   callbacks.failed = [this](const CheckpointReport& report, const std::string& why) {
@@ -118,11 +68,12 @@ void TrainingLoop::start_services() {
       std::make_unique<Checkpointer>(*store_, engine_.checkpoint_in_place(), engine_.memory(),
                                      config_.keep_last, std::move(callbacks), log_);
   const VerificationConfig& verification = config_.verification;
-  if (inbox_ && (verification.by_trainer || verification.confirms)) {
-    verifier_.emplace(engine_, config_, *reporter_, *inbox_, console_, shutdown_);
+  if (link_->inbox() != nullptr && (verification.by_trainer || verification.confirms)) {
+    verifier_.emplace(engine_, config_, *link_->reporter(), *link_->inbox(), console_, shutdown_);
   }
   if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
-  if (inbox_ && !config_.watch_gpu.empty()) watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
+  if (link_->inbox() != nullptr && !config_.watch_gpu.empty())
+    watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
   const std::string differences = differences_of_ranks(engine_.fingerprint());
   if (!differences.empty()) log_.warn("{}", differences);
   engine_.prepare();
@@ -237,9 +188,9 @@ void TrainingLoop::refuse_other_configuration(const EngineConfig& before,
 // the checkpoint that the next one rests on. The controller knows repeats when it sees them.
 void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
   if (state_.last_directive > 0) {
-    report(ack_target(state_.last_directive), to_json(state_.last_ack));
+    link_->report(ack_target(state_.last_directive), to_json(state_.last_ack));
   }
-  report("attempts", to_json(state_.attempts.back().start));
+  link_->report("attempts", to_json(state_.attempts.back().start));
   if (!base) return;
   CheckpointReport checkpoint;
   checkpoint.attempt = base->attempt;
@@ -250,15 +201,15 @@ void TrainingLoop::report_again(const std::optional<CheckpointInfo>& base) {
   checkpoint.manifest_hash = base->manifest_hash;
   checkpoint.weights_hash = weights_hash_;
   checkpoint.time = now_seconds();
-  report("checkpoints", to_json(checkpoint));
+  link_->report("checkpoints", to_json(checkpoint));
 }
 
 void TrainingLoop::begin_attempt(AttemptCause cause, int64_t base_step, int64_t base_attempt,
                                  const std::string& base_checkpoint) {
   add_attempt(cause, base_step, base_attempt, base_checkpoint);
   save_state();
-  report("attempts", to_json(state_.attempts.back().start));
-  if (reporter_) reporter_->knows(standing());
+  link_->report("attempts", to_json(state_.attempts.back().start));
+  link_->knows(standing());
 }
 
 void TrainingLoop::add_attempt(AttemptCause cause, int64_t base_step, int64_t base_attempt,
@@ -295,14 +246,14 @@ bool TrainingLoop::is_needed(const CheckpointInfo& info) {
     std::lock_guard lock(base_mutex_);
     if (uri == base_checkpoint_) return true;
   }
-  if (!reporter_) return false;
+  if (link_->reporter() == nullptr) return false;
   // The unsent ones first: a report that is answered meanwhile is then in the answer's list.
-  const std::vector<std::string> unsent = outbox_->pending("checkpoints");
-  const bool unknown_yet = std::any_of(
-      unsent.begin(), unsent.end(),
-      [&uri](const std::string& body) { return from_json<CheckpointReport>(body).uri == uri; });
+  const std::vector<CheckpointReport> unsent = link_->unsent_checkpoints();
+  const bool unknown_yet =
+      std::any_of(unsent.begin(), unsent.end(),
+                  [&uri](const CheckpointReport& report) { return report.uri == uri; });
   if (unknown_yet) return !thinned_out_.contains(uri);
-  const auto wanted = reporter_->protected_checkpoints();
+  const auto wanted = link_->reporter()->protected_checkpoints();
   return !wanted || std::find(wanted->begin(), wanted->end(), uri) != wanted->end();
 }
 

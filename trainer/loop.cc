@@ -42,39 +42,28 @@ TrainingLoop::~TrainingLoop() = default;
 
 bool TrainingLoop::run() {
   if (over_) {
-    flush(config_.flush_seconds);
-    end_if_replaced();
+    link_->flush(config_.flush_seconds);
+    link_->end_if_replaced(engine_.step());
     return true;
   }
   console_.start_progress("train", config_.steps);
   try {
     while (boundary() && engine_.step() < config_.steps) train_one_step();
-    end_if_replaced();
+    link_->end_if_replaced(engine_.step());
     const bool done = stop_ || engine_.step() >= config_.steps;
     if (done) {
       finish(stop_ ? RunOutcome("stopped") : "completed");
     } else {
       interrupt();
     }
-    end_if_replaced();
+    link_->end_if_replaced(engine_.step());
     return done;
   } catch (const Interrupted& interrupted) {
     console_.finish_progress("");
     log_.warn("{}", interrupted.what());
   }
-  end_if_replaced();
+  link_->end_if_replaced(engine_.step());
   return false;
-}
-
-// Throws Error when another trainer has the run. Nothing is written any more: the directory may be
-// the other one's too.
-void TrainingLoop::end_if_replaced() const {
-  if (!reporter_) return;
-  const std::optional<std::string> why = reporter_->replaced();
-  if (!why) return;
-  throw Error(fmt::format(
-      "another trainer has taken over {}/{} at the controller; this one ends at step {}: {}",
-      config_.name, config_.job_id, engine_.step(), *why));
 }
 
 void TrainingLoop::train_one_step() {
@@ -97,8 +86,8 @@ void TrainingLoop::train_one_step() {
   step.batch_hash = hex64(result.batch_hash);
   step.time = now_seconds();
   step.device_health = newest_health();
-  if (outbox_) outbox_->step(step);
-  if (look) report_statistics(step);
+  link_->report(step);
+  if (look) link_->report_statistics(step, statistics_->rows());
   if (!result.finite)
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);
@@ -106,6 +95,13 @@ void TrainingLoop::train_one_step() {
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   overhead_seconds_ += seconds - result.seconds;
   show_progress(result, seconds);
+}
+
+std::optional<DeviceHealth> TrainingLoop::newest_health() {
+  if (!watch_) return std::nullopt;
+  DeviceWatch::News news = watch_->take();
+  if (!news.trouble.empty()) log_.warn("{}", news.trouble);
+  return std::move(news.health);
 }
 
 void TrainingLoop::show_progress(const StepResult& result, double seconds) {
@@ -121,11 +117,11 @@ void TrainingLoop::show_progress(const StepResult& result, double seconds) {
 // take another step.
 bool TrainingLoop::boundary() {
   for (bool told = false;;) {
-    end_if_replaced();
+    link_->end_if_replaced(engine_.step());
     if (shutdown_.requested()) return false;
     check_contact();
-    while (inbox_ && !stop_) {
-      const std::optional<Directive> directive = inbox_->take();
+    while (link_->inbox() != nullptr && !stop_) {
+      const std::optional<Directive> directive = link_->inbox()->take();
       if (!directive) break;
       apply(*directive);
     }
@@ -140,7 +136,7 @@ bool TrainingLoop::boundary() {
 
 void TrainingLoop::tell_paused() {
   std::optional<std::string> run;
-  if (reporter_) run = reporter_->wait_for_run(kIdle);
+  if (link_->reporter() != nullptr) run = link_->reporter()->wait_for_run(kIdle);
   log_.info(
       "paused at step {}; a person resumes it with: gnomon override {} resume --owner ME --reason "
       "WHY",
@@ -149,7 +145,7 @@ void TrainingLoop::tell_paused() {
 
 TrainingLoop::Absence TrainingLoop::absence_of_controller() const {
   Absence absence{config_.on_loss.value_or(OnLoss::kContinue), config_.grace_seconds.value_or(60)};
-  const std::optional<RunRegistered> policy = reporter_->registered();
+  const std::optional<RunRegistered> policy = link_->reporter()->registered();
   if (!policy) return absence;
   if (!config_.on_loss) absence.then = on_loss_from_name(policy->on_loss).value_or(absence.then);
   if (!config_.grace_seconds) absence.grace_seconds = policy->grace_seconds;
@@ -157,19 +153,20 @@ TrainingLoop::Absence TrainingLoop::absence_of_controller() const {
 }
 
 void TrainingLoop::check_contact() {
-  if (!reporter_) return;
+  if (link_->reporter() == nullptr) return;
   const Absence absence = absence_of_controller();
-  const bool lost = contact_.away_seconds() >= absence.grace_seconds && contact_.away_seconds() > 0;
+  const bool lost = link_->contact().away_seconds() >= absence.grace_seconds &&
+                    link_->contact().away_seconds() > 0;
   if (absence.then == OnLoss::kPause && lost) {
     log_.warn("no controller for {}: pausing at step {} (controller.on_loss = \"pause\")",
-              format_duration(contact_.away_seconds()), engine_.step());
-    while (contact_.away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
+              format_duration(link_->contact().away_seconds()), engine_.step());
+    while (link_->contact().away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
     }
     if (!shutdown_.requested()) log_.info("the controller is back: going on");
   }
   if (absence.then == OnLoss::kBf16 && lost && !plan_before_loss_) {
     log_.warn("no controller for {}: BF16 from step {} on (controller.on_loss = \"bf16\")",
-              format_duration(contact_.away_seconds()), engine_.step() + 1);
+              format_duration(link_->contact().away_seconds()), engine_.step() + 1);
     plan_before_loss_ = engine_.plan();
     PrecisionPlan bf16 = PrecisionPlan::bf16();
     bf16.version = kPlanVersionWithoutController;
@@ -180,7 +177,7 @@ void TrainingLoop::check_contact() {
       log_.error("no BF16, the run goes on in plan {}: {}", plan_before_loss_->version,
                  error.what());
     }
-  } else if (plan_before_loss_ && contact_.away_seconds() == 0) {
+  } else if (plan_before_loss_ && link_->contact().away_seconds() == 0) {
     log_.info("the controller is back: plan {} again from step {} on", plan_before_loss_->version,
               engine_.step() + 1);
     engine_.set_plan(*plan_before_loss_);
@@ -199,8 +196,8 @@ void TrainingLoop::finish(RunOutcome outcome) {
   finished.final_loss = loss;
   finished.train_seconds = train_seconds_;
   finished.time = now_seconds();
-  report("finished", to_json(finished));
-  if (outbox_) outbox_->settle();
+  link_->report("finished", to_json(finished));
+  link_->settle();
   state_.finished = outcome;
   save_state();
   console_.finish_progress(fmt::format("{}: held-out loss {:.4f} (BF16)", outcome, loss));
@@ -212,7 +209,7 @@ void TrainingLoop::finish(RunOutcome outcome) {
     log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_->waits(),
               checkpointer_->wait_seconds());
   }
-  flush(config_.flush_seconds);
+  link_->flush(config_.flush_seconds);
 }
 
 // What the run was for: waits while the disk is full. Throws when a shutdown is requested
@@ -240,7 +237,7 @@ void TrainingLoop::interrupt() {
   checkpointer_->drain();
   console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
   constexpr double kPatience = 5;
-  flush(std::min(kPatience, config_.flush_seconds));
+  link_->flush(std::min(kPatience, config_.flush_seconds));
 }
 
 void TrainingLoop::print_arenas() {

@@ -15,15 +15,12 @@
 #include "trainer/checkpointer.h"
 #include "trainer/config.h"
 #include "trainer/console.h"
+#include "trainer/controller_link.h"
 #include "trainer/device_watch.h"
-#include "trainer/directives.h"
 #include "trainer/engine/engine.h"
 #include "trainer/inline_verifier.h"
-#include "trainer/outbox.h"
-#include "trainer/reporter.h"
 #include "trainer/run_state.h"
 #include "trainer/shutdown.h"
-#include "trainer/spool.h"
 
 namespace gnomon {
 
@@ -57,18 +54,15 @@ class TrainingLoop {
   };
   Absence absence_of_controller() const;
   void check_contact();
-  void end_if_replaced() const;
   void finish(RunOutcome outcome);
   void take_last_checkpoint();
   void interrupt();
   void print_arenas();
+  std::optional<DeviceHealth> newest_health();
   void show_progress(const StepResult& result, double seconds);
   void tell_paused();
 
   // telling.cc
-  void report(const std::string& target, const std::string& body);
-  void report_statistics(const StepReport& step);
-  std::optional<DeviceHealth> newest_health();
   Standing standing() const;
   void save_state();
   void checkpoint_written(const CheckpointReport& report);
@@ -76,8 +70,6 @@ class TrainingLoop {
   std::vector<CheckpointReport> unsent_checkpoints();
   void thin_out_unsent();
   void tell_plan_without_controller();
-  void reject_open_directives(RunOutcome outcome);
-  void flush(double seconds);
 
   // attempts.cc
   void take_directory(ResumeMode mode);
@@ -104,6 +96,7 @@ class TrainingLoop {
   PrecisionPlan plan_of(const Directive& directive) const;
   void acknowledge(const Directive& directive, AckState state, int64_t step,
                    const std::string& reason);
+  void reject_open_directives(RunOutcome outcome);
   void remember_answer(const Directive& directive, AckState state, int64_t step,
                        const std::string& reason);
 
@@ -114,7 +107,6 @@ class TrainingLoop {
   Engine engine_;
 
   std::unique_ptr<StatisticsCollector> statistics_;  // null when off
-  int64_t statistics_dropped_ = 0;                   // reports that found no room
 
   FileDescriptor lock_;
   std::optional<CheckpointStore> store_;
@@ -138,11 +130,7 @@ class TrainingLoop {
   std::string base_checkpoint_;  // of this attempt; read by the checkpointer's thread
 
   // Threads last: they end before what they use.
-  Contact contact_;
-  std::optional<Spool> spool_;
-  std::optional<Outbox> outbox_;
-  std::unique_ptr<Reporter> reporter_;
-  std::unique_ptr<DirectiveInbox> inbox_;
+  std::optional<ControllerLink> link_;
   std::unique_ptr<Checkpointer> checkpointer_;
   std::optional<InlineVerifier> verifier_;  // null unless the trainer verifies
   std::optional<DeviceWatch> watch_;        // of the run's GPU, where one is to be watched

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
 
 #include "protocol/json.h"
 #include "protocol/text.h"
@@ -13,48 +12,12 @@
 namespace gnomon {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 bool is_disk_full(const SystemError& error) {
   const int number = error.error_number();
   return number == ENOSPC || number == EDQUOT || number == EFBIG;
 }
 
 }  // namespace
-
-void TrainingLoop::report(const std::string& target, const std::string& body) {
-  if (outbox_) outbox_->record(target, body);
-}
-
-// In parts that the controller takes and the spool has room for. Nothing rests on them, so they
-// never make the run wait.
-void TrainingLoop::report_statistics(const StepReport& step) {
-  if (!outbox_) return;
-  constexpr size_t kRowsMax = 256;
-  const std::vector<StatisticsRow>& rows = statistics_->rows();
-  for (size_t begin = 0; begin < rows.size(); begin += kRowsMax) {
-    StatisticsReport part;
-    part.attempt = step.attempt;
-    part.step = step.step;
-    part.plan_version = step.plan_version;
-    part.time = step.time;
-    const size_t end = std::min(begin + kRowsMax, rows.size());
-    part.rows.assign(rows.begin() + static_cast<std::ptrdiff_t>(begin),
-                     rows.begin() + static_cast<std::ptrdiff_t>(end));
-    if (outbox_->offer("statistics", to_json(part))) continue;
-    if (statistics_dropped_++ == 0) {
-      log_.warn("step {}: no room in the spool for tensor statistics; what finds none is dropped",
-                step.step);
-    }
-  }
-}
-
-std::optional<DeviceHealth> TrainingLoop::newest_health() {
-  if (!watch_) return std::nullopt;
-  DeviceWatch::News news = watch_->take();
-  if (!news.trouble.empty()) log_.warn("{}", news.trouble);
-  return std::move(news.health);
-}
 
 Standing TrainingLoop::standing() const {
   Standing standing;
@@ -82,12 +45,12 @@ void TrainingLoop::save_state() {
 // On the checkpointer's thread, like checkpoint_failed().
 void TrainingLoop::checkpoint_written(const CheckpointReport& checkpoint) {
   try {
-    report("checkpoints", to_json(checkpoint));
+    link_->report("checkpoints", to_json(checkpoint));
   } catch (const Error& error) {
     log_.warn("the checkpoint of step {} is on disk but not reported: {}", checkpoint.step,
               error.what());
   }
-  if (outbox_) thin_out_unsent();
+  if (link_->reporter() != nullptr) thin_out_unsent();
 }
 
 // Without the base of the attempt and the newest keep_last, which stay anyway; oldest first.
@@ -98,8 +61,7 @@ std::vector<CheckpointReport> TrainingLoop::unsent_checkpoints() {
     base = base_checkpoint_;
   }
   std::vector<CheckpointReport> unsent;
-  for (const std::string& body : outbox_->pending("checkpoints")) {
-    auto report = from_json<CheckpointReport>(body);
+  for (CheckpointReport& report : link_->unsent_checkpoints()) {
     const bool there = report.uri != base && !thinned_out_.contains(report.uri) &&
                        std::filesystem::exists(report.uri);
     if (there) unsent.push_back(std::move(report));
@@ -142,13 +104,13 @@ void TrainingLoop::thin_out_unsent() {
   notice.kind = "reports_dropped";
   notice.text = text;
   notice.time = now_seconds();
-  outbox_->notice(notice);
+  link_->notice(notice);
 }
 
 void TrainingLoop::checkpoint_failed(const CheckpointReport& checkpoint, const std::string& why) {
   const std::pair<int64_t, int64_t> id{checkpoint.attempt, checkpoint.step};
   // The run's last checkpoint is tried again and again; once told is enough.
-  if (!outbox_ || failed_checkpoint_ == id) return;
+  if (link_->reporter() == nullptr || failed_checkpoint_ == id) return;
   failed_checkpoint_ = id;
   TrainerNotice notice;
   notice.attempt = checkpoint.attempt;
@@ -158,7 +120,7 @@ void TrainingLoop::checkpoint_failed(const CheckpointReport& checkpoint, const s
       fmt::format("the checkpoint of step {} could not be written: {}", checkpoint.step, why),
       rules::kSentence);
   try {
-    outbox_->notice(notice);
+    link_->notice(notice);
   } catch (const Error& error) {
     log_.warn("the failure is not reported: {}", error.what());
   }
@@ -174,47 +136,7 @@ void TrainingLoop::tell_plan_without_controller() {
       engine_.step() + 1);
   notice.plan = engine_.plan().to_toml();
   notice.plan_version = engine_.plan().version;
-  outbox_->notice(notice);
-}
-
-// Nobody will apply them any more, and the controller must not wait for that.
-void TrainingLoop::reject_open_directives(RunOutcome outcome) {
-  if (!inbox_) return;
-  for (const Directive& directive : inbox_->close()) {
-    const std::string reason =
-        fmt::format("the run has {}", outcome == "completed" ? "completed" : "stopped");
-    log_.warn("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
-    acknowledge(directive, "rejected", engine_.step(), reason);
-  }
-}
-
-void TrainingLoop::flush(double seconds) {
-  if (!spool_) return;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(seconds);
-  constexpr std::chrono::milliseconds kStep(50);
-  while (Clock::now() < deadline && !reporter_->replaced()) {
-    if (!outbox_->store_kept()) {
-      std::this_thread::sleep_for(kStep);
-    } else if (spool_->wait_until_empty(kStep)) {
-      break;
-    }
-  }
-  if (!outbox_->store_kept()) {
-    log_.error(
-        "there was no room for the last reports; the next start sends the attempts and the last "
-        "checkpoint again");
-  }
-  if (!spool_->empty()) {
-    spool_->sync();
-    log_.warn("{} reports are not delivered yet; start the trainer again on {} to send them",
-              spool_->records(), config_.dir.string());
-  }
-  if (outbox_->steps_dropped() > 0)
-    log_.error("{} step reports were dropped (see above)", outbox_->steps_dropped());
-  if (reporter_->refused() > 0) {
-    log_.error("the controller refused {} reports (see above); they are in {}",
-               reporter_->refused(), (spool_->directory() / "refused.jsonl").string());
-  }
+  link_->notice(notice);
 }
 
 }  // namespace gnomon
