@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "base/wall_clock.h"
 #include "protocol/json.h"
 #include "trainer/loop.h"
 
@@ -15,7 +16,7 @@ void TrainingLoop::apply(const Directive& directive) {
   if (directive.number <= state_.last_directive) {
     const std::string reason = used_number(directive.number, state_.last_directive);
     log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
-    return link_->report(
+    return link_.report(
         ack_target(directive.number),
         to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
   }
@@ -24,7 +25,7 @@ void TrainingLoop::apply(const Directive& directive) {
   } else if (directive.kind == "rollback") {
     apply_rollback(directive);
   } else if (directive.kind == "checkpoint_now") {
-    take_checkpoint();
+    checkpoints_.take(weights_hash_);
     acknowledge(directive, "applied", step, "");
   } else if (directive.kind == "pause" || directive.kind == "resume") {
     state_.paused = directive.kind == "pause";
@@ -94,19 +95,19 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   // The answer and the new attempt reach the disk as one: a restart between them would go on from
   // the checkpoints that the rollback was to leave behind.
   remember_answer(directive, "applied", step, "");
-  add_attempt("rollback", base->step, base->attempt, base->path.string());
-  save_state();
-  link_->report(ack_target(directive.number), to_json(state_.last_ack));
-  link_->report("attempts", to_json(state_.attempts.back().start));
-  link_->knows(standing());
+  directory_.add_attempt("rollback", {base->step, base->attempt, base->path.string()}, engine_);
+  directory_.save(engine_.step());
+  link_.report(ack_target(directive.number), to_json(state_.last_ack));
+  link_.report("attempts", to_json(state_.attempts.back().start));
+  link_.knows(directory_.standing(engine_.plan().version));
 }
 
 void TrainingLoop::acknowledge(const Directive& directive, AckState state, int64_t step,
                                const std::string& reason) {
   remember_answer(directive, state, step, reason);
-  save_state();
-  link_->report(ack_target(directive.number), to_json(state_.last_ack));
-  link_->knows(standing());
+  directory_.save(engine_.step());
+  link_.report(ack_target(directive.number), to_json(state_.last_ack));
+  link_.knows(directory_.standing(engine_.plan().version));
 }
 
 void TrainingLoop::remember_answer(const Directive& directive, AckState state, int64_t step,
@@ -118,8 +119,8 @@ void TrainingLoop::remember_answer(const Directive& directive, AckState state, i
 
 // Nobody will apply them any more, and the controller must not wait for that.
 void TrainingLoop::reject_open_directives(RunOutcome outcome) {
-  if (link_->inbox() == nullptr) return;
-  for (const Directive& directive : link_->inbox()->close()) {
+  if (link_.inbox() == nullptr) return;
+  for (const Directive& directive : link_.inbox()->close()) {
     const std::string reason =
         fmt::format("the run has {}", outcome == "completed" ? "completed" : "stopped");
     log_.warn("directive {} {} is rejected: {}", directive.number, directive.kind, reason);

@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cmath>
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/hash.h"
 #include "base/progress.h"
+#include "base/wall_clock.h"
 #include "protocol/json.h"
+#include "trainer/engine/fingerprint.h"
 #include "trainer/engine/resident_memory.h"
 
 namespace gnomon {
@@ -18,6 +20,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kIdle(50);
 
+// Sets the run's plan, or BF16 where the device lacks what it needs. Returns what gathers
+// statistics; null when off.
+std::unique_ptr<StatisticsCollector> set_up(Engine& engine, TrainerConfig& config,
+                                            spdlog::logger& log) {
+  if (config.check_device(engine.lacks_fp8())) {
+    log.warn("BF16 in place of the run's plan, since {}", engine.lacks_fp8());
+    config.plan = PrecisionPlan::bf16();
+  }
+  engine.set_plan(config.plan);
+  return config.statistics.every > 0 ? engine.statistics(config.statistics, config.file) : nullptr;
+}
+
 }  // namespace
 
 TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console,
@@ -26,43 +40,96 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
       console_(console),
       shutdown_(shutdown),
       log_(console.log()),
-      engine_(config_.engine, EngineRole::kLive, ranks) {
-  if (config_.check_device(engine_.lacks_fp8())) {
-    log_.warn("BF16 in place of the run's plan, since {}", engine_.lacks_fp8());
-    config_.plan = PrecisionPlan::bf16();
+      engine_(config_.engine, EngineRole::kLive, ranks),
+      statistics_(set_up(engine_, config_, log_)),
+      directory_(config_, mode, shutdown, log_),
+      state_(directory_.state()),
+      base_(directory_.restore(engine_)),
+      weights_hash_(hex64(engine_.weights_hash())),
+      over_(directory_.is_over(mode, engine_.step())),
+      link_(config_, engine_, directory_.checkpoints().root(),
+            directory_.standing(engine_.plan().version), over_, shutdown, log_),
+      checkpoints_(engine_, directory_, link_, config_.keep_last, shutdown, log_) {
+  const VerificationConfig& verification = config_.verification;
+  if (link_.inbox() != nullptr && (verification.by_trainer || verification.confirms)) {
+    verifier_.emplace(engine_, config_, *link_.reporter(), *link_.inbox(), console_, shutdown_);
   }
-  engine_.set_plan(config_.plan);
-  if (config_.statistics.every > 0) {
-    statistics_ = engine_.statistics(config_.statistics, config_.file);
-  }
-  take_directory(mode);
+  if (config_.watch_gpu.empty()) config_.watch_gpu = device_bus_id(config_.engine.device);
+  if (link_.inbox() != nullptr && !config_.watch_gpu.empty())
+    watch_.emplace(DeviceWatchOptions{config_.watch_gpu});
+  const std::string differences = differences_of_ranks(engine_.fingerprint());
+  if (!differences.empty()) log_.warn("{}", differences);
+  engine_.prepare();
+  print_arenas();
+  begin();
 }
 
 TrainingLoop::~TrainingLoop() = default;
 
+// An attempt begins where the run is, unless the run is over.
+void TrainingLoop::begin() {
+  if (state_.attempts.empty()) {
+    log_.info("run {}/{}: {} parameters, {} steps of {} tokens, in {}", config_.name,
+              config_.job_id, config_.engine.model.parameters(), config_.steps,
+              config_.engine.batch.tokens_per_step(), config_.dir.string());
+    begin_attempt("start", {});
+  } else {
+    report_again();
+    if (over_) return;
+    state_.finished.clear();
+    log_.info("run {}/{}: attempt {} goes on from step {} of {}, in {}", config_.name,
+              config_.job_id, state_.attempt() + 1, engine_.step(), config_.steps,
+              config_.dir.string());
+    begin_attempt("restart",
+                  base_ ? AttemptBase{base_->step, base_->attempt, base_->uri} : AttemptBase{});
+  }
+  if (!base_) checkpoints_.take(weights_hash_);
+}
+
+// What a crash may have kept from the spool: the end of the last directive, the last attempt, and
+// the checkpoint that the next one rests on. The controller knows repeats when it sees them.
+void TrainingLoop::report_again() {
+  if (state_.last_directive > 0) {
+    link_.report(ack_target(state_.last_directive), to_json(state_.last_ack));
+  }
+  link_.report("attempts", to_json(state_.attempts.back().start));
+  if (!base_) return;
+  CheckpointReport checkpoint = *base_;
+  checkpoint.weights_hash = weights_hash_;
+  checkpoint.time = now_seconds();
+  link_.report("checkpoints", to_json(checkpoint));
+}
+
+void TrainingLoop::begin_attempt(AttemptCause cause, const AttemptBase& base) {
+  directory_.add_attempt(cause, base, engine_);
+  directory_.save(engine_.step());
+  link_.report("attempts", to_json(state_.attempts.back().start));
+  link_.knows(directory_.standing(engine_.plan().version));
+}
+
 bool TrainingLoop::run() {
   if (over_) {
-    link_->flush(config_.flush_seconds);
-    link_->end_if_replaced(engine_.step());
+    link_.flush(config_.flush_seconds);
+    link_.end_if_replaced(engine_.step());
     return true;
   }
   console_.start_progress("train", config_.steps);
   try {
     while (boundary() && engine_.step() < config_.steps) train_one_step();
-    link_->end_if_replaced(engine_.step());
+    link_.end_if_replaced(engine_.step());
     const bool done = stop_ || engine_.step() >= config_.steps;
     if (done) {
       finish(stop_ ? RunOutcome("stopped") : "completed");
     } else {
       interrupt();
     }
-    link_->end_if_replaced(engine_.step());
+    link_.end_if_replaced(engine_.step());
     return done;
   } catch (const Interrupted& interrupted) {
     console_.finish_progress("");
     log_.warn("{}", interrupted.what());
   }
-  link_->end_if_replaced(engine_.step());
+  link_.end_if_replaced(engine_.step());
   return false;
 }
 
@@ -86,12 +153,12 @@ void TrainingLoop::train_one_step() {
   step.batch_hash = hex64(result.batch_hash);
   step.time = now_seconds();
   step.device_health = newest_health();
-  link_->report(step);
-  if (look) link_->report_statistics(step, statistics_->rows());
+  link_.report(step);
+  if (look) link_.report_statistics(step, statistics_->rows());
   if (!result.finite)
     log_.warn("step {}: loss {} with gradient norm {}; no weight was changed", result.step,
               result.loss, result.grad_norm);
-  if (result.step % config_.checkpoint_every == 0) take_checkpoint();
+  if (result.step % config_.checkpoint_every == 0) checkpoints_.take(weights_hash_);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   overhead_seconds_ += seconds - result.seconds;
   show_progress(result, seconds);
@@ -117,11 +184,11 @@ void TrainingLoop::show_progress(const StepResult& result, double seconds) {
 // take another step.
 bool TrainingLoop::boundary() {
   for (bool told = false;;) {
-    link_->end_if_replaced(engine_.step());
+    link_.end_if_replaced(engine_.step());
     if (shutdown_.requested()) return false;
     check_contact();
-    while (link_->inbox() != nullptr && !stop_) {
-      const std::optional<Directive> directive = link_->inbox()->take();
+    while (link_.inbox() != nullptr && !stop_) {
+      const std::optional<Directive> directive = link_.inbox()->take();
       if (!directive) break;
       apply(*directive);
     }
@@ -136,7 +203,7 @@ bool TrainingLoop::boundary() {
 
 void TrainingLoop::tell_paused() {
   std::optional<std::string> run;
-  if (link_->reporter() != nullptr) run = link_->reporter()->wait_for_run(kIdle);
+  if (link_.reporter() != nullptr) run = link_.reporter()->wait_for_run(kIdle);
   log_.info(
       "paused at step {}; a person resumes it with: gnomon override {} resume --owner ME --reason "
       "WHY",
@@ -145,7 +212,7 @@ void TrainingLoop::tell_paused() {
 
 TrainingLoop::Absence TrainingLoop::absence_of_controller() const {
   Absence absence{config_.on_loss.value_or(OnLoss::kContinue), config_.grace_seconds.value_or(60)};
-  const std::optional<RunRegistered> policy = link_->reporter()->registered();
+  const std::optional<RunRegistered> policy = link_.reporter()->registered();
   if (!policy) return absence;
   if (!config_.on_loss) absence.then = on_loss_from_name(policy->on_loss).value_or(absence.then);
   if (!config_.grace_seconds) absence.grace_seconds = policy->grace_seconds;
@@ -153,20 +220,20 @@ TrainingLoop::Absence TrainingLoop::absence_of_controller() const {
 }
 
 void TrainingLoop::check_contact() {
-  if (link_->reporter() == nullptr) return;
+  if (link_.reporter() == nullptr) return;
   const Absence absence = absence_of_controller();
-  const bool lost = link_->contact().away_seconds() >= absence.grace_seconds &&
-                    link_->contact().away_seconds() > 0;
+  const bool lost =
+      link_.contact().away_seconds() >= absence.grace_seconds && link_.contact().away_seconds() > 0;
   if (absence.then == OnLoss::kPause && lost) {
     log_.warn("no controller for {}: pausing at step {} (controller.on_loss = \"pause\")",
-              format_duration(link_->contact().away_seconds()), engine_.step());
-    while (link_->contact().away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
+              format_duration(link_.contact().away_seconds()), engine_.step());
+    while (link_.contact().away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
     }
     if (!shutdown_.requested()) log_.info("the controller is back: going on");
   }
   if (absence.then == OnLoss::kBf16 && lost && !plan_before_loss_) {
     log_.warn("no controller for {}: BF16 from step {} on (controller.on_loss = \"bf16\")",
-              format_duration(link_->contact().away_seconds()), engine_.step() + 1);
+              format_duration(link_.contact().away_seconds()), engine_.step() + 1);
     plan_before_loss_ = engine_.plan();
     PrecisionPlan bf16 = PrecisionPlan::bf16();
     bf16.version = kPlanVersionWithoutController;
@@ -177,7 +244,7 @@ void TrainingLoop::check_contact() {
       log_.error("no BF16, the run goes on in plan {}: {}", plan_before_loss_->version,
                  error.what());
     }
-  } else if (plan_before_loss_ && link_->contact().away_seconds() == 0) {
+  } else if (plan_before_loss_ && link_.contact().away_seconds() == 0) {
     log_.info("the controller is back: plan {} again from step {} on", plan_before_loss_->version,
               engine_.step() + 1);
     engine_.set_plan(*plan_before_loss_);
@@ -185,10 +252,23 @@ void TrainingLoop::check_contact() {
   }
 }
 
+void TrainingLoop::tell_plan_without_controller() {
+  TrainerNotice notice;
+  notice.attempt = state_.attempt();
+  notice.step = engine_.step();
+  notice.kind = "plan_without_controller";
+  notice.text = fmt::format(
+      "no controller: every GEMM in BF16 from step {} on (controller.on_loss = \"bf16\")",
+      engine_.step() + 1);
+  notice.plan = engine_.plan().to_toml();
+  notice.plan_version = engine_.plan().version;
+  link_.notice(notice);
+}
+
 void TrainingLoop::finish(RunOutcome outcome) {
-  take_checkpoint();
+  checkpoints_.take(weights_hash_);
   const double loss = engine_.evaluate(PrecisionPlan::bf16());
-  take_last_checkpoint();
+  checkpoints_.take_last(weights_hash_);
   reject_open_directives(outcome);
   RunFinished finished;
   finished.outcome = outcome;
@@ -196,53 +276,31 @@ void TrainingLoop::finish(RunOutcome outcome) {
   finished.final_loss = loss;
   finished.train_seconds = train_seconds_;
   finished.time = now_seconds();
-  link_->report("finished", to_json(finished));
-  link_->settle();
+  link_.report("finished", to_json(finished));
+  link_.settle();
   state_.finished = outcome;
-  save_state();
+  directory_.save(engine_.step());
   console_.finish_progress(fmt::format("{}: held-out loss {:.4f} (BF16)", outcome, loss));
   log_.info("{:.1f} s in steps; reports and checkpoints held them up by {:.3f} s ({:.2f} %)",
             train_seconds_, overhead_seconds_,
             train_seconds_ > 0 ? 100 * overhead_seconds_ / train_seconds_ : 0);
   if (verifier_) verifier_->tell_share(train_seconds_);
-  if (checkpointer_->waits() > 0) {
-    log_.warn("steps waited {} times for a checkpoint, {:.1f} s in all", checkpointer_->waits(),
-              checkpointer_->wait_seconds());
-  }
-  link_->flush(config_.flush_seconds);
-}
-
-// What the run was for: waits while the disk is full. Throws when a shutdown is requested
-// meanwhile.
-void TrainingLoop::take_last_checkpoint() {
-  constexpr std::chrono::milliseconds kRetry(500);
-  while (true) {
-    try {
-      take_checkpoint();
-      return checkpointer_->drain();
-    } catch (const SystemError& error) {
-      const int number = error.error_number();
-      if (number != ENOSPC && number != EDQUOT && number != EFBIG) throw;
-      last_checkpoint_ = {0, -1};
-      log_.error("the run's last checkpoint WAITS for room on the disk: {}", error.what());
-      if (shutdown_.wait_for(kRetry)) throw;
-    }
-  }
+  checkpoints_.tell_waits();
+  link_.flush(config_.flush_seconds);
 }
 
 // SIGTERM or SIGINT: the next attempt goes on from this very step.
 void TrainingLoop::interrupt() {
   log_.info("asked to stop: writing a checkpoint at step {}", engine_.step());
-  take_checkpoint();
-  checkpointer_->drain();
+  checkpoints_.take_and_wait(weights_hash_);
   console_.finish_progress(fmt::format("stopped at step {}", engine_.step()));
   constexpr double kPatience = 5;
-  link_->flush(std::min(kPatience, config_.flush_seconds));
+  link_.flush(std::min(kPatience, config_.flush_seconds));
 }
 
 void TrainingLoop::print_arenas() {
   std::vector<ArenaSize> arenas = engine_.arenas();
-  arenas.push_back({"checkpoint snapshot", checkpointer_->arena_bytes()});
+  arenas.push_back({"checkpoint snapshot", checkpoints_.arena_bytes()});
   constexpr double kMegabyte = 1e6;
   const int64_t total = resident_bytes();
   const bool on_device = !engine_.memory().on_host();

@@ -1,0 +1,191 @@
+#include "trainer/run_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/host.h"
+#include "base/wall_clock.h"
+
+namespace gnomon {
+namespace {
+
+namespace fs = std::filesystem;
+
+FileDescriptor take_lock(const fs::path& path) {
+  FileDescriptor lock = FileDescriptor::open(path, O_RDWR | O_CREAT);
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) throw SystemError("lock", path.string(), errno);
+    throw Error(fmt::format(
+        "another gnomon-trainer is running in {}; expected a directory of its own for each run",
+        path.parent_path().string()));
+  }
+  return lock;
+}
+
+CheckpointReport report_of(const CheckpointInfo& info, int64_t plan_version) {
+  CheckpointReport report;
+  report.attempt = info.attempt;
+  report.step = info.step;
+  report.uri = info.path.string();
+  report.plan_version = plan_version;
+  report.bytes = info.bytes;
+  report.manifest_hash = info.manifest_hash;
+  return report;
+}
+
+}  // namespace
+
+bool is_disk_full(const SystemError& error) {
+  const int number = error.error_number();
+  return number == ENOSPC || number == EDQUOT || number == EFBIG;
+}
+
+RunDirectory::RunDirectory(const TrainerConfig& config, ResumeMode mode, Shutdown& shutdown,
+                           spdlog::logger& log)
+    : config_(config), shutdown_(shutdown), log_(log), state_file_(config.dir / "run_state.toml") {
+  const bool exists = fs::exists(state_file_);
+  if (mode == ResumeMode::kMustResume && !exists) {
+    throw ConfigError("", 0, "--resume", config_.dir.string(),
+                      "a directory in which a run was begun");
+  }
+  if (mode == ResumeMode::kMustStart && exists) {
+    throw ConfigError("", 0, "--new", config_.dir.string(),
+                      "a directory without a run (or leave --new out to go on)");
+  }
+  std::error_code error;
+  fs::create_directories(config_.dir, error);
+  if (error) throw SystemError("create", config_.dir.string(), error.value());
+  lock_ = take_lock(config_.dir / "lock");
+  store_.emplace(config_.dir / "checkpoints");
+  if (auto state = RunState::load(state_file_)) state_ = std::move(*state);
+}
+
+std::optional<CheckpointReport> RunDirectory::restore(Engine& engine) const {
+  for (const Fault& fault : config_.engine.faults)
+    log_.warn("fault switched on: {}", fault.describe());
+  if (state_.attempts.empty()) {
+    engine.initialize();
+    return std::nullopt;
+  }
+  std::vector<std::string> skipped;
+  const std::optional<CheckpointInfo> base = find_resume_point(state_, *store_, skipped);
+  for (const std::string& reason : skipped)
+    log_.error("a checkpoint is damaged and passed over: {}", reason);
+  std::optional<CheckpointReport> report;
+  if (base) {
+    refuse_other_configuration(read_engine_config(base->path), base->path);
+    engine.load(base->path);
+    report = report_of(*base, engine.plan().version);
+  } else {
+    log_.warn("no intact checkpoint in {}: starting from step 0", store_->root().string());
+    engine.initialize();
+  }
+  // The plan in force last: the checkpoint may be older than the directive that set it.
+  if (!state_.plan.empty() && state_.plan != engine.plan().to_toml()) {
+    engine.set_plan(PrecisionPlan::parse(state_.plan, state_file_.string()));
+  }
+  return report;
+}
+
+// A replay takes the configuration from the checkpoint, so a run that went on with another one
+// could not be verified.
+void RunDirectory::refuse_other_configuration(const EngineConfig& before,
+                                              const fs::path& checkpoint) const {
+  const EngineConfig& now = config_.engine;
+  const auto refuse = [&](const std::string& key, const std::string& value,
+                          const std::string& accepted) {
+    const auto line = config_.lines.find(key);
+    throw ConfigError(config_.file, line == config_.lines.end() ? 0 : line->second, key, value,
+                      fmt::format("{}, as in {} (or another run.dir for a new run)", accepted,
+                                  checkpoint.string()));
+  };
+  if (now.model != before.model) refuse("model", "another shape", "the model's shape");
+  if (now.compute != before.compute)
+    refuse("model.compute", compute_name(now.compute), compute_name(before.compute));
+  if (now.seed != before.seed)
+    refuse("run.seed", std::to_string(now.seed), std::to_string(before.seed));
+  if (now.batch != before.batch) refuse("batch", "another batch", "the batch's shape");
+  if (now.optimizer != before.optimizer)
+    refuse("optimizer", "another optimizer", "the optimizer's settings");
+  if (now.heldout_sequences != before.heldout_sequences) {
+    refuse("eval.sequences", std::to_string(now.heldout_sequences),
+           std::to_string(before.heldout_sequences));
+  }
+  if (now.data != before.data)
+    log_.warn("the data was at {}, now at {}: it must be the same data", before.data, now.data);
+  if (now.memory.head_rows != before.memory.head_rows) {
+    refuse("memory.head_rows", std::to_string(now.memory.head_rows),
+           std::to_string(before.memory.head_rows));
+  }
+  if (now.device != before.device) {
+    log_.warn("on {}, before on {}: replays across this point will not reproduce bits",
+              device_name(now.device), device_name(before.device));
+  }
+  if (now.threads != before.threads) {
+    log_.warn("{} threads, before {}: replays across this point will not reproduce bits",
+              now.threads, before.threads);
+  }
+}
+
+bool RunDirectory::is_over(ResumeMode mode, int64_t step) const {
+  if (state_.finished.empty()) return false;
+  if (state_.finished == "stopped" && mode == ResumeMode::kMustResume) return false;
+  if (state_.finished == "stopped") {
+    log_.info("this run was stopped by a directive at step {}; start with --resume to go on", step);
+    return true;
+  }
+  if (step >= config_.steps) {
+    log_.info("this run is completed at step {}", step);
+    return true;
+  }
+  if (config_.controller.url.empty()) return false;
+  throw ConfigError(
+      config_.file, config_.lines.at("run.job_id"), "run.job_id", config_.job_id,
+      fmt::format("another job_id and directory: this run was completed at step {}", step));
+}
+
+std::string RunDirectory::base_checkpoint() const {
+  std::lock_guard lock(base_mutex_);
+  return base_checkpoint_;
+}
+
+Standing RunDirectory::standing(int64_t plan_version) const {
+  Standing standing;
+  for (const AttemptRecord& record : state_.attempts) standing.attempts.push_back(record.start);
+  standing.last_directive = state_.last_directive;
+  standing.newest_plan_version = std::max(state_.newest_plan_version, plan_version);
+  return standing;
+}
+
+void RunDirectory::add_attempt(AttemptCause cause, const AttemptBase& base, const Engine& engine) {
+  AttemptRecord record;
+  record.start = {state_.attempt() + 1, base.step,  cause, engine.plan().version, now_seconds(),
+                  engine.fingerprint(), host_name()};
+  record.base_attempt = base.attempt;
+  record.base_checkpoint = base.checkpoint;
+  {
+    std::lock_guard lock(base_mutex_);
+    base_checkpoint_ = base.checkpoint;
+  }
+  state_.attempts.push_back(record);
+  state_.plan = engine.plan().to_toml();
+}
+
+void RunDirectory::save(int64_t step) {
+  constexpr std::chrono::milliseconds kRetry(500);
+  while (true) {
+    try {
+      return state_.save(state_file_);
+    } catch (const SystemError& error) {
+      if (!is_disk_full(error)) throw;
+      log_.error("TRAINING WAITS at step {} for room on the disk: {}", step, error.what());
+      if (shutdown_.wait_for(kRetry)) throw;
+    }
+  }
+}
+
+}  // namespace gnomon
