@@ -58,7 +58,7 @@ void TrainingLoop::apply_set_plan(const Directive& directive) {
   } catch (const ConfigError& error) {
     return acknowledge(directive, "rejected", step, error.what());
   }
-  plan_before_loss_.reset();
+  absence_.forget_plan();
   state_.plan = engine_.plan().to_toml();
   log_.info("plan {} from step {} on: {}", engine_.plan().version, step + 1, directive.reason);
   acknowledge(directive, "applied", step, "");
@@ -88,7 +88,7 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
     log_.error("rollback to step {} rejected: {}", directive.to_step, error.what());
     return acknowledge(directive, "rejected", step, error.what());
   }
-  plan_before_loss_.reset();
+  absence_.forget_plan();
   weights_hash_ = hex64(engine_.weights_hash());
   log_.warn("rolled back from step {} to step {}, plan {}: {}", step, base->step,
             engine_.plan().version, directive.reason);

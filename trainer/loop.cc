@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "base/hash.h"
-#include "base/progress.h"
 #include "base/wall_clock.h"
 #include "protocol/json.h"
 #include "trainer/engine/fingerprint.h"
@@ -49,6 +48,7 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
       over_(directory_.is_over(mode, engine_.step())),
       link_(config_, engine_, directory_.checkpoints().root(),
             directory_.standing(engine_.plan().version), over_, shutdown, log_),
+      absence_(config_, engine_, link_, shutdown, log_),
       checkpoints_(engine_, directory_, link_, config_.keep_last, shutdown, log_) {
   const VerificationConfig& verification = config_.verification;
   if (link_.inbox() != nullptr && (verification.by_trainer || verification.confirms)) {
@@ -186,7 +186,7 @@ bool TrainingLoop::boundary() {
   for (bool told = false;;) {
     link_.end_if_replaced(engine_.step());
     if (shutdown_.requested()) return false;
-    check_contact();
+    absence_.check(state_.attempt());
     while (link_.inbox() != nullptr && !stop_) {
       const std::optional<Directive> directive = link_.inbox()->take();
       if (!directive) break;
@@ -208,61 +208,6 @@ void TrainingLoop::tell_paused() {
       "paused at step {}; a person resumes it with: gnomon override {} resume --owner ME --reason "
       "WHY",
       engine_.step(), run.value_or("RUN"));
-}
-
-TrainingLoop::Absence TrainingLoop::absence_of_controller() const {
-  Absence absence{config_.on_loss.value_or(OnLoss::kContinue), config_.grace_seconds.value_or(60)};
-  const std::optional<RunRegistered> policy = link_.reporter()->registered();
-  if (!policy) return absence;
-  if (!config_.on_loss) absence.then = on_loss_from_name(policy->on_loss).value_or(absence.then);
-  if (!config_.grace_seconds) absence.grace_seconds = policy->grace_seconds;
-  return absence;
-}
-
-void TrainingLoop::check_contact() {
-  if (link_.reporter() == nullptr) return;
-  const Absence absence = absence_of_controller();
-  const bool lost =
-      link_.contact().away_seconds() >= absence.grace_seconds && link_.contact().away_seconds() > 0;
-  if (absence.then == OnLoss::kPause && lost) {
-    log_.warn("no controller for {}: pausing at step {} (controller.on_loss = \"pause\")",
-              format_duration(link_.contact().away_seconds()), engine_.step());
-    while (link_.contact().away_seconds() > 0 && !shutdown_.wait_for(kIdle)) {
-    }
-    if (!shutdown_.requested()) log_.info("the controller is back: going on");
-  }
-  if (absence.then == OnLoss::kBf16 && lost && !plan_before_loss_) {
-    log_.warn("no controller for {}: BF16 from step {} on (controller.on_loss = \"bf16\")",
-              format_duration(link_.contact().away_seconds()), engine_.step() + 1);
-    plan_before_loss_ = engine_.plan();
-    PrecisionPlan bf16 = PrecisionPlan::bf16();
-    bf16.version = kPlanVersionWithoutController;
-    try {
-      engine_.set_plan(bf16);
-      tell_plan_without_controller();
-    } catch (const ConfigError& error) {
-      log_.error("no BF16, the run goes on in plan {}: {}", plan_before_loss_->version,
-                 error.what());
-    }
-  } else if (plan_before_loss_ && link_.contact().away_seconds() == 0) {
-    log_.info("the controller is back: plan {} again from step {} on", plan_before_loss_->version,
-              engine_.step() + 1);
-    engine_.set_plan(*plan_before_loss_);
-    plan_before_loss_.reset();
-  }
-}
-
-void TrainingLoop::tell_plan_without_controller() {
-  TrainerNotice notice;
-  notice.attempt = state_.attempt();
-  notice.step = engine_.step();
-  notice.kind = "plan_without_controller";
-  notice.text = fmt::format(
-      "no controller: every GEMM in BF16 from step {} on (controller.on_loss = \"bf16\")",
-      engine_.step() + 1);
-  notice.plan = engine_.plan().to_toml();
-  notice.plan_version = engine_.plan().version;
-  link_.notice(notice);
 }
 
 void TrainingLoop::finish(RunOutcome outcome) {

@@ -8,6 +8,7 @@
 
 #include "trainer/config.h"
 #include "trainer/console.h"
+#include "trainer/controller_absence.h"
 #include "trainer/controller_link.h"
 #include "trainer/device_watch.h"
 #include "trainer/engine/engine.h"
@@ -39,15 +40,7 @@ class TrainingLoop {
   void begin_attempt(AttemptCause cause, const AttemptBase& base);
   void train_one_step();
   bool boundary();
-  // What to do when the controller is away: the run's file, or else its policy, says.
-  struct Absence {
-    OnLoss then = OnLoss::kContinue;
-    double grace_seconds = 0;
-  };
-  Absence absence_of_controller() const;
-  void check_contact();
   void finish(RunOutcome outcome);
-  void tell_plan_without_controller();
   void interrupt();
   void print_arenas();
   std::optional<DeviceHealth> newest_health();
@@ -80,20 +73,16 @@ class TrainingLoop {
   const bool over_;  // the run had ended before: there are only reports left to send
 
   bool stop_ = false;
-  std::optional<PrecisionPlan> plan_before_loss_;  // set while on_loss = "bf16" is acting
   double train_seconds_ = 0;
   double overhead_seconds_ = 0;  // between steps, of reports and checkpoints
   double tokens_per_second_ = 0;
 
   // Threads last: they end before what they use.
   ControllerLink link_;
+  ControllerAbsence absence_;
   RunCheckpoints checkpoints_;
   std::optional<InlineVerifier> verifier_;  // null unless the trainer verifies
   std::optional<DeviceWatch> watch_;        // of the run's GPU, where one is to be watched
 };
-
-// Plan version of steps that ran in BF16 because the controller was away (controller.on_loss =
-// "bf16").
-inline constexpr int64_t kPlanVersionWithoutController = -1;
 
 }  // namespace gnomon
