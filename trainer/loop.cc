@@ -49,7 +49,8 @@ TrainingLoop::TrainingLoop(TrainerConfig config, ResumeMode mode, Console& conso
       link_(config_, engine_, directory_.checkpoints().root(),
             directory_.standing(engine_.plan().version), over_, shutdown, log_),
       absence_(config_, engine_, link_, shutdown, log_),
-      checkpoints_(engine_, directory_, link_, config_.keep_last, shutdown, log_) {
+      checkpoints_(engine_, directory_, link_, config_.keep_last, shutdown, log_),
+      directives_(engine_, directory_, link_, absence_, checkpoints_, log_) {
   const VerificationConfig& verification = config_.verification;
   if (link_.inbox() != nullptr && (verification.by_trainer || verification.confirms)) {
     verifier_.emplace(engine_, config_, *link_.reporter(), *link_.inbox(), console_, shutdown_);
@@ -190,7 +191,7 @@ bool TrainingLoop::boundary() {
     while (link_.inbox() != nullptr && !stop_) {
       const std::optional<Directive> directive = link_.inbox()->take();
       if (!directive) break;
-      apply(*directive);
+      stop_ = directives_.apply(*directive, weights_hash_);
     }
     if (stop_) return false;
     const double run_seconds = train_seconds_ + overhead_seconds_;
@@ -214,7 +215,7 @@ void TrainingLoop::finish(RunOutcome outcome) {
   checkpoints_.take(weights_hash_);
   const double loss = engine_.evaluate(PrecisionPlan::bf16());
   checkpoints_.take_last(weights_hash_);
-  reject_open_directives(outcome);
+  directives_.reject_open(outcome);
   RunFinished finished;
   finished.outcome = outcome;
   finished.step = engine_.step();

@@ -11,6 +11,7 @@
 #include "trainer/controller_absence.h"
 #include "trainer/controller_link.h"
 #include "trainer/device_watch.h"
+#include "trainer/directive_handler.h"
 #include "trainer/engine/engine.h"
 #include "trainer/inline_verifier.h"
 #include "trainer/run_checkpoints.h"
@@ -47,17 +48,6 @@ class TrainingLoop {
   void show_progress(const StepResult& result, double seconds);
   void tell_paused();
 
-  // apply_directives.cc
-  void apply(const Directive& directive);
-  void apply_set_plan(const Directive& directive);
-  void apply_rollback(const Directive& directive);
-  PrecisionPlan plan_of(const Directive& directive) const;
-  void acknowledge(const Directive& directive, AckState state, int64_t step,
-                   const std::string& reason);
-  void reject_open_directives(RunOutcome outcome);
-  void remember_answer(const Directive& directive, AckState state, int64_t step,
-                       const std::string& reason);
-
   TrainerConfig config_;
   Console& console_;
   Shutdown& shutdown_;
@@ -81,6 +71,7 @@ class TrainingLoop {
   ControllerLink link_;
   ControllerAbsence absence_;
   RunCheckpoints checkpoints_;
+  DirectiveHandler directives_;
   std::optional<InlineVerifier> verifier_;  // null unless the trainer verifies
   std::optional<DeviceWatch> watch_;        // of the run's GPU, where one is to be watched
 };

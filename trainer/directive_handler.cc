@@ -1,57 +1,70 @@
-// What each directive does, at a step boundary. A directive is applied once: its number is on disk
-// before the controller hears that it took effect.
+#include "trainer/directive_handler.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/hash.h"
 #include "base/wall_clock.h"
 #include "protocol/json.h"
-#include "trainer/loop.h"
+#include "trainer/directives.h"
 
 namespace gnomon {
 
-void TrainingLoop::apply(const Directive& directive) {
+DirectiveHandler::DirectiveHandler(Engine& engine, RunDirectory& directory, ControllerLink& link,
+                                   ControllerAbsence& absence, RunCheckpoints& checkpoints,
+                                   spdlog::logger& log)
+    : engine_(engine),
+      directory_(directory),
+      state_(directory.state()),
+      link_(link),
+      absence_(absence),
+      checkpoints_(checkpoints),
+      log_(log) {}
+
+bool DirectiveHandler::apply(const Directive& directive, std::string& weights_hash) {
   const int64_t step = engine_.step();
   if (directive.number <= state_.last_directive) {
     const std::string reason = used_number(directive.number, state_.last_directive);
     log_.error("directive {} {} is rejected: {}", directive.number, directive.kind, reason);
-    return link_.report(
-        ack_target(directive.number),
-        to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
+    link_.report(ack_target(directive.number),
+                 to_json(DirectiveAck{"rejected", state_.attempt(), step, reason, now_seconds()}));
+    return false;
   }
   if (directive.kind == "set_plan") {
     apply_set_plan(directive);
   } else if (directive.kind == "rollback") {
-    apply_rollback(directive);
+    apply_rollback(directive, weights_hash);
   } else if (directive.kind == "checkpoint_now") {
-    checkpoints_.take(weights_hash_);
+    checkpoints_.take(weights_hash);
     acknowledge(directive, "applied", step, "");
   } else if (directive.kind == "pause" || directive.kind == "resume") {
     state_.paused = directive.kind == "pause";
     acknowledge(directive, "applied", step, "");
   } else if (directive.kind == "stop") {
-    stop_ = true;
     acknowledge(directive, "applied", step, "");
+    return true;
   } else {
     acknowledge(directive, "rejected", step,
                 fmt::format("kind \"{}\" is unknown; accepted: set_plan, rollback, checkpoint_now, "
                             "pause, resume, stop",
                             directive.kind));
   }
+  return false;
 }
 
 // Throws ConfigError.
-PrecisionPlan TrainingLoop::plan_of(const Directive& directive) const {
+PrecisionPlan DirectiveHandler::plan_of(const Directive& directive) const {
   PrecisionPlan plan =
       PrecisionPlan::parse(directive.plan, fmt::format("directive {}", directive.number));
   plan.version = directive.plan_version;
-  plan.check_sites(config_.engine.model.sites(), config_.engine.model.layers,
+  plan.check_sites(engine_.config().model.sites(), engine_.config().model.layers,
                    fmt::format("directive {}", directive.number));
   return plan;
 }
 
-void TrainingLoop::apply_set_plan(const Directive& directive) {
+void DirectiveHandler::apply_set_plan(const Directive& directive) {
   const int64_t step = engine_.step();
   try {
     engine_.set_plan(plan_of(directive));
@@ -64,9 +77,8 @@ void TrainingLoop::apply_set_plan(const Directive& directive) {
   acknowledge(directive, "applied", step, "");
 }
 
-void TrainingLoop::apply_rollback(const Directive& directive) {
+void DirectiveHandler::apply_rollback(const Directive& directive, std::string& weights_hash) {
   const int64_t step = engine_.step();
-  const std::string before = weights_hash_;
   std::optional<CheckpointInfo> base;
   try {
     std::optional<PrecisionPlan> plan;
@@ -84,12 +96,12 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   } catch (const Error& error) {
     // A load that failed half-way leaves a state that is neither: end, and restart from the newest
     // checkpoint.
-    if (engine_.step() != step || hex64(engine_.weights_hash()) != before) throw;
+    if (engine_.step() != step || hex64(engine_.weights_hash()) != weights_hash) throw;
     log_.error("rollback to step {} rejected: {}", directive.to_step, error.what());
     return acknowledge(directive, "rejected", step, error.what());
   }
   absence_.forget_plan();
-  weights_hash_ = hex64(engine_.weights_hash());
+  weights_hash = hex64(engine_.weights_hash());
   log_.warn("rolled back from step {} to step {}, plan {}: {}", step, base->step,
             engine_.plan().version, directive.reason);
   // The answer and the new attempt reach the disk as one: a restart between them would go on from
@@ -102,23 +114,22 @@ void TrainingLoop::apply_rollback(const Directive& directive) {
   link_.knows(directory_.standing(engine_.plan().version));
 }
 
-void TrainingLoop::acknowledge(const Directive& directive, AckState state, int64_t step,
-                               const std::string& reason) {
+void DirectiveHandler::acknowledge(const Directive& directive, AckState state, int64_t step,
+                                   const std::string& reason) {
   remember_answer(directive, state, step, reason);
   directory_.save(engine_.step());
   link_.report(ack_target(directive.number), to_json(state_.last_ack));
   link_.knows(directory_.standing(engine_.plan().version));
 }
 
-void TrainingLoop::remember_answer(const Directive& directive, AckState state, int64_t step,
-                                   const std::string& reason) {
+void DirectiveHandler::remember_answer(const Directive& directive, AckState state, int64_t step,
+                                       const std::string& reason) {
   state_.last_directive = directive.number;
   state_.newest_plan_version = std::max(state_.newest_plan_version, directive.plan_version);
   state_.last_ack = {state, state_.attempt(), step, reason, now_seconds()};
 }
 
-// Nobody will apply them any more, and the controller must not wait for that.
-void TrainingLoop::reject_open_directives(RunOutcome outcome) {
+void DirectiveHandler::reject_open(RunOutcome outcome) {
   if (link_.inbox() == nullptr) return;
   for (const Directive& directive : link_.inbox()->close()) {
     const std::string reason =
