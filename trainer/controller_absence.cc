@@ -7,6 +7,13 @@
 #include "base/progress.h"
 
 namespace gnomon {
+namespace {
+
+// Plan version of steps that ran in BF16 because the controller was away (controller.on_loss =
+// "bf16").
+constexpr int64_t kPlanVersionWithoutController = -1;
+
+}  // namespace
 
 ControllerAbsence::ControllerAbsence(const TrainerConfig& config, Engine& engine,
                                      ControllerLink& link, Shutdown& shutdown, spdlog::logger& log)

@@ -14,10 +14,6 @@
 
 namespace gnomon {
 
-// Plan version of steps that ran in BF16 because the controller was away (controller.on_loss =
-// "bf16").
-inline constexpr int64_t kPlanVersionWithoutController = -1;
-
 class ControllerAbsence {
  public:
   // The references must outlive it.

@@ -28,22 +28,23 @@ class TrainingLoop {
   // With `ranks` the engine computes on all of them; this process is rank 0.
   TrainingLoop(TrainerConfig config, ResumeMode mode, Console& console, Shutdown& shutdown,
                EngineRanks* ranks = nullptr);
-  ~TrainingLoop();
 
   // Trains until the last step, a stop directive or a requested shutdown. Returns when reports and
   // checkpoints are safe; false when a shutdown ended it, so that there is more to train.
   bool run();
 
  private:
-  // loop.cc
+  // loop_start.cc
   void begin();
   void report_again();
   void begin_attempt(AttemptCause cause, const AttemptBase& base);
-  void train_one_step();
+  void print_arenas();
+
+  // loop.cc
   bool boundary();
+  void train_one_step();
   void finish(RunOutcome outcome);
   void interrupt();
-  void print_arenas();
   std::optional<DeviceHealth> newest_health();
   void show_progress(const StepResult& result, double seconds);
   void tell_paused();

@@ -26,7 +26,7 @@ FileDescriptor take_lock(const fs::path& path) {
   return lock;
 }
 
-CheckpointReport report_of(const CheckpointInfo& info, int64_t plan_version) {
+CheckpointReport report_of_checkpoint(const CheckpointInfo& info, int64_t plan_version) {
   CheckpointReport report;
   report.attempt = info.attempt;
   report.step = info.step;
@@ -79,7 +79,7 @@ std::optional<CheckpointReport> RunDirectory::restore(Engine& engine) const {
   if (base) {
     refuse_other_configuration(read_engine_config(base->path), base->path);
     engine.load(base->path);
-    report = report_of(*base, engine.plan().version);
+    report = report_of_checkpoint(*base, engine.plan().version);
   } else {
     log_.warn("no intact checkpoint in {}: starting from step 0", store_->root().string());
     engine.initialize();
