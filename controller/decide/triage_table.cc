@@ -183,16 +183,6 @@ std::optional<TriageStep> ask_growth(const View& v) {
                   end, v.rules.accept_percent));
 }
 
-// Per cent of almost nothing say little.
-std::optional<TriageStep> ask_whether_it_counts(const View& v) {
-  constexpr double kLeast = 0.01;  // nats
-  const std::optional<double>& reference = v.evidence.measured.reference;
-  if (!reference || *reference >= kLeast) return std::nullopt;
-  return TriageStep::end("unexplained", fmt::format("BF16 itself ends at {:.4f} nats: a gap in per "
-                                                    "cent of that says little.",
-                                                    *reference));
-}
-
 // A question of triage: asks for replays, ends with a verdict, or leaves it to the rows below.
 struct Row {
   bool (*applies)(const View&);
@@ -218,7 +208,6 @@ std::optional<TriageStep> blame_fp8(const View& v) {
 // The order of docs/triage.md. To add a rule, add a row here and a case to
 // tests/decide/triage_table_test.cc.
 constexpr Row kRows[] = {
-    {of_window, ask_whether_it_counts},
     {of_window, ask_confirmation},       // nobody's word is enough
     {of_offset, ask_drift},              // equal weights lose more than they did, and no damage
     {of_all, ask_hardware},              // does the run's own plan do it again?

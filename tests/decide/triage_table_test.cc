@@ -379,13 +379,6 @@ INSTANTIATE_TEST_SUITE_P(
                   "= fp8_numerics"}),
     [](const auto& table) { return table.param.name; });
 
-TEST(TriageTest, AGapOfAlmostNoLossIsUnexplained) {
-  TriageEvidence evidence = of_gap({});
-  EXPECT_EQ(told(triage(evidence, {})), "same");
-  evidence.measured.reference = 0.002;
-  EXPECT_EQ(told(triage(evidence, {})), "= unexplained");
-}
-
 TEST(TriageTest, ARunInBf16HasNoFp8ToBlame) {
   TriageEvidence evidence = of_spike({});
   evidence.in_bf16 = true;
