@@ -11,20 +11,6 @@
 namespace gnomon::decide {
 namespace rungs {
 
-std::string explain_ends(const Policy&) { return "run the first and the last layer in BF16"; }
-std::string announce_ends(const Change&) { return "the first and the last layer in BF16"; }
-std::string describe_ends(const std::vector<std::string>&) {
-  return "the first and the last layer train in BF16";
-}
-std::string make_ends(const Change& change) {
-  std::vector<std::string> sites = fp8_sites(change.run, change.plan);
-  const std::string last = fmt::format("model.layers.{}.", change.run.layers - 1);
-  std::erase_if(sites, [&](const std::string& site) {
-    return !site.starts_with("model.layers.0.") && !site.starts_with(last);
-  });
-  return rescue_plan(change.plan, sites, change.version);
-}
-
 std::string explain_pin(const Policy& policy) {
   return fmt::format("run the guilty GEMM sites (at most {}) in BF16",
                      policy.attribution.sites_max);

@@ -25,10 +25,6 @@ struct Change {
 
 namespace rungs {
 
-std::string explain_ends(const Policy& policy);
-std::string announce_ends(const Change& change);
-std::string describe_ends(const std::vector<std::string>& sites);
-std::string make_ends(const Change& change);
 std::string explain_pin(const Policy& policy);
 std::string explain_recipe(const Policy& policy);
 std::string explain_bf16(const Policy& policy);
@@ -63,7 +59,6 @@ struct Rung {
 };
 
 inline constexpr Rung kRungTable[] = {
-    {"ends", rungs::explain_ends, rungs::announce_ends, rungs::describe_ends, rungs::make_ends},
     {"pin", rungs::explain_pin, rungs::announce_pin, rungs::describe_pin, rungs::make_pin},
     {"recipe", rungs::explain_recipe, rungs::announce_recipe, rungs::describe_recipe,
      rungs::make_recipe},

@@ -33,8 +33,8 @@ inline constexpr std::array<std::string_view, 15> kVerdicts = {"none",
                                                                "unstable_training",
                                                                "stable_training"};
 using VerdictName = Word<kVerdicts>;
-inline constexpr std::array<std::string_view, 10> kActions = {
-    "none", "ends", "pin", "recipe", "bf16", "rollback", "hold", "stop", "return", "quarantine"};
+inline constexpr std::array<std::string_view, 9> kActions = {
+    "none", "pin", "recipe", "bf16", "rollback", "hold", "stop", "return", "quarantine"};
 using ActionName = Word<kActions>;
 
 // What was concluded, from what, and what follows.

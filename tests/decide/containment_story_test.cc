@@ -122,15 +122,6 @@ TEST(ContainmentStoryTest, APinAfterWhichWindowsLoseMoreThanIsToleratedIsNoRecov
   }
 }
 
-TEST(ContainmentStoryTest, TheFirstAndTheLastLayerMayBeARung) {
-  const Policy policy = with([](Policy& p) { p.ladder.rungs = {"ends", "bf16"}; });
-  const SimulatedRun run = told(harmed({{"model.layers.0.mlp.up_proj", 201, 0.5}}), policy, 600);
-  EXPECT_THAT(actions(run), ElementsAre("ends"));
-  EXPECT_THAT(run.decisions("action")[0].sentence,
-              HasSubstr("the first and the last layer in BF16, from"));
-  EXPECT_THAT(run.decisions("recovered"), SizeIs(1));
-}
-
 TEST(ContainmentStoryTest, OnlyWhenTheSearchFailsTheWholeRunGoesToBf16) {
   std::vector<Harm> harms;
   for (const std::string& site : site_names(4)) harms.push_back({site, 201, 0.02});
