@@ -177,7 +177,7 @@ Action choose(const Core& core, VerdictName verdict, const std::vector<std::stri
 
 std::string action_words(const Core& core, const Action& action) {
   const Rung* const rung = rung_named(action.rung);
-  const Change change{core.policy, core.s.run, base_plan(core.s).toml, action.sites};
+  const RungChange change{core.policy, core.s.run, base_plan(core.s).toml, action.sites};
   std::string words = rung != nullptr ? rung->announce(change) : "the same plan";
   if (rung == nullptr || rung->make_plan != nullptr) {
     words += rung == nullptr ? " " : ", ";

@@ -116,7 +116,8 @@ double log_equivalence(const Core& core, const WindowState& window, double d_per
 }
 
 std::string contained_run(const Containment& containment) {
-  if (containment.rung != "pin") return "the run in BF16";
+  if (containment.rung == "bf16") return "the run in BF16";
+  if (containment.rung != "pin") return "the run as it is contained";
   const size_t count = containment.sites.size();
   const std::string precision = pinned_precision(containment.sites);
   return fmt::format("the run with {} {} in {}", count, count == 1 ? "site" : "sites", precision);

@@ -15,7 +15,7 @@ struct Policy;
 struct RunFacts;
 
 // What a rung is asked to change.
-struct Change {
+struct RungChange {
   const Policy& policy;
   const RunFacts& run;
   const std::string& plan;  // in force before, TOML
@@ -30,18 +30,18 @@ std::string explain_recipe(const Policy& policy);
 std::string explain_bf16(const Policy& policy);
 std::string explain_hold(const Policy& policy);
 std::string explain_stop(const Policy& policy);
-std::string announce_pin(const Change& change);
-std::string announce_recipe(const Change& change);
-std::string announce_bf16(const Change& change);
-std::string announce_hold(const Change& change);
-std::string announce_stop(const Change& change);
+std::string announce_pin(const RungChange& change);
+std::string announce_recipe(const RungChange& change);
+std::string announce_bf16(const RungChange& change);
+std::string announce_hold(const RungChange& change);
+std::string announce_stop(const RungChange& change);
 std::string describe_pin(const std::vector<std::string>& sites);
 std::string describe_recipe(const std::vector<std::string>& sites);
 std::string describe_bf16(const std::vector<std::string>& sites);
 std::string describe_hold(const std::vector<std::string>& sites);
-std::string make_pin(const Change& change);
-std::string make_recipe(const Change& change);
-std::string make_bf16(const Change& change);
+std::string make_pin(const RungChange& change);
+std::string make_recipe(const RungChange& change);
+std::string make_bf16(const RungChange& change);
 
 }  // namespace rungs
 
@@ -50,11 +50,11 @@ struct Rung {
   // What it does, for `gnomon policy explain`: "pause until a person has looked".
   std::string (*explain)(const Policy&);
   // What is done now, for the decision: "the whole run in BF16".
-  std::string (*announce)(const Change&);
+  std::string (*announce)(const RungChange&);
   // What is so from then on, for the run's verdict: "the whole run trains in BF16".
   std::string (*describe)(const std::vector<std::string>& sites);
   // The plan that it makes, TOML; null where training halts instead, by the directive `halts`.
-  std::string (*make_plan)(const Change&);
+  std::string (*make_plan)(const RungChange&);
   std::string_view halts = {};
 };
 

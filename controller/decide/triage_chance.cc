@@ -15,7 +15,7 @@ struct Nudged {
   std::vector<TriageTest> open;  // still to be answered, pair by pair
 };
 
-Nudged nudged(const View& v) {
+Nudged nudged(const TriageView& v) {
   Nudged result;
   for (int64_t seed = 1; seed <= v.rules.pairs; ++seed) {
     for (const ReplayRole kind : {ReplayRole("fp8_nudged"), ReplayRole("bf16_nudged")}) {
@@ -30,7 +30,7 @@ Nudged nudged(const View& v) {
   return result;
 }
 
-TriageStep chance_verdict(const View& v, const std::string& why) {
+TriageStep chance_verdict(const TriageView& v, const std::string& why) {
   return TriageStep::end(v.of_step() ? VerdictName("generic_spike") : VerdictName("chance"),
                          fmt::format("{}, but {}: chance, not FP8.", v.seen_same(), why));
 }
@@ -41,7 +41,7 @@ struct Ends {
   bool bf16_finite = true;
 };
 
-Ends ends_of(const View& v, const Nudged& seen) {
+Ends ends_of(const TriageView& v, const Nudged& seen) {
   const std::optional<double>& reference = v.evidence.measured.reference;
   Ends ends{HUGE_VAL, -HUGE_VAL, reference.value_or(HUGE_VAL), reference.value_or(-HUGE_VAL)};
   const auto add_fp8 = [&](const TriageAnswer* known) {
@@ -62,13 +62,13 @@ Ends ends_of(const View& v, const Nudged& seen) {
   return ends;
 }
 
-double allowed(const View& v, const Ends& ends) {
+double allowed(const TriageView& v, const Ends& ends) {
   return ends.highest_bf16 * (1 + v.rules.tolerance_percent / 100);
 }
 
 // FP8 may spoil the weights in every replay and spike in some: all replays under the run's plan
 // end higher than all in BF16. Three pairs part so by chance one time in twenty.
-bool ends_part(const View& v, const Nudged& seen) {
+bool ends_part(const TriageView& v, const Nudged& seen) {
   constexpr size_t kPairs = 3;
   const auto ended = [](const TriageAnswer* known) { return known->end_loss.has_value(); };
   if (seen.fp8.size() < kPairs || seen.bf16.size() < kPairs) return false;
@@ -77,7 +77,7 @@ bool ends_part(const View& v, const Nudged& seen) {
   return ends.bf16_finite && ends.lowest_fp8 > allowed(v, ends);
 }
 
-std::optional<TriageStep> chance_of_spike(const View& v) {
+std::optional<TriageStep> chance_of_spike(const TriageView& v) {
   const Nudged seen = nudged(v);
   int64_t fp8 = 1;  // the run itself, reproduced
   int64_t bf16 = 0;
@@ -102,14 +102,14 @@ std::optional<TriageStep> chance_of_spike(const View& v) {
 }
 
 // Healthy ends lie within this of each other; the run's own end lies far beyond all of them.
-bool stands_alone(const View& v, const Ends& ends) {
+bool stands_alone(const TriageView& v, const Ends& ends) {
   constexpr double kRanges = 2;
   const double highest = std::max(ends.highest_fp8, ends.highest_bf16);
   const double range = highest - std::min(ends.lowest_fp8, ends.lowest_bf16);
   return *v.evidence.measured.reference + *v.evidence.measured.gap > highest + kRanges * range;
 }
 
-std::optional<TriageStep> chance_of_gap(const View& v) {
+std::optional<TriageStep> chance_of_gap(const TriageView& v) {
   if (!v.evidence.measured.gap || !v.evidence.measured.reference) return std::nullopt;
   const Nudged seen = nudged(v);
   const Ends ends = ends_of(v, seen);
@@ -146,14 +146,14 @@ std::optional<TriageStep> chance_of_gap(const View& v) {
 
 }  // namespace
 
-bool asks_chance(const View& v) { return !v.evidence.chance_excluded && v.rules.pairs > 0; }
+bool asks_chance(const TriageView& v) { return !v.evidence.chance_excluded && v.rules.pairs > 0; }
 
-std::optional<TriageStep> ask_chance(const View& v) {
+std::optional<TriageStep> ask_chance(const TriageView& v) {
   if (!asks_chance(v)) return std::nullopt;
   return v.of_step() ? chance_of_spike(v) : chance_of_gap(v);
 }
 
-bool parts_by_nudges(const View& v) {
+bool parts_by_nudges(const TriageView& v) {
   if (!v.evidence.measured.gap || !v.evidence.measured.reference) return false;
   const Nudged seen = nudged(v);
   if (seen.fp8.empty() || seen.bf16.empty()) return false;

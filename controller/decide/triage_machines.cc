@@ -30,14 +30,15 @@ TriageStep fault(VerdictName name, std::string sentence, const Reproduction& see
 }
 
 // What another verifier than the first one got under the run's own plan; null: there is none.
-const TriageAnswer* seen_elsewhere(const View& v, const TriageAnswer& same) {
+const TriageAnswer* seen_elsewhere(const TriageView& v, const TriageAnswer& same) {
   const TriageAnswer* second = v.answer("same_elsewhere");
   const bool other = second != nullptr && second->reproduction && second->verifier != same.verifier;
   return other ? second : nullptr;
 }
 
 // Which tokens the run took the trainer cannot say for itself: its loader is what is suspected.
-TriageStep tokens_disputed(const View& v, const TriageAnswer& same, const TriageAnswer& second) {
+TriageStep tokens_disputed(const TriageView& v, const TriageAnswer& same,
+                           const TriageAnswer& second) {
   const bool said = same.reproduction->other_batch;
   return TriageStep::end(
       v.of_step() ? VerdictName("unexplained") : "broken_instrument",
@@ -48,10 +49,10 @@ TriageStep tokens_disputed(const View& v, const TriageAnswer& same, const Triage
 }
 
 // The run's bits are wrong. Does the trainer's device do it again?
-TriageStep trainer_differs(const View& v, const Reproduction& first) {
+TriageStep trainer_differs(const TriageView& v, const Reproduction& first) {
   const TriageAnswer* own = v.rules.trainer_replays ? v.answer("same_on_trainer") : nullptr;
   if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
-  if (View::reproduces(own) && own->reproduction->bitwise) {
+  if (TriageView::reproduces(own) && own->reproduction->bitwise) {
     return fault("persistent_fault",
                  first.sentence +
                      ", but the trainer's own device does it again: a persistent fault of that "
@@ -73,7 +74,8 @@ TriageStep trainer_differs(const View& v, const Reproduction& first) {
 }
 
 // Nobody gets what the run got. `second`: who has looked as well, by bits or by losses.
-TriageStep machine_or_data(const View& v, const TriageAnswer& same, const TriageAnswer* second) {
+TriageStep machine_or_data(const TriageView& v, const TriageAnswer& same,
+                           const TriageAnswer* second) {
   const Reproduction& first = *same.reproduction;
   if (!first.bitwise) {
     // What ranks send is in no replay by a single process.
@@ -101,7 +103,7 @@ TriageStep machine_or_data(const View& v, const TriageAnswer& same, const Triage
 // Another verifier gets what the run got. By bits the second and the run are two against the
 // first, unless the trainer itself does not get them either. Nothing where what is asked next
 // will tell.
-std::optional<TriageStep> contradicted(const View& v, const TriageAnswer& same,
+std::optional<TriageStep> contradicted(const TriageView& v, const TriageAnswer& same,
                                        const TriageAnswer& second) {
   const Reproduction& first = *same.reproduction;
   // Losses of two that differ are as much for it as against it.
@@ -111,7 +113,7 @@ std::optional<TriageStep> contradicted(const View& v, const TriageAnswer& same,
   const TriageAnswer* own = v.answer("same_on_trainer");
   if (v.rules.trainer_replays && own == nullptr) return TriageStep::ask({{"same_on_trainer"}});
   const bool trainer_knows = own != nullptr && own->reproduction && own->reproduction->bitwise;
-  if (trainer_knows && !View::reproduces(own)) return trainer_differs(v, first);
+  if (trainer_knows && !TriageView::reproduces(own)) return trainer_differs(v, first);
   if (!by_bits && trainer_knows) return std::nullopt;
   if (!by_bits) {
     return TriageStep::end(
@@ -131,24 +133,24 @@ std::optional<TriageStep> contradicted(const View& v, const TriageAnswer& same,
 
 }  // namespace
 
-std::optional<TriageStep> ask_elsewhere(const View& v, const TriageAnswer& same) {
+std::optional<TriageStep> ask_elsewhere(const TriageView& v, const TriageAnswer& same) {
   if (v.rules.other_verifiers && v.answer("same_elsewhere") == nullptr)
     return TriageStep::ask({{"same_elsewhere"}});
   const TriageAnswer* second = seen_elsewhere(v, same);
-  if (View::reproduces(second)) return contradicted(v, same, *second);
+  if (TriageView::reproduces(second)) return contradicted(v, same, *second);
   // Bits say more than losses do.
   const bool by_second =
       second != nullptr && second->reproduction->bitwise && !same.reproduction->bitwise;
   return machine_or_data(v, by_second ? *second : same, by_second ? nullptr : second);
 }
 
-std::optional<TriageStep> ask_for_echo(const View& v) {
+std::optional<TriageStep> ask_for_echo(const TriageView& v) {
   const TriageAnswer* same = v.answer("same");
-  if (!View::reproduces(same) || !same->reproduction->bitwise || !v.rules.other_verifiers)
+  if (!TriageView::reproduces(same) || !same->reproduction->bitwise || !v.rules.other_verifiers)
     return std::nullopt;
   if (v.answer("same_elsewhere") == nullptr) return TriageStep::ask({{"same_elsewhere"}});
   const TriageAnswer* second = seen_elsewhere(v, *same);
-  if (second == nullptr || !second->reproduction->bitwise || View::reproduces(second))
+  if (second == nullptr || !second->reproduction->bitwise || TriageView::reproduces(second))
     return std::nullopt;
   return contradicted(v, *second, *same);
 }

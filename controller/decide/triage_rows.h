@@ -7,7 +7,7 @@
 
 namespace gnomon::decide {
 
-struct View {
+struct TriageView {
   const TriageEvidence& evidence;
   const TriageRules& rules;
 
@@ -26,15 +26,15 @@ struct View {
 
 // triage_machines.cc: whose machine, or whose data, is wrong?
 // One verifier says that the run's own plan does not do it again. Another one is asked too.
-std::optional<TriageStep> ask_elsewhere(const View& v, const TriageAnswer& same);
+std::optional<TriageStep> ask_elsewhere(const TriageView& v, const TriageAnswer& same);
 // The run's plan does it again to the bit, as one verifier says, and no nudged replay does: chance,
 // or the run's bits are wrong and that verifier only repeats them. Another one is asked first.
-std::optional<TriageStep> ask_for_echo(const View& v);
+std::optional<TriageStep> ask_for_echo(const TriageView& v);
 
 // triage_chance.cc: do nudged replays of both arms part as the plain ones did?
-bool asks_chance(const View& v);
-std::optional<TriageStep> ask_chance(const View& v);
+bool asks_chance(const TriageView& v);
+std::optional<TriageStep> ask_chance(const TriageView& v);
 // Both arms were replayed, and FP8 ended higher each time.
-bool parts_by_nudges(const View& v);
+bool parts_by_nudges(const TriageView& v);
 
 }  // namespace gnomon::decide

@@ -16,7 +16,7 @@ constexpr double kKernelShare = 0.1;  // of the offset, that two ways to compute
 constexpr double kKernelNoise = 3;    // deviations that a gap must lose without the FP8 kernels
 
 // Nobody's word is enough: does a second source say the same of the BF16 replay?
-std::optional<TriageStep> ask_confirmation(const View& v) {
+std::optional<TriageStep> ask_confirmation(const TriageView& v) {
   if (v.evidence.confirmation.empty()) {
     std::vector<TriageTest> tests = {{"confirm"}};
     // Beside it, what is asked next.
@@ -45,7 +45,7 @@ std::optional<TriageStep> ask_confirmation(const View& v) {
 }
 
 // Does the run's own plan do it again? And if not, whose machine is wrong?
-std::optional<TriageStep> ask_hardware(const View& v) {
+std::optional<TriageStep> ask_hardware(const TriageView& v) {
   const TriageAnswer* same = v.answer("same");
   if (same == nullptr) {
     std::vector<TriageTest> first = {{"same"}};
@@ -68,7 +68,7 @@ std::optional<TriageStep> ask_hardware(const View& v) {
   return ask_elsewhere(v, *same);
 }
 
-std::optional<TriageStep> ask_bf16(const View& v) {
+std::optional<TriageStep> ask_bf16(const TriageView& v) {
   const TriageAnswer* bf16 = v.answer(v.evidence.in_bf16 ? ReplayRole("same") : "bf16");
   if (bf16 == nullptr) return TriageStep::ask({{"bf16"}});
   if (bf16->failed || !bf16->spike) {
@@ -88,14 +88,14 @@ std::optional<TriageStep> ask_bf16(const View& v) {
 }
 
 // |L8 − Lfq| / |L8 − L16| at the window's beginning.
-std::optional<double> offset_difference(const View& v, const TriageAnswer& fake) {
+std::optional<double> offset_difference(const TriageView& v, const TriageAnswer& fake) {
   const Measurement& m = v.evidence.measured;
   if (!m.offset || !m.start_loss_plan || !fake.start_loss_plan || *m.offset == 0)
     return std::nullopt;
   return std::abs(*m.start_loss_plan - *fake.start_loss_plan) / std::abs(*m.offset);
 }
 
-std::optional<TriageStep> left_out(const View& v, ReplayRole arm, const std::string& what) {
+std::optional<TriageStep> left_out(const TriageView& v, ReplayRole arm, const std::string& what) {
   const TriageAnswer* fake = v.answer(arm);
   if (fake == nullptr) return TriageStep::ask({{arm}});
   if (fake->failed) return std::nullopt;
@@ -132,7 +132,7 @@ std::optional<TriageStep> left_out(const View& v, ReplayRole arm, const std::str
 }
 
 // The same FP8 values by other code: rounding, or what computes with them?
-std::optional<TriageStep> ask_kernel(const View& v) {
+std::optional<TriageStep> ask_kernel(const TriageView& v) {
   if (v.rules.compiled) {
     if (auto next = left_out(v, "eager",
                              ", but the same plan without the compiler {}: the compiled "
@@ -145,7 +145,7 @@ std::optional<TriageStep> ask_kernel(const View& v) {
 }
 
 // Equal weights lose more than they did, and no damage: the numbers, or the kernels?
-std::optional<TriageStep> ask_drift(const View& v) {
+std::optional<TriageStep> ask_drift(const TriageView& v) {
   const TriageAnswer* fake = v.answer("fakequant");
   if (fake == nullptr) return TriageStep::ask({{"fakequant"}});
   const std::string seen =
@@ -167,7 +167,7 @@ std::optional<TriageStep> ask_drift(const View& v) {
 }
 
 // A small gap that will not become a large one is borne.
-std::optional<TriageStep> ask_growth(const View& v) {
+std::optional<TriageStep> ask_growth(const TriageView& v) {
   const double level = level_of(v.evidence);
   const TriageAnswer* fork = v.answer("long_fork");
   if (fork == nullptr) return TriageStep::ask({{"long_fork"}});
@@ -185,22 +185,22 @@ std::optional<TriageStep> ask_growth(const View& v) {
 
 // A question of triage: asks for replays, ends with a verdict, or leaves it to the rows below.
 struct Row {
-  bool (*applies)(const View&);
-  std::optional<TriageStep> (*ask)(const View&);
+  bool (*applies)(const TriageView&);
+  std::optional<TriageStep> (*ask)(const TriageView&);
 };
 
-bool of_all(const View&) { return true; }
-bool of_window(const View& v) { return !v.of_step(); }
-bool of_offset(const View& v) { return v.of_offset(); }
-bool of_step(const View& v) { return v.of_step(); }
-bool of_step_in_fp8(const View& v) { return v.of_step() && !v.evidence.in_bf16; }
+bool of_all(const TriageView&) { return true; }
+bool of_window(const TriageView& v) { return !v.of_step(); }
+bool of_offset(const TriageView& v) { return v.of_offset(); }
+bool of_step(const TriageView& v) { return v.of_step(); }
+bool of_step_in_fp8(const TriageView& v) { return v.of_step() && !v.evidence.in_bf16; }
 // One window says nothing of growth.
-bool of_small_gap(const View& v) {
+bool of_small_gap(const TriageView& v) {
   return !v.of_step() && v.evidence.chance_excluded &&
          level_of(v.evidence) < v.rules.accept_percent;
 }
 
-std::optional<TriageStep> blame_fp8(const View& v) {
+std::optional<TriageStep> blame_fp8(const TriageView& v) {
   return TriageStep::end("fp8_numerics",
                          v.seen_same() + ", and BF16 does not suffer: FP8 is to blame.");
 }
@@ -221,18 +221,18 @@ constexpr Row kRows[] = {
 
 }  // namespace
 
-const TriageAnswer* View::answer(ReplayRole kind, int64_t seed) const {
+const TriageAnswer* TriageView::answer(ReplayRole kind, int64_t seed) const {
   for (const TriageAnswer& known : evidence.answers) {
     if (known.kind == kind && known.seed == seed) return &known;
   }
   return nullptr;
 }
 
-bool View::suffers(const SpikeComparison& seen) const {
+bool TriageView::suffers(const SpikeComparison& seen) const {
   return seen.non_finite || (evidence.finding->kind != "non_finite" && seen.spikes);
 }
 
-std::string View::seen_same() const {
+std::string TriageView::seen_same() const {
   const TriageAnswer* same = answer("same");
   const TriageAnswer* second = answer("same_elsewhere");
   if (!reproduces(same) && reproduces(second)) same = second;
@@ -280,7 +280,7 @@ bool spoilt_before(const TriageEvidence& evidence) {
 }
 
 TriageStep triage(const TriageEvidence& evidence, const TriageRules& rules) {
-  const View view{evidence, rules};
+  const TriageView view{evidence, rules};
   for (const Row& row : kRows) {
     if (!row.applies(view)) continue;
     if (auto step = row.ask(view)) return *step;

@@ -9,7 +9,7 @@
 
 namespace gnomon {
 
-// Of a step that was not on record, which carries one. Returns the host that the device is of.
+// Records the health that a step carries; the step was not on record. Returns the device's host.
 std::string take_health(WriteContext write, const CachedRun& run, const StepReport& report);
 
 }  // namespace gnomon

@@ -23,8 +23,7 @@ void check_registration(const RunRegistration& registration) {
       .check_sites(registration.sites, registration.layers, "base_plan");
 }
 
-// Of a run that is on record: it goes on with the texts that it was registered with, whatever the
-// rules are now.
+// A run on record goes on with the texts that it was registered with, whatever the rules are now.
 bool same_texts(const RunRegistration& known, const RunRegistration& now) {
   const auto texts = [](const RunRegistration& from) {
     RunRegistration only;
