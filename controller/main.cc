@@ -4,13 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <optional>
 
 #include "base/errors.h"
 #include "base/failpoint.h"
+#include "base/signals.h"
 #include "base/version.h"
 #include "controller/daemon/daemon.h"
 #include "controller/daemon/log_setup.h"
@@ -151,8 +151,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is then an error like a full disk
+  ignore_write_signals();
   return check->parsed() ? check_config(line) : serve(line);
 }
 
@@ -160,9 +159,9 @@ int run(int argc, char** argv) {
 }  // namespace gnomon
 
 int main(int argc, char** argv) {
-  // A reload may be asked for before there is anything to read again (systemd's NotifyAccess, a
-  // script that does not wait): until the server takes the signal it means nothing.
-  std::signal(SIGHUP, SIG_IGN);
+  // A signal may come before there is anything to end or to read again (systemd's NotifyAccess, a
+  // script that does not wait): it waits until the daemon serves.
+  gnomon::block_signals(gnomon::kDaemonSignals);
   try {
     return gnomon::run(argc, argv);
   } catch (const std::exception& error) {

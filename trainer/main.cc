@@ -116,7 +116,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
     return kStatusConfig;
   }
   Shutdown shutdown;
-  SignalListener signals([&shutdown](int) { shutdown.request(); });
+  EndingSignals signals([&shutdown](int) { shutdown.request(); });
   Console console("gnomon-trainer", arguments.level);
   const ResumeMode mode = arguments.must_resume  ? ResumeMode::kMustResume
                           : arguments.must_start ? ResumeMode::kMustStart

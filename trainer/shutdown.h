@@ -7,9 +7,8 @@
 #include <condition_variable>
 #include <functional>
 #include <mutex>
-#include <thread>
 
-#include "base/files.h"
+#include "base/signals.h"
 
 namespace gnomon {
 
@@ -28,24 +27,18 @@ class Shutdown {
 };
 
 // Blocks these signals in the calling thread and threads made later. What starts threads before
-// there is a SignalListener, as MPI does, must come after it.
+// there are EndingSignals, as MPI does, must come after it.
 void block_ending_signals();
 
-// Blocks them too and calls `on_signal` on a thread of its own for the first one. A second one ends
-// the process at once, as the system's default does. Make it before any other thread. SIGPIPE and
-// SIGXFSZ are ignored from then on: writes report those errors themselves.
-class SignalListener {
+// Calls `on_signal` on a thread of its own for the first of these signals. A second one ends the
+// process at once, as the system's default does. Make it before any other thread.
+class EndingSignals {
  public:
-  explicit SignalListener(std::function<void(int)> on_signal);
-  ~SignalListener();
+  explicit EndingSignals(std::function<void(int)> on_signal);
 
  private:
-  void listen();
-
-  std::function<void(int)> on_signal_;
-  FileDescriptor signals_;
-  FileDescriptor ended_;
-  std::thread thread_;
+  bool first_ = true;
+  SignalListener listener_;
 };
 
 }  // namespace gnomon

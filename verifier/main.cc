@@ -134,7 +134,7 @@ int run(const Arguments& arguments, EngineRanks& ranks) {
   Shutdown shutdown;
   std::function<void()> wake = [] {};
   std::mutex wake_mutex;
-  SignalListener signals([&](int) {
+  EndingSignals signals([&](int) {
     shutdown.request();
     std::lock_guard lock(wake_mutex);
     wake();

@@ -4,7 +4,6 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/post.hpp>
-#include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/context/protected_fixedsize_stack.hpp>
 #include <thread>
@@ -56,8 +55,6 @@ struct Server::Impl {
         context(options.threads),
         accept_strand(asio::make_strand(context)),
         acceptor(accept_strand),
-        signals(accept_strand),
-        hangups(accept_strand),
         drain_timer(accept_strand),
         stop_timer(accept_strand) {}
 
@@ -66,10 +63,8 @@ struct Server::Impl {
   void accept_one(asio::yield_context yield, Services& services, const Router& router);
   void serve(tcp::socket socket, const Strand& strand, Services& services, const Router& router);
   void repeat(Timer& timer, asio::yield_context yield, const Services& services);
-  void await_signal(Services& services);
   void begin_drain(Services& services);
   void begin_stop(Services& services);
-  void await_hangup();
   void forget(const Session& session, const Services& services);
   void tell_full(const char* what);
   void carry(std::shared_ptr<Bell::Waiting> waiting);
@@ -80,9 +75,7 @@ struct Server::Impl {
   asio::io_context context;
   Strand accept_strand;
   tcp::acceptor acceptor;
-  asio::signal_set signals;
-  asio::signal_set hangups;
-  std::function<void()> hangup_action;
+  Services* served = nullptr;  // what run() was given
   std::function<void()> stop_action;
   asio::steady_timer drain_timer;
   asio::steady_timer stop_timer;
@@ -180,22 +173,6 @@ void Server::Impl::repeat(Timer& timer, asio::yield_context yield, const Service
   }
 }
 
-void Server::Impl::await_signal(Services& services) {
-  signals.async_wait([this, &services](const boost::system::error_code& error, int) {
-    if (error) {
-      return;
-    }
-    if (services.draining) {
-      begin_stop(services);  // whoever signals twice does not want to wait
-      return;
-    }
-    begin_drain(services);
-    if (!services.stopping) {
-      await_signal(services);
-    }
-  });
-}
-
 // Who balances load or asks for work goes elsewhere, and who has something to hand in still can.
 void Server::Impl::begin_drain(Services& services) {
   services.draining = true;
@@ -225,8 +202,6 @@ void Server::Impl::begin_stop(Services& services) {
   drain_timer.cancel();
   boost::system::error_code ignored;
   acceptor.close(ignored);
-  signals.cancel(ignored);
-  hangups.cancel(ignored);
   for (auto& timer : timers) {
     timer->timer.cancel();
   }
@@ -273,33 +248,8 @@ void Server::Impl::carry(std::shared_ptr<Bell::Waiting> waiting) {
   });
 }
 
-void Server::Impl::await_hangup() {
-  hangups.async_wait([this](const boost::system::error_code& error, int) {
-    // One that came just before the stop is not followed by a wait that would never end.
-    if (error || !acceptor.is_open()) {
-      return;
-    }
-    await_hangup();
-    hangup_action();
-  });
-}
-
-// A second SIGTERM must not kill the process while the ledger is being closed. Asio gives a signal
-// its default action back when the last set that holds it is destroyed; this one never is.
-static void handle_stop_signals_until_exit() {
-  struct Held {
-    asio::io_context context;
-    asio::signal_set signals{context, SIGTERM, SIGINT};
-  };
-  [[maybe_unused]] static auto* const held = new Held;
-}
-
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {
   impl_->listen();
-  handle_stop_signals_until_exit();
-  impl_->signals.add(SIGTERM);
-  impl_->signals.add(SIGINT);
-  impl_->hangups.add(SIGHUP);  // from now on: one that comes during the start must not end it
 }
 
 Server::~Server() = default;
@@ -321,17 +271,24 @@ void Server::every(std::chrono::milliseconds interval, std::function<void()> act
 
 void Server::on_stop(std::function<void()> action) { impl_->stop_action = std::move(action); }
 
-void Server::on_hangup(std::function<void()> action) {
-  impl_->hangup_action = std::move(action);
-  impl_->await_hangup();
+void Server::post(std::function<void()> action) {
+  asio::post(impl_->accept_strand, std::move(action));
+}
+
+void Server::stop() {
+  post([&impl = *impl_] {
+    Services& services = *impl.served;
+    // Who asks twice does not want to wait.
+    services.draining ? impl.begin_stop(services) : impl.begin_drain(services);
+  });
 }
 
 void Server::run(Services& services, const Router& router) {
   Impl& impl = *impl_;
+  impl.served = &services;
   services.bells.carrier = [&impl](std::shared_ptr<Bell::Waiting> waiting) {
     impl.carry(std::move(waiting));
   };
-  impl.await_signal(services);
   for (auto& timer : impl.timers) {
     asio::spawn(
         impl.accept_strand,

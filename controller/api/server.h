@@ -44,14 +44,16 @@ class Server {
   // Calls `action` on an I/O thread again and again, `interval` after it last returned. Before
   // run().
   void every(std::chrono::milliseconds interval, std::function<void()> action);
-  // Calls `action` on an I/O thread at each SIGHUP. Before run().
-  void on_hangup(std::function<void()> action);
   // Calls `action` once when the end begins. Before run().
   void on_stop(std::function<void()> action);
-  // Serves until SIGTERM or SIGINT. Then `services` are draining: everything but new leases is
-  // answered for drain_timeout, which a second signal ends. Then answers what is in flight and
-  // returns. Both references must outlive the server; the ledger of `services` must be closed
-  // before the server is.
+  // Calls `action` on an I/O thread, in turn with the timers, once run() was called. From any
+  // thread.
+  void post(std::function<void()> action);
+  // Ends run(): `services` are draining, and everything but new leases is answered for
+  // drain_timeout. A second call ends that time. From any thread, before run() too.
+  void stop();
+  // Serves until stop(), and then answers what is in flight. Both references must outlive the
+  // server; the ledger of `services` must be closed before the server is.
   void run(Services& services, const Router& router);
 
  private:

@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/failpoint.h"
 #include "base/files.h"
+#include "base/signals.h"
 #include "base/version.h"
 #include "base/wall_clock.h"
 #include "controller/daemon/descriptors.h"
@@ -284,14 +285,17 @@ void Daemon::check_pages() {
   integrity_ = std::make_unique<BackgroundCheck>(ledger_->file(), std::move(hooks));
 }
 
+std::string Daemon::status() const {
+  return fmt::format("listens on {}, port {}", config_.get()->listen, server_.port());
+}
+
+void Daemon::reload() {
+  ServiceManager::reloading();
+  const bool taken = config_.reload();
+  ServiceManager::ready(taken ? status() : status() + "; the configuration was not read again");
+}
+
 void Daemon::tell_service_manager() {
-  const std::string status =
-      fmt::format("listens on {}, port {}", config_.get()->listen, server_.port());
-  server_.on_hangup([this, status] {
-    ServiceManager::reloading();
-    const bool taken = config_.reload();
-    ServiceManager::ready(taken ? status : status + "; the configuration was not read again");
-  });
   server_.on_stop([] { ServiceManager::stopping(); });
   // A sign of life has gone through the server's threads and the ledger's writer. Without a row
   // it touches no disk, so that a full one, which passes, does not end the daemon.
@@ -301,7 +305,7 @@ void Daemon::tell_service_manager() {
           [](LedgerTransaction&) {}, [](std::exception_ptr) { ServiceManager::alive(); });
     });
   }
-  ServiceManager::ready(status);
+  ServiceManager::ready(status());
 }
 
 // A start goes on from a killed daemon's ledger as well; this spares it the time, and another
@@ -344,6 +348,9 @@ bool Daemon::serve() {
   tell_service_manager();
   spdlog::info("gnomond {} ({}) listens on {}, port {}{}, ledger {}", kVersion, kRevision,
                config->listen, server_.port(), certificate_ ? " with TLS" : "", config->ledger);
+  const SignalListener signals(kDaemonSignals, [this](int number) {
+    number == SIGHUP ? server_.post([this] { reload(); }) : server_.stop();
+  });
   server_.run(*services_, *router_);
   save_states();
   notifier_.reset();

@@ -2,7 +2,9 @@
 // the start before the ledger is touched, or leaves no trace of it.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <csignal>
 #include <memory>
 #include <string>
 
@@ -14,6 +16,10 @@
 #include "controller/daemon/served_certificate.h"
 
 namespace gnomon {
+
+// End the daemon (SIGTERM, SIGINT) or have it read its configuration again (SIGHUP). They are to be
+// blocked before there is a Daemon (block_signals); until it serves, and after, they wait.
+inline constexpr std::array<int, 3> kDaemonSignals = {SIGTERM, SIGINT, SIGHUP};
 
 class Daemon {
  public:
@@ -37,6 +43,8 @@ class Daemon {
   void set_integrity(const char* state);  // as in DaemonNumbers
   void save_states();
   void look_at_tokens();
+  std::string status() const;
+  void reload();
   void tell_service_manager();
   void check_pages();
 

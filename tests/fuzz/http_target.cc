@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -48,7 +47,7 @@ class InProcessDaemon {
     thread_ = std::thread([this] { server_.run(services_, router_); });
   }
   ~InProcessDaemon() {
-    ::kill(::getpid(), SIGTERM);  // the server's own way to end
+    server_.stop();
     thread_.join();
   }
   uint16_t port() const { return server_.port(); }
