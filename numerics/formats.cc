@@ -1,5 +1,6 @@
 #include "numerics/formats.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -108,9 +109,10 @@ uint32_t round_magnitude(const FormatInfo& info, uint32_t u) {
 std::string_view format_name(Format format) { return row_of(format).name; }
 
 Format format_from_name(std::string_view name) {
+  const auto found = std::ranges::find(kRows, name, &Row::name);
+  if (found != kRows.end()) return found->format;
   std::string accepted;
   for (const Row& row : kRows) {
-    if (row.name == name) return row.format;
     accepted += accepted.empty() ? "" : ", ";
     accepted += row.name;
   }

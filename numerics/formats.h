@@ -30,6 +30,11 @@ std::string_view format_name(Format format);     // "e4m3"
 Format format_from_name(std::string_view name);  // throws Error naming the accepted ones
 std::span<const Format> all_formats();
 
+// E4M3 and E5M2, which tensor cores multiply.
+constexpr bool is_fp8(Format format) { return format == Format::kE4m3 || format == Format::kE5m2; }
+// E8M3 to E8M6, which have the range of BF16 and therefore need no scale.
+constexpr bool is_reduced_mantissa(Format format) { return format >= Format::kE8m3; }
+
 struct FormatInfo {
   int exponent_bits;
   int mantissa_bits;

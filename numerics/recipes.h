@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "numerics/formats.h"
 #include "numerics/quantizer.h"
 
 namespace gnomon {
@@ -49,8 +50,8 @@ enum class Recipe {
 struct RecipeRow {
   Recipe recipe;
   std::string_view name;
-  std::string_view forward_format;   // of activations and weights, by default
-  std::string_view gradient_format;  // of output gradients, by default
+  Format forward_format;   // of activations and weights, by default
+  Format gradient_format;  // of output gradients, by default
   // kFp32: a scale of its own for each tile; powers of two where the plan wants them.
   ScaleRule rule = ScaleRule::kFp32;
   // Elements of a tile along what is summed over: kWhole = one tile, 0 = all of them.

@@ -19,18 +19,9 @@ constexpr std::array<std::string_view, 2> kGemmValues = {"fp8", "bf16"};
 constexpr int kPromoteEveryMax = 1 << 20;
 constexpr int kGroupTerms = 32;   // of a Hopper FP8 instruction
 constexpr int kBlockTerms = 128;  // of a tile of `block`
-constexpr std::array<std::string_view, 5> kScaledFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1"};
-constexpr std::array<std::string_view, 4> kWideFormats = {"e8m3", "e8m4", "e8m5", "e8m6"};
-constexpr std::array<std::string_view, 2> kTensorCoreFormats = {"e4m3", "e5m2"};
-constexpr std::array<std::string_view, 9> kFormats = {"e4m3", "e5m2", "e3m2", "e2m3", "e2m1",
-                                                      "e8m3", "e8m4", "e8m5", "e8m6"};
 constexpr std::array<std::string_view, 2> kMxScales = {"up", "ocp"};
 constexpr std::array<std::string_view, 2> kAccumulators = {"fp32", "hopper"};
 constexpr std::array<std::string_view, 3> kGemmNames = {"fprop", "dgrad", "wgrad"};
-
-bool one_of(std::span<const std::string_view> list, std::string_view value) {
-  return std::ranges::find(list, value) != list.end();
-}
 
 std::string quoted_list(std::span<const std::string_view> values) {
   std::string text;
@@ -38,6 +29,19 @@ std::string quoted_list(std::span<const std::string_view> values) {
     text += (text.empty() ? "" : ", ") + toml_quoted(value);
   }
   return text;
+}
+
+// The formats of low-precision operands; and those among them whose range is so small that they
+// need a scale.
+bool is_low(Format format) { return format > Format::kBf16; }
+bool is_scaled(Format format) { return is_low(format) && !is_reduced_mantissa(format); }
+
+std::vector<std::string_view> format_names(bool (*is)(Format)) {
+  std::vector<std::string_view> names;
+  for (const Format format : all_formats()) {
+    if (is(format)) names.push_back(format_name(format));
+  }
+  return names;
 }
 
 std::vector<std::string_view> all_recipe_names() {
@@ -88,8 +92,8 @@ PlanRule read_rule(TomlTable& table) {
   }
   read_gemms(table, rule);
   read_run_choices(table, rule);
-  rule.forward_format = table.choice("forward_format", "", kFormats);
-  rule.gradient_format = table.choice("gradient_format", "", kFormats);
+  rule.forward_format = table.choice("forward_format", "", format_names(is_low));
+  rule.gradient_format = table.choice("gradient_format", "", format_names(is_low));
   rule.recipe = table.choice("recipe", "", all_recipe_names());
   const RecipeRow* const recipe = recipe_row(rule.recipe);
   if (recipe != nullptr && recipe->ours && recipe->keeps_wgrad &&
@@ -118,8 +122,12 @@ void apply(const PlanRule& rule, Gemm gemm, GemmPrecision& precision) {
   if (!rule.recipe.empty()) {
     precision.choose(recipe_row(rule.recipe)->recipe);
   }
-  if (!rule.forward_format.empty()) precision.forward_format = rule.forward_format;
-  if (!rule.gradient_format.empty()) precision.gradient_format = rule.gradient_format;
+  if (!rule.forward_format.empty()) {
+    precision.forward_format = format_from_name(rule.forward_format);
+  }
+  if (!rule.gradient_format.empty()) {
+    precision.gradient_format = format_from_name(rule.gradient_format);
+  }
   if (rule.power_of_two >= 0) precision.power_of_two = rule.power_of_two == 1;
   if (!rule.mx_scale.empty()) precision.mx_scale_up = rule.mx_scale == "up";
   if (!rule.accumulate.empty()) {
@@ -237,20 +245,19 @@ class GemmCheck {
   }
 
  private:
-  void format(const char* key, const std::string& value, std::string PlanRule::*member) const {
+  void format(const char* key, Format value, std::string PlanRule::*member) const {
     const RuleTest names = [member](const PlanRule& rule) { return !(rule.*member).empty(); };
     const bool unscaled = row_.rule == ScaleRule::kNone;
-    const std::span<const std::string_view> accepted =
-        unscaled ? std::span<const std::string_view>(kWideFormats) : kScaledFormats;
-    if (!one_of(accepted, value)) {
-      refuse(key, toml_quoted(value),
-             fmt::format("{} {}{}", quoted_list(accepted), with_recipe_,
+    bool (*const accepted)(Format) = unscaled ? is_reduced_mantissa : is_scaled;
+    if (!accepted(value)) {
+      refuse(key, toml_quoted(format_name(value)),
+             fmt::format("{} {}{}", quoted_list(format_names(accepted)), with_recipe_,
                          unscaled ? "" : "; e8m3 to e8m6 need recipe = \"none\""),
              names);
     }
-    if (hopper_ && !one_of(kTensorCoreFormats, value)) {
-      refuse(key, toml_quoted(value),
-             quoted_list(kTensorCoreFormats) + " with accumulate = \"hopper\"", names);
+    if (hopper_ && !is_fp8(value)) {
+      refuse(key, toml_quoted(format_name(value)),
+             quoted_list(format_names(is_fp8)) + " with accumulate = \"hopper\"", names);
     }
   }
 
@@ -299,8 +306,8 @@ void GemmPrecision::choose(Recipe chosen) {
 
 bool SitePrecision::multiplies_e5m2_by_e5m2(Gemm gemm) const {
   const GemmPrecision& precision = (*this)[gemm];
-  if (!precision.fp8 || precision.forward_format != "e5m2") return false;
-  return gemm == Gemm::kFprop || precision.gradient_format == "e5m2";
+  if (!precision.fp8 || precision.forward_format != Format::kE5m2) return false;
+  return gemm == Gemm::kFprop || precision.gradient_format == Format::kE5m2;
 }
 
 std::string SitePrecision::recipes() const {
@@ -341,8 +348,8 @@ PrecisionPlan PrecisionPlan::fp8(Recipe recipe, Accumulate accumulate) {
   PlanRule rule;
   rule.match = std::string("*");
   rule.gemms.fill("fp8");
-  rule.forward_format = defaults.forward_format;
-  rule.gradient_format = defaults.gradient_format;
+  rule.forward_format = format_name(defaults.forward_format);
+  rule.gradient_format = format_name(defaults.gradient_format);
   rule.recipe = recipe_name(recipe);
   if (accumulate == Accumulate::kHopper) rule.accumulate = "hopper";
   PrecisionPlan plan;

@@ -3,6 +3,9 @@
 // between ranks. It is data: written as TOML, versioned, sent in directives, kept in
 // checkpoints. The whole run in BF16 is just one more plan. Rules are tried in order and the last
 // match wins, key by key.
+//
+// A PlanRule keeps the plan's words. PrecisionPlan::resolve reads them, and what it returns has
+// enums: nothing behind it compares words.
 #pragma once
 
 #include <array>
@@ -12,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "numerics/formats.h"
 #include "numerics/recipes.h"
 #include "protocol/run_precision.h"
 
@@ -27,9 +31,9 @@ Accumulate accumulate_from_name(std::string_view name);  // throws Error naming 
 
 // How one GEMM of a site runs.
 struct GemmPrecision {
-  bool fp8 = false;                      // low precision; false means BF16
-  std::string forward_format = "e4m3";   // activations and weights: a name of Format
-  std::string gradient_format = "e5m2";  // output gradients
+  bool fp8 = false;                        // low precision; false means BF16
+  Format forward_format = Format::kE4m3;   // activations and weights
+  Format gradient_format = Format::kE5m2;  // output gradients
   Recipe recipe = Recipe::kCurrent;
   int amax_history = 1024;    // steps, `delayed` only
   int margin = 0;             // `delayed`: scale = FP8_MAX / amax / 2^margin

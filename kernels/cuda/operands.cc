@@ -15,8 +15,6 @@ namespace {
 constexpr int64_t kSide = 128;
 constexpr int64_t kSquareMultiple = 4;  // that rows of squares' scales are padded to
 
-bool is_fp8(Format format) { return format == Format::kE4m3 || format == Format::kE5m2; }
-
 FactorScale scale_of(const TileShape& tile) {
   if (tile == TileShape{}) return FactorScale::kTensor;
   if (tile == TileShape{kSide, kSide}) return FactorScale::kSquare;

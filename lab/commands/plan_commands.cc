@@ -33,7 +33,7 @@ ModelConfig model_of(const PlanOptions& options) {
 std::string gemm_text(const SitePrecision& precision, Gemm gemm) {
   if (!precision.uses_fp8(gemm)) return "bf16";
   const GemmPrecision& it = precision[gemm];
-  return gemm == Gemm::kFprop ? it.forward_format : it.gradient_format;
+  return std::string(format_name(gemm == Gemm::kFprop ? it.forward_format : it.gradient_format));
 }
 
 void check_plan(const PlanOptions& options) {

@@ -47,20 +47,29 @@ struct Grid {
   double largest;
 };
 
-Grid grid_of(const std::string& format) {
-  if (format == "e4m3") return {3, -6, 448.0};
-  if (format == "e5m2") return {2, -14, 57344.0};
-  if (format == "e3m2") return {2, -2, 28.0};
-  if (format == "e2m3") return {3, 0, 7.5};
-  if (format == "e2m1") return {1, 0, 6.0};
-  const int bits = format.back() - '0';  // e8m3 to e8m6
+Grid grid_of(Format format) {
+  switch (format) {
+    case Format::kE4m3:
+      return {3, -6, 448.0};
+    case Format::kE5m2:
+      return {2, -14, 57344.0};
+    case Format::kE3m2:
+      return {2, -2, 28.0};
+    case Format::kE2m3:
+      return {3, 0, 7.5};
+    case Format::kE2m1:
+      return {1, 0, 6.0};
+    default:  // e8m3 to e8m6
+      break;
+  }
+  const int bits = 3 + static_cast<int>(format) - static_cast<int>(Format::kE8m3);
   return {bits, -126, std::ldexp(2.0 - std::ldexp(1.0, -bits), 127)};
 }
 
 // The recipes once more, in the words of docs/recipes.md.
 Quantizer description(const GemmPrecision& precision, Gemm gemm, const std::string& tensor,
-                      const std::string& format) {
-  Quantizer quantizer{format_from_name(format), {0, 0}, ScaleRule::kFp32};
+                      Format format) {
+  Quantizer quantizer{format, {0, 0}, ScaleRule::kFp32};
   if (precision.power_of_two) quantizer.rule = ScaleRule::kPowerOfTwo;
   // fprop sums over `in`, the columns of input and weight; dgrad over `out`, the columns of the
   // gradient and the rows of the weight; wgrad over tokens, the rows of gradient and input.
@@ -112,7 +121,7 @@ double own_scale(ScaleRule rule, double largest, double amax) {
 }  // namespace
 
 double round_to_format(Format format, double x) {
-  const Grid grid = grid_of(std::string(format_name(format)));
+  const Grid grid = grid_of(format);
   return round_to_grid(x, grid.mantissa_bits, grid.exponent_min, grid.largest);
 }
 
@@ -121,7 +130,7 @@ Vector quantise_tiles(const Quantizer& quantizer, int log2_shift, const Vector& 
   const int tile_rows = quantizer.tile.rows == 0 ? rows : static_cast<int>(quantizer.tile.rows);
   const int tile_columns =
       quantizer.tile.columns == 0 ? columns : static_cast<int>(quantizer.tile.columns);
-  const double largest = grid_of(std::string(format_name(quantizer.format))).largest;
+  const double largest = grid_of(quantizer.format).largest;
   std::map<std::pair<int, int>, double> amax;
   for (int row = 0; row < rows; ++row) {
     for (int column = 0; column < columns; ++column) {
@@ -147,8 +156,7 @@ Vector ReferenceModel::operand(const std::string& site, Gemm gemm, const std::st
                                const Vector& x, int columns) const {
   const GemmPrecision precision = plan.resolve(site, config.layers)[gemm];
   if (!rounds || !precision.fp8) return x;
-  const std::string& format =
-      tensor == "gradient" ? precision.gradient_format : precision.forward_format;
+  const Format format = tensor == "gradient" ? precision.gradient_format : precision.forward_format;
   const Quantizer quantizer = description(precision, gemm, tensor, format);
   if (quantizer.tile != TileShape{}) {
     const Vector* quantised = quantised_operand(x, quantizer, 0);

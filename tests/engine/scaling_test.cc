@@ -140,8 +140,8 @@ TEST(QuantizerFor, KeysOfThePlanChooseRuleAndFormat) {
   EXPECT_EQ(rule(Recipe::kBlock, false, true), ScaleRule::kFp32);
   EXPECT_EQ(rule(Recipe::kRowwise, false, true), ScaleRule::kFp32);
   EXPECT_EQ(rule(Recipe::kMx, false, false), ScaleRule::kOcpFloor);
-  site.forward_format = "e3m2";
-  site.gradient_format = "e2m1";
+  site.forward_format = Format::kE3m2;
+  site.gradient_format = Format::kE2m1;
   EXPECT_EQ(quantizer_for(site, TensorRole::kWeight, Gemm::kDgrad).format, Format::kE3m2);
   EXPECT_EQ(quantizer_for(site, TensorRole::kGradient, Gemm::kWgrad).format, Format::kE2m1);
 }

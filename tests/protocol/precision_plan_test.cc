@@ -74,8 +74,8 @@ TEST(PrecisionPlan, Fp8MeansEveryGemmWithTheRecipeAskedFor) {
     for (Gemm gemm : kGemms) EXPECT_TRUE(precision.uses_fp8(gemm));
     for (const GemmPrecision& it : precision.gemms) {
       EXPECT_EQ(it.recipe, recipe);
-      EXPECT_EQ(it.forward_format, "e4m3");
-      EXPECT_EQ(it.gradient_format, "e5m2");
+      EXPECT_EQ(it.forward_format, Format::kE4m3);
+      EXPECT_EQ(it.gradient_format, Format::kE5m2);
     }
   }
 }
@@ -260,23 +260,24 @@ SitePrecision only_recipe(const std::string& recipe, const std::string& more = "
 TEST(PrecisionPlan, ARecipeBringsItsDefaults) {
   struct Defaults {
     const char* recipe;
-    const char* gradient;
+    Format gradient;
     bool power_of_two;
     bool wgrad;
     int fprop_promotion;  // 0: fast accumulation
   };
-  for (const Defaults& it :
-       {Defaults{"current", "e5m2", false, true, 0}, Defaults{"delayed", "e5m2", false, true, 0},
-        Defaults{"rowwise", "e4m3", true, true, 0},
-        Defaults{"rowwise_gw_hp", "e4m3", true, false, 0},
-        Defaults{"block", "e4m3", true, true, 128}, Defaults{"mx", "e4m3", false, true, 128}}) {
+  for (const Defaults& it : {Defaults{"current", Format::kE5m2, false, true, 0},
+                             Defaults{"delayed", Format::kE5m2, false, true, 0},
+                             Defaults{"rowwise", Format::kE4m3, true, true, 0},
+                             Defaults{"rowwise_gw_hp", Format::kE4m3, true, false, 0},
+                             Defaults{"block", Format::kE4m3, true, true, 128},
+                             Defaults{"mx", Format::kE4m3, false, true, 128}}) {
     const SitePrecision precision = only_recipe(it.recipe);
     EXPECT_EQ(precision.recipes(), it.recipe);
     EXPECT_TRUE(precision.uses_fp8(Gemm::kFprop) && precision.uses_fp8(Gemm::kDgrad)) << it.recipe;
     EXPECT_EQ(precision.uses_fp8(Gemm::kWgrad), it.wgrad) << it.recipe;
     for (Gemm gemm : kGemms) {
       const GemmPrecision& found = precision[gemm];
-      EXPECT_EQ(found.forward_format, "e4m3") << it.recipe;
+      EXPECT_EQ(found.forward_format, Format::kE4m3) << it.recipe;
       EXPECT_EQ(found.gradient_format, it.gradient) << it.recipe;
       EXPECT_EQ(found.power_of_two, it.power_of_two) << it.recipe;
       EXPECT_TRUE(found.mx_scale_up) << it.recipe;
@@ -301,13 +302,14 @@ TEST(PrecisionPlan, ARuleThatNamesARecipeTakesItsDefaultsForWhatItDoesNotName) {
     return PrecisionPlan::parse(first + "[[rule]]\nmatch = \"*\"\n" + text)
         .resolve("lm_head", kLayers)[Gemm::kDgrad];
   };
-  EXPECT_EQ(then("margin = 1").forward_format, "e2m3");
+  EXPECT_EQ(then("margin = 1").forward_format, Format::kE2m3);
   EXPECT_FALSE(then("margin = 1").power_of_two);
-  EXPECT_EQ(then("recipe = \"rowwise\"").forward_format, "e4m3");
+  EXPECT_EQ(then("recipe = \"rowwise\"").forward_format, Format::kE4m3);
   EXPECT_TRUE(then("recipe = \"rowwise\"").power_of_two);
-  EXPECT_EQ(then("recipe = \"delayed\"").gradient_format, "e5m2");
+  EXPECT_EQ(then("recipe = \"delayed\"").gradient_format, Format::kE5m2);
   EXPECT_FALSE(then("recipe = \"rowwise\"\npower_of_two = false").power_of_two);
-  EXPECT_EQ(then("recipe = \"rowwise\"\ngradient_format = \"e5m2\"").gradient_format, "e5m2");
+  EXPECT_EQ(then("recipe = \"rowwise\"\ngradient_format = \"e5m2\"").gradient_format,
+            Format::kE5m2);
 }
 
 TEST(PrecisionPlan, TheNewKeysAreReadAndSurviveTheRoundTrip) {
@@ -328,7 +330,7 @@ TEST(PrecisionPlan, TheNewKeysAreReadAndSurviveTheRoundTrip) {
     const GemmPrecision other = it.resolve(kSites[0], kLayers)[Gemm::kFprop];
     EXPECT_EQ(other.recipe, Recipe::kMx);
     EXPECT_FALSE(other.mx_scale_up);
-    EXPECT_EQ(other.forward_format, "e3m2");
+    EXPECT_EQ(other.forward_format, Format::kE3m2);
     EXPECT_NO_THROW(it.check_sites(kSites, kLayers));
   }
 }
@@ -351,7 +353,7 @@ TEST(PrecisionPlan, ARuleMayBeAboutSomeGemmsOnly) {
     EXPECT_EQ(head[Gemm::kFprop].amax_history, 8);
     EXPECT_EQ(head[Gemm::kFprop].accumulate, Accumulate::kFp32);
     EXPECT_EQ(head[Gemm::kDgrad].recipe, Recipe::kBlock);
-    EXPECT_EQ(head[Gemm::kDgrad].gradient_format, "e4m3");
+    EXPECT_EQ(head[Gemm::kDgrad].gradient_format, Format::kE4m3);
     EXPECT_EQ(head[Gemm::kDgrad].accumulate, Accumulate::kHopper);
     EXPECT_EQ(head[Gemm::kDgrad].promotion(Gemm::kDgrad), 128);
     EXPECT_EQ(head.recipes(), "delayed/block");
@@ -437,8 +439,8 @@ TEST(PrecisionPlan, TheReducedMantissaProbeIsAPlan) {
   const GemmPrecision probe =
       only_recipe("none", "forward_format = \"e8m3\"\ngradient_format = \"e8m4\"\n")[Gemm::kWgrad];
   EXPECT_EQ(probe.recipe, Recipe::kNone);
-  EXPECT_EQ(probe.forward_format, "e8m3");
-  EXPECT_EQ(probe.gradient_format, "e8m4");
+  EXPECT_EQ(probe.forward_format, Format::kE8m3);
+  EXPECT_EQ(probe.gradient_format, Format::kE8m4);
 }
 
 TEST(PrecisionPlan, LoadNamesTheMissingFile) {

@@ -27,13 +27,10 @@ bool changes_precision(FaultKind kind) {
          kind == FaultKind::kE5m2Everywhere || kind == FaultKind::kCoarseRecipe;
 }
 
-bool tensor_core_format(const std::string& format) { return format == "e4m3" || format == "e5m2"; }
-
-void change_formats(const std::string& forward, const std::string& gradient,
-                    GemmPrecision& precision) {
+void change_formats(Format forward, Format gradient, GemmPrecision& precision) {
   precision.forward_format = forward;
   precision.gradient_format = gradient;
-  if (tensor_core_format(forward) && tensor_core_format(gradient)) return;
+  if (is_fp8(forward) && is_fp8(gradient)) return;
   precision.accumulate = Accumulate::kFp32;
   precision.promote_every = GemmPrecision::kPromoteByRecipe;
 }

@@ -260,9 +260,8 @@ namespace {
 
 // Only E4M3 and E5M2 have a kernel that can add up in the tensor core's way.
 bool tensor_core_formats(const GemmPrecision& precision, Gemm gemm) {
-  auto has_kernel = [](const std::string& name) { return name == "e4m3" || name == "e5m2"; };
-  return has_kernel(precision.forward_format) &&
-         (gemm == Gemm::kFprop || has_kernel(precision.gradient_format));
+  return is_fp8(precision.forward_format) &&
+         (gemm == Gemm::kFprop || is_fp8(precision.gradient_format));
 }
 
 }  // namespace

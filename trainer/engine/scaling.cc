@@ -24,13 +24,13 @@ const GemmPrecision* delayed(const SitePrecision& precision, TensorRole role) {
 }  // namespace
 
 Quantizer quantizer_for(const GemmPrecision& precision, TensorRole role, Gemm gemm) {
-  const std::string& format =
+  const Format format =
       role == TensorRole::kGradient ? precision.gradient_format : precision.forward_format;
   const RecipeRow& row = recipe_row(precision.recipe);
   ScaleRule rule = row.rule;
   if (rule == ScaleRule::kFp32 && precision.power_of_two) rule = ScaleRule::kPowerOfTwo;
   if (row.has_mx_scale && !precision.mx_scale_up) rule = ScaleRule::kOcpFloor;
-  return {format_from_name(format), row.tile(role, gemm), rule};
+  return {format, row.tile(role, gemm), rule};
 }
 
 void AmaxHistory::push(float amax, int length) {

@@ -49,12 +49,13 @@ GemmPrecision what_if_precision(const std::string& name, const std::string& file
     if (colon != std::string::npos) {
       const std::string formats = name.substr(colon + 1);
       const size_t slash = formats.find('/');
-      precision.forward_format = formats.substr(0, slash);
-      precision.gradient_format =
-          slash == std::string::npos ? precision.forward_format : formats.substr(slash + 1);
+      precision.forward_format = format_from_name(formats.substr(0, slash));
+      precision.gradient_format = slash == std::string::npos
+                                      ? precision.forward_format
+                                      : format_from_name(formats.substr(slash + 1));
     }
-    for (const std::string& format : {precision.forward_format, precision.gradient_format}) {
-      if (format_from_name(format) == Format::kFp32) throw Error("nothing is rounded to fp32");
+    for (const Format format : {precision.forward_format, precision.gradient_format}) {
+      if (format == Format::kFp32) throw Error("nothing is rounded to fp32");
     }
     if (recipe == Recipe::kNone && colon == std::string::npos) {
       throw Error("the recipe none has no format of its own");
