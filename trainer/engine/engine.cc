@@ -92,6 +92,12 @@ void check_share(const BatchConfig& batch, int ranks) {
                                 ranks));
 }
 
+RunFormats formats_of(const RunPrecision& run) {
+  return {{moment_format_from_name(run.first_moment), moment_format_from_name(run.second_moment)},
+          wire_format_from_name(run.gradients),
+          wire_format_from_name(run.weights)};
+}
+
 }  // namespace
 
 Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
@@ -122,7 +128,7 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
   optimizer = std::make_unique<Optimizer>(
       config.optimizer, layout, *backend, static_cast<uint64_t>(config.seed),
       Shard{parts.begin(rank), parts.begin(rank) + parts.size(rank)}, config.memory.moments);
-  sites = resolve(plan);
+  sites = resolve(plan).sites;
   formats.moments = optimizer->state().formats();
   for (const Arena* arena : model->arenas()) arenas.push_back({arena->name(), arena->bytes()});
   const Arena& optimizer_arena = optimizer->state().arena();
@@ -164,12 +170,12 @@ void Engine::Impl::make_model(std::unique_ptr<BackendOf<E>> typed) {
   backend = std::move(typed);
 }
 
-std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) const {
+ResolvedPlan Engine::Impl::resolve(const PrecisionPlan& wanted) const {
   const int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
   check_plan_shapes(wanted, config.model, n);
   check_device_shapes(wanted, config.model, n, backend->width_multiple());
-  std::vector<SitePrecision> resolved;
-  resolved.reserve(model->sites().size());
+  ResolvedPlan resolved{.sites = {}, .formats = formats_of(wanted.of_run())};
+  resolved.sites.reserve(model->sites().size());
   for (const std::string& site : model->sites()) {
     SitePrecision precision = wanted.resolve(site, config.model.layers);
     if (config.compute == Compute::kFp32 && precision.any_fp8()) {
@@ -180,21 +186,16 @@ std::vector<SitePrecision> Engine::Impl::resolve(const PrecisionPlan& wanted) co
       throw ConfigError("plan", 0, site, "FP8",
                         "BF16 on this device; of FP8, " + backend->lacks_fp8());
     }
-    resolved.push_back(std::move(precision));
+    resolved.sites.push_back(precision);
   }
   return resolved;
 }
 
-RunFormats formats_of(const PrecisionPlan& plan) {
-  const RunPrecision run = plan.of_run();
-  return {{moment_format_from_name(run.first_moment), moment_format_from_name(run.second_moment)},
-          wire_format_from_name(run.gradients),
-          wire_format_from_name(run.weights)};
-}
-
-void Engine::Impl::check_room(const PrecisionPlan& wanted) const {
-  const MomentFormats moments = formats_of(wanted).moments;
-  if (optimizer->state().has_room_for(moments)) return;
+ResolvedPlan Engine::Impl::check_plan(const PrecisionPlan& wanted, const std::string& file) const {
+  wanted.check_sites(model->sites(), config.model.layers, file);
+  ResolvedPlan resolved = resolve(wanted);
+  const MomentFormats& moments = resolved.formats.moments;
+  if (optimizer->state().has_room_for(moments)) return resolved;
   const std::string widest = moment_format_name(std::min(moments.first, moments.second));
   throw ConfigError("memory", 0, "moments", moment_format_name(config.memory.moments),
                     fmt::format("\"{}\" for a plan with moments in {}, as this one: room for them "
@@ -202,8 +203,7 @@ void Engine::Impl::check_room(const PrecisionPlan& wanted) const {
                                 widest, widest));
 }
 
-void Engine::Impl::change_formats(const PrecisionPlan& wanted) {
-  const RunFormats next = formats_of(wanted);
+void Engine::Impl::change_formats(const RunFormats& next) {
   if (!ready) {
     optimizer->state().set_formats(next.moments);
   } else if (next.moments != formats.moments) {
@@ -317,7 +317,7 @@ void Engine::prepare() try {
   const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
   const int64_t rest = self.last_evaluated_tokens();
   for (const PrecisionPlan& plan : plans_to_prepare(self.config, self.model->sites())) {
-    std::vector<SitePrecision> sites = self.resolve(plan);
+    const std::vector<SitePrecision> sites = self.resolve(plan).sites;
     PassPlan pass{.sites = &sites, .step = self.step, .record = false};
     for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {
       self.model->prepare(pass, micro_batch, micro > 0);
@@ -329,24 +329,19 @@ void Engine::prepare() try {
   impl_->fail_alone(error);
 }
 
-void Engine::check_plan(const PrecisionPlan& plan) const {
-  plan.check_sites(impl_->model->sites(), impl_->config.model.layers);
-  impl_->resolve(plan);
-  impl_->check_room(plan);
-}
+void Engine::check_plan(const PrecisionPlan& plan) const { impl_->check_plan(plan, "plan"); }
 
 void Engine::set_plan(const PrecisionPlan& plan) {
   Impl& self = *impl_;
-  check_plan(plan);
-  std::vector<SitePrecision> sites = self.resolve(plan);
+  ResolvedPlan resolved = self.check_plan(plan, "plan");
   self.tell(EngineCall::kSetPlan, plan.to_toml());
   try {
-    self.change_formats(plan);
+    self.change_formats(resolved.formats);
   } catch (const std::exception& error) {
     self.fail_alone(error);
   }
-  self.scaling.change(sites);
-  self.sites = std::move(sites);
+  self.scaling.change(resolved.sites);
+  self.sites = std::move(resolved.sites);
   self.plan = plan;
 }
 

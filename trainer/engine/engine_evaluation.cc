@@ -48,7 +48,7 @@ std::unique_ptr<StatisticsCollector> Engine::statistics(const StatisticsConfig& 
 double Engine::evaluate(const PrecisionPlan& plan) {
   Impl& self = *impl_;
   GNOMON_ASSERT(self.ready);
-  const std::vector<SitePrecision> planned = self.resolve(plan);
+  const std::vector<SitePrecision> planned = self.resolve(plan).sites;
   self.tell(EngineCall::kEvaluate, plan.to_toml());
   try {
     PassPlan pass{.sites = &self.in_truth(planned, self.step),

@@ -20,6 +20,18 @@
 
 namespace gnomon {
 
+// What a plan says of the whole run: RunPrecision in the kernels' terms.
+struct RunFormats {
+  MomentFormats moments;
+  WireFormat gradients, weights;
+};
+
+// A plan as the engine runs it: its words are read once, by Engine::Impl::resolve.
+struct ResolvedPlan {
+  std::vector<SitePrecision> sites;  // by number
+  RunFormats formats;
+};
+
 // What snapshot() keeps. Scaling histories and stale weights take the little they need when they
 // are copied.
 struct EngineSnapshot {
@@ -33,15 +45,9 @@ struct EngineSnapshot {
   int64_t updates = 0;
   PrecisionPlan plan;
   std::vector<SitePrecision> sites;
+  RunFormats formats;
   std::set<const Fault*> flipped;
 };
-
-// RunPrecision as the engine has it.
-struct RunFormats {
-  MomentFormats moments;
-  WireFormat gradients, weights;
-};
-RunFormats formats_of(const PrecisionPlan& plan);
 
 struct Engine::Impl {
   struct Analysis;  // engine_scores.cc
@@ -49,11 +55,13 @@ struct Engine::Impl {
   Impl(EngineConfig engine_config, EngineRole engine_role, EngineRanks* engine_ranks,
        const BackendMakers* makers);
 
-  std::vector<SitePrecision> resolve(const PrecisionPlan& wanted) const;
-  // Throws ConfigError where there is no room for its moments.
-  void check_room(const PrecisionPlan& wanted) const;
-  // The plan's moments and communication from here on; moments keep their values.
-  void change_formats(const PrecisionPlan& wanted);
+  // Throws ConfigError where this model, batch or device cannot run the plan.
+  ResolvedPlan resolve(const PrecisionPlan& wanted) const;
+  // The same, and where a rule does not fit the model or the moments have no room. `file` is where
+  // the plan comes from, for messages.
+  ResolvedPlan check_plan(const PrecisionPlan& wanted, const std::string& file) const;
+  // Moments and communication from here on; moments keep their values.
+  void change_formats(const RunFormats& next);
   void read_batch(int64_t step, int64_t micro_batch);
   // How the sites run in truth where the plan says `planned`.
   const std::vector<SitePrecision>& in_truth(const std::vector<SitePrecision>& planned,
@@ -133,7 +141,7 @@ struct Engine::Impl {
   bool ready = false;  // initialize() or load() was called
   int64_t step = 0;
   PrecisionPlan plan;
-  std::vector<SitePrecision> sites;         // plan, resolved
+  std::vector<SitePrecision> sites;         // as the plan says
   RunFormats formats;                       // the plan's, which the optimizer's state has
   std::vector<SitePrecision> faulty_sites;  // room for in_truth()
   std::set<const Fault*> flipped;           // bit flips that have struck: each does so once

@@ -322,7 +322,7 @@ std::vector<SiteScoreRow> Engine::scores(const PrecisionPlan& plan, int64_t at) 
                     "not on {}",
                     self.collectives.size()));
   }
-  const std::vector<SitePrecision> planned = self.resolve(plan);
+  const std::vector<SitePrecision> planned = self.resolve(plan).sites;
   std::vector<SitePrecision> fp8 = self.in_truth(planned, at);
   std::vector<SiteScoreRow> rows;
   if (std::ranges::none_of(fp8, [](const SitePrecision& it) { return it.any_fp8(); })) return rows;

@@ -53,6 +53,7 @@ void Engine::snapshot() try {
   kept.updates = self.optimizer->state().updates();
   kept.plan = self.plan;
   kept.sites = self.sites;
+  kept.formats = self.formats;
   kept.flipped = self.flipped;
   self.has_kept = true;
 } catch (const std::exception& error) {
@@ -75,7 +76,7 @@ void Engine::restore() try {
   self.step = kept.step;
   self.optimizer->state().set_updates(kept.updates);
   self.plan = kept.plan;
-  self.formats = formats_of(kept.plan);
+  self.formats = kept.formats;
   self.optimizer->state().set_formats(self.formats.moments);
   self.sites = kept.sites;
   self.flipped = kept.flipped;

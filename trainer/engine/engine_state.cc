@@ -297,10 +297,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
         fmt::format("{}, the hash of {}", self.data.info.content_hash, self.config.data));
   }
   PrecisionPlan plan = PrecisionPlan::parse(state.text("plan"), state_file);
-  plan.check_sites(self.model->sites(), self.config.model.layers, state_file);
-  std::vector<SitePrecision> sites = self.resolve(plan);
-  self.check_room(plan);
-  const MomentFormats stored = formats_of(plan).moments;
+  ResolvedPlan resolved = self.check_plan(plan, state_file);
   ScalingState scaling = scaling_from(state, self.model->sites());
 
   const ParameterLayout& layout = self.model->layout();
@@ -322,7 +319,7 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   int64_t step = state.integer("step");
   const int64_t updates = updates_of(state, step);
   const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
-  std::vector<TensorView> wanted_state = OptimizerState::names(layout, stored);
+  std::vector<TensorView> wanted_state = OptimizerState::names(layout, resolved.formats.moments);
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);
@@ -332,24 +329,26 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
                       state.text("weights_hash") + " as trainer_state.json says");
   }
 
-  return [&self, staging, optimizer, take_plan, step, updates, stored, wanted = std::move(plan),
-          resolved = std::move(sites), histories = std::move(scaling)]() mutable {
+  return [&self, staging, optimizer, take_plan, step, updates, wanted = std::move(plan),
+          stored = std::move(resolved), histories = std::move(scaling)]() mutable {
+    const MomentFormats moments = stored.formats.moments;
+    const RunFormats next = take_plan ? stored.formats : self.formats;
     self.memory().settle();
     self.working().take(staging->room());
-    self.optimizer->state().set_formats(stored);
+    self.optimizer->state().set_formats(moments);
     self.optimizer->state().take(*optimizer, self.model->layout());
     self.optimizer->state().set_updates(updates);
     self.take_stale_weights(*optimizer, step);
     self.scaling = std::move(histories);
     if (take_plan) {
       self.plan = std::move(wanted);
-      self.sites = std::move(resolved);
+      self.sites = std::move(stored.sites);
     }
     self.scaling.change(self.sites);
     self.step = step;
     self.ready = true;
-    self.formats.moments = stored;
-    self.change_formats(self.plan);
+    self.formats.moments = moments;
+    self.change_formats(next);
   };
 }
 
