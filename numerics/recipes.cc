@@ -121,6 +121,12 @@ std::string_view gemm_name(Gemm gemm) {
   return kNames[static_cast<size_t>(gemm)];
 }
 
+Gemm gemm_from_name(std::string_view name) {
+  const auto found = std::ranges::find(kGemms, name, gemm_name);
+  if (found != kGemms.end()) return *found;
+  throw Error(fmt::format("GEMM \"{}\" is unknown; accepted: fprop, dgrad, wgrad", name));
+}
+
 std::string tensor_role_name(TensorRole role) {
   switch (role) {
     case TensorRole::kInput:

@@ -21,7 +21,8 @@ namespace gnomon {
 // W [out, in], gradient dY [n, out].
 enum class Gemm { kFprop = 0, kDgrad = 1, kWgrad = 2 };
 inline constexpr std::array<Gemm, 3> kGemms = {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad};
-std::string_view gemm_name(Gemm gemm);  // "fprop", "dgrad", "wgrad"
+std::string_view gemm_name(Gemm gemm);       // "fprop", "dgrad", "wgrad"
+Gemm gemm_from_name(std::string_view name);  // throws Error naming the accepted ones
 
 enum class TensorRole { kInput = 0, kWeight = 1, kGradient = 2 };
 inline constexpr int kTensorRoles = 3;

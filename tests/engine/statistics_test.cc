@@ -154,9 +154,7 @@ TEST_F(Statistics, RowsAreOfTheTensorsTheyName) {
         continue;
       }
       const TensorRole role = tensor_role_from_name(row.tensor);
-      const Gemm gemm = row.gemm == "fprop"   ? Gemm::kFprop
-                        : row.gemm == "dgrad" ? Gemm::kDgrad
-                                              : Gemm::kWgrad;
+      const Gemm gemm = gemm_from_name(row.gemm);
       const Quantizer quantizer =
           quantizer_for(what_if_precision(row.recipe, "test", "recipe"), role, gemm);
       const QuantizationStatistics expected =

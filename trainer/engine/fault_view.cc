@@ -1,7 +1,6 @@
 #include "trainer/engine/fault_view.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace gnomon {
 namespace {
@@ -35,18 +34,19 @@ void change_formats(Format forward, Format gradient, GemmPrecision& precision) {
   precision.promote_every = GemmPrecision::kPromoteByRecipe;
 }
 
-void change(const Fault& fault, GemmPrecision& precision) {
-  switch (fault.kind) {
+// `format` is the fault's, where its kind has one.
+void change(FaultKind kind, Format format, GemmPrecision& precision) {
+  switch (kind) {
     case FaultKind::kGradientUnderflow:
-      return change_formats(precision.forward_format, "e4m3", precision);
+      return change_formats(precision.forward_format, Format::kE4m3, precision);
     case FaultKind::kReducedMantissa:
-      if (fault.format.starts_with("e8")) precision.choose(Recipe::kNone);
-      return change_formats(fault.format, fault.format, precision);
+      if (is_reduced_mantissa(format)) precision.choose(Recipe::kNone);
+      return change_formats(format, format, precision);
     case FaultKind::kE5m2Everywhere:
-      return change_formats("e5m2", "e5m2", precision);
+      return change_formats(Format::kE5m2, Format::kE5m2, precision);
     case FaultKind::kCoarseRecipe:
       precision.choose(Recipe::kCurrent);
-      return change_formats(fault.format, fault.format, precision);
+      return change_formats(format, format, precision);
     default:
       return;
   }
@@ -61,28 +61,31 @@ int grown(const Fault& fault, int64_t step) {
 
 }  // namespace
 
-FaultView::FaultView(std::vector<Fault> faults, const std::vector<std::string>& sites, int layers)
-    : faults_(std::move(faults)) {
-  for (const Fault& fault : faults_) {
-    std::vector<bool>& mask = sites_.emplace_back();
-    for (const std::string& site : sites) mask.push_back(is_about(fault, site, layers));
-  }
+FaultView::ResolvedFault::ResolvedFault(Fault given, const std::vector<std::string>& model_sites,
+                                        int layers)
+    : fault(std::move(given)) {
+  for (const std::string& site : model_sites) sites.push_back(is_about(fault, site, layers));
+  if (!fault.format.empty()) format = format_from_name(fault.format);
+  if (!fault.gemm.empty()) gemm = gemm_from_name(fault.gemm);
+  if (fault.tensor != "output") tensor = tensor_role_from_name(fault.tensor);
 }
 
-const Fault* FaultView::find(FaultKind kind, int site, int64_t step) const {
+FaultView::FaultView(std::vector<Fault> faults, const std::vector<std::string>& sites, int layers) {
+  for (Fault& fault : faults) faults_.emplace_back(std::move(fault), sites, layers);
+}
+
+const FaultView::ResolvedFault* FaultView::find(FaultKind kind, int site, int64_t step) const {
   for (size_t i = faults_.size(); i-- > 0;) {
-    if (faults_[i].kind == kind && faults_[i].active(step) && at(i, site)) return &faults_[i];
+    if (faults_[i].acts(kind, step) && faults_[i].at(site)) return &faults_[i];
   }
   return nullptr;
 }
 
-const Fault* FaultView::find(FaultKind kind, int site, Gemm gemm, int64_t step) const {
+const FaultView::ResolvedFault* FaultView::find(FaultKind kind, int site, Gemm gemm,
+                                                int64_t step) const {
   for (size_t i = faults_.size(); i-- > 0;) {
-    const Fault& fault = faults_[i];
-    if (fault.kind == kind && fault.active(step) && at(i, site) &&
-        (fault.gemm.empty() || fault.gemm == gemm_name(gemm))) {
-      return &fault;
-    }
+    const ResolvedFault& it = faults_[i];
+    if (it.acts(kind, step) && it.at(site) && it.gemm.value_or(gemm) == gemm) return &it;
   }
   return nullptr;
 }
@@ -90,17 +93,17 @@ const Fault* FaultView::find(FaultKind kind, int site, Gemm gemm, int64_t step) 
 const std::vector<SitePrecision>& FaultView::precisions(const std::vector<SitePrecision>& planned,
                                                         int64_t step,
                                                         std::vector<SitePrecision>& room) const {
-  const bool any = std::ranges::any_of(faults_, [&](const Fault& fault) {
-    return changes_precision(fault.kind) && fault.active(step);
-  });
-  if (!any) return planned;
+  const auto acts = [&](const ResolvedFault& it) {
+    return changes_precision(it.fault.kind) && it.fault.active(step);
+  };
+  if (std::ranges::none_of(faults_, acts)) return planned;
   room = planned;
-  for (size_t i = 0; i < faults_.size(); ++i) {
-    if (!changes_precision(faults_[i].kind) || !faults_[i].active(step)) continue;
+  for (const ResolvedFault& it : faults_) {
+    if (!acts(it)) continue;
     for (size_t site = 0; site < room.size(); ++site) {
-      if (!sites_[i][site]) continue;
+      if (!it.sites[site]) continue;
       // A GEMM in BF16 does not read what is changed.
-      for (Gemm gemm : kGemms) change(faults_[i], room[site][gemm]);
+      for (Gemm gemm : kGemms) change(it.fault.kind, it.format, room[site][gemm]);
     }
   }
   return room;
@@ -108,33 +111,27 @@ const std::vector<SitePrecision>& FaultView::precisions(const std::vector<SitePr
 
 int FaultView::scale_shift(int site, TensorRole role, int64_t step) const {
   int sum = 0;
-  for (size_t i = 0; i < faults_.size(); ++i) {
-    const Fault& fault = faults_[i];
-    if (!fault.active(step) || !at(i, site)) continue;
-    const bool shifts =
-        (fault.kind == FaultKind::kScaleShift && tensor_role_name(role) == fault.tensor) ||
-        (fault.kind == FaultKind::kGradientUnderflow && role == TensorRole::kGradient) ||
-        fault.kind == FaultKind::kCoarseRecipe;
-    if (shifts) sum += fault.log2_factor;
+  for (const ResolvedFault& it : faults_) {
+    if (!it.fault.active(step) || !it.at(site)) continue;
+    const FaultKind kind = it.fault.kind;
+    const bool shifts = (kind == FaultKind::kScaleShift && it.tensor == role) ||
+                        (kind == FaultKind::kGradientUnderflow && role == TensorRole::kGradient) ||
+                        kind == FaultKind::kCoarseRecipe;
+    if (shifts) sum += it.fault.log2_factor;
   }
   return sum;
 }
 
 bool FaultView::frozen(int site, TensorRole role, int64_t step) const {
-  for (size_t i = 0; i < faults_.size(); ++i) {
-    const Fault& fault = faults_[i];
-    if (fault.kind == FaultKind::kFrozenAmax && fault.active(step) && at(i, site) &&
-        tensor_role_name(role) == fault.tensor) {
-      return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(faults_, [&](const ResolvedFault& it) {
+    return it.acts(FaultKind::kFrozenAmax, step) && it.at(site) && it.tensor == role;
+  });
 }
 
 std::optional<OutlierChannel> FaultView::outlier(int site, int64_t step) const {
-  const Fault* fault = find(FaultKind::kOutlierChannel, site, step);
-  if (fault == nullptr) return std::nullopt;
-  return OutlierChannel{fault->element, grown(*fault, step)};
+  const ResolvedFault* it = find(FaultKind::kOutlierChannel, site, step);
+  if (it == nullptr) return std::nullopt;
+  return OutlierChannel{it->fault.element, grown(it->fault, step)};
 }
 
 bool FaultView::stale(int site, int64_t step) const {
@@ -142,35 +139,31 @@ bool FaultView::stale(int site, int64_t step) const {
 }
 
 bool FaultView::refreshes(int site, int64_t step) const {
-  const Fault* fault = find(FaultKind::kStaleWeight, site, step);
-  if (fault == nullptr) return false;
-  const int64_t since = step - fault->start_step;
-  return fault->steps == 0 ? since == 0 : since % fault->steps == 0;
+  const ResolvedFault* it = find(FaultKind::kStaleWeight, site, step);
+  if (it == nullptr) return false;
+  const int64_t since = step - it->fault.start_step;
+  return it->fault.steps == 0 ? since == 0 : since % it->fault.steps == 0;
 }
 
 std::optional<TermRange> FaultView::dropped(int site, Gemm gemm, int64_t step) const {
-  const Fault* fault = find(FaultKind::kDroppedKBlock, site, gemm, step);
-  if (fault == nullptr) return std::nullopt;
-  return TermRange{fault->element, fault->terms};
+  const ResolvedFault* it = find(FaultKind::kDroppedKBlock, site, gemm, step);
+  if (it == nullptr) return std::nullopt;
+  return TermRange{it->fault.element, it->fault.terms};
 }
 
 std::optional<Accumulation> FaultView::accumulation(int site, Gemm gemm, int64_t step) const {
-  const Fault* fault = find(FaultKind::kWrongAccumulation, site, gemm, step);
-  if (fault == nullptr) return std::nullopt;
-  return Accumulation{
-      .hopper = true,
-      .promote_every = kNeverPromoted,
-      .sum = {.fraction_bits = fault->fraction_bits, .result_bits = fault->fraction_bits}};
+  const ResolvedFault* it = find(FaultKind::kWrongAccumulation, site, gemm, step);
+  if (it == nullptr) return std::nullopt;
+  const int bits = it->fault.fraction_bits;
+  return Accumulation{.hopper = true,
+                      .promote_every = kNeverPromoted,
+                      .sum = {.fraction_bits = bits, .result_bits = bits}};
 }
 
 const Fault* FaultView::stuck_output(int site, int64_t step) const {
   if (role_ == EngineRole::kReplay) return nullptr;
-  for (size_t i = 0; i < faults_.size(); ++i) {
-    const Fault& fault = faults_[i];
-    if (fault.kind == FaultKind::kStuckBit && fault.tensor == "output" && fault.active(step) &&
-        at(i, site)) {
-      return &fault;
-    }
+  for (const ResolvedFault& it : faults_) {
+    if (it.acts(FaultKind::kStuckBit, step) && !it.tensor && it.at(site)) return &it.fault;
   }
   return nullptr;
 }
@@ -178,51 +171,49 @@ const Fault* FaultView::stuck_output(int site, int64_t step) const {
 std::vector<const Fault*> FaultView::struck_weights(int64_t step) const {
   std::vector<const Fault*> struck;
   if (role_ == EngineRole::kReplay) return struck;
-  for (const Fault& fault : faults_) {
-    const bool flips =
-        fault.kind == FaultKind::kBitFlip && role_ == EngineRole::kLive && step == fault.start_step;
-    const bool sticks =
-        fault.kind == FaultKind::kStuckBit && fault.tensor == "weight" && fault.active(step);
-    if (flips || sticks) struck.push_back(&fault);
+  for (const ResolvedFault& it : faults_) {
+    const bool flips = it.fault.kind == FaultKind::kBitFlip && role_ == EngineRole::kLive &&
+                       step == it.fault.start_step;
+    const bool sticks = it.acts(FaultKind::kStuckBit, step) && it.tensor == TensorRole::kWeight;
+    if (flips || sticks) struck.push_back(&it.fault);
   }
   return struck;
 }
 
 bool FaultView::corrupt(int64_t step) const {
-  return std::ranges::any_of(faults_, [&](const Fault& fault) {
-    return fault.kind == FaultKind::kCorruptBatch && fault.active(step);
-  });
+  return std::ranges::any_of(
+      faults_, [&](const ResolvedFault& it) { return it.acts(FaultKind::kCorruptBatch, step); });
 }
 
 int64_t FaultView::batch_of(int64_t step) const {
   int64_t batch = step;
   if (role_ != EngineRole::kLive) return batch;
-  for (const Fault& fault : faults_) {
-    if (fault.kind == FaultKind::kSkippedBatch && fault.active(step)) batch += fault.steps;
+  for (const ResolvedFault& it : faults_) {
+    if (it.acts(FaultKind::kSkippedBatch, step)) batch += it.fault.steps;
   }
   return batch;
 }
 
 double FaultView::learning_rate_factor(int64_t step) const {
   double factor = 1;
-  for (const Fault& fault : faults_) {
-    if (fault.kind == FaultKind::kLearningRateSpike && fault.active(step)) factor *= fault.factor;
+  for (const ResolvedFault& it : faults_) {
+    if (it.acts(FaultKind::kLearningRateSpike, step)) factor *= it.fault.factor;
   }
   return factor;
 }
 
 int FaultView::wire_shift(int64_t step) const {
   int sum = 0;
-  for (const Fault& fault : faults_) {
-    if (fault.kind == FaultKind::kWireScaleShift && fault.active(step)) sum += fault.log2_factor;
+  for (const ResolvedFault& it : faults_) {
+    if (it.acts(FaultKind::kWireScaleShift, step)) sum += it.fault.log2_factor;
   }
   return sum;
 }
 
 std::optional<MomentRounding> FaultView::second_moment(int site, int64_t step) const {
-  const Fault* fault = find(FaultKind::kFp8SecondMoment, site, step);
-  if (fault == nullptr) return std::nullopt;
-  return MomentRounding{format_from_name(fault->format), fault->log2_factor};
+  const ResolvedFault* it = find(FaultKind::kFp8SecondMoment, site, step);
+  if (it == nullptr) return std::nullopt;
+  return MomentRounding{it->format, it->fault.log2_factor};
 }
 
 }  // namespace gnomon

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "kernels/scaled_product.h"
+#include "numerics/formats.h"
+#include "numerics/recipes.h"
 #include "protocol/precision_plan.h"
 #include "trainer/engine/faults.h"
 #include "trainer/engine/scaling.h"
@@ -42,7 +44,6 @@ class FaultView {
 
   void set_role(EngineRole role) { role_ = role; }
   EngineRole role() const { return role_; }
-  const std::vector<Fault>& faults() const { return faults_; }
 
   // ---- the precision of GEMMs ----
   // How the sites run in truth where the plan says `planned`: that, or `room` with what is wrong.
@@ -76,13 +77,25 @@ class FaultView {
   int wire_shift(int64_t step) const;  // log2 of what the scales of gradients in FP8 are off by
 
  private:
-  // The last fault of this kind that acts at the site in this step; nullptr: none.
-  const Fault* find(FaultKind kind, int site, int64_t step) const;
-  const Fault* find(FaultKind kind, int site, Gemm gemm, int64_t step) const;
-  bool at(size_t fault, int site) const { return sites_[fault][static_cast<size_t>(site)]; }
+  // A fault, with its words read.
+  struct ResolvedFault {
+    ResolvedFault(Fault given, const std::vector<std::string>& model_sites, int layers);
+    bool acts(FaultKind kind, int64_t step) const {
+      return fault.kind == kind && fault.active(step);
+    }
+    bool at(int site) const { return sites[static_cast<size_t>(site)]; }
 
-  std::vector<Fault> faults_;
-  std::vector<std::vector<bool>> sites_;  // by fault: whether it is about the site
+    Fault fault;
+    std::vector<bool> sites;           // whether it is about the site
+    Format format = Format::kE4m3;     // of a kind that has one
+    std::optional<Gemm> gemm;          // absent: all of them
+    std::optional<TensorRole> tensor;  // absent: the output
+  };
+  // The last fault of this kind that acts at the site in this step; nullptr: none.
+  const ResolvedFault* find(FaultKind kind, int site, int64_t step) const;
+  const ResolvedFault* find(FaultKind kind, int site, Gemm gemm, int64_t step) const;
+
+  std::vector<ResolvedFault> faults_;
   EngineRole role_ = EngineRole::kLive;
 };
 
