@@ -105,8 +105,6 @@ constexpr bool in_order() {
 }
 static_assert(in_order());
 
-constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
-
 // True when the GEMM sums over the rows of the tensor as it is stored: dW = dYᵀ·X over the tokens,
 // dX = dY·W over the outputs.
 bool sums_over_rows(TensorRole role, Gemm gemm) {
@@ -116,34 +114,22 @@ bool sums_over_rows(TensorRole role, Gemm gemm) {
 
 }  // namespace
 
-std::string_view gemm_name(Gemm gemm) {
-  constexpr std::array<std::string_view, 3> kNames = {"fprop", "dgrad", "wgrad"};
-  return kNames[static_cast<size_t>(gemm)];
-}
-
 Gemm gemm_from_name(std::string_view name) {
   const auto found = std::ranges::find(kGemms, name, gemm_name);
   if (found != kGemms.end()) return *found;
-  throw Error(fmt::format("GEMM \"{}\" is unknown; accepted: fprop, dgrad, wgrad", name));
+  throw Error(
+      fmt::format("GEMM \"{}\" is unknown; accepted: {}", name, fmt::join(kGemmNames, ", ")));
 }
 
-std::string tensor_role_name(TensorRole role) {
-  switch (role) {
-    case TensorRole::kInput:
-      return "input";
-    case TensorRole::kWeight:
-      return "weight";
-    case TensorRole::kGradient:
-      return "gradient";
-  }
-  throw Error("a tensor role without a name");
+std::string_view tensor_role_name(TensorRole role) {
+  constexpr std::array<std::string_view, kTensorRoles> kNames = {"input", "weight", "gradient"};
+  return kNames[static_cast<size_t>(role)];
 }
 
-TensorRole tensor_role_from_name(const std::string& name) {
-  for (TensorRole role : kAllRoles) {
-    if (tensor_role_name(role) == name) return role;
-  }
-  throw Error("tensor \"" + name + "\" is unknown; accepted: input, weight, gradient");
+TensorRole tensor_role_from_name(std::string_view name) {
+  const auto found = std::ranges::find(kAllTensorRoles, name, tensor_role_name);
+  if (found != kAllTensorRoles.end()) return *found;
+  throw Error(fmt::format("tensor \"{}\" is unknown; accepted: input, weight, gradient", name));
 }
 
 bool reads(Gemm gemm, TensorRole role) {

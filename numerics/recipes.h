@@ -21,13 +21,16 @@ namespace gnomon {
 // W [out, in], gradient dY [n, out].
 enum class Gemm { kFprop = 0, kDgrad = 1, kWgrad = 2 };
 inline constexpr std::array<Gemm, 3> kGemms = {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad};
-std::string_view gemm_name(Gemm gemm);       // "fprop", "dgrad", "wgrad"
+inline constexpr std::array<std::string_view, 3> kGemmNames = {"fprop", "dgrad", "wgrad"};
+constexpr std::string_view gemm_name(Gemm gemm) { return kGemmNames[static_cast<size_t>(gemm)]; }
 Gemm gemm_from_name(std::string_view name);  // throws Error naming the accepted ones
 
 enum class TensorRole { kInput = 0, kWeight = 1, kGradient = 2 };
 inline constexpr int kTensorRoles = 3;
-std::string tensor_role_name(TensorRole role);              // "input", "weight", "gradient"
-TensorRole tensor_role_from_name(const std::string& name);  // throws Error naming the accepted ones
+inline constexpr std::array<TensorRole, kTensorRoles> kAllTensorRoles = {
+    TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
+std::string_view tensor_role_name(TensorRole role);       // "input", "weight", "gradient"
+TensorRole tensor_role_from_name(std::string_view name);  // throws Error naming the accepted ones
 // True when the GEMM reads the tensor.
 bool reads(Gemm gemm, TensorRole role);
 

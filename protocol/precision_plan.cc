@@ -21,7 +21,6 @@ constexpr int kGroupTerms = 32;   // of a Hopper FP8 instruction
 constexpr int kBlockTerms = 128;  // of a tile of `block`
 constexpr std::array<std::string_view, 2> kMxScales = {"up", "ocp"};
 constexpr std::array<std::string_view, 2> kAccumulators = {"fp32", "hopper"};
-constexpr std::array<std::string_view, 3> kGemmNames = {"fprop", "dgrad", "wgrad"};
 
 std::string quoted_list(std::span<const std::string_view> values) {
   std::string text;

@@ -54,10 +54,6 @@ void expect_rounding(const StatisticsRow& row, const QuantizationStatistics& exp
   expect_close(row, kTileRangeMean, expected.tile_range_mean);
 }
 
-Gemm gemm_of(const std::string& name) {
-  return name == "fprop" ? Gemm::kFprop : name == "dgrad" ? Gemm::kDgrad : Gemm::kWgrad;
-}
-
 // One backend's activations differ from another's, so each tensor is dumped and looked at again.
 TEST_F(CudaEngineStatistics, AreThoseOfTheSameTensorsOnTheHost) {
   const std::vector<std::string> names = {"input", "weight", "gradient", "output",
@@ -86,8 +82,9 @@ TEST_F(CudaEngineStatistics, AreThoseOfTheSameTensorsOnTheHost) {
       expect_tensor(row, probe.measure());
       continue;
     }
-    const Quantizer quantizer = quantizer_for(what_if_precision(row.recipe, "", ""),
-                                              tensor_role_from_name(row.tensor), gemm_of(row.gemm));
+    const Quantizer quantizer =
+        quantizer_for(what_if_precision(row.recipe, "", ""), tensor_role_from_name(row.tensor),
+                      gemm_from_name(row.gemm));
     expect_rounding(row, probe.compare(quantizer));
   }
   // Each site has five tensors, and three of them in two GEMMs under four recipes; but in dgrad k

@@ -24,7 +24,6 @@ namespace json = boost::json;
 constexpr const char* kStateFormat = "gnomon trainer state";
 constexpr int kStateVersion = 1;
 constexpr const char* kHashKind = "placed";
-constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
 
 // [[number of the push, bits of the FP32 amax in hexadecimal], ...]
 json::array to_json(const AmaxHistory& history) {
@@ -53,7 +52,7 @@ AmaxHistory::Entry entry_from(const json::value& value, const JsonFields& fields
 json::array to_json(const ScalingState& scaling, const std::vector<std::string>& sites) {
   json::array list;
   for (size_t site = 0; site < sites.size(); ++site) {
-    for (TensorRole role : kAllRoles) {
+    for (TensorRole role : kAllTensorRoles) {
       const AmaxHistory& history = scaling.history(static_cast<int>(site), role);
       if (history.empty()) continue;
       list.push_back(json::object{{"site", sites[site]},

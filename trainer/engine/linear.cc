@@ -33,7 +33,7 @@ void LinearLayers<E>::begin(const PassPlan& pass) {
 template <class E>
 std::optional<Gemm> LinearLayers<E>::first_alike(int site, const Quantizer& wanted, int margin,
                                                  TensorRole role) const {
-  for (Gemm gemm : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+  for (Gemm gemm : kGemms) {
     if (!reads(gemm, role) || !uses_fp8(site, gemm)) continue;
     const GemmPrecision& its = precision(site, gemm);
     if (its.margin == margin && quantizer_for(its, role, gemm) == wanted) return gemm;
@@ -61,8 +61,8 @@ void LinearLayers<E>::bring_given_scales() {
   std::vector<float> now(given_slot(scaling_.sites(), Gemm::kFprop, TensorRole::kInput), 0.0f);
   bool any = false;
   for (int site = 0; site < scaling_.sites(); ++site) {
-    for (Gemm gemm : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
-      for (TensorRole role : {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient}) {
+    for (Gemm gemm : kGemms) {
+      for (TensorRole role : kAllTensorRoles) {
         const AmaxHistory& history = scaling_.history(site, role);
         if (!reads(gemm, role) || !uses_fp8(site, gemm) || history.empty()) continue;
         const Quantizer quantizer = quantizer_for(precision(site, gemm), role, gemm);
@@ -103,7 +103,7 @@ float* LinearLayers<E>::renew(int first_site, int count, TensorRole role, GemmOp
                               std::span<const E> content) {
   operand.renew(content);
   for (int site = first_site; site < first_site + count; ++site) {
-    for (Gemm gemm : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+    for (Gemm gemm : kGemms) {
       operand.amax_known = operand.amax_known || reads_amax(site, gemm, role);
     }
   }
@@ -233,7 +233,7 @@ unsigned LinearLayers<E>::orientations_wanted(int site, Gemm gemm, TensorRole ro
     return reader == Gemm::kDgrad && role == TensorRole::kGradient ? kAsStored : kTransposed;
   };
   unsigned wanted = of(gemm);
-  for (Gemm other : {Gemm::kFprop, Gemm::kDgrad, Gemm::kWgrad}) {
+  for (Gemm other : kGemms) {
     if (other == gemm || !reads(other, role) || !uses_fp8(site, other)) continue;
     if (other != Gemm::kFprop && !pass_.trains) continue;
     const bool alike = quantizer_for(precision(site, other), role, other) ==

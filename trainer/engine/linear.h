@@ -151,11 +151,10 @@ class LinearLayers {
   std::optional<Gemm> first_alike(int site, const Quantizer& wanted, int margin,
                                   TensorRole role) const;
   static size_t given_slot(int site, Gemm gemm, TensorRole role) {
-    return (static_cast<size_t>(site) * kGemms + static_cast<size_t>(gemm)) * kTensorRoles +
+    return (static_cast<size_t>(site) * kGemms.size() + static_cast<size_t>(gemm)) * kTensorRoles +
            static_cast<size_t>(role);
   }
 
-  static constexpr size_t kGemms = 3;
   Buffer<float> observed_;  // by site and role: the largest amax met, below 0: none
   bool any_observed_ = false;
   // Scales of `delayed` by given_slot(), where the backend's memory is not the host's: there, and

@@ -9,8 +9,6 @@
 namespace gnomon {
 namespace {
 
-constexpr TensorRole kAllRoles[] = {TensorRole::kInput, TensorRole::kWeight, TensorRole::kGradient};
-
 // The precision of a GEMM that quantises the tensor with the `delayed` recipe, or nullptr. Where
 // several do, their histories are of one length (PrecisionPlan::check_sites).
 const GemmPrecision* delayed(const SitePrecision& precision, TensorRole role) {
@@ -77,7 +75,7 @@ void ScalingState::clear() {
 void ScalingState::change(const std::vector<SitePrecision>& precisions) {
   GNOMON_ASSERT(precisions.size() * kTensorRoles == tensors_.size());
   for (size_t site = 0; site < precisions.size(); ++site) {
-    for (TensorRole role : kAllRoles) {
+    for (TensorRole role : kAllTensorRoles) {
       if (delayed(precisions[site], role) == nullptr) at(static_cast<int>(site), role) = {};
     }
   }
@@ -102,7 +100,7 @@ void ScalingState::finish_step(const std::vector<SitePrecision>& precisions,
   GNOMON_ASSERT(precisions.size() * kTensorRoles == tensors_.size());
   for (size_t index = 0; index < precisions.size(); ++index) {
     int site = static_cast<int>(index);
-    for (TensorRole role : kAllRoles) {
+    for (TensorRole role : kAllTensorRoles) {
       Tensor& tensor = at(site, role);
       if (tensor.observed > 0 && (tensor.history.empty() || !frozen(site, role))) {
         const GemmPrecision* precision = delayed(precisions[index], role);

@@ -224,7 +224,7 @@ void StatisticsCollector::weight_gradients(std::span<const float> gradients) {
 
 void StatisticsCollector::operand_of(int site, Gemm gemm, TensorRole role, const MatrixView& matrix,
                                      const Quantizer* quantizer, float given_scale) {
-  const std::string tensor = tensor_role_name(role);
+  const std::string tensor(tensor_role_name(role));
   if (role == TensorRole::kWeight && is_gate(sites_[static_cast<size_t>(site)].name)) {
     gate_ = matrix;
   }
