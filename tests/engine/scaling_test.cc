@@ -84,6 +84,17 @@ std::vector<Expected> operands(TileShape fprop_x, TileShape fprop_w, TileShape d
       {TensorRole::kGradient, Gemm::kWgrad, wgrad_dy}, {TensorRole::kInput, Gemm::kWgrad, wgrad_x}};
 }
 
+TEST(GemmsAndRoles, NamesAreReadBack) {
+  for (Gemm gemm : kGemms) EXPECT_EQ(gemm_from_name(gemm_name(gemm)), gemm);
+  for (TensorRole role : kAllTensorRoles) {
+    EXPECT_EQ(tensor_role_from_name(tensor_role_name(role)), role);
+  }
+  EXPECT_EQ(gemm_name(Gemm::kDgrad), "dgrad");
+  EXPECT_EQ(tensor_role_name(TensorRole::kGradient), "gradient");
+  EXPECT_THROW(gemm_from_name("backward"), Error);
+  EXPECT_THROW(tensor_role_from_name("output"), Error);
+}
+
 TEST(QuantizerFor, TilesRunAlongWhatTheGemmSumsOver) {
   const TileShape all{0, 0}, row{1, 0}, column{0, 1}, row128{1, 128}, column128{128, 1},
       square{128, 128}, row32{1, 32}, column32{32, 1}, row64{1, 64}, column64{64, 1},

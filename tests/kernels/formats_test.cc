@@ -78,6 +78,15 @@ TEST(Formats, AnUnknownNameIsRefusedWithTheAcceptedOnes) {
   }
 }
 
+TEST(Formats, KindsFollowFromTheBits) {
+  for (Format format : all_formats()) {
+    const FormatInfo& info = format_info(format);
+    EXPECT_EQ(is_fp8(format), info.bits == 8) << format_name(format);
+    EXPECT_EQ(is_reduced_mantissa(format), info.exponent_bits == 8 && info.mantissa_bits < 7)
+        << format_name(format);
+  }
+}
+
 TEST(Formats, E4m3HasTheAnchorsOfTheStandard) {
   const FormatInfo& info = format_info(Format::kE4m3);
   EXPECT_EQ(info.largest, 448.0);
