@@ -8,7 +8,7 @@ install(PROGRAMS $<TARGET_FILE:gnomond> $<TARGET_FILE:gnomon> $<TARGET_FILE:gnom
 install(DIRECTORY ${CMAKE_BINARY_DIR}/web/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/web)
 install(DIRECTORY dashboards/grafana dashboards/prometheus DESTINATION ${CMAKE_INSTALL_DATADIR}/gnomon/dashboards
   PATTERN "build.py" EXCLUDE)
-install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} PATTERN "demo" EXCLUDE)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md" PATTERN "studies" EXCLUDE PATTERN "decisions" EXCLUDE)
 install(DIRECTORY packaging/kubernetes DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(FILES packaging/systemd/gnomond.service DESTINATION lib/systemd/system)

@@ -263,9 +263,9 @@ def loop_tables(setting, data):
     as the replays of earlier ones."""
     root = frame.ROOT
     if setting.smoke:
-        text = (root / "demo/trainer-small.toml").read_text().replace("@DATA@", str(data))
-        text += (root / "demo/fault-fp8-small.toml").read_text()
-        return text.replace("vocabulary = 257", "vocabulary = 272"), (root / "demo/policy-small.toml").read_text()
+        text = (root / "examples/demo/trainer-small.toml").read_text().replace("@DATA@", str(data))
+        text += (root / "examples/demo/fault-fp8-small.toml").read_text()
+        return text.replace("vocabulary = 257", "vocabulary = 272"), (root / "examples/demo/policy-small.toml").read_text()
     steps = 3200  # as long as the text lasts: from 9 epochs on the held-out loss rises
     table = run_table(
         setting, "demo", data, steps, run={"seed": 1, "job_id": "1"},
@@ -274,11 +274,11 @@ def loop_tables(setting, data):
         optimizer={"learning_rate": 1e-3}, eval={"sequences": 64})
     fault = "".join(f"{key} = {json.dumps(value)}\n" for key, value in
                     {**LOOP_FAULT, "log2_factor": 6, "start_step": 860, "end_step": 2000}.items())
-    policy = (root / "demo/policy.toml").read_text()
+    policy = (root / "examples/demo/policy.toml").read_text()
     for old, new in (("every = 20", "every = 150"), ("steps = 10", "steps = 50"),
                      ("burn_in_steps = 80", "burn_in_steps = 400")):
         if old not in policy:
-            raise frame.Failed(f"demo/policy.toml has no line {old!r} any more")
+            raise frame.Failed(f"examples/demo/policy.toml has no line {old!r} any more")
         policy = policy.replace(old, new)
     return toml(table) + "[[fault]]\n" + fault, policy
 

@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
                     "accepted (mode enforce"},
         CommandLine{"TheFastPolicyIsAccepted", "policy check @source/examples/policies/fast.toml",
                     0, "accepted (mode enforce"},
-        CommandLine{"TheDemosPolicyIsAccepted", "policy check @source/demo/policy.toml", 0,
+        CommandLine{"TheDemosPolicyIsAccepted", "policy check @source/examples/demo/policy.toml", 0,
                     "accepted (mode enforce"},
         CommandLine{"APolicyIsExplainedInWords",
                     "policy explain @source/examples/policies/balanced.toml", 0,

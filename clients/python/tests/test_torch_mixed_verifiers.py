@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs pip install 'gnomon-client[tra
 
 from daemon import BIN, CHECKOUT, Daemon, wait_for
 
-DEMO = CHECKOUT / "demo"
+DEMO = CHECKOUT / "examples/demo"
 WINDOWS = 6  # quiet ones of each run
 
 

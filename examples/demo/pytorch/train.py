@@ -1,6 +1,6 @@
 """The demonstration's trainer: an ordinary loop of PyTorch under a gnomon controller.
 
-python demo/pytorch/train.py --url http://127.0.0.1:7717 --dir build/demo/pytorch/runs
+python examples/demo/pytorch/train.py --url http://127.0.0.1:7717 --dir build/demo/pytorch/runs
 """
 
 from __future__ import annotations
