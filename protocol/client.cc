@@ -8,12 +8,10 @@
 
 #include "base/version.h"
 #include "protocol/json.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon {
 namespace {
-
-// TLS 1.2 gets forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
-constexpr const char* kCiphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 // In words; `title` becomes the problem document's, or stays empty.
 std::string describe(const HttpResponse& response, std::string& title) {
@@ -172,7 +170,7 @@ HttpResponse HttpClient::request(const std::string& method, const std::string& t
                                 .body = body,
                                 .timeout = timeout,
                                 .answer_bytes_max = options_.answer_bytes_max,
-                                .ciphers = kCiphers});
+                                .ciphers = kTls12Ciphers});
   if (!result.error.empty()) {
     throw ConnectionError(fmt::format("cannot {} the controller at {} ({} {}): {}{}",
                                       result.connected ? "get an answer from" : "connect to",

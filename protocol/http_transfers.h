@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "net/tls_context.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon {
 

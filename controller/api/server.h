@@ -11,7 +11,7 @@
 #include "controller/api/client_connections.h"
 #include "controller/api/router.h"
 #include "controller/api/services.h"
-#include "net/tls_context.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon {
 

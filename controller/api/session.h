@@ -16,7 +16,7 @@
 #include "controller/api/client_connections.h"
 #include "controller/api/request_head.h"
 #include "controller/api/server.h"
-#include "net/wire_stream.h"
+#include "controller/api/wire_stream.h"
 
 namespace gnomon {
 

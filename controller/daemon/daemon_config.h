@@ -12,8 +12,8 @@
 #include "controller/backups.h"
 #include "controller/notify/notifier.h"
 #include "controller/retention.h"
-#include "net/tls_context.h"
 #include "protocol/settings.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon {
 

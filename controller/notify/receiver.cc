@@ -8,8 +8,8 @@
 
 #include "base/errors.h"
 #include "base/named_file.h"
-#include "net/tls_context.h"
 #include "protocol/site_glob.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon::notify {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/child_process.h"
-#include "net/tls_context.h"
 #include "protocol/client.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon::bench {
 

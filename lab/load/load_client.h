@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "net/tls_context.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon::bench {
 

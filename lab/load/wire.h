@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/files.h"
-#include "net/tls_context.h"
+#include "protocol/tls_context.h"
 
 struct ssl_st;
 

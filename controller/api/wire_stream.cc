@@ -1,4 +1,4 @@
-#include "net/wire_stream.h"
+#include "controller/api/wire_stream.h"
 
 #include <openssl/ssl.h>
 

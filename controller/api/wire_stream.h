@@ -13,7 +13,7 @@
 #include <memory>
 #include <utility>
 
-#include "net/tls_context.h"
+#include "protocol/tls_context.h"
 
 namespace gnomon {
 

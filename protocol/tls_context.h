@@ -15,6 +15,9 @@ namespace gnomon {
 // OpenSSL's SSL_CTX. Connections that were made with it keep what they need of it.
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
 
+// TLS 1.2 gets forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
+inline constexpr const char* kTls12Ciphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
+
 struct TlsFiles {
   std::string certificate;  // the own one first, then those that lead to its authority
   std::string key;

@@ -1,4 +1,4 @@
-#include "net/tls_context.h"
+#include "protocol/tls_context.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -31,8 +31,6 @@ using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 
 // ALPN's list of names, each behind its length.
 constexpr unsigned char kAlpn[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
-// Ciphers of TLS 1.2: forward secrecy and authenticated encryption; TLS 1.3 has nothing else.
-constexpr const char* kCiphers = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
 constexpr const char* kCertificateAccepted = "PEM of a certificate, then of those that signed it";
 constexpr const char* kKeyAccepted = "PEM of the certificate's private key, not encrypted";
@@ -151,7 +149,7 @@ ServerTls make_server_tls(const TlsFiles& files, ClientCertificates clients) {
   ServerTls tls{make_context(TLS_server_method())};
   SSL_CTX* context = tls.context.get();
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-  SSL_CTX_set_cipher_list(context, kCiphers);
+  SSL_CTX_set_cipher_list(context, kTls12Ciphers);
   // A resumed session would pass by authorities that have changed since.
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
