@@ -9,7 +9,7 @@
 
 #include "base/file_access.h"
 #include "base/progress.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "storage/ledger_integrity.h"
 
 namespace gnomon {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "controller/auth/refusal.h"
 #include "controller/decide/decide.h"
-#include "controller/refusal.h"
 #include "protocol/records.h"
 #include "storage/ledger_connection.h"
 

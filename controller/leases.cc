@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "controller/auth/refusal.h"
 #include "controller/effects.h"
-#include "controller/refusal.h"
 #include "controller/result_difference.h"
 #include "controller/supervisor/notices.h"
 #include "controller/supervisor/replays.h"

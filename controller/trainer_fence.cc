@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "storage/ledger_runs.h"
 #include "storage/ledger_trainers.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <stdexcept>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 
 namespace gnomon {
 namespace {

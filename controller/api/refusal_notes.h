@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "controller/auth/rate_limit.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 
 namespace gnomon {
 

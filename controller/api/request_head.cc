@@ -8,7 +8,7 @@
 #include <ctime>
 
 #include "controller/api/parameters.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 
 namespace gnomon {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "controller/api/parameters.h"
 #include "controller/api/request.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 
 namespace gnomon {
 

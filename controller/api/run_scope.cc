@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "storage/ledger_leases.h"
 #include "storage/ledger_runs.h"
 

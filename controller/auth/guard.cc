@@ -14,7 +14,7 @@
 
 #include "base/errors.h"
 #include "base/sha256.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "protocol/site_glob.h"
 
 namespace gnomon {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "controller/auth/refusal.h"
 #include "controller/layers.h"
-#include "controller/refusal.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/trainer_fence.h"
 
 namespace gnomon {

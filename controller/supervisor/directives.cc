@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/supervisor/checks.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/supervisor/checks.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_deletion.h"

@@ -6,8 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "controller/auth/refusal.h"
 #include "controller/policies_on_record.h"
-#include "controller/refusal.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"

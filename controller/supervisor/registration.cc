@@ -4,8 +4,8 @@
 
 #include <cmath>
 
+#include "controller/auth/refusal.h"
 #include "controller/metrics/metrics.h"
-#include "controller/refusal.h"
 #include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"

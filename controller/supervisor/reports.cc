@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/replay_join.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/checks.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/failpoint.h"
+#include "controller/auth/refusal.h"
 #include "controller/effects.h"
-#include "controller/refusal.h"
 #include "controller/supervisor/alerts.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"

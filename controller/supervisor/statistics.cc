@@ -7,7 +7,7 @@
 #include <cmath>
 #include <string_view>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_statistics.h"

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/ending.h"
 #include "controller/supervisor/overrides.h"

@@ -15,7 +15,7 @@
 #include "base/errors.h"
 #include "base/files.h"
 #include "base/sha256.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "tests/support/temporary_directory.h"
 
 namespace gnomon {

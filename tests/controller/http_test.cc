@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "controller/api/request_head.h"
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/controller/raw_connection.h"
 

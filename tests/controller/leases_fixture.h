@@ -7,9 +7,9 @@
 #include <functional>
 #include <memory>
 
+#include "controller/auth/refusal.h"
 #include "controller/effects.h"
 #include "controller/leases.h"
-#include "controller/refusal.h"
 #include "controller/supervisor/registration.h"
 #include "storage/ledger_runs.h"
 #include "tests/controller/registration.h"

@@ -1,7 +1,7 @@
 // What the supervisor keeps in memory is never ahead of the ledger.
 #include <gtest/gtest.h>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/ending.h"
 #include "controller/supervisor/registration.h"

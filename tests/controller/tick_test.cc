@@ -1,7 +1,7 @@
 // Time that passes while nobody reports: directives that are never answered.
 #include <gmock/gmock.h>
 
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/directives.h"
 #include "controller/supervisor/overrides.h"

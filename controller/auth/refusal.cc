@@ -1,4 +1,4 @@
-#include "controller/refusal.h"
+#include "controller/auth/refusal.h"
 
 #include <fmt/format.h>
 
