@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "controller/api/listing.h"
 #include "controller/api/services.h"
-#include "controller/layers.h"
+#include "controller/metrics/layers.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"

@@ -4,7 +4,7 @@
 
 #include "controller/decide/decide.h"
 #include "controller/decide/worth.h"
-#include "controller/layers.h"
+#include "controller/metrics/layers.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_health.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "controller/auth/refusal.h"
-#include "controller/layers.h"
+#include "controller/metrics/layers.h"
 #include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"

@@ -1,4 +1,4 @@
-#include "controller/layers.h"
+#include "controller/metrics/layers.h"
 
 #include <gmock/gmock.h>
 
