@@ -7,7 +7,7 @@
 
 #include "controller/auth/refusal.h"
 #include "controller/effects.h"
-#include "controller/result_difference.h"
+#include "controller/leases/replay_results.h"
 #include "controller/supervisor/notices.h"
 #include "controller/supervisor/replays.h"
 #include "protocol/json.h"

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "controller/auth/refusal.h"
-#include "controller/replay_join.h"
+#include "controller/leases/replay_results.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/checks.h"
 #include "controller/supervisor/health.h"

@@ -1,4 +1,4 @@
-#include "controller/replay_join.h"
+#include "controller/leases/replay_results.h"
 
 #include <gmock/gmock.h>
 
@@ -26,7 +26,7 @@ decide::ReplayFinished join(const std::vector<ReplayStep>& replayed,
   return join_replay({4, 2, "same", "", "triage"}, result, reported, {}, "host:7", false);
 }
 
-TEST(ReplayJoinTest, EqualBitsEverywhereAreNoMismatch) {
+TEST(ReplayResultsTest, EqualBitsEverywhereAreNoMismatch) {
   decide::ReplayFinished event = join({{11, 2.0, 1.0, "a"}, {12, 2.1, 1.1, "b"}},
                                       {run_step(11, 2.0, 1.0, "a"), run_step(12, 2.1, 1.1, "b")});
   EXPECT_EQ(event.replay, 4);
@@ -36,7 +36,7 @@ TEST(ReplayJoinTest, EqualBitsEverywhereAreNoMismatch) {
   EXPECT_THAT(event.run_losses, ::testing::ElementsAre(2.0, 2.1));
 }
 
-TEST(ReplayJoinTest, TheFirstStepThatDiffersInAnyOfTheThreeIsNamed) {
+TEST(ReplayResultsTest, TheFirstStepThatDiffersInAnyOfTheThreeIsNamed) {
   StepRow own = run_step(11, 2.0, 1.0, "a");
   double next = std::nextafter(2.0, 3.0);
   EXPECT_EQ(join({{11, next, 1.0, "a"}}, {own}).first_mismatch_step, 11);
@@ -48,7 +48,7 @@ TEST(ReplayJoinTest, TheFirstStepThatDiffersInAnyOfTheThreeIsNamed) {
             12);
 }
 
-TEST(ReplayJoinTest, TwoNanAreEqualAndNanAgainstANumberIsNot) {
+TEST(ReplayResultsTest, TwoNanAreEqualAndNanAgainstANumberIsNot) {
   EXPECT_FALSE(join({{11, kNan, -kNan, "a"}}, {run_step(11, kNan, kNan, "a")})
                    .first_mismatch_step.has_value());
   EXPECT_EQ(join({{11, kNan, 1.0, "a"}}, {run_step(11, 2.0, 1.0, "a")}).first_mismatch_step, 11);
@@ -57,7 +57,7 @@ TEST(ReplayJoinTest, TwoNanAreEqualAndNanAgainstANumberIsNot) {
       join({{11, -0.0, 1.0, "a"}}, {run_step(11, 0.0, 1.0, "a")}).first_mismatch_step.has_value());
 }
 
-TEST(ReplayJoinTest, StepsTheTrainerDidNotReportAreNotCompared) {
+TEST(ReplayResultsTest, StepsTheTrainerDidNotReportAreNotCompared) {
   decide::ReplayFinished event =
       join({{11, 2.0, 1.0, "a"}, {12, 3.0, 1.0, "b"}}, {run_step(11, 2.0, 1.0, "a")});
   EXPECT_EQ(event.compared_steps, 1);
@@ -65,13 +65,13 @@ TEST(ReplayJoinTest, StepsTheTrainerDidNotReportAreNotCompared) {
   EXPECT_TRUE(std::isnan(event.run_losses[1]));
 }
 
-TEST(ReplayJoinTest, ANonFiniteLossOfTheRunIsNan) {
+TEST(ReplayResultsTest, ANonFiniteLossOfTheRunIsNan) {
   double infinity = std::numeric_limits<double>::infinity();
   EXPECT_TRUE(
       std::isnan(join({{11, 2.0, 1.0, "a"}}, {run_step(11, infinity, 1.0, "a")}).run_losses[0]));
 }
 
-TEST(ReplayJoinTest, TheFirstStepWithOtherTokensIsNamed) {
+TEST(ReplayResultsTest, TheFirstStepWithOtherTokensIsNamed) {
   const auto run = [](int64_t step, const std::string& batch) {
     StepRow report = run_step(step, 2.0, 1.0, "a");
     report.batch_hash = batch;
@@ -84,7 +84,7 @@ TEST(ReplayJoinTest, TheFirstStepWithOtherTokensIsNamed) {
       << "a run that does not say";
 }
 
-TEST(ReplayJoinTest, WhatTheReplayCostAndWhoDidItIsTakenOver) {
+TEST(ReplayResultsTest, WhatTheReplayCostAndWhoDidItIsTakenOver) {
   ReplayResult result;
   result.steps = {{11, 2.0, 1.0, "a"}, {12, 2.0, 1.0, "b"}};
   result.replay_seconds = 2;
@@ -104,7 +104,7 @@ TEST(ReplayJoinTest, WhatTheReplayCostAndWhoDidItIsTakenOver) {
   EXPECT_EQ(event.scores[0].site, "lm_head");
 }
 
-TEST(ReplayJoinTest, FingerprintsAreEqualOnlyInEveryMember) {
+TEST(ReplayResultsTest, FingerprintsAreEqualOnlyInEveryMember) {
   Fingerprint own{"cpu A", "cpu", "lib 1", "build", 1, 2};
   ReplayResult result;
   result.fingerprint = own;
