@@ -9,8 +9,8 @@
 #include <memory>
 #include <mutex>
 
+#include "controller/leases/work_board.h"
 #include "controller/stream_tail.h"
-#include "controller/work_board.h"
 
 namespace gnomon {
 

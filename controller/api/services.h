@@ -9,7 +9,7 @@
 #include "controller/api/router.h"
 #include "controller/backups.h"
 #include "controller/bell.h"
-#include "controller/leases.h"
+#include "controller/leases/leases.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"
 #include "storage/ledger.h"

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "controller/decide/decide.h"
+#include "controller/leases/work_board.h"
 #include "controller/metrics/totals.h"
-#include "controller/work_board.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"
 

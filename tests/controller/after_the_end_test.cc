@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "controller/decision_state.h"
-#include "controller/leases.h"
+#include "controller/leases/leases.h"
 #include "controller/supervisor/attempts.h"
 #include "controller/supervisor/directives.h"
 #include "controller/supervisor/ending.h"

@@ -9,7 +9,7 @@
 
 #include "controller/auth/refusal.h"
 #include "controller/effects.h"
-#include "controller/leases.h"
+#include "controller/leases/leases.h"
 #include "controller/supervisor/registration.h"
 #include "storage/ledger_runs.h"
 #include "tests/controller/registration.h"

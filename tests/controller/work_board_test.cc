@@ -1,5 +1,5 @@
 // Whose turn it is: shares of runs, labels of verifiers, who is woken.
-#include "controller/work_board.h"
+#include "controller/leases/work_board.h"
 
 #include <gmock/gmock.h>
 

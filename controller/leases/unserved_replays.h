@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "controller/leases/verifier_roll.h"
+#include "controller/leases/work_board.h"
 #include "controller/metrics/metrics.h"
-#include "controller/verifier_roll.h"
-#include "controller/work_board.h"
 
 namespace gnomon {
 

@@ -1,4 +1,4 @@
-#include "controller/verifier_roll.h"
+#include "controller/leases/verifier_roll.h"
 
 #include <algorithm>
 

@@ -16,10 +16,10 @@
 
 #include "controller/auth/guard.h"
 #include "controller/bell.h"
+#include "controller/leases/unserved_replays.h"
+#include "controller/leases/verifier_roll.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"
-#include "controller/unserved_replays.h"
-#include "controller/verifier_roll.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"
 #include "storage/ledger_leases.h"

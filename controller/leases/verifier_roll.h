@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "controller/work_board.h"
+#include "controller/leases/work_board.h"
 
 namespace gnomon {
 

@@ -1,4 +1,4 @@
-#include "controller/unserved_replays.h"
+#include "controller/leases/unserved_replays.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

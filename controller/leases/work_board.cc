@@ -1,4 +1,4 @@
-#include "controller/work_board.h"
+#include "controller/leases/work_board.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "controller/leases.h"
+#include "controller/leases/leases.h"
 
 #include <fmt/format.h>
 
