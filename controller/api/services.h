@@ -7,8 +7,8 @@
 
 #include "controller/api/refusal_notes.h"
 #include "controller/api/router.h"
-#include "controller/backups.h"
 #include "controller/bell.h"
+#include "controller/daemon/backups.h"
 #include "controller/leases/leases.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/run_cache.h"

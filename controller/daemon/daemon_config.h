@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "controller/auth/guard.h"
-#include "controller/backups.h"
+#include "controller/daemon/backups.h"
+#include "controller/daemon/retention.h"
 #include "controller/notify/notifier.h"
-#include "controller/retention.h"
 #include "protocol/settings.h"
 #include "protocol/tls_context.h"
 

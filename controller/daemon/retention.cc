@@ -1,4 +1,4 @@
-#include "controller/retention.h"
+#include "controller/daemon/retention.h"
 
 #include <spdlog/spdlog.h>
 

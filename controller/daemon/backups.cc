@@ -1,4 +1,4 @@
-#include "controller/backups.h"
+#include "controller/daemon/backups.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
