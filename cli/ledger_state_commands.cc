@@ -13,7 +13,7 @@
 #include "cli/json_output.h"
 #include "cli/printing.h"
 #include "cli/user_name.h"
-#include "controller/state_repair.h"
+#include "controller/supervisor/state_repair.h"
 #include "storage/ledger.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_integrity.h"

@@ -177,7 +177,8 @@ void sum_up_cost(const RunHistory& history, RunSummary& summary) {
   summary.verification_share = all > 0 ? summary.verify_seconds / all : 0;
 }
 
-// An event that the state as it was written down does not contain (controller/decision_state.h).
+// An event that the state as it was written down does not contain
+// (controller/supervisor/decision_state.h).
 void tell_again(const RunHistory& history, const EventRow& row, const decide::Policy& policy,
                 decide::State& state) {
   if (row.type != "step_reported") {

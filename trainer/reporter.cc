@@ -65,7 +65,7 @@ std::optional<TrainerNotice> own_plan_of(const SpoolRecord& record) {
 
 }  // namespace
 
-// Titles of controller/trainer_fence.h, which docs/api.md has.
+// Titles of controller/supervisor/checks.h, which docs/api.md has.
 bool is_replaced(const ApiError& error) {
   return error.status() == 409 && error.title() == "Another trainer has taken over";
 }

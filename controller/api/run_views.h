@@ -8,7 +8,7 @@
 
 #include "controller/api/router.h"
 #include "controller/decide/run_verdict.h"
-#include "controller/set_aside.h"
+#include "controller/supervisor/set_aside.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_runs.h"
 

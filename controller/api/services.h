@@ -7,10 +7,10 @@
 
 #include "controller/api/refusal_notes.h"
 #include "controller/api/router.h"
-#include "controller/bell.h"
 #include "controller/daemon/backups.h"
 #include "controller/leases/leases.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/bell.h"
 #include "controller/supervisor/run_cache.h"
 #include "storage/ledger.h"
 #include "storage/ledger_integrity.h"

@@ -6,7 +6,7 @@
 #include "controller/api/run_scope.h"
 #include "controller/api/services.h"
 #include "controller/api/trainer_calls.h"
-#include "controller/trainer_fence.h"
+#include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "protocol/text.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <thread>
 
-#include "controller/bell.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/bell.h"
 #include "protocol/settings.h"
 #include "storage/ledger.h"
 #include "storage/ledger_backup.h"

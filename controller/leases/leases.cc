@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "controller/auth/refusal.h"
-#include "controller/effects.h"
 #include "controller/leases/replay_results.h"
+#include "controller/supervisor/effects.h"
 #include "controller/supervisor/notices.h"
 #include "controller/supervisor/replays.h"
 #include "protocol/json.h"

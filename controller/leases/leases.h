@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "controller/auth/guard.h"
-#include "controller/bell.h"
 #include "controller/leases/unserved_replays.h"
 #include "controller/leases/verifier_roll.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/bell.h"
 #include "controller/supervisor/run_cache.h"
 #include "protocol/records.h"
 #include "storage/ledger.h"

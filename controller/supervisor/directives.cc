@@ -4,7 +4,6 @@
 
 #include "controller/auth/refusal.h"
 #include "controller/supervisor/checks.h"
-#include "controller/trainer_fence.h"
 #include "protocol/json.h"
 #include "storage/ledger_audit.h"
 #include "storage/ledger_decisions.h"

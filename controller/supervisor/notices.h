@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "controller/set_aside.h"
 #include "controller/supervisor/run_cache.h"
+#include "controller/supervisor/set_aside.h"
 #include "protocol/records.h"
 
 namespace gnomon {

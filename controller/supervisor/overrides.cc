@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "controller/auth/refusal.h"
-#include "controller/policies_on_record.h"
 #include "controller/supervisor/checks.h"
+#include "controller/supervisor/policies_on_record.h"
 #include "protocol/precision_plan.h"
 #include "storage/json_rows.h"
 #include "storage/ledger_audit.h"

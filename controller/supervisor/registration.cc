@@ -6,7 +6,7 @@
 
 #include "controller/auth/refusal.h"
 #include "controller/metrics/metrics.h"
-#include "controller/trainer_fence.h"
+#include "controller/supervisor/checks.h"
 #include "protocol/json.h"
 #include "protocol/precision_plan.h"
 #include "protocol/text.h"

@@ -8,8 +8,8 @@
 
 #include "base/failpoint.h"
 #include "controller/auth/refusal.h"
-#include "controller/effects.h"
 #include "controller/supervisor/alerts.h"
+#include "controller/supervisor/effects.h"
 #include "protocol/json.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_deletion.h"

@@ -14,14 +14,14 @@
 #include <string>
 #include <vector>
 
-#include "controller/bell.h"
-#include "controller/deadlines.h"
-#include "controller/decision_state.h"
 #include "controller/metrics/metrics.h"
 #include "controller/notify/outbox.h"
-#include "controller/set_aside.h"
+#include "controller/supervisor/bell.h"
 #include "controller/supervisor/cached_run.h"
-#include "controller/verdict_board.h"
+#include "controller/supervisor/deadlines.h"
+#include "controller/supervisor/decision_state.h"
+#include "controller/supervisor/set_aside.h"
+#include "controller/supervisor/verdict_board.h"
 #include "storage/ledger.h"
 #include "storage/ledger_runs.h"
 

@@ -2,9 +2,9 @@
 // answered, and a daemon that was killed begins again with the same.
 #include <fmt/format.h>
 
-#include "controller/decision_state.h"
 #include "controller/leases/leases.h"
 #include "controller/supervisor/attempts.h"
+#include "controller/supervisor/decision_state.h"
 #include "controller/supervisor/directives.h"
 #include "controller/supervisor/ending.h"
 #include "controller/supervisor/notices.h"

@@ -1,4 +1,4 @@
-#include "controller/bell.h"
+#include "controller/supervisor/bell.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "controller/deadlines.h"
+#include "controller/supervisor/deadlines.h"
 
 #include <gmock/gmock.h>
 

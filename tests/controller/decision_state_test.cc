@@ -1,5 +1,5 @@
 // The state that is written down may be behind the events; with them it is the same.
-#include "controller/decision_state.h"
+#include "controller/supervisor/decision_state.h"
 
 #include <gmock/gmock.h>
 

@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "controller/auth/refusal.h"
-#include "controller/effects.h"
 #include "controller/leases/leases.h"
+#include "controller/supervisor/effects.h"
 #include "controller/supervisor/registration.h"
 #include "storage/ledger_runs.h"
 #include "tests/controller/registration.h"

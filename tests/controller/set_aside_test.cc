@@ -3,7 +3,7 @@
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fmt/format.h>
 
-#include "controller/decision_state.h"
+#include "controller/supervisor/decision_state.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 #include "tests/controller/api_fixture.h"

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "controller/trainer_fence.h"
+#include "controller/supervisor/checks.h"
 #include "tests/controller/api_fixture.h"
 #include "tests/support/words.h"
 

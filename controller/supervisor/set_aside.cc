@@ -1,4 +1,4 @@
-#include "controller/set_aside.h"
+#include "controller/supervisor/set_aside.h"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>

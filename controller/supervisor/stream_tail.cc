@@ -1,4 +1,4 @@
-#include "controller/stream_tail.h"
+#include "controller/supervisor/stream_tail.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "controller/effects.h"
+#include "controller/supervisor/effects.h"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "controller/leases/work_board.h"
-#include "controller/stream_tail.h"
+#include "controller/supervisor/stream_tail.h"
 
 namespace gnomon {
 

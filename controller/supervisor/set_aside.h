@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "controller/decision_state.h"
+#include "controller/supervisor/decision_state.h"
 #include "storage/ledger_connection.h"
 #include "storage/ledger_runs.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "controller/decision_state.h"
+#include "controller/supervisor/decision_state.h"
 #include "storage/ledger_connection.h"
 
 namespace gnomon {

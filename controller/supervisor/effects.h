@@ -2,9 +2,9 @@
 // recorded.
 #pragma once
 
-#include "controller/bell.h"
 #include "controller/decide/events.h"
 #include "controller/metrics/metrics.h"
+#include "controller/supervisor/bell.h"
 #include "storage/ledger.h"
 #include "storage/ledger_windows.h"
 

@@ -1,4 +1,4 @@
-#include "controller/state_repair.h"
+#include "controller/supervisor/state_repair.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "controller/verdict_board.h"
+#include "controller/supervisor/verdict_board.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "controller/policies_on_record.h"
+#include "controller/supervisor/policies_on_record.h"
 
 #include <fmt/format.h>
 

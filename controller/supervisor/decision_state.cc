@@ -1,4 +1,4 @@
-#include "controller/decision_state.h"
+#include "controller/supervisor/decision_state.h"
 
 #include <SQLiteCpp/Exception.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <deque>
 
 #include "base/errors.h"
-#include "controller/policies_on_record.h"
+#include "controller/supervisor/policies_on_record.h"
 #include "storage/ledger_decisions.h"
 #include "storage/ledger_runs.h"
 
