@@ -67,7 +67,7 @@ class AskForWork {
       lease_ = services_.leases.grant(transaction, worker_);
     });
     if (!lease_) pass_on();
-    if (lease_) services_.leases.belongs_to(lease_->lease, principal_);
+    if (lease_) services_.leases.held().belongs_to(lease_->lease, principal_);
     woken_ = false;
     return lease_.has_value();
   }
@@ -119,12 +119,13 @@ Route lease_route(Services& services, const char* path, size_t body_max,
             int64_t lease = lease_id(request.arguments[0]);
             Message message = from_request<Message>(request.body);
             check_lease(exchange, request, lease);
-            const Leases::Arrival arrival(services.leases, lease, message.token, request.principal);
+            const HeldLeases::Arrival arrival(services.leases.held(), lease, message.token,
+                                              request.principal);
             // One that waits for the ledger already does as well as two.
             constexpr bool kBeats = std::is_same_v<Message, LeaseHeartbeat>;
             if (kBeats && arrival.another_waits()) return json_response("{}");
             audited_write(exchange, services, [&](LedgerTransaction& transaction) {
-              services.leases.check_holder(lease, request.principal);
+              services.leases.held().check_holder(lease, request.principal);
               (services.leases.*take)(transaction, lease, message);
             });
             return json_response("{}");

@@ -193,13 +193,13 @@ Daemon::~Daemon() = default;
 // next look posts.
 void Daemon::expire_leases() {
   if (ledger_lost_) return;
-  for (int64_t lease : leases_.overdue()) {
+  for (int64_t lease : leases_.held().overdue()) {
     const bool accepted = expiries_.post(
         *ledger_, lease,
         [this, lease](LedgerTransaction& transaction) { leases_.expire(transaction, lease); },
         [this, lease](std::exception_ptr) {
           spdlog::warn("lease {} is over but the ledger could not record it", lease);
-          leases_.put_off_expiry(lease);
+          leases_.held().put_off_expiry(lease);
         });
     if (!accepted) return;
   }

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "controller/auth/refusal.h"
 #include "controller/leases/replay_results.h"
@@ -95,7 +98,7 @@ void check(const LeaseRequest& request) {
 }  // namespace
 
 Leases::Leases(RunCache& runs, Metrics& metrics, Bells& bells)
-    : runs_(runs), metrics_(metrics), bells_(bells) {}
+    : runs_(runs), metrics_(metrics), bells_(bells), held_(runs, metrics, bells.work, roll_) {}
 
 void Leases::restore(LedgerTransaction& transaction) {
   Connection& connection = transaction.connection();
@@ -105,7 +108,7 @@ void Leases::restore(LedgerTransaction& transaction) {
     if (!runs_.readable(transaction, lease.run)) continue;
     const bool on_verifier = !is_trainer(lease.verifier);
     const double ttl = runs_.load(transaction, lease.run).policy.verifier.lease_ttl_seconds;
-    hold(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
+    held_.add(lease.id, {lease.run, now, ttl, lease.token, lease.verifier, on_verifier});
     if (on_verifier) bells_.work.lease_began(lease.run);
     if (!on_verifier) runs_.verdicts().trainer_busy(lease.run, runs_.now() + ttl);
   }
@@ -179,7 +182,7 @@ std::optional<Lease> Leases::grant(LedgerTransaction& transaction, WorkBoard::Wo
       ledger::insert_lease(connection, replay->run, replay->replay, token, worker.name, now);
   transaction.on_commit(
       [this, id, run = replay->run, ttl, token, verifier = worker.name, on_verifier] {
-        hold(id, {run, runs_.steady_now(), ttl, token, verifier, on_verifier});
+        held_.add(id, {run, runs_.steady_now(), ttl, token, verifier, on_verifier});
         if (!on_verifier) runs_.verdicts().trainer_busy(run, runs_.now() + ttl);
       });
   return Lease{
@@ -254,7 +257,7 @@ bool Leases::better_left_to_others(Connection& connection, const ReplayRow& repl
          });
 }
 
-LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t token) {
+LeaseRow Leases::live_row(LedgerTransaction& transaction, int64_t lease, int64_t token) {
   std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row) {
     throw Refusal(404, "Unknown lease", fmt::format("there is no lease {}", lease),
@@ -271,12 +274,12 @@ LeaseRow Leases::held(LedgerTransaction& transaction, int64_t lease, int64_t tok
 }
 
 void Leases::heartbeat(LedgerTransaction& transaction, int64_t lease, const LeaseHeartbeat& beat) {
-  LeaseRow row = held(transaction, lease, beat.token);
+  LeaseRow row = live_row(transaction, lease, beat.token);
   ledger::touch_lease(transaction.connection(), lease, beat.token, beat.steps_done, runs_.now());
   if (!is_trainer(row.verifier)) roll_.spoke(row.verifier, runs_.steady_now());
   // At once, not after COMMIT: the verifier lives, whatever becomes of the row.
   const double ttl = runs_.load(transaction, row.run).policy.verifier.lease_ttl_seconds;
-  set_ttl(lease, ttl);
+  held_.set_ttl(lease, ttl);
   if (is_trainer(row.verifier)) runs_.verdicts().trainer_busy(row.run, runs_.now() + ttl);
 }
 
@@ -286,12 +289,12 @@ void Leases::complete(LedgerTransaction& transaction, int64_t lease, const Repla
   if (known && known->state == "completed" && known->token == result.token) {
     return check_repeat(connection, *known, result);  // the first answer was lost
   }
-  LeaseRow row = held(transaction, lease, result.token);
+  LeaseRow row = live_row(transaction, lease, result.token);
   const ReplayRow replay = replay_of(connection, row);
   check_steps(result, window_of(connection, replay));
   ledger::end_lease(connection, lease, row.token, "completed", {});
   ledger::set_replay_state(connection, row.run, row.replay, "done", row.token, {}, runs_.now());
-  forget_on_commit(transaction, lease, "completed");
+  end_on_commit(transaction, lease, "completed");
   replay_finished({runs_, transaction}, replay, row.verifier, result);
 }
 
@@ -307,9 +310,9 @@ void Leases::fail(LedgerTransaction& transaction, int64_t lease, const LeaseFail
     }
     return;
   }
-  LeaseRow row = held(transaction, lease, failure.token);
+  LeaseRow row = live_row(transaction, lease, failure.token);
   ledger::end_lease(connection, lease, row.token, state, failure.reason);
-  forget_on_commit(transaction, lease, state);
+  end_on_commit(transaction, lease, state);
   // Nobody else is asked for what only the trainer can do.
   const bool others = failure.unsupported && !replay_of(connection, row).on_trainer;
   requeue_or_give_up(transaction, row, failure.reason,
@@ -327,96 +330,11 @@ void Leases::check_repeat(Connection& connection, const LeaseRow& lease,
   if (!conflict.empty()) refuse_conflict(lease, conflict);
 }
 
-Leases::Arrival::Arrival(Leases& leases, int64_t lease, int64_t token, const PrincipalPtr& sender)
-    : leases_(leases), lease_(lease) {
-  std::string verifier;
-  const double now = leases_.runs_.steady_now();
-  {
-    const std::lock_guard lock(leases_.mutex_);
-    const auto found = leases_.held_.find(lease);
-    if (found == leases_.held_.end()) return;
-    Held& held = found->second;
-    if (held.token != token || !leases_.is_holder(held, sender)) return;
-    counts_ = true;
-    another_waits_ = held.waiting++ > 0;
-    held.deadline = now + held.ttl;
-    if (held.on_verifier) verifier = held.verifier;
-  }
-  if (!verifier.empty()) leases_.roll_.spoke(verifier, now);
-}
-
-Leases::Arrival::~Arrival() {
-  if (!counts_) return;
-  const std::lock_guard lock(leases_.mutex_);
-  const auto found = leases_.held_.find(lease_);
-  if (found == leases_.held_.end()) return;
-  --found->second.waiting;
-  found->second.deadline = leases_.runs_.steady_now() + found->second.ttl;
-}
-
-void Leases::belongs_to(int64_t lease, const PrincipalPtr& holder) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = held_.find(lease); found != held_.end()) found->second.holder = holder;
-}
-
-// Under the mutex. The name of a token is its own, and stays when the file is read again.
-bool Leases::is_holder(const Held& held, const PrincipalPtr& sender) const {
-  return !held.holder || !sender || held.holder->name() == sender->name() ||
-         !held.holder->valid(runs_.now());
-}
-
-void Leases::check_holder(int64_t lease, const PrincipalPtr& sender) {
-  const std::lock_guard lock(mutex_);
-  const auto found = held_.find(lease);
-  if (found == held_.end()) return;  // the ledger says what became of it
-  Held& held = found->second;
-  if (is_holder(held, sender)) {
-    held.holder = sender;
-    return;
-  }
-  const std::string detail =
-      fmt::format("lease {} was given to the token \"{}\", and this request is of \"{}\"", lease,
-                  held.holder->name(), sender->name());
-  throw Refusal(409, "The lease is another's", detail, "the token that asked for the lease",
-                AuditNote{held.run, "foreign_lease", detail});
-}
-
-// Under the mutex. What a verifier has under way when it is quarantined goes to another one.
-bool Leases::is_over(const Held& held, double now) const {
-  return held.deadline <= now ||
-         (held.on_verifier && !bells_.work.suits(held.run, held.verifier, nullptr));
-}
-
-std::vector<int64_t> Leases::overdue() const {
-  double now = runs_.steady_now();
-  std::lock_guard lock(mutex_);
-  std::vector<int64_t> leases;
-  for (const auto& [lease, held] : held_) {
-    if (held.waiting == 0 && is_over(held, now)) leases.push_back(lease);
-  }
-  return leases;
-}
-
-void Leases::put_off_expiry(int64_t lease) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = held_.find(lease); found != held_.end()) {
-    found->second.deadline = runs_.steady_now() + found->second.ttl;
-  }
-}
-
 void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
-  {
-    std::lock_guard lock(mutex_);
-    auto found = held_.find(lease);
-    if (found == held_.end() || found->second.waiting > 0 ||
-        !is_over(found->second, runs_.steady_now())) {
-      return;  // ended or heard of meanwhile
-    }
-  }
+  if (!held_.is_overdue(lease)) return;  // ended or heard of meanwhile
   std::optional<LeaseRow> row = ledger::find_lease(transaction.connection(), lease);
   if (!row || row->state != "leased" || !runs_.readable(transaction, row->run)) {
-    std::lock_guard lock(mutex_);
-    held_.erase(lease);
+    held_.forget(lease);
     return;
   }
   const bool believed = is_trainer(row->verifier) ||
@@ -425,7 +343,7 @@ void Leases::expire(LedgerTransaction& transaction, int64_t lease) {
       fmt::format("{} {}", row->verifier,
                   believed ? "was not heard of for the lease's time" : "was quarantined meanwhile");
   ledger::end_lease(transaction.connection(), lease, row->token, "expired", reason);
-  forget_on_commit(transaction, lease, "expired");
+  end_on_commit(transaction, lease, "expired");
   requeue_or_give_up(transaction, *row, reason, true);
 }
 
@@ -434,7 +352,7 @@ void Leases::end_leases_of(LedgerTransaction& transaction, int64_t run) {
     if (lease.run != run) continue;
     ledger::end_lease(transaction.connection(), lease.id, lease.token, "expired",
                       "the run is being deleted");
-    forget_on_commit(transaction, lease.id, "expired");
+    end_on_commit(transaction, lease.id, "expired");
   }
 }
 
@@ -465,37 +383,9 @@ void Leases::requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& 
   }
 }
 
-void Leases::hold(int64_t lease, Held held) {
-  std::lock_guard lock(mutex_);
-  held.deadline = held.since + held.ttl;
-  held_[lease] = std::move(held);
-  metrics_.update([&](DaemonNumbers& n) { n.leases_active = std::ssize(held_); });
-}
-
-// The lease's time begins anew, since a request about it is handled now.
-void Leases::set_ttl(int64_t lease, double ttl_seconds) {
-  std::lock_guard lock(mutex_);
-  if (const auto found = held_.find(lease); found != held_.end()) {
-    found->second.ttl = ttl_seconds;
-    found->second.deadline = runs_.steady_now() + ttl_seconds;
-  }
-}
-
-void Leases::forget_on_commit(LedgerTransaction& transaction, int64_t lease,
-                              const std::string& outcome) {
-  transaction.on_commit([this, lease, outcome] {
-    std::lock_guard lock(mutex_);
-    if (const auto found = held_.find(lease); found != held_.end()) {
-      const Held& held = found->second;
-      const double now = runs_.steady_now();
-      if (held.on_verifier) bells_.work.lease_ended(held.run, now - held.since, now);
-      held_.erase(found);
-    }
-    metrics_.update([&](DaemonNumbers& n) {
-      n.leases_active = std::ssize(held_);
-      n.leases[outcome] += 1;
-    });
-  });
+void Leases::end_on_commit(LedgerTransaction& transaction, int64_t lease,
+                           const std::string& outcome) {
+  transaction.on_commit([this, lease, outcome] { held_.end(lease, outcome); });
 }
 
 void Leases::watch_unserved(Ledger& ledger) {

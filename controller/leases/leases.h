@@ -1,22 +1,22 @@
 // Leases of replays: who works on what, until when. A lease is lost when its verifier does not
 // speak for the TTL of the run's policy; the replay then goes back to the queue, up to the policy's
-// number of leases. Deadlines are kept on a clock that never jumps and are not written down: after
-// a restart every live lease gets a fresh TTL. A trainer that replays is asked for what only it can
-// do, and for its own run's other replays while no verifier speaks that has what the run requires.
+// number of leases. After a restart every live lease gets a fresh TTL. A trainer that replays is
+// asked for what only it can do, and for its own run's other replays while no verifier speaks that
+// has what the run requires.
 //
 // What waits, and whose turn it is, is the work board's (work_board.h). A replay that is granted is
 // taken off the board at once, so that no other write of the same group grants it too, and comes
 // back when the grant is undone; everything else about the board follows a commit.
 #pragma once
 
-#include <map>
-#include <mutex>
+#include <functional>
 #include <optional>
-#include <vector>
+#include <string>
 
-#include "controller/auth/guard.h"
+#include "controller/leases/held_leases.h"
 #include "controller/leases/unserved_replays.h"
 #include "controller/leases/verifier_roll.h"
+#include "controller/leases/work_board.h"
 #include "controller/metrics/metrics.h"
 #include "controller/supervisor/bell.h"
 #include "controller/supervisor/run_cache.h"
@@ -53,41 +53,10 @@ class Leases {
   void complete(LedgerTransaction& transaction, int64_t lease, const ReplayResult& result);
   void fail(LedgerTransaction& transaction, int64_t lease, const LeaseFailure& failure);
 
-  // A request about a lease, from its arrival until it is answered: the lease's time begins anew
-  // with both, and does not run out between them, however long the ledger takes. Does nothing for a
-  // lease that is not held with this token, or that somebody else holds.
-  class Arrival {
-   public:
-    Arrival(Leases& leases, int64_t lease, int64_t token, const PrincipalPtr& sender);
-    ~Arrival();
-    Arrival(const Arrival&) = delete;
-    Arrival& operator=(const Arrival&) = delete;
-    // True when another request of the lease's holder waits for the ledger, so that nothing is
-    // gained by one more heartbeat behind it.
-    bool another_waits() const { return another_waits_; }
-
-   private:
-    Leases& leases_;
-    const int64_t lease_;
-    bool counts_ = false;
-    bool another_waits_ = false;
-  };
-
-  // Who asked for a lease that was granted. After a restart nobody is known, and the first who
-  // speaks for the lease is taken for its holder.
-  void belongs_to(int64_t lease, const PrincipalPtr& holder);
-  // Throws Refusal (409) when the lease belongs to another token that is still valid: one that was
-  // revoked or has run out may have been replaced.
-  void check_holder(int64_t lease, const PrincipalPtr& sender);
-
-  // Leases whose time is over, for expire().
-  std::vector<int64_t> overdue() const;
+  // The leases that are held now, with what needs no ledger.
+  HeldLeases& held() { return held_; }
   // Ends the lease if it is still held and still overdue.
   void expire(LedgerTransaction& transaction, int64_t lease);
-  // Its end could not be recorded: it is overdue again after its time, so that it stands in
-  // nobody's way.
-  void put_off_expiry(int64_t lease);
-
   // Ends the leases of a run that is being deleted.
   void end_leases_of(LedgerTransaction& transaction, int64_t run);
 
@@ -96,18 +65,6 @@ class Leases {
   void watch_unserved(Ledger& ledger);
 
  private:
-  struct Held {
-    int64_t run = 0;
-    double since = 0;  // steady clock seconds, like the next one
-    double ttl = 0;
-    int64_t token = 0;
-    std::string verifier;
-    bool on_verifier = true;  // and not on the run's own trainer, which takes nobody's share
-    double deadline = 0;
-    int waiting = 0;           // requests about it that have arrived and are not answered
-    PrincipalPtr holder = {};  // null: not known
-  };
-
   void restore_queue(LedgerTransaction& transaction);
   bool others_speak(const ReplayRow& replay,
                     const std::function<bool(const std::string& name)>& may) const;
@@ -115,14 +72,10 @@ class Leases {
                              const WorkBoard::Worker& worker) const;
   std::optional<ReplayRow> next_for(LedgerTransaction& transaction, WorkBoard::Worker& worker);
   void take_off_board(LedgerTransaction& transaction, const QueuedReplay& entry, bool on_verifier);
-  LeaseRow held(LedgerTransaction& transaction, int64_t lease, int64_t token);
+  LeaseRow live_row(LedgerTransaction& transaction, int64_t lease, int64_t token);
   void check_repeat(Connection& connection, const LeaseRow& lease,
                     const ReplayResult& result) const;
-  bool is_over(const Held& held, double now) const;
-  bool is_holder(const Held& held, const PrincipalPtr& sender) const;
-  void hold(int64_t lease, Held held);
-  void set_ttl(int64_t lease, double ttl_seconds);
-  void forget_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
+  void end_on_commit(LedgerTransaction& transaction, int64_t lease, const std::string& outcome);
   void requeue_or_give_up(LedgerTransaction& transaction, const LeaseRow& lease,
                           const std::string& reason, bool retryable);
   QueuedReplay queued(Connection& connection, const ReplayRow& replay) const;
@@ -131,9 +84,8 @@ class Leases {
   RunCache& runs_;
   Metrics& metrics_;
   Bells& bells_;
-  mutable std::mutex mutex_;
-  std::map<int64_t, Held> held_;  // by lease
   VerifierRoll roll_;
+  HeldLeases held_;
   UnservedReplays unserved_;
 };
 

@@ -107,7 +107,7 @@ class LeasesTest : public LedgerTest {
     });
   }
   void expire() {
-    for (int64_t lease : leases_->overdue()) {
+    for (int64_t lease : leases_->held().overdue()) {
       write([&](LedgerTransaction& transaction) { leases_->expire(transaction, lease); });
     }
   }

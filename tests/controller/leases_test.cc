@@ -56,7 +56,7 @@ TEST_F(LeasesTest, AHeartbeatThatCameBeforeTheExpiryIsLookedAtAgainWins) {
   order(1);
   Lease lease = grant().value();
   clock_ += 11;
-  std::vector<int64_t> overdue = leases_->overdue();
+  std::vector<int64_t> overdue = leases_->held().overdue();
   ASSERT_EQ(overdue.size(), 1u);
   heartbeat(lease);
   write([&](LedgerTransaction& transaction) { leases_->expire(transaction, overdue[0]); });
@@ -67,22 +67,22 @@ TEST_F(LeasesTest, ALeaseDoesNotRunOutWhileARequestAboutItWaits) {
   order(1);
   const Lease lease = grant().value();
   {
-    const Leases::Arrival waits(*leases_, lease.lease, lease.token, nullptr);
+    const HeldLeases::Arrival waits(leases_->held(), lease.lease, lease.token, nullptr);
     EXPECT_FALSE(waits.another_waits());
     clock_ += 1000;
-    EXPECT_TRUE(leases_->overdue().empty());
+    EXPECT_TRUE(leases_->held().overdue().empty());
     write([&](LedgerTransaction& transaction) { leases_->expire(transaction, lease.lease); });
     EXPECT_EQ(replay_state(1), "leased");
-    const Leases::Arrival second(*leases_, lease.lease, lease.token, nullptr);
+    const HeldLeases::Arrival second(leases_->held(), lease.lease, lease.token, nullptr);
     EXPECT_TRUE(second.another_waits());
   }
   clock_ += 9;
-  EXPECT_TRUE(leases_->overdue().empty()) << "its time begins anew with the answer";
+  EXPECT_TRUE(leases_->held().overdue().empty()) << "its time begins anew with the answer";
   clock_ += 2;
-  EXPECT_EQ(leases_->overdue().size(), 1u);
+  EXPECT_EQ(leases_->held().overdue().size(), 1u);
   // Another token prolongs nothing.
-  const Leases::Arrival foreign(*leases_, lease.lease, lease.token + 1, nullptr);
-  EXPECT_EQ(leases_->overdue().size(), 1u);
+  const HeldLeases::Arrival foreign(leases_->held(), lease.lease, lease.token + 1, nullptr);
+  EXPECT_EQ(leases_->held().overdue().size(), 1u);
 }
 
 TEST_F(LeasesTest, AReplayIsGivenUpAfterThePolicysNumberOfLeases) {
