@@ -33,11 +33,13 @@ RunLabel label_of(const Trace& trace) {
   label.seed = setup.at("seed").to_number<int64_t>();
   label.watched = setup.at("watched").as_bool();
   const PrecisionPlan plan = PrecisionPlan::parse(text(setup, "plan"));
-  label.fp8 = !plan.rules.empty();
   label.mode = text(setup, "mode");
   label.steps = setup.at("steps").to_number<int64_t>();
   const EngineConfig engine =
       EngineConfig::from_json(json::serialize(setup.at("engine")), "setup of a trace");
+  label.fp8 = std::ranges::any_of(engine.model.sites(), [&](const std::string& site) {
+    return plan.resolve(site, engine.model.layers).any_fp8();
+  });
   label.tokens_per_step = engine.batch.tokens_per_step();
   label.burn_in_steps = decide::Policy::parse(text(setup, "policy")).detector.burn_in_steps;
   if (!engine.faults.empty()) {

@@ -58,6 +58,21 @@ TEST(BenchStep, ReportsConsistentNumbersAndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 
+// A BF16 plan has rules, too, where moments are narrow.
+TEST(BenchStep, WithNarrowMomentsEachPrecisionHasItsOwnTimes) {
+  TemporaryDirectory directory;
+  const boost::json::value result =
+      boost::json::parse(bench_step_json({.size = "demo",
+                                          .moments = MomentFormat::kFp8,
+                                          .threads = 1,
+                                          .rounds = 1,
+                                          .scratch = directory.path()}));
+  EXPECT_NEAR(result.at("fp8_over_bf16").as_double(),
+              result.at("bf16").at("step_seconds").as_double() /
+                  result.at("fp8").at("step_seconds").as_double(),
+              1e-9);
+}
+
 TEST(BenchStep, RunsTheRecipeAskedFor) {
   TemporaryDirectory directory;
   BenchStepOptions options{

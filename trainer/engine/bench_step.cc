@@ -225,10 +225,8 @@ Rates rates_of(const std::vector<StepGemm>& gemms, const Timings& timings, json:
 
 // Rates of one precision's steps.
 json::object summary_of(const EngineConfig& config, const BenchStepOptions& options,
-                        const Timings& timings, const PrecisionPlan& plan, const Rates& rates) {
-  const bool fp8 = !plan.rules.empty();
-  const Durations& steps = fp8 ? timings.fp8_step : timings.bf16_step;
-  const std::vector<double>& switches = fp8 ? timings.fp8_switch : timings.bf16_switch;
+                        const PrecisionPlan& plan, const Durations& steps,
+                        const std::vector<double>& switches, const Rates& rates) {
   const double seconds = median(steps.seconds), cpu_seconds = median(steps.cpu_seconds);
   const double rate = step_flops(config) / seconds;
   json::object result{
@@ -304,9 +302,6 @@ std::string bench_step_json(const BenchStepOptions& given) {
 
   json::object gemm_rates;
   const Rates rates = rates_of(gemms, timings, gemm_rates);
-  const auto summary = [&](const PrecisionPlan& plan) {
-    return summary_of(config, options, timings, plan, rates);
-  };
   json::object result{
       {"bench", "step"},
       {"size", options.model.empty() ? options.size : ""},
@@ -314,8 +309,8 @@ std::string bench_step_json(const BenchStepOptions& given) {
       {"accumulate", options.accumulate},
       {"parameters", config.model.parameters()},
       {"tokens_per_step", config.batch.tokens_per_step()},
-      {"bf16", summary(in_bf16)},
-      {"fp8", summary(fp8)},
+      {"bf16", summary_of(config, options, in_bf16, timings.bf16_step, timings.bf16_switch, rates)},
+      {"fp8", summary_of(config, options, fp8, timings.fp8_step, timings.fp8_switch, rates)},
       {"fp8_over_bf16", median(timings.bf16_step.seconds) / median(timings.fp8_step.seconds)},
       {"fp8_over_bf16_by_cpu",
        median(timings.bf16_step.cpu_seconds) / median(timings.fp8_step.cpu_seconds)},
