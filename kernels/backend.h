@@ -17,6 +17,7 @@
 #include "kernels/memory.h"
 #include "kernels/moments.h"
 #include "kernels/operand.h"
+#include "kernels/optimizers.h"
 #include "kernels/rotary.h"
 #include "kernels/scaled_product.h"
 #include "kernels/shapes.h"
@@ -28,19 +29,6 @@
 namespace gnomon {
 
 class StatisticsSource;
-
-struct AdamwStep {
-  float learning_rate, beta1, beta2, eps, weight_decay;
-  float bias_correction1, bias_correction2;  // 1 − βᵗ
-  float gradient_scale;                      // clipping and accumulation, applied to g
-  // Weight decay is for the first `decayed` elements of the call only.
-  int64_t decayed = std::numeric_limits<int64_t>::max();
-  // Where a moment is not stored as FP32 it is rounded by chance: by (seed, step, element), the
-  // call's element 0 being `first_element` of all, a multiple of kMomentBlock.
-  uint64_t seed = 0;
-  int64_t step = 0;
-  int64_t first_element = 0;
-};
 
 // A piece of data that is hashed; its first word is word `first` of all.
 struct HashPiece {
@@ -117,10 +105,10 @@ class BackendBase {
 
   // ---- optimizer ----
   virtual double sum_of_squares(std::span<const float> x) = 0;  // deterministic order
-  // Decoupled weight decay (Loshchilov & Hutter 2019); updates m, v, master and the working copy,
-  // which is the master rounded.
-  virtual void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m,
-                     MomentSpan v, std::span<float> master, WeightSpan weight) = 0;
+  // Updates moments, master and the working copy, which is the master rounded, by the rule of
+  // step.optimizer. Weight decay is decoupled: the master is multiplied by 1 − rate·decay.
+  virtual void update(const UpdateStep& step, std::span<const float> gradient,
+                      const MomentSpans& moments, std::span<float> master, WeightSpan weight) = 0;
   virtual void zero(std::span<std::byte> x) = 0;
   template <class T>
   void zero(std::span<T> x) {

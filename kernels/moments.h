@@ -1,5 +1,5 @@
-// How AdamW's moments are stored: FP32, BF16, or FP8 codes with one scale for each block of 128
-// elements, the first moment as E4M3 and the second as E5M2 (FP8-LM, arXiv 2310.18313; trillion
+// How an optimizer's moments are stored: FP32, BF16, or FP8 codes with one scale for each block of
+// 128 elements, the first moment as E4M3 and the second as E5M2 (FP8-LM, arXiv 2310.18313; trillion
 // tokens in FP8, arXiv 2409.12517). Arithmetic is FP32 in every case.
 //
 // A scale is a power of two: decoding is then exact, and so is storing a value again that did not
@@ -11,6 +11,7 @@
 // smaller and never larger.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -47,6 +48,8 @@ MomentSpan moments_in(std::span<std::byte> room, MomentFormat format, int64_t co
 
 // Which moment it is decides the codes of FP8.
 enum class Moment { kFirst, kSecond };
+// By Moment; one that an optimizer does not have is empty.
+using MomentSpans = std::array<MomentSpan, 2>;
 // What moments in the host's memory stand for.
 void decode_moments(const MomentSpan& stored, Moment moment, std::span<float> values);
 // Stores values in the host's memory as an update does: a pure function of the values, `seed`,

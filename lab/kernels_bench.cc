@@ -205,8 +205,8 @@ void adamw(benchmark::State& state) {
   constexpr size_t kSize = 10'000'000;
   std::vector<float> gradient(kSize, 1e-3f), m(kSize, 1e-3f), v(kSize, 1e-6f), master(kSize, 0.1f);
   std::vector<bf16> weight(kSize);
-  AdamwStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0f};
-  for (auto _ : state) backend->adamw(step, gradient, m, v, master, weight);
+  UpdateStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0f};
+  for (auto _ : state) backend->update(step, gradient, {m, v}, master, weight);
   report_bytes(state, int64_t{kSize} * 30);
 }
 BENCHMARK(adamw)->Unit(benchmark::kMillisecond);

@@ -181,9 +181,9 @@ class CpuBackend final : public BackendOf<E> {
   double sum_of_squares(std::span<const float> x) override {
     return cpu::sum_of_squares(threads_, x);
   }
-  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
-             std::span<float> master, WeightSpan weight) override {
-    std::visit([&](auto w) { cpu::adamw(threads_, step, gradient, m, v, master, w); }, weight);
+  void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
+              std::span<float> master, WeightSpan weight) override {
+    std::visit([&](auto w) { cpu::update(threads_, step, gradient, moments, master, w); }, weight);
   }
   void zero(std::span<std::byte> x) override { cpu::zero(threads_, x); }
 

@@ -1,4 +1,4 @@
-// Blocks of stored moments to FP32 and back, for the CPU's AdamW.
+// Blocks of stored moments to FP32 and back, for the CPU's optimizers.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// AdamW and what it needs.
+// Updates of weights and what they need.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,56 +22,87 @@ double block_sum_of_squares(const float* x, int64_t count) {
   return sum;
 }
 
-template <class E>
-void adamw_block(const AdamwStep& step, const float* __restrict gradient, float* __restrict m,
-                 float* __restrict v, float* __restrict master, E* __restrict weight,
-                 int64_t count) {
-  const float beta1 = step.beta1;
-  const float beta2 = step.beta2;
-  const float eps = step.eps;
-  const float gradient_scale = step.gradient_scale;
-  const float kept = 1.0f - step.learning_rate * step.weight_decay;
-  const float rate = step.learning_rate / step.bias_correction1;
-  const float second = 1.0f / step.bias_correction2;
+// Elements that keep the same part of their weight, `kept`. `v` may be null where the rule has no
+// second moment.
+template <class Rule, class E>
+void update_block(const Rule rule, float gradient_scale, float kept,
+                  const float* __restrict gradient, float* __restrict m, float* __restrict v,
+                  float* __restrict master, E* __restrict weight, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) {
-    float g = gradient[i] * gradient_scale;
-    float mean = beta1 * m[i] + (1.0f - beta1) * g;
-    float square = beta2 * v[i] + (1.0f - beta2) * g * g;
-    float value = master[i] * kept - rate * mean / (std::sqrt(square * second) + eps);
-    m[i] = mean;
-    v[i] = square;
+    float first = m[i], second = 0.0f;
+    if constexpr (Rule::kHasSecondMoment) second = v[i];
+    float value = master[i] * kept - rule.step(gradient[i] * gradient_scale, first, second);
+    m[i] = first;
+    if constexpr (Rule::kHasSecondMoment) v[i] = second;
     master[i] = value;
     weight[i] = from_float<E>(value);
   }
 }
 
-// Elements [begin, begin + count) of a call of adamw(): those below step.decayed decay.
-template <class E>
-void adamw_range(const AdamwStep& step, int64_t begin, int64_t count, const float* gradient,
-                 float* m, float* v, float* master, E* weight) {
+// Elements [begin, begin + count) of a call of update(): those below step.decayed decay.
+template <class Rule, class E>
+void update_range(const UpdateStep& step, const Rule& rule, int64_t begin, int64_t count,
+                  const float* gradient, float* m, float* v, float* master, E* weight) {
   const int64_t decayed = std::clamp<int64_t>(step.decayed - begin, 0, count);
-  adamw_block(step, gradient, m, v, master, weight, decayed);
-  AdamwStep rest = step;
-  rest.weight_decay = 0;
-  adamw_block(rest, gradient + decayed, m + decayed, v + decayed, master + decayed,
-              weight + decayed, count - decayed);
+  update_block(rule, step.gradient_scale, 1.0f - step.learning_rate * step.weight_decay, gradient,
+               m, v, master, weight, decayed);
+  update_block(rule, step.gradient_scale, 1.0f, gradient + decayed, m + decayed,
+               v == nullptr ? v : v + decayed, master + decayed, weight + decayed, count - decayed);
 }
 
 // The same where a moment is not FP32; `begin` is a multiple of kMomentBlock.
-template <class M, class V, class E>
-void adamw_stored_block(const AdamwStep& step, int64_t begin, int64_t count, const float* gradient,
-                        const M& m, const V& v, float* master, E* weight) {
-  alignas(64) float mean[kMomentBlock];
-  alignas(64) float square[kMomentBlock];
-  load_moments<E4m3Codes>(m, begin, count, mean);
-  load_moments<E5m2Codes>(v, begin, count, square);
-  adamw_range(step, begin, count, gradient, mean, square, master, weight);
+template <class Rule, class M, class V, class E>
+void update_stored_block(const UpdateStep& step, const Rule& rule, int64_t begin, int64_t count,
+                         const float* gradient, const M& m, const V& v, float* master, E* weight) {
+  alignas(64) float first[kMomentBlock];
+  alignas(64) float second[kMomentBlock];
+  load_moments<E4m3Codes>(m, begin, count, first);
+  if constexpr (Rule::kHasSecondMoment) load_moments<E5m2Codes>(v, begin, count, second);
+  update_range(step, rule, begin, count, gradient, first, second, master, weight);
   const std::array<uint32_t, 4> keys =
       philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
              static_cast<uint64_t>((step.first_element + begin) / kMomentBlock));
-  store_moments<E4m3Codes>(m, begin, count, mean, nullptr, keys[0]);
-  store_moments<E5m2Codes>(v, begin, count, square, mean, keys[1]);
+  store_moments<E4m3Codes>(m, begin, count, first, nullptr, keys[0]);
+  if constexpr (Rule::kHasSecondMoment) {
+    store_moments<E5m2Codes>(v, begin, count, second, first, keys[1]);
+  }
+}
+
+// Null where a moment is not stored as FP32, or is not there.
+float* plain(const MomentSpan& moments) {
+  const auto* values = std::get_if<std::span<float>>(&moments);
+  return values == nullptr ? nullptr : values->data();
+}
+
+template <class Rule, class E>
+void update_by(const Rule& rule, int threads, const UpdateStep& step,
+               std::span<const float> gradient, const MomentSpans& moments, std::span<float> master,
+               std::span<E> weight) {
+  const int64_t count = std::ssize(gradient);
+  const auto& [m, v] = moments;
+  GNOMON_ASSERT(moment_elements(m) == count);
+  GNOMON_ASSERT(!Rule::kHasSecondMoment || moment_elements(v) == count);
+  float *plain_m = plain(m), *plain_v = plain(v);
+  if (plain_m != nullptr && (plain_v != nullptr || !Rule::kHasSecondMoment)) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t begin = 0; begin < count; begin += kBlock) {
+      update_range(step, rule, begin, std::min(kBlock, count - begin), gradient.data() + begin,
+                   plain_m + begin, plain_v == nullptr ? plain_v : plain_v + begin,
+                   master.data() + begin, weight.data() + begin);
+    }
+    return;
+  }
+  std::visit(
+      [&](const auto& stored_m, const auto& stored_v) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+        for (int64_t begin = 0; begin < count; begin += kMomentBlock) {
+          update_stored_block(step, rule, begin, std::min(kMomentBlock, count - begin),
+                              gradient.data() + begin, stored_m, stored_v, master.data() + begin,
+                              weight.data() + begin);
+        }
+      },
+      m, v);
 }
 
 }  // namespace
@@ -89,32 +120,12 @@ double sum_of_squares(int threads, std::span<const float> x) {
 }
 
 template <class E>
-void adamw(int threads, const AdamwStep& step, std::span<const float> gradient, const MomentSpan& m,
-           const MomentSpan& v, std::span<float> master, std::span<E> weight) {
-  const int64_t count = std::ssize(gradient);
-  GNOMON_ASSERT(moment_elements(m) == count && moment_elements(v) == count);
+void update(int threads, const UpdateStep& step, std::span<const float> gradient,
+            const MomentSpans& moments, std::span<float> master, std::span<E> weight) {
   GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
-  const auto* plain_m = std::get_if<std::span<float>>(&m);
-  const auto* plain_v = std::get_if<std::span<float>>(&v);
-  if (plain_m != nullptr && plain_v != nullptr) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t begin = 0; begin < count; begin += kBlock) {
-      adamw_range(step, begin, std::min(kBlock, count - begin), gradient.data() + begin,
-                  plain_m->data() + begin, plain_v->data() + begin, master.data() + begin,
-                  weight.data() + begin);
-    }
-    return;
-  }
-  std::visit(
-      [&](const auto& stored_m, const auto& stored_v) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-        for (int64_t begin = 0; begin < count; begin += kMomentBlock) {
-          adamw_stored_block(step, begin, std::min(kMomentBlock, count - begin),
-                             gradient.data() + begin, stored_m, stored_v, master.data() + begin,
-                             weight.data() + begin);
-        }
-      },
-      m, v);
+  with_rule(step, [&](const auto& rule) {
+    update_by(rule, threads, step, gradient, moments, master, weight);
+  });
 }
 
 void zero(int threads, std::span<std::byte> x) {
@@ -125,9 +136,9 @@ void zero(int threads, std::span<std::byte> x) {
   }
 }
 
-template void adamw<bf16>(int, const AdamwStep&, std::span<const float>, const MomentSpan&,
-                          const MomentSpan&, std::span<float>, std::span<bf16>);
-template void adamw<float>(int, const AdamwStep&, std::span<const float>, const MomentSpan&,
-                           const MomentSpan&, std::span<float>, std::span<float>);
+template void update<bf16>(int, const UpdateStep&, std::span<const float>, const MomentSpans&,
+                           std::span<float>, std::span<bf16>);
+template void update<float>(int, const UpdateStep&, std::span<const float>, const MomentSpans&,
+                            std::span<float>, std::span<float>);
 
 }  // namespace gnomon::cpu

@@ -105,9 +105,9 @@ class CudaBackend final : public Backend {
     cuda::sum_of_squares(x.data(), std::ssize(x), all, all + 1, stream());
     return HostView<double>(memory(), std::span<const double>(all, 1))[0];
   }
-  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
-             std::span<float> master, WeightSpan weight) override {
-    cuda::adamw(step, gradient, m, v, master, std::get<std::span<bf16>>(weight), stream());
+  void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
+              std::span<float> master, WeightSpan weight) override {
+    cuda::update(step, gradient, moments, master, std::get<std::span<bf16>>(weight), stream());
   }
 
   void gemm(const GemmShape& shape, float alpha, const bf16* a, const bf16* b, bf16* c) override {

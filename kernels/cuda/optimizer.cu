@@ -141,31 +141,39 @@ struct CodedMoments {
   }
 };
 
-template <class M, class V>
-__global__ void adamw_kernel(AdamwStep step, int64_t count, const float* __restrict__ gradient, M m,
-                             V v, float* __restrict__ master, bf16* __restrict__ weight) {
+// Of an optimizer without a second one.
+struct NoMoments {
+  template <class Codes>
+  __device__ Four load(int64_t, int64_t) const {
+    return {};
+  }
+  template <class Codes>
+  __device__ void store(int64_t, int64_t, const Four&, const Four*, uint32_t) const {}
+};
+
+template <class Rule, class M, class V>
+__global__ void update_kernel(UpdateStep step, Rule rule, int64_t count,
+                              const float* __restrict__ gradient, M m, V v,
+                              float* __restrict__ master, bf16* __restrict__ weight) {
   // Whole warps come here and stay: blocks of moments are summed up by their warp.
   const int64_t block = global_thread() / kWarp;
   const int64_t at = block * kMomentBlock + threadIdx.x % kWarp * kPerLane;
   const int64_t left = count - at;
   const Four g = load_four(gradient + at, left);
-  Four mean = m.template load<E4m3Codes>(at, left);
-  Four square = v.template load<E5m2Codes>(at, left);
+  Four first = m.template load<E4m3Codes>(at, left);
+  Four second = v.template load<E5m2Codes>(at, left);
   Four value = load_four(master + at, left);
-  const float rate = quotient(step.learning_rate, step.bias_correction1);
-  const float second = quotient(1.0f, step.bias_correction2);
   for (int i = 0; i < kPerLane; ++i) {
     const float scaled = g[i] * step.gradient_scale;
     const float decay = at + i < step.decayed ? step.weight_decay : 0.0f;
-    mean[i] = step.beta1 * mean[i] + (1.0f - step.beta1) * scaled;
-    square[i] = step.beta2 * square[i] + (1.0f - step.beta2) * scaled * scaled;
-    value[i] = value[i] * (1.0f - step.learning_rate * decay) -
-               about(rate * mean[i], sqrtf(square[i] * second) + step.eps);
+    // Before the rest: which products nvcc makes one with a sum depends on the order.
+    const float change = rule.step(scaled, first[i], second[i]);
+    value[i] = value[i] * (1.0f - step.learning_rate * decay) - change;
   }
   const auto keys = philox(step.seed ^ (kMomentStream << 32), static_cast<uint64_t>(step.step),
                            static_cast<uint64_t>(step.first_element / kMomentBlock + block));
-  m.template store<E4m3Codes>(at, left, mean, nullptr, keys[0]);
-  v.template store<E5m2Codes>(at, left, square, &mean, keys[1]);
+  m.template store<E4m3Codes>(at, left, first, nullptr, keys[0]);
+  v.template store<E5m2Codes>(at, left, second, &first, keys[1]);
   store_four(master + at, value, left);
   Together<bf16> rounded_values;
   for (int i = 0; i < kPerLane; ++i) rounded_values.values[i] = rounded(value[i]);
@@ -201,22 +209,27 @@ CodedMoments stored(const Fp8Moments& moments) {
 
 }  // namespace
 
-void adamw(const AdamwStep& step, std::span<const float> gradient, const MomentSpan& m,
-           const MomentSpan& v, std::span<float> master, std::span<bf16> weight, Stream stream) {
+void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
+            std::span<float> master, std::span<bf16> weight, Stream stream) {
   const int64_t count = std::ssize(gradient);
-  GNOMON_ASSERT(moment_elements(m) == count && moment_elements(v) == count);
   GNOMON_ASSERT(master.size() == gradient.size() && weight.size() == gradient.size());
   if (count == 0) return;
   const Grid grid{.blocks_x = blocks_for(count, int64_t{kThreads} * kPerLane), .threads = kThreads};
-  std::visit(
-      [&](const auto& of_m, const auto& of_v) {
-        const auto first = stored(of_m);
-        const auto second = stored(of_v);
-        launch("adamw", adamw_kernel<std::decay_t<decltype(first)>, std::decay_t<decltype(second)>>,
-               grid, stream, step, count, gradient.data(), first, second, master.data(),
-               weight.data());
-      },
-      m, v);
+  const auto& [m, v] = moments;
+  GNOMON_ASSERT(moment_elements(m) == count);
+  with_rule(step, [&]<class Rule>(const Rule& rule) {
+    const auto start = [&](auto first, auto second) {
+      launch(optimizer_row(step.optimizer).name.data(),
+             update_kernel<Rule, decltype(first), decltype(second)>, grid, stream, step, rule,
+             count, gradient.data(), first, second, master.data(), weight.data());
+    };
+    if constexpr (Rule::kHasSecondMoment) {
+      GNOMON_ASSERT(moment_elements(v) == count);
+      std::visit([&](const auto& one, const auto& two) { start(stored(one), stored(two)); }, m, v);
+    } else {
+      std::visit([&](const auto& one) { start(stored(one), NoMoments{}); }, m);
+    }
+  });
 }
 
 void sum_of_squares(const float* x, int64_t count, double* sum, double* scratch, Stream stream) {

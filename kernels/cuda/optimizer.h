@@ -1,4 +1,4 @@
-// AdamW and the gradient's norm on the device (the meanings are those of BackendBase). Every
+// Updates and the gradient's norm on the device (the meanings are those of BackendBase). Every
 // function returns when the work is on the stream.
 #pragma once
 
@@ -10,8 +10,8 @@
 namespace gnomon::cuda {
 
 // Pointers of the spans are 16-byte aligned.
-void adamw(const AdamwStep& step, std::span<const float> gradient, const MomentSpan& m,
-           const MomentSpan& v, std::span<float> master, std::span<bf16> weight, Stream stream);
+void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
+            std::span<float> master, std::span<bf16> weight, Stream stream);
 
 // *sum = Σ x², in one order whatever the device. `scratch` has kSquaresScratch doubles.
 inline constexpr int64_t kSquaresScratch = 1024;

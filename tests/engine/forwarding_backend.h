@@ -46,10 +46,10 @@ class ForwardingBackend : public BackendOf<E> {
     around({x.data()}, [&] { sum = backend_->sum_of_squares(x); });
     return sum;
   }
-  void adamw(const AdamwStep& step, std::span<const float> gradient, MomentSpan m, MomentSpan v,
-             std::span<float> master, WeightSpan weight) override {
+  void update(const UpdateStep& step, std::span<const float> gradient, const MomentSpans& moments,
+              std::span<float> master, WeightSpan weight) override {
     around({gradient.data(), master.data()},
-           [&] { backend_->adamw(step, gradient, m, v, master, weight); });
+           [&] { backend_->update(step, gradient, moments, master, weight); });
   }
   void zero(std::span<std::byte> x) override {
     around({x.data()}, [&] { backend_->zero(x); });

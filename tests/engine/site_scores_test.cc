@@ -449,26 +449,5 @@ TEST_F(SiteScores, TiedEmbeddingsAreJudgedByTheGemmsPart) {
   EXPECT_LT(std::abs(rows[0].psi), 2e-5);
 }
 
-TEST(AdamUpdate, IsTheOptimizersStepAndItsSlopeIsTheDerivative) {
-  const AdamUpdate update{.learning_rate = 1e-2,
-                          .beta1 = 0.9,
-                          .beta2 = 0.95,
-                          .eps = 1e-8,
-                          .bias_correction1 = 1 - std::pow(0.9, 7),
-                          .bias_correction2 = 1 - std::pow(0.95, 7)};
-  const double m = 0.02, v = 3e-3;
-  for (double g : {-0.3, 0.0, 0.05, 2.0}) {
-    const double mean = (0.9 * m + 0.1 * g) / (1 - std::pow(0.9, 7));
-    const double square = (0.95 * v + 0.05 * g * g) / (1 - std::pow(0.95, 7));
-    EXPECT_NEAR(update(g, m, v), -1e-2 * mean / (std::sqrt(square) + 1e-8), 1e-15);
-    const double step = 1e-5;
-    EXPECT_NEAR(update.slope(g, m, v, 0), (update(g + step, m, v) - update(g - step, m, v)) / 2e-5,
-                1e-8)
-        << g;
-  }
-  EXPECT_EQ(update.slope(0, 0, 0, 0), 0);
-  EXPECT_LT(std::abs(update.slope(1e-9, 0, 0, 0.1)), 1e-2 * 0.2 / 0.1);
-}
-
 }  // namespace
 }  // namespace gnomon::test

@@ -78,29 +78,29 @@ TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
     for (int step = 1; step <= 3; ++step) {
       const std::vector<float> gradient =
           random_floats(static_cast<uint64_t>(10 + step), count, 0.3f);
-      const AdamwStep how{.learning_rate = 1e-2f,
-                          .beta1 = 0.9f,
-                          .beta2 = 0.95f,
-                          .eps = 1e-8f,
-                          .weight_decay = 0.1f,
-                          .bias_correction1 = 1 - std::pow(0.9f, static_cast<float>(step)),
-                          .bias_correction2 = 1 - std::pow(0.95f, static_cast<float>(step)),
-                          .gradient_scale = 0.5f,
-                          .decayed = count / 2,
-                          .seed = 7,
-                          .step = step,
-                          .first_element = 3 * kMomentBlock};
+      const UpdateStep how{.learning_rate = 1e-2f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .weight_decay = 0.1f,
+                           .bias_correction1 = 1 - std::pow(0.9f, static_cast<float>(step)),
+                           .bias_correction2 = 1 - std::pow(0.95f, static_cast<float>(step)),
+                           .gradient_scale = 0.5f,
+                           .decayed = count / 2,
+                           .seed = 7,
+                           .step = step,
+                           .first_element = 3 * kMomentBlock};
       const OnDevice<float> its_gradient(gradient);
       OnDevice<float> its_master(master);
       OnDevice<bf16> its_weight(weight);
       const StoredOnDevice its_m(m), its_v(v);
-      adamw(how, {its_gradient.data(), gradient.size()}, its_m.span, its_v.span, its_master.span(),
-            its_weight.span(), device_stream());
+      update(how, {its_gradient.data(), gradient.size()}, {its_m.span, its_v.span},
+             its_master.span(), its_weight.span(), device_stream());
       its_master.read(master);
       its_weight.read(weight);
       its_m.read();
       its_v.read();
-      cpu::adamw<bf16>(2, how, gradient, cpu_m.span, cpu_v.span, cpu_master, cpu_weight);
+      cpu::update<bf16>(2, how, gradient, {cpu_m.span, cpu_v.span}, cpu_master, cpu_weight);
       int64_t differ = 0;
       for (size_t i = 0; i < master.size(); ++i) {
         const auto at = static_cast<int64_t>(i);

@@ -180,9 +180,9 @@ TEST_P(Fp32Backend, CrossEntropyAndItsGradient) {
 TEST_P(Fp32Backend, AdamwWritesTheMasterItselfAsWeight) {
   auto gradient = random_floats(1, 5000), master = random_floats(2, 5000);
   std::vector<float> m(5000), v(5000), weight(5000);
-  AdamwStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1.0f};
+  UpdateStep step{1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.05f, 1.0f};
   std::vector<float> before = master;
-  backend->adamw(step, gradient, m, v, master, weight);
+  backend->update(step, gradient, {m, v}, master, weight);
   EXPECT_EQ(weight, master);
   EXPECT_NE(master, before);
 }

@@ -103,7 +103,7 @@ struct Moments {
   MomentSpan span;
 };
 
-AdamwStep adamw_step(int64_t step) {
+UpdateStep adamw_step(int64_t step) {
   double t = static_cast<double>(step);
   return {.learning_rate = 0.01f,
           .beta1 = 0.9f,
@@ -132,7 +132,7 @@ TEST_P(StoredMoments, ASecondMomentIsNeverZeroWhereTheGradientWasNot) {
     gradient[i] = i % 7 == 0 ? 0.0f : std::exp2(static_cast<float>(-(i % 41)));
   }
   for (int64_t t = 1; t <= 20; ++t) {
-    backend->adamw(adamw_step(t), gradient, m.span, v.span, master, weight);
+    backend->update(adamw_step(t), gradient, {m.span, v.span}, master, weight);
     for (int64_t i = 0; i < kCount; ++i) {
       bool moved = moment_value(m.span, Format::kE4m3, i) != 0;
       bool has_square = moment_value(v.span, Format::kE5m2, i) != 0;
@@ -154,7 +154,7 @@ TEST_P(StoredMoments, TheSecondMomentFallsWhenGradientsDo) {
   std::vector<bf16> weight(kCount);
   for (int64_t t = 1; t <= 200; ++t) {
     if (t == 101) std::fill(gradient.begin() + 1, gradient.end(), 1e-2f);
-    backend->adamw(adamw_step(t), gradient, m.span, v.span, master, weight);
+    backend->update(adamw_step(t), gradient, {m.span, v.span}, master, weight);
   }
   double mean = 0;
   for (int64_t i = 1; i < kCount; ++i) {
@@ -178,15 +178,15 @@ TEST_P(StoredMoments, CutsAndThreadsChangeNoBit) {
         auto gradient = random_floats(100 + static_cast<uint64_t>(t), kCount);
         for (auto [begin, end] : {std::pair{int64_t{0}, cut}, std::pair{cut, kCount}}) {
           if (begin == end) continue;
-          AdamwStep step = adamw_step(t);
+          UpdateStep step = adamw_step(t);
           step.first_element = begin;
           step.decayed = 7000 - begin;
           size_t offset = static_cast<size_t>(begin), size = static_cast<size_t>(end - begin);
-          backend->adamw(step, std::span(gradient).subspan(offset, size),
-                         moment_subspan(m.span, begin, end - begin),
-                         moment_subspan(v.span, begin, end - begin),
-                         std::span(master).subspan(offset, size),
-                         std::span(weight).subspan(offset, size));
+          backend->update(step, std::span(gradient).subspan(offset, size),
+                          {moment_subspan(m.span, begin, end - begin),
+                           moment_subspan(v.span, begin, end - begin)},
+                          std::span(master).subspan(offset, size),
+                          std::span(weight).subspan(offset, size));
         }
       }
       results.push_back(master);
@@ -206,8 +206,8 @@ TEST_P(StoredMoments, TheUpdateStaysCloseToThatOfFp32Moments) {
   for (int64_t t = 1; t <= 50; ++t) {
     auto gradient = random_floats(100 + static_cast<uint64_t>(t), kCount);
     for (float& g : gradient) g += 0.3f;
-    backend->adamw(adamw_step(t), gradient, m.span, v.span, master, weight);
-    backend->adamw(adamw_step(t), gradient, exact_m.span, exact_v.span, exact, weight);
+    backend->update(adamw_step(t), gradient, {m.span, v.span}, master, weight);
+    backend->update(adamw_step(t), gradient, {exact_m.span, exact_v.span}, exact, weight);
   }
   double dot_product = dot(doubles(master), doubles(exact));
   double cosine = dot_product / std::sqrt(dot(doubles(master), doubles(master)) *

@@ -13,7 +13,7 @@ namespace {
 // Loshchilov & Hutter 2019, algorithm 2, in FP64.
 struct AdamwReference {
   Doubles m, v, master;
-  void step(const AdamwStep& step, const std::vector<float>& gradient) {
+  void step(const UpdateStep& step, const std::vector<float>& gradient) {
     for (size_t i = 0; i < m.size(); ++i) {
       double g = static_cast<double>(gradient[i]) * step.gradient_scale;
       m[i] = step.beta1 * m[i] + (1.0 - step.beta1) * g;
@@ -34,15 +34,15 @@ TEST(Adamw, FollowsTheReferenceOverManySteps) {
   Doubles start = doubles(master);
   for (int t = 1; t <= 10; ++t) {
     auto gradient = random_floats(100 + static_cast<uint64_t>(t), kSize, 3.0f);
-    AdamwStep step{.learning_rate = 0.01f,
-                   .beta1 = 0.9f,
-                   .beta2 = 0.95f,
-                   .eps = 1e-8f,
-                   .weight_decay = 0.1f,
-                   .bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, t)),
-                   .bias_correction2 = static_cast<float>(1.0 - std::pow(0.95, t)),
-                   .gradient_scale = 0.5f};
-    backend->adamw(step, gradient, m, v, master, weight);
+    UpdateStep step{.learning_rate = 0.01f,
+                    .beta1 = 0.9f,
+                    .beta2 = 0.95f,
+                    .eps = 1e-8f,
+                    .weight_decay = 0.1f,
+                    .bias_correction1 = static_cast<float>(1.0 - std::pow(0.9, t)),
+                    .bias_correction2 = static_cast<float>(1.0 - std::pow(0.95, t)),
+                    .gradient_scale = 0.5f};
+    backend->update(step, gradient, {m, v}, master, weight);
     reference.step(step, gradient);
   }
   expect_close(reference.m, m, 1e-6);
@@ -54,6 +54,30 @@ TEST(Adamw, FollowsTheReferenceOverManySteps) {
     ASSERT_EQ(weight[i].bits, to_bf16(master[i]).bits);
   }
   expect_close(expected_change, change, 1e-5);
+}
+
+// In FP64, as analyses use it.
+TEST(Adamw, RuleIsTheStepAndItsSlopeTheDerivative) {
+  const Adamw<double> rule({.learning_rate = 1e-2,
+                            .beta1 = 0.9,
+                            .beta2 = 0.95,
+                            .eps = 1e-8,
+                            .weight_decay = 0,
+                            .bias_correction1 = 1 - std::pow(0.9, 7),
+                            .bias_correction2 = 1 - std::pow(0.95, 7),
+                            .gradient_scale = 1});
+  const auto step = [&](double g) {
+    double m = 0.02, v = 3e-3;
+    return rule.step(g, m, v);
+  };
+  for (double g : {-0.3, 0.0, 0.05, 2.0}) {
+    const double mean = (0.9 * 0.02 + 0.1 * g) / (1 - std::pow(0.9, 7));
+    const double square = (0.95 * 3e-3 + 0.05 * g * g) / (1 - std::pow(0.95, 7));
+    EXPECT_NEAR(step(g), 1e-2 * mean / (std::sqrt(square) + 1e-8), 1e-15);
+    EXPECT_NEAR(rule.slope(g, 0.02, 3e-3, 0), (step(g + 1e-5) - step(g - 1e-5)) / 2e-5, 1e-8) << g;
+  }
+  EXPECT_EQ(rule.slope(0, 0, 0, 0), 0);
+  EXPECT_LT(std::abs(rule.slope(1e-9, 0, 0, 0.1)), 1e-2 * 0.2 / 0.1);
 }
 
 TEST(SumOfSquares, IsExactToFp64) {

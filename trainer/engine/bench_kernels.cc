@@ -239,19 +239,21 @@ class KernelsBench {
     const int64_t count = options_.parameters;
     const auto gradient = numbers<float>(count, 1, 1e-3f), master = numbers<float>(count, 2, 0.1f);
     const auto weight = zeros<bf16>(count);
-    const AdamwStep step{.learning_rate = 1e-5f,
-                         .beta1 = 0.9f,
-                         .beta2 = 0.95f,
-                         .eps = 1e-8f,
-                         .weight_decay = 0.1f,
-                         .bias_correction1 = 0.5f,
-                         .bias_correction2 = 0.5f,
-                         .gradient_scale = 1.0f,
-                         .seed = 1,
-                         .step = 1};
+    const UpdateStep step{.learning_rate = 1e-5f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.95f,
+                          .eps = 1e-8f,
+                          .weight_decay = 0.1f,
+                          .bias_correction1 = 0.5f,
+                          .bias_correction2 = 0.5f,
+                          .gradient_scale = 1.0f,
+                          .seed = 1,
+                          .step = 1};
     // Gradient read; master and moments read and written; weight written.
     measure(name, fmt::format("{}", count), count * (kFp32 + 2 * kFp32 + kBf16) + 2 * moment_bytes,
-            [=, this] { backend_->adamw(step, gradient, m, v, master, weight); });
+            [=, this] {
+              backend_->update(step, gradient, {m, v}, master, weight);
+            });
     rooms_.clear();
   }
 

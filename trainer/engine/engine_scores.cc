@@ -18,8 +18,9 @@ namespace {
 // How far the weights are displaced along V, against their own size: as far as errors of the second
 // order stay small beside what BF16 rounds away of the inputs.
 constexpr double kDisplacement = 0x1p-6;
-// Where √v̂ is smaller than this part of what it is in its tensor, V takes it for this large: a
-// slope of 1/ε at an element that no gradient has reached yet says nothing of errors of real size.
+// Where an element is smaller than this part of what is usual in its tensor (a rule's size()), V
+// takes its slope for that of one of this size: a slope of 1/ε at an element that no gradient has
+// reached yet says nothing of errors of real size.
 constexpr double kLeastRoot = 0x1p-4;
 // φ is an expansion in the site's error. It is no guide where the error is not small beside the
 // output, or where φ itself says that the loss moves far; there the loss is measured.
@@ -111,8 +112,10 @@ struct Engine::Impl::Analysis {
               .beta1 = optimizer.beta1,
               .beta2 = optimizer.beta2,
               .eps = optimizer.eps,
+              .weight_decay = 0,
               .bias_correction1 = 1 - std::pow(optimizer.beta1, t),
-              .bias_correction2 = 1 - std::pow(optimizer.beta2, t)};
+              .bias_correction2 = 1 - std::pow(optimizer.beta2, t),
+              .gradient_scale = 1};
   }
 
   PassPlan pass(bool looks) {
@@ -134,6 +137,10 @@ struct Engine::Impl::Analysis {
   double loss_on_part(const std::vector<SitePrecision>& sites);
   double phi(int site) const;
   double pass_over_step(int64_t micro, const PassPlan& how);
+  // V.
+  template <class Rule>
+  void fill_direction(const Rule& rule, std::span<const float> step_gradient,
+                      std::span<float> direction) const;
   std::vector<bf16> displaced_weights(double& length) const;
   double wgrad(int site) const;
 
@@ -142,7 +149,7 @@ struct Engine::Impl::Analysis {
   std::vector<SitePrecision> fp8, bf16_sites;
   SiteScorer scorer;
   Moments moments;
-  AdamUpdate update;
+  UpdateOf<double> update = {};
   std::vector<float> heldout_gradient;
   std::map<int, double> poisoned;  // by site: L(it alone in FP8) − L16; at most kPoisonedMost
   std::optional<double> least_measured;  // finite one of these
@@ -222,29 +229,38 @@ double Engine::Impl::Analysis::pass_over_step(int64_t micro, const PassPlan& how
                                       static_cast<float>(1.0 / tokens), micro > 0);
 }
 
+template <class Rule>
+void Engine::Impl::Analysis::fill_direction(const Rule& rule, std::span<const float> step_gradient,
+                                            std::span<float> direction) const {
+  const double clipped = clip(norm);
+  for (const Parameter& parameter : self.model->layout().all()) {
+    const auto begin = parameter.offset, end = parameter.offset + parameter.size;
+    double squares = 0;
+    for (int64_t i = begin; i < end; ++i) squares += rule.size(moments.m(i), moments.v(i));
+    const double least = kLeastRoot * std::sqrt(squares / static_cast<double>(parameter.size));
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const double gradient = static_cast<double>(step_gradient[at]) * clipped;
+      const double slope = -clipped * rule.slope(gradient, moments.m(i), moments.v(i), least);
+      direction[at] = static_cast<float>(slope * static_cast<double>(heldout_gradient[at]));
+    }
+  }
+}
+
 // `length` is what V was multiplied by.
 std::vector<bf16> Engine::Impl::Analysis::displaced_weights(double& length) const {
   const HostView<float> masters(self.memory(), self.optimizer->masters());
   const HostView<float> step_gradient(self.memory(), gradients());
   const ParameterLayout& layout = self.model->layout();
   std::vector<float> direction(masters.get().size());
-  const double clipped = clip(norm);
+  with_rule(update,
+            [&](const auto& rule) { fill_direction(rule, step_gradient.get(), direction); });
   double of_weights = 0, of_direction = 0;
   for (const Parameter& parameter : layout.all()) {
-    const auto begin = parameter.offset, end = parameter.offset + parameter.size;
-    double squares = 0;
-    for (int64_t i = begin; i < end; ++i) squares += moments.v(i);
-    const double least = kLeastRoot * std::sqrt(squares / static_cast<double>(parameter.size) /
-                                                update.bias_correction2);
-    const bool counts = begin < layout.decayed() && &parameter != &layout[layout.embedding()];
-    for (int64_t i = begin; i < end; ++i) {
-      const auto at = static_cast<size_t>(i);
-      const double gradient = static_cast<double>(step_gradient[at]) * clipped;
-      const double slope = clipped * update.slope(gradient, moments.m(i), moments.v(i), least);
-      const double v = slope * static_cast<double>(heldout_gradient[at]);
-      direction[at] = static_cast<float>(v);
-      if (!counts) continue;
-      const double weight = static_cast<double>(masters[at]);
+    if (parameter.offset >= layout.decayed() || &parameter == &layout[layout.embedding()]) continue;
+    for (int64_t i = parameter.offset; i < parameter.offset + parameter.size; ++i) {
+      const double weight = static_cast<double>(masters[static_cast<size_t>(i)]);
+      const double v = static_cast<double>(direction[static_cast<size_t>(i)]);
       of_weights += weight * weight;
       of_direction += v * v;
     }
@@ -301,13 +317,19 @@ double Engine::Impl::Analysis::wgrad(int site) const {
   }
   const double clip16 = clip(norm), clip8 = clip(std::sqrt(std::max(squares, 0.0)));
   double sum = 0;
-  for (size_t i = 0; i < errors.size(); ++i) {
-    const int64_t at = offset + static_cast<int64_t>(i);
-    const double m = moments.m(at), v = moments.v(at), dw16 = static_cast<double>(high[i]);
-    const double u8 = update((dw16 + static_cast<double>(errors[i])) * clip8, m, v);
-    const double u16 = update(dw16 * clip16, m, v);
-    sum += static_cast<double>(heldout_gradient[static_cast<size_t>(at)]) * (u8 - u16);
-  }
+  with_rule(update, [&](const auto& rule) {
+    for (size_t i = 0; i < errors.size(); ++i) {
+      const int64_t at = offset + static_cast<int64_t>(i);
+      const double dw16 = static_cast<double>(high[i]);
+      const auto subtracted = [&](double gradient) {
+        double m = moments.m(at), v = moments.v(at);
+        return rule.step(gradient, m, v);
+      };
+      const double less =
+          subtracted((dw16 + static_cast<double>(errors[i])) * clip8) - subtracted(dw16 * clip16);
+      sum -= static_cast<double>(heldout_gradient[static_cast<size_t>(at)]) * less;
+    }
+  });
   return sum;
 }
 

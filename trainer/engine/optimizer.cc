@@ -50,7 +50,7 @@ void Optimizer::update(int64_t step, double learning_rate, double norm,
   double clip = config_.clip > 0 && norm > config_.clip ? config_.clip / norm : 1.0;
   state_.count_update();
   const double t = static_cast<double>(state_.updates());
-  AdamwStep adamw{
+  const UpdateStep update{
       .learning_rate = static_cast<float>(learning_rate),
       .beta1 = static_cast<float>(config_.beta1),
       .beta2 = static_cast<float>(config_.beta2),
@@ -64,7 +64,7 @@ void Optimizer::update(int64_t step, double learning_rate, double norm,
       .step = step,
       .first_element = shard().begin,
   };
-  backend_.adamw(adamw, gradients, first_moments(), second_moments(), masters(), weights);
+  backend_.update(update, gradients, {first_moments(), second_moments()}, masters(), weights);
 }
 
 }  // namespace gnomon

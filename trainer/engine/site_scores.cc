@@ -8,22 +8,6 @@
 
 namespace gnomon {
 
-double AdamUpdate::operator()(double gradient, double m, double v) const {
-  const double mean = (beta1 * m + (1 - beta1) * gradient) / bias_correction1;
-  const double square = (beta2 * v + (1 - beta2) * gradient * gradient) / bias_correction2;
-  return -learning_rate * mean / (std::sqrt(square) + eps);
-}
-
-double AdamUpdate::slope(double gradient, double m, double v, double least_root) const {
-  const double mean = (beta1 * m + (1 - beta1) * gradient) / bias_correction1;
-  const double square = (beta2 * v + (1 - beta2) * gradient * gradient) / bias_correction2;
-  const double root = std::max(std::sqrt(square), least_root);
-  if (root == 0) return 0;
-  const double of_mean = (1 - beta1) / bias_correction1;
-  const double of_root = (1 - beta2) * gradient / bias_correction2 / root;
-  return -learning_rate * (of_mean - mean * of_root / (root + eps)) / (root + eps);
-}
-
 SiteScorer::SiteScorer(Backend& backend, const FaultView& faults, ScalingState& scaling,
                        const PassPlan& fp8)
     : backend_(backend),

@@ -8,7 +8,8 @@
 //
 // the change of the mean loss to second order, the curvature being that of the empirical Fisher
 // matrix (where δ is large, Engine::scores measures the loss instead: docs/attribution.md). With
-// u(dW) the update that AdamW makes of a gradient, from the moments at hand,
+// u(dW) the update that the optimizer makes of a gradient, from the moments at hand (rules in
+// kernels/optimizers.h; weight decay, which no gradient changes, is left out),
 //
 //   ψ = ⟨∇L_heldout, u(dW8) − u(dW16)⟩ + Σ_t (dx8_t − dx16_t)·ẋ_t
 //
@@ -31,17 +32,6 @@
 #include "trainer/engine/tensor_observer.h"
 
 namespace gnomon {
-
-// AdamW's step for one element, without weight decay, which no gradient changes.
-struct AdamUpdate {
-  double learning_rate = 0, beta1 = 0, beta2 = 0, eps = 0;
-  double bias_correction1 = 1, bias_correction2 = 1;  // 1 − βᵗ
-
-  // What is added to the weight whose moments before the step are m and v.
-  double operator()(double gradient, double m, double v) const;
-  // Its derivative by the gradient; `least_root` is the least that √v̂ counts as.
-  double slope(double gradient, double m, double v, double least_root) const;
-};
 
 class SiteScorer final : public TensorObserver {
  public:
