@@ -77,6 +77,16 @@ void FaultTable::settle(const TomlTable& table) {
   }
 }
 
+void OptimizerTable::settle(const TomlTable& table) {
+  const OptimizerRow& row = optimizer_row(name);
+  for (std::string_view key : row.unused_keys) {
+    if (!table.has(key)) continue;
+    table.refuse(key, fmt::format("nothing: optimizer \"{}\" has no {}", row.name, key));
+  }
+  if (!table.has("beta1")) beta1 = row.beta1;
+  if (!table.has("beta2")) beta2 = row.beta2;
+}
+
 void ConfigFile::settle(const TomlTable& root) {
   TomlTable table = root;
   const TomlTable given = table.table("optimizer");

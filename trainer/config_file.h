@@ -130,14 +130,16 @@ struct OptimizerTable : OptimizerConfig {
     OptimizerConfig::describe(v);
     v("first_moment", &S::first_moment,
       Setting{.words = kMomentWords,
-              .help = "How AdamW's first moment is stored. `fp8` is E4M3 with block scales "
+              .help = "How the first moment is stored. `fp8` is E4M3 with block scales "
                       "([data_parallel.md](data_parallel.md)). Becomes a rule before those of the "
                       "run's first plan; a plan set later says it itself."});
     v("second_moment", &S::second_moment,
       Setting{.words = kMomentWords,
-              .help = "How AdamW's second moment is stored. `fp8` is E5M2 with block scales. "
+              .help = "How the second moment is stored. `fp8` is E5M2 with block scales. "
                       "Becomes a rule of the first plan like `first_moment`."});
   }
+  // Gives what is absent the optimizer's own default, and refuses what it has no use for.
+  void settle(const TomlTable& table);
 };
 
 struct RanksTable {

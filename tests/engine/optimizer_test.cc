@@ -84,8 +84,8 @@ TEST_P(AdamwAgainstFp64, EveryParameterFollowsForTwentySteps) {
                         static_cast<int64_t>(i) < layout.decayed());
     }
   }
-  auto first = std::get<std::span<float>>(optimizer.first_moments());
-  auto second = std::get<std::span<float>>(optimizer.second_moments());
+  auto first = std::get<std::span<float>>(optimizer.moments()[0]);
+  auto second = std::get<std::span<float>>(optimizer.moments()[1]);
   for (size_t i = 0; i < count; ++i) {
     double master = static_cast<double>(optimizer.masters()[i]);
     ASSERT_NEAR(master, reference[i].w, 2e-6) << i;

@@ -134,8 +134,9 @@ Engine::Impl::Impl(EngineConfig engine_config, EngineRole engine_role, EngineRan
   const Arena& optimizer_arena = optimizer->state().arena();
   arenas.push_back({optimizer_arena.name(), optimizer_arena.bytes()});
   if (ranks->many() && rank == 0 && engine_role != EngineRole::kReplay) {
-    gathered = std::make_unique<OptimizerState>("gathered optimizer", config.memory.moments,
-                                                Shard{0, layout.elements()}, host_memory());
+    gathered = std::make_unique<OptimizerState>("gathered optimizer", config.optimizer.name,
+                                                config.memory.moments, Shard{0, layout.elements()},
+                                                host_memory());
     arenas.push_back({gathered->arena().name(), gathered->arena().bytes()});
     if (working().sharded()) take_gathered_weights();
   }
@@ -195,8 +196,16 @@ ResolvedPlan Engine::Impl::check_plan(const PrecisionPlan& wanted, const std::st
   wanted.check_sites(model->sites(), config.model.layers, file);
   ResolvedPlan resolved = resolve(wanted);
   const MomentFormats& moments = resolved.formats.moments;
+  const OptimizerRow& row = optimizer_row(config.optimizer.name);
+  if (!row.has(Moment::kSecond) && moments.second != MomentFormat::kFp32) {
+    throw ConfigError(file, 0, "second_moment", moment_format_name(moments.second),
+                      fmt::format("\"fp32\" with optimizer.name = \"{}\", which has no second "
+                                  "moment: first_moment is the key in place of moments",
+                                  row.name));
+  }
   if (optimizer->state().has_room_for(moments)) return resolved;
-  const std::string widest = moment_format_name(std::min(moments.first, moments.second));
+  const std::string widest = moment_format_name(
+      row.has(Moment::kSecond) ? std::min(moments.first, moments.second) : moments.first);
   throw ConfigError("memory", 0, "moments", moment_format_name(config.memory.moments),
                     fmt::format("\"{}\" for a plan with moments in {}, as this one: room for them "
                                 "is taken at the start",

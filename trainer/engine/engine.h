@@ -13,6 +13,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/devices.h"
+#include "kernels/optimizers.h"
 #include "kernels/tensor.h"
 #include "protocol/precision_plan.h"
 #include "protocol/records.h"
@@ -53,13 +54,18 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;      // not on norms, biases
-  double clip = 1.0;              // global gradient norm; 0 = off
+  double weight_decay = 0.1;  // not on norms, biases
+  double clip = 1.0;          // global gradient norm; 0 = off
+  OptimizerKind name = OptimizerKind::kAdamw;
   double at(int64_t step) const;  // learning rate of step 1, 2, ...
 
   template <class Visitor>
   static void describe(Visitor&& v) {
     using S = OptimizerConfig;
+    v("name", &S::name,
+      Setting{.words = kOptimizerNames,
+              .help = "How gradients change weights ([below](#optimizers)). The same in every "
+                      "attempt of a run."});
     v("learning_rate", &S::learning_rate, Setting{.range = {0, 1e3}, .help = "The peak."});
     v("min_ratio", &S::min_ratio,
       Setting{.range = {0, 1}, .help = "The cosine's end as a share of the peak."});
@@ -71,11 +77,18 @@ struct OptimizerConfig {
       Setting{.range = {1, kRunStepsMax},
               .otherwise = "`run.steps`",
               .help = "End of the cosine. `--steps` does not move it."});
-    v("beta1", &S::beta1, Setting{.range = {0, 0.999999}, .help = "AdamW's."});
-    v("beta2", &S::beta2, Setting{.range = {0, 0.999999999}, .help = "AdamW's."});
-    v("eps", &S::eps, Setting{.range = {1e-30, 1}, .help = "AdamW's."});
+    v("beta1", &S::beta1,
+      Setting{.range = {0, 0.999999},
+              .otherwise = "the optimizer's own",
+              .help = "β₁ of the optimizer's formula."});
+    v("beta2", &S::beta2,
+      Setting{.range = {0, 0.999999999},
+              .otherwise = "the optimizer's own",
+              .help = "β₂ of the optimizer's formula."});
+    v("eps", &S::eps,
+      Setting{.range = {1e-30, 1}, .help = "Added to the root that AdamW divides by."});
     v("weight_decay", &S::weight_decay,
-      Setting{.range = {0, 100}, .help = "AdamW's; not of norms and biases."});
+      Setting{.range = {0, 100}, .help = "Times the learning rate; not of norms and biases."});
     v("clip", &S::clip,
       Setting{.range = {0, 1e30}, .help = "Of the global gradient norm; 0 = off."});
   }

@@ -78,7 +78,8 @@ void Engine::Impl::strike_weight(const Fault& fault) {
 
 void Engine::Impl::spoil_second_moments(int64_t at) {
   if (formats.moments.second != MomentFormat::kFp8) return;
-  const auto& moments = std::get<Fp8Moments>(optimizer->second_moments());
+  const auto& moments =
+      std::get<Fp8Moments>(optimizer->moments()[static_cast<size_t>(Moment::kSecond)]);
   const Shard& shard = optimizer->shard();
   struct Part {
     MomentRounding how;

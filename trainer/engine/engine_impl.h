@@ -57,8 +57,8 @@ struct Engine::Impl {
 
   // Throws ConfigError where this model, batch or device cannot run the plan.
   ResolvedPlan resolve(const PrecisionPlan& wanted) const;
-  // The same, and where a rule does not fit the model or the moments have no room. `file` is where
-  // the plan comes from, for messages.
+  // The same, and where a rule does not fit the model, or moments have no room or are not the
+  // optimizer's. `file` is where the plan comes from, for messages.
   ResolvedPlan check_plan(const PrecisionPlan& wanted, const std::string& file) const;
   // Moments and communication from here on; moments keep their values.
   void change_formats(const RunFormats& next);

@@ -34,14 +34,19 @@ class Moments {
   std::deque<std::vector<std::byte>> copies_;  // before what is made with it
 
  public:
-  Moments(Memory& memory, const MomentSpan& m_of, const MomentSpan& v_of)
-      : first(bring(memory, m_of)), second(bring(memory, v_of)) {}
+  Moments(Memory& memory, const MomentSpans& of)
+      : first(bring(memory, of[0])),
+        second(bring(memory, of[1])),
+        has_second_(moment_elements(second) > 0) {}
   Moments(const Moments&) = delete;
   Moments& operator=(const Moments&) = delete;
 
   MomentSpan first, second;
   double m(int64_t i) const { return static_cast<double>(moment_value(first, Format::kE4m3, i)); }
-  double v(int64_t i) const { return static_cast<double>(moment_value(second, Format::kE5m2, i)); }
+  // 0 where the optimizer has none.
+  double v(int64_t i) const {
+    return has_second_ ? static_cast<double>(moment_value(second, Format::kE5m2, i)) : 0;
+  }
 
  private:
   MomentSpan bring(Memory& memory, const MomentSpan& moments) {
@@ -62,6 +67,8 @@ class Moments {
     }
     return found;
   }
+
+  bool has_second_;
 };
 
 // The model's working weights, for as long as others stand in their place.
@@ -100,8 +107,7 @@ struct Engine::Impl::Analysis {
         bf16_sites(fp8.size()),
         scorer(dynamic_cast<Backend&>(*engine.backend), engine.faults, engine.scaling,
                {.sites = &fp8, .step = at, .fakequant = engine.mode.fakequant}),
-        moments(engine.memory(), engine.optimizer->first_moments(),
-                engine.optimizer->second_moments()) {
+        moments(engine.memory(), engine.optimizer->moments()) {
     for (int site = 0; site < static_cast<int>(fp8.size()); ++site) {
       const std::span<std::byte> stale = self.model->stale_weight(site, at);
       if (!stale.empty()) scorer.take_stale_weight(site, stale);
@@ -115,7 +121,8 @@ struct Engine::Impl::Analysis {
               .weight_decay = 0,
               .bias_correction1 = 1 - std::pow(optimizer.beta1, t),
               .bias_correction2 = 1 - std::pow(optimizer.beta2, t),
-              .gradient_scale = 1};
+              .gradient_scale = 1,
+              .optimizer = optimizer.name};
   }
 
   PassPlan pass(bool looks) {

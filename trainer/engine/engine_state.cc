@@ -290,6 +290,11 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
     throw ConfigError(state_file, 0, "compute", compute_name(config.compute),
                       "the engine's own: " + compute_name(self.config.compute));
   }
+  if (config.optimizer.name != self.config.optimizer.name) {
+    throw ConfigError(
+        state_file, 0, "optimizer.name", std::string(optimizer_row(config.optimizer.name).name),
+        fmt::format("the engine's own: {}", optimizer_row(self.config.optimizer.name).name));
+  }
   if (state.text("data_hash") != self.data.info.content_hash) {
     throw ConfigError(
         state_file, 0, "data_hash", state.text("data_hash"),
@@ -318,7 +323,8 @@ std::function<void()> Engine::Impl::read_checkpoint(Impl& self,
   int64_t step = state.integer("step");
   const int64_t updates = updates_of(state, step);
   const FaultView faults(config.faults, self.model->sites(), self.config.model.layers);
-  std::vector<TensorView> wanted_state = OptimizerState::names(layout, resolved.formats.moments);
+  std::vector<TensorView> wanted_state =
+      OptimizerState::names(self.config.optimizer.name, layout, resolved.formats.moments);
   for (TensorView& stale : self.stale_weights(faults, step)) wanted_state.push_back(stale);
   check_tensors(*optimizer, optimizer_file, wanted_state);
   take_tensors(model, weights);

@@ -27,8 +27,8 @@ struct MemoryChoice {
   // Tokens whose logits exist at a time, a multiple of kHeadRowsMultiple; lm_head's products and
   // scales are then made for so many tokens at a time. 0: as rows_of_logits() says.
   int64_t head_rows = 0;
-  // The widest form of AdamW's moments that there is room for. A plan that wants a wider one is
-  // refused; the whole run in BF16, and a pin of the moments, want FP32.
+  // The widest form of the optimizer's moments that there is room for. A plan that wants a wider
+  // one is refused; the whole run in BF16, and a pin of the moments, want FP32.
   MomentFormat moments = MomentFormat::kFp32;
 
   template <class Visitor>
@@ -47,9 +47,10 @@ struct MemoryChoice {
                       "up to 2²⁹ logits, else half as many."});
     v("moments", &MemoryChoice::moments,
       Setting{.words = kMomentWords,
-              .help = "The widest form of AdamW's moments that there is room for. A plan that "
-                      "wants a wider one is refused, BF16 too, whose moments are FP32 "
-                      "([data_parallel.md](data_parallel.md#moments-in-low-precision))."});
+              .help =
+                  "The widest form of the optimizer's moments that there is room for. A plan that "
+                  "wants a wider one is refused, BF16 too, whose moments are FP32 "
+                  "([data_parallel.md](data_parallel.md#moments-in-low-precision))."});
   }
 
   // For a micro-batch of `tokens`: all of them where they have at most 2^29 logits (1 GiB in BF16),

@@ -63,8 +63,11 @@ std::vector<Change> changes_of(const EngineConfig& config, int ranks) {
   }
   recompute(Recompute::kBlock);
   if (config.memory.moments != MomentFormat::kFp8) {
+    const bool both = optimizer_row(config.optimizer.name).has(Moment::kSecond);
     changes.push_back(
-        {"memory.moments = \"fp8\", for a plan with moments = \"fp8\" and none in BF16",
+        {fmt::format("memory.moments = \"fp8\", for a plan with {} = \"fp8\" and none "
+                     "in BF16",
+                     both ? "moments" : "first_moment"),
          [](EngineConfig& it) { it.memory.moments = MomentFormat::kFp8; }});
   }
   return changes;
@@ -106,8 +109,8 @@ std::vector<ArenaSize> memory_need(const EngineConfig& config, int ranks, Backen
   std::vector<ArenaSize> arenas =
       BasicModel<E>::measure(config.model, config.batch.sequences, config.batch.tokens, backend,
                              config.memory, shards ? WeightRanks{ranks - 1, ranks} : WeightRanks{});
-  arenas.push_back(
-      OptimizerState::measure("optimizer", config.memory.moments, largest_part(config, ranks)));
+  arenas.push_back(OptimizerState::measure("optimizer", config.optimizer.name,
+                                           config.memory.moments, largest_part(config, ranks)));
   return arenas;
 }
 

@@ -24,7 +24,7 @@ Optimizer::Optimizer(const OptimizerConfig& config, const ParameterLayout& layou
       layout_(layout),
       backend_(backend),
       seed_(seed),
-      state_("optimizer", room, shard, backend.memory()) {
+      state_("optimizer", config.name, room, shard, backend.memory()) {
   GNOMON_ASSERT(shard.end <= layout.elements());
 }
 
@@ -63,8 +63,9 @@ void Optimizer::update(int64_t step, double learning_rate, double norm,
       .seed = seed_,
       .step = step,
       .first_element = shard().begin,
+      .optimizer = config_.name,
   };
-  backend_.update(update, gradients, {first_moments(), second_moments()}, masters(), weights);
+  backend_.update(update, gradients, moments(), masters(), weights);
 }
 
 }  // namespace gnomon

@@ -1,6 +1,6 @@
-// AdamW with FP32 masters over the flat numbering of ParameterLayout, and the gradient's norm. An
-// optimizer may own a part of the elements only (ZeRO-1, arXiv 1910.02054): the masters and moments
-// of its shard.
+// An optimizer with FP32 masters over the flat numbering of ParameterLayout, and the gradient's
+// norm. An optimizer may own a part of the elements only (ZeRO-1, arXiv 1910.02054): the masters
+// and moments of its shard.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,7 @@ class Optimizer {
   const OptimizerState& state() const { return state_; }
   const Shard& shard() const { return state_.shard(); }
   std::span<float> masters() { return state_.masters(); }
-  const MomentSpan& first_moments() const { return state_.first_moments(); }
-  const MomentSpan& second_moments() const { return state_.second_moments(); }
+  const MomentSpans& moments() const { return state_.moments(); }
 
   // Σ g² over `gradients`, and the root of it.
   double sum_of_squares(std::span<const float> gradients) const;

@@ -30,12 +30,23 @@ void add_columns(const std::string& name, const MomentSpan& moments, const char*
   }
 }
 
-std::vector<Column> columns_of(std::span<float> masters, const MomentSpan& first,
-                               const MomentSpan& second) {
+// Calls `work(moment, place)` for each moment of the optimizer; `place` is its index in arrays by
+// Moment.
+template <class Work>
+void for_moments(OptimizerKind optimizer, const Work& work) {
+  for (Moment moment : {Moment::kFirst, Moment::kSecond}) {
+    if (optimizer_row(optimizer).has(moment)) work(moment, static_cast<size_t>(moment));
+  }
+}
+
+std::vector<Column> columns_of(OptimizerKind optimizer, std::span<float> masters,
+                               const MomentSpans& moments) {
   std::vector<Column> columns;
   columns.push_back({"master.", "F32", 1, 4, std::as_writable_bytes(masters).data()});
-  add_columns("exp_avg", first, "F8_E4M3", columns);
-  add_columns("exp_avg_sq", second, "F8_E5M2", columns);
+  for_moments(optimizer, [&](Moment moment, size_t place) {
+    add_columns(optimizer_row(optimizer).moments[place], moments[place],
+                moment == Moment::kFirst ? "F8_E4M3" : "F8_E5M2", columns);
+  });
   return columns;
 }
 
@@ -65,19 +76,27 @@ MomentSpan empty_moments(MomentFormat format) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(std::string arena, MomentFormat room, Shard shard, Memory& memory,
-                               bool commits)
-    : memory_(memory), shard_(shard), arena_(std::move(arena), memory), room_(room) {
+OptimizerState::OptimizerState(std::string arena, OptimizerKind optimizer, MomentFormat room,
+                               Shard shard, Memory& memory, bool commits)
+    : memory_(memory),
+      shard_(shard),
+      arena_(std::move(arena), memory),
+      optimizer_(optimizer),
+      room_(room) {
   GNOMON_ASSERT(shard.begin % kMomentBlock == 0 || shard.size() == 0);
   take_all();
   if (!commits) return;
   arena_.commit();
   take_all();
-  set_formats({room, room});
+  MomentFormats formats{.first = room};
+  if (optimizer_row(optimizer).has(Moment::kSecond)) formats.second = room;
+  set_formats(formats);
 }
 
-ArenaSize OptimizerState::measure(std::string arena, MomentFormat room, int64_t elements) {
-  const OptimizerState counted(std::move(arena), room, {0, elements}, host_memory(), false);
+ArenaSize OptimizerState::measure(std::string arena, OptimizerKind optimizer, MomentFormat room,
+                                  int64_t elements) {
+  const OptimizerState counted(std::move(arena), optimizer, room, {0, elements}, host_memory(),
+                               false);
   return {counted.arena_.name(), counted.arena_.bytes()};
 }
 
@@ -87,58 +106,66 @@ void OptimizerState::take_all() {
   for (const MomentFormat format : kMomentFormats) {
     if (format >= room_) bytes = std::max(bytes, moment_bytes_needed(format, shard_.size()));
   }
-  first_room_ = arena_.take<std::byte>(bytes);
-  second_room_ = arena_.take<std::byte>(bytes);
+  for_moments(optimizer_, [&](Moment /*moment*/, size_t place) {
+    moment_rooms_[place] = arena_.take<std::byte>(bytes);
+  });
 }
 
 bool OptimizerState::has_room_for(const MomentFormats& formats) const {
-  return formats.first >= room_ && formats.second >= room_;
+  bool enough = true;
+  for_moments(optimizer_, [&](Moment moment, size_t /*place*/) {
+    enough = enough && formats.of(moment) >= room_;
+  });
+  return enough;
 }
 
 void OptimizerState::set_formats(const MomentFormats& formats) {
   GNOMON_ASSERT(has_room_for(formats));
   formats_ = formats;
-  first_moments_ = moments_in(first_room_, formats.first, shard_.size());
-  second_moments_ = moments_in(second_room_, formats.second, shard_.size());
+  for_moments(optimizer_, [&](Moment moment, size_t place) {
+    moments_[place] = moments_in(moment_rooms_[place], formats.of(moment), shard_.size());
+  });
 }
 
 void OptimizerState::change_formats(const MomentFormats& formats, uint64_t seed, int64_t step) {
   GNOMON_ASSERT(has_room_for(formats));
   if (formats == formats_) return;
-  std::vector<std::byte> bytes(first_room_.size());
+  std::vector<std::byte> bytes;
   std::vector<float> values(static_cast<size_t>(shard_.size()));
-  const auto change = [&](Moment moment, std::span<std::byte> room, MomentFormat from,
-                          MomentFormat to) {
+  for_moments(optimizer_, [&](Moment moment, size_t place) {
+    const std::span<std::byte> room = moment_rooms_[place];
+    const MomentFormat from = formats_.of(moment), to = formats.of(moment);
     if (from == to || room.empty()) return;
+    bytes.resize(room.size());
     memory_.read(room, bytes.data());
     decode_moments(moments_in(bytes, from, shard_.size()), moment, values);
     encode_moments(values, moment, seed, step, shard_.begin, moments_in(bytes, to, shard_.size()));
     memory_.write(bytes, room.data());
-  };
-  change(Moment::kFirst, first_room_, formats_.first, formats.first);
-  change(Moment::kSecond, second_room_, formats_.second, formats.second);
+  });
   set_formats(formats);
 }
 
 void OptimizerState::clear_moments(BackendBase& backend) {
   updates_ = 0;
-  backend.zero(first_room_);
-  backend.zero(second_room_);
+  for_moments(optimizer_,
+              [&](Moment /*moment*/, size_t place) { backend.zero(moment_rooms_[place]); });
 }
 
 std::vector<TensorView> OptimizerState::views(const ParameterLayout& layout) {
   GNOMON_ASSERT(shard_.begin == 0 && shard_.end == layout.elements());
-  return views_of(layout, columns_of(masters_, first_moments_, second_moments_));
+  return views_of(layout, columns_of(optimizer_, masters_, moments_));
 }
 
-std::vector<TensorView> OptimizerState::names(const ParameterLayout& layout,
+std::vector<TensorView> OptimizerState::names(OptimizerKind optimizer,
+                                              const ParameterLayout& layout,
                                               const MomentFormats& formats) {
-  return views_of(layout,
-                  columns_of({}, empty_moments(formats.first), empty_moments(formats.second)));
+  return views_of(
+      layout,
+      columns_of(optimizer, {}, {empty_moments(formats.first), empty_moments(formats.second)}));
 }
 
 void OptimizerState::take(const SafetensorsFile& file, const ParameterLayout& layout) {
-  for (const Column& column : columns_of(masters_, first_moments_, second_moments_)) {
+  for (const Column& column : columns_of(optimizer_, masters_, moments_)) {
     auto copy = [&](const std::string& name, int64_t offset, int64_t size) {
       const int64_t begin = std::max(offset, shard_.begin);
       const int64_t end = std::min(offset + size, shard_.end);
@@ -159,12 +186,12 @@ void OptimizerState::take(const SafetensorsFile& file, const ParameterLayout& la
 }
 
 void OptimizerState::gather(Collectives& ranks, const Partition& parts, OptimizerState* all) {
-  const std::vector<Column> mine = columns_of(masters_, first_moments_, second_moments_);
+  const std::vector<Column> mine = columns_of(optimizer_, masters_, moments_);
   std::vector<Column> whole;
   if (ranks.rank() == 0) {
     GNOMON_ASSERT(all != nullptr);
     all->set_formats(formats_);
-    whole = columns_of(all->masters_, all->first_moments_, all->second_moments_);
+    whole = columns_of(all->optimizer_, all->masters_, all->moments_);
   }
   for (size_t i = 0; i < mine.size(); ++i) {
     const Column& column = mine[i];

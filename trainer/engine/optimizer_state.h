@@ -1,16 +1,20 @@
 // Masters and moments of some elements of ParameterLayout's flat numbering, in one arena, and how
-// they stand in optimizer.safetensors: "master.NAME", "exp_avg.NAME" and "exp_avg_sq.NAME" for each
-// parameter, in the dtype they are stored in; for FP8 moments also "exp_avg_scales" and
-// "exp_avg_sq_scales", entry i being the scale of elements [128·i, 128·i + 128).
+// they stand in optimizer.safetensors: "master.NAME" and for each moment of the optimizer's row
+// (kernels/optimizers.h) "MOMENT.NAME", such as "exp_avg.NAME", for each parameter, in the dtype
+// they are stored in; for FP8 moments also "MOMENT_scales", entry i being the scale of elements
+// [128·i, 128·i + 128).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/collectives.h"
 #include "kernels/moments.h"
+#include "kernels/optimizers.h"
 #include "kernels/tensor.h"
 #include "storage/safetensors.h"
 #include "trainer/engine/parameters.h"
@@ -28,22 +32,24 @@ struct Shard {
   }
 };
 
-// How both moments are stored.
+// How both moments are stored; FP32 of one that the optimizer does not have.
 struct MomentFormats {
   MomentFormat first = MomentFormat::kFp32;
   MomentFormat second = MomentFormat::kFp32;
+  MomentFormat of(Moment moment) const { return moment == Moment::kFirst ? first : second; }
   bool operator==(const MomentFormats&) const = default;
 };
 
 class OptimizerState {
  public:
-  // Takes memory for moments of `room` or a narrower format, all zero, unless it is only to be
-  // counted. The moments are of `room` at first. `memory` must outlive this.
-  OptimizerState(std::string arena, MomentFormat room, Shard shard, Memory& memory,
-                 bool commits = true);
+  // Takes memory for the optimizer's moments of `room` or a narrower format, all zero, unless it is
+  // only to be counted. The moments are of `room` at first. `memory` must outlive this.
+  OptimizerState(std::string arena, OptimizerKind optimizer, MomentFormat room, Shard shard,
+                 Memory& memory, bool commits = true);
 
   // The arena of one for `elements`, of which nothing is taken.
-  static ArenaSize measure(std::string arena, MomentFormat room, int64_t elements);
+  static ArenaSize measure(std::string arena, OptimizerKind optimizer, MomentFormat room,
+                           int64_t elements);
 
   const MomentFormats& formats() const { return formats_; }
   // True when there is room for them.
@@ -58,8 +64,7 @@ class OptimizerState {
 
   // Masters and moments of the shard: element 0 is the shard's first.
   std::span<float> masters() { return masters_; }
-  const MomentSpan& first_moments() const { return first_moments_; }
-  const MomentSpan& second_moments() const { return second_moments_; }
+  const MomentSpans& moments() const { return moments_; }
   const Shard& shard() const { return shard_; }
   const Arena& arena() const { return arena_; }
   // Masters and moments as they lie in memory.
@@ -75,7 +80,8 @@ class OptimizerState {
   // Every tensor of the file for all elements of `layout`, which the shard must be.
   std::vector<TensorView> views(const ParameterLayout& layout);
   // The same tensors without data, for a state of these formats.
-  static std::vector<TensorView> names(const ParameterLayout& layout, const MomentFormats& formats);
+  static std::vector<TensorView> names(OptimizerKind optimizer, const ParameterLayout& layout,
+                                       const MomentFormats& formats);
   // Copies the shard's part from a file that has those tensors.
   void take(const SafetensorsFile& file, const ParameterLayout& layout);
   // Brings the shards of all ranks together in `all`, which rank 0 has and the others do not. Shard
@@ -88,12 +94,13 @@ class OptimizerState {
   Memory& memory_;
   Shard shard_;
   Arena arena_;
+  OptimizerKind optimizer_;
   MomentFormat room_;
   MomentFormats formats_;
   int64_t updates_ = 0;
   std::span<float> masters_;
-  std::span<std::byte> first_room_, second_room_;
-  MomentSpan first_moments_, second_moments_;
+  std::array<std::span<std::byte>, 2> moment_rooms_;  // by Moment
+  MomentSpans moments_;
 };
 
 }  // namespace gnomon
