@@ -25,7 +25,7 @@
 
 namespace gnomon {
 
-enum class OptimizerKind { kAdamw };  // in the order of kOptimizers
+enum class OptimizerKind { kAdamw, kLion };  // in the order of kOptimizers
 
 // One update of some elements. T is float in kernels and double in analyses.
 template <class T>
@@ -83,6 +83,28 @@ struct Adamw {
   T size(T /*m*/, T v) const { return v * second; }
 };
 
+// Chen et al. 2023 (arXiv 2302.06675), algorithm 2.
+template <class T>
+struct Lion {
+  static constexpr bool kHasSecondMoment = false;
+  T beta1, beta2, rate;
+
+  explicit Lion(const UpdateOf<T>& of) : beta1(of.beta1), beta2(of.beta2), rate(of.learning_rate) {}
+
+  // Zero and NaN have no sign and are returned as they are.
+  GNOMON_HOST_DEVICE T step(T g, T& m, T& /*v*/) const {
+    const T mixed = beta1 * m + (1 - beta1) * g;
+    m = beta2 * m + (1 - beta2) * g;
+    return mixed > 0 ? rate : mixed < 0 ? -rate : mixed;
+  }
+  // A sign has no derivative. This is the one of rate · clip(mixed/least, −1, 1), whose sum over
+  // many elements is that of their signs' expected changes.
+  T slope(T g, T m, T /*v*/, T least) const {
+    return std::abs(beta1 * m + (1 - beta1) * g) < least ? rate * (1 - beta1) / least : 0;
+  }
+  T size(T m, T /*v*/) const { return m * m; }
+};
+
 // What the engine, configurations and checkpoints know of an optimizer.
 struct OptimizerRow {
   std::string_view name;
@@ -94,8 +116,10 @@ struct OptimizerRow {
 
   bool has(Moment moment) const { return moments[static_cast<size_t>(moment)] != nullptr; }
 };
+inline constexpr std::array<std::string_view, 2> kLionUnusedKeys = {"eps", "second_moment"};
 inline constexpr std::array kOptimizers = {
     OptimizerRow{"adamw", {"exp_avg", "exp_avg_sq"}, 0.9, 0.95, {}},
+    OptimizerRow{"lion", {"exp_avg", nullptr}, 0.9, 0.99, kLionUnusedKeys},
 };
 
 constexpr const OptimizerRow& optimizer_row(OptimizerKind kind) {
@@ -113,6 +137,8 @@ void with_rule(const UpdateOf<T>& of, const Work& work) {
   switch (of.optimizer) {
     case OptimizerKind::kAdamw:
       return work(Adamw<T>(of));
+    case OptimizerKind::kLion:
+      return work(Lion<T>(of));
   }
 }
 

@@ -16,13 +16,18 @@ namespace {
 int steps() { return on_a_gpu() ? 200 : 6; }
 
 PrecisionPlan plan_of(const std::string& recipe) {
-  return recipe == "bf16" ? PrecisionPlan::bf16() : PrecisionPlan::fp8(recipe_from_name(recipe));
+  return recipe == "bf16" || recipe == "lion" ? PrecisionPlan::bf16()
+                                              : PrecisionPlan::fp8(recipe_from_name(recipe));
 }
 
 class CudaRuns : public testing::TestWithParam<std::string> {
  protected:
   CudaRuns() {
     config_ = small_engine(directory_.path());
+    if (GetParam() == "lion") {
+      config_.optimizer.name = OptimizerKind::kLion;
+      config_.optimizer.learning_rate = 3e-4;
+    }
     if (!on_a_gpu()) {
       config_.model = {
           .layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ffn = 48, .vocabulary = 64};
@@ -100,7 +105,7 @@ TEST_P(CudaRuns, ChangesOfThePlanAreRepeatedToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, CudaRuns,
-                         testing::Values("bf16", "current", "delayed", "rowwise", "block"));
+                         testing::Values("bf16", "current", "delayed", "rowwise", "block", "lion"));
 
 }  // namespace
 }  // namespace gnomon::test

@@ -64,12 +64,17 @@ struct StoredOnDevice {
   MomentSpan span;
 };
 
-struct Formats {
+struct Case {
   MomentFormat first, second;
+  OptimizerKind optimizer = OptimizerKind::kAdamw;
 };
-class CudaAdamw : public testing::TestWithParam<Formats> {};
+class CudaUpdate : public testing::TestWithParam<Case> {};
 
-TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
+TEST_P(CudaUpdate, TakesTheStepsThatTheCpuTakes) {
+  const bool has_second = optimizer_row(GetParam().optimizer).has(Moment::kSecond);
+  const auto spans = [&](const MomentSpan& m, const MomentSpan& v) {
+    return MomentSpans{m, has_second ? v : MomentSpan()};
+  };
   for (const int64_t count : {1, 130, 4099}) {
     std::vector<float> master = random_floats(1, count, 1.0f), cpu_master = master;
     std::vector<bf16> weight(master.size()), cpu_weight = weight;
@@ -89,18 +94,19 @@ TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
                            .decayed = count / 2,
                            .seed = 7,
                            .step = step,
-                           .first_element = 3 * kMomentBlock};
+                           .first_element = 3 * kMomentBlock,
+                           .optimizer = GetParam().optimizer};
       const OnDevice<float> its_gradient(gradient);
       OnDevice<float> its_master(master);
       OnDevice<bf16> its_weight(weight);
       const StoredOnDevice its_m(m), its_v(v);
-      update(how, {its_gradient.data(), gradient.size()}, {its_m.span, its_v.span},
+      update(how, {its_gradient.data(), gradient.size()}, spans(its_m.span, its_v.span),
              its_master.span(), its_weight.span(), device_stream());
       its_master.read(master);
       its_weight.read(weight);
       its_m.read();
       its_v.read();
-      cpu::update<bf16>(2, how, gradient, {cpu_m.span, cpu_v.span}, cpu_master, cpu_weight);
+      cpu::update<bf16>(2, how, gradient, spans(cpu_m.span, cpu_v.span), cpu_master, cpu_weight);
       int64_t differ = 0;
       for (size_t i = 0; i < master.size(); ++i) {
         const auto at = static_cast<int64_t>(i);
@@ -120,11 +126,15 @@ TEST_P(CudaAdamw, TakesTheStepsThatTheCpuTakes) {
     }
   }
 }
-INSTANTIATE_TEST_SUITE_P(Moments, CudaAdamw,
-                         testing::Values(Formats{MomentFormat::kFp32, MomentFormat::kFp32},
-                                         Formats{MomentFormat::kBf16, MomentFormat::kFp32},
-                                         Formats{MomentFormat::kFp8, MomentFormat::kBf16},
-                                         Formats{MomentFormat::kFp8, MomentFormat::kFp8}));
+constexpr MomentFormat kFp32 = MomentFormat::kFp32, kBf16 = MomentFormat::kBf16,
+                       kFp8 = MomentFormat::kFp8;
+INSTANTIATE_TEST_SUITE_P(Adamw, CudaUpdate,
+                         testing::Values(Case{kFp32, kFp32}, Case{kBf16, kFp32}, Case{kFp8, kBf16},
+                                         Case{kFp8, kFp8}));
+INSTANTIATE_TEST_SUITE_P(Lion, CudaUpdate,
+                         testing::Values(Case{kFp32, kFp32, OptimizerKind::kLion},
+                                         Case{kBf16, kFp32, OptimizerKind::kLion},
+                                         Case{kFp8, kFp32, OptimizerKind::kLion}));
 
 TEST(CudaSquares, AreSummedUpAsExactlyAsOnTheCpu) {
   std::vector<double> scratch(kSquaresScratch, NAN);

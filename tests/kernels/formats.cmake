@@ -1,6 +1,6 @@
 # The codec against references that are not ours: goldens made by ml_dtypes, and CUDA's own headers where they are.
 find_package(ZLIB REQUIRED)
-gnomon_tests(kernels_test SOURCES formats_golden_test.cc
+gnomon_tests(kernels_test SOURCES formats_golden_test.cc lion_test.cc
   LIBS fmt::fmt ZLIB::ZLIB DEFINITIONS GNOMON_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/golden")
 
 find_package(CUDAToolkit QUIET)

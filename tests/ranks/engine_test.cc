@@ -21,6 +21,8 @@ struct Case {
   MomentFormat moments = MomentFormat::kFp32;
   std::string gradient_wire = "full";
   std::string weight_wire = "full";
+  OptimizerKind optimizer = OptimizerKind::kAdamw;
+  bool has_second_moment() const { return optimizer_row(optimizer).has(Moment::kSecond); }
 };
 
 PrecisionPlan gemms_of(const std::string& name) {
@@ -32,12 +34,17 @@ PrecisionPlan gemms_of(const std::string& name) {
 
 PrecisionPlan plan_of(const Case& of) {
   const std::string moments = moment_format_name(of.moments);
-  return gemms_of(of.plan).with_run({moments, moments, of.gradient_wire, of.weight_wire});
+  return gemms_of(of.plan).with_run(
+      {moments, of.has_second_moment() ? moments : "fp32", of.gradient_wire, of.weight_wire});
 }
 
 class RankEngines : public testing::TestWithParam<Case> {
  protected:
-  RankEngines() { config.batch.accumulation = 4; }
+  RankEngines() {
+    config.batch.accumulation = 4;
+    config.optimizer.name = GetParam().optimizer;
+    if (config.optimizer.name == OptimizerKind::kLion) config.optimizer.learning_rate = 3e-4;
+  }
   std::unique_ptr<Engine> start(EngineRanks* with) {
     auto engine = std::make_unique<Engine>(config, EngineRole::kLive, with);
     engine->set_plan(plan_of(GetParam()));
@@ -139,7 +146,8 @@ TEST_P(RankEngines, AChangeOfPlanIsExactWhoeverMakesIt) {
   std::unique_ptr<Engine> engine = start(&ranks());
   train_hashes(*engine, 3);
   const auto checkpoint = write_checkpoint(*engine, directory.path() / "checkpoints");
-  const PrecisionPlan other = gemms_of("current").with_run({"fp8", "bf16", "e4m3", "e5m2:tensor"});
+  const PrecisionPlan other = gemms_of("current").with_run(
+      {"fp8", GetParam().has_second_moment() ? "bf16" : "fp32", "e4m3", "e5m2:tensor"});
   for (const PrecisionPlan& plan : {other, PrecisionPlan::bf16()}) {
     engine->load(checkpoint);
     engine->set_plan(plan);
@@ -156,6 +164,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"bf16"}, Case{"current", "current"}, Case{"delayed", "delayed"},
                     Case{"fp8_moments", "bf16", MomentFormat::kFp8},
                     Case{"bf16_moments", "current", MomentFormat::kBf16},
+                    Case{.name = "lion", .optimizer = OptimizerKind::kLion},
+                    Case{.name = "lion_fp8_moment",
+                         .plan = "current",
+                         .moments = MomentFormat::kFp8,
+                         .optimizer = OptimizerKind::kLion},
                     Case{"wires_by_block", "bf16", MomentFormat::kFp32, "e5m2", "e4m3"},
                     Case{"wires_by_tensor", "bf16", MomentFormat::kFp32, "e4m3:tensor",
                          "e4m3:tensor"}),

@@ -26,6 +26,7 @@ struct Case {
   Compute compute = Compute::kBf16;
   int layers = 3;
   int width = 32, ffn = 48;
+  OptimizerKind optimizer = OptimizerKind::kAdamw;
 };
 
 PrecisionPlan plan_of(const std::string& name) {
@@ -55,6 +56,7 @@ class ShardedEngines : public testing::TestWithParam<Case> {
     config.model.ffn = it.ffn;
     config.model.tie_embeddings = it.tied;
     config.compute = it.compute;
+    config.optimizer.name = it.optimizer;
     config.memory.recompute = it.recompute;
     config.batch.accumulation = 2 * collectives().size();
     config.heldout_sequences = 5;  // in micro-batches of two: three of them
@@ -133,6 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Case{"bf16"}, Case{"current", "current"}, Case{"delayed", "delayed"},
         Case{"block", "block"}, Case{"rowwise", "rowwise"},
+        Case{.name = "lion", .plan = "current", .optimizer = OptimizerKind::kLion},
         Case{.name = "untied", .plan = "current", .tied = false},
         Case{.name = "one_layer", .plan = "current", .tied = false, .layers = 1},
         Case{.name = "two_layers", .plan = "delayed", .layers = 2},

@@ -87,6 +87,17 @@ TEST_F(ConfigTest, TheSmallestFileGivesUsableDefaults) {
   EXPECT_TRUE(config.plan.rules.empty());
 }
 
+TEST_F(ConfigTest, AnOptimizerHasItsOwnBetas) {
+  const auto betas = [&](const std::string& optimizer) {
+    const OptimizerConfig read =
+        load(kSmallest + std::string("[optimizer]\n") + optimizer).engine.optimizer;
+    return std::pair(read.beta1, read.beta2);
+  };
+  EXPECT_EQ(betas("name = \"adamw\"\n"), std::pair(0.9, 0.95));
+  EXPECT_EQ(betas("name = \"lion\"\n"), std::pair(0.9, 0.99));
+  EXPECT_EQ(betas("name = \"lion\"\nbeta2 = 0.98\n"), std::pair(0.9, 0.98));
+}
+
 TEST_F(ConfigTest, ReadsEveryKey) {
   const TrainerConfig config = load(R"(
 [run]

@@ -40,7 +40,7 @@ class InlineVerification : public TrainerFixture {
   Edits edits() const {
     Edits all = kKeepAllCheckpoints;
     all.emplace_back("tokens = 32\n", kAccumulate);
-    all.emplace_back("warmup_steps = 5\n", "warmup_steps = 5\n" + moments_);
+    all.emplace_back("warmup_steps = 5\n", "warmup_steps = 5\n" + optimizer_);
     return all;
   }
   std::unique_ptr<ChildProcess> start_with(FakeController& controller, int steps,
@@ -80,16 +80,18 @@ class InlineVerification : public TrainerFixture {
     });
   }
 
-  std::string moments_;
+  // Stops in the middle of a replay, and goes on with the bits of a run that never stopped.
+  void stop_and_go_on();
+
+  std::string optimizer_;  // keys
 };
 
-class WithMoments : public InlineVerification,
-                    public ::testing::WithParamInterface<std::pair<const char*, const char*>> {};
+class WithOptimizer : public InlineVerification,
+                      public ::testing::WithParamInterface<const char*> {};
 
-TEST_P(WithMoments, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
+TEST_P(WithOptimizer, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
   constexpr int kSteps = 120;
-  moments_ = fmt::format("first_moment = \"{}\"\nsecond_moment = \"{}\"\n", GetParam().first,
-                         GetParam().second);
+  optimizer_ = GetParam();
   FakeController controller;
   LeaseDesk desk(controller, test::every_window({"bf16", "same", "fakequant", "bf16-perturbed"}));
   const auto trainer = start_with(controller, kSteps, kInline);
@@ -130,8 +132,10 @@ TEST_P(WithMoments, EveryStepHasTheBitsOfARunThatWasNeverInterrupted) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Moments, WithMoments,
-                         ::testing::Values(std::pair{"fp32", "fp32"}, std::pair{"fp8", "bf16"}));
+INSTANTIATE_TEST_SUITE_P(Moments, WithOptimizer,
+                         ::testing::Values("first_moment = \"fp32\"\n",
+                                           "first_moment = \"fp8\"\nsecond_moment = \"bf16\"\n",
+                                           "name = \"lion\"\nfirst_moment = \"bf16\"\n"));
 
 TEST_F(InlineVerification, ADirectiveEndsTheReplayAndIsObeyed) {
   FakeController controller;
@@ -155,7 +159,7 @@ TEST_F(InlineVerification, ADirectiveEndsTheReplayAndIsObeyed) {
   EXPECT_EQ(hash_of_model(newest(run_dir())), hash_of_model(newest(directory_ / "uninterrupted")));
 }
 
-TEST_F(InlineVerification, ASignalEndsTheReplayAndTheNextAttemptGoesOn) {
+void InlineVerification::stop_and_go_on() {
   FakeController controller;
   LeaseDesk desk(controller, test::one_endless_replay());
   {
@@ -171,6 +175,13 @@ TEST_F(InlineVerification, ASignalEndsTheReplayAndTheNextAttemptGoesOn) {
   const auto trainer = start_with(controller, 60, kInline);
   ASSERT_EQ(trainer->wait(), 0) << trainer->output();
   expect_same_bits(controller.told(), uninterrupted(60));
+}
+
+TEST_F(InlineVerification, ASignalEndsTheReplayAndTheNextAttemptGoesOn) { stop_and_go_on(); }
+
+TEST_F(InlineVerification, ALionRunGoesOnFromItsCheckpointToo) {
+  optimizer_ = "name = \"lion\"\n";
+  stop_and_go_on();
 }
 
 TEST_F(InlineVerification, KilledInTheMiddleOfAReplayNothingIsLost) {
