@@ -165,6 +165,15 @@ class BackendOf : public BackendBase {
                                  std::span<const float> rstd, std::span<const E> dy,
                                  std::span<E> d_residual, std::span<float> dw,
                                  float* amax = nullptr) = 0;
+  // The norm of each head on its own, in place: x[n, heads, d] has rows `stride` apart, `before`,
+  // of the same shape and dense, becomes what x was, then x = x·rstd·w with d elements of w;
+  // rstd[n·heads] is kept for the backward pass.
+  virtual void norm_heads(E* x, int64_t n, int heads, std::span<const E> w, float eps,
+                          int64_t stride, std::span<E> before, std::span<float> rstd) = 0;
+  // dy becomes the gradient of `before`; dw += ....
+  virtual void norm_heads_backward(std::span<const E> before, std::span<const E> w,
+                                   std::span<const float> rstd, E* dy, int64_t n, int heads,
+                                   int64_t stride, std::span<float> dw) = 0;
   // y[n,d] += bias[d]; and db[d] += Σ_n dy.
   virtual void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) = 0;
   virtual void bias_backward(const E* dy, int64_t n, std::span<float> db, int64_t stride) = 0;

@@ -116,6 +116,16 @@ class CpuBackend final : public BackendOf<E> {
                               per_thread(std::ssize(w)));
     find_amax(d_residual, amax);
   }
+  void norm_heads(E* x, int64_t n, int heads, std::span<const E> w, float eps, int64_t stride,
+                  std::span<E> before, std::span<float> rstd) override {
+    cpu::norm_heads<E>(threads_, x, n, heads, w, eps, stride, before, rstd);
+  }
+  void norm_heads_backward(std::span<const E> before, std::span<const E> w,
+                           std::span<const float> rstd, E* dy, int64_t n, int heads, int64_t stride,
+                           std::span<float> dw) override {
+    cpu::norm_heads_backward<E>(threads_, before, w, rstd, dy, n, heads, stride, dw,
+                                per_thread(std::ssize(w)));
+  }
   void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
     cpu::add_bias<E>(threads_, y, n, bias, stride);
   }

@@ -34,6 +34,15 @@ void rms_norm_backward(int threads, std::span<const E> residual, std::span<const
                        std::span<const float> rstd, std::span<const E> dy, std::span<E> d_residual,
                        std::span<float> dw, std::span<float> partials);
 
+// norm_heads.cc; `partials` is scratch of threads × width of a head floats.
+template <class E>
+void norm_heads(int threads, E* x, int64_t n, int heads, std::span<const E> w, float eps,
+                int64_t stride, std::span<E> before, std::span<float> rstd);
+template <class E>
+void norm_heads_backward(int threads, std::span<const E> before, std::span<const E> w,
+                         std::span<const float> rstd, E* dy, int64_t n, int heads, int64_t stride,
+                         std::span<float> dw, std::span<float> partials);
+
 // elementwise.cc
 template <class E>
 void round_sum(int threads, std::span<const float> x, std::span<E> y);

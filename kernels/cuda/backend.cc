@@ -43,7 +43,7 @@ class CudaBackend final : public Backend {
   int threads() const override { return 0; }
   int64_t width_multiple() const override { return 16; }
   Limits limits() const override {
-    return {.width_most = kNormWidthMax, .head_dim_most = 256, .head_dim_multiple = 8};
+    return {.width_most = kNormWidthMax, .head_dim_most = kHeadWidthMax, .head_dim_multiple = 8};
   }
   std::string lacks_fp8() const override { return machine_->lacks_fp8(); }
   Memory& memory() override { return machine_->memory(); }
@@ -159,6 +159,20 @@ class CudaBackend final : public Backend {
     float* scratch = scratch_.at_least(rms_norm_scratch(rows, width)).data();
     cuda::rms_norm_backward(residual.data(), w.data(), rstd.data(), dy.data(), rows, width,
                             d_residual.data(), dw.data(), scratch, amax, stream());
+  }
+  void norm_heads(bf16* x, int64_t n, int heads, std::span<const bf16> w, float eps, int64_t stride,
+                  std::span<bf16> before, std::span<float> rstd) override {
+    const int64_t size = std::ssize(w);
+    cuda::norm_heads(x, n, heads, w.data(), size, eps, stride_or(stride, heads * size),
+                     before.data(), rstd.data(), stream());
+  }
+  void norm_heads_backward(std::span<const bf16> before, std::span<const bf16> w,
+                           std::span<const float> rstd, bf16* dy, int64_t n, int heads,
+                           int64_t stride, std::span<float> dw) override {
+    const int64_t size = std::ssize(w);
+    float* scratch = scratch_.at_least(norm_heads_scratch(n * heads, size)).data();
+    cuda::norm_heads_backward(before.data(), w.data(), rstd.data(), dy, n, heads, size,
+                              stride_or(stride, heads * size), dw.data(), scratch, stream());
   }
   void add_bias(bf16* y, int64_t n, std::span<const bf16> bias, int64_t stride) override {
     cuda::add_bias(y, n, bias.data(), std::ssize(bias), stride_or(stride, std::ssize(bias)),

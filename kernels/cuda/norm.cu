@@ -7,7 +7,7 @@
 namespace gnomon::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 constexpr int64_t kMultiprocessors = 132;  // of Hopper; a guess elsewhere
 
 // A block takes a row; a thread has kPerThread vectors of it, kThreads apart, in its registers.
@@ -114,7 +114,6 @@ __global__ void rms_norm_backward_kernel(const bf16* __restrict__ residual,
 }
 
 // A block takes kWarp columns, each of its warps every kWarps-th part of them.
-constexpr int kWarps = kThreads / kWarp;
 __global__ void add_partials_kernel(const float* __restrict__ partials, int64_t parts,
                                     int64_t width, float* sums) {
   GNOMON_SHARED(float, of_warps, [kWarps][kWarp]);
@@ -130,6 +129,77 @@ __global__ void add_partials_kernel(const float* __restrict__ partials, int64_t 
   if (warp > 0 || column >= width) return;
   for (int other = 1; other < kWarps; ++other) sum += of_warps[other][lane];
   sums[column] += sum;
+}
+
+// A warp takes a head, a lane a vector of it.
+static_assert(kHeadWidthMax <= kWarp * kVector);
+
+__global__ void norm_heads_kernel(bf16* x, int64_t count, int heads, const bf16* __restrict__ w,
+                                  int64_t width, float eps, int64_t stride, bf16* before,
+                                  float* rstd) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int64_t head = int64_t{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarp;
+  if (head >= count) return;
+  const int64_t i = int64_t{lane} * kVector;
+  bf16* values = x + head / heads * stride + head % heads * width + i;
+  Eight v;
+  float squares = 0;
+  if (i < width) {
+    v = load_eight(values);
+    store_eight(before + head * width + i, v);
+    for (int k = 0; k < kVector; ++k) squares += v[k] * v[k];
+  }
+  squares = warp_reduce(squares, Add());
+  const float r = quotient(1.0f, sqrtf(squares / static_cast<float>(width) + eps));
+  if (lane == 0) rstd[head] = r;
+  if (i >= width) return;
+  const Eight weight = load_eight(w + i);
+  for (int k = 0; k < kVector; ++k) v[k] = v[k] * r * weight[k];
+  store_eight(values, v);
+}
+
+// A warp takes heads gridDim.x·kWarps apart; the block leaves the sum of its warps' dw in
+// partials[blockIdx.x, width].
+__global__ void norm_heads_backward_kernel(const bf16* __restrict__ before,
+                                           const bf16* __restrict__ w,
+                                           const float* __restrict__ rstd, bf16* dy, int64_t count,
+                                           int heads, int64_t width, int64_t stride,
+                                           float* partials) {
+  GNOMON_SHARED(float, of_warps, [kWarps][kHeadWidthMax]);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int64_t i = int64_t{lane} * kVector;
+  Eight dw, weight;
+  if (i < width) weight = load_eight(w + i);
+  for (int64_t head = int64_t{blockIdx.x} * kWarps + warp; head < count;
+       head += int64_t{gridDim.x} * kWarps) {
+    bf16* place = dy + head / heads * stride + head % heads * width + i;
+    const float r = rstd[head];
+    Eight value, gradient;
+    float dot = 0;
+    if (i < width) {
+      value = load_eight(before + head * width + i);
+      gradient = load_eight(place);
+      for (int k = 0; k < kVector; ++k) {
+        const float own = gradient[k] * (value[k] * r);
+        dw[k] += own;
+        dot += own * weight[k];
+      }
+    }
+    const float mean = warp_reduce(dot, Add()) / static_cast<float>(width);
+    if (i >= width) continue;
+    for (int k = 0; k < kVector; ++k) {
+      gradient[k] = r * (gradient[k] * weight[k] - value[k] * r * mean);
+    }
+    store_eight(place, gradient);
+  }
+  for (int k = 0; k < kVector && i < width; ++k) of_warps[warp][i + k] = dw[k];
+  __syncthreads();
+  for (int64_t column = threadIdx.x; column < width; column += kThreads) {
+    float sum = of_warps[0][column];
+    for (int other = 1; other < kWarps; ++other) sum += of_warps[other][column];
+    partials[int64_t{blockIdx.x} * width + column] = sum;
+  }
 }
 
 // Calls `go` with the vectors that a thread needs for this width, as a type.
@@ -161,6 +231,12 @@ int64_t backward_blocks(int64_t rows, int64_t width) {
   return rows < blocks ? rows : blocks;
 }
 
+int64_t head_blocks(int64_t count) {
+  constexpr int64_t kMost = kMultiprocessors * 5;
+  const int64_t blocks = blocks_for(count, kWarps);
+  return blocks < kMost ? blocks : kMost;
+}
+
 }  // namespace
 
 void add_rms_norm(const bf16* residual, const bf16* x, const bf16* w, float eps, int64_t rows,
@@ -187,6 +263,27 @@ void rms_norm_backward(const bf16* residual, const bf16* w, const float* rstd, c
            {.blocks_x = blocks, .threads = kThreads}, stream, residual, w, rstd, dy, rows, width,
            d_residual, scratch, amax);
   });
+  add_partials(scratch, blocks, width, dw, stream);
+}
+
+void norm_heads(bf16* x, int64_t rows, int heads, const bf16* w, int64_t width, float eps,
+                int64_t stride, bf16* before, float* rstd, Stream stream) {
+  GNOMON_ASSERT(width > 0 && width % kVector == 0 && width <= kHeadWidthMax);
+  launch("norm_heads", norm_heads_kernel,
+         {.blocks_x = blocks_for(rows * heads, kWarps), .threads = kThreads}, stream, x,
+         rows * heads, heads, w, width, eps, stride, before, rstd);
+}
+
+int64_t norm_heads_scratch(int64_t count, int64_t width) { return head_blocks(count) * width; }
+
+void norm_heads_backward(const bf16* before, const bf16* w, const float* rstd, bf16* dy,
+                         int64_t rows, int heads, int64_t width, int64_t stride, float* dw,
+                         float* scratch, Stream stream) {
+  GNOMON_ASSERT(width > 0 && width % kVector == 0 && width <= kHeadWidthMax);
+  const int64_t blocks = head_blocks(rows * heads);
+  launch("norm_heads_backward", norm_heads_backward_kernel,
+         {.blocks_x = blocks, .threads = kThreads}, stream, before, w, rstd, dy, rows * heads,
+         heads, width, stride, scratch);
   add_partials(scratch, blocks, width, dw, stream);
 }
 

@@ -98,6 +98,17 @@ class ForwardingBackend : public BackendOf<E> {
     around({residual.data(), w.data(), rstd.data(), dy.data(), d_residual.data(), dw.data(), amax},
            [&] { backend_->rms_norm_backward(residual, w, rstd, dy, d_residual, dw, amax); });
   }
+  void norm_heads(E* x, int64_t n, int heads, std::span<const E> w, float eps, int64_t stride,
+                  std::span<E> before, std::span<float> rstd) override {
+    around({x, w.data(), before.data(), rstd.data()},
+           [&] { backend_->norm_heads(x, n, heads, w, eps, stride, before, rstd); });
+  }
+  void norm_heads_backward(std::span<const E> before, std::span<const E> w,
+                           std::span<const float> rstd, E* dy, int64_t n, int heads, int64_t stride,
+                           std::span<float> dw) override {
+    around({before.data(), w.data(), rstd.data(), dy, dw.data()},
+           [&] { backend_->norm_heads_backward(before, w, rstd, dy, n, heads, stride, dw); });
+  }
   void add_bias(E* y, int64_t n, std::span<const E> bias, int64_t stride) override {
     around({y, bias.data()}, [&] { backend_->add_bias(y, n, bias, stride); });
   }

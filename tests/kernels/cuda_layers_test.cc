@@ -87,6 +87,36 @@ TEST(CudaNormInPlace, TheSumMayBeTheResidual) {
   }
 }
 
+class CudaHeads : public testing::TestWithParam<int64_t> {};
+
+TEST_P(CudaHeads, NormAndItsGradientAreTheCpus) {
+  const int64_t width = GetParam(), rows = 450;  // more heads than warps run at once
+  constexpr int kHeads = 12;
+  const int64_t stride = kHeads * width + 16, count = rows * kHeads;
+  const std::vector<bf16> w = random_bf16(3, width);
+  std::vector<bf16> x = random_bf16(1, rows * stride, 3.0f), cpu_x = x;
+  std::vector<bf16> before(static_cast<size_t>(count * width)), cpu_before = before;
+  std::vector<float> rstd(static_cast<size_t>(count)), cpu_rstd = rstd;
+  norm_heads(changed(x), rows, kHeads, given(w), width, 1e-5f, stride, changed(before),
+             changed(rstd), device_stream());
+  cpu::norm_heads<bf16>(1, cpu_x.data(), rows, kHeads, w, 1e-5f, stride, cpu_before, cpu_rstd);
+  for (size_t i = 0; i < before.size(); ++i) ASSERT_EQ(before[i].bits, cpu_before[i].bits) << i;
+  EXPECT_LT(relative_error(x, cpu_x), kBf16);
+  EXPECT_LT(relative_error(rstd, cpu_rstd), kFp32);
+
+  std::vector<bf16> dy = random_bf16(4, rows * stride), cpu_dy = dy;
+  std::vector<float> dw(static_cast<size_t>(width), 0.5f), cpu_dw = dw;
+  std::vector<float> scratch(static_cast<size_t>(norm_heads_scratch(count, width)), NAN);
+  std::vector<float> partials(static_cast<size_t>(width));
+  norm_heads_backward(given(cpu_before), given(w), given(cpu_rstd), changed(dy), rows, kHeads,
+                      width, stride, changed(dw), changed(scratch), device_stream());
+  cpu::norm_heads_backward<bf16>(1, cpu_before, w, cpu_rstd, cpu_dy.data(), rows, kHeads, stride,
+                                 cpu_dw, partials);
+  EXPECT_LT(relative_error(dy, cpu_dy), kBf16);
+  EXPECT_LT(relative_error(dw, cpu_dw), kFp32);
+}
+INSTANTIATE_TEST_SUITE_P(Widths, CudaHeads, testing::Values(8, 24, 64, 128, 256));
+
 TEST(CudaElementwise, BiasAndItsGradientAreTheCpus) {
   constexpr int64_t kRows = 300, kWidth = 24, kStride = 40;
   std::vector<bf16> y = random_bf16(1, kRows * kStride), cpu_y = y;

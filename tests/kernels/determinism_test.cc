@@ -50,13 +50,18 @@ TEST(Determinism, ReductionsOverTokens) {
   expect_same_bits([&](Backend& backend) {
     auto residual = x;
     std::vector<bf16> y(x.size()), dx(x.size());
-    std::vector<float> rstd(kRows), result(kWidth * 2 + 13 * kWidth);
+    std::vector<float> rstd(kRows), result(kWidth * 2 + 13 * kWidth + 10);
     std::span<float> dw = std::span(result).first(kWidth),
                      db = std::span(result).subspan(kWidth, kWidth);
     backend.add_rms_norm(residual, {}, w, 1e-5f, residual, y, rstd);
     backend.rms_norm_backward(residual, w, rstd, dy, dx, dw);
     backend.bias_backward(dy.data(), kRows, db, 0);
-    backend.embed_backward(tokens, dy, kWidth, std::span(result).subspan(2 * kWidth));
+    std::vector<float> rstd_of_heads(kRows * 7);
+    auto d_heads = dy;
+    backend.norm_heads(y.data(), kRows, 7, std::span(w).first(10), 1e-5f, 0, dx, rstd_of_heads);
+    backend.norm_heads_backward(dx, std::span(w).first(10), rstd_of_heads, d_heads.data(), kRows, 7,
+                                0, std::span(result).last(10));
+    backend.embed_backward(tokens, dy, kWidth, std::span(result).subspan(2 * kWidth, 13 * kWidth));
     return result;
   });
 }

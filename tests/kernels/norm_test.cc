@@ -102,5 +102,77 @@ TEST(RmsNormBackward, AddsToTheGradientThatIsThere) {
   }
 }
 
+// Heads of a wider row: what lies beside them stays as it is.
+template <class E>
+struct Heads {
+  int64_t rows = 5;
+  int heads = 3;
+  int64_t width = 12, stride = 3 * 12 + 8;
+  std::vector<E> x, before, w, dy;
+  std::vector<float> rstd, dw;
+
+  explicit Heads(BackendOf<E>& backend) {
+    for (float value : random_floats(1, rows * stride, 2.0f)) x.push_back(from_float<E>(value));
+    for (float value : random_floats(3, width)) w.push_back(from_float<E>(value));
+    for (float value : random_floats(4, rows * stride)) dy.push_back(from_float<E>(value));
+    dw = random_floats(5, width);
+    before.resize(static_cast<size_t>(rows * heads * width));
+    rstd.resize(static_cast<size_t>(rows * heads));
+    backend.norm_heads(x.data(), rows, heads, w, kEps, stride, before, rstd);
+  }
+  void back(BackendOf<E>& backend) {
+    backend.norm_heads_backward(before, w, rstd, dy.data(), rows, heads, stride, dw);
+  }
+  std::vector<E> dense(const std::vector<E>& wide) const {
+    std::vector<E> values;
+    for (int64_t row = 0; row < rows; ++row) {
+      const auto first = wide.begin() + row * stride;
+      values.insert(values.end(), first, first + heads * width);
+    }
+    return values;
+  }
+  std::vector<E> beside(const std::vector<E>& wide) const {
+    std::vector<E> values;
+    for (int64_t row = 0; row < rows; ++row) {
+      values.insert(values.end(), wide.begin() + row * stride + heads * width,
+                    wide.begin() + (row + 1) * stride);
+    }
+    return values;
+  }
+};
+
+TEST(NormHeads, NormsEachHeadAndEqualsFiniteDifferences) {
+  auto backend = make_cpu_backend<float>(2);
+  Heads<float> test(*backend);
+  const std::vector<float> all = random_floats(1, test.rows * test.stride, 2.0f),
+                           dy = random_floats(4, test.rows * test.stride);
+  EXPECT_EQ(test.before, test.dense(all));
+  EXPECT_EQ(test.beside(test.x), test.beside(all));
+  Doubles x64 = doubles(test.before), w64 = doubles(test.w), dy64 = doubles(test.dense(dy));
+  expect_close(reference_norm(x64, w64), test.dense(test.x), 1e-6);
+
+  Doubles dw_expected = doubles(test.dw);
+  test.back(*backend);
+  auto loss = [&] { return dot(dy64, reference_norm(x64, w64)); };
+  const Doubles dw_found = finite_differences(loss, w64);
+  for (size_t i = 0; i < dw_found.size(); ++i) dw_expected[i] += dw_found[i];
+  expect_close(dw_expected, test.dw, 1e-5);
+  expect_close(finite_differences(loss, x64), test.dense(test.dy), 1e-5);
+  EXPECT_EQ(test.beside(test.dy), test.beside(dy));
+}
+
+TEST(NormHeads, IsTheNormOfDenseRows) {
+  auto backend = make_cpu_backend(2);
+  Heads<bf16> test(*backend);
+  std::vector<bf16> y(test.before.size()), d_before(y.size());
+  std::vector<float> rstd(test.rstd.size()), dw = test.dw;
+  backend->add_rms_norm(test.before, {}, test.w, kEps, test.before, y, rstd);
+  EXPECT_EQ(bits_of(test.dense(test.x)), bits_of(y));
+  backend->rms_norm_backward(test.before, test.w, rstd, test.dense(test.dy), d_before, dw);
+  test.back(*backend);
+  expect_close(doubles(d_before), test.dense(test.dy), 1e-4);
+  expect_close(doubles(dw), test.dw, 1e-6);
+}
+
 }  // namespace
 }  // namespace gnomon
