@@ -10,6 +10,7 @@
 #include "cli/json_output.h"
 #include "cli/table.h"
 #include "lab/commands/commands.h"
+#include "trainer/engine/architecture.h"
 #include "trainer/engine/hf_export.h"
 #include "trainer/engine/hf_import.h"
 
@@ -30,7 +31,7 @@ boost::json::object to_object(const HfCheckpoint& checkpoint) {
   for (const std::string& file : checkpoint.weights().files()) files.emplace_back(file);
   for (const std::string& dtype : checkpoint.dtypes()) dtypes.emplace_back(dtype);
   return {{"path", checkpoint.weights().path().string()},
-          {"model_type", model.qkv_bias ? "qwen2" : "llama"},
+          {"model_type", family_of(model).type},
           {"parameters", model.parameters()},
           {"layers", model.layers},
           {"width", model.width},

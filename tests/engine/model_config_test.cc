@@ -61,7 +61,7 @@ TEST(ModelConfig, RefusesWhatTheModelDoesNotComputeNamingKeyValueAndWhatIsAccept
     std::string key, value, named, accepted;
   };
   const std::vector<Refused> cases = {
-      {"model_type", R"("gpt2")", "model_type", "llama or qwen2"},
+      {"model_type", R"("gpt2")", "model_type", "llama, qwen2"},
       {"hidden_act", R"("gelu")", "hidden_act", R"("silu")"},
       {"attention_bias", "true", "attention_bias", "false"},
       {"mlp_bias", "true", "mlp_bias", "false"},

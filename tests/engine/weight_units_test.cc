@@ -48,7 +48,7 @@ TEST_P(Units, AndTheRestAreAllElementsEachOnce) {
 TEST_P(Units, HaveEachMatrixInOneOfThem) {
   const WeightUnits units(layout, 3);
   for (int layer = 0; layer < GetParam().layers; ++layer) {
-    for (int matrix : matrices_of(layout.layers()[static_cast<size_t>(layer)])) {
+    for (int matrix : layout.layers()[static_cast<size_t>(layer)].matrices) {
       const int unit = units.unit_of(layout[matrix].offset);
       EXPECT_EQ(unit, units.layer(layer));
       EXPECT_LE(layout[matrix].offset + layout[matrix].size, units[unit].elements.end);

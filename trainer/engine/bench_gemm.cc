@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/progress.h"
+#include "trainer/engine/architecture.h"
 #include "trainer/engine/bench_build.h"
 #include "trainer/engine/bench_models.h"
 #include "trainer/engine/scaling.h"
@@ -61,11 +62,9 @@ std::vector<GemmProblem> problems_of(const BenchGemmOptions& options) {
   }
   for (const std::string& name : options.models) {
     const ModelConfig model = bench_model(name);
-    const int64_t n = options.tokens, width = model.width;
-    add_layer(name, "qkv", n, width, model.attention_width() + 2 * model.kv_width(), problems);
-    add_layer(name, "o_proj", n, model.attention_width(), width, problems);
-    add_layer(name, "gate_up", n, width, int64_t{2} * model.ffn, problems);
-    add_layer(name, "down_proj", n, model.ffn, width, problems);
+    for (const LayerProduct& it : layer_products(model)) {
+      add_layer(name, it.name, options.tokens, it.in, it.out, problems);
+    }
   }
   if (problems.empty()) {
     throw ConfigError("bench gemm", 0, "models", "none", "a model or a size");

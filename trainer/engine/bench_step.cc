@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/stopwatch.h"
 #include "base/version.h"
+#include "trainer/engine/architecture.h"
 #include "trainer/engine/bench_models.h"
 #include "trainer/engine/bench_step_gemms.h"
 #include "trainer/engine/memory_need.h"
@@ -99,19 +100,11 @@ double speed_of_light(const EngineConfig& config, const PrecisionPlan& plan,
   const auto tokens = static_cast<double>(config.batch.tokens_per_step());
   double seconds = 6.0 * model.layers * config.batch.tokens *
                    static_cast<double>(model.attention_width()) * tokens / peak.bf16;
-  const int64_t width = model.width;
-  const auto weights_of = [&](std::string_view site) -> int64_t {
-    if (site.ends_with("q_proj") || site.ends_with("o_proj"))
-      return width * model.attention_width();
-    if (site.ends_with("k_proj") || site.ends_with("v_proj")) return width * model.kv_width();
-    if (site == "lm_head") return width * model.vocabulary;
-    return width * model.ffn;
-  };
-  for (const std::string& site : model.sites()) {
-    const SitePrecision precision = plan.resolve(site, model.layers);
+  for (const Site& site : all_sites(model)) {
+    const SitePrecision precision = plan.resolve(site.name, model.layers);
     for (Gemm gemm : kGemms) {
       const double rate = precision.uses_fp8(gemm) && peak.fp8 > 0 ? peak.fp8 : peak.bf16;
-      seconds += 2 * static_cast<double>(weights_of(site)) * tokens / rate;
+      seconds += 2 * static_cast<double>(site.in * site.out) * tokens / rate;
     }
   }
   return seconds;

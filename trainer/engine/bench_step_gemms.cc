@@ -6,6 +6,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/tensor.h"
+#include "trainer/engine/architecture.h"
 
 namespace gnomon {
 namespace {
@@ -36,18 +37,13 @@ struct Sizes {
 std::vector<StepGemm> gemms_of_step(const EngineConfig& config) {
   const ModelConfig& model = config.model;
   const int64_t n = int64_t{1} * config.batch.sequences * config.batch.tokens;
-  const int64_t width = model.width;
-  const int64_t qkv = model.attention_width() + 2 * model.kv_width();
   const double batches = config.batch.accumulation;
   const double layers = batches * model.layers;
   const int64_t head_rows = std::min(n, config.memory.rows_of_logits(model, n));
   std::vector<StepGemm> gemms;
-  add_gemms(head_rows, width, model.vocabulary,
+  add_gemms(head_rows, model.width, model.vocabulary,
             batches * static_cast<double>(n) / static_cast<double>(head_rows), gemms);
-  add_gemms(n, width, qkv, layers, gemms);
-  add_gemms(n, model.attention_width(), width, layers, gemms);
-  add_gemms(n, width, int64_t{2} * model.ffn, layers, gemms);
-  add_gemms(n, model.ffn, width, layers, gemms);
+  for (const LayerProduct& it : layer_products(model)) add_gemms(n, it.in, it.out, layers, gemms);
   return gemms;
 }
 

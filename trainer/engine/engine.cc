@@ -33,12 +33,10 @@ void draw_weights(const EngineConfig& config, const ParameterLayout& layout,
     std::span<float> values =
         masters.subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.size));
     if (parameter.shape.size() == 2) {
-      bool adds_to_residual =
-          parameter.name.ends_with("o_proj.weight") || parameter.name.ends_with("down_proj.weight");
-      double deviation = config.model.init_std * (adds_to_residual ? to_residual : 1.0);
+      double deviation = config.model.init_std * (parameter.adds_to_residual ? to_residual : 1.0);
       fill_normal(static_cast<uint64_t>(config.seed), i, deviation, values);
-    } else if (parameter.name.ends_with("norm.weight")) {
-      std::ranges::fill(values, 1.0f);
+    } else {
+      std::ranges::fill(values, parameter.first);
     }
   }
 }
@@ -66,12 +64,13 @@ Dataset open_data(const EngineConfig& config) {
 
 // Between them they run every product that any plan runs: sites that share an input together and
 // apart, with one scale and with several.
-std::vector<PrecisionPlan> plans_to_prepare(const EngineConfig& config,
-                                            const std::vector<std::string>& sites) {
+std::vector<PrecisionPlan> plans_to_prepare(const EngineConfig& config) {
   if (config.compute == Compute::kFp32) return {PrecisionPlan::bf16()};
   std::vector<std::string> first_of_each;
-  for (const std::string& site : sites) {
-    if (site.ends_with("q_proj") || site.ends_with("gate_proj")) first_of_each.push_back(site);
+  const std::vector<Site> sites = all_sites(config.model);
+  for (size_t i = 0; i + 1 < sites.size(); ++i) {
+    const bool begins = i == 0 || sites[i - 1].group != sites[i].group;
+    if (begins && sites[i + 1].group == sites[i].group) first_of_each.push_back(sites[i].name);
   }
   PrecisionPlan fp8 = PrecisionPlan::fp8(Recipe::kCurrent);
   return {PrecisionPlan::bf16(), fp8, fp8.with_bf16_sites(first_of_each)};
@@ -325,7 +324,7 @@ void Engine::prepare() try {
   const BatchConfig& batch = self.config.batch;
   const int64_t micro_batch = int64_t{1} * batch.sequences * batch.tokens;
   const int64_t rest = self.last_evaluated_tokens();
-  for (const PrecisionPlan& plan : plans_to_prepare(self.config, self.model->sites())) {
+  for (const PrecisionPlan& plan : plans_to_prepare(self.config)) {
     const std::vector<SitePrecision> sites = self.resolve(plan).sites;
     PassPlan pass{.sites = &sites, .step = self.step, .record = false};
     for (int micro = 0; micro < std::min(batch.accumulation, 2); ++micro) {

@@ -89,8 +89,9 @@ class FaultCheck {
 
   void site() const {
     const bool down = traits_.place == FaultPlace::kDownProjection;
-    if (std::ranges::find(sites_, fault_.site) == sites_.end() ||
-        (down && !fault_.site.ends_with("down_proj"))) {
+    const std::vector<Site> all = all_sites(config_.model);
+    const auto found = std::ranges::find(all, fault_.site, &Site::name);
+    if (found == all.end() || (down && found->group != SiteGroupName::kDown)) {
       refuse("site", fault_.site,
              down ? "a down projection, like model.layers.0.mlp.down_proj"
                   : fmt::format("one of the {} GEMM sites {} to {}", sites_.size(), sites_.front(),

@@ -105,7 +105,7 @@ void BasicModel<E>::run_layers() {
   // Parts of it have amaxes of their own.
   float* amax = nullptr;
   if (n_ <= head_rows_) {
-    amax = linears_.renew(head_site(), 1, TensorRole::kInput, final_input_, normed);
+    amax = linears_.renew(head_group().first, 1, TensorRole::kInput, final_input_, normed);
   }
   backend_.add_rms_norm(rows(last.mlp_residual, width_), rows(update_, width_),
                         weight(layout_.final_norm()), static_cast<float>(config_.norm_eps),
@@ -157,12 +157,11 @@ template <class E>
 void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
                                       std::span<const E> update) {
   LayerActivations<E>& act = activations(layer);
-  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   std::span<E> normed = rows_mutable(act.attention_normed, width_);
-  const SiteGroup qkv = qkv_group(layer);
+  const SiteGroup qkv = group(layer, SiteGroupName::kQkv);
   float* amax =
       linears_.renew(qkv.first, qkv.count, TensorRole::kInput, act.attention_input, normed);
-  backend_.add_rms_norm(below, update, weight(at.attention_norm),
+  backend_.add_rms_norm(below, update, weight(vector(layer, attention_norm_)),
                         static_cast<float>(config_.norm_eps),
                         rows_mutable(block_input(layer), width_), normed,
                         act.attention_rstd.first(static_cast<size_t>(n_)), amax);
@@ -171,31 +170,25 @@ void BasicModel<E>::forward_attention(int layer, std::span<const E> below,
   E* k = q + attention_width_;
   E* v = k + kv_width_;
   linears_.fprop(qkv, act.attention_input, weights_of(qkv), n_, q);
-  if (at.q_bias >= 0) {
-    backend_.add_bias(q, n_, weight(at.q_bias), qkv_width());
-    backend_.add_bias(k, n_, weight(at.k_bias), qkv_width());
-    backend_.add_bias(v, n_, weight(at.v_bias), qkv_width());
-  }
-  // The heads of q and k are neighbours.
-  backend_.rope(q, n_, tokens_, config_.heads + config_.kv_heads, config_.head_dim(),
-                config_.rotary(), false, qkv_width());
+  const HeadPass<E> heads =
+      head_pass(layer, {{{q, qkv_width()}, {k, qkv_width()}, {v, qkv_width()}}});
+  for (const auto& step : head_steps_) step->forward(heads);
   backend_.attention(attention_shape(), q, k, v, act.attention_output.data(),
                      act.attention_saved.data(), attention_scratch_.data());
   act.o_input.renew(rows(act.attention_output, attention_width_));
-  const SiteGroup o = o_group(layer);
+  const SiteGroup o = group(layer, SiteGroupName::kO);
   linears_.fprop(o, act.o_input, weights_of(o), n_, update_.data());
 }
 
 template <class E>
 void BasicModel<E>::forward_hidden(int layer) {
   LayerActivations<E>& act = activations(layer);
-  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
   std::span<E> normed = rows_mutable(act.mlp_normed, width_);
-  const SiteGroup gate_up = gate_up_group(layer);
+  const SiteGroup gate_up = group(layer, SiteGroupName::kGateUp);
   float* amax =
       linears_.renew(gate_up.first, gate_up.count, TensorRole::kInput, act.mlp_input, normed);
   backend_.add_rms_norm(rows(block_input(layer), width_), rows(update_, width_),
-                        weight(at.mlp_norm), static_cast<float>(config_.norm_eps),
+                        weight(vector(layer, mlp_norm_)), static_cast<float>(config_.norm_eps),
                         rows_mutable(act.mlp_residual, width_), normed,
                         act.mlp_rstd.first(static_cast<size_t>(n_)), amax);
   E* gate = act.gate_up.data();
@@ -207,16 +200,17 @@ template <class E>
 void BasicModel<E>::multiply_gate(int layer) {
   const E* gate = activations(layer).gate_up.data();
   LayerHidden<E>& product = hidden(layer);
-  float* amax = linears_.renew(site(layer, kDown), 1, TensorRole::kInput, product.down_input,
-                               rows(product.hidden, ffn_));
-  const auto copy = linears_.copy_along(site(layer, kDown), product.down_input);
+  const int down = group(layer, SiteGroupName::kDown).first;
+  float* amax =
+      linears_.renew(down, 1, TensorRole::kInput, product.down_input, rows(product.hidden, ffn_));
+  const auto copy = linears_.copy_along(down, product.down_input);
   backend_.swiglu(gate, gate + ffn_, n_, ffn_, 2 * ffn_, product.hidden.data(), amax,
                   copy ? &*copy : nullptr);
 }
 
 template <class E>
 void BasicModel<E>::forward_down(int layer) {
-  const SiteGroup down = down_group(layer);
+  const SiteGroup down = group(layer, SiteGroupName::kDown);
   linears_.fprop(down, hidden(layer).down_input, weights_of(down), n_, update_.data());
 }
 

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
+#include "trainer/engine/head_steps.h"
 #include "trainer/engine/linear.h"
 #include "trainer/engine/memory_choice.h"
 #include "trainer/engine/model_config.h"
@@ -26,7 +26,7 @@ template <class E>
 struct LayerActivations {
   std::span<float> attention_rstd;  // [n]
   GemmOperand<E> attention_input;   // normalised, input of q, k, v
-  std::span<E> qkv;                 // [n, attention_width + 2·kv_width], after bias and rotation
+  std::span<E> qkv;                 // [n, attention_width + 2·kv_width], after the head steps
   std::span<E> attention_output;
   GemmOperand<E> o_input;  // attention_output as operand
   std::span<std::byte> attention_saved;
@@ -173,10 +173,6 @@ class BasicModel final : public DecoderModel {
              ScalingState& scaling, const FaultView* faults, const MemoryChoice& choice,
              WeightRanks ranks, bool commits);
 
-  enum SiteKind { kQ, kK, kV, kO, kGate, kUp, kDown, kSitesPerLayer };
-  int site(int layer, SiteKind kind) const { return layer * kSitesPerLayer + kind; }
-  int head_site() const { return config_.layers * kSitesPerLayer; }
-
   void take_memory();
   std::vector<ExpectedProduct> products_of_run(int64_t last_tokens) const;
   void give_room(Arena& arena, GemmOperand<E>& operand, int64_t elements);
@@ -225,33 +221,42 @@ class BasicModel final : public DecoderModel {
   void start_gradients(bool accumulate);
   // Where the gradients of a group's outputs go, as LinearLayers::backward wants them: in `memory`
   // of n × total_out elements, a place for each site.
-  struct Place {
-    E* data;
-    int64_t stride;
-  };
-  std::array<Place, SiteGroup::kMax> places(const SiteGroup& group, std::span<E> memory) const;
-  // `parameters` are those of the group's sites.
+  std::array<StridedRows<E>, SiteGroup::kMax> places(const SiteGroup& group,
+                                                     std::span<E> memory) const;
   // What a group's outputs' gradients, n rows, are about to be, and where their amaxes belong.
   std::array<float*, SiteGroup::kMax> renew_gradients(const SiteGroup& group,
                                                       std::span<E> d_outputs, int64_t n);
-  SiteGroup down_group(int layer) const { return one_site(site(layer, kDown), ffn_, width_); }
-  SiteGroup o_group(int layer) const { return one_site(site(layer, kO), attention_width_, width_); }
-  SiteGroup head_group() const { return one_site(head_site(), width_, config_.vocabulary); }
+  SiteGroup group(int layer, SiteGroupName name) const;
+  SiteGroup head_group() const {
+    return {.first = config_.layers * layout_.table().count(),
+            .in = width_,
+            .out = {config_.vocabulary}};
+  }
   // After renew_gradients().
-  void backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n,
-                      std::initializer_list<int> parameters, std::span<E> dx, bool accumulate);
+  void backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n, std::span<E> dx,
+                      bool accumulate);
   std::span<GemmOperand<E>> weights_of(const SiteGroup& group) {
     return weights_->operands(group.first, group.count);
   }
-  SiteGroup qkv_group(int layer) const;
-  SiteGroup gate_up_group(int layer) const;
-  SiteGroup one_site(int site, int64_t in, int64_t out) const {
-    return {.first = site, .count = 1, .in = in, .out = {out}};
+  // A vector of a layer, by its place in the table, as a parameter.
+  int vector(int layer, int place) const {
+    return layout_.layers()[static_cast<size_t>(layer)].vectors[static_cast<size_t>(place)];
   }
-  bool neighbours(std::initializer_list<int> parameters) const;
   // Layers that keep nothing of their own share what the last one computed has.
-  LayerActivations<E>& activations(int layer) {
-    return layers_[choice_.recompute == Recompute::kBlock ? 0 : static_cast<size_t>(layer)];
+  size_t kept_by(int layer) const {
+    return choice_.recompute == Recompute::kBlock ? 0 : static_cast<size_t>(layer);
+  }
+  LayerActivations<E>& activations(int layer) { return layers_[kept_by(layer)]; }
+  HeadPass<E> head_pass(int layer, const std::array<StridedRows<E>, 3>& rows) {
+    return {.backend = backend_,
+            .weights = *weights_,
+            .layout = layout_,
+            .gradients = gradients_,
+            .layer = layer,
+            .memory = kept_by(layer),
+            .n = n_,
+            .tokens = tokens_,
+            .rows = rows};
   }
   LayerHidden<E>& hidden(int layer) {
     return hidden_[choice_.recompute == Recompute::kNone ? static_cast<size_t>(layer) : 0];
@@ -271,6 +276,7 @@ class BasicModel final : public DecoderModel {
   int64_t attention_width_;
   int64_t kv_width_;
   int64_t ffn_;
+  int attention_norm_, mlp_norm_;  // places in the table of a layer's vectors
 
   Arena weights_arena_{"weights", memory_};
   Arena gradients_arena_{"gradients", memory_};
@@ -283,6 +289,7 @@ class BasicModel final : public DecoderModel {
   std::vector<std::span<E>> block_inputs_;  // by layer: what its first norm normalised [n,width]
   std::vector<LayerActivations<E>> layers_;
   std::vector<LayerHidden<E>> hidden_;
+  HeadSteps<E> head_steps_;
   std::span<E> final_residual_, final_normed_, logits_;
   std::span<float> final_rstd_, losses_;
   GemmOperand<E> final_input_;

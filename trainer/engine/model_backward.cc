@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <ranges>
 
 #include "trainer/engine/model.h"
 
@@ -30,10 +31,10 @@ void BasicModel<E>::start_gradients(bool accumulate) {
 }
 
 template <class E>
-std::array<typename BasicModel<E>::Place, SiteGroup::kMax> BasicModel<E>::places(
-    const SiteGroup& group, std::span<E> memory) const {
+std::array<StridedRows<E>, SiteGroup::kMax> BasicModel<E>::places(const SiteGroup& group,
+                                                                  std::span<E> memory) const {
   const bool together = linears_.side_by_side(group);
-  std::array<Place, SiteGroup::kMax> places{};
+  std::array<StridedRows<E>, SiteGroup::kMax> places{};
   E* next = memory.data();
   for (size_t i = 0; i < static_cast<size_t>(group.count); ++i) {
     places[i] = {next, together ? group.total_out() : group.out[i]};
@@ -61,11 +62,11 @@ std::array<float*, SiteGroup::kMax> BasicModel<E>::renew_gradients(const SiteGro
 
 template <class E>
 void BasicModel<E>::backward_group(const SiteGroup& group, GemmOperand<E>& x, int64_t n,
-                                   std::initializer_list<int> parameters, std::span<E> dx,
-                                   bool accumulate) {
+                                   std::span<E> dx, bool accumulate) {
   std::array<float*, SiteGroup::kMax> dw{};
-  std::ranges::transform(parameters, dw.begin(),
-                         [&](int parameter) { return gradient(parameter).data(); });
+  for (int i = 0; i < group.count; ++i) {
+    dw[static_cast<size_t>(i)] = gradient(layout_.matrix(group.first + i)).data();
+  }
   const size_t count = linears_.side_by_side(group) ? 1 : static_cast<size_t>(group.count);
   linears_.backward(group, std::span(dy_).first(count), weights_of(group), x, n, dx.data(),
                     std::span(dw).first(count), accumulate, d_shared_.data());
@@ -73,7 +74,7 @@ void BasicModel<E>::backward_group(const SiteGroup& group, GemmOperand<E>& x, in
 
 template <class E>
 void BasicModel<E>::backward_head(int64_t first, int64_t count, bool accumulate) {
-  backward_group(head_group(), final_input_, count, {layout_.head()},
+  backward_group(head_group(), final_input_, count,
                  d_input_.subspan(static_cast<size_t>(first * width_)), accumulate);
 }
 
@@ -81,7 +82,7 @@ template <class E>
 void BasicModel<E>::backward_final_norm() {
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
   backend_.zero(d_residual);
-  float* amax = renew_gradients(down_group(layers_run_ - 1), d_residual, n_)[0];
+  float* amax = renew_gradients(group(layers_run_ - 1, SiteGroupName::kDown), d_residual, n_)[0];
   backend_.rms_norm_backward(rows(final_residual_, width_), weight(layout_.final_norm()),
                              final_rstd_.first(static_cast<size_t>(n_)), rows(d_input_, width_),
                              d_residual, gradient(layout_.final_norm()), amax);
@@ -90,29 +91,29 @@ void BasicModel<E>::backward_final_norm() {
 template <class E>
 void BasicModel<E>::backward_mlp(int layer, bool accumulate) {
   LayerActivations<E>& act = activations(layer);
-  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  backward_group(down_group(layer), hidden(layer).down_input, n_, {at.down}, d_hidden_, accumulate);
-  const SiteGroup gate_up = gate_up_group(layer);
+  backward_group(group(layer, SiteGroupName::kDown), hidden(layer).down_input, n_, d_hidden_,
+                 accumulate);
+  const SiteGroup gate_up = group(layer, SiteGroupName::kGateUp);
   const E* gate = act.gate_up.data();
   auto [d_gate, d_up, none] = places(gate_up, d_gate_up_);
   const auto amaxes = renew_gradients(gate_up, d_gate_up_, n_);
   backend_.swiglu_backward(gate, gate + ffn_, d_hidden_.data(), n_, ffn_, 2 * ffn_, d_gate.data,
                            d_up.data, d_gate.stride, amaxes[0], amaxes[1]);
-  backward_group(gate_up, act.mlp_input, n_, {at.gate, at.up}, d_input_, accumulate);
+  backward_group(gate_up, act.mlp_input, n_, d_input_, accumulate);
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
-  float* amax = renew_gradients(o_group(layer), d_residual, n_)[0];
-  backend_.rms_norm_backward(rows(act.mlp_residual, width_), weight(at.mlp_norm),
+  float* amax = renew_gradients(group(layer, SiteGroupName::kO), d_residual, n_)[0];
+  backend_.rms_norm_backward(rows(act.mlp_residual, width_), weight(vector(layer, mlp_norm_)),
                              act.mlp_rstd.first(static_cast<size_t>(n_)), rows(d_input_, width_),
-                             d_residual, gradient(at.mlp_norm), amax);
+                             d_residual, gradient(vector(layer, mlp_norm_)), amax);
 }
 
 template <class E>
 void BasicModel<E>::backward_attention(int layer, bool accumulate) {
   LayerActivations<E>& act = activations(layer);
-  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  backward_group(o_group(layer), act.o_input, n_, {at.o}, d_attention_, accumulate);
-  const SiteGroup qkv = qkv_group(layer);
-  auto [dq, dk, dv] = places(qkv, d_qkv_);
+  backward_group(group(layer, SiteGroupName::kO), act.o_input, n_, d_attention_, accumulate);
+  const SiteGroup qkv = group(layer, SiteGroupName::kQkv);
+  const std::array<StridedRows<E>, 3> d_heads = places(qkv, d_qkv_);
+  const auto& [dq, dk, dv] = d_heads;
   AttentionShape shape = attention_shape();
   shape.stride_dq = dq.stride;
   shape.stride_dkv = dk.stride;
@@ -121,24 +122,20 @@ void BasicModel<E>::backward_attention(int layer, bool accumulate) {
   backend_.attention_backward(shape, q, k, k + kv_width_, act.attention_output.data(),
                               d_attention_.data(), dq.data, dk.data, dv.data,
                               act.attention_saved.data(), attention_scratch_.data());
-  const Rotary rotary = config_.rotary();
-  backend_.rope(dq.data, n_, tokens_, config_.heads, config_.head_dim(), rotary, true, dq.stride);
-  backend_.rope(dk.data, n_, tokens_, config_.kv_heads, config_.head_dim(), rotary, true,
-                dk.stride);
-  if (at.q_bias >= 0) {
-    backend_.bias_backward(dq.data, n_, gradient(at.q_bias), dq.stride);
-    backend_.bias_backward(dk.data, n_, gradient(at.k_bias), dk.stride);
-    backend_.bias_backward(dv.data, n_, gradient(at.v_bias), dv.stride);
-  }
+  const HeadPass<E> heads = head_pass(layer, d_heads);
+  for (const auto& step : std::views::reverse(head_steps_)) step->backward(heads);
   // Two operations made these; their amaxes are found when a product asks for them.
   renew_gradients(qkv, d_qkv_, n_);
   for (GemmOperand<E>& gradients : dy_) gradients.amax_known = false;
-  backward_group(qkv, act.attention_input, n_, {at.q, at.k, at.v}, d_input_, accumulate);
+  backward_group(qkv, act.attention_input, n_, d_input_, accumulate);
   std::span<E> d_residual = rows_mutable(d_residual_, width_);
-  float* amax = layer > 0 ? renew_gradients(down_group(layer - 1), d_residual, n_)[0] : nullptr;
-  backend_.rms_norm_backward(rows(block_input(layer), width_), weight(at.attention_norm),
-                             act.attention_rstd.first(static_cast<size_t>(n_)),
-                             rows(d_input_, width_), d_residual, gradient(at.attention_norm), amax);
+  float* amax = layer > 0
+                    ? renew_gradients(group(layer - 1, SiteGroupName::kDown), d_residual, n_)[0]
+                    : nullptr;
+  backend_.rms_norm_backward(
+      rows(block_input(layer), width_), weight(vector(layer, attention_norm_)),
+      act.attention_rstd.first(static_cast<size_t>(n_)), rows(d_input_, width_), d_residual,
+      gradient(vector(layer, attention_norm_)), amax);
 }
 
 #define GNOMON_FOR(E)                                                          \

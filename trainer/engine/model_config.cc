@@ -1,13 +1,14 @@
 #include "trainer/engine/model_config.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <initializer_list>
 #include <map>
 
 #include "base/errors.h"
+#include "trainer/engine/architecture.h"
 #include "trainer/engine/json_fields.h"
 #include "trainer/engine/parameters.h"
 #include "trainer/engine/settings_json.h"
@@ -188,15 +189,25 @@ json::object rope_to_hf(const RopeScaling& scaling) {
   return object;
 }
 
-void refuse_what_is_not_computed(const JsonFields& fields, const std::string& type) {
+void refuse_what_is_not_computed(const JsonFields& fields, const ModelFamily& family) {
   require_value(fields, "hidden_act", "silu");
   require_value(fields, "mlp_bias", false);
   require_value(fields, "quantization_config", nullptr);
   require_number(fields, "attention_dropout", 0);
   require_number(fields, "partial_rotary_factor", 1);
-  // transformers' Qwen2 has no such key: its biases are always those of q, k and v.
-  if (type == "llama") require_value(fields, "attention_bias", false);
+  for (const char* key : family.off) require_value(fields, key, false);
   refuse_sliding_windows(fields);
+}
+
+const ModelFamily& family_in(const JsonFields& fields) {
+  const std::string type = fields.text("model_type");
+  std::vector<const char*> types;
+  for (const ModelFamily& family : model_families()) {
+    if (type == family.type) return family;
+    types.push_back(family.type);
+  }
+  throw ConfigError(fields.file(), 0, "model_type", type,
+                    fmt::format("{}", fmt::join(types, ", ")));
 }
 
 }  // namespace
@@ -218,14 +229,7 @@ int64_t ModelConfig::parameters() const {
 
 std::vector<std::string> ModelConfig::sites() const {
   std::vector<std::string> names;
-  for (int layer = 0; layer < layers; ++layer) {
-    std::string prefix = fmt::format("model.layers.{}.", layer);
-    for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
-                             "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}) {
-      names.push_back(prefix + name);
-    }
-  }
-  names.push_back("lm_head");
+  for (Site& site : all_sites(*this)) names.push_back(std::move(site.name));
   return names;
 }
 
@@ -246,12 +250,14 @@ void ModelConfig::check() const {
   if (heads % kv_heads != 0) {
     refuse("kv_heads", std::to_string(kv_heads), fmt::format("a divisor of heads ({})", heads));
   }
+  family_of(*this);
 }
 
 std::string ModelConfig::to_hf_json(const std::string& dtype) const {
+  const ModelFamily& family = family_of(*this);
   json::object object;
-  object["architectures"] = json::array{qkv_bias ? "Qwen2ForCausalLM" : "LlamaForCausalLM"};
-  object["model_type"] = qkv_bias ? "qwen2" : "llama";
+  object["architectures"] = json::array{family.class_name};
+  object["model_type"] = family.type;
   object["hidden_act"] = "silu";
   object["hidden_size"] = width;
   object["initializer_range"] = init_std;
@@ -267,7 +273,7 @@ std::string ModelConfig::to_hf_json(const std::string& dtype) const {
   rope["rope_theta"] = rope_theta;
   object["rope_parameters"] = std::move(rope);
   object["rope_theta"] = rope_theta;
-  if (head_width > 0) object["head_dim"] = head_width;
+  if (head_width > 0 || family.head_dim > 0) object["head_dim"] = head_dim();
   object["tie_word_embeddings"] = tie_embeddings;
   object["dtype"] = dtype;
   object["torch_dtype"] = dtype;
@@ -276,10 +282,7 @@ std::string ModelConfig::to_hf_json(const std::string& dtype) const {
   object["eos_token_id"] = nullptr;
   object["use_cache"] = true;
   object["vocab_size"] = vocabulary;
-  if (!qkv_bias) {
-    object["attention_bias"] = false;
-    object["mlp_bias"] = false;
-  }
+  for (const char* key : family.off) object[key] = false;
   return json::serialize(object) + "\n";
 }
 
@@ -287,12 +290,9 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   json::value root = parse_json(text, file);
   JsonFields fields(root, file);
   ModelConfig config;
-  std::string type = fields.text("model_type");
-  if (type != "llama" && type != "qwen2") {
-    throw ConfigError(file, 0, "model_type", type, "llama or qwen2");
-  }
-  config.qkv_bias = type == "qwen2";
-  refuse_what_is_not_computed(fields, type);
+  const ModelFamily& family = family_in(fields);
+  for (bool ModelConfig::*feature : family.features) config.*feature = true;
+  refuse_what_is_not_computed(fields, family);
   config.width = fields.integer32("hidden_size");
   config.ffn = fields.integer32("intermediate_size");
   config.heads = fields.integer32("num_attention_heads");
@@ -307,6 +307,7 @@ ModelConfig ModelConfig::from_hf_json(const std::string& text, const std::string
   const Rotary rotary = rotary_from(fields);
   config.rope_theta = rotary.theta;
   config.rope_scaling = rotary.scaling;
+  config.head_width = family.head_dim;
   const json::value* head_dim = fields.find("head_dim");
   if (head_dim != nullptr && !head_dim->is_null()) {
     config.head_width = fields.integer32("head_dim");

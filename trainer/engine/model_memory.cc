@@ -23,6 +23,8 @@ BasicModel<E>::BasicModel(const ModelConfig& config, int64_t sequences, int64_t 
       attention_width_(config.attention_width()),
       kv_width_(config.kv_width()),
       ffn_(config.ffn),
+      attention_norm_(layout_.table().vector("input_layernorm.weight")),
+      mlp_norm_(layout_.table().vector("post_attention_layernorm.weight")),
       ranks_(ranks) {
   take_memory();
   if (!commits) return;
@@ -103,33 +105,21 @@ AttentionShape BasicModel<E>::attention_shape() const {
           .stride_kv = qkv_width()};
 }
 
-// True when no parameter of these is followed by a gap.
 template <class E>
-bool BasicModel<E>::neighbours(std::initializer_list<int> parameters) const {
-  for (const int* it = parameters.begin(); it + 1 != parameters.end(); ++it) {
-    if (layout_[it[0]].offset + layout_[it[0]].size != layout_[it[1]].offset) return false;
+SiteGroup BasicModel<E>::group(int layer, SiteGroupName name) const {
+  const LayerTable& table = layout_.table();
+  const auto first = std::ranges::find(table.sites, name, &Site::group);
+  SiteGroup group{.first = layer * table.count() + static_cast<int>(first - table.sites.begin()),
+                  .count = 0,
+                  .in = first->in};
+  for (auto site = first; site != table.sites.end() && site->group == name; ++site) {
+    group.out[static_cast<size_t>(group.count++)] = site->out;
   }
-  return true;
-}
-
-template <class E>
-SiteGroup BasicModel<E>::qkv_group(int layer) const {
-  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  return {.first = site(layer, kQ),
-          .count = 3,
-          .in = width_,
-          .out = {attention_width_, kv_width_, kv_width_},
-          .contiguous = neighbours({at.q, at.k, at.v})};
-}
-
-template <class E>
-SiteGroup BasicModel<E>::gate_up_group(int layer) const {
-  const LayerParameters& at = layout_.layers()[static_cast<size_t>(layer)];
-  return {.first = site(layer, kGate),
-          .count = 2,
-          .in = width_,
-          .out = {ffn_, ffn_},
-          .contiguous = neighbours({at.gate, at.up})};
+  for (int site = group.first; site + 1 < group.first + group.count; ++site) {
+    const Parameter &it = layout_[layout_.matrix(site)], &next = layout_[layout_.matrix(site + 1)];
+    if (it.offset + it.size != next.offset) group.contiguous = false;
+  }
+  return group;
 }
 
 template <class E>
@@ -138,6 +128,7 @@ void BasicModel<E>::take_activations() {
   const auto all = static_cast<size_t>(config_.layers);
   block_inputs_.resize(all);
   for (std::span<E>& input : block_inputs_) input = arena.take<E>(n_ * width_);
+  head_steps_ = make_head_steps<E>(config_, layout_.table());
   layers_.clear();
   layers_.resize(choice_.recompute == Recompute::kBlock ? 1 : all);
   for (LayerActivations<E>& layer : layers_) take_layer(layer);
@@ -162,6 +153,7 @@ void BasicModel<E>::take_layer(LayerActivations<E>& layer) {
   layer.attention_normed = arena.take<E>(n_ * width_);
   give_room(arena, layer.attention_input, n_ * width_);
   layer.qkv = arena.take<E>(n_ * qkv_width());
+  for (const auto& step : head_steps_) step->take(arena, n_);
   layer.attention_saved = arena.take<std::byte>(backend_.attention_saved_bytes(attention_shape()));
   layer.attention_output = arena.take<E>(n_ * attention_width_);
   give_room(arena, layer.o_input, n_ * attention_width_);
@@ -203,8 +195,7 @@ void BasicModel<E>::take_workspace() {
   template std::vector<ArenaSize> BasicModel<E>::measure(                                     \
       const ModelConfig&, int64_t, int64_t, BackendOf<E>&, const MemoryChoice&, WeightRanks); \
   template AttentionShape BasicModel<E>::attention_shape() const;                             \
-  template SiteGroup BasicModel<E>::qkv_group(int) const;                                     \
-  template SiteGroup BasicModel<E>::gate_up_group(int) const;
+  template SiteGroup BasicModel<E>::group(int, SiteGroupName) const;
 GNOMON_FOR(bf16)
 GNOMON_FOR(float)
 #undef GNOMON_FOR

@@ -4,12 +4,11 @@
 // elements (64 bytes in BF16).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "trainer/engine/model_config.h"
+#include "trainer/engine/architecture.h"
 
 namespace gnomon {
 
@@ -18,22 +17,17 @@ struct Parameter {
   std::vector<int64_t> shape;
   int64_t offset = 0;  // elements
   int64_t size = 0;    // elements
+  // In a new model: a vector has this value, a matrix random ones, smaller where it adds to the
+  // residual.
+  float first = 0;
+  bool adds_to_residual = false;
 };
 
-// Indices into ParameterLayout::all(); -1 where the model has no such parameter.
+// Indices into ParameterLayout::all(), in the order of the table's sites and of its vectors.
 struct LayerParameters {
-  int attention_norm = -1;
-  int q = -1, k = -1, v = -1, o = -1;
-  int q_bias = -1, k_bias = -1, v_bias = -1;
-  int mlp_norm = -1;
-  int gate = -1, up = -1, down = -1;
+  std::vector<int> matrices;
+  std::vector<int> vectors;
 };
-
-// A layer's matrices in the order of its GEMM sites.
-constexpr int kLayerMatrices = 7;
-inline std::array<int, kLayerMatrices> matrices_of(const LayerParameters& layer) {
-  return {layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down};
-}
 
 class ParameterLayout {
  public:
@@ -44,6 +38,9 @@ class ParameterLayout {
   const Parameter* find(const std::string& name) const;  // nullptr when absent
   // The weight that a GEMM site multiplies by; the site is one of the model's.
   const Parameter& weight_of(const std::string& site) const;
+  // The same as an index; by a site's place in the model's order.
+  int matrix(int site) const;
+  const LayerTable& table() const { return table_; }
   const std::vector<LayerParameters>& layers() const { return layers_; }
   int embedding() const { return embedding_; }
   int head() const { return head_; }  // the embedding when tied
@@ -54,6 +51,7 @@ class ParameterLayout {
  private:
   int add(std::string name, std::vector<int64_t> shape);
 
+  LayerTable table_;
   std::vector<Parameter> parameters_;
   std::vector<LayerParameters> layers_;
   int embedding_ = -1;

@@ -4,26 +4,12 @@
 #include <fmt/ranges.h>
 
 #include "base/errors.h"
+#include "trainer/engine/architecture.h"
 
 namespace gnomon {
 namespace {
 
 constexpr int64_t kFp8Multiple = 16;
-
-struct SiteShape {
-  int64_t in, out;
-};
-
-SiteShape shape_of(const std::string& site, const ModelConfig& model) {
-  if (site == "lm_head") return {model.width, model.vocabulary};
-  if (site.ends_with("k_proj") || site.ends_with("v_proj")) {
-    return {model.width, model.kv_width()};
-  }
-  if (site.ends_with("gate_proj") || site.ends_with("up_proj")) return {model.width, model.ffn};
-  if (site.ends_with("down_proj")) return {model.ffn, model.width};
-  if (site.ends_with("o_proj")) return {model.attention_width(), model.width};
-  return {model.width, model.attention_width()};
-}
 
 void check_recipes(const PrecisionPlan& plan, const ModelConfig& model, const std::string& file) {
   for (const std::string& site : model.sites()) {
@@ -46,9 +32,8 @@ void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int6
                        const std::string& file) {
   check_recipes(plan, model, file);
   if (plan.allow_ragged_tiles) return;
-  for (const std::string& site : model.sites()) {
+  for (const auto& [site, in, out, group, adds] : all_sites(model)) {
     const SitePrecision precision = plan.resolve(site, model.layers);
-    const SiteShape shape = shape_of(site, model);
     auto check = [&](Gemm gemm, const char* what, int64_t size, bool is_summed) {
       const int64_t multiple = recipe_row(precision[gemm].recipe).multiple;
       const int64_t needed = is_summed ? multiple : kFp8Multiple;
@@ -64,12 +49,12 @@ void check_plan_shapes(const PrecisionPlan& plan, const ModelConfig& model, int6
               "emulation)",
               gemm_name(gemm), site, what, size, needed));
     };
-    check(Gemm::kFprop, "sums over", shape.in, true);
-    check(Gemm::kFprop, "has columns:", shape.out, false);
-    check(Gemm::kDgrad, "sums over", shape.out, true);
-    check(Gemm::kDgrad, "has columns:", shape.in, false);
+    check(Gemm::kFprop, "sums over", in, true);
+    check(Gemm::kFprop, "has columns:", out, false);
+    check(Gemm::kDgrad, "sums over", out, true);
+    check(Gemm::kDgrad, "has columns:", in, false);
     check(Gemm::kWgrad, "sums over", tokens, true);
-    check(Gemm::kWgrad, "has columns:", shape.in, false);
+    check(Gemm::kWgrad, "has columns:", in, false);
   }
 }
 

@@ -79,7 +79,7 @@ void ShardedWeights<E>::take_slots(Arena& arena) {
       take_operands(arena, memory_, layout_, std::span(&head, 1), std::span(slot.operands));
     } else {
       slot.room = arena.take<E>(layer_room);
-      slot.operands.resize(kLayerMatrices);
+      slot.operands.resize(layout_.table().sites.size());
       take_layer_operands(arena, memory_, layout_, layout_.layers().front(),
                           std::span(slot.operands));
     }
@@ -224,7 +224,7 @@ void ShardedWeights<E>::finish(const GatherPlan::Gather& gather) {
     return;
   }
   const auto layer = static_cast<size_t>(gather.unit - units_.layer(0));
-  const std::array<int, kLayerMatrices> matrices = matrices_of(layout_.layers()[layer]);
+  const std::vector<int>& matrices = layout_.layers()[layer].matrices;
   for (size_t i = 0; i < matrices.size(); ++i) slot.operands[i].renew(weight(matrices[i]));
 }
 
@@ -268,13 +268,14 @@ std::span<E> ShardedWeights<E>::weight(int parameter) {
 
 template <class E>
 std::span<GemmOperand<E>> ShardedWeights<E>::operands(int first_site, int count) {
-  const int layer = first_site / kLayerMatrices;
+  const int sites = layout_.table().count();
+  const int layer = first_site / sites;
   const bool is_head = layer == static_cast<int>(layout_.layers().size());
   const int unit = is_head ? units_.head() : units_.layer(layer);
   for (Slot& slot : slots_) {
     if (slot.unit != unit) continue;
     return std::span(slot.operands)
-        .subspan(static_cast<size_t>(first_site % kLayerMatrices), static_cast<size_t>(count));
+        .subspan(static_cast<size_t>(first_site % sites), static_cast<size_t>(count));
   }
   GNOMON_ASSERT(!"a GEMM site that the pass has not come to");
   return {};

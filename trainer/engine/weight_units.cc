@@ -20,7 +20,9 @@ WeightUnits::WeightUnits(const ParameterLayout& layout, int ranks) : ranks_(rank
   const bool tied = layout.head() == layout.embedding();
   const int64_t end_of_layers = tied ? layout.decayed() : layout[layout.head()].offset;
   std::vector<int64_t> starts{layout[layout.embedding()].offset};
-  for (const LayerParameters& layer : layout.layers()) starts.push_back(layout[layer.q].offset);
+  for (const LayerParameters& layer : layout.layers()) {
+    starts.push_back(layout[layer.matrices.front()].offset);
+  }
   starts.push_back(end_of_layers);
   if (!tied) {
     head_ = static_cast<int>(std::ssize(starts)) - 1;

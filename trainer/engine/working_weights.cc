@@ -14,10 +14,11 @@ class WholeWeights final : public WorkingWeightsOf<E> {
   WholeWeights(const ParameterLayout& layout, BackendOf<E>& backend, Arena& arena)
       : layout_(layout), backend_(backend), weights_(arena.take<E>(layout.elements())) {
     const size_t layers = layout.layers().size();
-    operands_.resize(layers * kLayerMatrices + 1);
+    const auto sites = static_cast<size_t>(layout.table().count());
+    operands_.resize(layers * sites + 1);
     for (size_t layer = 0; layer < layers; ++layer) {
       take_layer_operands(arena, backend.memory(), layout, layout.layers()[layer],
-                          std::span(operands_).subspan(layer * kLayerMatrices, kLayerMatrices));
+                          std::span(operands_).subspan(layer * sites, sites));
     }
     const int head = layout.head();
     take_operands(arena, backend.memory(), layout, std::span(&head, 1),
@@ -30,7 +31,7 @@ class WholeWeights final : public WorkingWeightsOf<E> {
   void forget_copies() override {
     size_t site = 0;
     for (const LayerParameters& layer : layout_.layers()) {
-      for (int parameter : matrices_of(layer)) operands_[site++].renew(weight(parameter));
+      for (int parameter : layer.matrices) operands_[site++].renew(weight(parameter));
     }
     operands_.back().renew(weight(layout_.head()));
   }

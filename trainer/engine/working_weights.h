@@ -4,10 +4,10 @@
 // changes them through what is here and knows no more of it.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/errors.h"
 #include "kernels/backend.h"
@@ -137,13 +137,11 @@ void take_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
 template <class E>
 void take_layer_operands(Arena& arena, Memory& memory, const ParameterLayout& layout,
                          const LayerParameters& layer, std::span<GemmOperand<E>> operands) {
-  const std::array<int, kLayerMatrices> all = matrices_of(layer);
-  size_t first = 0;
-  for (const size_t count :
-       {size_t{3}, size_t{1}, size_t{2}, size_t{1}}) {  // qkv, o, gate up, down
-    take_operands(arena, memory, layout, std::span(all).subspan(first, count),
-                  operands.subspan(first, count));
-    first += count;
+  const std::vector<Site>& sites = layout.table().sites;
+  for (size_t first = 0, end = 0; first < sites.size(); first = end) {
+    while (end < sites.size() && sites[end].group == sites[first].group) ++end;
+    take_operands(arena, memory, layout, std::span(layer.matrices).subspan(first, end - first),
+                  operands.subspan(first, end - first));
   }
 }
 
