@@ -100,6 +100,7 @@ struct Shape {
   bool bias;
   bool tied;
   int threads;
+  bool qk_norm = false;
 };
 
 class ComputeAgainstReference : public testing::TestWithParam<Shape> {
@@ -109,6 +110,8 @@ class ComputeAgainstReference : public testing::TestWithParam<Shape> {
     model.kv_heads = GetParam().kv_heads;
     model.qkv_bias = GetParam().bias;
     model.tie_embeddings = GetParam().tied;
+    model.qk_norm = GetParam().qk_norm;
+    if (model.qk_norm) model.head_width = 12;
     return model;
   }
 };
@@ -134,7 +137,8 @@ TEST_P(ComputeAgainstReference, Bf16AgreesToBf16PrecisionAndNoBetter) {
 INSTANTIATE_TEST_SUITE_P(Shapes, ComputeAgainstReference,
                          testing::Values(Shape{"TiedGrouped", 2, false, true, 2},
                                          Shape{"UntiedBias", 4, true, false, 1},
-                                         Shape{"OneKeyHeadBias", 1, true, true, 3}),
+                                         Shape{"OneKeyHeadBias", 1, true, true, 3},
+                                         Shape{"NormOfWideHeads", 2, false, true, 2, true}),
                          [](const auto& instance) { return instance.param.name; });
 
 class Fp32Engine : public testing::Test {

@@ -14,6 +14,7 @@ namespace {
 
 struct TestedRecipe {
   std::string name, rules;
+  bool qk_norm = false;
 };
 void PrintTo(const TestedRecipe& recipe, std::ostream* out) { *out << recipe.name; }
 
@@ -24,20 +25,21 @@ TestedRecipe recipe(const std::string& name, const std::string& keys = "") {
 
 class CudaBackend : public testing::TestWithParam<TestedRecipe> {
  protected:
-  static EngineConfig configuration(const TemporaryDirectory& directory) {
+  static EngineConfig configuration(const TemporaryDirectory& directory, bool qk_norm = false) {
     EngineConfig config = small_engine(directory.path());
     config.model.width = 48;
     config.model.heads = 3;
     config.model.kv_heads = 1;
     config.model.ffn = 144;
-    config.model.qkv_bias = true;
+    config.model.qkv_bias = !qk_norm;
+    config.model.qk_norm = qk_norm;
     return config;
   }
 };
 
 TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
   TemporaryDirectory directory;
-  const EngineConfig config = configuration(directory);
+  const EngineConfig config = configuration(directory, GetParam().qk_norm);
   const PrecisionPlan plan = PrecisionPlan::parse(GetParam().rules);
   Engine cpu(config), cuda(config, EngineRole::kLive, nullptr, &tested_backends());
   for (Engine* engine : {&cpu, &cuda}) {
@@ -58,7 +60,7 @@ TEST_P(CudaBackend, TrainsAsTheCpuDoes) {
 
 TEST_P(CudaBackend, RepeatsItselfBitForBitAcrossACheckpointToo) {
   TemporaryDirectory directory;
-  const EngineConfig config = configuration(directory);
+  const EngineConfig config = configuration(directory, GetParam().qk_norm);
   Engine first(config, EngineRole::kLive, nullptr, &tested_backends());
   Engine second(config, EngineRole::kReplay, nullptr, &tested_backends());
   first.initialize();
@@ -81,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
                                   "[[rule]]\nmatch = \"*.k_proj\"\ngemms = \"bf16\"\n"
                                   "[[rule]]\nmatch = \"*.up_proj\"\nonly = [\"wgrad\"]\n"
                                   "recipe = \"block\"\n"},
-        recipe("tile64")));
+        recipe("tile64"), TestedRecipe{"norm_of_heads", recipe("current").rules, true}));
 
 std::string refused_key(const EngineConfig& config, const PrecisionPlan& plan = {}) {
   try {

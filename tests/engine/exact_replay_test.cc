@@ -29,11 +29,15 @@ PrecisionPlan plan_named(const std::string& name) {
 struct ReplayCase {
   std::string plan;
   int threads;
+  bool qk_norm = false;
 };
 
 class ExactReplay : public testing::TestWithParam<ReplayCase> {
  protected:
-  ExactReplay() : config(small_engine(directory.path())) { config.threads = GetParam().threads; }
+  ExactReplay() : config(small_engine(directory.path())) {
+    config.threads = GetParam().threads;
+    config.model.qk_norm = GetParam().qk_norm;
+  }
 
   TemporaryDirectory directory;
   EngineConfig config;
@@ -102,16 +106,20 @@ TEST_P(ExactReplay, EvaluationChangesNoBit) {
   EXPECT_EQ(hashes[0], hashes[1]);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Plans, ExactReplay,
-    testing::Values(ReplayCase{"Bf16", 1}, ReplayCase{"Bf16", 2}, ReplayCase{"Fp8Current", 2},
-                    ReplayCase{"Fp8Delayed", 1}, ReplayCase{"Fp8Delayed", 2},
-                    ReplayCase{"Rowwise", 2}, ReplayCase{"RowwiseGwHp", 2}, ReplayCase{"Block", 1},
-                    ReplayCase{"Block", 2}, ReplayCase{"BlockFp32Scales", 2},
-                    ReplayCase{"BlockHopper", 2}, ReplayCase{"Mx", 2}, ReplayCase{"Probe", 2}),
-    [](const auto& instance) {
-      return instance.param.plan + (instance.param.threads == 1 ? "OneThread" : "TwoThreads");
-    });
+INSTANTIATE_TEST_SUITE_P(Plans, ExactReplay,
+                         testing::Values(ReplayCase{"Bf16", 1}, ReplayCase{"Bf16", 2},
+                                         ReplayCase{"Fp8Current", 2}, ReplayCase{"Fp8Delayed", 1},
+                                         ReplayCase{"Fp8Delayed", 2}, ReplayCase{"Rowwise", 2},
+                                         ReplayCase{"RowwiseGwHp", 2}, ReplayCase{"Block", 1},
+                                         ReplayCase{"Block", 2}, ReplayCase{"BlockFp32Scales", 2},
+                                         ReplayCase{"Fp8Current", 2, true},
+                                         ReplayCase{"BlockHopper", 2}, ReplayCase{"Mx", 2},
+                                         ReplayCase{"Probe", 2}),
+                         [](const auto& instance) {
+                           return instance.param.plan +
+                                  (instance.param.qk_norm ? "NormOfHeads" : "") +
+                                  (instance.param.threads == 1 ? "OneThread" : "TwoThreads");
+                         });
 
 // FP8 with histories, then one layer in BF16, then FP8 again; checkpoints on both sides of the
 // changes.

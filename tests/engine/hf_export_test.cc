@@ -104,6 +104,27 @@ TEST_F(HfExport, WhatIsThereStays) {
   EXPECT_TRUE(fs::is_empty(out));
 }
 
+// What transformers saved, read and written again.
+class HfRoundTrip : public testing::TestWithParam<std::string> {};
+
+TEST_P(HfRoundTrip, GivesBackShapeAndValues) {
+  const TemporaryDirectory directory;
+  const HfCheckpoint source(fs::path(GNOMON_GOLDEN_DIRECTORY) / GetParam());
+  export_hf(source.weights().path(), directory.path() / "model", std::nullopt, kNoShards);
+  const HfCheckpoint again(directory.path() / "model");
+  EXPECT_EQ(again.config(), source.config());
+  EXPECT_EQ(again.dtypes(), source.dtypes());
+  std::vector<float> before(static_cast<size_t>(source.layout().elements())), after = before;
+  source.read(before);
+  again.read(after);
+  EXPECT_EQ(after, before);
+  EXPECT_THAT(read_file(directory.path() / "model" / "config.json"),
+              HasSubstr(GetParam().substr(0, 5)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, HfRoundTrip, testing::Values("llama", "llama3", "qwen2", "qwen3"),
+                         [](const auto& instance) { return instance.param; });
+
 TEST_F(HfExport, ADamagedCheckpointLeavesNothing) {
   std::string bytes = read_file(checkpoint / "model.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);

@@ -1,6 +1,6 @@
 // The engine against transformers: the same weights, loaded from the directory that transformers
-// saved, and the same tokens give the same logits, loss and gradients. tests/golden/
-// make_model_goldens.py makes the values.
+// saved, and the same tokens give the same logits, loss and gradients, and ten steps of AdamW go
+// the same way. tests/golden/make_model_goldens.py makes the values.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +14,7 @@
 #include "storage/safetensors.h"
 #include "trainer/engine/hf_import.h"
 #include "trainer/engine/model.h"
+#include "trainer/engine/optimizer.h"
 
 namespace gnomon::test {
 namespace {
@@ -141,6 +142,38 @@ TEST_P(HfGolden, Bf16GivesTransformersLogitsLossAndGradients) {
   }
 }
 
+TEST_P(HfGolden, TenStepsOfAdamwGiveTransformersLossesAndLogits) {
+  const SafetensorsFile steps(fs::path(GNOMON_GOLDEN_DIRECTORY) /
+                              (GetParam() + "_adamw.safetensors"));
+  const std::vector<double> losses = values_of(*steps.find("adamw.losses"));
+  ASSERT_EQ(losses.size(), 10u);
+  auto backend = make_cpu_backend<float>(2);
+  ScalingState scaling(static_cast<int>(hf.config().sites().size()));
+  BasicModel<float> model(hf.config(), sequences, length, *backend, scaling, {});
+  OptimizerConfig config;
+  config.beta1 = 0.9;
+  config.beta2 = 0.95;
+  config.eps = 1e-8;
+  config.weight_decay = 0.1;
+  config.clip = 0;
+  Optimizer optimizer(config, model.layout(), *backend);
+  hf.read(optimizer.masters());
+  model.set_weights(optimizer.masters());
+  std::vector<SitePrecision> sites(model.sites().size());
+  const double count = static_cast<double>(tokens.size());
+  for (size_t step = 1; step <= losses.size(); ++step) {
+    const PassPlan pass{.sites = &sites, .step = static_cast<int64_t>(step), .record = false};
+    const double loss =
+        model.forward_backward(pass, tokens, targets, static_cast<float>(1.0 / count), false);
+    EXPECT_NEAR(loss / count / losses[step - 1], 1.0, 1e-6) << "step " << step;
+    optimizer.update(static_cast<int64_t>(step), 1e-3, 0.0, model.gradients(),
+                     model.working_weights());
+    model.weights_changed();
+  }
+  const PassPlan pass{.sites = &sites, .step = 11, .record = false};
+  EXPECT_LE(compare(model.logits(pass, tokens), *steps.find("adamw.logits")).relative_error, 1e-5);
+}
+
 TEST_P(HfGolden, NoGradientOfTransformersIsLeftOut) {
   size_t gradients = 0;
   for (const TensorView& tensor : expected.tensors()) {
@@ -151,7 +184,7 @@ TEST_P(HfGolden, NoGradientOfTransformersIsLeftOut) {
   EXPECT_EQ(gradients, hf.layout().all().size());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, HfGolden, testing::Values("llama", "llama3", "qwen2"),
+INSTANTIATE_TEST_SUITE_P(Models, HfGolden, testing::Values("llama", "llama3", "qwen2", "qwen3"),
                          [](const auto& instance) { return instance.param; });
 
 TEST(Rotary, FrequenciesAreThoseOfTransformers) {

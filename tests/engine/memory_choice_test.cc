@@ -33,6 +33,7 @@ std::string rules(const std::string& recipe, const std::string& keys = "") {
 
 struct MemoryCase {
   std::string name, plan;
+  bool qk_norm = false;
 };
 void PrintTo(const MemoryCase& it, std::ostream* out) { *out << it.name; }
 
@@ -42,7 +43,8 @@ TEST_P(Recomputed, ChangesNoBitAndTakesLessMemory) {
   TemporaryDirectory directory;
   EngineConfig config = small_engine(directory.path());
   config.model.layers = 4;
-  config.model.qkv_bias = true;
+  config.model.qk_norm = GetParam().qk_norm;
+  config.model.qkv_bias = !GetParam().qk_norm;
   std::vector<std::vector<uint64_t>> hashes;
   std::vector<int64_t> bytes;
   for (Recompute recompute : {Recompute::kNone, Recompute::kSwiglu, Recompute::kBlock}) {
@@ -67,7 +69,8 @@ INSTANTIATE_TEST_SUITE_P(
     Plans, Recomputed,
     testing::Values(MemoryCase{"bf16", ""}, MemoryCase{"current", rules("current")},
                     MemoryCase{"delayed", rules("delayed", "amax_history = 3\n")},
-                    MemoryCase{"block", rules("block")}, MemoryCase{"mx", rules("mx")}));
+                    MemoryCase{"block", rules("block")}, MemoryCase{"mx", rules("mx")},
+                    MemoryCase{"norm_of_heads", rules("current"), true}));
 
 TEST(RecomputedFault, StrikesAgainWhereItStruck) {
   TemporaryDirectory directory;

@@ -20,6 +20,9 @@ TEST(ModelConfig, CountsParameters) {
   EXPECT_EQ(model.parameters(), 2 * layer + 2 * 64 * 32 + 32);
   model.qkv_bias = true;
   EXPECT_EQ(model.parameters(), 2 * (layer + 32 + 16 + 16) + 2 * 64 * 32 + 32);
+  model.qkv_bias = false;
+  model.qk_norm = true;
+  EXPECT_EQ(model.parameters(), 2 * (layer + 8 + 8) + 2 * 64 * 32 + 32);
 }
 
 TEST(ModelConfig, ListsSitesInModelOrder) {
@@ -61,7 +64,7 @@ TEST(ModelConfig, RefusesWhatTheModelDoesNotComputeNamingKeyValueAndWhatIsAccept
     std::string key, value, named, accepted;
   };
   const std::vector<Refused> cases = {
-      {"model_type", R"("gpt2")", "model_type", "llama, qwen2"},
+      {"model_type", R"("gpt2")", "model_type", "llama, qwen2, qwen3"},
       {"hidden_act", R"("gelu")", "hidden_act", R"("silu")"},
       {"attention_bias", "true", "attention_bias", "false"},
       {"mlp_bias", "true", "mlp_bias", "false"},
@@ -163,6 +166,49 @@ TEST(ModelConfig, ScaledRotationAndWideHeadsRoundTrip) {
   EXPECT_EQ(ModelConfig::from_hf_json(boost::json::serialize(plain), "config.json"), small_model());
 }
 
+// As Qwen3 0.6B's own file has it.
+TEST(ModelConfig, ReadsQwen3) {
+  const std::string text = R"({
+    "architectures": ["Qwen3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 1024, "initializer_range": 0.02, "intermediate_size": 3072,
+    "max_position_embeddings": 40960, "max_window_layers": 28, "model_type": "qwen3",
+    "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "transformers_version": "4.51.0",
+    "use_cache": true, "use_sliding_window": false, "vocab_size": 151936})";
+  const ModelConfig model = ModelConfig::from_hf_json(text, "config.json");
+  EXPECT_TRUE(model.qk_norm);
+  EXPECT_FALSE(model.qkv_bias);
+  EXPECT_EQ(model.head_dim(), 128);
+  EXPECT_EQ(model.attention_width(), 2048);
+  EXPECT_EQ(model.parameters(), 596049920);
+  EXPECT_EQ(ModelConfig::from_hf_json(model.to_hf_json(), "config.json"), model);
+  // Its class takes heads of 128 where the file does not say.
+  boost::json::value silent = boost::json::parse(text);
+  silent.as_object().erase("head_dim");
+  EXPECT_EQ(ModelConfig::from_hf_json(boost::json::serialize(silent), "config.json"), model);
+  silent.as_object()["attention_bias"] = true;
+  EXPECT_THROW(ModelConfig::from_hf_json(boost::json::serialize(silent), "config.json"),
+               ConfigError);
+  // Heads as wide as width / heads are written down all the same.
+  ModelConfig narrow = small_model();
+  narrow.qk_norm = true;
+  EXPECT_EQ(ModelConfig::from_hf_json(narrow.to_hf_json(), "config.json"), narrow);
+}
+
+TEST(ModelConfig, RefusesAMixtureOfFamilies) {
+  ModelConfig model = small_model();
+  model.qkv_bias = model.qk_norm = true;
+  try {
+    model.check();
+    FAIL() << "accepted";
+  } catch (const ConfigError& error) {
+    EXPECT_EQ(error.key(), "qkv_bias");
+    EXPECT_THAT(error.accepted(), testing::HasSubstr("qwen2, qwen3"));
+  }
+}
+
 // As Llama 3.1 8B's own file has it.
 TEST(ModelConfig, ReadsLlama31) {
   const ModelConfig model = ModelConfig::from_hf_json(R"({
@@ -214,9 +260,11 @@ TEST(ModelConfig, NamesTheWrongValueAndWhatIsAccepted) {
   EXPECT_THROW(model.check(), ConfigError);
 }
 
-TEST(ParameterLayout, AlignsEveryParameterAndSeparatesWhatDecays) {
+class Layouts : public testing::TestWithParam<bool ModelConfig::*> {};
+
+TEST_P(Layouts, AlignEveryParameterAndSeparateWhatDecays) {
   ModelConfig model = small_model();
-  model.qkv_bias = true;
+  model.*GetParam() = true;
   model.vocabulary = 61;
   ParameterLayout layout(model);
   int64_t end = 0;
@@ -228,6 +276,9 @@ TEST(ParameterLayout, AlignsEveryParameterAndSeparatesWhatDecays) {
   }
   EXPECT_LE(end, layout.elements());
 }
+
+INSTANTIATE_TEST_SUITE_P(Families, Layouts,
+                         testing::Values(&ModelConfig::qkv_bias, &ModelConfig::qk_norm));
 
 }  // namespace
 }  // namespace gnomon::test

@@ -29,6 +29,7 @@ struct ModelCase {
   int ffn = 48;
   int head_width = 0;
   RopeScaling rope_scaling = {};
+  bool qk_norm = false;
   std::string plan;
   double loss_tolerance = 1e-4;      // relative
   double gradient_tolerance = 1e-2;  // relative, by parameter
@@ -160,6 +161,7 @@ TEST_P(ModelAgainstReference, LossAndEveryGradientAgree) {
   config.ffn = GetParam().ffn;
   config.head_width = GetParam().head_width;
   config.rope_scaling = GetParam().rope_scaling;
+  config.qk_norm = GetParam().qk_norm;
   ModelUnderTest test(config);
   test.use_plan(GetParam().plan);
   double scale = 1.0 / (kModelSequences * kModelTokens);
@@ -181,6 +183,8 @@ INSTANTIATE_TEST_SUITE_P(
                   .head_width = 12,
                   .rope_scaling = {RopeScaling::Kind::kLlama3, 8, 1, 4, 32},
                   .plan = ""},
+        ModelCase{.name = "Bf16NormOfWideHeads", .head_width = 12, .qk_norm = true, .plan = ""},
+        ModelCase{.name = "Fp8MixedNormOfHeads", .qk_norm = true, .plan = kMixedPlan},
         ModelCase{.name = "Fp8CurrentNarrowHeads",
                   .head_width = 4,
                   .rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 4},
@@ -385,7 +389,8 @@ TEST(Model, AShapeWithGapsBetweenItsMatricesAgreesToo) {
 TEST(Model, AccumulationAddsEveryGradient) {
   for (bool tied : {true, false}) {
     ModelConfig config = small_model();
-    config.qkv_bias = true;
+    config.qkv_bias = tied;
+    config.qk_norm = !tied;
     config.tie_embeddings = tied;
     ModelUnderTest test(config);
     test.use_plan("");

@@ -223,10 +223,10 @@ void ReferenceModel::wgrad(const std::string& site, const Vector& dy, const Vect
 
 Vector ReferenceModel::norm(const Vector& residual, const std::string& weight, Vector& rstd) const {
   const Vector& w = weights.at(weight);
-  int width = config.width;
-  rstd.assign(static_cast<size_t>(n_), 0);
+  const int width = static_cast<int>(w.size()), rows = static_cast<int>(residual.size()) / width;
+  rstd.assign(static_cast<size_t>(rows), 0);
   Vector y(residual.size());
-  for (int row = 0; row < n_; ++row) {
+  for (int row = 0; row < rows; ++row) {
     double sum = 0;
     for (int i = 0; i < width; ++i)
       sum += residual[at(row, width, i)] * residual[at(row, width, i)];
@@ -243,8 +243,8 @@ void ReferenceModel::norm_backward(const Vector& residual, const std::string& we
                                    const Vector& rstd, const Vector& dy, Vector& d_residual) {
   const Vector& w = weights.at(weight);
   Vector& dw = gradients[weight];
-  int width = config.width;
-  for (int row = 0; row < n_; ++row) {
+  const int width = static_cast<int>(w.size()), rows = static_cast<int>(residual.size()) / width;
+  for (int row = 0; row < rows; ++row) {
     double s = rstd[static_cast<size_t>(row)];
     double mean = 0;
     for (int i = 0; i < width; ++i) {
@@ -359,6 +359,21 @@ void ReferenceModel::bias_backward(const Vector& dy, const std::string& name) {
   for (size_t i = 0; i < dy.size(); ++i) db[i % db.size()] += dy[i];
 }
 
+void ReferenceModel::norm_heads(Vector& x, const std::string& weight, Vector& before,
+                                Vector& rstd) const {
+  if (!config.qk_norm) return;
+  before = x;
+  x = norm(before, weight, rstd);
+}
+
+void ReferenceModel::norm_heads_backward(Vector& dy, const std::string& weight,
+                                         const Vector& before, const Vector& rstd) {
+  if (!config.qk_norm) return;
+  Vector d_before(dy.size(), 0);
+  norm_backward(before, weight, rstd, dy, d_before);
+  dy = d_before;
+}
+
 Vector ReferenceModel::forward_layer(int index, const Vector& residual) {
   Layer& layer = layers_[static_cast<size_t>(index)];
   std::string name = layer_name(index);
@@ -376,6 +391,8 @@ Vector ReferenceModel::forward_layer(int index, const Vector& residual) {
   layer.q = project("q_proj", attention_width);
   layer.k = project("k_proj", kv_width);
   layer.v = project("v_proj", kv_width);
+  norm_heads(layer.q, name + "self_attn.q_norm.weight", layer.q_before, layer.q_rstd);
+  norm_heads(layer.k, name + "self_attn.k_norm.weight", layer.k_before, layer.k_rstd);
   rotate(layer.q, config.heads, false);
   rotate(layer.k, config.kv_heads, false);
   attention(layer);
@@ -430,6 +447,8 @@ void ReferenceModel::backward_layer(int index, Vector& d_residual) {
   attention_backward(layer, d_o, dq, dk, dv);
   rotate(dq, config.heads, true);
   rotate(dk, config.kv_heads, true);
+  norm_heads_backward(dq, attn + "q_norm.weight", layer.q_before, layer.q_rstd);
+  norm_heads_backward(dk, attn + "k_norm.weight", layer.k_before, layer.k_rstd);
   bias_backward(dq, attn + "q_proj.bias");
   bias_backward(dk, attn + "k_proj.bias");
   bias_backward(dv, attn + "v_proj.bias");

@@ -60,6 +60,7 @@ class ReferenceModel {
  private:
   struct Layer {
     Vector residual1, normed1, rstd1, q, k, v, probabilities, attended;
+    Vector q_before, q_rstd, k_before, k_rstd;  // of the norms of heads
     Vector residual2, normed2, rstd2, gate, up, hidden;
   };
   double r(double x) const { return rounds ? round_bf16(x) : x; }
@@ -74,6 +75,10 @@ class ReferenceModel {
   Vector norm(const Vector& residual, const std::string& weight, Vector& rstd) const;
   void norm_backward(const Vector& residual, const std::string& weight, const Vector& rstd,
                      const Vector& dy, Vector& d_residual);
+  // Rows of the width that the weight has.
+  void norm_heads(Vector& x, const std::string& weight, Vector& before, Vector& rstd) const;
+  void norm_heads_backward(Vector& dy, const std::string& weight, const Vector& before,
+                           const Vector& rstd);
   void rotate(Vector& x, int heads, bool inverse) const;
   void attention(Layer& layer) const;
   void attention_backward(const Layer& layer, const Vector& d_o, Vector& dq, Vector& dk,

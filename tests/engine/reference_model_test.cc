@@ -17,6 +17,7 @@ struct ReferenceShape {
   int kv_heads;
   bool bias;
   bool tied;
+  bool qk_norm = false;
 };
 
 class FiniteDifferences : public testing::TestWithParam<ReferenceShape> {};
@@ -29,6 +30,7 @@ TEST_P(FiniteDifferences, AgreeWithEveryParametersGradient) {
   config.kv_heads = GetParam().kv_heads;
   config.qkv_bias = GetParam().bias;
   config.tie_embeddings = GetParam().tied;
+  config.qk_norm = GetParam().qk_norm;
   ReferenceModel model(config);
   ParameterLayout layout(config);
   uint64_t stream = 0;
@@ -71,7 +73,8 @@ TEST_P(FiniteDifferences, AgreeWithEveryParametersGradient) {
 INSTANTIATE_TEST_SUITE_P(Shapes, FiniteDifferences,
                          testing::Values(ReferenceShape{"TiedGrouped", 2, false, true},
                                          ReferenceShape{"UntiedBias", 4, true, false},
-                                         ReferenceShape{"OneKeyHeadBias", 1, true, true}),
+                                         ReferenceShape{"OneKeyHeadBias", 1, true, true},
+                                         ReferenceShape{"NormOfHeads", 2, false, true, true}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(RoundToGrid, RoundsToNearestEvenAndSaturates) {

@@ -55,7 +55,7 @@ kv_heads = 2
 ffn = 96
 context = 128
 init_std = 0.1
-qkv_bias = {bias}
+{more}
 tie_embeddings = {tied}
 rope_theta = {theta}"""
 
@@ -172,8 +172,12 @@ def main():
         write_text(root)
         run(programs / "gnomon", "data", "prepare", "--input", root / "text", "--out", root / "data", "--heldout", 0.2)
         batch = heldout_batch(root)
-        for kind, bias, tied, theta in (("llama", "false", "false", "10000"), ("qwen2", "true", "true", "1000000")):
-            shape = SHAPE.format(bias=bias, tied=tied, theta=theta)
+        for kind, more, tied, theta in (
+            ("llama", "", "false", "10000"),
+            ("qwen2", "qkv_bias = true", "true", "1000000"),
+            ("qwen3", "qk_norm = true\nhead_dim = 32", "true", "1000000"),
+        ):
+            shape = SHAPE.format(more=more, tied=tied, theta=theta)
             for compute in ("bf16", "fp32"):
                 name = f"{kind}-{compute}"
                 checkpoint = train(programs, root, name, compute, shape)[-1]

@@ -23,6 +23,7 @@ struct Case {
   std::string weight_wire = "full";
   OptimizerKind optimizer = OptimizerKind::kAdamw;
   bool has_second_moment() const { return optimizer_row(optimizer).has(Moment::kSecond); }
+  bool qk_norm = false;
 };
 
 PrecisionPlan gemms_of(const std::string& name) {
@@ -44,6 +45,7 @@ class RankEngines : public testing::TestWithParam<Case> {
     config.batch.accumulation = 4;
     config.optimizer.name = GetParam().optimizer;
     if (config.optimizer.name == OptimizerKind::kLion) config.optimizer.learning_rate = 3e-4;
+    config.model.qk_norm = GetParam().qk_norm;
   }
   std::unique_ptr<Engine> start(EngineRanks* with) {
     auto engine = std::make_unique<Engine>(config, EngineRole::kLive, with);
@@ -171,7 +173,8 @@ INSTANTIATE_TEST_SUITE_P(
                          .optimizer = OptimizerKind::kLion},
                     Case{"wires_by_block", "bf16", MomentFormat::kFp32, "e5m2", "e4m3"},
                     Case{"wires_by_tensor", "bf16", MomentFormat::kFp32, "e4m3:tensor",
-                         "e4m3:tensor"}),
+                         "e4m3:tensor"},
+                    Case{.name = "norm_of_heads", .plan = "current", .qk_norm = true}),
     [](const auto& instance) { return instance.param.name; });
 
 class WireFault : public testing::Test {

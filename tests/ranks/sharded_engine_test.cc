@@ -27,6 +27,7 @@ struct Case {
   int layers = 3;
   int width = 32, ffn = 48;
   OptimizerKind optimizer = OptimizerKind::kAdamw;
+  bool qk_norm = false;
 };
 
 PrecisionPlan plan_of(const std::string& name) {
@@ -55,6 +56,7 @@ class ShardedEngines : public testing::TestWithParam<Case> {
     config.model.width = it.width;
     config.model.ffn = it.ffn;
     config.model.tie_embeddings = it.tied;
+    config.model.qk_norm = it.qk_norm;
     config.compute = it.compute;
     config.optimizer.name = it.optimizer;
     config.memory.recompute = it.recompute;
@@ -149,6 +151,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "ragged", .recompute = Recompute::kBlock, .width = 40, .ffn = 43},
         Case{.name = "all_again", .plan = "current", .recompute = Recompute::kBlock, .tied = false},
         Case{.name = "swiglu_again", .plan = "block", .recompute = Recompute::kSwiglu},
+        Case{.name = "norm_of_heads",
+             .plan = "current",
+             .recompute = Recompute::kBlock,
+             .qk_norm = true},
         Case{.name = "fp32", .compute = Compute::kFp32},
         Case{.name = "fp32_codes", .weight_wire = "e4m3", .compute = Compute::kFp32}),
     [](const auto& instance) { return instance.param.name; });

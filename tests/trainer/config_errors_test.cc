@@ -93,6 +93,7 @@ TEST_F(ConfigTest, EveryMistakeNamesFileLineKeyAndWhatIsAccepted) {
       {"[model]\nheads = 4\nkv_heads = 3\n", 7, "model.kv_heads", "divisor of heads"},
       {"[model]\nkv_heads = 9\n", 6, "model.kv_heads", "1 to 4"},
       {"[model]\nqkv_bias = 1\n", 6, "model.qkv_bias", "true or false"},
+      {"[model]\nqk_norm = 1\n", 6, "model.qk_norm", "true or false"},
       {"[model]\nrope_theta = nan\n", 6, "model.rope_theta", "a number"},
       {"[model]\nhidden = 3\n", 6, "model.hidden", "width"},
       {"[batch]\ntokens = 2048\n", 6, "batch.tokens", "model.context = 1024"},

@@ -121,6 +121,7 @@ ffn = 80
 vocabulary = 300
 context = 64
 qkv_bias = true
+qk_norm = false
 tie_embeddings = false
 rope_theta = 5000
 norm_eps = 1e-6

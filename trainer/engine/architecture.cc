@@ -45,6 +45,10 @@ LayerTable::LayerTable(const ModelConfig& config) {
     vectors.push_back({"self_attn.k_proj.bias", kv_heads});
     vectors.push_back({"self_attn.v_proj.bias", kv_heads});
   }
+  if (config.qk_norm) {
+    vectors.push_back({"self_attn.q_norm.weight", config.head_dim(), 1});
+    vectors.push_back({"self_attn.k_norm.weight", config.head_dim(), 1});
+  }
   vectors.push_back({"post_attention_layernorm.weight", width, 1});
 }
 
@@ -84,7 +88,8 @@ const std::vector<ModelFamily>& model_families() {
   static const std::vector<ModelFamily> families = {
       {"llama", "LlamaForCausalLM", {}, {"attention_bias", "mlp_bias"}},
       // transformers' class has no key for its biases: they are always those of q, k and v.
-      {"qwen2", "Qwen2ForCausalLM", {&ModelConfig::qkv_bias}, {}}};
+      {"qwen2", "Qwen2ForCausalLM", {&ModelConfig::qkv_bias}, {}},
+      {"qwen3", "Qwen3ForCausalLM", {&ModelConfig::qk_norm}, {"attention_bias"}, 128}};
   return families;
 }
 

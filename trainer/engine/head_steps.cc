@@ -27,6 +27,63 @@ class AddBiases final : public HeadStep<E> {
   std::array<int, 3> vectors_;
 };
 
+// RMSNorm of each head of q and of k, with weights that the heads share.
+template <class E>
+class NormHeads final : public HeadStep<E> {
+ public:
+  NormHeads(const ModelConfig& config, const LayerTable& table)
+      : eps_(static_cast<float>(config.norm_eps)),
+        parts_{Part{table.vector("self_attn.q_norm.weight"), config.heads, {}},
+               Part{table.vector("self_attn.k_norm.weight"), config.kv_heads, {}}},
+        head_dim_(config.head_dim()) {}
+
+  void take(Arena& arena, int64_t n) override {
+    for (Part& part : parts_) {
+      const int64_t heads = n * part.heads;
+      part.kept.push_back({arena.take<E>(heads * head_dim_), arena.take<float>(heads)});
+    }
+  }
+  void forward(const HeadPass<E>& pass) override {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      const auto [before, rstd] = kept(part, pass);
+      pass.backend.norm_heads(pass.rows[i].data, pass.n, part.heads, pass.weight(part.vector), eps_,
+                              pass.rows[i].stride, before, rstd);
+    }
+  }
+  void backward(const HeadPass<E>& pass) override {
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Part& part = parts_[i];
+      const auto [before, rstd] = kept(part, pass);
+      pass.backend.norm_heads_backward(before, pass.weight(part.vector), rstd, pass.rows[i].data,
+                                       pass.n, part.heads, pass.rows[i].stride,
+                                       pass.gradient(part.vector));
+    }
+  }
+
+ private:
+  struct Kept {
+    std::span<E> before;  // [n, heads, head_dim], what was normalised
+    std::span<float> rstd;
+  };
+  struct Part {
+    int vector;
+    int heads;
+    std::vector<Kept> kept;  // by HeadPass::memory
+  };
+
+  // That of the pass's tokens.
+  Kept kept(const Part& part, const HeadPass<E>& pass) const {
+    const Kept& all = part.kept[pass.memory];
+    const auto heads = static_cast<size_t>(pass.n * part.heads);
+    return {all.before.first(heads * static_cast<size_t>(head_dim_)), all.rstd.first(heads)};
+  }
+
+  float eps_;
+  std::array<Part, 2> parts_;  // of q, of k
+  int64_t head_dim_;
+};
+
 template <class E>
 class Rotate final : public HeadStep<E> {
  public:
@@ -61,6 +118,7 @@ template <class E>
 HeadSteps<E> make_head_steps(const ModelConfig& config, const LayerTable& table) {
   HeadSteps<E> steps;
   if (config.qkv_bias) steps.push_back(std::make_unique<AddBiases<E>>(table));
+  if (config.qk_norm) steps.push_back(std::make_unique<NormHeads<E>>(config, table));
   steps.push_back(std::make_unique<Rotate<E>>(config));
   return steps;
 }

@@ -1,5 +1,5 @@
-// The shape of a Llama-style decoder, in Hugging Face's terms (config.json of LlamaForCausalLM or
-// Qwen2ForCausalLM; the latter has biases on q, k and v).
+// The shape of a Llama-style decoder, in Hugging Face's terms (config.json of LlamaForCausalLM,
+// Qwen2ForCausalLM or Qwen3ForCausalLM).
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ struct ModelConfig {
   int vocabulary = 257;        // vocab_size
   int context = 1024;          // max_position_embeddings
   bool qkv_bias = false;       // Qwen2
+  bool qk_norm = false;        // Qwen3
   bool tie_embeddings = true;  // tie_word_embeddings
   double rope_theta = 10000.0;
   RopeScaling rope_scaling = {};
@@ -56,6 +57,7 @@ struct ModelConfig {
     v("context", &S::context,
       Setting{.range = {1, 1 << 20}, .unit = "tokens", .help = "The longest sequence."});
     v("qkv_bias", &S::qkv_bias, Setting{.help = "Biases on q, k and v as in Qwen2."});
+    v("qk_norm", &S::qk_norm, Setting{.help = "Norms of each head of q and k as in Qwen3."});
     v("tie_embeddings", &S::tie_embeddings, Setting{.help = "Shared embedding and output."});
     v("rope_theta", &S::rope_theta,
       Setting{.range = {1, 1e9}, .help = "Base of the rotary embedding."});
