@@ -25,7 +25,7 @@ EngineConfig lion_engine(const std::filesystem::path& directory) {
   return config;
 }
 
-int64_t optimizer_bytes(const Engine& engine) {
+int64_t lion_state_bytes(const Engine& engine) {
   for (const ArenaSize& arena : engine.arenas()) {
     if (arena.name == "optimizer") return arena.bytes;
   }
@@ -105,9 +105,9 @@ INSTANTIATE_TEST_SUITE_P(Moments, LionRuns,
 TEST(LionMemory, IsThatOfMastersAndOneMoment) {
   TemporaryDirectory directory;
   EngineConfig config = lion_engine(directory.path());
-  const int64_t lion = optimizer_bytes(Engine(config));
+  const int64_t lion = lion_state_bytes(Engine(config));
   config.optimizer.name = OptimizerKind::kAdamw;
-  const int64_t adamw = optimizer_bytes(Engine(config));
+  const int64_t adamw = lion_state_bytes(Engine(config));
   EXPECT_NEAR(static_cast<double>(lion) / static_cast<double>(adamw), 2.0 / 3, 0.01);
 }
 

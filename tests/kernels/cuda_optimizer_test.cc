@@ -126,15 +126,16 @@ TEST_P(CudaUpdate, TakesTheStepsThatTheCpuTakes) {
     }
   }
 }
-constexpr MomentFormat kFp32 = MomentFormat::kFp32, kBf16 = MomentFormat::kBf16,
-                       kFp8 = MomentFormat::kFp8;
+using Kept = MomentFormat;
 INSTANTIATE_TEST_SUITE_P(Adamw, CudaUpdate,
-                         testing::Values(Case{kFp32, kFp32}, Case{kBf16, kFp32}, Case{kFp8, kBf16},
-                                         Case{kFp8, kFp8}));
+                         testing::Values(Case{Kept::kFp32, Kept::kFp32},
+                                         Case{Kept::kBf16, Kept::kFp32},
+                                         Case{Kept::kFp8, Kept::kBf16},
+                                         Case{Kept::kFp8, Kept::kFp8}));
 INSTANTIATE_TEST_SUITE_P(Lion, CudaUpdate,
-                         testing::Values(Case{kFp32, kFp32, OptimizerKind::kLion},
-                                         Case{kBf16, kFp32, OptimizerKind::kLion},
-                                         Case{kFp8, kFp32, OptimizerKind::kLion}));
+                         testing::Values(Case{Kept::kFp32, Kept::kFp32, OptimizerKind::kLion},
+                                         Case{Kept::kBf16, Kept::kFp32, OptimizerKind::kLion},
+                                         Case{Kept::kFp8, Kept::kFp32, OptimizerKind::kLion}));
 
 TEST(CudaSquares, AreSummedUpAsExactlyAsOnTheCpu) {
   std::vector<double> scratch(kSquaresScratch, NAN);
