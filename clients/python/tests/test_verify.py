@@ -162,6 +162,18 @@ def test_a_process_that_fails_is_reported_and_replaced(process: Any, name: str, 
             replayer.replay(task())
 
 
+def test_a_lease_that_is_lost_as_its_task_arrives_is_not_overlooked(process: Any) -> None:
+    def lost() -> None:
+        raise gnomon.LeaseLost("lost")
+
+    replayer = process("hangs_politely")
+    child = replayer._process
+    for _ in range(20):
+        with pytest.raises(gnomon.LeaseLost):
+            replayer.replay(task(_check=lost))
+        assert child.poll() is None
+
+
 def test_a_function_that_hangs_is_ended(process: Any) -> None:
     replayer = process("hangs", timeout=0.5)
     child = replayer._process

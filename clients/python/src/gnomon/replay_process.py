@@ -214,7 +214,6 @@ class _Child:
             with self._arrived:
                 self._arrived.wait_for(lambda: self._tasks)
                 message = self._tasks.pop(0)
-            self._lost.clear()
             self._send(self._answer(replayer, message))
 
     def _answer(self, replayer: FunctionReplayer, message: TaskMessage) -> dict[str, Any]:
@@ -245,6 +244,7 @@ class _Child:
                 if "lost" in message:
                     self._lost.set()
                     continue
+                self._lost.clear()  # here, as the order of messages tells which lease was lost
                 with self._arrived:
                     self._tasks.append(from_value(TaskMessage, message["task"]))
                     self._arrived.notify()
