@@ -26,10 +26,18 @@ namespace json = boost::json;
 
 constexpr int64_t kIncidentLeadSteps =
     4;  // an incident's replay starts at least so long before, if it can
-constexpr int64_t kStepsAhead = 40;  // windows that a small gap's growth is carried on
+// Replays of an incident are no longer than this, or than two checkpoints are apart: where windows
+// are sparse, the oldest checkpoint that is kept may lie thousands of steps back.
+constexpr int64_t kFarSteps = 400;    // from a spike
+constexpr int64_t kForkSteps = 1000;  // of a long fork
+constexpr int64_t kStepsAhead = 40;   // windows that a small gap's growth is carried on
 
-// The newest checkpoint well before a step, saved after the last change of plan; the oldest such
-// for `far`.
+int64_t steps_most(const State& s, int64_t steps) {
+  return std::max(steps, 2 * s.run.checkpoint_every);
+}
+
+// The newest checkpoint well before a step, saved after the last change of plan; for `far` the
+// oldest such of the last kFarSteps.
 const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
                                       bool far = false) {
   const KnownCheckpoint* close = nullptr;
@@ -40,7 +48,7 @@ const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan
     if (known.step < step) close = &known;
     if (known.step <= step - kIncidentLeadSteps) {
       clear = &known;
-      if (far) break;
+      if (far && known.step >= step - steps_most(s, kFarSteps)) break;
     }
   }
   return clear != nullptr ? clear : close;
@@ -125,14 +133,15 @@ const WindowState& window_for(Core& core, const TriageTest& test) {
   return added;
 }
 
-// Orders BF16 from the oldest kept checkpoint of the window's plan, since the evidence rises, to
-// the newest; false when that is hardly longer than the window. (What lies before would make a gap
-// that has just begun look like one that does not grow.)
+// Orders BF16 from the oldest kept checkpoint of the window's plan, since the evidence rises and
+// not more than kForkSteps ago, to the newest; false when that is hardly longer than the window.
+// (What lies before would make a gap that has just begun look like one that does not grow.)
 bool order_long_fork(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
-  const int64_t rises =
-      evidence_rises_after(s, window.id, risen_evidence(core.policy)).value_or(window.start.step);
+  const int64_t rises = std::max(
+      evidence_rises_after(s, window.id, risen_evidence(core.policy)).value_or(window.start.step),
+      s.newest_step - std::max(steps_most(s, kForkSteps), 2 * window.steps));
   const KnownCheckpoint* start = nullptr;
   const KnownCheckpoint* end = nullptr;
   for (const KnownCheckpoint& known : s.checkpoints) {

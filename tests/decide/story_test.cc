@@ -174,6 +174,25 @@ TEST(StoryTest, ASpikeOfFp8AloneIsAttributedAndPinned) {
   EXPECT_LT(run.directives("rollback")[0].to_step, 333);
 }
 
+// What is kept lies thousands of steps back there.
+TEST(StoryTest, ReplaysOfAnIncidentStayShortWhereWindowsAreSparse) {
+  Truth truth = numerical_fault({kGuilty}, 6001, 6500, 1);
+  truth.total_steps = 10'000;
+  SimulatedRun run(truth, with([](Policy& policy) { policy.window.every = 2000; }));
+  run.start();
+  run.train_until(7000);
+  run.drain();
+  EXPECT_EQ(run.decisions("verdict").front().verdict, "fp8_numerics");
+  bool nudged = false;
+  for (const Effect& effect : run.effects) {
+    if (const auto* order = std::get_if<OrderReplay>(&effect)) nudged |= order->perturb != 0;
+    if (const auto* open = std::get_if<OpenWindow>(&effect)) {
+      EXPECT_LE(open->steps, 420) << "window " << open->window;
+    }
+  }
+  EXPECT_TRUE(nudged) << "from afar";
+}
+
 TEST(StoryTest, ASpikeOfWeightsThatFp8HadSpoiltIsNotTakenForAGenericOne) {
   const SimulatedRun run = tell("SpoiltWeights");
   ASSERT_GE(run.decisions("verdict").size(), 1u);
