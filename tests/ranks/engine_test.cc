@@ -117,6 +117,7 @@ TEST_P(RankEngines, ACheckpointOfAllRanksLoadsInOneProcessAndTheOtherWayRound) {
 
 // Queries and keys overflow in steps 1 and 4, on every rank: they are no updates on any.
 TEST_P(RankEngines, ASkippedStepIsNoUpdateAndReplaysToTheSameBits) {
+  config.model.qk_norm = false;  // heads that are normed do not overflow
   for (const int64_t step : {1, 4}) {
     for (const char* site :
          {"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"}) {
