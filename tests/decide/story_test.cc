@@ -185,7 +185,7 @@ TEST(StoryTest, ReplaysOfAnIncidentStayShortWhereWindowsAreSparse) {
   EXPECT_EQ(run.decisions("verdict").front().verdict, "fp8_numerics");
   bool nudged = false;
   for (const Effect& effect : run.effects) {
-    if (const auto* order = std::get_if<OrderReplay>(&effect)) nudged |= order->perturb != 0;
+    if (const auto* order = std::get_if<OrderReplay>(&effect)) nudged |= order->nudge != 0;
     if (const auto* open = std::get_if<OpenWindow>(&effect)) {
       EXPECT_LE(open->steps, 420) << "window " << open->window;
     }
