@@ -3,7 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <optional>
@@ -123,6 +125,7 @@ int serve(const CommandLine& line) {
     if (!failpoints.empty()) {
       spdlog::warn("GNOMON_FAILPOINTS is set, this is a test: {}", failpoints);
     }
+    block_signals(kDaemonSignals);  // before, a signal just ends the process
     daemon = std::make_unique<Daemon>(
         config, [&line] { return line.read(); }, line.port_file);
   } catch (const std::exception& error) {
@@ -159,9 +162,9 @@ int run(int argc, char** argv) {
 }  // namespace gnomon
 
 int main(int argc, char** argv) {
-  // A signal may come before there is anything to end or to read again (systemd's NotifyAccess, a
+  // A reload may be asked for before there is anything to read again (systemd's NotifyAccess, a
   // script that does not wait): it waits until the daemon serves.
-  gnomon::block_signals(gnomon::kDaemonSignals);
+  gnomon::block_signals(std::array{SIGHUP});
   try {
     return gnomon::run(argc, argv);
   } catch (const std::exception& error) {

@@ -28,16 +28,16 @@ constexpr int64_t kIncidentLeadSteps =
     4;  // an incident's replay starts at least so long before, if it can
 // Replays of an incident are no longer than this, or than two checkpoints are apart: where windows
 // are sparse, the oldest checkpoint that is kept may lie thousands of steps back.
-constexpr int64_t kFarSteps = 400;    // from a spike
-constexpr int64_t kForkSteps = 1000;  // of a long fork
-constexpr int64_t kStepsAhead = 40;   // windows that a small gap's growth is carried on
+constexpr int64_t kSpikeReplaySteps = 400;  // from a spike
+constexpr int64_t kLongForkSteps = 1000;    // of a long fork
+constexpr int64_t kStepsAhead = 40;         // windows that a small gap's growth is carried on
 
-int64_t steps_most(const State& s, int64_t steps) {
+int64_t longest_replay(const State& s, int64_t steps) {
   return std::max(steps, 2 * s.run.checkpoint_every);
 }
 
 // The newest checkpoint well before a step, saved after the last change of plan; for `far` the
-// oldest such of the last kFarSteps.
+// oldest such of the last kSpikeReplaySteps.
 const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan_version,
                                       bool far = false) {
   const KnownCheckpoint* close = nullptr;
@@ -48,7 +48,7 @@ const KnownCheckpoint* incident_start(const State& s, int64_t step, int64_t plan
     if (known.step < step) close = &known;
     if (known.step <= step - kIncidentLeadSteps) {
       clear = &known;
-      if (far && known.step >= step - steps_most(s, kFarSteps)) break;
+      if (far && known.step >= step - longest_replay(s, kSpikeReplaySteps)) break;
     }
   }
   return clear != nullptr ? clear : close;
@@ -134,14 +134,14 @@ const WindowState& window_for(Core& core, const TriageTest& test) {
 }
 
 // Orders BF16 from the oldest kept checkpoint of the window's plan, since the evidence rises and
-// not more than kForkSteps ago, to the newest; false when that is hardly longer than the window.
-// (What lies before would make a gap that has just begun look like one that does not grow.)
+// not more than kLongForkSteps ago, to the newest; false when that is hardly longer than the
+// window. (What lies before would make a gap that has just begun look like one that does not grow.)
 bool order_long_fork(Core& core) {
   State& s = core.s;
   const WindowState window = *find_window(s, s.investigation->window);
   const int64_t rises = std::max(
       evidence_rises_after(s, window.id, risen_evidence(core.policy)).value_or(window.start.step),
-      s.newest_step - std::max(steps_most(s, kForkSteps), 2 * window.steps));
+      s.newest_step - std::max(longest_replay(s, kLongForkSteps), 2 * window.steps));
   const KnownCheckpoint* start = nullptr;
   const KnownCheckpoint* end = nullptr;
   for (const KnownCheckpoint& known : s.checkpoints) {

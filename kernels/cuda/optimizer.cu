@@ -141,7 +141,7 @@ struct CodedMoments {
   }
 };
 
-// Of an optimizer without a second one.
+// The second moments where an optimizer has none: nothing is read or written.
 struct NoMoments {
   template <class Codes>
   __device__ Four load(int64_t, int64_t) const {

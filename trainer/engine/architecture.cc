@@ -99,8 +99,9 @@ const ModelFamily& family_of(const ModelConfig& config) {
     if (fits(family, config)) return family;
     types.push_back(family.type);
   }
-  throw ConfigError("model", 0, "qkv_bias", fmt::format("{}", config.qkv_bias),
-                    fmt::format("what one of {} has", fmt::join(types, ", ")));
+  throw ConfigError(
+      "model", 0, "qkv_bias", fmt::format("{}", config.qkv_bias),
+      fmt::format("false where qk_norm is true: none of {} has both", fmt::join(types, ", ")));
 }
 
 }  // namespace gnomon
