@@ -60,12 +60,13 @@ std::optional<LedgerPlace::Finding> LedgerPlace::look() const {
                                      "ledger restore)",
                                      ledger_.string(), what)};
   }
-  if (wal_identity_) what = moved(wal_of(ledger_), *wal_identity_);
-  if (what.empty()) return std::nullopt;
-  return Finding{false, fmt::format("the ledger's write-ahead log {} {} while gnomond had it open: "
-                                    "put that very file back, or restart gnomond, which then "
-                                    "writes what it holds into the ledger",
-                                    wal_of(ledger_).string(), what)};
+  // Whoever opens the ledger next makes SQLite write a new one: a deleted log looks replaced.
+  if (!wal_identity_ || moved(wal_of(ledger_), *wal_identity_).empty()) return std::nullopt;
+  return Finding{false, fmt::format("the ledger's write-ahead log {} was deleted, moved away or "
+                                    "replaced while gnomond had it open: put that very file back, "
+                                    "or restart gnomond, which then writes what it holds into the "
+                                    "ledger",
+                                    wal_of(ledger_).string())};
 }
 
 }  // namespace gnomon

@@ -121,8 +121,10 @@ TEST_F(LedgerPlaceTest, OneThatIsPutBackIsWrittenAgainAndHasEverything) {
 // Its content is known to SQLite as long as the daemon runs.
 TEST_F(LedgerPlaceTest, AWalThatIsDeletedIsPutIntoTheLedgerAtTheEnd) {
   fs::remove(wal_of(daemon.ledger()));
+  // A reader of the daemon's own makes a new, empty one, often before the old one is missed.
+  write_file_atomically(wal_of(daemon.ledger()), "");
   expect_lost("write-ahead log");
-  expect_end_without_promise("was deleted or moved away");
+  expect_end_without_promise("was deleted, moved away or replaced");
   EXPECT_EQ(steps_in(daemon.ledger()), 20);
   daemon.start();
   EXPECT_EQ(daemon.client().request("GET", "/readyz").status, 200);
