@@ -19,8 +19,12 @@ void add_policy_commands(CLI::App& app, Context&) {
   check->footer("Example:\n  gnomon policy check policy.toml && cp policy.toml /etc/gnomon/");
   check->callback([file] {
     decide::Policy loaded = decide::Policy::load(*file);
-    fmt::print("{}: accepted (mode {}, a window of {} steps every {})\n", *file,
-               decide::mode_name(loaded.mode), loaded.window.steps, loaded.window.every);
+    const std::string cadence =
+        loaded.window.every > 0
+            ? fmt::format("every {}", loaded.window.every)
+            : fmt::format("as {}% of the compute pay it", loaded.verification.budget_percent);
+    fmt::print("{}: accepted (mode {}, a window of {} steps {})\n", *file,
+               decide::mode_name(loaded.mode), loaded.window.steps, cadence);
     for (const std::string& change :
          changed_settings(list_settings(loaded), list_settings(decide::Policy()), false)) {
       fmt::print("  {}\n", change);

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+
+#include "controller/decide/promise.h"
+#include "controller/decide/window_lengths.h"
 
 namespace gnomon::cli {
 namespace {
@@ -24,19 +28,52 @@ Sentences mode_words(const Policy& policy) {
   return {};
 }
 
-Sentences window_words(const Policy::Window& window) {
-  Sentences words;
-  const double share =
-      100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every);
-  words.push_back(
-      fmt::format("Of every {} steps {} are replayed in BF16 and compared ({:.0f}% of the run).",
-                  window.every, window.steps, share));
-  if (window.cadence == "optimised") {
-    words.push_back(fmt::format(
-        "How often is worked out again after each window from what the run has shown to cost and "
-        "to go wrong, between every {} and every {} steps.",
-        window.steps, window.every_max));
+Sentences cadence_words(const Policy& policy) {
+  const Policy::Window& window = policy.window;
+  if (window.every > 0) {
+    return {fmt::format(
+        "Of every {} steps {} are replayed in BF16 and compared ({:.0f}% of the run).",
+        window.every, window.steps,
+        100.0 * static_cast<double>(window.steps) / static_cast<double>(window.every))};
   }
+  const int64_t every = decide::asked_lengths(policy, 0).every;
+  return {fmt::format("All replays together take {}% of the compute of training. That pays a "
+                      "window of {} steps every {} or so, if BF16 steps take {} times as long and "
+                      "loading a checkpoint {} steps; both are measured, and how often then "
+                      "follows from them.",
+                      policy.verification.budget_percent, window.steps, every,
+                      policy.economics.speedup, policy.economics.switch_steps),
+          "Windows are close together after the start, a change of the plan and FP8's return, and "
+          "then begin at random places. While faults are rare they move apart, to four times that "
+          "at most. A suspicion or an incident takes the replays that it needs; later windows pay "
+          "them back."};
+}
+
+Sentences promise_words(const Policy& policy) {
+  const double scale = policy.detector.prior_scale_percent;
+  const decide::WindowLengths lengths = decide::asked_lengths(policy, 0);
+  const int64_t every = lengths.every;
+  Sentences words;
+  for (const decide::Promise& promise : decide::promises(policy, lengths, scale)) {
+    words.push_back(fmt::format("A lasting fault that costs {:.2g}% of the loss in a window is "
+                                "caught within {} steps, 19 times of 20.",
+                                promise.gap_percent, promise.within_steps));
+  }
+  words.push_back(fmt::format(
+      "A rollback then goes to the last verified checkpoint before the fault, up to {} steps "
+      "before it.",
+      every * 3 / 2));
+  words.push_back(fmt::format(
+      "These promises assume that the gap of healthy windows varies by {}%; what the run shows "
+      "replaces that.",
+      scale));
+  return words;
+}
+
+Sentences window_words(const Policy& policy) {
+  const Policy::Window& window = policy.window;
+  Sentences words = cadence_words(policy);
+  for (std::string& sentence : promise_words(policy)) words.push_back(std::move(sentence));
   if (window.long_steps > 0) {
     words.push_back(fmt::format(
         "Every {} steps a long fork of {} steps looks for a bias too slow for a window.",
@@ -182,7 +219,7 @@ std::vector<PolicySection> explain_policy(const Policy& policy) {
   Sentences changes = changed_settings(list_settings(policy), list_settings(Policy()), true);
   if (changes.empty()) changes.emplace_back("Nothing.");
   return {{"Mode", mode_words(policy)},
-          {"What is verified", window_words(policy.window)},
+          {"What is verified", window_words(policy)},
           {"Alarms", alarm_words(policy)},
           {"What an alarm is", triage_words(policy)},
           {"What is done", action_words(policy)},

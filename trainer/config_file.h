@@ -189,7 +189,7 @@ struct PrecisionTable {
 };
 
 struct CheckpointTable {
-  int64_t every = 100;
+  int64_t every = 50;
   int keep_last = 3;
 
   template <class Visitor>

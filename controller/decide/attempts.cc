@@ -11,6 +11,7 @@
 #include "controller/decide/money.h"
 #include "controller/decide/schedule.h"
 #include "controller/decide/seen.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/windows.h"
 
@@ -57,6 +58,7 @@ void start_attempt(Core& core, const AttemptStarted& event) {
     if (window == nullptr || window->end_step() > event.base_step) end_case(core, "skipped");
   }
   s.next_start = first_start(core, event.base_step);
+  if (event.cause != "restart") begin_dense(s);
   s.hold_due = core.held();
   if (event.cause != "rollback") return;
   if (s.recovery && s.recovery->by_rollback && s.recovery->attempt == 0)

@@ -24,6 +24,7 @@
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
 #include "controller/decide/schedule.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/standing.h"
 #include "controller/decide/verifier_records.h"
 #include "controller/decide/windows.h"
@@ -87,6 +88,8 @@ void take(Core& core, const StepReported& event) {
   if (s.plan_changes.empty() || s.plan_changes.back().plan_version != event.plan_version) {
     if (s.plan_changes.size() >= kPlanChangesMax) s.plan_changes.erase(s.plan_changes.begin());
     s.plan_changes.push_back({event.step, event.plan_version});
+    begin_dense(s);
+    bring_forward(core);
   }
   count_step(core, event);
   const auto finding = observe_step(s.spikes, event, core.policy.detector);

@@ -126,8 +126,10 @@ BOOST_DESCRIBE_STRUCT(Standing, (),
                       (condition, since, first_base, measured_step, measured_windows, last_window,
                        last_start, last_d_percent, unmeasured, harm, directives_unapplied,
                        reported_at, steps_at))
+BOOST_DESCRIBE_STRUCT(Spending, (),
+                      (trained, spent, overhead, dense_from, distance, last_start))
 BOOST_DESCRIBE_STRUCT(Money, (),
-                      (account, hazard, shadows, paused_since, last_step_at, waited_seconds,
+                      (account, hazard, spending, shadows, paused_since, last_step_at, waited_seconds,
                        switching, points, point_every))
 BOOST_DESCRIBE_STRUCT(State, (),
                       (registered, ended, rounding_said, inherited, unknown_plan_said, paused,

@@ -18,6 +18,7 @@
 #include "controller/decide/money.h"
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
+#include "controller/decide/schedule.h"
 #include "controller/decide/seen.h"
 #include "controller/decide/stability.h"
 #include "controller/decide/standing.h"
@@ -203,6 +204,7 @@ Judgement observe(Core& core, const WindowState& window) {
   note_seen(s.watch.gap, s.watch.seen, window, gap_total(s.watch.gap, gap_settings(core.policy)));
   s.watch.burst_left = result.gap.burst_left;
   if (result.gap.suspicious) {
+    bring_forward(core);
     core.say(fmt::format("A suspicion (evidence {:.3g}): up to {} windows are taken back to back.",
                          result.gap.statistic, result.gap.burst_left));
   }

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/errors.h"
+#include "base/rounding.h"
 #include "controller/decide/cadence.h"
 #include "controller/decide/economics.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/worth.h"
 
@@ -61,7 +64,7 @@ void count_switch(Core& core, const StepReported& step) {
 
 void note_point(Core& core, int64_t step) {
   Money& money = core.s.money;
-  if (money.point_every == 0) money.point_every = std::max<int64_t>(1, core.policy.window.every);
+  if (money.point_every == 0) money.point_every = window_lengths(core.s, core.policy).every;
   const int64_t last = money.points.empty() ? 0 : money.points.back().step;
   if (step < last + money.point_every) return;
   const Statement made = statement(account_now(core.s, core.policy), core.policy.economics.speedup,
@@ -86,11 +89,23 @@ std::optional<StepKind> kind_replayed(const State& s, const PendingReplay& repla
   return std::nullopt;
 }
 
+// Emulated FP8 is slower than BF16: there is nothing to gain, and the budget alone says how often.
+Cadence cadence_of_budget(const CadenceLimits& limits, int64_t now) {
+  Cadence cadence;
+  cadence.every = std::max(limits.every_min, round_up(limits.every_min, limits.checkpoint_every));
+  cadence.changed = std::abs(cadence.every - now) > now / 10;
+  cadence.reason =
+      fmt::format("A window every {} steps instead of {}: what the budget of verification pays.",
+                  cadence.every, now);
+  return cadence;
+}
+
 // Absent when the run is none that the economics can say something about.
 std::optional<Cadence> best_cadence(Core& core, const RunModel& model, int64_t now) {
+  const CadenceLimits limits = cadence_limits(core.s, core.policy);
+  if (model.speedup < kSpeedupWorthIt) return cadence_of_budget(limits, now);
   try {
-    return choose_cadence(model, hazard_mean(core.s.money.hazard), now,
-                          cadence_limits(core.s, core.policy));
+    return choose_cadence(model, hazard_mean(core.s.money.hazard), now, limits);
   } catch (const ConfigError& refused) {
     core.say(fmt::format("The cadence stays as it is: {}.", refused.what()));
     return std::nullopt;
@@ -102,6 +117,7 @@ std::optional<Cadence> best_cadence(Core& core, const RunModel& model, int64_t n
 void count_step(Core& core, const StepReported& step) {
   Money& money = core.s.money;
   const StepKind kind = kind_of(core.s, step.plan_version);
+  count_trained(core.s);
   count_switch(core, step);
   add_step(money.account, kind, step.seconds);
   if (kind != StepKind::kBf16) observe_steps(money.hazard, 1);
@@ -125,6 +141,7 @@ void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished&
   const bool on_training_devices = result.on_trainer || spare == 0;
   const Where where = on_training_devices ? Where::kTrainer : Where::kSpare;
   add_verification(account, where, result.seconds, on_training_devices ? 1 : spare);
+  count_spent(core.s, core.policy, replay, result);
   if (replay.role == "shadow") core.s.money.shadows += 1;
   const std::optional<StepKind> kind = kind_replayed(core.s, replay, result);
   if (!kind || result.steps.empty()) return;
@@ -146,11 +163,9 @@ void count_pause(Core& core, bool paused) {
 
 void take_best_cadence(Core& core) {
   State& s = core.s;
-  if (core.policy.window.cadence != "optimised" || s.ended) return;
+  if (core.policy.window.every > 0 || s.ended) return;
   const RunModel model = run_model(s, core.policy);
-  if (model.speedup < kSpeedupWorthIt) return;
-  const int64_t now =
-      window_lengths(core.policy.window, s.run.checkpoint_every, s.watch.every).every;
+  const int64_t now = window_lengths(s, core.policy).every;
   const std::optional<Cadence> chosen = best_cadence(core, model, now);
   if (!chosen || !chosen->changed || chosen->every == now) return;
   s.watch.every = chosen->every;

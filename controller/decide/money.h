@@ -11,7 +11,8 @@ void count_lost_steps(Core& core, int64_t base, bool rolled_back);
 void count_replay(Core& core, const PendingReplay& replay, const ReplayFinished& result);
 void count_fault(Core& core);
 void count_pause(Core& core, bool paused);
-// Takes another cadence when the policy lets the economics choose and one is better.
+// Takes another cadence when the policy leaves it to the budget and the economics, and one is
+// better.
 void take_best_cadence(Core& core);
 
 }  // namespace gnomon::decide

@@ -10,12 +10,8 @@
 namespace gnomon::decide {
 
 void Policy::Window::settle(const TomlTable& table) {
-  if (!table.has("steps")) steps = std::min(steps, every);
-  if (!table.has("every_max")) every_max = std::max(every_max, every);
+  if (!table.has("steps") && every > 0) steps = std::min(steps, every);
   if (!table.has("long_every")) long_every = std::max(long_every, long_steps);
-  if (every_max < every) {
-    table.refuse("every_max", fmt::format("at least every ({} here)", every));
-  }
   if (long_steps > 0 && long_steps <= steps) {
     table.refuse("long_steps",
                  fmt::format("0 (no long forks) or more than steps ({} here)", steps));
@@ -25,7 +21,7 @@ void Policy::Window::settle(const TomlTable& table) {
                                            "overlap",
                                            long_steps));
   }
-  if (steps > every) {
+  if (every > 0 && steps > every) {
     table.refuse("steps",
                  fmt::format("steps of at most every ({} here): windows must not overlap", every));
   }

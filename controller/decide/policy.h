@@ -20,7 +20,6 @@ namespace gnomon::decide {
 
 enum class Mode { kObserve, kAdvise, kEnforce };  // in the order of kModes
 
-inline constexpr std::array<std::string_view, 2> kCadences = {"fixed", "optimised"};
 inline constexpr std::array<std::string_view, 6> kDetectors = {"eprocess", "fixed", "shewhart",
                                                                "cusum",    "ewma",  "glr"};
 inline constexpr std::array<std::string_view, 2> kNoises = {"symmetric", "any"};
@@ -33,11 +32,9 @@ struct Policy {
   Mode mode = Mode::kEnforce;
 
   struct Window {
-    int64_t every = 50;
-    int64_t steps = 25;
+    int64_t every = 0;
+    int64_t steps = 50;
     int open_max = 4;
-    std::string cadence = "fixed";
-    int64_t every_max = 1000;
     int64_t long_steps = 0;
     int64_t long_every = 500;
 
@@ -45,31 +42,21 @@ struct Policy {
     static void describe(Visitor&& v) {
       using S = Window;
       v("every", &S::every,
-        Setting{.range = {1, kStepsMax},
+        Setting{.range = {0, kStepsMax},
                 .unit = "steps",
-                .help = "From the start of one window to the start of the next."});
+                .help = "From the start of one window to the start of the next, exactly. 0 = as "
+                        "often as `verification.budget_percent` pays, at random places "
+                        "([economics.md](economics.md#the-budget))."});
       v("steps", &S::steps,
         Setting{.range = {1, kStepsMax},
                 .unit = "steps",
-                .otherwise = "`every`, if that is less",
-                .accepted = "1 … `every`",
+                .otherwise = "`every`, if that is given and less",
+                .accepted = "1 … `every`, if that is given",
                 .help = "Length of a window."});
       v("open_max", &S::open_max,
         Setting{.range = {1, 1000},
                 .unit = "windows",
                 .help = "That may wait for verifiers. One more is recorded as skipped."});
-      v("cadence", &S::cadence,
-        Setting{.words = kCadences,
-                .help = "With `optimised`, `every` follows the economics "
-                        "([economics.md](economics.md)) between `steps` and `every_max`. It goes "
-                        "further apart only where the spare devices (`economics.spare_fraction`) "
-                        "cannot verify that often."});
-      v("every_max", &S::every_max,
-        Setting{.range = {1, kStepsMax},
-                .unit = "steps",
-                .otherwise = "`every`, if that is more",
-                .accepted = "`every` … 10⁹",
-                .help = "The most that `every` becomes with `cadence = \"optimised\"`."});
       v("long_steps", &S::long_steps,
         Setting{.range = {0, kStepsMax},
                 .unit = "steps",
@@ -86,6 +73,21 @@ struct Policy {
     }
     void settle(const TomlTable& table);
   } window;
+
+  struct Verification {
+    double budget_percent = 5;
+
+    template <class Visitor>
+    static void describe(Visitor&& v) {
+      v("budget_percent", &Verification::budget_percent,
+        Setting{.range = {0.1, 100},
+                .unit = "%",
+                .help = "What all replays may cost, of the compute of training: windows, checks, "
+                        "long forks, triage, attribution and probes. Windows are close together "
+                        "while little is known of the run, and sparse later. An incident takes "
+                        "what it needs, and later windows pay it back."});
+    }
+  } verification;
 
   struct Detector {
     std::string kind = "eprocess";
@@ -430,6 +432,7 @@ struct Policy {
               .help = "Whether decisions are carried out by directives; otherwise they are "
                       "measured, explained and recorded."});
     v("window", &Policy::window, Setting{});
+    v("verification", &Policy::verification, Setting{});
     v("detector", &Policy::detector, Setting{});
     v("instrument", &Policy::instrument, Setting{});
     v("triage", &Policy::triage, Setting{});

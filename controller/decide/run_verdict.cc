@@ -30,10 +30,6 @@ std::string duration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
-WindowLengths lengths(const State& s, const Policy& policy) {
-  return window_lengths(policy.window, s.run.checkpoint_every, s.watch.every);
-}
-
 std::string verified_words(const State& s) {
   return s.last_verified ? fmt::format("verified up to step {}", s.last_verified->step)
                          : std::string("no step is verified");
@@ -54,7 +50,7 @@ std::string good_sentence(const State& s, const Policy& policy) {
   return fmt::format(
       "FP8 keeps up with its BF16 shadow: {}; {}. Gnomon measures a window every {} steps. Nobody "
       "needs to do anything.",
-      measured_words(s), verified_words(s), lengths(s, policy).every);
+      measured_words(s), verified_words(s), window_lengths(s, policy).every);
 }
 
 std::string starting_sentence(const State& s, const Policy& policy) {
@@ -71,7 +67,7 @@ std::string starting_sentence(const State& s, const Policy& policy) {
   return fmt::format(
       "No window yet: the first one is expected at step {}. Until it is measured nothing is known "
       "of FP8 here. Nobody needs to do anything before.",
-      start + lengths(s, policy).steps);
+      start + window_lengths(s, policy).steps);
 }
 
 std::string unverified_sentence(const State& s, const Policy& policy) {
@@ -83,7 +79,7 @@ std::string unverified_sentence(const State& s, const Policy& policy) {
            ", so no gap is believed and nothing is done about any. Gnomon goes on checking the "
            "instrument. Look at the verifiers' machines, and start another verifier.";
   }
-  const int64_t every = lengths(s, policy).every;
+  const int64_t every = window_lengths(s, policy).every;
   std::string why;
   if (!s.replays.empty()) {
     why = fmt::format(
@@ -267,7 +263,7 @@ VerdictFacts verdict_facts(const State& s, const Policy& policy) {
   facts.newest_step = s.newest_step;
   const int64_t verified = s.last_verified ? s.last_verified->step : standing.first_base;
   facts.lag_steps = std::max<int64_t>(0, s.newest_step - verified);
-  facts.every_steps = lengths(s, policy).every;
+  facts.every_steps = window_lengths(s, policy).every;
   facts.replays_waiting = std::ssize(s.replays);
   facts.directives_unapplied = count_unapplied(s);
   facts.quarantined_verifiers = std::ssize(s.trust.quarantined);

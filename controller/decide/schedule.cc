@@ -4,21 +4,25 @@
 
 #include <algorithm>
 
+#include "base/hash.h"
+#include "base/philox.h"
 #include "base/rounding.h"
 #include "controller/decide/bases.h"
 #include "controller/decide/instrument.h"
 #include "controller/decide/plans.h"
 #include "controller/decide/recovery.h"
 #include "controller/decide/returning.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/window_lengths.h"
 #include "controller/decide/windows.h"
 
 namespace gnomon::decide {
 namespace {
 
+constexpr uint64_t kPhaseStream = 0x5048415345;  // "PHASE": of random places of windows
+
 WindowLengths lengths(const Core& core) {
-  WindowLengths made =
-      window_lengths(core.policy.window, core.s.run.checkpoint_every, core.s.watch.every);
+  WindowLengths made = window_lengths(core.s, core.policy);
   // A case that is open asks its own questions, and needs the verifiers for them.
   if (core.s.watch.burst_left > 0 && !core.s.investigation) made.every = made.steps;
   return made;
@@ -26,14 +30,18 @@ WindowLengths lengths(const Core& core) {
 
 void say_rounding(Core& core, const WindowLengths& used) {
   const Policy::Window& asked = core.policy.window;
-  if (core.s.rounding_said || (used.steps == asked.steps && used.every == asked.every)) return;
+  const bool as_asked = asked.every == 0 || used.every == asked.every;
+  if (core.s.rounding_said || (used.steps == asked.steps && as_asked)) return;
   core.s.rounding_said = true;
+  const auto words = [](int64_t steps, int64_t every) {
+    return every == 0 ? fmt::format("{} steps", steps)
+                      : fmt::format("{} steps every {} steps", steps, every);
+  };
   core.record(
       "accept",
-      fmt::format(
-          "Windows of {} steps every {} steps were asked for; the run has a checkpoint every {} "
-          "steps, so windows are {} steps every {} steps.",
-          asked.steps, asked.every, used.unit, used.steps, used.every),
+      fmt::format("Windows of {} were asked for; the run has a checkpoint every {} steps, so "
+                  "windows are {}.",
+                  words(asked.steps, asked.every), used.unit, words(used.steps, used.every)),
       {{"steps", used.steps}, {"every", used.every}, {"checkpoint_every", used.unit}});
 }
 
@@ -125,6 +133,40 @@ void open_long_fork(Core& core) {
   order(core, window, "bf16", "shadow", "", true, kPriorityLong);
 }
 
+// A place that nobody can foresee, and a decision's replay finds again: steps from half of `every`
+// to one and a half.
+int64_t random_distance(const State& s, const WindowLengths& used) {
+  const uint64_t key = hash64(s.run.name.data(), s.run.name.size());
+  const auto word = philox(key, kPhaseStream, static_cast<uint64_t>(s.next_window))[0];
+  const auto distance =
+      static_cast<int64_t>((0.5 + philox_uniform(word)) * static_cast<double>(used.every));
+  return std::max(used.steps, round_up(distance, used.unit));
+}
+
+// Steps from the start of a window to that of the next. By the budget windows are close together
+// at first, then move apart, and then have random places: what comes and goes cannot stay between
+// them.
+int64_t next_distance(Core& core, const WindowLengths& used, bool bf16) {
+  if (core.policy.window.every > 0 || core.s.watch.burst_left > 0) return used.every;
+  if (bf16) return bf16_distance(core.policy, used);
+  int64_t& distance = core.s.money.spending.distance;
+  distance = std::min(used.every, std::max(used.steps, 2 * distance));
+  return distance < used.every ? distance : random_distance(core.s, used);
+}
+
+// Steps by which a window is put off because the budget does not pay it yet; 0: it is opened.
+int64_t put_off(const Core& core, const WindowLengths& used, int64_t start) {
+  const State& s = core.s;
+  const bool incident = s.investigation || s.recovery || s.watch.burst_left > 0 ||
+                        (s.containment && !s.containment->recovered);
+  const int64_t newest = s.money.spending.last_start;
+  if (core.policy.window.every > 0 || incident || newest < 0) return 0;
+  const int64_t limit = std::min(newest, start) + kSparsest * used.every;
+  if (start >= limit) return 0;
+  const int64_t wait = steps_until_paid(s, core.policy, used.steps, count_waiting(s));
+  return wait == 0 ? 0 : round_up(std::min(wait, limit - start), used.unit);
+}
+
 void open_due_windows(Core& core) {
   State& s = core.s;
   const WindowLengths used = lengths(core);
@@ -144,7 +186,13 @@ void open_due_windows(Core& core) {
       s.next_start = first_after(s, start->step)->step;
       continue;
     }
-    s.next_start += used.every;
+    const bool bf16 = plan_of(s, plan).bf16;
+    if (const int64_t steps = bf16 ? 0 : put_off(core, used, start->step)) {
+      s.next_start += steps;
+      continue;
+    }
+    s.money.spending.last_start = start->step;
+    s.next_start += next_distance(core, used, bf16);
     open_window(core, KnownCheckpoint(*start), KnownCheckpoint(*end), plan);
   }
 }
@@ -172,6 +220,15 @@ void take_checkpoint(Core& core, const CheckpointCompleted& event) {
     mark_verified(core, checkpoint);
   open_due_windows(core);
   open_long_fork(core);
+}
+
+void bring_forward(Core& core) {
+  State& s = core.s;
+  if (core.policy.window.every > 0) return;
+  const int64_t newest = s.checkpoints.empty() ? s.newest_step : s.checkpoints.back().step;
+  const int64_t last = s.money.spending.last_start;
+  const int64_t free = last < 0 ? newest : last + lengths(core).steps;
+  s.next_start = std::min(s.next_start, first_start(core, std::max(newest, free)));
 }
 
 int64_t first_start(const Core& core, int64_t step) {

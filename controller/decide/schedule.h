@@ -8,6 +8,8 @@
 namespace gnomon::decide {
 
 void take_checkpoint(Core& core, const CheckpointCompleted& event);
+// By the budget: the next window begins as soon as it can, where it would have been later.
+void bring_forward(Core& core);
 // Where the next window may begin, once an attempt is at `step`.
 int64_t first_start(const Core& core, int64_t step);
 

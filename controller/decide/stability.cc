@@ -23,8 +23,7 @@ constexpr size_t kSignsMax = 16;
 constexpr int64_t kCalmWindows = 8;  // in a row: it is over
 
 int64_t distance(const Core& core) {
-  return std::max<int64_t>(
-      1, window_lengths(core.policy.window, core.s.run.checkpoint_every, core.s.watch.every).every);
+  return std::max<int64_t>(1, window_lengths(core.s, core.policy).every);
 }
 
 void say_unstable(Core& core, const std::string& seen) {

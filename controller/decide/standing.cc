@@ -52,7 +52,9 @@ std::string_view condition_of(const State& s, const Policy& policy) {
   if (s.paused) return "held";
   if (harm_stands(s)) return "harmful";
   if (diverges_in_both_precisions(s)) return "unstable";
-  const int64_t every = window_lengths(policy.window, s.run.checkpoint_every, s.watch.every).every;
+  int64_t every = window_lengths(s, policy).every;
+  const int64_t last = s.money.spending.last_start;
+  if (policy.window.every == 0 && last >= 0) every = std::max(every, s.next_start - last);
   if (s.watch.instrument.broken || overdue(s, every)) return "unverified";
   if (s.investigation || s.suspicion) return "under_investigation";
   if (s.containment || s.recovery) return "contained";

@@ -273,7 +273,7 @@ struct Watch {
   InstrumentState instrument;
   int64_t burst_left = 0;      // windows to be taken back to back
   int64_t windows_judged = 0;  // shadows
-  int64_t every = 0;           // steps between windows as the economics have it; 0 = the policy's
+  int64_t every = 0;  // steps between windows as chosen by what they cost; 0 = by the policy alone
   int64_t next_long = 0;       // no long fork begins before it
   int64_t long_start = -1;     // step where the next long fork begins; -1 = none is waited for
   int64_t unverified_windows = 0;  // in a row that no verifier has answered
@@ -316,10 +316,21 @@ struct MoneyPoint {
   bool speedup_measured = false;  // else it is the policy's word
 };
 
+// What replays have cost of what they may (spending.h).
+struct Spending {
+  int64_t trained = 0;     // steps, those that were done again too
+  double spent = 0;        // compute of replays, in FP8 steps
+  double overhead = 0;     // a shadow's time over that of its steps, smoothed; 0 = not measured yet
+  int64_t dense_from = 0;  // `trained` when little had become known of the run
+  int64_t distance = 0;    // of the newest two windows while they move apart; 0: the next comes soon
+  int64_t last_start = -1;  // of the newest window
+};
+
 // What the run has cost so far, and what has been learned about its faults.
 struct Money {
   Account account;
   Hazard hazard;
+  Spending spending;
   int64_t shadows = 0;        // replays
   double paused_since = 0;    // seconds since the epoch; 0 = not paused
   double last_step_at = 0;    // seconds since the epoch, of the newest step; 0 = none to count from

@@ -11,7 +11,6 @@
 namespace gnomon::decide {
 namespace {
 
-constexpr int64_t kCheckEvery = 16;        // windows of a verifier
 constexpr int64_t kTrainerCheckEvery = 4;  // of a dispute that only the trainer can settle
 constexpr int64_t kRepeatsMax = 3;         // windows with the answer of the one before in a row
 constexpr int64_t kZerosMax = 3;           // windows without any difference in a row

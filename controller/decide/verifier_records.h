@@ -9,6 +9,9 @@
 
 namespace gnomon::decide {
 
+// Of a verifier's windows one in so many is measured by a second source, too.
+inline constexpr int64_t kCheckEvery = 16;
+
 inline constexpr size_t kVerifiersMax = 64;
 // Per cent. The least difference in 1,250 healthy windows of the detection study was 0.00025.
 inline constexpr double kNoDifference = 1e-6;

@@ -12,6 +12,7 @@
 #include "controller/decide/core.h"
 #include "controller/decide/gap_settings.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/spending.h"
 #include "controller/decide/window_lengths.h"
 
 namespace gnomon::decide {
@@ -26,14 +27,10 @@ double training_seconds(const Account& account) {
          account.trainer_verification_seconds + account.hold_seconds + account.switch_seconds;
 }
 
-WindowLengths lengths(const State& state, const Policy& policy) {
-  return window_lengths(policy.window, state.run.checkpoint_every, state.watch.every);
-}
-
 CadenceWorth cadence_worth(const State& state, const Policy& policy) {
   CadenceWorth made;
-  made.kind = policy.window.cadence;
-  made.every = lengths(state, policy).every;
+  made.kind = policy.window.every > 0 ? "fixed" : "budget";
+  made.every = window_lengths(state, policy).every;
   const RunModel model = run_model(state, policy);
   if (model.speedup < kSpeedupWorthIt) {
     made.reason =
@@ -91,10 +88,10 @@ Account account_now(const State& state, const Policy& policy) {
 RunModel run_model(const State& state, const Policy& policy) {
   RunModel model;
   model.speedup = measured_speedup(state.money.account, policy.economics.speedup).value;
-  const WindowLengths asked = window_lengths(policy.window, state.run.checkpoint_every, 0);
+  const WindowLengths asked = asked_lengths(policy, state.run.checkpoint_every);
   model.window_steps = static_cast<double>(asked.steps);
   model.switch_steps = policy.economics.switch_steps;
-  model.hold_steps = static_cast<double>(asked.every * policy.returning.quiet_windows);
+  model.hold_steps = static_cast<double>(bf16_distance(policy, asked) * policy.returning.quiet_windows);
   model.restart_steps = policy.economics.restart_steps;
   model.windows_between_false_alarms = policy.detector.windows_between_false_alarms;
   model.spare_share = policy.economics.spare_fraction;
@@ -103,9 +100,12 @@ RunModel run_model(const State& state, const Policy& policy) {
 
 CadenceLimits cadence_limits(const State& state, const Policy& policy) {
   CadenceLimits limits;
-  const WindowLengths asked = window_lengths(policy.window, state.run.checkpoint_every, 0);
-  limits.every_min = asked.steps;
-  limits.every_max = std::max(asked.steps, policy.window.every_max);
+  const WindowLengths asked = asked_lengths(policy, state.run.checkpoint_every);
+  limits.every_min =
+      every_by_budget(policy, asked.steps,
+                      measured_speedup(state.money.account, policy.economics.speedup).value,
+                      state.money.spending.overhead);
+  limits.every_max = kSparsest * limits.every_min;
   limits.checkpoint_every = asked.unit;
   return limits;
 }

@@ -36,7 +36,7 @@ inline constexpr double kSpeedupWorthIt = 1.01;
 CadenceLimits cadence_limits(const State& state, const Policy& policy);
 
 struct CadenceWorth {
-  std::string kind;                // the policy's: fixed, optimised
+  std::string kind;                // fixed (by the policy), budget
   int64_t every = 0;               // in force, steps from one window's start to the next
   std::optional<double> net;       // expected with it; empty when it is not possible
   std::optional<int64_t> best;     // the best multiple of the checkpoint interval

@@ -10,6 +10,7 @@
 
 #include "base/errors.h"
 #include "controller/decide/decide.h"
+#include "controller/decide/window_lengths.h"
 
 namespace gnomon::cli {
 namespace {
@@ -160,10 +161,9 @@ decide::Statement statement_of(const decide::State& state, const decide::Policy&
 std::optional<double> expected_net(decide::State state, const decide::Policy& policy) {
   state.watch.every = 0;
   const decide::CadenceWorth cadence = decide::worth(state, policy).cadence;
-  if (policy.window.cadence == "optimised" && cadence.best_net) return cadence.best_net;
+  if (policy.window.every == 0 && cadence.best_net) return cadence.best_net;
   try {
-    return decide::net_speedup(decide::run_model(state, policy),
-                               static_cast<double>(policy.window.every),
+    return decide::net_speedup(decide::run_model(state, policy), static_cast<double>(cadence.every),
                                decide::hazard_mean(state.money.hazard));
   } catch (const ConfigError&) {
     return std::nullopt;  // spare devices that are too few for this cadence
@@ -250,7 +250,8 @@ void close(const RecordedRun& record, const std::vector<DecisionRow>& decisions,
     count(decision, result.replayed_side);
   if (result.parting && other.state().investigation)
     result.estimate =
-        estimate_at(record, decisions, result.step, kNearWindows * own.policy().window.every);
+        estimate_at(record, decisions, result.step,
+                    kNearWindows * decide::window_lengths(own.state(), own.policy()).every);
 }
 
 }  // namespace

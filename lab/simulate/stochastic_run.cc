@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/philox.h"
 #include "controller/decide/plans.h"
+#include "controller/decide/window_lengths.h"
 #include "protocol/precision_plan.h"
 
 namespace gnomon::simulate {
@@ -39,7 +40,7 @@ StochasticRun::StochasticRun(const RunModel& model, const std::vector<double>& c
       sites_(site_names(model.layers)),
       faults_(draw_faults(model, seed)),
       heal_(model.heal_steps > 0 ? std::exp(-1 / model.heal_steps) : 1),
-      witness_(faults_, sites_, policy.window.every, model.verifiers == 0),
+      witness_(faults_, sites_, decide::asked_lengths(policy, 0).every, model.verifiers == 0),
       pool_(model, policy.verifier.lease_ttl_seconds, seed),
       shape_(decide::noise_shape(model.noise), philox(seed, kShapeStream, 0)[0]),
       own_noise_(seed, kOwnStream),

@@ -24,7 +24,6 @@ TEST(PolicyTest, DefaultsFollowTheKeysThatTheyDependOn) {
   const Policy often = Policy::parse("[window]\nevery = 10\n");
   EXPECT_EQ(often.window.steps, 10);
   const Policy seldom = Policy::parse("[window]\nevery = 5000\nlong_steps = 700\n");
-  EXPECT_EQ(seldom.window.every_max, 5000);
   EXPECT_EQ(seldom.window.long_every, 700);
   EXPECT_EQ(Policy::parse("[detector]\ntolerance_percent = 3\n").detector.ceiling_percent, 6);
   EXPECT_EQ(Policy::parse("[return]\nquiet_windows = 99\n").returning.quiet_windows_max, 99);
@@ -82,8 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "detector.ceiling_percent", "0.2", "above the tolerance (0.3"},
         BadPolicy{"RecipeWithoutFormats", "[ladder]\nrecipe = \"none\"", 2, "ladder.recipe", "none",
                   "current"},
-        BadPolicy{"EveryMaxTooSmall", "[window]\nevery = 100\nevery_max = 50", 3,
-                  "window.every_max", "50", "at least every (100"},
+        BadPolicy{"NoBudget", "[verification]\nbudget_percent = 0", 2,
+                  "verification.budget_percent", "0", "0.1 … 100"},
         BadPolicy{"LongForkTooShort", "[window]\nevery = 50\nsteps = 25\nlong_steps = 20", 4,
                   "window.long_steps", "20", "more than steps (25"},
         BadPolicy{"LongForksOverlap", "[window]\nlong_steps = 200\nlong_every = 100", 3,

@@ -7,10 +7,13 @@ namespace gnomon::decide {
 namespace {
 
 WindowLengths lengths(int64_t steps, int64_t every, int64_t checkpoint_every, int64_t chosen = 0) {
-  Policy::Window asked;
-  asked.steps = steps;
-  asked.every = every;
-  return window_lengths(asked, checkpoint_every, chosen);
+  Policy policy;
+  policy.window.steps = steps;
+  policy.window.every = every;
+  State state;
+  state.run.checkpoint_every = checkpoint_every;
+  state.watch.every = chosen;
+  return window_lengths(state, policy);
 }
 
 TEST(WindowLengths, WhatFitsCheckpointsIsTakenAsItIs) {

@@ -25,17 +25,16 @@ TOKENS = {
     "reader": ("reader", ""),
 }
 
-# Windows every ten steps, all arms, quick returns, short deadlines: much happens in a few minutes.
+# Windows as dense as a large budget pays, all arms, quick returns, short deadlines: much happens in a few minutes.
 POLICY = """\
 mode = "enforce"
 [window]
-every = 10
 steps = 5
 open_max = 6
-cadence = "optimised"
-every_max = 40
 long_steps = 20
 long_every = 40
+[verification]
+budget_percent = 60
 [detector]
 burn_in_windows = 3
 spike_history = 32

@@ -44,8 +44,10 @@ class Lottery {
     decide::Policy policy;
     policy.window.steps = model.checkpoint_every * pick(1, 3);
     policy.window.every = policy.window.steps + model.checkpoint_every * pick(0, 3);
-    policy.window.every_max = 4 * policy.window.every;
-    if (rarely()) policy.window.cadence = "optimised";
+    if (rarely()) {
+      policy.window.every = 0;
+      policy.verification.budget_percent = pick(2, 60);
+    }
     if (rarely()) {
       policy.window.long_steps = 4 * policy.window.steps;
       policy.window.long_every = 8 * policy.window.steps;

@@ -1,0 +1,24 @@
+// What a cadence of windows can promise: how soon a lasting fault is caught.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "controller/decide/policy.h"
+#include "controller/decide/window_lengths.h"
+
+namespace gnomon::decide {
+
+struct Promise {
+  double gap_percent = 0;    // what the fault costs in a window, mean of D
+  int64_t within_steps = 0;  // from its first step to the alarm, in 19 of 20 cases
+};
+
+// For faults of 1, 2 and 4 deviations above the tolerance, where D of healthy windows has a
+// deviation of `scale_percent`. Simulated with the policy's own detector after 20 healthy windows
+// of Gaussian noise (gap_study.h), without the ceiling and without sentinels: what blows up is
+// caught sooner. A window in which the fault begins counts for nothing. Takes some 10 ms.
+std::vector<Promise> promises(const Policy& policy, const WindowLengths& lengths,
+                              double scale_percent);
+
+}  // namespace gnomon::decide

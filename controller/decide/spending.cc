@@ -1,0 +1,87 @@
+#include "controller/decide/spending.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "controller/decide/verifier_records.h"
+
+namespace gnomon::decide {
+namespace {
+
+constexpr double kOverheadMax = 20;     // a slow disk is not the budget's fault
+constexpr double kOverheadWeight = 0.2;
+// What the first steps will earn may be spent at once, while windows are close together,
+constexpr int64_t kAheadSteps = 4000;
+constexpr int64_t kAheadShare = 4;  // of a run that has few steps, this part of them,
+constexpr double kAheadWindows = 3;  // and at least so many windows.
+constexpr double kOwedSteps = 20'000;  // an incident that cost more than these earn is written off
+
+double share(const Policy& policy) { return policy.verification.budget_percent / 100; }
+
+double speedup_of(const State& state, const Policy& policy) {
+  return measured_speedup(state.money.account, policy.economics.speedup).value;
+}
+
+// A window's shadow with its part of the checks that come with windows.
+double window_cost(const Policy& policy, int64_t steps, double speedup, double overhead) {
+  const double checks = 1.0 / static_cast<double>(kCheckEvery) +
+                        (policy.instrument.every > 0 ? 1.0 / policy.instrument.every : 0);
+  return shadow_cost(policy, steps, speedup, overhead) * (1 + checks);
+}
+
+// How much longer the replay took than its steps.
+double overhead_of(const ReplayFinished& result) {
+  if (!(result.seconds > 0 && result.step_seconds > 0)) return 0;
+  return std::clamp(result.seconds / result.step_seconds, 1.0, kOverheadMax);
+}
+
+}  // namespace
+
+double shadow_cost(const Policy& policy, int64_t steps, double speedup, double overhead) {
+  const double compute = static_cast<double>(steps) * speedup;
+  return overhead > 0 ? compute * overhead : compute + policy.economics.switch_steps;
+}
+
+int64_t every_by_budget(const Policy& policy, int64_t steps, double speedup, double overhead) {
+  const double every = window_cost(policy, steps, speedup, overhead) / share(policy);
+  return std::max(steps, static_cast<int64_t>(std::ceil(std::min(every, Policy::kStepsMax))));
+}
+
+void count_trained(State& state) { state.money.spending.trained += 1; }
+
+void count_spent(State& state, const Policy& policy, const PendingReplay& replay,
+                 const ReplayFinished& result) {
+  Spending& spending = state.money.spending;
+  const double overhead = overhead_of(result);
+  const bool in_bf16 = result.arm == "bf16" || result.arm == "bf16-perturbed";
+  const double speedup = in_bf16 ? speedup_of(state, policy) : 1;
+  const auto steps = static_cast<int64_t>(result.steps.size());
+  spending.spent += shadow_cost(policy, steps, speedup, overhead);
+  if (replay.role == "shadow" && overhead > 0) {
+    spending.overhead +=
+        (spending.overhead > 0 ? kOverheadWeight : 1) * (overhead - spending.overhead);
+  }
+  const double owed = spending.spent - share(policy) * static_cast<double>(spending.trained);
+  spending.spent -= std::max(0.0, owed - share(policy) * kOwedSteps);
+}
+
+void begin_dense(State& state) {
+  state.money.spending.dense_from = state.money.spending.trained;
+  state.money.spending.distance = 0;
+}
+
+int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps,
+                         int64_t waiting) {
+  const Spending& spending = state.money.spending;
+  const double cost = window_cost(policy, steps, speedup_of(state, policy), spending.overhead);
+  const int64_t total = state.run.total_steps;
+  const int64_t few = total > 0 ? std::min(kAheadSteps, total / kAheadShare) : kAheadSteps;
+  const double ahead = std::max(static_cast<double>(few), kAheadWindows * cost / share(policy));
+  const auto since = static_cast<double>(spending.trained - spending.dense_from);
+  const double earned =
+      share(policy) * (static_cast<double>(spending.trained) + std::max(0.0, ahead - since));
+  const double missing = spending.spent + cost * static_cast<double>(waiting + 1) - earned;
+  return missing <= 0 ? 0 : static_cast<int64_t>(std::ceil(missing / share(policy)));
+}
+
+}  // namespace gnomon::decide

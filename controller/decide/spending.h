@@ -1,0 +1,32 @@
+// What replays may cost, as a share of the compute of training, and how far apart windows are for
+// it. Costs are in FP8 steps: a BF16 step costs what it takes longer, and loading a checkpoint and
+// evaluating what a replay takes beyond its steps. Devices do not matter, the compute does.
+#pragma once
+
+#include <cstdint>
+
+#include "controller/decide/policy.h"
+#include "controller/decide/state.h"
+
+namespace gnomon::decide {
+
+// Windows are never further apart than this many times what the budget pays: a run that has
+// overdrawn it is not left alone.
+inline constexpr int64_t kSparsest = 4;
+
+// A shadow of `steps` steps. `overhead` is its time over that of its steps; 0 where it was not
+// measured: then economics.switch_steps count.
+double shadow_cost(const Policy& policy, int64_t steps, double speedup, double overhead);
+// Steps from one window to the next such that shadows, the instrument's checks and second sources
+// take verification.budget_percent.
+int64_t every_by_budget(const Policy& policy, int64_t steps, double speedup, double overhead);
+
+void count_trained(State& state);
+void count_spent(State& state, const Policy& policy, const PendingReplay& replay,
+                 const ReplayFinished& result);
+// Little is known of the run from now on: windows are close together again.
+void begin_dense(State& state);
+// Steps until the budget pays a window of `steps` steps beside the `waiting` ones; 0: now.
+int64_t steps_until_paid(const State& state, const Policy& policy, int64_t steps, int64_t waiting);
+
+}  // namespace gnomon::decide

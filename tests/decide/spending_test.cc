@@ -1,0 +1,176 @@
+// Verification on a budget: what replays may cost, and where windows are for it.
+#include "controller/decide/spending.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "controller/decide/window_lengths.h"
+#include "tests/decide/stories.h"
+
+namespace gnomon::decide {
+namespace {
+
+constexpr double kSpeedup = 1.35;
+
+Policy by_budget(double percent = 5) {
+  Policy policy;
+  policy.window.steps = 20;
+  policy.verification.budget_percent = percent;
+  policy.economics.switch_steps = 4;
+  return policy;
+}
+
+Truth long_run(Truth truth = {}) {
+  truth.total_steps = 40'000;
+  truth.bf16_step_seconds = kSpeedup;
+  truth.replay_overhead_seconds = 4;
+  return truth;
+}
+
+// FP8 steps' worth of all replays that were answered, from the events alone.
+double replayed(const SimulatedRun& run) {
+  double steps = 0;
+  for (const Event& event : run.events) {
+    if (const auto* done = std::get_if<ReplayFinished>(&event)) steps += done->seconds;
+  }
+  return steps;  // an FP8 step takes a second
+}
+
+int64_t trained(const SimulatedRun& run) { return run.state.money.spending.trained; }
+
+std::vector<int64_t> starts(const SimulatedRun& run, const std::string& kind = "shadow") {
+  std::vector<int64_t> all;
+  for (const Effect& effect : run.effects) {
+    const auto* open = std::get_if<OpenWindow>(&effect);
+    if (open != nullptr && open->kind == kind) all.push_back(open->start_step);
+  }
+  return all;
+}
+
+TEST(SpendingTest, AHealthyRunIsVerifiedForItsBudget) {
+  for (const double percent : {2.0, 5.0, 20.0}) {
+    SimulatedRun run(long_run(), by_budget(percent));
+    run.start();
+    run.train_until(20'000);
+    run.drain();
+    const double share = 100 * replayed(run) / 20'000;
+    EXPECT_LE(share, percent * 1.02);
+    EXPECT_GE(share, percent / kSparsest) << "and the budget is used";
+    EXPECT_TRUE(run.decisions("alarm").empty());
+  }
+}
+
+TEST(SpendingTest, WindowsAreCloseAtFirstAndThenMoveApart) {
+  SimulatedRun run(long_run(), by_budget());
+  run.start();
+  run.train_until(12'000);
+  const std::vector<int64_t> at = starts(run);
+  ASSERT_GE(at.size(), 8U);
+  EXPECT_EQ(at[0], 0);
+  EXPECT_EQ(at[1], 20);
+  EXPECT_EQ(at[2], 60);
+  EXPECT_EQ(at[3], 140);
+  const int64_t every = window_lengths(run.state, run.policy).every;
+  EXPECT_GT(every, 400);
+  for (size_t i = 1; i < at.size(); ++i) EXPECT_LE(at[i] - at[i - 1], kSparsest * every);
+}
+
+// A policy's own cadence is exact; by the budget no place of a period is safe.
+TEST(SpendingTest, WindowsBeginAtRandomPlaces) {
+  SimulatedRun run(long_run(), by_budget(20));
+  run.start();
+  run.train_until(30'000);
+  std::map<int64_t, int> places;  // of a period of 60 steps, in checkpoints
+  for (const int64_t start : starts(run)) places[start % 60] += 1;
+  EXPECT_EQ(places.size(), 6U);
+  const auto rarest =
+      std::ranges::min_element(places, {}, [](const auto& place) { return place.second; });
+  EXPECT_GE(rarest->second, 5);
+  SimulatedRun again(long_run(), by_budget(20));
+  again.start();
+  again.train_until(30'000);
+  EXPECT_EQ(starts(run), starts(again)) << "a decision can be made again from the ledger";
+}
+
+TEST(SpendingTest, WhatTakesLongerIsDoneLessOften) {
+  Truth slow = long_run();
+  slow.replay_overhead_seconds = 60;
+  SimulatedRun cheap(long_run(), by_budget()), dear(slow, by_budget());
+  for (SimulatedRun* run : {&cheap, &dear}) {
+    run->start();
+    run->train_until(20'000);
+    run->drain();
+    EXPECT_LE(replayed(*run), 0.051 * 20'000);
+  }
+  EXPECT_LT(starts(dear).size(), starts(cheap).size());
+}
+
+TEST(SpendingTest, AnIncidentTakesWhatItNeedsAndIsPaidBack) {
+  SimulatedRun run(long_run(numerical_fault({kGuilty}, 6001, 9000, 1)), by_budget());
+  run.start();
+  run.train_until(10'000);
+  EXPECT_FALSE(run.decisions("action").empty());
+  const double after = replayed(run) / static_cast<double>(trained(run));
+  EXPECT_GT(after, 0.05);
+  run.train_until(40'000);
+  run.drain();
+  EXPECT_EQ(run.state.containment, std::nullopt) << "FP8 is back";
+  EXPECT_LT(replayed(run) / static_cast<double>(trained(run)), 0.055);
+  // Nor is the run left alone meanwhile.
+  const std::vector<int64_t> at = starts(run);
+  const int64_t every = window_lengths(run.state, run.policy).every;
+  for (size_t i = 1; i < at.size(); ++i) EXPECT_LE(at[i] - at[i - 1], (kSparsest + 1) * every);
+}
+
+TEST(SpendingTest, AJobThatRestartsAgainAndAgainSpendsNoMore) {
+  SimulatedRun run(long_run(), by_budget());
+  run.start();
+  run.train_until(4000);
+  for (int restart = 0; restart < 40; ++restart) {
+    const int64_t step = run.state.newest_step;
+    run.restart_from(step / 10 * 10 - 100);
+    run.train_until(step);
+  }
+  run.drain();
+  EXPECT_LE(replayed(run), 0.055 * static_cast<double>(trained(run)));
+}
+
+TEST(SpendingTest, AShortRunHasItsFirstWindows) {
+  Truth truth = long_run();
+  truth.total_steps = 300;
+  SimulatedRun run(truth, by_budget());
+  run.start();
+  run.train_until(300);
+  EXPECT_GE(starts(run).size(), 3U);
+  EXPECT_LE(starts(run).size(), 5U);
+}
+
+TEST(SpendingTest, ASuspicionBringsTheNextWindowsForward) {
+  SimulatedRun run(long_run(numerical_fault({kGuilty}, 8001, 39'000, 0.02)), by_budget());
+  run.start();
+  run.train_until_phase("triage", 30'000);
+  const std::vector<int64_t> at = starts(run);
+  int64_t closest = 1'000'000;
+  for (size_t i = 1; i < at.size(); ++i) {
+    if (at[i - 1] > 8000) closest = std::min(closest, at[i] - at[i - 1]);
+  }
+  EXPECT_EQ(closest, 20) << "back to back";
+}
+
+TEST(SpendingTest, CostsAreInStepsOfTraining) {
+  const Policy policy = by_budget();
+  EXPECT_DOUBLE_EQ(shadow_cost(policy, 20, 1.5, 0), 34) << "loading is the policy's word";
+  EXPECT_DOUBLE_EQ(shadow_cost(policy, 20, 1.5, 1.2), 36);
+  // 20·1.5·1.2·(1 + 1/16 + 1/20)/5%.
+  EXPECT_EQ(every_by_budget(policy, 20, 1.5, 1.2), 802);
+  Policy unchecked = policy;
+  unchecked.instrument.every = 0;
+  EXPECT_EQ(every_by_budget(unchecked, 20, 1.5, 1.2), 765);
+}
+
+}  // namespace
+}  // namespace gnomon::decide
